@@ -1,0 +1,1 @@
+//! Configuration files: parse and validate, nothing else

@@ -1,0 +1,1 @@
+//! Plans, runs, statistics and reports

@@ -1,0 +1,1 @@
+//! What every domain links, and the driver and guest programs

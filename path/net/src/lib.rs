@@ -1,0 +1,1 @@
+//! Packets and the bridge: pure, time passed in

@@ -1,0 +1,1 @@
+//! Network interfaces of the Linux kernel: set-up and data path

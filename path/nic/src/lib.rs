@@ -1,0 +1,1 @@
+//! Frames, buffers and network interfaces in memory

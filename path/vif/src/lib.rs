@@ -1,0 +1,1 @@
+//! The virtual interface: shared rings, netif, netback, netfront

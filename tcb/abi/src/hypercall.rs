@@ -1,0 +1,242 @@
+//! Hypercalls: batches of operations through the call page.
+//!
+//! The call page lies at [`crate::layout::info::CALL`]. Its first 64 bytes are the header:
+//!
+//! ```text
+//! offset  type  who writes  meaning
+//!      0  u32   domain      REQUEST: number of the newest call; FUTEX_WAKE after it
+//!      4  u32   monitor     DONE: number of the newest call that is answered; FUTEX_WAKE after it
+//!      8  u32   domain      KIND of the call ([`Kind`])
+//!     12  u32   domain      COUNT of operations, at most [`OPS_MAX`]
+//!     16  i32   monitor     RESULT of the call as a whole: 0, or a negative errno
+//! ```
+//!
+//! From offset 64 on lie the operations, six u64 words each; word 5 is the operation's own status
+//! (an i64, [`crate::GrantStatus`]), written by the monitor. A call as a whole fails only if its
+//! kind or count is nonsense: then no operation was looked at.
+//!
+//! One thread of a domain makes calls. The monitor reads each operation once into its own memory.
+
+use crate::{ConnId, DomId, GrantRef, Slot};
+
+/// Offset of REQUEST in the call page.
+pub const REQUEST: usize = 0;
+/// Offset of DONE.
+pub const DONE: usize = 4;
+/// Offset of KIND.
+pub const KIND: usize = 8;
+/// Offset of COUNT.
+pub const COUNT: usize = 12;
+/// Offset of RESULT.
+pub const RESULT: usize = 16;
+/// Offset of the first operation.
+pub const OPS: usize = 64;
+/// Words of an operation.
+pub const OP_WORDS: usize = 6;
+/// The word of an operation that holds its status.
+pub const STATUS_WORD: usize = 5;
+/// Operations of a call.
+pub const OPS_MAX: usize =
+    (crate::layout::info::CALL_PAGES * crate::PAGE - OPS) / (OP_WORDS * 8);
+
+/// What all operations of a call do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// [`Copy`] operations.
+    GrantCopy = 1,
+    /// [`Map`] operations.
+    GrantMap = 2,
+    /// [`Unmap`] operations.
+    GrantUnmap = 3,
+    /// One operation: word 0 the connection, word 1 the new state; the record's body (256 bytes)
+    /// follows in the words of the next operations.
+    ConnectSet = 4,
+    /// One operation: word 0 the connection. The answer: word 1 the other end's domain, word 2
+    /// own role, word 3 own state, word 4 the other end's state; the body of the other end's
+    /// record follows in the words of the next operations. `-ENOENT` past the last connection.
+    ConnectGet = 5,
+    /// The domain has started; no operations.
+    Ready = 6,
+}
+
+impl Kind {
+    /// The kind of a value from the wire.
+    #[must_use]
+    pub const fn from_wire(value: u32) -> Option<Self> {
+        Some(match value {
+            1 => Self::GrantCopy,
+            2 => Self::GrantMap,
+            3 => Self::GrantUnmap,
+            4 => Self::ConnectSet,
+            5 => Self::ConnectGet,
+            6 => Self::Ready,
+            _ => return None,
+        })
+    }
+}
+
+/// One side of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A page frame of the caller's own.
+    Own {
+        /// The frame's number.
+        frame: u32,
+    },
+    /// A page that `domain` granted to the caller.
+    Granted {
+        /// Who granted it.
+        domain: DomId,
+        /// The reference.
+        gref: GrantRef,
+    },
+}
+
+impl Place {
+    const GRANTED: u64 = 1 << 63;
+
+    /// As a word.
+    #[must_use]
+    pub const fn encode(self) -> u64 {
+        match self {
+            Self::Own { frame } => frame as u64,
+            Self::Granted { domain, gref } => {
+                Self::GRANTED | (domain.0 as u64) << 32 | gref.0 as u64
+            }
+        }
+    }
+
+    /// From a word. Every word means something.
+    #[must_use]
+    pub const fn decode(word: u64) -> Self {
+        if word & Self::GRANTED == 0 {
+            Self::Own { frame: word as u32 }
+        } else {
+            Self::Granted { domain: DomId((word >> 32) as u16), gref: GrantRef(word as u32) }
+        }
+    }
+}
+
+/// Copy bytes between two pages, neither range crossing a page boundary (`GNTTABOP_copy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copy {
+    /// Where from.
+    pub src: Place,
+    /// Where to.
+    pub dst: Place,
+    /// Offset in the source page, bytes.
+    pub src_offset: u16,
+    /// Offset in the destination page, bytes.
+    pub dst_offset: u16,
+    /// Bytes.
+    pub len: u16,
+}
+
+impl Copy {
+    /// As words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            self.src.encode(),
+            self.dst.encode(),
+            self.src_offset as u64 | (self.dst_offset as u64) << 16 | (self.len as u64) << 32,
+        ]
+    }
+
+    /// From words 0 … 2.
+    #[must_use]
+    pub const fn decode(words: [u64; 3]) -> Self {
+        Self {
+            src: Place::decode(words[0]),
+            dst: Place::decode(words[1]),
+            src_offset: words[2] as u16,
+            dst_offset: (words[2] >> 16) as u16,
+            len: (words[2] >> 32) as u16,
+        }
+    }
+}
+
+/// Map a granted page into the caller's window (`GNTTABOP_map_grant_ref`). The slot is the handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Map {
+    /// Who granted it.
+    pub domain: DomId,
+    /// The reference.
+    pub gref: GrantRef,
+    /// Where it shall appear; must be free.
+    pub slot: Slot,
+    /// Read-only, whatever the grant permits.
+    pub readonly: bool,
+}
+
+impl Map {
+    /// As words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            (self.domain.0 as u64) << 32 | self.gref.0 as u64,
+            self.slot.0 as u64,
+            self.readonly as u64,
+        ]
+    }
+
+    /// From words 0 … 2.
+    #[must_use]
+    pub const fn decode(words: [u64; 3]) -> Self {
+        Self {
+            domain: DomId((words[0] >> 32) as u16),
+            gref: GrantRef(words[0] as u32),
+            slot: Slot(words[1] as u32),
+            readonly: words[2] & 1 != 0,
+        }
+    }
+}
+
+/// Take a page out of the caller's window again (`GNTTABOP_unmap_grant_ref`): word 0 is the slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unmap {
+    /// Which.
+    pub slot: Slot,
+}
+
+/// The "attach" call: a domain asks for a descriptor. It is a system call
+/// (`getppid(ATTACH_MAGIC, kind, index)`) that the domain's filter hands to the monitor, which
+/// answers with a descriptor placed in the caller's table, or with an errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// Device `n` of the domain; it appears at [`crate::layout::fd::DEVICE`] + n and in the epoll
+    /// set.
+    Device(u32),
+    /// The doorbell of a connection's other end; it appears at [`crate::layout::fd::DOORBELL`] +
+    /// n.
+    Doorbell(ConnId),
+}
+
+/// First argument of the attach call.
+pub const ATTACH_MAGIC: u64 = 0x6772_616e_7477_6179;
+
+impl Attach {
+    /// As arguments 1 and 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 2] {
+        match self {
+            Self::Device(n) => [1, n as u64],
+            Self::Doorbell(conn) => [2, conn.0 as u64],
+        }
+    }
+
+    /// From arguments 1 and 2.
+    #[must_use]
+    pub const fn decode(args: [u64; 2]) -> Option<Self> {
+        let index = args[1];
+        if index > u32::MAX as u64 {
+            return None;
+        }
+        match args[0] {
+            1 => Some(Self::Device(index as u32)),
+            2 => Some(Self::Doorbell(ConnId(index as u32))),
+            _ => None,
+        }
+    }
+}

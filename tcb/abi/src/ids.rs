@@ -1,0 +1,55 @@
+//! Identifiers. Each is a type of its own, so that a window slot is never taken for a page frame.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($int:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $int);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+id! {
+    /// A domain. Never reused while the monitor lives.
+    DomId(u16)
+}
+id! {
+    /// A grant reference as it travels through a ring: an index into the granting domain's table
+    /// (low 20 bits) and, for grants of the new mechanism, its generation (high 12 bits; 0 in the
+    /// classic table).
+    GrantRef(u32)
+}
+id! {
+    /// A page-sized slot of a domain's grant window, counted from [`crate::layout::WINDOW`].
+    Slot(u32)
+}
+id! {
+    /// A connection as one of its two ends counts it: 0, 1, 2 … in the order of creation.
+    ConnId(u32)
+}
+
+impl GrantRef {
+    /// Bits of a reference that index the table.
+    pub const INDEX_BITS: u32 = 20;
+
+    /// Which entry of the table is meant.
+    #[must_use]
+    pub const fn index(self) -> u32 {
+        self.0 & ((1 << Self::INDEX_BITS) - 1)
+    }
+
+    /// The generation of the entry that the reference was made for.
+    #[must_use]
+    pub const fn generation(self) -> u32 {
+        self.0 >> Self::INDEX_BITS
+    }
+}

@@ -1,0 +1,124 @@
+//! The address map of a domain. The monitor lays it out before the domain's first instruction;
+//! no range is ever used for anything else, so an address inside one never becomes a Rust object.
+//!
+//! ```text
+//! 0x5d00_0000_0000  INFO     start info, shared words, call page, config, grant table, mailbox
+//! 0x5e00_0000_0000  FRAMES   the domain's own page frames (what it may grant)
+//! 0x5f00_0000_0000  STUB     the agent's code and its argument pages (sealed, read-only here)
+//! 0x6000_0000_0000  WINDOW   where granted pages of others appear; only the agent maps here
+//! ```
+//!
+//! INFO and FRAMES are shared with the monitor only. The domain may scribble over INFO at any
+//! time: the monitor copies what it reads out of it once and checks the copy.
+
+/// Bytes of a page, and of a page frame.
+pub const PAGE: usize = 4096;
+
+/// Start of the information region.
+pub const INFO: usize = 0x5d00_0000_0000;
+/// Start of the domain's own page frames.
+pub const FRAMES: usize = 0x5e00_0000_0000;
+/// Start of the agent's stub (one page) and of its argument pages.
+pub const STUB: usize = 0x5f00_0000_0000;
+/// Start of the grant window. 4 GiB aligned, so that a filter can check the high word alone.
+pub const WINDOW: usize = 0x6000_0000_0000;
+/// Slots that a window may have at the most (the high word stays the same over all of them).
+pub const WINDOW_SLOTS_MAX: u32 = 1 << 20;
+/// Frames that a domain may have at the most.
+pub const FRAMES_MAX: u32 = 1 << 20;
+
+/// Offsets of words within INFO, in bytes. `START_*` are written by the monitor before the start.
+pub mod info {
+    use super::PAGE;
+
+    /// u64: [`MAGIC`].
+    pub const START_MAGIC: usize = 0x00;
+    /// u64: the domain's own id.
+    pub const START_DOMAIN: usize = 0x08;
+    /// u64: page frames at FRAMES.
+    pub const START_FRAMES: usize = 0x10;
+    /// u64: slots of the grant window.
+    pub const START_WINDOW_SLOTS: usize = 0x18;
+    /// u64: entries of the grant table.
+    pub const START_GRANT_ENTRIES: usize = 0x20;
+    /// u64: bytes of configuration at [`CONFIG`].
+    pub const START_CONFIG_BYTES: usize = 0x28;
+    /// u64: devices that can be attached: [`crate::hypercall::Attach::Device`] 0 … n-1.
+    pub const START_DEVICES: usize = 0x30;
+    /// u64: the set of CPUs that the domain may run on, one bit each (CPUs 0 … 63).
+    pub const START_CPUS: usize = 0x38;
+    /// "GRANTWAY" in ASCII, first letter in the lowest byte.
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"GRANTWAY");
+
+    /// u32: what the monitor has to say, one bit per kind ([`PENDING_MAILBOX`] …); the domain
+    /// takes it by swapping 0 in.
+    pub const PENDING: usize = PAGE;
+    /// u32: 1 while the domain sleeps or is about to: the monitor then writes its eventfd.
+    pub const ARMED: usize = PAGE + 4;
+    /// u32: the CPU that the domain ran on last.
+    pub const CPU: usize = PAGE + 8;
+    /// u64: grows whenever the domain's main loop turns, asleep or not: see [`PENDING_PING`].
+    pub const HEARTBEAT: usize = PAGE + 16;
+    /// u32: number of the newest request in the mailbox (monitor writes).
+    pub const MAILBOX_REQUEST: usize = PAGE + 64;
+    /// u32: bytes of that request.
+    pub const MAILBOX_REQUEST_BYTES: usize = PAGE + 68;
+    /// u32: number of the request that the reply in the mailbox answers (domain writes).
+    pub const MAILBOX_REPLY: usize = PAGE + 128;
+    /// u32: bytes of that reply.
+    pub const MAILBOX_REPLY_BYTES: usize = PAGE + 132;
+
+    /// Pending bit: a request waits in the mailbox.
+    pub const PENDING_MAILBOX: u32 = 1;
+    /// Pending bit: a connection was made or its other end wrote its record.
+    pub const PENDING_CONNECT: u32 = 2;
+    /// Pending bit: show that you live by letting [`HEARTBEAT`] grow.
+    pub const PENDING_PING: u32 = 4;
+
+    /// The call page: see [`crate::hypercall`].
+    pub const CALL: usize = 2 * PAGE;
+    /// Pages of the call page.
+    pub const CALL_PAGES: usize = 2;
+    /// The domain's configuration: opaque bytes (JSON) that the monitor passes on.
+    pub const CONFIG: usize = 4 * PAGE;
+    /// Bytes that a configuration may have.
+    pub const CONFIG_MAX: usize = 28 * PAGE;
+    /// A request to the domain.
+    pub const MAILBOX_IN: usize = 32 * PAGE;
+    /// Bytes that a request may have.
+    pub const MAILBOX_IN_MAX: usize = PAGE;
+    /// A domain's reply.
+    pub const MAILBOX_OUT: usize = 33 * PAGE;
+    /// Bytes that a reply may have.
+    pub const MAILBOX_OUT_MAX: usize = 95 * PAGE;
+    /// The grant table: entries of 8 bytes, see [`crate::grant::GrantEntry`].
+    pub const GRANT_TABLE: usize = 128 * PAGE;
+
+    /// Bytes of INFO with a grant table of `entries` entries, in whole pages.
+    #[must_use]
+    pub const fn bytes(entries: u32) -> usize {
+        GRANT_TABLE + (entries as usize * 8).next_multiple_of(PAGE)
+    }
+}
+
+/// Descriptor numbers that every domain starts with; 0, 1 and 2 are its standard streams
+/// (input empty, output and errors a pipe to the monitor).
+pub mod fd {
+    /// The domain's own eventfd, readable when somebody rang.
+    pub const EVENT: i32 = 3;
+    /// An epoll set that the monitor fills: the eventfd with data [`EPOLL_EVENT`], and every
+    /// attached device with its number as data.
+    pub const EPOLL: i32 = 4;
+    /// Data of the eventfd in the epoll set.
+    pub const EPOLL_EVENT: u64 = u64::MAX;
+    /// Devices that were attached lie at this number plus their own.
+    pub const DEVICE: i32 = 16;
+    /// The doorbell (eventfd) of connection `n`'s other end lies at this number plus `n`. The
+    /// filter lets a domain `write` to descriptors from here on, and nothing else: who could
+    /// `read` a doorbell could steal its owner's wake-ups.
+    pub const DOORBELL: i32 = 512;
+    /// Devices that a domain may have.
+    pub const DEVICES_MAX: u32 = (DOORBELL - DEVICE) as u32;
+    /// Connections that a domain may have.
+    pub const CONNECTIONS_MAX: u32 = 1024;
+}

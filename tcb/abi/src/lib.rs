@@ -1,0 +1,17 @@
+//! Numbers and layouts that the monitor and its domains agree on.
+//!
+//! Nothing here touches memory or makes a system call: it is the vocabulary of the trusted base,
+//! shared by the monitor, by every domain and by the command line.
+
+pub mod connect;
+pub mod grant;
+pub mod hypercall;
+pub mod ids;
+pub mod layout;
+pub mod machine;
+pub mod mailbox;
+
+pub use connect::{RECORD_BYTES, Role, XenbusState};
+pub use grant::{GrantEntry, GrantStatus};
+pub use ids::{ConnId, DomId, GrantRef, Slot};
+pub use layout::PAGE;

@@ -1,0 +1,252 @@
+//! What the monitor is told to build. The command line makes it from a validated configuration
+//! file and passes it as JSON on standard input.
+
+use crate::Role;
+use crate::connect::XenbusState;
+use serde::{Deserialize, Serialize};
+
+/// A whole machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// The instance's name (letters, digits, `-` and `_`).
+    pub name: String,
+    /// Every domain, in the order of start.
+    pub domains: Vec<Domain>,
+    /// Every connection between two of them.
+    pub connections: Vec<Connection>,
+}
+
+/// Which program a domain runs; also chooses its filter profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Program {
+    /// The driver domain.
+    Driver,
+    /// A guest domain.
+    Guest,
+}
+
+/// One domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Domain {
+    /// Its name, unique in the machine.
+    pub name: String,
+    /// Its program.
+    pub program: Program,
+    /// Page frames of its own.
+    pub frames: u32,
+    /// Entries of its grant table.
+    pub grant_entries: u32,
+    /// Slots of its grant window.
+    pub window_slots: u32,
+    /// CPUs that it may run on; empty: all.
+    pub cpus: Vec<usize>,
+    /// Devices that it may attach, in order.
+    pub devices: Vec<Device>,
+    /// Its configuration: opaque to the monitor.
+    pub config: String,
+}
+
+/// Something with descriptors that the monitor opens for a domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Device {
+    /// A TAP interface of the kernel.
+    Tap(Tap),
+    /// A file that is only read.
+    Read(String),
+    /// A file that is only written; it must not exist.
+    Write(String),
+}
+
+/// A TAP interface: created, configured, brought up, and handed over as a descriptor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tap {
+    /// Interface name, at most 15 bytes.
+    pub ifname: String,
+    /// Network namespace: a name under /run/netns or an absolute path; none: the monitor's own.
+    pub netns: Option<String>,
+    /// The MAC that the kernel's end of the TAP has.
+    pub mac: Option<[u8; 6]>,
+    /// Addresses with prefix length, IPv4 or IPv6.
+    pub addresses: Vec<String>,
+    /// Address of a default route, if any.
+    pub gateway: Option<String>,
+    /// Maximum transmission unit, bytes of IP.
+    pub mtu: u32,
+    /// Whether packets carry a virtio-net header, and so offloads.
+    pub vnet_header: bool,
+    /// Whether the kernel may hand over checksums to fill in (needs `vnet_header`).
+    pub checksum: bool,
+    /// Whether the kernel may hand over TCP segments of up to 64 KB (needs `checksum`).
+    pub tso: bool,
+    /// Transmit queue of the kernel's end, packets.
+    pub tx_queue: u32,
+}
+
+/// One connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Connection {
+    /// Name of the domain that serves.
+    pub backend: String,
+    /// Name of the domain that is served.
+    pub frontend: String,
+    /// Number of the interface within the frontend.
+    pub handle: u16,
+}
+
+/// One line on the control socket, from the command line to the monitor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Control {
+    /// Domains, processes and connections: answered by [`Status`].
+    Status,
+    /// The audit: answered by [`Audit`].
+    Grants,
+    /// Pass bytes to a domain's mailbox and its answer back: answered by [`Relayed`].
+    Relay {
+        /// The domain's name.
+        domain: String,
+        /// The request, opaque.
+        request: String,
+    },
+    /// End everything; answered by `{}` when it is done.
+    Down,
+}
+
+/// The answer to a request that could not be carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlError {
+    /// What went wrong.
+    pub error: String,
+}
+
+/// The answer of a domain's mailbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Relayed {
+    /// The domain's bytes, as text.
+    pub reply: String,
+}
+
+/// What `grantway status` shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The instance's name.
+    pub name: String,
+    /// Process id of the monitor.
+    pub pid: u32,
+    /// Nanoseconds since the machine was complete.
+    pub up_ns: u64,
+    /// Nanoseconds from the start of the monitor until every domain was ready and every
+    /// connection was up; none: not yet.
+    pub up_took_ns: Option<u64>,
+    /// CPU time of the monitor's own threads, nanoseconds.
+    pub monitor_cpu_ns: u64,
+    /// What the start had to do without (no own uid, no mseal …), in words.
+    pub missing: Vec<String>,
+    /// Every domain.
+    pub domains: Vec<DomainStatus>,
+    /// Every connection.
+    pub connections: Vec<ConnectionStatus>,
+}
+
+/// One domain in [`Status`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DomainStatus {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub id: u16,
+    /// Its program.
+    pub program: Program,
+    /// `starting`, `running`, or how it ended.
+    pub state: String,
+    /// Whether it is alive.
+    pub alive: bool,
+    /// Process id of the domain.
+    pub pid: i32,
+    /// Process id of its agent.
+    pub agent_pid: i32,
+    /// CPU time of the domain's process, nanoseconds.
+    pub cpu_ns: u64,
+    /// CPU time of its agent, nanoseconds.
+    pub agent_cpu_ns: u64,
+    /// CPU time of the monitor's worker that serves its hypercalls, nanoseconds.
+    pub worker_cpu_ns: u64,
+    /// Hypercalls made.
+    pub hypercalls: u64,
+    /// Operations in them.
+    pub operations: u64,
+    /// System calls that its filter lets through.
+    pub system_calls: u32,
+}
+
+/// One connection in [`Status`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionStatus {
+    /// Name of the domain that serves.
+    pub backend: String,
+    /// Name of the domain that is served.
+    pub frontend: String,
+    /// Number of the interface within the frontend.
+    pub handle: u16,
+    /// The two states.
+    pub backend_state: XenbusState,
+    /// The two states.
+    pub frontend_state: XenbusState,
+}
+
+/// What `grantway grants` shows: every grant in use and every mapping.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Audit {
+    /// Every domain's account.
+    pub domains: Vec<DomainAudit>,
+    /// Grants in use that no mapping accounts for, mappings without a grant, frames that no
+    /// living domain owns: 0, or the monitor has a bug.
+    pub leaked: u64,
+}
+
+/// One domain in [`Audit`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainAudit {
+    /// Its name.
+    pub name: String,
+    /// Whether it is alive.
+    pub alive: bool,
+    /// Page frames that it owns.
+    pub owned: u32,
+    /// Distinct frames of its own that it grants to somebody.
+    pub granted: u32,
+    /// Distinct frames of others that are in its window now.
+    pub mapped: u32,
+    /// Every grant of its own that is in use.
+    pub in_use: Vec<GrantInUse>,
+}
+
+/// One grant in [`DomainAudit`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantInUse {
+    /// The reference.
+    pub gref: u32,
+    /// The granting domain's frame.
+    pub frame: u32,
+    /// Who uses it.
+    pub by: String,
+    /// Mappings of it.
+    pub mappings: u32,
+    /// Whether any of them may write.
+    pub writable: bool,
+}
+
+/// A role and a peer, for messages.
+#[must_use]
+pub fn role_text(role: Role) -> &'static str {
+    match role {
+        Role::Backend => "backend",
+        Role::Frontend => "frontend",
+    }
+}

@@ -1,0 +1,28 @@
+//! What travels through a domain's mailbox. To the monitor both directions are opaque bytes; the
+//! command line and the domains agree on JSON.
+
+use serde::{Deserialize, Serialize};
+
+/// A request to a domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Request {
+    /// All counters: the answer is the domain's own JSON object.
+    Stat,
+    /// Change a switch while traffic runs.
+    Set {
+        /// Its name.
+        key: String,
+        /// Its new value.
+        value: String,
+    },
+    /// Arm a trace of the next packet that passes and return the last one that was completed.
+    Trace,
+}
+
+/// A domain's answer to a request that could not be carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What is wrong and what would be right.
+    pub error: String,
+}

@@ -1,0 +1,1 @@
+//! The hypervisor: domains, frames, grants, event channels, connections

@@ -1,0 +1,1 @@
+//! Starts a program as a confined domain and maps pages into it through its agent

@@ -1,0 +1,1 @@
+//! Memory that somebody else may change or take away at any moment
