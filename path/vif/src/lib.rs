@@ -1,1 +1,3 @@
-//! The virtual interface: shared rings, netif, netback, netfront
+//! The virtual interface: shared rings, netif, netback, netfront.
+
+pub mod grants;

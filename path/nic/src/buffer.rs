@@ -1,0 +1,86 @@
+//! Buffers: where a device puts the frames it receives.
+
+use shmem::{Area, Span};
+
+/// Number of a buffer within the [`Buffers`] it was taken from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BufferId(pub u32);
+
+impl BufferId {
+    /// Memory that belongs to no pool: nothing is to be given back.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
+/// One buffer, taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Its number.
+    pub id: BufferId,
+    /// Its bytes.
+    pub span: Span,
+}
+
+/// A supply of buffers of two sizes: small ones for frames of an MTU, large ones (whole pages)
+/// that continue a frame which does not fit.
+pub trait Buffers {
+    /// A buffer for the start of a frame.
+    fn take(&mut self) -> Option<Buffer>;
+    /// A page that continues a frame; a supply without any answers none.
+    fn take_large(&mut self) -> Option<Buffer>;
+    /// Gives a buffer back. [`BufferId::NONE`] and numbers that are not out are ignored.
+    fn put(&mut self, id: BufferId);
+}
+
+/// A pool over one area of memory: last in, first out, so that the buffers in use stay in the
+/// cache. Only small buffers.
+#[derive(Debug)]
+pub struct Pool {
+    area: Area,
+    bytes: usize,
+    free: Vec<u32>,
+    out: Vec<bool>,
+}
+
+impl Pool {
+    /// A pool of as many buffers of `bytes` bytes as fit into `area`.
+    #[must_use]
+    pub fn new(area: Area, bytes: usize) -> Self {
+        let count = area.len().checked_div(bytes).unwrap_or(0).min(u32::MAX as usize - 1) as u32;
+        Self {
+            area,
+            bytes,
+            free: (0..count).rev().collect(),
+            out: vec![false; count as usize],
+        }
+    }
+
+    /// Buffers that can be taken now.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.free.len()
+    }
+}
+
+impl Buffers for Pool {
+    fn take(&mut self) -> Option<Buffer> {
+        let index = self.free.pop()?;
+        let span = self.area.at(index as usize * self.bytes, self.bytes)?;
+        if let Some(out) = self.out.get_mut(index as usize) {
+            *out = true;
+        }
+        Some(Buffer { id: BufferId(index), span })
+    }
+
+    fn take_large(&mut self) -> Option<Buffer> {
+        None
+    }
+
+    fn put(&mut self, id: BufferId) {
+        if let Some(out) = self.out.get_mut(id.0 as usize)
+            && *out
+        {
+            *out = false;
+            self.free.push(id.0);
+        }
+    }
+}

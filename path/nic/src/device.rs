@@ -1,0 +1,76 @@
+//! Devices: what yields and takes frames.
+//!
+//! One trait serves both ends of the path: the driver domain's NICs, and a guest's endpoints
+//! (what stands behind its netfront).
+
+use crate::{Buffers, Frame};
+
+/// What a device can do by itself; what it cannot, its user does in software before
+/// [`Nic::tx`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caps {
+    /// Fills in [`crate::Checksum::Blank`] of frames it is given (and may yield such frames).
+    pub checksum: bool,
+    /// Takes frames with [`crate::Gso`] (and may yield such frames).
+    pub tso: bool,
+    /// Bytes of the largest frame without [`crate::Gso`], Ethernet header included.
+    pub max_frame: usize,
+}
+
+/// What became of the frames given to [`Nic::tx`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxReport {
+    /// Frames that were sent.
+    pub sent: u32,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames dropped because the device had no room.
+    pub full: u32,
+    /// Frames dropped because their memory was not there any more.
+    pub fault: u32,
+    /// Frames dropped because the device refused them (too long, an offload it lacks, an error).
+    pub refused: u32,
+}
+
+impl std::ops::AddAssign for TxReport {
+    fn add_assign(&mut self, other: Self) {
+        self.sent += other.sent;
+        self.bytes += other.bytes;
+        self.full += other.full;
+        self.fault += other.fault;
+        self.refused += other.refused;
+    }
+}
+
+/// A device.
+pub trait Nic {
+    /// What it can do.
+    fn caps(&self) -> Caps;
+
+    /// Takes up to `budget` frames that have arrived, each in buffers of `buffers`, and appends
+    /// them to `out` with their snapshots made; how many. Never blocks. `now_ns` is the monotonic
+    /// clock.
+    fn rx(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize;
+
+    /// Sends those of `frames` whose indexes are in `pick`, in order. The frames stay the
+    /// caller's: nothing of them is referenced after the call. Never blocks.
+    fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport;
+
+    /// When the device wants [`Nic::rx`] to be called although no descriptor will say so (a
+    /// source, a token bucket, a simulated cable): monotonic nanoseconds; none: never.
+    fn next_due(&self, now_ns: u64) -> Option<u64> {
+        let _ = now_ns;
+        None
+    }
+
+    /// Counters of its own, by name, beyond what its user counts.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,59 @@
+//! How a netback reaches the pages that a guest granted to it: one batch-level interface, one
+//! implementation per grant mechanism (crate `domain`).
+
+use abi::{GrantRef, GrantStatus};
+use shmem::Span;
+
+/// Access to (part of) a granted page for reading, for the time of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// The grant, of the one guest that this interface belongs to.
+    pub gref: GrantRef,
+    /// First byte within the page.
+    pub offset: u16,
+    /// Bytes; the netback has checked that they stay within the page.
+    pub len: u16,
+    /// Where the bytes can be read until [`Grants::read_end`], or why they cannot.
+    pub result: Result<Span, GrantStatus>,
+}
+
+/// Where the bytes of a [`CopyOut`] come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Memory that this domain can read.
+    Span(Span),
+    /// Bytes `from .. from + len` of the header snapshot of frame number `frame` of the batch.
+    Header {
+        /// Index into the batch's frames.
+        frame: u32,
+        /// First byte of the snapshot.
+        from: u16,
+    },
+}
+
+/// A copy into a granted page.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyOut {
+    /// Where from.
+    pub source: Source,
+    /// The page, of the one guest that this interface belongs to.
+    pub gref: GrantRef,
+    /// First byte within the page.
+    pub offset: u16,
+    /// Bytes; the netback has checked that they stay within the page.
+    pub len: u16,
+    /// How it ended. Starts as an error, so that a copy which never ran cannot read as done.
+    pub status: GrantStatus,
+}
+
+/// One mechanism, for one guest.
+pub trait Grants {
+    /// Makes every access of the batch usable, or says per access why not.
+    fn read_begin(&mut self, accesses: &mut [Access]);
+
+    /// The accesses of the last [`Grants::read_begin`] are over.
+    fn read_end(&mut self);
+
+    /// Carries out every copy of the batch; `frames` are what [`Source::Header`] refers to.
+    fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]);
+}
