@@ -1,0 +1,180 @@
+//! Addresses as people write them: MACs, and IP addresses with a prefix length.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// An IP address and the length of its network's prefix, written `10.0.0.2/24`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Cidr {
+    /// The address.
+    pub address: IpAddr,
+    /// Bits of the prefix: at most 32 for IPv4, 128 for IPv6.
+    pub prefix: u8,
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// A text that is not an address; says what it should look like.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} `{text}`: write it {like}")]
+pub struct NotAnAddress {
+    what: &'static str,
+    text: String,
+    like: &'static str,
+}
+
+impl FromStr for Cidr {
+    type Err = NotAnAddress;
+
+    fn from_str(text: &str) -> Result<Self, NotAnAddress> {
+        let wrong = || NotAnAddress {
+            what: "not an address with a prefix length:",
+            text: text.to_owned(),
+            like: "like 10.0.0.2/24 or fd00::2/64",
+        };
+        let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let prefix: u8 = prefix.parse().map_err(|_| wrong())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        if prefix > most {
+            return Err(wrong());
+        }
+        Ok(Self { address, prefix })
+    }
+}
+
+impl From<Cidr> for String {
+    fn from(cidr: Cidr) -> Self {
+        cidr.to_string()
+    }
+}
+
+impl TryFrom<String> for Cidr {
+    type Error = NotAnAddress;
+
+    fn try_from(text: String) -> Result<Self, NotAnAddress> {
+        text.parse()
+    }
+}
+
+/// An Ethernet address, written `02:00:00:00:00:01`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// Whether it names a group of stations (so never a single one).
+    #[must_use]
+    pub const fn is_multicast(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
+    /// Whether it is 00:00:00:00:00:00.
+    #[must_use]
+    pub const fn is_zero(self) -> bool {
+        matches!(self.0, [0, 0, 0, 0, 0, 0])
+    }
+
+    /// A locally administered address for interface `interface` of station `station` of kind
+    /// `kind`: what is taken when a file gives none.
+    #[must_use]
+    pub const fn derived(kind: u8, station: u16, interface: u8) -> Self {
+        let [high, low] = station.to_be_bytes();
+        Self([0x02, 0x67, kind, high, low, interface])
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl FromStr for Mac {
+    type Err = NotAnAddress;
+
+    fn from_str(text: &str) -> Result<Self, NotAnAddress> {
+        let wrong = || NotAnAddress {
+            what: "not a MAC:",
+            text: text.to_owned(),
+            like: "like 02:00:00:00:00:01",
+        };
+        let mut bytes = [0u8; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().ok_or_else(wrong)?;
+            if part.len() != 2 || !part.bytes().all(|c| c.is_ascii_hexdigit()) {
+                return Err(wrong());
+            }
+            *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
+        }
+        if parts.next().is_some() {
+            return Err(wrong());
+        }
+        Ok(Self(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_round_trip() {
+        for text in ["10.0.0.2/24", "fd00::2/64", "0.0.0.0/0", "::1/128"] {
+            assert_eq!(
+                text.parse::<Cidr>().map(|c| c.to_string()).as_deref(),
+                Ok(text)
+            );
+        }
+        assert_eq!(
+            "02:00:5e:10:00:ff".parse::<Mac>().unwrap().to_string(),
+            "02:00:5e:10:00:ff"
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_an_example() {
+        for text in [
+            "",
+            "10.0.0.2",
+            "10.0.0.2/33",
+            "fd00::/129",
+            "10.0.0/24",
+            "10.0.0.2/-1",
+            "/",
+        ] {
+            assert!(text.parse::<Cidr>().is_err(), "{text}");
+        }
+        for text in [
+            "",
+            "2:0:0:0:0:1",
+            "02:00:00:00:00",
+            "02:00:00:00:00:01:02",
+            "02-00-00-00-00-01",
+            "zz:00:00:00:00:01",
+            "+1:00:00:00:00:00",
+        ] {
+            assert!(text.parse::<Mac>().is_err(), "{text}");
+        }
+        let message = "1.2.3.4".parse::<Cidr>().unwrap_err().to_string();
+        assert!(
+            message.contains("`1.2.3.4`") && message.contains("10.0.0.2/24"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn derived_macs_are_single_local_stations() {
+        let mac = Mac::derived(1, 513, 2);
+        assert!(!mac.is_multicast() && !mac.is_zero());
+        assert_eq!(mac.to_string(), "02:67:01:02:01:02");
+    }
+}
