@@ -1,1 +1,27 @@
-//! What every domain links, and the driver and guest programs
+//! What every domain links, and the two programs: `driver` and `guest`.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`start`] | from the first instruction to a ready domain |
+//! | [`call`] | hypercalls |
+//! | [`connection`] | the domain's ends of connections: records, doorbells |
+//! | [`grants`] | a netback's access to guest pages: `copy`, `map`, `mapped` |
+//! | [`ledger`] | where the cycles of this domain went, hop by hop |
+//! | [`wait`] | sleeping and being woken |
+//! | [`mailbox`] | answers to `stat`, `set` and `trace` |
+//! | [`driver`] | the driver domain's turn: NICs, bridge, netbacks |
+//! | [`idle`] | look again, wait a tick, or sleep |
+//! | [`guest`] | the guest domain's turn: netfronts and endpoints |
+//! | [`endpoint`] | what stands behind a netfront |
+
+pub mod call;
+pub mod connection;
+pub mod driver;
+pub mod endpoint;
+pub mod grants;
+pub mod guest;
+pub mod idle;
+pub mod ledger;
+pub mod mailbox;
+pub mod start;
+pub mod wait;

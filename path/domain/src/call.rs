@@ -1,0 +1,196 @@
+//! Hypercalls, from the domain's side: fill the call page, wake the monitor's worker, wait.
+
+use abi::hypercall::{
+    COUNT, Copy, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT, STATUS_WORD,
+    Unmap,
+};
+use abi::{ConnId, DomId, GrantStatus, PAGE, RECORD_BYTES, Role, XenbusState, layout::info};
+use rustix::io::Errno;
+use shmem::{Span, futex, home::Home};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long one wait for the monitor lasts before the answer is looked for again. The monitor
+/// ends a domain that it does not want to answer, so there is nothing to give up for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The domain's one caller of hypercalls.
+#[derive(Debug)]
+pub struct Calls {
+    page: Span,
+    number: u32,
+}
+
+/// The other end of a connection, as [`Calls::connection`] found it.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its domain.
+    pub domain: DomId,
+    /// What this domain is to it.
+    pub role: Role,
+    /// This domain's own state.
+    pub own: XenbusState,
+    /// Its state.
+    pub state: XenbusState,
+    /// The body of its record.
+    pub body: [u8; RECORD_BYTES],
+}
+
+/// A batch operation: its words, and its status afterwards.
+trait Op {
+    fn words(&self) -> [u64; 3];
+}
+
+impl Op for Copy {
+    fn words(&self) -> [u64; 3] {
+        self.encode()
+    }
+}
+
+impl Op for Map {
+    fn words(&self) -> [u64; 3] {
+        self.encode()
+    }
+}
+
+impl Op for Unmap {
+    fn words(&self) -> [u64; 3] {
+        [u64::from(self.slot.0), 0, 0]
+    }
+}
+
+impl Calls {
+    /// Takes the call page of this domain. There is one, so this is called once.
+    #[must_use]
+    pub fn new(home: &Home) -> Option<Self> {
+        let page = home.info.at(info::CALL, info::CALL_PAGES * PAGE)?;
+        Some(Self { page, number: 0 })
+    }
+
+    /// Copies; one status per operation is appended to `status`.
+    pub fn copy(&mut self, ops: &[Copy], status: &mut Vec<GrantStatus>) {
+        self.batches(Kind::GrantCopy, ops, status);
+    }
+
+    /// Maps; one status per operation is appended to `status`.
+    pub fn map(&mut self, ops: &[Map], status: &mut Vec<GrantStatus>) {
+        self.batches(Kind::GrantMap, ops, status);
+    }
+
+    /// Unmaps; one status per operation is appended to `status`.
+    pub fn unmap(&mut self, ops: &[Unmap], status: &mut Vec<GrantStatus>) {
+        self.batches(Kind::GrantUnmap, ops, status);
+    }
+
+    /// Writes this domain's record of a connection.
+    ///
+    /// # Errors
+    /// The state cannot follow the one before, or there is no such connection.
+    pub fn set_connection(
+        &mut self,
+        conn: ConnId,
+        state: XenbusState,
+        body: &[u8; RECORD_BYTES],
+    ) -> Result<(), Errno> {
+        self.put(0, u64::from(conn.0));
+        self.put(1, state as u64);
+        self.body().write(body).map_err(|_| Errno::FAULT)?;
+        self.enter(Kind::ConnectSet, 1)?;
+        match self.get(STATUS_WORD) as i64 {
+            0 => Ok(()),
+            status => Err(Errno::from_raw_os_error(
+                i32::try_from(status.saturating_neg()).unwrap_or(libc_einval()),
+            )),
+        }
+    }
+
+    /// Reads the other end of a connection; none past the last one.
+    ///
+    /// # Errors
+    /// The monitor refused the call.
+    pub fn connection(&mut self, conn: ConnId) -> Result<Option<Peer>, Errno> {
+        self.put(0, u64::from(conn.0));
+        self.enter(Kind::ConnectGet, 1)?;
+        if self.get(STATUS_WORD) as i64 != 0 {
+            return Ok(None);
+        }
+        let mut body = [0; RECORD_BYTES];
+        self.body().read(&mut body).map_err(|_| Errno::FAULT)?;
+        Ok(Some(Peer {
+            domain: DomId(self.get(1) as u16),
+            role: if self.get(2) == Role::Backend as u64 { Role::Backend } else { Role::Frontend },
+            own: XenbusState::from_wire(self.get(3)).unwrap_or(XenbusState::Unknown),
+            state: XenbusState::from_wire(self.get(4)).unwrap_or(XenbusState::Unknown),
+            body,
+        }))
+    }
+
+    /// Says that the domain has started.
+    ///
+    /// # Errors
+    /// The monitor refused the call.
+    pub fn ready(&mut self) -> Result<(), Errno> {
+        self.enter(Kind::Ready, 0)
+    }
+
+    fn batches<T: Op>(&mut self, kind: Kind, ops: &[T], status: &mut Vec<GrantStatus>) {
+        for batch in ops.chunks(OPS_MAX) {
+            for (n, op) in batch.iter().enumerate() {
+                for (word, value) in op.words().into_iter().enumerate() {
+                    self.put(n * OP_WORDS + word, value);
+                }
+                self.put(n * OP_WORDS + STATUS_WORD, GrantStatus::GeneralError as i64 as u64);
+            }
+            let done = self.enter(kind, batch.len() as u32).is_ok();
+            status.extend((0..batch.len()).map(|n| {
+                if done {
+                    GrantStatus::from_wire(self.get(n * OP_WORDS + STATUS_WORD) as i64 as i16)
+                } else {
+                    GrantStatus::GeneralError
+                }
+            }));
+        }
+    }
+
+    /// Makes the call that lies in the page and waits for the answer.
+    fn enter(&mut self, kind: Kind, count: u32) -> Result<(), Errno> {
+        let word = |offset| self.page.u32(offset).ok_or(Errno::FAULT);
+        let (request, done) = (word(REQUEST)?, word(DONE)?);
+        word(KIND)?.store(kind as u32, Ordering::Relaxed);
+        word(COUNT)?.store(count, Ordering::Relaxed);
+        self.number = self.number.wrapping_add(1);
+        // Release: whoever sees the number sees the operations.
+        request.store(self.number, Ordering::Release);
+        futex::wake(request, 1);
+        loop {
+            let seen = done.load(Ordering::Acquire);
+            if seen == self.number {
+                break;
+            }
+            futex::wait(done, seen, Some(PATIENCE));
+        }
+        match word(RESULT)?.load(Ordering::Relaxed) as i32 {
+            0 => Ok(()),
+            error => Err(Errno::from_raw_os_error(error.saturating_neg())),
+        }
+    }
+
+    fn put(&self, word: usize, value: u64) {
+        if let Some(word) = self.page.u64(OPS + word * 8) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self, word: usize) -> u64 {
+        self.page.u64(OPS + word * 8).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    fn body(&self) -> Span {
+        self.page.skip(OPS + OP_WORDS * 8).take(RECORD_BYTES)
+    }
+}
+
+/// `EINVAL` as the monitor would write it, for a status that is no errno at all.
+fn libc_einval() -> i32 {
+    Errno::INVAL.raw_os_error()
+}

@@ -1,0 +1,109 @@
+//! Pages are mapped for the time of one batch: map, use, unmap.
+
+use super::{Guest, copy_mapped};
+use crate::ledger::Hop;
+use abi::hypercall::{Map as MapOp, Unmap};
+use abi::{GrantRef, GrantStatus, Slot};
+use nic::Frame;
+use vif::grants::{Access, CopyOut, Grants};
+
+/// The mechanism, for one guest.
+#[derive(Debug)]
+pub struct Map {
+    guest: Guest,
+    /// Whether an entry is in this batch.
+    mapped: Vec<bool>,
+    batch: Vec<MapOp>,
+    unmaps: Vec<Unmap>,
+    status: Vec<GrantStatus>,
+}
+
+impl Map {
+    /// Nothing is mapped.
+    #[must_use]
+    pub fn new(guest: Guest) -> Self {
+        let mapped = vec![false; guest.slots as usize];
+        Self { guest, mapped, batch: Vec::new(), unmaps: Vec::new(), status: Vec::new() }
+    }
+
+    fn map(&mut self, grefs: impl Iterator<Item = GrantRef>, readonly: bool) {
+        self.batch.clear();
+        for gref in grefs {
+            if let Some(slot) = self.guest.slot(gref)
+                && let Some(mapped) = self.mapped.get_mut(gref.index() as usize)
+                && !*mapped
+            {
+                *mapped = true;
+                self.batch.push(MapOp { domain: self.guest.domain, gref, slot, readonly });
+            }
+        }
+        self.status.clear();
+        self.guest.calls.borrow_mut().map(&self.batch, &mut self.status);
+        self.unmaps.clear();
+        for (op, status) in self.batch.iter().zip(&self.status) {
+            if *status == GrantStatus::Okay {
+                self.unmaps.push(Unmap { slot: op.slot });
+            } else if let Some(mapped) = self.mapped.get_mut(op.gref.index() as usize) {
+                *mapped = false;
+            }
+        }
+    }
+
+    fn unmap(&mut self) {
+        for op in &self.batch {
+            if let Some(mapped) = self.mapped.get_mut(op.gref.index() as usize) {
+                *mapped = false;
+            }
+        }
+        self.batch.clear();
+        self.status.clear();
+        self.guest.calls.borrow_mut().unmap(&self.unmaps, &mut self.status);
+        self.unmaps.clear();
+    }
+
+    fn usable(&self, gref: GrantRef) -> Result<Slot, GrantStatus> {
+        match self.mapped.get(gref.index() as usize) {
+            Some(true) => self.guest.slot(gref).ok_or(GrantStatus::BadRef),
+            _ => Err(GrantStatus::BadRef),
+        }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        self.unmap();
+    }
+}
+
+impl Grants for Map {
+    fn read_begin(&mut self, accesses: &mut [Access]) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        self.map(accesses.iter().map(|access| access.gref), true);
+        for access in accesses {
+            access.result = self.usable(access.gref).and_then(|slot| {
+                self.guest
+                    .span(slot, access.offset, access.len)
+                    .ok_or(GrantStatus::BadCopyArg)
+            });
+        }
+        self.guest.ledger.enter(before);
+    }
+
+    fn read_end(&mut self) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        self.unmap();
+        self.guest.ledger.enter(before);
+    }
+
+    fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        // A netback may write to one guest while it still reads from another, never from the
+        // same: a frame does not go back to where it came from.
+        self.map(copies.iter().map(|op| op.gref), false);
+        self.guest.ledger.enter(Hop::Copy);
+        copy_mapped(&self.guest, copies, frames, |gref| self.usable(gref));
+        self.guest.ledger.enter(Hop::Grant);
+        self.unmap();
+        self.guest.ledger.enter(before);
+    }
+}

@@ -1,0 +1,131 @@
+//! Pages are mapped at first use and stay mapped until the connection ends.
+
+use super::{Guest, copy_mapped};
+use crate::ledger::Hop;
+use abi::hypercall::{Map, Unmap};
+use abi::{GrantRef, GrantStatus, Slot};
+use nic::Frame;
+use vif::grants::{Access, CopyOut, Grants};
+
+/// What is mapped of one entry of the guest's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Unmapped,
+    ReadOnly,
+    Writable,
+}
+
+/// The mechanism, for one guest.
+#[derive(Debug)]
+pub struct Mapped {
+    guest: Guest,
+    state: Vec<State>,
+    wanted: Vec<Map>,
+    unwanted: Vec<Unmap>,
+    status: Vec<GrantStatus>,
+}
+
+impl Mapped {
+    /// Nothing is mapped yet.
+    #[must_use]
+    pub fn new(guest: Guest) -> Self {
+        let state = vec![State::Unmapped; guest.slots as usize];
+        Self { guest, state, wanted: Vec::new(), unwanted: Vec::new(), status: Vec::new() }
+    }
+
+    /// Unmaps everything.
+    pub fn release(&mut self) {
+        self.unwanted.clear();
+        for (index, state) in self.state.iter_mut().enumerate() {
+            if *state != State::Unmapped {
+                *state = State::Unmapped;
+                if let Some(slot) = self.guest.slot(GrantRef(index as u32)) {
+                    self.unwanted.push(Unmap { slot });
+                }
+            }
+        }
+        self.status.clear();
+        self.guest.calls.borrow_mut().unmap(&self.unwanted, &mut self.status);
+    }
+
+    /// Notes that `gref` has to be mapped, unless it is already.
+    fn want(&mut self, gref: GrantRef, readonly: bool) {
+        let Some(slot) = self.guest.slot(gref) else { return };
+        let Some(state) = self.state.get_mut(gref.index() as usize) else { return };
+        match *state {
+            State::Writable => return,
+            State::ReadOnly if readonly => return,
+            State::ReadOnly => self.unwanted.push(Unmap { slot }),
+            State::Unmapped => {}
+        }
+        *state = if readonly { State::ReadOnly } else { State::Writable };
+        self.wanted.push(Map { domain: self.guest.domain, gref, slot, readonly });
+    }
+
+    /// Maps what was noted. What cannot be mapped is unmapped afterwards, and says so.
+    fn map_wanted(&mut self) {
+        if self.wanted.is_empty() {
+            return;
+        }
+        let mut calls = self.guest.calls.borrow_mut();
+        self.status.clear();
+        calls.unmap(&self.unwanted, &mut self.status);
+        self.unwanted.clear();
+        self.status.clear();
+        calls.map(&self.wanted, &mut self.status);
+        for (map, status) in self.wanted.iter().zip(&self.status) {
+            if *status != GrantStatus::Okay
+                && let Some(state) = self.state.get_mut(map.gref.index() as usize)
+            {
+                *state = State::Unmapped;
+            }
+        }
+        self.wanted.clear();
+    }
+
+    fn usable(&self, gref: GrantRef, readonly: bool) -> Result<Slot, GrantStatus> {
+        let slot = self.guest.slot(gref).ok_or(GrantStatus::BadRef)?;
+        match self.state.get(gref.index() as usize) {
+            Some(State::Writable) => Ok(slot),
+            Some(State::ReadOnly) if readonly => Ok(slot),
+            _ => Err(GrantStatus::BadRef),
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl Grants for Mapped {
+    fn read_begin(&mut self, accesses: &mut [Access]) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for access in &*accesses {
+            self.want(access.gref, true);
+        }
+        self.map_wanted();
+        for access in accesses {
+            access.result = self.usable(access.gref, true).and_then(|slot| {
+                self.guest
+                    .span(slot, access.offset, access.len)
+                    .ok_or(GrantStatus::BadCopyArg)
+            });
+        }
+        self.guest.ledger.enter(before);
+    }
+
+    fn read_end(&mut self) {}
+
+    fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for op in &*copies {
+            self.want(op.gref, false);
+        }
+        self.map_wanted();
+        self.guest.ledger.enter(Hop::Copy);
+        copy_mapped(&self.guest, copies, frames, |gref| self.usable(gref, false));
+        self.guest.ledger.enter(before);
+    }
+}

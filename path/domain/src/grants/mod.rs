@@ -1,0 +1,94 @@
+//! A netback's access to the pages that a guest granted: one implementation per mechanism.
+//!
+//! | mechanism | reading (from the guest) | writing (to the guest) |
+//! |---|---|---|
+//! | [`copy`] | one hypercall copies the batch into pages of the driver's own | one hypercall copies the batch into the guest's pages |
+//! | [`map`] | one hypercall maps the batch's pages, one unmaps them | the same, and copies by hand between |
+//! | [`mapped`] | pages are mapped at first use and stay mapped for the connection | the same |
+//!
+//! Every mechanism shows page `index` of a guest's grant table at slot `first + index` of the
+//! window, so that what is adjacent in the guest's pool is adjacent in the window and becomes one
+//! mapping.
+
+pub mod copy;
+pub mod map;
+pub mod mapped;
+
+use crate::call::Calls;
+use crate::ledger::Ledger;
+use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
+use nic::Frame;
+use shmem::{Area, Span};
+use std::cell::RefCell;
+use std::rc::Rc;
+use vif::grants::{CopyOut, Source};
+
+/// What every mechanism needs: whose grants, and where they may appear.
+#[derive(Clone, Debug)]
+pub struct Guest {
+    /// The hypercalls of this domain.
+    pub calls: Rc<RefCell<Calls>>,
+    /// The guest.
+    pub domain: DomId,
+    /// The grant window of this domain.
+    pub window: Area,
+    /// The first slot for this guest's grants.
+    pub first: Slot,
+    /// Slots for this guest's grants: higher indices cannot be used.
+    pub slots: u32,
+    /// The ledger of this domain.
+    pub ledger: Rc<Ledger>,
+}
+
+impl Guest {
+    /// The slot of a reference, if it has one.
+    fn slot(&self, gref: GrantRef) -> Option<Slot> {
+        let index = gref.index();
+        (index < self.slots && gref.generation() == 0)
+            .then(|| self.first.0.checked_add(index).map(Slot))
+            .flatten()
+    }
+
+    /// The bytes of a slot.
+    fn span(&self, slot: Slot, offset: u16, len: u16) -> Option<Span> {
+        let at = (slot.0 as usize).checked_mul(PAGE)?.checked_add(usize::from(offset))?;
+        self.window.at(at, usize::from(len))
+    }
+}
+
+/// Copies one piece to a page that is mapped at `dst`.
+fn copy_to(dst: Span, source: Source, frames: &[Frame]) -> GrantStatus {
+    let copied = match source {
+        Source::Span(span) if span.len() == dst.len() => shmem::copy(dst, span),
+        Source::Header { frame, from } => {
+            let from = usize::from(from);
+            let bytes = frames
+                .get(frame as usize)
+                .and_then(|frame| frame.header().get(from..from + dst.len()));
+            match bytes {
+                Some(bytes) => dst.write(bytes),
+                None => return GrantStatus::BadCopyArg,
+            }
+        }
+        Source::Span(_) => return GrantStatus::BadCopyArg,
+    };
+    if copied.is_ok() { GrantStatus::Okay } else { GrantStatus::BadPage }
+}
+
+/// Copies a batch whose pages are mapped; `slot` says where, or why not.
+fn copy_mapped(
+    guest: &Guest,
+    copies: &mut [CopyOut],
+    frames: &[Frame],
+    slot: impl Fn(GrantRef) -> Result<Slot, GrantStatus>,
+) {
+    for op in copies {
+        op.status = match slot(op.gref) {
+            Ok(slot) => match guest.span(slot, op.offset, op.len) {
+                Some(dst) => copy_to(dst, op.source, frames),
+                None => GrantStatus::BadCopyArg,
+            },
+            Err(status) => status,
+        };
+    }
+}

@@ -1,0 +1,90 @@
+//! What to do when there was nothing to do: look again, wait a tick, or sleep.
+//!
+//! Three stages (a wake-up from another core costs its sender tens of microseconds in a VM):
+//! look for work again for a while; then look once a tick, with doorbells still switched off;
+//! then arm the doorbells and sleep. Where a peer runs on this domain's own core the first stage
+//! has length 0: spinning would keep it from working.
+
+/// The policy, and where it stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Idle {
+    spin_ns: u64,
+    tick_ns: u64,
+    ticks: u32,
+    since_ns: Option<u64>,
+    empty: u32,
+}
+
+/// What to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Look again at once.
+    Again,
+    /// Look again after so many nanoseconds; nobody has to ring.
+    Tick(u64),
+    /// Sleep until somebody rings.
+    Sleep,
+}
+
+impl Idle {
+    /// `spin_us` of looking, then `empty_ticks` ticks of `tick_us`, then sleep.
+    #[must_use]
+    pub fn new(spin_us: u32, tick_us: u32, empty_ticks: u32) -> Self {
+        Self {
+            spin_ns: u64::from(spin_us) * 1000,
+            tick_ns: u64::from(tick_us) * 1000,
+            ticks: if tick_us == 0 { 0 } else { empty_ticks },
+            since_ns: None,
+            empty: 0,
+        }
+    }
+
+    /// A turn is over at `now_ns`; did it find work?
+    pub fn step(&mut self, worked: bool, now_ns: u64) -> Step {
+        if worked {
+            self.since_ns = None;
+            self.empty = 0;
+            return Step::Again;
+        }
+        let since = *self.since_ns.get_or_insert(now_ns);
+        if now_ns.saturating_sub(since) < self.spin_ns {
+            return Step::Again;
+        }
+        if self.empty < self.ticks {
+            self.empty += 1;
+            return Step::Tick(self.tick_ns);
+        }
+        Step::Sleep
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stages_follow_each_other() {
+        let mut idle = Idle::new(10, 50, 2);
+        assert_eq!(idle.step(true, 0), Step::Again);
+        assert_eq!(idle.step(false, 1_000), Step::Again);
+        assert_eq!(idle.step(false, 10_999), Step::Again);
+        assert_eq!(idle.step(false, 11_000), Step::Tick(50_000));
+        assert_eq!(idle.step(false, 61_000), Step::Tick(50_000));
+        assert_eq!(idle.step(false, 111_000), Step::Sleep);
+        assert_eq!(idle.step(false, 200_000), Step::Sleep);
+    }
+
+    #[test]
+    fn work_starts_it_over() {
+        let mut idle = Idle::new(10, 50, 1);
+        idle.step(false, 0);
+        idle.step(false, 10_000);
+        idle.step(true, 20_000);
+        assert_eq!(idle.step(false, 20_001), Step::Again);
+    }
+
+    #[test]
+    fn on_a_peers_core_it_sleeps_at_once() {
+        assert_eq!(Idle::new(0, 0, 20).step(false, 7), Step::Sleep);
+    }
+}

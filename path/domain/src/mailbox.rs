@@ -1,0 +1,61 @@
+//! Answers to what the monitor passes on: `stat`, `set`, `trace`.
+
+use abi::layout::info;
+use abi::mailbox::{Refusal, Request};
+use serde_json::Value;
+use shmem::Span;
+use std::sync::atomic::Ordering;
+
+/// The domain's end of the mailbox.
+#[derive(Debug)]
+pub struct Mailbox {
+    info: Span,
+}
+
+impl Mailbox {
+    /// The mailbox in `info`.
+    #[must_use]
+    pub fn new(info: Span) -> Self {
+        Self { info }
+    }
+
+    /// Takes the request that waits, if any, and writes what `answer` says to it.
+    pub fn serve(&self, answer: impl FnOnce(Request) -> Result<Value, String>) {
+        let Some(number) = self.word(info::MAILBOX_REQUEST) else { return };
+        if Some(number) == self.word(info::MAILBOX_REPLY) {
+            return;
+        }
+        let reply = self
+            .request()
+            .and_then(answer)
+            .unwrap_or_else(|error| serde_json::json!(Refusal { error }))
+            .to_string();
+        let mut bytes = reply.as_bytes();
+        let too_long = r#"{"error":"the answer is longer than the mailbox"}"#;
+        if bytes.len() > info::MAILBOX_OUT_MAX {
+            bytes = too_long.as_bytes();
+        }
+        let out = self.info.skip(info::MAILBOX_OUT).take(bytes.len());
+        if out.write(bytes).is_ok()
+            && let Some(length) = self.info.u32(info::MAILBOX_REPLY_BYTES)
+            && let Some(reply) = self.info.u32(info::MAILBOX_REPLY)
+        {
+            length.store(bytes.len() as u32, Ordering::Relaxed);
+            // Release: whoever sees the number sees the reply.
+            reply.store(number, Ordering::Release);
+        }
+    }
+
+    fn request(&self) -> Result<Request, String> {
+        let bytes = self.word(info::MAILBOX_REQUEST_BYTES).unwrap_or(0) as usize;
+        let mut text = vec![0; bytes.min(info::MAILBOX_IN_MAX)];
+        let span = self.info.skip(info::MAILBOX_IN).take(text.len());
+        span.read(&mut text).map_err(|_| "the request cannot be read".to_owned())?;
+        serde_json::from_slice(&text).map_err(|error| format!("not a request: {error}"))
+    }
+
+    fn word(&self, offset: usize) -> Option<u32> {
+        // Acquire: the request is seen with its number.
+        self.info.u32(offset).map(|word| word.load(Ordering::Acquire))
+    }
+}
