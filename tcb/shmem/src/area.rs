@@ -1,0 +1,74 @@
+//! Long-lived memory of this process.
+
+use crate::reserve;
+use crate::span::Span;
+use abi::PAGE;
+use std::io;
+
+/// Long-lived memory of this process: a handle that may be copied; the memory stays for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    span: Span,
+}
+
+impl Area {
+    /// Memory at fixed addresses that the monitor laid out for this domain.
+    pub(crate) const fn at_fixed(addr: usize, len: usize) -> Self {
+        Self {
+            span: Span::new(addr, len),
+        }
+    }
+
+    /// New zeroed memory, `bytes` in whole pages, never unmapped: for tests, `sim` and programs
+    /// that are not confined.
+    ///
+    /// # Errors
+    /// What the kernel says: out of memory, or of the reserved addresses.
+    pub fn anonymous(bytes: usize) -> io::Result<Self> {
+        let bytes = reserve::whole_pages(bytes)?;
+        let start = reserve::for_area(bytes)?;
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: fresh addresses of our own reservation.
+        unsafe {
+            reserve::map_over(start, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1)?;
+        }
+        Ok(Self {
+            span: Span::new(start, bytes),
+        })
+    }
+
+    /// All of it.
+    #[must_use]
+    #[inline]
+    pub const fn span(self) -> Span {
+        self.span
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[inline]
+    pub const fn len(self) -> usize {
+        self.span.len()
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.span.is_empty()
+    }
+
+    /// Page `n`, if there is one.
+    #[must_use]
+    #[inline]
+    pub const fn page(self, n: u32) -> Option<Span> {
+        self.span.sub(n as usize * PAGE, PAGE)
+    }
+
+    /// `len` bytes from `offset` on, if they lie inside.
+    #[must_use]
+    #[inline]
+    pub const fn at(self, offset: usize, len: usize) -> Option<Span> {
+        self.span.sub(offset, len)
+    }
+}

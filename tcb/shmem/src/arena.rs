@@ -1,0 +1,210 @@
+//! A heap in a static array, for domains: they may not ask the kernel for memory.
+//!
+//! Blocks come in size classes, four to each doubling. A freed block goes to its class's list and
+//! is only ever used for that class again; nothing is merged. New blocks are cut off the part of
+//! the array that was never used, which costs no resident memory until it is touched.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// Smallest block, and the alignment of every block.
+const SMALLEST: usize = 16;
+/// Largest alignment that can be had.
+const ALIGN_MAX: usize = abi::PAGE;
+/// Largest block.
+const SIZE_MAX: usize = 1 << 40;
+/// Size classes: four to each doubling from [`SMALLEST`] to [`SIZE_MAX`].
+const CLASSES: usize = (SIZE_MAX.ilog2() - SMALLEST.ilog2()) as usize * 4 + 1;
+
+/// An allocator for `#[global_allocator]` over `BYTES` bytes of .bss. Out of memory is a null
+/// pointer, as always.
+///
+/// It locks by spinning: meant for programs of one thread, sound with more.
+pub struct Arena<const BYTES: usize> {
+    locked: AtomicBool,
+    state: UnsafeCell<State>,
+    memory: UnsafeCell<Memory<BYTES>>,
+}
+
+#[repr(C, align(4096))]
+struct Memory<const BYTES: usize>(MaybeUninit<[u8; BYTES]>);
+
+struct State {
+    /// Bytes of the array that were ever handed out.
+    used: usize,
+    /// Freed blocks of each class; a block's first word points to the next.
+    free: [*mut FreeBlock; CLASSES],
+}
+
+struct FreeBlock {
+    next: *mut FreeBlock,
+}
+
+// SAFETY: `state` and `memory` are only touched under the lock, or (memory) through blocks that
+// were handed out to one owner each.
+unsafe impl<const BYTES: usize> Sync for Arena<BYTES> {}
+
+impl<const BYTES: usize> Arena<BYTES> {
+    /// An empty heap, for a `static`.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            locked: AtomicBool::new(false),
+            state: UnsafeCell::new(State {
+                used: 0,
+                free: [null_mut(); CLASSES],
+            }),
+            memory: UnsafeCell::new(Memory(MaybeUninit::uninit())),
+        }
+    }
+
+    /// Bytes that were ever handed out: what the heap has grown to.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.with(|state| state.used)
+    }
+
+    /// Runs `f` under the lock.
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        while self.locked.swap(true, Ordering::Acquire) {
+            while self.locked.load(Ordering::Relaxed) {
+                core::hint::spin_loop();
+            }
+        }
+        // SAFETY: the lock is ours, and `f` cannot reach this function again: it is one of the
+        // closures below.
+        let result = f(unsafe { &mut *self.state.get() });
+        self.locked.store(false, Ordering::Release);
+        result
+    }
+
+    /// A block of `class`, and whether it is fresh (never used, so all zero).
+    fn take(&self, class: usize) -> (*mut u8, bool) {
+        let size = class_size(class);
+        self.with(|state| {
+            let block = state.free[class];
+            if !block.is_null() {
+                // SAFETY: a block in the list is free, ours, and its first word was written when
+                // it was freed.
+                state.free[class] = unsafe { (*block).next };
+                return (block.cast(), false);
+            }
+            let start = state.used.next_multiple_of(class_align(size));
+            match start.checked_add(size) {
+                Some(end) if end <= BYTES => {
+                    state.used = end;
+                    // SAFETY: `start..end` lies within the array.
+                    (unsafe { self.memory.get().cast::<u8>().add(start) }, true)
+                }
+                _ => (null_mut(), false),
+            }
+        })
+    }
+}
+
+impl<const BYTES: usize> Default for Arena<BYTES> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The class of a request; none if it can never be met.
+fn class_of(layout: Layout) -> Option<usize> {
+    let (mut size, align) = (layout.size().max(SMALLEST), layout.align());
+    if align > ALIGN_MAX || size > SIZE_MAX {
+        return None;
+    }
+    if align > SMALLEST {
+        // Blocks whose size is a power of two are aligned to it, up to a page.
+        size = size.max(align).next_power_of_two();
+    }
+    Some(class_of_size(size))
+}
+
+/// The smallest class whose blocks have at least `size` bytes ([`SMALLEST`] … [`SIZE_MAX`]).
+fn class_of_size(size: usize) -> usize {
+    // Between 2^k and 2^(k+1) lie the classes 2^k × 1, 5/4, 6/4 and 7/4.
+    let below = size - 1;
+    let k = (usize::BITS - 1 - below.leading_zeros()) as usize;
+    let quarter = below >> (k - 2) & 3;
+    let class = (k * 4 + quarter + 1).saturating_sub(SMALLEST.ilog2() as usize * 4);
+    // The quarters of 16 are no multiples of 16.
+    if class_size(class).is_multiple_of(SMALLEST) {
+        class
+    } else {
+        class.next_multiple_of(4)
+    }
+}
+
+/// Bytes of a block of `class`.
+fn class_size(class: usize) -> usize {
+    (4 + class % 4) << (class / 4 + 2)
+}
+
+/// Alignment of the blocks of a class.
+fn class_align(size: usize) -> usize {
+    if size.is_power_of_two() {
+        size.min(ALIGN_MAX)
+    } else {
+        SMALLEST
+    }
+}
+
+// SAFETY: every block is at least as long and as aligned as asked (see `class_of`), lies in the
+// static array, and belongs to one owner until it is freed: `take` either removes it from a free
+// list or cuts it off the unused part, under the lock. Nothing here panics or allocates.
+unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        class_of(layout).map_or(null_mut(), |class| self.take(class).0)
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let Some(class) = class_of(layout) else {
+            return;
+        };
+        self.with(|state| {
+            let block = block.cast::<FreeBlock>();
+            // SAFETY: the block came from `alloc` with the same layout, is no longer used, and
+            // has room and alignment for a pointer.
+            unsafe {
+                block.write(FreeBlock {
+                    next: state.free[class],
+                })
+            };
+            state.free[class] = block;
+        });
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = class_of(layout) else {
+            return null_mut();
+        };
+        let (block, fresh) = self.take(class);
+        if !fresh && !block.is_null() {
+            // SAFETY: the block is ours and at least this long.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: the caller promises a valid new size for this alignment.
+        let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+        if class_of(new_layout).is_some_and(|class| class_of(layout) == Some(class)) {
+            return block;
+        }
+        // SAFETY: as for `alloc`; both blocks have at least the copied length and are distinct;
+        // the old one is freed as it was allocated.
+        unsafe {
+            let new = self.alloc(new_layout);
+            if !new.is_null() {
+                new.copy_from_nonoverlapping(block, layout.size().min(new_size));
+                self.dealloc(block, layout);
+            }
+            new
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Copies of 0 … 128 bytes: each length class reads its first and its last bytes, which overlap
+//! where they must, and then writes them. No loop, and only the branches that choose the class.
+
+use super::SHORT_MAX;
+use crate::fault::guarded;
+
+/// Copies at most [`SHORT_MAX`] bytes; a longer length copies nothing and fails.
+///
+/// # Safety
+/// See the contract of [`super`].
+#[inline(never)]
+pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
+    // SAFETY (all blocks below): every access lies in [0, len) of either range, because each arm
+    // touches at most its own smallest length from either end; the caller vouches for the ranges.
+    match len {
+        0 => true,
+        // SAFETY: as above.
+        1 => unsafe {
+            guarded!(
+                ["movzx {a:e}, byte ptr [{src}]", "mov byte ptr [{dst}], {a:l}"],
+                [],
+                src = in(reg) src, dst = in(reg) dst, a = out(reg) _,
+            )
+        },
+        // SAFETY: as above.
+        2..=3 => unsafe {
+            guarded!(
+                [
+                    "movzx {a:e}, word ptr [{src}]",
+                    "movzx {b:e}, byte ptr [{src} + {len} - 1]",
+                    "mov word ptr [{dst}], {a:x}",
+                    "mov byte ptr [{dst} + {len} - 1], {b:l}",
+                ],
+                [],
+                src = in(reg) src, dst = in(reg) dst, len = in(reg) len,
+                a = out(reg) _, b = out(reg) _,
+            )
+        },
+        // SAFETY: as above.
+        4..=7 => unsafe {
+            guarded!(
+                [
+                    "mov {a:e}, dword ptr [{src}]",
+                    "mov {b:e}, dword ptr [{src} + {len} - 4]",
+                    "mov dword ptr [{dst}], {a:e}",
+                    "mov dword ptr [{dst} + {len} - 4], {b:e}",
+                ],
+                [],
+                src = in(reg) src, dst = in(reg) dst, len = in(reg) len,
+                a = out(reg) _, b = out(reg) _,
+            )
+        },
+        // SAFETY: as above.
+        8..=15 => unsafe {
+            guarded!(
+                [
+                    "mov {a}, qword ptr [{src}]",
+                    "mov {b}, qword ptr [{src} + {len} - 8]",
+                    "mov qword ptr [{dst}], {a}",
+                    "mov qword ptr [{dst} + {len} - 8], {b}",
+                ],
+                [],
+                src = in(reg) src, dst = in(reg) dst, len = in(reg) len,
+                a = out(reg) _, b = out(reg) _,
+            )
+        },
+        // SAFETY: as above.
+        16..=32 => unsafe {
+            guarded!(
+                [
+                    "movups {a}, [{src}]",
+                    "movups {b}, [{src} + {len} - 16]",
+                    "movups [{dst}], {a}",
+                    "movups [{dst} + {len} - 16], {b}",
+                ],
+                [],
+                src = in(reg) src, dst = in(reg) dst, len = in(reg) len,
+                a = out(xmm_reg) _, b = out(xmm_reg) _,
+            )
+        },
+        // SAFETY: as above.
+        33..=64 => unsafe {
+            guarded!(
+                [
+                    "movups {a}, [{src}]",
+                    "movups {b}, [{src} + 16]",
+                    "movups {c}, [{src} + {len} - 32]",
+                    "movups {d}, [{src} + {len} - 16]",
+                    "movups [{dst}], {a}",
+                    "movups [{dst} + 16], {b}",
+                    "movups [{dst} + {len} - 32], {c}",
+                    "movups [{dst} + {len} - 16], {d}",
+                ],
+                [],
+                src = in(reg) src, dst = in(reg) dst, len = in(reg) len,
+                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+            )
+        },
+        // SAFETY: as above.
+        65..=SHORT_MAX => unsafe {
+            guarded!(
+                [
+                    "movups {a}, [{src}]",
+                    "movups {b}, [{src} + 16]",
+                    "movups {c}, [{src} + 32]",
+                    "movups {d}, [{src} + 48]",
+                    "movups {e}, [{src} + {len} - 64]",
+                    "movups {f}, [{src} + {len} - 48]",
+                    "movups {g}, [{src} + {len} - 32]",
+                    "movups {h}, [{src} + {len} - 16]",
+                    "movups [{dst}], {a}",
+                    "movups [{dst} + 16], {b}",
+                    "movups [{dst} + 32], {c}",
+                    "movups [{dst} + 48], {d}",
+                    "movups [{dst} + {len} - 64], {e}",
+                    "movups [{dst} + {len} - 48], {f}",
+                    "movups [{dst} + {len} - 32], {g}",
+                    "movups [{dst} + {len} - 16], {h}",
+                ],
+                [],
+                src = in(reg) src, dst = in(reg) dst, len = in(reg) len,
+                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+                e = out(xmm_reg) _, f = out(xmm_reg) _, g = out(xmm_reg) _, h = out(xmm_reg) _,
+            )
+        },
+        _ => false,
+    }
+}

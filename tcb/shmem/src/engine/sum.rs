@@ -1,0 +1,74 @@
+//! The Internet checksum's sum (RFC 1071).
+//!
+//! One's-complement addition may be done in any word size and byte order, the result folded and
+//! swapped at the end: the engines add little-endian 4- or 8-byte words.
+
+use super::{avx2, has_avx2, sse2};
+
+/// Bytes that the engines take at once.
+const BLOCK: usize = 64;
+
+/// Which engine sums the blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Engine {
+    /// 32-byte registers.
+    Avx2,
+    /// The carry chain.
+    Adc,
+}
+
+/// The best engine of this processor.
+#[inline]
+pub(crate) fn best() -> Engine {
+    if has_avx2() {
+        Engine::Avx2
+    } else {
+        Engine::Adc
+    }
+}
+
+/// The sum of `len` bytes as big-endian 2-byte words, an odd last byte padded with 0, folded to
+/// 16 bits; none after a fault.
+///
+/// # Safety
+/// See the contract of [`super`]; `Engine::Avx2` needs a processor that has it.
+pub(crate) unsafe fn sum(engine: Engine, src: *const u8, len: usize) -> Option<u16> {
+    let blocks = len / BLOCK;
+    let mut sum = 0;
+    if blocks > 0 {
+        // SAFETY: whole blocks lie within [0, len); the rest is the caller's word.
+        sum = unsafe {
+            match engine {
+                Engine::Avx2 => avx2::sum(src, blocks)?,
+                Engine::Adc => sse2::sum(src, blocks)?,
+            }
+        };
+    }
+    // The rest is copied out first: a private, zero-padded block needs no care at its end.
+    let mut rest = [0_u8; BLOCK];
+    // SAFETY: the rest lies within [0, len) and is shorter than the private block.
+    let ok = unsafe {
+        super::copy(
+            rest.as_mut_ptr(),
+            src.wrapping_add(blocks * BLOCK),
+            len % BLOCK,
+        )
+    };
+    if !ok {
+        return None;
+    }
+    for word in rest.chunks_exact(8) {
+        let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+        let (added, carry) = sum.overflowing_add(word);
+        sum = added + u64::from(carry);
+    }
+    Some(fold(sum).swap_bytes())
+}
+
+/// Folds to 16 bits with end-around carries: 0 only if `sum` is 0.
+fn fold(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}

@@ -1,0 +1,110 @@
+//! The memory of the domain that this process runs as.
+
+use crate::area::Area;
+use crate::span::Span;
+use abi::layout::{self, info};
+use abi::{DomId, PAGE};
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// What the monitor laid out before the first instruction: see [`abi::layout`].
+#[derive(Clone, Copy, Debug)]
+pub struct Home {
+    /// Start info, shared words, call page, configuration, mailbox and grant table; offsets in
+    /// [`abi::layout::info`].
+    pub info: Area,
+    /// The domain's own page frames.
+    pub frames: Area,
+    /// The grant window: pages of others that were mapped; everything else in it faults.
+    pub window: Area,
+    /// The domain's own id.
+    pub domain: DomId,
+    /// Entries of the grant table.
+    pub grant_entries: u32,
+    /// Bytes of the configuration at [`info::CONFIG`].
+    pub config_bytes: usize,
+    /// Devices that can be attached.
+    pub devices: u32,
+    /// The CPUs that the domain may run on, one bit each.
+    pub cpus: u64,
+}
+
+/// This process was not started as a domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotADomain {
+    /// There is no start info.
+    NoStartInfo,
+    /// The start info makes no sense: another version's, perhaps.
+    BadStartInfo,
+    /// [`take`] was called before.
+    Taken,
+}
+
+impl fmt::Display for NotADomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoStartInfo => "this program is a domain: it must be started by grantwayd",
+            Self::BadStartInfo => {
+                "the start info makes no sense: is grantwayd of the same version?"
+            }
+            Self::Taken => "the domain's memory was taken before",
+        })
+    }
+}
+
+impl core::error::Error for NotADomain {}
+
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is a domain that has taken its memory.
+pub(crate) fn is_taken() -> bool {
+    TAKEN.load(Ordering::Acquire)
+}
+
+/// The domain's memory: once. Installs the fault handler.
+///
+/// # Errors
+/// [`NotADomain`] if the monitor did not start this process, or on a second call.
+pub fn take() -> Result<Home, NotADomain> {
+    crate::install_fault_handler();
+    let start = Span::new(layout::INFO, PAGE);
+    let word = |offset| start.load_u64(offset).map_err(|_| NotADomain::NoStartInfo);
+    if word(info::START_MAGIC)? != info::MAGIC {
+        return Err(NotADomain::NoStartInfo);
+    }
+    let at_most = |offset, most: u64| match word(offset)? {
+        value if value <= most => Ok(value),
+        _ => Err(NotADomain::BadStartInfo),
+    };
+    let domain = at_most(info::START_DOMAIN, u16::MAX.into())? as u16;
+    let frames = at_most(info::START_FRAMES, layout::FRAMES_MAX.into())? as usize;
+    let slots = at_most(info::START_WINDOW_SLOTS, layout::WINDOW_SLOTS_MAX.into())? as usize;
+    let grant_entries = at_most(info::START_GRANT_ENTRIES, layout::FRAMES_MAX.into())? as u32;
+    let config_bytes = at_most(info::START_CONFIG_BYTES, info::CONFIG_MAX as u64)? as usize;
+    let devices = at_most(info::START_DEVICES, layout::fd::DEVICES_MAX.into())? as u32;
+    let cpus = word(info::START_CPUS)?;
+    if TAKEN.swap(true, Ordering::AcqRel) {
+        return Err(NotADomain::Taken);
+    }
+    Ok(Home {
+        info: Area::at_fixed(layout::INFO, info::bytes(grant_entries)),
+        frames: Area::at_fixed(layout::FRAMES, frames * PAGE),
+        window: Area::at_fixed(layout::WINDOW, slots * PAGE),
+        domain: DomId(domain),
+        grant_entries,
+        config_bytes,
+        devices,
+        cpus,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outside_a_domain_there_is_no_home() {
+        assert_eq!(take().unwrap_err(), NotADomain::NoStartInfo);
+        assert!(!is_taken());
+    }
+}

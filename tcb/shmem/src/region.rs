@@ -1,0 +1,133 @@
+//! A domain's memory as the monitor holds it.
+
+use crate::reserve;
+use crate::span::Span;
+use abi::PAGE;
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Shared memory with a descriptor: a sealed memfd (it can neither shrink nor grow, and no seal
+/// can be added), mapped here read-write and not inherited by a fork.
+///
+/// Dropping it unmaps it; spans of it then fault, or see another region that took the addresses.
+#[derive(Debug)]
+pub struct Region {
+    fd: OwnedFd,
+    span: Span,
+}
+
+impl Region {
+    /// New zeroed memory, `bytes` in whole pages. The name is for debugging only.
+    ///
+    /// # Errors
+    /// What the kernel says: out of memory, descriptors or addresses, or no /proc.
+    pub fn create(name: &str, bytes: usize) -> io::Result<Self> {
+        let bytes = reserve::whole_pages(bytes)?;
+        let fd = sealed_memfd(name, bytes)?;
+        let start = reserve::for_region(bytes)?;
+        // Made before anything can fail, so that the addresses go back in every case.
+        let region = Self {
+            fd,
+            span: Span::new(start, bytes),
+        };
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: addresses of our own reservation that nobody has now; advice on the fresh
+        // mapping changes only what a fork or a core dump does with it.
+        unsafe {
+            let fd = region.fd.as_raw_fd();
+            reserve::map_over(start, bytes, protection, libc::MAP_SHARED, fd)?;
+            for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
+                if libc::madvise(region.span.as_ptr().cast(), bytes, advice) != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+        }
+        Ok(region)
+    }
+
+    /// The memfd, read-write.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// A descriptor of the same memory that cannot be mapped writable.
+    ///
+    /// # Errors
+    /// What the kernel says: out of descriptors, or no /proc.
+    pub fn readonly_fd(&self) -> io::Result<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        Ok(OpenOptions::new().read(true).open(path)?.into())
+    }
+
+    /// All of it.
+    #[must_use]
+    #[inline]
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
+    /// Page `n`, if there is one.
+    #[must_use]
+    #[inline]
+    pub fn page(&self, n: u32) -> Option<Span> {
+        self.span.sub(n as usize * PAGE, PAGE)
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.span.len()
+    }
+
+    /// Whether it has no bytes: never.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.span.is_empty()
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let (start, bytes) = (self.span.addr(), self.span.len());
+        // SAFETY: the addresses are this region's own; who still holds a span of it faults from
+        // now on, and survives it.
+        let unmapped =
+            unsafe { reserve::map_over(start, bytes, libc::PROT_NONE, flags, -1) }.is_ok();
+        // If even that failed the memory stays mapped and its addresses are never used again.
+        if unmapped {
+            reserve::give_back(start, bytes);
+        }
+    }
+}
+
+/// A memfd of `bytes` bytes that can neither be resized nor sealed any further.
+fn sealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
+    let name = CString::new(name)?;
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a C string that outlives the call; a result that is not negative is a
+    // new descriptor that nobody else has. Linux before 6.3 does not know MFD_NOEXEC_SEAL.
+    let fd = unsafe {
+        let mut fd = libc::memfd_create(name.as_ptr(), flags | libc::MFD_NOEXEC_SEAL);
+        if fd < 0 {
+            fd = libc::memfd_create(name.as_ptr(), flags);
+        }
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        OwnedFd::from_raw_fd(fd)
+    };
+    let file = File::from(fd);
+    file.set_len(bytes as u64)?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: a system call on our own descriptor.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(file.into())
+}

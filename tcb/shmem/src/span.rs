@@ -1,0 +1,272 @@
+//! Spans: ranges of memory that somebody else may touch.
+
+use crate::engine;
+use crate::fault::Fault;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// A range inside an [`crate::Area`] or [`crate::Region`]: address and length. Copying one copies
+/// the address, not the bytes.
+///
+/// It never becomes a Rust reference to bytes. The addresses that spans can have are reserved for
+/// such memory for the life of the process, so a stale span can fault or see somebody else's
+/// packet bytes, but it can never touch a Rust object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    addr: usize,
+    len: usize,
+}
+
+impl Span {
+    /// The span of no bytes, at no address.
+    pub const EMPTY: Self = Self { addr: 0, len: 0 };
+
+    /// A span of memory that is reserved for spans; the caller vouches for that.
+    pub(crate) const fn new(addr: usize, len: usize) -> Self {
+        Self { addr, len }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[inline]
+    pub const fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first byte.
+    #[must_use]
+    #[inline]
+    pub const fn addr(self) -> usize {
+        self.addr
+    }
+
+    /// `len` bytes from `offset` on, if they lie inside.
+    #[must_use]
+    #[inline]
+    pub const fn sub(self, offset: usize, len: usize) -> Option<Self> {
+        if offset <= self.len && len <= self.len - offset {
+            Some(Self {
+                addr: self.addr + offset,
+                len,
+            })
+        } else {
+            None
+        }
+    }
+
+    /// All but the first `n` bytes; empty if there are no more.
+    #[must_use]
+    #[inline]
+    pub const fn skip(self, n: usize) -> Self {
+        let n = if n < self.len { n } else { self.len };
+        Self {
+            addr: self.addr + n,
+            len: self.len - n,
+        }
+    }
+
+    /// The first `n` bytes, or as many as there are.
+    #[must_use]
+    #[inline]
+    pub const fn take(self, n: usize) -> Self {
+        Self {
+            addr: self.addr,
+            len: if n < self.len { n } else { self.len },
+        }
+    }
+
+    /// Copies the first bytes into `dst`: as many as the shorter of the two has.
+    ///
+    /// # Errors
+    /// [`Fault`] if a page is not there; `dst` then holds anything.
+    #[inline]
+    pub fn read(self, dst: &mut [u8]) -> Result<(), Fault> {
+        let len = dst.len().min(self.len);
+        // SAFETY: `dst` is exclusively ours and at least `len` long; the span's range is reserved
+        // for spans (its invariant) and at least `len` long.
+        let ok = unsafe {
+            if len == 64 {
+                engine::copy_64(dst.as_mut_ptr(), self.as_ptr())
+            } else {
+                engine::copy(dst.as_mut_ptr(), self.as_ptr(), len)
+            }
+        };
+        done(ok)
+    }
+
+    /// Copies the first bytes of `src` here: as many as the shorter of the two has.
+    ///
+    /// # Errors
+    /// [`Fault`] if a page is not there or read-only; the span then holds anything.
+    #[inline]
+    pub fn write(self, src: &[u8]) -> Result<(), Fault> {
+        let len = src.len().min(self.len);
+        // SAFETY: as in `read`, the other way round; `src` is only read.
+        let ok = unsafe {
+            if len == 64 {
+                engine::copy_64(self.as_ptr(), src.as_ptr())
+            } else {
+                engine::copy(self.as_ptr(), src.as_ptr(), len)
+            }
+        };
+        done(ok)
+    }
+
+    /// Sets every byte to `byte`.
+    ///
+    /// # Errors
+    /// [`Fault`] if a page is not there or read-only; the span then holds anything.
+    pub fn fill(self, byte: u8) -> Result<(), Fault> {
+        // SAFETY: the span's range is reserved for spans.
+        done(unsafe { engine::fill(self.as_ptr(), self.len, byte) })
+    }
+
+    /// The control word at `offset`; none unless it is aligned and inside.
+    ///
+    /// A touch of it is not survived if its page is gone: for pages that stay (own memory, rings
+    /// that only we unmap). Otherwise [`Span::load_u32`].
+    #[must_use]
+    #[inline]
+    pub fn u32(self, offset: usize) -> Option<&'static AtomicU32> {
+        let word = self.word(offset, 4)?;
+        // SAFETY: aligned and inside a range that never holds a Rust object other than such
+        // atomics, so any bit pattern and any concurrent writer is fine. A reference to an atomic
+        // makes no claim that the memory stays mapped: only accesses touch it.
+        Some(unsafe { &*word.cast::<AtomicU32>() })
+    }
+
+    /// The control word at `offset`; none unless it is aligned and inside. See [`Span::u32`].
+    #[must_use]
+    #[inline]
+    pub fn u64(self, offset: usize) -> Option<&'static AtomicU64> {
+        let word = self.word(offset, 8)?;
+        // SAFETY: as in `u32`.
+        Some(unsafe { &*word.cast::<AtomicU64>() })
+    }
+
+    /// Reads the word at `offset` once, as an atomic load with acquire ordering.
+    ///
+    /// # Errors
+    /// [`Fault`] if the page is not there, or the word is not aligned or not inside.
+    #[inline]
+    pub fn load_u32(self, offset: usize) -> Result<u32, Fault> {
+        let word = self.word(offset, 4).ok_or(Fault)?;
+        // SAFETY: inside the span's range, aligned.
+        unsafe { engine::load_u32(word) }.ok_or(Fault)
+    }
+
+    /// Reads the word at `offset` once, as an atomic load with acquire ordering.
+    ///
+    /// # Errors
+    /// [`Fault`] if the page is not there, or the word is not aligned or not inside.
+    #[inline]
+    pub fn load_u64(self, offset: usize) -> Result<u64, Fault> {
+        let word = self.word(offset, 8).ok_or(Fault)?;
+        // SAFETY: inside the span's range, aligned.
+        unsafe { engine::load_u64(word) }.ok_or(Fault)
+    }
+
+    /// Writes the word at `offset`, as an atomic store with release ordering.
+    ///
+    /// # Errors
+    /// [`Fault`] if the page is not there or read-only, or the word is not aligned or not inside.
+    #[inline]
+    pub fn store_u32(self, offset: usize, value: u32) -> Result<(), Fault> {
+        let word = self.word(offset, 4).ok_or(Fault)?;
+        // SAFETY: inside the span's range, aligned.
+        done(unsafe { engine::store_u32(word, value) })
+    }
+
+    /// Writes the word at `offset`, as an atomic store with release ordering.
+    ///
+    /// # Errors
+    /// [`Fault`] if the page is not there or read-only, or the word is not aligned or not inside.
+    #[inline]
+    pub fn store_u64(self, offset: usize, value: u64) -> Result<(), Fault> {
+        let word = self.word(offset, 8).ok_or(Fault)?;
+        // SAFETY: inside the span's range, aligned.
+        done(unsafe { engine::store_u64(word, value) })
+    }
+
+    /// Asks the processor to fetch the first cache line for reading. Never faults.
+    #[inline]
+    pub fn prefetch(self) {
+        // SAFETY: a prefetch is a hint; it is allowed at any address.
+        unsafe {
+            core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(
+                self.as_ptr().cast(),
+            );
+        }
+    }
+
+    /// The address as a pointer, for system calls. To make a Rust reference of it is unsound: a
+    /// peer may write there at any moment.
+    #[must_use]
+    #[inline]
+    pub fn as_ptr(self) -> *mut u8 {
+        core::ptr::with_exposed_provenance_mut(self.addr)
+    }
+
+    /// Pointer to the aligned word of `size` bytes at `offset`.
+    #[inline]
+    fn word(self, offset: usize, size: usize) -> Option<*mut u8> {
+        let word = self.sub(offset, size)?;
+        word.addr.is_multiple_of(size).then_some(word.as_ptr())
+    }
+}
+
+/// Copies the first bytes of `src` to `dst`: as many as the shorter of the two has. What
+/// overlapping spans then hold is unspecified.
+///
+/// # Errors
+/// [`Fault`] if a page is not there or not writable; `dst` then holds anything.
+#[inline]
+pub fn copy(dst: Span, src: Span) -> Result<(), Fault> {
+    let len = dst.len.min(src.len);
+    // SAFETY: both ranges are reserved for spans and at least `len` long.
+    done(unsafe { engine::copy(dst.as_ptr(), src.as_ptr(), len) })
+}
+
+/// Adds the bytes of `src` to a running Internet checksum: the one's-complement sum of its
+/// **big-endian** 2-byte words (RFC 1071), so that numbers in host order (a pseudo header's
+/// length, say) may be added to `initial` as they are.
+///
+/// `src` starts at an even offset of what is summed; an odd last byte counts as the high half of
+/// a word. The result may exceed 16 bits: the caller folds it at the end, and complements it.
+///
+/// # Errors
+/// [`Fault`] if a page is not there.
+#[inline]
+pub fn ones_sum(src: Span, initial: u32) -> Result<u32, Fault> {
+    // SAFETY: the range is reserved for spans; `best` names an engine that the processor has.
+    let sum = unsafe { engine::sum::sum(engine::sum::best(), src.as_ptr(), src.len) };
+    Ok(add_ones(initial, sum.ok_or(Fault)?))
+}
+
+/// [`ones_sum`] over private bytes.
+#[must_use]
+#[inline]
+pub fn ones_sum_bytes(src: &[u8], initial: u32) -> u32 {
+    // SAFETY: the slice is readable for its length; `best` names an engine that the processor
+    // has.
+    let sum = unsafe { engine::sum::sum(engine::sum::best(), src.as_ptr(), src.len()) };
+    add_ones(initial, sum.unwrap_or_default())
+}
+
+/// One's-complement addition of 32 bits.
+#[inline]
+fn add_ones(a: u32, b: u16) -> u32 {
+    let (sum, carry) = a.overflowing_add(b.into());
+    sum + u32::from(carry)
+}
+
+#[inline]
+fn done(ok: bool) -> Result<(), Fault> {
+    if ok { Ok(()) } else { Err(Fault) }
+}
