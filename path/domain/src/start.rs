@@ -2,11 +2,9 @@
 
 use crate::call::Calls;
 use crate::wait::Waiter;
-use abi::layout::{fd, info};
-use rustix::fd::FromRawFd;
+use abi::layout::info;
 use serde::de::DeserializeOwned;
 use shmem::home::{Home, NotADomain};
-use std::os::fd::OwnedFd;
 
 /// Why a domain did not start.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +56,7 @@ pub fn start<C: DeserializeOwned>() -> Result<Started<C>, StartError> {
     let mut bytes = vec![0; text.len()];
     text.read(&mut bytes).map_err(|_| StartError::Damaged("no configuration"))?;
     let config = serde_json::from_slice(&bytes)?;
-    let (epoll, event) = descriptors();
-    let waiter = Waiter::new(epoll, event, home.info.span());
+    let fds = shmem::home::descriptors().ok_or(StartError::Damaged("no descriptors"))?;
+    let waiter = Waiter::new(fds.epoll, fds.event, home.info.span());
     Ok(Started { home, calls, waiter, config })
 }

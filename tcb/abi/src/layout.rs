@@ -47,6 +47,8 @@ pub mod info {
     pub const START_DEVICES: usize = 0x30;
     /// u64: the set of CPUs that the domain may run on, one bit each (CPUs 0 … 63).
     pub const START_CPUS: usize = 0x38;
+    /// u64: rate of the time stamp counter, Hz, so that domains need not measure it; 0: not known.
+    pub const START_TSC_HZ: usize = 0x40;
     /// "GRANTWAY" in ASCII, first letter in the lowest byte.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"GRANTWAY");
 

@@ -6,6 +6,7 @@ use abi::layout::{self, info};
 use abi::{DomId, PAGE};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{FromRawFd, OwnedFd};
 
 /// What the monitor laid out before the first instruction: see [`abi::layout`].
 #[derive(Clone, Copy, Debug)]
@@ -83,9 +84,11 @@ pub fn take() -> Result<Home, NotADomain> {
     let config_bytes = at_most(info::START_CONFIG_BYTES, info::CONFIG_MAX as u64)? as usize;
     let devices = at_most(info::START_DEVICES, layout::fd::DEVICES_MAX.into())? as u32;
     let cpus = word(info::START_CPUS)?;
+    let tsc_hz = word(info::START_TSC_HZ)?;
     if TAKEN.swap(true, Ordering::AcqRel) {
         return Err(NotADomain::Taken);
     }
+    crate::time::set_tsc_hz(tsc_hz);
     Ok(Home {
         info: Area::at_fixed(layout::INFO, info::bytes(grant_entries)),
         frames: Area::at_fixed(layout::FRAMES, frames * PAGE),
@@ -98,6 +101,31 @@ pub fn take() -> Result<Home, NotADomain> {
     })
 }
 
+/// The descriptors that every domain starts with.
+#[derive(Debug)]
+pub struct Descriptors {
+    /// Readable when somebody rang ([`layout::fd::EVENT`]).
+    pub event: OwnedFd,
+    /// The set to wait on ([`layout::fd::EPOLL`]).
+    pub epoll: OwnedFd,
+}
+
+/// The descriptors of the domain that this process runs as: once, after [`take`].
+#[must_use]
+pub fn descriptors() -> Option<Descriptors> {
+    static GONE: AtomicBool = AtomicBool::new(false);
+    if !is_taken() || GONE.swap(true, Ordering::AcqRel) {
+        return None;
+    }
+    // SAFETY: the monitor opened both for this process before its first instruction, nobody else
+    // here owns them, and this point is passed once.
+    let own = |number| unsafe { OwnedFd::from_raw_fd(number) };
+    Some(Descriptors {
+        event: own(layout::fd::EVENT),
+        epoll: own(layout::fd::EPOLL),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,5 +134,6 @@ mod tests {
     fn outside_a_domain_there_is_no_home() {
         assert_eq!(take().unwrap_err(), NotADomain::NoStartInfo);
         assert!(!is_taken());
+        assert!(descriptors().is_none());
     }
 }

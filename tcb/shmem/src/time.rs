@@ -66,11 +66,18 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// What [`tsc_hz`] remembers; 0: nothing yet.
+static RATE: AtomicU64 = AtomicU64::new(0);
+
+/// Tells [`tsc_hz`] what somebody else has measured; 0 tells nothing.
+pub(crate) fn set_tsc_hz(rate: u64) {
+    RATE.store(rate, Ordering::Relaxed);
+}
+
 /// Rate of [`tsc`], ticks per second: measured against the monotonic clock at the first call
 /// (which takes 20 ms, spinning, without a system call), then remembered.
 #[must_use]
 pub fn tsc_hz() -> u64 {
-    static RATE: AtomicU64 = AtomicU64::new(0);
     match RATE.load(Ordering::Relaxed) {
         0 => {
             let rate = calibrate();
