@@ -1,0 +1,264 @@
+//! Spans, areas and regions as the other crates use them.
+#![allow(unsafe_code)] // tests what the kernel refuses
+
+use abi::PAGE;
+use shmem::{Area, Fault, Region, Span, copy, ones_sum, ones_sum_bytes};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Tests with regions run one after another: some depend on which addresses regions get.
+static ADDRESSES: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn parts_of_a_span_never_leave_it() {
+    let span = Area::anonymous(100).unwrap().span();
+    assert_eq!(span.len(), PAGE);
+    assert_eq!(span.sub(PAGE, 0).map(Span::len), Some(0));
+    assert_eq!(
+        span.sub(10, PAGE - 10).map(Span::addr),
+        Some(span.addr() + 10)
+    );
+    for (offset, len) in [
+        (0, PAGE + 1),
+        (PAGE + 1, 0),
+        (1, PAGE),
+        (usize::MAX, 1),
+        (1, usize::MAX),
+    ] {
+        assert_eq!(span.sub(offset, len), None);
+    }
+    assert_eq!(span.skip(usize::MAX).addr(), span.addr() + PAGE);
+    assert!(span.skip(usize::MAX).is_empty());
+    assert_eq!(span.skip(96).take(1000).take(7).len(), 7);
+    assert_eq!(span.take(usize::MAX), span);
+    assert_eq!(Span::EMPTY.skip(5), Span::EMPTY);
+}
+
+#[test]
+fn bytes_move_as_many_as_the_shorter_side_has() {
+    let span = Area::anonymous(2 * PAGE).unwrap().span();
+    for len in [0, 1, 63, 64, 65, 1514, 4097] {
+        span.fill(0xaa).unwrap();
+        let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+        span.write(&bytes).unwrap();
+        let mut back = vec![0; len + 1];
+        span.read(&mut back).unwrap();
+        assert_eq!(back[..len], bytes);
+        assert_eq!(back[len], 0xaa);
+        let mut short = vec![0x55; len + 5];
+        span.take(len).read(&mut short).unwrap();
+        assert_eq!(short[..len], bytes);
+        assert_eq!(short[len..], [0x55; 5]);
+        let other = Area::anonymous(2 * PAGE).unwrap().span();
+        copy(other.skip(3), span.take(len)).unwrap();
+        other.skip(3).read(&mut short).unwrap();
+        assert_eq!(short[..len], bytes);
+        assert_eq!(short[len..], [0; 5]);
+        let sum = ones_sum(span.take(len), 0x1_2345).unwrap();
+        assert_eq!(sum, ones_sum_bytes(&bytes, 0x1_2345));
+    }
+    Span::EMPTY.fill(1).unwrap();
+    Span::EMPTY.read(&mut [0; 9]).unwrap();
+    copy(Span::EMPTY, span).unwrap();
+}
+
+#[test]
+fn the_sum_is_over_big_endian_words() {
+    // The example of RFC 1071, section 3.
+    let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+    assert_eq!(ones_sum_bytes(&bytes, 0), 0xddf2);
+    assert_eq!(ones_sum_bytes(&bytes[..3], 5), 0xf201 + 5);
+    assert_eq!(ones_sum_bytes(&[], 9), 9);
+    assert_eq!(ones_sum_bytes(&[0xff, 0xff], u32::MAX), 0xffff);
+}
+
+#[test]
+fn control_words_are_aligned_and_inside() {
+    let area = Area::anonymous(PAGE).unwrap();
+    let span = area.span();
+    assert!(span.u32(2).is_none() && span.u64(4).is_none());
+    assert!(span.u32(PAGE).is_none() && span.u32(PAGE - 2).is_none());
+    assert!(span.u64(PAGE - 4).is_none() && span.u32(usize::MAX - 1).is_none());
+    span.u32(PAGE - 4).unwrap().store(7, Ordering::Release);
+    assert_eq!(span.load_u32(PAGE - 4), Ok(7));
+    span.store_u64(8, 0x1_0000_0002).unwrap();
+    assert_eq!(span.u64(8).unwrap().load(Ordering::Acquire), 0x1_0000_0002);
+    assert_eq!(span.load_u64(8), Ok(0x1_0000_0002));
+    assert_eq!(span.store_u32(8, 9), Ok(()));
+    assert_eq!(span.load_u64(8), Ok(0x1_0000_0009));
+    assert_eq!(span.load_u32(6), Err(Fault));
+    assert_eq!(span.load_u64(PAGE), Err(Fault));
+    assert_eq!(span.store_u32(PAGE, 0), Err(Fault));
+    assert_eq!(span.store_u64(4, 0), Err(Fault));
+    span.prefetch();
+    Span::EMPTY.prefetch();
+    assert_eq!(area.page(0), Some(span));
+    assert_eq!(area.page(1), None);
+    assert_eq!(area.page(u32::MAX), None);
+}
+
+#[test]
+fn a_region_can_neither_be_resized_nor_sealed() {
+    let _alone = alone();
+    let region = Region::create("test", 3 * PAGE - 5).unwrap();
+    assert_eq!(region.len(), 3 * PAGE);
+    assert!(region.page(2).is_some() && region.page(3).is_none());
+    let fd = region.fd().as_raw_fd();
+    // SAFETY: system calls on a descriptor of this test.
+    unsafe {
+        assert_eq!(libc::ftruncate(fd, 0), -1);
+        assert_eq!(libc::ftruncate(fd, 1 << 20), -1);
+        assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_WRITE), -1);
+        assert_eq!(
+            libc::fcntl(fd, libc::F_GETFD) & libc::FD_CLOEXEC,
+            libc::FD_CLOEXEC
+        );
+    }
+}
+
+#[test]
+fn the_readonly_descriptor_cannot_be_mapped_writable() {
+    let _alone = alone();
+    let region = Region::create("test", PAGE).unwrap();
+    region.span().write(b"seen").unwrap();
+    let readonly = region.readonly_fd().unwrap();
+    let map = |protection| {
+        let flags = libc::MAP_SHARED;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                PAGE,
+                protection,
+                flags,
+                readonly.as_raw_fd(),
+                0,
+            )
+        }
+    };
+    assert_eq!(map(libc::PROT_READ | libc::PROT_WRITE), libc::MAP_FAILED);
+    let page = map(libc::PROT_READ);
+    assert_ne!(page, libc::MAP_FAILED);
+    // SAFETY: the page was mapped just now, is readable, and is only unmapped after the look.
+    unsafe {
+        assert_eq!(page.cast::<[u8; 4]>().read_volatile(), *b"seen");
+        assert_eq!(
+            libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_WRITE),
+            -1
+        );
+        libc::munmap(page, PAGE);
+    }
+}
+
+#[test]
+fn a_stale_span_faults_and_its_addresses_serve_regions_only() {
+    let _alone = alone();
+    let region = Region::create("first", 4 * PAGE).unwrap();
+    let span = region.span();
+    span.write(b"mine").unwrap();
+    drop(region);
+    assert_eq!(span.write(b"gone"), Err(Fault));
+    assert_eq!(span.read(&mut [0; 64]), Err(Fault));
+    assert_eq!(span.load_u32(0), Err(Fault));
+    assert_eq!(ones_sum(span, 0), Err(Fault));
+    let area = Area::anonymous(PAGE).unwrap();
+    assert!(area.span().addr() >= span.addr() + span.len() || area.span().addr() < span.addr());
+    assert_eq!(span.fill(0), Err(Fault));
+    let again = Region::create("second", 4 * PAGE).unwrap();
+    assert_eq!(
+        again.span().addr(),
+        span.addr(),
+        "first fit reuses what was given back"
+    );
+    let mut bytes = [1; 4];
+    span.read(&mut bytes).unwrap();
+    assert_eq!(bytes, [0; 4], "a new region starts zeroed");
+}
+
+#[test]
+fn given_back_addresses_merge() {
+    let _alone = alone();
+    let mut regions: Vec<Region> = (0..8)
+        .map(|_| Region::create("part", 16 * PAGE).unwrap())
+        .collect();
+    let lowest = regions
+        .iter()
+        .map(|region| region.span().addr())
+        .min()
+        .unwrap();
+    // Every second one first, then the rest: merging with both neighbours, one, none.
+    for n in [1, 2, 3, 4] {
+        drop(regions.remove(n));
+    }
+    drop(regions);
+    let big = Region::create("whole", 8 * 16 * PAGE).unwrap();
+    assert_eq!(big.span().addr(), lowest);
+    big.span().fill(1).unwrap();
+}
+
+#[test]
+fn a_punched_page_reads_as_zero_and_lives_on() {
+    let _alone = alone();
+    let region = Region::create("holes", 2 * PAGE).unwrap();
+    region.span().fill(9).unwrap();
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: a system call on a descriptor of this test.
+    unsafe {
+        assert_eq!(
+            libc::fallocate(region.fd().as_raw_fd(), mode, 0, PAGE as i64),
+            0
+        );
+    }
+    let mut bytes = [1; 128];
+    region.span().read(&mut bytes).unwrap();
+    assert_eq!(bytes, [0; 128]);
+}
+
+/// Not a test of its own: run by the one below in a process that is to die.
+#[test]
+#[ignore = "ends its process; run by a_stray_access_ends_the_process"]
+fn stray() {
+    let region = Region::create("stray", PAGE).unwrap();
+    let word = region.span().u32(0).unwrap();
+    drop(region);
+    word.load(Ordering::Relaxed);
+}
+
+#[test]
+fn a_stray_access_ends_the_process() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "stray", "--nocapture"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(77));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("grantway: bad access to 0x"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+}
+
+/// A fork does not see the monitor's mapping of a region.
+#[test]
+fn a_fork_does_not_inherit_a_region() {
+    let _alone = alone();
+    let region = Region::create("fork", PAGE).unwrap();
+    let area = Area::anonymous(PAGE).unwrap();
+    let (kept, lost) = (area.span(), region.span());
+    // SAFETY: the child makes async-signal-safe calls and faultable loads only, then exits.
+    let status = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            let as_meant = kept.load_u32(0).is_ok() && lost.load_u32(0).is_err();
+            libc::_exit(if as_meant { 0 } else { 1 });
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        status
+    };
+    assert_eq!(status, 0);
+}
