@@ -1,0 +1,140 @@
+//! The control socket: one JSON line there, one JSON line back.
+
+use crate::Error;
+use abi::machine::{Control, ControlError};
+use serde::de::DeserializeOwned;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Longest answer that is read, bytes: far above a full audit of the largest machine.
+const ANSWER_MAX: usize = 256 << 20;
+
+/// Send `request` to the socket at `path` and wait for its answer, `limit` in all.
+pub(crate) fn ask<T: DeserializeOwned>(
+    path: &Path,
+    request: &Control,
+    limit: Duration,
+) -> Result<T, Error> {
+    let line = exchange(path, request, limit).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Late {
+            what: "the monitor's answer".to_owned(),
+            limit,
+            hint: String::new(),
+        },
+        _ => Error::io(format!("speak to the monitor at {}", path.display()), e),
+    })?;
+    if let Ok(refused) = serde_json::from_slice::<Only>(&line) {
+        return Err(Error::Refused(refused.0.error));
+    }
+    serde_json::from_slice(&line).map_err(|e| Error::Nonsense(e.to_string()))
+}
+
+/// An object with the one key `error`: no answer of a request looks like that.
+#[derive(serde::Deserialize)]
+#[serde(transparent)]
+struct Only(ControlError);
+
+fn exchange(path: &Path, request: &Control, limit: Duration) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + limit;
+    let mut stream = UnixStream::connect(path)?;
+    let left = || {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            Err(io::ErrorKind::TimedOut)
+        } else {
+            Ok(Some(left))
+        }
+    };
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    stream.set_write_timeout(left()?)?;
+    stream.write_all(&line)?;
+
+    let mut answer = Vec::new();
+    let mut chunk = [0; 16384];
+    loop {
+        stream.set_read_timeout(left()?)?;
+        let n = match stream.read(&mut chunk) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        let new = chunk.get(..n).unwrap_or_default();
+        if let Some(end) = new.iter().position(|&b| b == b'\n') {
+            answer.extend_from_slice(new.get(..end).unwrap_or_default());
+            return Ok(answer);
+        }
+        answer.extend_from_slice(new);
+        if answer.len() > ANSWER_MAX {
+            return Err(io::Error::other("an endless answer"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::machine::{Audit, Relayed};
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+
+    /// A monitor that gives one answer.
+    fn with_answer<T>(answer: &'static [u8], close: bool, check: impl FnOnce(&Path) -> T) -> T {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            (&stream).write_all(answer).unwrap();
+            if !close {
+                let mut rest = Vec::new();
+                let _ = (&stream).read_to_end(&mut rest);
+            }
+            line
+        });
+        let result = check(&path);
+        assert!(server.join().unwrap().ends_with('\n'));
+        result
+    }
+
+    fn relay() -> Control {
+        Control::Relay {
+            domain: "driver".into(),
+            request: "{}".into(),
+        }
+    }
+
+    #[test]
+    fn an_answer_is_decoded() {
+        let got: Relayed = with_answer(b"{\"reply\":\"x\\n\"}\n", false, |path| {
+            ask(path, &relay(), Duration::from_secs(5)).unwrap()
+        });
+        assert_eq!(got.reply, "x\n");
+    }
+
+    #[test]
+    fn refusals_nonsense_silence_and_hang_up_are_told_apart() {
+        let limit = Duration::from_secs(5);
+        let refused = with_answer(b"{\"error\":\"no domain x\"}\n", false, |path| {
+            ask::<Audit>(path, &Control::Grants, limit).unwrap_err()
+        });
+        assert!(matches!(refused, Error::Refused(text) if text == "no domain x"));
+        let nonsense = with_answer(b"[]\n", false, |path| {
+            ask::<Audit>(path, &Control::Grants, limit).unwrap_err()
+        });
+        assert!(matches!(nonsense, Error::Nonsense(_)));
+        let hung_up = with_answer(b"{\"dom", true, |path| {
+            ask::<Audit>(path, &Control::Grants, limit).unwrap_err()
+        });
+        assert!(matches!(hung_up, Error::Io { .. }));
+        let late = with_answer(b"{", false, |path| {
+            ask::<Audit>(path, &Control::Grants, Duration::from_millis(50)).unwrap_err()
+        });
+        assert!(matches!(late, Error::Late { .. }));
+    }
+}

@@ -1,0 +1,419 @@
+//! One running machine.
+
+use crate::Error;
+use crate::control::ask;
+use crate::runtime::{check_name, clear_stale, daemon_path, lock, names, runtime_dir};
+use abi::machine::{Audit, Control, Machine, Relayed, Status};
+use abi::mailbox::Request;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Deserialize;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How to start an instance.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the monitor writes its log; none: `NAME.log` in the runtime directory.
+    pub log: Option<PathBuf>,
+    /// Whether the instance outlives this process (else it ends when the [`Instance`] is dropped).
+    pub detach: bool,
+    /// How long it may take until every domain is ready.
+    pub limit: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            log: None,
+            detach: false,
+            limit: Duration::from_secs(30),
+        }
+    }
+}
+
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long an orderly end may take.
+const DOWN: Duration = Duration::from_secs(10);
+/// The same when nobody waits for the outcome.
+const DROP: Duration = Duration::from_secs(3);
+
+/// A running machine: its monitor and domains.
+#[derive(Debug)]
+pub struct Instance {
+    name: String,
+    socket: PathBuf,
+    /// The monitor, if it is to end with this value.
+    child: Option<Child>,
+    pid: u32,
+    up_ms: Option<f64>,
+}
+
+/// The line that the monitor prints when it is ready, or cannot be.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum FirstLine {
+    Ready { ready: bool, up_ms: f64 },
+    Error { error: String },
+}
+
+impl Instance {
+    /// Start the monitor, give it the machine, and wait until every domain is ready.
+    ///
+    /// # Errors
+    /// The name is taken or none, there is no `grantwayd`, it cannot build the machine, or not in
+    /// time; nothing is left running then.
+    pub fn start(machine: &Machine, options: &Options) -> Result<Self, Error> {
+        check_name(&machine.name)?;
+        let program = daemon_path()?;
+        let dir = runtime_dir()?;
+        let socket = dir.join(format!("{}.sock", machine.name));
+        let log = options
+            .log
+            .clone()
+            .unwrap_or_else(|| dir.join(format!("{}.log", machine.name)));
+
+        let lock = lock(options.limit)?;
+        clear_stale(&socket, &machine.name)?;
+        let log_file = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&log)
+            .map_err(|e| Error::io(format!("open the log {}", log.display()), e))?;
+        let mut command = Command::new(&program);
+        command
+            .arg("--socket")
+            .arg(&socket)
+            .arg("--log")
+            .arg(&log)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log_file);
+        if options.detach {
+            // Ctrl-C in the terminal is not for it.
+            command.process_group(0);
+        }
+        let child = command
+            .spawn()
+            .map_err(|e| Error::io(format!("start {}", program.display()), e))?;
+        let mut starting = Starting {
+            pid: child.id(),
+            child: Some(child),
+            log,
+        };
+        let up_ms = starting.wait(machine, options.limit)?;
+        drop(lock);
+        let pid = starting.pid;
+        let child = starting.child.take().filter(|_| !options.detach);
+        Ok(Self {
+            name: machine.name.clone(),
+            socket,
+            child,
+            pid,
+            up_ms: Some(up_ms),
+        })
+    }
+
+    /// Find the running instance `name`.
+    ///
+    /// # Errors
+    /// There is none, or it does not let us.
+    pub fn connect(name: &str) -> Result<Self, Error> {
+        check_name(name)?;
+        let socket = runtime_dir()?.join(format!("{name}.sock"));
+        if let Err(e) = UnixStream::connect(&socket) {
+            return Err(match e.kind() {
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::NoInstance {
+                    name: name.to_owned(),
+                    running: names().unwrap_or_default(),
+                },
+                _ => Error::io(format!("speak to {}", socket.display()), e),
+            });
+        }
+        let mut found = Self {
+            name: name.to_owned(),
+            socket,
+            child: None,
+            pid: 0,
+            up_ms: None,
+        };
+        found.pid = found.status()?.pid;
+        Ok(found)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Process id of the monitor.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Its control socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Milliseconds that it took until every domain was ready, as the monitor counts; none if it
+    /// was not started by this value.
+    #[must_use]
+    pub fn up_ms(&self) -> Option<f64> {
+        self.up_ms
+    }
+
+    /// Domains, processes and connections.
+    ///
+    /// # Errors
+    /// The monitor does not answer (in time).
+    pub fn status(&self) -> Result<Status, Error> {
+        ask(&self.socket, &Control::Status, ANSWER)
+    }
+
+    /// The audit of grants.
+    ///
+    /// # Errors
+    /// The monitor does not answer (in time).
+    pub fn grants(&self) -> Result<Audit, Error> {
+        ask(&self.socket, &Control::Grants, ANSWER)
+    }
+
+    /// Ask a domain.
+    ///
+    /// # Errors
+    /// The monitor or the domain does not answer (in time), or refuses.
+    pub fn relay(&self, domain: &str, request: &Request) -> Result<serde_json::Value, Error> {
+        let request = serde_json::to_string(request).map_err(|e| Error::Nonsense(e.to_string()))?;
+        let relay = Control::Relay {
+            domain: domain.to_owned(),
+            request,
+        };
+        let relayed: Relayed = ask(&self.socket, &relay, ANSWER)?;
+        let reply: serde_json::Value = serde_json::from_str(&relayed.reply)
+            .map_err(|e| Error::Nonsense(format!("domain {domain}: {e}")))?;
+        let refused = reply.as_object().filter(|object| object.len() == 1);
+        match refused
+            .and_then(|object| object.get("error"))
+            .and_then(|e| e.as_str())
+        {
+            Some(error) => Err(Error::Refused(format!("domain {domain}: {error}"))),
+            None => Ok(reply),
+        }
+    }
+
+    /// End every domain and the monitor, and wait until they are gone.
+    ///
+    /// # Errors
+    /// The monitor does not answer: one that this value started is killed all the same.
+    pub fn down(mut self) -> Result<(), Error> {
+        self.end(DOWN)
+    }
+
+    /// Whether the monitor has ended by itself; only of one that this value started.
+    pub fn has_ended(&mut self) -> bool {
+        self.child
+            .as_mut()
+            .is_some_and(|child| matches!(child.try_wait(), Ok(Some(_))))
+    }
+
+    fn end(&mut self, limit: Duration) -> Result<(), Error> {
+        let start = Instant::now();
+        let asked = ask::<serde_json::Value>(&self.socket, &Control::Down, limit);
+        let left = limit.saturating_sub(start.elapsed());
+        let ended = match &mut self.child {
+            Some(child) => {
+                let wait = if asked.is_ok() {
+                    left
+                } else {
+                    Duration::from_millis(100)
+                };
+                let ended = wait_child(child, wait);
+                if !ended {
+                    // Everything dies with the monitor.
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    let _ = fs::remove_file(&self.socket);
+                }
+                ended
+            }
+            None => asked.is_ok() && wait_process(self.pid, left),
+        };
+        self.child = None;
+        match asked {
+            // It was on its way out by itself: the end that we wanted.
+            Err(Error::Io { .. }) if ended => Ok(()),
+            Err(e) => Err(e),
+            Ok(_) if ended => Ok(()),
+            Ok(_) => Err(Error::Late {
+                what: "the end of the monitor".to_owned(),
+                limit,
+                hint: String::new(),
+            }),
+        }
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            let _ = self.end(DROP);
+        }
+    }
+}
+
+/// Wait until a child has ended; false: not in time.
+fn wait_child(child: &mut Child, limit: Duration) -> bool {
+    let start = Instant::now();
+    loop {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return true;
+        }
+        if start.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Wait until a process that is no child has ended; false: not in time.
+fn wait_process(pid: u32, limit: Duration) -> bool {
+    let start = Instant::now();
+    let alive = || {
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed());
+        pid.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok()) && !is_zombie(pid)
+    };
+    while alive() {
+        if start.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// Whether a process has ended and only its parent has not noticed.
+fn is_zombie(pid: Option<rustix::process::Pid>) -> bool {
+    let Some(pid) = pid else { return true };
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_none_or(|(_, rest)| rest.starts_with('Z'))
+}
+
+/// A monitor that is not ready yet: killed if nothing comes of it.
+struct Starting {
+    pid: u32,
+    child: Option<Child>,
+    log: PathBuf,
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Starting {
+    /// Pass the machine and wait for the ready line; its `up_ms`.
+    fn wait(&mut self, machine: &Machine, limit: Duration) -> Result<f64, Error> {
+        let deadline = Instant::now() + limit;
+        let Some(child) = &mut self.child else {
+            return Err(Error::Nonsense("no process".to_owned()));
+        };
+        let text = serde_json::to_vec(machine).map_err(|e| Error::Nonsense(e.to_string()))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // In a thread of its own, because a pipe holds less than a large machine. An early
+            // death of the monitor shows at the other pipe, with a reason.
+            std::thread::spawn(move || stdin.write_all(&text));
+        }
+        let mut line = Vec::new();
+        let complete = match &mut child.stdout {
+            Some(stdout) => read_line(stdout, &mut line, deadline)
+                .map_err(|e| Error::io("read from the monitor", e))?,
+            None => true,
+        };
+        if !complete {
+            return Err(Error::Late {
+                what: "the start".to_owned(),
+                limit,
+                hint: format!(
+                    "; the monitor's log is {}{}",
+                    self.log.display(),
+                    last(&self.log)
+                ),
+            });
+        }
+        match serde_json::from_slice(&line) {
+            Ok(FirstLine::Ready { ready: true, up_ms }) => Ok(up_ms),
+            Ok(FirstLine::Error { error }) => Err(Error::Start(error)),
+            Err(_) if line.is_empty() => {
+                wait_child(child, Duration::from_secs(1));
+                let how = match child.try_wait() {
+                    Ok(Some(status)) => status.to_string(),
+                    _ => "without a word".to_owned(),
+                };
+                Err(Error::Died {
+                    how,
+                    log: self.log.clone(),
+                    last: last(&self.log),
+                })
+            }
+            _ => Err(Error::Nonsense(String::from_utf8_lossy(&line).into_owned())),
+        }
+    }
+}
+
+/// The last line of a log, after ": "; empty if there is none.
+fn last(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    match text.lines().rev().find(|line| !line.trim().is_empty()) {
+        Some(line) => format!(": {}", line.trim()),
+        None => String::new(),
+    }
+}
+
+/// Read up to a newline or the end into `line`; false: not in time.
+fn read_line(
+    from: &mut std::process::ChildStdout,
+    line: &mut Vec<u8>,
+    deadline: Instant,
+) -> std::io::Result<bool> {
+    /// No first line is longer.
+    const LINE_MAX: usize = 1 << 20;
+    let mut byte = [0; 1];
+    while line.len() < LINE_MAX {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::new(from, PollFlags::IN)];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(0) => return Ok(false),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(e) => return Err(e.into()),
+        }
+        match from.read(&mut byte)? {
+            0 => return Ok(true),
+            _ if byte == [b'\n'] => return Ok(true),
+            _ => line.extend_from_slice(&byte),
+        }
+    }
+    Ok(true)
+}

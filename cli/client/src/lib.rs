@@ -1,0 +1,14 @@
+//! Instances of Grantway: start the monitor (`grantwayd`), find a running one, speak to it over
+//! its control socket, end it. Everything has a deadline; every error is one sentence that says
+//! what to do.
+//!
+//! Knows processes and JSON only, no type of the data path.
+
+mod control;
+mod error;
+mod instance;
+mod runtime;
+
+pub use error::Error;
+pub use instance::{Instance, Options};
+pub use runtime::{RUNTIME_DIR_VAR, daemon_path, names, runtime_dir, socket_path};

@@ -1,0 +1,209 @@
+//! Where instances keep their sockets and logs.
+
+use crate::Error;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Environment variable that moves the runtime directory.
+pub const RUNTIME_DIR_VAR: &str = "GRANTWAY_RUNTIME_DIR";
+
+/// The directory with the sockets of this user's instances, made (mode 0700) if it is missing:
+/// [`RUNTIME_DIR_VAR`], else `/run/grantway` for root, else `grantway` in `XDG_RUNTIME_DIR`, else
+/// `/tmp/grantway-UID`.
+///
+/// # Errors
+/// It cannot be made, or is somebody else's or open to others.
+pub fn runtime_dir() -> Result<PathBuf, Error> {
+    let uid = rustix::process::geteuid();
+    let given = std::env::var_os(RUNTIME_DIR_VAR).filter(|dir| !dir.is_empty());
+    let xdg = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    let dir = match (given, xdg) {
+        (Some(dir), _) => PathBuf::from(dir),
+        (None, _) if uid.is_root() => PathBuf::from("/run/grantway"),
+        (None, Some(dir)) => PathBuf::from(dir).join("grantway"),
+        (None, None) => PathBuf::from(format!("/tmp/grantway-{}", uid.as_raw())),
+    };
+    make_private(&dir, uid.as_raw())?;
+    Ok(dir)
+}
+
+/// Make `dir` for user `uid` alone, or check that it is so.
+fn make_private(dir: &Path, uid: u32) -> Result<(), Error> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => return Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(Error::io(format!("make {}", dir.display()), e)),
+    }
+    // In a directory that all may write, somebody else could have been first, even with a link.
+    let found = fs::symlink_metadata(dir)
+        .map_err(|e| Error::io(format!("look at {}", dir.display()), e))?;
+    if !found.is_dir() || found.uid() != uid || found.mode() & 0o077 != 0 {
+        return Err(Error::NotOurs(dir.to_owned()));
+    }
+    Ok(())
+}
+
+/// Check an instance's name: it becomes a file name.
+pub(crate) fn check_name(name: &str) -> Result<(), Error> {
+    let good = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
+    if (1..=32).contains(&name.len()) && name.bytes().all(good) {
+        Ok(())
+    } else {
+        Err(Error::BadName(name.to_owned()))
+    }
+}
+
+/// The control socket of the instance `name`.
+///
+/// # Errors
+/// The name is none, or there is no runtime directory.
+pub fn socket_path(name: &str) -> Result<PathBuf, Error> {
+    check_name(name)?;
+    Ok(runtime_dir()?.join(format!("{name}.sock")))
+}
+
+/// Names of the instances that answer, sorted.
+///
+/// # Errors
+/// The runtime directory cannot be read.
+pub fn names() -> Result<Vec<String>, Error> {
+    let dir = runtime_dir()?;
+    let entries =
+        fs::read_dir(&dir).map_err(|e| Error::io(format!("read {}", dir.display()), e))?;
+    let mut names: Vec<String> = entries
+        .filter_map(Result::ok)
+        .filter(|entry| UnixStream::connect(entry.path()).is_ok())
+        .filter_map(|entry| {
+            Some(
+                entry
+                    .file_name()
+                    .to_str()?
+                    .strip_suffix(".sock")?
+                    .to_owned(),
+            )
+        })
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+/// The monitor's program: beside the running one (tests lie one directory deeper).
+///
+/// # Errors
+/// There is none.
+pub fn daemon_path() -> Result<PathBuf, Error> {
+    let own = std::env::current_exe().map_err(|e| Error::io("find the own program", e))?;
+    let beside = own.with_file_name("grantwayd");
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    let deeper = own
+        .parent()
+        .filter(|dir| dir.ends_with("deps"))
+        .and_then(Path::parent);
+    match deeper.map(|dir| dir.join("grantwayd")) {
+        Some(path) if path.is_file() => Ok(path),
+        _ => Err(Error::NoDaemon(beside)),
+    }
+}
+
+/// Keeps others from starting an instance until it is dropped.
+pub(crate) struct StartLock(#[expect(dead_code, reason = "closing it unlocks")] OwnedFd);
+
+/// Take the lock of the runtime directory: without it, of two that find the same stale socket one
+/// could remove the other's new one.
+pub(crate) fn lock(limit: Duration) -> Result<StartLock, Error> {
+    let dir = runtime_dir()?;
+    let fail = |e: rustix::io::Errno| Error::io(format!("lock {}", dir.display()), e.into());
+    let fd = open(
+        &dir,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(fail)?;
+    let start = Instant::now();
+    loop {
+        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(StartLock(fd)),
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(fail(e)),
+        }
+        if start.elapsed() > limit {
+            let what = "waiting for another instance to start".to_owned();
+            return Err(Error::Late {
+                what,
+                limit,
+                hint: String::new(),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Make way for a new socket at `path`: an error if an instance answers there, else whatever a
+/// dead one left is removed.
+pub(crate) fn clear_stale(path: &Path, name: &str) -> Result<(), Error> {
+    match UnixStream::connect(path) {
+        Ok(_) => Err(Error::Running(name.to_owned())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)
+            .map_err(|e| Error::io(format!("remove the stale {}", path.display()), e)),
+        Err(e) => Err(Error::io(format!("look at {}", path.display()), e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn names_become_file_names_only() {
+        for name in ["a", "grantway", "x-1_Y", &"n".repeat(32)] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        for name in ["", "..", "a/b", "a b", "ä", "a.sock", &"n".repeat(33)] {
+            assert!(matches!(check_name(name), Err(Error::BadName(_))), "{name}");
+        }
+    }
+
+    #[test]
+    fn stale_sockets_are_removed_and_live_ones_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.sock");
+        assert!(clear_stale(&path, "x").is_ok());
+        let listener = UnixListener::bind(&path).unwrap();
+        assert!(matches!(clear_stale(&path, "x"), Err(Error::Running(n)) if n == "x"));
+        assert!(path.exists());
+        drop(listener);
+        assert!(clear_stale(&path, "x").is_ok());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn an_open_or_foreign_directory_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        let path = dir.path().join("run");
+        assert!(make_private(&path, uid).is_ok());
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        assert!(make_private(&path, uid).is_ok());
+        assert!(matches!(
+            make_private(&path, uid + 1),
+            Err(Error::NotOurs(_))
+        ));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(matches!(make_private(&path, uid), Err(Error::NotOurs(_))));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        assert!(matches!(make_private(&link, uid), Err(Error::NotOurs(_))));
+        assert!(make_private(&dir.path().join("a/b"), uid).is_err());
+    }
+}
