@@ -1,0 +1,381 @@
+//! The agent: the only way in which a page enters or leaves a domain's grant window.
+//!
+//! The agent process shares the domain's address space and nothing else. It runs the stub
+//! ([`crate::stub`]), which asks for work by a system call that its filter hands to us; we write
+//! records into the argument pages (which the domain can read but not write) and answer with
+//! their number. What each system call returned comes back in registers that the kernel copied.
+//! So the domain can neither forge an operation nor its result, and descriptors of other domains'
+//! memory exist in the agent's table alone.
+
+use crate::notify::{Call, Listener};
+use crate::runs::{self, PageMap, Run};
+use abi::Slot;
+use abi::layout::{PAGE, WINDOW};
+use shmem::Region;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Argument pages of an agent.
+pub(crate) const ARGS_PAGES: usize = 8;
+/// Bytes of a record: call number, six arguments, expected result.
+const RECORD_BYTES: usize = 64;
+/// Records of a batch.
+const RECORDS: usize = ARGS_PAGES * PAGE / RECORD_BYTES;
+/// The agent's descriptor numbers for memories begin here; it has none below in use.
+const FIRST_NUMBER: u32 = 8;
+
+/// Why a batch was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The agent did not answer by the deadline. What it did meanwhile is unknown: kill the domain.
+    #[error("the agent did not answer in time")]
+    Late,
+    /// The agent has ended, and with it the domain.
+    #[error("the agent is gone")]
+    Gone,
+    /// The kernel refused one operation and the whole batch was undone: nothing changed.
+    #[error("the kernel refused: {0}")]
+    Refused(io::Error),
+    /// The kernel refused an operation that takes pages away. Pages may be left: kill the domain.
+    #[error("pages could not be taken away: {0}")]
+    Stuck(io::Error),
+    /// No memory was added under this number, or one was already.
+    #[error("no such memory, or one is there already: {0}")]
+    Memory(u32),
+    /// No such slot in this window, or it occurs twice in one batch. Nothing was changed.
+    #[error("no such slot, or given twice: {0}")]
+    Slot(Slot),
+    /// The memory has no such page. Nothing was changed.
+    #[error("no such page: {0}")]
+    Frame(u32),
+    /// A descriptor could not be handed over: too many memories, or not a memory at all.
+    #[error("the memory cannot be handed over: {0}")]
+    HandOver(io::Error),
+}
+
+impl AgentError {
+    /// Whether the domain must be killed: what it can still reach is not known.
+    #[must_use]
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::Late | Self::Gone | Self::Stuck(_))
+    }
+}
+
+/// A memory's descriptors in the agent's table, and its length.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    /// Number of the read-write one; the read-only one's is one more.
+    number: u32,
+    frames: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// The agent waits in this call.
+    Waiting(u64),
+    /// It missed a deadline, or could not take pages away: nothing is asked of it any more.
+    Failed,
+    Gone,
+}
+
+/// A system call for the agent to make.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    nr: i64,
+    args: [u64; 6],
+    expected: i64,
+}
+
+impl Record {
+    fn map(run: &Run, memory: Memory) -> Self {
+        let (number, prot) = if run.writable {
+            (memory.number, libc::PROT_READ | libc::PROT_WRITE)
+        } else {
+            (memory.number + 1, libc::PROT_READ)
+        };
+        // Populated: the domain's first touch takes no fault.
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+        let offset = u64::from(run.frame) * PAGE as u64;
+        Self::mmap(run, prot, flags, u64::from(number), offset)
+    }
+
+    /// The reservation back over the run. One call that replaces: there is no moment at which
+    /// the range belongs to nobody.
+    fn unmap(run: &Run) -> Self {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        Self::mmap(run, libc::PROT_NONE, flags, u64::MAX, 0)
+    }
+
+    fn mmap(run: &Run, prot: i32, flags: i32, fd: u64, offset: u64) -> Self {
+        let addr = WINDOW as u64 + u64::from(run.slot) * PAGE as u64;
+        let bytes = u64::from(run.pages) * PAGE as u64;
+        Self {
+            nr: libc::SYS_mmap,
+            args: [addr, bytes, prot as u64, flags as u64, fd, offset],
+            expected: addr as i64,
+        }
+    }
+
+    fn close(number: u32) -> Self {
+        Self {
+            nr: libc::SYS_close,
+            args: [u64::from(number), 0, 0, 0, 0, 0],
+            expected: 0,
+        }
+    }
+}
+
+/// The monitor's handle of a domain's agent. One thread uses it at a time; which one may change.
+#[derive(Debug)]
+pub struct Agent {
+    listener: Listener,
+    args: Region,
+    state: State,
+    window_slots: u32,
+    deadline: Duration,
+    memories: BTreeMap<u32, Memory>,
+    free: Vec<u32>,
+    next_number: u32,
+    /// Scratch, kept so that a batch allocates nothing.
+    runs: Vec<Run>,
+}
+
+impl Agent {
+    /// How long an agent may take for one batch unless told otherwise.
+    pub const DEADLINE: Duration = Duration::from_millis(100);
+
+    /// Takes over an agent that has been let go into its stub: waits for its first call.
+    pub(crate) fn start(
+        listener: Listener,
+        args: Region,
+        window_slots: u32,
+    ) -> Result<Self, AgentError> {
+        let mut agent = Self {
+            listener,
+            args,
+            state: State::Gone,
+            window_slots,
+            deadline: Self::DEADLINE,
+            memories: BTreeMap::new(),
+            free: Vec::new(),
+            next_number: FIRST_NUMBER,
+            runs: Vec::new(),
+        };
+        // Its first breath may have to wait for other processes on a busy machine.
+        agent.receive(10 * Self::DEADLINE)?;
+        Ok(agent)
+    }
+
+    /// Closes a descriptor in the agent that it was not meant to keep.
+    pub(crate) fn close(&mut self, number: u32) -> Result<(), AgentError> {
+        let records = self.write([Record::close(number)].into_iter());
+        self.go(records)?
+            .map_err(|(_, errno)| AgentError::Stuck(errno))
+    }
+
+    /// Changes the deadline of the calls to come.
+    pub fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = deadline;
+    }
+
+    /// Makes a memory known under `index`: its descriptor, and one opened read-only, from which
+    /// the kernel itself would refuse a writable mapping.
+    ///
+    /// # Errors
+    /// [`AgentError::Memory`] if the index is taken; [`AgentError::HandOver`]; the fatal ones.
+    pub fn add_memory(
+        &mut self,
+        index: u32,
+        rw: BorrowedFd<'_>,
+        ro: BorrowedFd<'_>,
+    ) -> Result<(), AgentError> {
+        if self.memories.contains_key(&index) {
+            return Err(AgentError::Memory(index));
+        }
+        let id = self.waiting()?;
+        let stat = rustix::fs::fstat(rw).map_err(|e| AgentError::HandOver(e.into()))?;
+        let frames = u64::try_from(stat.st_size).unwrap_or(0) / PAGE as u64;
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.next_number += 2;
+            self.next_number - 2
+        });
+        for (fd, at) in [(rw, number), (ro, number + 1)] {
+            if let Err(error) = self.listener.put(id, fd, at, false) {
+                // Half of a pair that stays behind is replaced by the number's next user.
+                self.free.push(number);
+                if error.raw_os_error() == Some(libc::ENOENT) {
+                    self.state = State::Gone;
+                    return Err(AgentError::Gone);
+                }
+                return Err(AgentError::HandOver(error));
+            }
+        }
+        self.memories.insert(index, Memory { number, frames });
+        Ok(())
+    }
+
+    /// Forgets a memory. Pages of it that are still mapped stay: unmap them first.
+    ///
+    /// # Errors
+    /// [`AgentError::Memory`] if there is none; the fatal ones.
+    pub fn remove_memory(&mut self, index: u32) -> Result<(), AgentError> {
+        let memory = self
+            .memories
+            .remove(&index)
+            .ok_or(AgentError::Memory(index))?;
+        self.free.push(memory.number);
+        self.close(memory.number)?;
+        self.close(memory.number + 1)
+    }
+
+    /// Maps pages, all or none. Whatever the slots showed before is replaced.
+    ///
+    /// # Errors
+    /// Any [`AgentError`]; unless it is fatal, none of the slots shows a page afterwards that it
+    /// did not show before (a refused batch leaves the slots that it touched empty).
+    pub fn map(&mut self, maps: &[PageMap]) -> Result<(), AgentError> {
+        self.waiting()?;
+        let mut runs = std::mem::take(&mut self.runs);
+        let done = self.map_runs(maps, &mut runs);
+        self.runs = runs;
+        done
+    }
+
+    fn map_runs(&mut self, maps: &[PageMap], runs: &mut Vec<Run>) -> Result<(), AgentError> {
+        runs::of_maps(maps, runs).map_err(AgentError::Slot)?;
+        self.check_slots(runs)?;
+        for run in runs.iter() {
+            let memory = self
+                .memories
+                .get(&run.memory)
+                .ok_or(AgentError::Memory(run.memory))?;
+            let end = u64::from(run.frame) + u64::from(run.pages);
+            if end > memory.frames {
+                let first_bad = u64::from(run.frame).max(memory.frames);
+                return Err(AgentError::Frame(first_bad as u32));
+            }
+        }
+        let mut done = 0;
+        for batch in runs.chunks(RECORDS) {
+            let memories = &self.memories;
+            let record = |run: &Run| Some(Record::map(run, *memories.get(&run.memory)?));
+            let records = self.write(batch.iter().filter_map(record));
+            if let Err((at, errno)) = self.go(records)? {
+                // The run that failed may have lost its reservation already: it is undone, too.
+                let undo = runs.get(..done + at + 1).unwrap_or(runs);
+                self.unmap_runs(undo)?;
+                return Err(AgentError::Refused(errno));
+            }
+            done += batch.len();
+        }
+        Ok(())
+    }
+
+    /// Takes the pages in these slots away. When it returns, no instruction of the domain can
+    /// reach them: the kernel has flushed the translation on every CPU.
+    ///
+    /// # Errors
+    /// Any [`AgentError`]. A slot that holds nothing is not an error.
+    pub fn unmap(&mut self, slots: &[Slot]) -> Result<(), AgentError> {
+        self.waiting()?;
+        let mut runs = std::mem::take(&mut self.runs);
+        let done = runs::of_slots(slots, &mut runs)
+            .map_err(AgentError::Slot)
+            .and_then(|()| self.check_slots(&runs))
+            .and_then(|()| self.unmap_runs(&runs));
+        self.runs = runs;
+        done
+    }
+
+    fn unmap_runs(&mut self, runs: &[Run]) -> Result<(), AgentError> {
+        for batch in runs.chunks(RECORDS) {
+            let records = self.write(batch.iter().map(Record::unmap));
+            if let Err((_, errno)) = self.go(records)? {
+                self.state = State::Failed;
+                return Err(AgentError::Stuck(errno));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_slots(&self, runs: &[Run]) -> Result<(), AgentError> {
+        for run in runs {
+            let end = u64::from(run.slot) + u64::from(run.pages);
+            if end > u64::from(self.window_slots) {
+                return Err(AgentError::Slot(Slot(run.slot.max(self.window_slots))));
+            }
+        }
+        Ok(())
+    }
+
+    fn waiting(&self) -> Result<u64, AgentError> {
+        match self.state {
+            State::Waiting(id) => Ok(id),
+            State::Failed => Err(AgentError::Late),
+            State::Gone => Err(AgentError::Gone),
+        }
+    }
+
+    /// Writes records into the argument pages; returns how many.
+    fn write(&self, records: impl Iterator<Item = Record>) -> usize {
+        let mut written = 0;
+        for record in records.take(RECORDS) {
+            let [a, b, c, d, e, f] = record.args;
+            let words = [record.nr as u64, a, b, c, d, e, f, record.expected as u64];
+            for (word, value) in words.into_iter().enumerate() {
+                let offset = written * RECORD_BYTES + word * 8;
+                if let Some(place) = self.args.span().u64(offset) {
+                    // Relaxed: the system call that follows orders these stores for the agent.
+                    place.store(value, Relaxed);
+                }
+            }
+            written += 1;
+        }
+        written
+    }
+
+    /// Lets the agent carry out that many records. The inner error: how many were done before one
+    /// returned something else than expected, and what that was.
+    fn go(&mut self, records: usize) -> Result<Result<(), (usize, io::Error)>, AgentError> {
+        let id = self.waiting()?;
+        if records == 0 {
+            return Ok(Ok(()));
+        }
+        if let Err(error) = self.listener.answer(id, records as i64, 0) {
+            return Err(self.lost(&error));
+        }
+        let call = self.receive(self.deadline)?;
+        let [done, result, ..] = call.args;
+        let done = usize::try_from(done).unwrap_or(usize::MAX);
+        if done >= records {
+            return Ok(Ok(()));
+        }
+        let errno = i32::try_from((result as i64).wrapping_neg()).unwrap_or(libc::EIO);
+        Ok(Err((done, io::Error::from_raw_os_error(errno))))
+    }
+
+    fn receive(&mut self, within: Duration) -> Result<Call, AgentError> {
+        self.state = State::Failed;
+        match self.listener.receive(within) {
+            Ok(Some(call)) => {
+                self.state = State::Waiting(call.id);
+                Ok(call)
+            }
+            Ok(None) => Err(AgentError::Late),
+            Err(error) => Err(self.lost(&error)),
+        }
+    }
+
+    fn lost(&mut self, error: &io::Error) -> AgentError {
+        if error.raw_os_error() == Some(libc::ENOENT) {
+            self.state = State::Gone;
+            AgentError::Gone
+        } else {
+            self.state = State::Failed;
+            AgentError::Late
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The attach port: a domain's requests for descriptors, as the monitor sees them.
+
+use crate::notify::{Call, Listener};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// A request that waits for its answer. The domain's one thread sleeps until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttachCall {
+    /// The kernel's name for it.
+    pub id: u64,
+    /// Arguments 1 and 2 of the call: see [`abi::hypercall::Attach::decode`]. Untrusted.
+    pub args: [u64; 2],
+}
+
+/// Where a domain's attach calls arrive.
+#[derive(Debug)]
+pub struct AttachPort(pub(crate) Listener);
+
+impl AttachPort {
+    /// Readable while a call waits; hangs up when the domain is gone.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+
+    /// The next call, if one waits. Never blocks. Not receiving is how to limit a domain's rate.
+    ///
+    /// # Errors
+    /// `ENOENT` when the domain is gone.
+    pub fn receive(&mut self) -> io::Result<Option<AttachCall>> {
+        let call = self.0.receive(Duration::ZERO)?;
+        Ok(call.map(
+            |Call {
+                 id,
+                 args: [_, kind, index, ..],
+             }| AttachCall {
+                id,
+                args: [kind, index],
+            },
+        ))
+    }
+
+    /// Puts a copy of `fd` at number `at` of the domain's table (replacing what is there) and lets
+    /// the call return that number. A caller that has died meanwhile is not an error.
+    ///
+    /// # Errors
+    /// Then the call still waits: answer it with [`AttachPort::answer_errno`].
+    pub fn answer_fd(&mut self, call: AttachCall, fd: BorrowedFd<'_>, at: i32) -> io::Result<()> {
+        let at = u32::try_from(at).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
+        unless_gone(self.0.put(call.id, fd, at, true))
+    }
+
+    /// Lets the call fail with this errno (positive). A caller that has died is not an error.
+    ///
+    /// # Errors
+    /// As the kernel gives them.
+    pub fn answer_errno(&mut self, call: AttachCall, errno: i32) -> io::Result<()> {
+        unless_gone(self.0.answer(call.id, 0, errno.clamp(1, 4095)))
+    }
+}
+
+fn unless_gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}

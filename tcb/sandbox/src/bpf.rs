@@ -1,0 +1,360 @@
+//! An assembler for system-call filters: rules in, a classic BPF program out.
+//!
+//! It knows exactly the tests that the policies need. Whatever the rules say, a call of another
+//! architecture (`int 0x80`) or of the x32 ABI kills the process: their numbers mean other calls.
+
+use libc::{c_long, sock_filter};
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// It runs.
+    Allow,
+    /// It returns this errno without running (0: it claims to have succeeded).
+    Errno(u16),
+    /// The listener's holder answers it.
+    Notify,
+    /// The process dies with SIGSYS.
+    Kill,
+}
+
+impl Action {
+    const fn code(self) -> u32 {
+        match self {
+            Self::Allow => libc::SECCOMP_RET_ALLOW,
+            Self::Errno(errno) => libc::SECCOMP_RET_ERRNO | errno as u32,
+            Self::Notify => libc::SECCOMP_RET_USER_NOTIF,
+            Self::Kill => libc::SECCOMP_RET_KILL_PROCESS,
+        }
+    }
+}
+
+/// A condition on a call's arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Test {
+    /// All 64 bits of the argument are this.
+    Is(u8, u64),
+    /// The low 32 bits of the argument are below this. What the kernel takes as an `int` or
+    /// `unsigned int` (descriptors) has only these; the high ones are ignored by the kernel, too.
+    Below32(u8, u32),
+    /// None of these bits is set in the low 32 bits, and none at all in the high ones.
+    NoneBut(u8, u32),
+    /// All these bits of the low 32 are set.
+    All(u8, u32),
+    /// Argument `.0` is an address and argument `.1` a length, together inside the `.3` bytes from
+    /// `.2` on. The base is 4 GiB aligned, the bytes are 1 … 4 GiB, the length must not be 0.
+    Inside(u8, u8, u64, u64),
+}
+
+/// What happens to one system call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rule {
+    /// Its number.
+    pub(crate) nr: c_long,
+    /// All must hold for `then`.
+    pub(crate) tests: Vec<Test>,
+    /// The action if they do.
+    pub(crate) then: Action,
+    /// The action if not.
+    pub(crate) otherwise: Action,
+}
+
+const LD: u16 = 0x20; // A = word of struct seccomp_data at k
+const TAX: u16 = 0x07; // X = A
+const ADD_X: u16 = 0x0c;
+const SUB_K: u16 = 0x14;
+const JEQ: u16 = 0x15;
+const JGT: u16 = 0x25;
+const JGE: u16 = 0x35;
+const JGE_X: u16 = 0x3d;
+const JSET: u16 = 0x45;
+const RET: u16 = 0x06;
+
+// struct seccomp_data { int nr; u32 arch; u64 instruction_pointer; u64 args[6]; }
+const NR: u32 = 0;
+const ARCH: u32 = 4;
+const fn lo(arg: u8) -> u32 {
+    16 + 8 * arg as u32
+}
+const fn hi(arg: u8) -> u32 {
+    lo(arg) + 4
+}
+
+const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+const X32_BIT: u32 = 0x4000_0000;
+
+/// A jump's target within a test: the next instruction, or out to `otherwise`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum To {
+    Next,
+    Fail,
+}
+
+/// An instruction whose jumps are not resolved yet.
+struct Draft {
+    code: u16,
+    k: u32,
+    jumps: Option<(To, To)>,
+}
+
+const fn op(code: u16, k: u32) -> Draft {
+    Draft {
+        code,
+        k,
+        jumps: None,
+    }
+}
+const fn need(code: u16, k: u32) -> Draft {
+    Draft {
+        code,
+        k,
+        jumps: Some((To::Next, To::Fail)),
+    }
+}
+const fn forbid(code: u16, k: u32) -> Draft {
+    Draft {
+        code,
+        k,
+        jumps: Some((To::Fail, To::Next)),
+    }
+}
+
+impl Test {
+    fn draft(self, out: &mut Vec<Draft>) {
+        match self {
+            Self::Is(arg, value) => out.extend([
+                op(LD, hi(arg)),
+                need(JEQ, (value >> 32) as u32),
+                op(LD, lo(arg)),
+                need(JEQ, value as u32),
+            ]),
+            Self::Below32(arg, bound) => out.extend([op(LD, lo(arg)), forbid(JGE, bound)]),
+            Self::NoneBut(arg, mask) => out.extend([
+                op(LD, hi(arg)),
+                need(JEQ, 0),
+                op(LD, lo(arg)),
+                forbid(JSET, !mask),
+            ]),
+            Self::All(arg, mask) => {
+                out.push(op(LD, lo(arg)));
+                for bit in 0..32 {
+                    if mask & 1 << bit != 0 {
+                        out.push(need(JSET, 1 << bit));
+                    }
+                }
+            }
+            Self::Inside(addr, len, base, bytes) => out.extend([
+                op(LD, hi(addr)),
+                need(JEQ, (base >> 32) as u32),
+                op(LD, hi(len)),
+                need(JEQ, 0),
+                op(LD, lo(len)),
+                forbid(JEQ, 0),
+                // The last byte's offset: no carry out of 32 bits, and below the end.
+                op(LD, lo(addr)),
+                op(TAX, 0),
+                op(LD, lo(len)),
+                op(SUB_K, 1),
+                op(ADD_X, 0),
+                need(JGE_X, 0),
+                forbid(JGT, (bytes - 1) as u32),
+            ]),
+        }
+    }
+}
+
+const fn ret(action: Action) -> sock_filter {
+    sock_filter {
+        code: RET,
+        jt: 0,
+        jf: 0,
+        k: action.code(),
+    }
+}
+const fn jump(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code, jt, jf, k }
+}
+
+/// The program of `rules`, tried in order; `default` for every call that no rule names.
+pub(crate) fn assemble(rules: &[Rule], default: Action) -> Vec<sock_filter> {
+    let mut program = vec![
+        jump(LD, ARCH, 0, 0),
+        jump(JEQ, AUDIT_ARCH_X86_64, 1, 0),
+        ret(Action::Kill),
+        jump(LD, NR, 0, 0),
+        jump(JGE, X32_BIT, 0, 1),
+        ret(Action::Kill),
+    ];
+    for rule in rules {
+        let mut drafts = Vec::new();
+        for test in &rule.tests {
+            test.draft(&mut drafts);
+        }
+        // … tests, then, otherwise. A rule's tests overwrite A, so they all end in a return.
+        let fail = drafts.len() + 1;
+        let skip = if drafts.is_empty() {
+            1
+        } else {
+            drafts.len() + 2
+        };
+        program.push(jump(JEQ, rule.nr as u32, 0, short(skip)));
+        for (at, draft) in drafts.iter().enumerate() {
+            let to = |to| {
+                if to == To::Next {
+                    0
+                } else {
+                    short(fail - at - 1)
+                }
+            };
+            let (jt, jf) = draft.jumps.map_or((0, 0), |(t, f)| (to(t), to(f)));
+            program.push(jump(draft.code, draft.k, jt, jf));
+        }
+        program.push(ret(rule.then));
+        if !drafts.is_empty() {
+            program.push(ret(rule.otherwise));
+        }
+    }
+    program.push(ret(default));
+    program
+}
+
+/// A jump's distance. Rules are written in this crate: one with so many tests is our own mistake.
+fn short(distance: usize) -> u8 {
+    u8::try_from(distance).expect("a rule of at most 255 instructions")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// What the kernel would do with a call.
+    pub(crate) fn run(program: &[sock_filter], nr: u32, arch: u32, args: [u64; 6]) -> u32 {
+        let load = |k: u32| match k {
+            NR => nr,
+            ARCH => arch,
+            16..64 => (args[(k as usize - 16) / 8] >> (k % 8 * 8)) as u32,
+            _ => panic!("load at {k}"),
+        };
+        let (mut a, mut x, mut pc) = (0u32, 0u32, 0usize);
+        loop {
+            let i = &program[pc];
+            pc += 1;
+            let holds = match i.code {
+                RET => return i.k,
+                LD => {
+                    a = load(i.k);
+                    continue;
+                }
+                TAX => {
+                    x = a;
+                    continue;
+                }
+                ADD_X => {
+                    a = a.wrapping_add(x);
+                    continue;
+                }
+                SUB_K => {
+                    a = a.wrapping_sub(i.k);
+                    continue;
+                }
+                JEQ => a == i.k,
+                JGT => a > i.k,
+                JGE => a >= i.k,
+                JGE_X => a >= x,
+                JSET => a & i.k != 0,
+                other => panic!("instruction {other:#x}"),
+            };
+            pc += usize::from(if holds { i.jt } else { i.jf });
+        }
+    }
+
+    /// The same for this architecture.
+    pub(crate) fn decide(program: &[sock_filter], nr: c_long, args: [u64; 6]) -> u32 {
+        run(program, nr as u32, AUDIT_ARCH_X86_64, args)
+    }
+
+    const YES: u32 = libc::SECCOMP_RET_ALLOW;
+    const NO: u32 = libc::SECCOMP_RET_ERRNO | 7;
+
+    fn one(test: Test) -> Vec<sock_filter> {
+        let rules = [
+            Rule {
+                nr: 10,
+                tests: vec![test],
+                then: Action::Allow,
+                otherwise: Action::Errno(7),
+            },
+            Rule {
+                nr: 11,
+                tests: vec![],
+                then: Action::Notify,
+                otherwise: Action::Kill,
+            },
+        ];
+        assemble(&rules, Action::Errno(1))
+    }
+
+    #[test]
+    fn other_architectures_and_x32_are_killed() {
+        let program = one(Test::Is(0, 0));
+        assert_eq!(
+            run(&program, 10, 0x4000_0003, [0; 6]),
+            libc::SECCOMP_RET_KILL_PROCESS
+        );
+        assert_eq!(
+            decide(&program, 10 | 0x4000_0000, [0; 6]),
+            libc::SECCOMP_RET_KILL_PROCESS
+        );
+        assert_eq!(
+            run(&program, u32::MAX, AUDIT_ARCH_X86_64, [0; 6]),
+            libc::SECCOMP_RET_KILL_PROCESS
+        );
+    }
+
+    #[test]
+    fn unnamed_calls_get_the_default_and_later_rules_are_reached() {
+        let program = one(Test::Is(0, 0));
+        assert_eq!(decide(&program, 12, [0; 6]), libc::SECCOMP_RET_ERRNO | 1);
+        assert_eq!(decide(&program, 11, [9; 6]), libc::SECCOMP_RET_USER_NOTIF);
+    }
+
+    #[test]
+    fn each_test_holds_exactly_where_it_should() {
+        let window = Test::Inside(0, 1, 0x6000_0000_0000, 0x10_0000);
+        let whole = Test::Inside(0, 1, 0x6000_0000_0000, 1 << 32);
+        for (test, args, expected) in [
+            (Test::Is(1, 0x1_0000_0002), [0, 0x1_0000_0002], YES),
+            (Test::Is(1, 0x1_0000_0002), [0, 0x2], NO),
+            (Test::Is(1, 0x1_0000_0002), [0, 0x1_0000_0003], NO),
+            (Test::Below32(0, 512), [511, 0], YES),
+            (Test::Below32(0, 512), [512, 0], NO),
+            (Test::Below32(0, 512), [0xffff_ffff, 0], NO),
+            (Test::Below32(0, 512), [0x1_0000_0000, 0], YES),
+            (Test::Below32(0, 512), [0x1_0000_0200, 0], NO),
+            (Test::NoneBut(0, 3), [3, 0], YES),
+            (Test::NoneBut(0, 3), [4, 0], NO),
+            (Test::NoneBut(0, 3), [1 << 40, 0], NO),
+            (Test::All(0, 0x11), [0x1f, 0], YES),
+            (Test::All(0, 0x11), [0x10, 0], NO),
+            (Test::All(0, 0x11), [0x01, 0], NO),
+            (window, [0x6000_0000_0000, 0x1000], YES),
+            (window, [0x6000_0000_0000, 0x10_0000], YES),
+            (window, [0x6000_0000_0000, 0x10_0001], NO),
+            (window, [0x6000_000f_f000, 0x1000], YES),
+            (window, [0x6000_000f_f000, 0x2000], NO),
+            (window, [0x6000_0010_0000, 0x1000], NO),
+            (window, [0x6000_0000_0000, 0], NO),
+            (window, [0x6000_0000_0000, 0x1_0000_1000], NO),
+            (window, [0x6000_ffff_f000, 0xffff_ffff], NO),
+            (window, [0x5fff_ffff_f000, 0x1000], NO),
+            (window, [0x0000_0000_1000, 0x1000], NO),
+            (whole, [0x6000_0000_0000, 0xffff_f000], YES),
+            (whole, [0x6000_ffff_f000, 0x1000], YES),
+            (whole, [0x6000_ffff_f000, 0x2000], NO),
+        ] {
+            let [a, b] = args;
+            let got = decide(&one(test), 10, [a, b, 0, 0, 0, 0]);
+            assert_eq!(got, expected, "{test:?} of {args:x?}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What the new process does between its birth and `exec`: raw system calls only, since it is the
+//! copy of one thread of a process with many, whose locks may be held by nobody.
+
+use libc::{c_char, c_int, c_long};
+use std::os::fd::RawFd;
+
+/// Descriptors that the program is started with, in the order of their numbers: the five of
+/// [`abi::layout::fd`], then those that are mapped at the start and closed.
+pub(crate) const HANDED: usize = 9;
+/// Number of the stub's page.
+pub(crate) const STUB: u64 = 5;
+/// Number of the argument pages (read-only).
+pub(crate) const ARGS: u64 = 6;
+/// Number of the information region.
+pub(crate) const INFO: u64 = 7;
+/// Number of the domain's own frames.
+pub(crate) const FRAMES: u64 = 8;
+
+/// Descriptors are first moved above this number, so that none lies where another one goes.
+const ASIDE: c_long = 64;
+/// Descriptors that the agent may have: two for each memory.
+const AGENT_NOFILE: u64 = 16 << 10;
+const STACK_BYTES: u64 = 8 << 20;
+
+/// Everything that the new process needs, made before it exists.
+pub(crate) struct Plan<'a> {
+    /// Its end of the link to the monitor.
+    pub(crate) link: RawFd,
+    /// The monitor's end, of which it holds a copy that must go.
+    pub(crate) other_end: RawFd,
+    pub(crate) program: RawFd,
+    /// Ends with a null pointer.
+    pub(crate) argv: &'a [*const c_char],
+    pub(crate) fds: [RawFd; HANDED],
+}
+
+/// A step that can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Step {
+    /// Nothing failed so far: the program is executed next.
+    Ready,
+    Link,
+    Descriptors,
+    Limits,
+    Privileges,
+    Exec,
+}
+
+impl Step {
+    /// What it was about, in words.
+    pub(crate) fn text(byte: u8) -> &'static str {
+        const NAMES: [&str; 6] = [
+            "starting",
+            "waiting for the monitor",
+            "arranging descriptors",
+            "setting limits",
+            "giving up privileges",
+            "executing the program",
+        ];
+        NAMES.get(usize::from(byte)).copied().unwrap_or("starting")
+    }
+}
+
+/// What the process says over the link: a step, the errno, and 1 if it could not empty its file
+/// system.
+pub(crate) const REPORT_BYTES: usize = 8;
+
+fn report(link: c_long, step: Step, errno: c_int, full_root: bool) {
+    let mut bytes = [0; REPORT_BYTES];
+    bytes[0] = step as u8;
+    bytes[1] = u8::from(full_root);
+    bytes[4..].copy_from_slice(&errno.to_ne_bytes());
+    let _ = sys(
+        libc::SYS_write,
+        [link, bytes.as_ptr() as c_long, REPORT_BYTES as c_long, 0, 0],
+    );
+}
+
+fn sys(nr: c_long, [a, b, c, d, e]: [c_long; 5]) -> Result<c_long, c_int> {
+    // SAFETY: called in a process that will execute another program or exit; every pointer passed
+    // by this module is to memory that outlives the call.
+    let r = unsafe { libc::syscall(nr, a, b, c, d, e) };
+    if r == -1 {
+        // SAFETY: this thread's own errno.
+        Err(unsafe { *libc::__errno_location() })
+    } else {
+        Ok(r)
+    }
+}
+
+/// Becomes the program, or dies trying. `own_mounts`: it is in a mount namespace of its own.
+///
+/// # Safety
+/// Only in a process that was just created by a plain clone (no shared memory): it changes
+/// everything about the caller and never returns.
+pub(crate) unsafe fn run(plan: &Plan<'_>, own_mounts: bool) -> ! {
+    let mut link = plan.link as c_long;
+    if let Err((step, errno)) = become_program(plan, own_mounts, &mut link) {
+        report(link, step, errno, false);
+    }
+    let _ = sys(libc::SYS_exit_group, [127, 0, 0, 0, 0]);
+    // SAFETY: exit_group does not return.
+    unsafe { std::hint::unreachable_unchecked() }
+}
+
+fn become_program(
+    plan: &Plan<'_>,
+    own_mounts: bool,
+    link: &mut c_long,
+) -> Result<(), (Step, c_int)> {
+    // Until the monitor traces this process (and its death so kills it) it must not become
+    // anything: the byte says so, and the end of the link that the monitor is no more.
+    let _ = sys(libc::SYS_close, [plan.other_end as c_long, 0, 0, 0, 0]);
+    let mut go = 0u8;
+    let read = sys(libc::SYS_read, [*link, &raw mut go as c_long, 1, 0, 0]);
+    if read.map_err(|errno| (Step::Link, errno))? != 1 {
+        return Err((Step::Link, libc::EPIPE));
+    }
+    let program = descriptors(plan, link).map_err(|errno| (Step::Descriptors, errno))?;
+    limits().map_err(|errno| (Step::Limits, errno))?;
+    let emptied = own_mounts && empty_root().is_ok();
+    let _ = sys(libc::SYS_setsid, [0; 5]);
+    let no_new_privileges = [libc::PR_SET_NO_NEW_PRIVS as c_long, 1, 0, 0, 0];
+    sys(libc::SYS_prctl, no_new_privileges).map_err(|errno| (Step::Privileges, errno))?;
+    unblock_signals().map_err(|errno| (Step::Privileges, errno))?;
+    report(*link, Step::Ready, 0, !emptied);
+    let environment = [std::ptr::null::<c_char>()];
+    let argv = plan.argv.as_ptr() as c_long;
+    let empty_path = c"".as_ptr() as c_long;
+    let flags = libc::AT_EMPTY_PATH as c_long;
+    let call = [
+        program,
+        empty_path,
+        argv,
+        environment.as_ptr() as c_long,
+        flags,
+    ];
+    match sys(libc::SYS_execveat, call) {
+        Err(errno) => Err((Step::Exec, errno)),
+        Ok(_) => Err((Step::Exec, libc::EIO)),
+    }
+}
+
+/// Puts the descriptors at their numbers; link and program end up above them, closed by `exec`.
+/// Returns the program's.
+fn descriptors(plan: &Plan<'_>, link: &mut c_long) -> Result<c_long, c_int> {
+    let aside = |fd: RawFd| {
+        sys(
+            libc::SYS_fcntl,
+            [fd as c_long, libc::F_DUPFD_CLOEXEC as c_long, ASIDE, 0, 0],
+        )
+    };
+    *link = aside(plan.link)?;
+    let program = aside(plan.program)?;
+    let mut moved = [0; HANDED];
+    for (to, from) in moved.iter_mut().zip(plan.fds) {
+        *to = aside(from)?;
+    }
+    for (number, from) in (0..).zip(moved) {
+        sys(libc::SYS_dup3, [from, number, 0, 0, 0])?;
+    }
+    Ok(program)
+}
+
+fn limits() -> Result<(), c_int> {
+    let set = |resource: libc::__rlimit_resource_t, limit: libc::rlimit| {
+        let new = &raw const limit as c_long;
+        sys(libc::SYS_prlimit64, [0, resource as c_long, new, 0, 0]).map(drop)
+    };
+    let hard = |resource: libc::__rlimit_resource_t| {
+        let mut old = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        let place = &raw mut old as c_long;
+        sys(libc::SYS_prlimit64, [0, resource as c_long, 0, place, 0]).map(|_| old.rlim_max)
+    };
+    let both = |value| libc::rlimit {
+        rlim_cur: value,
+        rlim_max: value,
+    };
+    set(libc::RLIMIT_CORE, both(0))?;
+    set(
+        libc::RLIMIT_NOFILE,
+        both(hard(libc::RLIMIT_NOFILE)?.min(AGENT_NOFILE)),
+    )?;
+    // Also keeps the kernel's usual address layout, which an unlimited stack would change.
+    set(
+        libc::RLIMIT_STACK,
+        both(hard(libc::RLIMIT_STACK)?.min(STACK_BYTES)),
+    )
+}
+
+/// Swaps the file system for an empty one that nobody can write: `pivot_root` into a fresh tmpfs,
+/// mounted over whichever of the usual directories exists.
+fn empty_root() -> Result<(), c_int> {
+    let text = |s: &'static std::ffi::CStr| s.as_ptr() as c_long;
+    let here = text(c".");
+    let private = (libc::MS_REC | libc::MS_PRIVATE) as c_long;
+    sys(libc::SYS_mount, [0, text(c"/"), 0, private, 0])?;
+    let guarded = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    let mut done = Err(libc::ENOENT);
+    for directory in [c"/tmp", c"/proc", c"/dev", c"/sys", c"/mnt"] {
+        let (tmpfs, options) = (text(c"tmpfs"), text(c"size=4k,nr_inodes=2,mode=0555"));
+        let call = [tmpfs, text(directory), tmpfs, guarded as c_long, options];
+        if sys(libc::SYS_mount, call).is_ok() {
+            done = sys(libc::SYS_chdir, [text(directory), 0, 0, 0, 0]);
+            break;
+        }
+    }
+    done?;
+    sys(libc::SYS_pivot_root, [here, here, 0, 0, 0])?;
+    sys(
+        libc::SYS_umount2,
+        [here, libc::MNT_DETACH as c_long, 0, 0, 0],
+    )?;
+    sys(libc::SYS_chdir, [text(c"/"), 0, 0, 0, 0])?;
+    let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | guarded;
+    sys(libc::SYS_mount, [0, text(c"/"), 0, read_only as c_long, 0]).map(drop)
+}
+
+/// The mask of the thread that starts domains is its own affair.
+fn unblock_signals() -> Result<(), c_int> {
+    let none = 0u64;
+    let mask = &raw const none as c_long;
+    sys(
+        libc::SYS_rt_sigprocmask,
+        [libc::SIG_SETMASK as c_long, mask, 0, 8, 0],
+    )
+    .map(drop)
+}

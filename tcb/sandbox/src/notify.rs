@@ -1,0 +1,174 @@
+//! The monitor's end of a seccomp listener: receive a call, answer it, hand over a descriptor.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// A system call that waits for an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    /// The kernel's name for it.
+    pub(crate) id: u64,
+    /// Its arguments.
+    pub(crate) args: [u64; 6],
+}
+
+/// A listener.
+#[derive(Debug)]
+pub(crate) struct Listener(OwnedFd);
+
+/// Wakes the other side on the answering thread's CPU, since that thread waits next (Linux 6.6).
+const SYNC_WAKE_UP: u64 = 1;
+
+impl Listener {
+    /// Takes a listener over. `false`: the kernel cannot wake synchronously; it works all the same.
+    pub(crate) fn new(fd: OwnedFd) -> (Self, bool) {
+        let listener = Self(fd);
+        // SAFETY: this request takes its argument by value and touches no memory.
+        let set = unsafe {
+            libc::ioctl(
+                listener.0.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS as _,
+                SYNC_WAKE_UP,
+            )
+        };
+        (listener, set == 0)
+    }
+
+    /// The descriptor, readable while a call waits.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Waits for a call until the deadline (0: only looks). None: none came.
+    ///
+    /// # Errors
+    /// `ENOENT`: nobody is left under this filter. Others as the kernel gives them.
+    pub(crate) fn receive(&self, within: Duration) -> io::Result<Option<Call>> {
+        let until = Instant::now() + within;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
+            let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(0) => return Ok(None),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            let ready = fds[0].revents();
+            if ready.contains(PollFlags::IN) {
+                match self.receive_now() {
+                    Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
+                    // The caller died between poll and here; the next poll says so.
+                    Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                        if left.is_zero() {
+                            return Ok(None);
+                        }
+                    }
+                    other => return other.map(Some),
+                }
+            } else if ready.intersects(PollFlags::HUP | PollFlags::ERR) {
+                return Err(io::Error::from_raw_os_error(libc::ENOENT));
+            }
+        }
+    }
+
+    fn receive_now(&self) -> io::Result<Call> {
+        let mut got = libc::seccomp_notif {
+            id: 0,
+            pid: 0,
+            flags: 0,
+            data: libc::seccomp_data {
+                nr: 0,
+                arch: 0,
+                instruction_pointer: 0,
+                args: [0; 6],
+            },
+        };
+        // SAFETY: the request writes one `seccomp_notif`, zeroed as it demands, to this place.
+        let r = unsafe {
+            libc::ioctl(
+                self.0.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_RECV as _,
+                &raw mut got,
+            )
+        };
+        if r != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Call {
+            id: got.id,
+            args: got.data.args,
+        })
+    }
+
+    /// Ends a call: it returns `value`, or fails with `errno` if that is not 0.
+    ///
+    /// # Errors
+    /// `ENOENT`: the caller is gone.
+    pub(crate) fn answer(&self, id: u64, value: i64, errno: i32) -> io::Result<()> {
+        let answer = libc::seccomp_notif_resp {
+            id,
+            val: value,
+            error: -errno,
+            flags: 0,
+        };
+        // SAFETY: the request reads one `seccomp_notif_resp` from this place.
+        let r = unsafe {
+            libc::ioctl(
+                self.0.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_SEND as _,
+                &raw const answer,
+            )
+        };
+        if r == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    /// Puts a copy of `fd` into the caller's table at number `at`, replacing what was there; with
+    /// `and_answer` the call returns that number at once.
+    ///
+    /// # Errors
+    /// `ENOENT`: the caller is gone. `EBADF`, `EMFILE`: the number is beyond its limit.
+    pub(crate) fn put(
+        &self,
+        id: u64,
+        fd: BorrowedFd<'_>,
+        at: u32,
+        and_answer: bool,
+    ) -> io::Result<()> {
+        let send = if and_answer {
+            libc::SECCOMP_ADDFD_FLAG_SEND
+        } else {
+            0
+        };
+        let put = libc::seccomp_notif_addfd {
+            id,
+            flags: (libc::SECCOMP_ADDFD_FLAG_SETFD | send) as u32,
+            srcfd: fd.as_raw_fd() as u32,
+            newfd: at,
+            newfd_flags: libc::O_CLOEXEC as u32,
+        };
+        // SAFETY: the request reads one `seccomp_notif_addfd` from this place.
+        let r = unsafe {
+            libc::ioctl(
+                self.0.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_ADDFD as _,
+                &raw const put,
+            )
+        };
+        if r >= 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Whether this system can run domains, and what it lacks.
+
+use std::io;
+
+/// What the system lacks that domains can do without, in words.
+///
+/// # Errors
+/// Why domains cannot run here at all, in one sentence.
+pub fn probe() -> Result<Vec<&'static str>, String> {
+    let mut missing = Vec::new();
+    let (major, minor) = kernel_version()?;
+    if (major, minor) < (5, 14) {
+        return Err(format!(
+            "Linux 5.14 or later is needed (this is {major}.{minor})"
+        ));
+    }
+    let action = libc::SECCOMP_RET_USER_NOTIF;
+    // SAFETY: reads one u32 from this place.
+    let available = unsafe {
+        let operation = libc::SECCOMP_GET_ACTION_AVAIL;
+        libc::syscall(libc::SYS_seccomp, operation, 0, &raw const action)
+    };
+    if available != 0 {
+        let error = io::Error::last_os_error();
+        return Err(format!(
+            "the kernel has no seccomp user notification: {error}"
+        ));
+    }
+    if yama_scope() == Some(3) {
+        return Err("tracing is switched off (kernel.yama.ptrace_scope = 3)".into());
+    }
+    // SAFETY: an empty range: nothing is sealed, the call only shows whether it exists.
+    if unsafe { libc::syscall(462, 0, 0, 0) } != 0 {
+        missing.push("sealed mappings (mseal, Linux 6.10)");
+    }
+    if (major, minor) < (6, 6) {
+        missing.push("synchronous wake-ups (Linux 6.6)");
+    }
+    if !maps_nobody() {
+        missing.push("an own user id");
+    }
+    Ok(missing)
+}
+
+fn kernel_version() -> Result<(u32, u32), String> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    let release = release.map_err(|error| format!("/proc is not mounted: {error}"))?;
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
+        _ => Err(format!("strange kernel version: {}", release.trim())),
+    }
+}
+
+fn yama_scope() -> Option<u32> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?;
+    text.trim().parse().ok()
+}
+
+/// Whether we may become user 65534: as root, and if our user namespace has such a user.
+fn maps_nobody() -> bool {
+    let mapped = |line: &str| {
+        let mut numbers = line
+            .split_whitespace()
+            .map(|n| n.parse::<u64>().unwrap_or(0));
+        let (first, _, count) = (numbers.next(), numbers.next(), numbers.next());
+        first
+            .zip(count)
+            .is_some_and(|(first, count)| (first..first + count).contains(&65534))
+    };
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    rustix::process::geteuid().is_root() && map.lines().any(mapped)
+}

@@ -1,0 +1,187 @@
+//! Batches of pages as the fewest runs that the kernel maps in one piece each.
+
+use abi::Slot;
+
+/// One page to map: `frame` of memory number `memory` into `slot`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageMap {
+    /// Where it shall appear.
+    pub slot: Slot,
+    /// Whose memory, as it was added to the agent.
+    pub memory: u32,
+    /// Which page of that memory.
+    pub frame: u32,
+    /// Whether the domain may write it.
+    pub writable: bool,
+}
+
+/// Slots side by side that show frames side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) slot: u32,
+    pub(crate) pages: u32,
+    pub(crate) memory: u32,
+    pub(crate) frame: u32,
+    pub(crate) writable: bool,
+}
+
+impl Run {
+    fn of(page: &PageMap) -> Self {
+        let PageMap {
+            slot,
+            memory,
+            frame,
+            writable,
+        } = *page;
+        Self {
+            slot: slot.0,
+            pages: 1,
+            memory,
+            frame,
+            writable,
+        }
+    }
+
+    /// Whether `next` begins where this one ends, in slots, frames and access.
+    fn continues(&self, next: &Self) -> bool {
+        self.memory == next.memory
+            && self.writable == next.writable
+            && self.slot.checked_add(self.pages) == Some(next.slot)
+            && self.frame.checked_add(self.pages) == Some(next.frame)
+    }
+}
+
+/// The runs of `pages` in the order of their slots, into `out`.
+///
+/// # Errors
+/// A slot that occurs twice.
+pub(crate) fn of_maps(pages: &[PageMap], out: &mut Vec<Run>) -> Result<(), Slot> {
+    out.clear();
+    out.extend(pages.iter().map(Run::of));
+    out.sort_unstable_by_key(|run| run.slot);
+    merge(out, Run::continues)
+}
+
+/// The runs of `slots`, into `out`; only slot and pages mean something.
+///
+/// # Errors
+/// A slot that occurs twice.
+pub(crate) fn of_slots(slots: &[Slot], out: &mut Vec<Run>) -> Result<(), Slot> {
+    out.clear();
+    out.extend(slots.iter().map(|slot| Run {
+        slot: slot.0,
+        pages: 1,
+        memory: 0,
+        frame: 0,
+        writable: false,
+    }));
+    out.sort_unstable_by_key(|run| run.slot);
+    merge(out, |run, next| {
+        run.slot.checked_add(run.pages) == Some(next.slot)
+    })
+}
+
+fn merge(runs: &mut Vec<Run>, continues: impl Fn(&Run, &Run) -> bool) -> Result<(), Slot> {
+    let mut twice = None;
+    runs.dedup_by(|next, run| {
+        // `run` is the last one kept; sorted, so an overlap can only be with its last page.
+        if next.slot < run.slot.saturating_add(run.pages) {
+            twice = Some(Slot(next.slot));
+        }
+        let goes_on = continues(run, next);
+        if goes_on {
+            run.pages += 1;
+        }
+        goes_on
+    });
+    twice.map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(slot: u32, frame: u32) -> PageMap {
+        PageMap {
+            slot: Slot(slot),
+            memory: 1,
+            frame,
+            writable: true,
+        }
+    }
+
+    fn runs(pages: &[PageMap]) -> Result<Vec<(u32, u32, u32)>, Slot> {
+        let mut out = Vec::new();
+        of_maps(pages, &mut out)?;
+        Ok(out
+            .iter()
+            .map(|run| (run.slot, run.pages, run.frame))
+            .collect())
+    }
+
+    #[test]
+    fn neighbours_in_slot_and_frame_merge_whatever_the_order() {
+        assert_eq!(
+            runs(&[page(3, 13), page(1, 11), page(2, 12)]),
+            Ok(vec![(1, 3, 11)])
+        );
+    }
+
+    #[test]
+    fn neighbours_in_slot_alone_do_not() {
+        assert_eq!(
+            runs(&[page(1, 11), page(2, 13)]),
+            Ok(vec![(1, 1, 11), (2, 1, 13)])
+        );
+        assert_eq!(
+            runs(&[page(1, 11), page(3, 12)]),
+            Ok(vec![(1, 1, 11), (3, 1, 12)])
+        );
+        let other = PageMap {
+            memory: 2,
+            ..page(2, 12)
+        };
+        assert_eq!(
+            runs(&[page(1, 11), other]),
+            Ok(vec![(1, 1, 11), (2, 1, 12)])
+        );
+        let read_only = PageMap {
+            writable: false,
+            ..page(2, 12)
+        };
+        assert_eq!(
+            runs(&[page(1, 11), read_only]),
+            Ok(vec![(1, 1, 11), (2, 1, 12)])
+        );
+    }
+
+    #[test]
+    fn a_slot_twice_is_refused() {
+        assert_eq!(runs(&[page(1, 11), page(2, 12), page(1, 30)]), Err(Slot(1)));
+        let mut out = Vec::new();
+        assert_eq!(
+            of_slots(&[Slot(4), Slot(5), Slot(5)], &mut out),
+            Err(Slot(5))
+        );
+    }
+
+    #[test]
+    fn unmapping_merges_by_slot() {
+        let mut out = Vec::new();
+        assert_eq!(
+            of_slots(&[Slot(9), Slot(4), Slot(8), Slot(5)], &mut out),
+            Ok(())
+        );
+        let pairs: Vec<_> = out.iter().map(|run| (run.slot, run.pages)).collect();
+        assert_eq!(pairs, [(4, 2), (8, 2)]);
+    }
+
+    #[test]
+    fn nothing_is_no_run_and_the_highest_numbers_do_not_wrap() {
+        assert_eq!(runs(&[]), Ok(vec![]));
+        assert_eq!(
+            runs(&[page(u32::MAX, u32::MAX)]),
+            Ok(vec![(u32::MAX, 1, u32::MAX)])
+        );
+    }
+}

@@ -1,0 +1,129 @@
+//! A running domain and its agent.
+
+use crate::agent::Agent;
+use crate::attach::AttachPort;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How long [`Sandboxed::kill`] waits for the end.
+const KILL_SECONDS: i64 = 2;
+
+/// A domain that was started. Dropping it kills it.
+#[derive(Debug)]
+pub struct Sandboxed {
+    /// The domain's process.
+    pub pid: i32,
+    /// Its agent's process.
+    pub agent_pid: i32,
+    /// The domain's process, readable when it has ended. Its agent then still lives and so do its
+    /// mappings: kill it.
+    pub pidfd: OwnedFd,
+    /// Maps and unmaps.
+    pub agent: Agent,
+    /// Where it asks for descriptors.
+    pub attach: AttachPort,
+    /// What this system could not provide, in words.
+    pub missing: Vec<&'static str>,
+    pub(crate) agent_pidfd: Option<OwnedFd>,
+    /// CPU time as last read, so that it outlives the process.
+    pub(crate) cpu_ns: AtomicU64,
+    pub(crate) agent_cpu_ns: AtomicU64,
+}
+
+impl Sandboxed {
+    /// Ends domain and agent, and everything that is mapped in their address space; returns when
+    /// they are gone, or after 2 s.
+    pub fn kill(&mut self) {
+        let Some(agent) = self.agent_pidfd.take() else {
+            return;
+        };
+        self.cpu_ns();
+        update(&self.agent_cpu_ns, self.agent_pid);
+        // The agent's end would take the domain along; this spares it the way there.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        end(&agent);
+        wait_until_over(&self.pidfd);
+    }
+
+    /// CPU time of the domain's process so far, nanoseconds; after its end, as last read.
+    pub fn cpu_ns(&self) -> u64 {
+        update(&self.cpu_ns, self.pid)
+    }
+
+    /// CPU time of the agent so far, nanoseconds; after its end, as last read.
+    pub fn agent_cpu_ns(&self) -> u64 {
+        if self.agent_pidfd.is_some() {
+            update(&self.agent_cpu_ns, self.agent_pid);
+        }
+        self.agent_cpu_ns.load(Relaxed)
+    }
+
+    /// How the domain's process ended, in words; none while it lives or if nobody knows any more.
+    #[must_use]
+    pub fn how_it_ended(&self) -> Option<String> {
+        // While the agent, its parent, lives, the process stays in the table with its status.
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        let (_, fields) = stat.rsplit_once(')')?;
+        let mut fields = fields.split_whitespace();
+        if fields.next()? != "Z" {
+            return None;
+        }
+        let status: i32 = fields.last()?.parse().ok()?;
+        Some(
+            match (libc::WIFSIGNALED(status), libc::WEXITSTATUS(status)) {
+                (true, _) if libc::WTERMSIG(status) == libc::SIGSYS => {
+                    "killed: forbidden system call".into()
+                }
+                (true, _) => format!("killed by signal {}", libc::WTERMSIG(status)),
+                (false, code) => format!("exited with code {code}"),
+            },
+        )
+    }
+}
+
+impl Drop for Sandboxed {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Kills a child of ours and takes its exit status, so that it leaves nothing behind.
+pub(crate) fn end(pidfd: &OwnedFd) {
+    let _ = pidfd_send_signal(pidfd, Signal::KILL);
+    if wait_until_over(pidfd) {
+        let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+    }
+}
+
+/// Whether the process has ended, within [`KILL_SECONDS`].
+fn wait_until_over(pidfd: &OwnedFd) -> bool {
+    let timeout = Timespec {
+        tv_sec: KILL_SECONDS,
+        tv_nsec: 0,
+    };
+    loop {
+        let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+        match poll(&mut fds, Some(&timeout)) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return result.is_ok_and(|ready| ready > 0),
+        }
+    }
+}
+
+/// Reads a process's CPU clock into `last` if it still has one.
+fn update(last: &AtomicU64, pid: i32) -> u64 {
+    // The kernel's number for "CPU time of process `pid`" (include/linux/posix-timers.h).
+    let clock = (!pid << 3) | 2;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes one timespec to this place.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } == 0 {
+        let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        last.fetch_max(ns, Relaxed);
+    }
+    last.load(Relaxed)
+}

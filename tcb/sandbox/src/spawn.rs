@@ -1,0 +1,620 @@
+//! The start of a domain: an unmodified static program, confined before its first instruction.
+//!
+//! The order matters (a filter is inherited by a fork, and only one filter of a chain may have a
+//! listener):
+//!
+//! 1. a process in new namespaces waits until it is traced, then executes the program;
+//! 2. at the stop in `exec`, by injected system calls: stub, argument pages, the domain's own
+//!    regions and the reservation of the window are mapped and sealed, surplus descriptors closed;
+//! 3. it forks a process that shares its memory: that one, D, becomes the domain, the first one,
+//!    A, its agent. As A is the first process of the PID namespace, its end is D's end;
+//! 4. D: own user, limits, no capabilities, its filter, whose listener the monitor takes;
+//! 5. A: no capabilities, no descriptors, its filter, and off into the stub;
+//! 6. D: off to the program's entry, with the registers that `exec` gave it.
+
+use crate::agent::{ARGS_PAGES, Agent, AgentError};
+use crate::attach::AttachPort;
+use crate::child::{self, Plan, REPORT_BYTES, Step};
+use crate::elf::Program;
+use crate::notify::Listener;
+use crate::policy::{self, HEAP_BYTES, Profile};
+use crate::sandboxed::Sandboxed;
+use crate::stub::{self, ARGS};
+use crate::tracee::{self, Stop};
+use abi::PAGE;
+use abi::layout::{FRAMES, FRAMES_MAX, INFO, STUB, WINDOW, WINDOW_SLOTS_MAX};
+use libc::{c_long, sock_filter, user_regs_struct};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
+use shmem::Region;
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// A domain to start.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec<'a> {
+    /// The program: a static ELF.
+    pub program: &'a Path,
+    /// Its arguments, without its own name.
+    pub args: &'a [&'a str],
+    /// The domain's name: argument 0, and what `ps` shows.
+    pub name: &'a str,
+    /// Chooses the filter.
+    pub profile: Profile,
+    /// The information region, mapped read-write at [`abi::layout::INFO`].
+    pub info: &'a Region,
+    /// The domain's own page frames, mapped read-write at [`abi::layout::FRAMES`].
+    pub frames: &'a Region,
+    /// Slots of the grant window at [`abi::layout::WINDOW`].
+    pub window_slots: u32,
+    /// Becomes [`abi::layout::fd::EVENT`].
+    pub event: BorrowedFd<'a>,
+    /// Becomes [`abi::layout::fd::EPOLL`].
+    pub epoll: BorrowedFd<'a>,
+    /// Becomes standard output and standard error.
+    pub console: BorrowedFd<'a>,
+    /// CPUs that the domain may run on; empty: all. (The agent runs wherever it is called from.)
+    pub cpus: &'a [usize],
+    /// User and group id that the domain gets; none: 65534.
+    pub uid: Option<u32>,
+}
+
+/// Why a domain could not be started. Nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The program cannot be run as a domain.
+    #[error("{program}: {error}")]
+    Program {
+        /// Its path.
+        program: String,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The specification asks for something impossible.
+    #[error("{0}")]
+    Spec(&'static str),
+    /// A step failed.
+    #[error("{what}: {error}")]
+    Step {
+        /// What was being done.
+        what: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// The agent did not come up.
+    #[error("agent: {0}")]
+    Agent(#[from] AgentError),
+}
+
+/// Says what was being done when something failed.
+trait During<T> {
+    fn during(self, what: &'static str) -> Result<T, SpawnError>;
+}
+
+impl<T, E: Into<io::Error>> During<T> for Result<T, E> {
+    fn during(self, what: &'static str) -> Result<T, SpawnError> {
+        self.map_err(|error| SpawnError::Step {
+            what,
+            error: error.into(),
+        })
+    }
+}
+
+const NOBODY: u32 = 65534;
+/// Descriptors that a domain may have: its last doorbell lies below.
+const DOMAIN_NOFILE: u64 = 2048;
+const CPUS_MAX: usize = 1024;
+const MSEAL: c_long = 462;
+
+/// What is passed to system calls by pointer lies in the argument pages during the start (the
+/// monitor can write them, the process can read them): offsets.
+mod place {
+    pub(super) const CAPABILITIES: usize = 0;
+    pub(super) const LIMIT: usize = 64;
+    pub(super) const NAME: usize = 128;
+    pub(super) const CPUS: usize = 256;
+    pub(super) const FILTER: usize = 512;
+}
+
+/// Starts a domain and its agent. Call it from one thread at a time; that thread must not end
+/// while the call runs.
+///
+/// # Errors
+/// Any [`SpawnError`]; then nothing of the domain is left.
+pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
+    if spec.window_slots > WINDOW_SLOTS_MAX {
+        return Err(SpawnError::Spec("a grant window has at most 1048576 slots"));
+    }
+    if spec.frames.len() > FRAMES_MAX as usize * PAGE || spec.info.len() > FRAMES - INFO {
+        return Err(SpawnError::Spec("a domain has at most 1048576 frames"));
+    }
+    if spec.cpus.iter().any(|&cpu| cpu >= CPUS_MAX) {
+        return Err(SpawnError::Spec("CPUs are numbered 0 to 1023"));
+    }
+    let opened = File::open(spec.program).and_then(|file| Ok((Program::read(&file)?, file)));
+    let (program, file) = opened.map_err(|error| SpawnError::Program {
+        program: spec.program.display().to_string(),
+        error,
+    })?;
+    let mut start = Start::exec(spec, &file)?;
+    start.lay_out(spec)?;
+    let domain = start.fork()?;
+    let port = start.confine_domain(&domain, spec, &program)?;
+    start.confine_agent(domain, port, spec)
+}
+
+/// A process whose start is under way.
+struct Start {
+    pid: i32,
+    pidfd: Doomed,
+    /// The registers at the stop in `exec`.
+    entry: user_regs_struct,
+    args: Region,
+    /// Whether it is in namespaces of its own.
+    namespaces: bool,
+    missing: Vec<&'static str>,
+}
+
+/// A child that is killed when this is dropped, unless it was taken out.
+struct Doomed(Option<OwnedFd>);
+
+impl Doomed {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.as_ref().map(AsFd::as_fd)
+    }
+}
+
+impl Drop for Doomed {
+    fn drop(&mut self) {
+        if let Some(pidfd) = self.0.take() {
+            crate::sandboxed::end(&pidfd);
+        }
+    }
+}
+
+/// The forked process that becomes the domain.
+struct Domain {
+    pid: i32,
+    pidfd: OwnedFd,
+}
+
+impl Start {
+    /// Step 1: returns when the program stands before its first instruction, traced.
+    fn exec(spec: &Spec<'_>, file: &File) -> Result<Self, SpawnError> {
+        let what = "preparing descriptors";
+        let null = File::options().read(true).open("/dev/null").during(what)?;
+        let stub = stub::page().during("making the agent's code")?;
+        let args = Region::create("agent-args", ARGS_PAGES * PAGE).during(what)?;
+        let args_readonly = args.readonly_fd().during(what)?;
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .during(what)?;
+        let text = |text: &str| {
+            CString::new(text).map_err(|_| SpawnError::Spec("a name or argument contains a NUL"))
+        };
+        let mut words = vec![text(spec.name)?];
+        for arg in spec.args {
+            words.push(text(arg)?);
+        }
+        let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
+        argv.push(std::ptr::null());
+        let console = spec.console.as_raw_fd();
+        let plan = Plan {
+            link: theirs.as_raw_fd(),
+            other_end: ours.as_raw_fd(),
+            program: file.as_raw_fd(),
+            argv: &argv,
+            fds: [
+                null.as_raw_fd(),
+                console,
+                console,
+                spec.event.as_raw_fd(),
+                spec.epoll.as_raw_fd(),
+                stub.as_raw_fd(),
+                args_readonly.as_raw_fd(),
+                spec.info.fd().as_raw_fd(),
+                spec.frames.fd().as_raw_fd(),
+            ],
+        };
+        let mut missing = Vec::new();
+        let (pid, namespaces) = clone_child(&plan, &mut missing).during("making a process")?;
+        let child = Pid::from_raw(pid).ok_or(SpawnError::Spec("no process id"))?;
+        // Ours and not waited for: the number cannot mean another process yet.
+        let pidfd = rustix::process::pidfd_open(child, PidfdFlags::empty()).during("pidfd_open")?;
+        drop(theirs);
+        // SAFETY: a struct of integers, for which zeroes are a value.
+        let entry: user_regs_struct = unsafe { std::mem::zeroed() };
+        let pidfd = Doomed(Some(pidfd));
+        let mut start = Self {
+            pid,
+            pidfd,
+            entry,
+            args,
+            namespaces,
+            missing,
+        };
+        tracee::seize(pid).during("tracing the new process")?;
+        rustix::net::send(&ours, b"!", rustix::net::SendFlags::NOSIGNAL).during("starting")?;
+        let stopped = tracee::wait_for(pid, Stop::Event(libc::PTRACE_EVENT_EXEC));
+        start.hear(&ours, stopped)?;
+        start.entry = tracee::registers(pid).during("reading registers")?;
+        Ok(start)
+    }
+
+    /// What the process reported on its way to `exec`.
+    fn hear(&mut self, link: &OwnedFd, stopped: io::Result<()>) -> Result<(), SpawnError> {
+        let mut report = [0; REPORT_BYTES];
+        while let Ok((REPORT_BYTES, _)) = rustix::net::recv(link, &mut report, RecvFlags::DONTWAIT)
+        {
+            let [step, full_root, _, _, errno @ ..] = report;
+            let errno = i32::from_ne_bytes(errno);
+            if errno != 0 {
+                let error = io::Error::from_raw_os_error(errno);
+                return Err(SpawnError::Step {
+                    what: Step::text(step),
+                    error,
+                });
+            }
+            if full_root != 0 {
+                self.missing.push("an empty file system");
+            }
+        }
+        stopped.during("executing the program")
+    }
+
+    /// One system call in the process.
+    fn call(&self, what: &'static str, nr: c_long, args: &[u64]) -> Result<u64, SpawnError> {
+        tracee::call(self.pid, &self.entry, nr, args).during(what)
+    }
+
+    /// Step 2.
+    fn lay_out(&mut self, spec: &Spec<'_>) -> Result<(), SpawnError> {
+        // MAP_FIXED_NOREPLACE: where the kernel put program and stack is its own choice.
+        const SHARED: u64 = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
+        const POPULATE: u64 = libc::MAP_POPULATE as u64;
+        const READ: u64 = libc::PROT_READ as u64;
+        const WRITE: u64 = libc::PROT_WRITE as u64;
+        const EXEC: u64 = libc::PROT_EXEC as u64;
+        self.map_stub([
+            STUB as u64,
+            PAGE as u64,
+            READ | EXEC,
+            SHARED | POPULATE,
+            child::STUB,
+            0,
+        ])?;
+        let args_bytes = (ARGS_PAGES * PAGE) as u64;
+        let info_bytes = spec.info.len() as u64;
+        let frames_bytes = spec.frames.len() as u64;
+        for call in [
+            [ARGS, args_bytes, READ, SHARED | POPULATE, child::ARGS, 0],
+            [
+                INFO as u64,
+                info_bytes,
+                READ | WRITE,
+                SHARED,
+                child::INFO,
+                0,
+            ],
+            [
+                FRAMES as u64,
+                frames_bytes,
+                READ | WRITE,
+                SHARED,
+                child::FRAMES,
+                0,
+            ],
+        ] {
+            self.call("mapping the domain's regions", libc::SYS_mmap, &call)?;
+        }
+        if spec.window_slots > 0 {
+            let flags = libc::MAP_PRIVATE
+                | libc::MAP_ANONYMOUS
+                | libc::MAP_NORESERVE
+                | libc::MAP_FIXED_NOREPLACE;
+            let bytes = u64::from(spec.window_slots) * PAGE as u64;
+            let call = [
+                WINDOW as u64,
+                bytes,
+                libc::PROT_NONE as u64,
+                flags as u64,
+                u64::MAX,
+                0,
+            ];
+            self.call("reserving the grant window", libc::SYS_mmap, &call)?;
+        }
+        let sealed = [
+            (STUB as u64, PAGE as u64 + args_bytes),
+            (INFO as u64, info_bytes),
+            (FRAMES as u64, frames_bytes),
+        ]
+        .iter()
+        .all(|&(addr, bytes)| self.call("mseal", MSEAL, &[addr, bytes, 0]).is_ok());
+        if !sealed {
+            self.missing.push("sealed mappings (mseal, Linux 6.10)");
+        }
+        let from = child::STUB;
+        self.call(
+            "closing descriptors",
+            libc::SYS_close_range,
+            &[from, u32::MAX.into(), 0],
+        )?;
+        Ok(())
+    }
+
+    /// The first call, for which there is no stub yet: it is written over the program's first
+    /// instructions for as long as it takes.
+    fn map_stub(&self, call: [u64; 6]) -> Result<(), SpawnError> {
+        const SYSCALL_INT3: u64 = 0xcc_050f;
+        let what = "mapping the agent's code";
+        let at = self.entry.rip;
+        let patch = |old: u64| (old & !0xff_ffff) | SYSCALL_INT3;
+        let old = tracee::swap_text(self.pid, at, patch).during(what)?;
+        tracee::begin(self.pid, &self.entry, at, libc::SYS_mmap, &call).during(what)?;
+        let mapped = tracee::finish(self.pid).during(what)?;
+        tracee::swap_text(self.pid, at, |_| old).during(what)?;
+        tracee::result(mapped).during(what).map(drop)
+    }
+
+    /// Step 3.
+    fn fork(&self) -> Result<Domain, SpawnError> {
+        let what = "forking the domain";
+        let flags = (libc::CLONE_VM | libc::SIGCHLD) as u64;
+        tracee::begin(
+            self.pid,
+            &self.entry,
+            stub::once(),
+            libc::SYS_clone,
+            &[flags],
+        )
+        .during(what)?;
+        tracee::wait_for(self.pid, Stop::Event(libc::PTRACE_EVENT_FORK)).during(what)?;
+        let pid = tracee::event_message(self.pid).during(what)? as i32;
+        tracee::wait_for(pid, Stop::Event(libc::PTRACE_EVENT_STOP)).during(what)?;
+        tracee::resume(self.pid).during(what)?;
+        tracee::result(tracee::finish(self.pid).during(what)?).during(what)?;
+        let domain = Pid::from_raw(pid).ok_or(SpawnError::Spec("no process id"))?;
+        let pidfd =
+            rustix::process::pidfd_open(domain, PidfdFlags::empty()).during("pidfd_open")?;
+        Ok(Domain { pid, pidfd })
+    }
+
+    /// Puts what a system call takes by pointer into the argument pages; returns its address.
+    fn put(&self, offset: usize, bytes: &[u8]) -> Result<u64, SpawnError> {
+        let place = self.args.span().sub(offset, bytes.len());
+        let place = place.ok_or(SpawnError::Spec("a name is too long"))?;
+        place
+            .write(bytes)
+            .map_err(io::Error::other)
+            .during("writing arguments")?;
+        Ok(ARGS + offset as u64)
+    }
+
+    /// Step 4.
+    fn confine_domain(
+        &mut self,
+        domain: &Domain,
+        spec: &Spec<'_>,
+        program: &Program,
+    ) -> Result<AttachPort, SpawnError> {
+        let entry = self.entry;
+        let call = |nr, args: &[u64]| tracee::call(domain.pid, &entry, nr, args);
+        let id = u64::from(spec.uid.unwrap_or(NOBODY));
+        // In this order: each is allowed by what the next one gives up.
+        let own_user = call(libc::SYS_setgroups, &[0, 0])
+            .and_then(|_| call(libc::SYS_setresgid, &[id, id, id]))
+            .and_then(|_| call(libc::SYS_setresuid, &[id, id, id]));
+        if own_user.is_err() {
+            self.missing.push("an own user id");
+        }
+        if !spec.cpus.is_empty() {
+            let mut set = [0u8; CPUS_MAX / 8];
+            for cpu in spec.cpus {
+                if let Some(byte) = set.get_mut(cpu / 8) {
+                    *byte |= 1 << (cpu % 8);
+                }
+            }
+            let at = self.put(place::CPUS, &set)?;
+            call(libc::SYS_sched_setaffinity, &[0, set.len() as u64, at])
+                .during("setting the CPUs")?;
+        }
+        let heap = data_bytes(domain.pid).during("reading the program's size")? + HEAP_BYTES;
+        for (resource, limit) in [
+            (libc::RLIMIT_NOFILE, DOMAIN_NOFILE),
+            (libc::RLIMIT_DATA, heap),
+        ] {
+            let at = self.put(
+                place::LIMIT,
+                &[limit.to_ne_bytes(), limit.to_ne_bytes()].concat(),
+            )?;
+            // A hard limit that is lower still is fine.
+            let _ = call(libc::SYS_prlimit64, &[0, resource.into(), at, 0]);
+        }
+        let name = self.put_name(spec.name)?;
+        for (option, value) in [
+            (libc::PR_SET_NAME, name),
+            // Where there is no PID namespace, this ends the domain with its agent.
+            (libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64),
+            // Without rights over it we need it dumpable to take the listeners.
+            (libc::PR_SET_DUMPABLE, u64::from(!self.namespaces)),
+        ] {
+            call(libc::SYS_prctl, &[option as u64, value]).during("prctl")?;
+        }
+        let capabilities = self.no_capabilities()?;
+        call(libc::SYS_capset, &capabilities).during("dropping capabilities")?;
+        let filter = policy::domain_filter(spec.profile, program.relro(entry.rip));
+        let (listener, number) = self.listen(domain.pid, &domain.pidfd, &filter)?;
+        call(libc::SYS_close, &[number]).during("closing the listener")?;
+        Ok(AttachPort(Listener::new(listener).0))
+    }
+
+    /// Steps 5 and 6.
+    fn confine_agent(
+        mut self,
+        domain: Domain,
+        attach: AttachPort,
+        spec: &Spec<'_>,
+    ) -> Result<Sandboxed, SpawnError> {
+        self.call(
+            "closing descriptors",
+            libc::SYS_close_range,
+            &[0, u32::MAX.into(), 0],
+        )?;
+        // It runs on the CPU of whoever calls it, wherever that is.
+        let everywhere = self.put(place::CPUS, &[0xff; CPUS_MAX / 8])?;
+        let bytes = CPUS_MAX as u64 / 8;
+        self.call(
+            "freeing the agent's CPUs",
+            libc::SYS_sched_setaffinity,
+            &[0, bytes, everywhere],
+        )?;
+        let name = self.put_name(&format!("agent-{}", spec.name))?;
+        self.call(
+            "naming the agent",
+            libc::SYS_prctl,
+            &[libc::PR_SET_NAME as u64, name],
+        )?;
+        let capabilities = self.no_capabilities()?;
+        self.call("dropping capabilities", libc::SYS_capset, &capabilities)?;
+        let filter = policy::agent_filter(spec.window_slots);
+        let pidfd = self.pidfd.fd().ok_or(SpawnError::Spec("no process"))?;
+        let pidfd = pidfd.try_clone_to_owned().during("copying a descriptor")?;
+        let (listener, number) = self.listen(self.pid, &pidfd, &filter)?;
+        let mut registers = self.entry;
+        registers.rip = stub::LOOP;
+        registers.rsp = 0;
+        tracee::set_registers(self.pid, registers).during("starting the agent")?;
+        tracee::detach(self.pid).during("starting the agent")?;
+        let (listener, synchronous) = Listener::new(listener);
+        if !synchronous {
+            self.missing.push("synchronous wake-ups (Linux 6.6)");
+        }
+        let mut agent = Agent::start(listener, self.args, spec.window_slots)?;
+        // With its own copy open it would never notice that the monitor is gone.
+        agent.close(number as u32)?;
+        tracee::set_registers(domain.pid, self.entry).during("starting the domain")?;
+        tracee::detach(domain.pid).during("starting the domain")?;
+        self.missing.dedup();
+        Ok(Sandboxed {
+            pid: domain.pid,
+            agent_pid: self.pid,
+            pidfd: domain.pidfd,
+            agent,
+            attach,
+            missing: self.missing,
+            agent_pidfd: self.pidfd.0.take(),
+            cpu_ns: 0.into(),
+            agent_cpu_ns: 0.into(),
+        })
+    }
+
+    /// A process name, cut to the 15 bytes that the kernel keeps.
+    fn put_name(&self, name: &str) -> Result<u64, SpawnError> {
+        let mut bytes = [0; 16];
+        for (to, from) in bytes.iter_mut().take(15).zip(name.bytes()) {
+            *to = from;
+        }
+        self.put(place::NAME, &bytes)
+    }
+
+    /// The arguments of a `capset` that leaves nothing.
+    fn no_capabilities(&self) -> Result<[u64; 2], SpawnError> {
+        const VERSION_3: u32 = 0x2008_0522;
+        let mut bytes = [0; 32];
+        let (version, _) = bytes.split_at_mut(4);
+        version.copy_from_slice(&VERSION_3.to_ne_bytes());
+        let header = self.put(place::CAPABILITIES, &bytes)?;
+        Ok([header, header + 8])
+    }
+
+    /// Installs a filter with a listener in a stopped process and takes the listener. Also gives
+    /// its number in the process, where it is still open.
+    fn listen(
+        &mut self,
+        pid: i32,
+        pidfd: &OwnedFd,
+        filter: &[sock_filter],
+    ) -> Result<(OwnedFd, u64), SpawnError> {
+        const HEADER_BYTES: usize = 16;
+        let what = "installing a filter";
+        let mut bytes = (filter.len() as u64).to_ne_bytes().to_vec();
+        bytes.extend((ARGS + (place::FILTER + HEADER_BYTES) as u64).to_ne_bytes());
+        for instruction in filter {
+            let sock_filter { code, jt, jf, k } = *instruction;
+            bytes.extend(code.to_ne_bytes());
+            bytes.extend([jt, jf]);
+            bytes.extend(k.to_ne_bytes());
+        }
+        let at = self.put(place::FILTER, &bytes)?;
+        let mode = u64::from(libc::SECCOMP_SET_MODE_FILTER);
+        let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+        // A call that we have received is not interrupted by anything but death.
+        let killable = listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+        let entry = self.entry;
+        let install = |flags| tracee::call(pid, &entry, libc::SYS_seccomp, &[mode, flags, at]);
+        let number = match install(killable) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                self.missing
+                    .push("calls that only death interrupts (Linux 5.19)");
+                install(listener)
+            }
+            other => other,
+        };
+        let number = number.during(what)?;
+        let taken = rustix::process::pidfd_getfd(pidfd, number as i32, PidfdGetfdFlags::empty());
+        Ok((taken.during("taking a listener")?, number))
+    }
+}
+
+/// Bytes of private writable memory of a process: what RLIMIT_DATA counts.
+fn data_bytes(pid: i32) -> io::Result<u64> {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm"))?;
+    let pages: Option<u64> = statm
+        .split_whitespace()
+        .nth(5)
+        .and_then(|field| field.parse().ok());
+    pages
+        .map(|pages| pages * PAGE as u64)
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Makes the new process, in as many new namespaces as we may make. Whether that was any.
+fn clone_child(plan: &Plan<'_>, missing: &mut Vec<&'static str>) -> io::Result<(i32, bool)> {
+    const NAMESPACES: i32 = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET;
+    let mut result = Err(io::ErrorKind::PermissionDenied.into());
+    for flags in [NAMESPACES, NAMESPACES | libc::CLONE_NEWUSER, 0] {
+        // SAFETY: a plain fork (no memory is shared); the child only runs `child::run`, which
+        // keeps to raw system calls.
+        let pid = unsafe {
+            let flags = (flags | libc::SIGCHLD) as libc::c_ulong;
+            let pid = libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0);
+            if pid == 0 {
+                child::run(plan, flags as i32 & libc::CLONE_NEWNS != 0);
+            }
+            pid
+        };
+        if pid > 0 {
+            if flags == 0 {
+                missing.push("namespaces of its own (PID, mount, network)");
+            }
+            return Ok((pid as i32, flags != 0));
+        }
+        result = Err(io::Error::last_os_error());
+        if flags == 0
+            || !matches!(
+                io::Error::last_os_error().raw_os_error(),
+                Some(libc::EPERM | libc::ENOSPC | libc::EINVAL | libc::EUSERS)
+            )
+        {
+            break;
+        }
+    }
+    result
+}

@@ -1,0 +1,111 @@
+//! The agent's code: some forty instructions that use no stack and no memory but the argument
+//! pages, copied into a sealed page that every domain has at the same address.
+
+use abi::layout::{PAGE, STUB};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Address of the argument pages.
+pub(crate) const ARGS: u64 = (STUB + PAGE) as u64;
+
+// Two pieces. `loop`: ask for work by getppid(records done, last result); the answer is a number of
+// records, or an error if nobody listens any more. `once`: one system call and a breakpoint, for
+// the start, while the process is traced.
+std::arch::global_asm!(
+    ".pushsection .rodata.grantway_stub, \"a\"",
+    ".balign 16",
+    "grantway_stub_loop:",
+    "    xor ebx, ebx", // records done
+    "    xor ebp, ebp", // last result
+    "2:  mov eax, {getppid}",
+    "    mov rdi, rbx",
+    "    mov rsi, rbp",
+    "    syscall",
+    "    test rax, rax",
+    "    jle 9f",
+    "    mov r13, rax",
+    "    mov r14, {args}",
+    "    xor ebx, ebx",
+    "3:  mov rax, [r14]",
+    "    mov rdi, [r14 + 8]",
+    "    mov rsi, [r14 + 16]",
+    "    mov rdx, [r14 + 24]",
+    "    mov r10, [r14 + 32]",
+    "    mov r8,  [r14 + 40]",
+    "    mov r9,  [r14 + 48]",
+    "    syscall",
+    "    mov rbp, rax",
+    "    cmp rax, [r14 + 56]",
+    "    jne 2b",
+    "    inc rbx",
+    "    add r14, 64",
+    "    cmp rbx, r13",
+    "    jb 3b",
+    "    jmp 2b",
+    "9:  mov eax, {exit_group}",
+    "    xor edi, edi",
+    "    syscall",
+    "    ud2",
+    ".balign 16",
+    "grantway_stub_once:",
+    "    syscall",
+    "    int3",
+    "    ud2",
+    "grantway_stub_end:",
+    ".popsection",
+    getppid = const libc::SYS_getppid,
+    exit_group = const libc::SYS_exit_group,
+    args = const ARGS,
+);
+
+unsafe extern "C" {
+    static grantway_stub_loop: u8;
+    static grantway_stub_once: u8;
+    static grantway_stub_end: u8;
+}
+
+/// Where the agent begins.
+pub(crate) const LOOP: u64 = STUB as u64;
+
+/// Where one injected system call begins; after it comes a breakpoint.
+pub(crate) fn once() -> u64 {
+    STUB as u64 + (&raw const grantway_stub_once as u64 - &raw const grantway_stub_loop as u64)
+}
+
+fn code() -> &'static [u8] {
+    let start = &raw const grantway_stub_loop;
+    let bytes = &raw const grantway_stub_end as usize - start as usize;
+    // SAFETY: both symbols mark the ends of the one piece of read-only data above.
+    unsafe { std::slice::from_raw_parts(start, bytes) }
+}
+
+/// A descriptor of the stub's page, fully sealed and not writable.
+///
+/// # Errors
+/// As the kernel gives them.
+pub(crate) fn page() -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let name = c"grantway-agent".as_ptr();
+    // SAFETY: the name is a C string that outlives the call; a result that is not negative is a
+    // new descriptor that nobody else has. Linux before 6.3 does not know MFD_EXEC.
+    let fd = unsafe {
+        let mut fd = libc::memfd_create(name, flags | libc::MFD_EXEC);
+        if fd < 0 {
+            fd = libc::memfd_create(name, flags);
+        }
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        OwnedFd::from_raw_fd(fd)
+    };
+    let mut file = File::from(fd);
+    file.write_all(code())?;
+    file.set_len(PAGE as u64)?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_SEAL;
+    // SAFETY: a system call on our own descriptor.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?.into())
+}

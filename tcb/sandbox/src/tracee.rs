@@ -1,0 +1,169 @@
+//! Making a stopped process do one system call at a time. Only the thread that began to trace may
+//! use these.
+
+use crate::stub;
+use libc::{c_int, c_long, pid_t, user_regs_struct};
+use std::io;
+
+/// What a traced process stopped for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// A signal is about to be delivered.
+    Signal(c_int),
+    /// One of the `PTRACE_EVENT_*`.
+    Event(c_int),
+    /// It has ended; the status as `waitpid` gave it.
+    Ended(c_int),
+}
+
+fn check(r: c_long) -> io::Result<()> {
+    if r == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Begins to trace a process of ours; it dies if the calling thread does.
+pub(crate) fn seize(pid: pid_t) -> io::Result<()> {
+    let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEFORK;
+    // SAFETY: this request takes its arguments by value.
+    check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, options as libc::c_ulong) })
+}
+
+/// Lets a stopped process go for good.
+pub(crate) fn detach(pid: pid_t) -> io::Result<()> {
+    // SAFETY: as above.
+    check(unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, 0, 0) })
+}
+
+/// Lets it run on, without any signal.
+pub(crate) fn resume(pid: pid_t) -> io::Result<()> {
+    // SAFETY: as above.
+    check(unsafe { libc::ptrace(libc::PTRACE_CONT, pid, 0, 0) })
+}
+
+/// The number that came with the event it stopped for: the new process of a fork.
+pub(crate) fn event_message(pid: pid_t) -> io::Result<u64> {
+    let mut message: libc::c_ulong = 0;
+    // SAFETY: the request writes one `c_ulong` to this place.
+    check(unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, pid, 0, &raw mut message) })?;
+    Ok(message)
+}
+
+/// The registers of a stopped process.
+pub(crate) fn registers(pid: pid_t) -> io::Result<user_regs_struct> {
+    // SAFETY: a struct of integers, for which zeroes are a value.
+    let mut registers: user_regs_struct = unsafe { std::mem::zeroed() };
+    // SAFETY: the request writes one `user_regs_struct` to this place.
+    check(unsafe { libc::ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut registers) })?;
+    Ok(registers)
+}
+
+/// Sets the registers of a stopped process. `orig_rax` is made negative: no system call that it
+/// may have been stopped in is restarted.
+pub(crate) fn set_registers(pid: pid_t, mut registers: user_regs_struct) -> io::Result<()> {
+    registers.orig_rax = u64::MAX;
+    // SAFETY: the request reads one `user_regs_struct` from this place.
+    check(unsafe { libc::ptrace(libc::PTRACE_SETREGS, pid, 0, &raw const registers) })
+}
+
+/// Replaces the eight bytes at an address of a stopped process; returns the old ones.
+pub(crate) fn swap_text(pid: pid_t, addr: u64, change: impl Fn(u64) -> u64) -> io::Result<u64> {
+    // SAFETY: glibc's wrapper returns the word read and tells an error by errno, cleared before.
+    let old = unsafe {
+        *libc::__errno_location() = 0;
+        libc::ptrace(libc::PTRACE_PEEKTEXT, pid, addr, 0)
+    };
+    if old == -1 && io::Error::last_os_error().raw_os_error() != Some(0) {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: this request takes its arguments by value.
+    check(unsafe { libc::ptrace(libc::PTRACE_POKETEXT, pid, addr, change(old as u64)) })?;
+    Ok(old as u64)
+}
+
+/// Waits until it stops.
+pub(crate) fn wait(pid: pid_t) -> io::Result<Stop> {
+    let mut status = 0;
+    loop {
+        // SAFETY: writes one int to this place. `__WALL`: also of children of other threads.
+        let r = unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
+        if r == pid {
+            break;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    if !libc::WIFSTOPPED(status) {
+        return Ok(Stop::Ended(status));
+    }
+    Ok(match status >> 16 {
+        0 => Stop::Signal(libc::WSTOPSIG(status)),
+        event => Stop::Event(event),
+    })
+}
+
+/// Waits for this stop; lets others pass, their signals suppressed.
+pub(crate) fn wait_for(pid: pid_t, wanted: Stop) -> io::Result<()> {
+    loop {
+        match wait(pid)? {
+            stop if stop == wanted => return Ok(()),
+            Stop::Ended(_) => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Stop::Signal(_) | Stop::Event(_) => resume(pid)?,
+        }
+    }
+}
+
+/// Begins a system call at `at`, where `syscall; int3` lies. `base` gives all other registers.
+pub(crate) fn begin(
+    pid: pid_t,
+    base: &user_regs_struct,
+    at: u64,
+    nr: c_long,
+    args: &[u64],
+) -> io::Result<()> {
+    let arg = |n: usize| args.get(n).copied().unwrap_or(0);
+    let mut registers = *base;
+    registers.rip = at;
+    registers.rax = nr as u64;
+    registers.rdi = arg(0);
+    registers.rsi = arg(1);
+    registers.rdx = arg(2);
+    registers.r10 = arg(3);
+    registers.r8 = arg(4);
+    registers.r9 = arg(5);
+    set_registers(pid, registers)?;
+    resume(pid)
+}
+
+/// Waits for the end of a call that was begun; its raw result.
+pub(crate) fn finish(pid: pid_t) -> io::Result<i64> {
+    wait_for(pid, Stop::Signal(libc::SIGTRAP))?;
+    Ok(registers(pid)?.rax as i64)
+}
+
+/// One system call by way of the stub.
+///
+/// # Errors
+/// Its own failure, or the process ended.
+pub(crate) fn call(
+    pid: pid_t,
+    base: &user_regs_struct,
+    nr: c_long,
+    args: &[u64],
+) -> io::Result<u64> {
+    begin(pid, base, stub::once(), nr, args)?;
+    result(finish(pid)?)
+}
+
+/// A raw result as the C library would give it.
+pub(crate) fn result(raw: i64) -> io::Result<u64> {
+    if (-4095..0).contains(&raw) {
+        Err(io::Error::from_raw_os_error(-raw as i32))
+    } else {
+        Ok(raw as u64)
+    }
+}
