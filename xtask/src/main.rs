@@ -1,2 +1,53 @@
-//! Not written yet.
-fn main() {}
+//! `cargo xtask …`: what the project does about itself. `cargo demo` is `cargo xtask demo`.
+
+mod build;
+mod fuzz;
+mod layering;
+mod mutants;
+mod rules;
+mod source;
+mod tcb;
+mod workspace;
+
+use anyhow::{Result, bail};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <task>
+
+  build              build grantway, grantwayd, driver and guest into target/release/
+  demo [ARGS…]       build, then run `grantway demo ARGS…` (also: cargo demo)
+  layering           check who depends on whom and who may use `unsafe` (xtask/layering.txt)
+  tcb                count the trusted base: lines and `unsafe` blocks per crate
+  mutants [MODULE…]  mutate ring, grants, bridge and see whether the tests notice; resumable
+  fuzz-smoke [SECS]  run every fuzz target for SECS seconds (20)";
+
+fn main() -> ExitCode {
+    match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<()> {
+    let Some((task, rest)) = args.split_first() else {
+        bail!("which task?\n\n{USAGE}")
+    };
+    match (task.as_str(), rest) {
+        ("build", []) => build::build().map(drop),
+        ("demo", args) => build::demo(args),
+        ("layering", []) => layering::check(),
+        ("tcb", []) => tcb::print(),
+        ("mutants", modules) => mutants::run(modules),
+        ("fuzz-smoke", []) => fuzz::smoke(20),
+        ("fuzz-smoke", [seconds]) => fuzz::smoke(seconds.parse()?),
+        ("help" | "--help" | "-h", _) => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => bail!("no such task: {}\n\n{USAGE}", args.join(" ")),
+    }
+}

@@ -67,8 +67,8 @@ pub(crate) unsafe fn sum(engine: Engine, src: *const u8, len: usize) -> Option<u
 
 /// Folds to 16 bits with end-around carries: 0 only if `sum` is 0.
 fn fold(sum: u64) -> u16 {
+    // At most 0x1_ffff_fffe, then 0x1_fffe, then 0xffff.
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
 }

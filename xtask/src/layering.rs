@@ -1,0 +1,146 @@
+//! Checks the layering: dependencies, and where `unsafe` may stand.
+
+use crate::rules::{self, Rules};
+use crate::source;
+use crate::workspace::{self, Crate};
+use anyhow::{Result, ensure};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Prints every breach of the rules and fails if there is one.
+pub(crate) fn check() -> Result<()> {
+    let (rules, crates) = (rules::read()?, workspace::crates()?);
+    let mut breaches = dependencies(&rules, &crates);
+    for found in &crates {
+        breaches.extend(unsafe_code(&rules, found)?);
+    }
+    for breach in &breaches {
+        eprintln!("layering: {breach}");
+    }
+    ensure!(
+        breaches.is_empty(),
+        "{} breaches of xtask/layering.txt",
+        breaches.len()
+    );
+    println!(
+        "layering: {} crates, as xtask/layering.txt says",
+        crates.len()
+    );
+    Ok(())
+}
+
+/// Breaches by dependencies.
+fn dependencies(rules: &Rules, crates: &[Crate]) -> Vec<String> {
+    let mut breaches = Vec::new();
+    let edges: BTreeMap<&str, &Crate> = crates
+        .iter()
+        .map(|found| (found.name.as_str(), found))
+        .collect();
+    for found in crates {
+        let name = &found.name;
+        match rules.may.get(name) {
+            None => breaches.push(format!("{name} has no line in the rules")),
+            Some(may) => breaches.extend(
+                (found.inside.iter().filter(|to| !may.contains(*to)))
+                    .map(|to| format!("{name} must not depend on {to}")),
+            ),
+        }
+        if let Some(may) = rules.outside.get(name) {
+            breaches.extend(
+                (found.outside.iter().filter(|to| !may.contains(*to)))
+                    .map(|to| format!("{name} must not link {to}")),
+            );
+        }
+        if let Some(never) = rules.never.get(name) {
+            breaches.extend(
+                (reachable(name, &edges)
+                    .into_iter()
+                    .filter(|to| never.contains(*to)))
+                .map(|to| format!("{name} reaches {to}")),
+            );
+        }
+    }
+    breaches
+}
+
+/// Every crate of the workspace that `name` links, through whomever.
+fn reachable<'a>(name: &'a str, edges: &BTreeMap<&'a str, &'a Crate>) -> BTreeSet<&'a str> {
+    let mut seen = BTreeSet::new();
+    let mut next = vec![name];
+    while let Some(name) = next.pop() {
+        for to in edges.get(name).into_iter().flat_map(|found| &found.inside) {
+            if seen.insert(to.as_str()) {
+                next.push(to);
+            }
+        }
+    }
+    seen
+}
+
+/// Breaches by `unsafe`: a crate outside the list that contains it, allows it, or does without
+/// the workspace's lints, which deny it.
+fn unsafe_code(rules: &Rules, found: &Crate) -> Result<Vec<String>> {
+    let name = &found.name;
+    let mut breaches = Vec::new();
+    let manifest = std::fs::read_to_string(found.root.join("Cargo.toml"))?;
+    let lints = manifest
+        .split("[lints]")
+        .nth(1)
+        .unwrap_or_default()
+        .trim_start();
+    if !lints.starts_with("workspace = true") {
+        breaches.push(format!("{name} does not use the workspace's lints"));
+    }
+    if rules.unsafe_in.contains(name) {
+        return Ok(breaches);
+    }
+    for file in source::files(&found.root)? {
+        let text = std::fs::read_to_string(&file)?;
+        for (number, line) in text.lines().enumerate() {
+            if source::is_code(line) && source::mentions_unsafe(line) {
+                let file = file.display();
+                breaches.push(format!("{name} must not use unsafe: {file}:{}", number + 1));
+            }
+        }
+    }
+    Ok(breaches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn a_crate(name: &str, inside: &[&str], outside: &[&str]) -> Crate {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        Crate {
+            name: name.to_owned(),
+            root: "nowhere".into(),
+            inside: owned(inside),
+            outside: owned(outside),
+        }
+    }
+
+    #[test]
+    fn each_kind_of_breach_is_found() {
+        let rules = rules::read().unwrap();
+        let crates = [
+            a_crate("abi", &[], &["serde"]),
+            a_crate("shmem", &["abi"], &["libc", "left-pad"]),
+            a_crate("nic", &["shmem"], &[]),
+            a_crate("sandbox", &["abi", "nic"], &[]),
+            a_crate("monitor", &["abi", "sandbox"], &[]),
+            a_crate("newcomer", &[], &[]),
+        ];
+        let breaches = dependencies(&rules, &crates);
+        for breach in [
+            "shmem must not link left-pad",
+            "sandbox must not depend on nic",
+            "monitor reaches nic",
+            "newcomer has no line in the rules",
+        ] {
+            assert!(
+                breaches.iter().any(|found| found == breach),
+                "{breach}: {breaches:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Reads `layering.txt`: which crate may do what, as commented data.
+
+use anyhow::{Context, Result, ensure};
+use std::collections::{BTreeMap, BTreeSet};
+
+type Names = BTreeSet<String>;
+
+/// The rules. Each maps a crate's name to names.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    /// `may A: B C`: A may name B and C as dependencies; a crate without this line is unknown.
+    pub(crate) may: BTreeMap<String, Names>,
+    /// `never A: B C`: A must not reach B or C even through others.
+    pub(crate) never: BTreeMap<String, Names>,
+    /// `outside A: x y`: A may name x and y from outside the workspace; no line: anything.
+    pub(crate) outside: BTreeMap<String, Names>,
+    /// `unsafe: A B`: the crates that may contain `unsafe`.
+    pub(crate) unsafe_in: Names,
+    /// `trusted: A B/src/x`: folders of the trusted base.
+    pub(crate) trusted: Vec<String>,
+}
+
+/// The rules of this workspace.
+pub(crate) fn read() -> Result<Rules> {
+    parse(include_str!("../layering.txt"))
+}
+
+fn parse(text: &str) -> Result<Rules> {
+    let mut rules = Rules::default();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        rule(&mut rules, line).with_context(|| format!("layering.txt, line {}", number + 1))?;
+    }
+    Ok(rules)
+}
+
+fn rule(rules: &mut Rules, line: &str) -> Result<()> {
+    let (subject, names) = line.split_once(':').context("no colon")?;
+    let names = names.split_whitespace().map(str::to_owned);
+    let table = match subject.split_once(' ') {
+        Some(("may", name)) => Some((&mut rules.may, name)),
+        Some(("never", name)) => Some((&mut rules.never, name)),
+        Some(("outside", name)) => Some((&mut rules.outside, name)),
+        _ => None,
+    };
+    match (table, subject) {
+        (Some((table, name)), _) => {
+            let old = table.insert(name.trim().to_owned(), names.collect());
+            ensure!(old.is_none(), "a second line for {subject}");
+        }
+        (None, "unsafe") => rules.unsafe_in.extend(names),
+        (None, "trusted") => rules.trusted.extend(names),
+        _ => anyhow::bail!("no such rule: {subject}"),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rules_can_be_read() {
+        let rules = read().unwrap();
+        assert!(rules.may.contains_key("monitor"));
+        assert!(rules.unsafe_in.contains("shmem"));
+        assert!(!rules.unsafe_in.contains("monitor"));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_its_line() {
+        for text in ["\nmay a: b\nmay a: c", "\n\nwill a: b", "# x\n\nmay a"] {
+            let error = format!("{:#}", parse(text).unwrap_err());
+            assert!(error.contains("line 3"), "{error}");
+        }
+    }
+}

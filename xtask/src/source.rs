@@ -1,0 +1,137 @@
+//! Looks at Rust source line by line; `rustfmt` has made its shape predictable.
+
+use anyhow::Result;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Every Rust file under a file or folder, sorted, without build output.
+pub(crate) fn files(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut next = vec![root.to_path_buf()];
+    while let Some(path) = next.pop() {
+        if path.is_dir() {
+            // A crate below this one's folder is counted by itself.
+            let nested = path != root && path.join("Cargo.toml").exists();
+            if !nested && !path.ends_with("target") {
+                for entry in fs::read_dir(&path)? {
+                    next.push(entry?.path());
+                }
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Whether a line holds more than a comment or nothing.
+pub(crate) fn is_code(line: &str) -> bool {
+    let line = line.trim_start();
+    !line.is_empty() && !line.starts_with("//")
+}
+
+/// Whether a line of code opens something unsafe or allows it.
+pub(crate) fn mentions_unsafe(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    code.contains("allow(unsafe_code)") || unsafe_blocks(code) > 0
+}
+
+/// How many unsafe blocks, functions, implementations and the like a line of code opens.
+pub(crate) fn unsafe_blocks(line: &str) -> usize {
+    let code = line.split("//").next().unwrap_or_default();
+    let quoted = |at: usize| code[..at].matches('"').count() % 2 == 1;
+    code.match_indices("unsafe ")
+        .filter(|&(at, word)| {
+            let rest = &code[at + word.len()..];
+            let opens = ["{", "fn", "impl", "extern", "trait"];
+            !quoted(at) && opens.iter().any(|start| rest.starts_with(start))
+        })
+        .count()
+}
+
+/// Lines and unsafe blocks of a file's code, without its tests.
+pub(crate) fn count(text: &str) -> (usize, usize) {
+    let (mut lines, mut blocks) = (0, 0);
+    let mut rest = text.lines();
+    while let Some(line) = rest.next() {
+        if line.trim_start().starts_with("#[cfg(test)]") {
+            skip_item(&mut rest);
+        } else if is_code(line) {
+            lines += 1;
+            blocks += unsafe_blocks(line);
+        }
+    }
+    (lines, blocks)
+}
+
+/// Skips the item that an attribute belongs to: up to a line that ends it, or up to the closing
+/// brace at the indentation of the line that opened it.
+fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
+    let mut indentation = None;
+    for line in lines {
+        let trimmed = line.trim_start();
+        let indent = line.len() - trimmed.len();
+        match indentation {
+            None if trimmed.ends_with(['{', '(', '[']) => indentation = Some(indent),
+            None if trimmed.ends_with([';', '}']) => return,
+            Some(opened) if indent == opened && trimmed.starts_with(['}', ')', ']']) => return,
+            _ => {}
+        }
+    }
+}
+
+/// Names of the modules that a file declares for tests only, in files of their own.
+pub(crate) fn test_modules(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let name = |pair: &[&str]| {
+        let module = pair[1]
+            .trim_start_matches("pub(crate) ")
+            .strip_prefix("mod ")?;
+        (pair[0] == "#[cfg(test)]").then(|| module.strip_suffix(';').map(str::to_owned))?
+    };
+    lines.windows(2).filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_comments_and_blank_lines_are_not_counted() {
+        let text = "\
+//! A comment.
+
+use x; // code
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+use y::{
+    z,
+};
+unsafe fn f() {
+    // SAFETY: none.
+    unsafe { g() }
+}
+#[cfg(test)]
+mod inline {
+    fn t() {
+        unsafe { g() }
+    }
+}
+const LAST: u8 = 1;
+";
+        assert_eq!(count(text), (5, 2));
+        assert_eq!(test_modules(text), ["tests"]);
+    }
+
+    #[test]
+    fn unsafe_in_words_is_not_unsafe_in_code() {
+        assert!(mentions_unsafe("    unsafe { f() }"));
+        assert!(mentions_unsafe("#![allow(unsafe_code)]"));
+        assert!(mentions_unsafe("pub(crate) unsafe fn f() {"));
+        assert!(!mentions_unsafe("let s = \"unsafe { }\";"));
+        assert!(!mentions_unsafe("f(); // unsafe { }"));
+        assert!(!mentions_unsafe("#![forbid(unsafe_code)]"));
+    }
+}

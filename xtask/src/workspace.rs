@@ -1,0 +1,85 @@
+//! What cargo knows about the workspace.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A crate of this workspace.
+#[derive(Debug)]
+pub(crate) struct Crate {
+    pub(crate) name: String,
+    /// The folder of its manifest.
+    pub(crate) root: PathBuf,
+    /// Crates of this workspace that its normal and build dependencies name.
+    pub(crate) inside: Vec<String>,
+    /// Other crates that they name.
+    pub(crate) outside: Vec<String>,
+}
+
+/// The folder of the workspace.
+pub(crate) fn root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask).to_path_buf()
+}
+
+/// The cargo that runs us.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// Where cargo puts what it builds, without the target triple: honours `CARGO_TARGET_DIR`.
+pub(crate) fn target_directory() -> Result<PathBuf> {
+    let metadata = metadata()?;
+    let path = metadata["target_directory"]
+        .as_str()
+        .context("no target directory")?;
+    Ok(path.into())
+}
+
+/// Every crate of the workspace. Dev-dependencies are left out: tests may look everywhere.
+pub(crate) fn crates() -> Result<Vec<Crate>> {
+    let metadata = metadata()?;
+    let packages = metadata["packages"].as_array().context("no packages")?;
+    packages.iter().map(read_crate).collect()
+}
+
+fn metadata() -> Result<Value> {
+    let output = cargo()
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .output()
+        .context("cannot run cargo")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "cargo metadata failed: {errors}");
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn read_crate(package: &Value) -> Result<Crate> {
+    let text = |value: &Value| value.as_str().map(str::to_owned).context("not a string");
+    let manifest = PathBuf::from(text(&package["manifest_path"])?);
+    let mut found = Crate {
+        name: text(&package["name"])?,
+        root: manifest
+            .parent()
+            .context("a manifest without a folder")?
+            .to_path_buf(),
+        inside: Vec::new(),
+        outside: Vec::new(),
+    };
+    for dependency in package["dependencies"]
+        .as_array()
+        .context("no dependencies")?
+    {
+        if dependency["kind"] == "dev" {
+            continue;
+        }
+        let list = match dependency["path"].is_string() {
+            true => &mut found.inside,
+            false => &mut found.outside,
+        };
+        list.push(text(&dependency["name"])?);
+    }
+    Ok(found)
+}
