@@ -1,0 +1,86 @@
+//! What can go wrong when a device is set up, in words that say what to do.
+
+use std::io;
+
+/// Why a TAP could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// There is no TAP driver, or this process may not use it.
+    #[error(
+        "/dev/net/tun cannot be opened: {error}; load the module `tun` and give this process \
+         access to the device, or do without TAPs: NICs of kind `sim`, endpoints of kind `stack`"
+    )]
+    NoTun {
+        /// The system's word.
+        error: io::Error,
+    },
+    /// A namespace that cannot be entered.
+    #[error(
+        "network namespace {path} cannot be entered: {error}; `ip netns list` shows those that \
+         have a name, and entering one needs CAP_SYS_ADMIN"
+    )]
+    Namespace {
+        /// Where it was looked for.
+        path: String,
+        /// The system's word.
+        error: io::Error,
+    },
+    /// An interface name that the kernel would not take.
+    #[error(
+        "interface `{interface}`: a name has 1 to 15 visible ASCII characters, and none of / % :"
+    )]
+    Name {
+        /// The name.
+        interface: String,
+    },
+    /// An impossible MTU.
+    #[error("interface `{interface}`: MTU {mtu} is not between 68 and 65521")]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// The MTU.
+        mtu: u32,
+    },
+    /// Offloads that need another one.
+    #[error("interface `{interface}`: `tso` needs `checksum`, and `checksum` needs `vnet_header`")]
+    Offloads {
+        /// The interface.
+        interface: String,
+    },
+    /// Not an address.
+    #[error(
+        "`{text}` is not an address: write it like 10.0.0.2/24 or fd00::2/64 (a gateway without the prefix length)"
+    )]
+    Address {
+        /// The text.
+        text: String,
+    },
+    /// The name is taken.
+    #[error(
+        "interface `{interface}` exists already in namespace {namespace} ({error}): choose \
+         another name, or remove it with `ip link del {interface}`"
+    )]
+    Exists {
+        /// The interface.
+        interface: String,
+        /// The namespace.
+        namespace: String,
+        /// The system's word.
+        error: io::Error,
+    },
+    /// Any other step.
+    #[error("interface `{interface}` in namespace {namespace} cannot be {step}: {error}; {hint}")]
+    Step {
+        /// The interface.
+        interface: String,
+        /// The namespace.
+        namespace: String,
+        /// What was to happen to it.
+        step: &'static str,
+        /// The system's word.
+        error: io::Error,
+        /// What may help.
+        hint: &'static str,
+    },
+}

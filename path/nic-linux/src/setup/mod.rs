@@ -1,0 +1,264 @@
+//! Set-up of a TAP, by the monitor.
+
+mod error;
+mod netlink;
+pub mod netns;
+mod tun;
+
+pub use abi::machine::Tap as TapSpec;
+pub use error::SetupError;
+
+use netlink::Netlink;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+/// Bytes that an interface's name may have.
+pub const NAME_MAX: usize = 15;
+/// Smallest MTU that is accepted: IPv4's.
+pub const MTU_MIN: u32 = 68;
+/// Largest MTU that is accepted: a TAP's.
+pub const MTU_MAX: u32 = 65_521;
+
+/// Creates the TAP that `spec` describes in its network namespace, configures it, brings it up,
+/// and hands out its descriptor (non-blocking, close-on-exec). The interface lives as long as the
+/// descriptor: nothing is left behind. It never takes over an interface that exists already.
+///
+/// The calling thread's own namespace does not change.
+///
+/// # Errors
+/// Which step failed on which interface of which namespace, and what to do about it.
+pub fn open_tap(spec: &TapSpec) -> Result<OwnedFd, SetupError> {
+    check(spec)?;
+    let addresses = spec
+        .addresses
+        .iter()
+        .map(|text| parse_address(text))
+        .collect::<Result<Vec<_>, _>>()?;
+    let gateway = match &spec.gateway {
+        Some(text) => Some(
+            text.parse::<IpAddr>()
+                .map_err(|_| SetupError::Address { text: text.clone() })?,
+        ),
+        None => None,
+    };
+    let work = || create(spec, &addresses, gateway);
+    match &spec.netns {
+        Some(name) => netns::in_netns(netns::path(name), work)?,
+        None => work(),
+    }
+}
+
+/// What can be said without asking the kernel.
+fn check(spec: &TapSpec) -> Result<(), SetupError> {
+    let name = spec.ifname.as_bytes();
+    let plain = |b: &u8| b.is_ascii_graphic() && !matches!(*b, b'/' | b'%' | b':');
+    if name.is_empty()
+        || name.len() > NAME_MAX
+        || !name.iter().all(plain)
+        || spec.ifname == "."
+        || spec.ifname == ".."
+    {
+        return Err(SetupError::Name {
+            interface: spec.ifname.clone(),
+        });
+    }
+    if !(MTU_MIN..=MTU_MAX).contains(&spec.mtu) {
+        return Err(SetupError::Mtu {
+            interface: spec.ifname.clone(),
+            mtu: spec.mtu,
+        });
+    }
+    if spec.tso && !spec.checksum || spec.checksum && !spec.vnet_header {
+        return Err(SetupError::Offloads {
+            interface: spec.ifname.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// An address and the length of its prefix.
+fn parse_address(text: &str) -> Result<(IpAddr, u8), SetupError> {
+    let wrong = || SetupError::Address {
+        text: text.to_owned(),
+    };
+    let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
+    let address: IpAddr = address.parse().map_err(|_| wrong())?;
+    let prefix: u8 = prefix.parse().map_err(|_| wrong())?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    if prefix > most {
+        Err(wrong())
+    } else {
+        Ok((address, prefix))
+    }
+}
+
+/// All that happens inside the namespace.
+fn create(
+    spec: &TapSpec,
+    addresses: &[(IpAddr, u8)],
+    gateway: Option<IpAddr>,
+) -> Result<OwnedFd, SetupError> {
+    let failed = |step: &'static str, hint: &'static str| {
+        move |error: io::Error| SetupError::Step {
+            interface: spec.ifname.clone(),
+            namespace: namespace(spec),
+            step,
+            error,
+            hint,
+        }
+    };
+    let fd = tun::open().map_err(|error| SetupError::NoTun { error })?;
+    tun::attach(&fd, &spec.ifname, spec.vnet_header).map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => SetupError::Exists {
+                interface: spec.ifname.clone(),
+                namespace: namespace(spec),
+                error,
+            },
+            _ => failed(
+                "created",
+                "it needs CAP_NET_ADMIN in the namespace: run as root, or in a user namespace \
+                 that owns it",
+            )(error),
+        }
+    })?;
+    if spec.vnet_header {
+        tun::offloads(&fd, spec.checksum, spec.tso)
+            .map_err(failed("given offloads", "switch `checksum` and `tso` off"))?;
+    }
+    let mut netlink = Netlink::open().map_err(failed("configured", "rtnetlink is needed"))?;
+    let index = netlink
+        .index(&spec.ifname)
+        .map_err(failed("found", "it was just created"))?;
+    netlink
+        .set_link(index, spec.mac, spec.mtu, spec.tx_queue)
+        .map_err(failed(
+            "configured",
+            "check its MAC, MTU and transmit queue",
+        ))?;
+    quiet_ipv6(&spec.ifname, addresses);
+    netlink
+        .set_up(index)
+        .map_err(failed("brought up", "see the kernel's log"))?;
+    for &(address, prefix) in addresses {
+        netlink.add_address(index, address, prefix).map_err(failed(
+            "given its addresses",
+            "is IPv6 disabled in the namespace, or an address given twice?",
+        ))?;
+    }
+    if let Some(gateway) = gateway {
+        netlink.add_default_route(index, gateway).map_err(failed(
+            "given its default route",
+            "the gateway must lie in one of its networks, and there can be only one such route",
+        ))?;
+    }
+    Ok(fd)
+}
+
+/// Without this an interface cannot use its link-local address for a second or more, and sends
+/// router solicitations into a network that has no router. Settings that do not exist (a kernel
+/// without IPv6) do not matter; a namespace in which IPv6 is off gets it only for an interface
+/// that is to have IPv6 addresses.
+fn quiet_ipv6(ifname: &str, addresses: &[(IpAddr, u8)]) {
+    let wants_ipv6 = addresses.iter().any(|(address, _)| address.is_ipv6());
+    let settings = [
+        ("accept_dad", "0"),
+        ("router_solicitations", "0"),
+        ("accept_ra", "0"),
+    ];
+    for (key, value) in settings
+        .into_iter()
+        .chain(wants_ipv6.then_some(("disable_ipv6", "0")))
+    {
+        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{ifname}/{key}"), value);
+    }
+}
+
+/// The namespace, for messages.
+fn namespace(spec: &TapSpec) -> String {
+    spec.netns.clone().unwrap_or_else(|| "its own".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(ifname: &str) -> TapSpec {
+        TapSpec {
+            ifname: ifname.to_owned(),
+            mtu: 1500,
+            ..TapSpec::default()
+        }
+    }
+
+    #[test]
+    fn names_that_the_kernel_would_cut_or_expand_are_refused() {
+        for bad in [
+            "",
+            "a-name-of-16-byt",
+            "with/slash",
+            "tap%d",
+            "a:b",
+            "a b",
+            ".",
+            "..",
+        ] {
+            assert!(
+                matches!(check(&spec(bad)), Err(SetupError::Name { .. })),
+                "{bad}"
+            );
+        }
+        assert!(check(&spec("a-name-of-15-by")).is_ok());
+    }
+
+    #[test]
+    fn offloads_build_upon_each_other() {
+        let mut tap = TapSpec {
+            checksum: true,
+            ..spec("t")
+        };
+        assert!(matches!(check(&tap), Err(SetupError::Offloads { .. })));
+        tap.vnet_header = true;
+        assert!(check(&tap).is_ok());
+        tap = TapSpec {
+            tso: true,
+            vnet_header: true,
+            ..spec("t")
+        };
+        assert!(matches!(check(&tap), Err(SetupError::Offloads { .. })));
+    }
+
+    #[test]
+    fn mtu_has_limits() {
+        for (mtu, right) in [
+            (0, false),
+            (67, false),
+            (68, true),
+            (65_521, true),
+            (65_522, false),
+        ] {
+            assert_eq!(check(&TapSpec { mtu, ..spec("t") }).is_ok(), right, "{mtu}");
+        }
+    }
+
+    #[test]
+    fn addresses_have_a_prefix_of_their_kind() {
+        assert!(parse_address("10.0.0.1/32").is_ok());
+        assert!(parse_address("fd00::1/128").is_ok());
+        for bad in [
+            "10.0.0.1",
+            "10.0.0.1/33",
+            "fd00::1/129",
+            "x/8",
+            "10.0.0.1/-1",
+            "",
+        ] {
+            assert!(
+                matches!(parse_address(bad), Err(SetupError::Address { .. })),
+                "{bad}"
+            );
+        }
+    }
+}

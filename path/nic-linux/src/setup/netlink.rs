@@ -1,0 +1,236 @@
+//! As much of rtnetlink as a TAP needs: link settings, addresses, a default route. Safe code; the
+//! messages are built byte by byte (linux/netlink.h, linux/rtnetlink.h).
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_NEWADDR: u16 = 20;
+const RTM_NEWROUTE: u16 = 24;
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 0x01;
+const NLM_F_ACK: u16 = 0x04;
+const NLM_F_EXCL: u16 = 0x200;
+const NLM_F_CREATE: u16 = 0x400;
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_MTU: u16 = 4;
+const IFLA_TXQLEN: u16 = 13;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+
+const IFF_UP: u32 = 1;
+const IFA_F_NODAD: u8 = 0x02;
+const RT_TABLE_MAIN: u8 = 254;
+const RTPROT_BOOT: u8 = 3;
+const RTN_UNICAST: u8 = 1;
+
+/// Bytes of `struct nlmsghdr`.
+const HEADER: usize = 16;
+
+/// A socket to rtnetlink of the namespace that the opening thread was in.
+pub(super) struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+impl Netlink {
+    pub(super) fn open() -> io::Result<Self> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            None, // the protocol NETLINK_ROUTE is number 0
+        )?;
+        Ok(Self {
+            socket,
+            sequence: 0,
+        })
+    }
+
+    /// The number of an interface.
+    pub(super) fn index(&self, name: &str) -> io::Result<u32> {
+        Ok(rustix::net::netdevice::name_to_index(&self.socket, name)?)
+    }
+
+    /// Sets MAC (if any), MTU and the length of the transmit queue (packets; 0: as it is).
+    pub(super) fn set_link(
+        &mut self,
+        index: u32,
+        mac: Option<[u8; 6]>,
+        mtu: u32,
+        tx_queue: u32,
+    ) -> io::Result<()> {
+        let mut message = Message::link(index, 0, 0);
+        if let Some(mac) = mac {
+            message.attribute(IFLA_ADDRESS, &mac);
+        }
+        message.attribute(IFLA_MTU, &mtu.to_ne_bytes());
+        if tx_queue != 0 {
+            message.attribute(IFLA_TXQLEN, &tx_queue.to_ne_bytes());
+        }
+        self.ask(message)
+    }
+
+    /// Brings an interface up.
+    pub(super) fn set_up(&mut self, index: u32) -> io::Result<()> {
+        self.ask(Message::link(index, IFF_UP, IFF_UP))
+    }
+
+    /// Gives an interface an address, usable at once (no duplicate address detection).
+    pub(super) fn add_address(
+        &mut self,
+        index: u32,
+        address: IpAddr,
+        prefix: u8,
+    ) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL);
+        message.bytes(&[family(address), prefix, IFA_F_NODAD, 0]);
+        message.bytes(&index.to_ne_bytes());
+        let (octets, len) = octets(address);
+        message.attribute(IFA_LOCAL, octets.get(..len).unwrap_or(&[]));
+        message.attribute(IFA_ADDRESS, octets.get(..len).unwrap_or(&[]));
+        self.ask(message)
+    }
+
+    /// Sends everything that has no better route by `gateway`.
+    pub(super) fn add_default_route(&mut self, index: u32, gateway: IpAddr) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL);
+        message.bytes(&[
+            family(gateway),
+            0,
+            0,
+            0,
+            RT_TABLE_MAIN,
+            RTPROT_BOOT,
+            0,
+            RTN_UNICAST,
+        ]);
+        message.bytes(&0u32.to_ne_bytes());
+        let (octets, len) = octets(gateway);
+        message.attribute(RTA_GATEWAY, octets.get(..len).unwrap_or(&[]));
+        message.attribute(RTA_OIF, &index.to_ne_bytes());
+        self.ask(message)
+    }
+
+    /// Sends a request and waits for the kernel's acknowledgement, which it makes at once.
+    fn ask(&mut self, message: Message) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let bytes = message.finish(self.sequence);
+        rustix::net::send(&self.socket, &bytes, SendFlags::empty())?;
+        let mut answer = [0u8; 4096];
+        loop {
+            let (len, _) = rustix::net::recv(&self.socket, &mut answer[..], RecvFlags::empty())?;
+            let answer = answer.get(..len).unwrap_or(&[]);
+            if u16_at(answer, 4) != Some(NLMSG_ERROR) || u32_at(answer, 8) != Some(self.sequence) {
+                continue;
+            }
+            return match u32_at(answer, HEADER).map(|code| code as i32) {
+                Some(0) => Ok(()),
+                Some(code) => Err(io::Error::from_raw_os_error(code.saturating_neg())),
+                None => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            };
+        }
+    }
+}
+
+/// A request under construction.
+struct Message(Vec<u8>);
+
+impl Message {
+    fn new(kind: u16, flags: u16) -> Self {
+        let mut message = Self(Vec::with_capacity(128));
+        message.bytes(&[0; 4]);
+        message.bytes(&kind.to_ne_bytes());
+        message.bytes(&(NLM_F_REQUEST | NLM_F_ACK | flags).to_ne_bytes());
+        message.bytes(&[0; 8]);
+        message
+    }
+
+    /// RTM_NEWLINK for an interface that exists: flags `mask` become `flags`.
+    fn link(index: u32, flags: u32, mask: u32) -> Self {
+        let mut message = Self::new(RTM_NEWLINK, 0);
+        message.bytes(&[0; 4]);
+        for word in [index, flags, mask] {
+            message.bytes(&word.to_ne_bytes());
+        }
+        message
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Appends an attribute, padded to four bytes.
+    fn attribute(&mut self, kind: u16, value: &[u8]) {
+        self.bytes(&(value.len() as u16 + 4).to_ne_bytes());
+        self.bytes(&kind.to_ne_bytes());
+        self.bytes(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    /// The bytes, with length and sequence number filled in.
+    fn finish(mut self, sequence: u32) -> Vec<u8> {
+        let len = self.0.len() as u32;
+        if let Some(field) = self.0.get_mut(0..4) {
+            field.copy_from_slice(&len.to_ne_bytes());
+        }
+        if let Some(field) = self.0.get_mut(8..12) {
+            field.copy_from_slice(&sequence.to_ne_bytes());
+        }
+        self.0
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn family(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => libc::AF_INET as u8,
+        IpAddr::V6(_) => libc::AF_INET6 as u8,
+    }
+}
+
+/// An address's bytes, and how many they are.
+fn octets(address: IpAddr) -> ([u8; 16], usize) {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, c, d] = v4.octets();
+            ([a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 4)
+        }
+        IpAddr::V6(v6) => (v6.octets(), 16),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_its_length_and_padded_attributes() {
+        let mut message = Message::link(7, IFF_UP, IFF_UP);
+        message.attribute(IFLA_ADDRESS, &[1, 2, 3, 4, 5, 6]);
+        let bytes = message.finish(9);
+        assert_eq!(bytes.len(), HEADER + 16 + 12);
+        assert_eq!(u32_at(&bytes, 0), Some(bytes.len() as u32));
+        assert_eq!(u16_at(&bytes, 4), Some(RTM_NEWLINK));
+        assert_eq!(u32_at(&bytes, 8), Some(9));
+        assert_eq!(u32_at(&bytes, HEADER + 4), Some(7));
+        assert_eq!(
+            u16_at(&bytes, HEADER + 16),
+            Some(10),
+            "an attribute's length is without padding"
+        );
+        assert_eq!(bytes.get(bytes.len() - 2..), Some(&[0, 0][..]));
+    }
+}

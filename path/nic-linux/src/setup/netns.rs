@@ -1,0 +1,159 @@
+//! Network namespaces: entering one for a moment, making one without a name.
+//!
+//! A namespace belongs to a thread. So work in another namespace is done on a throw-away thread,
+//! and no error can leave the caller in the wrong one.
+
+use super::error::SetupError;
+use super::netlink::Netlink;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Where a namespace is found: a name lies under `/run/netns`, an absolute path (such as
+/// `/proc/PID/ns/net`) is taken as it is.
+#[must_use]
+pub fn path(name: &str) -> PathBuf {
+    Path::new("/run/netns").join(name)
+}
+
+/// Runs `work` on a thread of its own in the namespace at `path`. Programs that it starts are in
+/// that namespace, descriptors that it opens stay there.
+///
+/// # Errors
+/// The namespace cannot be opened or entered; a `work` that panics passes its panic on.
+pub fn in_netns<T: Send>(
+    path: impl AsRef<Path>,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T, SetupError> {
+    let path = path.as_ref();
+    let failed = |error| SetupError::Namespace {
+        path: path.display().to_string(),
+        error,
+    };
+    let file = File::open(path).map_err(failed)?;
+    in_netns_fd(file.as_fd(), work).map_err(failed)
+}
+
+/// The same with an open descriptor of the namespace.
+///
+/// # Errors
+/// The namespace cannot be entered.
+pub fn in_netns_fd<T: Send>(
+    netns: BorrowedFd<'_>,
+    work: impl FnOnce() -> T + Send,
+) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?;
+            Ok(work())
+        });
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A network namespace without a name. It lives as long as this value, and as anything else
+/// (an interface's descriptor, a process) that holds it.
+#[derive(Debug)]
+pub struct Namespace {
+    fd: OwnedFd,
+}
+
+impl Namespace {
+    /// Makes one, with its loopback up. The caller's own namespace does not change.
+    ///
+    /// # Errors
+    /// Without CAP_SYS_ADMIN (see [`become_root_in_user_namespace`]) this is not permitted.
+    pub fn new() -> io::Result<Self> {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                unshare_net()?;
+                loopback_up()?;
+                Ok(Self {
+                    fd: File::open("/proc/thread-self/ns/net")?.into(),
+                })
+            });
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// A path by which other processes of the same user reach it, while this value lives.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            self.fd.as_raw_fd()
+        ))
+    }
+
+    /// Runs `work` in it: see [`in_netns`].
+    ///
+    /// # Errors
+    /// It cannot be entered.
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        in_netns_fd(self.fd.as_fd(), work)
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Moves the calling thread (in a process with one thread: the process) into a new network
+/// namespace.
+///
+/// # Errors
+/// Not permitted without CAP_SYS_ADMIN.
+pub fn unshare_net() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNET)
+}
+
+/// Moves the process into a new user namespace in which it is root, so that it may make network
+/// namespaces without privileges. The process must have one thread.
+///
+/// # Errors
+/// User namespaces are switched off, or the process has several threads.
+pub fn become_root_in_user_namespace() -> io::Result<()> {
+    let (uid, gid) = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    unshare(UnshareFlags::NEWUSER)?;
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
+    fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
+}
+
+/// Brings the loopback of the calling thread's namespace up.
+///
+/// # Errors
+/// Not permitted without CAP_NET_ADMIN in it.
+pub fn loopback_up() -> io::Result<()> {
+    let mut netlink = Netlink::open()?;
+    let index = netlink.index("lo")?;
+    netlink.set_up(index)
+}
+
+/// Writes a setting of the calling thread's namespace: `net.ipv4.tcp_congestion_control` is
+/// `set_sysctl("ipv4/tcp_congestion_control", "cubic")`.
+///
+/// # Errors
+/// The setting does not exist, the value is wrong, or it may not be written.
+pub fn set_sysctl(key: &str, value: &str) -> io::Result<()> {
+    fs::write(Path::new("/proc/sys/net").join(key), value)
+}
+
+fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    // SAFETY: only namespaces are left, never the descriptor table (CLONE_FILES), which is what
+    // makes `unshare` unsafe: no descriptor of another thread changes its meaning.
+    unsafe { rustix::thread::unshare_unsafe(flags) }?;
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! The four system calls that make a TAP.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+/// Bytes of the virtio-net header in front of every frame: without the merged-buffers count.
+pub(super) const VNET_HEADER_BYTES: libc::c_int = 10;
+
+// linux/if_tun.h; libc has no TUNSETVNETHDRSZ and no TUN_F_*.
+const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
+const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
+const IFF_TAP: u16 = 0x0002;
+const IFF_NO_PI: u16 = 0x1000;
+const IFF_VNET_HDR: u16 = 0x4000;
+const IFF_TUN_EXCL: u16 = 0x8000;
+const TUN_F_CSUM: libc::c_ulong = 0x01;
+const TUN_F_TSO4: libc::c_ulong = 0x02;
+const TUN_F_TSO6: libc::c_ulong = 0x04;
+
+/// The kernel's `struct ifreq`, as far as TUNSETIFF reads it: a name, flags, padding.
+#[repr(C)]
+struct IfReq {
+    name: [u8; libc::IFNAMSIZ],
+    flags: u16,
+    rest: [u8; 22],
+}
+
+const _: () = assert!(size_of::<IfReq>() == size_of::<libc::ifreq>());
+
+/// Opens the driver: non-blocking, close-on-exec. The interface will be made in the namespace
+/// that the calling thread is in now.
+pub(super) fn open() -> io::Result<OwnedFd> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open("/dev/net/tun")?;
+    Ok(file.into())
+}
+
+/// Makes the interface `name` (at most 15 bytes, checked by the caller), which must not exist,
+/// and ties it to the descriptor.
+pub(super) fn attach(fd: &OwnedFd, name: &str, vnet_header: bool) -> io::Result<()> {
+    let mut request = IfReq {
+        name: [0; libc::IFNAMSIZ],
+        flags: IFF_TAP | IFF_NO_PI | IFF_TUN_EXCL | if vnet_header { IFF_VNET_HDR } else { 0 },
+        rest: [0; 22],
+    };
+    for (to, from) in request
+        .name
+        .iter_mut()
+        .zip(name.bytes().take(libc::IFNAMSIZ - 1))
+    {
+        *to = from;
+    }
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq` at the pointer; `IfReq` has its size
+    // (asserted above) and lives through the call.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw mut request) };
+    check(result)?;
+    if vnet_header {
+        let bytes: libc::c_int = VNET_HEADER_BYTES;
+        // SAFETY: TUNSETVNETHDRSZ reads one int at the pointer.
+        check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETVNETHDRSZ, &raw const bytes) })?;
+    }
+    Ok(())
+}
+
+/// What the kernel may leave undone in packets that it hands over. The ECN variants of
+/// segmentation are not asked for: a frame's offload record has no place for the flag.
+pub(super) fn offloads(fd: &OwnedFd, checksum: bool, tso: bool) -> io::Result<()> {
+    let flags =
+        if checksum { TUN_F_CSUM } else { 0 } | if tso { TUN_F_TSO4 | TUN_F_TSO6 } else { 0 };
+    // SAFETY: TUNSETOFFLOAD takes its flags by value.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETOFFLOAD, flags) })
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}

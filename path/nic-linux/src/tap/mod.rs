@@ -1,0 +1,120 @@
+//! The data path of a TAP: frames by `readv` and `writev`, one system call each.
+//!
+//! The descriptor comes opened and configured ([`crate::setup`]). Payload goes straight between
+//! the kernel and the buffers of whoever calls; a page that is gone makes the system call fail
+//! with EFAULT, which costs that frame and nothing else.
+
+mod rx;
+mod tx;
+mod virtio;
+
+use nic::{Buffers, Caps, Frame, Nic, TxReport};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
+/// Bytes that a VLAN tag adds to a frame without counting to the MTU.
+const VLAN_TAG: usize = 4;
+/// Bytes of the largest frame with segmentation still to be done: an IP packet of 64 KB.
+const GSO_FRAME_MAX: usize = 65_535 + ETHERNET + VLAN_TAG;
+
+/// A TAP. What [`Nic::rx`] has ready for the next frame (a small buffer, and with segmentation
+/// some large ones) is kept between calls, so that a call that finds no frame costs the pool
+/// nothing.
+#[derive(Debug)]
+pub struct TapNic {
+    fd: OwnedFd,
+    vnet_header: bool,
+    checksum: bool,
+    tso: bool,
+    mtu: usize,
+    rx: rx::Receiver,
+    tx: tx::Sender,
+}
+
+impl TapNic {
+    /// A data path over `fd`. The other arguments must be what the TAP was set up with:
+    /// `vnet_header` whether frames carry a virtio-net header of 10 bytes; `checksum` and `tso`
+    /// which offloads both sides may leave to the other (without `vnet_header` there are none,
+    /// and without `checksum` no `tso`); `mtu` in bytes of IP.
+    #[must_use]
+    pub fn new(fd: OwnedFd, vnet_header: bool, checksum: bool, tso: bool, mtu: usize) -> Self {
+        let checksum = checksum && vnet_header;
+        Self {
+            fd,
+            vnet_header,
+            checksum,
+            tso: tso && checksum,
+            mtu,
+            rx: rx::Receiver::default(),
+            tx: tx::Sender::default(),
+        }
+    }
+
+    /// Gives back the buffers that are kept ready, before their pool goes away.
+    pub fn release(&mut self, buffers: &mut dyn Buffers) {
+        self.rx.release(buffers);
+    }
+
+    /// Bytes of the largest frame that the kernel's end may send.
+    fn rx_max(&self) -> usize {
+        if self.tso {
+            GSO_FRAME_MAX
+        } else {
+            self.mtu.saturating_add(ETHERNET + VLAN_TAG)
+        }
+    }
+}
+
+impl AsFd for TapNic {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Nic for TapNic {
+    fn caps(&self) -> Caps {
+        Caps {
+            checksum: self.checksum,
+            tso: self.tso,
+            max_frame: self.mtu.saturating_add(ETHERNET),
+        }
+    }
+
+    fn rx(
+        &mut self,
+        _now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        let limits = rx::Limits {
+            vnet_header: self.vnet_header,
+            checksum: self.checksum,
+            tso: self.tso,
+            bytes: self.rx_max(),
+        };
+        self.rx.batch(self.fd.as_fd(), limits, budget, buffers, out)
+    }
+
+    fn tx(&mut self, _now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
+        let limits = tx::Limits {
+            vnet_header: self.vnet_header,
+            checksum: self.checksum,
+            tso: self.tso,
+            max_frame: self.mtu.saturating_add(ETHERNET),
+        };
+        let mut report = TxReport::default();
+        for &index in pick {
+            match frames.get(index as usize) {
+                Some(frame) => self.tx.one(self.fd.as_fd(), limits, frame, &mut report),
+                None => report.refused += 1,
+            }
+        }
+        report
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.rx.counters.list().to_vec()
+    }
+}

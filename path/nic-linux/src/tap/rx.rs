@@ -1,0 +1,235 @@
+//! Frames that the kernel sends out of the interface.
+
+use super::virtio;
+use nic::{Buffer, Buffers, Frame, Offload, Piece};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// What was agreed on with the kernel's end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) vnet_header: bool,
+    pub(super) checksum: bool,
+    pub(super) tso: bool,
+    /// Bytes of the largest frame that may come.
+    pub(super) bytes: usize,
+}
+
+/// Frames that came and were not handed on, and calls that ended early.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    malformed: u64,
+    truncated: u64,
+    fault: u64,
+    no_buffer: u64,
+    error: u64,
+}
+
+impl Counters {
+    pub(super) fn list(&self) -> [(&'static str, u64); 5] {
+        [
+            ("rx_malformed", self.malformed),
+            ("rx_truncated", self.truncated),
+            ("rx_fault", self.fault),
+            ("rx_no_buffer", self.no_buffer),
+            ("rx_error", self.error),
+        ]
+    }
+}
+
+/// The buffers that the next frame goes into, and the vectors that name them.
+#[derive(Default)]
+pub(super) struct Receiver {
+    /// A small buffer first, then whatever continues it; more bytes in all than a frame has, so
+    /// that a frame which fills them was cut.
+    ready: Vec<Buffer>,
+    /// Bytes of `ready`.
+    capacity: usize,
+    /// Where the kernel puts the virtio header: memory of our own.
+    header: [u8; virtio::BYTES],
+    /// One for the header, and one per buffer.
+    vectors: Vec<libc::iovec>,
+    /// Whether `vectors` no longer say what `ready` says.
+    stale: bool,
+    pub(super) counters: Counters,
+}
+
+// SAFETY: the pointers in `vectors` are only passed to the kernel, during a call with exclusive
+// access; what they point to is `header` (set anew for every call) and spans, which every thread
+// may use.
+unsafe impl Send for Receiver {}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiver")
+            .field("ready", &self.ready)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Receiver {
+    /// Reads until nothing is left, `budget` frames were read or the buffers are used up; how
+    /// many were appended to `out`.
+    pub(super) fn batch(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        limits: Limits,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        let before = out.len();
+        for _ in 0..budget {
+            if !self.make_ready(limits.bytes, buffers) {
+                self.counters.no_buffer += 1;
+                break;
+            }
+            match self.read(fd, limits.vnet_header) {
+                Ok(bytes) => out.extend(self.frame(bytes, limits)),
+                Err(libc::EAGAIN) => break,
+                Err(libc::EFAULT) => {
+                    // A page of ours is not there any more; the kernel has dropped the frame. The
+                    // pool gets the buffers back and its owner finds out.
+                    self.counters.fault += 1;
+                    self.release(buffers);
+                    break;
+                }
+                Err(_) => {
+                    self.counters.error += 1;
+                    break;
+                }
+            }
+        }
+        out.len() - before
+    }
+
+    pub(super) fn release(&mut self, buffers: &mut dyn Buffers) {
+        for buffer in self.ready.drain(..) {
+            buffers.put(buffer.id);
+        }
+        self.capacity = 0;
+        self.stale = true;
+    }
+
+    /// Fills up the buffers until a frame of `bytes` bytes fits with a byte to spare. If the
+    /// supply cannot, the frames stay in the interface's queue: better late than cut.
+    fn make_ready(&mut self, bytes: usize, buffers: &mut dyn Buffers) -> bool {
+        while self.capacity <= bytes {
+            let next = if self.ready.is_empty() {
+                buffers.take()
+            } else {
+                buffers.take_large().or_else(|| buffers.take())
+            };
+            let Some(buffer) = next else { return false };
+            if buffer.span.is_empty() || self.ready.len() + 1 >= libc::UIO_MAXIOV as usize {
+                buffers.put(buffer.id);
+                return false;
+            }
+            self.capacity += buffer.span.len();
+            self.ready.push(buffer);
+            self.stale = true;
+        }
+        true
+    }
+
+    /// One system call; how many bytes of header and frame came, or an errno.
+    fn read(&mut self, fd: BorrowedFd<'_>, vnet_header: bool) -> Result<usize, i32> {
+        if !vnet_header && let [only] = self.ready.as_slice() {
+            // SAFETY: the span lies in memory that is reserved for packets for the life of the
+            // process and never holds a Rust object; a page that is not there is EFAULT.
+            let got =
+                unsafe { libc::read(fd.as_raw_fd(), only.span.as_ptr().cast(), only.span.len()) };
+            return result(got);
+        }
+        if self.stale {
+            self.vectors.clear();
+            self.vectors.push(libc::iovec {
+                iov_base: std::ptr::null_mut(),
+                iov_len: 0,
+            });
+            self.vectors
+                .extend(self.ready.iter().map(|buffer| libc::iovec {
+                    iov_base: buffer.span.as_ptr().cast(),
+                    iov_len: buffer.span.len(),
+                }));
+            self.stale = false;
+        }
+        if let Some(first) = self.vectors.first_mut() {
+            first.iov_base = (&raw mut self.header).cast();
+            first.iov_len = if vnet_header { virtio::BYTES } else { 0 };
+        }
+        // SAFETY: the first vector is `header`, exclusively borrowed through the call; the others
+        // are spans, as above. There are at most UIO_MAXIOV (`make_ready`).
+        let got = unsafe {
+            libc::readv(
+                fd.as_raw_fd(),
+                self.vectors.as_ptr(),
+                self.vectors.len() as libc::c_int,
+            )
+        };
+        result(got)
+    }
+
+    /// The frame that a read of `bytes` bytes brought. Buffers of a frame that is dropped stay
+    /// ready for the next.
+    fn frame(&mut self, bytes: usize, limits: Limits) -> Option<Frame> {
+        let header_bytes = if limits.vnet_header { virtio::BYTES } else { 0 };
+        let Some(len) = bytes
+            .checked_sub(header_bytes)
+            .filter(|len| *len >= super::ETHERNET)
+        else {
+            self.counters.malformed += 1;
+            return None;
+        };
+        if len > limits.bytes {
+            self.counters.truncated += 1;
+            return None;
+        }
+        let offload = if limits.vnet_header {
+            match virtio::decode(&self.header, len, limits.checksum, limits.tso) {
+                Ok(offload) => offload,
+                Err(virtio::Malformed) => {
+                    self.counters.malformed += 1;
+                    return None;
+                }
+            }
+        } else {
+            Offload::default()
+        };
+        let mut frame = Frame::empty();
+        let mut rest = len;
+        let mut used = 0;
+        for buffer in &self.ready {
+            if rest == 0 {
+                break;
+            }
+            let span = buffer.span.take(rest);
+            rest -= span.len();
+            used += 1;
+            frame.push(Piece {
+                span,
+                buffer: buffer.id,
+            });
+        }
+        if frame.snapshot().is_err() {
+            self.counters.fault += 1;
+            return None;
+        }
+        frame.offload = offload;
+        self.capacity -= self
+            .ready
+            .drain(..used)
+            .map(|buffer| buffer.span.len())
+            .sum::<usize>();
+        self.stale = true;
+        Some(frame)
+    }
+}
+
+fn result(got: libc::ssize_t) -> Result<usize, i32> {
+    usize::try_from(got).map_err(|_| {
+        io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO)
+    })
+}

@@ -1,0 +1,139 @@
+//! Frames that go into the interface.
+
+use super::virtio;
+use nic::{Checksum, Frame, TxReport};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// What was agreed on with the kernel's end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) vnet_header: bool,
+    pub(super) checksum: bool,
+    pub(super) tso: bool,
+    /// Bytes of the largest frame without segmentation; a VLAN tag does not count.
+    pub(super) max_frame: usize,
+}
+
+/// The vectors of the frame being sent, kept for their memory.
+#[derive(Default)]
+pub(super) struct Sender {
+    vectors: Vec<libc::iovec>,
+}
+
+// SAFETY: the pointers in `vectors` are only used during a call with exclusive access, and made
+// anew by each call.
+unsafe impl Send for Sender {}
+
+impl std::fmt::Debug for Sender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sender").finish_non_exhaustive()
+    }
+}
+
+impl Sender {
+    /// Sends one frame: snapshot and payload as they lie, in one system call.
+    pub(super) fn one(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        limits: Limits,
+        frame: &Frame,
+        report: &mut TxReport,
+    ) {
+        if !acceptable(frame, limits) {
+            report.refused += 1;
+            return;
+        }
+        let header = if limits.vnet_header {
+            virtio::encode(frame.offload, headers(frame))
+        } else {
+            [0; virtio::BYTES]
+        };
+        self.vectors.clear();
+        if limits.vnet_header {
+            self.vectors.push(libc::iovec {
+                iov_base: header.as_ptr().cast_mut().cast(),
+                iov_len: header.len(),
+            });
+        }
+        let snapshot = frame.header();
+        self.vectors.push(libc::iovec {
+            iov_base: snapshot.as_ptr().cast_mut().cast(),
+            iov_len: snapshot.len(),
+        });
+        self.vectors.extend(frame.payload().map(|span| libc::iovec {
+            iov_base: span.as_ptr().cast(),
+            iov_len: span.len(),
+        }));
+        if self.vectors.len() > libc::UIO_MAXIOV as usize {
+            report.refused += 1;
+            return;
+        }
+        // SAFETY: the kernel only reads. The vectors are `header` and the frame's snapshot, both
+        // borrowed through the call, and spans: memory reserved for packets for the life of the
+        // process; a page that is not there is EFAULT.
+        let sent = unsafe {
+            libc::writev(
+                fd.as_raw_fd(),
+                self.vectors.as_ptr(),
+                self.vectors.len() as libc::c_int,
+            )
+        };
+        if sent >= 0 {
+            report.sent += 1;
+            report.bytes += frame.len() as u64;
+            return;
+        }
+        match io::Error::last_os_error().raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => report.full += 1,
+            Some(libc::EFAULT) => report.fault += 1,
+            _ => report.refused += 1,
+        }
+    }
+}
+
+/// Whether the interface can take the frame as it is.
+fn acceptable(frame: &Frame, limits: Limits) -> bool {
+    let blank = match frame.offload.checksum {
+        Checksum::Unknown | Checksum::Valid => false,
+        Checksum::Blank { start, offset } => {
+            let end = usize::from(start) + usize::from(offset) + 2;
+            if !limits.checksum || usize::from(start) < super::ETHERNET || end > frame.len() {
+                return false;
+            }
+            true
+        }
+    };
+    if frame.header().len() < super::ETHERNET {
+        return false;
+    }
+    match frame.offload.gso {
+        Some(gso) => limits.tso && blank && gso.size != 0 && frame.len() <= super::GSO_FRAME_MAX,
+        None => {
+            let tagged = matches!(
+                frame.header().get(12..14),
+                Some([0x81, 0x00] | [0x88, 0xa8])
+            );
+            let tag = if tagged { super::VLAN_TAG } else { 0 };
+            frame.len() <= limits.max_frame.saturating_add(tag)
+        }
+    }
+}
+
+/// Where the headers end, as far as the snapshot shows: what the kernel keeps in one piece. It
+/// checks the value and corrects one that is too small.
+fn headers(frame: &Frame) -> u16 {
+    let Checksum::Blank { start, offset } = frame.offload.checksum else {
+        return 0;
+    };
+    let end = if frame.offload.gso.is_some() {
+        let words = frame
+            .header()
+            .get(usize::from(start) + 12)
+            .map_or(5, |byte| byte >> 4);
+        usize::from(start) + usize::from(words) * 4
+    } else {
+        usize::from(start) + usize::from(offset) + 2
+    };
+    end.min(frame.len()) as u16
+}

@@ -1,0 +1,225 @@
+//! The virtio-net header in front of a frame (`struct virtio_net_hdr`, 10 bytes, in the order of
+//! the machine, as a TAP has it unless told otherwise).
+
+use nic::{Checksum, Gso, GsoKind, Offload};
+
+/// Bytes of the header.
+pub(super) const BYTES: usize = 10;
+
+const F_NEEDS_CSUM: u8 = 1;
+const F_DATA_VALID: u8 = 2;
+const GSO_NONE: u8 = 0;
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
+
+/// A header that does not fit its frame, or uses an offload that was not agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+/// What a header says about a frame of `len` bytes, where `checksum` and `tso` were agreed on.
+pub(super) fn decode(
+    header: &[u8; BYTES],
+    len: usize,
+    checksum: bool,
+    tso: bool,
+) -> Result<Offload, Malformed> {
+    let [
+        flags,
+        gso_type,
+        _,
+        _,
+        size0,
+        size1,
+        start0,
+        start1,
+        offset0,
+        offset1,
+    ] = *header;
+    let start = u16::from_ne_bytes([start0, start1]);
+    let offset = u16::from_ne_bytes([offset0, offset1]);
+    let state = if flags & F_NEEDS_CSUM != 0 {
+        let end = usize::from(start) + usize::from(offset) + 2;
+        if !checksum || usize::from(start) < super::ETHERNET || end > len {
+            return Err(Malformed);
+        }
+        Checksum::Blank { start, offset }
+    } else if flags & F_DATA_VALID != 0 {
+        Checksum::Valid
+    } else {
+        Checksum::Unknown
+    };
+    let kind = match gso_type {
+        GSO_NONE => {
+            return Ok(Offload {
+                checksum: state,
+                gso: None,
+            });
+        }
+        GSO_TCPV4 => GsoKind::Tcp4,
+        GSO_TCPV6 => GsoKind::Tcp6,
+        _ => return Err(Malformed),
+    };
+    let size = u16::from_ne_bytes([size0, size1]);
+    if !tso || size == 0 || !matches!(state, Checksum::Blank { .. }) {
+        return Err(Malformed);
+    }
+    Ok(Offload {
+        checksum: state,
+        gso: Some(Gso { kind, size }),
+    })
+}
+
+/// The header for a frame whose headers end at `headers` (only looked at if something is left to
+/// do).
+pub(super) fn encode(offload: Offload, headers: u16) -> [u8; BYTES] {
+    let (flags, start, offset) = match offload.checksum {
+        Checksum::Unknown => (0, 0, 0),
+        Checksum::Valid => (F_DATA_VALID, 0, 0),
+        Checksum::Blank { start, offset } => (F_NEEDS_CSUM, start, offset),
+    };
+    let (gso_type, size) = match offload.gso {
+        None => (GSO_NONE, 0),
+        Some(Gso {
+            kind: GsoKind::Tcp4,
+            size,
+        }) => (GSO_TCPV4, size),
+        Some(Gso {
+            kind: GsoKind::Tcp6,
+            size,
+        }) => (GSO_TCPV6, size),
+    };
+    let headers = if flags & F_NEEDS_CSUM != 0 {
+        headers
+    } else {
+        0
+    };
+    let [h0, h1] = headers.to_ne_bytes();
+    let [g0, g1] = size.to_ne_bytes();
+    let [s0, s1] = start.to_ne_bytes();
+    let [o0, o1] = offset.to_ne_bytes();
+    [flags, gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLANK: Checksum = Checksum::Blank {
+        start: 34,
+        offset: 16,
+    };
+
+    #[test]
+    fn what_is_encoded_decodes() {
+        for offload in [
+            Offload::default(),
+            Offload {
+                checksum: Checksum::Valid,
+                gso: None,
+            },
+            Offload {
+                checksum: BLANK,
+                gso: None,
+            },
+            Offload {
+                checksum: BLANK,
+                gso: Some(Gso {
+                    kind: GsoKind::Tcp4,
+                    size: 1448,
+                }),
+            },
+            Offload {
+                checksum: BLANK,
+                gso: Some(Gso {
+                    kind: GsoKind::Tcp6,
+                    size: 1,
+                }),
+            },
+        ] {
+            assert_eq!(decode(&encode(offload, 66), 9000, true, true), Ok(offload));
+        }
+    }
+
+    #[test]
+    fn offloads_that_were_not_agreed_on_are_malformed() {
+        let blank = encode(
+            Offload {
+                checksum: BLANK,
+                gso: None,
+            },
+            66,
+        );
+        assert_eq!(decode(&blank, 9000, false, false), Err(Malformed));
+        let gso = Some(Gso {
+            kind: GsoKind::Tcp4,
+            size: 1448,
+        });
+        assert_eq!(
+            decode(
+                &encode(
+                    Offload {
+                        checksum: BLANK,
+                        gso
+                    },
+                    66
+                ),
+                9000,
+                true,
+                false
+            ),
+            Err(Malformed)
+        );
+    }
+
+    #[test]
+    fn nonsense_is_malformed() {
+        let blank = encode(
+            Offload {
+                checksum: BLANK,
+                gso: None,
+            },
+            66,
+        );
+        assert_eq!(
+            decode(&blank, 51, true, true),
+            Err(Malformed),
+            "the field lies behind the end"
+        );
+        assert!(decode(&blank, 52, true, true).is_ok());
+        let mut early = blank;
+        early[6..8].copy_from_slice(&13u16.to_ne_bytes());
+        assert_eq!(
+            decode(&early, 9000, true, true),
+            Err(Malformed),
+            "within the MAC header"
+        );
+        let mut far = blank;
+        far[6..10].fill(0xff);
+        assert_eq!(decode(&far, 9000, true, true), Err(Malformed));
+        for (kind, size) in [(1, 0u16), (3, 1448), (5, 1448), (0x81, 1448), (0xff, 1448)] {
+            let mut gso = blank;
+            gso[1] = kind;
+            gso[4..6].copy_from_slice(&size.to_ne_bytes());
+            assert_eq!(
+                decode(&gso, 9000, true, true),
+                Err(Malformed),
+                "{kind} {size}"
+            );
+        }
+        let unchecked = encode(
+            Offload {
+                checksum: Checksum::Unknown,
+                gso: Some(Gso {
+                    kind: GsoKind::Tcp4,
+                    size: 1448,
+                }),
+            },
+            66,
+        );
+        assert_eq!(
+            decode(&unchecked, 9000, true, true),
+            Err(Malformed),
+            "segments need a checksum"
+        );
+    }
+}
