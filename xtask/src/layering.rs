@@ -76,8 +76,8 @@ fn reachable<'a>(name: &'a str, edges: &BTreeMap<&'a str, &'a Crate>) -> BTreeSe
     seen
 }
 
-/// Breaches by `unsafe`: a crate outside the list that contains it, allows it, or does without
-/// the workspace's lints, which deny it.
+/// Breaches by `unsafe`: the workspace's lints deny it, so a crate outside the list must use these
+/// lints and must not allow it.
 fn unsafe_code(rules: &Rules, found: &Crate) -> Result<Vec<String>> {
     let name = &found.name;
     let mut breaches = Vec::new();
@@ -96,7 +96,7 @@ fn unsafe_code(rules: &Rules, found: &Crate) -> Result<Vec<String>> {
     for file in source::files(&found.root)? {
         let text = std::fs::read_to_string(&file)?;
         for (number, line) in text.lines().enumerate() {
-            if source::is_code(line) && source::mentions_unsafe(line) {
+            if source::lifts_the_ban(line) {
                 let file = file.display();
                 breaches.push(format!("{name} must not use unsafe: {file}:{}", number + 1));
             }

@@ -31,10 +31,18 @@ pub(crate) fn is_code(line: &str) -> bool {
     !line.is_empty() && !line.starts_with("//")
 }
 
-/// Whether a line of code opens something unsafe or allows it.
-pub(crate) fn mentions_unsafe(line: &str) -> bool {
-    let code = line.split("//").next().unwrap_or_default();
-    code.contains("allow(unsafe_code)") || unsafe_blocks(code) > 0
+/// Whether a line lifts the workspace's ban on `unsafe`: an attribute that names the lint.
+pub(crate) fn lifts_the_ban(line: &str) -> bool {
+    let line = line.trim_start();
+    let names_it = line
+        .split("//")
+        .next()
+        .is_some_and(|code| code.contains("unsafe_code"));
+    let forbids = ["#![forbid(", "#[forbid(", "#![deny(", "#[deny("];
+    // The second form: an attribute over several lines.
+    names_it
+        && (line.starts_with('#') && !forbids.iter().any(|start| line.starts_with(start))
+            || line.starts_with("unsafe_code"))
 }
 
 /// How many unsafe blocks, functions, implementations and the like a line of code opens.
@@ -127,11 +135,27 @@ const LAST: u8 = 1;
 
     #[test]
     fn unsafe_in_words_is_not_unsafe_in_code() {
-        assert!(mentions_unsafe("    unsafe { f() }"));
-        assert!(mentions_unsafe("#![allow(unsafe_code)]"));
-        assert!(mentions_unsafe("pub(crate) unsafe fn f() {"));
-        assert!(!mentions_unsafe("let s = \"unsafe { }\";"));
-        assert!(!mentions_unsafe("f(); // unsafe { }"));
-        assert!(!mentions_unsafe("#![forbid(unsafe_code)]"));
+        assert_eq!(unsafe_blocks("    unsafe { f(unsafe { g() }) }"), 2);
+        assert_eq!(unsafe_blocks("pub(crate) unsafe fn f() {"), 1);
+        assert_eq!(unsafe_blocks("let s = \"unsafe { }\";"), 0);
+        assert_eq!(unsafe_blocks("f(); // unsafe { }"), 0);
+    }
+
+    #[test]
+    fn only_an_attribute_lifts_the_ban() {
+        for line in [
+            "#![allow(unsafe_code)]",
+            "  #[expect(unsafe_code)]",
+            "    unsafe_code,",
+        ] {
+            assert!(lifts_the_ban(line), "{line}");
+        }
+        for line in [
+            "#![forbid(unsafe_code)]",
+            "// #![allow(unsafe_code)]",
+            "f(\"unsafe_code\")",
+        ] {
+            assert!(!lifts_the_ban(line), "{line}");
+        }
     }
 }
