@@ -57,3 +57,17 @@ pub trait Grants {
     /// Carries out every copy of the batch; `frames` are what [`Source::Header`] refers to.
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]);
 }
+
+impl<G: Grants + ?Sized> Grants for Box<G> {
+    fn read_begin(&mut self, accesses: &mut [Access]) {
+        (**self).read_begin(accesses);
+    }
+
+    fn read_end(&mut self) {
+        (**self).read_end();
+    }
+
+    fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]) {
+        (**self).write(copies, frames);
+    }
+}

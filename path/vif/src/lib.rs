@@ -1,3 +1,48 @@
-//! The virtual interface: shared rings, netif, netback, netfront.
+//! The virtual interface: how packets pass between a guest and the driver domain.
+//!
+//! | module | what it is | what it must never know |
+//! |---|---|---|
+//! | [`ring`] | the shared ring in Xen's layout | what a slot means |
+//! | [`netif`] | the wire format: slots, records, what was agreed | mapping, threads, time |
+//! | [`events`] | the event channel: pending and armed words in a shared page | rings |
+//! | [`grants`] | how a netback reaches granted pages | packets |
+//! | [`netback`] | slots → packets → responses, in the driver domain | NICs, other guests |
+//! | [`netfront`] | pools of granted pages, packets ↔ slots, in the guest | who is behind it |
+//!
+//! Nothing here makes a system call. A peer can write anything into the shared pages at any
+//! moment; the worst that it can reach is [`Fatal`], for this interface alone.
 
+pub mod counters;
+pub mod events;
 pub mod grants;
+pub mod netback;
+pub mod netfront;
+pub mod netif;
+pub mod ring;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use counters::{Counters, Drop, Drops};
+
+/// The peer broke the protocol in a way that leaves nothing to go on with: this interface is
+/// disabled, for good, until both ends connect anew. Whatever is wrong with one packet alone is a
+/// [`Drop`] instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fatal {
+    /// A producer index beyond the ring, or going backwards (XSA-39).
+    #[error("the peer's producer index is beyond the ring")]
+    Overrun,
+    /// A packet of more slots than any mistake explains ([`netif::FATAL_SLOTS`]).
+    #[error("a packet without end")]
+    EndlessPacket,
+    /// A response to a request that is not in flight: unknown, answered before, or out of range.
+    #[error("a response to nothing that is in flight")]
+    ResponseId,
+}
+
+impl From<ring::Overrun> for Fatal {
+    fn from(_: ring::Overrun) -> Self {
+        Self::Overrun
+    }
+}

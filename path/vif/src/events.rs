@@ -1,0 +1,138 @@
+//! The event channel of one pair of domains: a page that the frontend grants, and a doorbell that
+//! is rung only for a sleeper.
+//!
+//! ```text
+//!   offset  word       set by    cleared by
+//!        0  pending    frontend  backend      the frontend has news for the backend
+//!       64  armed      backend   frontend     the backend sleeps or is about to
+//!      128  pending    backend   frontend     the backend has news for the frontend
+//!      192  armed      frontend  backend      the frontend sleeps or is about to
+//! ```
+//!
+//! Each word has a cache line of its own. Each side can write all four at any time: a hostile
+//! peer can make this side look for work that is not there, or keep it from being woken by that
+//! very peer; nothing else. Clauses RING-11 to RING-13.
+
+use shmem::Span;
+use shmem::sync::fence;
+use std::sync::atomic::Ordering;
+
+/// The four words.
+pub trait EventWords {
+    /// Reads word `n` (0 … 3).
+    fn load(&self, n: usize, order: Ordering) -> u32;
+    /// Writes it.
+    fn store(&self, n: usize, value: u32, order: Ordering);
+    /// Writes it and returns what it was.
+    fn swap(&self, n: usize, value: u32, order: Ordering) -> u32;
+}
+
+/// Bytes from one word to the next.
+pub const WORD_STRIDE: usize = 64;
+
+/// The words in a granted page, which stays mapped while this exists.
+#[derive(Clone, Copy, Debug)]
+pub struct EventPage(Span);
+
+impl EventPage {
+    /// The words in `page`; none if it is too short or not aligned.
+    #[must_use]
+    pub fn new(page: Span) -> Option<Self> {
+        page.u32(3 * WORD_STRIDE).map(|_| Self(page))
+    }
+}
+
+impl EventWords for EventPage {
+    #[inline]
+    fn load(&self, n: usize, order: Ordering) -> u32 {
+        self.0
+            .u32(n * WORD_STRIDE)
+            .map_or(0, |word| word.load(order))
+    }
+
+    #[inline]
+    fn store(&self, n: usize, value: u32, order: Ordering) {
+        if let Some(word) = self.0.u32(n * WORD_STRIDE) {
+            word.store(value, order);
+        }
+    }
+
+    #[inline]
+    fn swap(&self, n: usize, value: u32, order: Ordering) -> u32 {
+        self.0
+            .u32(n * WORD_STRIDE)
+            .map_or(0, |word| word.swap(value, order))
+    }
+}
+
+/// One end's handle.
+#[derive(Debug)]
+pub struct Events<W = EventPage> {
+    words: W,
+    /// Number of the word that says that this end has news; the peer's `armed` is next to it.
+    ours: usize,
+    /// Number of the word that says that the peer has news; our `armed` is next to it.
+    theirs: usize,
+}
+
+impl<W: EventWords> Events<W> {
+    /// The frontend's end; clears the words.
+    #[must_use]
+    pub fn front(words: W) -> Self {
+        for n in 0..4 {
+            words.store(n, 0, Ordering::Relaxed);
+        }
+        Self {
+            words,
+            ours: 0,
+            theirs: 2,
+        }
+    }
+
+    /// The backend's end.
+    #[must_use]
+    pub fn back(words: W) -> Self {
+        Self {
+            words,
+            ours: 2,
+            theirs: 0,
+        }
+    }
+
+    /// Tells the peer that there is news; whether its doorbell has to be rung.
+    #[must_use]
+    pub fn notify(&self) -> bool {
+        self.words.store(self.ours, 1, Ordering::Release);
+        // Pairs with the sleeper's fence between `arm` and its last look: either it sees the
+        // news, or this sees it armed.
+        fence(Ordering::SeqCst);
+        self.words.load(self.ours + 1, Ordering::Relaxed) == 1
+            && self.words.swap(self.ours + 1, 0, Ordering::Relaxed) == 1
+    }
+
+    /// This end is about to sleep. A `fence(SeqCst)` must lie between this and the last look for
+    /// work.
+    #[inline]
+    pub fn arm(&self) {
+        self.words.store(self.theirs + 1, 1, Ordering::Relaxed);
+    }
+
+    /// This end is awake: no doorbells.
+    #[inline]
+    pub fn disarm(&self) {
+        self.words.store(self.theirs + 1, 0, Ordering::Relaxed);
+    }
+
+    /// Whether the peer has told of news since this was last asked.
+    #[inline]
+    pub fn take_pending(&self) -> bool {
+        self.is_pending() && self.words.swap(self.theirs, 0, Ordering::Acquire) != 0
+    }
+
+    /// Whether the peer has told of news.
+    #[must_use]
+    #[inline]
+    pub fn is_pending(&self) -> bool {
+        self.words.load(self.theirs, Ordering::Acquire) != 0
+    }
+}

@@ -1,0 +1,141 @@
+//! What a netfront needs of its domain's memory, as numbers: a configuration computes a domain's
+//! frames and grant entries from these.
+
+use crate::netif::record::RX_BUFFER_MIN;
+use crate::ring::ORDER_MAX;
+use abi::PAGE;
+use std::ops::Range;
+
+/// How large a netfront is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// log2 of the pages of the ring from the guest, 0 … [`ORDER_MAX`].
+    pub tx_order: u8,
+    /// log2 of the pages of the ring to the guest.
+    pub rx_order: u8,
+    /// Pages of receive buffers.
+    pub rx_pages: u32,
+    /// Bytes of a receive buffer: a page or half of one.
+    pub rx_buffer: u16,
+    /// Pages of small transmit buffers, two to a page.
+    pub tx_small_pages: u32,
+    /// Pages that continue a frame which does not fit a small buffer.
+    pub tx_large_pages: u32,
+}
+
+/// The most buffers of a kind that a 16-bit id can name.
+const BUFFERS_MAX: u32 = 1 << 15;
+
+impl Sizes {
+    /// Sizes for `pool_pages` pages of buffers in all, rings of 2^`order` pages, and receive
+    /// buffers of `rx_buffer` bytes: half of the pages to receive into, the other half to send
+    /// from. With `tso` half of the latter are whole pages, for frames of up to 64 KB.
+    #[must_use]
+    pub fn of_pool(pool_pages: u32, order: u8, rx_buffer: u16, tso: bool) -> Self {
+        let rx_pages = (pool_pages / 2).max(1);
+        let tx_pages = pool_pages.saturating_sub(rx_pages).max(1);
+        let tx_large_pages = if tso { tx_pages / 2 } else { 0 };
+        Self {
+            tx_order: order,
+            rx_order: order,
+            rx_pages,
+            rx_buffer,
+            tx_small_pages: tx_pages - tx_large_pages,
+            tx_large_pages,
+        }
+        .clamped()
+    }
+
+    /// The nearest sizes that are possible.
+    #[must_use]
+    pub fn clamped(self) -> Self {
+        let half = usize::from(self.rx_buffer) <= RX_BUFFER_MIN;
+        Self {
+            tx_order: self.tx_order.min(ORDER_MAX),
+            rx_order: self.rx_order.min(ORDER_MAX),
+            rx_pages: self.rx_pages.clamp(1, BUFFERS_MAX / 2),
+            rx_buffer: if half { RX_BUFFER_MIN } else { PAGE } as u16,
+            tx_small_pages: self.tx_small_pages.clamp(1, BUFFERS_MAX / 2),
+            tx_large_pages: self.tx_large_pages.min(BUFFERS_MAX / 2),
+        }
+    }
+}
+
+/// Where a netfront's pages lie, counted from its first frame.
+///
+/// ```text
+///   tx ring │ rx ring │ event page │ receive buffers │ small tx buffers │ large tx buffers
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    sizes: Sizes,
+}
+
+impl Layout {
+    /// The layout for `sizes` ([`Sizes::clamped`]).
+    #[must_use]
+    pub fn new(sizes: Sizes) -> Self {
+        Self {
+            sizes: sizes.clamped(),
+        }
+    }
+
+    /// The sizes.
+    #[must_use]
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// Frames that it takes, one after the other.
+    #[must_use]
+    pub fn frames(&self) -> u32 {
+        self.tx_large().end
+    }
+
+    /// Entries of the domain's grant table that it takes. The table's entry 0 is never used, so a
+    /// domain needs one more than the sum over its netfronts.
+    #[must_use]
+    pub fn grants(&self) -> u32 {
+        self.frames()
+    }
+
+    /// The ring from the guest.
+    #[must_use]
+    pub fn tx_ring(&self) -> Range<u32> {
+        0..1 << self.sizes.tx_order
+    }
+
+    /// The ring to the guest.
+    #[must_use]
+    pub fn rx_ring(&self) -> Range<u32> {
+        after(self.tx_ring(), 1 << self.sizes.rx_order)
+    }
+
+    /// The event channel's page.
+    #[must_use]
+    pub fn event(&self) -> u32 {
+        self.rx_ring().end
+    }
+
+    /// Receive buffers.
+    #[must_use]
+    pub fn rx_pool(&self) -> Range<u32> {
+        after(0..self.event() + 1, self.sizes.rx_pages)
+    }
+
+    /// Small transmit buffers.
+    #[must_use]
+    pub fn tx_small(&self) -> Range<u32> {
+        after(self.rx_pool(), self.sizes.tx_small_pages)
+    }
+
+    /// Large transmit buffers.
+    #[must_use]
+    pub fn tx_large(&self) -> Range<u32> {
+        after(self.tx_small(), self.sizes.tx_large_pages)
+    }
+}
+
+fn after(range: Range<u32>, pages: u32) -> Range<u32> {
+    range.end..range.end + pages
+}

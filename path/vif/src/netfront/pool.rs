@@ -1,0 +1,218 @@
+//! Granted buffers. Last in, first out, so that the buffers in use stay in the cache; headers
+//! start at different cache lines of their pages, so that they do not compete for two sets of it.
+
+use abi::{GrantRef, PAGE};
+use nic::{Buffer, BufferId, Buffers};
+use shmem::Span;
+
+/// Bytes of a small transmit buffer: half a page without the room for its colour.
+pub const TX_SMALL_BYTES: usize = PAGE / 2 - (COLOURS - 1) * COLOUR_BYTES;
+const COLOURS: usize = 8;
+const COLOUR_BYTES: usize = 64;
+
+/// Where a buffer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// In the pool.
+    Free,
+    /// With a device or a frame.
+    Out,
+    /// With the peer.
+    InFlight,
+}
+
+/// One granted buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    /// Its bytes.
+    pub(super) span: Span,
+    /// Its page's grant.
+    pub(super) gref: GrantRef,
+    /// Its first byte within the page.
+    pub(super) offset: u16,
+    state: State,
+}
+
+impl Slot {
+    /// The buffer at `offset` of the granted page `page`.
+    pub(super) fn new(page: Span, gref: GrantRef, offset: usize, bytes: usize) -> Self {
+        let span = page.sub(offset, bytes).unwrap_or(Span::EMPTY);
+        Self {
+            span,
+            gref,
+            offset: offset as u16,
+            state: State::Free,
+        }
+    }
+}
+
+/// Buffers and which of them are free.
+#[derive(Debug)]
+pub(super) struct Stack {
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+}
+
+impl Stack {
+    pub(super) fn new(slots: Vec<Slot>) -> Self {
+        let free = (0..slots.len().min(usize::from(u16::MAX)) as u16)
+            .rev()
+            .collect();
+        Self { slots, free }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn available(&self) -> usize {
+        self.free.len()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: usize) -> Option<&Slot> {
+        self.slots.get(index)
+    }
+
+    /// Free → out.
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<(u16, Slot)> {
+        let index = self.free.pop()?;
+        let slot = self.slots.get_mut(usize::from(index))?;
+        slot.state = State::Out;
+        Some((index, *slot))
+    }
+
+    /// Out → in flight; whether it was out.
+    #[inline]
+    pub(super) fn launch(&mut self, index: usize) -> bool {
+        self.move_state(index, State::Out, State::InFlight)
+    }
+
+    /// In flight → out; whether it was in flight.
+    #[inline]
+    pub(super) fn land(&mut self, index: usize) -> bool {
+        self.move_state(index, State::InFlight, State::Out)
+    }
+
+    /// Out → free; whether it was out.
+    #[inline]
+    pub(super) fn put(&mut self, index: usize) -> bool {
+        let put = self.move_state(index, State::Out, State::Free);
+        if put {
+            self.free.push(index as u16);
+        }
+        put
+    }
+
+    #[inline]
+    fn move_state(&mut self, index: usize, from: State, to: State) -> bool {
+        match self.slots.get_mut(index) {
+            Some(slot) if slot.state == from => {
+                slot.state = to;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The pool that a guest sends from: an endpoint reads its frames straight into granted pages.
+///
+/// A buffer's number is also the id of the request that sends it.
+#[derive(Debug)]
+pub struct TxPool {
+    small: Stack,
+    large: Stack,
+}
+
+impl TxPool {
+    pub(super) fn new(small: Vec<Slot>, large: Vec<Slot>) -> Self {
+        Self {
+            small: Stack::new(small),
+            large: Stack::new(large),
+        }
+    }
+
+    /// Small buffers that can be taken now.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.small.available()
+    }
+
+    /// Large buffers that can be taken now.
+    #[must_use]
+    pub fn available_large(&self) -> usize {
+        self.large.available()
+    }
+
+    /// Which stack buffer `index` is in, and where.
+    #[inline]
+    fn of(&mut self, index: usize) -> (&mut Stack, usize) {
+        let small = self.small.len();
+        if index < small {
+            (&mut self.small, index)
+        } else {
+            (&mut self.large, index - small)
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, id: BufferId) -> Option<&Slot> {
+        let index = id.0 as usize;
+        let small = self.small.len();
+        if index < small {
+            self.small.get(index)
+        } else {
+            self.large.get(index - small)
+        }
+    }
+
+    #[inline]
+    pub(super) fn launch(&mut self, id: BufferId) -> bool {
+        let (stack, index) = self.of(id.0 as usize);
+        stack.launch(index)
+    }
+
+    /// The peer gave a buffer back; whether it had it.
+    #[inline]
+    pub(super) fn land(&mut self, id: u16) -> bool {
+        let (stack, index) = self.of(usize::from(id));
+        stack.land(index) && stack.put(index)
+    }
+}
+
+impl Buffers for TxPool {
+    #[inline]
+    fn take(&mut self) -> Option<Buffer> {
+        let (index, slot) = self.small.take()?;
+        Some(Buffer {
+            id: BufferId(u32::from(index)),
+            span: slot.span,
+        })
+    }
+
+    #[inline]
+    fn take_large(&mut self) -> Option<Buffer> {
+        let (index, slot) = self.large.take()?;
+        let id = BufferId(u32::from(index) + self.small.len() as u32);
+        Some(Buffer {
+            id,
+            span: slot.span,
+        })
+    }
+
+    #[inline]
+    fn put(&mut self, id: BufferId) {
+        if id != BufferId::NONE {
+            let (stack, index) = self.of(id.0 as usize);
+            stack.put(index);
+        }
+    }
+}
+
+/// Buffers that a page holds, one after the other: small transmit buffers, coloured.
+pub(super) fn small_slots(page: Span, gref: GrantRef, number: usize) -> [Slot; 2] {
+    let colour = (number % COLOURS) * COLOUR_BYTES;
+    [colour, PAGE / 2 + colour].map(|offset| Slot::new(page, gref, offset, TX_SMALL_BYTES))
+}

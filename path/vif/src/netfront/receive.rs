@@ -1,0 +1,311 @@
+//! Packets to the guest: responses → frames, and posting their buffers again.
+
+use super::Netfront;
+use crate::Fatal;
+use crate::counters::Drop;
+use crate::netif::{
+    ExtraInfo, FATAL_SLOTS, MAX_EXTRAS, MIN_PACKET, RX_WORDS, RxRequest, RxResponse, extra, rxf,
+    transport,
+};
+use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Offload, Piece};
+
+/// Numbers of receive buffers start here, so that they are told from transmit buffers.
+const RX_BASE: u32 = 1 << 31;
+
+/// Which receive buffer a number means, if it does.
+pub(super) fn rx_index(id: BufferId) -> Option<usize> {
+    (id != BufferId::NONE)
+        .then(|| id.0.checked_sub(RX_BASE))
+        .flatten()
+        .map(|n| n as usize)
+}
+
+/// What a packet at the head of the ring is.
+enum Packet {
+    /// A frame, and how many responses it has.
+    Frame(Frame, u32),
+    /// Something is wrong with it; its buffers are free again.
+    Bad(Drop, u32),
+    /// None, or not all of it.
+    Nothing,
+}
+
+impl Netfront {
+    /// Takes up to `budget` packets from the driver domain and appends them to `out`; how many.
+    /// Their buffers are the frames' until [`Netfront::receive_done`].
+    ///
+    /// # Errors
+    /// [`Fatal`]: the interface is disabled.
+    pub fn receive(&mut self, budget: usize, out: &mut Vec<Frame>) -> Result<usize, Fatal> {
+        self.alive()?;
+        if let Err(overrun) = self.rx.ready_for(budget.min(u32::MAX as usize) as u32) {
+            return self.fail(overrun);
+        }
+        self.prefetch(budget);
+        let mut frames = 0;
+        let mut bad = false;
+        for _ in 0..budget {
+            match self.scan() {
+                Ok(Packet::Frame(frame, slots)) => {
+                    self.rx.consume(slots);
+                    self.counters.to_guest += 1;
+                    self.counters.to_guest_bytes += frame.len() as u64;
+                    out.push(frame);
+                    frames += 1;
+                }
+                Ok(Packet::Bad(reason, slots)) => {
+                    self.rx.consume(slots);
+                    self.counters.to_guest_drops.count(reason);
+                    bad = true;
+                }
+                Ok(Packet::Nothing) => break,
+                Err(fatal) => return self.fail(fatal),
+            }
+        }
+        if bad {
+            self.post();
+        }
+        Ok(frames)
+    }
+
+    /// Gives the buffers of received frames back and posts them again.
+    pub fn receive_done(&mut self, frames: &mut Vec<Frame>) {
+        for mut frame in frames.drain(..) {
+            for piece in frame.pieces.drain(..) {
+                self.put(piece.buffer);
+            }
+        }
+        self.post();
+    }
+
+    /// Posts free buffers while the ring has room.
+    pub(super) fn post(&mut self) {
+        while self.rx.free() > 0 {
+            let Some((index, slot)) = self.rx_pool.take() else {
+                break;
+            };
+            let offset = if self.terms.rx_offset { slot.offset } else { 0 };
+            let request = RxRequest {
+                id: index,
+                offset,
+                gref: slot.gref.0,
+            };
+            if let Some(at) = self.rx.request(request.encode()) {
+                self.rx_pool.launch(usize::from(index));
+                let at = self.rx.slot(at);
+                if let Some(posted) = self.posted.get_mut(at) {
+                    *posted = index;
+                }
+            }
+        }
+    }
+
+    /// Fetches the headers of what has arrived, as far as it was posted in order.
+    fn prefetch(&self, budget: usize) {
+        for n in 0..self.rx.ready().min(budget as u32) {
+            let Some((index, words)) = self.rx.peek(n) else {
+                break;
+            };
+            let posted = self.posted.get(self.rx.slot(index)).copied().unwrap_or(0);
+            if let Some(slot) = self.rx_pool.get(usize::from(posted)) {
+                let offset = usize::from(RxResponse::decode(words).offset);
+                slot.span
+                    .skip(offset.saturating_sub(usize::from(slot.offset)))
+                    .prefetch();
+            }
+        }
+    }
+
+    /// Reads the packet at the head of the ring: each slot once, checked against what was posted
+    /// there (NETIF-8). Its buffers are out afterwards, or free if it is bad.
+    fn scan(&mut self) -> Result<Packet, Fatal> {
+        let mut packet = Head::default();
+        let Some(whole) = self.walk(&mut packet)? else {
+            self.partial = self.rx.ready();
+            return Ok(Packet::Nothing);
+        };
+        self.partial = 0;
+        // Only now are buffers taken from the peer: a packet that is not all there keeps them.
+        for n in 0..whole {
+            let Some((index, _)) = self.rx.peek(n) else {
+                break;
+            };
+            let posted = self
+                .posted
+                .get(self.rx.slot(index))
+                .copied()
+                .unwrap_or(u16::MAX);
+            if !self.rx_pool.land(usize::from(posted)) {
+                return Err(Fatal::ResponseId);
+            }
+            if packet
+                .unused
+                .is_some_and(|(from, to)| (from..to).contains(&n))
+            {
+                self.rx_pool.put(usize::from(posted));
+            }
+        }
+        let made = packet
+            .verdict
+            .map_or(Ok(()), Err)
+            .and_then(|()| packet.finish());
+        if let Err(reason) = made {
+            for piece in packet.frame.pieces.drain(..) {
+                self.put(piece.buffer);
+            }
+            return Ok(Packet::Bad(reason, whole));
+        }
+        Ok(Packet::Frame(packet.frame, whole))
+    }
+
+    /// Reads slots until the packet ends; how many, or none if it does not end yet.
+    fn walk(&mut self, packet: &mut Head) -> Result<Option<u32>, Fatal> {
+        let mut slots = 0;
+        let mut parts: u32 = 0;
+        loop {
+            let Some((posted, words)) = self.slot(slots)? else {
+                return Ok(None);
+            };
+            slots += 1;
+            let response = RxResponse::decode(words);
+            if response.id != posted {
+                return Err(Fatal::ResponseId);
+            }
+            parts += 1;
+            self.part(&response, packet);
+            if parts == 1 {
+                packet.flags = response.flags;
+                let mut more = response.has(rxf::EXTRA_INFO);
+                while more {
+                    let Some((_, [one, two])) = self.slot(slots)? else {
+                        return Ok(None);
+                    };
+                    slots += 1;
+                    let info = ExtraInfo::decode(one, two);
+                    packet.extra(&info, slots);
+                    more = info.flags & extra::FLAG_MORE != 0;
+                }
+            }
+            if !response.has(rxf::MORE_DATA) {
+                break;
+            }
+        }
+        if parts > u32::from(self.terms.to_guest.max_slots) {
+            packet.bad(Drop::TooManySlots);
+        }
+        Ok(Some(slots))
+    }
+
+    /// Slot number `ahead` with the buffer that was posted there.
+    fn slot(&mut self, ahead: u32) -> Result<Option<(u16, [u32; RX_WORDS])>, Fatal> {
+        if ahead == FATAL_SLOTS {
+            return Err(Fatal::EndlessPacket);
+        }
+        if self.rx.ready() <= ahead && self.rx.ready_for(ahead + 1)? <= ahead {
+            return Ok(None);
+        }
+        let Some((index, words)) = self.rx.peek(ahead) else {
+            return Ok(None);
+        };
+        Ok(self
+            .posted
+            .get(self.rx.slot(index))
+            .map(|&posted| (posted, words)))
+    }
+
+    /// Appends one part to the packet: always its buffer, so that it is given back.
+    fn part(&self, response: &RxResponse, packet: &mut Head) {
+        let buffer = BufferId(RX_BASE + u32::from(response.id));
+        let mut span = shmem::Span::EMPTY;
+        if let Some(slot) = self.rx_pool.get(usize::from(response.id)) {
+            match usize::try_from(response.status) {
+                Err(_) => packet.bad(Drop::PeerError),
+                Ok(0) => packet.bad(Drop::ZeroSize),
+                Ok(bytes) => {
+                    let inside = usize::from(response.offset)
+                        .checked_sub(usize::from(slot.offset))
+                        .and_then(|offset| slot.span.sub(offset, bytes));
+                    match inside {
+                        Some(inside) => span = inside,
+                        None => packet.bad(Drop::CrossesPage),
+                    }
+                }
+            }
+        }
+        packet.frame.push(Piece { span, buffer });
+    }
+}
+
+/// A packet while its slots are read.
+struct Head {
+    frame: Frame,
+    flags: u16,
+    gso: Option<Gso>,
+    extras: u32,
+    /// Slots whose buffer was not used, because an extra info lies in their place.
+    unused: Option<(u32, u32)>,
+    verdict: Option<Drop>,
+}
+
+impl Default for Head {
+    fn default() -> Self {
+        Self {
+            frame: Frame::empty(),
+            flags: 0,
+            gso: None,
+            extras: 0,
+            unused: None,
+            verdict: None,
+        }
+    }
+}
+
+impl Head {
+    fn bad(&mut self, reason: Drop) {
+        self.verdict.get_or_insert(reason);
+    }
+
+    fn extra(&mut self, info: &ExtraInfo, slots: u32) {
+        self.extras += 1;
+        self.unused = Some((1, slots));
+        match (info.kind, info.gso.gso()) {
+            (extra::TYPE_GSO, Some(gso)) if self.gso.is_none() && self.extras <= MAX_EXTRAS => {
+                self.gso = Some(gso);
+            }
+            _ => self.bad(Drop::BadExtra),
+        }
+    }
+
+    /// Makes the snapshot and sets the offloads.
+    fn finish(&mut self) -> Result<(), Drop> {
+        let frame = &mut self.frame;
+        if frame.len() < MIN_PACKET {
+            return Err(Drop::TooShort);
+        }
+        if frame.len() > crate::netif::MAX_PACKET {
+            return Err(Drop::TooLong);
+        }
+        frame.snapshot().map_err(|_| Drop::Fault)?;
+        let blank = self.flags & rxf::CSUM_BLANK != 0;
+        if self.gso.is_some() && !blank {
+            return Err(Drop::BadOffload);
+        }
+        if blank {
+            frame.need(nic::frame::SNAPSHOT).map_err(|_| Drop::Fault)?;
+            let found = transport::find(frame.header()).ok_or(Drop::BadOffload)?;
+            let fits = self
+                .gso
+                .is_none_or(|gso| found.tcp && found.ipv6 == (gso.kind == GsoKind::Tcp6));
+            if !fits || found.needs() > frame.len() {
+                return Err(Drop::BadOffload);
+            }
+            frame.offload = Offload {
+                checksum: found.blank(),
+                gso: self.gso,
+            };
+        } else if self.flags & rxf::DATA_VALIDATED != 0 {
+            frame.offload.checksum = Checksum::Valid;
+        }
+        Ok(())
+    }
+}

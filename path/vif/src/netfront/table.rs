@@ -1,0 +1,94 @@
+//! A domain's own grant table, from its owner's side.
+
+use abi::{DomId, GrantEntry, GrantRef};
+use shmem::Span;
+use std::sync::atomic::Ordering;
+
+/// Why a grant was not made or not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrantError {
+    /// Every entry is used.
+    #[error("the grant table is full")]
+    Full,
+    /// The page is mapped by the other domain just now; try again later.
+    #[error("the grant is in use")]
+    InUse,
+    /// No entry of the table.
+    #[error("no such grant")]
+    NoSuch,
+}
+
+/// Gives out the entries of one domain's grant table. Entry 0 stays unused, so that a reference
+/// of zeros is never one.
+#[derive(Debug)]
+pub struct GrantTable {
+    table: Span,
+    free: Vec<u32>,
+}
+
+impl GrantTable {
+    /// The table in `table`, 8 bytes an entry; whatever it granted before stays granted.
+    #[must_use]
+    pub fn new(table: Span) -> Self {
+        let entries = (table.len() / 8).min(1 << GrantRef::INDEX_BITS) as u32;
+        Self {
+            table,
+            free: (1..entries).rev().collect(),
+        }
+    }
+
+    /// Entries that can be given out.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Lets domain `to` use page `frame` of this domain.
+    ///
+    /// # Errors
+    /// [`GrantError::Full`].
+    pub fn grant(&mut self, to: DomId, frame: u32, readonly: bool) -> Result<GrantRef, GrantError> {
+        let index = self.free.pop().ok_or(GrantError::Full)?;
+        let entry = self
+            .table
+            .u64(index as usize * 8)
+            .ok_or(GrantError::NoSuch)?;
+        // Release: who uses the grant sees the page as it was prepared.
+        entry.store(GrantEntry::access(to, frame, readonly).0, Ordering::Release);
+        Ok(GrantRef(index))
+    }
+
+    /// Ends a grant.
+    ///
+    /// # Errors
+    /// [`GrantError::InUse`]: it then goes on.
+    pub fn end(&mut self, gref: GrantRef) -> Result<(), GrantError> {
+        let index = gref.index();
+        let entry = self
+            .table
+            .u64(index as usize * 8)
+            .ok_or(GrantError::NoSuch)?;
+        let mut now = entry.load(Ordering::Relaxed);
+        loop {
+            if !GrantEntry(now).permits() {
+                return Err(GrantError::NoSuch);
+            }
+            if GrantEntry(now).in_use() {
+                return Err(GrantError::InUse);
+            }
+            // The monitor sets the in-use flags with an exchange of its own: exactly one of the
+            // two comes first.
+            match entry.compare_exchange_weak(
+                now,
+                GrantEntry::INVALID.0,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => break,
+                Err(other) => now = other,
+            }
+        }
+        self.free.push(index);
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! Packets from the guest: frames → requests, and what the driver domain says to them.
+
+use super::Netfront;
+use crate::Fatal;
+use crate::counters::Drop;
+use crate::netif::{ExtraInfo, MAX_PACKET, MIN_PACKET, TxRequest, TxResponse, rsp, transport, txf};
+use nic::{BufferId, Buffers, Checksum, Frame, Piece};
+use shmem::Span;
+
+/// What became of the frames given to [`Netfront::transmit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transmitted {
+    /// Frames that were sent.
+    pub sent: u32,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames that were dropped; the counters say why.
+    pub dropped: u32,
+}
+
+/// Why a frame was not sent.
+enum Held {
+    /// No room: it can be sent later.
+    Later,
+    /// It never can be.
+    Never(Drop),
+}
+
+impl Netfront {
+    /// Sends `frames` in order and takes them out of the list; those for which there is no room
+    /// (in the ring, or buffers to copy them into) stay in it.
+    ///
+    /// A frame whose pieces lie in [`Netfront::buffers`] is sent from where it lies, one piece a
+    /// slot; its snapshot is written back first. Others are copied into buffers. Buffers of
+    /// frames that were sent or dropped are taken care of.
+    ///
+    /// # Errors
+    /// [`Fatal`]: the interface is disabled.
+    pub fn transmit(&mut self, frames: &mut Vec<Frame>) -> Result<Transmitted, Fatal> {
+        self.reap()?;
+        let mut report = Transmitted::default();
+        let mut done = 0;
+        for frame in frames.iter_mut() {
+            match self.send(frame) {
+                Ok(()) => {
+                    report.sent += 1;
+                    report.bytes += frame.len() as u64;
+                }
+                Err(Held::Later) => break,
+                Err(Held::Never(reason)) => {
+                    self.recycle(frame);
+                    self.counters.from_guest_drops.count(reason);
+                    report.dropped += 1;
+                }
+            }
+            done += 1;
+        }
+        frames.drain(..done);
+        self.counters.from_guest += u64::from(report.sent);
+        self.counters.from_guest_bytes += report.bytes;
+        Ok(report)
+    }
+
+    /// Takes note of the requests that the driver domain has answered: their buffers are free
+    /// again. How many. [`Netfront::transmit`] does it too.
+    ///
+    /// # Errors
+    /// [`Fatal`]: a response to nothing that is in flight (NETIF-10); the interface is disabled.
+    pub fn reap(&mut self) -> Result<u32, Fatal> {
+        self.alive()?;
+        let ready = match self.tx.ready_for(u32::MAX) {
+            Ok(ready) => ready,
+            Err(overrun) => return self.fail(overrun),
+        };
+        for n in 0..ready {
+            let Some((_, words)) = self.tx.peek(n) else {
+                break;
+            };
+            let response = TxResponse::decode(words);
+            let known = if response.status == rsp::NULL {
+                let open = self.tx_extras > 0;
+                self.tx_extras = self.tx_extras.saturating_sub(1);
+                open
+            } else {
+                if response.status < rsp::OKAY {
+                    self.counters.from_guest_drops.count(Drop::PeerError);
+                }
+                self.tx_pool.land(response.id)
+            };
+            if !known {
+                return self.fail(Fatal::ResponseId);
+            }
+        }
+        self.tx.consume(ready);
+        Ok(ready)
+    }
+
+    fn send(&mut self, frame: &mut Frame) -> Result<(), Held> {
+        self.check(frame).map_err(Held::Never)?;
+        let extra = u32::from(frame.offload.gso.is_some());
+        if frame.pieces.len() > usize::from(self.peer().max_slots) || !self.is_ours(frame) {
+            self.copy_in(frame, extra)?;
+        } else {
+            if self.tx.free() < frame.pieces.len() as u32 + extra {
+                return Err(Held::Later);
+            }
+            write_header(frame).map_err(|()| Held::Never(Drop::Fault))?;
+        }
+        self.request(frame);
+        Ok(())
+    }
+
+    /// What keeps a frame from ever being sent.
+    fn check(&self, frame: &Frame) -> Result<(), Drop> {
+        if frame.len() < MIN_PACKET {
+            return Err(Drop::TooShort);
+        }
+        if frame.len() > MAX_PACKET {
+            return Err(Drop::TooLong);
+        }
+        let blank = matches!(frame.offload.checksum, Checksum::Blank { .. });
+        if frame.offload.gso.is_some() && !blank {
+            return Err(Drop::BadOffload);
+        }
+        let ipv6 = blank && transport::is_ipv6(frame.header());
+        if self.peer().takes(&frame.offload, ipv6) {
+            Ok(())
+        } else {
+            Err(Drop::OffloadNotNegotiated)
+        }
+    }
+
+    /// Whether every piece of a frame lies in a transmit buffer of its own.
+    fn is_ours(&self, frame: &Frame) -> bool {
+        let pieces = &frame.pieces;
+        pieces.iter().enumerate().all(|(n, piece)| {
+            let inside = self.tx_pool.get(piece.buffer).is_some_and(|slot| {
+                piece.span.addr() >= slot.span.addr()
+                    && piece.span.addr() + piece.span.len() <= slot.span.addr() + slot.span.len()
+                    && !piece.span.is_empty()
+            });
+            // A buffer's number is its request's id: it can be in flight but once.
+            inside
+                && pieces
+                    .iter()
+                    .take(n)
+                    .all(|before| before.buffer != piece.buffer)
+        })
+    }
+
+    /// Copies a frame into transmit buffers and puts those in place of its pieces.
+    fn copy_in(&mut self, frame: &mut Frame, extra: u32) -> Result<(), Held> {
+        let mut copy = Frame::empty();
+        let mut left = frame.len();
+        while left > 0 {
+            let buffer = if left <= super::TX_SMALL_BYTES {
+                self.tx_pool.take()
+            } else {
+                self.tx_pool.take_large()
+            };
+            let Some(buffer) = buffer else {
+                copy.recycle(&mut self.tx_pool);
+                // Without any buffer of that size out, none will come back.
+                return Err(if self.tx.owed() > 0 {
+                    Held::Later
+                } else {
+                    Held::Never(Drop::NoBuffer)
+                });
+            };
+            let span = buffer.span.take(left);
+            left -= span.len();
+            copy.push(Piece {
+                span,
+                buffer: buffer.id,
+            });
+        }
+        let held = if copy.pieces.len() > usize::from(self.peer().max_slots) {
+            Some(Held::Never(Drop::TooManySlots))
+        } else if self.tx.free() < copy.pieces.len() as u32 + extra {
+            Some(Held::Later)
+        } else {
+            scatter(frame, &copy.pieces)
+                .err()
+                .map(|()| Held::Never(Drop::Fault))
+        };
+        if let Some(held) = held {
+            copy.recycle(&mut self.tx_pool);
+            return Err(held);
+        }
+        self.recycle(frame);
+        frame.pieces.extend(copy.pieces.drain(..));
+        Ok(())
+    }
+
+    /// Writes the requests of a frame that lies in transmit buffers; there is room for them.
+    fn request(&mut self, frame: &Frame) {
+        let extra = frame.offload.gso.map(ExtraInfo::of);
+        let last = frame.pieces.len().saturating_sub(1);
+        for (n, piece) in frame.pieces.iter().enumerate() {
+            let Some(slot) = self.tx_pool.get(piece.buffer) else {
+                continue;
+            };
+            let (gref, offset) = (slot.gref, slot.offset);
+            let within = piece.span.addr() - slot.span.addr();
+            self.tx_pool.launch(piece.buffer);
+            let mut flags = if n < last { txf::MORE_DATA } else { 0 };
+            let mut size = piece.span.len();
+            if n == 0 {
+                size = frame.len();
+                flags |= match frame.offload.checksum {
+                    Checksum::Unknown => 0,
+                    Checksum::Blank { .. } => txf::CSUM_BLANK | txf::DATA_VALIDATED,
+                    Checksum::Valid => txf::DATA_VALIDATED,
+                };
+                if extra.is_some() {
+                    flags |= txf::EXTRA_INFO;
+                }
+            }
+            self.tx.request(
+                TxRequest {
+                    gref: gref.0,
+                    offset: offset + within as u16,
+                    flags,
+                    id: piece.buffer.0 as u16,
+                    size: size as u16,
+                }
+                .encode(),
+            );
+            if n == 0
+                && let Some(extra) = extra
+            {
+                let [one, two] = extra.encode();
+                self.tx.request([one, two, 0]);
+                self.tx_extras += 1;
+            }
+        }
+    }
+
+    /// Gives a frame's buffers back, whichever pool they are from.
+    fn recycle(&mut self, frame: &mut Frame) {
+        for piece in frame.pieces.drain(..) {
+            self.put(piece.buffer);
+        }
+    }
+
+    /// Gives a buffer back, whichever pool it is from.
+    pub(super) fn put(&mut self, id: BufferId) {
+        match super::receive::rx_index(id) {
+            Some(index) => {
+                self.rx_pool.put(index);
+            }
+            None => self.tx_pool.put(id),
+        }
+    }
+}
+
+/// Writes a frame's snapshot into its pieces: what was checked, and perhaps changed, is what is
+/// sent.
+fn write_header(frame: &Frame) -> Result<(), ()> {
+    let mut header = frame.header();
+    for piece in &frame.pieces {
+        if header.is_empty() {
+            break;
+        }
+        piece.span.write(header).map_err(|_| ())?;
+        header = header.get(piece.span.len()..).unwrap_or(&[]);
+    }
+    Ok(())
+}
+
+/// Copies a frame, snapshot first, into `pieces`, which have as many bytes as it has.
+fn scatter(frame: &Frame, pieces: &[Piece]) -> Result<(), ()> {
+    let mut header = frame.header();
+    let mut payload = frame.payload();
+    let mut from = Span::EMPTY;
+    for piece in pieces {
+        let mut to = piece.span;
+        let n = header.len().min(to.len());
+        to.write(header).map_err(|_| ())?;
+        header = header.get(n..).unwrap_or(&[]);
+        to = to.skip(n);
+        while !to.is_empty() {
+            if from.is_empty() {
+                let Some(next) = payload.next() else { break };
+                from = next;
+            }
+            let n = from.len().min(to.len());
+            shmem::copy(to.take(n), from.take(n)).map_err(|_| ())?;
+            from = from.skip(n);
+            to = to.skip(n);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,274 @@
+//! The five things that a slot can hold.
+
+use super::{RX_WORDS, TX_WORDS, extra};
+use abi::GrantRef;
+use nic::{Gso, GsoKind};
+
+const fn pair(low: u16, high: u16) -> u32 {
+    low as u32 | (high as u32) << 16
+}
+
+const fn low(word: u32) -> u16 {
+    word as u16
+}
+
+const fn high(word: u32) -> u16 {
+    (word >> 16) as u16
+}
+
+/// A part of a packet from the guest (NETIF-2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxRequest {
+    /// The page.
+    pub gref: u32,
+    /// First byte within the page.
+    pub offset: u16,
+    /// [`super::txf`].
+    pub flags: u16,
+    /// What the response is to carry.
+    pub id: u16,
+    /// In the first request the bytes of the whole packet, in others the bytes of this part.
+    pub size: u16,
+}
+
+impl TxRequest {
+    /// As the words of a slot.
+    #[must_use]
+    #[inline]
+    pub const fn encode(self) -> [u32; TX_WORDS] {
+        [
+            self.gref,
+            pair(self.offset, self.flags),
+            pair(self.id, self.size),
+        ]
+    }
+
+    /// From the words of a slot.
+    #[must_use]
+    #[inline]
+    pub const fn decode(words: [u32; TX_WORDS]) -> Self {
+        let [gref, second, third] = words;
+        Self {
+            gref,
+            offset: low(second),
+            flags: high(second),
+            id: low(third),
+            size: high(third),
+        }
+    }
+
+    /// The grant.
+    #[must_use]
+    #[inline]
+    pub const fn grant(self) -> GrantRef {
+        GrantRef(self.gref)
+    }
+
+    /// Whether `flag` is set.
+    #[must_use]
+    #[inline]
+    pub const fn has(self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// What became of a [`TxRequest`] (NETIF-3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxResponse {
+    /// The request's.
+    pub id: u16,
+    /// [`super::rsp`].
+    pub status: i16,
+}
+
+impl TxResponse {
+    /// As the first word of a slot; a response has no more.
+    #[must_use]
+    #[inline]
+    pub const fn encode(self) -> [u32; 1] {
+        [pair(self.id, self.status as u16)]
+    }
+
+    /// From the words of a slot.
+    #[must_use]
+    #[inline]
+    pub const fn decode(words: [u32; TX_WORDS]) -> Self {
+        let [first, ..] = words;
+        Self {
+            id: low(first),
+            status: high(first) as i16,
+        }
+    }
+}
+
+/// A buffer for packets to the guest (NETIF-4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RxRequest {
+    /// What the response is to carry.
+    pub id: u16,
+    /// First byte of the buffer within its page: the extension `rx-offset` (NETIF-11); without
+    /// it, padding.
+    pub offset: u16,
+    /// The page.
+    pub gref: u32,
+}
+
+impl RxRequest {
+    /// As the words of a slot.
+    #[must_use]
+    #[inline]
+    pub const fn encode(self) -> [u32; RX_WORDS] {
+        [pair(self.id, self.offset), self.gref]
+    }
+
+    /// From the words of a slot.
+    #[must_use]
+    #[inline]
+    pub const fn decode(words: [u32; RX_WORDS]) -> Self {
+        let [first, gref] = words;
+        Self {
+            id: low(first),
+            offset: high(first),
+            gref,
+        }
+    }
+}
+
+/// A part of a packet to the guest (NETIF-5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RxResponse {
+    /// The request's.
+    pub id: u16,
+    /// First byte within the page.
+    pub offset: u16,
+    /// [`super::rxf`].
+    pub flags: u16,
+    /// Bytes of this part, or one of [`super::rsp`]'s errors.
+    pub status: i16,
+}
+
+impl RxResponse {
+    /// As the words of a slot.
+    #[must_use]
+    #[inline]
+    pub const fn encode(self) -> [u32; RX_WORDS] {
+        [
+            pair(self.id, self.offset),
+            pair(self.flags, self.status as u16),
+        ]
+    }
+
+    /// From the words of a slot.
+    #[must_use]
+    #[inline]
+    pub const fn decode(words: [u32; RX_WORDS]) -> Self {
+        let [first, second] = words;
+        Self {
+            id: low(first),
+            offset: high(first),
+            flags: low(second),
+            status: high(second) as i16,
+        }
+    }
+
+    /// Whether `flag` is set.
+    #[must_use]
+    #[inline]
+    pub const fn has(self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// How a packet is to be cut, as an extra info says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GsoInfo {
+    /// Payload bytes of a segment.
+    pub size: u16,
+    /// [`extra::GSO_TCPV4`] or [`extra::GSO_TCPV6`].
+    pub kind: u8,
+    /// Always 0.
+    pub features: u16,
+}
+
+impl GsoInfo {
+    /// What a frame carries beside it; none for a kind that nobody knows or a size of 0.
+    #[must_use]
+    pub const fn gso(self) -> Option<Gso> {
+        let kind = match self.kind {
+            extra::GSO_TCPV4 => GsoKind::Tcp4,
+            extra::GSO_TCPV6 => GsoKind::Tcp6,
+            _ => return None,
+        };
+        if self.size == 0 {
+            None
+        } else {
+            Some(Gso {
+                kind,
+                size: self.size,
+            })
+        }
+    }
+}
+
+impl From<Gso> for GsoInfo {
+    fn from(gso: Gso) -> Self {
+        let kind = match gso.kind {
+            GsoKind::Tcp4 => extra::GSO_TCPV4,
+            GsoKind::Tcp6 => extra::GSO_TCPV6,
+        };
+        Self {
+            size: gso.size,
+            kind,
+            features: 0,
+        }
+    }
+}
+
+/// A slot that says something about the packet (NETIF-6). It is the same in both rings and fills
+/// the first 8 bytes of a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtraInfo {
+    /// Its type; only [`extra::TYPE_GSO`] is understood.
+    pub kind: u8,
+    /// [`extra::FLAG_MORE`].
+    pub flags: u8,
+    /// What it says, if its type is [`extra::TYPE_GSO`].
+    pub gso: GsoInfo,
+}
+
+impl ExtraInfo {
+    /// The last extra info of a packet that is to be cut.
+    #[must_use]
+    pub fn of(gso: Gso) -> Self {
+        Self {
+            kind: extra::TYPE_GSO,
+            flags: 0,
+            gso: gso.into(),
+        }
+    }
+
+    /// As the first words of a slot.
+    #[must_use]
+    #[inline]
+    pub const fn encode(self) -> [u32; 2] {
+        [
+            self.kind as u32 | (self.flags as u32) << 8 | (self.gso.size as u32) << 16,
+            pair(self.gso.kind as u16, self.gso.features),
+        ]
+    }
+
+    /// From the first words of a slot.
+    #[must_use]
+    #[inline]
+    pub const fn decode(first: u32, second: u32) -> Self {
+        Self {
+            kind: first as u8,
+            flags: (first >> 8) as u8,
+            gso: GsoInfo {
+                size: high(first),
+                kind: second as u8,
+                features: high(second),
+            },
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The frontend's view of a ring: gives requests, takes responses.
+
+use super::{Overrun, REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD, Words, passes, place, slots};
+use shmem::sync::fence;
+use std::sync::atomic::Ordering;
+
+/// The frontend's handle of a ring whose slots have `N` words.
+///
+/// Indices count from 0 and wrap at 2^32; a slot's place is the index modulo the ring's size.
+#[derive(Debug)]
+pub struct Front<W, const N: usize> {
+    words: W,
+    slots: u32,
+    /// Requests written.
+    prod: u32,
+    /// Requests published: what the back may see, and so may answer.
+    published: u32,
+    /// Requests about which the back was told, or did not want to be.
+    told: u32,
+    /// Responses consumed.
+    cons: u32,
+    /// `rsp_prod` as last read and found possible.
+    seen: u32,
+}
+
+impl<W: Words, const N: usize> Front<W, N> {
+    /// A new, empty ring: writes its header (RING-4).
+    #[must_use]
+    pub fn new(words: W) -> Self {
+        let slots = slots(words.pages().trailing_zeros() as u8);
+        for (offset, value) in [(REQ_PROD, 0), (REQ_EVENT, 1), (RSP_PROD, 0), (RSP_EVENT, 1)] {
+            words.store(0, offset, value, Ordering::Relaxed);
+        }
+        Self {
+            words,
+            slots,
+            prod: 0,
+            published: 0,
+            told: 0,
+            cons: 0,
+            seen: 0,
+        }
+    }
+
+    /// Slots of the ring.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Requests that may be written now.
+    #[must_use]
+    #[inline]
+    pub fn free(&self) -> u32 {
+        self.slots.wrapping_sub(self.owed())
+    }
+
+    /// Requests that were written and whose response was not consumed yet.
+    #[must_use]
+    #[inline]
+    pub fn owed(&self) -> u32 {
+        self.prod.wrapping_sub(self.cons)
+    }
+
+    /// Writes a request; its index, or none if the ring is full.
+    #[inline]
+    pub fn request(&mut self, request: [u32; N]) -> Option<u32> {
+        if self.free() == 0 {
+            return None;
+        }
+        let index = self.prod;
+        let (page, offset) = self.place(index);
+        for (n, word) in request.into_iter().enumerate() {
+            self.words
+                .store(page, offset + n * 4, word, Ordering::Relaxed);
+        }
+        self.prod = index.wrapping_add(1);
+        Some(index)
+    }
+
+    /// Lets the back see every request written so far: one store for a whole batch.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.published != self.prod {
+            self.published = self.prod;
+            // Release: who sees the index sees the requests.
+            self.words.store(0, REQ_PROD, self.prod, Ordering::Release);
+        }
+    }
+
+    /// Whether the back wants to be told about what was published since this was last asked.
+    /// A `fence(SeqCst)` must lie between [`Front::publish`] and this (RING-9).
+    #[must_use]
+    #[inline]
+    pub fn should_notify(&mut self) -> bool {
+        if self.told == self.published {
+            return false;
+        }
+        let event = self.words.load(0, REQ_EVENT, Ordering::Relaxed);
+        let old = std::mem::replace(&mut self.told, self.published);
+        passes(event, old, self.published)
+    }
+
+    /// Responses that can be read without looking at the shared index again.
+    #[must_use]
+    #[inline]
+    pub fn ready(&self) -> u32 {
+        self.seen.wrapping_sub(self.cons)
+    }
+
+    /// Makes sure that `want` responses are ready, if the back published so many: the shared
+    /// index is read only if it has to be. How many are ready.
+    ///
+    /// # Errors
+    /// [`Overrun`]: responses to requests that were never made (RING-5).
+    #[inline]
+    pub fn ready_for(&mut self, want: u32) -> Result<u32, Overrun> {
+        if self.ready() >= want {
+            return Ok(self.ready());
+        }
+        // Acquire: the responses are read after the index that covers them.
+        let prod = self.words.load(0, RSP_PROD, Ordering::Acquire);
+        let new = prod.wrapping_sub(self.cons);
+        if new > self.published.wrapping_sub(self.cons) || new < self.ready() {
+            return Err(Overrun);
+        }
+        self.seen = prod;
+        Ok(self.ready())
+    }
+
+    /// Copies out response number `ahead` of those that are ready, with its index; none if it is
+    /// not.
+    #[must_use]
+    #[inline]
+    pub fn peek(&self, ahead: u32) -> Option<(u32, [u32; N])> {
+        if ahead >= self.ready() {
+            return None;
+        }
+        let index = self.cons.wrapping_add(ahead);
+        let (page, offset) = self.place(index);
+        let mut slot = [0; N];
+        for (n, word) in slot.iter_mut().enumerate() {
+            *word = self.words.load(page, offset + n * 4, Ordering::Relaxed);
+        }
+        Some((index, slot))
+    }
+
+    /// The next `count` responses are consumed.
+    #[inline]
+    pub fn consume(&mut self, count: u32) {
+        self.cons = self.cons.wrapping_add(count.min(self.ready()));
+    }
+
+    /// Asks the back to tell when there are more than `beyond` unconsumed responses. A
+    /// `fence(SeqCst)` must lie between this and the last look at [`Front::pending`] before
+    /// sleeping (RING-10).
+    #[inline]
+    pub fn arm(&mut self, beyond: u32) {
+        let event = self.cons.wrapping_add(beyond).wrapping_add(1);
+        self.words.store(0, RSP_EVENT, event, Ordering::Relaxed);
+    }
+
+    /// Asks the back not to tell about responses.
+    #[inline]
+    pub fn disarm(&mut self) {
+        self.words.store(0, RSP_EVENT, self.cons, Ordering::Relaxed);
+    }
+
+    /// How many unconsumed responses the shared index speaks of. Any number, if the peer is
+    /// hostile: only [`Front::ready_for`] judges it.
+    #[must_use]
+    #[inline]
+    pub fn pending(&self) -> u32 {
+        self.words
+            .load(0, RSP_PROD, Ordering::Acquire)
+            .wrapping_sub(self.cons)
+    }
+
+    /// [`Front::arm`], fence, [`Front::pending`]: whether sleeping is wrong because there are
+    /// more than `beyond` responses after all.
+    #[must_use]
+    pub fn prepare_sleep(&mut self, beyond: u32) -> bool {
+        self.arm(beyond);
+        fence(Ordering::SeqCst);
+        self.pending() > beyond
+    }
+
+    /// Where a request or response with this index lies: a number below [`Front::slots`].
+    #[must_use]
+    #[inline]
+    pub fn slot(&self, index: u32) -> usize {
+        (index & self.slots.wrapping_sub(1)) as usize
+    }
+
+    #[inline]
+    fn place(&self, index: u32) -> (usize, usize) {
+        place::<N>(index & self.slots.wrapping_sub(1))
+    }
+}

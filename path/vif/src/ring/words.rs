@@ -1,0 +1,76 @@
+//! The words of a ring: in granted pages, or in the model checker.
+
+use super::PAGES_MAX;
+use abi::PAGE;
+use shmem::Span;
+use std::sync::atomic::Ordering;
+
+/// The 32-bit words of the pages of one ring.
+pub trait Words {
+    /// How many pages there are: a power of two, at most [`PAGES_MAX`].
+    fn pages(&self) -> usize;
+    /// Reads the word at `offset` (bytes, a multiple of 4) of page `page`, once.
+    fn load(&self, page: usize, offset: usize, order: Ordering) -> u32;
+    /// Writes it.
+    fn store(&self, page: usize, offset: usize, value: u32, order: Ordering);
+}
+
+/// Not the pages of a ring: not a power of two of them, or not whole aligned pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a ring needs 1, 2, 4, 8 or 16 whole pages")]
+pub struct BadPages;
+
+/// A ring in pages of memory that stay mapped while this exists.
+#[derive(Clone, Copy, Debug)]
+pub struct Pages {
+    spans: [Span; PAGES_MAX],
+    count: usize,
+}
+
+impl Pages {
+    /// The ring in `pages`, in order.
+    ///
+    /// # Errors
+    /// [`BadPages`].
+    pub fn new(pages: &[Span]) -> Result<Self, BadPages> {
+        if !pages.len().is_power_of_two() {
+            return Err(BadPages);
+        }
+        let mut spans = [Span::EMPTY; PAGES_MAX];
+        for (to, &from) in spans
+            .get_mut(..pages.len())
+            .ok_or(BadPages)?
+            .iter_mut()
+            .zip(pages)
+        {
+            if from.len() != PAGE || !from.addr().is_multiple_of(PAGE) {
+                return Err(BadPages);
+            }
+            *to = from;
+        }
+        Ok(Self {
+            spans,
+            count: pages.len(),
+        })
+    }
+}
+
+impl Words for Pages {
+    #[inline]
+    fn pages(&self) -> usize {
+        self.count
+    }
+
+    #[inline]
+    fn load(&self, page: usize, offset: usize, order: Ordering) -> u32 {
+        let word = self.spans.get(page).and_then(|span| span.u32(offset));
+        word.map_or(0, |word| word.load(order))
+    }
+
+    #[inline]
+    fn store(&self, page: usize, offset: usize, value: u32, order: Ordering) {
+        if let Some(word) = self.spans.get(page).and_then(|span| span.u32(offset)) {
+            word.store(value, order);
+        }
+    }
+}

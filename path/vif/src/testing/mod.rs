@@ -1,0 +1,1 @@
+//! Mock peers and harnesses, for tests, benches and fuzzers.
