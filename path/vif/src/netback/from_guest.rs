@@ -1,6 +1,6 @@
 //! Packets from the guest: requests → frames, and the answers.
 
-use super::Netback;
+use super::{ACCESSES_MAX, Netback};
 use crate::counters::Drop;
 use crate::grants::{Access, Grants};
 use crate::netif::{
@@ -37,7 +37,8 @@ impl<G: Grants> Netback<G> {
     /// if it was forgotten); after 0 frames there is nothing to be done.
     ///
     /// Packets with something wrong are answered with an error and counted; they count against
-    /// the budget, so that a guest gains nothing by sending them.
+    /// the budget, so that a guest gains nothing by sending them. Fewer than `budget` packets do
+    /// not mean that there are no more ([`ACCESSES_MAX`]): ask [`Netback::has_work`].
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled. Frames of `out` are not touched.
@@ -51,7 +52,7 @@ impl<G: Grants> Netback<G> {
             return self.fail(overrun);
         }
         let mut left = budget;
-        while left > 0 {
+        while left > 0 && self.accesses.len() + FATAL_SLOTS as usize <= ACCESSES_MAX {
             left -= 1;
             match self.fetch() {
                 Ok(Fetched::Packet | Fetched::Bad) => {}

@@ -25,6 +25,10 @@ use shmem::sync::fence;
 use std::sync::atomic::Ordering;
 use to_guest::Planned;
 
+/// The most accesses that one batch of [`Netback::from_guest`] makes: what a grant mechanism that
+/// copies needs room for, and a bound on the bytes that one guest gets moved in one turn.
+pub const ACCESSES_MAX: usize = 256;
+
 /// The backend of one virtual interface.
 #[derive(Debug)]
 pub struct Netback<G> {
