@@ -131,15 +131,3 @@ impl std::ops::AddAssign for Counters {
         self.notifications += other.notifications;
     }
 }
-
-impl std::ops::AddAssign for Counters {
-    fn add_assign(&mut self, other: Self) {
-        self.from_guest += other.from_guest;
-        self.from_guest_bytes += other.from_guest_bytes;
-        self.to_guest += other.to_guest;
-        self.to_guest_bytes += other.to_guest_bytes;
-        self.from_guest_drops += other.from_guest_drops;
-        self.to_guest_drops += other.to_guest_drops;
-        self.notifications += other.notifications;
-    }
-}
