@@ -139,11 +139,25 @@ pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
         program: spec.program.display().to_string(),
         error,
     })?;
-    let mut start = Start::exec(spec, &file)?;
-    start.lay_out(spec)?;
+    let mut start = laid_out(spec, &file)?;
     let domain = start.fork()?;
     let port = start.confine_domain(&domain, spec, &program)?;
     start.confine_agent(domain, port, spec)
+}
+
+/// Steps 1 and 2. Where the kernel puts a program is random, over a range that may contain ours
+/// (16 TiB around 0x5d55_5555_4000 with 32 random bits): one that lies in our way is started anew.
+fn laid_out(spec: &Spec<'_>, file: &File) -> Result<Start, SpawnError> {
+    const TRIES: usize = 8;
+    for _ in 1..TRIES {
+        let mut start = Start::exec(spec, file)?;
+        match start.lay_out(spec) {
+            Err(SpawnError::Step { error, .. }) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            result => return result.map(|()| start),
+        }
+    }
+    let mut start = Start::exec(spec, file)?;
+    start.lay_out(spec).map(|()| start)
 }
 
 /// A process whose start is under way.
