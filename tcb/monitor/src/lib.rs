@@ -1,1 +1,39 @@
-//! The hypervisor: domains, frames, grants, event channels, connections
+//! The hypervisor: domains, frames, grants, event channels, connections. Safe code only; it
+//! knows no Ethernet, no rings and no NICs: a device is a descriptor that a domain may attach.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`hypervisor`] | the whole, as its main thread uses it |
+//! | `domain`, [`memory`], [`life`] | what a domain is made of; its life and deadlines |
+//! | `process`, [`space`] | its process; how pages enter and leave its window |
+//! | `worker`, [`hypercall`] | one thread per domain that serves its calls and clears it away |
+//! | [`grant`] | grant tables, copies, mappings, the audit |
+//! | [`connect`], [`event`] | connection records; pending bits and doorbells |
+//! | `attach`, [`mailbox`] | descriptors for a domain; bytes to and from it |
+//! | `report` | status and audit |
+//!
+//! Threads: one main thread (the program `grantwayd`), which never waits for a domain, and one
+//! worker per domain, which waits only for its own. What they share lies behind two locks, of
+//! the grant tables and of the connections, that are held for bookkeeping only.
+
+mod attach;
+pub mod budget;
+pub mod connect;
+mod domain;
+pub mod event;
+pub mod fake;
+pub mod grant;
+pub mod hypercall;
+pub mod hypervisor;
+pub mod life;
+pub mod mailbox;
+pub mod memory;
+mod process;
+mod report;
+pub mod space;
+mod worker;
+
+pub use domain::{DomainError, Start};
+pub use hypervisor::{Hypervisor, Source};
+pub use life::Life;
+pub use mailbox::RelayError;

@@ -1,0 +1,320 @@
+//! One domain as the main thread holds it: what it is made of, and its start.
+
+use crate::budget::Budget;
+use crate::event::Port;
+use crate::hypercall::{CallPage, Counters, Shared};
+use crate::life::Life;
+use crate::mailbox::Mailbox;
+use crate::memory::Memory;
+use crate::process::Process;
+use crate::worker::{self, Control, Post};
+use abi::DomId;
+use abi::layout::{self, fd, info};
+use abi::machine::{self, Program};
+use rustix::event::epoll;
+use sandbox::{Profile, Spec};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// Attach calls in a row, before [`ATTACHES_PER_SECOND`] counts: what the largest driver domain
+/// needs at its start.
+const ATTACHES_BURST: u64 = (fd::DEVICES_MAX + fd::CONNECTIONS_MAX) as u64;
+/// Attach calls a second, in the long run.
+const ATTACHES_PER_SECOND: u64 = 100;
+
+/// Why a domain could not be built or started.
+#[derive(Debug, thiserror::Error)]
+pub enum DomainError {
+    /// The specification asks for something impossible.
+    #[error("domain {name}: {what}")]
+    Spec {
+        /// The domain.
+        name: String,
+        /// What is wrong, and what would be right.
+        what: String,
+    },
+    /// The system does not give what it takes.
+    #[error("domain {name}: {what}: {error}")]
+    System {
+        /// The domain.
+        name: String,
+        /// What was being done.
+        what: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// The sandbox could not start it.
+    #[error("domain {name}: {error}")]
+    Spawn {
+        /// The domain.
+        name: String,
+        /// Why not.
+        error: sandbox::SpawnError,
+    },
+}
+
+/// How to start a domain's process.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// The program: a static ELF.
+    pub program: &'a Path,
+    /// Its arguments.
+    pub args: &'a [&'a str],
+    /// Becomes its standard output and standard error.
+    pub console: BorrowedFd<'a>,
+    /// Its user id, if it gets one of its own.
+    pub uid: Option<u32>,
+}
+
+/// What a domain needs while it lives; given back when it has gone.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) port: Arc<Port>,
+    /// The domain's epoll set: a descriptor of ours of the same set.
+    pub(crate) epoll: OwnedFd,
+    pub(crate) devices: Vec<OwnedFd>,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) attaches: Budget,
+    pub(crate) process: Option<Running>,
+}
+
+/// A started domain's process and worker.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) process: Arc<Process>,
+    pub(crate) worker: Arc<Control>,
+    pub(crate) thread: JoinHandle<()>,
+}
+
+/// One domain.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pub(crate) id: DomId,
+    pub(crate) name: String,
+    pub(crate) program: Program,
+    pub(crate) window_slots: u32,
+    pub(crate) cpus: Vec<usize>,
+    pub(crate) life: Life,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) parts: Option<Parts>,
+    /// Whether its attach calls are heard: it is within its budget.
+    pub(crate) attach_open: bool,
+    /// Process ids of domain and agent, for reports also afterwards.
+    pub(crate) pids: (i32, i32),
+    /// CPU time of domain, agent and worker, nanoseconds, as last read.
+    pub(crate) cpu_ns: [u64; 3],
+}
+
+impl Domain {
+    /// Builds a domain's memory, event channel and epoll set, and writes its start info.
+    pub(crate) fn build(
+        id: DomId,
+        spec: &machine::Domain,
+        devices: Vec<OwnedFd>,
+        now_ns: u64,
+    ) -> Result<Self, DomainError> {
+        check(spec, devices.len())?;
+        let system = |what| system(&spec.name, what);
+        let memory = Memory::create(id, spec.frames, spec.grant_entries)
+            .map_err(system("making its memory"))?;
+        let memory = Arc::new(memory);
+        write_start_info(&memory, id, spec).ok_or_else(|| DomainError::Spec {
+            name: spec.name.clone(),
+            what: "its start info does not fit".into(),
+        })?;
+        let port = Port::create(Arc::clone(&memory)).map_err(system("making its event channel"))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|e| system("making its epoll set")(e.into()))?;
+        let data = epoll::EventData::new_u64(fd::EPOLL_EVENT);
+        epoll::add(&epoll, port.doorbell(), data, epoll::EventFlags::IN)
+            .map_err(|e| system("filling its epoll set")(e.into()))?;
+        Ok(Self {
+            id,
+            name: spec.name.clone(),
+            program: spec.program,
+            window_slots: spec.window_slots,
+            cpus: spec.cpus.clone(),
+            life: Life::Built,
+            counters: Arc::default(),
+            parts: Some(Parts {
+                memory,
+                port: Arc::new(port),
+                epoll,
+                devices,
+                mailbox: Mailbox::default(),
+                attaches: Budget::new(ATTACHES_BURST, ATTACHES_PER_SECOND, now_ns),
+                process: None,
+            }),
+            attach_open: true,
+            pids: (0, 0),
+            cpu_ns: [0; 3],
+        })
+    }
+
+    /// Starts process, agent and worker; returns what this system could not provide.
+    pub(crate) fn start(
+        &mut self,
+        start: &Start<'_>,
+        shared: Arc<Shared>,
+        post: Post,
+        now_ns: u64,
+    ) -> Result<Vec<&'static str>, DomainError> {
+        let system = |what| system(&self.name, what);
+        let spec_error = |what: &str| DomainError::Spec {
+            name: self.name.clone(),
+            what: what.into(),
+        };
+        let parts = self.parts.as_ref().filter(|parts| parts.process.is_none());
+        let parts = parts.ok_or_else(|| spec_error("it was started already"))?;
+        let page = CallPage::of(&parts.memory).ok_or_else(|| spec_error("it has no call page"))?;
+        let mut sandboxed = sandbox::spawn(&Spec {
+            program: start.program,
+            args: start.args,
+            name: &self.name,
+            profile: profile(self.program),
+            info: parts.memory.info(),
+            frames: parts.memory.frames(),
+            window_slots: self.window_slots,
+            event: parts.port.doorbell(),
+            epoll: parts.epoll.as_fd(),
+            console: start.console,
+            cpus: &self.cpus,
+            uid: start.uid,
+        })
+        .map_err(|error| DomainError::Spawn {
+            name: self.name.clone(),
+            error,
+        })?;
+        let missing = std::mem::take(&mut sandboxed.missing);
+        let process = Process::new(sandboxed).map_err(system("keeping its descriptors"))?;
+        let process = Arc::new(process);
+        let pids = (process.pid, process.agent_pid);
+        let (worker, thread) = worker::start(worker::Job {
+            id: self.id,
+            name: self.name.clone(),
+            page,
+            shared,
+            process: Arc::clone(&process),
+            counters: Arc::clone(&self.counters),
+            cpus: self.cpus.clone(),
+            post,
+        })
+        .map_err(system("starting its worker"))?;
+        if let Some(parts) = self.parts.as_mut() {
+            parts.process = Some(Running {
+                process,
+                worker,
+                thread,
+            });
+        }
+        self.pids = pids;
+        self.life = Life::Starting { since_ns: now_ns };
+        Ok(missing)
+    }
+
+    /// The domain's process and worker, if it was started and has not gone.
+    pub(crate) fn running(&self) -> Option<&Running> {
+        self.parts.as_ref()?.process.as_ref()
+    }
+
+    /// Reads the CPU clocks once more; the last reading stays when they are gone.
+    pub(crate) fn read_cpu(&mut self) -> [u64; 3] {
+        let now = self.running().map(|running| {
+            let (domain, agent) = running.process.cpu();
+            [domain, agent, running.worker.cpu_ns()]
+        });
+        for (last, now) in self.cpu_ns.iter_mut().zip(now.unwrap_or_default()) {
+            *last = now.max(*last);
+        }
+        self.cpu_ns
+    }
+
+    /// The domain's heartbeat.
+    pub(crate) fn heartbeat(&self) -> u64 {
+        let word = |parts: &Parts| {
+            Some(
+                parts
+                    .memory
+                    .info()
+                    .span()
+                    .u64(info::HEARTBEAT)?
+                    .load(Ordering::Relaxed),
+            )
+        };
+        self.parts.as_ref().and_then(word).unwrap_or(0)
+    }
+}
+
+/// Makes an error of what the kernel said.
+fn system(name: &str, what: &'static str) -> impl FnOnce(io::Error) -> DomainError {
+    let name = name.to_owned();
+    move |error| DomainError::System { name, what, error }
+}
+
+/// The filter profile of a program.
+pub(crate) fn profile(program: Program) -> Profile {
+    match program {
+        Program::Driver => Profile::Driver,
+        Program::Guest => Profile::Guest,
+    }
+}
+
+fn check(spec: &machine::Domain, devices: usize) -> Result<(), DomainError> {
+    let limit = |what: &str, value: usize, max: usize| {
+        (value <= max)
+            .then_some(())
+            .ok_or_else(|| DomainError::Spec {
+                name: spec.name.clone(),
+                what: format!("{what}: at most {max}, not {value}"),
+            })
+    };
+    limit(
+        "page frames",
+        spec.frames as usize,
+        layout::FRAMES_MAX as usize,
+    )?;
+    limit(
+        "window slots",
+        spec.window_slots as usize,
+        layout::WINDOW_SLOTS_MAX as usize,
+    )?;
+    limit(
+        "grant entries",
+        spec.grant_entries as usize,
+        1 << abi::GrantRef::INDEX_BITS,
+    )?;
+    limit(
+        "bytes of configuration",
+        spec.config.len(),
+        info::CONFIG_MAX,
+    )?;
+    limit("devices", devices, fd::DEVICES_MAX as usize)
+}
+
+/// Writes what the domain finds at its start.
+fn write_start_info(memory: &Memory, id: DomId, spec: &machine::Domain) -> Option<()> {
+    let span = memory.info().span();
+    let config = spec.config.as_bytes();
+    span.sub(info::CONFIG, config.len())?.write(config).ok()?;
+    let every = (0..64usize).filter(|cpu| spec.cpus.is_empty() || spec.cpus.contains(cpu));
+    let cpus = every.fold(0u64, |set, cpu| set | 1 << cpu);
+    for (offset, value) in [
+        (info::START_MAGIC, info::MAGIC),
+        (info::START_DOMAIN, u64::from(id.0)),
+        (info::START_FRAMES, u64::from(spec.frames)),
+        (info::START_WINDOW_SLOTS, u64::from(spec.window_slots)),
+        (info::START_GRANT_ENTRIES, u64::from(spec.grant_entries)),
+        (info::START_CONFIG_BYTES, config.len() as u64),
+        (info::START_DEVICES, spec.devices.len() as u64),
+        (info::START_CPUS, cpus),
+        (info::START_TSC_HZ, shmem::time::tsc_hz()),
+    ] {
+        span.u64(offset)?.store(value, Ordering::Relaxed);
+    }
+    Some(())
+}

@@ -1,0 +1,87 @@
+//! An address space that only keeps account of what is mapped: for tests and fuzz targets.
+
+use crate::space::{AddressSpace, PageMap, SpaceError};
+use abi::Slot;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+
+/// What would be mapped. Panics where the monitor asks for what it must never ask for.
+#[derive(Debug, Default)]
+pub struct FakeSpace {
+    /// Every page that is mapped.
+    pub mapped: BTreeMap<Slot, PageMap>,
+    /// Every memory that is known.
+    pub memories: BTreeSet<u32>,
+    /// The next call that would change something is refused.
+    pub refuse_next: bool,
+    /// The next call that would change something is carried out, but nobody learns of it.
+    pub lose_next: bool,
+}
+
+impl FakeSpace {
+    fn fate(&mut self) -> Result<(), SpaceError> {
+        if std::mem::take(&mut self.refuse_next) {
+            return Err(SpaceError::Refused("as told".into()));
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self) -> Result<(), SpaceError> {
+        if std::mem::take(&mut self.lose_next) {
+            return Err(SpaceError::Lost("as told".into()));
+        }
+        Ok(())
+    }
+}
+
+impl AddressSpace for FakeSpace {
+    fn add_memory(
+        &mut self,
+        memory: u32,
+        _rw: BorrowedFd<'_>,
+        _ro: BorrowedFd<'_>,
+    ) -> Result<(), SpaceError> {
+        self.fate()?;
+        assert!(
+            self.memories.insert(memory),
+            "memory {memory} was added twice"
+        );
+        self.lost()
+    }
+
+    fn remove_memory(&mut self, memory: u32) -> Result<(), SpaceError> {
+        assert!(
+            self.memories.remove(&memory),
+            "memory {memory} was not there"
+        );
+        assert!(
+            self.mapped.values().all(|m| m.memory != memory),
+            "memory {memory} went while it was mapped"
+        );
+        self.lost()
+    }
+
+    fn map(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
+        self.fate()?;
+        for map in maps {
+            assert!(
+                self.memories.contains(&map.memory),
+                "memory {} is not there",
+                map.memory
+            );
+            let before = self.mapped.insert(map.slot, *map);
+            assert!(before.is_none(), "slot {} was mapped over", map.slot);
+        }
+        self.lost()
+    }
+
+    fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError> {
+        for slot in slots {
+            assert!(
+                self.mapped.remove(slot).is_some(),
+                "slot {slot} was not mapped"
+            );
+        }
+        self.lost()
+    }
+}

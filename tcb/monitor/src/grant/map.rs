@@ -1,0 +1,271 @@
+//! `GNTTABOP_map_grant_ref` and `GNTTABOP_unmap_grant_ref`: granted pages enter and leave a window.
+
+use super::Grants;
+use super::table::{Pin, Purpose, Tables, WindowSlot};
+use crate::space::{AddressSpace, PageMap, SpaceError};
+use abi::hypercall::{Map, Unmap};
+use abi::{DomId, GrantStatus, Slot};
+use std::collections::BTreeMap;
+
+/// What one granter's memory is to an address space.
+#[derive(Debug, Default)]
+struct Known {
+    /// Pages of it in the window.
+    pages: u32,
+    /// The granter is dead: the descriptor goes with the last page.
+    doomed: bool,
+}
+
+/// Maps and unmaps for one caller. Owns the caller's address space, so that nobody else changes
+/// it; the buffers are reused.
+#[derive(Debug)]
+pub struct Mapper<S> {
+    caller: DomId,
+    space: S,
+    known: BTreeMap<DomId, Known>,
+    /// The batch under way: which operation, and its pin.
+    pinned: Vec<(usize, Slot, Pin)>,
+    maps: Vec<PageMap>,
+    slots: Vec<Slot>,
+}
+
+impl<S: AddressSpace> Mapper<S> {
+    /// A mapper with nothing mapped yet.
+    pub fn new(caller: DomId, space: S) -> Self {
+        Self {
+            caller,
+            space,
+            known: BTreeMap::new(),
+            pinned: Vec::new(),
+            maps: Vec::new(),
+            slots: Vec::new(),
+        }
+    }
+
+    /// The address space.
+    pub fn space(&self) -> &S {
+        &self.space
+    }
+
+    /// Maps a batch and leaves one status per operation in `status`. Operations that are in order
+    /// are mapped whatever becomes of the others, unless the address space refuses them: then
+    /// none of them is mapped, and they say [`GrantStatus::NoSpace`].
+    ///
+    /// # Errors
+    /// [`SpaceError::Lost`]: the caller must be killed and then torn down; the pins stay till then.
+    pub fn map(
+        &mut self,
+        grants: &Grants,
+        ops: &[Map],
+        status: &mut Vec<GrantStatus>,
+    ) -> Result<(), SpaceError> {
+        status.clear();
+        status.resize(ops.len(), GrantStatus::GeneralError);
+        self.pinned.clear();
+        {
+            let mut tables = grants.lock();
+            for (at, op) in ops.iter().enumerate() {
+                match reserve(&mut tables, self.caller, op) {
+                    Ok(pin) => self.pinned.push((at, op.slot, pin)),
+                    Err(why) => {
+                        if let Some(status) = status.get_mut(at) {
+                            *status = why;
+                        }
+                    }
+                }
+            }
+        }
+        let done = match self.map_pinned(grants) {
+            Err(lost @ SpaceError::Lost(_)) => return Err(lost),
+            Err(SpaceError::Refused(_)) => false,
+            Ok(()) => true,
+        };
+        let mut tables = grants.lock();
+        for (at, slot, pin) in self.pinned.drain(..) {
+            if let Some(status) = status.get_mut(at) {
+                *status = if done {
+                    GrantStatus::Okay
+                } else {
+                    GrantStatus::NoSpace
+                };
+            }
+            if done {
+                set(&mut tables, self.caller, slot, WindowSlot::Mapped(pin));
+                if let Some(known) = self.known.get_mut(&pin.granter) {
+                    known.pages += 1;
+                }
+            } else {
+                free(&mut tables, self.caller, slot);
+                tables.unpin(pin, Purpose::Map);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the pages of the batch enter the window, after the memories that they are of.
+    fn map_pinned(&mut self, grants: &Grants) -> Result<(), SpaceError> {
+        self.maps.clear();
+        if self.pinned.is_empty() {
+            return Ok(());
+        }
+        for at in 0..self.pinned.len() {
+            let Some(&(_, slot, pin)) = self.pinned.get(at) else {
+                break;
+            };
+            self.learn(grants, pin.granter)?;
+            self.maps.push(PageMap {
+                slot,
+                memory: u32::from(pin.granter.0),
+                frame: pin.frame,
+                writable: pin.write,
+            });
+        }
+        self.space.map(&self.maps)
+    }
+
+    /// Hands a granter's memory to the address space, once.
+    fn learn(&mut self, grants: &Grants, granter: DomId) -> Result<(), SpaceError> {
+        if self.known.contains_key(&granter) {
+            return Ok(());
+        }
+        let memory = grants
+            .lock()
+            .hold(granter)
+            .ok_or_else(|| SpaceError::Refused("the granter has no memory".into()))?;
+        let added = self.space.add_memory(
+            u32::from(granter.0),
+            memory.frames_fd(),
+            memory.frames_readonly_fd(),
+        );
+        match added {
+            Ok(()) => {
+                self.known.insert(granter, Known::default());
+                Ok(())
+            }
+            Err(why) => {
+                grants.lock().let_go(granter);
+                Err(why)
+            }
+        }
+    }
+
+    /// Unmaps a batch and leaves one status per operation in `status`. When this returns, no
+    /// access through an unmapped slot is possible any more.
+    ///
+    /// # Errors
+    /// Any error means that the caller must be killed and then torn down; the pins stay till
+    /// then.
+    pub fn unmap(
+        &mut self,
+        grants: &Grants,
+        ops: &[Unmap],
+        status: &mut Vec<GrantStatus>,
+    ) -> Result<(), SpaceError> {
+        status.clear();
+        status.resize(ops.len(), GrantStatus::GeneralError);
+        self.pinned.clear();
+        self.slots.clear();
+        {
+            let mut tables = grants.lock();
+            for (at, op) in ops.iter().enumerate() {
+                let slot = tables
+                    .account_mut(self.caller)
+                    .and_then(|a| a.slot(op.slot.0));
+                if let Some(place) = slot
+                    && let WindowSlot::Mapped(pin) = *place
+                {
+                    *place = WindowSlot::Busy(pin);
+                    self.pinned.push((at, op.slot, pin));
+                    self.slots.push(op.slot);
+                } else if let Some(status) = status.get_mut(at) {
+                    *status = GrantStatus::BadHandle;
+                }
+            }
+        }
+        if self.slots.is_empty() {
+            return Ok(());
+        }
+        self.space.unmap(&self.slots)?;
+        {
+            let mut tables = grants.lock();
+            for (at, slot, pin) in self.pinned.drain(..) {
+                free(&mut tables, self.caller, slot);
+                tables.unpin(pin, Purpose::Map);
+                if let Some(known) = self.known.get_mut(&pin.granter) {
+                    known.pages = known.pages.saturating_sub(1);
+                }
+                if let Some(status) = status.get_mut(at) {
+                    *status = GrantStatus::Okay;
+                }
+            }
+        }
+        self.forget_doomed(grants)
+    }
+
+    /// A granter has died: its memory goes from this address space as soon as no page of it is
+    /// mapped any more.
+    ///
+    /// # Errors
+    /// As [`Mapper::unmap`].
+    pub fn granter_died(&mut self, grants: &Grants, granter: DomId) -> Result<(), SpaceError> {
+        if let Some(known) = self.known.get_mut(&granter) {
+            known.doomed = true;
+        }
+        self.forget_doomed(grants)
+    }
+
+    fn forget_doomed(&mut self, grants: &Grants) -> Result<(), SpaceError> {
+        while let Some(granter) = self
+            .known
+            .iter()
+            .find_map(|(&id, known)| (known.doomed && known.pages == 0).then_some(id))
+        {
+            self.space.remove_memory(u32::from(granter.0))?;
+            self.known.remove(&granter);
+            grants.lock().let_go(granter);
+        }
+        Ok(())
+    }
+
+    /// Lets go of everything that the caller had mapped, a piece at a time, and closes its
+    /// account. The caller's process and its agent are gone.
+    pub fn tear_down(self, grants: &Grants) {
+        /// Slots released under one hold of the lock.
+        const BUDGET: u32 = 512;
+        let mut from = Some(0);
+        while let Some(at) = from {
+            from = grants.lock().release(self.caller, at, BUDGET);
+        }
+        for granter in self.known.keys() {
+            grants.lock().let_go(*granter);
+        }
+        grants.lock().clear(self.caller);
+    }
+}
+
+/// Checks one map operation, pins the page and reserves the slot.
+fn reserve(tables: &mut Tables, caller: DomId, op: &Map) -> Result<Pin, GrantStatus> {
+    let window = tables.account_mut(caller).ok_or(GrantStatus::BadDomain)?;
+    if window.slot(op.slot.0).copied() != Some(WindowSlot::Free) {
+        return Err(GrantStatus::BadSlot);
+    }
+    let pin = tables.pin(caller, op.domain, op.gref, !op.readonly, Purpose::Map)?;
+    if let Some(account) = tables.account_mut(caller) {
+        account.taken += 1;
+    }
+    set(tables, caller, op.slot, WindowSlot::Busy(pin));
+    Ok(pin)
+}
+
+fn set(tables: &mut Tables, caller: DomId, slot: Slot, to: WindowSlot) {
+    if let Some(place) = tables.account_mut(caller).and_then(|a| a.slot(slot.0)) {
+        *place = to;
+    }
+}
+
+fn free(tables: &mut Tables, caller: DomId, slot: Slot) {
+    set(tables, caller, slot, WindowSlot::Free);
+    if let Some(account) = tables.account_mut(caller) {
+        account.taken = account.taken.saturating_sub(1);
+    }
+}

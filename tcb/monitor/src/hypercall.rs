@@ -1,0 +1,287 @@
+//! The call page: decode once, check, do, say how it went.
+//!
+//! Every word of the page may change while it is read, and may hold anything. So the kind, the
+//! count and each operation are read once into the monitor's own memory, and only that copy is
+//! looked at. Nothing that stands in the page can make the monitor panic or loop.
+
+use crate::connect::Connections;
+use crate::grant::{Copier, Grants, Mapper};
+use crate::memory::Memory;
+use crate::space::{AddressSpace, SpaceError};
+use abi::hypercall::{
+    COUNT, Copy, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT, STATUS_WORD, Unmap,
+};
+use abi::layout::info;
+use abi::{ConnId, DomId, GrantStatus, RECORD_BYTES, Slot, XenbusState};
+use rustix::io::Errno;
+use shmem::{Span, time};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// What a domain's calls amount to; written by its worker, read by anybody.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Calls answered.
+    pub calls: AtomicU64,
+    /// Operations in them.
+    pub operations: AtomicU64,
+}
+
+/// A private handle of a call page.
+#[derive(Clone, Copy, Debug)]
+pub struct CallPage {
+    page: Span,
+    request: &'static AtomicU32,
+    done: &'static AtomicU32,
+}
+
+impl CallPage {
+    /// The call page in a domain's information region.
+    #[must_use]
+    pub fn of(memory: &Memory) -> Option<Self> {
+        let page = memory
+            .info()
+            .span()
+            .sub(info::CALL, info::CALL_PAGES * abi::PAGE)?;
+        Some(Self {
+            page,
+            request: page.u32(REQUEST)?,
+            done: page.u32(DONE)?,
+        })
+    }
+
+    /// The word that the domain changes and wakes us on.
+    #[must_use]
+    pub fn request(&self) -> &'static AtomicU32 {
+        self.request
+    }
+
+    /// Says that the call is answered, and wakes the domain.
+    pub fn finish(&self, number: u32, result: Result<(), Errno>) {
+        let result = result
+            .err()
+            .map_or(0, |errno| errno.raw_os_error().saturating_neg());
+        self.put_u32(RESULT, result as u32);
+        // Release: who sees the number sees the results.
+        self.done.store(number, Ordering::Release);
+        shmem::futex::wake(self.done, 1);
+    }
+
+    fn get_u32(&self, offset: usize) -> u32 {
+        self.page
+            .u32(offset)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    fn put_u32(&self, offset: usize, value: u32) {
+        if let Some(word) = self.page.u32(offset) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn word(&self, op: usize, word: usize) -> Option<&'static AtomicU64> {
+        self.page.u64(OPS + (op * OP_WORDS + word) * 8)
+    }
+
+    fn get(&self, op: usize, word: usize) -> u64 {
+        self.word(op, word)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    fn put(&self, op: usize, word: usize, value: u64) {
+        if let Some(word) = self.word(op, word) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn words(&self, op: usize) -> [u64; 3] {
+        [self.get(op, 0), self.get(op, 1), self.get(op, 2)]
+    }
+
+    fn put_statuses(&self, statuses: &[GrantStatus]) {
+        for (op, &status) in statuses.iter().enumerate() {
+            self.put(op, STATUS_WORD, i64::from(status as i16) as u64);
+        }
+    }
+
+    fn body(&self) -> Span {
+        self.page.skip(OPS + OP_WORDS * 8).take(RECORD_BYTES)
+    }
+}
+
+/// What the workers of all domains share.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// Every grant.
+    pub grants: Grants,
+    /// Every connection.
+    pub connections: Connections,
+}
+
+/// Serves one domain's calls.
+#[derive(Debug)]
+pub struct Server<S> {
+    id: DomId,
+    page: CallPage,
+    shared: Arc<Shared>,
+    mapper: Mapper<S>,
+    copier: Copier,
+    counters: Arc<Counters>,
+    ready: Arc<AtomicBool>,
+    copies: Vec<Copy>,
+    maps: Vec<Map>,
+    unmaps: Vec<Unmap>,
+    statuses: Vec<GrantStatus>,
+}
+
+impl<S: AddressSpace> Server<S> {
+    /// A server for a domain whose account is open and whose address space is `space`. `ready`
+    /// is set when the domain says that it has started.
+    pub fn new(
+        id: DomId,
+        page: CallPage,
+        shared: Arc<Shared>,
+        space: S,
+        counters: Arc<Counters>,
+        ready: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            id,
+            page,
+            shared,
+            mapper: Mapper::new(id, space),
+            copier: Copier::default(),
+            counters,
+            ready,
+            copies: Vec::with_capacity(OPS_MAX),
+            maps: Vec::with_capacity(OPS_MAX),
+            unmaps: Vec::with_capacity(OPS_MAX),
+            statuses: Vec::with_capacity(OPS_MAX),
+        }
+    }
+
+    /// The call page.
+    pub fn page(&self) -> CallPage {
+        self.page
+    }
+
+    /// The mapper and its address space.
+    pub fn mapper(&self) -> &Mapper<S> {
+        &self.mapper
+    }
+
+    /// Carries out the call that lies in the page and says how it went; `number` is its number.
+    ///
+    /// # Errors
+    /// The domain must be killed and torn down: see [`Mapper::map`]. The call stays unanswered.
+    pub fn serve(&mut self, number: u32) -> Result<(), SpaceError> {
+        let (kind, count) = (self.page.get_u32(KIND), self.page.get_u32(COUNT) as usize);
+        let result = match Kind::from_wire(kind) {
+            Some(kind) if count <= OPS_MAX => self.call(kind, count)?,
+            _ => Err(Errno::INVAL),
+        };
+        self.counters.calls.fetch_add(1, Ordering::Relaxed);
+        if result.is_ok() {
+            self.counters
+                .operations
+                .fetch_add(count as u64, Ordering::Relaxed);
+        }
+        self.page.finish(number, result);
+        Ok(())
+    }
+
+    fn call(&mut self, kind: Kind, count: usize) -> Result<Result<(), Errno>, SpaceError> {
+        let page = self.page;
+        match kind {
+            Kind::GrantCopy => {
+                self.copies.clear();
+                self.copies
+                    .extend((0..count).map(|op| Copy::decode(page.words(op))));
+                self.copier.run(
+                    &self.shared.grants,
+                    self.id,
+                    &self.copies,
+                    &mut self.statuses,
+                );
+                page.put_statuses(&self.statuses);
+            }
+            Kind::GrantMap => {
+                self.maps.clear();
+                self.maps
+                    .extend((0..count).map(|op| Map::decode(page.words(op))));
+                self.mapper
+                    .map(&self.shared.grants, &self.maps, &mut self.statuses)?;
+                page.put_statuses(&self.statuses);
+            }
+            Kind::GrantUnmap => {
+                self.unmaps.clear();
+                self.unmaps.extend((0..count).map(|op| Unmap {
+                    slot: slot(page.get(op, 0)),
+                }));
+                self.mapper
+                    .unmap(&self.shared.grants, &self.unmaps, &mut self.statuses)?;
+                page.put_statuses(&self.statuses);
+            }
+            Kind::ConnectSet if count == 1 => {
+                let status = self.connect_set();
+                page.put(0, STATUS_WORD, errno_word(status));
+            }
+            Kind::ConnectGet if count == 1 => {
+                let status = self.connect_get();
+                page.put(0, STATUS_WORD, errno_word(status));
+            }
+            Kind::Ready if count == 0 => self.ready.store(true, Ordering::Release),
+            _ => return Ok(Err(Errno::INVAL)),
+        }
+        Ok(Ok(()))
+    }
+
+    fn connect_set(&self) -> Result<(), Errno> {
+        let [conn, state, _] = self.page.words(0);
+        let state = XenbusState::from_wire(state).ok_or(Errno::INVAL)?;
+        let mut body = [0; RECORD_BYTES];
+        self.page.body().read(&mut body).map_err(|_| Errno::FAULT)?;
+        let now = time::monotonic_ns();
+        self.shared
+            .connections
+            .set(self.id, connection(conn)?, state, &body, now)
+    }
+
+    fn connect_get(&self) -> Result<(), Errno> {
+        let conn = connection(self.page.get(0, 0))?;
+        let view = self.shared.connections.get(self.id, conn)?;
+        self.page.put(0, 1, u64::from(view.peer.0));
+        self.page.put(0, 2, view.role as u64);
+        self.page.put(0, 3, view.own as u64);
+        self.page.put(0, 4, view.state as u64);
+        self.page.body().write(&view.body).map_err(|_| Errno::FAULT)
+    }
+
+    /// A granter has died: see [`Mapper::granter_died`].
+    ///
+    /// # Errors
+    /// The domain must be killed.
+    pub fn granter_died(&mut self, granter: DomId) -> Result<(), SpaceError> {
+        self.mapper.granter_died(&self.shared.grants, granter)
+    }
+
+    /// Lets go of everything that the domain used. Its process and its agent are gone.
+    pub fn tear_down(self) {
+        self.mapper.tear_down(&self.shared.grants);
+    }
+}
+
+/// A slot from the wire; one that does not fit is one that does not exist.
+fn slot(word: u64) -> Slot {
+    Slot(u32::try_from(word).unwrap_or(u32::MAX))
+}
+
+fn connection(word: u64) -> Result<ConnId, Errno> {
+    u32::try_from(word).map(ConnId).map_err(|_| Errno::NOENT)
+}
+
+fn errno_word(status: Result<(), Errno>) -> u64 {
+    status.err().map_or(0, |errno| {
+        i64::from(errno.raw_os_error()).saturating_neg() as u64
+    })
+}

@@ -1,0 +1,353 @@
+//! The hypervisor as its main thread uses it: domains, connections, deadlines.
+//!
+//! Everything here returns at once: what may take time is done by the domains' workers. Time is
+//! passed in, in nanoseconds of the monotonic clock.
+
+use crate::attach;
+use crate::domain::{Domain, DomainError, Start};
+use crate::hypercall::Shared;
+use crate::life::{Demand, Life};
+use crate::mailbox::RelayError;
+use crate::worker::{Notice, Post};
+use abi::layout::info;
+use abi::{DomId, machine};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+/// While the main thread waits for something that no descriptor tells, it looks this often.
+const LOOK_NS: u64 = 500_000;
+
+/// A descriptor of the hypervisor that became readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A worker has something to tell.
+    Workers,
+    /// A domain's process has ended.
+    Ended(DomId),
+    /// A domain asks for a descriptor.
+    Attach(DomId),
+}
+
+/// All domains and what is between them.
+#[derive(Debug)]
+pub struct Hypervisor {
+    pub(crate) shared: Arc<Shared>,
+    /// By id; ids are never reused.
+    pub(crate) domains: Vec<Domain>,
+    post: Post,
+    notices: Receiver<Notice>,
+    pub(crate) missing: BTreeSet<&'static str>,
+}
+
+impl Hypervisor {
+    /// A hypervisor without domains.
+    ///
+    /// # Errors
+    /// The kernel has no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        let (post, notices) = Post::create()?;
+        Ok(Self {
+            shared: Arc::default(),
+            domains: Vec::new(),
+            post,
+            notices,
+            missing: BTreeSet::new(),
+        })
+    }
+
+    /// Builds a domain: its memory, event channel and account. `devices` are what it may attach.
+    ///
+    /// # Errors
+    /// See [`DomainError`]; nothing is left then.
+    pub fn create_domain(
+        &mut self,
+        spec: &machine::Domain,
+        devices: Vec<OwnedFd>,
+        now_ns: u64,
+    ) -> Result<DomId, DomainError> {
+        let id = u16::try_from(self.domains.len())
+            .map(DomId)
+            .map_err(|_| DomainError::Spec {
+                name: spec.name.clone(),
+                what: "there are no more domain ids".into(),
+            })?;
+        let domain = Domain::build(id, spec, devices, now_ns)?;
+        if let Some(parts) = &domain.parts {
+            self.shared
+                .grants
+                .lock()
+                .insert(id, Arc::clone(&parts.memory), spec.window_slots);
+        }
+        self.domains.push(domain);
+        Ok(id)
+    }
+
+    /// Connects two domains.
+    ///
+    /// # Errors
+    /// One of them is not there or gone, they are the same, or one has as many connections as a
+    /// domain may have.
+    pub fn connect(
+        &mut self,
+        backend: DomId,
+        frontend: DomId,
+        handle: u16,
+        now_ns: u64,
+    ) -> Result<(), DomainError> {
+        let port = |id: DomId| {
+            let domain = self.domains.get(usize::from(id.0))?;
+            Some((id, Arc::clone(&domain.parts.as_ref()?.port)))
+        };
+        let error = |what: String| DomainError::Spec {
+            name: self.name(frontend),
+            what,
+        };
+        if backend == frontend {
+            return Err(error("a connection has two different ends".into()));
+        }
+        match (port(backend), port(frontend)) {
+            (Some(b), Some(f)) => self
+                .shared
+                .connections
+                .add(b, f, handle, now_ns)
+                .map_err(|errno| error(format!("connection {handle}: {errno}"))),
+            _ => Err(error(format!("connection {handle}: one end is not there"))),
+        }
+    }
+
+    /// Starts a domain's process.
+    ///
+    /// # Errors
+    /// See [`DomainError`]; no process is left then.
+    pub fn start(&mut self, id: DomId, start: &Start<'_>, now_ns: u64) -> Result<(), DomainError> {
+        let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
+        let Some(domain) = self.domains.get_mut(usize::from(id.0)) else {
+            let what = "there is no such domain".into();
+            return Err(DomainError::Spec {
+                name: id.to_string(),
+                what,
+            });
+        };
+        self.missing
+            .extend(domain.start(start, shared, post, now_ns)?);
+        Ok(())
+    }
+
+    /// A domain's name.
+    #[must_use]
+    pub fn name(&self, id: DomId) -> String {
+        self.domains
+            .get(usize::from(id.0))
+            .map_or_else(|| id.to_string(), |d| d.name.clone())
+    }
+
+    /// The domain of a name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<DomId> {
+        self.domains
+            .iter()
+            .find(|domain| domain.name == name)
+            .map(|domain| domain.id)
+    }
+
+    /// Where a domain stands.
+    #[must_use]
+    pub fn life(&self, id: DomId) -> Option<&Life> {
+        self.domains
+            .get(usize::from(id.0))
+            .map(|domain| &domain.life)
+    }
+
+    /// Every domain's id, in the order of creation.
+    pub fn ids(&self) -> impl Iterator<Item = DomId> {
+        self.domains.iter().map(|domain| domain.id)
+    }
+
+    /// Whether every domain runs and every connection is up.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        use abi::XenbusState::Connected;
+        self.domains
+            .iter()
+            .all(|d| matches!(d.life, Life::Running { .. }))
+            && self
+                .shared
+                .connections
+                .list()
+                .iter()
+                .all(|c| c.backend_state == Connected && c.frontend_state == Connected)
+    }
+
+    /// Whether nothing is left of any domain that was started.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.domains
+            .iter()
+            .all(|d| matches!(d.life, Life::Gone(_) | Life::Built))
+    }
+
+    /// Adds every descriptor that is worth waiting for; pass what became readable to
+    /// [`Hypervisor::handle`].
+    pub fn watch<'a>(&'a self, out: &mut Vec<(Source, BorrowedFd<'a>)>) {
+        out.push((Source::Workers, self.post.fd()));
+        for domain in self.domains.iter().filter(|domain| domain.life.is_alive()) {
+            let Some(running) = domain.running() else {
+                continue;
+            };
+            out.push((Source::Ended(domain.id), running.process.pidfd()));
+            if domain.attach_open {
+                out.push((Source::Attach(domain.id), running.process.attach_fd()));
+            }
+        }
+    }
+
+    /// Sees to a descriptor that became readable.
+    pub fn handle(&mut self, source: Source, now_ns: u64) {
+        match source {
+            Source::Workers => self.hear(now_ns),
+            Source::Ended(id) => {
+                let how = self
+                    .domains
+                    .get(usize::from(id.0))
+                    .and_then(|domain| domain.running()?.process.how_it_ended());
+                self.kill(id, &how.unwrap_or_else(|| "ended".into()));
+            }
+            Source::Attach(id) => {
+                if let Some(domain) = self.domains.get_mut(usize::from(id.0)) {
+                    attach::serve(domain, &self.shared.connections, now_ns);
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, now_ns: u64) {
+        self.post.hear();
+        while let Ok(notice) = self.notices.try_recv() {
+            match notice {
+                Notice::Ready(id) => {
+                    if let Some(domain) = self.domains.get_mut(usize::from(id.0)) {
+                        domain.life.ready(now_ns);
+                    }
+                }
+                Notice::Killed(id, why) => self.kill(id, &why),
+                Notice::Gone(id) => self.gone(id),
+            }
+        }
+    }
+
+    /// Sees to deadlines; returns when to call again at the latest.
+    pub fn tick(&mut self, now_ns: u64) -> Option<u64> {
+        let mut next: Option<u64> = None;
+        for at in 0..self.domains.len() {
+            let Some(domain) = self.domains.get_mut(at) else {
+                break;
+            };
+            let demand = domain.life.look(domain.heartbeat(), now_ns);
+            match demand {
+                Demand::Nothing => {}
+                Demand::Ping => {
+                    if let Some(parts) = &domain.parts {
+                        parts.port.raise(info::PENDING_PING);
+                    }
+                }
+                Demand::Kill(why) => {
+                    let id = domain.id;
+                    self.kill(id, why);
+                    continue;
+                }
+            }
+            let attach_ns = attach::next_ns(domain, now_ns);
+            domain.attach_open = attach_ns.is_none();
+            let relay_ns = domain
+                .parts
+                .as_ref()
+                .filter(|parts| parts.mailbox.waits())
+                .map(|_| now_ns.saturating_add(LOOK_NS));
+            for deadline in [domain.life.deadline_ns(), attach_ns, relay_ns] {
+                next = [next, deadline].into_iter().flatten().min();
+            }
+        }
+        next
+    }
+
+    /// Kills every domain.
+    pub fn kill_all(&mut self, why: &str) {
+        for at in 0..self.domains.len() {
+            self.kill(DomId(at as u16), why);
+        }
+    }
+
+    /// Ends a domain, dead or alive: nobody gets a new use of its grants, its connections are
+    /// closed, and its worker clears it away.
+    pub fn kill(&mut self, id: DomId, why: &str) {
+        let Some(domain) = self.domains.get_mut(usize::from(id.0)) else {
+            return;
+        };
+        if !domain.life.is_alive() {
+            return;
+        }
+        domain.life = Life::Ending(why.to_owned());
+        domain.read_cpu();
+        if let Some(running) = domain.running() {
+            running.process.strike();
+        }
+        self.shared.grants.lock().end(id);
+        self.shared.connections.close_all(id);
+        for other in &self.domains {
+            if let Some(running) = other.running() {
+                if other.id == id {
+                    running.worker.stop();
+                } else {
+                    running.worker.granter_died(id);
+                }
+            }
+        }
+    }
+
+    /// A domain's worker has cleared it away.
+    fn gone(&mut self, id: DomId) {
+        let Some(domain) = self.domains.get_mut(usize::from(id.0)) else {
+            return;
+        };
+        domain.read_cpu();
+        if let Some(running) = domain.parts.take().and_then(|parts| parts.process) {
+            // Its last act was to tell us.
+            let _ = running.thread.join();
+        }
+        let why = domain.life.text().to_owned();
+        domain.life = Life::Gone(why);
+        self.shared.connections.forget_all(id);
+    }
+
+    /// Passes bytes to a domain's mailbox; [`Hypervisor::relayed`] has the outcome later.
+    ///
+    /// # Errors
+    /// See [`RelayError`].
+    pub fn relay(&mut self, id: DomId, request: &[u8], now_ns: u64) -> Result<(), RelayError> {
+        let domain = self
+            .domains
+            .get_mut(usize::from(id.0))
+            .ok_or(RelayError::Unknown)?;
+        if !domain.life.is_alive() {
+            return Err(RelayError::Dead);
+        }
+        let parts = domain.parts.as_mut().ok_or(RelayError::Dead)?;
+        parts
+            .mailbox
+            .send(&parts.memory, &parts.port, request, now_ns)
+    }
+
+    /// The outcome of the request that waits in a domain's mailbox, once there is one.
+    pub fn relayed(&mut self, id: DomId, now_ns: u64) -> Option<Result<Vec<u8>, RelayError>> {
+        let Some(domain) = self.domains.get_mut(usize::from(id.0)) else {
+            return Some(Err(RelayError::Unknown));
+        };
+        match domain.parts.as_mut() {
+            Some(parts) if domain.life.is_alive() => parts.mailbox.poll(&parts.memory, now_ns),
+            _ => Some(Err(RelayError::Dead)),
+        }
+    }
+}

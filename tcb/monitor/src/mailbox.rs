@@ -1,0 +1,119 @@
+//! The mailbox: bytes to a domain, bytes back. The monitor does not look into them.
+
+use crate::event::Port;
+use crate::memory::Memory;
+use abi::layout::info;
+use std::sync::atomic::Ordering;
+
+/// How long a domain may take for a reply.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// Why there is no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RelayError {
+    /// There is no such domain.
+    #[error("there is no such domain")]
+    Unknown,
+    /// The domain is not alive.
+    #[error("the domain is not running")]
+    Dead,
+    /// Another request waits for its reply.
+    #[error("another request waits for the domain's reply; try again")]
+    Busy,
+    /// The request does not fit.
+    #[error("the request is longer than {} bytes", info::MAILBOX_IN_MAX)]
+    TooLong,
+    /// The domain did not reply within a second.
+    #[error("the domain did not reply within a second")]
+    Late,
+    /// The reply says that it is longer than a reply can be.
+    #[error("the domain's reply makes no sense")]
+    Nonsense,
+}
+
+/// The monitor's end of a domain's mailbox.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    number: u32,
+    deadline_ns: Option<u64>,
+}
+
+impl Mailbox {
+    /// Puts a request in.
+    pub(crate) fn send(
+        &mut self,
+        memory: &Memory,
+        port: &Port,
+        request: &[u8],
+        now_ns: u64,
+    ) -> Result<(), RelayError> {
+        if self.deadline_ns.is_some() {
+            return Err(RelayError::Busy);
+        }
+        if request.len() > info::MAILBOX_IN_MAX {
+            return Err(RelayError::TooLong);
+        }
+        let span = memory.info().span();
+        let place = span
+            .sub(info::MAILBOX_IN, request.len())
+            .ok_or(RelayError::TooLong)?;
+        place.write(request).map_err(|_| RelayError::Dead)?;
+        let words = (
+            span.u32(info::MAILBOX_REQUEST_BYTES),
+            span.u32(info::MAILBOX_REQUEST),
+        );
+        let (Some(bytes), Some(number)) = words else {
+            return Err(RelayError::Dead);
+        };
+        self.number = self.number.wrapping_add(1);
+        bytes.store(request.len() as u32, Ordering::Relaxed);
+        // Release: who sees the number sees the request.
+        number.store(self.number, Ordering::Release);
+        self.deadline_ns = Some(now_ns.saturating_add(PATIENCE_NS));
+        port.raise(info::PENDING_MAILBOX);
+        Ok(())
+    }
+
+    /// Whether a reply is waited for.
+    pub(crate) fn waits(&self) -> bool {
+        self.deadline_ns.is_some()
+    }
+
+    /// The outcome, once there is one. Its bytes are copied once; its length is checked.
+    pub(crate) fn poll(
+        &mut self,
+        memory: &Memory,
+        now_ns: u64,
+    ) -> Option<Result<Vec<u8>, RelayError>> {
+        let deadline = self.deadline_ns?;
+        let span = memory.info().span();
+        // Acquire: with the number, the reply is seen.
+        let answered = span
+            .u32(info::MAILBOX_REPLY)
+            .map(|word| word.load(Ordering::Acquire));
+        if answered != Some(self.number) {
+            if now_ns < deadline {
+                return None;
+            }
+            self.deadline_ns = None;
+            return Some(Err(RelayError::Late));
+        }
+        self.deadline_ns = None;
+        let length = span
+            .u32(info::MAILBOX_REPLY_BYTES)
+            .map(|w| w.load(Ordering::Relaxed));
+        let length = length.unwrap_or(u32::MAX) as usize;
+        if length > info::MAILBOX_OUT_MAX {
+            return Some(Err(RelayError::Nonsense));
+        }
+        let mut reply = vec![0; length];
+        let read = span
+            .sub(info::MAILBOX_OUT, length)
+            .is_some_and(|place| place.read(&mut reply).is_ok());
+        Some(if read {
+            Ok(reply)
+        } else {
+            Err(RelayError::Nonsense)
+        })
+    }
+}

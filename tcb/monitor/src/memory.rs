@@ -1,0 +1,94 @@
+//! The two regions that a domain consists of.
+
+use abi::{DomId, layout};
+use shmem::{Region, Span};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A domain's information region and its page frames. Both live as long as anybody has a use for
+/// them: the domain, or a domain that has one of its frames mapped.
+#[derive(Debug)]
+pub struct Memory {
+    info: Region,
+    frames: Region,
+    frames_readonly: OwnedFd,
+    frame_count: u32,
+    grant_entries: u32,
+}
+
+impl Memory {
+    /// Makes both regions, all zero.
+    ///
+    /// # Errors
+    /// The kernel has no memory or no descriptors left, or a size is beyond
+    /// [`layout::FRAMES_MAX`] or the reach of a grant reference.
+    pub fn create(id: DomId, frame_count: u32, grant_entries: u32) -> io::Result<Self> {
+        if frame_count == 0 || frame_count > layout::FRAMES_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "a domain has 1 to {} frames, not {frame_count}",
+                    layout::FRAMES_MAX
+                ),
+            ));
+        }
+        if grant_entries > 1 << abi::GrantRef::INDEX_BITS {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("a grant table has at most 2^20 entries, not {grant_entries}"),
+            ));
+        }
+        let info = Region::create(&format!("info-{id}"), layout::info::bytes(grant_entries))?;
+        let frames = Region::create(&format!("frames-{id}"), frame_count as usize * layout::PAGE)?;
+        let frames_readonly = frames.readonly_fd()?;
+        Ok(Self {
+            info,
+            frames,
+            frames_readonly,
+            frame_count,
+            grant_entries,
+        })
+    }
+
+    /// The information region.
+    #[must_use]
+    pub fn info(&self) -> &Region {
+        &self.info
+    }
+
+    /// The page frames.
+    #[must_use]
+    pub fn frames(&self) -> &Region {
+        &self.frames
+    }
+
+    /// How many page frames there are.
+    #[must_use]
+    pub fn frame_count(&self) -> u32 {
+        self.frame_count
+    }
+
+    /// How many entries the grant table has.
+    #[must_use]
+    pub fn grant_entries(&self) -> u32 {
+        self.grant_entries
+    }
+
+    /// One page frame, if it exists.
+    #[must_use]
+    pub fn frame(&self, n: u32) -> Option<Span> {
+        self.frames.page(n)
+    }
+
+    /// The frames' descriptor for reading and writing.
+    #[must_use]
+    pub fn frames_fd(&self) -> BorrowedFd<'_> {
+        self.frames.fd()
+    }
+
+    /// The frames' descriptor for reading only.
+    #[must_use]
+    pub fn frames_readonly_fd(&self) -> BorrowedFd<'_> {
+        self.frames_readonly.as_fd()
+    }
+}

@@ -1,0 +1,146 @@
+//! The process that a domain runs as, shared by the main thread and the domain's worker.
+
+use crate::space::{AddressSpace, PageMap, SpaceError};
+use abi::Slot;
+use rustix::process::{Signal, pidfd_send_signal};
+use sandbox::{AgentError, AttachPort, Sandboxed};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// A domain's process and its agent.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// The worker holds this while the agent works, which may take as long as the agent's
+    /// deadline: the main thread only ever tries it.
+    sandboxed: Mutex<Sandboxed>,
+    pub(crate) pid: i32,
+    pub(crate) agent_pid: i32,
+    pidfd: OwnedFd,
+    attach: OwnedFd,
+    cpu_ns: AtomicU64,
+    agent_cpu_ns: AtomicU64,
+}
+
+impl Process {
+    pub(crate) fn new(sandboxed: Sandboxed) -> io::Result<Self> {
+        Ok(Self {
+            pid: sandboxed.pid,
+            agent_pid: sandboxed.agent_pid,
+            pidfd: sandboxed.pidfd.try_clone()?,
+            attach: sandboxed.attach.fd().try_clone_to_owned()?,
+            cpu_ns: AtomicU64::new(0),
+            agent_cpu_ns: AtomicU64::new(0),
+            sandboxed: Mutex::new(sandboxed),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sandboxed> {
+        self.sandboxed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Sandboxed>> {
+        match self.sandboxed.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Readable when the process has ended.
+    pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Readable while an attach call waits.
+    pub(crate) fn attach_fd(&self) -> BorrowedFd<'_> {
+        self.attach.as_fd()
+    }
+
+    /// Kills the domain's process, without waiting. Its agent follows in [`Process::end`].
+    pub(crate) fn strike(&self) {
+        // It may be dead already.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Kills domain and agent and waits for their end. The worker's last but one act: nothing
+    /// can touch a granted page afterwards.
+    pub(crate) fn end(&self) {
+        let mut sandboxed = self.lock();
+        self.read_cpu(&sandboxed);
+        sandboxed.kill();
+        self.read_cpu(&sandboxed);
+    }
+
+    /// How the process ended, in words, if it is known.
+    pub(crate) fn how_it_ended(&self) -> Option<String> {
+        self.try_lock()?.how_it_ended()
+    }
+
+    /// CPU time of domain and agent, nanoseconds; as last read while the worker is busy.
+    pub(crate) fn cpu(&self) -> (u64, u64) {
+        if let Some(sandboxed) = self.try_lock() {
+            self.read_cpu(&sandboxed);
+        }
+        (
+            self.cpu_ns.load(Ordering::Relaxed),
+            self.agent_cpu_ns.load(Ordering::Relaxed),
+        )
+    }
+
+    fn read_cpu(&self, sandboxed: &Sandboxed) {
+        self.cpu_ns.fetch_max(sandboxed.cpu_ns(), Ordering::Relaxed);
+        self.agent_cpu_ns
+            .fetch_max(sandboxed.agent_cpu_ns(), Ordering::Relaxed);
+    }
+
+    /// Works on the attach port, unless the worker is busy with the agent.
+    pub(crate) fn try_attach<T>(&self, work: impl FnOnce(&mut AttachPort) -> T) -> Option<T> {
+        Some(work(&mut self.try_lock()?.attach))
+    }
+}
+
+/// The address space behind a process's agent.
+#[derive(Debug)]
+pub(crate) struct AgentSpace(pub(crate) Arc<Process>);
+
+impl AgentSpace {
+    fn ask(
+        &mut self,
+        what: impl FnOnce(&mut sandbox::Agent) -> Result<(), AgentError>,
+    ) -> Result<(), SpaceError> {
+        what(&mut self.0.lock().agent).map_err(|error| {
+            if error.is_fatal() {
+                SpaceError::Lost(error.to_string())
+            } else {
+                SpaceError::Refused(error.to_string())
+            }
+        })
+    }
+}
+
+impl AddressSpace for AgentSpace {
+    fn add_memory(
+        &mut self,
+        memory: u32,
+        rw: BorrowedFd<'_>,
+        ro: BorrowedFd<'_>,
+    ) -> Result<(), SpaceError> {
+        self.ask(|agent| agent.add_memory(memory, rw, ro))
+    }
+
+    fn remove_memory(&mut self, memory: u32) -> Result<(), SpaceError> {
+        self.ask(|agent| agent.remove_memory(memory))
+    }
+
+    fn map(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
+        self.ask(|agent| agent.map(maps))
+    }
+
+    fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError> {
+        self.ask(|agent| agent.unmap(slots))
+    }
+}

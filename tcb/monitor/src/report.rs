@@ -1,0 +1,91 @@
+//! What the hypervisor tells about itself: the status of every domain, and the audit.
+
+use crate::domain::profile;
+use crate::hypervisor::Hypervisor;
+use abi::machine::{Audit, ConnectionStatus, DomainAudit, DomainStatus, GrantInUse};
+use std::sync::atomic::Ordering;
+
+impl Hypervisor {
+    /// Every domain's status.
+    pub fn domain_status(&mut self) -> Vec<DomainStatus> {
+        self.domains
+            .iter_mut()
+            .map(|domain| {
+                let [cpu_ns, agent_cpu_ns, worker_cpu_ns] = domain.read_cpu();
+                DomainStatus {
+                    name: domain.name.clone(),
+                    id: domain.id.0,
+                    program: domain.program,
+                    state: domain.life.text().to_owned(),
+                    alive: domain.life.is_alive(),
+                    pid: domain.pids.0,
+                    agent_pid: domain.pids.1,
+                    cpu_ns,
+                    agent_cpu_ns,
+                    worker_cpu_ns,
+                    hypercalls: domain.counters.calls.load(Ordering::Relaxed),
+                    operations: domain.counters.operations.load(Ordering::Relaxed),
+                    system_calls: sandbox::system_calls(profile(domain.program)).len() as u32,
+                }
+            })
+            .collect()
+    }
+
+    /// Every connection's status.
+    #[must_use]
+    pub fn connection_status(&self) -> Vec<ConnectionStatus> {
+        let status = |c: crate::connect::Summary| ConnectionStatus {
+            backend: self.name(c.backend),
+            frontend: self.name(c.frontend),
+            handle: c.handle,
+            backend_state: c.backend_state,
+            frontend_state: c.frontend_state,
+        };
+        self.shared
+            .connections
+            .list()
+            .into_iter()
+            .map(status)
+            .collect()
+    }
+
+    /// What the starts had to do without, in words.
+    #[must_use]
+    pub fn missing(&self) -> Vec<String> {
+        self.missing.iter().map(|&what| what.to_owned()).collect()
+    }
+
+    /// Every grant in use and every mapping.
+    #[must_use]
+    pub fn audit(&self) -> Audit {
+        let (mut accounts, leaked) = self.shared.grants.audit();
+        let domains = self.domains.iter().map(|domain| {
+            let account = accounts.remove(&domain.id).unwrap_or_default();
+            let in_use = account.in_use.iter().map(|grant| GrantInUse {
+                gref: grant.index,
+                frame: grant.frame,
+                by: self.name(grant.by),
+                mappings: grant.mappings,
+                writable: grant.writable,
+            });
+            DomainAudit {
+                name: domain.name.clone(),
+                alive: domain.life.is_alive(),
+                owned: account.owned,
+                granted: account.granted,
+                mapped: account.mapped,
+                in_use: in_use.collect(),
+            }
+        });
+        let domains = domains.collect();
+        // What is left belongs to no domain that there ever was.
+        let ownerless: u64 = accounts
+            .values()
+            .map(|account| u64::from(account.owned))
+            .sum();
+        Audit {
+            domains,
+            leaked: leaked.saturating_add(ownerless),
+        }
+    }
+}

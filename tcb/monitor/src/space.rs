@@ -1,0 +1,50 @@
+//! What the grant code needs of an address space: pages enter it and leave it.
+
+use abi::Slot;
+pub use sandbox::PageMap;
+use std::os::fd::BorrowedFd;
+
+/// Why an address space did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpaceError {
+    /// Nothing was changed.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// Nobody knows what was changed: the deadline passed, or the agent is gone. The domain must
+    /// be killed before its pins are let go.
+    #[error("lost: {0}")]
+    Lost(String),
+}
+
+/// An address space that the monitor can change. Nobody else maps anything in its window.
+pub trait AddressSpace {
+    /// Makes a memory known under a number: once for reading and writing, once for reading only,
+    /// so that a read-only page cannot become writable by any later call.
+    ///
+    /// # Errors
+    /// See [`SpaceError`].
+    fn add_memory(
+        &mut self,
+        memory: u32,
+        rw: BorrowedFd<'_>,
+        ro: BorrowedFd<'_>,
+    ) -> Result<(), SpaceError>;
+
+    /// Forgets a memory. No page of it is mapped.
+    ///
+    /// # Errors
+    /// See [`SpaceError`].
+    fn remove_memory(&mut self, memory: u32) -> Result<(), SpaceError>;
+
+    /// Maps all pages, or none.
+    ///
+    /// # Errors
+    /// See [`SpaceError`].
+    fn map(&mut self, maps: &[PageMap]) -> Result<(), SpaceError>;
+
+    /// Takes the pages out again. When this returns, no access to them is possible any more.
+    ///
+    /// # Errors
+    /// See [`SpaceError`]; after any error the domain must be killed.
+    fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError>;
+}

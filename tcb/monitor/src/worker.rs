@@ -1,0 +1,234 @@
+//! The worker: one thread per domain that serves its hypercalls, and clears it away at the end.
+//!
+//! It runs on the domain's CPUs (a wake-up across cores costs more than most calls) and sleeps
+//! on the call page's futex; it never spins. It alone drives the domain's agent, so a mapping
+//! can neither race with an unmapping nor with the teardown: that is the worker's last act.
+
+use crate::hypercall::{CallPage, Counters, Server, Shared};
+use crate::process::{AgentSpace, Process};
+use crate::space::SpaceError;
+use abi::DomId;
+use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+use shmem::futex::{self, Wake};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// The longest time that a worker does not look for the end of its domain.
+const NAP: Duration = Duration::from_secs(1);
+
+/// What a worker has to tell the main thread.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// The domain says that it has started.
+    Ready(DomId),
+    /// The domain had to be killed.
+    Killed(DomId, String),
+    /// Domain and agent are gone and everything that they used has been let go.
+    Gone(DomId),
+}
+
+/// The workers' end of the way to the main thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Post {
+    sender: Sender<Notice>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Post {
+    /// A way, and its other end.
+    pub(crate) fn create() -> io::Result<(Self, Receiver<Notice>)> {
+        use rustix::event::{EventfdFlags, eventfd};
+        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let (sender, receiver) = channel();
+        Ok((
+            Self {
+                sender,
+                wake: Arc::new(wake),
+            },
+            receiver,
+        ))
+    }
+
+    /// Readable while there are notices.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Makes [`Post::fd`] unreadable; take the notices afterwards.
+    pub(crate) fn hear(&self) {
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+    }
+
+    fn send(&self, notice: Notice) {
+        // Nobody listens any more when the monitor ends.
+        let _ = self.sender.send(notice);
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// How the main thread speaks to a worker.
+#[derive(Debug)]
+pub(crate) struct Control {
+    page: CallPage,
+    stop: AtomicBool,
+    died: Mutex<Vec<DomId>>,
+    has_died: AtomicBool,
+    tid: AtomicI32,
+}
+
+impl Control {
+    fn new(page: CallPage) -> Self {
+        Self {
+            page,
+            stop: AtomicBool::new(false),
+            died: Mutex::new(Vec::new()),
+            has_died: AtomicBool::new(false),
+            tid: AtomicI32::new(0),
+        }
+    }
+
+    /// The domain has been struck: clear it away.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        // A change of the word, so that a worker that is about to sleep does not.
+        self.page.request().fetch_add(1, Ordering::AcqRel);
+        futex::wake(self.page.request(), u32::MAX);
+    }
+
+    /// A granter has died: let go of its memory as soon as possible, at the latest after
+    /// [`NAP`].
+    pub(crate) fn granter_died(&self, granter: DomId) {
+        self.died
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(granter);
+        self.has_died.store(true, Ordering::Release);
+        futex::wake(self.page.request(), u32::MAX);
+    }
+
+    fn take_died(&self) -> Vec<DomId> {
+        if !self.has_died.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.died.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// CPU time of the worker's thread so far, nanoseconds; 0 after its end.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        let tid = self.tid.load(Ordering::Relaxed);
+        let path = format!("/proc/self/task/{tid}/schedstat");
+        std::fs::read_to_string(path)
+            .ok()
+            .and_then(|text| text.split_whitespace().next()?.parse().ok())
+            .unwrap_or(0)
+    }
+}
+
+/// What a worker needs to know of its domain.
+pub(crate) struct Job {
+    pub(crate) id: DomId,
+    pub(crate) name: String,
+    pub(crate) page: CallPage,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) process: Arc<Process>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) cpus: Vec<usize>,
+    pub(crate) post: Post,
+}
+
+/// Starts the worker of a domain that has just been started.
+pub(crate) fn start(job: Job) -> io::Result<(Arc<Control>, thread::JoinHandle<()>)> {
+    let control = Arc::new(Control::new(job.page));
+    let for_thread = Arc::clone(&control);
+    let thread = thread::Builder::new()
+        .name(format!("w:{}", job.name))
+        .stack_size(256 * 1024)
+        .spawn(move || run(job, &for_thread))?;
+    Ok((control, thread))
+}
+
+fn run(job: Job, control: &Control) {
+    let Job {
+        id,
+        page,
+        shared,
+        process,
+        counters,
+        cpus,
+        post,
+        ..
+    } = job;
+    control
+        .tid
+        .store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+    pin(&cpus);
+    let ready = Arc::new(AtomicBool::new(false));
+    let space = AgentSpace(Arc::clone(&process));
+    let mut server = Server::new(
+        id,
+        page,
+        Arc::clone(&shared),
+        space,
+        counters,
+        Arc::clone(&ready),
+    );
+    let served = serve(&mut server, control, || {
+        if ready.swap(false, Ordering::AcqRel) {
+            post.send(Notice::Ready(id));
+        }
+    });
+    if let Err(why) = served {
+        process.strike();
+        post.send(Notice::Killed(id, format!("killed: {why}")));
+    }
+    shared.grants.lock().end(id);
+    shared.connections.close_all(id);
+    process.end();
+    server.tear_down();
+    post.send(Notice::Gone(id));
+}
+
+/// Serves until the domain is to be cleared away, or must be.
+fn serve(
+    server: &mut Server<AgentSpace>,
+    control: &Control,
+    mut after: impl FnMut(),
+) -> Result<(), SpaceError> {
+    let request = server.page().request();
+    // The page started as zeroes; the domain may have made its first call already.
+    let mut seen = 0;
+    loop {
+        if control.stop.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        for granter in control.take_died() {
+            server.granter_died(granter)?;
+        }
+        // Acquire: with the number, the operations are seen.
+        let now = request.load(Ordering::Acquire);
+        if now != seen {
+            seen = now;
+            server.serve(now)?;
+            after();
+        } else if futex::wait(request, seen, Some(NAP)) == Wake::Gone {
+            return Err(SpaceError::Lost("the call page is gone".into()));
+        }
+    }
+}
+
+fn pin(cpus: &[usize]) {
+    if cpus.is_empty() {
+        return;
+    }
+    let mut set = CpuSet::new();
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
+        set.set(cpu);
+    }
+    // Only speed is lost if the kernel does not want this.
+    let _ = sched_setaffinity(None, &set);
+}
