@@ -37,6 +37,16 @@ impl Counters {
     }
 }
 
+/// Why a frame that came is not handed on.
+enum Dropped {
+    /// Its virtio header says something impossible, or it is shorter than an Ethernet header.
+    Malformed,
+    /// It was longer than any frame may be, and so was cut.
+    Truncated,
+    /// The memory that it was read into is not there.
+    Fault,
+}
+
 /// The buffers that the next frame goes into, and the vectors that name them.
 #[derive(Default)]
 pub(super) struct Receiver {
@@ -84,19 +94,24 @@ impl Receiver {
                 self.counters.no_buffer += 1;
                 break;
             }
-            match self.read(fd, limits.vnet_header) {
-                Ok(bytes) => out.extend(self.frame(bytes, limits)),
+            let read = match self.read(fd, limits.vnet_header) {
+                Ok(bytes) => self.frame(bytes, limits),
                 Err(libc::EAGAIN) => break,
-                Err(libc::EFAULT) => {
-                    // A page of ours is not there any more; the kernel has dropped the frame. The
-                    // pool gets the buffers back and its owner finds out.
-                    self.counters.fault += 1;
-                    self.release(buffers);
-                    break;
-                }
+                Err(libc::EFAULT) => Err(Dropped::Fault),
                 Err(_) => {
                     self.counters.error += 1;
                     break;
+                }
+            };
+            match read {
+                Ok(frame) => out.push(frame),
+                Err(Dropped::Malformed) => self.counters.malformed += 1,
+                Err(Dropped::Truncated) => self.counters.truncated += 1,
+                Err(Dropped::Fault) => {
+                    // A page of ours is not there any more. The pool gets the buffers back, and
+                    // the next frame others.
+                    self.counters.fault += 1;
+                    self.release(buffers);
                 }
             }
         }
@@ -171,28 +186,20 @@ impl Receiver {
     }
 
     /// The frame that a read of `bytes` bytes brought. Buffers of a frame that is dropped stay
-    /// ready for the next.
-    fn frame(&mut self, bytes: usize, limits: Limits) -> Option<Frame> {
+    /// ready. The kernel does not say when it could not write to a page (it ends the copy there):
+    /// whoever reads the page finds out.
+    fn frame(&mut self, bytes: usize, limits: Limits) -> Result<Frame, Dropped> {
         let header_bytes = if limits.vnet_header { virtio::BYTES } else { 0 };
-        let Some(len) = bytes
+        let len = bytes
             .checked_sub(header_bytes)
             .filter(|len| *len >= super::ETHERNET)
-        else {
-            self.counters.malformed += 1;
-            return None;
-        };
+            .ok_or(Dropped::Malformed)?;
         if len > limits.bytes {
-            self.counters.truncated += 1;
-            return None;
+            return Err(Dropped::Truncated);
         }
         let offload = if limits.vnet_header {
-            match virtio::decode(&self.header, len, limits.checksum, limits.tso) {
-                Ok(offload) => offload,
-                Err(virtio::Malformed) => {
-                    self.counters.malformed += 1;
-                    return None;
-                }
-            }
+            virtio::decode(&self.header, len, limits.checksum, limits.tso)
+                .map_err(|virtio::Malformed| Dropped::Malformed)?
         } else {
             Offload::default()
         };
@@ -211,10 +218,7 @@ impl Receiver {
                 buffer: buffer.id,
             });
         }
-        if frame.snapshot().is_err() {
-            self.counters.fault += 1;
-            return None;
-        }
+        frame.snapshot().map_err(|_| Dropped::Fault)?;
         frame.offload = offload;
         self.capacity -= self
             .ready
@@ -222,7 +226,7 @@ impl Receiver {
             .map(|buffer| buffer.span.len())
             .sum::<usize>();
         self.stale = true;
-        Some(frame)
+        Ok(frame)
     }
 }
 

@@ -1,0 +1,626 @@
+//! Real TAPs in fresh network namespaces: what the kernel says about set-up, frames, offloads.
+//! Without root or without a TAP driver every test skips and says why.
+#![allow(clippy::unwrap_used)]
+
+use nic::{Buffer, BufferId, Buffers, Caps, Checksum, Frame, Gso, GsoKind, Nic, Piece, Pool};
+use nic_linux::setup::netns::Namespace;
+use nic_linux::setup::{SetupError, TapSpec};
+use nic_linux::{TapNic, open_tap};
+use shmem::Area;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
+const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 0xbb];
+
+fn namespace() -> Option<Namespace> {
+    let skip = |why: String| {
+        eprintln!("skipped: {why}");
+        None
+    };
+    match Namespace::new() {
+        Ok(namespace) => {
+            let probe = open_tap(&spec(&namespace, "probe"));
+            match probe {
+                Err(error @ SetupError::NoTun { .. }) => skip(error.to_string()),
+                _ => Some(namespace),
+            }
+        }
+        Err(error) => skip(format!("no network namespace: {error}")),
+    }
+}
+
+fn spec(namespace: &Namespace, ifname: &str) -> TapSpec {
+    TapSpec {
+        ifname: ifname.to_owned(),
+        netns: Some(namespace.path().display().to_string()),
+        mac: Some(THEIRS),
+        addresses: vec!["10.9.0.1/24".to_owned(), "fd09::1/64".to_owned()],
+        mtu: 1500,
+        tx_queue: 1000,
+        ..TapSpec::default()
+    }
+}
+
+fn offloading(namespace: &Namespace) -> TapSpec {
+    TapSpec {
+        vnet_header: true,
+        checksum: true,
+        tso: true,
+        ..spec(namespace, "tap0")
+    }
+}
+
+fn nic_of(spec: &TapSpec) -> TapNic {
+    let fd = open_tap(spec).unwrap();
+    TapNic::new(
+        fd,
+        spec.vnet_header,
+        spec.checksum,
+        spec.tso,
+        spec.mtu as usize,
+    )
+}
+
+/// Small and large buffers, and how many are out.
+struct Supply {
+    small: Pool,
+    large: Pool,
+    smalls: u32,
+    out: i64,
+}
+
+impl Supply {
+    fn new(smalls: usize, larges: usize) -> Self {
+        Self {
+            small: Pool::new(Area::anonymous(smalls.max(1) * 2048).unwrap(), 2048),
+            large: Pool::new(Area::anonymous(larges.max(1) * 4096).unwrap(), 4096),
+            smalls: smalls as u32,
+            out: 0,
+        }
+    }
+}
+
+impl Buffers for Supply {
+    fn take(&mut self) -> Option<Buffer> {
+        let buffer = self.small.take();
+        self.out += i64::from(buffer.is_some());
+        buffer
+    }
+    fn take_large(&mut self) -> Option<Buffer> {
+        let buffer = self.large.take()?;
+        self.out += 1;
+        Some(Buffer {
+            id: BufferId(buffer.id.0 + self.smalls),
+            span: buffer.span,
+        })
+    }
+    fn put(&mut self, id: BufferId) {
+        self.out -= 1;
+        match id.0.checked_sub(self.smalls) {
+            Some(large) => self.large.put(BufferId(large)),
+            None => self.small.put(id),
+        }
+    }
+}
+
+/// A frame of `bytes` in memory of its own, cut into pieces of at most `piece` bytes.
+fn frame_of(bytes: &[u8], piece: usize) -> Frame {
+    let area = Area::anonymous(bytes.len().next_multiple_of(4096)).unwrap();
+    let span = area.at(0, bytes.len()).unwrap();
+    span.write(bytes).unwrap();
+    let mut frame = Frame::empty();
+    let mut at = 0;
+    while at < bytes.len() {
+        let len = piece.min(bytes.len() - at);
+        frame.push(Piece {
+            span: span.sub(at, len).unwrap(),
+            buffer: BufferId::NONE,
+        });
+        at += len;
+    }
+    frame.snapshot().unwrap();
+    frame
+}
+
+fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "nothing came within 5 s");
+        thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Reads until a frame of this EtherType and length comes.
+fn expect(
+    nic: &mut TapNic,
+    supply: &mut Supply,
+    right: impl Fn(&[u8]) -> bool,
+) -> (Frame, Vec<u8>) {
+    wait_for(|| {
+        let mut frames = Vec::new();
+        nic.rx(0, 64, supply, &mut frames);
+        let mut found = None;
+        for mut frame in frames {
+            let bytes = frame.to_vec().unwrap();
+            if found.is_none() && right(&bytes) {
+                found = Some((frame, bytes));
+            } else {
+                frame.recycle(supply);
+            }
+        }
+        found
+    })
+}
+
+fn sum(bytes: &[u8], initial: u32) -> u16 {
+    let mut sum = bytes.chunks(2).fold(initial, |sum, pair| {
+        sum + (u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |b| u32::from(*b)))
+    });
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// Ethernet, IPv4 and UDP around `data`, to 10.9.0.1:`port`; with the UDP checksum either right
+/// or left blank (pseudo-header only).
+fn udp4(port: u16, data: &[u8], blank: bool) -> Vec<u8> {
+    let udp_len = 8 + data.len() as u16;
+    let mut bytes = [&THEIRS[..], &OURS[..], &[8, 0]].concat();
+    let mut ip = vec![
+        0x45, 0, 0, 0, 0, 1, 0, 0, 64, 17, 0, 0, 10, 9, 0, 2, 10, 9, 0, 1,
+    ];
+    ip[2..4].copy_from_slice(&(20 + udp_len).to_be_bytes());
+    let check = !sum(&ip, 0);
+    ip[10..12].copy_from_slice(&check.to_be_bytes());
+    let pseudo = sum(&ip[12..20], 17 + u32::from(udp_len));
+    let mut udp = [
+        5u16.to_be_bytes(),
+        port.to_be_bytes(),
+        udp_len.to_be_bytes(),
+        [0, 0],
+    ]
+    .concat();
+    udp.extend_from_slice(data);
+    let check = if blank {
+        pseudo
+    } else {
+        !sum(&udp, u32::from(pseudo))
+    };
+    udp[6..8].copy_from_slice(&check.to_be_bytes());
+    bytes.extend_from_slice(&ip);
+    bytes.extend_from_slice(&udp);
+    bytes
+}
+
+fn neighbour(namespace: &Namespace) {
+    let mac = "02:00:00:00:00:aa";
+    for (address, family) in [("10.9.0.2", "-4"), ("fd09::2", "-6")] {
+        let arguments = [
+            family, "neigh", "replace", address, "lladdr", mac, "dev", "tap0",
+        ];
+        let status = namespace
+            .enter(|| {
+                std::process::Command::new("ip")
+                    .args(arguments)
+                    .status()
+                    .unwrap()
+            })
+            .unwrap();
+        assert!(status.success());
+    }
+}
+
+#[test]
+fn a_tap_comes_up_configured_and_goes_with_its_descriptor() {
+    let Some(namespace) = namespace() else { return };
+    let mut tap = spec(&namespace, "tap0");
+    tap.mtu = 1400;
+    tap.tx_queue = 77;
+    tap.gateway = Some("10.9.0.254".to_owned());
+    let fd = open_tap(&tap).unwrap();
+    let show = |what: &'static [&'static str]| {
+        let output = namespace
+            .enter(|| {
+                std::process::Command::new("ip")
+                    .args(what)
+                    .output()
+                    .unwrap()
+            })
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let link = show(&["link", "show", "dev", "tap0"]);
+    for part in ["mtu 1400", "qlen 77", "02:00:00:00:00:bb", ",UP"] {
+        assert!(link.contains(part), "{part} in {link}");
+    }
+    let addresses = show(&["address", "show", "dev", "tap0"]);
+    for part in ["10.9.0.1/24", "fd09::1/64"] {
+        assert!(addresses.contains(part), "{part} in {addresses}");
+    }
+    assert!(!addresses.contains("tentative"), "{addresses}");
+    assert!(show(&["route"]).contains("default via 10.9.0.254 dev tap0"));
+    drop(fd);
+    assert!(!show(&["link"]).contains("tap0"));
+    let own = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    assert!(!own.contains("tap0"));
+}
+
+#[test]
+fn set_up_errors_say_what_and_where() {
+    let Some(namespace) = namespace() else { return };
+    let told = |tap: &TapSpec, parts: &[&str]| {
+        let text = open_tap(tap).unwrap_err().to_string();
+        for part in parts {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    };
+    let fine = spec(&namespace, "tap0");
+    let _first = open_tap(&fine).unwrap();
+    told(
+        &fine,
+        &[
+            "`tap0`",
+            "exists already",
+            &namespace.path().display().to_string(),
+        ],
+    );
+    told(
+        &TapSpec {
+            ifname: "lo".into(),
+            ..fine.clone()
+        },
+        &["`lo`", "exists already"],
+    );
+    told(
+        &TapSpec {
+            ifname: "much-too-long-name".into(),
+            ..fine.clone()
+        },
+        &["much-too-long-name", "15"],
+    );
+    told(
+        &TapSpec {
+            netns: Some("no-such-namespace".into()),
+            ..fine.clone()
+        },
+        &["/run/netns/no-such-namespace", "ip netns list"],
+    );
+    told(
+        &TapSpec {
+            netns: Some("/etc/passwd".into()),
+            ..fine.clone()
+        },
+        &["/etc/passwd"],
+    );
+    let tap1 = |change: &dyn Fn(&mut TapSpec)| {
+        let mut tap = spec(&namespace, "tap1");
+        tap.addresses.clear();
+        change(&mut tap);
+        tap
+    };
+    told(
+        &tap1(&|tap| tap.addresses = vec!["10.0.0.1/99".into()]),
+        &["10.0.0.1/99"],
+    );
+    told(
+        &tap1(&|tap| tap.addresses = vec!["10.1.0.1/24".into(), "10.1.0.1/24".into()]),
+        &["tap1", "twice"],
+    );
+    told(
+        &tap1(&|tap| tap.gateway = Some("192.0.2.1".into())),
+        &["tap1", "gateway"],
+    );
+    told(
+        &tap1(&|tap| tap.mac = Some([1, 0, 0, 0, 0, 1])),
+        &["tap1", "MAC"],
+    );
+    open_tap(&tap1(&|_| ())).unwrap();
+}
+
+#[test]
+fn frames_without_a_virtio_header_go_both_ways() {
+    let Some(namespace) = namespace() else { return };
+    let mut nic = nic_of(&spec(&namespace, "tap0"));
+    assert_eq!(
+        nic.caps(),
+        Caps {
+            checksum: false,
+            tso: false,
+            max_frame: 1514
+        }
+    );
+    neighbour(&namespace);
+    let mut supply = Supply::new(8, 0);
+    let socket = namespace
+        .enter(|| UdpSocket::bind("10.9.0.1:7000").unwrap())
+        .unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+
+    // Out of the interface: our rx.
+    let data: Vec<u8> = (0..1472u32).map(|n| n as u8).collect();
+    socket.send_to(&data, "10.9.0.2:5").unwrap();
+    let (mut frame, bytes) = expect(&mut nic, &mut supply, |b| b.len() == 1514);
+    assert_eq!(&bytes[0..6], &OURS);
+    assert_eq!(&bytes[42..], &data[..]);
+    assert_eq!(frame.offload.checksum, Checksum::Unknown);
+    frame.recycle(&mut supply);
+
+    // Into the interface: our tx, whole and in pieces that cut the headers.
+    for piece in [4096, 700, 9] {
+        let sent = frame_of(&udp4(7000, &data, false), piece);
+        let report = nic.tx(0, &[sent], &[0]);
+        assert_eq!((report.sent, report.bytes), (1, 1514), "{report:?}");
+        let mut got = [0; 2000];
+        let (len, from) = socket.recv_from(&mut got).unwrap();
+        assert_eq!(&got[..len], &data[..]);
+        assert_eq!(from, "10.9.0.2:5".parse::<SocketAddr>().unwrap());
+    }
+
+    // What needs an offload is for the caller to do.
+    let mut blank = frame_of(&udp4(7000, &data, true), 4096);
+    blank.offload.checksum = Checksum::Blank {
+        start: 34,
+        offset: 6,
+    };
+    let long = frame_of(&udp4(7000, &[0; 1473], false), 4096);
+    let short = frame_of(&[0; 13], 4096);
+    let report = nic.tx(0, &[blank, long, short], &[0, 1, 2, 3]);
+    assert_eq!((report.sent, report.refused), (0, 4));
+
+    // One buffer stays ready; an empty read costs nothing.
+    let mut frames = Vec::new();
+    while nic.rx(0, 64, &mut supply, &mut frames) > 0 {}
+    frames
+        .iter_mut()
+        .for_each(|frame| frame.recycle(&mut supply));
+    assert_eq!(supply.out, 1);
+    nic.release(&mut supply);
+    assert_eq!(supply.out, 0);
+}
+
+#[test]
+fn a_vlan_tag_does_not_count_to_the_mtu() {
+    let Some(namespace) = namespace() else { return };
+    let mut nic = nic_of(&spec(&namespace, "tap0"));
+    let mut bytes = [&THEIRS[..], &OURS[..], &[0x81, 0, 0, 5, 8, 0]].concat();
+    bytes.resize(1518, 0);
+    let tagged = frame_of(&bytes, 4096);
+    bytes.push(0);
+    let longer = frame_of(&bytes, 4096);
+    let report = nic.tx(0, &[tagged, longer], &[0, 1]);
+    assert_eq!((report.sent, report.refused), (1, 1));
+}
+
+#[test]
+fn a_blank_checksum_is_filled_in_by_the_other_side() {
+    let Some(namespace) = namespace() else { return };
+    let mut nic = nic_of(&offloading(&namespace));
+    neighbour(&namespace);
+    let mut supply = Supply::new(8, 40);
+    let socket = namespace
+        .enter(|| UdpSocket::bind("10.9.0.1:7000").unwrap())
+        .unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+
+    let mut blank = frame_of(&udp4(7000, b"blank", true), 4096);
+    blank.offload.checksum = Checksum::Blank {
+        start: 34,
+        offset: 6,
+    };
+    assert_eq!(nic.tx(0, &[blank], &[0]).sent, 1);
+    let mut got = [0; 100];
+    assert_eq!(socket.recv_from(&mut got).unwrap().0, 5);
+
+    socket.send_to(b"from the kernel", "10.9.0.2:5").unwrap();
+    let (frame, bytes) = expect(&mut nic, &mut supply, |b| b.ends_with(b"from the kernel"));
+    assert_eq!(
+        frame.offload.checksum,
+        Checksum::Blank {
+            start: 34,
+            offset: 6
+        }
+    );
+    let pseudo = sum(&bytes[26..34], 17 + bytes.len() as u32 - 34);
+    assert_eq!(
+        bytes[40..42],
+        pseudo.to_be_bytes(),
+        "the field holds the pseudo-header's sum"
+    );
+
+    let mut beyond = frame_of(&udp4(7000, b"x", true), 4096);
+    beyond.offload.checksum = Checksum::Blank {
+        start: 42,
+        offset: 0,
+    };
+    assert_eq!(
+        nic.tx(0, &[beyond], &[0]).refused,
+        1,
+        "the field lies behind the end"
+    );
+}
+
+/// Two TAPs of two namespaces joined by copying frames between them: TCP over it must work, in
+/// segments of far more than the MTU.
+fn tcp_through_two_taps(listen: IpAddr, kind: GsoKind) {
+    let (Some(left_ns), Some(right_ns)) = (namespace(), namespace()) else {
+        return;
+    };
+    let left_spec = offloading(&left_ns);
+    let mut right_spec = offloading(&right_ns);
+    right_spec.mac = Some(OURS);
+    right_spec.addresses = vec!["10.9.0.2/24".to_owned(), "fd09::2/64".to_owned()];
+    let (mut left, mut right) = (nic_of(&left_spec), nic_of(&right_spec));
+    let listener = right_ns
+        .enter(|| TcpListener::bind((listen, 7000)).unwrap())
+        .unwrap();
+    const BYTES: usize = 20_000_000;
+    let byte = |n: usize| (n * 7 + n / 251) as u8;
+    let receiver = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut all = Vec::with_capacity(BYTES);
+        stream.read_to_end(&mut all).unwrap();
+        all.len() == BYTES && all.iter().enumerate().all(|(n, b)| *b == byte(n))
+    });
+    let left_path = left_ns.path();
+    let sender = thread::spawn(move || {
+        let mut stream = nic_linux::setup::netns::in_netns(left_path, || {
+            TcpStream::connect((listen, 7000)).unwrap()
+        })
+        .unwrap();
+        let data: Vec<u8> = (0..BYTES).map(byte).collect();
+        stream.write_all(&data).unwrap();
+    });
+    let mut supply = Supply::new(64, 400);
+    let (mut segments, mut largest) = (0u32, 0);
+    let mut frames = Vec::new();
+    let end = Instant::now() + Duration::from_secs(60);
+    while !receiver.is_finished() {
+        assert!(Instant::now() < end, "TCP did not get through");
+        for from_left in [true, false] {
+            let (from, to) = if from_left {
+                (&mut left, &mut right)
+            } else {
+                (&mut right, &mut left)
+            };
+            from.rx(0, 16, &mut supply, &mut frames);
+            let all: Vec<u32> = (0..frames.len() as u32).collect();
+            for frame in &frames {
+                if let Some(Gso { kind: here, size }) = frame.offload.gso {
+                    assert_eq!(here, kind);
+                    assert!((1000..=1448).contains(&size), "{size}");
+                    segments += 1;
+                    largest = largest.max(frame.len());
+                }
+            }
+            let report = to.tx(0, &frames, &all);
+            assert_eq!((report.fault, report.refused), (0, 0));
+            frames
+                .iter_mut()
+                .for_each(|frame| frame.recycle(&mut supply));
+            frames.clear();
+        }
+    }
+    sender.join().unwrap();
+    assert!(receiver.join().unwrap(), "every byte in its place");
+    assert!(segments > 100, "{segments}");
+    assert!(largest > 30_000, "{largest}");
+    assert!(
+        left.counters()
+            .iter()
+            .chain(&right.counters())
+            .all(|(_, count)| *count == 0)
+    );
+    left.release(&mut supply);
+    right.release(&mut supply);
+    assert_eq!(supply.out, 0);
+}
+
+#[test]
+fn tcp_segments_of_64_kb_cross_whole_over_ipv4() {
+    tcp_through_two_taps("10.9.0.2".parse().unwrap(), GsoKind::Tcp4);
+}
+
+#[test]
+fn tcp_segments_of_64_kb_cross_whole_over_ipv6() {
+    tcp_through_two_taps("fd09::2".parse().unwrap(), GsoKind::Tcp6);
+}
+
+#[test]
+fn frames_wait_when_there_is_no_room_for_them() {
+    let Some(namespace) = namespace() else { return };
+    let mut nic = nic_of(&offloading(&namespace));
+    neighbour(&namespace);
+    let socket = namespace
+        .enter(|| UdpSocket::bind("10.9.0.1:7000").unwrap())
+        .unwrap();
+    socket.send_to(b"patience", "10.9.0.2:5").unwrap();
+    let mut poor = Supply::new(1, 3);
+    let mut frames = Vec::new();
+    assert_eq!(nic.rx(0, 64, &mut poor, &mut frames), 0);
+    assert!(nic.counters().contains(&("rx_no_buffer", 1)));
+    nic.release(&mut poor);
+    let mut rich = Supply::new(4, 40);
+    expect(&mut nic, &mut rich, |bytes| bytes.ends_with(b"patience"));
+}
+
+#[test]
+fn memory_that_is_gone_costs_one_frame() {
+    let Some(namespace) = namespace() else { return };
+    let mut nic = nic_of(&spec(&namespace, "tap0"));
+    neighbour(&namespace);
+    // A region's pages become inaccessible when it is dropped; its spans go stale.
+    let region = shmem::Region::create("gone", 8192).unwrap();
+    let stale = region.span();
+    stale.write(&udp4(7000, &[7; 1000], false)).unwrap();
+    let frame = Frame::new(
+        Piece {
+            span: stale,
+            buffer: BufferId::NONE,
+        },
+        1042,
+    )
+    .unwrap();
+    assert_eq!(nic.tx(0, std::slice::from_ref(&frame), &[0]).sent, 1);
+    drop(region);
+    let report = nic.tx(0, &[frame], &[0]);
+    assert_eq!((report.sent, report.fault), (0, 1));
+
+    struct Gone(shmem::Span);
+    impl Buffers for Gone {
+        fn take(&mut self) -> Option<Buffer> {
+            Some(Buffer {
+                id: BufferId::NONE,
+                span: self.0,
+            })
+        }
+        fn take_large(&mut self) -> Option<Buffer> {
+            None
+        }
+        fn put(&mut self, _id: BufferId) {}
+    }
+    let socket = namespace
+        .enter(|| UdpSocket::bind("10.9.0.1:7000").unwrap())
+        .unwrap();
+    socket.send_to(b"lost", "10.9.0.2:5").unwrap();
+    socket.send_to(b"kept", "10.9.0.2:5").unwrap();
+    let mut frames = Vec::new();
+    wait_for(|| {
+        nic.rx(0, 1, &mut Gone(stale), &mut frames);
+        nic.counters().contains(&("rx_fault", 1)).then_some(())
+    });
+    assert!(frames.is_empty());
+    let mut supply = Supply::new(4, 0);
+    expect(&mut nic, &mut supply, |bytes| bytes.ends_with(b"kept"));
+}
+
+#[test]
+fn an_interface_that_goes_down_is_an_error_not_an_end() {
+    let Some(namespace) = namespace() else { return };
+    let mut nic = nic_of(&spec(&namespace, "tap0"));
+    let set = |state: &'static str| {
+        namespace
+            .enter(|| {
+                std::process::Command::new("ip")
+                    .args(["link", "set", "tap0", state])
+                    .status()
+                    .unwrap()
+            })
+            .unwrap();
+    };
+    set("down");
+    let frame = frame_of(&udp4(7000, b"x", false), 4096);
+    assert_eq!(nic.tx(0, std::slice::from_ref(&frame), &[0]).refused, 1);
+    set("up");
+    assert_eq!(nic.tx(0, &[frame], &[0]).sent, 1);
+}
