@@ -15,6 +15,22 @@ pub struct Cidr {
     pub prefix: u8,
 }
 
+impl Cidr {
+    /// Whether `other` is in the same network.
+    #[must_use]
+    pub fn contains(self, other: IpAddr) -> bool {
+        let (own, other, bits) = match (self.address, other) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                (u128::from(own.to_bits()), u128::from(other.to_bits()), 32)
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => (own.to_bits(), other.to_bits(), 128),
+            _ => return false,
+        };
+        let host_bits = u32::from(u8::min(self.prefix, bits).abs_diff(bits));
+        (own ^ other).checked_shr(host_bits).unwrap_or(0) == 0
+    }
+}
+
 impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix)
@@ -169,6 +185,19 @@ mod tests {
             message.contains("`1.2.3.4`") && message.contains("10.0.0.2/24"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn networks_contain_their_stations() {
+        let contains = |net: &str, address: &str| {
+            net.parse::<Cidr>()
+                .unwrap()
+                .contains(address.parse().unwrap())
+        };
+        assert!(contains("10.0.0.2/24", "10.0.0.255") && !contains("10.0.0.2/24", "10.0.1.0"));
+        assert!(contains("10.0.0.2/0", "192.0.2.1") && !contains("10.0.0.2/0", "fd00::1"));
+        assert!(contains("fd00::2/64", "fd00::ffff") && !contains("fd00::2/64", "fd01::1"));
+        assert!(contains("::1/0", "ffff::") && !contains("fd00::2/128", "fd00::3"));
     }
 
     #[test]

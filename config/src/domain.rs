@@ -135,6 +135,12 @@ pub struct VifConfig {
     pub rate_mbps: Option<f64>,
     /// Its share against the other vifs when the driver is busy, 1 … 1000.
     pub weight: u32,
+    /// First slot of the grant window that is kept for this vif's grants.
+    pub first_slot: u32,
+    /// Slots kept: grant references from here on cannot be mapped.
+    pub slots: u32,
+    /// Pages of the driver's own that [`GrantMode::Copy`] copies to and from; 0 with other modes.
+    pub staging_pages: u32,
 }
 
 /// How the driver domain gets at granted pages.
@@ -200,6 +206,9 @@ pub struct GuestVif {
     pub buffers: BufferSize,
     /// Pages of its pool of granted buffers, both directions together.
     pub pool_pages: u32,
+    /// Buffers of the pool that may wait for frames to the guest; the rest is kept for frames
+    /// from it.
+    pub to_guest_buffers: u32,
     /// The most that it asks for.
     pub offloads: Offloads,
 }
@@ -406,6 +415,7 @@ mod tests {
                     ring_order: 2,
                     buffers: BufferSize::Half,
                     pool_pages: 256,
+                    to_guest_buffers: 256,
                     offloads: Offloads::Tso,
                 })
                 .collect(),
@@ -466,6 +476,9 @@ mod tests {
                 mac: [2; 6],
                 rate_mbps: None,
                 weight: 1,
+                first_slot: 0,
+                slots: 1024,
+                staging_pages: 0,
             }],
             grants: GrantMode::Mapped,
             offloads: Offloads::Checksum,

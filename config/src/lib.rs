@@ -1,8 +1,26 @@
 //! Configuration: what people write (TOML), what the monitor builds ([`abi::machine::Machine`]),
 //! and what the domains' programs are told ([`domain`]). Pure: no file is read, nothing is asked
 //! of the system.
+//!
+//! [`parse`] makes a [`Config`] of a file's text or says everything that is wrong with it, each
+//! with its line and what would be right. [`Config::machine`] computes the sizes. Every key is
+//! described in `docs/config.md` and used in `examples/two-guests.toml`.
 
 mod address;
+mod check;
 pub mod domain;
+mod machine;
+mod model;
+mod parse;
+mod problem;
+mod read;
+#[cfg(test)]
+mod tests;
 
 pub use address::{Cidr, Mac, NotAnAddress};
+pub use model::{
+    Buffers, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Ring,
+    Station, Vif,
+};
+pub use parse::parse;
+pub use problem::{Problem, Problems};

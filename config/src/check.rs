@@ -1,0 +1,480 @@
+//! What a configuration means, checked: names, addresses, numbers, sizes.
+
+use crate::domain::{Offloads, StackApp};
+use crate::model::{Config, Endpoint, KernelPort, Kind, Polling, SLOTS_PER_PAGE, Station};
+use crate::problem::{Finding, Lines, Place, Problem, Problems};
+use crate::{Cidr, Mac};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+/// CPUs that a set can name: one bit each of a word of the start information.
+const CPUS: usize = 64;
+/// Guests and vifs of a guest that derived MACs can tell apart; far above what a machine holds.
+const VIFS_PER_GUEST: usize = 16;
+/// Longest name of a network interface, bytes.
+const IFNAME_MAX: usize = 15;
+/// The name of the driver domain.
+pub(crate) const DRIVER: &str = "driver";
+
+impl Config {
+    /// Check it, as [`crate::parse`] does with what it has read.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn check(&self) -> Result<(), Problems> {
+        let lines = Lines::default();
+        let found = self.findings().into_iter();
+        Problems::or(
+            found
+                .map(|finding| Problem::new(finding, None, &lines))
+                .collect(),
+            (),
+        )
+    }
+
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        let mut check = Check {
+            config: self,
+            found: Vec::new(),
+        };
+        check.machine();
+        check.nics();
+        check.guests();
+        check.stations();
+        if check.found.is_empty() {
+            // Sizes are worth a look only when their parts are sound.
+            check.sizes();
+        }
+        check.found
+    }
+}
+
+struct Check<'c> {
+    config: &'c Config,
+    found: Vec<Finding>,
+}
+
+impl Check<'_> {
+    fn say(
+        &mut self,
+        place: Place,
+        key: &'static str,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.found.push(Finding {
+            place,
+            key,
+            what: what.into(),
+            remedy: remedy.into(),
+        });
+    }
+
+    fn range(&mut self, place: Place, key: &'static str, value: u32, good: RangeInclusive<u32>) {
+        if !good.contains(&value) {
+            let remedy = format!("write a number from {} to {}", good.start(), good.end());
+            self.say(place, key, format!("`{key}` is {value}"), remedy);
+        }
+    }
+
+    fn rate(&mut self, place: Place, key: &'static str, rate: Option<f64>) {
+        /// Above any link, in Mb/s and in frames a second: what a token bucket can count.
+        const RATE_MAX: f64 = 1e9;
+        if let Some(rate) = rate
+            && !(rate > 0.0 && rate <= RATE_MAX)
+        {
+            let remedy = format!(
+                "write a number above 0 and up to {RATE_MAX}, or leave `{key}` out for no limit"
+            );
+            self.say(place, key, format!("`{key}` is {rate}"), remedy);
+        }
+    }
+
+    fn name(&mut self, place: Place, name: &str, most: usize) {
+        let good = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
+        if name.is_empty() || name.len() > most || !name.bytes().all(good) {
+            let what = format!("`name` is \"{}\"", name.escape_debug());
+            let remedy = format!("use 1 to {most} letters, digits, `-` and `_`");
+            self.say(place, "name", what, remedy);
+        }
+    }
+
+    fn cpus(&mut self, place: Place, cpus: &[usize]) {
+        if let Some(cpu) = cpus.iter().find(|&&cpu| cpu >= CPUS) {
+            let remedy = format!("write numbers below {CPUS}");
+            self.say(place, "cpus", format!("`cpus` has {cpu}"), remedy);
+        }
+    }
+
+    fn polling(&mut self, place: Place, polling: Polling) {
+        self.range(
+            place,
+            "spin_us",
+            polling.spin_us.unwrap_or(0),
+            0..=1_000_000,
+        );
+        self.range(place, "tick_us", polling.tick_us, 0..=1_000_000);
+        self.range(place, "empty_ticks", polling.empty_ticks, 0..=1_000_000);
+    }
+
+    fn machine(&mut self) {
+        let config = self.config;
+        self.name(Place::Machine, &config.name, 32);
+        let driver = &config.driver;
+        self.cpus(Place::Driver, &driver.cpus);
+        self.polling(Place::Driver, driver.polling);
+        self.range(Place::Driver, "poll_budget", driver.poll_budget, 1..=256);
+        self.range(
+            Place::Driver,
+            "broadcast_pps",
+            driver.broadcast_pps,
+            1..=10_000_000,
+        );
+        self.range(
+            Place::Driver,
+            "mac_ageing_s",
+            driver.mac_ageing_s,
+            1..=1_000_000,
+        );
+        let buffers = config.buffers;
+        self.range(Place::Buffers, "to_guest", buffers.to_guest, 32..=4096);
+        self.range(Place::Buffers, "from_guest", buffers.from_guest, 32..=4096);
+        let slots = config.ring.slots;
+        let most = SLOTS_PER_PAGE << crate::domain::RING_ORDER_MAX;
+        if !slots.is_power_of_two() || !(SLOTS_PER_PAGE..=most).contains(&slots) {
+            let remedy = "write 256, 512, 1024, 2048 or 4096";
+            self.say(Place::Ring, "slots", format!("`slots` is {slots}"), remedy);
+        }
+        if config.guests.is_empty() && config.nics.is_empty() {
+            let remedy = "add a section [[nic]] and a section [[guest]] with a [[guest.vif]]";
+            self.say(
+                Place::Machine,
+                "",
+                "there is neither a NIC nor a guest",
+                remedy,
+            );
+        }
+    }
+
+    fn nics(&mut self) {
+        let mut names = BTreeMap::new();
+        for (n, nic) in self.config.nics.iter().enumerate() {
+            let place = Place::Nic(n);
+            self.name(place, &nic.name, 32);
+            if let Some(first) = names.insert(&nic.name, n) {
+                let what = format!(
+                    "the name \"{}\" is that of [[nic]] {} too",
+                    nic.name,
+                    first + 1
+                );
+                self.say(place, "name", what, "give each its own");
+            }
+            self.range(place, "mtu", nic.mtu, 576..=9000);
+            self.rate(place, "rate_mbps", nic.rate_mbps);
+            self.range(
+                place,
+                "burst_bytes",
+                nic.burst_bytes,
+                nic.mtu + 18..=64 << 20,
+            );
+            self.range(place, "buffers", nic.buffers, 64..=65_536);
+            if let crate::domain::Moderation::Tick(tick) = nic.moderation {
+                self.range(place, "tick_us", tick, 1..=100_000);
+            }
+            match &nic.kind {
+                Kind::Tap { port, offloads } => {
+                    if *offloads == Offloads::Tso {
+                        let remedy = "write \"none\" or \"checksum\": frames on a wire are never \
+                                      longer than its MTU";
+                        self.say(place, "offloads", "`offloads` is \"tso\"", remedy);
+                    }
+                    self.port(place, port, self.config.nic_ifname(n));
+                }
+                Kind::Local { port } => self.port(place, port, self.config.nic_ifname(n)),
+                Kind::Sim {
+                    loss,
+                    station,
+                    delay_us,
+                    ..
+                } => {
+                    self.range(place, "delay_us", *delay_us, 0..=10_000_000);
+                    if !(0.0..=1.0).contains(loss) {
+                        let remedy = "write a share from 0.0 to 1.0";
+                        self.say(place, "loss", format!("`loss` is {loss}"), remedy);
+                    }
+                    self.station(place, station, |app| Place::NicApp(n, app));
+                }
+                Kind::Pcap { read, write } => self.files(place, read, write),
+            }
+        }
+    }
+
+    fn guests(&mut self) {
+        let mut names = BTreeMap::new();
+        let most = usize::from(u16::MAX);
+        if self.config.guests.len() > most {
+            self.say(
+                Place::Guest(most),
+                "",
+                "too many guests",
+                format!("{most} is the most"),
+            );
+            return;
+        }
+        for (g, guest) in self.config.guests.iter().enumerate() {
+            let place = Place::Guest(g);
+            self.name(place, &guest.name, 32);
+            if guest.name == DRIVER {
+                let what = "the name \"driver\" is that of the driver domain";
+                self.say(place, "name", what, "choose another");
+            } else if let Some(first) = names.insert(&guest.name, g) {
+                let what = format!(
+                    "the name \"{}\" is that of [[guest]] {} too",
+                    guest.name,
+                    first + 1
+                );
+                self.say(place, "name", what, "give each its own");
+            }
+            self.cpus(place, &guest.cpus);
+            self.polling(place, guest.polling);
+            if guest.vifs.is_empty() || guest.vifs.len() > VIFS_PER_GUEST {
+                let what = format!("it has {} interfaces", guest.vifs.len());
+                let remedy = format!("give it 1 to {VIFS_PER_GUEST} sections [[guest.vif]]");
+                self.say(place, "", what, remedy);
+            }
+            for v in 0..guest.vifs.len() {
+                self.vif(g, v);
+            }
+        }
+    }
+
+    fn vif(&mut self, g: usize, v: usize) {
+        let Some(vif) = self
+            .config
+            .guests
+            .get(g)
+            .and_then(|guest| guest.vifs.get(v))
+        else {
+            return;
+        };
+        let place = Place::Vif(g, v);
+        self.range(place, "mtu", vif.mtu, 576..=9000);
+        self.rate(place, "rate_mbps", vif.rate_mbps);
+        self.range(place, "weight", vif.weight, 1..=1000);
+        match &vif.endpoint {
+            Endpoint::Tap { port } => self.port(place, port, self.config.vif_ifname(g, v)),
+            Endpoint::Stack { station } => {
+                self.station(place, station, |app| Place::VifApp(g, v, app));
+            }
+            Endpoint::Source {
+                size,
+                rate_pps,
+                window,
+                to,
+                ..
+            } => {
+                self.range(place, "size", *size, 60..=vif.mtu.saturating_add(14));
+                self.rate(place, "rate_pps", *rate_pps);
+                self.range(place, "window", *window, 0..=4096);
+                if to.is_zero() {
+                    let remedy = "write the MAC of a vif or station, like 02:00:00:00:00:01";
+                    self.say(place, "to", format!("`to` is {to}"), remedy);
+                }
+            }
+            Endpoint::Pcap { read, write } => self.files(place, read, write),
+            Endpoint::Sink { .. } | Endpoint::Echo => {}
+        }
+    }
+
+    fn files(&mut self, place: Place, read: &Option<String>, write: &Option<String>) {
+        if read.is_none() && write.is_none() {
+            let remedy = "write read = \"in.pcap\", write = \"out.pcap\" or both";
+            self.say(place, "", "it has neither `read` nor `write`", remedy);
+        }
+        for (key, file) in [("read", read), ("write", write)] {
+            if let Some(file) = file
+                && (file.is_empty() || file.contains('\0'))
+            {
+                self.say(place, key, format!("`{key}` is no file"), "write its path");
+            }
+        }
+    }
+
+    fn port(&mut self, place: Place, port: &KernelPort, ifname: Option<String>) {
+        let ifname = ifname.unwrap_or_default();
+        let good = |c: u8| c.is_ascii_graphic() && c != b'/' && c != b':' && c != b'%';
+        let is_name = !ifname.is_empty() && ifname.len() <= IFNAME_MAX && ifname.bytes().all(good);
+        if !is_name || ifname == "." || ifname == ".." {
+            let what = format!("`ifname` is \"{}\"", ifname.escape_debug());
+            let remedy = format!("use 1 to {IFNAME_MAX} letters, digits, `-`, `_` and `.`");
+            self.say(place, "ifname", what, remedy);
+        }
+        if let Some(netns) = &port.netns {
+            let path = netns.starts_with('/');
+            if netns.is_empty() || netns.contains('\0') || (!path && netns.contains('/')) {
+                let what = format!("`netns` is \"{}\"", netns.escape_debug());
+                let remedy = "write a name as in `ip netns list`, or an absolute path";
+                self.say(place, "netns", what, remedy);
+            }
+        } else if port.ifname.is_none() && matches!(place, Place::Vif(..)) {
+            let what =
+                format!("`netns` is missing, so the interface would be this system's {ifname}");
+            let remedy = "write netns = \"…\" (make it with `ip netns add`), or choose an `ifname`";
+            self.say(place, "", what, remedy);
+        }
+        self.range(place, "tx_queue", port.tx_queue, 0..=1_000_000);
+        self.gateway(place, &port.addresses, port.gateway);
+    }
+
+    fn gateway(&mut self, place: Place, addresses: &[Cidr], gateway: Option<IpAddr>) {
+        if let Some(gateway) = gateway
+            && !addresses.iter().any(|address| address.contains(gateway))
+        {
+            let what = format!("`gateway` {gateway} is in none of the networks of `addresses`");
+            self.say(place, "gateway", what, "choose one that is a neighbour");
+        }
+    }
+
+    fn station(&mut self, place: Place, station: &Station, app_place: impl Fn(usize) -> Place) {
+        if station.addresses.is_empty() || station.addresses.len() > 4 {
+            let what = format!("it has {} addresses", station.addresses.len());
+            let remedy = "write 1 to 4, like addresses = [\"10.0.0.2/24\"]";
+            self.say(place, "addresses", what, remedy);
+        }
+        self.gateway(place, &station.addresses, station.gateway);
+        if station.apps.len() > 32 {
+            self.say(place, "", "it has more than 32 apps", "leave some out");
+        }
+        let mut ports = BTreeMap::new();
+        for (a, app) in station.apps.iter().enumerate() {
+            let place = app_place(a);
+            match *app {
+                StackApp::TcpSink { port } | StackApp::TcpEcho { port } => {
+                    self.range(place, "port", port.into(), 1..=65_535);
+                    if ports.insert(port, a).is_some() {
+                        let what = format!("port {port} is taken by another app");
+                        self.say(place, "port", what, "give each its own");
+                    }
+                }
+                StackApp::TcpSource { to, seconds, .. } => {
+                    self.range(place, "seconds", seconds, 1..=1_000_000);
+                    self.target(place, to.ip(), Some(to.port()));
+                }
+                StackApp::TcpClient {
+                    to, size, seconds, ..
+                } => {
+                    self.range(place, "seconds", seconds, 1..=1_000_000);
+                    self.range(place, "size", size, 1..=1 << 20);
+                    self.target(place, to.ip(), Some(to.port()));
+                }
+                StackApp::Ping { to, count, .. } => {
+                    self.range(place, "count", count, 1..=1_000_000);
+                    self.target(place, to, None);
+                }
+            }
+        }
+    }
+
+    fn target(&mut self, place: Place, to: IpAddr, port: Option<u16>) {
+        if to.is_unspecified() || to.is_multicast() || port == Some(0) {
+            let remedy = "write the address of one station, and a port above 0";
+            self.say(place, "to", format!("`to` is {to}"), remedy);
+        }
+    }
+
+    /// What must be different all over the bridge.
+    fn stations(&mut self) {
+        let config = self.config;
+        let mut macs: BTreeMap<Mac, Place> = BTreeMap::new();
+        let mut addresses: BTreeMap<IpAddr, Place> = BTreeMap::new();
+        let mut interfaces: BTreeMap<(Option<&str>, String), Place> = BTreeMap::new();
+        let nics = (0..config.nics.len()).map(|n| (Place::Nic(n), config.nic_mac(n)));
+        let vifs = config.guests.iter().enumerate().flat_map(|(g, guest)| {
+            (0..guest.vifs.len()).map(move |v| (Place::Vif(g, v), config.vif_mac(g, v)))
+        });
+        for (place, mac) in nics.chain(vifs) {
+            if let Some(mac) = mac {
+                self.mac(place, mac, &mut macs);
+            }
+            let (own, port) = match place {
+                Place::Nic(n) => match config.nics.get(n).map(|nic| &nic.kind) {
+                    Some(Kind::Tap { port, .. } | Kind::Local { port }) => {
+                        (&port.addresses, Some((port, config.nic_ifname(n))))
+                    }
+                    Some(Kind::Sim { station, .. }) => (&station.addresses, None),
+                    _ => continue,
+                },
+                Place::Vif(g, v) => match config.vif(g, v).map(|vif| &vif.endpoint) {
+                    Some(Endpoint::Tap { port }) => {
+                        (&port.addresses, Some((port, config.vif_ifname(g, v))))
+                    }
+                    Some(Endpoint::Stack { station }) => (&station.addresses, None),
+                    _ => continue,
+                },
+                _ => continue,
+            };
+            for address in own {
+                self.address(place, address.address, &mut addresses);
+            }
+            if let Some((port, Some(ifname))) = port {
+                let shown = ifname.clone();
+                if let Some(first) = interfaces.insert((port.netns.as_deref(), ifname), place) {
+                    let what = format!("the interface {shown} is that of {first} too");
+                    self.say(place, "ifname", what, "choose another `ifname` or `netns`");
+                }
+            }
+        }
+    }
+
+    fn mac(&mut self, place: Place, mac: Mac, taken: &mut BTreeMap<Mac, Place>) {
+        if mac.is_multicast() || mac.is_zero() {
+            let kind = if mac.is_zero() {
+                "no station's"
+            } else {
+                "a multicast address"
+            };
+            let remedy = "write one with an even first byte, like 02:00:00:00:00:01";
+            self.say(place, "mac", format!("`mac` {mac} is {kind}"), remedy);
+            return;
+        }
+        match taken.entry(mac) {
+            Entry::Vacant(entry) => {
+                entry.insert(place);
+            }
+            Entry::Occupied(first) => {
+                let what = format!("the MAC {mac} is that of {} too", first.get());
+                self.say(place, "mac", what, "give each its own, or leave `mac` out");
+            }
+        }
+    }
+
+    fn address(&mut self, place: Place, address: IpAddr, taken: &mut BTreeMap<IpAddr, Place>) {
+        if address.is_unspecified() || address.is_multicast() {
+            let remedy = "write the address of one station, like 10.0.0.2/24";
+            self.say(
+                place,
+                "addresses",
+                format!("`addresses` has {address}"),
+                remedy,
+            );
+            return;
+        }
+        match taken.entry(address) {
+            Entry::Vacant(entry) => {
+                entry.insert(place);
+            }
+            Entry::Occupied(first) => {
+                let what = format!("the address {address} is that of {} too", first.get());
+                self.say(place, "addresses", what, "give each its own");
+            }
+        }
+    }
+
+    fn sizes(&mut self) {
+        for (place, what, remedy) in crate::machine::too_large(self.config) {
+            self.say(place, "", what, remedy);
+        }
+    }
+}

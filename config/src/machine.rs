@@ -1,0 +1,368 @@
+//! From a [`Config`] to what the monitor builds: domains with their sizes, devices, connections,
+//! and the text for each domain's program.
+
+use crate::check::DRIVER;
+use crate::domain::{
+    self, DriverConfig, GrantMode, GuestConfig, GuestVif, NicConfig, NicKind, Offloads, Stack,
+    VifConfig,
+};
+use crate::model::{Config, Endpoint, Guest, KernelPort, Kind, Station};
+use crate::problem::{Place, Problems};
+use abi::layout::{FRAMES_MAX, WINDOW_SLOTS_MAX, fd, info};
+use abi::machine::{Connection, Device, Domain, Machine, Program, Tap};
+
+/// Grant references below this are never given out, as in Xen.
+const RESERVED_GRANTS: u32 = 8;
+/// Frames beyond what is counted, for what a program keeps beside its pools.
+const SPARE_FRAMES: u32 = 64;
+/// Pages that copies of one vif are staged in: a batch of 64 packets of up to 4 pages, in both
+/// directions, and their headers.
+const STAGING_PAGES: u32 = 576;
+/// Grant references that a guest may have: the index bits of one.
+const GRANTS_MAX: u32 = 1 << abi::GrantRef::INDEX_BITS;
+
+impl Config {
+    /// The machine to build.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration, without lines: see [`Config::check`].
+    pub fn machine(&self) -> Result<Machine, Problems> {
+        self.check()?;
+        Ok(build(self))
+    }
+}
+
+/// What of a valid configuration exceeds the machine's limits: where, what, remedy.
+pub(crate) fn too_large(config: &Config) -> Vec<(Place, String, String)> {
+    let mut found = Vec::new();
+    let vifs: usize = config.guests.iter().map(|guest| guest.vifs.len()).sum();
+    let most = fd::CONNECTIONS_MAX as usize;
+    if vifs > most {
+        let last = config.guests.len().saturating_sub(1);
+        let what = format!("too many guests: {vifs} interfaces in all");
+        found.push((Place::Guest(last), what, format!("{most} is the most")));
+        return found;
+    }
+    let machine = build(config);
+    for (n, domain) in machine.domains.iter().enumerate() {
+        let place = if n == 0 {
+            Place::Machine
+        } else {
+            Place::Guest(n - 1)
+        };
+        let limits = [
+            ("page frames", domain.frames as usize, FRAMES_MAX as usize),
+            (
+                "grant references",
+                domain.grant_entries as usize,
+                GRANTS_MAX as usize,
+            ),
+            (
+                "slots of the grant window",
+                domain.window_slots as usize,
+                WINDOW_SLOTS_MAX as usize,
+            ),
+            ("devices", domain.devices.len(), fd::DEVICES_MAX as usize),
+            (
+                "bytes of configuration",
+                domain.config.len(),
+                info::CONFIG_MAX,
+            ),
+        ];
+        for (what, has, most) in limits {
+            if has > most {
+                let what = format!("domain {} needs {has} {what}", domain.name);
+                let remedy = format!("{most} is the most: use fewer guests, interfaces or buffers");
+                found.push((place, what, remedy));
+            }
+        }
+    }
+    found
+}
+
+fn build(config: &Config) -> Machine {
+    let mut domains = vec![driver(config)];
+    let mut connections = Vec::new();
+    for (g, guest) in config.guests.iter().enumerate() {
+        domains.push(self::guest(config, g, guest));
+        for handle in 0..guest.vifs.len() {
+            connections.push(Connection {
+                backend: DRIVER.to_owned(),
+                frontend: guest.name.clone(),
+                handle: handle as u16,
+            });
+        }
+    }
+    Machine {
+        name: config.name.clone(),
+        domains,
+        connections,
+    }
+}
+
+/// Pages of one vif's two rings.
+fn ring_pages(config: &Config) -> u32 {
+    2 << config.ring_order()
+}
+
+/// Pages of one vif's pool.
+fn pool_pages(config: &Config) -> u32 {
+    let buffers = config.buffers;
+    buffers
+        .to_guest
+        .saturating_add(buffers.from_guest)
+        .div_ceil(buffers.size.per_page())
+}
+
+/// Entries of a guest's grant table: one for each page that it may grant, and as many again, so
+/// that a reference need not be used anew at once.
+fn grant_entries(config: &Config, guest: &Guest) -> u32 {
+    let pages = pool_pages(config)
+        .saturating_mul(2)
+        .saturating_add(ring_pages(config));
+    let wanted = pages
+        .saturating_mul(guest.vifs.len() as u32)
+        .saturating_add(RESERVED_GRANTS);
+    wanted.checked_next_power_of_two().unwrap_or(u32::MAX)
+}
+
+/// The devices of a domain, numbered as they are added.
+#[derive(Default)]
+struct Devices(Vec<Device>);
+
+impl Devices {
+    fn add(&mut self, device: Device) -> u32 {
+        self.0.push(device);
+        self.0.len() as u32 - 1
+    }
+
+    fn files(&mut self, read: &Option<String>, write: &Option<String>) -> [Option<u32>; 2] {
+        let read = read.clone().map(|file| self.add(Device::Read(file)));
+        let write = write.clone().map(|file| self.add(Device::Write(file)));
+        [read, write]
+    }
+}
+
+/// A TAP that carries what `offloads` says.
+fn tap(
+    port: &KernelPort,
+    ifname: Option<String>,
+    mac: [u8; 6],
+    mtu: u32,
+    offloads: Offloads,
+) -> Tap {
+    Tap {
+        ifname: ifname.unwrap_or_default(),
+        netns: port.netns.clone(),
+        mac: Some(mac),
+        addresses: port.addresses.iter().map(ToString::to_string).collect(),
+        gateway: port.gateway.map(|gateway| gateway.to_string()),
+        mtu,
+        vnet_header: offloads > Offloads::None,
+        checksum: offloads >= Offloads::Checksum,
+        tso: offloads >= Offloads::Tso,
+        tx_queue: port.tx_queue,
+    }
+}
+
+fn stack(station: &Station) -> Stack {
+    Stack {
+        addresses: station.addresses.clone(),
+        gateway: station.gateway,
+        apps: station.apps.clone(),
+    }
+}
+
+fn driver(config: &Config) -> Domain {
+    let own = &config.driver;
+    let mut devices = Devices::default();
+    let mut frames = SPARE_FRAMES;
+    let mut nics = Vec::new();
+    for (n, nic) in config.nics.iter().enumerate() {
+        let mac = config.nic_mac(n).map_or([0; 6], |mac| mac.0);
+        let ifname = config.nic_ifname(n);
+        let kind = match &nic.kind {
+            Kind::Tap { port, offloads } => NicKind::Tap {
+                device: devices.add(Device::Tap(tap(port, ifname, mac, nic.mtu, *offloads))),
+                vnet_header: *offloads > Offloads::None,
+                checksum: *offloads >= Offloads::Checksum,
+            },
+            Kind::Local { port } => NicKind::Local {
+                device: devices.add(Device::Tap(tap(port, ifname, mac, nic.mtu, Offloads::Tso))),
+                mac,
+            },
+            Kind::Sim {
+                delay_us,
+                loss,
+                seed,
+                station,
+                ..
+            } => NicKind::Sim {
+                delay_us: *delay_us,
+                loss: *loss,
+                seed: *seed,
+                mac,
+                far: stack(station),
+            },
+            Kind::Pcap { read, write } => {
+                let [read, write] = devices.files(read, write);
+                NicKind::Pcap { read, write }
+            }
+        };
+        frames = frames.saturating_add(nic.buffers.div_ceil(2));
+        nics.push(NicConfig {
+            name: nic.name.clone(),
+            kind,
+            mtu: nic.mtu,
+            rate_mbps: nic.rate_mbps,
+            burst_bytes: nic.burst_bytes,
+            moderation: nic.moderation,
+            buffers: nic.buffers,
+        });
+    }
+    let staging_pages = if own.grants == GrantMode::Copy {
+        STAGING_PAGES
+    } else {
+        0
+    };
+    let mut window_slots = 0u32;
+    let mut vifs = Vec::new();
+    for (g, guest) in config.guests.iter().enumerate() {
+        let slots = grant_entries(config, guest);
+        for (v, vif) in guest.vifs.iter().enumerate() {
+            vifs.push(VifConfig {
+                conn: vifs.len() as u32,
+                name: format!("{}-{v}", guest.name),
+                mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
+                rate_mbps: vif.rate_mbps,
+                weight: vif.weight,
+                first_slot: window_slots,
+                slots,
+                staging_pages,
+            });
+            window_slots = window_slots.saturating_add(slots);
+            frames = frames.saturating_add(staging_pages);
+        }
+    }
+    let config_text = DriverConfig {
+        nics,
+        vifs,
+        grants: own.grants,
+        offloads: own.offloads,
+        ring_order: config.ring_order(),
+        broadcast_pps: own.broadcast_pps,
+        mac_ageing_s: own.mac_ageing_s,
+        spin_us: spin_us(config, own.polling.spin_us),
+        tick_us: own.polling.tick_us,
+        empty_ticks: own.polling.empty_ticks,
+        poll_budget: own.poll_budget,
+        ledger: own.ledger,
+    };
+    Domain {
+        name: DRIVER.to_owned(),
+        program: Program::Driver,
+        frames,
+        grant_entries: RESERVED_GRANTS,
+        window_slots,
+        cpus: own.cpus.clone(),
+        devices: devices.0,
+        config: json(&config_text),
+    }
+}
+
+fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
+    let mut devices = Devices::default();
+    let mut vifs = Vec::new();
+    for (v, vif) in guest.vifs.iter().enumerate() {
+        let mac = config.vif_mac(g, v).map_or([0; 6], |mac| mac.0);
+        let endpoint = match &vif.endpoint {
+            Endpoint::Tap { port } => {
+                // The kernel may leave undone what the vif can carry; what the driver does not
+                // take after all, the guest's netfront completes.
+                let offloads = vif.offloads.min(config.driver.offloads);
+                let tap = tap(port, config.vif_ifname(g, v), mac, vif.mtu, offloads);
+                let tap = Tap {
+                    vnet_header: true,
+                    ..tap
+                };
+                domain::Endpoint::Tap {
+                    device: devices.add(Device::Tap(tap)),
+                }
+            }
+            Endpoint::Stack { station } => domain::Endpoint::Stack {
+                stack: stack(station),
+            },
+            Endpoint::Sink { touch } => domain::Endpoint::Sink { touch: *touch },
+            Endpoint::Source {
+                to,
+                size,
+                rate_pps,
+                window,
+                count,
+                touch,
+            } => domain::Endpoint::Source {
+                to: to.0,
+                size: *size,
+                rate_pps: *rate_pps,
+                window: *window,
+                count: *count,
+                touch: *touch,
+            },
+            Endpoint::Echo => domain::Endpoint::Echo {},
+            Endpoint::Pcap { read, write } => {
+                let [read, write] = devices.files(read, write);
+                domain::Endpoint::Pcap { read, write }
+            }
+        };
+        vifs.push(GuestVif {
+            conn: v as u32,
+            mac,
+            mtu: vif.mtu,
+            endpoint,
+            ring_order: config.ring_order(),
+            buffers: config.buffers.size,
+            pool_pages: pool_pages(config),
+            to_guest_buffers: config.buffers.to_guest,
+            offloads: vif.offloads,
+        });
+    }
+    let pages = pool_pages(config).saturating_add(ring_pages(config));
+    let frames = pages
+        .saturating_mul(guest.vifs.len() as u32)
+        .saturating_add(SPARE_FRAMES);
+    let config_text = GuestConfig {
+        vifs,
+        spin_us: spin_us(config, guest.polling.spin_us),
+        tick_us: guest.polling.tick_us,
+        empty_ticks: guest.polling.empty_ticks,
+        poll_budget: config.driver.poll_budget,
+        ledger: config.driver.ledger,
+    };
+    Domain {
+        name: guest.name.clone(),
+        program: Program::Guest,
+        frames,
+        grant_entries: grant_entries(config, guest),
+        // A guest is granted nothing.
+        window_slots: 0,
+        cpus: guest.cpus.clone(),
+        devices: devices.0,
+        config: json(&config_text),
+    }
+}
+
+/// A domain's spin budget: as given, or by whether driver and guests share CPUs.
+fn spin_us(config: &Config, given: Option<u32>) -> u32 {
+    let usual = if config.is_driver_apart() {
+        crate::model::Polling::SPIN_APART_US
+    } else {
+        0
+    };
+    given.unwrap_or(usual)
+}
+
+/// The text of a program's configuration.
+fn json(value: &impl serde::Serialize) -> String {
+    // Plain structs with text keys: serde_json has nothing to refuse.
+    serde_json::to_string(value).unwrap_or_default()
+}

@@ -1,0 +1,141 @@
+//! What is wrong with a configuration: where, what, and what would be right.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A part of a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Place {
+    Machine,
+    Driver,
+    Buffers,
+    Ring,
+    Nic(usize),
+    NicApp(usize, usize),
+    Guest(usize),
+    Vif(usize, usize),
+    VifApp(usize, usize, usize),
+}
+
+impl fmt::Display for Place {
+    /// As people count: from 1 on.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Machine => f.write_str("[machine]"),
+            Self::Driver => f.write_str("[driver]"),
+            Self::Buffers => f.write_str("[buffers]"),
+            Self::Ring => f.write_str("[ring]"),
+            Self::Nic(n) => write!(f, "[[nic]] {}", n + 1),
+            Self::NicApp(n, a) => write!(f, "[[nic]] {}, app {}", n + 1, a + 1),
+            Self::Guest(g) => write!(f, "[[guest]] {}", g + 1),
+            Self::Vif(g, v) => write!(f, "[[guest]] {}, vif {}", g + 1, v + 1),
+            Self::VifApp(g, v, a) => {
+                write!(f, "[[guest]] {}, vif {}, app {}", g + 1, v + 1, a + 1)
+            }
+        }
+    }
+}
+
+/// Where the parts of a file and their keys stand: lines from 1 on. The key `""` is the part
+/// itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lines(BTreeMap<(Place, &'static str), usize>);
+
+impl Lines {
+    pub(crate) fn note(&mut self, place: Place, key: &'static str, line: usize) {
+        self.0.entry((place, key)).or_insert(line);
+    }
+
+    fn find(&self, place: Place, key: &'static str) -> Option<usize> {
+        self.0
+            .get(&(place, key))
+            .or_else(|| self.0.get(&(place, "")))
+            .copied()
+    }
+}
+
+/// Something wrong with a valid file's meaning, before it has a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) place: Place,
+    pub(crate) key: &'static str,
+    pub(crate) what: String,
+    pub(crate) remedy: String,
+}
+
+/// One thing that is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file, as it was named; none: the configuration was not read from one.
+    pub file: Option<String>,
+    /// The line, from 1 on, if it has one.
+    pub line: Option<usize>,
+    /// What is wrong.
+    pub what: String,
+    /// What would be right.
+    pub remedy: String,
+}
+
+impl Problem {
+    pub(crate) fn new(finding: Finding, file: Option<&str>, lines: &Lines) -> Self {
+        let Finding {
+            place,
+            key,
+            what,
+            remedy,
+        } = finding;
+        Self {
+            file: file.map(str::to_owned),
+            line: lines.find(place, key),
+            what: format!("{place}: {what}"),
+            remedy,
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.file, self.line) {
+            (Some(file), Some(line)) => write!(f, "{file}:{line}: ")?,
+            (Some(file), None) => write!(f, "{file}: ")?,
+            (None, _) => {}
+        }
+        write!(f, "{}; {}", self.what, self.remedy)
+    }
+}
+
+/// Everything that is wrong with a configuration, in the order of lines; at least one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(Vec<Problem>);
+
+impl Problems {
+    /// `value`, unless something is wrong.
+    pub(crate) fn or<T>(mut list: Vec<Problem>, value: T) -> Result<T, Self> {
+        if list.is_empty() {
+            return Ok(value);
+        }
+        list.sort_by_key(|problem| problem.line);
+        list.dedup();
+        Err(Self(list))
+    }
+
+    /// Each of them.
+    #[must_use]
+    pub fn list(&self) -> &[Problem] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, problem) in self.0.iter().enumerate() {
+            if n > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}

@@ -1,0 +1,396 @@
+//! Reading TOML tables key by key: every key that is not asked for is an error, every value that
+//! is not what was asked for is one, and reading goes on after it.
+
+use crate::problem::{Lines, Place, Problem};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::ops::Range;
+use std::str::FromStr;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// One file.
+pub(crate) struct Reader<'a> {
+    file: &'a str,
+    /// Offsets at which lines begin.
+    starts: Vec<usize>,
+    problems: RefCell<Vec<Problem>>,
+    lines: RefCell<Lines>,
+    /// Every section and key that was asked for.
+    known: RefCell<BTreeSet<(&'static str, &'static str)>>,
+}
+
+/// What is left when a file has been read.
+pub(crate) struct Reading {
+    pub(crate) problems: Vec<Problem>,
+    pub(crate) lines: Lines,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "tests hold it against example and docs")
+    )]
+    pub(crate) known: BTreeSet<(&'static str, &'static str)>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(file: &'a str, text: &str) -> Self {
+        let newlines = text
+            .bytes()
+            .enumerate()
+            .filter(|&(_, c)| c == b'\n')
+            .map(|(at, _)| at + 1);
+        Self {
+            file,
+            starts: std::iter::once(0).chain(newlines).collect(),
+            problems: RefCell::default(),
+            lines: RefCell::default(),
+            known: RefCell::default(),
+        }
+    }
+
+    fn line(&self, span: Range<usize>) -> usize {
+        self.starts.partition_point(|&start| start <= span.start)
+    }
+
+    pub(crate) fn problem(
+        &self,
+        span: Option<Range<usize>>,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.problems.borrow_mut().push(Problem {
+            file: Some(self.file.to_owned()),
+            line: span.map(|span| self.line(span)),
+            what: what.into(),
+            remedy: remedy.into(),
+        });
+    }
+
+    pub(crate) fn finish(self) -> Reading {
+        Reading {
+            problems: self.problems.into_inner(),
+            lines: self.lines.into_inner(),
+            known: self.known.into_inner(),
+        }
+    }
+}
+
+/// One table of the file.
+pub(crate) struct Table<'r, 't, 'a> {
+    reader: &'r Reader<'a>,
+    table: &'t DeTable<'t>,
+    /// How the section is written in documentation: `guest.vif`.
+    section: &'static str,
+    place: Place,
+    span: Range<usize>,
+    asked: RefCell<Vec<&'static str>>,
+}
+
+impl<'r, 't, 'a> Table<'r, 't, 'a> {
+    /// `place` is what findings about it are named after.
+    pub(crate) fn new(
+        reader: &'r Reader<'a>,
+        table: &'t DeTable<'t>,
+        span: Range<usize>,
+        section: &'static str,
+        place: Place,
+    ) -> Self {
+        reader
+            .lines
+            .borrow_mut()
+            .note(place, "", reader.line(span.clone()));
+        Self {
+            reader,
+            table,
+            section,
+            place,
+            span,
+            asked: RefCell::default(),
+        }
+    }
+
+    fn get(&self, key: &'static str) -> Option<&'t Spanned<DeValue<'t>>> {
+        self.asked.borrow_mut().push(key);
+        self.reader.known.borrow_mut().insert((self.section, key));
+        let (name, value) = self.table.iter().find(|(name, _)| name.get_ref() == key)?;
+        let line = self.reader.line(name.span());
+        self.reader.lines.borrow_mut().note(self.place, key, line);
+        Some(value)
+    }
+
+    fn wrong(&self, key: &str, value: &Spanned<DeValue<'_>>, remedy: impl Into<String>) {
+        let shown = match value.get_ref() {
+            DeValue::String(text) => format!("`{key}` is \"{text}\""),
+            DeValue::Integer(number) => format!("`{key}` is {number}"),
+            DeValue::Float(number) => format!("`{key}` is {}", number.as_str()),
+            other => format!("`{key}` is of type {}", other.type_str()),
+        };
+        let what = format!("{}: {shown}", self.place);
+        self.reader.problem(Some(value.span()), what, remedy);
+    }
+
+    /// A key that must be there; the problem is noted if it is not.
+    pub(crate) fn required<T>(
+        &self,
+        key: &'static str,
+        value: Option<T>,
+        remedy: &str,
+    ) -> Option<T> {
+        let there = self.table.iter().any(|(name, _)| name.get_ref() == key);
+        if value.is_none() && !there {
+            let what = format!("{}: `{key}` is missing", self.place);
+            self.reader.problem(Some(self.span.clone()), what, remedy);
+        }
+        value
+    }
+
+    /// A text.
+    pub(crate) fn text(&self, key: &'static str) -> Option<String> {
+        let value = self.get(key)?;
+        let text = value.get_ref().as_str();
+        if text.is_none() {
+            self.wrong(key, value, "write a text in quotes");
+        }
+        text.map(str::to_owned)
+    }
+
+    /// A text that means something: an address, say.
+    pub(crate) fn parsed<T: FromStr<Err: Display>>(
+        &self,
+        key: &'static str,
+        like: &str,
+    ) -> Option<T> {
+        let value = self.get(key)?;
+        let parsed = value.get_ref().as_str().and_then(|text| text.parse().ok());
+        if parsed.is_none() {
+            self.wrong(key, value, format!("write it like \"{like}\""));
+        }
+        parsed
+    }
+
+    /// A list of texts that mean something.
+    pub(crate) fn parsed_list<T: FromStr<Err: Display>>(
+        &self,
+        key: &'static str,
+        like: &str,
+    ) -> Vec<T> {
+        self.list(key, &format!("write it like [\"{like}\"]"), |value| {
+            value.as_str()?.parse().ok()
+        })
+    }
+
+    /// A list of CPU numbers and the like.
+    pub(crate) fn numbers(&self, key: &'static str) -> Vec<usize> {
+        self.list(key, "write a list of numbers, like [0, 1]", integer)
+    }
+
+    fn list<T>(
+        &self,
+        key: &'static str,
+        remedy: &str,
+        item: impl Fn(&DeValue<'_>) -> Option<T>,
+    ) -> Vec<T> {
+        let Some(value) = self.get(key) else {
+            return Vec::new();
+        };
+        let Some(array) = value.get_ref().as_array() else {
+            self.wrong(key, value, remedy);
+            return Vec::new();
+        };
+        let read = |one: &Spanned<DeValue<'_>>| {
+            let read = item(one.get_ref());
+            if read.is_none() {
+                self.wrong(key, one, remedy);
+            }
+            read
+        };
+        array.iter().filter_map(read).collect()
+    }
+
+    /// A whole number that fits its type; finer limits are checked with the meaning.
+    pub(crate) fn number<T: TryFrom<i128>>(&self, key: &'static str) -> Option<T> {
+        let value = self.get(key)?;
+        let number = integer(value.get_ref());
+        if number.is_none() {
+            self.wrong(
+                key,
+                value,
+                "write a whole number that is not negative and not too large",
+            );
+        }
+        number
+    }
+
+    /// A number with or without a fraction.
+    pub(crate) fn real(&self, key: &'static str) -> Option<f64> {
+        let value = self.get(key)?;
+        let number = match value.get_ref() {
+            DeValue::Float(number) => number.as_str().parse().ok(),
+            other => integer(other).map(|n: i64| n as f64),
+        };
+        if number.is_none() {
+            self.wrong(key, value, "write a number");
+        }
+        number
+    }
+
+    /// `true` or `false`.
+    pub(crate) fn flag(&self, key: &'static str) -> Option<bool> {
+        let value = self.get(key)?;
+        let flag = value.get_ref().as_bool();
+        if flag.is_none() {
+            self.wrong(key, value, "write true or false");
+        }
+        flag
+    }
+
+    /// One of several words.
+    pub(crate) fn choice<T: Copy>(&self, key: &'static str, of: &[(&str, T)]) -> Option<T> {
+        let value = self.get(key)?;
+        let word = value.get_ref().as_str().unwrap_or_default();
+        let found = of
+            .iter()
+            .find(|(name, _)| *name == word)
+            .map(|(_, value)| *value);
+        if found.is_none() {
+            let words: Vec<String> = of.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+            self.wrong(key, value, format!("write {}", alternatives(&words)));
+        }
+        found
+    }
+
+    /// A table in it.
+    pub(crate) fn table(
+        &self,
+        key: &'static str,
+        section: &'static str,
+        place: Place,
+    ) -> Option<Table<'r, 't, 'a>> {
+        let value = self.get(key)?;
+        let table = value.get_ref().as_table();
+        if table.is_none() {
+            self.wrong(key, value, format!("write a section [{section}]"));
+        }
+        table.map(|table| Table::new(self.reader, table, value.span(), section, place))
+    }
+
+    /// A list of tables in it.
+    pub(crate) fn tables(
+        &self,
+        key: &'static str,
+        section: &'static str,
+        place: impl Fn(usize) -> Place,
+    ) -> Vec<Table<'r, 't, 'a>> {
+        let Some(value) = self.get(key) else {
+            return Vec::new();
+        };
+        let remedy = format!("write a section [[{section}]] for each");
+        let Some(array) = value.get_ref().as_array() else {
+            self.wrong(key, value, remedy);
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        for one in array.iter() {
+            match one.get_ref().as_table() {
+                Some(table) => {
+                    let place = place(tables.len());
+                    tables.push(Table::new(self.reader, table, one.span(), section, place));
+                }
+                None => self.wrong(key, one, remedy.clone()),
+            }
+        }
+        tables
+    }
+
+    /// The end of the table: what was not asked for should not be there.
+    pub(crate) fn finish(self) {
+        let asked = self.asked.borrow();
+        for (name, _) in self.table {
+            let key: &str = name.get_ref();
+            if asked.contains(&key) {
+                continue;
+            }
+            let place = if self.section.is_empty() {
+                "the file's top level".to_owned()
+            } else {
+                self.place.to_string()
+            };
+            let nearest = asked.iter().min_by_key(|known| distance(known, key));
+            let remedy = match nearest.filter(|known| distance(known, key) <= 2) {
+                Some(known) => format!("did you mean `{known}`?"),
+                None => {
+                    let mut known: Vec<String> = asked.iter().map(|k| format!("`{k}`")).collect();
+                    known.dedup();
+                    format!("known here: {}", known.join(", "))
+                }
+            };
+            self.reader.problem(
+                Some(name.span()),
+                format!("{place}: unknown key `{}`", key.escape_debug()),
+                remedy,
+            );
+        }
+    }
+}
+
+/// A whole number of any notation, if it fits.
+fn integer<T: TryFrom<i128>>(value: &DeValue<'_>) -> Option<T> {
+    let number = value.as_integer()?;
+    let number = i128::from_str_radix(number.as_str(), number.radix()).ok()?;
+    T::try_from(number).ok()
+}
+
+/// `"a", "b" or "c"`.
+fn alternatives(words: &[String]) -> String {
+    match words {
+        [] => String::new(),
+        [only] => only.clone(),
+        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+    }
+}
+
+/// Edits between two words (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().take(64).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (cell, y) in row.iter_mut().skip(1).zip(&b) {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = *cell;
+            left = replaced.min(left + 1).min(*cell + 1);
+            *cell = left;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_counts_edits() {
+        for (a, b, edits) in [
+            ("", "", 0),
+            ("", "ab", 2),
+            ("mac", "mac", 0),
+            ("adress", "address", 1),
+            ("netns", "nets", 1),
+            ("abc", "xyz", 3),
+        ] {
+            assert_eq!((distance(a, b), distance(b, a)), (edits, edits), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn alternatives_read_like_a_sentence() {
+        let words = ["a", "b", "c"].map(String::from);
+        assert_eq!(alternatives(&words), "a, b or c");
+        assert_eq!(alternatives(&words[..1]), "a");
+    }
+}

@@ -1,0 +1,477 @@
+//! Tests of the whole: examples, documentation, messages, properties.
+
+use crate::domain::{DriverConfig, GrantMode, GuestConfig, NicKind};
+use crate::parse::read;
+use crate::*;
+use abi::machine::Device;
+use proptest::prelude::*;
+use std::fmt::Write as _;
+
+const EXAMPLE: &str = include_str!("../../examples/two-guests.toml");
+const DOCS: &str = include_str!("../../docs/config.md");
+
+/// A small valid file that tests make mistakes in.
+const SMALL: &str = r#"
+[[nic]]
+name = "wire"
+kind = "tap"
+netns = "w"
+addresses = ["10.0.0.1/24"]
+
+[[guest]]
+name = "a"
+
+[[guest.vif]]
+endpoint = "tap"
+netns = "a"
+addresses = ["10.0.0.2/24"]
+
+[[guest]]
+name = "b"
+
+[[guest.vif]]
+endpoint = "stack"
+addresses = ["10.0.0.3/24"]
+
+[[guest.vif.app]]
+kind = "tcp-echo"
+port = 7
+"#;
+
+fn errors(text: &str) -> String {
+    match parse("f.toml", text) {
+        Ok(config) => panic!("no error in {config:?}"),
+        Err(problems) => problems.to_string(),
+    }
+}
+
+/// The one mistake that `SMALL` has when `from` is replaced with `to`.
+#[track_caller]
+fn mistake(from: &str, to: &str) -> String {
+    assert!(SMALL.contains(from), "{from}");
+    let text = errors(&SMALL.replacen(from, to, 1));
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text
+}
+
+#[test]
+fn examples_are_valid() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "toml") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let config = parse(&path.to_string_lossy(), &text).unwrap_or_else(|e| panic!("{e}"));
+            config.machine().unwrap_or_else(|e| panic!("{e}"));
+            seen += 1;
+        }
+    }
+    assert!(seen > 0);
+}
+
+/// The example as it is when every key that is commented out is a key.
+fn uncommented() -> String {
+    let is_config = |rest: &str| {
+        let word = rest.trim_start();
+        word.starts_with('[')
+            || word
+                .split_once(" = ")
+                .is_some_and(|(key, _)| !key.contains(' '))
+    };
+    EXAMPLE.lines().fold(String::new(), |mut text, line| {
+        let rest = line.strip_prefix("# ").filter(|rest| is_config(rest));
+        let _ = writeln!(text, "{}", rest.unwrap_or(line));
+        text
+    })
+}
+
+#[test]
+fn the_example_stays_valid_without_its_comment_marks() {
+    let text = uncommented().replacen("moderation = \"event\"", "moderation = \"tick\"", 1);
+    // The wire's route is a neighbour, and files are only checked when they are opened.
+    let config = parse("uncommented", &text).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!((config.nics.len(), config.guests.len()), (4, 4));
+}
+
+#[test]
+fn every_key_is_in_the_example_and_in_the_documentation() {
+    let text = uncommented();
+    let (_, reading) = read("example", &text.replacen("\"event\"", "\"tick\"", 1));
+    assert!(reading.known.len() > 50, "{:?}", reading.known);
+    for (section, key) in &reading.known {
+        let header = |key: &str| match section {
+            &"" => format!("[{key}]"),
+            section => format!("[[{section}.{key}]]"),
+        };
+        let list = format!("[{}]", header(key));
+        let in_text = |line: &str| {
+            line.starts_with(&format!("{key} =")) || line == header(key) || line == list
+        };
+        let in_example = text
+            .lines()
+            .any(|line| in_text(line.split('#').next().unwrap_or("").trim_end()));
+        assert!(in_example, "[{section}] {key} is not in the example");
+        let in_docs = DOCS.contains(&format!("`{key}`"))
+            || DOCS.contains(&format!("`{}`", header(key)))
+            || DOCS.contains(&format!("`{list}`"));
+        assert!(in_docs, "[{section}] {key} is not in the documentation");
+    }
+}
+
+#[test]
+fn defaults_are_as_documented() {
+    let config = parse("f", SMALL).unwrap();
+    let driver = &config.driver;
+    assert_eq!(
+        (
+            driver.poll_budget,
+            driver.broadcast_pps,
+            driver.mac_ageing_s
+        ),
+        (64, 10_000, 300)
+    );
+    assert_eq!((driver.grants, driver.ledger), (GrantMode::Mapped, true));
+    assert_eq!(
+        (config.buffers.to_guest, config.buffers.from_guest),
+        (256, 256)
+    );
+    assert_eq!((config.ring.slots, config.ring_order()), (1024, 2));
+    assert_eq!(config.nic_ifname(0).as_deref(), Some("wire"));
+    assert_eq!(config.vif_ifname(0, 0).as_deref(), Some("eth0"));
+    assert_eq!(config.vif_ifname(1, 0), None);
+}
+
+#[test]
+fn mistakes_have_lines_and_remedies() {
+    for (from, to, message) in [
+        (
+            "netns = \"w\"",
+            "nets = \"w\"",
+            "f.toml:5: [[nic]] 1: unknown key `nets`; did you mean `netns`?",
+        ),
+        (
+            "kind = \"tap\"",
+            "kind = \"tun\"",
+            "f.toml:4: [[nic]] 1: `kind` is \"tun\"; write \"tap\", \"sim\", \"pcap\" or \"local\"",
+        ),
+        (
+            "name = \"b\"",
+            "name = \"a\"",
+            "f.toml:17: [[guest]] 2: the name \"a\" is that of [[guest]] 1 too; give each its own",
+        ),
+        (
+            "name = \"b\"",
+            "name = \"driver\"",
+            "f.toml:17: [[guest]] 2: the name \"driver\" is that of the driver domain; choose another",
+        ),
+        (
+            "name = \"b\"",
+            "name = \"b c\"",
+            "f.toml:17: [[guest]] 2: `name` is \"b c\"; use 1 to 32 letters, digits, `-` and `_`",
+        ),
+        (
+            "name = \"b\"\n",
+            "",
+            "f.toml:16: [[guest]] 2: `name` is missing; give it a name, like \"web\"",
+        ),
+        (
+            "10.0.0.3/24",
+            "10.0.0.2/24",
+            "f.toml:21: [[guest]] 2, vif 1: the address 10.0.0.2 is that of [[guest]] 1, vif 1 too; give each its own",
+        ),
+        (
+            "10.0.0.3/24",
+            "10.0.0.3",
+            "f.toml:21: [[guest]] 2, vif 1: `addresses` is \"10.0.0.3\"; write it like [\"10.0.0.2/24\"]",
+        ),
+        (
+            "netns = \"a\"\n",
+            "",
+            "f.toml:11: [[guest]] 1, vif 1: `netns` is missing, so the interface would be this system's eth0; write netns = \"…\" (make it with `ip netns add`), or choose an `ifname`",
+        ),
+        (
+            "netns = \"a\"\n",
+            "netns = \"a\"\nmac = \"03:00:00:00:00:01\"\n",
+            "f.toml:14: [[guest]] 1, vif 1: `mac` 03:00:00:00:00:01 is a multicast address; write one with an even first byte, like 02:00:00:00:00:01",
+        ),
+        (
+            "netns = \"a\"\n",
+            "netns = \"a\"\ngateway = \"10.1.0.1\"\n",
+            "f.toml:14: [[guest]] 1, vif 1: `gateway` 10.1.0.1 is in none of the networks of `addresses`; choose one that is a neighbour",
+        ),
+        (
+            "netns = \"a\"\n",
+            "netns = \"a\"\nrate_mbps = 0\n",
+            "f.toml:14: [[guest]] 1, vif 1: `rate_mbps` is 0; write a number above 0 and up to 1000000000, or leave `rate_mbps` out for no limit",
+        ),
+        (
+            "netns = \"a\"\n",
+            "netns = \"a\"\nweight = -1\n",
+            "f.toml:14: [[guest]] 1, vif 1: `weight` is -1; write a whole number that is not negative and not too large",
+        ),
+        (
+            "netns = \"w\"\n",
+            "netns = \"w\"\noffloads = \"tso\"\n",
+            "f.toml:6: [[nic]] 1: `offloads` is \"tso\"; write \"none\" or \"checksum\": frames on a wire are never longer than its MTU",
+        ),
+        (
+            "port = 7",
+            "port = 0",
+            "f.toml:25: [[guest]] 2, vif 1, app 1: `port` is 0; write a number from 1 to 65535",
+        ),
+        (
+            "\n[[nic]]",
+            "[ring]\nslots = 1000\n[[nic]]",
+            "f.toml:2: [ring]: `slots` is 1000; write 256, 512, 1024, 2048 or 4096",
+        ),
+        (
+            "\n[[nic]]",
+            "[rings]\n[[nic]]",
+            "f.toml:1: the file's top level: unknown key `rings`; did you mean `ring`?",
+        ),
+        (
+            "\n[[nic]]",
+            "[driver]\ncpus = [64]\n[[nic]]",
+            "f.toml:2: [driver]: `cpus` has 64; write numbers below 64",
+        ),
+        (
+            "\n[[nic]]",
+            "driver = 1\n[[nic]]",
+            "f.toml:1: [machine]: `driver` is 1; write a section [driver]",
+        ),
+    ] {
+        assert_eq!(mistake(from, to), message);
+    }
+}
+
+#[test]
+fn mistakes_of_syntax_have_lines() {
+    let text = mistake("netns = \"w\"", "netns = w");
+    assert!(
+        text.starts_with("f.toml:5: ") && text.contains("TOML"),
+        "{text}"
+    );
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let text = SMALL
+        .replace("10.0.0.2/24", "nowhere")
+        .replace("\"stack\"", "\"heap\"")
+        .replace("name = \"wire\"", "nam = \"wire\"");
+    let text = errors(&text);
+    let lines: Vec<&str> = text
+        .lines()
+        .map(|line| line.split_inclusive(": ").next().unwrap())
+        .collect();
+    assert_eq!(
+        lines,
+        ["f.toml:2: ", "f.toml:3: ", "f.toml:14: ", "f.toml:20: "],
+        "{text}"
+    );
+}
+
+#[test]
+fn duplicate_macs_and_interfaces_are_refused() {
+    let mac = |text: &str| text.replace("netns = ", "mac = \"02:00:00:00:00:01\"\nnetns = ");
+    assert!(errors(&mac(SMALL)).contains("the MAC 02:00:00:00:00:01 is that of [[nic]] 1 too"));
+    let text = SMALL.replace("netns = \"a\"", "netns = \"w\"\nifname = \"wire\"");
+    assert!(errors(&text).contains("the interface wire is that of [[nic]] 1 too"));
+}
+
+#[test]
+fn too_many_guests_are_refused_and_many_are_not() {
+    let machine = |guests: usize| {
+        let vif = || Vif::new(Endpoint::Sink { touch: false });
+        let guest = |n| Guest {
+            name: format!("g{n}"),
+            vifs: vec![vif()],
+            ..Guest::default()
+        };
+        Config {
+            guests: (0..guests).map(guest).collect(),
+            ..Config::default()
+        }
+        .machine()
+    };
+    let machine64 = machine(64).unwrap();
+    assert_eq!(
+        (machine64.domains.len(), machine64.connections.len()),
+        (65, 64)
+    );
+    let text = machine(1025).unwrap_err().to_string();
+    assert!(
+        text.contains("too many guests: 1025 interfaces in all; 1024 is the most"),
+        "{text}"
+    );
+}
+
+#[test]
+fn sizes_follow_from_the_configuration() {
+    let config = parse("f", SMALL).unwrap();
+    let machine = config.machine().unwrap();
+    let [driver, a, b] = &machine.domains[..] else {
+        panic!("{machine:?}")
+    };
+    // 256 pages of buffers and two rings of four pages each, doubled for the pool, in one table.
+    assert!(a.frames >= 256 + 8 && a.grant_entries == 1024 && a.window_slots == 0);
+    assert_eq!(driver.window_slots, 2048);
+    let text: DriverConfig = serde_json::from_str(&driver.config).unwrap();
+    assert_eq!(
+        text.vifs
+            .iter()
+            .map(|v| (v.conn, v.first_slot, v.slots))
+            .collect::<Vec<_>>(),
+        [(0, 0, 1024), (1, 1024, 1024)]
+    );
+    assert!(matches!(
+        text.nics[0].kind,
+        NicKind::Tap {
+            device: 0,
+            vnet_header: false,
+            checksum: false
+        }
+    ));
+    let guest: GuestConfig = serde_json::from_str(&a.config).unwrap();
+    assert_eq!(
+        (guest.vifs[0].pool_pages, guest.vifs[0].to_guest_buffers),
+        (256, 256)
+    );
+    let Device::Tap(tap) = &a.devices[0] else {
+        panic!("{:?}", a.devices)
+    };
+    assert_eq!(
+        (tap.ifname.as_str(), tap.netns.as_deref()),
+        ("eth0", Some("a"))
+    );
+    assert_eq!(tap.mac, Some(text.vifs[0].mac));
+    assert!(tap.vnet_header && tap.checksum && tap.tso && tap.addresses == ["10.0.0.2/24"]);
+    assert!(b.devices.is_empty());
+
+    let copy = Config {
+        driver: Driver {
+            grants: GrantMode::Copy,
+            ..Driver::default()
+        },
+        ..config
+    };
+    assert!(copy.machine().unwrap().domains[0].frames > driver.frames);
+}
+
+#[test]
+fn domains_spin_only_when_the_driver_has_a_cpu_of_its_own() {
+    let spin = |driver: &str, guest: &str| {
+        let text = SMALL.replace("\n[[nic]]", &format!("{driver}\n[[nic]]"));
+        let text = text.replace("name = \"a\"\n", &format!("name = \"a\"\n{guest}\n"));
+        let text = text.replace("name = \"b\"\n", &format!("name = \"b\"\n{guest}\n"));
+        let machine = parse("f", &text).unwrap().machine().unwrap();
+        let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+        let guest: GuestConfig = serde_json::from_str(&machine.domains[1].config).unwrap();
+        (driver.spin_us, guest.spin_us)
+    };
+    assert_eq!(spin("", ""), (0, 0));
+    assert_eq!(spin("[driver]\ncpus = [1]", ""), (0, 0));
+    assert_eq!(spin("[driver]\ncpus = [1]", "cpus = [0, 1]"), (0, 0));
+    assert_eq!(spin("[driver]\ncpus = [1]", "cpus = [0]"), (50, 50));
+    assert_eq!(
+        spin("[driver]\ncpus = [1]\nspin_us = 5", "cpus = [0]"),
+        (5, 50)
+    );
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in ".{0,400}") {
+        let _ = parse("f", &text);
+    }
+
+    /// Damage to a good file: still no panic, and every complaint has a place.
+    #[test]
+    fn no_damage_panics(at in 0..SMALL.len(), cut in 0..40usize, insert in "[\\[\\]\"={}#\\-.a0-9\n ]{0,6}") {
+        let mut bytes = SMALL.as_bytes().to_vec();
+        let end = (at + cut).min(bytes.len());
+        bytes.splice(at..end, insert.bytes());
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        match parse("f", &text) {
+            Ok(config) => prop_assert!(config.machine().is_ok()),
+            Err(problems) => for problem in problems.list() {
+                prop_assert!(!problem.what.is_empty() && !problem.remedy.is_empty());
+                prop_assert_eq!(problem.file.as_deref(), Some("f"));
+            },
+        }
+    }
+
+    #[test]
+    fn no_values_panic(value in prop_oneof![
+        any::<i64>().prop_map(|n| n.to_string()), any::<f64>().prop_map(|x| format!("{x:?}")),
+        "\"[^\"\\\\]{0,20}\"", Just("nan".to_owned()), Just("inf".to_owned()), Just("[]".to_owned()), Just("{}".to_owned())], key in 0..40usize)
+    {
+        // One value of the example, replaced with anything.
+        let mut n = 0;
+        let text = uncommented().lines().fold(String::new(), |mut text, line| {
+            let line = match line.split_once(" = ") {
+                Some((name, _)) if !line.starts_with('#') => {
+                    n += 1;
+                    if n == key { format!("{name} = {value}") } else { line.to_owned() }
+                }
+                _ => line.to_owned(),
+            };
+            let _ = writeln!(text, "{line}");
+            text
+        });
+        if let Ok(config) = parse("f", &text) {
+            prop_assert!(config.machine().is_ok());
+        }
+    }
+
+    /// What is written down is what is read.
+    #[test]
+    fn generated_files_are_read_as_meant(
+        grants in 0..3usize, offloads in 0..3usize, slots in 0..5u32, buffers in 32..4096u32,
+        guests in proptest::collection::vec((1..5usize, proptest::option::of(1..100_000u32), 1..1000u32, any::<bool>()), 0..6),
+    ) {
+        let grant_words = ["copy", "map", "mapped"];
+        let offload_words = ["none", "checksum", "tso"];
+        let slots = 256 << slots;
+        let mut text = format!(
+            "[driver]\ngrants = \"{}\"\noffloads = \"{}\"\n[ring]\nslots = {slots}\n[buffers]\nto_guest = {buffers}\n\
+             [[nic]]\nname = \"n\"\nkind = \"pcap\"\nread = \"f\"\n",
+            grant_words[grants], offload_words[offloads],
+        );
+        for (n, (vifs, rate, weight, touch)) in guests.iter().enumerate() {
+            let _ = writeln!(text, "[[guest]]\nname = \"g{n}\"");
+            for _ in 0..*vifs {
+                let _ = writeln!(text, "[[guest.vif]]\nendpoint = \"sink\"\ntouch = {touch}\nweight = {weight}");
+                if let Some(rate) = rate {
+                    let _ = writeln!(text, "rate_mbps = {rate}");
+                }
+            }
+        }
+        let config = parse("f", &text).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        let modes = [GrantMode::Copy, GrantMode::Map, GrantMode::Mapped];
+        prop_assert_eq!(config.driver.grants, modes[grants]);
+        prop_assert_eq!(config.ring.slots, slots);
+        prop_assert_eq!(config.buffers.to_guest, buffers);
+        prop_assert_eq!(config.guests.len(), guests.len());
+        for (read, (vifs, rate, weight, touch)) in config.guests.iter().zip(&guests) {
+            prop_assert_eq!(read.vifs.len(), *vifs);
+            for vif in &read.vifs {
+                let want = Vif { rate_mbps: rate.map(f64::from), weight: *weight, ..Vif::new(Endpoint::Sink { touch: *touch }) };
+                prop_assert_eq!(vif, &want);
+            }
+        }
+        let machine = config.machine().map_err(|e| TestCaseError::fail(e.to_string()))?;
+        // Slots of the window are each kept for one vif.
+        let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+        let mut next = 0;
+        for (vif, conn) in driver.vifs.iter().zip(0..) {
+            prop_assert_eq!((vif.conn, vif.first_slot), (conn, next));
+            next += vif.slots;
+        }
+        prop_assert_eq!(machine.domains[0].window_slots, next);
+        for domain in &machine.domains {
+            prop_assert!(domain.grant_entries.is_power_of_two());
+        }
+    }
+}
