@@ -1,1 +1,14 @@
-//! Packets and the bridge: pure, time passed in
+//! Packets and the bridge: pure, time passed in.
+//!
+//! | module | job |
+//! |---|---|
+//! | [`packet`] | where the headers lie in a snapshot; [`packet::checksum`]; [`packet::segment`] |
+//! | [`bridge`] | where a frame goes, and which may not go anywhere |
+//! | [`fair`] | whose turn it is: deficit round robin between vifs |
+//!
+//! Nothing here knows rings, guest pages or system calls. Every decision is made on private bytes
+//! (a [`nic::Frame`]'s snapshot), and no bytes make any of it panic.
+
+pub mod bridge;
+pub mod fair;
+pub mod packet;

@@ -45,7 +45,11 @@ impl Pool {
     /// A pool of as many buffers of `bytes` bytes as fit into `area`.
     #[must_use]
     pub fn new(area: Area, bytes: usize) -> Self {
-        let count = area.len().checked_div(bytes).unwrap_or(0).min(u32::MAX as usize - 1) as u32;
+        let count = area
+            .len()
+            .checked_div(bytes)
+            .unwrap_or(0)
+            .min(u32::MAX as usize - 1) as u32;
         Self {
             area,
             bytes,
@@ -68,7 +72,10 @@ impl Buffers for Pool {
         if let Some(out) = self.out.get_mut(index as usize) {
             *out = true;
         }
-        Some(Buffer { id: BufferId(index), span })
+        Some(Buffer {
+            id: BufferId(index),
+            span,
+        })
     }
 
     fn take_large(&mut self) -> Option<Buffer> {

@@ -65,14 +65,19 @@ pub struct Offload {
 
 /// One frame on its way.
 ///
-/// `pieces` cover the whole frame, header included; the first `header().len()` bytes are
-/// nevertheless taken from the snapshot, so that what was checked is what is sent.
+/// As a device receives it, `pieces` cover the whole frame, header included; the first
+/// `header().len()` bytes are nevertheless taken from the snapshot, so that what was checked is
+/// what is sent. A frame that was made here ([`Frame::with_header`]) has a *bare* header: bytes of
+/// the snapshot that no piece stands behind. Who sends a frame therefore sends
+/// [`Frame::header`] and then [`Frame::payload`], never the pieces themselves.
 #[derive(Clone, Debug)]
 pub struct Frame {
     header: [u8; SNAPSHOT],
     header_len: u8,
+    /// Bytes of the snapshot, its first ones, that have no piece behind them.
+    bare: u8,
     len: u32,
-    /// Every byte of the frame, in order.
+    /// Every byte of the frame but those of a bare header, in order.
     pub pieces: SmallVec<[Piece; 3]>,
     /// Offloads.
     pub offload: Offload,
@@ -87,7 +92,10 @@ impl Frame {
     /// The memory is not there.
     pub fn new(piece: Piece, len: usize) -> Result<Self, Fault> {
         let mut frame = Self::empty();
-        frame.push(Piece { span: piece.span.take(len), buffer: piece.buffer });
+        frame.push(Piece {
+            span: piece.span.take(len),
+            buffer: piece.buffer,
+        });
         frame.snapshot()?;
         Ok(frame)
     }
@@ -98,11 +106,109 @@ impl Frame {
         Self {
             header: [0; SNAPSHOT],
             header_len: 0,
+            bare: 0,
             len: 0,
             pieces: SmallVec::new(),
             offload: Offload::default(),
             token: 0,
         }
+    }
+
+    /// A frame that begins with private bytes; payload follows by [`Frame::push`]. None if
+    /// `header` is longer than [`SNAPSHOT`].
+    #[must_use]
+    pub fn with_header(header: &[u8]) -> Option<Self> {
+        let mut frame = Self::empty();
+        frame
+            .header
+            .get_mut(..header.len())?
+            .copy_from_slice(header);
+        frame.header_len = header.len() as u8;
+        frame.bare = header.len() as u8;
+        frame.len = header.len() as u32;
+        Some(frame)
+    }
+
+    /// A frame that holds `bytes` in memory of its own, in as many of `buffers` as it takes.
+    ///
+    /// # Errors
+    /// The supply is exhausted, or its memory is not there; every buffer has been given back.
+    pub fn from_bytes(bytes: &[u8], buffers: &mut dyn Buffers) -> Result<Self, CopyError> {
+        let mut frame = Self::empty();
+        let done = frame.fill(bytes.len(), buffers, |at, span| {
+            span.write(bytes.get(at..).unwrap_or(&[]))
+        });
+        let done = done.and_then(|()| Ok(frame.snapshot()?));
+        frame.settled(done, buffers)
+    }
+
+    /// A copy of this frame in memory of its own, in as many of `buffers` as it takes, with the
+    /// same snapshot and offloads.
+    ///
+    /// # Errors
+    /// The supply is exhausted, or memory is not there; every buffer taken has been given back.
+    pub fn copied(&self, buffers: &mut dyn Buffers) -> Result<Self, CopyError> {
+        let mut frame = Self::empty();
+        frame.offload = self.offload;
+        frame.token = self.token;
+        let done = frame.fill(self.len(), buffers, |at, span| {
+            let head = self.header().get(at..).unwrap_or(&[]);
+            span.write(head)?;
+            let mut rest = span.skip(head.len());
+            for part in self.payload_from(at) {
+                if rest.is_empty() {
+                    break;
+                }
+                let count = part.len().min(rest.len());
+                shmem::copy(rest.take(count), part.take(count))?;
+                rest = rest.skip(count);
+            }
+            Ok(())
+        });
+        frame.header = self.header;
+        frame.header_len = self.header_len;
+        frame.settled(done, buffers)
+    }
+
+    /// Takes buffers for `len` bytes and has each filled: `write(offset in the frame, where)`.
+    fn fill(
+        &mut self,
+        len: usize,
+        buffers: &mut dyn Buffers,
+        mut write: impl FnMut(usize, Span) -> Result<(), Fault>,
+    ) -> Result<(), CopyError> {
+        while self.len() < len {
+            let at = self.len();
+            let taken = if at == 0 {
+                buffers.take()
+            } else {
+                buffers.take_large()
+            };
+            let buffer = taken
+                .or_else(|| buffers.take())
+                .ok_or(CopyError::NoBuffer)?;
+            let span = buffer.span.take(len - at);
+            self.push(Piece {
+                span,
+                buffer: buffer.id,
+            });
+            if span.is_empty() {
+                return Err(CopyError::NoBuffer);
+            }
+            write(at, span)?;
+        }
+        Ok(())
+    }
+
+    fn settled(
+        mut self,
+        done: Result<(), CopyError>,
+        buffers: &mut dyn Buffers,
+    ) -> Result<Self, CopyError> {
+        if done.is_err() {
+            self.recycle(buffers);
+        }
+        done.map(|()| self)
     }
 
     /// Appends a piece.
@@ -117,7 +223,7 @@ impl Frame {
     /// # Errors
     /// The memory is not there.
     pub fn snapshot(&mut self) -> Result<(), Fault> {
-        self.header_len = 0;
+        self.header_len = self.bare;
         self.need(HOT)
     }
 
@@ -129,7 +235,7 @@ impl Frame {
     pub fn need(&mut self, bytes: usize) -> Result<(), Fault> {
         let want = bytes.min(self.len as usize).min(SNAPSHOT);
         let mut have = usize::from(self.header_len);
-        let mut skip = have;
+        let mut skip = have.saturating_sub(usize::from(self.bare));
         for piece in &self.pieces {
             if have >= want {
                 break;
@@ -152,12 +258,16 @@ impl Frame {
     /// The snapshot.
     #[must_use]
     pub fn header(&self) -> &[u8] {
-        self.header.get(..usize::from(self.header_len)).unwrap_or(&[])
+        self.header
+            .get(..usize::from(self.header_len))
+            .unwrap_or(&[])
     }
 
     /// The snapshot, to be changed before it is sent on.
     pub fn header_mut(&mut self) -> &mut [u8] {
-        self.header.get_mut(..usize::from(self.header_len)).unwrap_or(&mut [])
+        self.header
+            .get_mut(..usize::from(self.header_len))
+            .unwrap_or(&mut [])
     }
 
     /// Bytes of the frame.
@@ -174,13 +284,39 @@ impl Frame {
 
     /// The bytes behind the snapshot, piece by piece.
     pub fn payload(&self) -> impl Iterator<Item = Span> + '_ {
-        let mut skip = usize::from(self.header_len);
+        self.payload_from(0)
+    }
+
+    /// The bytes behind the snapshot, and behind the first `offset` bytes of the frame, piece by
+    /// piece.
+    pub fn payload_from(&self, offset: usize) -> impl Iterator<Item = Span> + '_ {
+        let first = offset.max(usize::from(self.header_len));
+        let mut skip = first.saturating_sub(usize::from(self.bare));
         self.pieces.iter().filter_map(move |piece| {
             let here = skip.min(piece.span.len());
             skip -= here;
             let rest = piece.span.skip(here);
             (!rest.is_empty()).then_some(rest)
         })
+    }
+
+    /// Copies the first bytes of the frame, snapshot first, into `dst`; how many there were.
+    ///
+    /// # Errors
+    /// The memory is not there.
+    pub fn prefix(&self, dst: &mut [u8]) -> Result<usize, Fault> {
+        let mut done = self.header().len().min(dst.len());
+        if let (Some(to), Some(from)) = (dst.get_mut(..done), self.header().get(..done)) {
+            to.copy_from_slice(from);
+        }
+        for span in self.payload() {
+            let Some(to) = dst.get_mut(done..).filter(|to| !to.is_empty()) else {
+                break;
+            };
+            span.read(to)?;
+            done += span.len().min(to.len());
+        }
+        Ok(done)
     }
 
     /// Copies the whole frame (snapshot, then payload) into `dst`, as far as it fits; how many
@@ -225,5 +361,17 @@ impl Frame {
         }
         self.len = 0;
         self.header_len = 0;
+        self.bare = 0;
     }
+}
+
+/// Why a frame could not be put into memory of one's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CopyError {
+    /// The supply of buffers is exhausted.
+    #[error("no buffer is free")]
+    NoBuffer,
+    /// Memory is not there.
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }

@@ -8,7 +8,9 @@
 pub mod buffer;
 pub mod device;
 pub mod frame;
+pub mod moderation;
+pub mod rate;
 
 pub use buffer::{Buffer, BufferId, Buffers, Pool};
 pub use device::{Caps, Nic, TxReport};
-pub use frame::{Checksum, Frame, Gso, GsoKind, Offload, Piece};
+pub use frame::{Checksum, CopyError, Frame, Gso, GsoKind, Offload, Piece};

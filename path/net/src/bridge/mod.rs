@@ -1,0 +1,485 @@
+//! The bridge: where a frame goes, and which may not go anywhere. Its clauses are numbered in
+//! `specs/bridge.md` (BR-1 …).
+//!
+//! | module | job |
+//! |---|---|
+//! | `table` | which port a station is behind: bound for good, or learned for a while |
+//! | `guard` | what a guest may claim about itself in ARP and neighbour discovery |
+//! | `ports` | sets of ports |
+//! | `drops` | why a frame went nowhere, counted |
+//!
+//! A port is a *NIC port*, behind which there are stations to be learned, or a *guest port*, whose
+//! MACs are bound by configuration and enforced. Time is passed in, and every table is bounded.
+
+mod drops;
+mod guard;
+mod ports;
+mod table;
+
+pub use drops::{DropReason, Drops};
+pub use guard::wanted;
+pub use ports::{MAX_PORTS, PortSet};
+pub use table::Station;
+
+use crate::packet::{ETHERNET_BYTES, Mac};
+use guard::Guard;
+use nic::Frame;
+use nic::rate::TokenBucket;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use table::{Learned, Table};
+
+/// The low 48 bits of a word: a MAC, its first byte lowest.
+const MAC_BITS: u64 = (1 << 48) - 1;
+/// The group bit of a MAC in such a word.
+const GROUP_BIT: u64 = 1;
+/// 01:80:c2:00:00:00 … 0f, of which the lowest four bits of the last byte differ (802.1D, 7.12.6).
+const RESERVED: u64 = 0x0000_00c2_8001;
+/// What of a word those addresses have in common.
+const RESERVED_MASK: u64 = 0xf0ff_ffff_ffff;
+/// IPv4's EtherType as a load of its two bytes yields it.
+const IPV4_LOADED: u16 = u16::from_be(crate::packet::ethertype::IPV4);
+
+/// What holds for the whole bridge.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Stations that may be learned at the same time.
+    pub learned_max: usize,
+    /// Nanoseconds after which a silent learned station is forgotten.
+    pub ageing_ns: u64,
+    /// Broadcast and multicast frames a second that each port may send.
+    pub group_pps: u32,
+    /// How many of them at once.
+    pub group_burst: u32,
+    /// Secret of the table's hash, so that nobody can choose MACs that collide.
+    pub hash_seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            learned_max: 4096,
+            ageing_ns: 300_000_000_000,
+            group_pps: 1000,
+            group_burst: 200,
+            hash_seed: 0,
+        }
+    }
+}
+
+/// A limit on what comes in by a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Bytes of frames a second.
+    pub bytes_per_s: u64,
+    /// Bytes at once.
+    pub burst_bytes: u32,
+}
+
+/// Kinds of port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Stations are behind it that are learned.
+    Nic,
+    /// A guest.
+    Guest {
+        /// Its MACs, at least one: the only sources that it may use, and what is forwarded to it.
+        macs: Vec<Mac>,
+        /// Whether it may call itself a router (ICMPv6 router advertisements and redirects).
+        router: bool,
+    },
+}
+
+/// A port, as it is added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The kind.
+    pub kind: Kind,
+    /// The IP addresses behind it that are known. No guest port may claim an address that is
+    /// another port's, and one with addresses may claim no others (but link-local ones of IPv6).
+    pub addresses: Vec<IpAddr>,
+    /// What may come in by it; none: no limit.
+    pub rate: Option<Rate>,
+}
+
+impl Port {
+    /// A NIC port without a limit.
+    #[must_use]
+    pub fn nic() -> Self {
+        Self {
+            kind: Kind::Nic,
+            addresses: Vec::new(),
+            rate: None,
+        }
+    }
+
+    /// A guest port with one MAC and without a limit.
+    #[must_use]
+    pub fn guest(mac: Mac) -> Self {
+        let kind = Kind::Guest {
+            macs: vec![mac],
+            router: false,
+        };
+        Self {
+            kind,
+            addresses: Vec::new(),
+            rate: None,
+        }
+    }
+}
+
+/// Why a port cannot be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddError {
+    /// Its number is too large.
+    #[error("port {0} is beyond the {MAX_PORTS} that a bridge can have")]
+    Number(usize),
+    /// Its number is in use.
+    #[error("port {0} exists already")]
+    Exists(usize),
+    /// A guest port without any MAC.
+    #[error("a guest port needs a MAC")]
+    NoMac,
+    /// A MAC that is no single station's.
+    #[error("{0} is not the address of a single station")]
+    NotAStation(Mac),
+    /// A MAC that is bound already.
+    #[error("{0} is bound to a port already")]
+    MacTaken(Mac),
+    /// An address that is another port's.
+    #[error("{0} is another port's address")]
+    AddressTaken(IpAddr),
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Out by this port.
+    Unicast(usize),
+    /// Out by each of these ports, at least one.
+    Many(PortSet),
+    /// Nowhere.
+    Drop(DropReason),
+}
+
+/// One port's state.
+#[derive(Debug)]
+struct State {
+    /// A guest's MAC as loaded from a frame; NIC ports: 0.
+    bound: u64,
+    /// What else is known about a guest; none: a NIC port.
+    guard: Option<Guard>,
+    rate: Option<TokenBucket>,
+    group: TokenBucket,
+    /// Where a unicast frame from here to an unknown station goes.
+    unknown: Verdict,
+    /// Where a group's frame from here goes.
+    flood: Verdict,
+    drops: Drops,
+}
+
+/// The bridge.
+#[derive(Debug)]
+pub struct Bridge {
+    settings: Settings,
+    table: Table,
+    ports: Vec<Option<State>>,
+    owners: BTreeMap<IpAddr, usize>,
+    /// Drops of ports that are no more, and of frames that came in by none.
+    past: Drops,
+}
+
+impl Bridge {
+    /// A bridge without ports.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            table: Table::new(settings.learned_max, settings.ageing_ns, settings.hash_seed),
+            ports: Vec::new(),
+            owners: BTreeMap::new(),
+            past: Drops::default(),
+        }
+    }
+
+    /// Adds port `number`. Traffic goes on meanwhile.
+    ///
+    /// # Errors
+    /// Nothing has changed: see [`AddError`].
+    pub fn add(&mut self, number: usize, port: &Port) -> Result<(), AddError> {
+        self.check(number, port)?;
+        let (bound, guard) = match &port.kind {
+            Kind::Nic => (0, None),
+            Kind::Guest { macs, router } => {
+                for mac in macs {
+                    self.table.bind(word_of(*mac), number);
+                }
+                let guard = Guard::new(number, macs, *router, &port.addresses);
+                (macs.first().map_or(0, |mac| word_of(*mac)), Some(guard))
+            }
+        };
+        self.owners
+            .extend(port.addresses.iter().map(|address| (*address, number)));
+        let Settings {
+            group_pps,
+            group_burst,
+            ..
+        } = self.settings;
+        let state = State {
+            bound,
+            guard,
+            rate: port
+                .rate
+                .map(|rate| TokenBucket::new(rate.bytes_per_s, rate.burst_bytes)),
+            group: TokenBucket::new(group_pps.into(), group_burst),
+            unknown: Verdict::Drop(DropReason::NoPort),
+            flood: Verdict::Drop(DropReason::NoPort),
+            drops: Drops::default(),
+        };
+        if self.ports.len() <= number {
+            self.ports.resize_with(number + 1, || None);
+        }
+        if let Some(slot) = self.ports.get_mut(number) {
+            *slot = Some(state);
+        }
+        self.wire();
+        Ok(())
+    }
+
+    fn check(&self, number: usize, port: &Port) -> Result<(), AddError> {
+        if number >= MAX_PORTS {
+            return Err(AddError::Number(number));
+        }
+        if self.ports.get(number).is_some_and(Option::is_some) {
+            return Err(AddError::Exists(number));
+        }
+        if let Kind::Guest { macs, .. } = &port.kind {
+            if macs.is_empty() {
+                return Err(AddError::NoMac);
+            }
+            for (index, mac) in macs.iter().enumerate() {
+                if !mac.is_station() {
+                    return Err(AddError::NotAStation(*mac));
+                }
+                if macs.iter().take(index).any(|other| other == mac)
+                    || self.table.is_bound(word_of(*mac))
+                {
+                    return Err(AddError::MacTaken(*mac));
+                }
+            }
+        }
+        match port
+            .addresses
+            .iter()
+            .find(|address| self.owners.contains_key(address))
+        {
+            Some(address) => Err(AddError::AddressTaken(*address)),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes port `number`, with its MACs, its addresses and what was learned behind it. Its
+    /// drops stay in the total. Whether there was such a port.
+    pub fn remove(&mut self, number: usize) -> bool {
+        let Some(state) = self.ports.get_mut(number).and_then(Option::take) else {
+            return false;
+        };
+        self.past.absorb(&state.drops);
+        self.table.forget_port(number);
+        self.owners.retain(|_, owner| *owner != number);
+        self.wire();
+        true
+    }
+
+    /// Works out where each port's floods go.
+    fn wire(&mut self) {
+        let members = |keep: fn(&State) -> bool| -> PortSet {
+            let states = self.ports.iter().enumerate();
+            states
+                .filter(|(_, state)| state.as_ref().is_some_and(keep))
+                .map(|(n, _)| n)
+                .collect()
+        };
+        let all = members(|_| true);
+        let nics = members(|state| state.guard.is_none());
+        for (number, state) in self.ports.iter_mut().enumerate() {
+            if let Some(state) = state {
+                state.unknown = Verdict::to(nics.without(number));
+                state.flood = Verdict::to(all.without(number));
+            }
+        }
+    }
+
+    /// Decides where a frame goes that came in by `in_port`.
+    ///
+    /// `header` is its snapshot and `len` its bytes in all. A snapshot of
+    /// [`nic::frame::HOT`] bytes is enough for most frames; [`wanted`] names those that need more.
+    pub fn forward(&mut self, header: &[u8], len: usize, in_port: usize, now_ns: u64) -> Verdict {
+        let Some(Some(state)) = self.ports.get_mut(in_port) else {
+            self.past.count(DropReason::UnknownPort);
+            return Verdict::Drop(DropReason::UnknownPort);
+        };
+        let frame = Arrival {
+            header,
+            len,
+            in_port,
+            now_ns,
+        };
+        let verdict = frame.decide(state, &mut self.table, &self.owners);
+        if let Verdict::Drop(reason) = verdict {
+            state.drops.count(reason);
+        }
+        verdict
+    }
+
+    /// [`Bridge::forward`] for a batch that came in by one port, with the snapshots lengthened
+    /// where that is needed: one verdict per frame is appended to `verdicts`.
+    pub fn forward_batch(
+        &mut self,
+        frames: &mut [Frame],
+        in_port: usize,
+        now_ns: u64,
+        verdicts: &mut Vec<Verdict>,
+    ) {
+        verdicts.reserve(frames.len());
+        for frame in frames {
+            let wanted = wanted(frame.header());
+            let verdict = if wanted > frame.header().len() && frame.need(wanted).is_err() {
+                self.refuse(in_port, DropReason::Fault)
+            } else {
+                self.forward(frame.header(), frame.len(), in_port, now_ns)
+            };
+            verdicts.push(verdict);
+        }
+    }
+
+    fn refuse(&mut self, in_port: usize, reason: DropReason) -> Verdict {
+        match self.ports.get_mut(in_port) {
+            Some(Some(state)) => state.drops.count(reason),
+            _ => self.past.count(reason),
+        }
+        Verdict::Drop(reason)
+    }
+
+    /// What was dropped of what came in by a port.
+    #[must_use]
+    pub fn drops(&self, number: usize) -> Option<&Drops> {
+        self.ports.get(number)?.as_ref().map(|state| &state.drops)
+    }
+
+    /// Everything that was dropped, also by ports that are no more.
+    #[must_use]
+    pub fn drops_total(&self) -> Drops {
+        let mut total = self.past.clone();
+        for state in self.ports.iter().flatten() {
+            total.absorb(&state.drops);
+        }
+        total
+    }
+
+    /// Every station that the bridge knows at `now_ns`.
+    pub fn stations(&self, now_ns: u64) -> impl Iterator<Item = Station> + '_ {
+        self.table.stations(now_ns)
+    }
+}
+
+/// A frame that has come in.
+struct Arrival<'a> {
+    header: &'a [u8],
+    len: usize,
+    in_port: usize,
+    now_ns: u64,
+}
+
+impl Arrival<'_> {
+    #[inline]
+    fn decide(
+        &self,
+        state: &mut State,
+        table: &mut Table,
+        owners: &BTreeMap<IpAddr, usize>,
+    ) -> Verdict {
+        let Some(ethernet) = self.header.first_chunk::<ETHERNET_BYTES>() else {
+            return Verdict::Drop(DropReason::Runt);
+        };
+        let [a, b, c, d, e, f, g, h, ..] = *ethernet;
+        let destination = u64::from_le_bytes([a, b, c, d, e, f, g, h]) & MAC_BITS;
+        let [.., a, b, c, d, e, f, g, h] = *ethernet;
+        let rest = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let (source, ethertype) = (rest & MAC_BITS, (rest >> 48) as u16);
+
+        if let Err(reason) = self.admit(state, table, owners, source, ethertype) {
+            return Verdict::Drop(reason);
+        }
+        if destination & RESERVED_MASK == RESERVED {
+            return Verdict::Drop(DropReason::ReservedGroup);
+        }
+        if let Some(rate) = &mut state.rate
+            && !rate.take(self.now_ns, self.len as u32)
+        {
+            return Verdict::Drop(DropReason::RateLimit);
+        }
+        if destination & GROUP_BIT != 0 {
+            return match state.group.take(self.now_ns, 1) {
+                true => state.flood,
+                false => Verdict::Drop(DropReason::GroupBudget),
+            };
+        }
+        match table.find(destination, self.now_ns) {
+            Some(port) if port == self.in_port => Verdict::Drop(DropReason::SamePort),
+            Some(port) => Verdict::Unicast(port),
+            None => state.unknown,
+        }
+    }
+
+    /// Whether a frame with this source may come in by this port at all.
+    #[inline]
+    fn admit(
+        &self,
+        state: &State,
+        table: &mut Table,
+        owners: &BTreeMap<IpAddr, usize>,
+        source: u64,
+        ethertype: u16,
+    ) -> Result<(), DropReason> {
+        if let Some(guard) = &state.guard {
+            if source != state.bound && !guard.has(source) {
+                return Err(DropReason::ForgedSource);
+            }
+            if ethertype == IPV4_LOADED {
+                return Ok(());
+            }
+            return guard.inspect(self.header, source, owners);
+        }
+        if source & GROUP_BIT != 0 || source == 0 {
+            return Err(DropReason::BadSource);
+        }
+        match table.learn(source, self.in_port, self.now_ns) {
+            Learned::Bound => Err(DropReason::BoundSource),
+            Learned::Yes | Learned::Full => Ok(()),
+        }
+    }
+}
+
+impl Verdict {
+    /// The verdict that sends to each of a set.
+    fn to(set: PortSet) -> Self {
+        let mut ports = set.iter();
+        match (ports.next(), ports.next()) {
+            (None, _) => Self::Drop(DropReason::NoPort),
+            (Some(port), None) => Self::Unicast(port),
+            _ => Self::Many(set),
+        }
+    }
+}
+
+/// A MAC as loaded from a frame: first byte lowest.
+fn word_of(Mac([a, b, c, d, e, f]): Mac) -> u64 {
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+}
+
+/// The way back.
+fn mac_of(word: u64) -> Mac {
+    let [a, b, c, d, e, f, ..] = word.to_le_bytes();
+    Mac([a, b, c, d, e, f])
+}

@@ -1,0 +1,254 @@
+//! The forwarding table: open addressing, one cache line for most look-ups.
+//!
+//! A slot that was filled is not emptied again but by [`Table::rebuild`], so a run of slots from a
+//! key's home onwards has no holes; an expired station's slot is taken over by the next that needs
+//! one. Every walk ends after [`WINDOW`] slots.
+
+use super::{MAC_BITS, mac_of};
+use crate::packet::Mac;
+
+/// Slots that a key can be in, from its home onwards: four cache lines.
+const WINDOW: usize = 16;
+/// Marks a slot as filled; the bits between it and the MAC hold the port.
+const FILLED: u64 = 1 << 63;
+const PORT_SHIFT: u32 = 48;
+/// What of a slot's word tells stations apart.
+const KEY: u64 = FILLED | MAC_BITS;
+/// When a bound station is forgotten.
+const NEVER: u64 = u64::MAX;
+
+/// A station that the bridge knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Station {
+    /// Its address.
+    pub mac: Mac,
+    /// The port that it is behind.
+    pub port: usize,
+    /// Whether it is there by configuration.
+    pub bound: bool,
+}
+
+/// What came of seeing a station.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Learned {
+    /// It is known now.
+    Yes,
+    /// There was no room for it.
+    Full,
+    /// It is bound: nothing was learned.
+    Bound,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    word: u64,
+    expires_ns: u64,
+}
+
+impl Slot {
+    fn is_filled(self) -> bool {
+        self.word & FILLED != 0
+    }
+
+    fn is_bound(self) -> bool {
+        self.expires_ns == NEVER
+    }
+
+    fn port(self) -> usize {
+        ((self.word & !FILLED) >> PORT_SHIFT) as usize
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Table {
+    /// A power of two of them.
+    slots: Vec<Slot>,
+    /// Secret and odd.
+    multiplier: u64,
+    learned_max: usize,
+    ageing_ns: u64,
+    /// Slots filled by learning, expired ones included.
+    learned: usize,
+    bound: usize,
+    /// No search of the whole table for expired slots before this.
+    next_sweep_ns: u64,
+}
+
+impl Table {
+    pub(super) fn new(learned_max: usize, ageing_ns: u64, seed: u64) -> Self {
+        let mut table = Self {
+            slots: Vec::new(),
+            multiplier: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            learned_max,
+            // Shorter than for ever, which is how bound stations are told apart.
+            ageing_ns: ageing_ns.min(NEVER / 2),
+            learned: 0,
+            bound: 0,
+            next_sweep_ns: 0,
+        };
+        table.slots = vec![Slot::default(); table.size_for(0)];
+        table
+    }
+
+    /// Slots for so many bound stations: at most half of them are ever filled.
+    fn size_for(&self, bound: usize) -> usize {
+        ((self.learned_max + bound).max(WINDOW) * 2).next_power_of_two()
+    }
+
+    /// The slots that `mac` can be in, by number.
+    #[inline]
+    fn window(&self, mac: u64) -> impl Iterator<Item = usize> + use<> {
+        // The product's high bits depend on all of the key's.
+        let home = (mac.wrapping_mul(self.multiplier) >> 24) as usize;
+        let mask = self.slots.len() - 1;
+        (0..WINDOW).map(move |step| home.wrapping_add(step) & mask)
+    }
+
+    /// The port that `mac` is behind.
+    #[inline]
+    pub(super) fn find(&self, mac: u64, now_ns: u64) -> Option<usize> {
+        for index in self.window(mac) {
+            let slot = self.slots.get(index)?;
+            if slot.word & KEY == mac | FILLED {
+                return (now_ns < slot.expires_ns).then(|| slot.port());
+            }
+            if !slot.is_filled() {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Whether `mac` is bound to a port.
+    pub(super) fn is_bound(&self, mac: u64) -> bool {
+        // Only bound stations outlast every clock.
+        self.find(mac, NEVER - 1).is_some()
+    }
+
+    /// Notes that `mac` was seen behind `port`.
+    #[inline]
+    pub(super) fn learn(&mut self, mac: u64, port: usize, now_ns: u64) -> Learned {
+        let expires_ns = now_ns.saturating_add(self.ageing_ns).min(NEVER - 1);
+        let fresh = Slot {
+            word: FILLED | (port as u64) << PORT_SHIFT | mac,
+            expires_ns,
+        };
+        let mut free = None;
+        for index in self.window(mac) {
+            let Some(slot) = self.slots.get_mut(index) else {
+                break;
+            };
+            if slot.word & KEY == mac | FILLED {
+                if slot.is_bound() {
+                    return Learned::Bound;
+                }
+                *slot = fresh;
+                return Learned::Yes;
+            }
+            if !slot.is_filled() {
+                free = free.or(Some(index));
+                break;
+            }
+            if slot.expires_ns <= now_ns {
+                free = free.or(Some(index));
+            }
+        }
+        self.settle(fresh, free, now_ns)
+    }
+
+    /// Puts a station that is new into slot `free`, if there is one and the bound allows it.
+    #[cold]
+    fn settle(&mut self, fresh: Slot, free: Option<usize>, now_ns: u64) -> Learned {
+        let Some(slot) = free.and_then(|index| self.slots.get_mut(index)) else {
+            return Learned::Full;
+        };
+        if slot.is_filled() {
+            *slot = fresh;
+            return Learned::Yes;
+        }
+        if self.learned < self.learned_max {
+            *slot = fresh;
+            self.learned += 1;
+            return Learned::Yes;
+        }
+        if now_ns < self.next_sweep_ns {
+            return Learned::Full;
+        }
+        // Looking through the whole table is dear: only now and then, however many strangers come.
+        self.next_sweep_ns = now_ns.saturating_add(self.ageing_ns / 4);
+        self.rebuild(self.slots.len(), |slot| now_ns < slot.expires_ns);
+        if self.learned < self.learned_max && self.insert(fresh) {
+            Learned::Yes
+        } else {
+            Learned::Full
+        }
+    }
+
+    /// Binds `mac` to `port`, whatever was learned about it.
+    pub(super) fn bind(&mut self, mac: u64, port: usize) {
+        let slot = Slot {
+            word: FILLED | (port as u64) << PORT_SHIFT | mac,
+            expires_ns: NEVER,
+        };
+        let size = self.size_for(self.bound + 1).max(self.slots.len());
+        self.rebuild(size, |other| other.word & KEY != mac | FILLED);
+        while !self.insert(slot) {
+            self.rebuild(self.slots.len() * 2, |_| true);
+        }
+    }
+
+    /// Forgets everything about `port`.
+    pub(super) fn forget_port(&mut self, port: usize) {
+        self.rebuild(self.slots.len(), |slot| slot.port() != port);
+    }
+
+    /// Puts every slot that is to be kept into a table of `size` slots: bound stations first, for
+    /// which the table grows if need be; a learned one without room is forgotten.
+    fn rebuild(&mut self, size: usize, keep: impl Fn(&Slot) -> bool) {
+        let filled = |slot: &&Slot| slot.is_filled() && keep(slot);
+        let (bound, learned): (Vec<Slot>, Vec<Slot>) = self
+            .slots
+            .iter()
+            .filter(filled)
+            .partition(|slot| slot.is_bound());
+        let mut size = size;
+        loop {
+            self.slots.clear();
+            self.slots.resize(size, Slot::default());
+            (self.bound, self.learned) = (0, 0);
+            if bound.iter().all(|slot| self.insert(*slot)) {
+                break;
+            }
+            size *= 2;
+        }
+        for slot in learned {
+            self.insert(slot);
+        }
+    }
+
+    /// Puts a station into the first empty slot of its window; whether there was one.
+    fn insert(&mut self, fresh: Slot) -> bool {
+        let empty = self
+            .window(fresh.word & MAC_BITS)
+            .find(|index| self.slots.get(*index).is_some_and(|slot| !slot.is_filled()));
+        let Some(slot) = empty.and_then(|index| self.slots.get_mut(index)) else {
+            return false;
+        };
+        *slot = fresh;
+        match fresh.is_bound() {
+            true => self.bound += 1,
+            false => self.learned += 1,
+        }
+        true
+    }
+
+    /// Every station that is known at `now_ns`.
+    pub(super) fn stations(&self, now_ns: u64) -> impl Iterator<Item = Station> + '_ {
+        let known = move |slot: &&Slot| slot.is_filled() && now_ns < slot.expires_ns;
+        self.slots.iter().filter(known).map(|slot| Station {
+            mac: mac_of(slot.word & MAC_BITS),
+            port: slot.port(),
+            bound: slot.is_bound(),
+        })
+    }
+}

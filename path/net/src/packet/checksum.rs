@@ -1,0 +1,136 @@
+//! Internet checksums over frames (RFC 1071), and what a device would have filled in.
+
+use super::put;
+use nic::{Checksum, Frame};
+use shmem::{Fault, Span};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// A running sum over consecutive parts of any length.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum {
+    total: u32,
+    /// An odd number of bytes was added: the next byte is the low half of a word.
+    odd: bool,
+}
+
+impl Sum {
+    /// A sum that starts with `initial`, such as a pseudo header's.
+    #[must_use]
+    pub const fn new(initial: u32) -> Self {
+        Self {
+            total: initial,
+            odd: false,
+        }
+    }
+
+    /// Adds private bytes.
+    pub fn add_bytes(&mut self, bytes: &[u8]) {
+        self.join(shmem::ones_sum_bytes(bytes, 0), bytes.len());
+    }
+
+    /// Adds a part of a frame's payload.
+    ///
+    /// # Errors
+    /// The memory is not there.
+    pub fn add(&mut self, span: Span) -> Result<(), Fault> {
+        self.join(shmem::ones_sum(span, 0)?, span.len());
+        Ok(())
+    }
+
+    /// A part that starts in the middle of a word counts with its bytes exchanged (RFC 1071, 2 B).
+    fn join(&mut self, part: u32, len: usize) {
+        let part = fold(part);
+        let part = if self.odd { part.swap_bytes() } else { part };
+        self.total = u32::from(fold(self.total)) + u32::from(part);
+        self.odd ^= len % 2 != 0;
+    }
+
+    /// The sum in 16 bits, not complemented.
+    #[must_use]
+    pub fn folded(self) -> u16 {
+        fold(self.total)
+    }
+
+    /// The checksum: the complement. Never zero, which UDP reads as "none"; to every other
+    /// protocol 0xffff is the same number.
+    #[must_use]
+    pub fn finish(self) -> u16 {
+        match !self.folded() {
+            0 => 0xffff,
+            checksum => checksum,
+        }
+    }
+}
+
+/// Folds a one's-complement sum to 16 bits.
+#[must_use]
+pub const fn fold(sum: u32) -> u16 {
+    let once = (sum & 0xffff) + (sum >> 16);
+    let twice = (once & 0xffff) + (once >> 16);
+    twice as u16
+}
+
+/// Sum of the pseudo header of TCP or UDP over IPv4; `len` bytes of transport header and payload.
+#[must_use]
+pub fn pseudo_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, len: usize) -> u32 {
+    let sum = shmem::ones_sum_bytes(&source.octets(), 0);
+    let sum = shmem::ones_sum_bytes(&destination.octets(), sum);
+    shmem::ones_sum_bytes(&u32::from(protocol).to_be_bytes(), length(sum, len))
+}
+
+/// Sum of the pseudo header of TCP, UDP or ICMP over IPv6; `len` bytes of transport header and
+/// payload.
+#[must_use]
+pub fn pseudo_v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, len: usize) -> u32 {
+    let sum = shmem::ones_sum_bytes(&source.octets(), 0);
+    let sum = shmem::ones_sum_bytes(&destination.octets(), sum);
+    shmem::ones_sum_bytes(&u32::from(protocol).to_be_bytes(), length(sum, len))
+}
+
+fn length(sum: u32, len: usize) -> u32 {
+    shmem::ones_sum_bytes(&(len as u32).to_be_bytes(), sum)
+}
+
+/// Why a checksum could not be filled in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FinishError {
+    /// The field lies outside the header that we hold a copy of: nothing that we send on may be
+    /// written where a peer can write.
+    #[error("the checksum field lies outside the header")]
+    FieldOutsideHeader,
+    /// The frame is still to be cut into segments; each gets its own checksum then.
+    #[error("the frame is still to be segmented")]
+    Segmented,
+    /// Memory is not there.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// Fills in the checksum of a frame that has a [`Checksum::Blank`] one; others stay as they are.
+/// The payload is read once; a peer that changes it afterwards spoils its own checksum.
+///
+/// # Errors
+/// The frame is dropped: see [`FinishError`].
+pub fn finish(frame: &mut Frame) -> Result<(), FinishError> {
+    let Checksum::Blank { start, offset } = frame.offload.checksum else {
+        return Ok(());
+    };
+    if frame.offload.gso.is_some() {
+        return Err(FinishError::Segmented);
+    }
+    let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
+    frame.need(field + 2)?;
+    if frame.header().len() < field + 2 {
+        return Err(FinishError::FieldOutsideHeader);
+    }
+    let mut sum = Sum::default();
+    sum.add_bytes(frame.header().get(start..).unwrap_or(&[]));
+    for span in frame.payload() {
+        sum.add(span)?;
+    }
+    if !put(frame.header_mut(), field, &sum.finish().to_be_bytes()) {
+        return Err(FinishError::FieldOutsideHeader);
+    }
+    frame.offload.checksum = Checksum::Unknown;
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! ARP, IPv4 and IPv6.
+
+use super::{MAX_EXTENSIONS, Mac, ParseError, array, be16, byte, ethertype, protocol};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Bytes of an IPv6 header without extensions.
+const IPV6_BYTES: usize = 40;
+
+/// What an Ethernet frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// ARP or reverse ARP for IPv4 over Ethernet.
+    Arp(Arp),
+    /// IPv4.
+    Ipv4(Ipv4),
+    /// IPv6.
+    Ipv6(Ipv6),
+    /// Anything else.
+    Other,
+}
+
+/// An ARP packet (RFC 826).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arp {
+    /// 1 request, 2 reply.
+    pub operation: u16,
+    /// Who says that it has `sender`.
+    pub sender_mac: Mac,
+    /// Which address it says it has.
+    pub sender: Ipv4Addr,
+    /// Whose address is asked for or told.
+    pub target_mac: Mac,
+    /// Which address is asked for or told.
+    pub target: Ipv4Addr,
+}
+
+/// An IPv4 header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv4 {
+    /// Bytes of header and payload, as claimed.
+    pub total_len: usize,
+    /// Identification.
+    pub id: u16,
+    /// More fragments follow.
+    pub more_fragments: bool,
+    /// Where this fragment belongs, in units of 8 bytes.
+    pub fragment_offset: u16,
+    /// Protocol number.
+    pub protocol: u8,
+    /// From.
+    pub source: Ipv4Addr,
+    /// To.
+    pub destination: Ipv4Addr,
+    /// Where the payload starts.
+    pub transport_at: usize,
+}
+
+/// An IPv6 header with its extension headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6 {
+    /// Bytes behind the fixed header, extensions included, as claimed.
+    pub payload_len: usize,
+    /// Protocol number behind the extensions.
+    pub protocol: u8,
+    /// From.
+    pub source: Ipv6Addr,
+    /// To.
+    pub destination: Ipv6Addr,
+    /// The fragment header's offset (units of 8 bytes) and "more" flag, if there is one.
+    pub fragment: Option<(u16, bool)>,
+    /// There is a routing header: the destination in checksums is perhaps another.
+    pub routed: bool,
+    /// Where the payload behind the extensions starts.
+    pub transport_at: usize,
+}
+
+impl Ipv4 {
+    /// Whether it is a part of something larger.
+    #[must_use]
+    pub const fn is_fragment(&self) -> bool {
+        self.more_fragments || self.fragment_offset != 0
+    }
+
+    /// Whether it is a fragment without a transport header.
+    #[must_use]
+    pub const fn is_later_fragment(&self) -> bool {
+        self.fragment_offset != 0
+    }
+}
+
+impl Ipv6 {
+    /// Whether it is a fragment without a transport header.
+    #[must_use]
+    pub const fn is_later_fragment(&self) -> bool {
+        matches!(self.fragment, Some((1.., _)))
+    }
+}
+
+impl Network {
+    /// What stands at `at`.
+    ///
+    /// # Errors
+    /// Its headers could not be followed.
+    pub fn parse(bytes: &[u8], at: usize, ethertype: u16) -> Result<Self, ParseError> {
+        match ethertype {
+            ethertype::ARP | ethertype::RARP => arp(bytes, at).map(Self::Arp),
+            ethertype::IPV4 => ipv4(bytes, at).map(Self::Ipv4),
+            ethertype::IPV6 => ipv6(bytes, at).map(Self::Ipv6),
+            _ => Ok(Self::Other),
+        }
+    }
+}
+
+fn arp(bytes: &[u8], at: usize) -> Result<Arp, ParseError> {
+    // Ethernet, IPv4, addresses of 6 and 4 bytes: the only form there is on this network.
+    if array(bytes, at)? != [0, 1, 8, 0, 6, 4] {
+        return Err(ParseError::Malformed);
+    }
+    Ok(Arp {
+        operation: be16(bytes, at + 6)?,
+        sender_mac: Mac(array(bytes, at + 8)?),
+        sender: array(bytes, at + 14)?.into(),
+        target_mac: Mac(array(bytes, at + 18)?),
+        target: array(bytes, at + 24)?.into(),
+    })
+}
+
+fn ipv4(bytes: &[u8], at: usize) -> Result<Ipv4, ParseError> {
+    let first = byte(bytes, at)?;
+    let header = usize::from(first & 0x0f) * 4;
+    if first >> 4 != 4 || header < 20 {
+        return Err(ParseError::Malformed);
+    }
+    let fragment = be16(bytes, at + 6)?;
+    let transport_at = at + header;
+    if bytes.len() < transport_at {
+        return Err(ParseError::TooShort);
+    }
+    Ok(Ipv4 {
+        total_len: be16(bytes, at + 2)?.into(),
+        id: be16(bytes, at + 4)?,
+        more_fragments: fragment & 0x2000 != 0,
+        fragment_offset: fragment & 0x1fff,
+        protocol: byte(bytes, at + 9)?,
+        source: array(bytes, at + 12)?.into(),
+        destination: array(bytes, at + 16)?.into(),
+        transport_at,
+    })
+}
+
+fn ipv6(bytes: &[u8], at: usize) -> Result<Ipv6, ParseError> {
+    if byte(bytes, at)? >> 4 != 6 {
+        return Err(ParseError::Malformed);
+    }
+    let mut ip = Ipv6 {
+        payload_len: be16(bytes, at + 4)?.into(),
+        protocol: byte(bytes, at + 6)?,
+        source: array(bytes, at + 8)?.into(),
+        destination: array(bytes, at + 24)?.into(),
+        fragment: None,
+        routed: false,
+        transport_at: at + IPV6_BYTES,
+    };
+    for _ in 0..=MAX_EXTENSIONS {
+        if !skip_extension(bytes, &mut ip)? {
+            return Ok(ip);
+        }
+    }
+    Err(ParseError::TooManyExtensions)
+}
+
+/// Steps over one extension header; whether there was one.
+fn skip_extension(bytes: &[u8], ip: &mut Ipv6) -> Result<bool, ParseError> {
+    let at = ip.transport_at;
+    // What follows a later fragment's header is payload, whatever the header calls it.
+    if ip.is_later_fragment() {
+        return Ok(false);
+    }
+    let length = match ip.protocol {
+        protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION | protocol::MOBILITY => {
+            (usize::from(byte(bytes, at + 1)?) + 1) * 8
+        }
+        protocol::AUTHENTICATION => (usize::from(byte(bytes, at + 1)?) + 2) * 4,
+        protocol::FRAGMENT => {
+            let field = be16(bytes, at + 2)?;
+            ip.fragment = Some((field >> 3, field & 1 != 0));
+            8
+        }
+        _ => return Ok(false),
+    };
+    ip.routed |= ip.protocol == protocol::ROUTING;
+    ip.protocol = byte(bytes, at)?;
+    ip.transport_at = at + length;
+    if bytes.len() < ip.transport_at {
+        return Err(ParseError::TooShort);
+    }
+    Ok(true)
+}

@@ -1,0 +1,296 @@
+//! Segmentation in software: one frame of up to 64 KB into frames of an MTU.
+//!
+//! Only headers are written; a segment's payload pieces are parts of the original's. The
+//! original must therefore stay until the segments are sent, and its buffers are given back
+//! through it alone.
+
+use super::checksum::{Sum, pseudo_v4, pseudo_v6};
+use super::{Network, Packet, ParseError, Tcp, Transport, flags, put};
+use nic::frame::SNAPSHOT;
+use nic::{BufferId, Caps, Checksum, Frame, GsoKind, Piece};
+use shmem::{Fault, Span};
+
+/// Segments that one frame may become. It bounds the work that a peer can ask for with one
+/// packet; 64 KB need it only for segments below 128 bytes.
+pub const MAX_SEGMENTS: usize = 512;
+
+/// Offset of the checksum in a TCP header.
+const TCP_CHECKSUM: usize = 16;
+/// Offset of the flags in a TCP header.
+const TCP_FLAGS: usize = 13;
+/// Flags that say something about one byte or one moment: no sender asks for such data to be cut.
+const UNCUTTABLE: u8 = flags::SYN | flags::RST | flags::URG;
+
+/// Why a frame cannot be cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SegmentError {
+    /// The frame does not ask for it.
+    #[error("the frame asks for no segmentation")]
+    NotAsked,
+    /// A segment size of zero.
+    #[error("the segment size is zero")]
+    ZeroSize,
+    /// Too many segments.
+    #[error("more than {MAX_SEGMENTS} segments")]
+    TooMany,
+    /// A segment would be longer than the port takes.
+    #[error("a segment would not fit the port")]
+    TooLong,
+    /// The headers do not end within what we hold a copy of, or contradict themselves.
+    #[error("headers: {0}")]
+    Headers(#[from] ParseError),
+    /// The headers are not those of the kind that was named, or those of a fragment, or of
+    /// a packet with a routing header.
+    #[error("the headers are not of the kind that is to be cut")]
+    WrongKind,
+    /// The length that the IP header claims is not the frame's.
+    #[error("the IP length is not the frame's")]
+    LengthMismatch,
+    /// SYN, RST or urgent data.
+    #[error("flags that no segmented data has")]
+    Flags,
+    /// The checksum to be filled in is not TCP's.
+    #[error("the blank checksum is not where TCP has it")]
+    WrongChecksum,
+    /// Memory is not there.
+    #[error("memory is not there")]
+    Fault,
+}
+
+impl From<Fault> for SegmentError {
+    fn from(_: Fault) -> Self {
+        Self::Fault
+    }
+}
+
+/// What all segments have in common.
+struct Template {
+    /// The frame's first bytes, headers and perhaps payload behind them; private.
+    bytes: [u8; SNAPSHOT],
+    network_at: usize,
+    network: Network,
+    tcp: Tcp,
+    /// Payload bytes of a segment.
+    size: usize,
+    /// End of the frame.
+    end: usize,
+    /// Leave the TCP checksum to the device.
+    blank: bool,
+}
+
+/// Cuts `frame` into frames that a port with `caps` takes, and appends them to `out`, in order.
+/// With [`Caps::checksum`] their TCP checksums are left blank, otherwise they are computed.
+///
+/// # Errors
+/// Nothing is appended: see [`SegmentError`].
+pub fn segment(frame: &Frame, caps: Caps, out: &mut Vec<Frame>) -> Result<(), SegmentError> {
+    let template = Template::new(frame, caps)?;
+    let start = out.len();
+    let done = template.cut(frame, out);
+    if done.is_err() {
+        out.truncate(start);
+    }
+    done
+}
+
+impl Template {
+    fn new(frame: &Frame, caps: Caps) -> Result<Self, SegmentError> {
+        let gso = frame.offload.gso.ok_or(SegmentError::NotAsked)?;
+        let size = usize::from(gso.size);
+        if size == 0 {
+            return Err(SegmentError::ZeroSize);
+        }
+        let mut bytes = [0; SNAPSHOT];
+        let known = frame.prefix(&mut bytes)?;
+        let known = bytes.get(..known).unwrap_or(&[]);
+        let packet = Packet::parse(known)?;
+        let Transport::Tcp(tcp) = packet.transport(known)? else {
+            return Err(SegmentError::WrongKind);
+        };
+        let claimed = match (packet.network, gso.kind) {
+            (Network::Ipv4(ip), GsoKind::Tcp4) if !ip.is_fragment() => {
+                packet.network_at + ip.total_len
+            }
+            (Network::Ipv6(ip), GsoKind::Tcp6) if ip.fragment.is_none() && !ip.routed => {
+                packet.network_at + 40 + ip.payload_len
+            }
+            _ => return Err(SegmentError::WrongKind),
+        };
+        if claimed != frame.len() || tcp.payload_at > claimed {
+            return Err(SegmentError::LengthMismatch);
+        }
+        if tcp.flags & UNCUTTABLE != 0 {
+            return Err(SegmentError::Flags);
+        }
+        if let Checksum::Blank { start, offset } = frame.offload.checksum
+            && (usize::from(start), usize::from(offset)) != (tcp.at, TCP_CHECKSUM)
+        {
+            return Err(SegmentError::WrongChecksum);
+        }
+        let payload = claimed - tcp.payload_at;
+        if payload.div_ceil(size) > MAX_SEGMENTS {
+            return Err(SegmentError::TooMany);
+        }
+        if tcp.payload_at + size.min(payload) > caps.max_frame {
+            return Err(SegmentError::TooLong);
+        }
+        Ok(Self {
+            bytes,
+            network_at: packet.network_at,
+            network: packet.network,
+            tcp,
+            size,
+            end: claimed,
+            blank: caps.checksum,
+        })
+    }
+
+    fn cut(&self, frame: &Frame, out: &mut Vec<Frame>) -> Result<(), SegmentError> {
+        // A frame without payload is one segment.
+        let count = (self.end - self.tcp.payload_at).div_ceil(self.size).max(1);
+        let mut rest = Rest::new(frame, self.tcp.payload_at);
+        // What of the payload lies in the snapshot is sent from there: it was perhaps looked at.
+        let private = frame.header().len();
+        out.reserve(count);
+        for index in 0..count {
+            let from = self.tcp.payload_at + index * self.size;
+            let to = (from + self.size).min(self.end);
+            let mut segment = self.start(from, to, private)?;
+            rest.take(to.saturating_sub(from.max(private)), &mut segment);
+            segment.token = frame.token;
+            self.write_network(segment.header_mut(), index, to - from)?;
+            self.write_tcp(&mut segment, index, to)?;
+            out.push(segment);
+        }
+        Ok(())
+    }
+
+    /// A segment with its headers, and with what payload of `from .. to` lies before `private`.
+    fn start(&self, from: usize, to: usize, private: usize) -> Result<Frame, SegmentError> {
+        let headers = self.tcp.payload_at;
+        let mut bytes = self.bytes;
+        let mut len = headers;
+        if from < private {
+            let payload = from..to.min(private);
+            len += payload.len();
+            if len > SNAPSHOT || payload.end > SNAPSHOT {
+                return Err(ParseError::TooShort.into());
+            }
+            bytes.copy_within(payload, headers);
+        }
+        let bytes = bytes.get(..len).ok_or(ParseError::TooShort)?;
+        Ok(Frame::with_header(bytes).ok_or(ParseError::TooShort)?)
+    }
+
+    fn write_network(
+        &self,
+        header: &mut [u8],
+        index: usize,
+        payload: usize,
+    ) -> Result<(), SegmentError> {
+        let at = self.network_at;
+        let length = self.tcp.payload_at + payload - at;
+        let fits = match self.network {
+            Network::Ipv4(ip) => {
+                let id = ip.id.wrapping_add(index as u16);
+                let fits = put(header, at + 2, &(length as u16).to_be_bytes())
+                    && put(header, at + 4, &id.to_be_bytes())
+                    && put(header, at + 10, &[0, 0]);
+                let sum = !Self::sum_of(header.get(at..ip.transport_at).unwrap_or(&[]));
+                fits && put(header, at + 10, &sum.to_be_bytes())
+            }
+            Network::Ipv6(_) => put(header, at + 4, &((length - 40) as u16).to_be_bytes()),
+            Network::Arp(_) | Network::Other => false,
+        };
+        if fits {
+            Ok(())
+        } else {
+            Err(SegmentError::WrongKind)
+        }
+    }
+
+    fn sum_of(bytes: &[u8]) -> u16 {
+        let mut sum = Sum::default();
+        sum.add_bytes(bytes);
+        sum.folded()
+    }
+
+    fn write_tcp(&self, segment: &mut Frame, index: usize, to: usize) -> Result<(), SegmentError> {
+        let at = self.tcp.at;
+        let sequence = self.tcp.sequence.wrapping_add((index * self.size) as u32);
+        let mut flags = self.tcp.flags;
+        if to != self.end {
+            flags &= !(flags::FIN | flags::PSH);
+        }
+        if index != 0 {
+            flags &= !flags::CWR;
+        }
+        let pseudo = self.pseudo(segment.len() - at);
+        let header = segment.header_mut();
+        let fits = put(header, at + 4, &sequence.to_be_bytes())
+            && put(header, at + TCP_FLAGS, &[flags])
+            && put(
+                header,
+                at + TCP_CHECKSUM,
+                &Sum::new(pseudo).folded().to_be_bytes(),
+            );
+        if !fits {
+            return Err(ParseError::TooShort.into());
+        }
+        segment.offload.checksum = Checksum::Blank {
+            start: at as u16,
+            offset: TCP_CHECKSUM as u16,
+        };
+        if !self.blank {
+            super::checksum::finish(segment).map_err(|error| match error {
+                super::checksum::FinishError::Fault(_) => SegmentError::Fault,
+                _ => SegmentError::WrongChecksum,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn pseudo(&self, len: usize) -> u32 {
+        match self.network {
+            Network::Ipv4(ip) => pseudo_v4(ip.source, ip.destination, ip.protocol, len),
+            Network::Ipv6(ip) => pseudo_v6(ip.source, ip.destination, ip.protocol, len),
+            Network::Arp(_) | Network::Other => 0,
+        }
+    }
+}
+
+/// The payload that has not been dealt out yet.
+struct Rest<I> {
+    pieces: I,
+    current: Span,
+}
+
+impl Rest<()> {
+    fn new(frame: &Frame, offset: usize) -> Rest<impl Iterator<Item = Span> + '_> {
+        Rest {
+            pieces: frame.payload_from(offset),
+            current: Span::EMPTY,
+        }
+    }
+}
+
+impl<I: Iterator<Item = Span>> Rest<I> {
+    /// Moves the next `len` bytes to the end of `segment`.
+    fn take(&mut self, mut len: usize, segment: &mut Frame) {
+        while len > 0 {
+            if self.current.is_empty() {
+                let Some(next) = self.pieces.next() else {
+                    return;
+                };
+                self.current = next;
+            }
+            let span = self.current.take(len);
+            self.current = self.current.skip(len);
+            len -= span.len();
+            segment.push(Piece {
+                span,
+                buffer: BufferId::NONE,
+            });
+        }
+    }
+}
