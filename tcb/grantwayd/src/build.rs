@@ -1,0 +1,91 @@
+//! From a description to running domains.
+
+use crate::console::Console;
+use crate::devices;
+use abi::DomId;
+use abi::machine::{Domain, Machine, Program};
+use monitor::{DomainError, Hypervisor, Start};
+use shmem::time::monotonic_ns;
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+/// A machine whose domains were started.
+pub(crate) struct Built {
+    pub(crate) hypervisor: Hypervisor,
+    pub(crate) consoles: Vec<(DomId, Console)>,
+}
+
+/// Builds and starts everything. On an error nothing is left: domains that were started end with
+/// the hypervisor.
+pub(crate) fn build(machine: &Machine, programs: &Path) -> Result<Built, String> {
+    let mut hypervisor = Hypervisor::new().map_err(|e| e.to_string())?;
+    let mut ids: BTreeMap<&str, DomId> = BTreeMap::new();
+    for domain in &machine.domains {
+        let devices = devices::open(&domain.name, &domain.devices)?;
+        let id = hypervisor
+            .create_domain(domain, devices, monotonic_ns())
+            .map_err(|e| e.to_string())?;
+        if ids.insert(&domain.name, id).is_some() {
+            return Err(format!("there are two domains named {}", domain.name));
+        }
+    }
+    for connection in &machine.connections {
+        let end = |name: &str| {
+            ids.get(name)
+                .copied()
+                .ok_or_else(|| format!("a connection names no domain: {name}"))
+        };
+        let (backend, frontend) = (end(&connection.backend)?, end(&connection.frontend)?);
+        hypervisor
+            .connect(backend, frontend, connection.handle, monotonic_ns())
+            .map_err(|e| e.to_string())?;
+    }
+    let mut built = Built {
+        hypervisor,
+        consoles: Vec::new(),
+    };
+    for domain in &machine.domains {
+        let started = ids
+            .get(domain.name.as_str())
+            .map_or(Ok(()), |&id| start(&mut built, id, domain, programs));
+        if let Err(error) = started {
+            built.hypervisor.kill_all("killed: the start failed");
+            return Err(error);
+        }
+    }
+    Ok(built)
+}
+
+fn start(built: &mut Built, id: DomId, domain: &Domain, programs: &Path) -> Result<(), String> {
+    let (console, theirs) = Console::create(&domain.name, monotonic_ns())
+        .map_err(|e| format!("domain {}: its console: {e}", domain.name))?;
+    let program = programs.join(match domain.program {
+        Program::Driver => "driver",
+        Program::Guest => "guest",
+    });
+    let start = Start {
+        program: &program,
+        args: &[],
+        console: theirs.as_fd(),
+        uid: Some(user_of(id)),
+    };
+    built
+        .hypervisor
+        .start(id, &start, monotonic_ns())
+        .map_err(|error| match &error {
+            DomainError::Spawn { .. } => match sandbox::probe() {
+                Ok(_) => error.to_string(),
+                Err(why) => format!("{error} ({why})"),
+            },
+            _ => error.to_string(),
+        })?;
+    built.consoles.push((id, console));
+    Ok(())
+}
+
+/// A user of a domain's own, that differs between domains and (mostly) between instances, far
+/// from the ids that people use. Where there are no such users the sandbox does without.
+fn user_of(id: DomId) -> u32 {
+    0x4000_0000 | (std::process::id() & 0x3fff) << 16 | u32::from(id.0)
+}

@@ -1,0 +1,282 @@
+//! The main loop: one poll over everything, nothing that waits.
+
+mod requests;
+
+use crate::build::Built;
+use crate::client::{Client, Waits};
+use crate::console::Console;
+use crate::control::Socket;
+use crate::log::Log;
+use abi::DomId;
+use monitor::{Hypervisor, Source};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use shmem::time::monotonic_ns;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+/// How long it may take until every domain runs and every connection is up.
+const COMPLETE_NS: u64 = 20_000_000_000;
+/// How long the end may take; what is left then ends with this process.
+const END_NS: u64 = 5_000_000_000;
+/// Clients at a time; further ones wait.
+const CLIENTS_MAX: usize = 32;
+
+/// A pipe that becomes readable when this process shall end.
+pub(crate) fn signals() -> io::Result<UnixStream> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let (ours, theirs) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
+    }
+    Ok(ours)
+}
+
+/// What became ready.
+#[derive(Clone, Copy, Debug)]
+enum Ready {
+    Signal,
+    Listener,
+    Client(u64),
+    Console(usize),
+    Hypervisor(Source),
+}
+
+/// The running machine.
+pub(crate) struct Server {
+    name: String,
+    hypervisor: Hypervisor,
+    consoles: Vec<(DomId, Console)>,
+    socket: Socket,
+    clients: BTreeMap<u64, Client>,
+    next_client: u64,
+    /// Who asked what lies in a domain's mailbox; the client may be gone.
+    relays: BTreeMap<DomId, u64>,
+    signals: UnixStream,
+    log: Log,
+    began_ns: u64,
+    complete_ns: Option<u64>,
+    /// Domains whose end was written to the log.
+    reported: BTreeSet<DomId>,
+    ending: bool,
+}
+
+impl Server {
+    pub(crate) fn new(
+        name: String,
+        built: Built,
+        socket: Socket,
+        signals: UnixStream,
+        log: Log,
+        began_ns: u64,
+    ) -> Self {
+        Self {
+            name,
+            hypervisor: built.hypervisor,
+            consoles: built.consoles,
+            socket,
+            clients: BTreeMap::new(),
+            next_client: 0,
+            relays: BTreeMap::new(),
+            signals,
+            log,
+            began_ns,
+            complete_ns: None,
+            reported: BTreeSet::new(),
+            ending: false,
+        }
+    }
+
+    /// Serves until the machine is complete; returns how long that took, in nanoseconds.
+    pub(crate) fn complete(&mut self) -> Result<u64, String> {
+        let mut failure = None;
+        while failure.is_none() {
+            self.turn();
+            let now = monotonic_ns();
+            if self.hypervisor.is_complete() {
+                self.complete_ns = Some(now);
+                return Ok(now.saturating_sub(self.began_ns));
+            }
+            failure = self.failure(now);
+        }
+        self.end();
+        Err(failure.unwrap_or_default())
+    }
+
+    /// Why the machine will not become complete any more, if so.
+    fn failure(&self, now_ns: u64) -> Option<String> {
+        if self.ending {
+            return Some("told to end before it was ready".into());
+        }
+        let over = |id: &DomId| {
+            self.hypervisor
+                .life(*id)
+                .is_some_and(monitor::Life::is_over)
+        };
+        if let Some(id) = self.hypervisor.ids().find(over) {
+            let how = self.hypervisor.life(id).map_or("", |life| life.text());
+            let console = self.consoles.iter().find(|(of, _)| *of == id);
+            let said = match console.map_or("", |(_, console)| console.last_line()) {
+                "" => String::new(),
+                line => format!("; it said: {line}"),
+            };
+            return Some(format!(
+                "domain {} did not start: {how}{said}",
+                self.hypervisor.name(id)
+            ));
+        }
+        let late = now_ns.saturating_sub(self.began_ns) >= COMPLETE_NS;
+        late.then(|| "the connections were not up within 20 s".into())
+    }
+
+    /// Serves until told to end.
+    pub(crate) fn run(&mut self) {
+        while !self.ending {
+            self.turn();
+        }
+        self.end();
+    }
+
+    /// Ends every domain, then tells who asked for it.
+    fn end(&mut self) {
+        self.ending = true;
+        self.hypervisor.kill_all("ended");
+        let deadline = monotonic_ns().saturating_add(END_NS);
+        while !self.hypervisor.is_over() && monotonic_ns() < deadline {
+            self.turn();
+        }
+        let now = monotonic_ns();
+        for client in self.clients.values_mut() {
+            if matches!(client.waits, Waits::End) {
+                client.answer(&serde_json::json!({}), now);
+            }
+        }
+    }
+
+    /// Waits for something to happen, at most until the next deadline, and sees to it.
+    fn turn(&mut self) {
+        let now = monotonic_ns();
+        let mut deadline = self.hypervisor.tick(now);
+        let clients = self.clients.values().filter_map(Client::deadline_ns);
+        let consoles = self
+            .consoles
+            .iter()
+            .filter_map(|(_, console)| console.deadline_ns(now));
+        for at in clients.chain(consoles) {
+            deadline = Some(deadline.map_or(at, |d| d.min(at)));
+        }
+        if self.ending {
+            // The end has a deadline of its own.
+            let soon = now.saturating_add(10_000_000);
+            deadline = Some(deadline.map_or(soon, |d| d.min(soon)));
+        }
+        for ready in self.wait(deadline, now) {
+            self.handle(ready);
+        }
+        let now = monotonic_ns();
+        self.requests(now);
+        self.relay(now);
+        self.report_ends();
+        self.clients.retain(|_, client| !client.is_over(now));
+    }
+
+    /// Writes to the log which domains have ended, and how.
+    fn report_ends(&mut self) {
+        for id in self.hypervisor.ids() {
+            let Some(life) = self.hypervisor.life(id) else {
+                continue;
+            };
+            if life.is_over() && self.reported.insert(id) {
+                let line = format!("{}: {}", self.hypervisor.name(id), life.text());
+                self.log.line("grantwayd", &line);
+            }
+        }
+    }
+
+    fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<Ready> {
+        let mut sources = Vec::new();
+        self.hypervisor.watch(&mut sources);
+        let mut sources: Vec<_> = sources
+            .into_iter()
+            .map(|(s, fd)| (Ready::Hypervisor(s), fd, PollFlags::IN))
+            .collect();
+        sources.push((Ready::Signal, self.signals.as_fd(), PollFlags::IN));
+        if self.clients.len() < CLIENTS_MAX && !self.ending {
+            sources.push((Ready::Listener, self.socket.fd(), PollFlags::IN));
+        }
+        for (id, client) in &self.clients {
+            let flags = if client.has_output() {
+                PollFlags::OUT
+            } else {
+                PollFlags::IN
+            };
+            sources.push((Ready::Client(*id), client.fd(), flags));
+        }
+        for (at, (_, console)) in self.consoles.iter().enumerate() {
+            if let Some(fd) = console.watch(now_ns) {
+                sources.push((Ready::Console(at), fd, PollFlags::IN));
+            }
+        }
+        let timeout = deadline_ns.map(|at| {
+            let ns = at.saturating_sub(now_ns);
+            Timespec {
+                tv_sec: (ns / 1_000_000_000) as i64,
+                tv_nsec: (ns % 1_000_000_000) as i64,
+            }
+        });
+        let mut fds: Vec<PollFd<'_>> = sources
+            .iter()
+            .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
+            .collect();
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            return Vec::new();
+        }
+        let ready = sources
+            .iter()
+            .zip(&fds)
+            .filter(|(_, fd)| !fd.revents().is_empty());
+        ready.map(|((ready, ..), _)| *ready).collect()
+    }
+
+    fn handle(&mut self, ready: Ready) {
+        let now = monotonic_ns();
+        match ready {
+            Ready::Signal => {
+                let _ = rustix::io::read(&self.signals, &mut [0; 16]);
+                self.ending = true;
+            }
+            Ready::Listener => {
+                if let Some(stream) = self.socket.accept() {
+                    self.clients
+                        .insert(self.next_client, Client::new(stream, now));
+                    self.next_client += 1;
+                }
+            }
+            Ready::Client(id) => {
+                let Some(client) = self.clients.get_mut(&id) else {
+                    return;
+                };
+                if client.has_output() {
+                    client.send(now)
+                } else {
+                    client.receive(now)
+                }
+            }
+            Ready::Console(at) => {
+                if let Some((_, console)) = self.consoles.get_mut(at) {
+                    console.take(&mut self.log, now);
+                }
+            }
+            Ready::Hypervisor(source) => {
+                // What it printed last is worth having before its end is reported.
+                if let Source::Ended(id) = source {
+                    for (_, console) in self.consoles.iter_mut().filter(|(of, _)| *of == id) {
+                        console.drain(&mut self.log, now);
+                    }
+                }
+                self.hypervisor.handle(source, now);
+            }
+        }
+    }
+}
