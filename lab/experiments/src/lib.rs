@@ -1,1 +1,36 @@
-//! Plans, runs, statistics and reports
+//! Experiments: plans, loads, baselines, statistics and reports, and the demonstration.
+//!
+//! The crate knows no Rust type of the packet path. It speaks to processes, in JSON: to loads that
+//! live in network namespaces ([`load`]), to the baselines' own forwarder ([`forwarder`]), and to
+//! a running machine through its command-line client. `README.md` beside the sources says what is
+//! measured and how.
+//!
+//! The way of a figure: a plan ([`plan`]) names columns; each column becomes a lane ([`lane`]), a
+//! path between a wire and a guest with its loads; the runner opens windows on the lanes in turn
+//! ([`runner`]) and reads exact CPU times around each ([`measure`]); medians, intervals and
+//! verdicts ([`stats`]) become figures ([`report`]).
+#![forbid(unsafe_code)]
+
+pub mod child;
+pub mod failure;
+pub mod forwarder;
+pub mod internal;
+pub mod interrupt;
+pub mod kernel;
+pub mod lane;
+pub mod load;
+pub mod measure;
+pub mod metric;
+pub mod ns;
+pub mod plan;
+pub mod provenance;
+pub mod report;
+pub mod runner;
+pub mod spin;
+pub mod stats;
+
+pub mod base;
+pub mod demo;
+pub mod exp;
+
+pub use failure::{Failure, exit_code};

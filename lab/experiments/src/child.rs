@@ -1,0 +1,183 @@
+//! Processes that are asked one line at a time and answer with one JSON object a line.
+//!
+//! Every helper of this crate is one: it ends when its standard input does, so nothing outlives
+//! the process that started it, however that one ended.
+
+use crate::{Failure, interrupt};
+use anyhow::{Context as _, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value;
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How this program is called again for one of its hidden subcommands.
+///
+/// # Errors
+/// If the program cannot find itself.
+pub fn own(subcommand: &str) -> anyhow::Result<Command> {
+    let path: PathBuf = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut command = Command::new(path);
+    command.arg("internal").arg(subcommand);
+    Ok(command)
+}
+
+/// A running helper.
+#[derive(Debug)]
+pub struct LineChild {
+    name: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: ChildStdout,
+    pending: Vec<u8>,
+}
+
+impl LineChild {
+    /// Starts `command` and waits for its first answer, which must not be an error.
+    ///
+    /// # Errors
+    /// If it cannot be started, or says what is wrong.
+    pub fn start(name: &str, mut command: Command, wait: Duration) -> anyhow::Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // A terminal's Ctrl-C reaches this process only, which then ends its helpers.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().context("no pipe")?;
+        let mut this = Self {
+            name: name.to_owned(),
+            child,
+            stdin,
+            stdout,
+            pending: Vec::new(),
+        };
+        this.answer(wait)?;
+        Ok(this)
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    /// Sends a line without waiting for an answer.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+        let name = &self.name;
+        let stdin = self.stdin.as_mut().context("closed")?;
+        stdin
+            .write_all(format!("{line}\n").as_bytes())
+            .with_context(|| format!("{name} has gone"))
+    }
+
+    /// Sends a line and waits for the answer.
+    ///
+    /// # Errors
+    /// If it has gone, is late, or answers `{"error": …}`.
+    pub fn ask(&mut self, line: &str, wait: Duration) -> anyhow::Result<Value> {
+        self.tell(line)?;
+        self.answer(wait)
+    }
+
+    /// Waits for an answer.
+    ///
+    /// # Errors
+    /// As [`LineChild::ask`].
+    pub fn answer(&mut self, wait: Duration) -> anyhow::Result<Value> {
+        let line = self.line(wait)?;
+        let value: Value = serde_json::from_str(&line)
+            .with_context(|| format!("{} answered `{line}`", self.name))?;
+        if let Some(error) = value.get("error").and_then(Value::as_str) {
+            bail!(Failure::Failed(format!("{}: {error}", self.name)));
+        }
+        Ok(value)
+    }
+
+    fn line(&mut self, wait: Duration) -> anyhow::Result<String> {
+        let end = Instant::now() + wait;
+        loop {
+            if let Some(at) = self.pending.iter().position(|&byte| byte == b'\n') {
+                let mut line: Vec<u8> = self.pending.drain(..=at).collect();
+                line.pop();
+                return String::from_utf8(line).context("not text");
+            }
+            interrupt::check()?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                bail!(
+                    "{} did not answer within {:.1} s",
+                    self.name,
+                    wait.as_secs_f64()
+                );
+            }
+            let step = Timespec {
+                tv_sec: 0,
+                tv_nsec: left.min(Duration::from_millis(50)).subsec_nanos().into(),
+            };
+            let mut set = [PollFd::new(&self.stdout, PollFlags::IN)];
+            if poll(&mut set, Some(&step)).unwrap_or(0) == 0 {
+                continue;
+            }
+            let mut bytes = [0u8; 4096];
+            let count = self.stdout.read(&mut bytes)?;
+            if count == 0 {
+                let status = self.child.wait()?;
+                bail!("{} ended early ({status})", self.name);
+            }
+            self.pending
+                .extend_from_slice(bytes.get(..count).unwrap_or_default());
+        }
+    }
+}
+
+impl Drop for LineChild {
+    /// Ends it: by the end of its input, and by force if that takes too long.
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let end = Instant::now() + Duration::from_millis(500);
+        while Instant::now() < end {
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// The other side of [`LineChild`]: answers lines of standard input until it ends, then ends the
+/// process whatever its other threads do.
+pub fn serve(mut answer: impl FnMut(&str) -> Option<Value>) {
+    let mut line = String::new();
+    let stdin = std::io::stdin();
+    loop {
+        line.clear();
+        match stdin.read_line(&mut line) {
+            Ok(0) | Err(_) => std::process::exit(0),
+            Ok(_) => {}
+        }
+        if let Some(value) = answer(line.trim_end()) {
+            say(&value);
+        }
+    }
+}
+
+/// Prints one answer.
+pub fn say(value: &Value) {
+    let mut stdout = std::io::stdout().lock();
+    if writeln!(stdout, "{value}")
+        .and_then(|()| stdout.flush())
+        .is_err()
+    {
+        std::process::exit(0);
+    }
+}

@@ -1,0 +1,249 @@
+//! The demonstration without TAPs: a wire in memory with a TCP/IP station at its far end, inside
+//! the driver domain, and a TCP/IP stack inside the guest domain. The loads are programs of these
+//! stations; they run one after the other and report through the domains' counters.
+
+use super::{Args, COLUMN, Findings, PLAN, add_reach, look, progress};
+use crate::interrupt;
+use crate::lane::machine::{Running, fresh_name};
+use crate::lane::window::{Window, Work};
+use crate::lane::{Between as _, Cores, Direction, GUEST, PREFIX, WIRE};
+use crate::load::Mark;
+use crate::measure::{CpuTimes, Machine};
+use crate::runner::{Config as Key, Samples};
+use config::domain::StackApp;
+use config::{Cidr, Config, Endpoint, Guest, Kind, Nic, Station, Vif};
+use serde_json::Value;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+const SINK_PORT: u16 = 5201;
+const ECHO_PORT: u16 = 5301;
+/// Places of programs in a station's list.
+const SINK: usize = 0;
+const CLIENT: usize = 3;
+/// Seconds from the start of the machine to the first load, and between two of them.
+const PAUSE_S: u32 = 1;
+/// Windows on each load.
+const WINDOWS: u32 = 3;
+
+/// When a load runs: loads follow each other in the order of [`phases`].
+struct Phase {
+    work: Work,
+    direction: Direction,
+    after_s: u32,
+}
+
+fn phases(seconds: u32) -> [Phase; 4] {
+    let phase = |number: u32, work, direction| Phase {
+        work,
+        direction,
+        after_s: PAUSE_S + number * (seconds + PAUSE_S),
+    };
+    [
+        phase(0, Work::Stream, Direction::ToGuest),
+        phase(1, Work::Stream, Direction::FromGuest),
+        phase(2, Work::Requests, Direction::ToGuest),
+        phase(3, Work::Requests, Direction::FromGuest),
+    ]
+}
+
+pub(super) fn found(args: &Args, cores: Cores, tsc_hz: u64) -> anyhow::Result<Findings> {
+    let seconds = if args.quick { 2 } else { 6 };
+    let mut running = Running::start(&machine(cores, seconds))?;
+    let start = Instant::now();
+    let mut samples = Samples::default();
+    let bar = progress(4 * u64::from(WINDOWS));
+    let mut reach = None;
+    for phase in phases(seconds) {
+        bar.set_message(match phase.work {
+            Work::Stream => format!("a TCP stream, {}", phase.direction.name()),
+            Work::Requests => format!("requests and responses, {}", phase.direction.name()),
+        });
+        // A quarter of the load's time to warm up, a quarter to spare at its end.
+        let begin = Duration::from_secs(phase.after_s.into()) + quarter(seconds);
+        interrupt::sleep(begin.saturating_sub(start.elapsed()))?;
+        for round in 0..WINDOWS {
+            let length = 2 * quarter(seconds) / WINDOWS;
+            let window = open(&mut running, &phase, length)?;
+            let config = Key::new(COLUMN, &[("dir", phase.direction.name())]);
+            if window.disturbed {
+                samples.disturb(&config);
+            }
+            samples.add(&config, round as usize, &window.figures(tsc_hz));
+            bar.inc(1);
+        }
+        if reach.is_none() {
+            reach = Some(look(&running)?);
+        }
+    }
+    bar.finish_and_clear();
+    let mut found = Findings {
+        figures: samples.figures(PLAN),
+        reach: reach.unwrap_or_default(),
+        notes: vec![
+            "the wire's station lives in the driver domain, so that domain's cycles contain the \
+             sender's or receiver's"
+                .to_owned(),
+        ],
+    };
+    let up_ms = running.up_ms();
+    running.down()?;
+    add_reach(&mut found, up_ms);
+    Ok(found)
+}
+
+fn quarter(seconds: u32) -> Duration {
+    Duration::from_millis(250 * u64::from(seconds))
+}
+
+/// A window while a phase's load runs.
+fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Result<Window> {
+    let machine = Machine::read();
+    let cpu = CpuTimes::read(&running.parts());
+    let path = running.reading()?;
+    let before = counters(running, phase)?;
+    let start = Instant::now();
+    interrupt::sleep(length)?;
+    let after = counters(running, phase)?;
+    let ns = start.elapsed().as_nanos() as u64;
+    Ok(Window {
+        work: phase.work,
+        mark: Mark {
+            ns,
+            bytes: after.bytes.saturating_sub(before.bytes),
+            operations: after.operations.saturating_sub(before.operations),
+            p50_us: after.p50_us,
+            p99_us: after.p99_us,
+            ..Mark::default()
+        },
+        cpu_ns: CpuTimes::read(&running.parts()).since(&cpu),
+        path: running.reading()?.since(&path),
+        disturbed: Machine::read().disturbed_since(machine),
+    })
+}
+
+/// The counters of the program that receives a phase's stream or asks its requests.
+fn counters(running: &Running, phase: &Phase) -> anyhow::Result<Mark> {
+    // A stream is counted where it arrives, requests where they are asked.
+    let in_guest = (phase.direction == Direction::ToGuest) == (phase.work == Work::Stream);
+    let part = if in_guest { "guest" } else { "driver" };
+    let mut mark = Mark::default();
+    for (_, domain) in running.domains().iter().filter(|(p, _)| *p == part) {
+        let stat = running.stat(domain)?;
+        let place = match phase.work {
+            Work::Stream => SINK,
+            Work::Requests => CLIENT,
+        };
+        let number = |name: &str| find(&stat, &format!("app.{place}.{name}"));
+        mark.bytes = number("bytes").unwrap_or(0);
+        mark.operations = number("replies").unwrap_or(0);
+        mark.p50_us = number("p50_ns").map(|ns| ns as f64 / 1e3);
+        mark.p99_us = number("p99_ns").map(|ns| ns as f64 / 1e3);
+    }
+    Ok(mark)
+}
+
+/// A number by its key, anywhere in a domain's counters.
+fn find(value: &Value, key: &str) -> Option<u64> {
+    match value {
+        Value::Object(map) => map
+            .get(key)
+            .and_then(Value::as_u64)
+            .or_else(|| map.values().find_map(|value| find(value, key))),
+        _ => None,
+    }
+}
+
+fn machine(cores: Cores, seconds: u32) -> Config {
+    let wire = station(Direction::ToGuest, WIRE, GUEST, seconds);
+    let guest = station(Direction::FromGuest, GUEST, WIRE, seconds);
+    let mut config = Config {
+        name: fresh_name("demo"),
+        nics: vec![Nic::new(
+            "wire",
+            Kind::Sim {
+                delay_us: 10,
+                loss: 0.0,
+                seed: 1,
+                mac: None,
+                station: wire,
+            },
+        )],
+        guests: vec![Guest {
+            name: "guest".to_owned(),
+            cpus: vec![cores.guest],
+            vifs: vec![Vif::new(Endpoint::Stack { station: guest })],
+            ..Guest::default()
+        }],
+        ..Config::default()
+    };
+    config.driver.cpus = vec![cores.wire];
+    config
+}
+
+/// A station that receives and answers all the time, and sends and asks in its turn.
+fn station(direction: Direction, own: IpAddr, other: IpAddr, seconds: u32) -> Station {
+    let mut apps = vec![
+        StackApp::TcpSink { port: SINK_PORT },
+        StackApp::TcpEcho { port: ECHO_PORT },
+    ];
+    for phase in phases(seconds) {
+        if phase.direction != direction {
+            continue;
+        }
+        let after_s = phase.after_s;
+        apps.push(match phase.work {
+            Work::Stream => StackApp::TcpSource {
+                to: SocketAddr::new(other, SINK_PORT),
+                seconds,
+                after_s,
+            },
+            Work::Requests => StackApp::TcpClient {
+                to: SocketAddr::new(other, ECHO_PORT),
+                size: 1,
+                seconds,
+                after_s,
+            },
+        });
+    }
+    Station {
+        addresses: vec![Cidr {
+            address: own,
+            prefix: PREFIX,
+        }],
+        gateway: None,
+        apps,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_follow_each_other_within_the_time_allowed() {
+        for (seconds, most) in [(2, 15), (6, 60)] {
+            let phases = phases(seconds);
+            for pair in phases.windows(2) {
+                assert!(pair[0].after_s + seconds <= pair[1].after_s);
+            }
+            assert!(phases[3].after_s + seconds <= most);
+        }
+    }
+
+    #[test]
+    fn programs_are_where_they_are_looked_for() {
+        let station = station(Direction::ToGuest, WIRE, GUEST, 2);
+        assert!(matches!(station.apps[SINK], StackApp::TcpSink { .. }));
+        assert!(matches!(station.apps[CLIENT], StackApp::TcpClient { .. }));
+        machine(Cores { wire: 0, guest: 1 }, 2).machine().unwrap();
+    }
+
+    #[test]
+    fn counters_are_found_wherever_they_lie() {
+        let stat = serde_json::json!({"a": {"b": {"app.0.bytes": 7}}, "app.1.bytes": 8, "n": null});
+        assert_eq!(find(&stat, "app.0.bytes"), Some(7));
+        assert_eq!(find(&stat, "app.1.bytes"), Some(8));
+        assert_eq!(find(&stat, "app.2.bytes"), None);
+    }
+}

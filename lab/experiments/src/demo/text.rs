@@ -1,0 +1,250 @@
+//! The demonstration's report for people.
+
+use super::{COLUMN, Findings, Reach};
+use crate::lane::Direction;
+use crate::provenance::Provenance;
+use crate::report::{Index, cell, number, table};
+use crate::runner::Config;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// Hops in the order of a packet towards the guest; others follow by name.
+const HOPS: &[&str] = &[
+    "nic", "lro", "bridge", "netback", "grant", "copy", "ring", "netfront", "endpoint", "control",
+    "idle",
+];
+
+pub(super) fn report(provenance: &Provenance, found: &Findings) -> String {
+    let index = Index::new(&found.figures);
+    let mut out = String::new();
+    out.push_str("\nGrantway: real TCP through an untrusted driver domain\n\n");
+    out.push_str(
+        "  sockets ─ wire ─ [ driver domain: bridge, netback ] ═ rings, granted pages ═\n  \
+         [ guest domain: netfront ] ─ guest ─ sockets\n\n",
+    );
+    let _infallible = writeln!(out, "{}\n", provenance.text());
+    for note in &found.notes {
+        let _infallible = writeln!(out, "Note: {note}.\n");
+    }
+    out.push_str(&carried(&index));
+    out.push_str(&by_domain(&index));
+    out.push_str(&by_hop(&index));
+    out.push_str(&dropped(&index));
+    out.push_str(&reached(&found.reach, &index));
+    out
+}
+
+fn configs() -> [String; 2] {
+    Direction::BOTH.map(|direction| Config::new(COLUMN, &[("dir", direction.name())]).name())
+}
+
+const HEADER: [&str; 3] = ["", "to the guest", "from the guest"];
+
+/// A section: a title, and rows whose metric exists in a direction at least.
+fn section(title: &str, index: &Index<'_>, rows: &[(&str, &str)]) -> String {
+    let configs = configs();
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .filter(|(_, metric)| configs.iter().any(|c| index.get(c, metric).is_some()))
+        .map(|(name, metric)| {
+            let cells = configs.iter().map(|config| cell(index.get(config, metric)));
+            std::iter::once((*name).to_owned()).chain(cells).collect()
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("{title}\n{}\n\n", table(&HEADER, &rows))
+}
+
+fn carried(index: &Index<'_>) -> String {
+    section(
+        "What it carried: median [95 % interval]",
+        index,
+        &[
+            ("TCP stream, Gb/s", "throughput"),
+            ("requests of one byte, 1/s", "transactions"),
+            ("  round trip p50, us", "latency_us.p50"),
+            ("  round trip p99, us", "latency_us.p99"),
+            ("cycles/byte, all processes", "cycles_per_byte.total"),
+            (
+                "cycles/byte without the sender",
+                "cycles_per_byte.receive_side",
+            ),
+            ("segments per aggregate (LRO rate)", "lro_rate"),
+        ],
+    )
+}
+
+fn by_domain(index: &Index<'_>) -> String {
+    section(
+        "Who spent what: cycles per 1514-byte packet of the stream",
+        index,
+        &[
+            ("sender (application)", "cycles_per_packet.sender"),
+            ("driver domain", "cycles_per_packet.driver"),
+            ("guest domain", "cycles_per_packet.guest"),
+            ("monitor", "cycles_per_packet.monitor"),
+            ("NIC's kernel threads", "cycles_per_packet.nic_kernel"),
+            ("receiver (application)", "cycles_per_packet.receiver"),
+            ("total", "cycles_per_packet.total"),
+        ],
+    )
+}
+
+fn by_hop(index: &Index<'_>) -> String {
+    let configs = configs();
+    let domains = ["driver", "guest"];
+    let mut hops: BTreeSet<&str> = BTreeSet::new();
+    for config in &configs {
+        for domain in domains {
+            let prefix = format!("cycles_per_packet.{domain}.hop.");
+            hops.extend(index.below(config, &prefix).iter().map(|(hop, _)| *hop));
+        }
+    }
+    if hops.is_empty() {
+        return String::new();
+    }
+    let others = hops.iter().copied().filter(|hop| !HOPS.contains(hop));
+    let ordered: Vec<&str> = HOPS
+        .iter()
+        .copied()
+        .filter(|hop| hops.contains(hop))
+        .chain(others)
+        .collect();
+    let value = |config: &String, metric: &str| {
+        index
+            .get(config, metric)
+            .and_then(|figure| figure.value)
+            .map_or_else(|| "–".to_owned(), number)
+    };
+    let row = |title: &str, metric: &dyn Fn(&str) -> String| {
+        let cells = domains
+            .iter()
+            .flat_map(|domain| configs.iter().map(|config| value(config, &metric(domain))));
+        std::iter::once(title.to_owned()).chain(cells).collect()
+    };
+    let mut rows: Vec<Vec<String>> = ordered
+        .iter()
+        .map(|hop| {
+            row(hop, &|domain| {
+                format!("cycles_per_packet.{domain}.hop.{hop}")
+            })
+        })
+        .collect();
+    rows.push(row("closure", &|domain| format!("closure.{domain}")));
+    let header = [
+        "hop",
+        "driver, to guest",
+        "driver, from guest",
+        "guest, to guest",
+        "guest, from guest",
+    ];
+    format!(
+        "Where in the domains: cycles per packet by hop (closure: these sums ÷ CPU time, 1 is \
+         perfect)\n{}\n\n",
+        table(&header, &rows)
+    )
+}
+
+fn dropped(index: &Index<'_>) -> String {
+    let configs = configs();
+    let mut reasons = 0;
+    let mut rows = Vec::new();
+    for config in &configs {
+        for (reason, figure) in index.below(config, "drops.") {
+            reasons += 1;
+            if figure.value.is_some_and(|value| value > 0.0) {
+                rows.push(vec![reason.to_owned(), config.clone(), cell(Some(figure))]);
+            }
+        }
+    }
+    if rows.is_empty() {
+        return format!("Drops: none ({} reasons are counted)\n\n", reasons / 2);
+    }
+    format!(
+        "Drops, packets per window\n{}\n\n",
+        table(&["reason", "while", "packets"], &rows)
+    )
+}
+
+fn reached(reach: &Reach, index: &Index<'_>) -> String {
+    let share = if reach.owned > 0 {
+        100.0 * reach.granted as f64 / reach.owned as f64
+    } else {
+        0.0
+    };
+    let up = index
+        .get(COLUMN, "up_ms")
+        .and_then(|figure| figure.value)
+        .map_or_else(|| "–".to_owned(), number);
+    let mut out = format!(
+        "What the driver domain could touch\n  \
+         {} of the guest's {} pages ({} %), each until its guest or the monitor takes it back\n  \
+         {} system calls allowed; {} hypercalls made with {} operations\n  \
+         {} grants or frames unaccounted for\n\n\
+         The machine was up in {up} ms and is gone.\n",
+        number(reach.granted as f64),
+        number(reach.owned as f64),
+        number(share),
+        reach.system_calls,
+        number(reach.hypercalls as f64),
+        number(reach.operations as f64),
+        reach.leaked,
+    );
+    if !reach.missing.is_empty() {
+        let _infallible = writeln!(out, "Done without: {}.", reach.missing.join("; "));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Figure;
+
+    #[test]
+    fn a_report_is_narrow_and_leaves_nothing_out() {
+        let mut found = Findings::default();
+        for direction in Direction::BOTH {
+            let config = Config::new(COLUMN, &[("dir", direction.name())]).name();
+            for (metric, value) in [
+                ("throughput", 8.25),
+                ("transactions", 12_345.0),
+                ("cycles_per_packet.driver", 1800.0),
+                ("cycles_per_packet.driver.hop.nic", 900.0),
+                ("cycles_per_packet.driver.hop.unheard_of", 1.0),
+                ("closure.driver", 0.991),
+                ("drops.no_buffer", 0.0),
+                ("drops.spoofed_source", 2.0),
+            ] {
+                found
+                    .figures
+                    .push(Figure::single("demo", &config, metric, value));
+            }
+        }
+        found.reach = Reach {
+            granted: 256,
+            owned: 1024,
+            system_calls: 17,
+            missing: vec!["no uid of its own".to_owned()],
+            ..Reach::default()
+        };
+        let text = report(&Provenance::collect("here".to_owned(), true), &found);
+        for part in [
+            "8.25",
+            "unheard_of",
+            "spoofed_source",
+            "25",
+            "17 system calls",
+            "no uid of its own",
+            "closure",
+            "0.99",
+        ] {
+            assert!(text.contains(part), "{part} is missing:\n{text}");
+        }
+        assert!(!text.contains("no_buffer"), "{text}");
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest < Some(100), "{widest:?}\n{text}");
+    }
+}

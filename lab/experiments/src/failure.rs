@@ -1,0 +1,57 @@
+//! How a command fails, and with which exit status.
+
+/// A failure whose kind decides the exit status. Anything else in an [`anyhow::Error`] is a
+/// [`Failure::Failed`].
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Exit status 1: it was tried and went wrong.
+    #[error("{0}")]
+    Failed(String),
+    /// Exit status 2: the request or a configuration is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// Exit status 3: this machine, or this user, cannot run it; one sentence why.
+    #[error("{0}")]
+    CannotRun(String),
+    /// Exit status 130: stopped by a signal.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Failure {
+    /// The exit status.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Failed(_) => 1,
+            Self::Usage(_) => 2,
+            Self::CannotRun(_) => 3,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+/// The exit status of any error of this crate.
+#[must_use]
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<Failure>())
+        .map_or(1, Failure::exit_code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+
+    #[test]
+    fn a_cause_keeps_its_status_under_context() {
+        let error = Err::<(), _>(Failure::CannotRun("no TAP".to_owned()))
+            .context("demo")
+            .unwrap_err();
+        assert_eq!(exit_code(&error), 3);
+        assert_eq!(exit_code(&anyhow::anyhow!("else")), 1);
+        assert_eq!(exit_code(&Failure::Usage(String::new()).into()), 2);
+    }
+}

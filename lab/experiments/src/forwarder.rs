@@ -1,0 +1,140 @@
+//! The baseline that a driver domain is measured against: one process, two TAPs, one `read` and one
+//! `write` per frame, no offloads, no isolation.
+
+use crate::child::{self, LineChild};
+use crate::load;
+use abi::machine::Tap;
+use anyhow::Context as _;
+use rustix::event::{PollFd, PollFlags, poll};
+use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Frames taken from one side before the other has its turn.
+const BUDGET: u32 = 64;
+
+/// What the helper is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// The two sides.
+    pub taps: [Tap; 2],
+    /// Its core; none: any.
+    pub cpu: Option<usize>,
+}
+
+/// What it forwarded since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Frames.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames that the other side would not take.
+    pub drops: u64,
+}
+
+/// A running forwarder.
+#[derive(Debug)]
+pub struct Forwarder {
+    child: LineChild,
+}
+
+impl Forwarder {
+    /// Starts it; both TAPs are up when this returns.
+    ///
+    /// # Errors
+    /// If a TAP cannot be made.
+    pub fn start(spec: &Spec) -> anyhow::Result<Self> {
+        let mut command = child::own("forward")?;
+        command.arg(serde_json::to_string(spec)?);
+        let child = LineChild::start("forwarder", command, Duration::from_secs(10))?;
+        Ok(Self { child })
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.child.pid()
+    }
+
+    /// What it forwarded so far.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub fn counters(&mut self) -> anyhow::Result<Counters> {
+        let answer = self.child.ask("mark", Duration::from_secs(5))?;
+        Ok(serde_json::from_value(answer)?)
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    drops: AtomicU64,
+}
+
+/// The helper process.
+///
+/// # Errors
+/// If a TAP or the core cannot be had.
+pub fn main(spec: &Spec) -> anyhow::Result<()> {
+    if let Some(cpu) = spec.cpu {
+        load::pin(cpu)?;
+    }
+    let [a, b] = &spec.taps;
+    let open =
+        |tap: &Tap| nic_linux::setup::open_tap(tap).with_context(|| format!("TAP {}", tap.ifname));
+    let taps = [open(a)?, open(b)?];
+    let shared = Arc::new(Shared::default());
+    let theirs = Arc::clone(&shared);
+    std::thread::Builder::new().spawn(move || {
+        if let Err(error) = forward(&taps, &theirs) {
+            eprintln!("forwarder: {error}");
+            std::process::exit(1);
+        }
+    })?;
+    child::say(&serde_json::json!({"ready": true}));
+    child::serve(|_| {
+        let counters = Counters {
+            packets: shared.packets.load(Ordering::Relaxed),
+            bytes: shared.bytes.load(Ordering::Relaxed),
+            drops: shared.drops.load(Ordering::Relaxed),
+        };
+        Some(serde_json::to_value(counters).unwrap_or_default())
+    });
+    Ok(())
+}
+
+fn forward(taps: &[OwnedFd; 2], shared: &Shared) -> rustix::io::Result<()> {
+    let mut frame = vec![0u8; 65536];
+    let [a, b] = taps;
+    loop {
+        let mut set = [PollFd::new(a, PollFlags::IN), PollFd::new(b, PollFlags::IN)];
+        match poll(&mut set, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other?,
+        };
+        let [from_a, from_b] = set.map(|side| !side.revents().is_empty());
+        for (ready, from, to) in [(from_a, a, b), (from_b, b, a)] {
+            if !ready {
+                continue;
+            }
+            for _ in 0..BUDGET {
+                let Ok(count) = rustix::io::read(from, &mut *frame) else {
+                    break;
+                };
+                let bytes = frame.get(..count).unwrap_or_default();
+                if rustix::io::write(to, bytes) == Ok(count) {
+                    shared.packets.fetch_add(1, Ordering::Relaxed);
+                    shared.bytes.fetch_add(count as u64, Ordering::Relaxed);
+                } else {
+                    shared.drops.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}

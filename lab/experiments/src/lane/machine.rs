@@ -1,0 +1,429 @@
+//! The lane through the machine: monitor, driver domain and guest domain, with a TAP at each end;
+//! and machines without a wire, for raw frames and for the time to come up.
+
+use super::window::{Times, account};
+use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, PREFIX, Place, Reading, WIRE};
+use crate::measure::{CpuTimes, Machine as Cpus, Part};
+use crate::{Failure, interrupt};
+use abi::machine::{Audit, Program, Status};
+use abi::mailbox::Request;
+use anyhow::Context as _;
+use client::{Instance, Options};
+use config::domain::{GrantMode, Offloads};
+use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Vif};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A running machine and what is known about it.
+#[derive(Debug)]
+pub struct Running {
+    instance: Instance,
+    /// Domain names by part, in the order of start.
+    domains: Vec<(Part, String)>,
+    parts: Vec<(Part, Vec<i32>)>,
+}
+
+/// A name that no other instance of this or another run has.
+#[must_use]
+pub(crate) fn fresh_name(what: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{what}-{}-{number}", std::process::id())
+}
+
+impl Running {
+    /// Builds a machine and waits until it is ready.
+    ///
+    /// # Errors
+    /// [`Failure::CannotRun`] where this system does not allow it.
+    pub fn start(config: &Config) -> anyhow::Result<Self> {
+        interrupt::check()?;
+        let machine = config
+            .machine()
+            .map_err(|problem| Failure::Failed(problem.to_string()))?;
+        let instance = Instance::start(&machine, &Options::default()).map_err(failure)?;
+        let status = instance.status().map_err(failure)?;
+        let mut domains = Vec::new();
+        let mut by_part: BTreeMap<Part, Vec<i32>> = BTreeMap::new();
+        by_part.insert("monitor", vec![status.pid.cast_signed()]);
+        for domain in &status.domains {
+            let part = match domain.program {
+                Program::Driver => "driver",
+                Program::Guest => "guest",
+            };
+            domains.push((part, domain.name.clone()));
+            let pids = by_part.entry(part).or_default();
+            pids.push(domain.pid);
+            if domain.agent_pid > 0 {
+                pids.push(domain.agent_pid);
+            }
+        }
+        Ok(Self {
+            instance,
+            domains,
+            parts: by_part.into_iter().collect(),
+        })
+    }
+
+    /// Milliseconds from the monitor's start until every connection was up.
+    #[must_use]
+    pub fn up_ms(&self) -> f64 {
+        self.instance.up_ms().unwrap_or(f64::NAN)
+    }
+
+    /// The monitor's status.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn status(&self) -> anyhow::Result<Status> {
+        Ok(self.instance.status().map_err(failure)?)
+    }
+
+    /// The audit of grants.
+    ///
+    /// # Errors
+    /// If the monitor does not answer.
+    pub fn audit(&self) -> anyhow::Result<Audit> {
+        Ok(self.instance.grants().map_err(failure)?)
+    }
+
+    /// All counters of a domain.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn stat(&self, domain: &str) -> anyhow::Result<Value> {
+        Ok(self
+            .instance
+            .relay(domain, &Request::Stat)
+            .map_err(failure)?)
+    }
+
+    /// Names of all domains, by part.
+    #[must_use]
+    pub fn domains(&self) -> &[(Part, String)] {
+        &self.domains
+    }
+
+    /// Ends it, and waits until nothing is left.
+    ///
+    /// # Errors
+    /// If it does not end in time.
+    pub fn down(self) -> anyhow::Result<()> {
+        Ok(self.instance.down().map_err(failure)?)
+    }
+}
+
+fn failure(error: client::Error) -> Failure {
+    match error {
+        error if error.cannot_run_here() => Failure::CannotRun(error.to_string()),
+        error if error.is_usage() => Failure::Usage(error.to_string()),
+        error => Failure::Failed(error.to_string()),
+    }
+}
+
+impl Between for Running {
+    fn parts(&self) -> Vec<(Part, Vec<i32>)> {
+        self.parts.clone()
+    }
+
+    fn reading(&mut self) -> anyhow::Result<Reading> {
+        let mut reading = Reading::default();
+        for (part, name) in &self.domains {
+            digest(part, &self.stat(name)?, &mut reading);
+        }
+        Ok(reading)
+    }
+
+    fn machine(&self) -> Option<&Running> {
+        Some(self)
+    }
+}
+
+/// Adds a domain's counters to a reading: see [`super::window::Window::figures`] for the names.
+fn digest(part: &str, stat: &Value, reading: &mut Reading) {
+    let mut add = |name: String, value: f64| *reading.sums.entry(name).or_default() += value;
+    let ledger = &stat["ledger"];
+    for (hop, entry) in ledger["hops"].as_object().into_iter().flatten() {
+        if let Some(cycles) = entry["cycles"].as_f64() {
+            add(format!("{part}.hop.{hop}"), cycles);
+        }
+    }
+    let hz = ledger["tsc_hz"].as_f64().unwrap_or(0.0);
+    if let Some(ns) = ledger["cpu_ns"].as_f64() {
+        add(format!("{part}.cpu"), ns * hz / 1e9);
+    }
+    for (reason, count) in stat["drops"].as_object().into_iter().flatten() {
+        if let Some(count) = count.as_f64() {
+            add(format!("drops.{reason}"), count);
+        }
+    }
+    for name in ["segments", "aggregates"] {
+        if let Some(count) = stat["lro"][name].as_f64() {
+            add(format!("lro.{name}"), count);
+        }
+    }
+    add(format!("{part}.delivered"), delivered(stat));
+}
+
+/// Frames that a domain's devices have taken: `tx_packets` of every `device` in its counters.
+fn delivered(stat: &Value) -> f64 {
+    let Some(map) = stat.as_object() else {
+        return 0.0;
+    };
+    map.iter()
+        .map(|(key, value)| match key.as_str() {
+            "device" => value["tx_packets"].as_f64().unwrap_or(0.0),
+            _ => delivered(value),
+        })
+        .sum()
+}
+
+/// The machine of a lane: one wire and one guest, both TAPs.
+#[must_use]
+pub fn config(wire: PathBuf, guest: PathBuf, place: Place, cores: Cores) -> Config {
+    let driver_core = cores.driver(place);
+    let port = |netns: PathBuf, address: IpAddr| KernelPort {
+        ifname: Some(IFNAME.to_owned()),
+        netns: Some(netns.display().to_string()),
+        addresses: vec![Cidr {
+            address,
+            prefix: PREFIX,
+        }],
+        ..KernelPort::default()
+    };
+    let mut config = Config {
+        name: fresh_name("lane"),
+        nics: vec![Nic::new(
+            "wire",
+            Kind::Tap {
+                port: port(wire, WIRE),
+                // Frames of the MTU with their checksums, as from a real wire.
+                offloads: Offloads::None,
+            },
+        )],
+        guests: vec![Guest {
+            name: "guest".to_owned(),
+            cpus: vec![cores.guest],
+            polling: NO_SPIN,
+            vifs: vec![Vif::new(Endpoint::Tap {
+                port: port(guest, GUEST),
+            })],
+        }],
+        ..Config::default()
+    };
+    config.driver.cpus = vec![driver_core];
+    config.driver.polling = NO_SPIN;
+    config
+}
+
+/// On two cores every domain shares one with a socket's process: who spins there waits for itself.
+const NO_SPIN: Polling = Polling {
+    spin_us: Some(0),
+    tick_us: 0,
+    empty_ticks: 0,
+};
+
+/// Sets up the lane.
+///
+/// # Errors
+/// If namespaces cannot be made or the machine does not start.
+pub fn lane(
+    column: &str,
+    place: Place,
+    cores: Cores,
+    request_bytes: usize,
+) -> anyhow::Result<Lane> {
+    let ends = Ends::new()?;
+    let config = config(ends.wire.path(), ends.guest.path(), place, cores);
+    let running = Running::start(&config)?;
+    let keys = BTreeMap::from([("place".to_owned(), place.name().to_owned())]);
+    Lane::new(column, keys, ends, Box::new(running), cores, request_bytes)
+}
+
+/// Milliseconds until a machine with so many guests is ready: one wire, every guest with a TAP,
+/// all of them in one namespace apart from the wire's.
+///
+/// # Errors
+/// If it does not start, or does not end cleanly.
+pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
+    let ends = Ends::new()?;
+    let cores = Cores::choose();
+    let mut config = config(ends.wire.path(), ends.guest.path(), Place::Split, cores);
+    let netns = ends.guest.path().display().to_string();
+    config.guests = (0..guests)
+        .map(|number| Guest {
+            name: format!("guest{number}"),
+            vifs: vec![Vif::new(Endpoint::Tap {
+                port: KernelPort {
+                    ifname: Some(format!("{IFNAME}-{number}")),
+                    netns: Some(netns.clone()),
+                    ..KernelPort::default()
+                },
+            })],
+            ..Guest::default()
+        })
+        .collect();
+    config.driver.cpus.clear();
+    let running = Running::start(&config)?;
+    let ms = running.up_ms();
+    running.down()?;
+    Ok(ms)
+}
+
+/// Raw frames from a guest through the driver to another guest.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameRun<'a> {
+    /// How the driver gets at granted pages: `copy`, `map` or `mapped`.
+    pub grants: &'a str,
+    /// Bytes of a frame.
+    pub size: u32,
+    /// The driver has the guest's core, the two guests share the other.
+    pub cores: Cores,
+}
+
+/// What a frame run showed, and whether it was disturbed.
+#[derive(Clone, Debug)]
+pub struct FrameWindow {
+    /// Figures by metric.
+    pub figures: BTreeMap<String, f64>,
+    /// Whether the hypervisor below took too much CPU time.
+    pub disturbed: bool,
+}
+
+impl FrameRun<'_> {
+    /// Starts a machine, lets it warm up, opens a window, ends it.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
+        let mut running = Running::start(&self.config()?)?;
+        interrupt::sleep(times.warm_up)?;
+        let cpus = Cpus::read();
+        let cpu = CpuTimes::read(&running.parts());
+        let before = running.reading()?;
+        let start = std::time::Instant::now();
+        interrupt::sleep(times.window)?;
+        let after = running.reading()?;
+        let seconds = start.elapsed().as_secs_f64();
+        let used = CpuTimes::read(&running.parts()).since(&cpu);
+        let disturbed = Cpus::read().disturbed_since(cpus);
+        running.down()?;
+        let path = after.since(&before);
+        let packets = path.sums.get("guest.delivered").copied().unwrap_or(0.0);
+        let mut figures = BTreeMap::from([("packets".to_owned(), packets / seconds / 1e6)]);
+        if packets > 0.0 {
+            let per = tsc_hz as f64 / 1e9 / packets;
+            let mut total = 0.0;
+            for (part, ns) in &used {
+                total += *ns as f64 * per;
+                figures.insert(format!("cycles_per_packet.{part}"), *ns as f64 * per);
+            }
+            figures.insert("cycles_per_packet.total".to_owned(), total);
+        }
+        account(&path, packets, &mut figures);
+        figures.extend(
+            path.sums
+                .iter()
+                .filter(|(name, _)| name.starts_with("drops."))
+                .map(|(name, sum)| (name.clone(), *sum)),
+        );
+        Ok(FrameWindow { figures, disturbed })
+    }
+
+    fn config(&self) -> anyhow::Result<Config> {
+        let grants: GrantMode = serde_json::from_value(Value::from(self.grants))
+            .with_context(|| format!("no grant mechanism `{}`", self.grants))?;
+        let guest = |name: &str, endpoint| Guest {
+            name: name.to_owned(),
+            cpus: vec![self.cores.wire],
+            polling: NO_SPIN,
+            vifs: vec![Vif::new(endpoint)],
+        };
+        let mut config = Config {
+            name: fresh_name("frames"),
+            guests: vec![guest("sink", Endpoint::Sink { touch: false })],
+            ..Config::default()
+        };
+        let to = config.vif_mac(0, 0).context("no MAC")?;
+        config.guests.push(guest(
+            "source",
+            Endpoint::Source {
+                to,
+                size: self.size,
+                rate_pps: None,
+                window: 0,
+                count: None,
+                touch: false,
+            },
+        ));
+        config.driver.cpus = vec![self.cores.guest];
+        config.driver.grants = grants;
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domains_counters_are_digested_by_part() {
+        let stat = serde_json::json!({
+            "ledger": {"hops": {"nic": {"cycles": 30}, "idle": {"cycles": 10}},
+                       "cpu_ns": 20, "tsc_hz": 2_000_000_000u64},
+            "drops": {"no_buffer": 2, "spoofed": 0},
+            "vifs": {"0": {"device": {"tx_packets": 5, "tx_full": 1}}},
+        });
+        let mut reading = Reading::default();
+        digest("guest", &stat, &mut reading);
+        digest("guest", &stat, &mut reading);
+        assert_eq!(reading.sums["guest.hop.nic"], 60.0);
+        assert_eq!(reading.sums["guest.cpu"], 80.0);
+        assert_eq!(reading.sums["drops.no_buffer"], 4.0);
+        assert_eq!(reading.sums["drops.spoofed"], 0.0, "zeros are printed too");
+        assert_eq!(reading.sums["guest.delivered"], 10.0);
+    }
+
+    #[test]
+    fn nonsense_from_a_domain_counts_for_nothing() {
+        let mut reading = Reading::default();
+        digest(
+            "driver",
+            &serde_json::json!({"ledger": 3, "drops": ["x"]}),
+            &mut reading,
+        );
+        digest("driver", &Value::Null, &mut reading);
+        assert!(reading.sums.values().all(|&sum| sum == 0.0));
+    }
+
+    #[test]
+    fn machines_of_the_plans_are_valid() {
+        let cores = Cores { wire: 0, guest: 1 };
+        for place in [Place::OneCore, Place::Split] {
+            let config = config(
+                "/proc/1/ns/net".into(),
+                "/proc/2/ns/net".into(),
+                place,
+                cores,
+            );
+            config.machine().unwrap();
+        }
+        for grants in ["copy", "map", "mapped"] {
+            let run = FrameRun {
+                grants,
+                size: 64,
+                cores,
+            };
+            run.config().unwrap().machine().unwrap();
+        }
+        let run = FrameRun {
+            grants: "steal",
+            size: 64,
+            cores,
+        };
+        assert!(run.config().is_err());
+    }
+}

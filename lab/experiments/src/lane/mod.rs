@@ -1,0 +1,255 @@
+//! Lanes: a path between a wire and a guest, with ordinary sockets at both ends.
+//!
+//! Every column of a plan is a lane: the machine itself, the one-process forwarder, the kernel's
+//! veth and bridge. All are there at once, asleep; the runner wakes one at a time, so that rounds
+//! of different columns can follow each other without being set up anew.
+
+pub mod forward;
+pub mod kernel_path;
+pub mod machine;
+pub mod window;
+
+use crate::load::{Load, Role, Spec};
+use crate::measure::{CpuTimes, Part};
+use crate::ns::Namespace;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+/// Name of the interface at both ends of a lane.
+pub const IFNAME: &str = "gw0";
+/// The wire's address.
+pub const WIRE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
+/// The guest's address.
+pub const GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+/// Bits of the network's prefix.
+pub const PREFIX: u8 = 24;
+
+/// Which way payload goes. In request and response: which way requests go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// From the wire to the guest.
+    ToGuest,
+    /// From the guest to the wire.
+    FromGuest,
+}
+
+impl Direction {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::ToGuest, Self::FromGuest];
+
+    /// Its name as a key.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ToGuest => "to_guest",
+            Self::FromGuest => "from_guest",
+        }
+    }
+}
+
+/// Where what stands between the ends runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// Driver and guest on the guest's core, only the wire's socket on the other.
+    OneCore,
+    /// The driver on the wire's core, the guest on its own.
+    Split,
+}
+
+impl Place {
+    /// Its name as a key.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OneCore => "one-core",
+            Self::Split => "split",
+        }
+    }
+}
+
+/// The cores of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cores {
+    /// Where the wire's socket lives.
+    pub wire: usize,
+    /// Where the guest's socket, and the guest, live.
+    pub guest: usize,
+}
+
+impl Cores {
+    /// Of this machine: the first two cores that may be used, or the only one twice.
+    #[must_use]
+    pub fn choose() -> Self {
+        let cores = crate::measure::cores();
+        let wire = cores.first().copied().unwrap_or(0);
+        Self {
+            wire,
+            guest: cores.get(1).copied().unwrap_or(wire),
+        }
+    }
+
+    /// The driver's (or forwarder's) core.
+    #[must_use]
+    pub const fn driver(self, place: Place) -> usize {
+        match place {
+            Place::OneCore => self.guest,
+            Place::Split => self.wire,
+        }
+    }
+}
+
+/// What lies between the two ends.
+pub trait Between {
+    /// Its processes and kernel threads, by whom they are charged to.
+    fn parts(&self) -> Vec<(Part, Vec<i32>)>;
+
+    /// What it knows about itself just now: counters that only grow.
+    ///
+    /// # Errors
+    /// If it has gone.
+    fn reading(&mut self) -> anyhow::Result<Reading>;
+
+    /// The machine, if it is one.
+    fn machine(&self) -> Option<&machine::Running> {
+        None
+    }
+}
+
+/// A path's own counters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// Counters and sums by name: `drops.<reason>`, `<domain>.hop.<hop>` in cycles, … as
+    /// [`window`] documents them.
+    pub sums: BTreeMap<String, f64>,
+}
+
+impl Reading {
+    /// What was added since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let sums = self
+            .sums
+            .iter()
+            .map(|(name, now)| {
+                let before = earlier.sums.get(name).copied().unwrap_or(0.0);
+                (name.clone(), now - before)
+            })
+            .collect();
+        Self { sums }
+    }
+}
+
+/// A lane: two namespaces, what lies between, and loads in both directions.
+pub struct Lane {
+    /// The column's name.
+    pub column: String,
+    /// Keys in which the column varies (`place`).
+    pub keys: BTreeMap<String, String>,
+    streams: BTreeMap<Direction, Pair>,
+    requests: BTreeMap<Direction, Pair>,
+    between: Box<dyn Between>,
+    // Last, so that loads and path end first.
+    _ends: Ends,
+}
+
+/// The namespaces at both ends.
+#[derive(Debug)]
+pub struct Ends {
+    /// Behind the wire.
+    pub wire: Namespace,
+    /// Behind the guest.
+    pub guest: Namespace,
+}
+
+impl Ends {
+    /// Two new namespaces.
+    ///
+    /// # Errors
+    /// If this user may not make them.
+    pub fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            wire: Namespace::new("wire namespace")?,
+            guest: Namespace::new("guest namespace")?,
+        })
+    }
+}
+
+/// Who asks or sends, and who answers or receives.
+struct Pair {
+    active: Load,
+    passive: Load,
+}
+
+impl Lane {
+    /// Puts loads at both ends of a path that is up.
+    ///
+    /// # Errors
+    /// If a load cannot start or does not reach the other end.
+    pub fn new(
+        column: &str,
+        keys: BTreeMap<String, String>,
+        ends: Ends,
+        between: Box<dyn Between>,
+        cores: Cores,
+        request_bytes: usize,
+    ) -> anyhow::Result<Self> {
+        let mut lane = Self {
+            column: column.to_owned(),
+            keys,
+            streams: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            between,
+            _ends: ends,
+        };
+        let sides = [
+            (lane._ends.wire.path(), cores.wire, WIRE),
+            (lane._ends.guest.path(), cores.guest, GUEST),
+        ];
+        for (at, direction) in (0u16..).zip(Direction::BOTH) {
+            let [from, to] = match (direction, sides.clone()) {
+                (Direction::ToGuest, [wire, guest]) => [wire, guest],
+                (Direction::FromGuest, [wire, guest]) => [guest, wire],
+            };
+            let pair = |roles: [Role; 2], port: u16| {
+                let address = SocketAddr::new(to.2, port + at);
+                let load = |role, (netns, cpu, _): &(PathBuf, usize, IpAddr)| {
+                    Load::start(&Spec {
+                        role,
+                        netns: Some(netns.clone()),
+                        cpu: Some(*cpu),
+                        address,
+                        size: request_bytes,
+                        flows: 1,
+                    })
+                };
+                let [active, passive] = roles;
+                let passive = load(passive, &to)?;
+                let active = load(active, &from)?;
+                anyhow::Ok(Pair { active, passive })
+            };
+            let stream = pair([Role::Source, Role::Sink], 5201)?;
+            lane.streams.insert(direction, stream);
+            let request = pair([Role::Client, Role::Echo], 5301)?;
+            lane.requests.insert(direction, request);
+        }
+        Ok(lane)
+    }
+
+    /// What lies between.
+    #[must_use]
+    pub fn between(&self) -> &dyn Between {
+        self.between.as_ref()
+    }
+
+    fn cpu_times(&self, pair: &Pair) -> CpuTimes {
+        let mut parts = self.between.parts();
+        parts.push(("sender", vec![pair.active.pid()]));
+        parts.push(("receiver", vec![pair.passive.pid()]));
+        CpuTimes::read(&parts)
+    }
+}

@@ -1,0 +1,279 @@
+//! One window on a lane: a time in which one load runs, with everything read at both its ends.
+
+use super::{Direction, Lane, Pair, Reading};
+use crate::interrupt;
+use crate::load::Mark;
+use crate::measure::{Machine, Part};
+use crate::metric::SEGMENT_BYTES;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What runs in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Work {
+    /// A TCP stream.
+    Stream,
+    /// Requests and responses, one at a time.
+    Requests,
+}
+
+impl Work {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::Stream, Self::Requests];
+}
+
+/// How long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// Load before the window opens.
+    pub warm_up: Duration,
+    /// The window.
+    pub window: Duration,
+}
+
+/// What was seen.
+#[derive(Clone, Debug)]
+pub struct Window {
+    /// What ran.
+    pub work: Work,
+    /// Counters of the load that received (stream) or asked (requests).
+    pub mark: Mark,
+    /// CPU nanoseconds by part.
+    pub cpu_ns: BTreeMap<Part, u64>,
+    /// What the path's own counters grew by.
+    pub path: Reading,
+    /// Whether the hypervisor below took so much CPU time that the figures are disturbed.
+    pub disturbed: bool,
+}
+
+impl Lane {
+    /// Opens a window.
+    ///
+    /// # Errors
+    /// If a load or the path has gone, or the user asked to stop.
+    pub fn window(
+        &mut self,
+        work: Work,
+        direction: Direction,
+        times: Times,
+    ) -> anyhow::Result<Window> {
+        let pairs = match work {
+            Work::Stream => &mut self.streams,
+            Work::Requests => &mut self.requests,
+        };
+        // Taken out for the time, so that the path can be asked beside it.
+        let Some(mut pair) = pairs.remove(&direction) else {
+            anyhow::bail!("no load for {}", direction.name());
+        };
+        let seen = self.observe(&mut pair, work, times);
+        let pairs = match work {
+            Work::Stream => &mut self.streams,
+            Work::Requests => &mut self.requests,
+        };
+        pairs.insert(direction, pair);
+        seen
+    }
+
+    fn observe(&mut self, pair: &mut Pair, work: Work, times: Times) -> anyhow::Result<Window> {
+        pair.active.go()?;
+        let seen = self.open(pair, work, times);
+        pair.active.stop()?;
+        // What is under way arrives before another lane has its turn.
+        interrupt::sleep(Duration::from_millis(10))?;
+        seen
+    }
+
+    fn open(&mut self, pair: &mut Pair, work: Work, times: Times) -> anyhow::Result<Window> {
+        interrupt::sleep(times.warm_up)?;
+        let path = self.between.reading()?;
+        let machine = Machine::read();
+        let cpu = self.cpu_times(pair);
+        mark(pair, work)?;
+        interrupt::sleep(times.window)?;
+        let mark = mark(pair, work)?;
+        let cpu_ns = self.cpu_times(pair).since(&cpu);
+        let disturbed = Machine::read().disturbed_since(machine);
+        let path = self.between.reading()?.since(&path);
+        Ok(Window {
+            work,
+            mark,
+            cpu_ns,
+            path,
+            disturbed,
+        })
+    }
+}
+
+fn mark(pair: &mut Pair, work: Work) -> anyhow::Result<Mark> {
+    match work {
+        Work::Stream => pair.passive.mark(),
+        Work::Requests => pair.active.mark(),
+    }
+}
+
+impl Window {
+    /// The window's figures by metric. Streams: `throughput`, `cycles_per_byte.X`,
+    /// `cycles_per_packet.X`; requests: `transactions`, `latency_us.*`; and from the path's own
+    /// reading, whose sums are named
+    ///
+    /// | name | meaning |
+    /// |---|---|
+    /// | `<domain>.hop.<hop>` | cycles of the ledger |
+    /// | `<domain>.cpu` | cycles of CPU time of the domain's own threads, as it counts them |
+    /// | `drops.<reason>` | packets |
+    /// | `lro.segments`, `lro.aggregates` | packets into and out of LRO |
+    #[must_use]
+    pub fn figures(&self, tsc_hz: u64) -> BTreeMap<String, f64> {
+        let mut out = BTreeMap::new();
+        let seconds = self.mark.ns as f64 / 1e9;
+        if seconds <= 0.0 {
+            return out;
+        }
+        match self.work {
+            Work::Stream => {
+                let bytes = self.mark.bytes as f64;
+                out.insert("throughput".to_owned(), bytes * 8.0 / seconds / 1e9);
+                if bytes > 0.0 {
+                    self.cycles(tsc_hz, bytes, &mut out);
+                }
+            }
+            Work::Requests => {
+                let rate = self.mark.operations as f64 / seconds;
+                out.insert("transactions".to_owned(), rate);
+                let latency = [("p50", self.mark.p50_us), ("p99", self.mark.p99_us)];
+                for (name, value) in latency {
+                    if let Some(value) = value {
+                        out.insert(format!("latency_us.{name}"), value);
+                    }
+                }
+            }
+        }
+        for (name, sum) in &self.path.sums {
+            if name.starts_with("drops.") {
+                out.insert(name.clone(), *sum);
+            }
+        }
+        out
+    }
+
+    fn cycles(&self, tsc_hz: u64, bytes: f64, out: &mut BTreeMap<String, f64>) {
+        let packets = bytes / SEGMENT_BYTES;
+        let per_ns = tsc_hz as f64 / 1e9;
+        let mut total = 0.0;
+        let mut put = |part: &str, cycles: f64| {
+            out.insert(format!("cycles_per_byte.{part}"), cycles / bytes);
+            out.insert(format!("cycles_per_packet.{part}"), cycles / packets);
+        };
+        for (part, ns) in &self.cpu_ns {
+            let cycles = *ns as f64 * per_ns;
+            total += cycles;
+            put(part, cycles);
+        }
+        let sender = self.cpu_ns.get("sender").copied().unwrap_or(0) as f64 * per_ns;
+        put("total", total);
+        put("receive_side", total - sender);
+        account(&self.path, packets, out);
+        let (segments, aggregates) = (
+            self.path.sums.get("lro.segments").copied().unwrap_or(0.0),
+            self.path.sums.get("lro.aggregates").copied().unwrap_or(0.0),
+        );
+        // Without LRO every segment is its own aggregate.
+        let rate = if aggregates > 0.0 {
+            segments / aggregates
+        } else {
+            1.0
+        };
+        out.insert("lro_rate".to_owned(), rate);
+    }
+}
+
+/// Cycles per packet by domain and hop from a ledger, and how well it closes.
+pub fn account(path: &Reading, packets: f64, out: &mut BTreeMap<String, f64>) {
+    let mut ledgers: BTreeMap<&str, f64> = BTreeMap::new();
+    for (name, cycles) in &path.sums {
+        if let Some((domain, hop)) = name.split_once(".hop.") {
+            *ledgers.entry(domain).or_default() += cycles;
+            if packets > 0.0 {
+                out.insert(
+                    format!("cycles_per_packet.{domain}.hop.{hop}"),
+                    cycles / packets,
+                );
+            }
+        }
+    }
+    for (domain, ledger) in ledgers {
+        let cpu = path.sums.get(&format!("{domain}.cpu")).copied();
+        if let Some(cpu) = cpu.filter(|&cpu| cpu > 0.0) {
+            out.insert(format!("closure.{domain}"), ledger / cpu);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sums(pairs: &[(&str, f64)]) -> Reading {
+        Reading {
+            sums: pairs.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect(),
+        }
+    }
+
+    #[test]
+    fn figures_of_a_known_stream() {
+        let window = Window {
+            work: Work::Stream,
+            mark: Mark {
+                ns: 2_000_000_000,
+                bytes: 1_448_000_000,
+                ..Mark::default()
+            },
+            cpu_ns: [("sender", 1_000_000_000), ("driver", 500_000_000)].into(),
+            path: sums(&[
+                ("driver.hop.nic", 6e8),
+                ("driver.hop.idle", 4e8),
+                ("driver.cpu", 1e9),
+                ("drops.no_buffer", 3.0),
+            ]),
+            disturbed: false,
+        };
+        let figures = window.figures(2_000_000_000);
+        assert_eq!(figures["throughput"], 5.792);
+        assert_eq!(figures["cycles_per_packet.sender"], 2000.0);
+        assert_eq!(figures["cycles_per_packet.driver"], 1000.0);
+        assert_eq!(figures["cycles_per_packet.total"], 3000.0);
+        assert_eq!(figures["cycles_per_packet.receive_side"], 1000.0);
+        assert_eq!(figures["cycles_per_packet.driver.hop.nic"], 600.0);
+        assert_eq!(figures["closure.driver"], 1.0);
+        assert_eq!(figures["drops.no_buffer"], 3.0);
+        assert_eq!(figures["lro_rate"], 1.0);
+        assert!(!figures.contains_key("transactions"));
+    }
+
+    #[test]
+    fn figures_of_known_requests() {
+        let window = Window {
+            work: Work::Requests,
+            mark: Mark {
+                ns: 500_000_000,
+                operations: 5000,
+                p50_us: Some(90.0),
+                ..Mark::default()
+            },
+            cpu_ns: BTreeMap::new(),
+            path: Reading::default(),
+            disturbed: false,
+        };
+        let figures = window.figures(1);
+        assert_eq!(figures["transactions"], 10_000.0);
+        assert_eq!(figures["latency_us.p50"], 90.0);
+        assert!(!figures.contains_key("latency_us.p99") && !figures.contains_key("throughput"));
+    }
+
+    #[test]
+    fn counters_that_appear_count_from_zero() {
+        let later = sums(&[("drops.a", 5.0), ("drops.b", 2.0)]);
+        let grown = later.since(&sums(&[("drops.a", 1.0)]));
+        assert_eq!(grown, sums(&[("drops.a", 4.0), ("drops.b", 2.0)]));
+    }
+}

@@ -1,0 +1,288 @@
+//! TCP loads with ordinary sockets, each a helper process in one network namespace on one core.
+//!
+//! A load is driven over its standard streams: `go` and `stop` start and stop its work, `mark`
+//! answers with its counters since the last mark. The process that starts it reads exact CPU times
+//! from outside; nothing here depends on the clock of anybody else.
+
+mod client;
+mod echo;
+mod sink;
+mod socket;
+mod source;
+
+use crate::child::{self, LineChild};
+use crate::ns;
+use anyhow::Context as _;
+use hdrhistogram::Histogram;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The congestion control of every load. Systems differ in their default, and a rate-paced one
+/// changes what the same path seems to carry.
+pub const CONGESTION: &str = "cubic";
+
+/// Bytes that a source hands to the kernel at once.
+pub const CHUNK: usize = 128 << 10;
+
+/// What a load does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Accepts streams and throws them away.
+    Sink,
+    /// Sends a stream, [`CHUNK`] bytes at a time.
+    Source,
+    /// Accepts connections and answers each request with as many bytes.
+    Echo,
+    /// Sends a request, waits for its answer, sends the next.
+    Client,
+}
+
+/// A load.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// What it does.
+    pub role: Role,
+    /// Its network namespace; none: its parent's.
+    pub netns: Option<PathBuf>,
+    /// Its core; none: any.
+    pub cpu: Option<usize>,
+    /// Where it listens (sink, echo) or connects to (source, client).
+    pub address: SocketAddr,
+    /// Bytes of a request.
+    pub size: usize,
+    /// Connections that a source opens.
+    pub flows: usize,
+}
+
+/// What a load did since the mark before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Length of the time, nanoseconds.
+    pub ns: u64,
+    /// Bytes of payload received (sink) or accepted by the kernel (source).
+    pub bytes: u64,
+    /// Requests answered (client, echo), or calls (sink, source).
+    pub operations: u64,
+    /// CPU time of the load's own process, nanoseconds.
+    pub cpu_ns: u64,
+    /// Median round trip, microseconds (client).
+    pub p50_us: Option<f64>,
+    /// 99th percentile of the round trip, microseconds (client).
+    pub p99_us: Option<f64>,
+}
+
+/// A running load.
+#[derive(Debug)]
+pub struct Load {
+    child: LineChild,
+}
+
+const WAIT: Duration = Duration::from_secs(10);
+
+impl Load {
+    /// Starts it. It returns when the load listens, or when all its connections are made.
+    ///
+    /// # Errors
+    /// If it cannot be started, or nobody answers at its address for some seconds.
+    pub fn start(spec: &Spec) -> anyhow::Result<Self> {
+        let mut command = child::own("load")?;
+        command.arg(serde_json::to_string(spec)?);
+        let name = format!("{:?} {}", spec.role, spec.address).to_lowercase();
+        let child = LineChild::start(&name, command, WAIT)?;
+        Ok(Self { child })
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.child.pid()
+    }
+
+    /// Begins its work.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub fn go(&mut self) -> anyhow::Result<()> {
+        self.child.tell("go")
+    }
+
+    /// Ends its work after the operation under way; connections stay.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub fn stop(&mut self) -> anyhow::Result<()> {
+        self.child.tell("stop")
+    }
+
+    /// Its counters since the last mark.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub fn mark(&mut self) -> anyhow::Result<Mark> {
+        let answer = self.child.ask("mark", WAIT)?;
+        Ok(serde_json::from_value(answer)?)
+    }
+}
+
+/// Pins this thread, and those it starts, to one core.
+///
+/// # Errors
+/// If there is no such core.
+pub fn pin(cpu: usize) -> anyhow::Result<()> {
+    pin_process(0, cpu)
+}
+
+/// Pins the thread `pid`, or this one for 0, to one core.
+///
+/// # Errors
+/// If there is no such core or thread, or it may not be moved.
+pub fn pin_process(pid: i32, cpu: usize) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    if cpu < CpuSet::MAX_CPU {
+        set.set(cpu);
+    }
+    sched_setaffinity(Pid::from_raw(pid), &set).with_context(|| format!("cannot run on core {cpu}"))
+}
+
+/// What the working threads and the controlling one share.
+struct Shared {
+    running: Mutex<bool>,
+    changed: Condvar,
+    /// The same as `running`, for a look per operation.
+    run: AtomicBool,
+    bytes: AtomicU64,
+    operations: AtomicU64,
+    /// Round trips, nanoseconds.
+    latency: Mutex<Histogram<u64>>,
+}
+
+impl Shared {
+    fn new() -> anyhow::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            running: Mutex::new(false),
+            changed: Condvar::new(),
+            run: AtomicBool::new(false),
+            bytes: AtomicU64::new(0),
+            operations: AtomicU64::new(0),
+            latency: Mutex::new(Histogram::new_with_max(60_000_000_000, 3)?),
+        }))
+    }
+
+    /// Waits until the load is to work.
+    fn wait(&self) {
+        if self.run.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*running {
+            running = self
+                .changed
+                .wait(running)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn set(&self, run: bool) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        *running = run;
+        self.run.store(run, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    fn count(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.operations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn round_trip(&self, time: Duration) {
+        let mut latency = self.latency.lock().unwrap_or_else(PoisonError::into_inner);
+        latency.saturating_record(time.as_nanos().min(u128::from(u64::MAX)) as u64);
+    }
+
+    fn take_latency(&self) -> Option<(f64, f64)> {
+        let mut latency = self.latency.lock().unwrap_or_else(PoisonError::into_inner);
+        if latency.is_empty() {
+            return None;
+        }
+        let us = |quantile| latency.value_at_quantile(quantile) as f64 / 1e3;
+        let found = (us(0.5), us(0.99));
+        latency.reset();
+        Some(found)
+    }
+}
+
+/// Absolute counters, from which marks are differences.
+#[derive(Clone, Copy, Default)]
+struct Reading {
+    ns: u64,
+    bytes: u64,
+    operations: u64,
+    cpu_ns: u64,
+}
+
+impl Reading {
+    fn now(shared: &Shared) -> Self {
+        use rustix::time::{ClockId, clock_gettime};
+        let ns = |clock| {
+            let time = clock_gettime(clock);
+            (time.tv_sec * 1_000_000_000 + time.tv_nsec).cast_unsigned()
+        };
+        Self {
+            ns: ns(ClockId::Monotonic),
+            bytes: shared.bytes.load(Ordering::Relaxed),
+            operations: shared.operations.load(Ordering::Relaxed),
+            cpu_ns: ns(ClockId::ProcessCPUTime),
+        }
+    }
+}
+
+/// The helper process.
+///
+/// # Errors
+/// If its namespace, core or address cannot be had.
+pub fn main(spec: &Spec) -> anyhow::Result<()> {
+    if let Some(path) = &spec.netns {
+        ns::enter(path)?;
+    }
+    if let Some(cpu) = spec.cpu {
+        pin(cpu)?;
+    }
+    let shared = Shared::new()?;
+    match spec.role {
+        Role::Sink => sink::start(spec, &shared)?,
+        Role::Source => source::start(spec, &shared)?,
+        Role::Echo => echo::start(spec, &shared)?,
+        Role::Client => client::start(spec, &shared)?,
+    }
+    child::say(&serde_json::json!({"ready": true}));
+    let mut last = Reading::now(&shared);
+    child::serve(|line| match line {
+        "go" | "stop" => {
+            shared.set(line == "go");
+            None
+        }
+        _ => {
+            let now = Reading::now(&shared);
+            let latency = shared.take_latency();
+            let mark = Mark {
+                ns: now.ns - last.ns,
+                bytes: now.bytes - last.bytes,
+                operations: now.operations - last.operations,
+                cpu_ns: now.cpu_ns - last.cpu_ns,
+                p50_us: latency.map(|(p50, _)| p50),
+                p99_us: latency.map(|(_, p99)| p99),
+            };
+            last = now;
+            Some(serde_json::to_value(mark).unwrap_or_default())
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! The sink: one thread, any number of streams.
+
+use super::{Shared, Spec, socket};
+use rustix::event::epoll;
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+
+/// Bytes taken from a socket at once.
+const TAKE: usize = 256 << 10;
+const LISTENER: u64 = u64::MAX;
+
+pub(super) fn start(spec: &Spec, shared: &Arc<Shared>) -> anyhow::Result<()> {
+    let listener = socket::listen(spec)?;
+    listener.set_nonblocking(true)?;
+    let shared = Arc::clone(shared);
+    std::thread::Builder::new().spawn(move || {
+        if let Err(error) = work(&listener, &shared) {
+            eprintln!("sink: {error}");
+        }
+    })?;
+    Ok(())
+}
+
+fn work(listener: &TcpListener, shared: &Shared) -> anyhow::Result<()> {
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let add = |fd: &dyn std::os::fd::AsFd, key| {
+        epoll::add(
+            &set,
+            fd.as_fd(),
+            epoll::EventData::new_u64(key),
+            epoll::EventFlags::IN,
+        )
+    };
+    add(listener, LISTENER)?;
+    let mut streams: BTreeMap<u64, TcpStream> = BTreeMap::new();
+    let mut bytes = vec![0u8; TAKE];
+    let mut events = Vec::with_capacity(64);
+    loop {
+        match epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other?,
+        };
+        for event in events.drain(..) {
+            let key = event.data.u64();
+            if key == LISTENER {
+                if let Ok((stream, _)) = listener.accept() {
+                    stream.set_nonblocking(true)?;
+                    let key = stream.as_raw_fd() as u64;
+                    add(&stream, key)?;
+                    streams.insert(key, stream);
+                }
+                continue;
+            }
+            let Some(stream) = streams.get_mut(&key) else {
+                continue;
+            };
+            match stream.read(&mut bytes) {
+                Ok(0) => drop(streams.remove(&key)),
+                Ok(count) => shared.count(count),
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(_) => drop(streams.remove(&key)),
+            }
+        }
+    }
+}

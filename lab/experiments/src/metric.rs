@@ -1,0 +1,58 @@
+//! Names of metrics: their units, and which side is the better one.
+
+use crate::stats::Side;
+
+/// Payload of a full segment with timestamps in a 1514-byte frame: 1500 bytes of IP less 20 of IPv4,
+/// 20 of TCP and 12 of timestamps. The denominator of `cycles_per_packet` for streams.
+pub const SEGMENT_BYTES: f64 = 1448.0;
+
+/// The unit of a metric.
+#[must_use]
+pub fn unit(metric: &str) -> &'static str {
+    let last = metric
+        .strip_prefix("ratio.")
+        .map_or(metric, |_| "ratio")
+        .split('.')
+        .next()
+        .unwrap_or_default();
+    match last {
+        "throughput" => "Gb/s",
+        "packets" => "Mpps",
+        "transactions" => "1/s",
+        "latency_us" | "flush_latency_us" => "us",
+        "cycles_per_byte" => "cycles/byte",
+        "cycles_per_packet" => "cycles/packet",
+        "lro_rate" => "segments/aggregate",
+        "outage_ms" | "up_ms" => "ms",
+        "drops" => "packets",
+        "grants" => "pages",
+        "system_calls" => "calls",
+        "steal" => "share",
+        _ => "",
+    }
+}
+
+/// The side of 1 on which a ratio of this metric is the better one.
+#[must_use]
+pub fn better(metric: &str) -> Side {
+    match metric.split('.').next().unwrap_or_default() {
+        "throughput" | "packets" | "transactions" | "lro_rate" => Side::Above,
+        _ => Side::Below,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_and_sides() {
+        assert_eq!(unit("throughput"), "Gb/s");
+        assert_eq!(unit("cycles_per_packet.driver.hop.copy"), "cycles/packet");
+        assert_eq!(unit("ratio.forwarder.throughput"), "");
+        assert_eq!(unit("closure.driver"), "");
+        assert_eq!(better("throughput"), Side::Above);
+        assert_eq!(better("latency_us.p50"), Side::Below);
+        assert_eq!(better("cycles_per_byte.total"), Side::Below);
+    }
+}

@@ -1,0 +1,145 @@
+//! Network namespaces, each held open by a helper process and gone with it.
+//!
+//! The helper also runs commands and writes kernel settings inside its namespace, so nothing has
+//! to be mounted or named outside.
+
+use crate::child::{self, LineChild};
+use crate::kernel;
+use anyhow::Context as _;
+use nic_linux::setup::netns as setup;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A namespace.
+#[derive(Debug)]
+pub struct Namespace {
+    holder: LineChild,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Order {
+    Run(Vec<String>),
+    Write(PathBuf, String),
+}
+
+const WAIT: Duration = Duration::from_secs(10);
+
+impl Namespace {
+    /// A new and empty one.
+    ///
+    /// # Errors
+    /// If this user may not make one.
+    pub fn new(name: &str) -> anyhow::Result<Self> {
+        let holder = LineChild::start(name, child::own("ns")?, WAIT)?;
+        Ok(Self { holder })
+    }
+
+    /// The file that names it.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/ns/net", self.holder.pid()))
+    }
+
+    /// The process that holds it; `ip link … netns PID` names the namespace by it.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.holder.pid()
+    }
+
+    /// Runs a program inside and returns what it printed.
+    ///
+    /// # Errors
+    /// If it is not there, or fails: with what it said.
+    pub fn run(&mut self, command: &[&str]) -> anyhow::Result<String> {
+        let words = command.iter().map(|&word| word.to_owned()).collect();
+        self.order(&Order::Run(words))
+            .with_context(|| command.join(" "))
+    }
+
+    /// Writes a kernel setting as seen from inside.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(&mut self, path: &str, value: &str) -> anyhow::Result<()> {
+        self.order(&Order::Write(path.into(), value.to_owned()))
+            .with_context(|| format!("{value} > {path}"))
+            .map(drop)
+    }
+
+    fn order(&mut self, order: &Order) -> anyhow::Result<String> {
+        let answer = self.holder.ask(&serde_json::to_string(order)?, WAIT)?;
+        Ok(answer
+            .get("out")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned())
+    }
+}
+
+/// Moves this thread into the namespace that a file names.
+///
+/// # Errors
+/// If the file cannot be opened, or this user may not enter.
+pub fn enter(path: &Path) -> anyhow::Result<()> {
+    let file = std::fs::File::open(path).with_context(|| path.display().to_string())?;
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+        .with_context(|| format!("cannot enter {}", path.display()))
+}
+
+/// The helper: makes a namespace, says so, carries out orders.
+///
+/// # Errors
+/// If it may not make one.
+pub fn main() -> anyhow::Result<()> {
+    setup::unshare_net().context("cannot make a network namespace")?;
+    setup::loopback_up()?;
+    // A mount namespace with its own /sys, because /sys/class/net shows the namespace of whoever
+    // mounted it. Without it only the settings below /sys are out of reach.
+    let _no_settings = own_sysfs();
+    for name in ["all", "default"] {
+        // Router solicitations and duplicate address detection would be noise in every figure;
+        // where the setting cannot be written, they are.
+        let _noise = setup::set_sysctl(&format!("ipv6/conf/{name}/accept_dad"), "0");
+        let _noise = setup::set_sysctl(&format!("ipv6/conf/{name}/router_solicitations"), "0");
+    }
+    child::say(&json!({"ready": true}));
+    child::serve(|line| {
+        Some(match obey(line) {
+            Ok(out) => json!({ "out": out }),
+            Err(error) => json!({ "error": format!("{error:#}") }),
+        })
+    });
+    Ok(())
+}
+
+#[expect(
+    deprecated,
+    reason = "only the flag FILES, not passed here, makes the call unsafe"
+)]
+fn own_sysfs() -> rustix::io::Result<()> {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    rustix::thread::unshare(UnshareFlags::NEWNS)?;
+    mount_change(
+        "/",
+        MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
+    )?;
+    mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None)
+}
+
+fn obey(line: &str) -> anyhow::Result<String> {
+    match serde_json::from_str(line)? {
+        Order::Run(words) => {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            kernel::run(&words)
+        }
+        Order::Write(path, value) => {
+            std::fs::write(&path, value)?;
+            Ok(String::new())
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Figures, and how they are printed: JSON lines for scripts, tables for people, data files.
+
+use crate::metric;
+use crate::provenance::Provenance;
+use crate::stats::{Estimate, Verdict};
+use anyhow::Context as _;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::Path;
+
+/// One figure, as a line of JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// The plan.
+    pub plan: String,
+    /// Column and keys: see [`config`].
+    pub config: String,
+    /// The metric.
+    pub metric: String,
+    /// The median; none where it is not measurable.
+    pub value: Option<f64>,
+    /// Lower end of the 95 % interval.
+    pub lo: Option<f64>,
+    /// Upper end of the 95 % interval.
+    pub hi: Option<f64>,
+    /// The unit.
+    pub unit: &'static str,
+    /// Samples.
+    pub n: usize,
+    /// What a comparison came to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
+    /// Why it is not measurable, or what disturbed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl Figure {
+    /// A figure with its unit.
+    #[must_use]
+    pub fn new(plan: &str, config: &str, metric: &str, estimate: Estimate) -> Self {
+        Self {
+            plan: plan.to_owned(),
+            config: config.to_owned(),
+            metric: metric.to_owned(),
+            value: Some(estimate.value),
+            lo: Some(estimate.lo),
+            hi: Some(estimate.hi),
+            unit: metric::unit(metric),
+            n: estimate.n,
+            verdict: None,
+            note: None,
+        }
+    }
+
+    /// The figure of something counted or timed once.
+    #[must_use]
+    pub fn single(plan: &str, config: &str, metric: &str, value: f64) -> Self {
+        let (lo, hi) = (value, value);
+        Self::new(
+            plan,
+            config,
+            metric,
+            Estimate {
+                value,
+                lo,
+                hi,
+                n: 1,
+            },
+        )
+    }
+
+    /// A figure that cannot be had here.
+    #[must_use]
+    pub fn not_measurable(plan: &str, config: &str, metric: &str, why: &str) -> Self {
+        Self {
+            plan: plan.to_owned(),
+            config: config.to_owned(),
+            metric: metric.to_owned(),
+            value: None,
+            lo: None,
+            hi: None,
+            unit: metric::unit(metric),
+            n: 0,
+            verdict: Some(Verdict::NotMeasurable),
+            note: Some(why.to_owned()),
+        }
+    }
+}
+
+/// The name of a configuration: `column@key=value,…`, keys sorted.
+#[must_use]
+pub fn config(column: &str, keys: &BTreeMap<String, String>) -> String {
+    let keys: Vec<String> = keys.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    if keys.is_empty() {
+        return column.to_owned();
+    }
+    format!("{column}@{}", keys.join(","))
+}
+
+/// Prints provenance and figures as JSON lines.
+///
+/// # Errors
+/// If standard output is gone.
+pub fn print_json(provenance: &Provenance, figures: &[Figure]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    write_json(&mut out, provenance, figures)?;
+    out.flush()?;
+    Ok(())
+}
+
+fn write_json(
+    out: &mut dyn std::io::Write,
+    provenance: &Provenance,
+    figures: &[Figure],
+) -> anyhow::Result<()> {
+    let head = serde_json::json!({ "provenance": provenance });
+    writeln!(out, "{head}")?;
+    for figure in figures {
+        writeln!(out, "{}", serde_json::to_string(figure)?)?;
+    }
+    Ok(())
+}
+
+/// Writes the same lines to `FOLDER/PLAN.jsonl`, replacing an earlier run's.
+///
+/// # Errors
+/// If the folder or file cannot be written.
+pub fn save(
+    folder: &Path,
+    plan: &str,
+    provenance: &Provenance,
+    figures: &[Figure],
+) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let path = folder.join(format!("{plan}.jsonl"));
+    let mut file = std::fs::File::create(&path).with_context(|| path.display().to_string())?;
+    write_json(&mut file, provenance, figures)
+}
+
+/// A table in the house's form: no more than 98 columns wide, figures to the right.
+#[must_use]
+pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(presets::UTF8_HORIZONTAL_ONLY)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(98)
+        .set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string()
+}
+
+/// A number with about three significant digits, thousands set apart.
+#[must_use]
+pub fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "–".to_owned();
+    }
+    let size = value.abs();
+    if size >= 999.5 {
+        let digits = format!("{:.0}", size);
+        let mut text = String::new();
+        for (at, digit) in digits.chars().enumerate() {
+            if at > 0 && (digits.len() - at).is_multiple_of(3) {
+                text.push('\u{202f}');
+            }
+            text.push(digit);
+        }
+        return if value < 0.0 {
+            format!("-{text}")
+        } else {
+            text
+        };
+    }
+    match size {
+        s if s >= 99.5 => format!("{value:.0}"),
+        s if s >= 9.95 => format!("{value:.1}"),
+        0.0 => "0".to_owned(),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// A figure as a table's cell: the median, the interval if there is one, a mark if it is unresolved.
+#[must_use]
+pub fn cell(figure: Option<&Figure>) -> String {
+    let Some((figure, value)) = figure.and_then(|f| Some((f, f.value?))) else {
+        return "–".to_owned();
+    };
+    let mark = match figure.verdict {
+        Some(Verdict::Unresolved) => " ?",
+        _ => "",
+    };
+    match (figure.lo, figure.hi) {
+        (Some(lo), Some(hi)) if figure.n > 1 && lo != hi => {
+            format!("{}{mark} [{}, {}]", number(value), number(lo), number(hi))
+        }
+        _ => format!("{}{mark}", number(value)),
+    }
+}
+
+/// Figures by configuration and metric, for tables.
+#[derive(Debug)]
+pub struct Index<'a>(BTreeMap<(&'a str, &'a str), &'a Figure>);
+
+impl<'a> Index<'a> {
+    /// Of these figures.
+    #[must_use]
+    pub fn new(figures: &'a [Figure]) -> Self {
+        Self(
+            figures
+                .iter()
+                .map(|f| ((f.config.as_str(), f.metric.as_str()), f))
+                .collect(),
+        )
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, config: &str, metric: &str) -> Option<&'a Figure> {
+        self.0.get(&(config, metric)).copied()
+    }
+
+    /// Metrics of a configuration that begin with `prefix`, without it, in order of name.
+    #[must_use]
+    pub fn below(&self, config: &str, prefix: &str) -> Vec<(&'a str, &'a Figure)> {
+        self.0
+            .iter()
+            .filter(|((c, _), _)| *c == config)
+            .filter_map(|((_, metric), figure)| Some((metric.strip_prefix(prefix)?, *figure)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_one_line_in_the_contracts_order() {
+        let figure = Figure::single("base", "grantway@dir=to_guest", "throughput", 9.5);
+        assert_eq!(
+            serde_json::to_string(&figure).unwrap(),
+            r#"{"plan":"base","config":"grantway@dir=to_guest","metric":"throughput","value":9.5,"lo":9.5,"hi":9.5,"unit":"Gb/s","n":1}"#
+        );
+        let absent = Figure::not_measurable("base", "bridge-gro-on", "throughput", "no `ip`");
+        let line = serde_json::to_string(&absent).unwrap();
+        assert!(
+            line.contains(r#""value":null"#) && line.contains(r#""not-measurable""#),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn keys_are_sorted() {
+        let keys = [("wake", "awake"), ("dir", "to_guest"), ("place", "split")]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .into();
+        assert_eq!(
+            config("veth-gro-on", &keys),
+            "veth-gro-on@dir=to_guest,place=split,wake=awake"
+        );
+        assert_eq!(config("veth-gro-on", &BTreeMap::new()), "veth-gro-on");
+    }
+
+    #[test]
+    fn numbers_read_well() {
+        for (value, text) in [
+            (0.0, "0"),
+            (1.234, "1.23"),
+            (12.34, "12.3"),
+            (123.4, "123"),
+            (999.7, "1\u{202f}000"),
+            (1_234_567.0, "1\u{202f}234\u{202f}567"),
+            (-1234.0, "-1\u{202f}234"),
+            (f64::NAN, "–"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+    }
+
+    #[test]
+    fn tables_stay_narrow() {
+        let rows = vec![vec![
+            "a long first column with words that can wrap ".repeat(4),
+            "1".to_owned(),
+        ]];
+        let text = table(&["what", "value"], &rows);
+        assert!(
+            text.lines().all(|line| line.chars().count() < 100),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_index_finds_by_prefix() {
+        let figures = [
+            Figure::single("demo", "grantway", "cycles_per_packet.driver.hop.nic", 1.0),
+            Figure::single("demo", "grantway", "cycles_per_packet.driver.hop.copy", 2.0),
+            Figure::single("demo", "grantway", "cycles_per_packet.driver", 3.0),
+        ];
+        let index = Index::new(&figures);
+        let hops: Vec<&str> = index
+            .below("grantway", "cycles_per_packet.driver.hop.")
+            .iter()
+            .map(|(hop, _)| *hop)
+            .collect();
+        assert_eq!(hops, ["copy", "nic"]);
+    }
+}

@@ -1,0 +1,302 @@
+//! Samples of a run: round by round, configuration by configuration, and the figures they make.
+
+use crate::metric;
+use crate::plan::{Bar, Ratio};
+use crate::report::{self, Figure};
+use crate::stats::{self, Verdict};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A configuration: a column and its keys.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Config {
+    /// The column.
+    pub column: String,
+    /// The keys.
+    pub keys: BTreeMap<String, String>,
+}
+
+impl Config {
+    /// A column with keys.
+    #[must_use]
+    pub fn new(column: &str, keys: &[(&str, &str)]) -> Self {
+        Self {
+            column: column.to_owned(),
+            keys: keys
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
+        }
+    }
+
+    /// The same with one key more.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: &str) -> Self {
+        self.keys.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// As it is printed.
+    #[must_use]
+    pub fn name(&self) -> String {
+        report::config(&self.column, &self.keys)
+    }
+}
+
+/// Values of one metric, by round.
+type Series = Vec<Option<f64>>;
+
+/// Everything that was sampled.
+#[derive(Clone, Debug, Default)]
+pub struct Samples {
+    series: BTreeMap<Config, BTreeMap<String, Series>>,
+    /// Configurations whose rounds stayed disturbed although they were repeated.
+    disturbed: BTreeSet<Config>,
+    /// Configurations that could not be had, and why.
+    absent: BTreeMap<Config, String>,
+    order: Vec<Config>,
+}
+
+impl Samples {
+    /// Adds what one round showed.
+    pub fn add(&mut self, config: &Config, round: usize, figures: &BTreeMap<String, f64>) {
+        self.know(config);
+        let metrics = self.series.entry(config.clone()).or_default();
+        for (metric, value) in figures {
+            let series = metrics.entry(metric.clone()).or_default();
+            if series.len() <= round {
+                series.resize(round + 1, None);
+            }
+            if let Some(slot) = series.get_mut(round) {
+                *slot = Some(*value);
+            }
+        }
+    }
+
+    /// Notes that a configuration was still disturbed after all repetitions.
+    pub fn disturb(&mut self, config: &Config) {
+        self.disturbed.insert(config.clone());
+    }
+
+    /// Notes that a configuration cannot be had.
+    pub fn absent(&mut self, config: &Config, why: &str) {
+        self.know(config);
+        self.absent.insert(config.clone(), why.to_owned());
+    }
+
+    fn know(&mut self, config: &Config) {
+        if !self.order.contains(config) {
+            self.order.push(config.clone());
+        }
+    }
+
+    fn series(&self, config: &Config, metric: &str) -> Option<&Series> {
+        self.series.get(config)?.get(metric)
+    }
+
+    /// All figures: medians with intervals, in the order in which configurations were met.
+    #[must_use]
+    pub fn figures(&self, plan: &str) -> Vec<Figure> {
+        let mut out = Vec::new();
+        for config in &self.order {
+            let name = config.name();
+            if let Some(why) = self.absent.get(config) {
+                for metric in ["throughput", "transactions"] {
+                    out.push(Figure::not_measurable(plan, &name, metric, why));
+                }
+            }
+            for (metric, series) in self.series.get(config).into_iter().flatten() {
+                let samples: Vec<f64> = series.iter().flatten().copied().collect();
+                let Some(estimate) = stats::estimate(&samples, stats::seed(&[&name, metric]))
+                else {
+                    continue;
+                };
+                let mut figure = Figure::new(plan, &name, metric, estimate);
+                if self.disturbed.contains(config) {
+                    figure.verdict = Some(Verdict::Unresolved);
+                    figure.note = Some(DISTURBED.to_owned());
+                }
+                out.push(figure);
+            }
+        }
+        out
+    }
+
+    /// Ratios of columns, each with its verdict.
+    #[must_use]
+    pub fn ratios(&self, plan: &str, ratios: &[Ratio], bars: &[Bar]) -> Vec<Figure> {
+        let mut out = Vec::new();
+        for ratio in ratios {
+            for config in self.order.iter().filter(|c| c.column == ratio.own) {
+                let Some(other) = self.partner(config, &ratio.to) else {
+                    continue;
+                };
+                for metric in COMPARED {
+                    let name = format!("ratio.{}.{metric}", ratio.to);
+                    out.extend(self.ratio(plan, config, &other, metric, &name, bars));
+                }
+            }
+        }
+        out
+    }
+
+    /// The other column's configuration at the same keys, as far as it has them.
+    fn partner(&self, config: &Config, column: &str) -> Option<Config> {
+        self.order
+            .iter()
+            .find(|other| {
+                other.column == column
+                    && other
+                        .keys
+                        .iter()
+                        .all(|(key, value)| config.keys.get(key) == Some(value))
+            })
+            .cloned()
+    }
+
+    fn ratio(
+        &self,
+        plan: &str,
+        config: &Config,
+        other: &Config,
+        metric: &str,
+        name: &str,
+        bars: &[Bar],
+    ) -> Option<Figure> {
+        let full = config.name();
+        for side in [config, other] {
+            if let Some(why) = self.absent.get(side) {
+                return (COMPARED.first() == Some(&metric))
+                    .then(|| Figure::not_measurable(plan, &full, name, why));
+            }
+        }
+        let pairs = stats::ratios(self.series(config, metric)?, self.series(other, metric)?);
+        let estimate = stats::estimate(&pairs, stats::seed(&[&full, name]))?;
+        let mut figure = Figure::new(plan, &full, name, estimate);
+        let bar = bars
+            .iter()
+            .find(|bar| bar.applies(&config.column, &config.keys, name))
+            .and_then(Bar::line);
+        figure.verdict = Some(
+            if self.disturbed.contains(config) || self.disturbed.contains(other) {
+                figure.note = Some(DISTURBED.to_owned());
+                Verdict::Unresolved
+            } else if let Some((line, side)) = bar {
+                stats::against(&estimate, line, side)
+            } else {
+                stats::compare(&estimate, metric::better(metric))
+            },
+        );
+        Some(figure)
+    }
+}
+
+const DISTURBED: &str = "more than 1 % of the CPU time was stolen, also when repeated";
+
+/// Metrics that are divided.
+const COMPARED: &[&str] = &[
+    "throughput",
+    "transactions",
+    "latency_us.p50",
+    "latency_us.p99",
+    "cycles_per_byte.total",
+    "cycles_per_byte.receive_side",
+    "cycles_per_byte.driver",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(metric: &str, value: f64) -> BTreeMap<String, f64> {
+        BTreeMap::from([(metric.to_owned(), value)])
+    }
+
+    fn bars() -> Vec<Bar> {
+        vec![Bar {
+            column: "grantway".to_owned(),
+            metric: "ratio.forwarder.throughput".to_owned(),
+            keys: [("dir".to_owned(), "to_guest".to_owned())].into(),
+            at_least: Some(0.8),
+            at_most: None,
+        }]
+    }
+
+    fn to_forwarder() -> Vec<Ratio> {
+        vec![Ratio {
+            own: "grantway".to_owned(),
+            to: "forwarder".to_owned(),
+        }]
+    }
+
+    #[test]
+    fn ratios_pair_rounds_and_meet_their_bar() {
+        let mut samples = Samples::default();
+        for (dir, own) in [("to_guest", 0.85), ("from_guest", 2.0)] {
+            let ours = Config::new("grantway", &[("dir", dir), ("place", "split")]);
+            let theirs = Config::new("forwarder", &[("dir", dir), ("place", "split")]);
+            for round in 0..5 {
+                let scale = 1.0 + round as f64;
+                samples.add(&ours, round, &one("throughput", own * scale));
+                samples.add(&theirs, round, &one("throughput", scale));
+            }
+        }
+        let figures = samples.ratios("base", &to_forwarder(), &bars());
+        assert_eq!(figures.len(), 2);
+        let first = &figures[0];
+        assert_eq!(first.config, "grantway@dir=to_guest,place=split");
+        assert_eq!(first.metric, "ratio.forwarder.throughput");
+        assert!((first.value.unwrap() - 0.85).abs() < 1e-12);
+        assert_eq!(first.verdict, Some(Verdict::SameSign), "0.85 meets 0.8");
+        assert_eq!(
+            figures[1].verdict,
+            Some(Verdict::SameSign),
+            "more is better"
+        );
+    }
+
+    #[test]
+    fn a_column_without_a_key_is_compared_at_the_others() {
+        let mut samples = Samples::default();
+        let ours = Config::new("grantway", &[("dir", "to_guest"), ("place", "split")]);
+        let theirs = Config::new("forwarder", &[("dir", "to_guest")]);
+        let elsewhere = Config::new("forwarder", &[("dir", "from_guest")]);
+        samples.add(&elsewhere, 0, &one("throughput", 9.0));
+        samples.add(&ours, 0, &one("throughput", 3.0));
+        samples.add(&theirs, 0, &one("throughput", 2.0));
+        let figures = samples.ratios("base", &to_forwarder(), &[]);
+        assert_eq!(figures.len(), 1);
+        assert_eq!((figures[0].value, figures[0].n), (Some(1.5), 1));
+    }
+
+    #[test]
+    fn disturbed_and_absent_columns_say_so() {
+        let mut samples = Samples::default();
+        let ours = Config::new("grantway", &[]);
+        let theirs = Config::new("forwarder", &[]);
+        samples.add(&ours, 0, &one("throughput", 3.0));
+        samples.disturb(&ours);
+        samples.add(&theirs, 0, &one("throughput", 2.0));
+        let figures = samples.figures("base");
+        assert_eq!(figures[0].verdict, Some(Verdict::Unresolved));
+        assert_eq!(figures[1].verdict, None);
+        let ratio = &samples.ratios("base", &to_forwarder(), &[])[0];
+        assert_eq!(ratio.verdict, Some(Verdict::Unresolved));
+        samples.absent(&theirs, "no `ip`");
+        let ratio = &samples.ratios("base", &to_forwarder(), &[])[0];
+        assert_eq!(ratio.verdict, Some(Verdict::NotMeasurable));
+    }
+
+    #[test]
+    fn missing_rounds_do_not_shift_pairs() {
+        let mut samples = Samples::default();
+        let (ours, theirs) = (Config::new("grantway", &[]), Config::new("forwarder", &[]));
+        for round in [0, 2] {
+            samples.add(&ours, round, &one("throughput", 10.0 * (round + 1) as f64));
+        }
+        for round in [1, 2] {
+            samples.add(&theirs, round, &one("throughput", (round + 1) as f64));
+        }
+        let ratio = &samples.ratios("base", &to_forwarder(), &[])[0];
+        assert_eq!((ratio.value, ratio.n), (Some(10.0), 1));
+    }
+}
