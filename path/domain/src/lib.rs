@@ -7,8 +7,11 @@
 //! | [`connection`] | the domain's ends of connections: records, doorbells |
 //! | [`grants`] | a netback's access to guest pages: `copy`, `map`, `mapped` |
 //! | [`ledger`] | where the cycles of this domain went, hop by hop |
+//! | [`trace`] | one packet, hop by hop |
 //! | [`wait`] | sleeping and being woken |
 //! | [`mailbox`] | answers to `stat`, `set` and `trace` |
+//! | [`report`] | counters as JSON |
+//! | [`device`] | from a configuration to NICs and endpoints |
 //! | [`driver`] | the driver domain's turn: NICs, bridge, netbacks |
 //! | [`idle`] | look again, wait a tick, or sleep |
 //! | [`guest`] | the guest domain's turn: netfronts and endpoints |
@@ -16,12 +19,15 @@
 
 pub mod call;
 pub mod connection;
+pub mod device;
 pub mod driver;
-pub mod endpoint;
+
 pub mod grants;
 pub mod guest;
 pub mod idle;
 pub mod ledger;
 pub mod mailbox;
+pub mod report;
 pub mod start;
+pub mod trace;
 pub mod wait;

@@ -7,7 +7,7 @@ use shmem::Span;
 use std::sync::atomic::Ordering;
 
 /// The domain's end of the mailbox.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Mailbox {
     info: Span,
 }
@@ -57,5 +57,22 @@ impl Mailbox {
     fn word(&self, offset: usize) -> Option<u32> {
         // Acquire: the request is seen with its number.
         self.info.u32(offset).map(|word| word.load(Ordering::Acquire))
+    }
+}
+
+/// The one switch that every domain has: frames taken from one side before the other's turn.
+///
+/// # Errors
+/// There is no such switch, or no such value.
+pub fn set_budget(budget: &mut usize, key: &str, value: &str) -> Result<(), String> {
+    if key != "poll-budget" {
+        return Err(format!("there is no switch \"{key}\"; there is: poll-budget"));
+    }
+    match value.parse() {
+        Ok(frames @ 1..=4096) => {
+            *budget = frames;
+            Ok(())
+        }
+        _ => Err(format!("poll-budget is a number of frames, 1 to 4096, not \"{value}\"")),
     }
 }

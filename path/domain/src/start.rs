@@ -5,6 +5,8 @@ use crate::wait::Waiter;
 use abi::layout::info;
 use serde::de::DeserializeOwned;
 use shmem::home::{Home, NotADomain};
+use std::convert::Infallible;
+use std::process::ExitCode;
 
 /// Why a domain did not start.
 #[derive(Debug, thiserror::Error)]
@@ -59,4 +61,31 @@ pub fn start<C: DeserializeOwned>() -> Result<Started<C>, StartError> {
     let fds = shmem::home::descriptors().ok_or(StartError::Damaged("no descriptors"))?;
     let waiter = Waiter::new(fds.epoll, fds.event, home.info.span());
     Ok(Started { home, calls, waiter, config })
+}
+
+/// What the `main` of a domain's program is: start, run, and say why if it could not.
+///
+/// A panic ends the process at once: a domain has no right to signal itself, as `abort` would.
+pub fn main<C: DeserializeOwned>(
+    run: impl FnOnce(Started<C>) -> Result<Infallible, StartError>,
+) -> ExitCode {
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("{panic}");
+        std::process::exit(EXIT_PANIC);
+    }));
+    match start().and_then(run) {
+        Ok(never) => match never {},
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Exit status of a domain with a bug.
+const EXIT_PANIC: i32 = 70;
+
+/// What was refused, and why.
+pub fn refused(what: &str, why: impl Into<std::io::Error>) -> StartError {
+    StartError::Refused { what: what.to_owned(), why: why.into() }
 }

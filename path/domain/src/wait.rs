@@ -5,9 +5,12 @@
 //! the rings); (2) one full fence; (3) every source of work is looked at once more; (4) only then
 //! the sleep, on the epoll set that holds our eventfd and our devices.
 
+use crate::ledger::Ledger;
 use abi::layout::{fd, info};
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 use shmem::Span;
 use std::io;
@@ -41,6 +44,12 @@ impl Waiter {
         if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::Acquire) }
     }
 
+    /// Whether the monitor has something to say, without taking it.
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        self.words.u32(info::PENDING).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
     /// Shows the monitor that the main loop turns, and where.
     pub fn heartbeat(&self) {
         if let Some(word) = self.words.u64(info::HEARTBEAT) {
@@ -70,37 +79,56 @@ impl Waiter {
         }
     }
 
-    /// Step 4: sleeps until a descriptor is ready or `timeout_ns` have passed (none: for ever).
-    /// Device numbers that are ready are appended to `ready`.
+    /// Step 4: sleeps until one of `bell` rings or `timeout_ns` have passed (none: for ever).
     ///
     /// # Errors
-    /// The epoll set cannot be waited for.
-    pub fn sleep(&self, timeout_ns: Option<u64>, ready: &mut Vec<u64>) -> io::Result<()> {
+    /// The descriptors cannot be waited for.
+    pub fn sleep(&self, bell: Bell, timeout_ns: Option<u64>) -> io::Result<()> {
         let timeout = timeout_ns.map(|ns| Timespec {
             tv_sec: (ns / 1_000_000_000) as i64,
             tv_nsec: (ns % 1_000_000_000) as i64,
         });
-        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
-        let (ready_now, _) = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-            Ok(done) => done,
-            Err(rustix::io::Errno::INTR) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        for event in ready_now {
-            let data = event.data.u64();
-            if data == fd::EPOLL_EVENT {
-                let mut count = [0; 8];
-                // Empty already is as good as emptied now.
-                let _ = rustix::io::read(&self.event, &mut count);
-            } else {
-                ready.push(data);
+        let woken = match bell {
+            Bell::All => {
+                let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
+                epoll::wait(&self.epoll, &mut events, timeout.as_ref()).map(|(ready, _)| {
+                    ready.iter().any(|event| event.data.u64() == fd::EPOLL_EVENT)
+                })
             }
+            Bell::Doorbell => {
+                let mut events = [PollFd::new(&self.event, PollFlags::IN)];
+                poll(&mut events, timeout.as_ref()).map(|ready| ready > 0)
+            }
+        };
+        match woken {
+            Ok(true) => {
+                // Empty already is as good as emptied now.
+                let _ = rustix::io::read(&self.event, &mut [0; 8]);
+                Ok(())
+            }
+            Ok(false) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
-        Ok(())
     }
+}
+
+/// What ends a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bell {
+    /// The domain's doorbell and its devices.
+    All,
+    /// The doorbell alone: a device that moderation keeps for later is ignored.
+    Doorbell,
 }
 
 /// Rings a doorbell. A full one is readable, which is all that ringing is for.
 pub fn ring(doorbell: BorrowedFd<'_>) {
     let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
+}
+
+/// A polling tick: sleeps `ns` (less than a second) with every doorbell switched off.
+pub fn tick(ledger: &Ledger, ns: u64) {
+    let request = Timespec { tv_sec: 0, tv_nsec: ns.min(999_999_999) as i64 };
+    // Waking early is as good as waking late: the next turn looks for work anyway.
+    ledger.sleep(|| drop(nanosleep(&request)));
 }

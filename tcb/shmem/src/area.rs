@@ -37,6 +37,12 @@ impl Area {
         })
     }
 
+    /// A part of it, `len` bytes from `offset` on, if they lie inside.
+    #[must_use]
+    pub fn part(self, offset: usize, len: usize) -> Option<Self> {
+        self.at(offset, len).map(|span| Self { span })
+    }
+
     /// All of it.
     #[must_use]
     #[inline]

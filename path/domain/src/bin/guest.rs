@@ -1,2 +1,8 @@
-//! Not written yet.
-fn main() {}
+//! A guest domain: netfronts, and an endpoint behind each. Started by `grantwayd`.
+
+#[global_allocator]
+static HEAP: shmem::arena::Arena<{ 64 << 20 }> = shmem::arena::Arena::new();
+
+fn main() -> std::process::ExitCode {
+    domain::start::main(domain::guest::run)
+}

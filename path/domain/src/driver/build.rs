@@ -1,0 +1,127 @@
+//! From a configuration to ports.
+//!
+//! The driver's own frames hold, in this order: each NIC's pool, and where the grant mechanism is
+//! `copy`, each guest's staging pages.
+
+use super::nics::NicPort;
+use super::port::Port;
+use super::turn::Driver;
+use super::vifs::{Shared, VifPort};
+use crate::device;
+use crate::ledger::Ledger;
+use crate::mailbox::Mailbox;
+use crate::start::{StartError, Started, refused};
+use abi::{ConnId, PAGE, Slot};
+use config::domain::{BUFFER_BYTES, DriverConfig, Moderation, NicConfig};
+use net::bridge::{self, Bridge, Rate, Settings};
+use net::packet::Mac;
+use nic::moderation::Policy;
+use nic::Pool;
+use shmem::{Area, Span};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Makes the driver and tells the monitor that it is ready.
+pub(super) fn build(started: Started<DriverConfig>) -> Result<Driver, StartError> {
+    let Started { home, calls, waiter, config } = started;
+    let ledger = Rc::new(Ledger::new(config.ledger));
+    let calls = Rc::new(RefCell::new(calls));
+    let mut room = Room { area: home.frames, used: 0 };
+    let mut ports = Vec::new();
+    for nic in &config.nics {
+        ports.push(Port::Nic(Box::new(nic_port(nic, &mut room)?)));
+    }
+    let shared = Shared {
+        calls: Rc::clone(&calls),
+        ledger: Rc::clone(&ledger),
+        window: home.window,
+        frames: home.frames,
+        grants: config.grants,
+        offloads: config.offloads,
+        ring_order: config.ring_order,
+    };
+    for vif in &config.vifs {
+        let staging = room.take(vif.staging_pages as usize * PAGE)?;
+        let window = (Slot(vif.first_slot), vif.slots);
+        ports.push(Port::Vif(Box::new(VifPort::new(
+            format!("vif.{}", vif.name),
+            ConnId(vif.conn),
+            vif.mac,
+            shared.clone(),
+            window,
+            staging,
+        ))));
+    }
+    let bridge = bridge(&config)?;
+    calls.borrow_mut().ready().map_err(|why| refused("ready", why))?;
+    for port in &mut ports {
+        if let Port::Vif(vif) = port {
+            vif.advance();
+        }
+    }
+    let mailbox = Mailbox::new(home.info.span());
+    Ok(Driver::new(ports, bridge, ledger, waiter, mailbox, &config))
+}
+
+/// The driver's own frames, given out from the first on.
+struct Room {
+    area: Area,
+    used: usize,
+}
+
+impl Room {
+    fn take_area(&mut self, bytes: usize) -> Result<Area, StartError> {
+        let area = self
+            .area
+            .part(self.used, bytes)
+            .ok_or(StartError::Damaged("the driver domain has too few frames"))?;
+        self.used += bytes.next_multiple_of(PAGE);
+        Ok(area)
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<Span, StartError> {
+        self.take_area(bytes).map(Area::span)
+    }
+}
+
+fn nic_port(config: &NicConfig, room: &mut Room) -> Result<NicPort, StartError> {
+    let nic = device::nic(config)?;
+    let pool = room.take_area(config.buffers as usize * BUFFER_BYTES as usize)?;
+    let policy = match config.moderation {
+        Moderation::Spin => Policy::Spin,
+        Moderation::Tick(us) => Policy::Tick { us },
+        Moderation::Event => Policy::Event,
+    };
+    let pool = Pool::new(pool, BUFFER_BYTES as usize);
+    Ok(NicPort::new(format!("nic.{}", config.name), nic, pool, policy))
+}
+
+/// A bridge with a port for each NIC and then each guest, numbered as the driver numbers them.
+fn bridge(config: &DriverConfig) -> Result<Bridge, StartError> {
+    let mut bridge = Bridge::new(Settings {
+        ageing_ns: u64::from(config.mac_ageing_s) * 1_000_000_000,
+        group_pps: config.broadcast_pps,
+        // A fifth of a second's worth, so that a neighbourhood that wakes up at once is heard.
+        group_burst: (config.broadcast_pps / 5).max(1),
+        hash_seed: shmem::time::tsc().rotate_left(32) ^ shmem::time::monotonic_ns(),
+        ..Settings::default()
+    });
+    let nics = config.nics.iter().map(|_| bridge::Port::nic());
+    let guests = config.vifs.iter().map(|vif| bridge::Port {
+        rate: vif.rate_mbps.map(|mbps| Rate {
+            bytes_per_s: (mbps * BYTES_PER_S_PER_MBPS) as u64,
+            burst_bytes: RATE_BURST_BYTES,
+        }),
+        ..bridge::Port::guest(Mac(vif.mac))
+    });
+    for (number, port) in nics.chain(guests).enumerate() {
+        bridge.add(number, &port).map_err(|error| {
+            refused("a port of the bridge", std::io::Error::other(error.to_string()))
+        })?;
+    }
+    Ok(bridge)
+}
+
+const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
+/// What a guest with a rate limit may send at once: two packets of 64 KB.
+const RATE_BURST_BYTES: u32 = 128 << 10;

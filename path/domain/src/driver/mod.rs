@@ -1,0 +1,21 @@
+//! The driver domain: NICs, bridge, netbacks, and the turn that carries frames between them.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `build` | from a configuration to ports |
+//! | [`turn`] | the main loop |
+//! | [`port`] | what the bridge's ports have in common |
+//! | [`nics`] | ports that are devices |
+//! | [`vifs`] | ports that are guests: hand-shake, netback, doorbell |
+//! | [`outbox`] | frames on their way to one port: segmentation and checksums where it lacks them |
+//! | [`report`] | counters as JSON |
+
+mod build;
+pub mod nics;
+pub mod outbox;
+pub mod port;
+pub mod report;
+pub mod turn;
+pub mod vifs;
+
+pub use turn::run;

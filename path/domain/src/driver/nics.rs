@@ -1,0 +1,100 @@
+//! Ports that are devices of the driver domain's own.
+
+use super::port::Traffic;
+use crate::ledger::{Hop, Ledger};
+use nic::moderation::{Moderator, Policy, Wake};
+use nic::{Caps, Frame, Nic, Pool, TxReport};
+
+/// A NIC, its pool, and when it is looked at.
+pub struct NicPort {
+    /// Its name, for people.
+    pub name: String,
+    /// What it has done.
+    pub traffic: Traffic,
+    /// What became of what was sent by it.
+    pub sent: TxReport,
+    nic: Box<dyn Nic>,
+    pool: Pool,
+    moderator: Moderator,
+}
+
+impl std::fmt::Debug for NicPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NicPort").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl NicPort {
+    /// A port.
+    #[must_use]
+    pub fn new(name: String, nic: Box<dyn Nic>, pool: Pool, policy: Policy) -> Self {
+        Self {
+            name,
+            traffic: Traffic::default(),
+            sent: TxReport::default(),
+            nic,
+            pool,
+            moderator: Moderator::new(policy),
+        }
+    }
+
+    /// What the NIC can do by itself.
+    #[must_use]
+    pub fn caps(&self) -> Caps {
+        self.nic.caps()
+    }
+
+    /// Counters of the NIC's own.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.nic.counters()
+    }
+
+    /// Buffers of the pool that are free.
+    #[must_use]
+    pub fn buffers_free(&self) -> usize {
+        self.pool.available()
+    }
+
+    /// Frames that have arrived, if it is time to look.
+    pub fn take(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        out: &mut Vec<Frame>,
+        ledger: &Ledger,
+    ) -> usize {
+        if !self.moderator.due(now_ns) {
+            return 0;
+        }
+        let taken = ledger.at(Hop::Nic, || self.nic.rx(now_ns, budget, &mut self.pool, out));
+        self.moderator.looked(now_ns, taken, budget);
+        self.traffic.in_packets += taken as u64;
+        self.traffic.in_bytes += out.iter().map(|frame| frame.len() as u64).sum::<u64>();
+        taken
+    }
+
+    /// Gives the buffers of what was taken back.
+    pub fn done(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
+        ledger.at(Hop::Nic, || {
+            for frame in &mut *frames {
+                frame.recycle(&mut self.pool);
+            }
+            frames.clear();
+        });
+    }
+
+    /// Sends frames.
+    pub fn give(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32], ledger: &Ledger) {
+        let report = ledger.at(Hop::Nic, || self.nic.tx(now_ns, frames, pick));
+        self.traffic.out_packets += u64::from(report.sent);
+        self.traffic.out_bytes += report.bytes;
+        self.sent += report;
+    }
+
+    /// What to wait for before the next look.
+    #[must_use]
+    pub fn wake(&self, now_ns: u64) -> Wake {
+        self.moderator.wake(now_ns, self.nic.next_due(now_ns))
+    }
+}

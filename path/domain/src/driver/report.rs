@@ -1,0 +1,69 @@
+//! The driver's counters.
+
+use super::nics::NicPort;
+use super::port::{Port, Traffic};
+use super::turn::Driver;
+use super::vifs::VifPort;
+use crate::report::{self, DropTable};
+use serde_json::{Value, json};
+
+/// Everything that the driver counts.
+pub(super) fn stat(driver: &Driver) -> Value {
+    let mut drops = DropTable::default();
+    let mut ports = serde_json::Map::new();
+    for port in &driver.ports {
+        let value = match port {
+            Port::Nic(nic) => nic_stat(nic, &mut drops),
+            Port::Vif(vif) => vif_stat(vif, &mut drops),
+        };
+        ports.insert(port.name().to_owned(), value);
+    }
+    for (reason, count) in driver.bridge.drops_total().iter() {
+        drops.add(reason.name(), count);
+    }
+    let unfit = driver.outbox.unfit;
+    drops.add("too_long", unfit.too_long);
+    drops.add("bad_offload", unfit.bad_offload);
+    drops.add("fault", unfit.fault);
+    json!({
+        "ledger": driver.ledger.report(),
+        "ports": ports,
+        "software": {
+            "segments": driver.outbox.segmented,
+            "checksums": driver.outbox.checksummed,
+        },
+        "stations": driver.bridge.stations(shmem::time::monotonic_ns()).count(),
+        "drops": Value::from(drops),
+    })
+}
+
+fn traffic(traffic: &Traffic) -> Value {
+    json!({
+        "in_packets": traffic.in_packets,
+        "in_bytes": traffic.in_bytes,
+        "out_packets": traffic.out_packets,
+        "out_bytes": traffic.out_bytes,
+    })
+}
+
+fn nic_stat(nic: &NicPort, drops: &mut DropTable) -> Value {
+    drops.add_device(&nic.sent);
+    json!({
+        "traffic": traffic(&nic.traffic),
+        "device": report::device(&nic.sent, nic.counters()),
+        "buffers_free": nic.buffers_free(),
+    })
+}
+
+fn vif_stat(vif: &VifPort, drops: &mut DropTable) -> Value {
+    let counters = vif.counters();
+    drops.add_vif(&counters);
+    drops.add("not_connected", vif.not_connected);
+    json!({
+        "state": vif.state(),
+        "trouble": vif.trouble,
+        "traffic": traffic(&vif.traffic),
+        "counters": report::counters(&counters),
+        "not_connected": vif.not_connected,
+    })
+}

@@ -1,0 +1,284 @@
+//! The driver's main loop.
+//!
+//! A turn takes a batch from every port in its place in the round, decides on each frame, hands
+//! every port what goes out by it, publishes all rings, passes one full fence, and rings the
+//! doorbells that need it. Only a turn that found nothing goes to sleep.
+
+use super::outbox::Outbox;
+use super::port::Port;
+use super::vifs::VifPort;
+use super::{nics, report};
+use crate::idle::{Idle, Step};
+use crate::ledger::{Hop, Ledger};
+use crate::mailbox::Mailbox;
+use crate::start::{StartError, Started, refused};
+use crate::trace::Trace;
+use crate::wait::{Bell, Waiter, tick};
+use abi::layout::info;
+use abi::mailbox::Request;
+use config::domain::DriverConfig;
+use net::bridge::{Bridge, Verdict};
+use nic::Frame;
+use nic::moderation::Wake;
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::atomic::{Ordering, fence};
+
+/// The driver domain.
+#[derive(Debug)]
+pub struct Driver {
+    pub(super) ports: Vec<Port>,
+    pub(super) bridge: Bridge,
+    pub(super) outbox: Outbox,
+    pub(super) ledger: Rc<Ledger>,
+    trace: Trace,
+    waiter: Waiter,
+    mailbox: Mailbox,
+    idle: Idle,
+    budget: usize,
+    /// The port whose turn is first in the next round.
+    first: usize,
+    frames: Vec<Frame>,
+    verdicts: Vec<Verdict>,
+    /// Per port, which of `frames` go out by it.
+    picks: Vec<Vec<u32>>,
+}
+
+/// Runs the driver domain. Returns only if it cannot go on.
+///
+/// # Errors
+/// A device, a connection or a hypercall was refused at the start, or sleeping failed.
+pub fn run(started: Started<DriverConfig>) -> Result<Infallible, StartError> {
+    let mut driver = super::build::build(started)?;
+    loop {
+        driver.turn().map_err(|why| refused("epoll", why))?;
+    }
+}
+
+impl Driver {
+    /// A driver with these ports, none of which has carried anything yet.
+    pub(super) fn new(
+        ports: Vec<Port>,
+        bridge: Bridge,
+        ledger: Rc<Ledger>,
+        waiter: Waiter,
+        mailbox: Mailbox,
+        config: &DriverConfig,
+    ) -> Self {
+        let picks = ports.iter().map(|_| Vec::new()).collect();
+        Self {
+            ports,
+            bridge,
+            outbox: Outbox::default(),
+            ledger,
+            trace: Trace::default(),
+            waiter,
+            mailbox,
+            idle: Idle::new(config.spin_us, config.tick_us, config.empty_ticks),
+            budget: config.poll_budget as usize,
+            first: 0,
+            frames: Vec::new(),
+            verdicts: Vec::new(),
+            picks,
+        }
+    }
+
+    fn turn(&mut self) -> std::io::Result<()> {
+        self.ledger.turn();
+        self.waiter.heartbeat();
+        self.serve_monitor();
+        let now_ns = shmem::time::monotonic_ns();
+        let before = self.ledger.enter(Hop::Idle);
+        let moved = self.round(now_ns);
+        self.publish();
+        self.ledger.checkpoint();
+        let slept = match self.idle.step(moved, now_ns) {
+            Step::Again => Ok(()),
+            Step::Tick(ns) => {
+                tick(&self.ledger, ns);
+                Ok(())
+            }
+            Step::Sleep => self.sleep(now_ns),
+        };
+        self.ledger.enter(before);
+        slept
+    }
+
+    /// One batch from every port; whether there was any.
+    fn round(&mut self, now_ns: u64) -> bool {
+        let mut moved = false;
+        let ports = self.ports.len();
+        for step in 0..ports {
+            let index = (self.first + step) % ports;
+            let Some(port) = self.ports.get_mut(index) else { continue };
+            let mut frames = std::mem::take(&mut self.frames);
+            if port.take(now_ns, self.budget, &mut frames, &self.ledger) > 0 {
+                moved = true;
+                self.forward(index, now_ns, &mut frames);
+            }
+            if let Some(port) = self.ports.get_mut(index) {
+                port.done(&mut frames, &self.ledger);
+            }
+            self.frames = frames;
+        }
+        self.first = if ports == 0 { 0 } else { (self.first + 1) % ports };
+        moved
+    }
+
+    /// Decides where each frame of a batch goes, and hands it over.
+    fn forward(&mut self, in_port: usize, now_ns: u64, frames: &mut [Frame]) {
+        let before = self.ledger.enter(Hop::Bridge);
+        if let Some(port) = self.ports.get(in_port) {
+            let hop = if matches!(port, Port::Nic(_)) { Hop::Nic } else { Hop::Netback };
+            self.trace.begin(hop, port.name(), frames);
+        }
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        verdicts.clear();
+        self.bridge.forward_batch(frames, in_port, now_ns, &mut verdicts);
+        if let Some(verdict) = verdicts.first() {
+            self.trace.step(Hop::Bridge, || format!("{verdict:?}"));
+        }
+        for (index, verdict) in verdicts.iter().enumerate() {
+            match verdict {
+                Verdict::Unicast(port) => self.pick(*port, index),
+                Verdict::Many(set) => set.iter().for_each(|port| self.pick(port, index)),
+                Verdict::Drop(_) => {}
+            }
+        }
+        self.verdicts = verdicts;
+        self.deliver(now_ns, frames);
+        self.trace.end();
+        self.ledger.enter(before);
+    }
+
+    fn pick(&mut self, port: usize, frame: usize) {
+        if let Some(pick) = self.picks.get_mut(port) {
+            pick.push(frame as u32);
+        }
+    }
+
+    fn deliver(&mut self, now_ns: u64, frames: &[Frame]) {
+        let Self { ports, picks, outbox, ledger, trace, .. } = self;
+        for (port, pick) in ports.iter_mut().zip(picks) {
+            if pick.is_empty() {
+                continue;
+            }
+            if let Some(caps) = port.caps() {
+                outbox.deliver(frames, pick, caps, |frames, pick| {
+                    port.give(now_ns, frames, pick, ledger);
+                });
+                if trace.is_running() && pick.first() == Some(&0) {
+                    trace.step(Hop::Netback, || format!("handed to {}", port.name()));
+                }
+            }
+            pick.clear();
+        }
+    }
+
+    /// Shows the guests what was done, and wakes those that sleep.
+    fn publish(&mut self) {
+        let before = self.ledger.enter(Hop::Ring);
+        let mut published = false;
+        for vif in vifs(&mut self.ports) {
+            published |= vif.publish();
+        }
+        if published {
+            // One for all rings: between publishing the indices and reading who wants to know.
+            fence(Ordering::SeqCst);
+            vifs(&mut self.ports).for_each(VifPort::notify);
+        }
+        self.ledger.enter(before);
+    }
+
+    fn sleep(&mut self, now_ns: u64) -> std::io::Result<()> {
+        let Some(rest) = self.rest(now_ns) else { return Ok(()) };
+        self.waiter.arm();
+        vifs(&mut self.ports).for_each(VifPort::arm);
+        self.waiter.fence();
+        let pending = self.waiter.has_pending();
+        if pending || vifs(&mut self.ports).any(|vif| vif.has_work()) {
+            self.wake();
+            return Ok(());
+        }
+        let timeout = rest.until_ns.map(|until| until.saturating_sub(now_ns));
+        let Self { waiter, ledger, .. } = self;
+        let slept = ledger.sleep(|| waiter.sleep(rest.bell, timeout));
+        self.wake();
+        slept
+    }
+
+    /// How the driver may rest, if it may.
+    fn rest(&self, now_ns: u64) -> Option<Rest> {
+        let mut rest = Rest { bell: Bell::All, until_ns: None };
+        for nic in nics(&self.ports) {
+            let until = match nic.wake(now_ns) {
+                Wake::Now => return None,
+                Wake::At(at) => {
+                    // Its descriptor may be ready already, and is to be ignored until then.
+                    rest.bell = Bell::Doorbell;
+                    Some(at)
+                }
+                Wake::Event(due) => due,
+            };
+            rest.until_ns = match (rest.until_ns, until) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+        }
+        Some(rest)
+    }
+
+    fn wake(&mut self) {
+        self.waiter.disarm();
+        vifs(&mut self.ports).for_each(VifPort::disarm);
+    }
+
+    /// Connections that moved on, and requests from the mailbox.
+    fn serve_monitor(&mut self) {
+        let pending = self.waiter.pending();
+        if pending == 0 {
+            return;
+        }
+        let before = self.ledger.enter(Hop::Control);
+        if pending & info::PENDING_CONNECT != 0 {
+            vifs(&mut self.ports).for_each(VifPort::advance);
+        }
+        if pending & info::PENDING_MAILBOX != 0 {
+            let mailbox = self.mailbox.clone();
+            mailbox.serve(|request| self.answer(&request));
+        }
+        self.ledger.enter(before);
+    }
+
+    fn answer(&mut self, request: &Request) -> Result<Value, String> {
+        match request {
+            Request::Stat => Ok(report::stat(self)),
+            Request::Trace => Ok(self.trace.request()),
+            Request::Set { key, value } => {
+                crate::mailbox::set_budget(&mut self.budget, key, value)?;
+                Ok(json!({ "key": key, "value": value }))
+            }
+        }
+    }
+}
+
+/// What a driver that has nothing to do waits for.
+struct Rest {
+    bell: Bell,
+    until_ns: Option<u64>,
+}
+
+fn vifs(ports: &mut [Port]) -> impl Iterator<Item = &mut VifPort> {
+    ports.iter_mut().filter_map(|port| match port {
+        Port::Vif(vif) => Some(&mut **vif),
+        Port::Nic(_) => None,
+    })
+}
+
+fn nics(ports: &[Port]) -> impl Iterator<Item = &nics::NicPort> {
+    ports.iter().filter_map(|port| match port {
+        Port::Nic(nic) => Some(&**nic),
+        Port::Vif(_) => None,
+    })
+}

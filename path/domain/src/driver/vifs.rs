@@ -1,0 +1,361 @@
+//! Ports that are guests: the hand-shake, the netback, the doorbell.
+//!
+//! | own state | the frontend is | what happens |
+//! |---|---|---|
+//! | Initialising | anything | the backend's record is written: InitWait |
+//! | InitWait | Initialised | the rings are mapped: Connected |
+//! | Connected | Closing, Closed, Unknown | everything is unmapped: Closed |
+//! | Closed | Initialising | the backend's record is written again: InitWait |
+
+use super::port::Traffic;
+use crate::call::{Calls, Peer};
+use crate::connection::Doorbell;
+use crate::grants::copy::Copy;
+use crate::grants::map::Map;
+use crate::grants::mapped::Mapped;
+use crate::grants::Guest;
+use crate::ledger::{Hop, Ledger};
+use abi::hypercall::{Map as MapOp, Unmap};
+use abi::{ConnId, GrantRef, GrantStatus, PAGE, RECORD_BYTES, Slot, XenbusState};
+use config::domain::{GrantMode, Offloads};
+use nic::{Caps, Frame};
+use shmem::{Area, Span};
+use std::cell::RefCell;
+use std::rc::Rc;
+use vif::Counters;
+use vif::grants::Grants;
+use vif::netback::Netback;
+use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, Terms};
+
+/// What every guest's port has in common.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The hypercalls of this domain.
+    pub calls: Rc<RefCell<Calls>>,
+    /// The ledger of this domain.
+    pub ledger: Rc<Ledger>,
+    /// The grant window.
+    pub window: Area,
+    /// This domain's own frames.
+    pub frames: Area,
+    /// The grant mechanism.
+    pub grants: GrantMode,
+    /// The most that guests are offered.
+    pub offloads: Offloads,
+    /// log2 of the largest ring that guests are offered, in pages.
+    pub ring_order: u8,
+}
+
+/// One guest's port.
+#[derive(Debug)]
+pub struct VifPort {
+    /// Its name, for people.
+    pub name: String,
+    /// What it has done.
+    pub traffic: Traffic,
+    /// Frames for it that came while it was not connected.
+    pub not_connected: u64,
+    /// What ended the connection before, for people; empty: nothing did.
+    pub trouble: String,
+    conn: ConnId,
+    mac: [u8; 6],
+    shared: Shared,
+    first: Slot,
+    slots: u32,
+    staging: Span,
+    state: XenbusState,
+    doorbell: Option<Doorbell>,
+    link: Option<Link>,
+    /// What links before this one have counted.
+    past: Counters,
+    /// Whether anything was done since the rings were last published.
+    touched: bool,
+}
+
+/// What exists while the guest is connected.
+struct Link {
+    netback: Netback<Box<dyn Grants>>,
+    rings: Vec<Unmap>,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("rings", &self.rings).finish_non_exhaustive()
+    }
+}
+
+impl VifPort {
+    /// A port for connection `conn`, whose guest has the station address `mac`. Its grants appear
+    /// in `slots` slots of the window from `first` on; `staging` is for the copying mechanism.
+    #[must_use]
+    pub fn new(
+        name: String,
+        conn: ConnId,
+        mac: [u8; 6],
+        shared: Shared,
+        (first, slots): (Slot, u32),
+        staging: Span,
+    ) -> Self {
+        Self {
+            name,
+            traffic: Traffic::default(),
+            not_connected: 0,
+            trouble: String::new(),
+            conn,
+            mac,
+            shared,
+            first,
+            slots,
+            staging,
+            state: XenbusState::Initialising,
+            doorbell: None,
+            link: None,
+            past: Counters::default(),
+            touched: false,
+        }
+    }
+
+    /// Its state.
+    #[must_use]
+    pub fn state(&self) -> XenbusState {
+        self.state
+    }
+
+    /// What was counted on all its links.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut all = self.past;
+        if let Some(link) = &self.link {
+            all += *link.netback.counters();
+        }
+        all
+    }
+
+    /// What the guest takes; none while it is not connected.
+    #[must_use]
+    pub fn caps(&self) -> Option<Caps> {
+        let peer = self.link.as_ref()?.netback.peer();
+        Some(Caps {
+            checksum: peer.csum && peer.ipv6_csum,
+            tso: peer.gso_tcpv4 && peer.gso_tcpv6,
+            max_frame: vif::netif::MAX_PACKET,
+        })
+    }
+
+    /// Goes as far through the hand-shake as the other end allows.
+    pub fn advance(&mut self) {
+        // Each pass makes one step; there are fewer steps than this.
+        for _ in 0..8 {
+            let before = self.state;
+            let peer = self.shared.calls.borrow_mut().connection(self.conn);
+            let Ok(Some(peer)) = peer else { return };
+            use XenbusState as S;
+            match (self.state, peer.state) {
+                (S::Initialising, _) | (S::Closed, S::Initialising) => {
+                    let body = self.record().encode();
+                    self.set(S::InitWait, &body);
+                }
+                (S::InitWait, S::Initialised) => match self.connect(&peer) {
+                    Ok(()) => {
+                        let body = self.record().encode();
+                        self.set(S::Connected, &body);
+                    }
+                    Err(trouble) => self.close(&trouble),
+                },
+                (S::Connected | S::InitWait, S::Closing | S::Closed) => self.close(""),
+                (S::Connected, S::Unknown) => self.close("the guest has died"),
+                _ => {}
+            }
+            if self.state == before {
+                return;
+            }
+        }
+    }
+
+    fn record(&self) -> BackRecord {
+        let features = match self.shared.offloads {
+            Offloads::None => Features::PLAIN,
+            Offloads::Checksum => Features::CHECKSUM,
+            Offloads::Tso => Features::ALL,
+        };
+        BackRecord { features, max_order: self.shared.ring_order, max_slots: MAX_SLOTS }
+    }
+
+    fn set(&mut self, state: XenbusState, body: &[u8; RECORD_BYTES]) {
+        match self.shared.calls.borrow_mut().set_connection(self.conn, state, body) {
+            Ok(()) => self.state = state,
+            Err(error) => self.trouble = format!("the monitor refused {state:?}: {error}"),
+        }
+    }
+
+    fn connect(&mut self, peer: &Peer) -> Result<(), String> {
+        let front = FrontRecord::decode(&peer.body).map_err(|error| error.to_string())?;
+        if front.mac != self.mac {
+            return Err("the guest claims another MAC address than it was given".into());
+        }
+        let terms = Terms::of(&self.record(), &front).map_err(|error| error.to_string())?;
+        if self.doorbell.is_none() {
+            let doorbell = Doorbell::attach(self.conn).map_err(|error| error.to_string())?;
+            self.doorbell = Some(doorbell);
+        }
+        let (rings, pages) = self.map_rings(peer, &front)?;
+        let (tx, rest) = pages.split_at(front.tx_ring.len());
+        let (rx, event) = rest.split_at(front.rx_ring.len());
+        let event = event.first().copied().unwrap_or(Span::EMPTY);
+        let netback = Netback::new(terms, tx, rx, event, self.mechanism(peer))
+            .map_err(|error| error.to_string())?;
+        self.link = Some(Link { netback, rings });
+        self.trouble.clear();
+        Ok(())
+    }
+
+    /// Maps the pages of both rings and of the event channel, in the record's order.
+    fn map_rings(
+        &self,
+        peer: &Peer,
+        front: &FrontRecord,
+    ) -> Result<(Vec<Unmap>, Vec<Span>), String> {
+        let mut maps = Vec::new();
+        for gref in front.references() {
+            let slot = self.slot(gref).ok_or("a ring's grant reference is out of range")?;
+            maps.push(MapOp { domain: peer.domain, gref, slot, readonly: false });
+        }
+        let mut status = Vec::new();
+        self.shared.calls.borrow_mut().map(&maps, &mut status);
+        let done: Vec<Unmap> = maps
+            .iter()
+            .zip(&status)
+            .filter(|(_, status)| **status == GrantStatus::Okay)
+            .map(|(map, _)| Unmap { slot: map.slot })
+            .collect();
+        if let Some(bad) = status.iter().find(|status| **status != GrantStatus::Okay) {
+            self.unmap(&done);
+            return Err(format!("a ring cannot be mapped: {}", bad.text()));
+        }
+        let pages = maps
+            .iter()
+            .filter_map(|map| self.shared.window.at(map.slot.0 as usize * PAGE, PAGE))
+            .collect();
+        Ok((done, pages))
+    }
+
+    fn slot(&self, gref: GrantRef) -> Option<Slot> {
+        (gref.index() < self.slots && gref.generation() == 0)
+            .then(|| Slot(self.first.0 + gref.index()))
+    }
+
+    fn unmap(&self, slots: &[Unmap]) {
+        self.shared.calls.borrow_mut().unmap(slots, &mut Vec::new());
+    }
+
+    fn mechanism(&self, peer: &Peer) -> Box<dyn Grants> {
+        let guest = Guest {
+            calls: Rc::clone(&self.shared.calls),
+            domain: peer.domain,
+            window: self.shared.window,
+            first: self.first,
+            slots: self.slots,
+            ledger: Rc::clone(&self.shared.ledger),
+        };
+        match self.shared.grants {
+            GrantMode::Copy => Box::new(Copy::new(guest, self.shared.frames, self.staging)),
+            GrantMode::Map => Box::new(Map::new(guest)),
+            GrantMode::Mapped => Box::new(Mapped::new(guest)),
+        }
+    }
+
+    /// Takes the link down, whatever state it is in.
+    fn close(&mut self, trouble: &str) {
+        if let Some(link) = self.link.take() {
+            self.past += *link.netback.counters();
+            drop(link.netback.into_grants());
+            self.unmap(&link.rings);
+        }
+        if !trouble.is_empty() {
+            trouble.clone_into(&mut self.trouble);
+            eprintln!("{}: {trouble}", self.name);
+        }
+        self.set(XenbusState::Closed, &[0; RECORD_BYTES]);
+    }
+
+    /// Frames that the guest sent. They belong to the port until [`VifPort::done`].
+    pub fn take(&mut self, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
+        let Some(link) = &mut self.link else { return 0 };
+        let taken = ledger.at(Hop::Netback, || link.netback.from_guest(budget, out));
+        match taken {
+            Ok(taken) => {
+                self.traffic.in_packets += taken as u64;
+                self.traffic.in_bytes += out.iter().map(|frame| frame.len() as u64).sum::<u64>();
+                taken
+            }
+            Err(fatal) => {
+                self.close(&fatal.to_string());
+                0
+            }
+        }
+    }
+
+    /// Answers what was taken.
+    pub fn done(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
+        if let Some(link) = &mut self.link {
+            ledger.at(Hop::Netback, || link.netback.from_guest_done());
+            self.touched = true;
+        }
+        frames.clear();
+    }
+
+    /// Gives frames to the guest.
+    pub fn give(&mut self, frames: &[Frame], pick: &[u32], ledger: &Ledger) {
+        let Some(link) = &mut self.link else {
+            self.not_connected += pick.len() as u64;
+            return;
+        };
+        let report = ledger.at(Hop::Netback, || link.netback.to_guest(frames, pick));
+        self.traffic.out_packets += u64::from(report.delivered);
+        self.traffic.out_bytes += report.bytes;
+        self.touched = true;
+        if let Some(fatal) = link.netback.fatal() {
+            self.close(&fatal.to_string());
+        }
+    }
+
+    /// Shows the guest what was done; whether there was anything.
+    pub fn publish(&mut self) -> bool {
+        let Some(link) = &mut self.link else { return false };
+        if !std::mem::take(&mut self.touched) {
+            return false;
+        }
+        link.netback.publish();
+        true
+    }
+
+    /// Wakes the guest if it sleeps and something was published.
+    pub fn notify(&mut self) {
+        if let Some(link) = &mut self.link
+            && link.netback.notify()
+            && let Some(doorbell) = &self.doorbell
+        {
+            doorbell.ring();
+        }
+    }
+
+    /// The driver is about to sleep.
+    pub fn arm(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.netback.arm(false);
+        }
+    }
+
+    /// The driver is awake.
+    pub fn disarm(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.netback.disarm();
+        }
+    }
+
+    /// Whether the guest has sent something.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.netback.has_work())
+    }
+}

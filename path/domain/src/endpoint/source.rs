@@ -1,0 +1,261 @@
+//! An endpoint that makes frames.
+
+use super::FRAME_MAX;
+use nic::{Buffers, Caps, Frame, Nic, Piece, TxReport};
+
+/// EtherType for local experiments (IEEE 802).
+const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
+/// When to look again whether frames of a full window have come back.
+const WINDOW_POLL_NS: u64 = 20_000;
+/// Frames that a late source may send at once to keep its rate.
+const CATCH_UP: f64 = 256.0;
+
+/// Frames of one size to one station, as fast as they are taken or at a rate.
+///
+/// A buffer gets its bytes once, when it is used first; after that a frame costs what its record
+/// costs. With `touch` every byte is written for every frame, as a program would, and bytes
+/// 14 … 21 are the frame's number, little-endian.
+#[derive(Debug)]
+pub struct Source {
+    header: [u8; ETHERNET],
+    size: usize,
+    rate_pps: Option<f64>,
+    window: usize,
+    left: u64,
+    touch: bool,
+    sent: u64,
+    /// When the first frame was made.
+    start_ns: Option<u64>,
+    /// Where each buffer lay that has its bytes.
+    written: Vec<usize>,
+    /// The most buffers that were ever free at once: when none is under way.
+    most_free: usize,
+    blocked: bool,
+    short: u64,
+}
+
+impl Source {
+    /// A source with address `mac` of frames of `size` bytes (Ethernet header included, at least
+    /// 60) to the station `to`: `rate_pps` a second, or as fast as they are taken; at most
+    /// `window` under way (0: as many as there are buffers), where the supply can tell; `count`
+    /// in all, or without end.
+    #[must_use]
+    pub fn new(
+        mac: [u8; 6],
+        to: [u8; 6],
+        size: u32,
+        rate_pps: Option<f64>,
+        window: u32,
+        count: Option<u64>,
+        touch: bool,
+    ) -> Self {
+        let mut header = [0; ETHERNET];
+        let parts = to.into_iter().chain(mac).chain(ETHERTYPE);
+        header.iter_mut().zip(parts).for_each(|(byte, part)| *byte = part);
+        Self {
+            header,
+            size: (size as usize).clamp(60, FRAME_MAX),
+            rate_pps,
+            window: window as usize,
+            left: count.unwrap_or(u64::MAX),
+            touch,
+            sent: 0,
+            start_ns: None,
+            written: Vec::new(),
+            most_free: 0,
+            blocked: false,
+            short: 0,
+        }
+    }
+
+    /// Frames that may be made now.
+    fn allowed(&mut self, now_ns: u64, budget: usize, buffers: &dyn Buffers) -> usize {
+        let mut allowed = budget.min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if let Some(pps) = self.rate_pps {
+            let start_ns = *self.start_ns.get_or_insert(now_ns);
+            let due = (now_ns.saturating_sub(start_ns) as f64 * pps / 1e9).floor() + 1.0;
+            let behind = due - self.sent as f64;
+            if behind > CATCH_UP {
+                // What was missed stays missed: the rate goes on from here.
+                let from = (self.sent as f64 + CATCH_UP) / pps * 1e9;
+                self.start_ns = Some(now_ns.saturating_sub(from as u64));
+            }
+            allowed = allowed.min(behind.clamp(0.0, CATCH_UP) as usize);
+        }
+        self.blocked = false;
+        if self.window != 0
+            && let Some(free) = buffers.free()
+        {
+            self.most_free = self.most_free.max(free);
+            let room = self.window.saturating_sub(self.most_free - free);
+            self.blocked = room < allowed;
+            allowed = allowed.min(room);
+        }
+        allowed
+    }
+
+    /// A frame in a buffer of the supply; none: the supply is exhausted.
+    fn frame(&mut self, buffers: &mut dyn Buffers) -> Option<Frame> {
+        let buffer = buffers.take()?;
+        if buffer.span.len() < self.size {
+            buffers.put(buffer.id);
+            self.short += 1;
+            return None;
+        }
+        let index = buffer.id.0 as usize;
+        let known = self.written.get(index) == Some(&buffer.span.addr());
+        let mut write = || {
+            if !known || self.touch {
+                buffer.span.take(self.size).fill(self.sent as u8)?;
+                buffer.span.write(&self.header)?;
+                buffer.span.skip(ETHERNET).write(&self.sent.to_le_bytes())?;
+            }
+            Frame::new(Piece { span: buffer.span, buffer: buffer.id }, self.size)
+        };
+        let Ok(frame) = write() else {
+            buffers.put(buffer.id);
+            return None;
+        };
+        // Numbers of pools are small; one that is not costs its bytes every time.
+        if !known && index < 1 << 16 {
+            if self.written.len() <= index {
+                self.written.resize(index + 1, 0);
+            }
+            if let Some(place) = self.written.get_mut(index) {
+                *place = buffer.span.addr();
+            }
+        }
+        self.sent += 1;
+        self.left -= 1;
+        Some(frame)
+    }
+}
+
+impl Nic for Source {
+    fn caps(&self) -> Caps {
+        Caps { checksum: true, tso: true, max_frame: FRAME_MAX }
+    }
+
+    fn rx(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        let allowed = self.allowed(now_ns, budget, buffers);
+        let before = out.len();
+        for _ in 0..allowed {
+            match self.frame(buffers) {
+                Some(frame) => out.push(frame),
+                None => break,
+            }
+        }
+        out.len() - before
+    }
+
+    fn tx(&mut self, _now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
+        let taken = pick.iter().filter_map(|&index| frames.get(index as usize));
+        taken.fold(TxReport::default(), |mut report, frame| {
+            report.sent += 1;
+            report.bytes += frame.len() as u64;
+            report
+        })
+    }
+
+    fn next_due(&self, now_ns: u64) -> Option<u64> {
+        if self.left == 0 {
+            return None;
+        }
+        if self.blocked {
+            return Some(now_ns + WINDOW_POLL_NS);
+        }
+        match (self.rate_pps, self.start_ns) {
+            (Some(pps), Some(start_ns)) => {
+                Some(start_ns.saturating_add((self.sent as f64 / pps * 1e9) as u64))
+            }
+            _ => Some(now_ns),
+        }
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![("source_frames", self.sent), ("source_short_buffers", self.short)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic::Pool;
+    use shmem::Area;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const TO: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+    fn pool(buffers: usize) -> Pool {
+        Pool::new(Area::anonymous(buffers * 2048).unwrap(), 2048)
+    }
+
+    #[test]
+    fn frames_are_as_ordered_and_bounded_by_buffers() {
+        let mut source = Source::new(MAC, TO, 64, None, 0, None, false);
+        let (mut pool, mut out) = (pool(8), Vec::new());
+        assert_eq!(source.rx(0, 64, &mut pool, &mut out), 8);
+        assert_eq!(source.rx(0, 64, &mut pool, &mut out), 0);
+        for frame in &mut out {
+            let bytes = frame.to_vec().unwrap();
+            assert_eq!(bytes.len(), 64);
+            assert_eq!(bytes.get(..14), Some(&[TO, MAC].concat()[..]).map(|_| &bytes[..14]));
+            assert_eq!((&bytes[..6], &bytes[6..12], &bytes[12..14]), (&TO[..], &MAC[..], &[0x88, 0xb5][..]));
+            frame.recycle(&mut pool);
+        }
+        assert_eq!(source.next_due(5), Some(5));
+        out.clear();
+        assert_eq!(source.rx(0, 3, &mut pool, &mut out), 3);
+    }
+
+    #[test]
+    fn touched_frames_carry_their_number() {
+        let mut source = Source::new(MAC, TO, 1514, None, 0, Some(3), true);
+        let (mut pool, mut out) = (pool(1), Vec::new());
+        for number in 0..3u64 {
+            assert_eq!(source.rx(0, 9, &mut pool, &mut out), 1);
+            let mut frame = out.pop().unwrap();
+            assert_eq!(frame.to_vec().unwrap()[14..22], number.to_le_bytes());
+            frame.recycle(&mut pool);
+        }
+        assert_eq!(source.rx(0, 9, &mut pool, &mut out), 0, "the count is reached");
+        assert_eq!(source.next_due(0), None);
+    }
+
+    #[test]
+    fn a_rate_is_kept_and_missed_time_is_not_made_up_for() {
+        let mut source = Source::new(MAC, TO, 60, Some(1000.0), 0, None, false);
+        let (mut pool, mut out) = (pool(512), Vec::new());
+        let mut total = 0;
+        for ms in 0..100u64 {
+            total += source.rx(ms * 1_000_000, 64, &mut pool, &mut out);
+            assert_eq!(source.next_due(ms * 1_000_000), Some((ms + 1) * 1_000_000));
+            out.drain(..).for_each(|mut frame| frame.recycle(&mut pool));
+        }
+        assert_eq!(total, 100);
+        let late = 10_000_000_000;
+        assert_eq!(source.rx(late, 1000, &mut pool, &mut out), 256);
+        out.drain(..).for_each(|mut frame| frame.recycle(&mut pool));
+        assert!(source.rx(late, 1000, &mut pool, &mut out) <= 1);
+        assert!(source.next_due(late).unwrap() <= late + 1_000_000);
+    }
+
+    #[test]
+    fn a_window_bounds_what_is_under_way() {
+        let mut source = Source::new(MAC, TO, 60, None, 4, None, false);
+        let (mut pool, mut out) = (pool(32), Vec::new());
+        assert_eq!(source.rx(0, 64, &mut pool, &mut out), 4);
+        assert_eq!(source.rx(0, 64, &mut pool, &mut out), 0);
+        assert_eq!(source.next_due(7), Some(7 + WINDOW_POLL_NS));
+        out.pop().unwrap().recycle(&mut pool);
+        assert_eq!(source.rx(0, 64, &mut pool, &mut out), 1);
+    }
+}

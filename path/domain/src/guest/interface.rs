@@ -1,0 +1,384 @@
+//! One netfront and its endpoint.
+//!
+//! | own state | the backend is | what happens |
+//! |---|---|---|
+//! | Initialising | InitWait | memory is laid out and granted, the record is written: Initialised |
+//! | Initialised | Connected | Connected: frames flow |
+//! | Initialised, Connected | Closing, Closed, Unknown | grants are ended: Closed |
+//! | Closed | InitWait | from the start: Initialising |
+
+use crate::call::{Calls, Peer};
+use crate::connection::Doorbell;
+use crate::device;
+use crate::ledger::{Hop, Ledger};
+use crate::start::StartError;
+use crate::trace::Trace;
+use abi::layout::info;
+use abi::{ConnId, RECORD_BYTES, XenbusState};
+use config::domain::{GuestConfig, GuestVif, Offloads};
+use nic::{Frame, Nic, TxReport};
+use serde_json::{Value, json};
+use shmem::Area;
+use shmem::home::Home;
+use std::cell::RefCell;
+use std::rc::Rc;
+use vif::Counters;
+use vif::netfront::{GrantTable, Layout, Netfront, Setup, Sizes};
+use vif::netif::{BackRecord, Features};
+
+/// Large buffers that an endpoint with segmentation offload needs for the next frame.
+const LARGE_PER_FRAME: usize = 16;
+
+/// One interface of the guest.
+pub struct Interface {
+    conn: ConnId,
+    calls: Rc<RefCell<Calls>>,
+    table: Rc<RefCell<GrantTable>>,
+    frames: Area,
+    first_frame: u32,
+    layout: Layout,
+    features: Features,
+    mac: [u8; 6],
+    endpoint: Box<dyn Nic>,
+    state: XenbusState,
+    doorbell: Option<Doorbell>,
+    netfront: Option<Netfront>,
+    /// Whether the netfront is of a connection that has ended and only waits for its grants.
+    closing: bool,
+    /// What netfronts before this one have counted.
+    past: Counters,
+    trouble: String,
+    given: TxReport,
+    /// Whether frames wait for room: in the ring, or in the pool that the endpoint reads into.
+    starved: bool,
+    /// Whether anything was done since the rings were last published.
+    touched: bool,
+    received: Vec<Frame>,
+    pick: Vec<u32>,
+    to_send: Vec<Frame>,
+}
+
+impl std::fmt::Debug for Interface {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Interface").field("conn", &self.conn).finish_non_exhaustive()
+    }
+}
+
+/// How large a netfront is to be, from its configuration.
+fn sizes(config: &GuestVif) -> Sizes {
+    let rx_pages = config.to_guest_buffers.div_ceil(config.buffers.per_page());
+    let tx_pages = config.pool_pages.saturating_sub(rx_pages).max(2);
+    let tso = config.offloads == Offloads::Tso;
+    let tx_large_pages = if tso { tx_pages / 2 } else { 0 };
+    Sizes {
+        tx_order: config.ring_order,
+        rx_order: config.ring_order,
+        rx_pages,
+        rx_buffer: config.buffers.bytes() as u16,
+        tx_small_pages: tx_pages - tx_large_pages,
+        tx_large_pages,
+    }
+}
+
+impl Interface {
+    /// Every interface of the guest, none connected yet.
+    ///
+    /// # Errors
+    /// An endpoint's device was refused.
+    pub fn build_all(
+        home: &Home,
+        calls: &Rc<RefCell<Calls>>,
+        config: &GuestConfig,
+    ) -> Result<Vec<Self>, StartError> {
+        let entries = home.grant_entries as usize * 8;
+        let table = home
+            .info
+            .at(info::GRANT_TABLE, entries)
+            .ok_or(StartError::Damaged("no grant table"))?;
+        let table = Rc::new(RefCell::new(GrantTable::new(table)));
+        let mut first_frame = 0;
+        let mut all = Vec::new();
+        for vif in &config.vifs {
+            let layout = Layout::new(sizes(vif));
+            all.push(Self {
+                conn: ConnId(vif.conn),
+                calls: Rc::clone(calls),
+                table: Rc::clone(&table),
+                frames: home.frames,
+                first_frame,
+                layout,
+                features: match vif.offloads {
+                    Offloads::None => Features::PLAIN,
+                    Offloads::Checksum => Features::CHECKSUM,
+                    Offloads::Tso => Features::ALL,
+                },
+                mac: vif.mac,
+                endpoint: device::endpoint(vif)?,
+                state: XenbusState::Initialising,
+                doorbell: None,
+                netfront: None,
+                closing: false,
+                past: Counters::default(),
+                trouble: String::new(),
+                given: TxReport::default(),
+                starved: false,
+                touched: false,
+                received: Vec::new(),
+                pick: Vec::new(),
+                to_send: Vec::new(),
+            });
+            first_frame += layout.frames();
+        }
+        Ok(all)
+    }
+
+    /// Goes as far through the hand-shake as the other end allows.
+    pub fn advance(&mut self) {
+        // Each pass makes one step; there are fewer steps than this.
+        for _ in 0..8 {
+            let before = self.state;
+            let peer = self.calls.borrow_mut().connection(self.conn);
+            let Ok(Some(peer)) = peer else { return };
+            use XenbusState as S;
+            match (self.state, peer.state) {
+                (S::Initialising, S::InitWait) => self.initialise(&peer),
+                (S::Initialised, S::Connected) => self.set(S::Connected, &[0; RECORD_BYTES]),
+                (S::Initialised | S::Connected, S::Closing | S::Closed) => self.close(""),
+                (S::Initialised | S::Connected, S::Unknown) => {
+                    self.close("the driver domain has died");
+                }
+                (S::Closed, S::InitWait) if self.is_free() => {
+                    self.set(S::Initialising, &[0; RECORD_BYTES]);
+                }
+                _ => {}
+            }
+            if self.state == before {
+                return;
+            }
+        }
+    }
+
+    fn initialise(&mut self, peer: &Peer) {
+        match self.lay_out(peer) {
+            Ok(body) => self.set(XenbusState::Initialised, &body),
+            Err(trouble) => self.close(&trouble),
+        }
+    }
+
+    fn lay_out(&mut self, peer: &Peer) -> Result<[u8; RECORD_BYTES], String> {
+        let back = BackRecord::decode(&peer.body).map_err(|error| error.to_string())?;
+        if self.doorbell.is_none() {
+            let doorbell = Doorbell::attach(self.conn).map_err(|error| error.to_string())?;
+            self.doorbell = Some(doorbell);
+        }
+        let setup = Setup {
+            frames: self.frames,
+            first_frame: self.first_frame,
+            layout: self.layout,
+            backend: peer.domain,
+            mac: self.mac,
+            features: self.features,
+        };
+        let (netfront, record) = Netfront::new(&setup, &mut self.table.borrow_mut(), &back)
+            .map_err(|error| error.to_string())?;
+        self.netfront = Some(netfront);
+        self.trouble.clear();
+        Ok(record.encode())
+    }
+
+    fn set(&mut self, state: XenbusState, body: &[u8; RECORD_BYTES]) {
+        match self.calls.borrow_mut().set_connection(self.conn, state, body) {
+            Ok(()) => self.state = state,
+            Err(error) => self.trouble = format!("the monitor refused {state:?}: {error}"),
+        }
+    }
+
+    /// Takes the connection down. Grants that are still in use are ended when they no longer are.
+    fn close(&mut self, trouble: &str) {
+        if !trouble.is_empty() {
+            trouble.clone_into(&mut self.trouble);
+            eprintln!("interface {}: {trouble}", self.conn);
+        }
+        self.closing = self.netfront.is_some();
+        self.is_free();
+        self.set(XenbusState::Closed, &[0; RECORD_BYTES]);
+    }
+
+    /// Whether nothing is left of a connection that has ended.
+    fn is_free(&mut self) -> bool {
+        if let Some(netfront) = &mut self.netfront
+            && self.closing
+            && netfront.close(&mut self.table.borrow_mut()).is_ok()
+        {
+            self.past += *netfront.counters();
+            self.netfront = None;
+            self.closing = false;
+        }
+        self.netfront.is_none()
+    }
+
+    fn link(&mut self) -> Option<&mut Netfront> {
+        let open = self.state == XenbusState::Connected && !self.closing;
+        self.netfront.as_mut().filter(|_| open)
+    }
+
+    /// Frames from the driver domain to the endpoint; whether there were any.
+    pub fn to_guest(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        ledger: &Ledger,
+        trace: &mut Trace,
+    ) -> bool {
+        let mut frames = std::mem::take(&mut self.received);
+        let Some(netfront) = self.link() else { return false };
+        let taken = ledger.at(Hop::Netfront, || netfront.receive(budget, &mut frames));
+        let moved = !frames.is_empty();
+        if moved {
+            trace.begin(Hop::Netfront, "netfront", &frames);
+            self.pick.clear();
+            self.pick.extend(0..frames.len() as u32);
+            let report = ledger.at(Hop::Endpoint, || self.endpoint.tx(now_ns, &frames, &self.pick));
+            trace.step(Hop::Endpoint, || format!("{report:?}"));
+            trace.end();
+            self.given += report;
+            self.touched = true;
+            if let Some(netfront) = &mut self.netfront {
+                ledger.at(Hop::Netfront, || netfront.receive_done(&mut frames));
+            }
+        }
+        self.received = frames;
+        if let Err(fatal) = taken {
+            self.close(&fatal.to_string());
+        }
+        moved
+    }
+
+    /// Frames from the endpoint to the driver domain; whether there were any.
+    pub fn from_guest(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        ledger: &Ledger,
+        trace: &mut Trace,
+    ) -> bool {
+        let mut frames = std::mem::take(&mut self.to_send);
+        if self.link().is_none() {
+            self.to_send = frames;
+            return false;
+        }
+        let Some(netfront) = &mut self.netfront else { return false };
+        // Buffers that the driver domain has given back are what the endpoint reads into.
+        let reaped = ledger.at(Hop::Netfront, || netfront.reap());
+        let waiting = !frames.is_empty();
+        let mut taken = 0;
+        if !waiting {
+            let endpoint = &mut self.endpoint;
+            taken = ledger.at(Hop::Endpoint, || {
+                endpoint.rx(now_ns, budget, netfront.buffers(), &mut frames)
+            });
+        }
+        let before = frames.len();
+        if taken > 0 {
+            trace.begin(Hop::Endpoint, "endpoint", &frames);
+        }
+        let sent = ledger.at(Hop::Netfront, || netfront.transmit(&mut frames));
+        trace.step(Hop::Netfront, || format!("{sent:?}"));
+        trace.end();
+        let moved = frames.len() < before;
+        let pool = netfront.buffers();
+        let empty = pool.available() == 0
+            || self.endpoint.caps().tso && pool.available_large() < LARGE_PER_FRAME;
+        self.starved = !frames.is_empty() || taken == 0 && empty;
+        self.touched |= moved;
+        self.to_send = frames;
+        if let Err(fatal) = reaped.and(sent) {
+            self.close(&fatal.to_string());
+        }
+        moved
+    }
+
+    /// Shows the driver domain what was done; whether there was anything.
+    pub fn publish(&mut self) -> bool {
+        if !std::mem::take(&mut self.touched) {
+            return false;
+        }
+        if let Some(netfront) = &mut self.netfront {
+            netfront.publish();
+        }
+        true
+    }
+
+    /// Wakes the driver domain if it sleeps and something was published.
+    pub fn notify(&mut self) {
+        if let Some(netfront) = &mut self.netfront
+            && netfront.notify()
+            && let Some(doorbell) = &self.doorbell
+        {
+            doorbell.ring();
+        }
+    }
+
+    /// The guest is about to sleep.
+    pub fn arm(&mut self) {
+        let starved = self.starved;
+        if let Some(netfront) = self.link() {
+            netfront.arm(starved);
+        }
+    }
+
+    /// The guest is awake.
+    pub fn disarm(&mut self) {
+        if let Some(netfront) = self.link() {
+            netfront.disarm();
+        }
+    }
+
+    /// Whether the driver domain has sent something, or has made the room that was waited for.
+    pub fn has_work(&mut self) -> bool {
+        let starved = self.starved;
+        self.link().is_some_and(|netfront| {
+            netfront.has_work() || starved && netfront.has_room_to_reap()
+        })
+    }
+
+    /// Whether the endpoint's descriptor is to be ignored: it has frames, and there is no room
+    /// for them, or nowhere to send them.
+    #[must_use]
+    pub fn ignores_endpoint(&self) -> bool {
+        self.starved || self.state != XenbusState::Connected
+    }
+
+    /// When the endpoint wants to be looked at although nobody will ring.
+    #[must_use]
+    pub fn next_due(&self, now_ns: u64) -> Option<u64> {
+        if self.ignores_endpoint() { None } else { self.endpoint.next_due(now_ns) }
+    }
+
+    /// What became of the frames given to the endpoint.
+    #[must_use]
+    pub fn given(&self) -> TxReport {
+        self.given
+    }
+
+    /// Counters as JSON.
+    #[must_use]
+    pub fn stat(&self) -> Value {
+        json!({
+            "state": self.state,
+            "trouble": self.trouble,
+            "counters": crate::report::counters(&self.counters()),
+            "endpoint": crate::report::device(&self.given, self.endpoint.counters()),
+        })
+    }
+
+    /// What was counted on all its connections.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.past;
+        if let Some(netfront) = &self.netfront {
+            counters += *netfront.counters();
+        }
+        counters
+    }
+}

@@ -1,0 +1,151 @@
+//! The guest's main loop.
+
+use super::interface::Interface;
+use super::report;
+use crate::idle::{Idle, Step};
+use crate::ledger::{Hop, Ledger};
+use crate::mailbox::Mailbox;
+use crate::start::{StartError, Started, refused};
+use crate::trace::Trace;
+use crate::wait::{Bell, Waiter, tick};
+use abi::layout::info;
+use abi::mailbox::Request;
+use config::domain::GuestConfig;
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::atomic::{Ordering, fence};
+
+/// The guest domain.
+#[derive(Debug)]
+pub struct Guest {
+    pub(super) interfaces: Vec<Interface>,
+    pub(super) ledger: Rc<Ledger>,
+    trace: Trace,
+    waiter: Waiter,
+    mailbox: Mailbox,
+    idle: Idle,
+    budget: usize,
+}
+
+/// Runs the guest domain. Returns only if it cannot go on.
+///
+/// # Errors
+/// A device, a connection or a hypercall was refused at the start, or sleeping failed.
+pub fn run(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
+    let Started { home, calls, waiter, config } = started;
+    let calls = Rc::new(RefCell::new(calls));
+    let interfaces = Interface::build_all(&home, &calls, &config)?;
+    calls.borrow_mut().ready().map_err(|why| refused("ready", why))?;
+    let mut guest = Guest {
+        interfaces,
+        ledger: Rc::new(Ledger::new(config.ledger)),
+        trace: Trace::default(),
+        waiter,
+        mailbox: Mailbox::new(home.info.span()),
+        idle: Idle::new(config.spin_us, config.tick_us, config.empty_ticks),
+        budget: config.poll_budget as usize,
+    };
+    guest.interfaces.iter_mut().for_each(Interface::advance);
+    loop {
+        guest.turn().map_err(|why| refused("epoll", why))?;
+    }
+}
+
+impl Guest {
+    fn turn(&mut self) -> std::io::Result<()> {
+        self.ledger.turn();
+        self.waiter.heartbeat();
+        self.serve_monitor();
+        let now_ns = shmem::time::monotonic_ns();
+        let before = self.ledger.enter(Hop::Idle);
+        let mut moved = false;
+        for interface in &mut self.interfaces {
+            moved |= interface.to_guest(now_ns, self.budget, &self.ledger, &mut self.trace);
+            moved |= interface.from_guest(now_ns, self.budget, &self.ledger, &mut self.trace);
+        }
+        self.publish();
+        self.ledger.checkpoint();
+        let slept = match self.idle.step(moved, now_ns) {
+            Step::Again => Ok(()),
+            Step::Tick(ns) => {
+                tick(&self.ledger, ns);
+                Ok(())
+            }
+            Step::Sleep => self.sleep(now_ns),
+        };
+        self.ledger.enter(before);
+        slept
+    }
+
+    /// Shows the driver what was done, and wakes it if it sleeps.
+    fn publish(&mut self) {
+        let before = self.ledger.enter(Hop::Ring);
+        let mut published = false;
+        for interface in &mut self.interfaces {
+            published |= interface.publish();
+        }
+        if published {
+            // One for all rings: between publishing the indices and reading who wants to know.
+            fence(Ordering::SeqCst);
+            self.interfaces.iter_mut().for_each(Interface::notify);
+        }
+        self.ledger.enter(before);
+    }
+
+    fn sleep(&mut self, now_ns: u64) -> std::io::Result<()> {
+        self.waiter.arm();
+        self.interfaces.iter_mut().for_each(Interface::arm);
+        self.waiter.fence();
+        let pending = self.waiter.has_pending();
+        if pending || self.interfaces.iter_mut().any(|interface| interface.has_work()) {
+            self.wake();
+            return Ok(());
+        }
+        let due = self.interfaces.iter().filter_map(|interface| interface.next_due(now_ns)).min();
+        let timeout = due.map(|due| due.saturating_sub(now_ns));
+        let bell = if self.interfaces.iter().any(Interface::ignores_endpoint) {
+            Bell::Doorbell
+        } else {
+            Bell::All
+        };
+        let Self { waiter, ledger, .. } = self;
+        let slept = ledger.sleep(|| waiter.sleep(bell, timeout));
+        self.wake();
+        slept
+    }
+
+    fn wake(&mut self) {
+        self.waiter.disarm();
+        self.interfaces.iter_mut().for_each(Interface::disarm);
+    }
+
+    /// Connections that moved on, and requests from the mailbox.
+    fn serve_monitor(&mut self) {
+        let pending = self.waiter.pending();
+        if pending == 0 {
+            return;
+        }
+        let before = self.ledger.enter(Hop::Control);
+        if pending & info::PENDING_CONNECT != 0 {
+            self.interfaces.iter_mut().for_each(Interface::advance);
+        }
+        if pending & info::PENDING_MAILBOX != 0 {
+            let mailbox = self.mailbox.clone();
+            mailbox.serve(|request| self.answer(&request));
+        }
+        self.ledger.enter(before);
+    }
+
+    fn answer(&mut self, request: &Request) -> Result<Value, String> {
+        match request {
+            Request::Stat => Ok(report::stat(self)),
+            Request::Trace => Ok(self.trace.request()),
+            Request::Set { key, value } => {
+                crate::mailbox::set_budget(&mut self.budget, key, value)?;
+                Ok(json!({ "key": key, "value": value }))
+            }
+        }
+    }
+}

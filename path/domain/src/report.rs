@@ -1,0 +1,70 @@
+//! Counters as JSON, the parts that driver and guest share.
+
+use nic::TxReport;
+use serde_json::{Map, Value, json};
+use vif::{Counters, Drops};
+
+/// A virtual interface's counters.
+#[must_use]
+pub fn counters(counters: &Counters) -> Value {
+    json!({
+        "from_guest_packets": counters.from_guest,
+        "from_guest_bytes": counters.from_guest_bytes,
+        "to_guest_packets": counters.to_guest,
+        "to_guest_bytes": counters.to_guest_bytes,
+        "notifications": counters.notifications,
+        "from_guest_drops": by_reason(&counters.from_guest_drops),
+        "to_guest_drops": by_reason(&counters.to_guest_drops),
+    })
+}
+
+/// A device's counters: what became of the frames given to it, and what it counts itself.
+#[must_use]
+pub fn device(given: &TxReport, own: Vec<(&'static str, u64)>) -> Value {
+    let mut all = Map::new();
+    all.insert("tx_packets".into(), given.sent.into());
+    all.insert("tx_bytes".into(), given.bytes.into());
+    all.insert("tx_full".into(), given.full.into());
+    all.insert("tx_fault".into(), given.fault.into());
+    all.insert("tx_refused".into(), given.refused.into());
+    all.extend(own.into_iter().map(|(name, count)| (name.to_owned(), count.into())));
+    Value::Object(all)
+}
+
+/// Drops by reason, zeros too, added up over everything that drops for that reason.
+#[derive(Debug, Default)]
+pub struct DropTable(Map<String, Value>);
+
+impl DropTable {
+    /// Adds drops for one reason.
+    pub fn add(&mut self, reason: &str, count: u64) {
+        let before = self.0.get(reason).and_then(Value::as_u64).unwrap_or(0);
+        self.0.insert(reason.to_owned(), (before + count).into());
+    }
+
+    /// Adds the drops of a virtual interface, both directions.
+    pub fn add_vif(&mut self, counters: &Counters) {
+        for drops in [&counters.from_guest_drops, &counters.to_guest_drops] {
+            for (reason, count) in drops.iter() {
+                self.add(reason.name(), count);
+            }
+        }
+    }
+
+    /// Adds what a device did not send.
+    pub fn add_device(&mut self, given: &TxReport) {
+        self.add("device_full", given.full.into());
+        self.add("device_fault", given.fault.into());
+        self.add("device_refused", given.refused.into());
+    }
+}
+
+impl From<DropTable> for Value {
+    fn from(table: DropTable) -> Self {
+        Self::Object(table.0)
+    }
+}
+
+fn by_reason(drops: &Drops) -> Value {
+    drops.iter().map(|(reason, count)| (reason.name().to_owned(), Value::from(count))).collect()
+}
