@@ -259,6 +259,7 @@ impl Start {
         let stopped = tracee::wait_for(pid, Stop::Event(libc::PTRACE_EVENT_EXEC));
         start.hear(&ours, stopped)?;
         start.entry = tracee::registers(pid).during("reading registers")?;
+        start.entry.rax = 0;
         Ok(start)
     }
 
@@ -371,6 +372,13 @@ impl Start {
         let at = self.entry.rip;
         let patch = |old: u64| (old & !0xff_ffff) | SYSCALL_INT3;
         let old = tracee::swap_text(self.pid, at, patch).during(what)?;
+        // The stop lies inside `exec`, whose result is still to be written over rax: so out of
+        // it, by way of the breakpoint.
+        let mut out = self.entry;
+        out.rip = at + 2;
+        tracee::set_registers(self.pid, out).during(what)?;
+        tracee::resume(self.pid).during(what)?;
+        tracee::finish(self.pid).during(what)?;
         tracee::begin(self.pid, &self.entry, at, libc::SYS_mmap, &call).during(what)?;
         let mapped = tracee::finish(self.pid).during(what)?;
         tracee::swap_text(self.pid, at, |_| old).during(what)?;

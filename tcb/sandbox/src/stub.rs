@@ -15,6 +15,9 @@ pub(crate) const ARGS: u64 = (STUB + PAGE) as u64;
 std::arch::global_asm!(
     ".pushsection .rodata.grantway_stub, \"a\"",
     ".balign 16",
+    // Other parts of the crate may be assembled apart from this one.
+    ".globl grantway_stub_loop, grantway_stub_once, grantway_stub_end",
+    ".hidden grantway_stub_loop, grantway_stub_once, grantway_stub_end",
     "grantway_stub_loop:",
     "    xor ebx, ebx", // records done
     "    xor ebp, ebp", // last result

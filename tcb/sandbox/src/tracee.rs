@@ -106,12 +106,18 @@ pub(crate) fn wait(pid: pid_t) -> io::Result<Stop> {
     })
 }
 
-/// Waits for this stop; lets others pass, their signals suppressed.
+/// Waits for this stop; lets others pass, their signals suppressed. A fault is not let pass: it
+/// would come again for ever.
 pub(crate) fn wait_for(pid: pid_t, wanted: Stop) -> io::Result<()> {
     loop {
         match wait(pid)? {
             stop if stop == wanted => return Ok(()),
             Stop::Ended(_) => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Stop::Signal(
+                libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGTRAP | libc::SIGSYS,
+            ) => {
+                return Err(io::Error::from_raw_os_error(libc::EFAULT));
+            }
             Stop::Signal(_) | Stop::Event(_) => resume(pid)?,
         }
     }

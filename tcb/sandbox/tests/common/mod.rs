@@ -1,0 +1,262 @@
+//! A domain under test: `hostile`, and the test as its monitor.
+#![allow(dead_code)]
+
+use abi::layout::{FRAMES, PAGE, info};
+use abi::{DomId, Slot};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use sandbox::{PageMap, Profile, Sandboxed, SpawnError, Spec};
+use shmem::{Region, Span};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The guest memory's number in the agent.
+pub(crate) const GUEST: u32 = 7;
+pub(crate) const WINDOW_SLOTS: u32 = 4096;
+pub(crate) const GUEST_FRAMES: u32 = 2048;
+
+/// Where in the domain the second page of its frames lies: strings and structs for its calls.
+pub(crate) const SCRATCH: u64 = (FRAMES + PAGE) as u64;
+
+/// One test at a time: they measure, and they start processes.
+pub(crate) fn alone() -> Option<MutexGuard<'static, ()>> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    match sandbox::probe() {
+        Ok(_) => Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner)),
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) domain: Sandboxed,
+    pub(crate) guest: Region,
+    pub(crate) guest_readonly: OwnedFd,
+    pub(crate) frames: Region,
+    pub(crate) info: Region,
+    pub(crate) event: OwnedFd,
+    pub(crate) console: File,
+    orders: u32,
+}
+
+pub(crate) fn word(span: Span, n: usize) -> &'static AtomicU64 {
+    span.u64(n * 8).expect("a word of the page")
+}
+
+/// Only started, for what needs no world around it.
+pub(crate) fn start(program: &Path, name: &str, cpus: &[usize]) -> Result<World, SpawnError> {
+    let info = Region::create("info", info::bytes(64)).expect("memory");
+    let frames = Region::create("frames", 16 * PAGE).expect("memory");
+    for (offset, value) in [
+        (info::START_MAGIC, info::MAGIC),
+        (info::START_DOMAIN, DomId(3).0.into()),
+        (info::START_FRAMES, 16),
+        (info::START_WINDOW_SLOTS, WINDOW_SLOTS.into()),
+        (info::START_GRANT_ENTRIES, 64),
+    ] {
+        word(info.span(), offset / 8).store(value, SeqCst);
+    }
+    let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll set");
+    let (console, theirs) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
+    let domain = sandbox::spawn(&Spec {
+        program,
+        args: &["one", "two"],
+        name,
+        profile: Profile::Driver,
+        info: &info,
+        frames: &frames,
+        window_slots: WINDOW_SLOTS,
+        event: event.as_fd(),
+        epoll: set.as_fd(),
+        console: theirs.as_fd(),
+        cpus,
+        uid: None,
+    })?;
+    let guest = Region::create("guest", GUEST_FRAMES as usize * PAGE).expect("memory");
+    let guest_readonly = guest.readonly_fd().expect("a descriptor");
+    Ok(World {
+        domain,
+        guest,
+        guest_readonly,
+        frames,
+        info,
+        event,
+        console: console.into(),
+        orders: 0,
+    })
+}
+
+pub(crate) const HOSTILE: &str = env!("CARGO_BIN_EXE_hostile");
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::on(&[])
+    }
+
+    pub(crate) fn on(cpus: &[usize]) -> Self {
+        let mut world = start(Path::new(HOSTILE), "hostile", cpus).expect("a domain");
+        let World {
+            domain,
+            guest,
+            guest_readonly,
+            ..
+        } = &mut world;
+        domain
+            .agent
+            .add_memory(GUEST, guest.fd(), guest_readonly.as_fd())
+            .expect("a memory");
+        world
+    }
+
+    fn page(&self) -> Span {
+        self.frames.page(0).expect("the first page")
+    }
+
+    /// A word of the page of orders.
+    pub(crate) fn word(&self, n: usize) -> &'static AtomicU64 {
+        word(self.page(), n)
+    }
+
+    /// A word of the guest's frame `n`.
+    pub(crate) fn guest_word(&self, n: u32) -> &'static AtomicU64 {
+        word(self.guest.page(n).expect("a frame"), 0)
+    }
+
+    /// Gives an order without waiting.
+    pub(crate) fn order(&mut self, order: u64, args: &[u64]) {
+        self.word(1).store(order, SeqCst);
+        for n in 0..7 {
+            self.word(2 + n)
+                .store(args.get(n).copied().unwrap_or(0), SeqCst);
+        }
+        self.orders += 1;
+        let number = self.page().u32(0).expect("a word");
+        number.store(self.orders, SeqCst);
+        shmem::futex::wake(number, 1);
+    }
+
+    /// Waits for its answer: a value, or Err if a page was missing. None: the domain is gone.
+    pub(crate) fn answer(&self) -> Option<Result<u64, ()>> {
+        let answered = self.page().u32(9 * 8).expect("a word");
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let now = answered.load(SeqCst);
+            if now == self.orders {
+                break;
+            }
+            if self.ended() {
+                return None;
+            }
+            assert!(Instant::now() < until, "the domain does not answer");
+            shmem::futex::wait(answered, now, Some(Duration::from_millis(20)));
+        }
+        Some(match self.word(11).load(SeqCst) {
+            0 => Ok(self.word(10).load(SeqCst)),
+            _ => Err(()),
+        })
+    }
+
+    fn ask(&mut self, order: u64, args: &[u64]) -> Option<Result<u64, ()>> {
+        self.order(order, args);
+        self.answer()
+    }
+
+    pub(crate) fn read(&mut self, slot: u32) -> Result<u64, ()> {
+        self.ask(1, &[slot.into()]).expect("alive")
+    }
+
+    pub(crate) fn write(&mut self, slot: u32, value: u64) -> Result<u64, ()> {
+        self.ask(2, &[slot.into(), value]).expect("alive")
+    }
+
+    /// A system call of the domain; the raw result. None: it died of it.
+    pub(crate) fn call(&mut self, nr: i64, args: &[u64]) -> Option<i64> {
+        let words: Vec<u64> = std::iter::once(nr as u64)
+            .chain(args.iter().copied())
+            .collect();
+        self.ask(3, &words)
+            .map(|answer| answer.expect("no page involved") as i64)
+    }
+
+    pub(crate) fn tell(&mut self, order: u64, args: &[u64]) -> Option<Result<u64, ()>> {
+        self.ask(order, args)
+    }
+
+    /// Writes bytes for its system calls at [`SCRATCH`].
+    pub(crate) fn scratch(&self, bytes: &[u8]) {
+        self.frames
+            .page(1)
+            .expect("a page")
+            .write(bytes)
+            .expect("written");
+    }
+
+    pub(crate) fn map(&mut self, slot: u32, frame: u32, writable: bool) {
+        self.domain
+            .agent
+            .map(&[PageMap {
+                slot: Slot(slot),
+                memory: GUEST,
+                frame,
+                writable,
+            }])
+            .expect("mapped");
+    }
+
+    pub(crate) fn unmap(&mut self, slot: u32) {
+        self.domain.agent.unmap(&[Slot(slot)]).expect("unmapped");
+    }
+
+    pub(crate) fn ended(&self) -> bool {
+        gone_within(&self.domain.pidfd, Duration::ZERO)
+    }
+
+    /// What it has printed so far (blocks until there is something).
+    pub(crate) fn printed(&mut self) -> String {
+        let mut bytes = [0; 4096];
+        let n = self.console.read(&mut bytes).expect("read");
+        String::from_utf8_lossy(&bytes[..n]).into_owned()
+    }
+}
+
+/// Whether a process ends within this time.
+pub(crate) fn gone_within(pidfd: &OwnedFd, time: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let timeout = Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout)).expect("poll") > 0
+}
+
+/// The descriptors that a process has open.
+pub(crate) fn descriptors(pid: i32) -> Vec<u32> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors");
+    let mut numbers: Vec<u32> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// A field of /proc/PID/status.
+pub(crate) fn status(pid: i32, field: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.expect("the field").trim().to_owned()
+}
+
+pub(crate) fn raw(fd: &impl AsRawFd) -> i32 {
+    fd.as_raw_fd()
+}
