@@ -193,6 +193,11 @@ impl Buffers for TxPool {
     }
 
     #[inline]
+    fn free(&self) -> Option<usize> {
+        Some(self.available())
+    }
+
+    #[inline]
     fn take_large(&mut self) -> Option<Buffer> {
         let (index, slot) = self.large.take()?;
         let id = BufferId(u32::from(index) + self.small.len() as u32);

@@ -1,1 +1,459 @@
+use super::*;
+use crate::testing::{Memory, RawBack, RawFront};
+use proptest::prelude::*;
+use shmem::Span;
+use std::collections::VecDeque;
 
+fn pages(memory: &Memory, count: u32) -> Vec<Span> {
+    (0..count).map(|n| memory.area().page(n).unwrap()).collect()
+}
+
+struct Pair<const N: usize> {
+    front: Front<Pages, N>,
+    back: Back<Pages, N>,
+    raw_front: RawFront<N>,
+    raw_back: RawBack<N>,
+    _memory: Memory,
+}
+
+fn pair<const N: usize>(order: u8) -> Pair<N> {
+    let memory = Memory::new(1 << order);
+    let pages = pages(&memory, 1 << order);
+    Pair {
+        front: Front::new(Pages::new(&pages).unwrap()),
+        back: Back::new(Pages::new(&pages).unwrap()),
+        raw_front: RawFront::new(&pages),
+        raw_back: RawBack::new(&pages),
+        _memory: memory,
+    }
+}
+
+#[test]
+fn ring_1_the_header_lies_where_xen_has_it() {
+    let mut pair = pair::<3>(0);
+    assert_eq!(pair.raw_front.req_event(), 1);
+    assert_eq!(pair.raw_front.rsp_event(), 1);
+    pair.front.request([1, 2, 3]);
+    pair.front.publish();
+    assert_eq!(
+        (pair.raw_front.req_prod(), pair.raw_front.rsp_prod()),
+        (1, 0)
+    );
+    assert_eq!(pair.back.ready_for(1), Ok(1));
+    pair.back.consume(1);
+    pair.back.respond([9]);
+    pair.back.publish();
+    assert_eq!(
+        (pair.raw_front.req_prod(), pair.raw_front.rsp_prod()),
+        (1, 1)
+    );
+    assert_eq!(
+        pair.raw_front.slot(0),
+        [9, 2, 3],
+        "a response covers only what it has"
+    );
+}
+
+#[test]
+fn ring_3_slots_are_numbered_through_the_pages() {
+    assert_eq!(
+        (0..=5).map(slots).collect::<Vec<_>>(),
+        [256, 512, 1024, 2048, 4096, 4096]
+    );
+    assert_eq!(place::<3>(0), (0, 64));
+    assert_eq!(place::<3>(1), (0, 76));
+    assert_eq!(place::<3>(255), (0, 64 + 255 * 12));
+    assert_eq!(place::<3>(256), (1, 64));
+    assert_eq!(place::<2>(4095), (15, 64 + 255 * 8));
+    let mut pair = pair::<2>(1);
+    for n in 0..512 {
+        assert_eq!(pair.front.request([n, !n]), Some(n));
+    }
+    assert_eq!(pair.front.request([0, 0]), None);
+    pair.front.publish();
+    assert_eq!(pair.back.ready_for(512), Ok(512));
+    for n in 0..512 {
+        assert_eq!(pair.back.peek(n), Some([n, !n]));
+    }
+    assert_eq!(pair.back.peek(512), None);
+}
+
+#[test]
+fn a_ring_is_made_of_whole_aligned_pages_in_powers_of_two() {
+    let memory = Memory::new(32);
+    let all = pages(&memory, 32);
+    for count in 0..=32 {
+        let made = Pages::new(&all[..count]);
+        assert_eq!(made.is_ok(), matches!(count, 1 | 2 | 4 | 8 | 16), "{count}");
+    }
+    assert_eq!(Pages::new(&[all[0].take(4095)]).err(), Some(BadPages));
+    let shifted = memory.area().at(64, abi::PAGE).unwrap();
+    assert_eq!(Pages::new(&[shifted]).err(), Some(BadPages));
+    let words = Pages::new(&all[..2]).unwrap();
+    assert_eq!(words.pages(), 2);
+    words.store(1, 8, 5, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(words.load(1, 8, std::sync::atomic::Ordering::Relaxed), 5);
+    assert_eq!(words.load(2, 8, std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[test]
+fn attack_01_producer_beyond_ring() {
+    for (prod, fine) in [
+        (0, true),
+        (256, true),
+        (257, false),
+        (u32::MAX, false),
+        (1 << 31, false),
+    ] {
+        let mut pair = pair::<3>(0);
+        pair.raw_front.set_req_prod(prod);
+        assert_eq!(
+            pair.back.ready_for(1),
+            if fine { Ok(prod) } else { Err(Overrun) },
+            "{prod}"
+        );
+    }
+}
+
+#[test]
+fn attack_01_producer_beyond_what_is_answered() {
+    let mut pair = pair::<3>(0);
+    pair.raw_front.set_req_prod(256);
+    assert_eq!(pair.back.ready_for(256), Ok(256));
+    pair.back.consume(256);
+    // All consumed and none answered: the ring is full, though nothing is ready.
+    pair.raw_front.set_req_prod(257);
+    assert_eq!(pair.back.ready_for(1), Err(Overrun));
+    pair.back.respond([0]);
+    assert_eq!(pair.back.ready_for(1), Ok(1));
+    pair.raw_front.set_req_prod(258);
+    assert_eq!(pair.back.ready_for(2), Err(Overrun));
+}
+
+#[test]
+fn attack_01_producer_going_backwards() {
+    let mut pair = pair::<3>(0);
+    pair.raw_front.set_req_prod(10);
+    assert_eq!(pair.back.ready_for(10), Ok(10));
+    pair.back.consume(4);
+    pair.raw_front.set_req_prod(10);
+    assert_eq!(pair.back.ready_for(7), Ok(6));
+    for prod in [9, 5, 4, 3, 0] {
+        pair.raw_front.set_req_prod(prod);
+        assert_eq!(pair.back.ready_for(7), Err(Overrun), "{prod}");
+    }
+}
+
+#[test]
+fn attack_02_responses_to_nothing() {
+    let mut pair = pair::<3>(0);
+    pair.raw_back.set_rsp_prod(1);
+    assert_eq!(pair.front.ready_for(1), Err(Overrun));
+    pair.raw_back.set_rsp_prod(0);
+    pair.front.request([0; 3]);
+    pair.front.request([0; 3]);
+    pair.raw_back.set_rsp_prod(1);
+    assert_eq!(
+        pair.front.ready_for(1),
+        Err(Overrun),
+        "a request that was not published"
+    );
+    pair.front.publish();
+    assert_eq!(pair.front.ready_for(1), Ok(1));
+    pair.raw_back.set_rsp_prod(3);
+    assert_eq!(pair.front.ready_for(2), Err(Overrun));
+    pair.raw_back.set_rsp_prod(2);
+    assert_eq!(pair.front.ready_for(2), Ok(2));
+    pair.front.consume(1);
+    for prod in [1, 0, u32::MAX] {
+        pair.raw_back.set_rsp_prod(prod);
+        assert_eq!(pair.front.ready_for(2), Err(Overrun), "{prod}");
+    }
+}
+
+#[test]
+fn attack_03_no_response_without_a_request() {
+    let mut pair = pair::<2>(0);
+    assert!(!pair.back.respond([0, 0]));
+    pair.raw_front.set_req_prod(2);
+    assert_eq!(pair.back.ready_for(2), Ok(2));
+    assert!(!pair.back.respond([0, 0]), "not consumed yet");
+    pair.back.consume(1);
+    assert_eq!(pair.back.owed(), 1);
+    assert!(pair.back.respond([0, 0]));
+    assert!(!pair.back.respond([0, 0]));
+    pair.back.consume(100);
+    assert_eq!(
+        (pair.back.owed(), pair.back.ready()),
+        (1, 0),
+        "no more than is ready"
+    );
+}
+
+#[test]
+fn nothing_is_seen_before_it_is_published() {
+    let mut pair = pair::<3>(0);
+    pair.front.request([1, 2, 3]);
+    assert_eq!((pair.back.ready_for(1), pair.back.pending()), (Ok(0), 0));
+    pair.front.publish();
+    assert_eq!((pair.back.ready(), pair.back.pending()), (0, 1));
+    assert_eq!(pair.back.ready_for(1), Ok(1));
+    assert_eq!(pair.back.peek(0), Some([1, 2, 3]));
+    pair.back.consume(1);
+    assert_eq!(pair.back.pending(), 0);
+    pair.back.respond([4, 5, 6]);
+    assert_eq!((pair.front.ready_for(1), pair.front.pending()), (Ok(0), 0));
+    pair.back.publish();
+    assert_eq!((pair.front.ready(), pair.front.pending()), (0, 1));
+    assert_eq!(pair.front.ready_for(1), Ok(1));
+    assert_eq!(pair.front.peek(0), Some((0, [4, 5, 6])));
+    assert_eq!(pair.front.peek(1), None);
+    assert_eq!((pair.front.free(), pair.front.owed()), (255, 1));
+    pair.front.consume(9);
+    assert_eq!(
+        (pair.front.free(), pair.front.owed(), pair.front.ready()),
+        (256, 0, 0)
+    );
+    assert_eq!(pair.front.slot(256 + 3), 3);
+}
+
+#[test]
+fn the_index_is_read_only_when_it_has_to_be() {
+    let mut pair = pair::<3>(0);
+    pair.raw_front.set_req_prod(5);
+    assert_eq!(pair.back.ready_for(3), Ok(5));
+    pair.raw_front.set_req_prod(1000);
+    assert_eq!(
+        pair.back.ready_for(5),
+        Ok(5),
+        "enough is known: not looked at"
+    );
+    assert_eq!(pair.back.ready_for(6), Err(Overrun));
+}
+
+#[test]
+fn ring_9_the_formula() {
+    // event within old + 1 ..= new, across the wrap too.
+    for base in [0_u32, u32::MAX - 2, 1 << 31] {
+        for event in 0..8_u32 {
+            let passed = passes(
+                base.wrapping_add(event),
+                base.wrapping_add(2),
+                base.wrapping_add(5),
+            );
+            assert_eq!(passed, (3..=5).contains(&event), "{base} {event}");
+        }
+    }
+    assert!(!passes(5, 5, 5), "nothing new");
+}
+
+#[test]
+fn ring_9_the_back_is_told_once_when_it_asked() {
+    let mut pair = pair::<3>(0);
+    let send = |pair: &mut Pair<3>, n: u32| {
+        for _ in 0..n {
+            pair.front.request([0; 3]);
+        }
+        pair.front.publish();
+        pair.front.should_notify()
+    };
+    assert!(!pair.front.should_notify(), "nothing was published");
+    assert!(send(&mut pair, 1), "a new ring asks for the first request");
+    assert!(!pair.front.should_notify(), "it was told");
+    assert!(!send(&mut pair, 3), "it did not ask again");
+    assert!(pair.back.prepare_sleep(0), "there is work");
+    assert_eq!(pair.back.ready_for(4), Ok(4));
+    pair.back.consume(4);
+    assert!(!pair.back.prepare_sleep(0));
+    assert_eq!(pair.raw_front.req_event(), 5);
+    assert!(send(&mut pair, 2));
+    assert!(!send(&mut pair, 2));
+    // Two of the four that wait belong to a packet that is not all there.
+    assert!(pair.back.prepare_sleep(2));
+    assert!(!pair.back.prepare_sleep(4));
+    assert!(send(&mut pair, 1));
+}
+
+#[test]
+fn ring_9_the_front_is_told_once_when_it_asked() {
+    let mut pair = pair::<3>(0);
+    for _ in 0..20 {
+        pair.front.request([0; 3]);
+    }
+    pair.front.publish();
+    assert_eq!(pair.back.ready_for(20), Ok(20));
+    pair.back.consume(20);
+    let answer = |pair: &mut Pair<3>, n: u32| {
+        for _ in 0..n {
+            pair.back.respond([0]);
+        }
+        pair.back.publish();
+        pair.back.should_notify()
+    };
+    assert!(!pair.back.should_notify(), "nothing was published");
+    assert!(
+        answer(&mut pair, 1),
+        "a new ring asks for the first response"
+    );
+    assert!(!pair.back.should_notify(), "it was told");
+    assert!(!answer(&mut pair, 3), "it did not ask again");
+    assert!(pair.front.prepare_sleep(0), "there is work");
+    assert!(pair.front.prepare_sleep(3));
+    assert!(!pair.front.prepare_sleep(4));
+    assert_eq!(pair.raw_front.rsp_event(), 5);
+    assert!(answer(&mut pair, 1));
+    assert_eq!(pair.front.ready_for(5), Ok(5));
+    pair.front.consume(5);
+    assert!(!pair.front.prepare_sleep(0));
+    pair.front.disarm();
+    assert!(!answer(&mut pair, 8), "it does not want to know");
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Request(u8),
+    PublishFront,
+    Take(u8),
+    Respond(u8),
+    PublishBack,
+    Reap(u8),
+    SleepBack,
+    SleepFront,
+    TellBack,
+    TellFront,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        any::<u8>().prop_map(Op::Request),
+        Just(Op::PublishFront),
+        any::<u8>().prop_map(Op::Take),
+        any::<u8>().prop_map(Op::Respond),
+        Just(Op::PublishBack),
+        any::<u8>().prop_map(Op::Reap),
+        Just(Op::SleepBack),
+        Just(Op::SleepFront),
+        Just(Op::TellBack),
+        Just(Op::TellFront),
+    ]
+}
+
+/// What the ring has to be: five queues, and who sleeps.
+#[derive(Default)]
+struct Oracle {
+    next: u32,
+    written: VecDeque<u32>,
+    published: VecDeque<u32>,
+    taken: VecDeque<u32>,
+    answered: VecDeque<u32>,
+    answers: VecDeque<u32>,
+    /// The consumer sleeps: it looked, there was nothing, and nobody has told it since.
+    back_sleeps: bool,
+    front_sleeps: bool,
+}
+
+impl Oracle {
+    fn in_ring(&self) -> usize {
+        self.written.len()
+            + self.published.len()
+            + self.taken.len()
+            + self.answered.len()
+            + self.answers.len()
+    }
+}
+
+fn run<const N: usize>(order: u8, ops: &[Op]) {
+    let mut pair = pair::<N>(order);
+    let mut oracle = Oracle::default();
+    let slots = slots(order) as usize;
+    for op in ops {
+        match *op {
+            Op::Request(n) => {
+                for _ in 0..n {
+                    let full = oracle.in_ring() == slots;
+                    let index = pair.front.request([oracle.next; N]);
+                    assert_eq!(index, (!full).then_some(oracle.next));
+                    if !full {
+                        oracle.written.push_back(oracle.next);
+                        oracle.next += 1;
+                    }
+                }
+            }
+            Op::PublishFront => {
+                pair.front.publish();
+                oracle.published.append(&mut oracle.written);
+            }
+            Op::Take(n) => {
+                let ready = pair.back.ready_for(u32::from(n)).unwrap();
+                assert!(ready as usize <= oracle.published.len());
+                assert!(ready as usize >= oracle.published.len().min(usize::from(n)));
+                let n = ready.min(u32::from(n));
+                for ahead in 0..n {
+                    let want = oracle.published.pop_front().unwrap();
+                    assert_eq!(pair.back.peek(ahead), Some([want; N]));
+                    oracle.taken.push_back(want);
+                }
+                pair.back.consume(n);
+                oracle.back_sleeps &= n == 0;
+            }
+            Op::Respond(n) => {
+                for _ in 0..n {
+                    let next = oracle.taken.pop_front();
+                    assert_eq!(
+                        pair.back.respond([next.map_or(0, |n| !n); N]),
+                        next.is_some()
+                    );
+                    oracle.answered.extend(next);
+                }
+            }
+            Op::PublishBack => {
+                pair.back.publish();
+                oracle.answers.append(&mut oracle.answered);
+            }
+            Op::Reap(n) => {
+                let ready = pair.front.ready_for(u32::from(n)).unwrap();
+                assert!(ready as usize <= oracle.answers.len());
+                assert!(ready as usize >= oracle.answers.len().min(usize::from(n)));
+                let n = ready.min(u32::from(n));
+                for ahead in 0..n {
+                    let want = oracle.answers.pop_front().unwrap();
+                    assert_eq!(pair.front.peek(ahead), Some((want, [!want; N])));
+                }
+                pair.front.consume(n);
+                oracle.front_sleeps &= n == 0;
+            }
+            Op::SleepBack => {
+                let work = pair.back.prepare_sleep(0);
+                assert_eq!(work, !oracle.published.is_empty());
+                oracle.back_sleeps = !work;
+            }
+            Op::SleepFront => {
+                let work = pair.front.prepare_sleep(0);
+                assert_eq!(work, !oracle.answers.is_empty());
+                oracle.front_sleeps = !work;
+            }
+            Op::TellBack => {
+                let tell = pair.front.should_notify();
+                assert!(tell || !oracle.back_sleeps || oracle.published.is_empty());
+                oracle.back_sleeps &= oracle.published.is_empty();
+            }
+            Op::TellFront => {
+                let tell = pair.back.should_notify();
+                assert!(tell || !oracle.front_sleeps || oracle.answers.is_empty());
+                oracle.front_sleeps &= oracle.answers.is_empty();
+            }
+        }
+        assert_eq!(pair.front.free() as usize, slots - oracle.in_ring());
+        assert_eq!(pair.back.owed() as usize, oracle.taken.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }))]
+
+    #[test]
+    fn a_ring_is_five_queues(order in 0_u8..3, ops in prop::collection::vec(op(), 0..200)) {
+        run::<3>(order, &ops);
+        run::<2>(order, &ops);
+    }
+}

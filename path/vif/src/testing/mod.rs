@@ -1,1 +1,19 @@
-//! Mock peers and harnesses, for tests, benches and fuzzers.
+//! Mock peers and harnesses, for tests, benches and fuzzers: both ends of an interface in one
+//! thread, a grant mechanism without a monitor, and peers that write whatever they like.
+//!
+//! Not part of any program. Unlike the rest of the crate it may panic: that is how a harness says
+//! that a promise was broken.
+
+mod fuzz;
+mod grants;
+mod memory;
+mod packets;
+mod raw;
+mod rig;
+
+pub use fuzz::{hostile_backend, hostile_frontend, hostile_records, hostile_words};
+pub use grants::FakeGrants;
+pub use memory::Memory;
+pub use packets::{frame_at, ipv4_tcp, packet};
+pub use raw::{RawBack, RawFront};
+pub use rig::{Rig, back_record, sizes};

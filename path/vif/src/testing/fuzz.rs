@@ -1,0 +1,304 @@
+//! Fuzz bodies: any bytes, no panic, and what has to hold whatever a peer does.
+
+use crate::netback::{ACCESSES_MAX, Netback};
+use crate::netif::{
+    BackRecord, ExtraInfo, Features, FrontRecord, RxRequest, RxResponse, TX_WORDS, Terms,
+    TxRequest, TxResponse, transport,
+};
+use crate::testing::{FakeGrants, Memory, Rig, frame_at, packet, sizes};
+use abi::RECORD_BYTES;
+use nic::{Checksum, Frame, Gso, GsoKind};
+
+/// Numbers out of any bytes; zeros when they are used up.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        match self.0 {
+            [first, rest @ ..] => {
+                self.0 = rest;
+                *first
+            }
+            [] => 0,
+        }
+    }
+
+    fn word(&mut self) -> u32 {
+        u32::from_le_bytes(std::array::from_fn(|_| self.byte()))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The codecs: what is decoded is encoded back to the same words, for any words.
+///
+/// # Panics
+/// It is not.
+pub fn hostile_words(data: &[u8]) {
+    let mut input = Input(data);
+    let words: [u32; TX_WORDS] = std::array::from_fn(|_| input.word());
+    let [one, two, three] = words;
+    assert_eq!(TxRequest::decode(words).encode(), words);
+    assert_eq!(TxResponse::decode(words).encode(), [one]);
+    assert_eq!(RxRequest::decode([one, two]).encode(), [one, two]);
+    assert_eq!(RxResponse::decode([one, two]).encode(), [one, two]);
+    // One byte of an extra info is padding.
+    assert_eq!(
+        ExtraInfo::decode(one, three).encode(),
+        [one, three & 0xffff_00ff]
+    );
+    if let Some(found) = transport::find(data) {
+        assert!(usize::from(found.start) < found.needs());
+    }
+}
+
+/// The records: any body decodes to an error or to something that encodes to what it says.
+///
+/// # Panics
+/// It does not.
+pub fn hostile_records(data: &[u8]) {
+    let mut body = [0; RECORD_BYTES];
+    for (to, from) in body.iter_mut().zip(data) {
+        *to = *from;
+    }
+    let back = BackRecord::decode(&body);
+    if let Ok(back) = &back {
+        assert_eq!(BackRecord::decode(&back.encode()).as_ref(), Ok(back));
+    }
+    if let Ok(front) = FrontRecord::decode(&body) {
+        assert_eq!(FrontRecord::decode(&front.encode()).as_ref(), Ok(&front));
+        let offers = crate::testing::back_record(Features::ALL);
+        if let Ok(terms) = Terms::of(&offers, &front) {
+            assert!(terms.to_guest.max_slots <= offers.max_slots);
+            assert!(terms.tx_order <= offers.max_order && terms.rx_order <= offers.max_order);
+        }
+    }
+}
+
+/// A guest that writes anything anywhere in both rings, the event page and its grant table while
+/// the netback works.
+///
+/// # Panics
+/// A promise of the netback's was broken.
+pub fn hostile_frontend(data: &[u8]) {
+    let mut input = Input(data);
+    let mut rig = Rig::new(sizes());
+    let (tx, rx) = (rig.raw_tx(), rig.raw_rx());
+    let source = Memory::new(24);
+    let mut out = Vec::new();
+    let mut turns = 0;
+    while !input.is_empty() && turns < 4096 {
+        turns += 1;
+        match input.byte() % 12 {
+            0 => tx.set_req_prod(near(&mut input, tx.req_prod())),
+            1 => rx.set_req_prod(near(&mut input, rx.req_prod())),
+            2 => tx.set_rsp_event(input.word()),
+            3 => {
+                let count = u32::from(input.byte() % 70);
+                let requests: Vec<_> = (0..count).map(|_| request(&mut input).encode()).collect();
+                tx.send(&requests);
+            }
+            4 => {
+                let count = u32::from(input.byte() % 70);
+                let requests: Vec<_> = (0..count)
+                    .map(|_| {
+                        let (id, offset) = (u16::from(input.byte()), offset(&mut input));
+                        RxRequest {
+                            id,
+                            offset,
+                            gref: u32::from(input.byte()),
+                        }
+                        .encode()
+                    })
+                    .collect();
+                rx.send(&requests);
+            }
+            5 => {
+                let at = u32::from(input.byte());
+                tx.request(at, std::array::from_fn(|_| input.word()));
+            }
+            6 => {
+                let at = usize::from(input.byte()) * 8;
+                let entry = u64::from(input.word()) << 32 | u64::from(input.word());
+                let _ = rig.table_span().store_u64(at, entry);
+            }
+            7 => {
+                let word = usize::from(input.byte() % 4);
+                let _ = rig.event_page().store_u32(word * 64, input.word());
+            }
+            8 | 9 => take(&mut rig.back, usize::from(input.byte()), &mut out),
+            10 => give(&mut rig.back, &mut input, &source),
+            _ => {
+                rig.back.publish();
+                let _ = rig.back.notify();
+                let _ = rig.back.prepare_sleep();
+                rig.back.disarm();
+            }
+        }
+    }
+    let mut grants = rig.back.into_grants();
+    assert!(
+        !std::mem::take(&mut grants.reading),
+        "no grant outlives the interface"
+    );
+}
+
+/// A driver domain that writes anything anywhere in both rings, the event page and the receive
+/// buffers while the netfront works.
+///
+/// # Panics
+/// A promise of the netfront's was broken.
+pub fn hostile_backend(data: &[u8]) {
+    let mut input = Input(data);
+    let mut rig = Rig::new(sizes());
+    let (tx, rx) = (rig.raw_tx_back(), rig.raw_rx_back());
+    let mut frames = Vec::new();
+    let mut held = Vec::new();
+    let mut turns = 0;
+    while !input.is_empty() && turns < 4096 {
+        turns += 1;
+        match input.byte() % 12 {
+            0 => tx.set_rsp_prod(near(&mut input, tx.rsp_prod())),
+            1 => rx.set_rsp_prod(near(&mut input, rx.rsp_prod())),
+            2 => tx.set_req_event(input.word()),
+            3 => {
+                // Answers to what was asked, mostly.
+                let count = u32::from(input.byte() % 40);
+                for _ in 0..count {
+                    let at = tx.rsp_prod();
+                    let request = TxRequest::decode(tx.slot(at));
+                    let lie = input.byte();
+                    let id = if lie == 255 {
+                        u16::from(input.byte())
+                    } else {
+                        request.id
+                    };
+                    let status = if lie == 254 { 1 } else { 0 };
+                    tx.answer(&[&TxResponse { id, status }.encode()]);
+                }
+            }
+            4 | 5 => {
+                let count = u32::from(input.byte() % 40);
+                for _ in 0..count {
+                    let at = rx.rsp_prod();
+                    let request = RxRequest::decode(rx.slot(at));
+                    let lie = input.byte();
+                    let response = RxResponse {
+                        id: if lie == 255 {
+                            request.id ^ 1
+                        } else {
+                            request.id
+                        },
+                        offset: request
+                            .offset
+                            .wrapping_add(if lie > 250 { 2047 } else { 0 }),
+                        flags: u16::from(input.byte()),
+                        status: input.word() as i16 & if lie < 200 { 0x7ff } else { -1 },
+                    };
+                    rx.answer(&[&response.encode()]);
+                }
+            }
+            6 => {
+                let at = u32::from(input.byte());
+                rx.response(at, &[input.word(), input.word()]);
+            }
+            7 => {
+                let word = usize::from(input.byte() % 4);
+                let _ = rig.event_page().store_u32(word * 64, input.word());
+            }
+            8 => {
+                let _ = rig.front.receive(usize::from(input.byte()), &mut frames);
+                for frame in &frames {
+                    let bytes = frame
+                        .to_vec()
+                        .expect("a frame lies in the guest's own memory");
+                    assert_eq!(bytes.len(), frame.len());
+                }
+            }
+            9 => rig.front.receive_done(&mut frames),
+            10 => {
+                let bytes = packet(usize::from(input.byte()) * 40 + 14, 1);
+                held.extend(rig.guest_frame(&bytes));
+                if rig.front.transmit(&mut held).is_err() {
+                    held.clear();
+                }
+            }
+            _ => {
+                rig.front.publish();
+                let _ = rig.front.notify();
+                let _ = rig.front.prepare_sleep(true);
+                rig.front.disarm();
+            }
+        }
+    }
+}
+
+/// An index near `now`, mostly: far ones end the interface at once.
+fn near(input: &mut Input<'_>, now: u32) -> u32 {
+    match input.byte() {
+        255 => input.word(),
+        step => now.wrapping_add(u32::from(step) % 80).wrapping_sub(4),
+    }
+}
+
+fn offset(input: &mut Input<'_>) -> u16 {
+    match input.byte() {
+        255 => input.word() as u16,
+        half => u16::from(half & 1) * 2048,
+    }
+}
+
+/// A transmit request that is right more often than not.
+fn request(input: &mut Input<'_>) -> TxRequest {
+    let flags = input.byte();
+    TxRequest {
+        gref: u32::from(input.byte()),
+        offset: offset(input),
+        flags: u16::from(if flags > 200 { flags } else { flags & 0b0111 }),
+        id: u16::from(input.byte()),
+        size: input.word() as u16 & if flags & 64 == 0 { 0x7ff } else { 0xffff },
+    }
+}
+
+fn take(back: &mut Netback<FakeGrants>, budget: usize, out: &mut Vec<Frame>) {
+    match back.from_guest(budget, out) {
+        Ok(taken) => {
+            assert!(taken <= budget && taken == out.len());
+            let pieces: usize = out.iter().map(|frame| frame.pieces.len()).sum();
+            assert!(pieces <= ACCESSES_MAX);
+            for frame in out.iter() {
+                let bytes = frame.to_vec().expect("granted memory");
+                assert_eq!(bytes.len(), frame.len());
+                assert!(bytes.len() >= 14);
+            }
+            back.from_guest_done();
+        }
+        Err(fatal) => assert_eq!(back.fatal(), Some(fatal)),
+    }
+    out.clear();
+}
+
+fn give(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &Memory) {
+    let frames: Vec<Frame> = (0..3)
+        .map(|n| {
+            let len = 14 + input.word() as usize % 20_000;
+            let mut frame = frame_at(source, n * 32_768, &packet(len, n as u64), 1 + len / 2);
+            if input.byte() & 1 != 0 {
+                frame.offload.gso = Some(Gso {
+                    kind: GsoKind::Tcp4,
+                    size: 1448,
+                });
+                frame.offload.checksum = Checksum::Blank {
+                    start: 34,
+                    offset: 16,
+                };
+            }
+            frame
+        })
+        .collect();
+    let report = back.to_guest(&frames, &[2, 0, 1, 9]);
+    assert_eq!(u64::from(report.delivered) + report.drops.total(), 3);
+    back.publish();
+}

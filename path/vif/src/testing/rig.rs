@@ -1,0 +1,264 @@
+//! Both ends of one interface over the same pages, in one thread.
+
+use crate::netback::Netback;
+use crate::netfront::{GrantTable, Layout, Netfront, Setup, Sizes};
+use crate::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, RX_WORDS, TX_WORDS, Terms};
+use crate::testing::{FakeGrants, Memory, RawBack, RawFront};
+use abi::{DomId, GrantEntry, PAGE};
+use nic::Frame;
+use shmem::Span;
+use shmem::sync::fence;
+use std::sync::atomic::Ordering;
+
+/// The driver domain, as rigs number it.
+pub const BACKEND: DomId = DomId(7);
+
+/// A guest, a driver domain, and the interface between them.
+#[derive(Debug)]
+pub struct Rig {
+    /// The guest's end.
+    pub front: Netfront,
+    /// The driver domain's end.
+    pub back: Netback<FakeGrants>,
+    /// The guest's grant table.
+    pub table: GrantTable,
+    /// What the front said.
+    pub record: FrontRecord,
+    /// Where the front's pages lie.
+    pub layout: Layout,
+    memory: Memory,
+    table_span: Span,
+}
+
+/// Small sizes that have everything.
+#[must_use]
+pub fn sizes() -> Sizes {
+    Sizes {
+        tx_order: 0,
+        rx_order: 0,
+        rx_pages: 64,
+        rx_buffer: 2048,
+        tx_small_pages: 32,
+        tx_large_pages: 40,
+    }
+}
+
+/// A backend's record that offers `features`.
+#[must_use]
+pub fn back_record(features: Features) -> BackRecord {
+    BackRecord {
+        features,
+        max_order: 2,
+        max_slots: MAX_SLOTS,
+    }
+}
+
+impl Rig {
+    /// Two ends that can do everything.
+    ///
+    /// # Panics
+    /// They do not agree.
+    #[must_use]
+    pub fn new(sizes: Sizes) -> Self {
+        Self::with(sizes, Features::ALL, Features::ALL)
+    }
+
+    /// Two ends with these features.
+    ///
+    /// # Panics
+    /// They do not agree.
+    #[must_use]
+    pub fn with(sizes: Sizes, front: Features, back: Features) -> Self {
+        let layout = Layout::new(sizes);
+        let table_pages = (layout.grants() as usize * 8 + 8).div_ceil(PAGE);
+        let memory = Memory::new(layout.frames() + table_pages as u32);
+        let area = memory.area();
+        let table_span = area
+            .at(layout.frames() as usize * PAGE, table_pages * PAGE)
+            .expect("room for the table");
+        let mut table = GrantTable::new(table_span);
+        let setup = Setup {
+            frames: area,
+            first_frame: 0,
+            layout,
+            backend: BACKEND,
+            mac: [2, 0, 0, 0, 0, 1],
+            features: front,
+        };
+        let back = back_record(back);
+        let (front, record) = Netfront::new(&setup, &mut table, &back).expect("a front");
+        let record = FrontRecord::decode(&record.encode()).expect("a record");
+        let terms = Terms::of(&back, &record).expect("terms");
+        assert_eq!(&terms, front.terms(), "both ends agree on the same");
+        let grants = FakeGrants::new(table_span, area, BACKEND);
+        let (tx, rx, event) = Self::pages(&memory, table_span, &record);
+        let back = Netback::new(terms, &tx, &rx, event, grants).expect("a back");
+        Self {
+            front,
+            back,
+            table,
+            record,
+            layout,
+            memory,
+            table_span,
+        }
+    }
+
+    /// The ring pages and the event page, as the record's grants name them.
+    fn pages(memory: &Memory, table: Span, record: &FrontRecord) -> (Vec<Span>, Vec<Span>, Span) {
+        let page = |index: u32| {
+            let entry = table.load_u64(index as usize * 8).expect("in the table");
+            memory
+                .area()
+                .page(GrantEntry(entry).frame())
+                .expect("in the domain")
+        };
+        let pages = |refs: &[abi::GrantRef]| refs.iter().map(|gref| page(gref.index())).collect();
+        (
+            pages(&record.tx_ring),
+            pages(&record.rx_ring),
+            page(record.event.index()),
+        )
+    }
+
+    /// The guest's memory.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The guest's grant table, as bytes.
+    #[must_use]
+    pub fn table_span(&self) -> Span {
+        self.table_span
+    }
+
+    /// The ring from the guest, with a hostile guest at it.
+    #[must_use]
+    pub fn raw_tx(&self) -> RawFront<TX_WORDS> {
+        RawFront::new(&Self::pages(&self.memory, self.table_span, &self.record).0)
+    }
+
+    /// The ring to the guest, with a hostile guest at it.
+    #[must_use]
+    pub fn raw_rx(&self) -> RawFront<RX_WORDS> {
+        RawFront::new(&Self::pages(&self.memory, self.table_span, &self.record).1)
+    }
+
+    /// The ring from the guest, with a hostile driver domain at it.
+    #[must_use]
+    pub fn raw_tx_back(&self) -> RawBack<TX_WORDS> {
+        RawBack::new(&Self::pages(&self.memory, self.table_span, &self.record).0)
+    }
+
+    /// The ring to the guest, with a hostile driver domain at it.
+    #[must_use]
+    pub fn raw_rx_back(&self) -> RawBack<RX_WORDS> {
+        RawBack::new(&Self::pages(&self.memory, self.table_span, &self.record).1)
+    }
+
+    /// The event channel's page.
+    #[must_use]
+    pub fn event_page(&self) -> Span {
+        Self::pages(&self.memory, self.table_span, &self.record).2
+    }
+
+    /// The guest sends these bytes, as a frame read into its own buffers; whether it could.
+    ///
+    /// # Panics
+    /// The interface is disabled.
+    pub fn send(&mut self, bytes: &[u8], offload: nic::Offload) -> bool {
+        let Some(mut frame) = self.guest_frame(bytes) else {
+            return false;
+        };
+        frame.offload = offload;
+        let mut frames = vec![frame];
+        let sent = self
+            .front
+            .transmit(&mut frames)
+            .expect("a live interface")
+            .sent;
+        for mut frame in frames {
+            frame.recycle(self.front.buffers());
+        }
+        self.front.publish();
+        sent == 1
+    }
+
+    /// These bytes in the guest's transmit buffers: one small one, then large ones.
+    pub fn guest_frame(&mut self, bytes: &[u8]) -> Option<Frame> {
+        use nic::{Buffers, Piece};
+        let pool = self.front.buffers();
+        let mut frame = Frame::empty();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let buffer = if frame.pieces.is_empty() {
+                pool.take()
+            } else {
+                pool.take_large()
+            };
+            let Some(buffer) = buffer else {
+                frame.recycle(pool);
+                return None;
+            };
+            let n = rest.len().min(buffer.span.len());
+            buffer.span.write(&rest[..n]).expect("own memory");
+            frame.push(Piece {
+                span: buffer.span.take(n),
+                buffer: buffer.id,
+            });
+            rest = &rest[n..];
+        }
+        frame.snapshot().expect("own memory");
+        Some(frame)
+    }
+
+    /// The driver domain takes what the guest sent, and answers.
+    ///
+    /// # Panics
+    /// The interface is disabled.
+    pub fn take(&mut self, budget: usize) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        self.back
+            .from_guest(budget, &mut frames)
+            .expect("a live interface");
+        let bytes = frames
+            .iter()
+            .map(|frame| frame.to_vec().expect("own memory"))
+            .collect();
+        self.back.from_guest_done();
+        bytes
+    }
+
+    /// The driver domain gives frames to the guest; how many were delivered.
+    pub fn give(&mut self, frames: &[Frame]) -> u32 {
+        let pick: Vec<u32> = (0..frames.len() as u32).collect();
+        let report = self.back.to_guest(frames, &pick);
+        self.back.publish();
+        report.delivered
+    }
+
+    /// The guest takes what the driver domain gave it, and posts the buffers again.
+    ///
+    /// # Panics
+    /// The interface is disabled.
+    pub fn receive(&mut self, budget: usize) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        self.front
+            .receive(budget, &mut frames)
+            .expect("a live interface");
+        let bytes = frames
+            .iter()
+            .map(|frame| frame.to_vec().expect("own memory"))
+            .collect();
+        self.front.receive_done(&mut frames);
+        self.front.publish();
+        bytes
+    }
+
+    /// Whether each end's doorbell would be rung now: (the driver domain's, the guest's).
+    pub fn bells(&mut self) -> (bool, bool) {
+        fence(Ordering::SeqCst);
+        (self.front.notify(), self.back.notify())
+    }
+}
