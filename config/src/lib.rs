@@ -22,5 +22,5 @@ pub use model::{
     Buffers, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Ring,
     Station, Vif,
 };
-pub use parse::parse;
-pub use problem::{Problem, Problems};
+pub use parse::{parse, parse_located};
+pub use problem::{Finding, Located, Place, Problem, Problems};

@@ -5,7 +5,7 @@ use crate::model::{
     Buffers, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Ring,
     Station, Vif,
 };
-use crate::problem::{Place, Problem, Problems};
+use crate::problem::{Located, Place, Problem, Problems};
 use crate::read::{Reader, Reading, Table};
 use std::net::{IpAddr, Ipv4Addr};
 use toml::de::DeTable;
@@ -32,6 +32,22 @@ const SOCKET: &str = "10.0.0.1:5001";
 /// Everything that is wrong with it, each with its line and what would be right.
 pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
     read(file, text).0
+}
+
+/// [`parse`], and where everything stands: for checks that need more than the text, such as
+/// whether a namespace exists.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_located(file: &str, text: &str) -> Result<(Config, Located), Problems> {
+    let (config, reading) = read(file, text);
+    Ok((
+        config?,
+        Located {
+            file: file.to_owned(),
+            lines: reading.lines,
+        },
+    ))
 }
 
 /// [`parse`], and what the reader learned on the way.

@@ -3,17 +3,26 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A part of a configuration.
+/// A part of a configuration; lists are counted from 0 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Place {
+pub enum Place {
+    /// The machine as a whole.
     Machine,
+    /// The driver domain.
     Driver,
+    /// The guests' buffers.
     Buffers,
+    /// The guests' rings.
     Ring,
+    /// A NIC.
     Nic(usize),
+    /// A NIC's station's program.
     NicApp(usize, usize),
+    /// A guest.
     Guest(usize),
+    /// A guest's interface.
     Vif(usize, usize),
+    /// A program of the stack behind a guest's interface.
     VifApp(usize, usize, usize),
 }
 
@@ -54,13 +63,35 @@ impl Lines {
     }
 }
 
-/// Something wrong with a valid file's meaning, before it has a line.
+/// Something wrong with a configuration's meaning, before it has a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
-    pub(crate) place: Place,
-    pub(crate) key: &'static str,
-    pub(crate) what: String,
-    pub(crate) remedy: String,
+pub struct Finding {
+    /// In which part.
+    pub place: Place,
+    /// Which key; empty: the part as a whole.
+    pub key: &'static str,
+    /// What is wrong.
+    pub what: String,
+    /// What would be right.
+    pub remedy: String,
+}
+
+/// Where a file's parts are, for what is found wrong with it after it was read.
+#[derive(Clone, Debug)]
+pub struct Located {
+    pub(crate) file: String,
+    pub(crate) lines: Lines,
+}
+
+impl Located {
+    /// Give what was found its lines.
+    ///
+    /// # Errors
+    /// All of it, if there is anything.
+    pub fn check(&self, found: Vec<Finding>) -> Result<(), Problems> {
+        let problem = |finding| Problem::new(finding, Some(&self.file), &self.lines);
+        Problems::or(found.into_iter().map(problem).collect(), ())
+    }
 }
 
 /// One thing that is wrong with a configuration.

@@ -273,6 +273,27 @@ fn all_mistakes_are_told_at_once() {
 }
 
 #[test]
+fn what_is_found_later_has_lines_too() {
+    let (_, located) = parse_located("f.toml", SMALL).unwrap();
+    assert!(located.check(Vec::new()).is_ok());
+    let finding = |place, key| Finding {
+        place,
+        key,
+        what: "w".into(),
+        remedy: "r".into(),
+    };
+    let found = vec![
+        finding(Place::Vif(1, 0), ""),
+        finding(Place::Nic(0), "netns"),
+        finding(Place::Ring, "slots"),
+    ];
+    assert_eq!(
+        located.check(found).unwrap_err().to_string(),
+        "f.toml: [ring]: w; r\nf.toml:5: [[nic]] 1: w; r\nf.toml:19: [[guest]] 2, vif 1: w; r"
+    );
+}
+
+#[test]
 fn duplicate_macs_and_interfaces_are_refused() {
     let mac = |text: &str| text.replace("netns = ", "mac = \"02:00:00:00:00:01\"\nnetns = ");
     assert!(errors(&mac(SMALL)).contains("the MAC 02:00:00:00:00:01 is that of [[nic]] 1 too"));
