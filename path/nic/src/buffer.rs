@@ -29,6 +29,10 @@ pub trait Buffers {
     fn take_large(&mut self) -> Option<Buffer>;
     /// Gives a buffer back. [`BufferId::NONE`] and numbers that are not out are ignored.
     fn put(&mut self, id: BufferId);
+    /// Buffers that [`Buffers::take`] could hand out now, if the supply can tell.
+    fn free(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A pool over one area of memory: last in, first out, so that the buffers in use stay in the
@@ -76,6 +80,10 @@ impl Buffers for Pool {
             id: BufferId(index),
             span,
         })
+    }
+
+    fn free(&self) -> Option<usize> {
+        Some(self.available())
     }
 
     fn take_large(&mut self) -> Option<Buffer> {
