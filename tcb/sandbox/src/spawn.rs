@@ -30,7 +30,7 @@ use shmem::Region;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// A domain to start.
@@ -163,7 +163,7 @@ fn laid_out(spec: &Spec<'_>, file: &File) -> Result<Start, SpawnError> {
 /// A process whose start is under way.
 struct Start {
     pid: i32,
-    pidfd: Doomed,
+    ends: Doomed,
     /// The registers at the stop in `exec`.
     entry: user_regs_struct,
     args: Region,
@@ -172,20 +172,28 @@ struct Start {
     missing: Vec<&'static str>,
 }
 
-/// A child that is killed when this is dropped, unless it was taken out.
-struct Doomed(Option<OwnedFd>);
-
-impl Doomed {
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.0.as_ref().map(AsFd::as_fd)
-    }
+/// Processes that are killed when this is dropped, unless they were taken out.
+struct Doomed {
+    child: Option<OwnedFd>,
+    /// The domain's process while we trace it.
+    traced: Option<i32>,
 }
 
 impl Drop for Doomed {
     fn drop(&mut self) {
-        if let Some(pidfd) = self.0.take() {
-            crate::sandboxed::end(&pidfd);
+        let Some(child) = self.child.take() else {
+            return;
+        };
+        let _ = rustix::process::pidfd_send_signal(&child, rustix::process::Signal::KILL);
+        if let Some(pid) = self.traced.and_then(Pid::from_raw) {
+            // Our child ends only after all of its PID namespace, and a process that we trace
+            // only when we have taken note of its end.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            while tracee::wait(pid.as_raw_nonzero().get())
+                .is_ok_and(|stop| !matches!(stop, Stop::Ended(_)))
+            {}
         }
+        crate::sandboxed::end(&child);
     }
 }
 
@@ -245,10 +253,13 @@ impl Start {
         drop(theirs);
         // SAFETY: a struct of integers, for which zeroes are a value.
         let entry: user_regs_struct = unsafe { std::mem::zeroed() };
-        let pidfd = Doomed(Some(pidfd));
+        let ends = Doomed {
+            child: Some(pidfd),
+            traced: None,
+        };
         let mut start = Self {
             pid,
-            pidfd,
+            ends,
             entry,
             args,
             namespaces,
@@ -386,7 +397,7 @@ impl Start {
     }
 
     /// Step 3.
-    fn fork(&self) -> Result<Domain, SpawnError> {
+    fn fork(&mut self) -> Result<Domain, SpawnError> {
         let what = "forking the domain";
         let flags = (libc::CLONE_VM | libc::SIGCHLD) as u64;
         tracee::begin(
@@ -399,6 +410,7 @@ impl Start {
         .during(what)?;
         tracee::wait_for(self.pid, Stop::Event(libc::PTRACE_EVENT_FORK)).during(what)?;
         let pid = tracee::event_message(self.pid).during(what)? as i32;
+        self.ends.traced = Some(pid);
         tracee::wait_for(pid, Stop::Event(libc::PTRACE_EVENT_STOP)).during(what)?;
         tracee::resume(self.pid).during(what)?;
         tracee::result(tracee::finish(self.pid).during(what)?).during(what)?;
@@ -506,8 +518,12 @@ impl Start {
         let capabilities = self.no_capabilities()?;
         self.call("dropping capabilities", libc::SYS_capset, &capabilities)?;
         let filter = policy::agent_filter(spec.window_slots);
-        let pidfd = self.pidfd.fd().ok_or(SpawnError::Spec("no process"))?;
-        let pidfd = pidfd.try_clone_to_owned().during("copying a descriptor")?;
+        let pidfd = self
+            .ends
+            .child
+            .as_ref()
+            .ok_or(SpawnError::Spec("no process"))?;
+        let pidfd = pidfd.try_clone().during("copying a descriptor")?;
         let (listener, number) = self.listen(self.pid, &pidfd, &filter)?;
         let mut registers = self.entry;
         registers.rip = stub::LOOP;
@@ -523,6 +539,7 @@ impl Start {
         agent.close(number as u32)?;
         tracee::set_registers(domain.pid, self.entry).during("starting the domain")?;
         tracee::detach(domain.pid).during("starting the domain")?;
+        self.ends.traced = None;
         self.missing.dedup();
         Ok(Sandboxed {
             pid: domain.pid,
@@ -531,7 +548,7 @@ impl Start {
             agent,
             attach,
             missing: self.missing,
-            agent_pidfd: self.pidfd.0.take(),
+            agent_pidfd: self.ends.child.take(),
             cpu_ns: 0.into(),
             agent_cpu_ns: 0.into(),
         })
@@ -595,15 +612,12 @@ impl Start {
     }
 }
 
-/// Bytes of private writable memory of a process: what RLIMIT_DATA counts.
+/// Bytes of private writable memory of a process, as RLIMIT_DATA counts them.
 fn data_bytes(pid: i32) -> io::Result<u64> {
-    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm"))?;
-    let pages: Option<u64> = statm
-        .split_whitespace()
-        .nth(5)
-        .and_then(|field| field.parse().ok());
-    pages
-        .map(|pages| pages * PAGE as u64)
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let field = status.lines().find_map(|line| line.strip_prefix("VmData:"));
+    let kib = field.and_then(|field| field.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map(|kib| kib << 10)
         .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 

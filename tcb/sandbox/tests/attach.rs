@@ -1,0 +1,121 @@
+//! Descriptors that a domain asks for.
+
+mod common;
+
+use abi::ConnId;
+use abi::hypercall::{ATTACH_MAGIC, Attach};
+use abi::layout::fd::{DEVICE, DOORBELL};
+use common::{SCRATCH, World, alone, descriptors, gone_within};
+use rustix::event::{EventfdFlags, eventfd};
+use sandbox::AttachCall;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+fn ask(world: &mut World, what: Attach) -> AttachCall {
+    let [kind, index] = what.encode();
+    world.order(3, &[libc::SYS_getppid as u64, ATTACH_MAGIC, kind, index]);
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        if let Some(call) = world.domain.attach.receive().expect("a port") {
+            assert_eq!(Attach::decode(call.args), Some(what));
+            return call;
+        }
+        assert!(Instant::now() < until, "no call came");
+    }
+}
+
+#[test]
+fn a_domain_gets_the_descriptors_that_the_monitor_gives_it() {
+    let Some(_alone) = alone() else { return };
+    let mut world = World::new();
+    assert_eq!(
+        world.domain.attach.receive().expect("a port"),
+        None,
+        "nobody asked"
+    );
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+
+    let call = ask(&mut world, Attach::Doorbell(ConnId(88)));
+    world
+        .domain
+        .attach
+        .answer_fd(call, bell.as_fd(), DOORBELL + 88)
+        .expect("answered");
+    assert_eq!(world.answer(), Some(Ok(600)));
+    assert_eq!(descriptors(world.domain.pid), [0, 1, 2, 3, 4, 600]);
+
+    // It rings, and cannot read: the peer's wake-up stays.
+    world.scratch(&1u64.to_ne_bytes());
+    assert_eq!(world.call(libc::SYS_write, &[600, SCRATCH, 8]), Some(8));
+    assert_eq!(
+        world.call(libc::SYS_read, &[600, SCRATCH, 8]),
+        Some(i64::from(-libc::EPERM))
+    );
+    let mut count = [0; 8];
+    assert_eq!(rustix::io::read(&bell, &mut count), Ok(8));
+    assert_eq!(u64::from_ne_bytes(count), 1);
+
+    // A device may be read.
+    let device = eventfd(5, EventfdFlags::CLOEXEC).expect("an eventfd");
+    let call = ask(&mut world, Attach::Device(2));
+    world
+        .domain
+        .attach
+        .answer_fd(call, device.as_fd(), DEVICE + 2)
+        .expect("answered");
+    assert_eq!(world.answer(), Some(Ok(18)));
+    assert_eq!(world.call(libc::SYS_read, &[18, SCRATCH, 8]), Some(8));
+}
+
+#[test]
+fn refusals_and_impossible_numbers_are_errors_of_the_call() {
+    let Some(_alone) = alone() else { return };
+    let mut world = World::new();
+    let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+    let call = ask(&mut world, Attach::Device(0));
+    world
+        .domain
+        .attach
+        .answer_errno(call, libc::ENOENT)
+        .expect("answered");
+    assert_eq!(world.answer(), Some(Ok(i64::from(-libc::ENOENT) as u64)));
+
+    let call = ask(&mut world, Attach::Device(0));
+    let result = world.domain.attach.answer_fd(call, bell.as_fd(), 5000);
+    assert!(result.is_err(), "beyond the domain's limit");
+    assert!(
+        world
+            .domain
+            .attach
+            .answer_fd(call, bell.as_fd(), -1)
+            .is_err()
+    );
+    world
+        .domain
+        .attach
+        .answer_errno(call, libc::EMFILE)
+        .expect("answered");
+    assert_eq!(world.answer(), Some(Ok(i64::from(-libc::EMFILE) as u64)));
+}
+
+#[test]
+fn a_caller_that_died_is_no_error() {
+    let Some(_alone) = alone() else { return };
+    let mut world = World::new();
+    let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+    let call = ask(&mut world, Attach::Device(0));
+    world.domain.kill();
+    assert!(gone_within(&world.domain.pidfd, Duration::ZERO));
+    world
+        .domain
+        .attach
+        .answer_fd(call, bell.as_fd(), DEVICE)
+        .expect("no error");
+    world
+        .domain
+        .attach
+        .answer_errno(call, libc::EIO)
+        .expect("no error");
+    let gone = world.domain.attach.receive().expect_err("hung up");
+    assert_eq!(gone.raw_os_error(), Some(libc::ENOENT));
+}

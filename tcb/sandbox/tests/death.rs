@@ -1,0 +1,210 @@
+//! However something ends: the rest notices, and nothing is left.
+
+mod common;
+
+use common::{HOSTILE, World, alone, gone_within};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use sandbox::{AgentError, SpawnError};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn pidfd(pid: i32) -> std::os::fd::OwnedFd {
+    pidfd_open(Pid::from_raw(pid).expect("a pid"), PidfdFlags::empty()).expect("a pidfd")
+}
+
+fn kill(pid: i32) {
+    kill_process(Pid::from_raw(pid).expect("a pid"), Signal::KILL).expect("killed");
+}
+
+/// Not a test of its own: the monitor that the next test kills. It starts a domain, says who is
+/// who, and sleeps.
+#[test]
+fn monitor_to_be_killed() {
+    if std::env::var_os("GRANTWAY_TEST_MONITOR").is_none() {
+        return;
+    }
+    let world = World::new();
+    // Past the test harness, which captures what is printed.
+    let line = format!("pids {} {}\n", world.domain.pid, world.domain.agent_pid);
+    std::fs::File::from(rustix::io::dup(std::io::stderr()).expect("a descriptor"))
+        .write_all(line.as_bytes())
+        .expect("said");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn nothing_survives_the_monitor() {
+    let Some(_alone) = alone() else { return };
+    let mut monitor = Command::new(std::env::current_exe().expect("myself"))
+        .args(["--exact", "monitor_to_be_killed", "--nocapture"])
+        .env("GRANTWAY_TEST_MONITOR", "1")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("a monitor");
+    let mut lines = BufReader::new(monitor.stderr.take().expect("its errors")).lines();
+    let pids = lines.find_map(|line| Some(line.ok()?.strip_prefix("pids ")?.to_owned()));
+    let pids: Vec<_> = pids
+        .expect("pids")
+        .split(' ')
+        .map(|pid| pid.parse().expect("a pid"))
+        .collect();
+    let fds: Vec<_> = pids.iter().map(|&pid| pidfd(pid)).collect();
+    assert!(
+        fds.iter()
+            .all(|fd| !gone_within(fd, Duration::from_millis(50))),
+        "they live"
+    );
+    let killed = Instant::now();
+    monitor.kill().expect("killed");
+    for fd in &fds {
+        assert!(
+            gone_within(fd, Duration::from_millis(100)),
+            "not gone after 100 ms"
+        );
+    }
+    println!("gone after {:?}", killed.elapsed());
+    monitor.wait().expect("waited");
+}
+
+#[test]
+fn a_domain_that_dies_is_noticed_and_its_agent_goes_with_kill() {
+    let Some(_alone) = alone() else { return };
+    let mut world = World::new();
+    world.map(5, 7, true);
+    let agent = pidfd(world.domain.agent_pid);
+    kill(world.domain.pid);
+    assert!(gone_within(&world.domain.pidfd, Duration::from_millis(100)));
+    assert_eq!(
+        world.domain.how_it_ended().as_deref(),
+        Some("killed by signal 9")
+    );
+    // The agent still works: what is mapped can be taken away in order.
+    world.unmap(5);
+    world.domain.kill();
+    assert!(gone_within(&agent, Duration::ZERO));
+    assert!(!Path::new(&format!("/proc/{}", world.domain.pid)).exists());
+    assert!(!Path::new(&format!("/proc/{}", world.domain.agent_pid)).exists());
+    assert!(matches!(
+        world.domain.agent.unmap(&[abi::Slot(5)]),
+        Err(AgentError::Gone)
+    ));
+    world.domain.kill();
+}
+
+#[test]
+fn an_agent_that_dies_takes_its_domain_along() {
+    let Some(_alone) = alone() else { return };
+    let mut world = World::new();
+    kill(world.domain.agent_pid);
+    assert!(gone_within(&world.domain.pidfd, Duration::from_millis(100)));
+    let began = Instant::now();
+    assert!(matches!(
+        world.domain.agent.unmap(&[abi::Slot(5)]),
+        Err(AgentError::Gone)
+    ));
+    assert!(
+        began.elapsed() < Duration::from_millis(50),
+        "without waiting for the deadline"
+    );
+    world.domain.kill();
+    assert!(!Path::new(&format!("/proc/{}", world.domain.pid)).exists());
+}
+
+#[test]
+fn an_agent_that_does_not_answer_is_late() {
+    let Some(_alone) = alone() else { return };
+    let mut world = World::new();
+    kill_process(
+        Pid::from_raw(world.domain.agent_pid).expect("a pid"),
+        Signal::STOP,
+    )
+    .expect("stopped");
+    std::thread::sleep(Duration::from_millis(10));
+    world.domain.agent.set_deadline(Duration::from_millis(30));
+    let began = Instant::now();
+    assert!(matches!(
+        world.domain.agent.unmap(&[abi::Slot(5)]),
+        Err(AgentError::Late)
+    ));
+    assert!(
+        began.elapsed() < Duration::from_millis(90),
+        "{:?}",
+        began.elapsed()
+    );
+    let again = world.domain.agent.unmap(&[abi::Slot(5)]);
+    assert!(again.is_err_and(|error| error.is_fatal()));
+    world.domain.kill();
+    assert!(world.ended());
+}
+
+#[test]
+fn how_it_ended_is_told() {
+    let Some(_alone) = alone() else { return };
+    for (order, arg, expected) in [(8, 5, "exited with code 5"), (9, 0, "")] {
+        let mut world = World::new();
+        assert_eq!(world.domain.how_it_ended(), None);
+        assert_eq!(world.tell(order, &[arg]), None, "a panic ends a domain");
+        let told = world.domain.how_it_ended().expect("an end");
+        println!("{told}");
+        assert!(told.starts_with(expected));
+        assert!(world.domain.cpu_ns() > 0);
+        world.domain.kill();
+        assert!(world.domain.cpu_ns() > 0 && world.domain.agent_cpu_ns() > 0);
+    }
+}
+
+#[test]
+fn what_cannot_be_started_is_refused_and_leaves_nothing() {
+    let Some(_alone) = alone() else { return };
+    let children = || {
+        let path = "/proc/thread-self/children";
+        std::fs::read_to_string(path)
+            .expect("the children")
+            .split_whitespace()
+            .count()
+    };
+    let before = (
+        children(),
+        common::descriptors(std::process::id() as i32).len(),
+    );
+    for program in ["/nonexistent", "/etc/passwd", "/bin/sh"] {
+        let result = common::start(Path::new(program), "x", &[]);
+        assert!(
+            matches!(result, Err(SpawnError::Program { .. })),
+            "{program}"
+        );
+    }
+    let result = common::start(Path::new(HOSTILE), "x", &[1000]);
+    assert!(matches!(
+        result,
+        Err(SpawnError::Step {
+            what: "setting the CPUs",
+            ..
+        })
+    ));
+    let result = common::start(Path::new(HOSTILE), "a\0b", &[]);
+    assert!(matches!(result, Err(SpawnError::Spec(_))));
+    let after = (
+        children(),
+        common::descriptors(std::process::id() as i32).len(),
+    );
+    assert_eq!(before, after);
+}
+
+#[test]
+fn sixty_four_domains_live_side_by_side() {
+    let Some(_alone) = alone() else { return };
+    let began = Instant::now();
+    let mut worlds: Vec<_> = (0..64).map(|_| World::new()).collect();
+    println!("64 domains started in {:?}", began.elapsed());
+    for (n, world) in worlds.iter_mut().enumerate() {
+        world.map(n as u32, n as u32, true);
+        assert_eq!(world.write(n as u32, n as u64), Ok(0));
+    }
+    let began = Instant::now();
+    drop(worlds);
+    println!("ended in {:?}", began.elapsed());
+}

@@ -1,0 +1,292 @@
+//! Pages that come and go: what a domain sees of them, and when it stops seeing them.
+
+mod common;
+
+use abi::Slot;
+use abi::layout::{PAGE, WINDOW};
+use common::{GUEST, GUEST_FRAMES, WINDOW_SLOTS, World, alone};
+use sandbox::{AgentError, PageMap};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+fn page(slot: u32, frame: u32, writable: bool) -> PageMap {
+    PageMap {
+        slot: Slot(slot),
+        memory: GUEST,
+        frame,
+        writable,
+    }
+}
+
+#[test]
+fn a_page_is_there_exactly_while_it_is_mapped() {
+    let Some(_alone) = alone() else { return };
+    let mut world = World::new();
+    for n in 0..64 {
+        world.guest_word(n).store(0x1000 + u64::from(n), SeqCst);
+    }
+    assert_eq!(world.read(5), Err(()), "never granted");
+    world.map(5, 7, true);
+    assert_eq!(world.read(5), Ok(0x1007));
+    assert_eq!(world.write(5, 0xabc), Ok(0));
+    assert_eq!(world.guest_word(7).load(SeqCst), 0xabc);
+    assert_eq!(
+        (world.read(4), world.read(6)),
+        (Err(()), Err(())),
+        "the neighbours"
+    );
+    world.map(8, 9, false);
+    assert_eq!(world.read(8), Ok(0x1009));
+    assert_eq!(world.write(8, 1), Err(()), "granted read-only");
+    assert_eq!(world.guest_word(9).load(SeqCst), 0x1009);
+    world.unmap(5);
+    assert_eq!(world.read(5), Err(()), "taken away");
+    assert_eq!(world.write(5, 1), Err(()));
+    assert_eq!(world.guest_word(7).load(SeqCst), 0xabc);
+    assert_eq!(world.read(8), Ok(0x1009), "the other one stays");
+    // Mapped again over a mapping: the new page is there, the old one untouched.
+    world.map(8, 10, true);
+    assert_eq!(world.write(8, 2), Ok(0));
+    assert_eq!(world.guest_word(9).load(SeqCst), 0x1009);
+    assert_eq!(world.guest_word(10).load(SeqCst), 2);
+}
+
+#[test]
+fn batches_in_any_order_map_every_page_where_it_belongs() {
+    let Some(_alone) = alone() else { return };
+    let mut world = World::new();
+    for n in 0..GUEST_FRAMES {
+        world.guest_word(n).store(0x1000 + u64::from(n), SeqCst);
+    }
+    // More runs than the argument pages hold, and none that merges.
+    let maps: Vec<_> = (0..1500)
+        .rev()
+        .map(|n| page(2 * n, (7 * n) % GUEST_FRAMES, n % 2 == 0))
+        .collect();
+    world.domain.agent.map(&maps).expect("mapped");
+    for n in [0, 1, 2, 511, 512, 513, 1023, 1024, 1499] {
+        assert_eq!(
+            world.read(2 * n),
+            Ok(0x1000 + u64::from((7 * n) % GUEST_FRAMES))
+        );
+        assert_eq!(
+            world
+                .write(2 * n, 0x1000 + u64::from((7 * n) % GUEST_FRAMES))
+                .is_ok(),
+            n % 2 == 0
+        );
+        assert_eq!(world.read(2 * n + 1), Err(()));
+    }
+    // One run of 3000 slots takes all of it away.
+    let slots: Vec<_> = (0..3000).map(Slot).collect();
+    world.domain.agent.unmap(&slots).expect("unmapped");
+    assert!((0..3000).step_by(97).all(|n| world.read(n).is_err()));
+}
+
+#[test]
+fn nonsense_is_refused_and_changes_nothing() {
+    let Some(_alone) = alone() else { return };
+    let mut world = World::new();
+    let agent = &mut world.domain.agent;
+    let result = agent.map(&[page(1, 1, true), page(WINDOW_SLOTS, 2, true)]);
+    assert!(
+        matches!(result, Err(AgentError::Slot(Slot(WINDOW_SLOTS)))),
+        "{result:?}"
+    );
+    let result = agent.map(&[page(1, 1, true), page(u32::MAX, 2, true)]);
+    assert!(matches!(result, Err(AgentError::Slot(_))), "{result:?}");
+    let result = agent.map(&[page(1, 1, true), page(2, GUEST_FRAMES, true)]);
+    assert!(
+        matches!(result, Err(AgentError::Frame(GUEST_FRAMES))),
+        "{result:?}"
+    );
+    let result = agent.map(&[page(1, 1, true), page(1, 2, true)]);
+    assert!(
+        matches!(result, Err(AgentError::Slot(Slot(1)))),
+        "{result:?}"
+    );
+    let unknown = PageMap {
+        memory: 8,
+        ..page(2, 2, true)
+    };
+    let result = agent.map(&[page(1, 1, true), unknown]);
+    assert!(matches!(result, Err(AgentError::Memory(8))), "{result:?}");
+    assert!(matches!(
+        agent.unmap(&[Slot(WINDOW_SLOTS)]),
+        Err(AgentError::Slot(_))
+    ));
+    assert!(matches!(
+        agent.unmap(&[Slot(3), Slot(3)]),
+        Err(AgentError::Slot(Slot(3)))
+    ));
+    assert!(agent.map(&[]).is_ok() && agent.unmap(&[]).is_ok());
+    assert!(
+        agent.unmap(&[Slot(9)]).is_ok(),
+        "nothing there to take away"
+    );
+    assert_eq!(
+        world.read(1),
+        Err(()),
+        "of a refused batch nothing is mapped"
+    );
+}
+
+#[test]
+fn a_batch_that_the_kernel_refuses_halfway_is_undone() {
+    let Some(_alone) = alone() else { return };
+    let mut world = World::new();
+    // A descriptor that cannot be mapped, with a length that says otherwise.
+    let file = tempfile::tempdir().expect("a directory");
+    let path = file.path().join("write-only");
+    std::fs::write(&path, vec![0; 16 * PAGE]).expect("a file");
+    let odd = std::fs::File::options()
+        .write(true)
+        .open(&path)
+        .expect("opened");
+    use std::os::fd::AsFd;
+    world
+        .domain
+        .agent
+        .add_memory(8, odd.as_fd(), odd.as_fd())
+        .expect("handed over");
+    world.map(3, 3, true);
+    let bad = PageMap {
+        memory: 8,
+        ..page(20, 2, true)
+    };
+    let result = world.domain.agent.map(&[
+        page(10, 10, true),
+        page(12, 12, true),
+        bad,
+        page(22, 22, true),
+    ]);
+    let Err(AgentError::Refused(error)) = result else {
+        panic!("{result:?}")
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::EACCES));
+    for slot in [10, 12, 20, 22] {
+        assert_eq!(world.read(slot), Err(()), "slot {slot}");
+    }
+    assert!(world.read(3).is_ok(), "what was there before stays");
+    world.domain.agent.remove_memory(8).expect("forgotten");
+    assert!(matches!(
+        world.domain.agent.remove_memory(8),
+        Err(AgentError::Memory(8))
+    ));
+    world.map(10, 10, true);
+    assert!(world.read(10).is_ok());
+}
+
+#[test]
+fn memories_come_and_go_and_their_numbers_are_used_again() {
+    let Some(_alone) = alone() else { return };
+    let mut world = World::new();
+    let World {
+        domain,
+        guest,
+        guest_readonly,
+        ..
+    } = &mut world;
+    use std::os::fd::AsFd;
+    for round in 0..3 {
+        for n in 100..400 {
+            domain
+                .agent
+                .add_memory(n, guest.fd(), guest_readonly.as_fd())
+                .expect("added");
+        }
+        let twice = domain
+            .agent
+            .add_memory(100, guest.fd(), guest_readonly.as_fd());
+        assert!(
+            matches!(twice, Err(AgentError::Memory(100))),
+            "round {round}"
+        );
+        assert_eq!(common::descriptors(domain.agent_pid).len(), 602);
+        for n in 100..400 {
+            domain.agent.remove_memory(n).expect("removed");
+        }
+    }
+    assert_eq!(common::descriptors(domain.agent_pid).len(), 2);
+    assert_eq!(
+        common::descriptors(domain.pid),
+        [0, 1, 2, 3, 4],
+        "the domain never had one"
+    );
+}
+
+/// A domain hammers on a page from the other CPU. Once `unmap` has returned not one of its
+/// instructions may reach the page: a reader must not see what is written then, a writer must not
+/// change it.
+#[test]
+fn no_access_succeeds_after_unmap_returned() {
+    const ROUNDS: u64 = 600;
+    const FORBIDDEN: u64 = 1 << 60;
+    let Some(_alone) = alone() else { return };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    for mode in [0, 1] {
+        let mut world = World::on(&[cpus - 1]);
+        let (slot, frame) = (20, 11);
+        let (stop, worked, faults, seen) = (
+            world.word(16),
+            world.word(17),
+            world.word(18),
+            world.word(19),
+        );
+        let value = if mode == 0 { FORBIDDEN } else { 0x77 };
+        world.order(4, &[slot.into(), mode, value]);
+        let later = |word: &std::sync::atomic::AtomicU64, than: u64| {
+            let until = Instant::now() + Duration::from_secs(10);
+            while word.load(SeqCst) <= than {
+                assert!(Instant::now() < until, "the domain stands still");
+                std::thread::yield_now();
+            }
+        };
+        let mut spoilt = 0;
+        for round in 0..ROUNDS {
+            world.guest_word(frame).store(round, SeqCst);
+            let before = worked.load(SeqCst);
+            world.map(slot, frame, true);
+            later(worked, before);
+            world.unmap(slot);
+            world.guest_word(frame).store(FORBIDDEN + round, SeqCst);
+            // It has tried since, more than once.
+            later(faults, faults.load(SeqCst) + 1);
+            spoilt += u64::from(world.guest_word(frame).load(SeqCst) != FORBIDDEN + round);
+        }
+        stop.store(1, SeqCst);
+        assert_eq!(world.answer(), Some(Ok(0)));
+        assert_eq!(
+            (seen.load(SeqCst), spoilt),
+            (0, 0),
+            "accesses after unmap, mode {mode}"
+        );
+        println!(
+            "mode {mode}: {ROUNDS} rounds, {} touches, {} faults, 0 after unmap",
+            worked.load(SeqCst),
+            faults.load(SeqCst)
+        );
+    }
+}
+
+/// A system call of the domain sleeps with its buffer in a slot; the page is taken away; then the
+/// data come.
+#[test]
+fn a_read_in_flight_does_not_reach_a_page_that_was_taken_away() {
+    let Some(_alone) = alone() else { return };
+    let mut world = World::new();
+    world.guest_word(7).store(0x1111, SeqCst);
+    world.map(5, 7, true);
+    let slot = (WINDOW + 5 * PAGE) as u64;
+    world.order(3, &[libc::SYS_read as u64, 3, slot, 8]);
+    // It sleeps in `read` on its event descriptor.
+    let until = Instant::now() + Duration::from_secs(5);
+    while !common::status(world.domain.pid, "State").starts_with('S') && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    world.unmap(5);
+    rustix::io::write(&world.event, &0x666u64.to_ne_bytes()).expect("rung");
+    assert_eq!(world.answer(), Some(Ok(i64::from(-libc::EFAULT) as u64)));
+    assert_eq!(world.guest_word(7).load(SeqCst), 0x1111);
+}
