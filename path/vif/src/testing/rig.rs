@@ -28,6 +28,9 @@ pub struct Rig {
     pub layout: Layout,
     memory: Memory,
     table_span: Span,
+    /// The pages of the ring from the guest, of the one to it, and of the event channel, as the
+    /// grants named them before a hostile guest could rewrite its table.
+    pages: (Vec<Span>, Vec<Span>, Span),
 }
 
 /// Small sizes that have everything.
@@ -91,8 +94,8 @@ impl Rig {
         let terms = Terms::of(&back, &record).expect("terms");
         assert_eq!(&terms, front.terms(), "both ends agree on the same");
         let grants = FakeGrants::new(table_span, area, BACKEND);
-        let (tx, rx, event) = Self::pages(&memory, table_span, &record);
-        let back = Netback::new(terms, &tx, &rx, event, grants).expect("a back");
+        let pages = Self::pages(&memory, table_span, &record);
+        let back = Netback::new(terms, &pages.0, &pages.1, pages.2, grants).expect("a back");
         Self {
             front,
             back,
@@ -101,6 +104,7 @@ impl Rig {
             layout,
             memory,
             table_span,
+            pages,
         }
     }
 
@@ -136,31 +140,31 @@ impl Rig {
     /// The ring from the guest, with a hostile guest at it.
     #[must_use]
     pub fn raw_tx(&self) -> RawFront<TX_WORDS> {
-        RawFront::new(&Self::pages(&self.memory, self.table_span, &self.record).0)
+        RawFront::new(&self.pages.0)
     }
 
     /// The ring to the guest, with a hostile guest at it.
     #[must_use]
     pub fn raw_rx(&self) -> RawFront<RX_WORDS> {
-        RawFront::new(&Self::pages(&self.memory, self.table_span, &self.record).1)
+        RawFront::new(&self.pages.1)
     }
 
     /// The ring from the guest, with a hostile driver domain at it.
     #[must_use]
     pub fn raw_tx_back(&self) -> RawBack<TX_WORDS> {
-        RawBack::new(&Self::pages(&self.memory, self.table_span, &self.record).0)
+        RawBack::new(&self.pages.0)
     }
 
     /// The ring to the guest, with a hostile driver domain at it.
     #[must_use]
     pub fn raw_rx_back(&self) -> RawBack<RX_WORDS> {
-        RawBack::new(&Self::pages(&self.memory, self.table_span, &self.record).1)
+        RawBack::new(&self.pages.1)
     }
 
     /// The event channel's page.
     #[must_use]
     pub fn event_page(&self) -> Span {
-        Self::pages(&self.memory, self.table_span, &self.record).2
+        self.pages.2
     }
 
     /// The guest sends these bytes, as a frame read into its own buffers; whether it could.
