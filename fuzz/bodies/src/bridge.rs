@@ -1,0 +1,98 @@
+//! The bridge between two NIC ports and three guests, all of which may lie.
+
+use crate::input::Input;
+use net::bridge::{Bridge, Port, Settings, Verdict};
+use net::packet::Mac;
+
+/// Ports 0 and 1 are NICs, 2 … 4 guests.
+const NICS: usize = 2;
+const PORTS: usize = 5;
+
+fn guest_mac(port: usize) -> Mac {
+    Mac([2, 0, 0, 0, 0, port as u8])
+}
+
+/// Forwards frames and checks what must hold whatever they say: nothing goes back where it came
+/// from, nobody takes a guest's MAC, unknown unicast reaches no guest, groups have a budget.
+pub fn bridge(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let settings = Settings {
+        learned_max: 8,
+        group_pps: 10,
+        group_burst: 4,
+        ..Settings::default()
+    };
+    let mut bridge = Bridge::new(settings);
+    for port in 0..PORTS {
+        let added = if port < NICS {
+            Port::nic()
+        } else {
+            Port::guest(guest_mac(port))
+        };
+        bridge.add(port, &added).expect("a port of its own");
+    }
+    // Time stands still, so that each port may send `group_burst` group frames and no more.
+    let mut groups = [0; PORTS];
+    while !input.is_empty() {
+        let in_port = input.below(PORTS + 1);
+        let frame = frame(&mut input);
+        let verdict = bridge.forward(&frame, frame.len(), in_port, 0);
+        let outs: Vec<usize> = match verdict {
+            Verdict::Unicast(port) => vec![port],
+            Verdict::Many(set) => set.iter().collect(),
+            Verdict::Drop(_) => Vec::new(),
+        };
+        if outs.is_empty() {
+            continue;
+        }
+        assert!(frame.len() >= 14 && in_port < PORTS);
+        assert!(!outs.contains(&in_port), "back where it came from");
+        let mac = |at: usize| Mac(std::array::from_fn(|i| frame[at + i]));
+        let (destination, source) = (mac(0), mac(6));
+        if in_port >= NICS {
+            assert_eq!(source, guest_mac(in_port), "a forged source");
+        } else {
+            assert!(source.is_station() && (NICS..PORTS).all(|port| source != guest_mac(port)));
+        }
+        if destination.is_group() {
+            groups[in_port] += 1;
+            assert!(groups[in_port] <= settings.group_burst, "a storm");
+        } else if let Some(owner) = (NICS..PORTS).find(|&port| destination == guest_mac(port)) {
+            assert_eq!(outs, [owner], "another's traffic");
+        } else {
+            assert!(
+                outs.iter().all(|&port| port < NICS),
+                "unknown unicast at a guest"
+            );
+        }
+        assert!(bridge.stations(0).count() <= settings.learned_max + PORTS - NICS);
+    }
+}
+
+/// A frame between few stations, so that they meet.
+fn frame(input: &mut Input<'_>) -> Vec<u8> {
+    let station = |byte: u8| match byte {
+        255 => [0xff; 6],
+        254 => [0x33, 0x33, 0, 0, 0, 1],
+        253 => [0x01, 0x80, 0xc2, 0, 0, 0],
+        252 => [0; 6],
+        byte => [2, 0, 0, 0, u8::from(byte > 63), byte % 16],
+    };
+    let mut frame = Vec::new();
+    frame.extend(station(input.u8()));
+    frame.extend(station(input.u8()));
+    let ethertype: [u8; 2] = match input.below(6) {
+        0 => [0x08, 0x06],
+        1 => [0x86, 0xdd],
+        2 => [0x81, 0x00],
+        3 => input.u16().to_be_bytes(),
+        _ => [0x08, 0x00],
+    };
+    frame.extend(ethertype);
+    let rest = input.below(100);
+    frame.extend_from_slice(input.bytes(rest));
+    if input.below(32) == 0 {
+        frame.truncate(input.below(15));
+    }
+    frame
+}
