@@ -46,3 +46,8 @@ impl From<ring::Overrun> for Fatal {
         Self::Overrun
     }
 }
+
+#[cfg(test)]
+mod attacks;
+#[cfg(test)]
+mod end_to_end;

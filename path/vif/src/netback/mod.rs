@@ -217,3 +217,6 @@ impl<G: Grants> Netback<G> {
         Err(fatal)
     }
 }
+
+#[cfg(test)]
+mod tests;

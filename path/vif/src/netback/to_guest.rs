@@ -73,7 +73,7 @@ impl<G: Grants> Netback<G> {
     }
 
     /// Plans the copies and responses of one frame and consumes its requests.
-    fn plan(&mut self, index: u32, frame: &Frame) -> Result<(), Drop> {
+    pub(super) fn plan(&mut self, index: u32, frame: &Frame) -> Result<(), Drop> {
         if self.fatal.is_some() {
             return Err(Drop::Disabled);
         }
@@ -202,7 +202,7 @@ fn buffer(request: &RxRequest, terms: &Terms) -> Option<(usize, usize)> {
 }
 
 /// How far into a buffer of `room` bytes a frame starts: only if it still fits in one piece.
-fn colour(gref: u32, len: usize, room: usize) -> usize {
+pub(super) fn colour(gref: u32, len: usize, room: usize) -> usize {
     let colour = (gref % COLOURS) as usize * COLOUR_BYTES;
     if len + colour <= room { colour } else { 0 }
 }

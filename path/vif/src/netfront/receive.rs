@@ -4,8 +4,8 @@ use super::Netfront;
 use crate::Fatal;
 use crate::counters::Drop;
 use crate::netif::{
-    ExtraInfo, FATAL_SLOTS, MAX_EXTRAS, MIN_PACKET, RX_WORDS, RxRequest, RxResponse, extra, rxf,
-    transport,
+    Abilities, ExtraInfo, FATAL_SLOTS, MAX_EXTRAS, MIN_PACKET, RX_WORDS, RxRequest, RxResponse,
+    extra, rxf, transport,
 };
 use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Offload, Piece};
 
@@ -148,7 +148,7 @@ impl Netfront {
         let made = packet
             .verdict
             .map_or(Ok(()), Err)
-            .and_then(|()| packet.finish());
+            .and_then(|()| packet.finish(&self.terms.to_guest));
         if let Err(reason) = made {
             for piece in packet.frame.pieces.drain(..) {
                 self.put(piece.buffer);
@@ -277,7 +277,7 @@ impl Head {
     }
 
     /// Makes the snapshot and sets the offloads.
-    fn finish(&mut self) -> Result<(), Drop> {
+    fn finish(&mut self, may: &Abilities) -> Result<(), Drop> {
         let frame = &mut self.frame;
         if frame.len() < MIN_PACKET {
             return Err(Drop::TooShort);
@@ -303,6 +303,9 @@ impl Head {
                 checksum: found.blank(),
                 gso: self.gso,
             };
+            if !may.takes(&frame.offload, found.ipv6) {
+                return Err(Drop::OffloadNotNegotiated);
+            }
         } else if self.flags & rxf::DATA_VALIDATED != 0 {
             frame.offload.checksum = Checksum::Valid;
         }

@@ -16,4 +16,4 @@ pub use grants::FakeGrants;
 pub use memory::Memory;
 pub use packets::{frame_at, ipv4_tcp, packet};
 pub use raw::{RawBack, RawFront};
-pub use rig::{Rig, back_record, sizes};
+pub use rig::{BACKEND, Rig, back_record, sizes};

@@ -1,0 +1,323 @@
+//! Guest → driver → guest in one thread: what goes in comes out, in order, whole, and nothing
+//! leaks.
+
+use crate::netfront::Sizes;
+use crate::netif::Features;
+use crate::testing::{Memory, Rig, frame_at, ipv4_tcp, packet, sizes};
+use nic::{Buffers, Checksum, Frame, Gso, GsoKind, Offload};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// The guest sends a packet of so many bytes.
+    Send(u32),
+    /// The guest sends a packet that does not lie in its transmit buffers.
+    SendForeign(u32),
+    /// The driver takes so many packets and answers.
+    Take(u8),
+    /// The driver gives a packet of so many bytes, in pieces of so many.
+    Give(u32, u16),
+    /// The guest receives so many packets; the buffers are posted again later if `hold`.
+    Receive(u8, bool),
+    /// The guest posts what it held.
+    Post,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let len = || prop_oneof![14..100_u32, 1400..1700_u32, 14..65_536_u32];
+    prop_oneof![
+        4 => len().prop_map(Op::Send),
+        1 => len().prop_map(Op::SendForeign),
+        3 => any::<u8>().prop_map(Op::Take),
+        4 => (len(), 1..u16::MAX).prop_map(|(len, piece)| Op::Give(len, piece)),
+        3 => (any::<u8>(), any::<bool>()).prop_map(|(n, hold)| Op::Receive(n, hold)),
+        1 => Just(Op::Post),
+    ]
+}
+
+struct World {
+    rig: Rig,
+    source: Memory,
+    foreign: Memory,
+    seed: u64,
+    to_driver: VecDeque<Vec<u8>>,
+    to_guest: VecDeque<Vec<u8>>,
+    held: Vec<Frame>,
+}
+
+impl World {
+    fn run(&mut self, op: &Op) {
+        self.seed += 1;
+        match *op {
+            Op::Send(len) => {
+                let bytes = packet(len as usize, self.seed);
+                if self.rig.send(&bytes, Offload::default()) {
+                    self.to_driver.push_back(bytes);
+                }
+            }
+            Op::SendForeign(len) => {
+                let bytes = packet(len as usize, self.seed);
+                let mut frames = vec![frame_at(&self.foreign, 64, &bytes, 1000)];
+                if self.rig.front.transmit(&mut frames).unwrap().sent == 1 {
+                    self.to_driver.push_back(bytes);
+                }
+                self.rig.front.publish();
+            }
+            Op::Take(budget) => {
+                for bytes in self.rig.take(usize::from(budget)) {
+                    assert_eq!(Some(bytes), self.to_driver.pop_front());
+                }
+                self.rig.front.reap().unwrap();
+            }
+            Op::Give(len, piece) => {
+                let bytes = packet(len as usize, self.seed);
+                let frame = frame_at(&self.source, 0, &bytes, usize::from(piece));
+                let posted = self.rig.back.posted(64);
+                let delivered = self.rig.give(&[frame]);
+                let fits = len.div_ceil(u32::from(self.rig.back.terms().rx_buffer));
+                let most = u32::from(self.rig.back.peer().max_slots);
+                assert_eq!(delivered == 1, fits <= posted && fits <= most);
+                if delivered == 1 {
+                    self.to_guest.push_back(bytes);
+                }
+            }
+            Op::Receive(budget, hold) => {
+                let mut frames = Vec::new();
+                self.rig
+                    .front
+                    .receive(usize::from(budget), &mut frames)
+                    .unwrap();
+                for frame in &frames {
+                    assert_eq!(Some(frame.to_vec().unwrap()), self.to_guest.pop_front());
+                }
+                self.held.append(&mut frames);
+                if !hold {
+                    self.rig.front.receive_done(&mut self.held);
+                    self.rig.front.publish();
+                }
+            }
+            Op::Post => {
+                self.rig.front.receive_done(&mut self.held);
+                self.rig.front.publish();
+            }
+        }
+    }
+
+    /// Everything drains, and every buffer is where it was at the start.
+    fn end(mut self) {
+        for _ in 0..64 {
+            self.run(&Op::Take(255));
+            self.run(&Op::Receive(255, false));
+        }
+        assert!(self.to_driver.is_empty() && self.to_guest.is_empty());
+        let drops = |counters: &crate::Counters| {
+            counters.from_guest_drops.total()
+                - counters.from_guest_drops.get(crate::Drop::NoBuffer)
+                - counters.from_guest_drops.get(crate::Drop::TooManySlots)
+        };
+        assert_eq!(
+            (
+                drops(self.rig.back.counters()),
+                drops(self.rig.front.counters())
+            ),
+            (0, 0)
+        );
+        let sizes = *self.rig.layout.sizes();
+        let pool = self.rig.front.buffers();
+        assert_eq!(pool.available(), sizes.tx_small_pages as usize * 2);
+        assert_eq!(pool.available_large(), sizes.tx_large_pages as usize);
+        let terms = *self.rig.back.terms();
+        let buffers = sizes.rx_pages * (4096 / u32::from(terms.rx_buffer));
+        let want = buffers.min(crate::ring::slots(terms.rx_order));
+        assert_eq!(self.rig.back.posted(u32::MAX), want);
+    }
+}
+
+fn world(sizes: Sizes, features: Features) -> World {
+    World {
+        rig: Rig::with(sizes, features, Features::ALL),
+        source: Memory::new(17),
+        foreign: Memory::new(17),
+        seed: 0,
+        to_driver: VecDeque::new(),
+        to_guest: VecDeque::new(),
+        held: Vec::new(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
+
+    #[test]
+    fn what_goes_in_comes_out(ops in prop::collection::vec(op(), 0..150)) {
+        let pages = Sizes { rx_buffer: 4096, rx_order: 1, tx_order: 1, ..sizes() };
+        for (sizes, features) in [
+            (sizes(), Features::ALL),
+            (pages, Features::ALL.without(Features::RX_OFFSET)),
+            (Sizes { rx_pages: 200, tx_large_pages: 0, ..sizes() }, Features::ALL),
+        ] {
+            let mut world = world(sizes, features);
+            for op in &ops {
+                world.run(op);
+            }
+            world.end();
+        }
+    }
+}
+
+#[test]
+fn a_segment_of_64_kb_passes_whole_both_ways() {
+    let mut rig = Rig::new(sizes());
+    let bytes = ipv4_tcp(65_535 - 54, 3);
+    let gso = Gso {
+        kind: GsoKind::Tcp4,
+        size: 1448,
+    };
+    let offload = Offload {
+        checksum: Checksum::Blank {
+            start: 34,
+            offset: 16,
+        },
+        gso: Some(gso),
+    };
+    for _ in 0..20 {
+        assert!(rig.send(&bytes, offload));
+        let mut frames = Vec::new();
+        assert_eq!(rig.back.from_guest(64, &mut frames), Ok(1));
+        assert_eq!((frames[0].offload, frames[0].len()), (offload, 65_535));
+        // Straight back, out of the pages it was sent from.
+        assert_eq!(rig.give(&frames), 1);
+        rig.back.from_guest_done();
+        let mut frames = Vec::new();
+        assert_eq!(rig.front.receive(64, &mut frames), Ok(1));
+        assert_eq!(frames[0].offload, offload);
+        assert!(frames[0].to_vec().unwrap() == bytes);
+        rig.front.receive_done(&mut frames);
+        rig.front.publish();
+    }
+    assert_eq!(rig.front.counters().from_guest, 20);
+    assert_eq!(rig.front.counters().to_guest_bytes, 20 * 65_535);
+    assert_eq!(rig.back.counters().from_guest_bytes, 20 * 65_535);
+}
+
+/// A received frame is sent on as it is: its buffer is a receive buffer, so it is copied, and
+/// posted again.
+#[test]
+fn received_frames_can_be_sent_on() {
+    let mut rig = Rig::new(sizes());
+    let source = Memory::new(1);
+    for n in 0..500 {
+        let bytes = packet(1000, n);
+        assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 1000)]), 1);
+        let mut frames = Vec::new();
+        assert_eq!(rig.front.receive(64, &mut frames), Ok(1));
+        assert_eq!(rig.front.transmit(&mut frames).unwrap().sent, 1);
+        assert!(frames.is_empty());
+        rig.front.receive_done(&mut frames);
+        rig.front.publish();
+        assert_eq!(rig.take(64), [bytes]);
+    }
+}
+
+#[test]
+fn a_changed_header_is_what_is_sent() {
+    let mut rig = Rig::new(sizes());
+    let bytes = packet(1000, 1);
+    let mut frame = rig.guest_frame(&bytes).unwrap();
+    frame.header_mut()[..6].copy_from_slice(&[0xff; 6]);
+    assert_eq!(rig.front.transmit(&mut vec![frame]).unwrap().bytes, 1000);
+    rig.front.publish();
+    assert_eq!(rig.take(64), [[&[0xff; 6], &bytes[6..]].concat()]);
+}
+
+#[test]
+fn frames_for_which_there_is_no_room_stay() {
+    let mut rig = Rig::new(Sizes {
+        tx_small_pages: 200,
+        ..sizes()
+    });
+    let bytes = packet(60, 1);
+    let mut frames: Vec<Frame> = (0..300).filter_map(|_| rig.guest_frame(&bytes)).collect();
+    assert_eq!(frames.len(), 300);
+    assert_eq!(rig.front.transmit(&mut frames).unwrap().sent, 256);
+    assert_eq!(frames.len(), 44);
+    rig.front.publish();
+    assert!(!rig.front.prepare_sleep(true));
+    assert_eq!(rig.take(10).len(), 10);
+    assert!(rig.bells().1, "room was wanted");
+    assert!(rig.front.has_room_to_reap());
+    assert_eq!(rig.front.transmit(&mut frames).unwrap().sent, 10);
+    assert_eq!(frames.len(), 34);
+}
+
+#[test]
+fn frames_that_never_fit_are_dropped_and_their_buffers_kept() {
+    let mut rig = Rig::new(Sizes {
+        tx_large_pages: 3,
+        ..sizes()
+    });
+    let foreign = Memory::new(17);
+    let before = (
+        rig.front.buffers().available(),
+        rig.front.buffers().available_large(),
+    );
+    let mut frames = vec![
+        frame_at(&foreign, 0, &packet(13, 1), 13),
+        frame_at(&foreign, 0, &packet(65_536, 1), 70_000),
+        frame_at(&foreign, 0, &packet(40_000, 1), 70_000),
+        rig.guest_frame(&packet(13, 1)).unwrap(),
+    ];
+    let report = rig.front.transmit(&mut frames).unwrap();
+    assert_eq!((report.sent, report.dropped, frames.len()), (0, 4, 0));
+    assert_eq!(
+        (
+            rig.front.buffers().available(),
+            rig.front.buffers().available_large()
+        ),
+        before
+    );
+    let drops = rig.front.counters().from_guest_drops;
+    assert_eq!(drops.get(crate::Drop::TooShort), 2);
+    assert_eq!(drops.get(crate::Drop::TooLong), 1);
+    assert_eq!(drops.get(crate::Drop::NoBuffer), 1);
+}
+
+#[test]
+fn buffers_are_given_back_once() {
+    let mut rig = Rig::new(sizes());
+    let pool = rig.front.buffers();
+    let before = pool.available();
+    let buffer = pool.take().unwrap();
+    pool.put(buffer.id);
+    pool.put(buffer.id);
+    pool.put(nic::BufferId::NONE);
+    pool.put(nic::BufferId(12_345));
+    assert_eq!(pool.available(), before);
+    let large = pool.take_large().unwrap();
+    assert_eq!(large.span.len(), 4096);
+    pool.put(large.id);
+    assert_eq!(pool.available(), before);
+}
+
+#[test]
+fn closing_ends_every_grant_that_is_not_in_use() {
+    use abi::GrantEntry;
+    let mut rig = Rig::new(sizes());
+    let before = rig.table.available();
+    let at = rig.record.event.index() as usize * 8;
+    let entry = rig.table_span().load_u64(at).unwrap();
+    let used = GrantEntry(entry).flags() | GrantEntry::WRITING;
+    rig.table_span()
+        .store_u64(at, GrantEntry(entry).with_flags(used).0)
+        .unwrap();
+    assert!(rig.front.close(&mut rig.table).is_err());
+    assert_eq!(
+        rig.table.available(),
+        before + rig.layout.grants() as usize - 1
+    );
+    assert!(rig.front.receive(1, &mut Vec::new()).is_err());
+    rig.table_span().store_u64(at, entry).unwrap();
+    assert_eq!(rig.front.close(&mut rig.table), Ok(()));
+    assert_eq!(rig.table.available(), before + rig.layout.grants() as usize);
+}

@@ -1,0 +1,1054 @@
+//! The case tables of FreeBSD's netback, by its names, and what is ours to add.
+
+use super::*;
+use crate::counters::Drop;
+use crate::netif::{
+    ExtraInfo, Features, GsoInfo, MAX_SLOTS, RxRequest, RxResponse, TxRequest, TxResponse, extra,
+    rsp, rxf, txf,
+};
+use crate::testing::{FakeGrants, Memory, Rig, frame_at, ipv4_tcp, packet, sizes};
+use nic::{Checksum, Frame, Gso, GsoKind, Offload};
+
+/// A rig whose guest's end is written by hand. Transmit page `n` of the guest's holds pattern
+/// `n`, from its first byte to its last.
+struct Hand {
+    rig: Rig,
+    tx_from: u32,
+}
+
+fn hand() -> Hand {
+    hand_with(Features::ALL, Features::ALL)
+}
+
+fn hand_with(front: Features, back: Features) -> Hand {
+    let rig = Rig::with(sizes(), front, back);
+    for n in 0..rig.layout.sizes().tx_small_pages {
+        let page = rig
+            .memory()
+            .area()
+            .page(rig.layout.tx_small().start + n)
+            .unwrap();
+        page.write(&packet(abi::PAGE, u64::from(n))).unwrap();
+    }
+    Hand { rig, tx_from: 0 }
+}
+
+/// What transmit page `page` holds at `offset`.
+fn bytes_at(page: u32, offset: usize, len: usize) -> Vec<u8> {
+    packet(abi::PAGE, u64::from(page))[offset..offset + len].to_vec()
+}
+
+impl Hand {
+    /// The grant of transmit page `n`.
+    fn gref(&self, n: u32) -> u32 {
+        self.rig.layout.tx_small().start + n + 1
+    }
+
+    /// A request for the first `size` bytes of transmit page `page`; id 100 + page.
+    fn part(&self, page: u32, size: u16, flags: u16) -> TxRequest {
+        TxRequest {
+            gref: self.gref(page),
+            offset: 0,
+            flags,
+            id: 100 + page as u16,
+            size,
+        }
+    }
+
+    fn send(&self, requests: &[TxRequest]) {
+        let words: Vec<_> = requests.iter().map(|request| request.encode()).collect();
+        self.rig.raw_tx().send(&words);
+    }
+
+    fn take(&mut self) -> Vec<Vec<u8>> {
+        self.rig.take(64)
+    }
+
+    /// Responses since this was last asked: (id, status).
+    fn answers(&mut self) -> Vec<(u16, i16)> {
+        let raw = self.rig.raw_tx();
+        let found = raw.responses(self.tx_from);
+        self.tx_from = raw.rsp_prod();
+        found
+            .into_iter()
+            .map(TxResponse::decode)
+            .map(|response| (response.id, response.status))
+            .collect()
+    }
+
+    fn drops(&self, reason: Drop) -> u64 {
+        self.rig.back.counters().from_guest_drops.get(reason)
+    }
+}
+
+fn gso_slot(info: ExtraInfo) -> [u32; 3] {
+    let [one, two] = info.encode();
+    [one, two, 0]
+}
+
+mod ring2pkt {
+    use super::*;
+
+    #[test]
+    fn emptyring() {
+        let mut hand = hand();
+        assert!(hand.take().is_empty());
+        assert!(!hand.rig.back.has_work());
+        assert!(hand.answers().is_empty());
+    }
+
+    #[test]
+    fn one_req() {
+        let mut hand = hand();
+        hand.send(&[hand.part(1, 60, 0)]);
+        assert!(hand.rig.back.has_work());
+        assert_eq!(hand.take(), [bytes_at(1, 0, 60)]);
+        assert_eq!(hand.answers(), [(101, rsp::OKAY)]);
+        assert!(!hand.rig.back.has_work());
+    }
+
+    #[test]
+    fn two_req() {
+        let mut hand = hand();
+        hand.send(&[hand.part(1, 160, txf::MORE_DATA), hand.part(2, 60, 0)]);
+        assert_eq!(
+            hand.take(),
+            [[bytes_at(1, 0, 100), bytes_at(2, 0, 60)].concat()]
+        );
+        assert_eq!(hand.answers(), [(101, rsp::OKAY), (102, rsp::OKAY)]);
+    }
+
+    #[test]
+    fn three_req() {
+        let mut hand = hand();
+        hand.send(&[
+            hand.part(1, 3000, txf::MORE_DATA),
+            TxRequest {
+                offset: 4000,
+                ..hand.part(2, 96, txf::MORE_DATA)
+            },
+            TxRequest {
+                offset: 7,
+                ..hand.part(3, 1000, 0)
+            },
+        ]);
+        let want = [
+            bytes_at(1, 0, 1904),
+            bytes_at(2, 4000, 96),
+            bytes_at(3, 7, 1000),
+        ]
+        .concat();
+        assert_eq!(hand.take(), [want]);
+        assert_eq!(hand.answers().len(), 3);
+    }
+
+    #[test]
+    fn several_packets_of_a_batch_keep_their_order() {
+        let mut hand = hand();
+        hand.send(&[
+            hand.part(1, 60, 0),
+            hand.part(2, 1100, txf::MORE_DATA),
+            hand.part(3, 100, 0),
+            hand.part(4, 61, 0),
+        ]);
+        let mut frames = Vec::new();
+        assert_eq!(hand.rig.back.from_guest(2, &mut frames), Ok(2));
+        assert_eq!(
+            frames.iter().map(|frame| frame.token).collect::<Vec<_>>(),
+            [0, 1]
+        );
+        assert!(
+            hand.answers().is_empty(),
+            "nothing is answered while it is used"
+        );
+        hand.rig.back.from_guest_done();
+        assert_eq!(hand.answers().len(), 3);
+        assert_eq!(hand.take(), [bytes_at(4, 0, 61)]);
+        assert_eq!(hand.rig.back.counters().from_guest, 3);
+        assert_eq!(hand.rig.back.counters().from_guest_bytes, 60 + 1100 + 61);
+    }
+
+    #[test]
+    fn extra() {
+        let mut hand = hand();
+        let bytes = ipv4_tcp(3000, 5);
+        let page = hand
+            .rig
+            .memory()
+            .area()
+            .page(hand.rig.layout.tx_small().start)
+            .unwrap();
+        page.write(&bytes).unwrap();
+        let first = hand.part(0, bytes.len() as u16, txf::CSUM_BLANK | txf::EXTRA_INFO);
+        let gso = Gso {
+            kind: GsoKind::Tcp4,
+            size: 1448,
+        };
+        hand.rig
+            .raw_tx()
+            .send(&[first.encode(), gso_slot(ExtraInfo::of(gso))]);
+        let mut frames = Vec::new();
+        assert_eq!(hand.rig.back.from_guest(64, &mut frames), Ok(1));
+        assert_eq!(frames[0].to_vec().unwrap(), bytes);
+        assert_eq!(
+            frames[0].offload,
+            Offload {
+                checksum: Checksum::Blank {
+                    start: 34,
+                    offset: 16
+                },
+                gso: Some(gso)
+            }
+        );
+        hand.rig.back.from_guest_done();
+        assert_eq!(hand.answers(), [(100, rsp::OKAY), (0, rsp::NULL)]);
+    }
+
+    /// A packet whose rest is not there yet is left alone, and is no reason to stay awake.
+    #[test]
+    fn partial() {
+        let mut hand = hand();
+        hand.send(&[hand.part(1, 200, txf::MORE_DATA)]);
+        assert!(hand.rig.back.has_work());
+        assert!(hand.take().is_empty());
+        assert!(!hand.rig.back.has_work());
+        assert!(!hand.rig.back.prepare_sleep());
+        assert_eq!(hand.rig.raw_tx().req_event(), 2);
+        assert!(hand.answers().is_empty());
+        hand.send(&[hand.part(2, 100, 0)]);
+        assert!(hand.rig.back.has_work());
+        assert_eq!(
+            hand.take(),
+            [[bytes_at(1, 0, 100), bytes_at(2, 0, 100)].concat()]
+        );
+        assert_eq!(hand.answers().len(), 2);
+    }
+
+    #[test]
+    fn partial_behind_a_whole_one() {
+        let mut hand = hand();
+        hand.send(&[hand.part(1, 60, 0), hand.part(2, 100, txf::EXTRA_INFO)]);
+        assert_eq!(hand.take(), [bytes_at(1, 0, 60)]);
+        assert_eq!(hand.answers(), [(101, rsp::OKAY)]);
+        assert!(!hand.rig.back.has_work());
+        let gso = ExtraInfo {
+            kind: 77,
+            ..ExtraInfo::default()
+        };
+        hand.rig.raw_tx().send(&[gso_slot(gso)]);
+        assert!(hand.take().is_empty());
+        assert_eq!(hand.answers(), [(102, rsp::ERROR), (0, rsp::NULL)]);
+    }
+
+    #[test]
+    fn wraps() {
+        let mut hand = hand();
+        for _ in 0..255 {
+            hand.send(&[hand.part(0, 60, 0)]);
+            assert_eq!(hand.take().len(), 1);
+        }
+        assert_eq!(hand.answers().len(), 255);
+        hand.send(&[hand.part(1, 160, txf::MORE_DATA), hand.part(2, 60, 0)]);
+        assert_eq!(
+            hand.take(),
+            [[bytes_at(1, 0, 100), bytes_at(2, 0, 60)].concat()]
+        );
+        assert_eq!(hand.answers(), [(101, rsp::OKAY), (102, rsp::OKAY)]);
+    }
+}
+
+mod txpkt2rsp {
+    use super::*;
+
+    #[test]
+    fn emptypkt() {
+        let mut hand = hand();
+        hand.rig.back.from_guest_done();
+        assert!(hand.answers().is_empty());
+    }
+
+    #[test]
+    fn long() {
+        let mut hand = hand();
+        let parts = MAX_SLOTS - 10;
+        let mut requests = vec![hand.part(0, parts * 100, txf::MORE_DATA)];
+        for n in 1..parts {
+            let more = if n + 1 < parts { txf::MORE_DATA } else { 0 };
+            requests.push(hand.part(u32::from(n), 100, more));
+        }
+        hand.send(&requests);
+        assert_eq!(hand.take()[0].len(), usize::from(parts) * 100);
+        let want: Vec<_> = (0..parts).map(|n| (100 + n, rsp::OKAY)).collect();
+        assert_eq!(hand.answers(), want);
+    }
+
+    /// Everything that makes a packet wrong in itself: answered with errors, and the packet after
+    /// it passes.
+    #[test]
+    fn invalid() {
+        type Case = (Drop, fn(&Hand) -> Vec<TxRequest>);
+        let cases: &[Case] = &[
+            (Drop::ZeroSize, |h| vec![h.part(1, 0, 0)]),
+            (Drop::TooShort, |h| vec![h.part(1, 13, 0)]),
+            (Drop::CrossesPage, |h| {
+                vec![TxRequest {
+                    offset: 4037,
+                    ..h.part(1, 60, 0)
+                }]
+            }),
+            (Drop::CrossesPage, |h| {
+                vec![TxRequest {
+                    offset: u16::MAX,
+                    ..h.part(1, 60, 0)
+                }]
+            }),
+            (Drop::CrossesPage, |h| vec![h.part(1, 4097, 0)]),
+            (Drop::CrossesPage, |h| vec![h.part(1, u16::MAX, 0)]),
+            (Drop::ZeroSize, |h| {
+                vec![h.part(1, 100, txf::MORE_DATA), h.part(2, 0, 0)]
+            }),
+            (Drop::CrossesPage, |h| {
+                vec![
+                    h.part(1, 5000, txf::MORE_DATA),
+                    TxRequest {
+                        offset: 1,
+                        ..h.part(2, 4096, 0)
+                    },
+                ]
+            }),
+            (Drop::SizeMismatch, |h| {
+                vec![h.part(1, 100, txf::MORE_DATA), h.part(2, 100, 0)]
+            }),
+            (Drop::SizeMismatch, |h| {
+                vec![h.part(1, 100, txf::MORE_DATA), h.part(2, 3000, 0)]
+            }),
+            (Drop::TooManySlots, |h| {
+                (0..41)
+                    .map(|n| {
+                        let more = if n < 40 { txf::MORE_DATA } else { 0 };
+                        h.part(n % 32, if n == 0 { 4100 } else { 1 }, more)
+                    })
+                    .collect()
+            }),
+            (Drop::BadOffload, |h| vec![h.part(1, 60, txf::CSUM_BLANK)]),
+        ];
+        for (n, (reason, requests)) in cases.iter().enumerate() {
+            let mut hand = hand();
+            let requests = requests(&hand);
+            hand.send(&requests);
+            hand.send(&[hand.part(9, 60, 0)]);
+            assert_eq!(hand.take(), [bytes_at(9, 0, 60)], "case {n}");
+            assert_eq!(hand.drops(*reason), 1, "case {n}");
+            assert_eq!(
+                hand.rig.back.counters().from_guest_drops.total(),
+                1,
+                "case {n}"
+            );
+            let mut want: Vec<_> = requests.iter().map(|r| (r.id, rsp::ERROR)).collect();
+            want.push((109, rsp::OKAY));
+            assert_eq!(hand.answers(), want, "case {n}");
+        }
+    }
+
+    #[test]
+    fn invalid_extra() {
+        let gso = ExtraInfo::of(Gso {
+            kind: GsoKind::Tcp4,
+            size: 1448,
+        });
+        let more = ExtraInfo {
+            flags: extra::FLAG_MORE,
+            ..gso
+        };
+        let cases: &[(Drop, u16, &[ExtraInfo])] = &[
+            (
+                Drop::BadExtra,
+                txf::CSUM_BLANK,
+                &[ExtraInfo { kind: 0, ..gso }],
+            ),
+            (
+                Drop::BadExtra,
+                txf::CSUM_BLANK,
+                &[ExtraInfo { kind: 2, ..gso }],
+            ),
+            (
+                Drop::BadExtra,
+                txf::CSUM_BLANK,
+                &[ExtraInfo {
+                    gso: GsoInfo { size: 0, ..gso.gso },
+                    ..gso
+                }],
+            ),
+            (
+                Drop::BadExtra,
+                txf::CSUM_BLANK,
+                &[ExtraInfo {
+                    gso: GsoInfo { kind: 9, ..gso.gso },
+                    ..gso
+                }],
+            ),
+            (Drop::BadExtra, txf::CSUM_BLANK, &[more, gso]),
+            (Drop::BadOffload, 0, &[gso]),
+            // The page holds no TCP: found when the packet is looked at.
+            (Drop::BadOffload, txf::CSUM_BLANK, &[gso]),
+        ];
+        for (n, (reason, flags, infos)) in cases.iter().enumerate() {
+            let mut hand = hand();
+            let first = hand.part(1, 100, flags | txf::EXTRA_INFO | txf::MORE_DATA);
+            let mut words = vec![first.encode()];
+            words.extend(infos.iter().map(|info| gso_slot(*info)));
+            words.push(hand.part(2, 40, 0).encode());
+            hand.rig.raw_tx().send(&words);
+            assert!(hand.take().is_empty(), "case {n}");
+            assert_eq!(hand.drops(*reason), 1, "case {n}");
+            let mut want = vec![(101, rsp::ERROR)];
+            want.extend(infos.iter().map(|_| (0, rsp::NULL)));
+            want.push((102, rsp::ERROR));
+            assert_eq!(hand.answers(), want, "case {n}");
+        }
+    }
+
+    /// The grant is the error: an unknown one, another domain's, one that was ended.
+    #[test]
+    fn error() {
+        let mut hand = hand();
+        let entry = hand.gref(3) as usize * 8;
+        hand.rig.table_span().store_u64(entry, 0).unwrap();
+        hand.send(&[
+            TxRequest {
+                gref: 0,
+                ..hand.part(1, 60, 0)
+            },
+            TxRequest {
+                gref: u32::MAX,
+                ..hand.part(2, 60, 0)
+            },
+            hand.part(3, 60, 0),
+            hand.part(4, 160, txf::MORE_DATA),
+            TxRequest {
+                gref: 1 << 19,
+                ..hand.part(5, 60, 0)
+            },
+            hand.part(6, 60, 0),
+        ]);
+        assert_eq!(hand.take(), [bytes_at(6, 0, 60)]);
+        assert_eq!(hand.drops(Drop::Grant), 4);
+        let want = (101..=105)
+            .map(|id| (id, rsp::ERROR))
+            .chain([(106, rsp::OKAY)]);
+        assert_eq!(hand.answers(), want.collect::<Vec<_>>());
+    }
+
+    /// Only grants that fail: nothing is held, the answers are out.
+    #[test]
+    fn error_alone() {
+        let mut hand = hand();
+        hand.send(&[TxRequest {
+            gref: 0,
+            ..hand.part(1, 60, 0)
+        }]);
+        let mut frames = Vec::new();
+        assert_eq!(hand.rig.back.from_guest(64, &mut frames), Ok(0));
+        assert_eq!(hand.answers(), [(101, rsp::ERROR)]);
+        assert!(!hand.rig.back.grants_mut().reading);
+    }
+
+    #[test]
+    fn offload_that_was_not_negotiated() {
+        let bytes = ipv4_tcp(100, 5);
+        let gso = gso_slot(ExtraInfo::of(Gso {
+            kind: GsoKind::Tcp4,
+            size: 60,
+        }));
+        for (features, plain, whole) in [
+            (Features::ALL, 1, 1),
+            (Features::CHECKSUM, 1, 0),
+            (Features::PLAIN, 0, 0),
+            (Features::ALL.without(Features::GSO_TCPV4), 1, 0),
+            (Features::ALL.without(Features::SG), 1, 0),
+        ] {
+            let mut hand = hand_with(Features::ALL, features);
+            let page = hand
+                .rig
+                .memory()
+                .area()
+                .page(hand.rig.layout.tx_small().start)
+                .unwrap();
+            page.write(&bytes).unwrap();
+            let first = hand.part(0, bytes.len() as u16, txf::CSUM_BLANK);
+            hand.send(&[first]);
+            assert_eq!(hand.take().len(), plain, "{features:?}");
+            let first = TxRequest {
+                flags: txf::CSUM_BLANK | txf::EXTRA_INFO,
+                ..first
+            };
+            hand.rig.raw_tx().send(&[first.encode(), gso]);
+            assert_eq!(hand.take().len(), whole, "{features:?}");
+            assert_eq!(
+                hand.drops(Drop::OffloadNotNegotiated),
+                2 - plain as u64 - whole as u64
+            );
+        }
+        // Several slots without scatter-gather.
+        let mut hand = hand_with(Features::ALL, Features::ALL.without(Features::SG));
+        hand.send(&[hand.part(1, 160, txf::MORE_DATA), hand.part(2, 60, 0)]);
+        assert!(hand.take().is_empty());
+        assert_eq!(hand.drops(Drop::TooManySlots), 1);
+    }
+
+    #[test]
+    fn validated_checksums_are_passed_on() {
+        let mut hand = hand();
+        hand.send(&[hand.part(1, 60, txf::DATA_VALIDATED)]);
+        let mut frames = Vec::new();
+        assert_eq!(hand.rig.back.from_guest(64, &mut frames), Ok(1));
+        assert_eq!(frames[0].offload.checksum, Checksum::Valid);
+    }
+}
+
+mod txpkt2gnttab {
+    use super::*;
+
+    fn accesses(hand: &mut Hand) -> Vec<(u32, u16, u16)> {
+        let mut frames = Vec::new();
+        hand.rig.back.from_guest(64, &mut frames).unwrap();
+        hand.rig
+            .back
+            .accesses
+            .iter()
+            .map(|a| (a.gref.0, a.offset, a.len))
+            .collect()
+    }
+
+    #[test]
+    fn empty() {
+        assert!(accesses(&mut hand()).is_empty());
+    }
+
+    #[test]
+    fn short() {
+        let mut hand = hand();
+        hand.send(&[TxRequest {
+            offset: 40,
+            ..hand.part(1, 60, 0)
+        }]);
+        assert_eq!(accesses(&mut hand), [(hand.gref(1), 40, 60)]);
+    }
+
+    #[test]
+    fn two_req() {
+        let mut hand = hand();
+        hand.send(&[
+            TxRequest {
+                offset: 40,
+                ..hand.part(1, 160, txf::MORE_DATA)
+            },
+            TxRequest {
+                offset: 50,
+                ..hand.part(2, 60, 0)
+            },
+        ]);
+        assert_eq!(
+            accesses(&mut hand),
+            [(hand.gref(1), 40, 100), (hand.gref(2), 50, 60)]
+        );
+    }
+
+    /// A bad packet between two good ones asks for no access.
+    #[test]
+    fn bad_between() {
+        let mut hand = hand();
+        hand.send(&[
+            hand.part(1, 60, 0),
+            hand.part(2, 13, 0),
+            hand.part(3, 61, 0),
+        ]);
+        assert_eq!(
+            accesses(&mut hand),
+            [(hand.gref(1), 0, 60), (hand.gref(3), 0, 61)]
+        );
+    }
+
+    /// However many slots packets have: the accesses of a batch are bounded, none are lost.
+    #[test]
+    fn many() {
+        let mut hand = hand();
+        let parts = 40;
+        for _ in 0..6 {
+            let requests: Vec<_> = (0..parts)
+                .map(|n| {
+                    let more = if n + 1 < parts { txf::MORE_DATA } else { 0 };
+                    hand.part(n % 32, if n == 0 { 400 } else { 10 }, more)
+                })
+                .collect();
+            hand.send(&requests);
+        }
+        let mut frames = Vec::new();
+        let first = hand.rig.back.from_guest(64, &mut frames).unwrap();
+        assert_eq!(first, 5);
+        assert_eq!(hand.rig.back.accesses.len(), 200);
+        assert!(hand.rig.back.has_work());
+        assert_eq!(hand.take().len(), 1);
+    }
+}
+
+/// Frames to the guest, and a guest that reads the ring by hand.
+struct Give {
+    rig: Rig,
+    source: Memory,
+    from: u32,
+}
+
+fn give(sizes: crate::netfront::Sizes) -> Give {
+    give_with(sizes, Features::ALL)
+}
+
+fn give_with(sizes: crate::netfront::Sizes, front: Features) -> Give {
+    Give {
+        rig: Rig::with(sizes, front, Features::ALL),
+        source: Memory::new(64),
+        from: 0,
+    }
+}
+
+impl Give {
+    fn give(&mut self, frames: &[Frame]) -> ToGuest {
+        let pick: Vec<u32> = (0..frames.len() as u32).collect();
+        let report = self.rig.back.to_guest(frames, &pick);
+        self.rig.back.publish();
+        report
+    }
+
+    fn responses(&mut self) -> Vec<RxResponse> {
+        let raw = self.rig.raw_rx();
+        let found = raw.responses(self.from);
+        self.from = raw.rsp_prod();
+        found.into_iter().map(RxResponse::decode).collect()
+    }
+
+    fn frame(&self, at: usize, bytes: &[u8]) -> Frame {
+        frame_at(&self.source, at, bytes, usize::MAX)
+    }
+
+    /// The bytes that lie where a response says.
+    fn bytes(&self, response: &RxResponse) -> Vec<u8> {
+        let page = self.rig.layout.rx_pool().start + u32::from(response.id) / 2;
+        let page = self.rig.memory().area().page(page).unwrap();
+        let mut bytes = vec![0; response.status as usize];
+        page.skip(usize::from(response.offset))
+            .read(&mut bytes)
+            .unwrap();
+        bytes
+    }
+
+    fn drops(&self, reason: Drop) -> u64 {
+        self.rig.back.counters().to_guest_drops.get(reason)
+    }
+}
+
+mod rxpkt2gnttab {
+    use super::*;
+    use crate::grants::Source;
+    use abi::GrantStatus;
+
+    #[test]
+    fn empty() {
+        let mut give = give(sizes());
+        assert_eq!(give.rig.back.to_guest(&[], &[]), ToGuest::default());
+        assert_eq!(give.rig.back.to_guest(&[], &[0, 7]), ToGuest::default());
+        give.rig.back.publish();
+        assert!(give.responses().is_empty());
+    }
+
+    /// One copy for the header, one for the rest, never beyond the true length (row 22).
+    #[test]
+    fn short() {
+        let mut give = give(sizes());
+        let bytes = packet(1514, 3);
+        let frame = give.frame(0, &bytes);
+        give.rig.back.plan(0, &frame).unwrap();
+        let copies = give.rig.back.copies.clone();
+        assert_eq!(copies.len(), 2);
+        assert_eq!(copies[0].source, Source::Header { frame: 0, from: 0 });
+        assert_eq!((copies[0].len, copies[1].len), (64, 1450));
+        assert_eq!(copies[0].offset % 64, 0);
+        assert_eq!(copies[1].offset, copies[0].offset + 64);
+        assert!(
+            copies
+                .iter()
+                .all(|copy| copy.status == GrantStatus::GeneralError)
+        );
+    }
+
+    #[test]
+    fn shorter_than_the_snapshot() {
+        let mut give = give(sizes());
+        let frame = give.frame(0, &packet(60, 3));
+        give.rig.back.plan(0, &frame).unwrap();
+        let copies = &give.rig.back.copies;
+        assert_eq!((copies.len(), copies[0].len), (1, 60));
+    }
+
+    #[test]
+    fn two_req() {
+        let mut give = give(sizes());
+        let bytes = packet(5000, 3);
+        let frame = frame_at(&give.source, 100, &bytes, 3000);
+        give.rig.back.plan(0, &frame).unwrap();
+        let copies: Vec<_> = give
+            .rig
+            .back
+            .copies
+            .iter()
+            .map(|copy| (copy.offset % 2048, copy.len))
+            .collect();
+        // Header, rest of the first buffer; up to the piece's end, over it; the rest.
+        assert_eq!(
+            copies,
+            [(0, 64), (64, 1984), (0, 952), (952, 1096), (0, 904)]
+        );
+    }
+}
+
+mod rxpkt2rsp {
+    use super::*;
+
+    #[test]
+    fn short() {
+        let mut give = give(sizes());
+        let bytes = packet(1514, 3);
+        let frame = give.frame(0, &bytes);
+        let report = give.give(&[frame]);
+        assert_eq!((report.delivered, report.bytes), (1, 1514));
+        let responses = give.responses();
+        assert_eq!(responses.len(), 1);
+        assert_eq!((responses[0].status, responses[0].flags), (1514, 0));
+        assert_eq!(give.bytes(&responses[0]), bytes);
+    }
+
+    #[test]
+    fn two_short() {
+        let mut give = give(sizes());
+        let (one, two) = (packet(60, 3), packet(1514, 4));
+        let frames = [give.frame(0, &one), give.frame(4096, &two)];
+        assert_eq!(give.give(&frames).delivered, 2);
+        let responses = give.responses();
+        let got: Vec<_> = responses
+            .iter()
+            .map(|response| give.bytes(response))
+            .collect();
+        assert_eq!(got, [one, two]);
+        assert!(responses.iter().all(|response| response.flags == 0));
+    }
+
+    #[test]
+    fn two_slots() {
+        let mut give = give(sizes());
+        let bytes = packet(3000, 3);
+        let frame = give.frame(0, &bytes);
+        assert_eq!(give.give(&[frame]).delivered, 1);
+        let responses = give.responses();
+        let shape: Vec<_> = responses.iter().map(|r| (r.status, r.flags)).collect();
+        assert_eq!(shape, [(2048, rxf::MORE_DATA), (952, 0)]);
+        let got: Vec<u8> = responses.iter().flat_map(|r| give.bytes(r)).collect();
+        assert_eq!(got, bytes);
+    }
+
+    #[test]
+    fn extra() {
+        let mut give = give(sizes());
+        let bytes = ipv4_tcp(5000, 3);
+        let mut frame = give.frame(0, &bytes);
+        let gso = Gso {
+            kind: GsoKind::Tcp4,
+            size: 1448,
+        };
+        let checksum = Checksum::Blank {
+            start: 34,
+            offset: 16,
+        };
+        frame.offload = Offload {
+            checksum,
+            gso: Some(gso),
+        };
+        assert_eq!(give.rig.back.slots_for(&frame), 4);
+        assert_eq!(give.give(&[frame]).delivered, 1);
+        let responses = give.responses();
+        assert_eq!(responses.len(), 4);
+        let flags = rxf::CSUM_BLANK | rxf::DATA_VALIDATED | rxf::EXTRA_INFO | rxf::MORE_DATA;
+        assert_eq!(responses[0].flags, flags);
+        let [one, two] = responses[1].encode();
+        assert_eq!(ExtraInfo::decode(one, two), ExtraInfo::of(gso));
+        assert_eq!(responses[2].flags, rxf::MORE_DATA);
+        assert_eq!(
+            (responses[3].flags, responses[3].status),
+            (0, (bytes.len() - 4096) as i16)
+        );
+        let got: Vec<u8> = [0, 2, 3]
+            .iter()
+            .flat_map(|n| give.bytes(&responses[*n]))
+            .collect();
+        assert_eq!(got, bytes);
+    }
+
+    /// The second of three buffers cannot be written: all parts of that packet say so, none of
+    /// its neighbours'.
+    #[test]
+    fn copyerror() {
+        let mut give = give(sizes());
+        let frames = [
+            give.frame(0, &packet(60, 1)),
+            give.frame(8192, &packet(5000, 2)),
+            give.frame(16384, &packet(61, 3)),
+        ];
+        let request = RxRequest::decode(give.rig.raw_rx().slot(2));
+        let page = give.rig.layout.rx_pool().start + u32::from(request.id) / 2;
+        assert_eq!(request.gref, page + 1);
+        // Buffers 1 and 2 of the second packet; buffer 0 of it shares its page with one of them.
+        give.rig
+            .table_span()
+            .store_u64(request.gref as usize * 8, 0)
+            .unwrap();
+        let report = give.give(&frames);
+        assert_eq!((report.delivered, report.bytes), (2, 121));
+        assert_eq!(report.drops.get(Drop::Grant), 1);
+        let shape: Vec<_> = give
+            .responses()
+            .iter()
+            .map(|r| (r.status, r.flags))
+            .collect();
+        let more = rxf::MORE_DATA;
+        assert_eq!(shape, [(60, 0), (-1, more), (-1, more), (-1, 0), (61, 0)]);
+    }
+
+    #[test]
+    fn copyerror_extra() {
+        let mut give = give(sizes());
+        let bytes = ipv4_tcp(100, 3);
+        let mut frame = give.frame(0, &bytes);
+        let gso = Gso {
+            kind: GsoKind::Tcp4,
+            size: 60,
+        };
+        let checksum = Checksum::Blank {
+            start: 34,
+            offset: 16,
+        };
+        frame.offload = Offload {
+            checksum,
+            gso: Some(gso),
+        };
+        give.rig.back.grants_mut().writes_left = 0;
+        assert_eq!(give.give(&[frame]).delivered, 0);
+        let responses = give.responses();
+        assert_eq!(responses[0].status, rsp::ERROR);
+        let [one, two] = responses[1].encode();
+        assert_eq!(
+            ExtraInfo::decode(one, two),
+            ExtraInfo::of(gso),
+            "the extra info stays one"
+        );
+        assert_eq!(give.rig.receive(64), Vec::<Vec<u8>>::new());
+        assert_eq!(
+            give.rig
+                .front
+                .counters()
+                .to_guest_drops
+                .get(Drop::PeerError),
+            1
+        );
+    }
+
+    #[test]
+    fn too_many_slots() {
+        let mut give = give(crate::netfront::Sizes {
+            rx_pages: 128,
+            ..sizes()
+        });
+        give.rig.back.terms.to_guest.max_slots = 3;
+        let fits = give.frame(0, &packet(3 * 2048, 1));
+        let too_long = give.frame(65536, &packet(3 * 2048 + 1, 2));
+        assert_eq!(give.give(&[too_long, fits]).delivered, 1);
+        assert_eq!(give.drops(Drop::TooManySlots), 1);
+        assert_eq!(
+            give.responses().len(),
+            3,
+            "what is not sent takes no buffers"
+        );
+    }
+
+    #[test]
+    fn no_request() {
+        let mut give = give(crate::netfront::Sizes {
+            rx_pages: 2,
+            ..sizes()
+        });
+        assert_eq!(give.rig.back.posted(100), 4);
+        let long = give.frame(0, &packet(4 * 2048 + 1, 1));
+        let fits = give.frame(65536, &packet(4 * 2048, 2));
+        let late = give.frame(131_072, &packet(60, 2));
+        let report = give.give(&[long, fits, late]);
+        assert_eq!(
+            (report.delivered, report.drops.get(Drop::NoRequest)),
+            (1, 2)
+        );
+        assert_eq!(give.rig.back.posted(1), 0);
+        assert_eq!(give.rig.receive(64).len(), 1);
+        assert_eq!(give.rig.back.posted(100), 4);
+    }
+
+    #[test]
+    fn too_short_and_too_long() {
+        let mut give = give(sizes());
+        let frames = [
+            give.frame(0, &packet(13, 1)),
+            give.frame(4096, &packet(65536, 1)),
+        ];
+        assert_eq!(give.give(&frames).delivered, 0);
+        assert_eq!(
+            (give.drops(Drop::TooShort), give.drops(Drop::TooLong)),
+            (1, 1)
+        );
+        let frame = give.frame(4096, &packet(65535, 1));
+        assert_eq!(give.give(&[frame]).delivered, 1, "64 KB pass whole");
+        assert_eq!(give.rig.receive(64), [packet(65535, 1)]);
+    }
+
+    #[test]
+    fn offloads_that_the_guest_does_not_take() {
+        let gso = Some(Gso {
+            kind: GsoKind::Tcp4,
+            size: 1448,
+        });
+        let checksum = Checksum::Blank {
+            start: 34,
+            offset: 16,
+        };
+        for (features, plain, whole) in [
+            (Features::ALL, 1, 1),
+            (Features::CHECKSUM, 1, 0),
+            (Features::PLAIN, 0, 0),
+        ] {
+            let mut give = give_with(sizes(), features);
+            let mut frame = give.frame(0, &ipv4_tcp(2000, 3));
+            frame.offload = Offload {
+                checksum,
+                gso: None,
+            };
+            assert_eq!(give.give(std::slice::from_ref(&frame)).delivered, plain);
+            frame.offload.gso = gso;
+            assert_eq!(give.give(&[frame]).delivered, whole);
+            assert_eq!(
+                give.drops(Drop::OffloadNotNegotiated),
+                u64::from(2 - plain - whole)
+            );
+        }
+    }
+
+    /// Stock receive requests: whole pages, no offsets, and colours all the same.
+    #[test]
+    fn whole_pages() {
+        let sizes = crate::netfront::Sizes {
+            rx_buffer: 4096,
+            ..sizes()
+        };
+        let mut give = give_with(sizes, Features::ALL.without(Features::RX_OFFSET));
+        let bytes = packet(9000, 1);
+        let frame = give.frame(0, &bytes);
+        assert_eq!(give.give(&[frame]).delivered, 1);
+        let shape: Vec<_> = give
+            .responses()
+            .iter()
+            .map(|r| (r.offset, r.status))
+            .collect();
+        assert_eq!(shape, [(0, 4096), (0, 4096), (0, 808)].map(|(_, n)| (0, n)));
+        assert_eq!(give.rig.receive(64), [bytes]);
+        let mut offsets = Vec::new();
+        for n in 0..16 {
+            let frame = give.frame(0, &packet(1514, n));
+            give.give(&[frame]);
+            offsets.extend(give.responses().iter().map(|response| response.offset));
+        }
+        assert!(
+            offsets
+                .iter()
+                .all(|offset| *offset < 512 && offset % 64 == 0)
+        );
+        offsets.sort_unstable();
+        offsets.dedup();
+        assert!(offsets.len() >= 8, "colours: {offsets:?}");
+    }
+
+    #[test]
+    fn a_frame_that_fits_barely_has_no_colour() {
+        assert_eq!(to_guest::colour(7, 1600, 2048), 448);
+        assert_eq!(to_guest::colour(7, 1601, 2048), 0);
+        assert_eq!(to_guest::colour(8, 60, 2048), 0);
+        assert_eq!(to_guest::colour(9, 60, 2048), 64);
+    }
+}
+
+#[test]
+fn the_bell_is_rung_for_a_sleeper_only() {
+    let mut rig = Rig::new(sizes());
+    // Both ends are awake, but a new ring asks to be told once.
+    assert_eq!(rig.bells(), (false, false));
+    assert!(rig.send(&packet(60, 1), Offload::default()));
+    assert_eq!(rig.bells(), (false, false));
+    // Of the buffers that were posted at the start, and of the packet; nobody slept.
+    assert_eq!(rig.front.counters().notifications, 2);
+    assert!(rig.back.prepare_sleep(), "there is work");
+    assert_eq!(rig.take(64).len(), 1);
+    assert!(!rig.back.prepare_sleep());
+    assert!(rig.send(&packet(60, 1), Offload::default()));
+    assert_eq!(rig.bells(), (true, false));
+    assert_eq!(rig.bells(), (false, false), "once");
+    rig.back.disarm();
+    assert_eq!(rig.take(64).len(), 1);
+
+    assert!(!rig.front.prepare_sleep(false));
+    let source = Memory::new(1);
+    assert_eq!(rig.give(&[frame_at(&source, 0, &packet(60, 1), 60)]), 1);
+    assert_eq!(rig.bells(), (false, true));
+    assert!(rig.front.prepare_sleep(false), "there is work");
+    assert_eq!(rig.receive(64).len(), 1);
+}
+
+#[test]
+fn the_guest_is_asked_for_buffers_only_if_they_are_wanted() {
+    let mut rig = Rig::new(crate::netfront::Sizes {
+        rx_pages: 1,
+        ..sizes()
+    });
+    let source = Memory::new(1);
+    let frames: Vec<_> = (0..2)
+        .map(|_| frame_at(&source, 0, &packet(60, 1), 60))
+        .collect();
+    assert_eq!(rig.give(&frames), 2);
+    let _ = rig.bells();
+    rig.back.arm(true);
+    assert_eq!(rig.receive(64).len(), 2);
+    assert_eq!(rig.bells(), (true, false));
+}
+
+#[test]
+fn a_netback_wants_the_pages_that_were_agreed_on() {
+    let rig = Rig::new(sizes());
+    let memory = Memory::new(4);
+    let page = |n| memory.area().page(n).unwrap();
+    let grants = FakeGrants::new(rig.table_span(), memory.area(), abi::DomId(7));
+    let terms = Terms {
+        tx_order: 1,
+        ..*rig.back.terms()
+    };
+    let made = |tx: &[Span], rx: &[Span], event: Span| {
+        Netback::new(terms, tx, rx, event, grants).map(|_| ())
+    };
+    assert_eq!(made(&[page(0), page(1)], &[page(2)], page(3)), Ok(()));
+    assert_eq!(made(&[page(0)], &[page(2)], page(3)), Err(BadPages));
+    assert_eq!(made(&[page(0), page(1)], &[], page(3)), Err(BadPages));
+    assert_eq!(
+        made(&[page(0), page(1)], &[page(2)], Span::EMPTY),
+        Err(BadPages)
+    );
+}
