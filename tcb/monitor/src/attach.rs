@@ -1,12 +1,15 @@
-//! The attach call: which descriptor a domain gets, if any.
+//! The attach call: which descriptor a domain gets, if any. Each is handed out once.
 
 use crate::connect::Connections;
 use crate::domain::{Domain, Parts};
+use crate::event::Port;
+use abi::DomId;
 use abi::hypercall::Attach;
 use abi::layout::fd;
 use rustix::event::epoll;
 use rustix::io::Errno;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 /// Answers the attach calls that wait, within the domain's budget: past it, they wait on.
 /// Never blocks.
@@ -15,70 +18,100 @@ pub(crate) fn serve(domain: &mut Domain, connections: &Connections, now_ns: u64)
     let Some(parts) = domain.parts.as_mut() else {
         return;
     };
-    loop {
-        let Some(process) = parts.process.as_ref().map(|running| &running.process) else {
-            return;
-        };
-        if parts.attaches.next_ns(now_ns) > now_ns {
-            return;
-        }
-        let process = std::sync::Arc::clone(process);
+    let Some(process) = parts.process.as_ref().map(|running| &running.process) else {
+        return;
+    };
+    let process = Arc::clone(process);
+    while parts.attaches.next_ns(now_ns) <= now_ns {
         let served = process.try_attach(|port| {
             // An error means that the domain is gone: its end is noticed elsewhere.
             let Ok(Some(call)) = port.receive() else {
                 return false;
             };
             parts.attaches.take(1, now_ns);
-            let answered = match Attach::decode(call.args) {
-                Some(Attach::Device(n)) => device(parts, n).and_then(|at| {
-                    let device = parts.devices.get(n as usize).ok_or(Errno::NODEV)?;
-                    port.answer_fd(call, device.as_fd(), at).map_err(errno)
-                }),
-                Some(Attach::Doorbell(conn)) => doorbell(conn).and_then(|at| {
-                    let other = connections.other_end(id, conn)?;
-                    port.answer_fd(call, other.doorbell(), at).map_err(errno)
-                }),
-                None => Err(Errno::INVAL),
-            };
+            let answered = choose(parts, connections, id, call.args).and_then(|chosen| {
+                port.answer_fd(call, chosen.fd(parts)?, chosen.at)
+                    .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                parts.attached.insert(chosen.at);
+                Ok(())
+            });
             if let Err(errno) = answered {
                 // Every call is answered; who is gone needs no answer.
                 let _ = port.answer_errno(call, errno.raw_os_error());
             }
             true
         });
+        // Neither when nothing waits nor when the worker is busy with the agent.
         if served != Some(true) {
             return;
         }
     }
 }
 
-/// Puts device `n` into the domain's epoll set; returns where its descriptor shall lie.
-fn device(parts: &Parts, n: u32) -> Result<i32, Errno> {
-    let device = parts.devices.get(n as usize).ok_or(Errno::NODEV)?;
-    let at = i32::try_from(n)
-        .ok()
-        .and_then(|n| fd::DEVICE.checked_add(n))
-        .ok_or(Errno::NODEV)?;
-    let data = epoll::EventData::new_u64(u64::from(n));
-    match epoll::add(&parts.epoll, device, data, epoll::EventFlags::IN) {
-        // Asked for once more; and a file is always ready, so it cannot be waited for.
-        Ok(()) | Err(Errno::EXIST | Errno::PERM) => Ok(at),
-        Err(errno) => Err(errno),
+/// A descriptor, and where it shall lie in the domain's table.
+struct Chosen {
+    at: i32,
+    what: What,
+}
+
+enum What {
+    Device(u32),
+    Doorbell(Arc<Port>),
+}
+
+impl Chosen {
+    fn fd<'a>(&'a self, parts: &'a Parts) -> Result<BorrowedFd<'a>, Errno> {
+        match &self.what {
+            What::Device(n) => {
+                let device = parts.devices.get(*n as usize).ok_or(Errno::NOENT)?;
+                Ok(device.as_fd())
+            }
+            What::Doorbell(port) => Ok(port.doorbell()),
+        }
     }
 }
 
-fn doorbell(conn: abi::ConnId) -> Result<i32, Errno> {
-    if conn.0 >= fd::CONNECTIONS_MAX {
-        return Err(Errno::NOENT);
+/// What a domain's call asks for, if it may have it: one of its own devices, or the doorbell of
+/// the other end of one of its own connections, and neither twice.
+fn choose(
+    parts: &Parts,
+    connections: &Connections,
+    id: DomId,
+    args: [u64; 2],
+) -> Result<Chosen, Errno> {
+    let place = |first: i32, n: u32, max: u32| {
+        let n = i32::try_from(n).ok().filter(|_| n < max);
+        let at = n.and_then(|n| first.checked_add(n)).ok_or(Errno::NOENT)?;
+        if parts.attached.contains(&at) {
+            return Err(Errno::EXIST);
+        }
+        Ok(at)
+    };
+    match Attach::decode(args).ok_or(Errno::INVAL)? {
+        Attach::Device(n) => {
+            let at = place(fd::DEVICE, n, fd::DEVICES_MAX)?;
+            let device = parts.devices.get(n as usize).ok_or(Errno::NOENT)?;
+            let data = epoll::EventData::new_u64(u64::from(n));
+            match epoll::add(&parts.epoll, device, data, epoll::EventFlags::IN) {
+                // A file is always ready, so it cannot be waited for; and a call whose answer
+                // failed may have come this far before.
+                Ok(()) | Err(Errno::PERM | Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+            Ok(Chosen {
+                at,
+                what: What::Device(n),
+            })
+        }
+        Attach::Doorbell(conn) => {
+            let at = place(fd::DOORBELL, conn.0, fd::CONNECTIONS_MAX)?;
+            let port = connections.other_end(id, conn)?;
+            Ok(Chosen {
+                at,
+                what: What::Doorbell(port),
+            })
+        }
     }
-    i32::try_from(conn.0)
-        .ok()
-        .and_then(|n| fd::DOORBELL.checked_add(n))
-        .ok_or(Errno::NOENT)
-}
-
-fn errno(error: std::io::Error) -> Errno {
-    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 /// When a domain whose attach calls are not heard just now is heard again; none: it is.

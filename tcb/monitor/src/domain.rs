@@ -13,6 +13,7 @@ use abi::layout::{self, fd, info};
 use abi::machine::{self, Program};
 use rustix::event::epoll;
 use sandbox::{Profile, Spec};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -80,6 +81,8 @@ pub(crate) struct Parts {
     pub(crate) devices: Vec<OwnedFd>,
     pub(crate) mailbox: Mailbox,
     pub(crate) attaches: Budget,
+    /// Numbers in the domain's table that it has got a descriptor at.
+    pub(crate) attached: BTreeSet<i32>,
     pub(crate) process: Option<Running>,
 }
 
@@ -148,6 +151,7 @@ impl Domain {
                 devices,
                 mailbox: Mailbox::default(),
                 attaches: Budget::new(ATTACHES_BURST, ATTACHES_PER_SECOND, now_ns),
+                attached: BTreeSet::new(),
                 process: None,
             }),
             attach_open: true,

@@ -216,7 +216,8 @@ impl<S: AddressSpace> Server<S> {
             Kind::GrantUnmap => {
                 self.unmaps.clear();
                 self.unmaps.extend((0..count).map(|op| Unmap {
-                    slot: slot(page.get(op, 0)),
+                    // As in [`Map::decode`].
+                    slot: Slot(page.get(op, 0) as u32),
                 }));
                 self.mapper
                     .unmap(&self.shared.grants, &self.unmaps, &mut self.statuses)?;
@@ -269,11 +270,6 @@ impl<S: AddressSpace> Server<S> {
     pub fn tear_down(self) {
         self.mapper.tear_down(&self.shared.grants);
     }
-}
-
-/// A slot from the wire; one that does not fit is one that does not exist.
-fn slot(word: u64) -> Slot {
-    Slot(u32::try_from(word).unwrap_or(u32::MAX))
 }
 
 fn connection(word: u64) -> Result<ConnId, Errno> {

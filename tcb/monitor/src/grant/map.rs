@@ -47,6 +47,11 @@ impl<S: AddressSpace> Mapper<S> {
         &self.space
     }
 
+    /// The address space, to change.
+    pub fn space_mut(&mut self) -> &mut S {
+        &mut self.space
+    }
+
     /// Maps a batch and leaves one status per operation in `status`. Operations that are in order
     /// are mapped whatever becomes of the others, unless the address space refuses them: then
     /// none of them is mapped, and they say [`GrantStatus::NoSpace`].

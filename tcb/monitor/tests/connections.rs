@@ -1,0 +1,207 @@
+//! Connection records: every transition, every refusal, and who is told.
+
+use abi::layout::info;
+use abi::{ConnId, DomId, RECORD_BYTES, Role, XenbusState};
+use monitor::connect::Connections;
+use monitor::event::Port;
+use monitor::memory::Memory;
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const BACK: DomId = DomId(0);
+const FRONT: DomId = DomId(1);
+const ALL: [XenbusState; 7] = [
+    XenbusState::Unknown,
+    XenbusState::Initialising,
+    XenbusState::InitWait,
+    XenbusState::Initialised,
+    XenbusState::Connected,
+    XenbusState::Closing,
+    XenbusState::Closed,
+];
+
+struct End {
+    memory: Arc<Memory>,
+    port: Arc<Port>,
+}
+
+impl End {
+    fn new(id: DomId) -> Self {
+        let memory = Arc::new(Memory::create(id, 1, 0).unwrap());
+        let port = Arc::new(Port::create(Arc::clone(&memory)).unwrap());
+        Self { memory, port }
+    }
+
+    /// What it was told since the last time.
+    fn told(&self) -> u32 {
+        let word = self.memory.info().span().u32(info::PENDING).unwrap();
+        word.swap(0, Ordering::Relaxed)
+    }
+
+    fn arm(&self) {
+        let word = self.memory.info().span().u32(info::ARMED).unwrap();
+        word.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether its doorbell was rung since the last time.
+    fn was_rung(&self) -> bool {
+        rustix::io::read(self.port.doorbell(), &mut [0; 8]).is_ok()
+    }
+}
+
+fn pair() -> (Connections, End, End) {
+    let (back, front) = (End::new(BACK), End::new(FRONT));
+    let connections = Connections::default();
+    let ends = (
+        (BACK, Arc::clone(&back.port)),
+        (FRONT, Arc::clone(&front.port)),
+    );
+    connections.add(ends.0, ends.1, 7, 0).unwrap();
+    assert_eq!(
+        (back.told(), front.told()),
+        (info::PENDING_CONNECT, info::PENDING_CONNECT)
+    );
+    (connections, back, front)
+}
+
+const BODY: [u8; RECORD_BYTES] = [5; RECORD_BYTES];
+
+/// Leads the backend's end from its start to `state`, if a domain can.
+fn lead_to(connections: &Connections, state: XenbusState) -> bool {
+    state != XenbusState::Unknown
+        && (state == XenbusState::Initialising
+            || connections.set(BACK, ConnId(0), state, &BODY, 0).is_ok())
+}
+
+#[test]
+fn every_transition() {
+    use XenbusState as S;
+    // From each state (a row), which states may follow: U, Initialising, InitWait, Initialised,
+    // Connected, Closing, Closed.
+    let table = [
+        (S::Initialising, [0, 1, 1, 1, 1, 1, 1]),
+        (S::InitWait, [0, 0, 1, 1, 1, 1, 1]),
+        (S::Initialised, [0, 0, 0, 1, 1, 1, 1]),
+        (S::Connected, [0, 0, 0, 0, 0, 1, 1]),
+        (S::Closing, [0, 0, 0, 0, 0, 0, 1]),
+        (S::Closed, [0, 1, 1, 0, 0, 0, 0]),
+    ];
+    for (from, row) in table {
+        for (to, allowed) in ALL.into_iter().zip(row) {
+            let (connections, _back, front) = pair();
+            assert!(lead_to(&connections, from), "{from:?}");
+            front.told();
+            let outcome = connections.set(BACK, ConnId(0), to, &BODY, 0);
+            let expected = if allowed == 1 {
+                Ok(())
+            } else {
+                Err(Errno::INVAL)
+            };
+            assert_eq!(outcome, expected, "{from:?} to {to:?}");
+            let now = connections.get(BACK, ConnId(0)).unwrap().own;
+            assert_eq!(now, if allowed == 1 { to } else { from });
+            let told = if allowed == 1 {
+                info::PENDING_CONNECT
+            } else {
+                0
+            };
+            assert_eq!(front.told(), told, "{from:?} to {to:?}");
+        }
+    }
+}
+
+#[test]
+fn each_end_sees_the_other() {
+    let (connections, ..) = pair();
+    connections
+        .set(BACK, ConnId(0), XenbusState::InitWait, &BODY, 0)
+        .unwrap();
+    let front = connections.get(FRONT, ConnId(0)).unwrap();
+    assert_eq!(
+        (front.peer, front.role, front.state, front.body),
+        (BACK, Role::Frontend, XenbusState::InitWait, BODY)
+    );
+    let back = connections.get(BACK, ConnId(0)).unwrap();
+    assert_eq!(
+        (back.peer, back.role, back.own, back.state),
+        (
+            FRONT,
+            Role::Backend,
+            XenbusState::InitWait,
+            XenbusState::Initialising
+        )
+    );
+    assert_eq!(back.body, [0; RECORD_BYTES]);
+}
+
+#[test]
+fn connections_that_are_not_ones_own_do_not_exist() {
+    let (connections, ..) = pair();
+    let state = XenbusState::Closed;
+    for (who, conn) in [(BACK, 1), (FRONT, u32::MAX), (DomId(2), 0)] {
+        let conn = ConnId(conn);
+        assert_eq!(connections.get(who, conn).unwrap_err(), Errno::NOENT);
+        assert_eq!(
+            connections.set(who, conn, state, &BODY, 0),
+            Err(Errno::NOENT)
+        );
+        assert!(matches!(
+            connections.other_end(who, conn),
+            Err(Errno::NOENT)
+        ));
+    }
+}
+
+#[test]
+fn who_writes_too_often_waits() {
+    let (connections, ..) = pair();
+    let set = |now| connections.set(BACK, ConnId(0), XenbusState::Initialising, &BODY, now);
+    let writes = (0..10_000).take_while(|_| set(0).is_ok()).count();
+    assert_eq!(writes, 64);
+    assert_eq!(set(0), Err(Errno::AGAIN));
+    assert_eq!(set(1_000_000_000), Ok(()));
+}
+
+#[test]
+fn the_end_of_a_domain_closes_its_ends() {
+    let (connections, back, front) = pair();
+    connections
+        .set(FRONT, ConnId(0), XenbusState::Connected, &BODY, 0)
+        .unwrap();
+    back.told();
+    front.told();
+    connections.close_all(FRONT);
+    let view = connections.get(BACK, ConnId(0)).unwrap();
+    assert_eq!(
+        (view.state, view.body),
+        (XenbusState::Closed, [0; RECORD_BYTES])
+    );
+    assert_eq!((back.told(), front.told()), (info::PENDING_CONNECT, 0));
+    assert!(matches!(
+        connections.other_end(BACK, ConnId(0)),
+        Err(Errno::NOTCONN)
+    ));
+    connections.forget_all(FRONT);
+    assert_eq!(
+        connections.get(BACK, ConnId(0)).unwrap().state,
+        XenbusState::Unknown
+    );
+    assert_eq!(back.told(), info::PENDING_CONNECT);
+    // The one that is left can still close its own end, and is the last to hear of it.
+    connections
+        .set(BACK, ConnId(0), XenbusState::Closed, &BODY, 0)
+        .unwrap();
+    assert_eq!(front.told(), 0);
+}
+
+#[test]
+fn only_who_sleeps_is_rung() {
+    let (connections, _back, front) = pair();
+    let set = || connections.set(BACK, ConnId(0), XenbusState::Initialising, &BODY, 0);
+    set().unwrap();
+    assert!(!front.was_rung());
+    front.arm();
+    set().unwrap();
+    assert!(front.was_rung() && !front.was_rung());
+}

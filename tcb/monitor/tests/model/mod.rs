@@ -1,0 +1,509 @@
+//! The model: what grants are, without any of the monitor's machinery.
+
+use crate::{DOMAINS, ENTRIES, FRAMES, Op, SLOTS};
+use abi::hypercall::{Copy, Map, Place, Unmap};
+use abi::layout::info;
+use abi::{DomId, GrantEntry, GrantRef, GrantStatus as S, PAGE, Slot};
+use monitor::fake::FakeSpace;
+use monitor::grant::{Copier, Grants, Mapper};
+use monitor::memory::Memory;
+use monitor::space::SpaceError;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const IN_USE: u16 = GrantEntry::READING | GrantEntry::WRITING;
+
+/// An entry in use, in the model.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    user: DomId,
+    frame: u32,
+    readonly: bool,
+    readers: u32,
+    writers: u32,
+}
+
+/// A use of an entry: who granted it, which, and whether for writing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Pin {
+    granter: DomId,
+    index: u32,
+    frame: u32,
+    write: bool,
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    alive: Vec<bool>,
+    words: BTreeMap<(DomId, u32), u64>,
+    uses: BTreeMap<(DomId, u32), Use>,
+    windows: BTreeMap<(DomId, u32), Pin>,
+    pages: BTreeMap<(DomId, u32), Vec<u8>>,
+}
+
+impl Model {
+    fn pin(&mut self, user: DomId, granter: DomId, gref: GrantRef, write: bool) -> Result<Pin, S> {
+        if !self
+            .alive
+            .get(usize::from(granter.0))
+            .is_some_and(|&alive| alive)
+        {
+            return Err(S::BadDomain);
+        }
+        if gref.0 >= ENTRIES {
+            return Err(S::BadRef);
+        }
+        let key = (granter, gref.0);
+        let word = self.words.entry(key).or_default();
+        let fresh = !self.uses.contains_key(&key);
+        if fresh {
+            let entry = GrantEntry(*word);
+            let kind = entry.flags() & !IN_USE & !GrantEntry::READONLY;
+            if kind != GrantEntry::PERMIT_ACCESS || entry.domain() != user {
+                return Err(S::BadRef);
+            }
+            if write && entry.readonly() {
+                return Err(S::PermissionDenied);
+            }
+            if entry.frame() >= FRAMES {
+                return Err(S::AddressTooBig);
+            }
+            *word &= !u64::from(IN_USE);
+            *word |= u64::from(GrantEntry::READING);
+            let (frame, readonly) = (entry.frame(), entry.readonly());
+            let (readers, writers) = (0, 0);
+            self.uses.insert(
+                key,
+                Use {
+                    user,
+                    frame,
+                    readonly,
+                    readers,
+                    writers,
+                },
+            );
+        }
+        let Some(used) = self.uses.get_mut(&key) else {
+            unreachable!()
+        };
+        if used.user != user {
+            return Err(S::BadRef);
+        }
+        if write && used.readonly {
+            return Err(S::PermissionDenied);
+        }
+        if write && used.writers == 0 {
+            *word |= u64::from(GrantEntry::WRITING);
+        }
+        *(if write {
+            &mut used.writers
+        } else {
+            &mut used.readers
+        }) += 1;
+        Ok(Pin {
+            granter,
+            index: gref.0,
+            frame: used.frame,
+            write,
+        })
+    }
+
+    fn unpin(&mut self, pin: Pin) {
+        let key = (pin.granter, pin.index);
+        let used = self.uses.get_mut(&key).expect("unpinned but not pinned");
+        *(if pin.write {
+            &mut used.writers
+        } else {
+            &mut used.readers
+        }) -= 1;
+        let mut ended = 0;
+        if used.writers == 0 {
+            ended = GrantEntry::WRITING;
+        }
+        if used.writers == 0 && used.readers == 0 {
+            ended = IN_USE;
+            self.uses.remove(&key);
+        }
+        *self.words.entry(key).or_default() &= !u64::from(ended);
+    }
+
+    /// Who still needs a domain's memory although it is dead.
+    fn is_mapped_by_others(&self, id: DomId) -> bool {
+        self.windows
+            .iter()
+            .any(|((user, _), pin)| pin.granter == id && *user != id)
+    }
+}
+
+/// The monitor's grant code over real memory, beside the model.
+pub(crate) struct Rig {
+    pub(crate) grants: Grants,
+    memories: Vec<Arc<Memory>>,
+    mappers: Vec<Option<Mapper<FakeSpace>>>,
+    copier: Copier,
+    model: Model,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        let grants = Grants::default();
+        let mut model = Model::default();
+        let mut memories = Vec::new();
+        let mut mappers = Vec::new();
+        for id in (0..DOMAINS).map(DomId) {
+            let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES).unwrap());
+            grants.lock().insert(id, Arc::clone(&memory), SLOTS);
+            memories.push(memory);
+            mappers.push(Some(Mapper::new(id, FakeSpace::default())));
+            model.alive.push(true);
+            for frame in 0..FRAMES {
+                model.pages.insert((id, frame), vec![0; PAGE]);
+            }
+        }
+        Self {
+            grants,
+            memories,
+            mappers,
+            copier: Copier::default(),
+            model,
+        }
+    }
+
+    fn entry(&self, of: DomId, index: u32) -> &'static AtomicU64 {
+        let at = info::GRANT_TABLE + index as usize * 8;
+        self.memories[usize::from(of.0)]
+            .info()
+            .span()
+            .u64(at)
+            .unwrap()
+    }
+
+    fn is_alive(&self, of: DomId) -> bool {
+        self.model.alive[usize::from(of.0)]
+    }
+
+    /// What the address space of a domain shows: slot, frame, writable.
+    pub(crate) fn mapped(&self, of: DomId) -> Vec<(u32, u32, bool)> {
+        let mapper = self.mappers[usize::from(of.0)].as_ref();
+        let mapped = mapper.map(|mapper| mapper.space().mapped.values());
+        mapped
+            .into_iter()
+            .flatten()
+            .map(|map| (map.slot.0, map.frame, map.writable))
+            .collect()
+    }
+
+    /// One step of the monitor and the model, and the comparison.
+    pub(crate) fn step(&mut self, op: &Op) {
+        match op {
+            // A dead domain does nothing.
+            Op::Grant { of, .. }
+            | Op::EndAccess { of, .. }
+            | Op::Fill { of, .. }
+            | Op::Map { of, .. }
+            | Op::Unmap { of, .. }
+            | Op::Copy { of, .. }
+            | Op::Kill { of, .. }
+                if !self.is_alive(*of) => {}
+            Op::Grant { of, index, entry } => {
+                self.entry(*of, *index).store(*entry, Ordering::Relaxed);
+                self.model.words.insert((*of, *index), *entry);
+            }
+            Op::EndAccess { of, index } => {
+                let place = self.entry(*of, *index);
+                let now = GrantEntry(place.load(Ordering::Relaxed));
+                if !now.in_use() {
+                    place.store(0, Ordering::Relaxed);
+                    self.model.words.insert((*of, *index), 0);
+                }
+            }
+            Op::Fill { of, frame, byte } => {
+                let page = self.memories[usize::from(of.0)].frame(*frame).unwrap();
+                page.fill(*byte).unwrap();
+                self.model.pages.insert((*of, *frame), vec![*byte; PAGE]);
+            }
+            Op::Map { of, ops, refused } => self.map(*of, ops, *refused),
+            Op::Unmap { of, ops } => self.unmap(*of, ops),
+            Op::Copy { of, ops } => self.copy(*of, ops),
+            Op::Kill { of, lost } => self.kill(*of, *lost),
+        }
+        self.compare();
+    }
+
+    fn with_space(&mut self, of: DomId, change: impl FnOnce(&mut FakeSpace)) {
+        let mapper = self.mappers[usize::from(of.0)].as_mut().unwrap();
+        change(mapper.space_mut());
+    }
+
+    /// What a batch of mappings does in the model: the statuses, and the slots taken.
+    fn model_map(&mut self, of: DomId, ops: &[Map]) -> (Vec<S>, Vec<(u32, Pin)>) {
+        let mut expected = Vec::new();
+        let mut pins = Vec::new();
+        for op in ops {
+            let free = op.slot.0 < SLOTS && !self.model.windows.contains_key(&(of, op.slot.0));
+            expected.push(if !free {
+                S::BadSlot
+            } else {
+                match self.model.pin(of, op.domain, op.gref, !op.readonly) {
+                    Ok(pin) => {
+                        self.model.windows.insert((of, op.slot.0), pin);
+                        pins.push((op.slot.0, pin));
+                        S::Okay
+                    }
+                    Err(why) => why,
+                }
+            });
+        }
+        (expected, pins)
+    }
+
+    fn map(&mut self, of: DomId, ops: &[Map], refused: bool) {
+        let (mut expected, pins) = self.model_map(of, ops);
+        if refused && !pins.is_empty() {
+            for (slot, pin) in pins {
+                self.model.windows.remove(&(of, slot));
+                self.model.unpin(pin);
+            }
+            for status in expected.iter_mut().filter(|s| **s == S::Okay) {
+                *status = S::NoSpace;
+            }
+        }
+        self.with_space(of, |space| space.refuse_next = refused);
+        let mut statuses = Vec::new();
+        let mapper = self.mappers[usize::from(of.0)].as_mut().unwrap();
+        mapper.map(&self.grants, ops, &mut statuses).unwrap();
+        self.with_space(of, |space| space.refuse_next = false);
+        assert_eq!(statuses, expected, "{of} maps {ops:?}");
+    }
+
+    fn unmap(&mut self, of: DomId, ops: &[Unmap]) {
+        let mut expected = Vec::new();
+        for op in ops {
+            let pin = self.model.windows.remove(&(of, op.slot.0));
+            expected.push(pin.map_or(S::BadHandle, |pin| {
+                self.model.unpin(pin);
+                S::Okay
+            }));
+        }
+        let mut statuses = Vec::new();
+        let mapper = self.mappers[usize::from(of.0)].as_mut().unwrap();
+        mapper.unmap(&self.grants, ops, &mut statuses).unwrap();
+        assert_eq!(statuses, expected, "{of} unmaps {ops:?}");
+    }
+
+    fn copy(&mut self, of: DomId, ops: &[Copy]) {
+        let mut statuses = Vec::new();
+        self.copier.run(&self.grants, of, ops, &mut statuses);
+        let mut pins = Vec::new();
+        let mut expected = Vec::new();
+        let mut jobs = Vec::new();
+        for op in ops {
+            let job = self.copy_pages(of, op, &mut pins);
+            expected.push(job.err().unwrap_or(S::Okay));
+            jobs.push(job.ok().map(|pages| (pages, *op)));
+        }
+        for ((src, dst), op) in jobs.into_iter().flatten() {
+            self.copy_bytes(src, dst, &op);
+        }
+        for pin in pins {
+            self.model.unpin(pin);
+        }
+        assert_eq!(statuses, expected, "{of} copies {ops:?}");
+    }
+
+    /// The two pages of a copy, pinned.
+    #[expect(clippy::type_complexity)]
+    fn copy_pages(
+        &mut self,
+        of: DomId,
+        op: &Copy,
+        pins: &mut Vec<Pin>,
+    ) -> Result<((DomId, u32), (DomId, u32)), S> {
+        let crosses = |offset: u16| usize::from(offset) + usize::from(op.len) > PAGE;
+        if crosses(op.src_offset) || crosses(op.dst_offset) {
+            return Err(S::BadCopyArg);
+        }
+        let page = |model: &mut Model, place, write| match place {
+            Place::Own { frame } if frame < FRAMES => Ok(((of, frame), None)),
+            Place::Own { .. } => Err(S::AddressTooBig),
+            Place::Granted { domain, gref } => model
+                .pin(of, domain, gref, write)
+                .map(|pin| ((domain, pin.frame), Some(pin))),
+        };
+        let (src, src_pin) = page(&mut self.model, op.src, false)?;
+        match page(&mut self.model, op.dst, true) {
+            Ok((dst, dst_pin)) => {
+                pins.extend(src_pin);
+                pins.extend(dst_pin);
+                Ok((src, dst))
+            }
+            Err(why) => {
+                if let Some(pin) = src_pin {
+                    self.model.unpin(pin);
+                }
+                Err(why)
+            }
+        }
+    }
+
+    fn copy_bytes(&mut self, src: (DomId, u32), dst: (DomId, u32), op: &Copy) {
+        let (from, to) = (usize::from(op.src_offset), usize::from(op.dst_offset));
+        let len = usize::from(op.len);
+        let overlaps = src == dst && from.abs_diff(to) < len;
+        if overlaps {
+            // What becomes of the bytes in that case is nobody's business but the domain's.
+            let page = self.memories[usize::from(dst.0.0)].frame(dst.1).unwrap();
+            let mut bytes = vec![0; PAGE];
+            page.read(&mut bytes).unwrap();
+            self.model.pages.insert(dst, bytes);
+        } else {
+            let bytes = self.model.pages[&src][from..from + len].to_vec();
+            let page = self.model.pages.get_mut(&dst).unwrap();
+            page[to..to + len].copy_from_slice(&bytes);
+        }
+    }
+
+    /// What the monitor does when a domain dies. `lost`: its agent goes silent in a map (true) or
+    /// unmap (false) call first.
+    fn kill(&mut self, of: DomId, lost: Option<bool>) {
+        match lost {
+            Some(true) => self.lose_map(of),
+            Some(false) => self.lose_unmap(of),
+            None => {}
+        }
+        assert_eq!(self.grants.audit().1, 0, "in between");
+        self.grants.lock().end(of);
+        self.model.alive[usize::from(of.0)] = false;
+        let mapper = self.mappers[usize::from(of.0)].take().unwrap();
+        mapper.tear_down(&self.grants);
+        for slot in 0..SLOTS {
+            if let Some(pin) = self.model.windows.remove(&(of, slot)) {
+                self.model.unpin(pin);
+            }
+        }
+        for mapper in self.mappers.iter_mut().flatten() {
+            mapper.granter_died(&self.grants, of).unwrap();
+        }
+    }
+
+    /// Maps whatever can be mapped; the agent does it and goes silent.
+    fn lose_map(&mut self, of: DomId) {
+        let all = (0..DOMAINS).flat_map(|granter| (0..ENTRIES).map(move |gref| (granter, gref)));
+        let ops: Vec<Map> = all
+            .zip((0..SLOTS).cycle())
+            .map(|((granter, gref), slot)| Map {
+                domain: DomId(granter),
+                gref: GrantRef(gref),
+                slot: Slot(slot),
+                readonly: true,
+            })
+            .collect();
+        let (_, pins) = self.model_map(of, &ops);
+        self.with_space(of, |space| space.lose_next = true);
+        let mapper = self.mappers[usize::from(of.0)].as_mut().unwrap();
+        let outcome = mapper.map(&self.grants, &ops, &mut Vec::new());
+        assert_eq!(outcome.is_err(), !pins.is_empty());
+        assert!(matches!(outcome, Ok(()) | Err(SpaceError::Lost(_))));
+    }
+
+    /// Unmaps a slot if one is mapped; the agent does it and goes silent.
+    fn lose_unmap(&mut self, of: DomId) {
+        let mapped = |slot: &u32| self.model.windows.contains_key(&(of, *slot));
+        let Some(slot) = (0..SLOTS).find(mapped) else {
+            return;
+        };
+        self.with_space(of, |space| space.lose_next = true);
+        let mapper = self.mappers[usize::from(of.0)].as_mut().unwrap();
+        let ops = [Unmap { slot: Slot(slot) }];
+        let outcome = mapper.unmap(&self.grants, &ops, &mut Vec::new());
+        assert!(matches!(outcome, Err(SpaceError::Lost(_))));
+    }
+
+    /// Flags that the model knows of in an entry: those that the domain itself has written.
+    fn model_flags(&self, of: DomId, index: u32) -> u64 {
+        self.model.words.get(&(of, index)).copied().unwrap_or(0)
+    }
+
+    fn compare(&self) {
+        let (accounts, leaked) = self.grants.audit();
+        assert_eq!(leaked, 0);
+        for id in (0..DOMAINS).map(DomId) {
+            let wanted = self.is_alive(id) || self.model.is_mapped_by_others(id);
+            assert_eq!(accounts.contains_key(&id), wanted, "account of {id}");
+            for index in 0..ENTRIES {
+                let word = self.entry(id, index).load(Ordering::Relaxed);
+                let model = self.model_flags(id, index);
+                assert_eq!(word, model, "entry {index} of {id}");
+            }
+            for frame in 0..FRAMES {
+                let mut bytes = vec![0; PAGE];
+                let page = self.memories[usize::from(id.0)].frame(frame).unwrap();
+                page.read(&mut bytes).unwrap();
+                assert!(
+                    bytes == self.model.pages[&(id, frame)],
+                    "frame {frame} of {id}"
+                );
+            }
+            self.compare_window(id);
+            let used: Vec<(u32, u32, DomId, u32, bool)> = self
+                .model
+                .uses
+                .iter()
+                .filter(|((granter, _), _)| *granter == id)
+                .map(|((_, index), u)| {
+                    (
+                        *index,
+                        u.frame,
+                        u.user,
+                        u.readers + u.writers,
+                        u.writers > 0,
+                    )
+                })
+                .collect();
+            let audit = accounts.get(&id).cloned().unwrap_or_default();
+            let in_use: Vec<_> = audit
+                .in_use
+                .iter()
+                .map(|g| (g.index, g.frame, g.by, g.mappings, g.writable))
+                .collect();
+            assert_eq!(in_use, used, "uses of {id}'s grants");
+        }
+    }
+
+    fn compare_window(&self, id: DomId) {
+        let Some(mapper) = &self.mappers[usize::from(id.0)] else {
+            return;
+        };
+        let mapped: Vec<_> = mapper
+            .space()
+            .mapped
+            .values()
+            .map(|m| (m.slot.0, m.memory, m.frame, m.writable))
+            .collect();
+        let model: Vec<_> = self
+            .model
+            .windows
+            .iter()
+            .filter(|((of, _), _)| *of == id)
+            .map(|((_, slot), pin)| (*slot, u32::from(pin.granter.0), pin.frame, pin.write))
+            .collect();
+        assert_eq!(mapped, model, "window of {id}");
+    }
+
+    /// Everybody dies: nothing is left.
+    pub(crate) fn end(mut self) {
+        for id in (0..DOMAINS).map(DomId) {
+            self.step(&Op::Kill { of: id, lost: None });
+        }
+        let (accounts, leaked) = self.grants.audit();
+        assert!(accounts.is_empty() && leaked == 0);
+        for memory in self.memories {
+            assert_eq!(
+                Arc::strong_count(&memory),
+                1,
+                "the monitor still has memory"
+            );
+        }
+    }
+}
