@@ -27,11 +27,12 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let cores = Cores::choose();
-    let cases: [(&str, &dyn Fn() -> anyhow::Result<()>); 5] = [
+    let cases: [(&str, &dyn Fn() -> anyhow::Result<()>); 6] = [
         ("namespaces_end_with_their_holder", &namespaces_end),
         ("forwarder_carries_both_directions", &|| {
             carries(forward::lane("forwarder", Place::Split, cores, 1))
         }),
+        ("machine_carries_both_directions", &|| machine(cores)),
         ("veth_carries_both_directions", &|| {
             carries(kernel_path::lane("veth-gro-on", false, Gro::On, cores, 1))
         }),
@@ -128,6 +129,18 @@ fn carries(lane: anyhow::Result<Lane>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The machine, if its programs were built beside this one.
+fn machine(cores: Cores) -> anyhow::Result<()> {
+    if let Err(error) = client::daemon_path() {
+        println!("  left out: {error}");
+        return Ok(());
+    }
+    for place in [Place::OneCore, Place::Split] {
+        carries(experiments::lane::machine::lane("grantway", place, cores, 1))?;
+    }
+    Ok(())
+}
+
 /// The forwarder against a C one with the same loop, whose source an environment variable names.
 /// Interleaved, and generous: the point is to notice a forwarder that would flatter the machine.
 fn compare(cores: Cores) -> anyhow::Result<()> {
@@ -169,8 +182,8 @@ mod reference {
         _folder: tempfile::TempDir,
     }
 
-    /// The C program knows namespaces by names below /var/run/netns only, so it gets both TAPs
-    /// made for it: it runs once per side in neither, with links to the namespaces' files.
+    /// The C program knows namespaces by names below /var/run/netns only: it gets names that lead
+    /// from there to the holders' files.
     pub(super) fn lane(source: &OsStr, cores: Cores) -> anyhow::Result<Lane> {
         experiments::kernel::need(&["cc", "ip", "taskset"])?;
         let folder = tempfile::tempdir()?;
@@ -182,6 +195,7 @@ mod reference {
             .arg(source)
             .status()?;
         anyhow::ensure!(built.success(), "cc failed");
+        std::fs::create_dir_all("/run/netns")?;
         let mut ends = Ends::new()?;
         let netns = |pid: i32| format!("../../../proc/{pid}/ns/net");
         for end in [&mut ends.wire, &mut ends.guest] {
