@@ -42,6 +42,7 @@ pub(crate) enum Step {
     Ready,
     Link,
     Descriptors,
+    Namespaces,
     Limits,
     Privileges,
     Exec,
@@ -50,10 +51,11 @@ pub(crate) enum Step {
 impl Step {
     /// What it was about, in words.
     pub(crate) fn text(byte: u8) -> &'static str {
-        const NAMES: [&str; 6] = [
+        const NAMES: [&str; 7] = [
             "starting",
             "waiting for the monitor",
             "arranging descriptors",
+            "entering the empty namespaces",
             "setting limits",
             "giving up privileges",
             "executing the program",
@@ -89,14 +91,15 @@ fn sys(nr: c_long, [a, b, c, d, e]: [c_long; 5]) -> Result<c_long, c_int> {
     }
 }
 
-/// Becomes the program, or dies trying. `own_mounts`: it is in a mount namespace of its own.
+/// Becomes the program, or dies trying. `enter`: descriptors of the mount and the network namespace
+/// to go into; `own_mounts`: it is in a mount namespace of its own, which it empties.
 ///
 /// # Safety
 /// Only in a process that was just created by a plain clone (no shared memory): it changes
 /// everything about the caller and never returns.
-pub(crate) unsafe fn run(plan: &Plan<'_>, own_mounts: bool) -> ! {
+pub(crate) unsafe fn run(plan: &Plan<'_>, enter: Option<[RawFd; 2]>, own_mounts: bool) -> ! {
     let mut link = plan.link as c_long;
-    if let Err((step, errno)) = become_program(plan, own_mounts, &mut link) {
+    if let Err((step, errno)) = become_program(plan, enter, own_mounts, &mut link) {
         report(link, step, errno, false);
     }
     let _ = sys(libc::SYS_exit_group, [127, 0, 0, 0, 0]);
@@ -106,6 +109,7 @@ pub(crate) unsafe fn run(plan: &Plan<'_>, own_mounts: bool) -> ! {
 
 fn become_program(
     plan: &Plan<'_>,
+    enter: Option<[RawFd; 2]>,
     own_mounts: bool,
     link: &mut c_long,
 ) -> Result<(), (Step, c_int)> {
@@ -119,7 +123,13 @@ fn become_program(
     }
     let program = descriptors(plan, link).map_err(|errno| (Step::Descriptors, errno))?;
     limits().map_err(|errno| (Step::Limits, errno))?;
-    let emptied = own_mounts && empty_root().is_ok();
+    if let Some([mounts, network]) = enter {
+        for (fd, kind) in [(mounts, libc::CLONE_NEWNS), (network, libc::CLONE_NEWNET)] {
+            let call = [fd as c_long, kind as c_long, 0, 0, 0];
+            sys(libc::SYS_setns, call).map_err(|errno| (Step::Namespaces, errno))?;
+        }
+    }
+    let emptied = enter.is_some() || own_mounts && empty_root().is_ok();
     let _ = sys(libc::SYS_setsid, [0; 5]);
     let no_new_privileges = [libc::PR_SET_NO_NEW_PRIVS as c_long, 1, 0, 0, 0];
     sys(libc::SYS_prctl, no_new_privileges).map_err(|errno| (Step::Privileges, errno))?;
@@ -140,6 +150,22 @@ fn become_program(
         Err(errno) => Err((Step::Exec, errno)),
         Ok(_) => Err((Step::Exec, libc::EIO)),
     }
+}
+
+/// Empties its own mount namespace, says so, and holds it until the link's other end is closed.
+///
+/// # Safety
+/// As for [`run`].
+pub(crate) unsafe fn hold_void(link: RawFd, other_end: RawFd) -> ! {
+    let link = link as c_long;
+    let _ = sys(libc::SYS_close, [other_end as c_long, 0, 0, 0, 0]);
+    let emptied = empty_root().is_ok();
+    report(link, Step::Ready, 0, !emptied);
+    let mut byte = 0u8;
+    let _ = sys(libc::SYS_read, [link, &raw mut byte as c_long, 1, 0, 0]);
+    let _ = sys(libc::SYS_exit_group, [0; 5]);
+    // SAFETY: exit_group does not return.
+    unsafe { std::hint::unreachable_unchecked() }
 }
 
 /// Puts the descriptors at their numbers; link and program end up above them, closed by `exec`.

@@ -23,6 +23,7 @@ mod attach;
 mod bpf;
 mod child;
 mod elf;
+mod namespaces;
 mod notify;
 mod policy;
 mod probe;

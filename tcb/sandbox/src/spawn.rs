@@ -16,6 +16,7 @@ use crate::agent::{ARGS_PAGES, Agent, AgentError};
 use crate::attach::AttachPort;
 use crate::child::{self, Plan, REPORT_BYTES, Step};
 use crate::elf::Program;
+use crate::namespaces;
 use crate::notify::Listener;
 use crate::policy::{self, HEAP_BYTES, Profile};
 use crate::sandboxed::Sandboxed;
@@ -246,7 +247,7 @@ impl Start {
             ],
         };
         let mut missing = Vec::new();
-        let (pid, namespaces) = clone_child(&plan, &mut missing).during("making a process")?;
+        let (pid, confined) = namespaces::fork(&plan, &mut missing).during("making a process")?;
         let child = Pid::from_raw(pid).ok_or(SpawnError::Spec("no process id"))?;
         // Ours and not waited for: the number cannot mean another process yet.
         let pidfd = rustix::process::pidfd_open(child, PidfdFlags::empty()).during("pidfd_open")?;
@@ -262,7 +263,7 @@ impl Start {
             ends,
             entry,
             args,
-            namespaces,
+            namespaces: confined,
             missing,
         };
         tracee::seize(pid).during("tracing the new process")?;
@@ -619,38 +620,4 @@ fn data_bytes(pid: i32) -> io::Result<u64> {
     let kib = field.and_then(|field| field.split_whitespace().next()?.parse::<u64>().ok());
     kib.map(|kib| kib << 10)
         .ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-/// Makes the new process, in as many new namespaces as we may make. Whether that was any.
-fn clone_child(plan: &Plan<'_>, missing: &mut Vec<&'static str>) -> io::Result<(i32, bool)> {
-    const NAMESPACES: i32 = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET;
-    let mut result = Err(io::ErrorKind::PermissionDenied.into());
-    for flags in [NAMESPACES, NAMESPACES | libc::CLONE_NEWUSER, 0] {
-        // SAFETY: a plain fork (no memory is shared); the child only runs `child::run`, which
-        // keeps to raw system calls.
-        let pid = unsafe {
-            let flags = (flags | libc::SIGCHLD) as libc::c_ulong;
-            let pid = libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0);
-            if pid == 0 {
-                child::run(plan, flags as i32 & libc::CLONE_NEWNS != 0);
-            }
-            pid
-        };
-        if pid > 0 {
-            if flags == 0 {
-                missing.push("namespaces of its own (PID, mount, network)");
-            }
-            return Ok((pid as i32, flags != 0));
-        }
-        result = Err(io::Error::last_os_error());
-        if flags == 0
-            || !matches!(
-                io::Error::last_os_error().raw_os_error(),
-                Some(libc::EPERM | libc::ENOSPC | libc::EINVAL | libc::EUSERS)
-            )
-        {
-            break;
-        }
-    }
-    result
 }

@@ -1,0 +1,118 @@
+//! The namespaces of a domain: a PID namespace of its own, and mount and network namespaces in
+//! which there is nothing.
+//!
+//! All domains share the empty ones, made at the first start: there is nothing in them to share
+//! (a read-only file system without files; a network that no domain can make a socket in), and
+//! taking a mount namespace apart means waiting for every CPU, for each domain anew.
+
+use crate::child::{self, Plan, REPORT_BYTES};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::process::{Pid, WaitOptions};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
+
+/// Namespaces with nothing in them.
+struct Void {
+    mounts: File,
+    network: File,
+    /// Whether the file system could not be emptied.
+    full_root: bool,
+}
+
+/// Forks. In the child `run` never returns.
+fn clone(flags: i32, run: impl FnOnce()) -> io::Result<i32> {
+    // SAFETY: a plain fork (no memory is shared); the child only runs `run`, which keeps to raw
+    // system calls and does not return.
+    let pid = unsafe {
+        let flags = (flags | libc::SIGCHLD) as libc::c_ulong;
+        libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0)
+    };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            run();
+            Err(io::ErrorKind::Other.into())
+        }
+        pid => Ok(pid as i32),
+    }
+}
+
+impl Void {
+    fn make() -> io::Result<Self> {
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let pid = clone(libc::CLONE_NEWNS | libc::CLONE_NEWNET, || {
+            // SAFETY: in the process that was just created.
+            unsafe { child::hold_void(theirs.as_raw_fd(), ours.as_raw_fd()) }
+        })?;
+        drop(theirs);
+        let mut report = [0; REPORT_BYTES];
+        let heard = rustix::net::recv(&ours, &mut report, RecvFlags::empty());
+        let open = |kind| File::open(format!("/proc/{pid}/ns/{kind}"));
+        let (mounts, network) = (open("mnt"), open("net"));
+        // Its holder ends when the link does.
+        drop(ours);
+        rustix::process::waitpid(Pid::from_raw(pid), WaitOptions::empty())?;
+        let [_, full_root, ..] = report;
+        if heard?.0 != REPORT_BYTES {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(Self {
+            mounts: mounts?,
+            network: network?,
+            full_root: full_root != 0,
+        })
+    }
+
+    fn get() -> io::Result<&'static Self> {
+        static VOID: OnceLock<Void> = OnceLock::new();
+        match VOID.get() {
+            Some(void) => Ok(void),
+            None => Self::make().map(|void| VOID.get_or_init(|| void)),
+        }
+    }
+}
+
+/// Makes a domain's first process, as far apart from everything as we may: as root from inside the
+/// shared empty namespaces, otherwise in a user namespace with empty ones of its own, otherwise
+/// (some systems forbid that) in none. Returns its id, and whether it is in any.
+pub(crate) fn fork(plan: &Plan<'_>, missing: &mut Vec<&'static str>) -> io::Result<(i32, bool)> {
+    let forbidden = |error: &io::Error| {
+        matches!(
+            error.raw_os_error(),
+            Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS | libc::EINVAL)
+        )
+    };
+    match Void::get() {
+        Ok(void) => {
+            if void.full_root {
+                missing.push("an empty file system");
+            }
+            let enter = Some([void.mounts.as_raw_fd(), void.network.as_raw_fd()]);
+            // SAFETY: in the process that was just created.
+            let pid = clone(libc::CLONE_NEWPID, || unsafe {
+                child::run(plan, enter, false)
+            })?;
+            return Ok((pid, true));
+        }
+        Err(error) if forbidden(&error) => {}
+        Err(error) => return Err(error),
+    }
+    let all = libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET;
+    // SAFETY: in the process that was just created.
+    match clone(all, || unsafe { child::run(plan, None, true) }) {
+        Ok(pid) => return Ok((pid, true)),
+        Err(error) if forbidden(&error) => {}
+        Err(error) => return Err(error),
+    }
+    missing.push("namespaces of its own (PID, mount, network)");
+    // SAFETY: in the process that was just created.
+    let pid = clone(0, || unsafe { child::run(plan, None, false) })?;
+    Ok((pid, false))
+}
