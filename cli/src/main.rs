@@ -1,2 +1,109 @@
-//! Not written yet.
-fn main() {}
+//! `grantway`: the command line.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `args` | what can be typed |
+//! | `up` | start and end machines |
+//! | `host` | what a configuration expects of this system |
+//! | `show` | ask a running machine: status, stat, grants, trace, set |
+//! | `tables` | what people read |
+//! | `output` | standard output, progress, exit status |
+//!
+//! `demo` and `exp` live in the crate `experiments`, everything that speaks to a monitor in
+//! `client`.
+
+mod args;
+mod host;
+mod output;
+mod show;
+mod tables;
+mod up;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+use experiments::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => output::failed(&error),
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let json = cli.json;
+    match cli.command {
+        Command::Up {
+            config,
+            detach,
+            name,
+            log,
+        } => up::up(&up::Options {
+            config,
+            detach,
+            name,
+            log,
+            json,
+        }),
+        Command::Down { which } => up::down(&which.name, json),
+        Command::Status { which } => show::status(&which.name, json),
+        Command::Stat {
+            domain,
+            nonzero,
+            table,
+            which,
+        } => {
+            let form = match (json, table) {
+                (true, _) => show::Form::Json,
+                (_, true) => show::Form::Table,
+                _ => show::Form::Lines,
+            };
+            show::stat(&which.name, domain.as_deref(), form, nonzero)
+        }
+        Command::Grants { all, which } => show::grants(&which.name, all, json),
+        Command::Trace {
+            domain,
+            wait,
+            which,
+        } => show::trace(&which.name, &domain, wait, json),
+        Command::Set {
+            domain,
+            key,
+            value,
+            which,
+        } => show::set(&which.name, &domain, &key, &value, json),
+        Command::Demo { quick, sim } => {
+            experiments::demo::run(&experiments::demo::Args { json, quick, sim })
+        }
+        Command::Exp { list: true, .. } => output::list_plans(json),
+        Command::Exp {
+            plan,
+            quick,
+            rounds,
+            seconds,
+            only,
+            out,
+            ..
+        } => {
+            let plan = plan.ok_or_else(|| Failure::Usage("which plan?".to_owned()))?;
+            let args = experiments::exp::Args {
+                plan,
+                json,
+                quick,
+                rounds,
+                seconds,
+                only,
+                out,
+            };
+            experiments::exp::run(&args)
+        }
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "grantway", &mut text);
+            output::print(&String::from_utf8_lossy(&text))
+        }
+        Command::Internal { args } => experiments::internal::main(&args),
+    }
+}

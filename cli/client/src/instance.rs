@@ -53,6 +53,7 @@ pub struct Instance {
     child: Option<Child>,
     pid: u32,
     up_ms: Option<f64>,
+    log: PathBuf,
 }
 
 /// The line that the monitor prints when it is ready, or cannot be.
@@ -96,11 +97,9 @@ impl Instance {
             .arg(&log)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(log_file);
-        if options.detach {
-            // Ctrl-C in the terminal is not for it.
-            command.process_group(0);
-        }
+            .stderr(log_file)
+            // Ctrl-C in the terminal is not for it: its end is ordered.
+            .process_group(0);
         let child = command
             .spawn()
             .map_err(|e| Error::io(format!("start {}", program.display()), e))?;
@@ -113,12 +112,14 @@ impl Instance {
         drop(lock);
         let pid = starting.pid;
         let child = starting.child.take().filter(|_| !options.detach);
+        let log = std::mem::take(&mut starting.log);
         Ok(Self {
             name: machine.name.clone(),
             socket,
             child,
             pid,
             up_ms: Some(up_ms),
+            log,
         })
     }
 
@@ -138,12 +139,14 @@ impl Instance {
                 _ => Error::io(format!("speak to {}", socket.display()), e),
             });
         }
+        let log = socket.with_extension("log");
         let mut found = Self {
             name: name.to_owned(),
             socket,
             child: None,
             pid: 0,
             up_ms: None,
+            log,
         };
         found.pid = found.status()?.pid;
         Ok(found)
@@ -165,6 +168,13 @@ impl Instance {
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// The monitor's log; of one that this value did not start, where it is unless another place
+    /// was chosen.
+    #[must_use]
+    pub fn log(&self) -> &Path {
+        &self.log
     }
 
     /// Milliseconds that it took until every domain was ready, as the monitor counts; none if it

@@ -50,7 +50,10 @@ fn make_private(dir: &Path, uid: u32) -> Result<(), Error> {
 }
 
 /// Check an instance's name: it becomes a file name.
-pub(crate) fn check_name(name: &str) -> Result<(), Error> {
+///
+/// # Errors
+/// [`Error::BadName`].
+pub fn check_name(name: &str) -> Result<(), Error> {
     let good = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
     if (1..=32).contains(&name.len()) && name.bytes().all(good) {
         Ok(())

@@ -1,0 +1,228 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
+use std::path::PathBuf;
+
+/// A network driver domain for Linux, in user space.
+///
+/// One untrusted process owns the NICs and switches packets between guests; a small monitor gives
+/// it access to a guest's packet buffers page by page, and can take it back at any moment.
+#[derive(Debug, Parser)]
+#[command(
+    name = "grantway",
+    version,
+    after_help = "Try it:        grantway demo\n\
+                  Your own:      grantway up examples/two-guests.toml\n\
+                  Exit status:   0 done, 1 failed, 2 wrong usage or configuration, 3 cannot run here"
+)]
+pub(crate) struct Cli {
+    /// Print JSON lines and nothing else on standard output
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Which instance.
+#[derive(Debug, Args)]
+pub(crate) struct Which {
+    /// Name of the instance
+    #[arg(long, default_value = config::DEFAULT_NAME)]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start the machine that a file describes, until Ctrl-C
+    ///
+    /// Mistakes in the file are told all at once, each with its line and remedy. Without
+    /// privileges the machine gets a user namespace and a network namespace of its own.
+    #[command(after_help = "Examples:\n  \
+        grantway up examples/two-guests.toml\n  \
+        grantway up office.toml --name office --detach")]
+    Up {
+        /// The configuration (docs/config.md describes it)
+        #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
+        config: PathBuf,
+        /// Return as soon as the machine is ready, and leave it running
+        #[arg(long)]
+        detach: bool,
+        /// Name of the instance, instead of the file's
+        #[arg(long)]
+        name: Option<String>,
+        /// Where the monitor writes its log, instead of the runtime directory
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        log: Option<PathBuf>,
+    },
+    /// End a machine and everything in it
+    #[command(after_help = "Example:\n  grantway down --name office")]
+    Down {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Show domains, processes and connections
+    #[command(after_help = "Examples:\n  grantway status\n  \
+        grantway status --json | jq '.domains[] | {name, cpu_ns}'")]
+    Status {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Show the counters of one domain, or of all
+    #[command(after_help = "Examples:\n  grantway stat driver\n  \
+        grantway stat --nonzero | grep drop\n  grantway stat web --table")]
+    Stat {
+        /// The domain
+        domain: Option<String>,
+        /// Leave out what is zero
+        #[arg(long)]
+        nonzero: bool,
+        /// Tables instead of lines
+        #[arg(long, conflicts_with = "json")]
+        table: bool,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Show what the driver domain can touch: the audit of grants and mappings
+    #[command(
+        after_help = "Examples:\n  grantway grants\n  grantway grants --all\n  \
+        grantway grants --json | jq .leaked"
+    )]
+    Grants {
+        /// List every single grant that is in use
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Follow the next packet through a domain, hop by hop
+    #[command(after_help = "Examples:\n  grantway trace\n  grantway trace web --wait 30")]
+    Trace {
+        /// The domain
+        #[arg(default_value = "driver")]
+        domain: String,
+        /// Seconds to wait for a packet
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+        wait: u32,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Change a switch of a domain while traffic runs
+    ///
+    /// A wrong key is answered with those that there are.
+    #[command(after_help = "Example:\n  grantway set driver poll-budget 128")]
+    Set {
+        /// The domain
+        domain: String,
+        /// The switch
+        key: String,
+        /// Its new value
+        value: String,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Run a whole machine for half a minute and report what it did
+    ///
+    /// Makes its own namespaces, a wire and a guest; measures a TCP stream and requests with
+    /// ordinary sockets, both ways; leaves nothing behind. Needs no privileges.
+    #[command(after_help = "Examples:\n  grantway demo\n  grantway demo --quick --json")]
+    Demo {
+        /// At most 15 seconds
+        #[arg(long)]
+        quick: bool,
+        /// Without TAPs: a wire in memory, TCP/IP inside the domains
+        #[arg(long)]
+        sim: bool,
+    },
+    /// Run an experiment: a plan that compares configurations side by side
+    #[command(
+        after_help = "Examples:\n  grantway exp --list\n  grantway exp base --quick\n  \
+        grantway exp base --only grantway --out results --json"
+    )]
+    Exp {
+        /// The plan
+        #[arg(required_unless_present = "list")]
+        plan: Option<String>,
+        /// A short run: every configuration, at most two minutes
+        #[arg(long)]
+        quick: bool,
+        /// Name the plans that there are
+        #[arg(long)]
+        list: bool,
+        /// Another number of rounds than the plan's
+        #[arg(long, value_name = "N")]
+        rounds: Option<usize>,
+        /// Another length of a measurement than the plan's
+        #[arg(long, value_name = "S")]
+        seconds: Option<f64>,
+        /// Only configurations whose names contain this
+        #[arg(long, value_name = "TEXT")]
+        only: Option<String>,
+        /// A folder to keep the data in
+        #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        out: Option<PathBuf>,
+    },
+    /// Print completions for a shell
+    #[command(after_help = "Example:\n  \
+        grantway completions bash > ~/.local/share/bash-completion/completions/grantway")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Helper processes of experiments
+    #[command(hide = true)]
+    Internal {
+        /// What to do, and with what
+        #[arg(allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        for command in Cli::command()
+            .get_subcommands()
+            .filter(|c| !c.is_hide_set())
+        {
+            let help = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let name = command.get_name();
+            assert!(help.contains(&format!("grantway {name}")), "{name}: {help}");
+        }
+    }
+
+    /// Examples that are no command are worse than none.
+    #[test]
+    fn examples_parse() {
+        for command in Cli::command().get_subcommands() {
+            let help = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            for line in help
+                .lines()
+                .map(str::trim)
+                .filter(|line| line.starts_with("grantway "))
+            {
+                let words = line
+                    .split(['|', '>'])
+                    .next()
+                    .unwrap_or("")
+                    .split_whitespace();
+                assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What a configuration expects of this system: namespaces, CPUs, files.
+
+use config::{Config, Endpoint, Finding, KernelPort, Kind, Place};
+use nic_linux::setup::netns;
+use std::path::Path;
+
+/// Everything that the configuration expects and this system lacks.
+pub(crate) fn check(config: &Config) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let allowed = allowed_cpus();
+    cpus(Place::Driver, &config.driver.cpus, &allowed, &mut found);
+    for (n, nic) in config.nics.iter().enumerate() {
+        match &nic.kind {
+            Kind::Tap { port, .. } | Kind::Local { port } => {
+                namespace(Place::Nic(n), port, &mut found);
+            }
+            Kind::Pcap { read, write } => files(Place::Nic(n), read, write, &mut found),
+            Kind::Sim { .. } => {}
+        }
+    }
+    for (g, guest) in config.guests.iter().enumerate() {
+        cpus(Place::Guest(g), &guest.cpus, &allowed, &mut found);
+        for (v, vif) in guest.vifs.iter().enumerate() {
+            match &vif.endpoint {
+                Endpoint::Tap { port } => namespace(Place::Vif(g, v), port, &mut found),
+                Endpoint::Pcap { read, write } => {
+                    files(Place::Vif(g, v), read, write, &mut found);
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// Whether anything of it needs a TAP.
+pub(crate) fn needs_tap(config: &Config) -> bool {
+    let nics = config.nics.iter();
+    let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
+    nics.into_iter()
+        .any(|nic| matches!(nic.kind, Kind::Tap { .. } | Kind::Local { .. }))
+        || vifs.any(|vif| matches!(vif.endpoint, Endpoint::Tap { .. }))
+}
+
+/// CPUs that this process, and so its children, may run on.
+fn allowed_cpus() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None);
+    let is_allowed = |&cpu: &usize| set.as_ref().is_ok_and(|set| set.is_set(cpu));
+    (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(is_allowed)
+        .collect()
+}
+
+fn cpus(place: Place, wanted: &[usize], allowed: &[usize], found: &mut Vec<Finding>) {
+    for cpu in wanted.iter().filter(|cpu| !allowed.contains(cpu)) {
+        found.push(Finding {
+            place,
+            key: "cpus",
+            what: format!("there is no CPU {cpu} here"),
+            remedy: format!("choose among {}", ranges(allowed)),
+        });
+    }
+}
+
+/// `0-3, 6`.
+fn ranges(numbers: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &n in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(n) => *last = n,
+            _ => runs.push((n, n)),
+        }
+    }
+    let shown = runs.iter().map(|&(first, last)| match last - first {
+        0 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+fn namespace(place: Place, port: &KernelPort, found: &mut Vec<Finding>) {
+    let Some(netns) = &port.netns else { return };
+    if netns::path(netns).exists() {
+        return;
+    }
+    let (what, remedy) = if netns.starts_with('/') {
+        let what = format!("there is no network namespace {netns}");
+        (
+            what,
+            "write a name as in `ip netns list`, or the path of one that exists".to_owned(),
+        )
+    } else {
+        let what = format!("there is no network namespace named {netns}");
+        (what, format!("make it with `ip netns add {netns}`"))
+    };
+    found.push(Finding {
+        place,
+        key: "netns",
+        what,
+        remedy,
+    });
+}
+
+fn files(place: Place, read: &Option<String>, write: &Option<String>, found: &mut Vec<Finding>) {
+    let mut say = |key, what, remedy: &str| {
+        found.push(Finding {
+            place,
+            key,
+            what,
+            remedy: remedy.to_owned(),
+        });
+    };
+    if let Some(file) = read
+        && !Path::new(file).is_file()
+    {
+        say(
+            "read",
+            format!("there is no file {file}"),
+            "write the path of a capture file",
+        );
+    }
+    if let Some(file) = write {
+        let path = Path::new(file);
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        if path.exists() {
+            say(
+                "write",
+                format!("the file {file} exists"),
+                "remove it, or write another path",
+            );
+        } else if folder.is_some_and(|folder| !folder.is_dir()) {
+            say(
+                "write",
+                format!("{file} is in no folder that exists"),
+                "make it with `mkdir -p`",
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_short() {
+        assert_eq!(ranges(&[]), "");
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
+    }
+
+    #[test]
+    fn what_is_missing_is_found_and_what_is_there_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let there = dir.path().join("there.pcap");
+        std::fs::write(&there, "").unwrap();
+        let there = there.to_str().unwrap();
+        let text = format!(
+            r#"
+            [driver]
+            cpus = [63]
+            [[nic]]
+            name = "a"
+            kind = "tap"
+            netns = "no-such-namespace"
+            [[nic]]
+            name = "b"
+            kind = "tap"
+            netns = "/proc/self/ns/net"
+            [[nic]]
+            name = "c"
+            kind = "pcap"
+            read = "{there}"
+            write = "{there}.out"
+            [[nic]]
+            name = "d"
+            kind = "pcap"
+            read = "/no/such/file"
+            write = "{there}"
+            "#
+        );
+        let (config, located) = config::parse_located("f", &text).unwrap();
+        let text = located.check(check(&config)).unwrap_err().to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        let [cpu, netns, read, write] = lines[..] else {
+            panic!("{text}")
+        };
+        assert!(cpu.starts_with("f:3: [driver]: there is no CPU 63 here; choose among 0"));
+        assert_eq!(
+            netns,
+            "f:7: [[nic]] 1: there is no network namespace named no-such-namespace; \
+             make it with `ip netns add no-such-namespace`"
+        );
+        assert!(
+            read.starts_with("f:20: ") && read.contains("/no/such/file"),
+            "{read}"
+        );
+        assert!(
+            write.starts_with("f:21: ") && write.contains("exists; remove it"),
+            "{write}"
+        );
+        assert!(needs_tap(&config));
+    }
+}

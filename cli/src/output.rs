@@ -1,0 +1,93 @@
+//! Standard output, progress, and the exit status.
+
+use anyhow::Context;
+use experiments::Failure;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Print text. A reader that has seen enough (`| head`) is no error.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done.context("write to standard output"),
+    }
+}
+
+/// Print one JSON object as a line.
+pub(crate) fn json(value: &serde_json::Value) -> anyhow::Result<()> {
+    print(&format!("{value}\n"))
+}
+
+/// Something that takes a moment: an animation on standard error, if a person watches.
+pub(crate) fn spinner(what: &str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let spinner = ProgressBar::new_spinner().with_message(what.to_owned());
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+        spinner.set_style(style);
+    }
+    spinner.enable_steady_tick(Duration::from_millis(80));
+    spinner
+}
+
+/// The names of the plans.
+pub(crate) fn list_plans(as_json: bool) -> anyhow::Result<()> {
+    for plan in experiments::plan::names() {
+        if as_json {
+            json(&serde_json::json!({ "plan": plan }))?;
+        } else {
+            print(&format!("{plan}\n"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Say why, on standard error, and answer with the exit status that goes with it.
+pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
+    // Ctrl-C needs no comment.
+    let interrupted = matches!(error.downcast_ref(), Some(Failure::Interrupted));
+    if !interrupted {
+        for line in format!("{error:#}").lines() {
+            // Nobody is left to tell if this fails.
+            let _ = writeln!(io::stderr(), "grantway: {line}");
+        }
+    }
+    ExitCode::from(exit_code(error))
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let of_client = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<client::Error>());
+    if error.chain().any(|cause| cause.is::<config::Problems>()) {
+        2
+    } else if let Some(error) = of_client {
+        match error {
+            error if error.is_usage() => 2,
+            error if error.cannot_run_here() => 3,
+            _ => 1,
+        }
+    } else {
+        experiments::exit_code(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_status_says_whose_fault_it_was() {
+        let problems = config::parse("f", "x = 1").unwrap_err();
+        assert_eq!(exit_code(&problems.into()), 2);
+        assert_eq!(exit_code(&client::Error::BadName("/".into()).into()), 2);
+        assert_eq!(exit_code(&client::Error::NoDaemon("/x".into()).into()), 3);
+        assert_eq!(exit_code(&client::Error::Running("x".into()).into()), 1);
+        assert_eq!(exit_code(&Failure::CannotRun("x".into()).into()), 3);
+        assert_eq!(exit_code(&anyhow::anyhow!("x")), 1);
+    }
+}

@@ -1,0 +1,155 @@
+//! Questions to a running machine.
+
+use crate::{output, tables};
+use abi::mailbox::Request;
+use anyhow::Context;
+use client::Instance;
+use experiments::{Failure, interrupt};
+use serde_json::{Map, Value, json};
+use std::time::{Duration, Instant};
+
+/// `grantway status`.
+pub(crate) fn status(name: &str, as_json: bool) -> anyhow::Result<()> {
+    let status = Instance::connect(name)?.status()?;
+    if as_json {
+        output::json(&serde_json::to_value(status)?)
+    } else {
+        output::print(&tables::status(&status))
+    }
+}
+
+/// `grantway grants`.
+pub(crate) fn grants(name: &str, all: bool, as_json: bool) -> anyhow::Result<()> {
+    let audit = Instance::connect(name)?.grants()?;
+    if as_json {
+        output::json(&serde_json::to_value(audit)?)
+    } else {
+        output::print(&tables::grants(&audit, all))
+    }
+}
+
+/// How counters are shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Lines,
+    Table,
+    Json,
+}
+
+/// `grantway stat`.
+pub(crate) fn stat(
+    name: &str,
+    domain: Option<&str>,
+    form: Form,
+    nonzero: bool,
+) -> anyhow::Result<()> {
+    let instance = Instance::connect(name)?;
+    let domains = match domain {
+        Some(domain) => vec![domain.to_owned()],
+        None => {
+            let domains = instance.status()?.domains;
+            domains
+                .into_iter()
+                .filter(|d| d.alive)
+                .map(|d| d.name)
+                .collect()
+        }
+    };
+    let mut stats = Map::new();
+    for domain in domains {
+        let mut stat = instance.relay(&domain, &Request::Stat)?;
+        if nonzero {
+            leave_out_zeros(&mut stat);
+        }
+        stats.insert(domain, stat);
+    }
+    let stats = Value::Object(stats);
+    match form {
+        Form::Json => output::json(&stats),
+        Form::Lines => output::print(&tables::stat_lines(&stats)),
+        Form::Table => output::print(&tables::stat_table(&stats)),
+    }
+}
+
+/// Leaves out zeros and what is empty without them.
+fn leave_out_zeros(value: &mut Value) {
+    if let Value::Object(object) = value {
+        object.values_mut().for_each(leave_out_zeros);
+        object.retain(|_, value| match value {
+            Value::Number(number) => number.as_f64() != Some(0.0),
+            Value::Object(object) => !object.is_empty(),
+            Value::Null => false,
+            _ => true,
+        });
+    }
+}
+
+/// `grantway trace`.
+pub(crate) fn trace(name: &str, domain: &str, wait_s: u32, as_json: bool) -> anyhow::Result<()> {
+    let instance = Instance::connect(name)?;
+    interrupt::watch();
+    // The first request arms the trace; what it returns is that of an earlier one.
+    instance.relay(domain, &Request::Trace)?;
+    let spinner = output::spinner(&format!("waiting for a packet in {domain}"));
+    let end = Instant::now() + Duration::from_secs(wait_s.into());
+    let trace = loop {
+        interrupt::sleep(Duration::from_millis(50))?;
+        let reply = instance.relay(domain, &Request::Trace)?;
+        let trace = reply.get("trace").cloned().unwrap_or(Value::Null);
+        if !trace.is_null() {
+            break trace;
+        }
+        if Instant::now() > end {
+            spinner.finish_and_clear();
+            let text = format!("no packet came through {domain} within {wait_s} s");
+            return Err(Failure::Failed(text).into());
+        }
+    };
+    spinner.finish_and_clear();
+    if as_json {
+        output::json(&json!({ "domain": domain, "trace": trace }))
+    } else {
+        output::print(&tables::trace(domain, &trace))
+    }
+}
+
+/// `grantway set`.
+pub(crate) fn set(
+    name: &str,
+    domain: &str,
+    key: &str,
+    value: &str,
+    as_json: bool,
+) -> anyhow::Result<()> {
+    let instance = Instance::connect(name)?;
+    let request = Request::Set {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    };
+    instance
+        .relay(domain, &request)
+        .map_err(|error| match error {
+            // A wrong key or value is the caller's mistake, like a wrong option.
+            client::Error::Refused(text) => Failure::Usage(text).into(),
+            error => anyhow::Error::from(error),
+        })?;
+    if as_json {
+        output::json(&json!({ "domain": domain, "key": key, "value": value }))
+    } else {
+        output::print(&format!("{domain}: {key} = {value}\n")).context("report")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_left_out_with_what_held_them() {
+        let mut value = json!({
+            "a": 0, "b": 1, "c": {"d": 0, "e": {"f": 0.0}}, "g": {"h": "x", "i": null}, "j": [0],
+        });
+        leave_out_zeros(&mut value);
+        assert_eq!(value, json!({"b": 1, "g": {"h": "x"}, "j": [0]}));
+    }
+}

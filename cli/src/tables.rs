@@ -1,0 +1,456 @@
+//! What people read.
+
+use abi::machine::{Audit, Program, Status};
+use client::Instance;
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+use config::{Cidr, Config, Endpoint, KernelPort, Kind};
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// A table; the columns from `numbers` on are numbers.
+fn table(header: &[&str], numbers: usize) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(UTF8_HORIZONTAL_ONLY)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(header);
+    for column in table.column_iter_mut().skip(numbers) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn ms(ns: u64) -> String {
+    format!("{:.1} ms", ns as f64 / 1e6)
+}
+
+/// `3 guests`, `1 guest`.
+fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// `grantway status`.
+pub(crate) fn status(status: &Status) -> String {
+    let mut text = format!(
+        "{}: monitor {}, up for {:.0} s{}, own CPU time {}\n",
+        status.name,
+        status.pid,
+        status.up_ns as f64 / 1e9,
+        status
+            .up_took_ns
+            .map(|ns| format!(", ready after {}", ms(ns)))
+            .unwrap_or_default(),
+        ms(status.monitor_cpu_ns),
+    );
+    if !status.missing.is_empty() {
+        let _ = writeln!(text, "without: {}", status.missing.join(", "));
+    }
+    let mut domains = table(
+        &[
+            "domain",
+            "program",
+            "state",
+            "pid",
+            "CPU",
+            "agent's",
+            "worker's",
+            "hypercalls",
+            "operations",
+            "system calls",
+        ],
+        3,
+    );
+    for domain in &status.domains {
+        let program = match domain.program {
+            Program::Driver => "driver",
+            Program::Guest => "guest",
+        };
+        domains.add_row([
+            domain.name.clone(),
+            program.to_owned(),
+            domain.state.clone(),
+            domain.pid.to_string(),
+            ms(domain.cpu_ns),
+            ms(domain.agent_cpu_ns),
+            ms(domain.worker_cpu_ns),
+            domain.hypercalls.to_string(),
+            domain.operations.to_string(),
+            domain.system_calls.to_string(),
+        ]);
+    }
+    let _ = writeln!(text, "{domains}");
+    let mut connections = table(&["interface", "backend", "frontend"], 3);
+    for connection in &status.connections {
+        connections.add_row([
+            format!("{}-{}", connection.frontend, connection.handle),
+            format!("{} {:?}", connection.backend, connection.backend_state),
+            format!("{} {:?}", connection.frontend, connection.frontend_state),
+        ]);
+    }
+    if !status.connections.is_empty() {
+        let _ = writeln!(text, "{connections}");
+    }
+    text
+}
+
+/// `grantway grants`.
+pub(crate) fn grants(audit: &Audit, all: bool) -> String {
+    let mut domains = table(
+        &[
+            "domain",
+            "pages owned",
+            "granted",
+            "in use",
+            "of others mapped",
+        ],
+        1,
+    );
+    for domain in &audit.domains {
+        let dead = if domain.alive { "" } else { " (dead)" };
+        domains.add_row([
+            format!("{}{dead}", domain.name),
+            domain.owned.to_string(),
+            domain.granted.to_string(),
+            domain.in_use.len().to_string(),
+            domain.mapped.to_string(),
+        ]);
+    }
+    let mut text = format!("{domains}\nleaked: {}\n", audit.leaked);
+    if all {
+        let mut grants = table(
+            &[
+                "domain",
+                "used by",
+                "access",
+                "reference",
+                "frame",
+                "mappings",
+            ],
+            3,
+        );
+        for domain in &audit.domains {
+            for grant in &domain.in_use {
+                grants.add_row([
+                    domain.name.clone(),
+                    grant.by.clone(),
+                    if grant.writable {
+                        "read, write"
+                    } else {
+                        "read"
+                    }
+                    .to_owned(),
+                    grant.gref.to_string(),
+                    grant.frame.to_string(),
+                    grant.mappings.to_string(),
+                ]);
+            }
+        }
+        let _ = writeln!(text, "{grants}");
+    }
+    text
+}
+
+/// Every single value with its path: `driver.ports.web-0.drops.no_buffer: 12`.
+fn flatten(path: &str, value: &Value, out: &mut Vec<(String, String)>) {
+    let below = |key: &str| match path {
+        "" => key.to_owned(),
+        path => format!("{path}.{key}"),
+    };
+    match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                flatten(&below(key), value, out);
+            }
+        }
+        Value::Array(list) => {
+            for (n, value) in list.iter().enumerate() {
+                flatten(&below(&n.to_string()), value, out);
+            }
+        }
+        Value::String(text) => out.push((path.to_owned(), text.clone())),
+        other => out.push((path.to_owned(), other.to_string())),
+    }
+}
+
+/// `grantway stat`, as `ethtool -S` prints.
+pub(crate) fn stat_lines(stats: &Value) -> String {
+    let mut flat = Vec::new();
+    flatten("", stats, &mut flat);
+    flat.iter().fold(String::new(), |mut text, (path, value)| {
+        let _ = writeln!(text, "{path}: {value}");
+        text
+    })
+}
+
+/// `grantway stat --table`: one table for each part of a domain.
+pub(crate) fn stat_table(stats: &Value) -> String {
+    let mut flat = Vec::new();
+    flatten("", stats, &mut flat);
+    let mut text = String::new();
+    let mut current: Option<(&str, Table)> = None;
+    for (path, value) in &flat {
+        let (part, name) = path.rsplit_once('.').unwrap_or(("", path));
+        if current.as_ref().is_none_or(|(of, _)| *of != part) {
+            if let Some((_, table)) = current.take() {
+                let _ = writeln!(text, "{table}");
+            }
+            current = Some((part, table(&[part, ""], 1)));
+        }
+        if let Some((_, table)) = &mut current {
+            table.add_row([name, value.as_str()]);
+        }
+    }
+    if let Some((_, table)) = current {
+        let _ = writeln!(text, "{table}");
+    }
+    text
+}
+
+/// `grantway trace`.
+pub(crate) fn trace(domain: &str, trace: &Value) -> String {
+    let mut text = format!("one packet through {domain}\n");
+    let mut frame = Vec::new();
+    flatten("", trace.get("frame").unwrap_or(&Value::Null), &mut frame);
+    for (key, value) in frame
+        .iter()
+        .filter(|(key, value)| !key.is_empty() && value != "null")
+    {
+        let _ = writeln!(text, "  {key}: {value}");
+    }
+    let mut hops = table(&["ns", "hop", "what"], 3);
+    if let Some(column) = hops.column_mut(0) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    for hop in trace
+        .get("hops")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        let field = |key: &str| match hop.get(key) {
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+            None => String::new(),
+        };
+        hops.add_row([field("at_ns"), field("hop"), field("what")]);
+    }
+    let _ = writeln!(text, "{hops}");
+    text
+}
+
+fn addresses(list: &[Cidr]) -> String {
+    list.iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Where a program finds the kernel's end of a TAP, and how to run one there.
+fn where_is(port: &KernelPort, ifname: Option<String>) -> (String, String) {
+    let ifname = ifname.unwrap_or_default();
+    match &port.netns {
+        None => (format!("{ifname}, here"), String::new()),
+        Some(netns) if netns.starts_with('/') => (
+            format!("{ifname} in {netns}"),
+            format!("nsenter --net={netns} COMMAND"),
+        ),
+        Some(netns) => (
+            format!("{ifname} in namespace {netns}"),
+            format!("ip netns exec {netns} COMMAND"),
+        ),
+    }
+}
+
+/// What `grantway up` prints when all is ready.
+pub(crate) fn how_to_reach(
+    config: &Config,
+    instance: &Instance,
+    detached: bool,
+    inside: bool,
+) -> String {
+    let name = instance.name();
+    let interfaces = config.guests.iter().map(|guest| guest.vifs.len()).sum();
+    let mut text = format!(
+        "{name} is up after {:.0} ms: a driver domain with {}, {} with {}.\n",
+        instance.up_ms().unwrap_or(0.0),
+        count(config.nics.len(), "NIC"),
+        count(config.guests.len(), "guest"),
+        count(interfaces, "interface"),
+    );
+    let mut ports = table(&["port", "where", "addresses", "run programs with"], 4);
+    for (n, nic) in config.nics.iter().enumerate() {
+        let (place, own, run) = match &nic.kind {
+            Kind::Tap { port, .. } | Kind::Local { port } => {
+                let (place, run) = where_is(port, config.nic_ifname(n));
+                (place, addresses(&port.addresses), run)
+            }
+            Kind::Sim { station, .. } => (
+                "in memory".to_owned(),
+                addresses(&station.addresses),
+                String::new(),
+            ),
+            Kind::Pcap { .. } => ("capture files".to_owned(), String::new(), String::new()),
+        };
+        ports.add_row([nic.name.clone(), place, own, run]);
+    }
+    for (g, guest) in config.guests.iter().enumerate() {
+        for (v, vif) in guest.vifs.iter().enumerate() {
+            let in_guest =
+                |what: &str| (format!("{what} in the guest"), String::new(), String::new());
+            let (place, own, run) = match &vif.endpoint {
+                Endpoint::Tap { port } => {
+                    let (place, run) = where_is(port, config.vif_ifname(g, v));
+                    (place, addresses(&port.addresses), run)
+                }
+                Endpoint::Stack { station } => (
+                    "TCP/IP in the guest".to_owned(),
+                    addresses(&station.addresses),
+                    String::new(),
+                ),
+                Endpoint::Sink { .. } => in_guest("sink"),
+                Endpoint::Source { .. } => in_guest("source"),
+                Endpoint::Echo => in_guest("echo"),
+                Endpoint::Pcap { .. } => in_guest("capture files"),
+            };
+            ports.add_row([format!("{}-{v}", guest.name), place, own, run]);
+        }
+    }
+    let _ = writeln!(text, "{ports}");
+    if inside {
+        let _ = writeln!(
+            text,
+            "It has a network namespace of its own, \"here\" above: \
+             nsenter --preserve-credentials --user --net -t {} COMMAND",
+            instance.pid()
+        );
+    }
+    let option = match name {
+        config::DEFAULT_NAME => String::new(),
+        name => format!(" --name {name}"),
+    };
+    let end = if detached {
+        format!("`grantway down{option}` ends it")
+    } else {
+        "Ctrl-C ends it".to_owned()
+    };
+    let _ = writeln!(
+        text,
+        "{end}; `grantway status{option}`, `stat`, `grants` and `trace` show what it does."
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::XenbusState;
+    use abi::machine::{ConnectionStatus, DomainAudit, DomainStatus, GrantInUse};
+    use serde_json::json;
+
+    #[test]
+    fn counters_become_lines_and_tables() {
+        let stats = json!({"driver": {"ports": {"web-0": {"in": 3, "state": "up"}}, "list": [1, 2], "none": null}});
+        assert_eq!(
+            stat_lines(&stats),
+            "driver.list.0: 1\ndriver.list.1: 2\ndriver.none: null\n\
+             driver.ports.web-0.in: 3\ndriver.ports.web-0.state: up\n"
+        );
+        let text = stat_table(&stats);
+        assert!(
+            text.contains("driver.ports.web-0") && text.contains(" in "),
+            "{text}"
+        );
+        assert_eq!(stat_table(&json!({})), "");
+    }
+
+    #[test]
+    fn a_status_shows_every_domain_and_connection() {
+        let domain = DomainStatus {
+            name: "web".into(),
+            id: 2,
+            program: Program::Guest,
+            state: "running".into(),
+            alive: true,
+            pid: 4711,
+            agent_pid: 4712,
+            cpu_ns: 1_500_000,
+            agent_cpu_ns: 0,
+            worker_cpu_ns: 0,
+            hypercalls: 7,
+            operations: 8,
+            system_calls: 12,
+        };
+        let connection = ConnectionStatus {
+            backend: "driver".into(),
+            frontend: "web".into(),
+            handle: 0,
+            backend_state: XenbusState::Connected,
+            frontend_state: XenbusState::Closing,
+        };
+        let text = status(&Status {
+            name: "office".into(),
+            pid: 1,
+            up_ns: 2_000_000_000,
+            up_took_ns: Some(12_300_000),
+            monitor_cpu_ns: 0,
+            missing: vec!["mseal".into()],
+            domains: vec![domain],
+            connections: vec![connection],
+        });
+        for part in [
+            "office",
+            "ready after 12.3 ms",
+            "without: mseal",
+            "4711",
+            "1.5 ms",
+            "web-0",
+            "driver Connected",
+            "web Closing",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_audit_lists_single_grants_only_when_asked() {
+        let grant = GrantInUse {
+            gref: 77,
+            frame: 5,
+            by: "driver".into(),
+            mappings: 1,
+            writable: false,
+        };
+        let domain = DomainAudit {
+            name: "web".into(),
+            alive: false,
+            owned: 330,
+            granted: 264,
+            mapped: 0,
+            in_use: vec![grant],
+        };
+        let audit = Audit {
+            domains: vec![domain],
+            leaked: 0,
+        };
+        let short = grants(&audit, false);
+        assert!(
+            short.contains("web (dead)") && short.contains("264") && short.contains("leaked: 0")
+        );
+        assert!(!short.contains("77"));
+        assert!(grants(&audit, true).contains("77"));
+    }
+
+    #[test]
+    fn a_trace_shows_frame_and_hops() {
+        let text = trace(
+            "driver",
+            &json!({"frame": {"bytes": 98, "gso_bytes": null}, "hops": [{"hop": "nic", "at_ns": 12, "what": "came in at wire"}]}),
+        );
+        assert!(
+            text.contains("bytes: 98") && text.contains("came in at wire"),
+            "{text}"
+        );
+        assert!(!text.contains("gso_bytes"));
+    }
+}

@@ -1,0 +1,150 @@
+//! Machines come up and go down.
+
+use crate::{host, output, tables};
+use abi::machine::Machine;
+use anyhow::Context;
+use client::Instance;
+use config::Config;
+use experiments::{Failure, interrupt};
+use nic_linux::setup::netns;
+use serde_json::json;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// What `up` was asked for.
+pub(crate) struct Options {
+    pub(crate) config: PathBuf,
+    pub(crate) detach: bool,
+    pub(crate) name: Option<String>,
+    pub(crate) log: Option<PathBuf>,
+    pub(crate) json: bool,
+}
+
+/// Set in the process inside the user namespace.
+const INSIDE: &str = "GRANTWAY_UP_INSIDE";
+
+/// `grantway up`.
+pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
+    let (config, machine) = load(options)?;
+    if host::needs_tap(&config) {
+        std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/net/tun")
+            .map_err(|e| {
+                Failure::CannotRun(format!(
+                    "/dev/net/tun cannot be opened ({e}); a machine without TAPs has NICs of kind \
+                 \"sim\" and endpoints \"stack\""
+                ))
+            })?;
+        if !rustix::process::geteuid().is_root() {
+            return again_as_root_of_a_namespace(&config);
+        }
+    }
+    // Before the monitor starts, so that a signal cannot leave it behind.
+    interrupt::watch();
+    let spinner = output::spinner(&format!("{}: starting", machine.name));
+    let start = client::Options {
+        log: options.log.clone(),
+        detach: options.detach,
+        ..client::Options::default()
+    };
+    let started = Instance::start(&machine, &start);
+    spinner.finish_and_clear();
+    let mut instance = started?;
+    if options.json {
+        output::json(&json!({
+            "name": instance.name(),
+            "pid": instance.pid(),
+            "socket": instance.socket(),
+            "up_ms": instance.up_ms(),
+        }))?;
+    } else {
+        let inside = std::env::var_os(INSIDE).is_some();
+        output::print(&tables::how_to_reach(
+            &config,
+            &instance,
+            options.detach,
+            inside,
+        ))?;
+    }
+    if options.detach {
+        return Ok(());
+    }
+    while interrupt::sleep(Duration::from_millis(200)).is_ok() {
+        if instance.has_ended() {
+            anyhow::bail!(
+                "{} has ended by itself; its log is {}",
+                instance.name(),
+                instance.log().display()
+            );
+        }
+    }
+    let spinner = output::spinner(&format!("{}: going down", instance.name()));
+    let ended = instance.down();
+    spinner.finish_and_clear();
+    ended.context("going down")
+}
+
+/// Read and check the file: as far as it can be told without starting anything, it is right.
+fn load(options: &Options) -> anyhow::Result<(Config, Machine)> {
+    let file = options.config.display().to_string();
+    let text = std::fs::read_to_string(&options.config).map_err(|e| {
+        Failure::Usage(format!(
+            "{file} cannot be read ({e}); examples/ has one to begin with"
+        ))
+    })?;
+    let (mut config, located) = config::parse_located(&file, &text)?;
+    if let Some(name) = &options.name {
+        config.name.clone_from(name);
+        // The file's own name was good: only the new one can be wrong now.
+        client::check_name(name)?;
+    }
+    let machine = config.machine()?;
+    located.check(host::check(&config))?;
+    Ok((config, machine))
+}
+
+/// TAPs need CAP_NET_ADMIN: without privileges, become root of a user namespace with a network
+/// namespace of its own, and start anew there.
+fn again_as_root_of_a_namespace(config: &Config) -> anyhow::Result<()> {
+    // Inside, root's runtime directory would be looked for: it is not ours.
+    let runtime = client::runtime_dir()?;
+    let cannot = |e: std::io::Error| {
+        Failure::CannotRun(format!(
+            "machine {} has TAPs: that needs root, or user namespaces ({e})",
+            config.name
+        ))
+    };
+    netns::become_root_in_user_namespace().map_err(cannot)?;
+    netns::unshare_net().map_err(cannot)?;
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut child = Command::new(std::env::current_exe().context("find the own program")?)
+        .args(args)
+        .env(client::RUNTIME_DIR_VAR, runtime)
+        .env(INSIDE, "1")
+        .spawn()
+        .context("start again inside a user namespace")?;
+    // Ctrl-C is for the child, which has something to clean up; what becomes of it is the result.
+    interrupt::watch();
+    let status = child
+        .wait()
+        .context("wait for the program inside the namespace")?;
+    std::process::exit(status.code().unwrap_or(1))
+}
+
+/// `grantway down`.
+pub(crate) fn down(name: &str, as_json: bool) -> anyhow::Result<()> {
+    let instance = Instance::connect(name)?;
+    let spinner = output::spinner(&format!("{name}: going down"));
+    let ended = instance.down();
+    spinner.finish_and_clear();
+    ended?;
+    if as_json {
+        output::json(&json!({ "name": name, "down": true }))
+    } else {
+        output::print(&format!("{name} is down.\n"))
+    }
+}
