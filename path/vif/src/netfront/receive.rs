@@ -22,10 +22,10 @@ pub(super) fn rx_index(id: BufferId) -> Option<usize> {
 
 /// What a packet at the head of the ring is.
 enum Packet {
-    /// A frame, and how many responses it has.
-    Frame(Frame, u32),
+    /// A frame: the last one of the list.
+    Frame,
     /// Something is wrong with it; its buffers are free again.
-    Bad(Drop, u32),
+    Bad(Drop),
     /// None, or not all of it.
     Nothing,
 }
@@ -45,20 +45,22 @@ impl Netfront {
         let mut frames = 0;
         let mut bad = false;
         for _ in 0..budget {
-            match self.scan() {
-                Ok(Packet::Frame(frame, slots)) => {
-                    self.rx.consume(slots);
-                    self.counters.to_guest += 1;
-                    self.counters.to_guest_bytes += frame.len() as u64;
-                    out.push(frame);
-                    frames += 1;
-                }
-                Ok(Packet::Bad(reason, slots)) => {
-                    self.rx.consume(slots);
+            out.push(Frame::empty());
+            let Some(frame) = out.last_mut() else { break };
+            let found = self.scan(frame);
+            if let Ok(Packet::Frame) = found {
+                self.counters.to_guest += 1;
+                self.counters.to_guest_bytes += frame.len() as u64;
+                frames += 1;
+                continue;
+            }
+            out.pop();
+            match found {
+                Ok(Packet::Bad(reason)) => {
                     self.counters.to_guest_drops.count(reason);
                     bad = true;
                 }
-                Ok(Packet::Nothing) => break,
+                Ok(_) => break,
                 Err(fatal) => return self.fail(fatal),
             }
         }
@@ -103,10 +105,8 @@ impl Netfront {
     /// Fetches the headers of what has arrived, as far as it was posted in order.
     fn prefetch(&self, budget: usize) {
         for n in 0..self.rx.ready().min(budget as u32) {
-            let Some((index, words)) = self.rx.peek(n) else {
-                break;
-            };
-            let posted = self.posted.get(self.rx.slot(index)).copied().unwrap_or(0);
+            let Some(words) = self.rx.peek(n) else { break };
+            let posted = self.posted_at(n);
             if let Some(slot) = self.rx_pool.get(usize::from(posted)) {
                 let offset = usize::from(RxResponse::decode(words).offset);
                 slot.span
@@ -116,50 +116,53 @@ impl Netfront {
         }
     }
 
-    /// Reads the packet at the head of the ring: each slot once, checked against what was posted
-    /// there (NETIF-8). Its buffers are out afterwards, or free if it is bad.
-    fn scan(&mut self) -> Result<Packet, Fatal> {
-        let mut packet = Head::default();
-        let Some(whole) = self.walk(&mut packet)? else {
+    /// Takes the packet at the head of the ring: reads each slot once, checked against what was
+    /// posted there (NETIF-8).
+    #[inline]
+    fn scan(&mut self, frame: &mut Frame) -> Result<Packet, Fatal> {
+        let mut packet = Head::new(frame);
+        let Some(slots) = self.walk(&mut packet)? else {
             self.partial = self.rx.ready();
             return Ok(Packet::Nothing);
         };
         self.partial = 0;
         // Only now are buffers taken from the peer: a packet that is not all there keeps them.
-        for n in 0..whole {
-            let Some((index, _)) = self.rx.peek(n) else {
-                break;
-            };
-            let posted = self
-                .posted
-                .get(self.rx.slot(index))
-                .copied()
-                .unwrap_or(u16::MAX);
+        for n in 0..slots {
+            let posted = self.posted_at(n);
             if !self.rx_pool.land(usize::from(posted)) {
                 return Err(Fatal::ResponseId);
             }
-            if packet
-                .unused
-                .is_some_and(|(from, to)| (from..to).contains(&n))
-            {
+            // In the place of an extra info lies a buffer that was not used.
+            if n != 0 && n <= packet.extras {
                 self.rx_pool.put(usize::from(posted));
             }
         }
-        let made = packet
-            .verdict
-            .map_or(Ok(()), Err)
-            .and_then(|()| packet.finish(&self.terms.to_guest));
-        if let Err(reason) = made {
-            for piece in packet.frame.pieces.drain(..) {
-                self.put(piece.buffer);
+        self.rx.consume(slots);
+        let made = match packet.verdict {
+            Some(reason) => Err(reason),
+            None => packet.finish(&self.terms.to_guest),
+        };
+        match made {
+            Ok(()) => Ok(Packet::Frame),
+            Err(reason) => {
+                self.recycle(frame);
+                Ok(Packet::Bad(reason))
             }
-            return Ok(Packet::Bad(reason, whole));
         }
-        Ok(Packet::Frame(packet.frame, whole))
+    }
+
+    /// The buffer that was posted where response number `ahead` lies.
+    #[inline]
+    fn posted_at(&self, ahead: u32) -> u16 {
+        let at = self.rx.next().wrapping_add(ahead);
+        self.posted
+            .get(self.rx.slot(at))
+            .copied()
+            .unwrap_or(u16::MAX)
     }
 
     /// Reads slots until the packet ends; how many, or none if it does not end yet.
-    fn walk(&mut self, packet: &mut Head) -> Result<Option<u32>, Fatal> {
+    fn walk(&mut self, packet: &mut Head<'_>) -> Result<Option<u32>, Fatal> {
         let mut slots = 0;
         let mut parts: u32 = 0;
         loop {
@@ -182,7 +185,7 @@ impl Netfront {
                     };
                     slots += 1;
                     let info = ExtraInfo::decode(one, two);
-                    packet.extra(&info, slots);
+                    packet.extra(&info);
                     more = info.flags & extra::FLAG_MORE != 0;
                 }
             }
@@ -204,17 +207,14 @@ impl Netfront {
         if self.rx.ready() <= ahead && self.rx.ready_for(ahead + 1)? <= ahead {
             return Ok(None);
         }
-        let Some((index, words)) = self.rx.peek(ahead) else {
-            return Ok(None);
-        };
         Ok(self
-            .posted
-            .get(self.rx.slot(index))
-            .map(|&posted| (posted, words)))
+            .rx
+            .peek(ahead)
+            .map(|words| (self.posted_at(ahead), words)))
     }
 
     /// Appends one part to the packet: always its buffer, so that it is given back.
-    fn part(&self, response: &RxResponse, packet: &mut Head) {
+    fn part(&self, response: &RxResponse, packet: &mut Head<'_>) {
         let buffer = BufferId(RX_BASE + u32::from(response.id));
         let mut span = shmem::Span::EMPTY;
         if let Some(slot) = self.rx_pool.get(usize::from(response.id)) {
@@ -237,37 +237,32 @@ impl Netfront {
 }
 
 /// A packet while its slots are read.
-struct Head {
-    frame: Frame,
+struct Head<'a> {
+    frame: &'a mut Frame,
     flags: u16,
     gso: Option<Gso>,
+    /// Extra infos: they lie in the slots 1 to this one.
     extras: u32,
-    /// Slots whose buffer was not used, because an extra info lies in their place.
-    unused: Option<(u32, u32)>,
     verdict: Option<Drop>,
 }
 
-impl Default for Head {
-    fn default() -> Self {
+impl<'a> Head<'a> {
+    fn new(frame: &'a mut Frame) -> Self {
         Self {
-            frame: Frame::empty(),
+            frame,
             flags: 0,
             gso: None,
             extras: 0,
-            unused: None,
             verdict: None,
         }
     }
-}
 
-impl Head {
     fn bad(&mut self, reason: Drop) {
         self.verdict.get_or_insert(reason);
     }
 
-    fn extra(&mut self, info: &ExtraInfo, slots: u32) {
+    fn extra(&mut self, info: &ExtraInfo) {
         self.extras += 1;
-        self.unused = Some((1, slots));
         match (info.kind, info.gso.gso()) {
             (extra::TYPE_GSO, Some(gso)) if self.gso.is_none() && self.extras <= MAX_EXTRAS => {
                 self.gso = Some(gso);
@@ -278,7 +273,7 @@ impl Head {
 
     /// Makes the snapshot and sets the offloads.
     fn finish(&mut self, may: &Abilities) -> Result<(), Drop> {
-        let frame = &mut self.frame;
+        let frame = &mut *self.frame;
         if frame.len() < MIN_PACKET {
             return Err(Drop::TooShort);
         }

@@ -73,7 +73,7 @@ impl Netfront {
             Err(overrun) => return self.fail(overrun),
         };
         for n in 0..ready {
-            let Some((_, words)) = self.tx.peek(n) else {
+            let Some(words) = self.tx.peek(n) else {
                 break;
             };
             let response = TxResponse::decode(words);
@@ -237,7 +237,7 @@ impl Netfront {
     }
 
     /// Gives a frame's buffers back, whichever pool they are from.
-    fn recycle(&mut self, frame: &mut Frame) {
+    pub(super) fn recycle(&mut self, frame: &mut Frame) {
         for piece in frame.pieces.drain(..) {
             self.put(piece.buffer);
         }

@@ -83,11 +83,7 @@ impl<W: Words, const N: usize> Back<W, N> {
             return None;
         }
         let (page, offset) = self.place(self.cons.wrapping_add(ahead));
-        let mut slot = [0; N];
-        for (n, word) in slot.iter_mut().enumerate() {
-            *word = self.words.load(page, offset + n * 4, Ordering::Relaxed);
-        }
-        Some(slot)
+        Some(self.words.slot(page, offset))
     }
 
     /// The next `count` requests are consumed: each is owed a response.

@@ -128,21 +128,22 @@ impl<W: Words, const N: usize> Front<W, N> {
         Ok(self.ready())
     }
 
-    /// Copies out response number `ahead` of those that are ready, with its index; none if it is
-    /// not.
+    /// Index of the next response.
     #[must_use]
     #[inline]
-    pub fn peek(&self, ahead: u32) -> Option<(u32, [u32; N])> {
+    pub fn next(&self) -> u32 {
+        self.cons
+    }
+
+    /// Copies out response number `ahead` of those that are ready; none if it is not.
+    #[must_use]
+    #[inline]
+    pub fn peek(&self, ahead: u32) -> Option<[u32; N]> {
         if ahead >= self.ready() {
             return None;
         }
-        let index = self.cons.wrapping_add(ahead);
-        let (page, offset) = self.place(index);
-        let mut slot = [0; N];
-        for (n, word) in slot.iter_mut().enumerate() {
-            *word = self.words.load(page, offset + n * 4, Ordering::Relaxed);
-        }
-        Some((index, slot))
+        let (page, offset) = self.place(self.cons.wrapping_add(ahead));
+        Some(self.words.slot(page, offset))
     }
 
     /// The next `count` responses are consumed.

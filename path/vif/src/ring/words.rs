@@ -13,6 +13,16 @@ pub trait Words {
     fn load(&self, page: usize, offset: usize, order: Ordering) -> u32;
     /// Writes it.
     fn store(&self, page: usize, offset: usize, value: u32, order: Ordering);
+
+    /// Reads a slot of `N` words, each once.
+    #[inline]
+    fn slot<const N: usize>(&self, page: usize, offset: usize) -> [u32; N] {
+        let mut slot = [0; N];
+        for (n, word) in slot.iter_mut().enumerate() {
+            *word = self.load(page, offset + n * 4, Ordering::Relaxed);
+        }
+        slot
+    }
 }
 
 /// Not the pages of a ring: not a power of two of them, or not whole aligned pages.

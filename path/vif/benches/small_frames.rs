@@ -1,0 +1,90 @@
+//! Guest → driver → guest in one thread, over a grant mechanism that only looks into the table:
+//! what the rings, netback and netfront cost by themselves. Frames are read by nobody.
+//!
+//! `cargo bench -p vif`
+
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use nic::Frame;
+use shmem::sync::fence;
+use std::sync::atomic::Ordering;
+use vif::netfront::Sizes;
+use vif::testing::{Rig, packet};
+
+/// A guest that sends to itself through the driver domain, one batch a turn.
+struct Loop {
+    rig: Rig,
+    at_guest: Vec<Frame>,
+    at_driver: Vec<Frame>,
+    pick: Vec<u32>,
+}
+
+impl Loop {
+    fn new(order: u8) -> Self {
+        let rig = Rig::new(Sizes {
+            tx_order: order,
+            rx_order: order,
+            rx_pages: 128,
+            rx_buffer: 2048,
+            tx_small_pages: 128,
+            tx_large_pages: 32,
+        });
+        Self {
+            rig,
+            at_guest: Vec::new(),
+            at_driver: Vec::new(),
+            pick: Vec::new(),
+        }
+    }
+
+    fn turn(&mut self, batch: usize, bytes: &[u8]) {
+        let Self {
+            rig,
+            at_guest,
+            at_driver,
+            pick,
+        } = self;
+        at_guest.extend((0..batch).filter_map(|_| rig.guest_frame(bytes)));
+        rig.front.transmit(at_guest).expect("alive");
+        rig.front.publish();
+        fence(Ordering::SeqCst);
+        let _ = rig.front.notify();
+
+        let taken = rig.back.from_guest(batch, at_driver).expect("alive");
+        assert_eq!(taken, batch);
+        pick.clear();
+        pick.extend(0..taken as u32);
+        let report = rig.back.to_guest(at_driver, pick);
+        assert_eq!(report.delivered as usize, batch);
+        rig.back.publish();
+        rig.back.from_guest_done();
+        at_driver.clear();
+        fence(Ordering::SeqCst);
+        let _ = rig.back.notify();
+
+        let received = rig.front.receive(batch, at_guest).expect("alive");
+        assert_eq!(received, batch);
+        rig.front.receive_done(at_guest);
+    }
+}
+
+fn small_frames(c: &mut Criterion) {
+    let mut group = c.benchmark_group("guest_driver_guest");
+    for size in [60, 1514, 65_000] {
+        for batch in [1, 8, 32, 64] {
+            let batch = if size > 2000 { batch.min(2) } else { batch };
+            group.throughput(Throughput::Elements(batch as u64));
+            let bytes = packet(size, 1);
+            let mut turns = Loop::new(0);
+            group.bench_function(BenchmarkId::new(format!("{size}B"), batch), |b| {
+                b.iter_batched_ref(|| (), |()| turns.turn(batch, &bytes), BatchSize::SmallInput);
+            });
+            if size > 2000 {
+                break;
+            }
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, small_frames);
+criterion_main!(benches);
