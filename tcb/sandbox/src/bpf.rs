@@ -39,6 +39,8 @@ pub(crate) enum Test {
     Below32(u8, u32),
     /// None of these bits is set in the low 32 bits, and none at all in the high ones.
     NoneBut(u8, u32),
+    /// The low 32 bits, without the bits of `.1`, are one of these.
+    OneOf(u8, u32, &'static [u32]),
     /// All these bits of the low 32 are set.
     All(u8, u32),
     /// Argument `.0` is an address and argument `.1` a length, together inside the `.3` bytes from
@@ -63,6 +65,7 @@ const LD: u16 = 0x20; // A = word of struct seccomp_data at k
 const TAX: u16 = 0x07; // X = A
 const ADD_X: u16 = 0x0c;
 const SUB_K: u16 = 0x14;
+const AND_K: u16 = 0x54;
 const JEQ: u16 = 0x15;
 const JGT: u16 = 0x25;
 const JGE: u16 = 0x35;
@@ -83,10 +86,11 @@ const fn hi(arg: u8) -> u32 {
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const X32_BIT: u32 = 0x4000_0000;
 
-/// A jump's target within a test: the next instruction, or out to `otherwise`.
+/// A jump's target within a test: so many instructions further on than the next one, or out to
+/// `otherwise`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
-    Next,
+    Skip(u8),
     Fail,
 }
 
@@ -108,14 +112,14 @@ const fn need(code: u16, k: u32) -> Draft {
     Draft {
         code,
         k,
-        jumps: Some((To::Next, To::Fail)),
+        jumps: Some((To::Skip(0), To::Fail)),
     }
 }
 const fn forbid(code: u16, k: u32) -> Draft {
     Draft {
         code,
         k,
-        jumps: Some((To::Fail, To::Next)),
+        jumps: Some((To::Fail, To::Skip(0))),
     }
 }
 
@@ -135,6 +139,19 @@ impl Test {
                 op(LD, lo(arg)),
                 forbid(JSET, !mask),
             ]),
+            Self::OneOf(arg, ignored, values) => {
+                out.extend([op(LD, lo(arg)), op(AND_K, !ignored)]);
+                for left in (0..values.len()).rev() {
+                    let k = values[values.len() - 1 - left];
+                    let other = if left == 0 { To::Fail } else { To::Skip(0) };
+                    let jumps = Some((To::Skip(short(left)), other));
+                    out.push(Draft {
+                        code: JEQ,
+                        k,
+                        jumps,
+                    });
+                }
+            }
             Self::All(arg, mask) => {
                 out.push(op(LD, lo(arg)));
                 for bit in 0..32 {
@@ -199,12 +216,9 @@ pub(crate) fn assemble(rules: &[Rule], default: Action) -> Vec<sock_filter> {
         };
         program.push(jump(JEQ, rule.nr as u32, 0, short(skip)));
         for (at, draft) in drafts.iter().enumerate() {
-            let to = |to| {
-                if to == To::Next {
-                    0
-                } else {
-                    short(fail - at - 1)
-                }
+            let to = |to| match to {
+                To::Skip(further) => further,
+                To::Fail => short(fail - at - 1),
             };
             let (jt, jf) = draft.jumps.map_or((0, 0), |(t, f)| (to(t), to(f)));
             program.push(jump(draft.code, draft.k, jt, jf));
@@ -251,6 +265,10 @@ pub(crate) mod tests {
                 }
                 ADD_X => {
                     a = a.wrapping_add(x);
+                    continue;
+                }
+                AND_K => {
+                    a &= i.k;
                     continue;
                 }
                 SUB_K => {
@@ -320,6 +338,7 @@ pub(crate) mod tests {
 
     #[test]
     fn each_test_holds_exactly_where_it_should() {
+        const ONE_OF: Test = Test::OneOf(0, 0x180, &[0, 9, 10]);
         let window = Test::Inside(0, 1, 0x6000_0000_0000, 0x10_0000);
         let whole = Test::Inside(0, 1, 0x6000_0000_0000, 1 << 32);
         for (test, args, expected) in [
@@ -334,6 +353,12 @@ pub(crate) mod tests {
             (Test::NoneBut(0, 3), [3, 0], YES),
             (Test::NoneBut(0, 3), [4, 0], NO),
             (Test::NoneBut(0, 3), [1 << 40, 0], NO),
+            (ONE_OF, [0, 0], YES),
+            (ONE_OF, [0x89, 0], YES),
+            (ONE_OF, [0x18a, 0], YES),
+            (ONE_OF, [7, 0], NO),
+            (ONE_OF, [0x8b, 0], NO),
+            (ONE_OF, [0x200, 0], NO),
             (Test::All(0, 0x11), [0x1f, 0], YES),
             (Test::All(0, 0x11), [0x10, 0], NO),
             (Test::All(0, 0x11), [0x01, 0], NO),

@@ -37,6 +37,9 @@ enum When {
     OwnDescriptor,
     /// Argument 0 is exactly this.
     Is(u64),
+    /// Argument 1 is a futex operation that only waits or wakes. Locks with priority inheritance
+    /// and requeuing are much kernel code that no domain needs.
+    WaitOrWake,
     /// Never; it returns this instead of EPERM.
     Fails(i32),
     /// Argument 0 is [`abi::hypercall::ATTACH_MAGIC`], and the monitor answers.
@@ -66,7 +69,7 @@ const DOMAIN: &[Row] = rows! {
     SYS_readv When::OwnDescriptor;
     SYS_writev When::OwnDescriptor;
     // Sleeping and waking: hypercalls, the event descriptor, timers.
-    SYS_futex When::Always;
+    SYS_futex When::WaitOrWake;
     SYS_epoll_wait When::OwnDescriptor;
     SYS_epoll_pwait When::OwnDescriptor;
     SYS_epoll_pwait2 When::OwnDescriptor;
@@ -110,6 +113,13 @@ const DOMAIN: &[Row] = rows! {
 };
 
 const ARCH_SET_FS: u64 = 0x1002;
+const FUTEX_FLAGS: u32 = (libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME) as u32;
+const FUTEX_OPERATIONS: &[u32] = &[
+    libc::FUTEX_WAIT as u32,
+    libc::FUTEX_WAKE as u32,
+    libc::FUTEX_WAIT_BITSET as u32,
+    libc::FUTEX_WAKE_BITSET as u32,
+];
 
 /// Bytes by which a domain's break may grow.
 pub(crate) const HEAP_BYTES: u64 = 256 << 10;
@@ -139,6 +149,10 @@ pub(crate) fn domain_filter(profile: Profile, relro: Option<(u64, u64)>) -> Vec<
         let (tests, then) = match row.when {
             When::Always => (vec![], Action::Allow),
             When::OwnDescriptor => (vec![Test::Below32(0, DOORBELL as u32)], Action::Allow),
+            When::WaitOrWake => (
+                vec![Test::OneOf(1, FUTEX_FLAGS, FUTEX_OPERATIONS)],
+                Action::Allow,
+            ),
             When::Is(value) => (vec![Test::Is(0, value)], Action::Allow),
             When::Fails(errno) => (vec![], Action::Errno(errno as u16)),
             When::Attach => (

@@ -60,7 +60,8 @@ impl Sandboxed {
         self.agent_cpu_ns.load(Relaxed)
     }
 
-    /// How the domain's process ended, in words; none while it lives or if nobody knows any more.
+    /// How the domain's process ended, in words; none while it lives or after [`Sandboxed::kill`].
+    /// Only "ended" if that was with code 0, or if we have no rights over the process.
     #[must_use]
     pub fn how_it_ended(&self) -> Option<String> {
         // While the agent, its parent, lives, the process stays in the table with its status.

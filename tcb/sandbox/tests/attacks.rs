@@ -164,6 +164,13 @@ const MAPPINGS: &[Attack] = &[
         SYS_set_mempolicy_home_node,
         &[SLOT, P, 0, 0],
     ),
+    (
+        "a futex with priority inheritance",
+        SYS_futex,
+        &[SLOT, 6, 0, 0, 0, 0],
+    ),
+    ("requeue a futex", SYS_futex, &[SLOT, 3, 0, 1, SCRATCH, 0]),
+    ("futex_waitv", SYS_futex_waitv, &[SCRATCH, 1, 0, 0, 0]),
     ("map_shadow_stack", 453, &[0, P, 0]),
 ];
 
@@ -432,10 +439,7 @@ fn other_system_call_tables_are_fatal() {
         let mut world = World::new();
         assert_eq!(world.tell(order, &args), None, "{name} was survived");
         assert!(gone_within(&world.domain.pidfd, Duration::from_millis(100)));
-        assert_eq!(
-            world.domain.how_it_ended().as_deref(),
-            Some("killed: forbidden system call")
-        );
+        world.assert_ended("killed: forbidden system call");
     }
 }
 
@@ -446,10 +450,7 @@ fn direct_writes_to_the_agents_pages_fault() {
     for addr in [STUB as u64, STUB as u64 + P, STUB as u64 + 8 * P, FREE_SLOT] {
         let mut world = World::new();
         assert_eq!(world.tell(6, &[addr]), None, "{addr:#x} was written");
-        assert_eq!(
-            world.domain.how_it_ended().as_deref(),
-            Some("exited with code 77")
-        );
+        world.assert_ended("exited with code 77");
     }
 }
 

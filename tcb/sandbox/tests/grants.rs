@@ -202,15 +202,15 @@ fn memories_come_and_go_and_their_numbers_are_used_again() {
             matches!(twice, Err(AgentError::Memory(100))),
             "round {round}"
         );
-        assert_eq!(common::descriptors(domain.agent_pid).len(), 602);
+        assert!(common::descriptors(domain.agent_pid).is_none_or(|open| open.len() == 602));
         for n in 100..400 {
             domain.agent.remove_memory(n).expect("removed");
         }
     }
-    assert_eq!(common::descriptors(domain.agent_pid).len(), 2);
-    assert_eq!(
-        common::descriptors(domain.pid),
-        [0, 1, 2, 3, 4],
+    assert!(common::descriptors(domain.agent_pid).is_none_or(|open| open == [8, 9]));
+    let open = common::descriptors(domain.pid);
+    assert!(
+        open.is_none_or(|open| open == [0, 1, 2, 3, 4]),
         "the domain never had one"
     );
 }
