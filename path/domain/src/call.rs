@@ -1,8 +1,7 @@
 //! Hypercalls, from the domain's side: fill the call page, wake the monitor's worker, wait.
 
 use abi::hypercall::{
-    COUNT, Copy, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT, STATUS_WORD,
-    Unmap,
+    COUNT, Copy, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT, STATUS_WORD, Unmap,
 };
 use abi::{ConnId, DomId, GrantStatus, PAGE, RECORD_BYTES, Role, XenbusState, layout::info};
 use rustix::io::Errno;
@@ -118,7 +117,11 @@ impl Calls {
         self.body().read(&mut body).map_err(|_| Errno::FAULT)?;
         Ok(Some(Peer {
             domain: DomId(self.get(1) as u16),
-            role: if self.get(2) == Role::Backend as u64 { Role::Backend } else { Role::Frontend },
+            role: if self.get(2) == Role::Backend as u64 {
+                Role::Backend
+            } else {
+                Role::Frontend
+            },
             own: XenbusState::from_wire(self.get(3)).unwrap_or(XenbusState::Unknown),
             state: XenbusState::from_wire(self.get(4)).unwrap_or(XenbusState::Unknown),
             body,
@@ -139,7 +142,10 @@ impl Calls {
                 for (word, value) in op.words().into_iter().enumerate() {
                     self.put(n * OP_WORDS + word, value);
                 }
-                self.put(n * OP_WORDS + STATUS_WORD, GrantStatus::GeneralError as i64 as u64);
+                self.put(
+                    n * OP_WORDS + STATUS_WORD,
+                    GrantStatus::GeneralError as i64 as u64,
+                );
             }
             let done = self.enter(kind, batch.len() as u32).is_ok();
             status.extend((0..batch.len()).map(|n| {
@@ -182,7 +188,9 @@ impl Calls {
     }
 
     fn get(&self, word: usize) -> u64 {
-        self.page.u64(OPS + word * 8).map_or(0, |word| word.load(Ordering::Relaxed))
+        self.page
+            .u64(OPS + word * 8)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     fn body(&self) -> Span {

@@ -1,44 +1,140 @@
 //! From a configuration to NICs and endpoints.
 
+use crate::endpoint::{Echo, Sink, Source, StackEndpoint};
+use crate::sim::Wire;
 use crate::start::{StartError, refused};
 use abi::hypercall::Attach;
-use config::domain::{Endpoint, GuestVif, NicConfig, NicKind, Offloads};
-use nic::Nic;
+use config::domain::{BUFFER_BYTES, Endpoint, GuestVif, NicConfig, NicKind, Offloads};
+use nic::limited::Limited;
+use nic::pcap::{Pace, PcapNic, Reader, Writer};
+use nic::sim::Cable;
+use nic::{Caps, Nic, Pool};
 use nic_linux::TapNic;
+use shmem::Area;
+use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 
-/// The NIC that `config` describes, behind its own token bucket if it has one.
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
+/// Bytes a second of a megabit a second.
+const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
+
+/// The NIC that `config` describes, and the pool that it receives into. All of its memory lies in
+/// `area`: three quarters are the pool; a quarter is for what waits behind a rate limit, and for a
+/// simulated station.
 ///
 /// # Errors
-/// Its device was refused.
-pub fn nic(config: &NicConfig) -> Result<Box<dyn Nic>, StartError> {
+/// Its device was refused, or is not what it should be.
+pub fn nic(config: &NicConfig, area: Area) -> Result<(Box<dyn Nic>, Pool), StartError> {
+    let eighth = (area.len() / 8).next_multiple_of(abi::PAGE);
+    let rest = eighth
+        .checked_mul(2)
+        .and_then(|used| area.len().checked_sub(used));
+    let rest = rest.ok_or(StartError::Damaged("a NIC has too few buffers"))?;
+    let pool = |offset, len| {
+        area.part(offset, len)
+            .map(|area| Pool::new(area, BUFFER_BYTES as usize))
+            .ok_or(StartError::Damaged("a NIC has too few buffers"))
+    };
     let mtu = config.mtu as usize;
     let nic: Box<dyn Nic> = match &config.kind {
-        NicKind::Tap { device, vnet_header, checksum } => {
-            Box::new(TapNic::new(attach(*device)?, *vnet_header, *checksum, false, mtu))
-        }
+        NicKind::Tap {
+            device,
+            vnet_header,
+            checksum,
+        } => Box::new(TapNic::new(
+            attach(*device)?,
+            *vnet_header,
+            *checksum,
+            false,
+            mtu,
+        )),
         NicKind::Local { device, .. } => {
             Box::new(TapNic::new(attach(*device)?, true, true, true, mtu))
         }
-        _ => return Err(StartError::Damaged("soon")),
+        NicKind::Sim {
+            delay_us,
+            loss,
+            seed,
+            mac,
+            far,
+        } => {
+            let cable = Cable {
+                delay_ns: u64::from(*delay_us) * 1000,
+                loss: *loss,
+                seed: *seed,
+                caps: Caps {
+                    checksum: false,
+                    tso: false,
+                    max_frame: mtu + ETHERNET,
+                },
+                ..Cable::default()
+            };
+            let station = StackEndpoint::new(*mac, mtu, far);
+            Box::new(Wire::new(cable, station, pool(0, eighth)?))
+        }
+        NicKind::Pcap { read, write } => pcap(*read, *write)?,
     };
-    Ok(nic)
+    let nic = match config.rate_mbps {
+        Some(mbps) => {
+            let bytes_per_s = (mbps * BYTES_PER_S_PER_MBPS) as u64;
+            let memory = Box::new(pool(eighth, eighth)?);
+            Box::new(Limited::new(nic, bytes_per_s, config.burst_bytes, memory))
+        }
+        None => nic,
+    };
+    Ok((nic, pool(2 * eighth, rest)?))
 }
 
 /// The endpoint that `config` describes.
 ///
 /// # Errors
-/// Its device was refused.
+/// Its device was refused, or is not what it should be.
 pub fn endpoint(config: &GuestVif) -> Result<Box<dyn Nic>, StartError> {
     let mtu = config.mtu as usize;
+    let checksum = config.offloads >= Offloads::Checksum;
+    let tso = config.offloads >= Offloads::Tso;
     Ok(match &config.endpoint {
         Endpoint::Tap { device } => {
-            let checksum = config.offloads >= Offloads::Checksum;
-            let tso = config.offloads >= Offloads::Tso;
             Box::new(TapNic::new(attach(*device)?, true, checksum, tso, mtu))
         }
-        _ => return Err(StartError::Damaged("soon")),
+        Endpoint::Stack { stack } => Box::new(StackEndpoint::with_offloads(
+            config.mac, mtu, stack, checksum, tso,
+        )),
+        Endpoint::Sink { touch } => Box::new(Sink::new(*touch)),
+        Endpoint::Source {
+            to,
+            size,
+            rate_pps,
+            window,
+            count,
+            touch,
+        } => Box::new(Source::new(
+            config.mac, *to, *size, *rate_pps, *window, *count, *touch,
+        )),
+        Endpoint::Echo {} => Box::new(Echo::default()),
+        Endpoint::Pcap { read, write } => pcap(*read, *write)?,
     })
+}
+
+fn pcap(read: Option<u32>, write: Option<u32>) -> Result<Box<dyn Nic>, StartError> {
+    let wrong = |error: nic::pcap::PcapError| {
+        refused(
+            "a capture file",
+            io::Error::new(io::ErrorKind::InvalidData, error),
+        )
+    };
+    let open = |device: Option<u32>| device.map(attach).transpose().map(|fd| fd.map(File::from));
+    let reader = open(read)?.map(Reader::new).transpose().map_err(wrong)?;
+    // What turns the monotonic clock of the data path into the time of day of the file.
+    let day = std::time::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |since| since.as_nanos() as u64);
+    let epoch_ns = day.saturating_sub(shmem::time::monotonic_ns());
+    let writer = open(write)?.map(|file| Writer::new(file, epoch_ns));
+    let writer = writer.transpose().map_err(wrong)?;
+    Ok(Box::new(PcapNic::new(reader, writer, Pace::default())))
 }
 
 fn attach(device: u32) -> Result<OwnedFd, StartError> {

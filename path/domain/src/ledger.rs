@@ -54,6 +54,9 @@ hops! {
     Control = "control",
 }
 
+/// How often a second a thread that never sleeps compares its stamps with its CPU clock: so often
+/// that there is hardly more than one preemption in between.
+const CHECKPOINTS_PER_S: u64 = 2000;
 const HOPS: usize = Hop::ALL.len();
 
 /// The account of one thread.
@@ -83,7 +86,9 @@ struct Stretch {
 #[must_use]
 pub fn thread_cpu_ns() -> u64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
-    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+    (now.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec as u64)
 }
 
 impl Ledger {
@@ -149,7 +154,9 @@ impl Ledger {
     /// Closes the stretch if it has lasted long: under constant load a thread never sleeps.
     pub fn checkpoint(&self) {
         let stretch = self.stretch.get();
-        if self.enabled && self.last.get().wrapping_sub(stretch.from_tsc) > self.hz / 500 {
+        if self.enabled
+            && self.last.get().wrapping_sub(stretch.from_tsc) > self.hz / CHECKPOINTS_PER_S
+        {
             self.enter(self.current.get());
             self.settle();
             self.begin();
@@ -184,7 +191,12 @@ impl Ledger {
         let from_cpu_ns = thread_cpu_ns();
         let from_tsc = tsc();
         self.last.set(from_tsc);
-        self.stretch.set(Stretch { from_tsc, from_cpu_ns, longest: 0, longest_hop: 0 });
+        self.stretch.set(Stretch {
+            from_tsc,
+            from_cpu_ns,
+            longest: 0,
+            longest_hop: 0,
+        });
     }
 
     /// Takes out of the stretch that ends now what the CPU clock does not confirm; the CPU clock.
@@ -281,7 +293,10 @@ mod tests {
             ledger.sleep(|| std::thread::sleep(std::time::Duration::from_micros(100)));
         }
         let report = ledger.report();
-        let sum: u64 = Hop::ALL.iter().map(|&(_, name)| cycles(&report, name)).sum();
+        let sum: u64 = Hop::ALL
+            .iter()
+            .map(|&(_, name)| cycles(&report, name))
+            .sum();
         let cpu = report["cpu_ns"].as_u64().expect("a number") - before;
         let closure = sum as f64 / (cpu as f64 * ledger.hz as f64 / 1e9);
         assert!((0.8..1.2).contains(&closure), "{closure} {report}");

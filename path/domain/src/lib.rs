@@ -2,6 +2,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`sim`] | the wire of a `sim` NIC |
 //! | [`start`] | from the first instruction to a ready domain |
 //! | [`call`] | hypercalls |
 //! | [`connection`] | the domain's ends of connections: records, doorbells |
@@ -21,6 +22,7 @@ pub mod call;
 pub mod connection;
 pub mod device;
 pub mod driver;
+pub mod endpoint;
 
 pub mod grants;
 pub mod guest;
@@ -28,6 +30,7 @@ pub mod idle;
 pub mod ledger;
 pub mod mailbox;
 pub mod report;
+pub mod sim;
 pub mod start;
 pub mod trace;
 pub mod wait;

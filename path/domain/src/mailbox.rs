@@ -21,7 +21,9 @@ impl Mailbox {
 
     /// Takes the request that waits, if any, and writes what `answer` says to it.
     pub fn serve(&self, answer: impl FnOnce(Request) -> Result<Value, String>) {
-        let Some(number) = self.word(info::MAILBOX_REQUEST) else { return };
+        let Some(number) = self.word(info::MAILBOX_REQUEST) else {
+            return;
+        };
         if Some(number) == self.word(info::MAILBOX_REPLY) {
             return;
         }
@@ -50,13 +52,16 @@ impl Mailbox {
         let bytes = self.word(info::MAILBOX_REQUEST_BYTES).unwrap_or(0) as usize;
         let mut text = vec![0; bytes.min(info::MAILBOX_IN_MAX)];
         let span = self.info.skip(info::MAILBOX_IN).take(text.len());
-        span.read(&mut text).map_err(|_| "the request cannot be read".to_owned())?;
+        span.read(&mut text)
+            .map_err(|_| "the request cannot be read".to_owned())?;
         serde_json::from_slice(&text).map_err(|error| format!("not a request: {error}"))
     }
 
     fn word(&self, offset: usize) -> Option<u32> {
         // Acquire: the request is seen with its number.
-        self.info.u32(offset).map(|word| word.load(Ordering::Acquire))
+        self.info
+            .u32(offset)
+            .map(|word| word.load(Ordering::Acquire))
     }
 }
 
@@ -66,13 +71,17 @@ impl Mailbox {
 /// There is no such switch, or no such value.
 pub fn set_budget(budget: &mut usize, key: &str, value: &str) -> Result<(), String> {
     if key != "poll-budget" {
-        return Err(format!("there is no switch \"{key}\"; there is: poll-budget"));
+        return Err(format!(
+            "there is no switch \"{key}\"; there is: poll-budget"
+        ));
     }
     match value.parse() {
         Ok(frames @ 1..=4096) => {
             *budget = frames;
             Ok(())
         }
-        _ => Err(format!("poll-budget is a number of frames, 1 to 4096, not \"{value}\"")),
+        _ => Err(format!(
+            "poll-budget is a number of frames, 1 to 4096, not \"{value}\""
+        )),
     }
 }

@@ -27,7 +27,10 @@ pub fn device(given: &TxReport, own: Vec<(&'static str, u64)>) -> Value {
     all.insert("tx_full".into(), given.full.into());
     all.insert("tx_fault".into(), given.fault.into());
     all.insert("tx_refused".into(), given.refused.into());
-    all.extend(own.into_iter().map(|(name, count)| (name.to_owned(), count.into())));
+    all.extend(
+        own.into_iter()
+            .map(|(name, count)| (name.to_owned(), count.into())),
+    );
     Value::Object(all)
 }
 
@@ -66,5 +69,8 @@ impl From<DropTable> for Value {
 }
 
 fn by_reason(drops: &Drops) -> Value {
-    drops.iter().map(|(reason, count)| (reason.name().to_owned(), Value::from(count))).collect()
+    drops
+        .iter()
+        .map(|(reason, count)| (reason.name().to_owned(), Value::from(count)))
+        .collect()
 }

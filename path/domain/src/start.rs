@@ -56,11 +56,17 @@ pub fn start<C: DeserializeOwned>() -> Result<Started<C>, StartError> {
         .at(info::CONFIG, home.config_bytes)
         .ok_or(StartError::Damaged("no room for the configuration"))?;
     let mut bytes = vec![0; text.len()];
-    text.read(&mut bytes).map_err(|_| StartError::Damaged("no configuration"))?;
+    text.read(&mut bytes)
+        .map_err(|_| StartError::Damaged("no configuration"))?;
     let config = serde_json::from_slice(&bytes)?;
     let fds = shmem::home::descriptors().ok_or(StartError::Damaged("no descriptors"))?;
     let waiter = Waiter::new(fds.epoll, fds.event, home.info.span());
-    Ok(Started { home, calls, waiter, config })
+    Ok(Started {
+        home,
+        calls,
+        waiter,
+        config,
+    })
 }
 
 /// What the `main` of a domain's program is: start, run, and say why if it could not.
@@ -87,5 +93,8 @@ const EXIT_PANIC: i32 = 70;
 
 /// What was refused, and why.
 pub fn refused(what: &str, why: impl Into<std::io::Error>) -> StartError {
-    StartError::Refused { what: what.to_owned(), why: why.into() }
+    StartError::Refused {
+        what: what.to_owned(),
+        why: why.into(),
+    }
 }

@@ -42,8 +42,11 @@ impl Trace {
             && let Some(frame) = frames.first()
         {
             self.armed = false;
-            self.running =
-                Some(Running { from_tsc: tsc(), frame: describe(frame), steps: Vec::new() });
+            self.running = Some(Running {
+                from_tsc: tsc(),
+                frame: describe(frame),
+                steps: Vec::new(),
+            });
             self.step(hop, || format!("came in at {port}"));
         }
     }
@@ -62,7 +65,9 @@ impl Trace {
             let cycles = tsc().wrapping_sub(running.from_tsc);
             let ns = (u128::from(cycles) * 1_000_000_000 / u128::from(tsc_hz())) as u64;
             let name = Hop::ALL.get(hop as usize).map_or("", |&(_, name)| name);
-            running.steps.push(json!({ "hop": name, "at_ns": ns, "what": what() }));
+            running
+                .steps
+                .push(json!({ "hop": name, "at_ns": ns, "what": what() }));
         }
     }
 

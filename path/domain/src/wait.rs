@@ -33,27 +33,42 @@ impl Waiter {
     /// Takes the descriptors that the domain started with.
     #[must_use]
     pub fn new(epoll: OwnedFd, event: OwnedFd, info: Span) -> Self {
-        Self { epoll, event, words: info }
+        Self {
+            epoll,
+            event,
+            words: info,
+        }
     }
 
     /// What the monitor has to say since the last call: bits `info::PENDING_*`.
     #[must_use]
     pub fn pending(&self) -> u32 {
-        let Some(word) = self.words.u32(info::PENDING) else { return 0 };
+        let Some(word) = self.words.u32(info::PENDING) else {
+            return 0;
+        };
         // The plain read keeps the line shared while there is nothing.
-        if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::Acquire) }
+        if word.load(Ordering::Relaxed) == 0 {
+            0
+        } else {
+            word.swap(0, Ordering::Acquire)
+        }
     }
 
     /// Whether the monitor has something to say, without taking it.
     #[must_use]
     pub fn has_pending(&self) -> bool {
-        self.words.u32(info::PENDING).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
+        self.words
+            .u32(info::PENDING)
+            .is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }
 
     /// Shows the monitor that the main loop turns, and where.
     pub fn heartbeat(&self) {
         if let Some(word) = self.words.u64(info::HEARTBEAT) {
-            word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            word.store(
+                word.load(Ordering::Relaxed).wrapping_add(1),
+                Ordering::Relaxed,
+            );
         }
         if let Some(word) = self.words.u32(info::CPU) {
             word.store(shmem::time::cpu(), Ordering::Relaxed);
@@ -92,7 +107,9 @@ impl Waiter {
             Bell::All => {
                 let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
                 epoll::wait(&self.epoll, &mut events, timeout.as_ref()).map(|(ready, _)| {
-                    ready.iter().any(|event| event.data.u64() == fd::EPOLL_EVENT)
+                    ready
+                        .iter()
+                        .any(|event| event.data.u64() == fd::EPOLL_EVENT)
                 })
             }
             Bell::Doorbell => {
@@ -128,7 +145,10 @@ pub fn ring(doorbell: BorrowedFd<'_>) {
 
 /// A polling tick: sleeps `ns` (less than a second) with every doorbell switched off.
 pub fn tick(ledger: &Ledger, ns: u64) {
-    let request = Timespec { tv_sec: 0, tv_nsec: ns.min(999_999_999) as i64 };
+    let request = Timespec {
+        tv_sec: 0,
+        tv_nsec: ns.min(999_999_999) as i64,
+    };
     // Waking early is as good as waking late: the next turn looks for work anyway.
     ledger.sleep(|| drop(nanosleep(&request)));
 }

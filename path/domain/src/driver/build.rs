@@ -13,20 +13,27 @@ use crate::mailbox::Mailbox;
 use crate::start::{StartError, Started, refused};
 use abi::{ConnId, PAGE, Slot};
 use config::domain::{BUFFER_BYTES, DriverConfig, Moderation, NicConfig};
-use net::bridge::{self, Bridge, Rate, Settings};
+use net::bridge::{self, Bridge, Settings};
 use net::packet::Mac;
 use nic::moderation::Policy;
-use nic::Pool;
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Makes the driver and tells the monitor that it is ready.
 pub(super) fn build(started: Started<DriverConfig>) -> Result<Driver, StartError> {
-    let Started { home, calls, waiter, config } = started;
+    let Started {
+        home,
+        calls,
+        waiter,
+        config,
+    } = started;
     let ledger = Rc::new(Ledger::new(config.ledger));
     let calls = Rc::new(RefCell::new(calls));
-    let mut room = Room { area: home.frames, used: 0 };
+    let mut room = Room {
+        area: home.frames,
+        used: 0,
+    };
     let mut ports = Vec::new();
     for nic in &config.nics {
         ports.push(Port::Nic(Box::new(nic_port(nic, &mut room)?)));
@@ -53,7 +60,10 @@ pub(super) fn build(started: Started<DriverConfig>) -> Result<Driver, StartError
         ))));
     }
     let bridge = bridge(&config)?;
-    calls.borrow_mut().ready().map_err(|why| refused("ready", why))?;
+    calls
+        .borrow_mut()
+        .ready()
+        .map_err(|why| refused("ready", why))?;
     for port in &mut ports {
         if let Port::Vif(vif) = port {
             vif.advance();
@@ -85,15 +95,19 @@ impl Room {
 }
 
 fn nic_port(config: &NicConfig, room: &mut Room) -> Result<NicPort, StartError> {
-    let nic = device::nic(config)?;
-    let pool = room.take_area(config.buffers as usize * BUFFER_BYTES as usize)?;
+    let area = room.take_area(config.buffers as usize * BUFFER_BYTES as usize)?;
+    let (nic, pool) = device::nic(config, area)?;
     let policy = match config.moderation {
         Moderation::Spin => Policy::Spin,
         Moderation::Tick(us) => Policy::Tick { us },
         Moderation::Event => Policy::Event,
     };
-    let pool = Pool::new(pool, BUFFER_BYTES as usize);
-    Ok(NicPort::new(format!("nic.{}", config.name), nic, pool, policy))
+    Ok(NicPort::new(
+        format!("nic.{}", config.name),
+        nic,
+        pool,
+        policy,
+    ))
 }
 
 /// A bridge with a port for each NIC and then each guest, numbered as the driver numbers them.
@@ -107,21 +121,18 @@ fn bridge(config: &DriverConfig) -> Result<Bridge, StartError> {
         ..Settings::default()
     });
     let nics = config.nics.iter().map(|_| bridge::Port::nic());
-    let guests = config.vifs.iter().map(|vif| bridge::Port {
-        rate: vif.rate_mbps.map(|mbps| Rate {
-            bytes_per_s: (mbps * BYTES_PER_S_PER_MBPS) as u64,
-            burst_bytes: RATE_BURST_BYTES,
-        }),
-        ..bridge::Port::guest(Mac(vif.mac))
-    });
+    // Rate limits are kept where they are back-pressure, not drops: see `fairness`.
+    let guests = config
+        .vifs
+        .iter()
+        .map(|vif| bridge::Port::guest(Mac(vif.mac)));
     for (number, port) in nics.chain(guests).enumerate() {
         bridge.add(number, &port).map_err(|error| {
-            refused("a port of the bridge", std::io::Error::other(error.to_string()))
+            refused(
+                "a port of the bridge",
+                std::io::Error::other(error.to_string()),
+            )
         })?;
     }
     Ok(bridge)
 }
-
-const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
-/// What a guest with a rate limit may send at once: two packets of 64 KB.
-const RATE_BURST_BYTES: u32 = 128 << 10;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `build` | from a configuration to ports |
 //! | [`turn`] | the main loop |
+//! | [`fairness`] | whose turn it is among the guests |
 //! | [`port`] | what the bridge's ports have in common |
 //! | [`nics`] | ports that are devices |
 //! | [`vifs`] | ports that are guests: hand-shake, netback, doorbell |
@@ -11,6 +12,7 @@
 //! | [`report`] | counters as JSON |
 
 mod build;
+pub mod fairness;
 pub mod nics;
 pub mod outbox;
 pub mod port;

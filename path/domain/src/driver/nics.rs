@@ -20,7 +20,9 @@ pub struct NicPort {
 
 impl std::fmt::Debug for NicPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NicPort").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("NicPort")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -67,7 +69,9 @@ impl NicPort {
         if !self.moderator.due(now_ns) {
             return 0;
         }
-        let taken = ledger.at(Hop::Nic, || self.nic.rx(now_ns, budget, &mut self.pool, out));
+        let taken = ledger.at(Hop::Nic, || {
+            self.nic.rx(now_ns, budget, &mut self.pool, out)
+        });
         self.moderator.looked(now_ns, taken, budget);
         self.traffic.in_packets += taken as u64;
         self.traffic.in_bytes += out.iter().map(|frame| frame.len() as u64).sum::<u64>();

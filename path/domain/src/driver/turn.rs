@@ -4,6 +4,7 @@
 //! every port what goes out by it, publishes all rings, passes one full fence, and rings the
 //! doorbells that need it. Only a turn that found nothing goes to sleep.
 
+use super::fairness::Fairness;
 use super::outbox::Outbox;
 use super::port::Port;
 use super::vifs::VifPort;
@@ -37,8 +38,7 @@ pub struct Driver {
     mailbox: Mailbox,
     idle: Idle,
     budget: usize,
-    /// The port whose turn is first in the next round.
-    first: usize,
+    fairness: Fairness,
     frames: Vec<Frame>,
     verdicts: Vec<Verdict>,
     /// Per port, which of `frames` go out by it.
@@ -67,6 +67,7 @@ impl Driver {
         config: &DriverConfig,
     ) -> Self {
         let picks = ports.iter().map(|_| Vec::new()).collect();
+        let fairness = Fairness::new(&config.vifs, config.nics.len(), config.poll_budget);
         Self {
             ports,
             bridge,
@@ -77,7 +78,7 @@ impl Driver {
             mailbox,
             idle: Idle::new(config.spin_us, config.tick_us, config.empty_ticks),
             budget: config.poll_budget as usize,
-            first: 0,
+            fairness,
             frames: Vec::new(),
             verdicts: Vec::new(),
             picks,
@@ -105,37 +106,69 @@ impl Driver {
         slept
     }
 
-    /// One batch from every port; whether there was any.
+    /// One batch from every NIC, and a turn for every guest that has work; whether there was any.
     fn round(&mut self, now_ns: u64) -> bool {
         let mut moved = false;
-        let ports = self.ports.len();
-        for step in 0..ports {
-            let index = (self.first + step) % ports;
-            let Some(port) = self.ports.get_mut(index) else { continue };
-            let mut frames = std::mem::take(&mut self.frames);
-            if port.take(now_ns, self.budget, &mut frames, &self.ledger) > 0 {
-                moved = true;
-                self.forward(index, now_ns, &mut frames);
+        let mut guests = 0;
+        for index in 0..self.ports.len() {
+            match self.ports.get(index) {
+                Some(Port::Nic(_)) => moved |= self.serve(index, now_ns, self.budget).0 > 0,
+                Some(Port::Vif(vif)) if vif.has_work() => {
+                    self.fairness.activate(index);
+                    guests += 1;
+                }
+                _ => {}
             }
-            if let Some(port) = self.ports.get_mut(index) {
-                port.done(&mut frames, &self.ledger);
-            }
-            self.frames = frames;
         }
-        self.first = if ports == 0 { 0 } else { (self.first + 1) % ports };
+        for _ in 0..guests {
+            let Some(share) = self.fairness.next(now_ns, self.budget) else {
+                break;
+            };
+            let (packets, bytes) = self.serve(share.port, now_ns, share.packets);
+            let more = match self.ports.get(share.port) {
+                Some(Port::Vif(vif)) => vif.has_work(),
+                _ => false,
+            };
+            self.fairness.served(share.port, packets, bytes, more);
+            moved |= packets > 0;
+        }
         moved
+    }
+
+    /// One batch from one port: its frames and their bytes.
+    fn serve(&mut self, index: usize, now_ns: u64, budget: usize) -> (usize, u64) {
+        let mut frames = std::mem::take(&mut self.frames);
+        let Some(port) = self.ports.get_mut(index) else {
+            return (0, 0);
+        };
+        let taken = port.take(now_ns, budget, &mut frames, &self.ledger);
+        let mut bytes = 0;
+        if taken > 0 {
+            bytes = frames.iter().map(|frame| frame.len() as u64).sum();
+            self.forward(index, now_ns, &mut frames);
+        }
+        if let Some(port) = self.ports.get_mut(index) {
+            port.done(&mut frames, &self.ledger);
+        }
+        self.frames = frames;
+        (taken, bytes)
     }
 
     /// Decides where each frame of a batch goes, and hands it over.
     fn forward(&mut self, in_port: usize, now_ns: u64, frames: &mut [Frame]) {
         let before = self.ledger.enter(Hop::Bridge);
         if let Some(port) = self.ports.get(in_port) {
-            let hop = if matches!(port, Port::Nic(_)) { Hop::Nic } else { Hop::Netback };
+            let hop = if matches!(port, Port::Nic(_)) {
+                Hop::Nic
+            } else {
+                Hop::Netback
+            };
             self.trace.begin(hop, port.name(), frames);
         }
         let mut verdicts = std::mem::take(&mut self.verdicts);
         verdicts.clear();
-        self.bridge.forward_batch(frames, in_port, now_ns, &mut verdicts);
+        self.bridge
+            .forward_batch(frames, in_port, now_ns, &mut verdicts);
         if let Some(verdict) = verdicts.first() {
             self.trace.step(Hop::Bridge, || format!("{verdict:?}"));
         }
@@ -159,7 +192,14 @@ impl Driver {
     }
 
     fn deliver(&mut self, now_ns: u64, frames: &[Frame]) {
-        let Self { ports, picks, outbox, ledger, trace, .. } = self;
+        let Self {
+            ports,
+            picks,
+            outbox,
+            ledger,
+            trace,
+            ..
+        } = self;
         for (port, pick) in ports.iter_mut().zip(picks) {
             if pick.is_empty() {
                 continue;
@@ -192,12 +232,16 @@ impl Driver {
     }
 
     fn sleep(&mut self, now_ns: u64) -> std::io::Result<()> {
-        let Some(rest) = self.rest(now_ns) else { return Ok(()) };
+        let Some(rest) = self.rest(now_ns) else {
+            return Ok(());
+        };
         self.waiter.arm();
         vifs(&mut self.ports).for_each(VifPort::arm);
         self.waiter.fence();
-        let pending = self.waiter.has_pending();
-        if pending || vifs(&mut self.ports).any(|vif| vif.has_work()) {
+        // Guests that wait for their rate limits have work all the time.
+        let limited = self.fairness.due_ns().is_some();
+        let work = !limited && vifs(&mut self.ports).any(|vif| vif.has_work());
+        if work || self.waiter.has_pending() {
             self.wake();
             return Ok(());
         }
@@ -210,7 +254,10 @@ impl Driver {
 
     /// How the driver may rest, if it may.
     fn rest(&self, now_ns: u64) -> Option<Rest> {
-        let mut rest = Rest { bell: Bell::All, until_ns: None };
+        let mut rest = Rest {
+            bell: Bell::All,
+            until_ns: self.fairness.due_ns(),
+        };
         for nic in nics(&self.ports) {
             let until = match nic.wake(now_ns) {
                 Wake::Now => return None,

@@ -10,10 +10,10 @@
 use super::port::Traffic;
 use crate::call::{Calls, Peer};
 use crate::connection::Doorbell;
+use crate::grants::Guest;
 use crate::grants::copy::Copy;
 use crate::grants::map::Map;
 use crate::grants::mapped::Mapped;
-use crate::grants::Guest;
 use crate::ledger::{Hop, Ledger};
 use abi::hypercall::{Map as MapOp, Unmap};
 use abi::{ConnId, GrantRef, GrantStatus, PAGE, RECORD_BYTES, Slot, XenbusState};
@@ -80,7 +80,9 @@ struct Link {
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link").field("rings", &self.rings).finish_non_exhaustive()
+        f.debug_struct("Link")
+            .field("rings", &self.rings)
+            .finish_non_exhaustive()
     }
 }
 
@@ -178,11 +180,20 @@ impl VifPort {
             Offloads::Checksum => Features::CHECKSUM,
             Offloads::Tso => Features::ALL,
         };
-        BackRecord { features, max_order: self.shared.ring_order, max_slots: MAX_SLOTS }
+        BackRecord {
+            features,
+            max_order: self.shared.ring_order,
+            max_slots: MAX_SLOTS,
+        }
     }
 
     fn set(&mut self, state: XenbusState, body: &[u8; RECORD_BYTES]) {
-        match self.shared.calls.borrow_mut().set_connection(self.conn, state, body) {
+        match self
+            .shared
+            .calls
+            .borrow_mut()
+            .set_connection(self.conn, state, body)
+        {
             Ok(()) => self.state = state,
             Err(error) => self.trouble = format!("the monitor refused {state:?}: {error}"),
         }
@@ -217,8 +228,15 @@ impl VifPort {
     ) -> Result<(Vec<Unmap>, Vec<Span>), String> {
         let mut maps = Vec::new();
         for gref in front.references() {
-            let slot = self.slot(gref).ok_or("a ring's grant reference is out of range")?;
-            maps.push(MapOp { domain: peer.domain, gref, slot, readonly: false });
+            let slot = self
+                .slot(gref)
+                .ok_or("a ring's grant reference is out of range")?;
+            maps.push(MapOp {
+                domain: peer.domain,
+                gref,
+                slot,
+                readonly: false,
+            });
         }
         let mut status = Vec::new();
         self.shared.calls.borrow_mut().map(&maps, &mut status);
@@ -321,7 +339,9 @@ impl VifPort {
 
     /// Shows the guest what was done; whether there was anything.
     pub fn publish(&mut self) -> bool {
-        let Some(link) = &mut self.link else { return false };
+        let Some(link) = &mut self.link else {
+            return false;
+        };
         if !std::mem::take(&mut self.touched) {
             return false;
         }
@@ -356,6 +376,8 @@ impl VifPort {
     /// Whether the guest has sent something.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.link.as_ref().is_some_and(|link| link.netback.has_work())
+        self.link
+            .as_ref()
+            .is_some_and(|link| link.netback.has_work())
     }
 }

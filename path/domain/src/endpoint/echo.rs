@@ -19,7 +19,11 @@ pub struct Echo {
 
 impl Nic for Echo {
     fn caps(&self) -> Caps {
-        Caps { checksum: true, tso: true, max_frame: FRAME_MAX }
+        Caps {
+            checksum: true,
+            tso: true,
+            max_frame: FRAME_MAX,
+        }
     }
 
     fn rx(
@@ -31,7 +35,9 @@ impl Nic for Echo {
     ) -> usize {
         let before = out.len();
         while out.len() - before < budget {
-            let Some((bytes, offload)) = self.waiting.pop_front() else { break };
+            let Some((bytes, offload)) = self.waiting.pop_front() else {
+                break;
+            };
             match Frame::from_bytes(&bytes, buffers) {
                 Ok(mut frame) => {
                     frame.offload = offload;
@@ -84,7 +90,10 @@ impl Nic for Echo {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("echo_waiting", self.waiting.len() as u64), ("echo_not_echoed", self.not_echoed)]
+        vec![
+            ("echo_waiting", self.waiting.len() as u64),
+            ("echo_not_echoed", self.not_echoed),
+        ]
     }
 }
 
@@ -104,14 +113,20 @@ mod tests {
         let mut bytes: Vec<u8> = (0..100).collect();
         bytes[0] = 2;
         let mut sent = frame(&bytes, &mut pool);
-        sent.offload.checksum = Checksum::Blank { start: 34, offset: 16 };
+        sent.offload.checksum = Checksum::Blank {
+            start: 34,
+            offset: 16,
+        };
         let mut echo = Echo::default();
         assert_eq!(echo.tx(0, &[sent.clone()], &[0]).sent, 1);
         assert_eq!(echo.next_due(3), Some(3));
         let mut out = Vec::new();
         assert_eq!(echo.rx(0, 8, &mut pool, &mut out), 1);
         let back = out[0].to_vec().unwrap();
-        assert_eq!((&back[..6], &back[6..12], &back[12..]), (&bytes[6..12], &bytes[..6], &bytes[12..]));
+        assert_eq!(
+            (&back[..6], &back[6..12], &back[12..]),
+            (&bytes[6..12], &bytes[..6], &bytes[12..])
+        );
         assert_eq!(out[0].offload, sent.offload);
         assert_eq!(echo.next_due(3), None);
     }
@@ -128,6 +143,10 @@ mod tests {
         let report = echo.tx(0, &[single], &all);
         assert_eq!((report.sent as usize, report.full), (WAITING_MAX, 5));
         let mut out = Vec::new();
-        assert_eq!(echo.rx(0, 64, &mut pool, &mut out), 6, "as many as there are buffers");
+        assert_eq!(
+            echo.rx(0, 64, &mut pool, &mut out),
+            6,
+            "as many as there are buffers"
+        );
     }
 }

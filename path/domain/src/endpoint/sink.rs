@@ -20,7 +20,11 @@ impl Sink {
 
 impl Nic for Sink {
     fn caps(&self) -> Caps {
-        Caps { checksum: true, tso: true, max_frame: FRAME_MAX }
+        Caps {
+            checksum: true,
+            tso: true,
+            max_frame: FRAME_MAX,
+        }
     }
 
     fn rx(
@@ -53,6 +57,10 @@ impl Nic for Sink {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         // Without a reader the sums would be left out.
-        if self.touch { vec![("touched_sum", self.sum.into())] } else { Vec::new() }
+        if self.touch {
+            vec![("touched_sum", self.sum.into())]
+        } else {
+            Vec::new()
+        }
     }
 }

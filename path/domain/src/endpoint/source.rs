@@ -53,7 +53,10 @@ impl Source {
     ) -> Self {
         let mut header = [0; ETHERNET];
         let parts = to.into_iter().chain(mac).chain(ETHERTYPE);
-        header.iter_mut().zip(parts).for_each(|(byte, part)| *byte = part);
+        header
+            .iter_mut()
+            .zip(parts)
+            .for_each(|(byte, part)| *byte = part);
         Self {
             header,
             size: (size as usize).clamp(60, FRAME_MAX),
@@ -106,13 +109,19 @@ impl Source {
         }
         let index = buffer.id.0 as usize;
         let known = self.written.get(index) == Some(&buffer.span.addr());
-        let mut write = || {
+        let write = || {
             if !known || self.touch {
                 buffer.span.take(self.size).fill(self.sent as u8)?;
                 buffer.span.write(&self.header)?;
                 buffer.span.skip(ETHERNET).write(&self.sent.to_le_bytes())?;
             }
-            Frame::new(Piece { span: buffer.span, buffer: buffer.id }, self.size)
+            Frame::new(
+                Piece {
+                    span: buffer.span,
+                    buffer: buffer.id,
+                },
+                self.size,
+            )
         };
         let Ok(frame) = write() else {
             buffers.put(buffer.id);
@@ -135,7 +144,11 @@ impl Source {
 
 impl Nic for Source {
     fn caps(&self) -> Caps {
-        Caps { checksum: true, tso: true, max_frame: FRAME_MAX }
+        Caps {
+            checksum: true,
+            tso: true,
+            max_frame: FRAME_MAX,
+        }
     }
 
     fn rx(
@@ -181,7 +194,10 @@ impl Nic for Source {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("source_frames", self.sent), ("source_short_buffers", self.short)]
+        vec![
+            ("source_frames", self.sent),
+            ("source_short_buffers", self.short),
+        ]
     }
 }
 
@@ -207,8 +223,10 @@ mod tests {
         for frame in &mut out {
             let bytes = frame.to_vec().unwrap();
             assert_eq!(bytes.len(), 64);
-            assert_eq!(bytes.get(..14), Some(&[TO, MAC].concat()[..]).map(|_| &bytes[..14]));
-            assert_eq!((&bytes[..6], &bytes[6..12], &bytes[12..14]), (&TO[..], &MAC[..], &[0x88, 0xb5][..]));
+            assert_eq!(
+                (&bytes[..6], &bytes[6..12], &bytes[12..14]),
+                (&TO[..], &MAC[..], &[0x88, 0xb5][..])
+            );
             frame.recycle(&mut pool);
         }
         assert_eq!(source.next_due(5), Some(5));
@@ -221,12 +239,16 @@ mod tests {
         let mut source = Source::new(MAC, TO, 1514, None, 0, Some(3), true);
         let (mut pool, mut out) = (pool(1), Vec::new());
         for number in 0..3u64 {
-            assert_eq!(source.rx(0, 9, &mut pool, &mut out), 1);
+            assert_eq!(source.rx(0, 1, &mut pool, &mut out), 1);
             let mut frame = out.pop().unwrap();
             assert_eq!(frame.to_vec().unwrap()[14..22], number.to_le_bytes());
             frame.recycle(&mut pool);
         }
-        assert_eq!(source.rx(0, 9, &mut pool, &mut out), 0, "the count is reached");
+        assert_eq!(
+            source.rx(0, 9, &mut pool, &mut out),
+            0,
+            "the count is reached"
+        );
         assert_eq!(source.next_due(0), None);
     }
 

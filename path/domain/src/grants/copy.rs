@@ -52,17 +52,32 @@ impl Copy {
             return None;
         }
         let within = offset % PAGE;
-        Some((Place::Own { frame: (offset / PAGE) as u32 }, within as u16, PAGE - within))
+        Some((
+            Place::Own {
+                frame: (offset / PAGE) as u32,
+            },
+            within as u16,
+            PAGE - within,
+        ))
     }
 
     /// Queues the copy of `source` (ours) to a granted page, cut where our pages end.
     fn queue(&mut self, n: usize, op: &CopyOut, source: Span) -> Option<()> {
-        let dst = Place::Granted { domain: self.guest.domain, gref: op.gref };
+        let dst = Place::Granted {
+            domain: self.guest.domain,
+            gref: op.gref,
+        };
         let (mut rest, mut dst_offset) = (source, op.offset);
         while !rest.is_empty() {
             let (src, src_offset, room) = self.own(rest)?;
             let len = rest.len().min(room);
-            self.ops.push(CopyOp { src, dst, src_offset, dst_offset, len: len as u16 });
+            self.ops.push(CopyOp {
+                src,
+                dst,
+                src_offset,
+                dst_offset,
+                len: len as u16,
+            });
             self.of.push(n as u32);
             rest = rest.skip(len);
             dst_offset = dst_offset.checked_add(len as u16)?;
@@ -73,7 +88,10 @@ impl Copy {
     /// Puts the header bytes of an operation where the monitor can copy them from.
     fn header(&self, n: usize, frames: &[Frame], frame: u32, from: u16, len: u16) -> Option<Span> {
         let (from, len) = (usize::from(from), usize::from(len));
-        let bytes = frames.get(frame as usize)?.header().get(from..from.checked_add(len)?)?;
+        let bytes = frames
+            .get(frame as usize)?
+            .header()
+            .get(from..from.checked_add(len)?)?;
         let cell = self.headers.sub(n.checked_mul(SNAPSHOT)?, len)?;
         cell.write(bytes).ok()?;
         Some(cell)
@@ -81,7 +99,10 @@ impl Copy {
 
     fn run(&mut self) {
         self.status.clear();
-        self.guest.calls.borrow_mut().copy(&self.ops, &mut self.status);
+        self.guest
+            .calls
+            .borrow_mut()
+            .copy(&self.ops, &mut self.status);
     }
 }
 
@@ -92,10 +113,17 @@ impl Grants for Copy {
         self.of.clear();
         for (n, access) in accesses.iter_mut().enumerate() {
             access.result = Err(GrantStatus::NoSpace);
-            let Some(page) = self.reads.sub(n * PAGE, usize::from(access.len)) else { continue };
-            let Some((dst, dst_offset, _)) = self.own(page) else { continue };
+            let Some(page) = self.reads.sub(n * PAGE, usize::from(access.len)) else {
+                continue;
+            };
+            let Some((dst, dst_offset, _)) = self.own(page) else {
+                continue;
+            };
             self.ops.push(CopyOp {
-                src: Place::Granted { domain: self.guest.domain, gref: access.gref },
+                src: Place::Granted {
+                    domain: self.guest.domain,
+                    gref: access.gref,
+                },
                 dst,
                 src_offset: access.offset,
                 dst_offset,

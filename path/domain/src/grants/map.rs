@@ -23,7 +23,13 @@ impl Map {
     #[must_use]
     pub fn new(guest: Guest) -> Self {
         let mapped = vec![false; guest.slots as usize];
-        Self { guest, mapped, batch: Vec::new(), unmaps: Vec::new(), status: Vec::new() }
+        Self {
+            guest,
+            mapped,
+            batch: Vec::new(),
+            unmaps: Vec::new(),
+            status: Vec::new(),
+        }
     }
 
     fn map(&mut self, grefs: impl Iterator<Item = GrantRef>, readonly: bool) {
@@ -34,11 +40,19 @@ impl Map {
                 && !*mapped
             {
                 *mapped = true;
-                self.batch.push(MapOp { domain: self.guest.domain, gref, slot, readonly });
+                self.batch.push(MapOp {
+                    domain: self.guest.domain,
+                    gref,
+                    slot,
+                    readonly,
+                });
             }
         }
         self.status.clear();
-        self.guest.calls.borrow_mut().map(&self.batch, &mut self.status);
+        self.guest
+            .calls
+            .borrow_mut()
+            .map(&self.batch, &mut self.status);
         self.unmaps.clear();
         for (op, status) in self.batch.iter().zip(&self.status) {
             if *status == GrantStatus::Okay {
@@ -57,7 +71,10 @@ impl Map {
         }
         self.batch.clear();
         self.status.clear();
-        self.guest.calls.borrow_mut().unmap(&self.unmaps, &mut self.status);
+        self.guest
+            .calls
+            .borrow_mut()
+            .unmap(&self.unmaps, &mut self.status);
         self.unmaps.clear();
     }
 

@@ -30,7 +30,13 @@ impl Mapped {
     #[must_use]
     pub fn new(guest: Guest) -> Self {
         let state = vec![State::Unmapped; guest.slots as usize];
-        Self { guest, state, wanted: Vec::new(), unwanted: Vec::new(), status: Vec::new() }
+        Self {
+            guest,
+            state,
+            wanted: Vec::new(),
+            unwanted: Vec::new(),
+            status: Vec::new(),
+        }
     }
 
     /// Unmaps everything.
@@ -45,21 +51,37 @@ impl Mapped {
             }
         }
         self.status.clear();
-        self.guest.calls.borrow_mut().unmap(&self.unwanted, &mut self.status);
+        self.guest
+            .calls
+            .borrow_mut()
+            .unmap(&self.unwanted, &mut self.status);
     }
 
     /// Notes that `gref` has to be mapped, unless it is already.
     fn want(&mut self, gref: GrantRef, readonly: bool) {
-        let Some(slot) = self.guest.slot(gref) else { return };
-        let Some(state) = self.state.get_mut(gref.index() as usize) else { return };
+        let Some(slot) = self.guest.slot(gref) else {
+            return;
+        };
+        let Some(state) = self.state.get_mut(gref.index() as usize) else {
+            return;
+        };
         match *state {
             State::Writable => return,
             State::ReadOnly if readonly => return,
             State::ReadOnly => self.unwanted.push(Unmap { slot }),
             State::Unmapped => {}
         }
-        *state = if readonly { State::ReadOnly } else { State::Writable };
-        self.wanted.push(Map { domain: self.guest.domain, gref, slot, readonly });
+        *state = if readonly {
+            State::ReadOnly
+        } else {
+            State::Writable
+        };
+        self.wanted.push(Map {
+            domain: self.guest.domain,
+            gref,
+            slot,
+            readonly,
+        });
     }
 
     /// Maps what was noted. What cannot be mapped is unmapped afterwards, and says so.

@@ -51,7 +51,9 @@ impl Guest {
 
     /// The bytes of a slot.
     fn span(&self, slot: Slot, offset: u16, len: u16) -> Option<Span> {
-        let at = (slot.0 as usize).checked_mul(PAGE)?.checked_add(usize::from(offset))?;
+        let at = (slot.0 as usize)
+            .checked_mul(PAGE)?
+            .checked_add(usize::from(offset))?;
         self.window.at(at, usize::from(len))
     }
 }
@@ -72,7 +74,11 @@ fn copy_to(dst: Span, source: Source, frames: &[Frame]) -> GrantStatus {
         }
         Source::Span(_) => return GrantStatus::BadCopyArg,
     };
-    if copied.is_ok() { GrantStatus::Okay } else { GrantStatus::BadPage }
+    if copied.is_ok() {
+        GrantStatus::Okay
+    } else {
+        GrantStatus::BadPage
+    }
 }
 
 /// Copies a batch whose pages are mapped; `slot` says where, or why not.

@@ -60,7 +60,9 @@ pub struct Interface {
 
 impl std::fmt::Debug for Interface {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Interface").field("conn", &self.conn).finish_non_exhaustive()
+        f.debug_struct("Interface")
+            .field("conn", &self.conn)
+            .finish_non_exhaustive()
     }
 }
 
@@ -187,7 +189,11 @@ impl Interface {
     }
 
     fn set(&mut self, state: XenbusState, body: &[u8; RECORD_BYTES]) {
-        match self.calls.borrow_mut().set_connection(self.conn, state, body) {
+        match self
+            .calls
+            .borrow_mut()
+            .set_connection(self.conn, state, body)
+        {
             Ok(()) => self.state = state,
             Err(error) => self.trouble = format!("the monitor refused {state:?}: {error}"),
         }
@@ -231,14 +237,18 @@ impl Interface {
         trace: &mut Trace,
     ) -> bool {
         let mut frames = std::mem::take(&mut self.received);
-        let Some(netfront) = self.link() else { return false };
+        let Some(netfront) = self.link() else {
+            return false;
+        };
         let taken = ledger.at(Hop::Netfront, || netfront.receive(budget, &mut frames));
         let moved = !frames.is_empty();
         if moved {
             trace.begin(Hop::Netfront, "netfront", &frames);
             self.pick.clear();
             self.pick.extend(0..frames.len() as u32);
-            let report = ledger.at(Hop::Endpoint, || self.endpoint.tx(now_ns, &frames, &self.pick));
+            let report = ledger.at(Hop::Endpoint, || {
+                self.endpoint.tx(now_ns, &frames, &self.pick)
+            });
             trace.step(Hop::Endpoint, || format!("{report:?}"));
             trace.end();
             self.given += report;
@@ -267,7 +277,9 @@ impl Interface {
             self.to_send = frames;
             return false;
         }
-        let Some(netfront) = &mut self.netfront else { return false };
+        let Some(netfront) = &mut self.netfront else {
+            return false;
+        };
         // Buffers that the driver domain has given back are what the endpoint reads into.
         let reaped = ledger.at(Hop::Netfront, || netfront.reap());
         let waiting = !frames.is_empty();
@@ -337,9 +349,8 @@ impl Interface {
     /// Whether the driver domain has sent something, or has made the room that was waited for.
     pub fn has_work(&mut self) -> bool {
         let starved = self.starved;
-        self.link().is_some_and(|netfront| {
-            netfront.has_work() || starved && netfront.has_room_to_reap()
-        })
+        self.link()
+            .is_some_and(|netfront| netfront.has_work() || starved && netfront.has_room_to_reap())
     }
 
     /// Whether the endpoint's descriptor is to be ignored: it has frames, and there is no room
@@ -352,7 +363,11 @@ impl Interface {
     /// When the endpoint wants to be looked at although nobody will ring.
     #[must_use]
     pub fn next_due(&self, now_ns: u64) -> Option<u64> {
-        if self.ignores_endpoint() { None } else { self.endpoint.next_due(now_ns) }
+        if self.ignores_endpoint() {
+            None
+        } else {
+            self.endpoint.next_due(now_ns)
+        }
     }
 
     /// What became of the frames given to the endpoint.

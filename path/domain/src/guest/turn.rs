@@ -34,10 +34,18 @@ pub struct Guest {
 /// # Errors
 /// A device, a connection or a hypercall was refused at the start, or sleeping failed.
 pub fn run(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
-    let Started { home, calls, waiter, config } = started;
+    let Started {
+        home,
+        calls,
+        waiter,
+        config,
+    } = started;
     let calls = Rc::new(RefCell::new(calls));
     let interfaces = Interface::build_all(&home, &calls, &config)?;
-    calls.borrow_mut().ready().map_err(|why| refused("ready", why))?;
+    calls
+        .borrow_mut()
+        .ready()
+        .map_err(|why| refused("ready", why))?;
     let mut guest = Guest {
         interfaces,
         ledger: Rc::new(Ledger::new(config.ledger)),
@@ -99,11 +107,20 @@ impl Guest {
         self.interfaces.iter_mut().for_each(Interface::arm);
         self.waiter.fence();
         let pending = self.waiter.has_pending();
-        if pending || self.interfaces.iter_mut().any(|interface| interface.has_work()) {
+        if pending
+            || self
+                .interfaces
+                .iter_mut()
+                .any(|interface| interface.has_work())
+        {
             self.wake();
             return Ok(());
         }
-        let due = self.interfaces.iter().filter_map(|interface| interface.next_due(now_ns)).min();
+        let due = self
+            .interfaces
+            .iter()
+            .filter_map(|interface| interface.next_due(now_ns))
+            .min();
         let timeout = due.map(|due| due.saturating_sub(now_ns));
         let bell = if self.interfaces.iter().any(Interface::ignores_endpoint) {
             Bell::Doorbell

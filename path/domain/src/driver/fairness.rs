@@ -1,0 +1,154 @@
+//! Whose turn it is among the guests: deficit round robin in bytes, rate limits as back-pressure.
+
+use config::domain::VifConfig;
+use net::fair::{Fair, QUANTUM_MIN, Turn};
+use nic::rate::TokenBucket;
+
+/// Bytes that a guest with a rate limit may send at once: two packets of 64 KB.
+const BURST_BYTES: u32 = 128 << 10;
+/// Bytes a second of a megabit a second.
+const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
+
+/// The line of guests with work. Guests are named by the numbers of their ports.
+#[derive(Debug)]
+pub struct Fairness {
+    fair: Fair,
+    /// Per port, bytes of its usual packet of late: a ring does not say how large the next is.
+    usual: Vec<u32>,
+    /// When the first of those that wait for their rate limits may go on.
+    due_ns: Option<u64>,
+}
+
+/// One guest's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its port.
+    pub port: usize,
+    /// Packets that it may send now.
+    pub packets: usize,
+}
+
+impl Fairness {
+    /// A line for the guests of `vifs`, the first of which has port `first`. A guest of weight 1
+    /// may send `budget` full frames in its turn.
+    #[must_use]
+    pub fn new(vifs: &[VifConfig], first: usize, budget: u32) -> Self {
+        let mut fair = Fair::new();
+        for (port, vif) in (first..).zip(vifs) {
+            let quantum = QUANTUM_MIN
+                .saturating_mul(budget)
+                .saturating_mul(vif.weight.max(1));
+            let rate = vif
+                .rate_mbps
+                .map(|mbps| TokenBucket::new((mbps * BYTES_PER_S_PER_MBPS) as u64, BURST_BYTES));
+            fair.set(port, quantum, rate);
+        }
+        Self {
+            fair,
+            usual: vec![QUANTUM_MIN; first + vifs.len()],
+            due_ns: None,
+        }
+    }
+
+    /// The guest at `port` has work.
+    pub fn activate(&mut self, port: usize) {
+        self.fair.activate(port);
+    }
+
+    /// Whose turn it is, with at most `budget` packets; none: nobody's now.
+    pub fn next(&mut self, now_ns: u64, budget: usize) -> Option<Share> {
+        self.due_ns = None;
+        match self.fair.next(now_ns) {
+            Turn::Serve { vif, bytes } => {
+                let usual = self.usual.get(vif).copied().unwrap_or(QUANTUM_MIN).max(1);
+                let packets = (bytes.div_ceil(usual) as usize).clamp(1, budget.max(1));
+                Some(Share { port: vif, packets })
+            }
+            Turn::Wait(due_ns) => {
+                self.due_ns = due_ns;
+                None
+            }
+            Turn::Idle => None,
+        }
+    }
+
+    /// The guest at `port` has sent `packets` of `bytes` together; `more`: it has more.
+    pub fn served(&mut self, port: usize, packets: usize, bytes: u64, more: bool) {
+        if let Some(usual) = self.usual.get_mut(port)
+            && packets > 0
+        {
+            *usual = u32::try_from(bytes / packets as u64).unwrap_or(u32::MAX);
+        }
+        self.fair
+            .served(port, u32::try_from(bytes).unwrap_or(u32::MAX), more);
+    }
+
+    /// Whether guests with work wait for their rate limits, and until when.
+    #[must_use]
+    pub fn due_ns(&self) -> Option<u64> {
+        self.due_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vif(weight: u32, rate_mbps: Option<f64>) -> VifConfig {
+        VifConfig {
+            conn: 0,
+            name: String::new(),
+            mac: [2, 0, 0, 0, 0, 1],
+            rate_mbps,
+            weight,
+            first_slot: 0,
+            slots: 0,
+            staging_pages: 0,
+        }
+    }
+
+    /// Packets of `bytes` that each of two always busy guests gets to send.
+    fn compete(vifs: &[VifConfig], sizes: [u64; 2]) -> [u64; 2] {
+        let mut line = Fairness::new(vifs, 1, 64);
+        let mut bytes = [0; 2];
+        line.activate(1);
+        line.activate(2);
+        for _ in 0..1000 {
+            let share = line.next(0, 64).expect("both have work");
+            let sent = share.packets as u64 * sizes[share.port - 1];
+            bytes[share.port - 1] += sent;
+            line.served(share.port, share.packets, sent, true);
+        }
+        bytes
+    }
+
+    #[test]
+    fn large_packets_gain_nothing() {
+        let [large, full] = compete(&[vif(1, None), vif(1, None)], [64_000, 1514]);
+        let ratio = large as f64 / full as f64;
+        assert!((0.8..1.25).contains(&ratio), "{large} {full}");
+    }
+
+    #[test]
+    fn weight_is_a_share() {
+        let [heavy, light] = compete(&[vif(1, None), vif(1, None)], [1514, 1514]);
+        assert!(heavy.abs_diff(light) < heavy / 10, "{heavy} {light}");
+    }
+
+    #[test]
+    fn a_rate_limit_makes_the_guest_wait_and_says_until_when() {
+        let mut line = Fairness::new(&[vif(1, Some(8.0))], 0, 64);
+        line.activate(0);
+        let mut sent = 0;
+        while let Some(share) = line.next(0, 64) {
+            let bytes = share.packets as u64 * 1514;
+            sent += bytes;
+            line.served(0, share.packets, bytes, true);
+        }
+        assert!(
+            sent >= u64::from(BURST_BYTES) && sent < 2 * u64::from(BURST_BYTES),
+            "{sent}"
+        );
+        assert!(line.due_ns().is_some_and(|due| due > 0));
+    }
+}
