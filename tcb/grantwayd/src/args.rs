@@ -11,15 +11,23 @@ pub(crate) struct Args {
     pub(crate) log: Option<String>,
     /// Where the domains' programs lie.
     pub(crate) programs: PathBuf,
+    /// Whether to end when nobody can read from standard output any more.
+    pub(crate) with_reader: bool,
 }
 
-const USAGE: &str = "usage: grantwayd --socket PATH [--log FILE] [--programs DIR] < MACHINE.json";
+const USAGE: &str = "usage: grantwayd --socket PATH [--log FILE] [--programs DIR] [--with-reader] \
+                     < MACHINE.json";
 
 impl Args {
     pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut socket, mut log, mut programs) = (None, None, None);
+        let mut with_reader = false;
         let mut args = args;
         while let Some(arg) = args.next() {
+            if arg == "--with-reader" {
+                with_reader = true;
+                continue;
+            }
             let place = match arg.as_str() {
                 "--socket" => &mut socket,
                 "--log" => &mut log,
@@ -43,6 +51,7 @@ impl Args {
             socket: socket.into(),
             log,
             programs,
+            with_reader,
         })
     }
 }
@@ -62,8 +71,14 @@ mod tests {
             socket: "/s".into(),
             log: Some("/l".into()),
             programs: "/p".into(),
+            with_reader: false,
         };
         assert_eq!(args, expected);
+        assert!(
+            parse(&["--with-reader", "--socket", "/s"])
+                .unwrap()
+                .with_reader
+        );
         assert_eq!(parse(&["--socket", "/s"]).unwrap().log, None);
         assert!(parse(&[]).unwrap_err().contains("--socket is missing"));
         assert!(parse(&["--socket"]).unwrap_err().contains("needs a value"));

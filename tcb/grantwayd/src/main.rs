@@ -1,8 +1,10 @@
-//! `grantwayd --socket PATH [--log FILE] [--programs DIR]`: the monitor.
+//! `grantwayd --socket PATH [--log FILE] [--programs DIR] [--with-reader]`: the monitor.
 //!
 //! Reads a machine ([`abi::machine::Machine`], JSON) from standard input, builds and starts it,
 //! prints one line (`{"ready":true,"up_ms":…}`, or `{"error":"…"}` and exits with 1), and then
-//! serves the control socket until it is told to end (`down`, SIGTERM, SIGINT, SIGHUP).
+//! serves the control socket until it is told to end (`down`, SIGTERM, SIGINT, SIGHUP; with
+//! `--with-reader` also when the other end of standard output, a pipe, is closed: whoever holds it
+//! takes the machine along, however it dies).
 //!
 //! The programs `driver` and `guest` lie beside its own, or in DIR. Whatever ends this process,
 //! every domain ends with it.
@@ -48,6 +50,9 @@ fn run() -> Result<(), String> {
         .map_err(|e| format!("the control socket {}: {e}", args.socket.display()))?;
     let built = build::build(&machine, &args.programs)?;
     let mut server = Server::new(machine.name, built, socket, signals, log, began_ns);
+    if args.with_reader {
+        server.end_with_reader();
+    }
     let up_ns = server.complete()?;
     say(&serde_json::json!({ "ready": true, "up_ms": up_ns as f64 / 1e6 }));
     server.run();

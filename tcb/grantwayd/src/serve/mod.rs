@@ -12,7 +12,7 @@ use monitor::{Hypervisor, Source};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::io::{self, Stdout};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
@@ -37,6 +37,7 @@ pub(crate) fn signals() -> io::Result<UnixStream> {
 #[derive(Clone, Copy, Debug)]
 enum Ready {
     Signal,
+    ReaderGone,
     Listener,
     Client(u64),
     Console(usize),
@@ -54,6 +55,8 @@ pub(crate) struct Server {
     /// Who asked what lies in a domain's mailbox; the client may be gone.
     relays: BTreeMap<DomId, u64>,
     signals: UnixStream,
+    /// Standard output, if its reader is to be watched.
+    reader: Option<Stdout>,
     log: Log,
     began_ns: u64,
     complete_ns: Option<u64>,
@@ -80,12 +83,18 @@ impl Server {
             next_client: 0,
             relays: BTreeMap::new(),
             signals,
+            reader: None,
             log,
             began_ns,
             complete_ns: None,
             reported: BTreeSet::new(),
             ending: false,
         }
+    }
+
+    /// Makes the end of whoever reads standard output the end of the machine.
+    pub(crate) fn end_with_reader(&mut self) {
+        self.reader = Some(io::stdout());
     }
 
     /// Serves until the machine is complete; returns how long that took, in nanoseconds.
@@ -202,6 +211,12 @@ impl Server {
             .map(|(s, fd)| (Ready::Hypervisor(s), fd, PollFlags::IN))
             .collect();
         sources.push((Ready::Signal, self.signals.as_fd(), PollFlags::IN));
+        if let Some(reader) = &self.reader
+            && !self.ending
+        {
+            // Nothing is asked for: a pipe without a reader is reported as an error.
+            sources.push((Ready::ReaderGone, reader.as_fd(), PollFlags::empty()));
+        }
         if self.clients.len() < CLIENTS_MAX && !self.ending {
             sources.push((Ready::Listener, self.socket.fd(), PollFlags::IN));
         }
@@ -246,6 +261,7 @@ impl Server {
                 let _ = rustix::io::read(&self.signals, &mut [0; 16]);
                 self.ending = true;
             }
+            Ready::ReaderGone => self.ending = true,
             Ready::Listener => {
                 if let Some(stream) = self.socket.accept() {
                     self.clients
