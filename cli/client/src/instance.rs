@@ -84,10 +84,11 @@ impl Instance {
         clear_stale(&socket, &machine.name)?;
         let log_file = OpenOptions::new()
             .create(true)
-            .write(true)
-            .truncate(true)
+            // The monitor itself writes to the same file.
+            .append(true)
             .mode(0o600)
             .open(&log)
+            .and_then(|file| file.set_len(0).map(|()| file))
             .map_err(|e| Error::io(format!("open the log {}", log.display()), e))?;
         let mut command = Command::new(&program);
         command
@@ -100,6 +101,10 @@ impl Instance {
             .stderr(log_file)
             // Ctrl-C in the terminal is not for it: its end is ordered.
             .process_group(0);
+        if !options.detach {
+            // However this process ends, the machine ends with it.
+            command.arg("--with-reader");
+        }
         let child = command
             .spawn()
             .map_err(|e| Error::io(format!("start {}", program.display()), e))?;

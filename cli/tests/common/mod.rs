@@ -1,0 +1,221 @@
+//! A place of its own for each test: the program alone in a folder, with a runtime directory.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A machine that needs no TAP.
+pub(crate) const SIM: &str = r#"
+[[nic]]
+name = "wire"
+kind = "sim"
+addresses = ["10.0.0.1/24"]
+
+[[nic.app]]
+kind = "tcp-echo"
+port = 7
+
+[[guest]]
+name = "web"
+
+[[guest.vif]]
+endpoint = "stack"
+addresses = ["10.0.0.2/24"]
+
+[[guest.vif.app]]
+kind = "ping"
+to = "10.0.0.1"
+count = 1000000
+"#;
+
+/// A machine whose wire is a TAP in the namespace `here`.
+pub(crate) const TAPS: &str = r#"
+[[nic]]
+name = "wire"
+kind = "tap"
+netns = "here"
+addresses = ["10.0.0.1/24"]
+
+[[guest]]
+name = "web"
+
+[[guest.vif]]
+endpoint = "echo"
+"#;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Held while a program is written and while one is started: a child of another test, between
+/// fork and exec, would hold the file open for writing, and such a file cannot be executed.
+static EXEC: Mutex<()> = Mutex::new(());
+
+fn spawn(command: &mut Command) -> Child {
+    let _exec = EXEC.lock().unwrap();
+    command.spawn().unwrap()
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Run {
+    fn new(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    pub(crate) fn ok(&self) -> bool {
+        self.code == 0
+    }
+}
+
+/// The place.
+pub(crate) struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    /// With no other program beside `grantway`.
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("grantway");
+        // The program looks for others beside the file that it is: a symbolic link would not do.
+        let built = env!("CARGO_BIN_EXE_grantway");
+        let _exec = EXEC.lock().unwrap();
+        fs::hard_link(built, &program)
+            .or_else(|_| fs::copy(built, &program).map(drop))
+            .unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a file; its path.
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// Puts a shell script where the monitor belongs.
+    pub(crate) fn monitor(&self, script: &str) {
+        let path = self.path("grantwayd");
+        let _exec = EXEC.lock().unwrap();
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Lets others into the runtime directory.
+    pub(crate) fn open_runtime_dir(&self) {
+        let path = self.path("run");
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.path("grantway"));
+        command
+            .args(args)
+            .current_dir(self.dir.path())
+            .env("GRANTWAY_RUNTIME_DIR", self.path("run"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(&self, args: &[&str]) -> Run {
+        let child = spawn(&mut self.command(args));
+        Run::new(child.wait_with_output().unwrap())
+    }
+
+    /// Starts it, with its output going to the file `out`.
+    pub(crate) fn start(&self, args: &[&str]) -> Running {
+        let out = fs::File::create(self.path("out")).unwrap();
+        let child = spawn(self.command(args).stdout(out));
+        Running {
+            child: Some(child),
+            out: self.path("out"),
+        }
+    }
+
+    /// The content of a file that somebody else writes in one go, once it is there.
+    pub(crate) fn wait_for(&self, name: &str) -> String {
+        wait(|| Some(self.read(name)).filter(|text| !text.is_empty()))
+    }
+
+    /// Waits until what is running has printed something.
+    pub(crate) fn wait_for_output(&self, running: &Running, part: &str) {
+        wait(|| {
+            fs::read_to_string(&running.out)
+                .unwrap()
+                .contains(part)
+                .then_some(())
+        });
+    }
+
+    /// The content of a file; empty if it is not there.
+    pub(crate) fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name))
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    }
+}
+
+fn wait<T>(mut ready: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(start.elapsed() < LIMIT, "not in time");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether a process lives.
+pub(crate) fn is_alive(pid: &str) -> bool {
+    Path::new("/proc").join(pid).join("exe").exists()
+}
+
+/// A program that is running.
+pub(crate) struct Running {
+    child: Option<Child>,
+    out: PathBuf,
+}
+
+impl Running {
+    /// Sends SIGTERM and waits for the end.
+    pub(crate) fn terminate(mut self) -> Run {
+        let child = self.child.take().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let mut run = Run::new(child.wait_with_output().unwrap());
+        run.out = fs::read_to_string(&self.out).unwrap();
+        run
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
