@@ -18,6 +18,8 @@ pub(crate) struct Rules {
     pub(crate) unsafe_in: Names,
     /// `trusted: A B/src/x`: folders of the trusted base.
     pub(crate) trusted: Vec<String>,
+    /// `attacker: A/src/bin`: folders within it that hold hostile programs of its tests.
+    pub(crate) attackers: Vec<String>,
 }
 
 /// The rules of this workspace.
@@ -53,6 +55,7 @@ fn rule(rules: &mut Rules, line: &str) -> Result<()> {
         }
         (None, "unsafe") => rules.unsafe_in.extend(names),
         (None, "trusted") => rules.trusted.extend(names),
+        (None, "attacker") => rules.attackers.extend(names),
         _ => anyhow::bail!("no such rule: {subject}"),
     }
     Ok(())
