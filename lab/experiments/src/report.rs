@@ -4,7 +4,7 @@ use crate::metric;
 use crate::provenance::Provenance;
 use crate::stats::{Estimate, Verdict};
 use anyhow::Context as _;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -140,12 +140,15 @@ pub fn save(
     write_json(&mut file, provenance, figures)
 }
 
+/// The line below a table's header.
+const HEADER_LINE: LineStyle = LineStyle::new('─', '─', '─', '─');
+
 /// A table in the house's form: no more than 98 columns wide, figures to the right.
 #[must_use]
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table
-        .load_style(presets::UTF8_HORIZONTAL_ONLY)
+        .load_style(presets::NOTHING.header_separator(HEADER_LINE))
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(98)
         .set_header(header);

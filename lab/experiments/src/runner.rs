@@ -57,7 +57,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Adds what one round showed.
+    /// Adds what one round showed. Drops of several windows of a round add up.
     pub fn add(&mut self, config: &Config, round: usize, figures: &BTreeMap<String, f64>) {
         self.know(config);
         let metrics = self.series.entry(config.clone()).or_default();
@@ -67,7 +67,8 @@ impl Samples {
                 series.resize(round + 1, None);
             }
             if let Some(slot) = series.get_mut(round) {
-                *slot = Some(*value);
+                let before = slot.filter(|_| metric.starts_with("drops.")).unwrap_or(0.0);
+                *slot = Some(before + value);
             }
         }
     }
@@ -284,6 +285,19 @@ mod tests {
         samples.absent(&theirs, "no `ip`");
         let ratio = &samples.ratios("base", &to_forwarder(), &[])[0];
         assert_eq!(ratio.verdict, Some(Verdict::NotMeasurable));
+    }
+
+    #[test]
+    fn drops_of_a_rounds_windows_add_up() {
+        let mut samples = Samples::default();
+        let config = Config::new("grantway", &[]);
+        for (drops, rate) in [(2.0, 1.0), (3.0, 5.0)] {
+            samples.add(&config, 0, &one("drops.no_buffer", drops));
+            samples.add(&config, 0, &one("throughput", rate));
+        }
+        let figures = samples.figures("base");
+        let values: Vec<Option<f64>> = figures.iter().map(|f| f.value).collect();
+        assert_eq!(values, [Some(5.0), Some(5.0)]);
     }
 
     #[test]

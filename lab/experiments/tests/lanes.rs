@@ -136,7 +136,9 @@ fn machine(cores: Cores) -> anyhow::Result<()> {
         return Ok(());
     }
     for place in [Place::OneCore, Place::Split] {
-        carries(experiments::lane::machine::lane("grantway", place, cores, 1))?;
+        carries(experiments::lane::machine::lane(
+            "grantway", place, cores, 1,
+        ))?;
     }
     Ok(())
 }

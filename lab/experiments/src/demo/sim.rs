@@ -136,9 +136,9 @@ fn counters(running: &Running, phase: &Phase) -> anyhow::Result<Mark> {
         };
         let number = |name: &str| find(&stat, &format!("app.{place}.{name}"));
         mark.bytes = number("bytes").unwrap_or(0);
-        mark.operations = number("replies").unwrap_or(0);
-        mark.p50_us = number("p50_ns").map(|ns| ns as f64 / 1e3);
-        mark.p99_us = number("p99_ns").map(|ns| ns as f64 / 1e3);
+        mark.operations = number("transactions").unwrap_or(0);
+        mark.p50_us = number("latency_p50_ns").map(|ns| ns as f64 / 1e3);
+        mark.p99_us = number("latency_p99_ns").map(|ns| ns as f64 / 1e3);
     }
     Ok(mark)
 }

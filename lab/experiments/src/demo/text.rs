@@ -3,7 +3,7 @@
 use super::{COLUMN, Findings, Reach};
 use crate::lane::Direction;
 use crate::provenance::Provenance;
-use crate::report::{Index, cell, number, table};
+use crate::report::{Figure, Index, cell, number, table};
 use crate::runner::Config;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -99,7 +99,13 @@ fn by_hop(index: &Index<'_>) -> String {
     for config in &configs {
         for domain in domains {
             let prefix = format!("cycles_per_packet.{domain}.hop.");
-            hops.extend(index.below(config, &prefix).iter().map(|(hop, _)| *hop));
+            let spent = |figure: &Figure| figure.value.is_some_and(|cycles| cycles > 0.0);
+            let below = index.below(config, &prefix).into_iter();
+            hops.extend(
+                below
+                    .filter(|(_, figure)| spent(figure))
+                    .map(|(hop, _)| hop),
+            );
         }
     }
     if hops.is_empty() {
@@ -149,21 +155,21 @@ fn by_hop(index: &Index<'_>) -> String {
 
 fn dropped(index: &Index<'_>) -> String {
     let configs = configs();
-    let mut reasons = 0;
+    let mut reasons = BTreeSet::new();
     let mut rows = Vec::new();
     for config in &configs {
         for (reason, figure) in index.below(config, "drops.") {
-            reasons += 1;
+            reasons.insert(reason);
             if figure.value.is_some_and(|value| value > 0.0) {
                 rows.push(vec![reason.to_owned(), config.clone(), cell(Some(figure))]);
             }
         }
     }
     if rows.is_empty() {
-        return format!("Drops: none ({} reasons are counted)\n\n", reasons / 2);
+        return format!("Drops: none ({} reasons are counted)\n\n", reasons.len());
     }
     format!(
-        "Drops, packets per window\n{}\n\n",
+        "Drops, packets per round\n{}\n\n",
         table(&["reason", "while", "packets"], &rows)
     )
 }
@@ -201,7 +207,6 @@ fn reached(reach: &Reach, index: &Index<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Figure;
 
     #[test]
     fn a_report_is_narrow_and_leaves_nothing_out() {

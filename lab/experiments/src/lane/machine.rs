@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub struct Running {
     instance: Instance,
+    // After the instance, so that it is removed when nobody writes it any more.
+    _log: Log,
     /// Domain names by part, in the order of start.
     domains: Vec<(Part, String)>,
     parts: Vec<(Part, Vec<i32>)>,
@@ -44,7 +46,14 @@ impl Running {
         let machine = config
             .machine()
             .map_err(|problem| Failure::Failed(problem.to_string()))?;
-        let instance = Instance::start(&machine, &Options::default()).map_err(failure)?;
+        let log = client::runtime_dir()
+            .map_err(failure)?
+            .join(format!("{}.log", machine.name));
+        let options = Options {
+            log: Some(log.clone()),
+            ..Options::default()
+        };
+        let instance = Instance::start(&machine, &options).map_err(failure)?;
         let status = instance.status().map_err(failure)?;
         let mut domains = Vec::new();
         let mut by_part: BTreeMap<Part, Vec<i32>> = BTreeMap::new();
@@ -63,6 +72,7 @@ impl Running {
         }
         Ok(Self {
             instance,
+            _log: Log(log),
             domains,
             parts: by_part.into_iter().collect(),
         })
@@ -113,6 +123,17 @@ impl Running {
     /// If it does not end in time.
     pub fn down(self) -> anyhow::Result<()> {
         Ok(self.instance.down().map_err(failure)?)
+    }
+}
+
+/// A monitor's log, removed with the machine: a run keeps figures, not logs. The log of a machine
+/// that did not start stays, because the error names it.
+#[derive(Debug)]
+struct Log(PathBuf);
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let _gone_already = std::fs::remove_file(&self.0);
     }
 }
 
