@@ -3,7 +3,7 @@
 //! One trait serves both ends of the path: the driver domain's NICs, and a guest's endpoints
 //! (what stands behind its netfront).
 
-use crate::{Buffers, Frame};
+use crate::{Buffers, Checksum, Frame};
 
 /// What a device can do by itself; what it cannot, its user does in software before
 /// [`Nic::tx`].
@@ -15,6 +15,19 @@ pub struct Caps {
     pub tso: bool,
     /// Bytes of the largest frame without [`crate::Gso`], Ethernet header included.
     pub max_frame: usize,
+}
+
+impl Caps {
+    /// Whether a device with these takes `frame` as it is.
+    #[must_use]
+    pub fn takes(&self, frame: &Frame) -> bool {
+        let blank = matches!(frame.offload.checksum, Checksum::Blank { .. });
+        let fits = match frame.offload.gso {
+            Some(_) => self.tso,
+            None => frame.len() <= self.max_frame,
+        };
+        fits && (self.checksum || !blank)
+    }
 }
 
 /// What became of the frames given to [`Nic::tx`].
@@ -72,5 +85,33 @@ pub trait Nic {
     /// Counters of its own, by name, beyond what its user counts.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
+    }
+}
+
+impl<N: Nic + ?Sized> Nic for Box<N> {
+    fn caps(&self) -> Caps {
+        (**self).caps()
+    }
+
+    fn rx(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        (**self).rx(now_ns, budget, buffers, out)
+    }
+
+    fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
+        (**self).tx(now_ns, frames, pick)
+    }
+
+    fn next_due(&self, now_ns: u64) -> Option<u64> {
+        (**self).next_due(now_ns)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        (**self).counters()
     }
 }

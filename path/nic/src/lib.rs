@@ -4,12 +4,31 @@
 //! The one rule that shapes everything here: *pages stay writable by a peer while we look at
 //! them*. So a [`Frame`] is a private snapshot of its header plus opaque payload pieces; every
 //! decision is made on the snapshot, and the snapshot is what is sent on.
+//!
+//! | module | job |
+//! |---|---|
+//! | [`frame`] | a frame on its way |
+//! | [`buffer`] | where a device puts what it receives |
+//! | [`device`] | the trait [`Nic`] |
+//! | [`sim`] | a cable in memory |
+//! | [`pcap`] | frames from and to capture files; [`pcap::Tee`] records what passes |
+//! | [`fault`] | a device that drops, doubles, reorders and spoils, by a seed |
+//! | [`trace`] | a device that remembers the last frames |
+//! | [`limited`] | a device behind a token bucket |
+//! | [`rate`] | token buckets |
+//! | [`moderation`] | when received frames are looked at |
 
 pub mod buffer;
 pub mod device;
+pub mod fault;
 pub mod frame;
+pub mod limited;
 pub mod moderation;
+pub mod pcap;
 pub mod rate;
+mod seed;
+pub mod sim;
+pub mod trace;
 
 pub use buffer::{Buffer, BufferId, Buffers, Pool};
 pub use device::{Caps, Nic, TxReport};

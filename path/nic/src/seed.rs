@@ -25,6 +25,7 @@ impl Seeded {
     /// True with this probability.
     pub(crate) fn chance(&mut self, probability: f64) -> bool {
         // 53 bits fill a double's mantissa.
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64 <  probability
+        let drawn = (self.next() >> 11) as f64;
+        drawn / 2f64.powi(53) < probability
     }
 }

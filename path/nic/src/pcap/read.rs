@@ -1,0 +1,197 @@
+//! Reading a capture file, a frame at a time, with memory of a fixed size.
+
+use super::{FRAME_BYTES, PcapError};
+use pcap_file::pcap::PcapParser;
+use pcap_file::{DataLink, PcapError as Parse, TsResolution};
+use std::io::{ErrorKind, Read};
+use std::ops::Range;
+
+/// Bytes of the file's header.
+const FILE_HEADER: usize = 24;
+/// Bytes of a frame's record before its data.
+const RECORD_HEADER: usize = 16;
+/// Room for a record of the longest frame, several times: fewer and longer reads.
+const ROOM: usize = 4 * (FRAME_BYTES + RECORD_HEADER);
+/// How a pcapng file begins.
+const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+
+/// The next frame of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When it was recorded, nanoseconds since 1970.
+    pub at_ns: u64,
+    /// Whether the file has all of it.
+    pub complete: bool,
+}
+
+/// A capture file that is read from its beginning.
+pub struct Reader<R> {
+    input: R,
+    parser: PcapParser,
+    room: Vec<u8>,
+    /// What of `room` was read and not yet used.
+    unread: Range<usize>,
+    ended: bool,
+    /// Frames used.
+    frames: u64,
+    /// The record that was looked at, and where in `room` its bytes are.
+    next: Option<(Record, Range<usize>)>,
+}
+
+impl<R> std::fmt::Debug for Reader<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader")
+            .field("frames", &self.frames)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the file's header.
+    ///
+    /// # Errors
+    /// It is not a pcap file of Ethernet frames.
+    pub fn new(mut input: R) -> Result<Self, PcapError> {
+        let mut header = [0; FILE_HEADER];
+        input
+            .read_exact(&mut header)
+            .map_err(|error| match error.kind() {
+                ErrorKind::UnexpectedEof => PcapError::NotPcap("it is too short"),
+                kind => PcapError::Io(kind),
+            })?;
+        if header.starts_with(&PCAPNG) {
+            return Err(PcapError::PcapNg);
+        }
+        let (_, parser) = PcapParser::new(&header).map_err(|error| match error {
+            Parse::InvalidField(why) => PcapError::NotPcap(why),
+            _ => PcapError::NotPcap("its header is malformed"),
+        })?;
+        let link = parser.header().datalink;
+        if link != DataLink::ETHERNET {
+            return Err(PcapError::NotEthernet(format!("{link:?}")));
+        }
+        let (room, unread) = (vec![0; ROOM], 0..0);
+        Ok(Self {
+            input,
+            parser,
+            room,
+            unread,
+            ended: false,
+            frames: 0,
+            next: None,
+        })
+    }
+
+    /// Looks at the next frame; none: there is none now (see [`Reader::ended`]).
+    ///
+    /// # Errors
+    /// The file cannot be read or makes no sense.
+    pub fn peek(&mut self) -> Result<Option<Record>, PcapError> {
+        loop {
+            if let Some((record, _)) = &self.next {
+                return Ok(Some(*record));
+            }
+            if self.parse()? {
+                continue;
+            }
+            if self.ended && !self.unread.is_empty() {
+                return Err(PcapError::Truncated {
+                    frame: self.frames + 1,
+                });
+            }
+            if self.ended || !self.fill()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// When the frame that was looked at was recorded.
+    #[must_use]
+    pub fn peeked_ns(&self) -> Option<u64> {
+        self.next.as_ref().map(|(record, _)| record.at_ns)
+    }
+
+    /// Whether the file is at its end, and all of it was used.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.ended && self.unread.is_empty() && self.next.is_none()
+    }
+
+    /// The bytes of the frame that was looked at.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        let range = self.next.as_ref().map_or(0..0, |(_, range)| range.clone());
+        self.room.get(range).unwrap_or(&[])
+    }
+
+    /// Goes on to the next frame.
+    pub fn advance(&mut self) {
+        if self.next.take().is_some() {
+            self.frames += 1;
+        }
+    }
+
+    /// Finds the next record in what was read; whether it is there.
+    fn parse(&mut self) -> Result<bool, PcapError> {
+        let malformed = |why| PcapError::Malformed {
+            frame: self.frames + 1,
+            why,
+        };
+        let unread = self.room.get(self.unread.clone()).unwrap_or(&[]);
+        // The length is looked at first: a record that can never fit is nonsense, not incomplete.
+        let header = self.parser.header();
+        if let Some(length) = unread.get(8..).and_then(<[u8]>::first_chunk::<4>) {
+            let length = match header.endianness {
+                pcap_file::Endianness::Big => u32::from_be_bytes(*length),
+                pcap_file::Endianness::Little => u32::from_le_bytes(*length),
+            };
+            if length as usize > FRAME_BYTES {
+                return Err(malformed("it is longer than any frame"));
+            }
+        }
+        let (rest, packet) = match self.parser.next_raw_packet(unread) {
+            Ok(found) => found,
+            Err(Parse::IncompleteBuffer) => return Ok(false),
+            Err(Parse::InvalidField(why)) => return Err(malformed(why)),
+            Err(_) => return Err(malformed("its record is malformed")),
+        };
+        let unit_ns = match header.ts_resolution {
+            TsResolution::MicroSecond => 1000,
+            TsResolution::NanoSecond => 1,
+        };
+        let at_ns = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac) * unit_ns;
+        let record = Record {
+            at_ns,
+            complete: packet.incl_len >= packet.orig_len,
+        };
+        let end = self.unread.end - rest.len();
+        let start = end - packet.data.len();
+        self.unread.start = end;
+        self.next = Some((record, start..end));
+        Ok(true)
+    }
+
+    /// Reads on; whether anything came.
+    fn fill(&mut self) -> Result<bool, PcapError> {
+        self.room.copy_within(self.unread.clone(), 0);
+        self.unread = 0..self.unread.len();
+        let free = self.room.get_mut(self.unread.end..).unwrap_or(&mut []);
+        match self.input.read(free) {
+            Ok(0) => {
+                self.ended = true;
+                // Whoever asks looks once more: what is left is then a truncated record.
+                Ok(!self.unread.is_empty())
+            }
+            Ok(count) => {
+                self.unread.end += count;
+                Ok(true)
+            }
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Writing a capture file.
+
+use super::{FRAME_BYTES, PcapError};
+use crate::Frame;
+use pcap_file::pcap::{PcapHeader, PcapWriter};
+use pcap_file::{DataLink, Endianness, TsResolution};
+use shmem::Fault;
+use std::io::Write;
+
+/// A capture file that is written: nanosecond time, Ethernet. Frames are collected and written
+/// with one call per [`Writer::flush`].
+#[derive(Debug)]
+pub struct Writer<W> {
+    output: W,
+    /// Nanoseconds to add to the monotonic clock for the time since 1970.
+    epoch_ns: u64,
+    collected: Vec<u8>,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a file. `epoch_ns` is the time since 1970 minus the monotonic clock's.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn new(mut output: W, epoch_ns: u64) -> Result<Self, PcapError> {
+        let header = PcapHeader {
+            datalink: DataLink::ETHERNET,
+            endianness: Endianness::Little,
+            ts_resolution: TsResolution::NanoSecond,
+            snaplen: FRAME_BYTES as u32,
+            ..PcapHeader::default()
+        };
+        let begun = PcapWriter::with_header(Vec::new(), header);
+        let begun = begun.map_err(|_| PcapError::NotPcap("its header cannot be written"))?;
+        output.write_all(&begun.into_writer())?;
+        Ok(Self {
+            output,
+            epoch_ns,
+            collected: Vec::new(),
+        })
+    }
+
+    /// Adds a frame that passed at `now_ns`; of one longer than [`FRAME_BYTES`] only the beginning.
+    ///
+    /// # Errors
+    /// Its memory is not there; nothing was added.
+    pub fn frame(&mut self, now_ns: u64, frame: &Frame) -> Result<(), Fault> {
+        let bytes = frame.to_vec()?;
+        let kept = bytes.get(..FRAME_BYTES).unwrap_or(&bytes);
+        let at_ns = now_ns.saturating_add(self.epoch_ns);
+        let record = [
+            (at_ns / 1_000_000_000) as u32,
+            (at_ns % 1_000_000_000) as u32,
+            kept.len() as u32,
+            bytes.len() as u32,
+        ];
+        for field in record {
+            self.collected.extend_from_slice(&field.to_le_bytes());
+        }
+        self.collected.extend_from_slice(kept);
+        Ok(())
+    }
+
+    /// Writes what was collected.
+    ///
+    /// # Errors
+    /// It cannot be written. What was collected is forgotten either way.
+    pub fn flush(&mut self) -> Result<(), PcapError> {
+        let done = self
+            .output
+            .write_all(&self.collected)
+            .and_then(|()| self.output.flush());
+        self.collected.clear();
+        Ok(done?)
+    }
+}

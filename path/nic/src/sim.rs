@@ -1,0 +1,207 @@
+//! A cable in memory, with a device at either end: rate, delay and seeded loss.
+
+use crate::Buffers;
+use crate::device::{Caps, Nic, TxReport};
+use crate::frame::{CopyError, Frame, Offload};
+use crate::seed::Seeded;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// What a cable is like, the same in both directions.
+#[derive(Clone, Copy, Debug)]
+pub struct Cable {
+    /// Bytes of frames a second; none: no limit.
+    pub bytes_per_s: Option<u64>,
+    /// Nanoseconds from one end to the other.
+    pub delay_ns: u64,
+    /// Share of frames that are lost, 0.0 … 1.0.
+    pub loss: f64,
+    /// What the losses are drawn from.
+    pub seed: u64,
+    /// Bytes that one direction holds, on their way or waiting at either end; what comes above
+    /// that finds no room.
+    pub holds_bytes: usize,
+    /// What both devices can do.
+    pub caps: Caps,
+}
+
+impl Default for Cable {
+    fn default() -> Self {
+        Self {
+            bytes_per_s: None,
+            delay_ns: 0,
+            loss: 0.0,
+            seed: 0,
+            holds_bytes: 4 << 20,
+            caps: Caps {
+                checksum: false,
+                tso: false,
+                max_frame: 1518,
+            },
+        }
+    }
+}
+
+impl Cable {
+    /// The two ends.
+    #[must_use]
+    pub fn ends(self) -> (SimNic, SimNic) {
+        let there = Rc::new(RefCell::new(Direction::new(self.seed)));
+        let back = Rc::new(RefCell::new(Direction::new(self.seed.wrapping_add(1))));
+        let end = |from: &Rc<_>, to: &Rc<_>| SimNic {
+            cable: self,
+            inbound: Rc::clone(from),
+            outbound: Rc::clone(to),
+            no_buffer: 0,
+        };
+        (end(&back, &there), end(&there, &back))
+    }
+}
+
+#[derive(Debug)]
+struct Direction {
+    flights: VecDeque<Flight>,
+    held_bytes: usize,
+    /// Until when the sender's end is busy putting bits on the cable.
+    busy_until_ns: u64,
+    lost: u64,
+    chance: Seeded,
+}
+
+#[derive(Debug)]
+struct Flight {
+    due_ns: u64,
+    bytes: Vec<u8>,
+    offload: Offload,
+}
+
+impl Direction {
+    fn new(seed: u64) -> Self {
+        Self {
+            flights: VecDeque::new(),
+            held_bytes: 0,
+            busy_until_ns: 0,
+            lost: 0,
+            chance: Seeded::new(seed),
+        }
+    }
+
+    fn pop_due(&mut self, now_ns: u64) -> Option<Flight> {
+        self.flights
+            .front()
+            .filter(|flight| flight.due_ns <= now_ns)?;
+        let flight = self.flights.pop_front()?;
+        self.held_bytes = self.held_bytes.saturating_sub(flight.bytes.len());
+        Some(flight)
+    }
+}
+
+/// One end of a [`Cable`].
+#[derive(Debug)]
+pub struct SimNic {
+    cable: Cable,
+    inbound: Rc<RefCell<Direction>>,
+    outbound: Rc<RefCell<Direction>>,
+    no_buffer: u64,
+}
+
+impl SimNic {
+    fn send(&self, now_ns: u64, frame: &Frame, report: &mut TxReport) {
+        let Cable {
+            bytes_per_s,
+            delay_ns,
+            loss,
+            holds_bytes,
+            caps,
+            ..
+        } = self.cable;
+        if !caps.takes(frame) {
+            report.refused += 1;
+            return;
+        }
+        let mut out = self.outbound.borrow_mut();
+        let len = frame.len();
+        if out.held_bytes.saturating_add(len) > holds_bytes {
+            report.full += 1;
+            return;
+        }
+        let Ok(bytes) = frame.to_vec() else {
+            report.fault += 1;
+            return;
+        };
+        report.sent += 1;
+        report.bytes += len as u64;
+        let rate = bytes_per_s.unwrap_or(u64::MAX).max(1);
+        let takes_ns = u128::from(len as u64) * 1_000_000_000 / u128::from(rate);
+        let start_ns = out.busy_until_ns.max(now_ns);
+        out.busy_until_ns = start_ns.saturating_add(takes_ns as u64);
+        // A lost frame takes its time on the cable too.
+        if out.chance.chance(loss) {
+            out.lost += 1;
+            return;
+        }
+        out.held_bytes += len;
+        let due_ns = out.busy_until_ns.saturating_add(delay_ns);
+        out.flights.push_back(Flight {
+            due_ns,
+            bytes,
+            offload: frame.offload,
+        });
+    }
+}
+
+impl Nic for SimNic {
+    fn caps(&self) -> Caps {
+        self.cable.caps
+    }
+
+    fn rx(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        let mut taken = 0;
+        let mut inbound = self.inbound.borrow_mut();
+        while taken < budget {
+            let Some(flight) = inbound.pop_due(now_ns) else {
+                break;
+            };
+            match Frame::from_bytes(&flight.bytes, buffers) {
+                Ok(mut frame) => {
+                    frame.offload = flight.offload;
+                    out.push(frame);
+                    taken += 1;
+                }
+                // As a NIC without receive descriptors does it: the frame is lost.
+                Err(CopyError::NoBuffer | CopyError::Fault(_)) => self.no_buffer += 1,
+            }
+        }
+        taken
+    }
+
+    fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
+        let mut report = TxReport::default();
+        for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
+            self.send(now_ns, frame, &mut report);
+        }
+        report
+    }
+
+    fn next_due(&self, _now_ns: u64) -> Option<u64> {
+        self.inbound
+            .borrow()
+            .flights
+            .front()
+            .map(|flight| flight.due_ns)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("lost", self.outbound.borrow().lost),
+            ("no_buffer", self.no_buffer),
+        ]
+    }
+}

@@ -1,0 +1,266 @@
+//! Frames: what is read, from where, and how often.
+
+mod common;
+
+use common::{bytes, pool};
+use nic::frame::{HOT, SNAPSHOT};
+use nic::{BufferId, Buffers, CopyError, Frame, Piece, Pool};
+use proptest::prelude::*;
+use shmem::{Area, Span};
+
+fn area_of(bytes: &[u8]) -> Span {
+    let area = Area::anonymous(bytes.len().max(1)).unwrap();
+    area.span().write(bytes).unwrap();
+    area.span().take(bytes.len())
+}
+
+/// `bytes` cut at `cuts` into pieces of their own.
+fn pieces_of(bytes: &[u8], cuts: &[usize]) -> Vec<Piece> {
+    let mut at = 0;
+    let mut pieces = Vec::new();
+    for cut in cuts.iter().copied().chain([bytes.len()]) {
+        let end = cut.clamp(at, bytes.len());
+        pieces.push(Piece {
+            span: area_of(&bytes[at..end]),
+            buffer: BufferId::NONE,
+        });
+        at = end;
+    }
+    pieces
+}
+
+#[test]
+fn the_snapshot_is_what_counts_when_the_memory_changes() {
+    let memory = area_of(&bytes(1, 200));
+    let piece = Piece {
+        span: memory,
+        buffer: BufferId::NONE,
+    };
+    let frame = Frame::new(piece, 150).unwrap();
+    memory.fill(0xff).unwrap();
+    let sent = frame.to_vec().unwrap();
+    assert_eq!(sent.len(), 150);
+    assert_eq!(&sent[..HOT], &bytes(1, HOT)[..]);
+    assert_eq!(&sent[HOT..], &[0xff; 150 - HOT][..]);
+}
+
+#[test]
+fn more_of_the_header_is_read_once() {
+    let memory = area_of(&bytes(1, 200));
+    let mut frame = Frame::new(
+        Piece {
+            span: memory,
+            buffer: BufferId::NONE,
+        },
+        200,
+    )
+    .unwrap();
+    memory.write(&[0xff; HOT]).unwrap();
+    frame.need(100).unwrap();
+    assert_eq!(frame.header(), &bytes(1, 100)[..]);
+    memory.fill(0).unwrap();
+    frame.need(80).unwrap();
+    frame.need(1000).unwrap();
+    assert_eq!(frame.header().len(), SNAPSHOT);
+    assert_eq!(&frame.header()[..100], &bytes(1, 100)[..]);
+    assert_eq!(&frame.header()[100..], &[0; SNAPSHOT - 100][..]);
+}
+
+#[test]
+fn a_bare_header_has_no_piece_behind_it() {
+    let mut frame = Frame::with_header(&[7; 54]).unwrap();
+    frame.push(Piece {
+        span: area_of(&bytes(3, 100)),
+        buffer: BufferId::NONE,
+    });
+    assert_eq!(frame.len(), 154);
+    assert_eq!(frame.header(), &[7; 54][..]);
+    let whole = [&[7; 54][..], &bytes(3, 100)].concat();
+    assert_eq!(frame.to_vec().unwrap(), whole);
+    let to = area_of(&[0; 200]);
+    assert_eq!(frame.copy_to(to), Ok(154));
+    let mut copied = [0; 154];
+    to.read(&mut copied).unwrap();
+    assert_eq!(&copied[..], &whole[..]);
+    // The snapshot goes on where the bare header ends.
+    frame.snapshot().unwrap();
+    assert_eq!(frame.header(), &whole[..HOT]);
+    frame.need(90).unwrap();
+    assert_eq!(frame.header(), &whole[..90]);
+    assert_eq!(frame.to_vec().unwrap(), whole);
+    frame.header_mut()[0] = 9;
+    assert_eq!(frame.to_vec().unwrap()[..2], [9, 7]);
+}
+
+#[test]
+fn a_bare_header_is_bounded() {
+    assert!(Frame::with_header(&[0; SNAPSHOT]).is_some());
+    assert!(Frame::with_header(&[0; SNAPSHOT + 1]).is_none());
+    assert!(Frame::with_header(&[]).unwrap().is_empty());
+}
+
+#[test]
+fn recycling_gives_back_and_empties() {
+    let mut buffers = pool(4, 64);
+    let mut frame = Frame::from_bytes(&bytes(1, 200), &mut buffers).unwrap();
+    assert_eq!((frame.pieces.len(), buffers.available()), (4, 0));
+    frame.recycle(&mut buffers);
+    assert_eq!(buffers.available(), 4);
+    assert!(frame.is_empty());
+    assert_eq!(frame.to_vec().unwrap(), Vec::<u8>::new());
+    let mut bare = Frame::with_header(&[1; 20]).unwrap();
+    bare.recycle(&mut buffers);
+    bare.push(Piece {
+        span: area_of(&[5; 10]),
+        buffer: BufferId::NONE,
+    });
+    bare.snapshot().unwrap();
+    assert_eq!(bare.to_vec().unwrap(), [5; 10]);
+}
+
+#[test]
+fn without_room_nothing_is_kept() {
+    let mut buffers = pool(3, 64);
+    assert_eq!(
+        Frame::from_bytes(&[0; 193], &mut buffers).unwrap_err(),
+        CopyError::NoBuffer
+    );
+    assert_eq!(buffers.available(), 3);
+    let frame = Frame::from_bytes(&[0; 100], &mut buffers).unwrap();
+    assert_eq!(frame.copied(&mut buffers).unwrap_err(), CopyError::NoBuffer);
+    assert_eq!(buffers.available(), 1);
+    // A supply of empty buffers is no supply.
+    struct Hollow;
+    impl Buffers for Hollow {
+        fn take(&mut self) -> Option<nic::Buffer> {
+            Some(nic::Buffer {
+                id: BufferId(0),
+                span: Span::EMPTY,
+            })
+        }
+        fn take_large(&mut self) -> Option<nic::Buffer> {
+            None
+        }
+        fn put(&mut self, _: BufferId) {}
+    }
+    assert_eq!(
+        Frame::from_bytes(&[1], &mut Hollow).unwrap_err(),
+        CopyError::NoBuffer
+    );
+}
+
+#[test]
+fn a_frame_continues_in_large_buffers() {
+    struct Two(Pool, Pool);
+    impl Buffers for Two {
+        fn take(&mut self) -> Option<nic::Buffer> {
+            self.0.take()
+        }
+        fn take_large(&mut self) -> Option<nic::Buffer> {
+            self.1.take()
+        }
+        fn put(&mut self, _: BufferId) {}
+    }
+    let mut buffers = Two(pool(2, 64), pool(1, 512));
+    let frame = Frame::from_bytes(&bytes(2, 600), &mut buffers).unwrap();
+    let lengths: Vec<usize> = frame.pieces.iter().map(|piece| piece.span.len()).collect();
+    assert_eq!(lengths, [64, 512, 24]);
+    assert_eq!(frame.to_vec().unwrap(), bytes(2, 600));
+}
+
+#[test]
+fn a_copy_has_the_snapshot_and_the_offloads() {
+    let memory = area_of(&bytes(1, 300));
+    let mut frame = Frame::new(
+        Piece {
+            span: memory,
+            buffer: BufferId::NONE,
+        },
+        300,
+    )
+    .unwrap();
+    frame.header_mut()[3] = 0xee;
+    frame.token = 77;
+    frame.offload.checksum = nic::Checksum::Valid;
+    let mut buffers = pool(8, 50);
+    let copy = frame.copied(&mut buffers).unwrap();
+    assert_eq!(copy.to_vec().unwrap(), frame.to_vec().unwrap());
+    assert_eq!(copy.header(), frame.header());
+    assert_eq!((copy.token, copy.offload), (77, frame.offload));
+    memory.fill(0).unwrap();
+    // Also in its own memory, should the snapshot be made anew.
+    let mut again = copy.clone();
+    again.snapshot().unwrap();
+    assert_eq!(again.to_vec().unwrap(), copy.to_vec().unwrap());
+}
+
+#[test]
+fn a_pool_takes_back_only_what_is_out() {
+    let mut buffers = pool(2, 2048);
+    let first = buffers.take().unwrap();
+    assert_ne!(first.id, buffers.take().unwrap().id);
+    assert_eq!(buffers.take(), None);
+    buffers.put(first.id);
+    buffers.put(first.id);
+    buffers.put(BufferId::NONE);
+    buffers.put(BufferId(2));
+    assert_eq!(buffers.available(), 1);
+    // The last given back is the first taken.
+    assert_eq!(buffers.take(), Some(first));
+}
+
+proptest! {
+    #[test]
+    fn every_way_to_read_a_frame_agrees(
+        len in 0usize..400,
+        bare in 0usize..=SNAPSHOT,
+        need in 0usize..200,
+        mut cuts in prop::collection::vec(0usize..400, 0..6),
+        offset in 0usize..450,
+        ask in 0usize..450,
+        size in 1usize..200,
+    ) {
+        cuts.sort_unstable();
+        let whole = bytes(5, len);
+        let bare = bare.min(len);
+        let mut frame = Frame::with_header(&whole[..bare]).unwrap();
+        for piece in pieces_of(&whole[bare..], &cuts) {
+            frame.push(piece);
+        }
+        frame.snapshot().unwrap();
+        frame.need(need).unwrap();
+        prop_assert_eq!(frame.len(), len);
+        let known = need.max(HOT).min(SNAPSHOT).max(bare).min(len);
+        prop_assert_eq!(frame.header(), &whole[..known]);
+        prop_assert_eq!(&frame.to_vec().unwrap(), &whole);
+
+        let mut rest = Vec::new();
+        for span in frame.payload_from(offset) {
+            let mut part = vec![0; span.len()];
+            span.read(&mut part).unwrap();
+            prop_assert!(!part.is_empty());
+            rest.extend(part);
+        }
+        prop_assert_eq!(&rest[..], &whole[offset.max(known).min(len)..]);
+
+        let mut prefix = vec![0; ask];
+        let got = frame.prefix(&mut prefix).unwrap();
+        prop_assert_eq!(got, ask.min(len));
+        prop_assert_eq!(&prefix[..got], &whole[..got]);
+
+        let to = area_of(&vec![0; ask]);
+        prop_assert_eq!(frame.copy_to(to).unwrap(), ask.min(len));
+        let mut copied = vec![0; ask];
+        to.read(&mut copied).unwrap();
+        prop_assert_eq!(&copied[..ask.min(len)], &whole[..ask.min(len)]);
+
+        let mut buffers = pool(450, size);
+        let copy = frame.copied(&mut buffers).unwrap();
+        prop_assert_eq!(&copy.to_vec().unwrap(), &whole);
+        let mut own = copy;
+        own.snapshot().unwrap();
+        prop_assert_eq!(&own.to_vec().unwrap(), &whole);
+        own.recycle(&mut buffers);
+        prop_assert_eq!(buffers.available(), 450);
+    }
+}

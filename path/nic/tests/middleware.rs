@@ -1,0 +1,323 @@
+//! Devices around devices: faults, traces, limits.
+
+mod common;
+
+use common::{Bench, bytes, contents, counter, pool};
+use nic::fault::{Faults, Faulty};
+use nic::frame::HOT;
+use nic::limited::Limited;
+use nic::trace::{Direction, Traced};
+use nic::{Checksum, Frame, Nic, Pool};
+use proptest::prelude::*;
+
+fn marks(frames: &[Vec<u8>]) -> Vec<u8> {
+    frames.iter().map(|frame| frame[0]).collect()
+}
+
+fn numbered(count: u8) -> Vec<Vec<u8>> {
+    (0..count).map(|mark| bytes(mark, 100)).collect()
+}
+
+fn frames(count: u8, buffers: &mut Pool) -> Vec<Frame> {
+    numbered(count)
+        .iter()
+        .map(|b| Frame::from_bytes(b, buffers).unwrap())
+        .collect()
+}
+
+const NONE: Faults = Faults {
+    drop: 0.0,
+    duplicate: 0.0,
+    reorder: 0.0,
+    corrupt: 0.0,
+    seed: 4,
+};
+
+#[test]
+fn without_faults_nothing_changes() {
+    let bench = Bench {
+        due_ns: Some(8),
+        ..Bench::with(numbered(5))
+    };
+    let mut nic = Faulty::new(bench.clone(), NONE);
+    let mut buffers = pool(16, 256);
+    let mut out = Vec::new();
+    assert_eq!(nic.rx(0, 2, &mut buffers, &mut out), 2);
+    assert_eq!(nic.rx(0, 9, &mut buffers, &mut out), 3);
+    assert_eq!(contents(&out), numbered(5));
+    let report = nic.tx(0, &out, &[4, 1]);
+    assert_eq!((report.sent, report.bytes), (2, 200));
+    assert_eq!(bench.sent.borrow()[..], [bytes(4, 100), bytes(1, 100)]);
+    assert_eq!((nic.caps(), nic.next_due(0)), (bench.caps(), Some(8)));
+    assert_eq!(counter(&nic, "bench"), 1);
+    for name in [
+        "fault_dropped",
+        "fault_duplicated",
+        "fault_reordered",
+        "fault_corrupted",
+    ] {
+        assert_eq!(counter(&nic, name), 0);
+    }
+}
+
+#[test]
+fn dropped_frames_disappear_and_give_their_buffers_back() {
+    let bench = Bench::with(numbered(5));
+    let mut nic = Faulty::new(bench.clone(), Faults { drop: 1.0, ..NONE });
+    let mut buffers = pool(5, 256);
+    let mut out = Vec::new();
+    assert_eq!(nic.rx(0, 9, &mut buffers, &mut out), 0);
+    assert_eq!((out.len(), buffers.available()), (0, 5));
+    let sent = frames(2, &mut buffers);
+    let report = nic.tx(0, &sent, &[0, 1]);
+    assert_eq!((report.sent, report.bytes), (2, 200));
+    assert!(bench.sent.borrow().is_empty());
+    assert_eq!(counter(&nic, "fault_dropped"), 7);
+}
+
+#[test]
+fn duplicates_follow_and_keep_within_the_budget() {
+    let bench = Bench::with(numbered(2));
+    let mut nic = Faulty::new(
+        bench.clone(),
+        Faults {
+            duplicate: 1.0,
+            ..NONE
+        },
+    );
+    let mut buffers = pool(9, 256);
+    let mut out = Vec::new();
+    assert_eq!(nic.rx(0, 3, &mut buffers, &mut out), 3);
+    assert_eq!(nic.next_due(5), Some(5));
+    assert_eq!(nic.rx(0, 3, &mut buffers, &mut out), 1);
+    assert_eq!(nic.next_due(5), None);
+    assert_eq!(marks(&contents(&out)), [0, 0, 1, 1]);
+    // Each in memory of its own.
+    out.iter_mut().for_each(|frame| frame.recycle(&mut buffers));
+    assert_eq!(buffers.available(), 9);
+    let sent = frames(2, &mut buffers);
+    nic.tx(0, &sent, &[0, 1]);
+    assert_eq!(marks(&bench.sent.borrow()), [0, 0, 1, 1]);
+    assert_eq!(counter(&nic, "fault_duplicated"), 4);
+}
+
+#[test]
+fn reordered_frames_change_places() {
+    let bench = Bench::with(numbered(3));
+    let mut nic = Faulty::new(
+        bench.clone(),
+        Faults {
+            reorder: 1.0,
+            ..NONE
+        },
+    );
+    let mut buffers = pool(9, 256);
+    let mut out = Vec::new();
+    assert_eq!(nic.rx(0, 9, &mut buffers, &mut out), 3);
+    assert_eq!(marks(&contents(&out)), [1, 2, 0]);
+    let sent = frames(3, &mut buffers);
+    nic.tx(0, &sent, &[0, 1, 2]);
+    assert_eq!(marks(&bench.sent.borrow()), [1, 2, 0]);
+    assert_eq!(counter(&nic, "fault_reordered"), 6);
+}
+
+#[test]
+fn one_bit_of_a_header_is_wrong_and_the_sender_s_frame_is_untouched() {
+    let wrong_bits = |found: &[u8], expected: &[u8]| -> u32 {
+        assert_eq!(found[HOT..], expected[HOT..]);
+        found
+            .iter()
+            .zip(expected)
+            .map(|(a, b)| (a ^ b).count_ones())
+            .sum()
+    };
+    let bench = Bench::with(numbered(3));
+    let mut nic = Faulty::new(
+        bench.clone(),
+        Faults {
+            corrupt: 1.0,
+            ..NONE
+        },
+    );
+    let mut buffers = pool(9, 256);
+    let mut out = Vec::new();
+    nic.rx(0, 9, &mut buffers, &mut out);
+    for (found, expected) in contents(&out).iter().zip(&numbered(3)) {
+        assert_eq!(wrong_bits(found, expected), 1);
+    }
+    let sent = frames(3, &mut buffers);
+    nic.tx(0, &sent, &[0, 1, 2]);
+    assert_eq!(contents(&sent), numbered(3));
+    for (found, expected) in bench.sent.borrow().iter().zip(&numbered(3)) {
+        assert_eq!(wrong_bits(found, expected), 1);
+    }
+    assert_eq!(counter(&nic, "fault_corrupted"), 6);
+    // A frame without a header has no bit to be wrong.
+    nic.tx(0, &[Frame::empty()], &[0]);
+}
+
+#[test]
+fn a_trace_keeps_the_last_frames() {
+    let bench = Bench {
+        due_ns: Some(8),
+        ..Bench::with([bytes(1, 100), bytes(2, 20)])
+    };
+    let mut nic = Traced::new(bench.clone(), 3);
+    let mut buffers = pool(9, 16);
+    let mut out = frames(1, &mut buffers);
+    out[0].offload.checksum = Checksum::Valid;
+    nic.tx(1, &out, &[0, 0]);
+    assert_eq!(nic.rx(2, 9, &mut pool(9, 64), &mut out), 2);
+    let last: Vec<_> = nic.last().collect();
+    assert_eq!(last.len(), 3);
+    assert_eq!(
+        (last[0].at_ns, last[0].direction, last[0].len),
+        (1, Direction::Tx, 100)
+    );
+    assert_eq!(
+        (last[0].pieces, last[0].offload.checksum),
+        (7, Checksum::Valid)
+    );
+    assert_eq!(last[0].header(), &bytes(0, 100)[..HOT]);
+    assert_eq!(
+        (last[2].at_ns, last[2].direction, last[2].len),
+        (2, Direction::Rx, 20)
+    );
+    assert_eq!(last[2].header(), bytes(2, 20));
+    assert_eq!((nic.caps(), nic.next_due(0)), (bench.caps(), Some(8)));
+    assert_eq!(counter(&nic, "bench"), 1);
+    assert_eq!(bench.sent.borrow().len(), 2);
+}
+
+#[test]
+fn a_trace_of_nothing_keeps_nothing() {
+    let mut nic = Traced::new(Bench::with(numbered(2)), 0);
+    nic.rx(0, 9, &mut pool(9, 256), &mut Vec::new());
+    assert_eq!(nic.last().count(), 0);
+}
+
+/// 1 byte per µs.
+const RATE: u64 = 1_000_000;
+const US: u64 = 1000;
+
+#[test]
+fn receiving_keeps_to_the_rate() {
+    let bench = Bench::with(numbered(4));
+    let mut nic = Limited::new(bench.clone(), RATE, 150, Box::new(pool(4, 256)));
+    let mut buffers = pool(9, 256);
+    let mut out = Vec::new();
+    // 150 bytes: one frame and a half, so two, of which one half is a debt.
+    assert_eq!(nic.rx(0, 9, &mut buffers, &mut out), 2);
+    assert_eq!(bench.arriving.borrow().len(), 2);
+    assert_eq!(nic.rx(50 * US, 9, &mut buffers, &mut out), 0);
+    // The next look is worth it when a full burst is there.
+    assert_eq!(nic.next_due(50 * US), Some(200 * US));
+    assert_eq!(nic.rx(51 * US, 9, &mut buffers, &mut out), 1);
+    assert_eq!(nic.rx(151 * US, 9, &mut buffers, &mut out), 1);
+    assert_eq!(contents(&out), numbered(4));
+    // Nothing there: the device says when, not the limit.
+    assert_eq!(nic.rx(1000 * US, 9, &mut buffers, &mut out), 0);
+    assert_eq!(nic.next_due(1000 * US), None);
+}
+
+#[test]
+fn the_budget_ends_a_look_before_the_limit_does() {
+    let bench = Bench {
+        due_ns: Some(3),
+        ..Bench::with(numbered(4))
+    };
+    let mut nic = Limited::new(bench, RATE, 100_000, Box::new(pool(4, 256)));
+    let mut out = Vec::new();
+    assert_eq!(nic.rx(0, 3, &mut pool(9, 256), &mut out), 3);
+    assert_eq!(nic.next_due(0), Some(3));
+}
+
+#[test]
+fn sending_keeps_to_the_rate_and_order_and_queues_what_waits() {
+    let bench = Bench::default();
+    let mut nic = Limited::new(bench.clone(), RATE, 200, Box::new(pool(2, 256)));
+    let mut buffers = pool(9, 256);
+    let sent = frames(5, &mut buffers);
+    let report = nic.tx(0, &sent, &[0, 1, 2, 3, 4, 77]);
+    assert_eq!((report.sent, report.full, report.bytes), (4, 1, 400));
+    assert_eq!(marks(&bench.sent.borrow()), [0, 1]);
+    assert_eq!(nic.next_due(0), Some(100 * US));
+    assert_eq!(nic.rx(99 * US, 9, &mut buffers, &mut Vec::new()), 0);
+    assert_eq!(bench.sent.borrow().len(), 2);
+    nic.rx(100 * US, 9, &mut buffers, &mut Vec::new());
+    assert_eq!(marks(&bench.sent.borrow()), [0, 1, 2]);
+    // What comes now goes behind what waits.
+    nic.tx(150 * US, &sent, &[4]);
+    assert_eq!(marks(&bench.sent.borrow()), [0, 1, 2]);
+    nic.tx(200 * US, &sent, &[]);
+    nic.tx(300 * US, &sent, &[]);
+    assert_eq!(bench.sent.borrow()[..], numbered(5));
+    assert_eq!(nic.next_due(300 * US), None);
+    assert_eq!(
+        (counter(&nic, "queued"), counter(&nic, "queued_full")),
+        (3, 0)
+    );
+    assert_eq!(counter(&nic, "bench"), 1);
+}
+
+#[test]
+fn what_the_device_refuses_takes_no_place_in_the_queue() {
+    let bench = Bench::default();
+    let mut nic = Limited::new(bench.clone(), RATE, 100, Box::new(pool(1, 256)));
+    let mut buffers = pool(9, 256);
+    let mut sent = frames(3, &mut buffers);
+    sent[1].offload.checksum = Checksum::Blank {
+        start: 34,
+        offset: 16,
+    };
+    let report = nic.tx(0, &sent, &[0, 1, 2]);
+    assert_eq!((report.sent, report.refused, report.full), (2, 1, 0));
+    assert_eq!(nic.caps(), bench.caps());
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_lost_or_made_up_by_a_limit(
+        burst in 1u32..2000,
+        steps in prop::collection::vec((0u64..300, 0u8..5, 0u8..5), 1..60),
+    ) {
+        let bench = Bench::default();
+        let mut nic = Limited::new(bench.clone(), RATE, burst, Box::new(pool(8, 64)));
+        let mut buffers = pool(64, 128);
+        let (mut now, mut arrived, mut received) = (0, 0u64, 0u64);
+        let (mut accepted, mut next) = (Vec::new(), 0u8);
+        let mut out = Vec::new();
+        for (wait, receive, send) in steps {
+            now += wait * US;
+            let more = (0..receive).map(|_| { arrived += 1; bytes(0, 100) });
+            bench.arriving.borrow_mut().extend(more.collect::<Vec<_>>());
+            nic.rx(now, 3, &mut buffers, &mut out);
+            received += out.len() as u64;
+            for mut frame in out.drain(..) {
+                prop_assert_eq!(frame.len(), 100);
+                frame.recycle(&mut buffers);
+            }
+            prop_assert_eq!(received + bench.arriving.borrow().len() as u64, arrived);
+            prop_assert!(received * 100 <= now / US + u64::from(burst) + 100);
+            for _ in 0..send {
+                let mut frame = [Frame::from_bytes(&[next; 100], &mut buffers).unwrap()];
+                let report = nic.tx(now, &frame, &[0]);
+                prop_assert_eq!(report.sent + report.full, 1);
+                if report.sent == 1 {
+                    accepted.push(next);
+                }
+                next = next.wrapping_add(1);
+                frame[0].recycle(&mut buffers);
+            }
+            let left = marks(&bench.sent.borrow());
+            prop_assert!(left.len() as u64 * 100 <= now / US + u64::from(burst) + 100);
+        }
+        now += 1_000_000 * US;
+        nic.tx(now, &[], &[]);
+        for _ in 0..8 {
+            now += 1_000_000 * US;
+            nic.tx(now, &[], &[]);
+        }
+        prop_assert_eq!(marks(&bench.sent.borrow()), accepted);
+    }
+}
