@@ -109,7 +109,7 @@ fn hostile_back(input: &mut Input<'_>, pages: &[Span]) {
                     Err(_) => assert_eq!(before, front.ready(), "an overrun changed something"),
                 }
                 assert_eq!(front.peek(front.ready()), None);
-                assert!(front.peek(0).is_none_or(|(index, _)| index == consumed));
+                assert_eq!(front.peek(0).is_some(), front.ready() > 0);
             }
             4 => {
                 let (ready, count) = (front.ready(), u32::from(input.u8()));
@@ -193,7 +193,7 @@ fn honest(input: &mut Input<'_>, pages: &[Span]) {
             _ => {
                 let ready = front.ready_for(u32::MAX).expect("an honest back");
                 assert_eq!(ready as usize, responses[1].len());
-                if let Some((_, found)) = front.peek(0) {
+                if let Some(found) = front.peek(0) {
                     let expected = responses[1].pop_front().expect("a response");
                     assert_eq!(found, [expected.rotate_left(7), expected]);
                     front.consume(1);
