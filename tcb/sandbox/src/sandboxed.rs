@@ -72,15 +72,13 @@ impl Sandboxed {
             return None;
         }
         let status: i32 = fields.last()?.parse().ok()?;
-        Some(
-            match (libc::WIFSIGNALED(status), libc::WEXITSTATUS(status)) {
-                (true, _) if libc::WTERMSIG(status) == libc::SIGSYS => {
-                    "killed: forbidden system call".into()
-                }
-                (true, _) => format!("killed by signal {}", libc::WTERMSIG(status)),
-                (false, code) => format!("exited with code {code}"),
-            },
-        )
+        Some(match libc::WTERMSIG(status) {
+            // Also what the kernel says to whom it does not want to tell.
+            0 if status == 0 => "ended".into(),
+            0 => format!("exited with code {}", libc::WEXITSTATUS(status)),
+            libc::SIGSYS => "killed: forbidden system call".into(),
+            signal => format!("killed by signal {signal}"),
+        })
     }
 }
 
