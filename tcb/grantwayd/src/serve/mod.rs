@@ -99,18 +99,19 @@ impl Server {
 
     /// Serves until the machine is complete; returns how long that took, in nanoseconds.
     pub(crate) fn complete(&mut self) -> Result<u64, String> {
-        let mut failure = None;
-        while failure.is_none() {
-            self.turn();
+        let failure = loop {
             let now = monotonic_ns();
             if self.hypervisor.is_complete() {
                 self.complete_ns = Some(now);
                 return Ok(now.saturating_sub(self.began_ns));
             }
-            failure = self.failure(now);
-        }
+            if let Some(failure) = self.failure(now) {
+                break failure;
+            }
+            self.turn();
+        };
         self.end();
-        Err(failure.unwrap_or_default())
+        Err(failure)
     }
 
     /// Why the machine will not become complete any more, if so.

@@ -1,0 +1,266 @@
+//! A domain that does what it is told, however bad: the attacker, and the plain user, in this
+//! crate's tests. Its configuration is a JSON object (`silent`: never ready; `aloof`: does not
+//! connect); its orders come through its mailbox, see [`Probe::obey`].
+
+use abi::GrantEntry;
+use abi::hypercall::{
+    Attach, COUNT, DONE, KIND, Kind, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT, STATUS_WORD,
+};
+use abi::layout::info;
+use abi::{ConnId, DomId, PAGE, XenbusState};
+use rustix::event::epoll;
+use serde_json::{Value, json};
+use shmem::Span;
+use shmem::home::{Descriptors, Home};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+#[global_allocator]
+static HEAP: shmem::arena::Arena<{ 8 << 20 }> = shmem::arena::Arena::new();
+
+fn main() {
+    shmem::install_fault_handler();
+    let home = match shmem::home::take() {
+        Ok(home) => home,
+        Err(error) => {
+            eprintln!("probe-domain: {error}");
+            std::process::exit(3);
+        }
+    };
+    let fds = shmem::home::descriptors().expect("descriptors");
+    let info = home.info.span();
+    let mut text = vec![0; home.config_bytes];
+    info.skip(info::CONFIG)
+        .read(&mut text)
+        .expect("a configuration");
+    let config: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let mut probe = Probe {
+        home,
+        fds,
+        info,
+        number: 0,
+        attached: Vec::new(),
+    };
+    println!("up as {:?}", std::env::args().next());
+    if config["silent"] == true {
+        hang();
+    }
+    if config["aloof"] != true {
+        probe.connect();
+    }
+    probe.call(Kind::Ready as u32, 0);
+    probe.run();
+}
+
+/// Does nothing for ever, not even answer pings.
+fn hang() -> ! {
+    let word = AtomicU32::new(0);
+    loop {
+        shmem::futex::wait(&word, 0, None);
+    }
+}
+
+struct Probe {
+    home: Home,
+    fds: Descriptors,
+    info: Span,
+    number: u32,
+    attached: Vec<OwnedFd>,
+}
+
+impl Probe {
+    fn word(&self, offset: usize) -> &'static AtomicU32 {
+        self.info.u32(offset).expect("a word of INFO")
+    }
+
+    fn put(&self, op: usize, word: usize, value: u64) {
+        let at = info::CALL + OPS + (op * OP_WORDS + word) * 8;
+        self.info
+            .u64(at)
+            .expect("a word of an operation")
+            .store(value, Ordering::Relaxed);
+    }
+
+    fn get(&self, op: usize, word: usize) -> u64 {
+        let at = info::CALL + OPS + (op * OP_WORDS + word) * 8;
+        self.info
+            .u64(at)
+            .expect("a word of an operation")
+            .load(Ordering::Relaxed)
+    }
+
+    fn call(&mut self, kind: u32, count: u32) -> i32 {
+        self.word(info::CALL + KIND).store(kind, Ordering::Relaxed);
+        self.word(info::CALL + COUNT)
+            .store(count, Ordering::Relaxed);
+        let (request, done) = (
+            self.word(info::CALL + REQUEST),
+            self.word(info::CALL + DONE),
+        );
+        self.number = self.number.wrapping_add(1);
+        request.store(self.number, Ordering::Release);
+        shmem::futex::wake(request, 1);
+        loop {
+            let seen = done.load(Ordering::Acquire);
+            if seen == self.number {
+                break;
+            }
+            shmem::futex::wait(done, seen, None);
+        }
+        self.word(info::CALL + RESULT).load(Ordering::Relaxed) as i32
+    }
+
+    /// Brings every connection up, without a word to the other end.
+    fn connect(&mut self) {
+        for conn in 0.. {
+            self.put(0, 0, conn);
+            self.put(0, 1, XenbusState::Connected as u64);
+            self.call(Kind::ConnectSet as u32, 1);
+            if self.get(0, STATUS_WORD) != 0 {
+                break;
+            }
+        }
+    }
+
+    fn run(&mut self) -> ! {
+        let beat = self.info.u64(info::HEARTBEAT).expect("a heartbeat");
+        let (pending, armed) = (self.word(info::PENDING), self.word(info::ARMED));
+        loop {
+            beat.fetch_add(1, Ordering::Relaxed);
+            if pending.swap(0, Ordering::AcqRel) & info::PENDING_MAILBOX != 0 {
+                self.mailbox();
+            }
+            armed.store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if pending.load(Ordering::Relaxed) == 0 {
+                let mut events = [const { MaybeUninit::uninit() }; 4];
+                let _ = epoll::wait(&self.fds.epoll, &mut events, None);
+                let _ = rustix::io::read(&self.fds.event, &mut [0; 8]);
+            }
+            armed.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn mailbox(&mut self) {
+        let number = self.word(info::MAILBOX_REQUEST).load(Ordering::Acquire);
+        let bytes = self
+            .word(info::MAILBOX_REQUEST_BYTES)
+            .load(Ordering::Relaxed) as usize;
+        let mut text = vec![0; bytes.min(info::MAILBOX_IN_MAX)];
+        self.info
+            .skip(info::MAILBOX_IN)
+            .read(&mut text)
+            .expect("a request");
+        let order: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let reply = self.obey(&order).to_string();
+        self.info
+            .skip(info::MAILBOX_OUT)
+            .write(reply.as_bytes())
+            .expect("room for a reply");
+        let length = order["claim"].as_u64().unwrap_or(reply.len() as u64);
+        self.word(info::MAILBOX_REPLY_BYTES)
+            .store(length as u32, Ordering::Relaxed);
+        self.word(info::MAILBOX_REPLY)
+            .store(number, Ordering::Release);
+    }
+
+    /// Carries out an order: `{"do": …, …}`.
+    fn obey(&mut self, order: &Value) -> Value {
+        let n = |key: &str| order[key].as_u64().unwrap_or(0);
+        let frame = |key: &str| self.home.frames.page(n(key) as u32).unwrap_or(Span::EMPTY);
+        let slot = |key: &str| self.home.window.page(n(key) as u32).unwrap_or(Span::EMPTY);
+        match order["do"].as_str().unwrap_or_default() {
+            "id" => json!(self.home.domain),
+            // Fills a frame of its own.
+            "fill" => outcome(frame("frame").fill(n("byte") as u8)),
+            "look" => look(frame("frame")),
+            // Writes a grant entry.
+            "grant" => {
+                let to = DomId(n("to") as u16);
+                let entry = GrantEntry::access(to, n("frame") as u32, order["readonly"] == true);
+                self.entry(n("index"), if order["end"] == true { 0 } else { entry.0 })
+            }
+            // Looks through its window, or writes through it.
+            "look-slot" => look(slot("slot")),
+            "fill-slot" => outcome(slot("slot").fill(n("byte") as u8)),
+            // Any hypercall: a kind, operations of up to six words, perhaps another count.
+            "call" => {
+                let ops = order["ops"].as_array().cloned().unwrap_or_default();
+                for (op, words) in ops.iter().enumerate().take(OPS_MAX) {
+                    for (word, value) in words.as_array().into_iter().flatten().enumerate() {
+                        self.put(op, word, value.as_u64().unwrap_or(0));
+                    }
+                }
+                let count = order["count"].as_u64().unwrap_or(ops.len() as u64);
+                let result = self.call(n("kind") as u32, count as u32);
+                let words = |op| -> Vec<i64> {
+                    (0..OP_WORDS)
+                        .map(|word| self.get(op, word) as i64)
+                        .collect()
+                };
+                let answers: Vec<_> = (0..ops.len().min(OPS_MAX)).map(words).collect();
+                json!({ "result": result, "ops": answers })
+            }
+            // Calls, many.
+            "storm" => {
+                for kind in 0..n("calls") {
+                    self.call(kind as u32 % 9, u32::MAX >> (kind % 32));
+                }
+                json!("done")
+            }
+            "attach" => {
+                let what = match n("kind") {
+                    1 => Attach::Device(n("index") as u32),
+                    _ => Attach::Doorbell(ConnId(n("index") as u32)),
+                };
+                match shmem::attach::call(what) {
+                    Ok(fd) => {
+                        self.attached.push(fd);
+                        json!("attached")
+                    }
+                    Err(error) => json!(error.raw_os_error()),
+                }
+            }
+            // Overwrites INFO with one byte, from the shared words on.
+            "scribble" => {
+                let last = self.info.skip(PAGE);
+                outcome(last.fill(n("byte") as u8))
+            }
+            "flood" => {
+                let line = [b'x'; 99];
+                for _ in 0..n("lines") {
+                    println!("{}", String::from_utf8_lossy(&line));
+                }
+                json!("done")
+            }
+            "say" => {
+                println!("{}", order["text"].as_str().unwrap_or_default());
+                json!("done")
+            }
+            "hang" => hang(),
+            "exit" => std::process::exit(n("code") as i32),
+            other => json!(format!("no such order: {other}")),
+        }
+    }
+
+    fn entry(&self, index: u64, value: u64) -> Value {
+        let at = info::GRANT_TABLE + index as usize * 8;
+        let Some(entry) = self.info.u64(at) else {
+            return json!("no such entry");
+        };
+        json!(GrantEntry(entry.swap(value, Ordering::AcqRel)).in_use())
+    }
+}
+
+fn outcome<E>(result: Result<(), E>) -> Value {
+    json!(if result.is_ok() { "done" } else { "fault" })
+}
+
+fn look(at: Span) -> Value {
+    let mut byte = [0];
+    match at.read(&mut byte) {
+        Ok(()) if !at.is_empty() => json!(byte[0]),
+        _ => json!("fault"),
+    }
+}

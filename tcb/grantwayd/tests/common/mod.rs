@@ -1,0 +1,216 @@
+//! Runs `grantwayd` with probe domains.
+
+#![allow(dead_code)]
+
+use abi::machine::{Connection, Control, Device, Domain, Machine, Program};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) fn domain(name: &str, program: Program) -> Domain {
+    Domain {
+        name: name.into(),
+        program,
+        frames: 16,
+        grant_entries: 32,
+        window_slots: 16,
+        cpus: Vec::new(),
+        devices: Vec::new(),
+        config: "{}".into(),
+    }
+}
+
+/// A driver domain and so many guests (`g0` …), each connected to it.
+pub(crate) fn machine(guests: u16) -> Machine {
+    let mut domains = vec![domain("driver", Program::Driver)];
+    let mut connections = Vec::new();
+    for n in 0..guests {
+        domains.push(domain(&format!("g{n}"), Program::Guest));
+        connections.push(Connection {
+            backend: "driver".into(),
+            frontend: format!("g{n}"),
+            handle: 0,
+        });
+    }
+    Machine {
+        name: "test".into(),
+        domains,
+        connections,
+    }
+}
+
+/// A file that a domain may read.
+pub(crate) fn with_file(machine: &mut Machine, domain: usize, path: &Path) {
+    machine.domains[domain]
+        .devices
+        .push(Device::Read(path.display().to_string()));
+}
+
+/// A running monitor.
+pub(crate) struct Daemon {
+    pub(crate) child: Child,
+    pub(crate) dir: tempfile::TempDir,
+    out: BufReader<ChildStdout>,
+}
+
+impl Daemon {
+    /// Starts a monitor; returns it and its first line.
+    pub(crate) fn start(machine: &Machine) -> (Self, Value) {
+        Self::start_as(machine, Command::new(env!("CARGO_BIN_EXE_grantwayd")))
+    }
+
+    /// The same by another command, to which the arguments are added.
+    pub(crate) fn start_as(machine: &Machine, mut command: Command) -> (Self, Value) {
+        let dir = tempfile::tempdir().unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(dir.path(), open).unwrap();
+        for program in ["driver", "guest"] {
+            let probe = env!("CARGO_BIN_EXE_probe-domain");
+            std::fs::copy(probe, dir.path().join(program)).unwrap();
+        }
+        let mut child = command
+            .arg("--socket")
+            .arg(dir.path().join("socket"))
+            .arg("--log")
+            .arg(dir.path().join("log"))
+            .arg("--programs")
+            .arg(dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let text = serde_json::to_vec(machine).unwrap();
+        stdin.write_all(&text).unwrap();
+        drop(stdin);
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let line = serde_json::from_str(&line).unwrap_or(json!({ "said": line }));
+        (Self { child, dir, out }, line)
+    }
+
+    /// A machine that is ready.
+    pub(crate) fn up(machine: &Machine) -> Self {
+        let (daemon, line) = Self::start(machine);
+        assert_eq!(line["ready"], true, "{line} {}", daemon.log());
+        daemon
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    pub(crate) fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.socket()).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream
+    }
+
+    pub(crate) fn ask(&self, control: &Control) -> Value {
+        let mut line = serde_json::to_string(control).unwrap();
+        line.push('\n');
+        self.ask_line(line.as_bytes())
+    }
+
+    pub(crate) fn ask_line(&self, line: &[u8]) -> Value {
+        let mut stream = self.connect();
+        stream.write_all(line).unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        serde_json::from_str(&answer).unwrap_or_else(|_| panic!("answer: {answer:?}"))
+    }
+
+    /// Passes an order to a probe domain; its reply, or `{"error": …}`.
+    pub(crate) fn order(&self, domain: &str, order: Value) -> Value {
+        let request = order.to_string();
+        let answer = self.ask(&Control::Relay {
+            domain: domain.into(),
+            request,
+        });
+        match answer["reply"].as_str() {
+            Some(reply) => serde_json::from_str(reply).unwrap(),
+            None => answer,
+        }
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        self.ask(&Control::Status)
+    }
+
+    pub(crate) fn audit(&self) -> Value {
+        let audit = self.ask(&Control::Grants);
+        assert_eq!(audit["leaked"], 0, "{audit}");
+        audit
+    }
+
+    pub(crate) fn domain_status(&self, name: &str) -> Value {
+        named(&self.status()["domains"], name)
+    }
+
+    pub(crate) fn domain_audit(&self, name: &str) -> Value {
+        named(&self.audit()["domains"], name)
+    }
+
+    /// Every process of the machine but the monitor.
+    pub(crate) fn processes(&self) -> Vec<i64> {
+        let status = self.status();
+        let domains = status["domains"].as_array().unwrap();
+        let pids = domains.iter().flat_map(|d| [&d["pid"], &d["agent_pid"]]);
+        pids.filter_map(Value::as_i64).collect()
+    }
+
+    /// Ends the machine; checks that nothing is left.
+    pub(crate) fn down(mut self) {
+        let pids = self.processes();
+        assert_eq!(self.ask(&Control::Down), json!({}));
+        let code = self.child.wait().unwrap();
+        assert!(code.success(), "{code} {}", self.log());
+        assert!(!self.socket().exists());
+        assert!(pids.iter().all(|pid| !is_process(*pid)), "{pids:?}");
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "");
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn named(list: &Value, name: &str) -> Value {
+    let mut list = list.as_array().unwrap().iter();
+    list.find(|entry| entry["name"] == name).unwrap().clone()
+}
+
+/// Whether there is such a process that has not ended.
+pub(crate) fn is_process(pid: i64) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or("Z").starts_with('Z'))
+}
+
+/// Waits until something is so.
+pub(crate) fn eventually(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn kill(pid: i64) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}

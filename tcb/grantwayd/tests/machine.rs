@@ -1,0 +1,235 @@
+//! Real monitors with real domains: what well-behaved ones get.
+
+mod common;
+
+use abi::hypercall::{Copy, Kind, Map, Place};
+use abi::machine::Program;
+use abi::{DomId, GrantRef, Slot};
+use common::{Daemon, domain, machine, with_file};
+use serde_json::{Value, json};
+
+fn grant(frame: u32, readonly: bool, index: u32) -> Value {
+    json!({ "do": "grant", "index": index, "to": 0, "frame": frame, "readonly": readonly })
+}
+
+fn map(gref: u32, slot: u32, readonly: bool) -> [u64; 3] {
+    let (domain, gref, slot) = (DomId(1), GrantRef(gref), Slot(slot));
+    Map {
+        domain,
+        gref,
+        slot,
+        readonly,
+    }
+    .encode()
+}
+
+fn call(daemon: &Daemon, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Vec<i64> {
+    let answer = daemon.order(
+        domain,
+        json!({ "do": "call", "kind": kind as u32, "ops": ops }),
+    );
+    assert_eq!(answer["result"], 0, "{answer}");
+    let ops = answer["ops"].as_array().unwrap();
+    ops.iter().map(|op| op[5].as_i64().unwrap()).collect()
+}
+
+#[test]
+fn up_status_down() {
+    let mut plan = machine(2);
+    plan.domains[1].cpus = vec![0];
+    let (daemon, line) = Daemon::start(&plan);
+    assert_eq!(line["ready"], true, "{line}");
+    assert!(line["up_ms"].as_f64().unwrap() > 0.0);
+    let status = daemon.status();
+    assert_eq!(status["name"], "test");
+    assert!(status["up_took_ns"].as_u64().unwrap() > 0);
+    for domain in status["domains"].as_array().unwrap() {
+        assert_eq!(
+            (&domain["state"], &domain["alive"]),
+            (&json!("running"), &json!(true))
+        );
+        assert!(domain["cpu_ns"].as_u64().unwrap() > 0, "{domain}");
+        assert!(domain["worker_cpu_ns"].as_u64().unwrap() > 0, "{domain}");
+        assert!(domain["hypercalls"].as_u64().unwrap() >= 2, "{domain}");
+        assert!(domain["system_calls"].as_u64().unwrap() > 5, "{domain}");
+    }
+    for connection in status["connections"].as_array().unwrap() {
+        assert_eq!(connection["backend_state"], "connected");
+        assert_eq!(connection["frontend_state"], "connected");
+    }
+    let audit = daemon.audit();
+    assert_eq!(audit["domains"][0]["owned"], 16);
+    daemon.down();
+}
+
+#[test]
+fn a_machine_without_domains_is_ready() {
+    let mut plan = machine(0);
+    plan.domains.clear();
+    Daemon::up(&plan).down();
+}
+
+#[test]
+fn a_page_is_mapped_used_and_unmapped() {
+    let daemon = Daemon::up(&machine(1));
+    daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
+    daemon.order("g0", grant(3, false, 5));
+    daemon.order("g0", grant(3, true, 6));
+    let statuses = call(
+        &daemon,
+        "driver",
+        Kind::GrantMap,
+        &[
+            map(5, 0, false),
+            map(6, 1, true),
+            map(6, 2, false),
+            map(5, 3, true),
+        ],
+    );
+    assert_eq!(statuses, [0, 0, -8, 0]);
+    let look = |slot: u32| daemon.order("driver", json!({ "do": "look-slot", "slot": slot }));
+    let fill = |slot: u32, byte: u8| {
+        daemon.order(
+            "driver",
+            json!({ "do": "fill-slot", "slot": slot, "byte": byte }),
+        )
+    };
+    assert_eq!(
+        [look(0), look(1), look(2), look(3)],
+        [json!(7), json!(7), json!("fault"), json!(7)]
+    );
+    assert_eq!([fill(1, 8), fill(3, 8)], ["fault", "fault"]);
+    assert_eq!(fill(0, 8), "done");
+    assert_eq!(daemon.order("g0", json!({ "do": "look", "frame": 3 })), 8);
+
+    let guest = daemon.domain_audit("g0");
+    assert_eq!(
+        (&guest["granted"], &guest["owned"]),
+        (&json!(1), &json!(16))
+    );
+    let expected = json!([
+        { "gref": 5, "frame": 3, "by": "driver", "mappings": 2, "writable": true },
+        { "gref": 6, "frame": 3, "by": "driver", "mappings": 1, "writable": false },
+    ]);
+    assert_eq!(guest["in_use"], expected);
+    assert_eq!(daemon.domain_audit("driver")["mapped"], 1);
+
+    let slots = [[0, 0, 0], [1, 0, 0], [3, 0, 0], [3, 0, 0]];
+    assert_eq!(
+        call(&daemon, "driver", Kind::GrantUnmap, &slots),
+        [0, 0, 0, -4]
+    );
+    assert_eq!([look(0), look(1), look(3)], ["fault", "fault", "fault"]);
+    assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+    daemon.down();
+}
+
+#[test]
+fn bytes_are_copied_between_granted_pages() {
+    let daemon = Daemon::up(&machine(1));
+    daemon.order("g0", json!({ "do": "fill", "frame": 0, "byte": 42 }));
+    daemon.order("g0", grant(0, true, 0));
+    daemon.order("g0", grant(1, false, 1));
+    let granted = |gref| Place::Granted {
+        domain: DomId(1),
+        gref: GrantRef(gref),
+    };
+    let copy = |src, dst| {
+        Copy {
+            src,
+            dst,
+            src_offset: 0,
+            dst_offset: 0,
+            len: 4096,
+        }
+        .encode()
+    };
+    let own = Place::Own { frame: 9 };
+    let ops = [
+        copy(granted(0), own),
+        copy(own, granted(1)),
+        copy(own, granted(0)),
+    ];
+    assert_eq!(call(&daemon, "driver", Kind::GrantCopy, &ops), [0, 0, -8]);
+    assert_eq!(
+        daemon.order("driver", json!({ "do": "look", "frame": 9 })),
+        42
+    );
+    assert_eq!(daemon.order("g0", json!({ "do": "look", "frame": 1 })), 42);
+    daemon.down();
+}
+
+#[test]
+fn descriptors_are_attached_once_and_only_ones_own() {
+    let mut plan = machine(1);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    with_file(&mut plan, 0, file.path());
+    let daemon = Daemon::up(&plan);
+    let attach = |domain: &str, kind: u32, index: u32| {
+        daemon.order(
+            domain,
+            json!({ "do": "attach", "kind": kind, "index": index }),
+        )
+    };
+    assert_eq!(attach("driver", 1, 0), "attached");
+    assert_eq!(attach("driver", 1, 0), 17, "EEXIST");
+    assert_eq!(attach("driver", 1, 1), 2, "ENOENT");
+    assert_eq!(attach("g0", 1, 0), 2);
+    assert_eq!(attach("driver", 2, 0), "attached");
+    assert_eq!(attach("driver", 2, 1), 2);
+    assert_eq!(attach("g0", 2, 0), "attached");
+    daemon.down();
+}
+
+#[test]
+fn the_console_is_in_the_log() {
+    let daemon = Daemon::up(&machine(1));
+    daemon.order("g0", json!({ "do": "say", "text": "hello\u{1b}[31m" }));
+    assert!(
+        daemon.log().contains("driver: up as Some(\"driver\")\n"),
+        "{}",
+        daemon.log()
+    );
+    assert!(
+        daemon.log().contains("g0: hello\u{fffd}[31m\n"),
+        "{}",
+        daemon.log()
+    );
+    daemon.down();
+}
+
+#[test]
+fn many_guests() {
+    let plan = machine(32);
+    let (daemon, line) = Daemon::start(&plan);
+    assert_eq!(line["ready"], true, "{line}");
+    daemon.down();
+}
+
+#[test]
+fn mistakes_are_told() {
+    let error = |plan: &abi::machine::Machine| {
+        let (mut daemon, line) = Daemon::start(plan);
+        assert_eq!(daemon.child.wait().unwrap().code(), Some(1));
+        assert!(!daemon.socket().exists());
+        line["error"].as_str().unwrap_or_default().to_owned()
+    };
+    let mut twice = machine(1);
+    twice.domains.push(domain("g0", Program::Guest));
+    assert!(error(&twice).contains("two domains named g0"));
+    let mut nobody = machine(1);
+    nobody.connections[0].backend = "nobody".into();
+    assert!(error(&nobody).contains("nobody"));
+    let mut itself = machine(1);
+    itself.connections[0].backend = "g0".into();
+    assert!(error(&itself).contains("different ends"));
+    let mut missing = machine(1);
+    with_file(&mut missing, 0, "/no/such/file".as_ref());
+    assert!(error(&missing).contains("/no/such/file cannot be read"));
+    let mut large = machine(1);
+    large.domains[1].frames = u32::MAX;
+    assert!(error(&large).contains("page frames: at most"));
+    let mut none = machine(1);
+    none.domains[1].frames = 0;
+    assert!(error(&none).contains("1 to"));
+}
