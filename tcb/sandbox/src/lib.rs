@@ -30,6 +30,7 @@ mod probe;
 mod runs;
 mod sandboxed;
 mod spawn;
+mod start;
 mod stub;
 mod tracee;
 

@@ -1,0 +1,502 @@
+//! The steps of a start: what is done to the new process before its first instruction. The order
+//! is in [`crate::spawn`].
+
+use crate::agent::{ARGS_PAGES, Agent};
+use crate::attach::AttachPort;
+use crate::child::{self, Plan, REPORT_BYTES, Step};
+use crate::elf::Program;
+use crate::namespaces;
+use crate::notify::Listener;
+use crate::policy::{self, HEAP_BYTES};
+use crate::sandboxed::Sandboxed;
+use crate::spawn::{During, SpawnError, Spec};
+use crate::stub::{self, ARGS};
+use crate::tracee::{self, Stop};
+use abi::PAGE;
+use abi::layout::{FRAMES, INFO, STUB, WINDOW};
+use libc::{c_long, sock_filter, user_regs_struct};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_send_signal};
+use shmem::Region;
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+const NOBODY: u32 = 65534;
+/// Descriptors that a domain may have: its last doorbell lies below.
+const DOMAIN_NOFILE: u64 = 2048;
+/// CPUs are numbered below this.
+pub(crate) const CPUS_MAX: usize = 1024;
+const MSEAL: c_long = 462;
+
+/// What is passed to system calls by pointer lies in the argument pages during the start (the
+/// monitor can write them, the process can read them): offsets.
+mod place {
+    pub(super) const CAPABILITIES: usize = 0;
+    pub(super) const LIMIT: usize = 64;
+    pub(super) const NAME: usize = 128;
+    pub(super) const CPUS: usize = 256;
+    pub(super) const FILTER: usize = 512;
+}
+
+/// A process whose start is under way.
+pub(crate) struct Start {
+    pid: i32,
+    ends: Doomed,
+    /// The registers at the stop in `exec`.
+    entry: user_regs_struct,
+    args: Region,
+    /// Whether it is in namespaces of its own.
+    namespaces: bool,
+    missing: Vec<&'static str>,
+}
+
+/// Processes that are killed when this is dropped, unless they were taken out.
+struct Doomed {
+    child: Option<OwnedFd>,
+    /// The domain's process while we trace it.
+    traced: Option<i32>,
+}
+
+impl Drop for Doomed {
+    fn drop(&mut self) {
+        let Some(child) = self.child.take() else {
+            return;
+        };
+        let _ = pidfd_send_signal(&child, Signal::KILL);
+        if let Some(pid) = self.traced.and_then(Pid::from_raw) {
+            // Our child ends only after all of its PID namespace, and a process that we trace
+            // only when we have taken note of its end.
+            let _ = kill_process(pid, Signal::KILL);
+            while tracee::wait(pid.as_raw_nonzero().get())
+                .is_ok_and(|stop| !matches!(stop, Stop::Ended(_)))
+            {}
+        }
+        crate::sandboxed::end(&child);
+    }
+}
+
+/// The forked process that becomes the domain.
+pub(crate) struct Domain {
+    pid: i32,
+    pidfd: OwnedFd,
+}
+
+impl Start {
+    /// Step 1: returns when the program stands before its first instruction, traced.
+    pub(crate) fn exec(spec: &Spec<'_>, file: &File) -> Result<Self, SpawnError> {
+        let what = "preparing descriptors";
+        let null = File::options().read(true).open("/dev/null").during(what)?;
+        let stub = stub::page().during("making the agent's code")?;
+        let args = Region::create("agent-args", ARGS_PAGES * PAGE).during(what)?;
+        let args_readonly = args.readonly_fd().during(what)?;
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .during(what)?;
+        let text = |text: &str| {
+            CString::new(text).map_err(|_| SpawnError::Spec("a name or argument contains a NUL"))
+        };
+        let mut words = vec![text(spec.name)?];
+        for arg in spec.args {
+            words.push(text(arg)?);
+        }
+        let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
+        argv.push(std::ptr::null());
+        let console = spec.console.as_raw_fd();
+        let plan = Plan {
+            link: theirs.as_raw_fd(),
+            other_end: ours.as_raw_fd(),
+            program: file.as_raw_fd(),
+            argv: &argv,
+            fds: [
+                null.as_raw_fd(),
+                console,
+                console,
+                spec.event.as_raw_fd(),
+                spec.epoll.as_raw_fd(),
+                stub.as_raw_fd(),
+                args_readonly.as_raw_fd(),
+                spec.info.fd().as_raw_fd(),
+                spec.frames.fd().as_raw_fd(),
+            ],
+        };
+        let mut missing = Vec::new();
+        let (pid, confined) = namespaces::fork(&plan, &mut missing).during("making a process")?;
+        let child = Pid::from_raw(pid).ok_or(SpawnError::Spec("no process id"))?;
+        // Ours and not waited for: the number cannot mean another process yet.
+        let pidfd = rustix::process::pidfd_open(child, PidfdFlags::empty()).during("pidfd_open")?;
+        drop(theirs);
+        // SAFETY: a struct of integers, for which zeroes are a value.
+        let entry: user_regs_struct = unsafe { std::mem::zeroed() };
+        let ends = Doomed {
+            child: Some(pidfd),
+            traced: None,
+        };
+        let mut start = Self {
+            pid,
+            ends,
+            entry,
+            args,
+            namespaces: confined,
+            missing,
+        };
+        tracee::seize(pid).during("tracing the new process")?;
+        rustix::net::send(&ours, b"!", rustix::net::SendFlags::NOSIGNAL).during("starting")?;
+        let stopped = tracee::wait_for(pid, Stop::Event(libc::PTRACE_EVENT_EXEC));
+        start.hear(&ours, stopped)?;
+        start.entry = tracee::registers(pid).during("reading registers")?;
+        start.entry.rax = 0;
+        Ok(start)
+    }
+
+    /// What the process reported on its way to `exec`.
+    fn hear(&mut self, link: &OwnedFd, stopped: io::Result<()>) -> Result<(), SpawnError> {
+        let mut report = [0; REPORT_BYTES];
+        while let Ok((REPORT_BYTES, _)) = rustix::net::recv(link, &mut report, RecvFlags::DONTWAIT)
+        {
+            let [step, full_root, _, _, errno @ ..] = report;
+            let errno = i32::from_ne_bytes(errno);
+            if errno != 0 {
+                let error = io::Error::from_raw_os_error(errno);
+                return Err(SpawnError::Step {
+                    what: Step::text(step),
+                    error,
+                });
+            }
+            if full_root != 0 {
+                self.missing.push("an empty file system");
+            }
+        }
+        stopped.during("executing the program")
+    }
+
+    /// One system call in the process.
+    fn call(&self, what: &'static str, nr: c_long, args: &[u64]) -> Result<u64, SpawnError> {
+        tracee::call(self.pid, &self.entry, nr, args).during(what)
+    }
+
+    /// Step 2.
+    pub(crate) fn lay_out(&mut self, spec: &Spec<'_>) -> Result<(), SpawnError> {
+        // MAP_FIXED_NOREPLACE: where the kernel put program and stack is its own choice.
+        const SHARED: u64 = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
+        const POPULATE: u64 = libc::MAP_POPULATE as u64;
+        const READ: u64 = libc::PROT_READ as u64;
+        const WRITE: u64 = libc::PROT_WRITE as u64;
+        const EXEC: u64 = libc::PROT_EXEC as u64;
+        self.map_stub([
+            STUB as u64,
+            PAGE as u64,
+            READ | EXEC,
+            SHARED | POPULATE,
+            child::STUB,
+            0,
+        ])?;
+        let args_bytes = (ARGS_PAGES * PAGE) as u64;
+        let info_bytes = spec.info.len() as u64;
+        let frames_bytes = spec.frames.len() as u64;
+        for call in [
+            [ARGS, args_bytes, READ, SHARED | POPULATE, child::ARGS, 0],
+            [
+                INFO as u64,
+                info_bytes,
+                READ | WRITE,
+                SHARED,
+                child::INFO,
+                0,
+            ],
+            [
+                FRAMES as u64,
+                frames_bytes,
+                READ | WRITE,
+                SHARED,
+                child::FRAMES,
+                0,
+            ],
+        ] {
+            self.call("mapping the domain's regions", libc::SYS_mmap, &call)?;
+        }
+        if spec.window_slots > 0 {
+            let flags = libc::MAP_PRIVATE
+                | libc::MAP_ANONYMOUS
+                | libc::MAP_NORESERVE
+                | libc::MAP_FIXED_NOREPLACE;
+            let bytes = u64::from(spec.window_slots) * PAGE as u64;
+            let call = [
+                WINDOW as u64,
+                bytes,
+                libc::PROT_NONE as u64,
+                flags as u64,
+                u64::MAX,
+                0,
+            ];
+            self.call("reserving the grant window", libc::SYS_mmap, &call)?;
+        }
+        let sealed = [
+            (STUB as u64, PAGE as u64 + args_bytes),
+            (INFO as u64, info_bytes),
+            (FRAMES as u64, frames_bytes),
+        ]
+        .iter()
+        .all(|&(addr, bytes)| self.call("mseal", MSEAL, &[addr, bytes, 0]).is_ok());
+        if !sealed {
+            self.missing.push("sealed mappings (mseal, Linux 6.10)");
+        }
+        let from = child::STUB;
+        self.call(
+            "closing descriptors",
+            libc::SYS_close_range,
+            &[from, u32::MAX.into(), 0],
+        )?;
+        Ok(())
+    }
+
+    /// The first call, for which there is no stub yet: it is written over the program's first
+    /// instructions for as long as it takes.
+    fn map_stub(&self, call: [u64; 6]) -> Result<(), SpawnError> {
+        const SYSCALL_INT3: u64 = 0xcc_050f;
+        let what = "mapping the agent's code";
+        let at = self.entry.rip;
+        let patch = |old: u64| (old & !0xff_ffff) | SYSCALL_INT3;
+        let old = tracee::swap_text(self.pid, at, patch).during(what)?;
+        // The stop lies inside `exec`, whose result is still to be written over rax: so out of
+        // it, by way of the breakpoint.
+        let mut out = self.entry;
+        out.rip = at + 2;
+        tracee::set_registers(self.pid, out).during(what)?;
+        tracee::resume(self.pid).during(what)?;
+        tracee::finish(self.pid).during(what)?;
+        tracee::begin(self.pid, &self.entry, at, libc::SYS_mmap, &call).during(what)?;
+        let mapped = tracee::finish(self.pid).during(what)?;
+        tracee::swap_text(self.pid, at, |_| old).during(what)?;
+        tracee::result(mapped).during(what).map(drop)
+    }
+
+    /// Step 3.
+    pub(crate) fn fork(&mut self) -> Result<Domain, SpawnError> {
+        let what = "forking the domain";
+        let flags = (libc::CLONE_VM | libc::SIGCHLD) as u64;
+        tracee::begin(
+            self.pid,
+            &self.entry,
+            stub::once(),
+            libc::SYS_clone,
+            &[flags],
+        )
+        .during(what)?;
+        tracee::wait_for(self.pid, Stop::Event(libc::PTRACE_EVENT_FORK)).during(what)?;
+        let pid = tracee::event_message(self.pid).during(what)? as i32;
+        self.ends.traced = Some(pid);
+        tracee::wait_for(pid, Stop::Event(libc::PTRACE_EVENT_STOP)).during(what)?;
+        tracee::resume(self.pid).during(what)?;
+        tracee::result(tracee::finish(self.pid).during(what)?).during(what)?;
+        let domain = Pid::from_raw(pid).ok_or(SpawnError::Spec("no process id"))?;
+        let pidfd =
+            rustix::process::pidfd_open(domain, PidfdFlags::empty()).during("pidfd_open")?;
+        Ok(Domain { pid, pidfd })
+    }
+
+    /// Puts what a system call takes by pointer into the argument pages; returns its address.
+    fn put(&self, offset: usize, bytes: &[u8]) -> Result<u64, SpawnError> {
+        let place = self.args.span().sub(offset, bytes.len());
+        let place = place.ok_or(SpawnError::Spec("a name is too long"))?;
+        place
+            .write(bytes)
+            .map_err(io::Error::other)
+            .during("writing arguments")?;
+        Ok(ARGS + offset as u64)
+    }
+
+    /// Step 4.
+    pub(crate) fn confine_domain(
+        &mut self,
+        domain: &Domain,
+        spec: &Spec<'_>,
+        program: &Program,
+    ) -> Result<AttachPort, SpawnError> {
+        let entry = self.entry;
+        let call = |nr, args: &[u64]| tracee::call(domain.pid, &entry, nr, args);
+        let id = u64::from(spec.uid.unwrap_or(NOBODY));
+        // In this order: each is allowed by what the next one gives up.
+        let own_user = call(libc::SYS_setgroups, &[0, 0])
+            .and_then(|_| call(libc::SYS_setresgid, &[id, id, id]))
+            .and_then(|_| call(libc::SYS_setresuid, &[id, id, id]));
+        if own_user.is_err() {
+            self.missing.push("an own user id");
+        }
+        if !spec.cpus.is_empty() {
+            let mut set = [0u8; CPUS_MAX / 8];
+            for cpu in spec.cpus {
+                if let Some(byte) = set.get_mut(cpu / 8) {
+                    *byte |= 1 << (cpu % 8);
+                }
+            }
+            let at = self.put(place::CPUS, &set)?;
+            call(libc::SYS_sched_setaffinity, &[0, set.len() as u64, at])
+                .during("setting the CPUs")?;
+        }
+        let heap = data_bytes(domain.pid).during("reading the program's size")? + HEAP_BYTES;
+        for (resource, limit) in [
+            (libc::RLIMIT_NOFILE, DOMAIN_NOFILE),
+            (libc::RLIMIT_DATA, heap),
+        ] {
+            let at = self.put(
+                place::LIMIT,
+                &[limit.to_ne_bytes(), limit.to_ne_bytes()].concat(),
+            )?;
+            // A hard limit that is lower still is fine.
+            let _ = call(libc::SYS_prlimit64, &[0, resource.into(), at, 0]);
+        }
+        let name = self.put_name(spec.name)?;
+        for (option, value) in [
+            (libc::PR_SET_NAME, name),
+            // Where there is no PID namespace, this ends the domain with its agent.
+            (libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64),
+            // Without rights over it we need it dumpable to take the listeners.
+            (libc::PR_SET_DUMPABLE, u64::from(!self.namespaces)),
+        ] {
+            call(libc::SYS_prctl, &[option as u64, value]).during("prctl")?;
+        }
+        let capabilities = self.no_capabilities()?;
+        call(libc::SYS_capset, &capabilities).during("dropping capabilities")?;
+        let filter = policy::domain_filter(spec.profile, program.relro(entry.rip));
+        let (listener, number) = self.listen(domain.pid, &domain.pidfd, &filter)?;
+        call(libc::SYS_close, &[number]).during("closing the listener")?;
+        Ok(AttachPort(Listener::new(listener).0))
+    }
+
+    /// Steps 5 and 6.
+    pub(crate) fn confine_agent(
+        mut self,
+        domain: Domain,
+        attach: AttachPort,
+        spec: &Spec<'_>,
+    ) -> Result<Sandboxed, SpawnError> {
+        self.call(
+            "closing descriptors",
+            libc::SYS_close_range,
+            &[0, u32::MAX.into(), 0],
+        )?;
+        // It runs on the CPU of whoever calls it, wherever that is.
+        let everywhere = self.put(place::CPUS, &[0xff; CPUS_MAX / 8])?;
+        let bytes = CPUS_MAX as u64 / 8;
+        self.call(
+            "freeing the agent's CPUs",
+            libc::SYS_sched_setaffinity,
+            &[0, bytes, everywhere],
+        )?;
+        let name = self.put_name(&format!("agent-{}", spec.name))?;
+        self.call(
+            "naming the agent",
+            libc::SYS_prctl,
+            &[libc::PR_SET_NAME as u64, name],
+        )?;
+        let capabilities = self.no_capabilities()?;
+        self.call("dropping capabilities", libc::SYS_capset, &capabilities)?;
+        let filter = policy::agent_filter(spec.window_slots);
+        let pidfd = self
+            .ends
+            .child
+            .as_ref()
+            .ok_or(SpawnError::Spec("no process"))?;
+        let pidfd = pidfd.try_clone().during("copying a descriptor")?;
+        let (listener, number) = self.listen(self.pid, &pidfd, &filter)?;
+        let mut registers = self.entry;
+        registers.rip = stub::LOOP;
+        registers.rsp = 0;
+        tracee::set_registers(self.pid, registers).during("starting the agent")?;
+        tracee::detach(self.pid).during("starting the agent")?;
+        let (listener, synchronous) = Listener::new(listener);
+        if !synchronous {
+            self.missing.push("synchronous wake-ups (Linux 6.6)");
+        }
+        let mut agent = Agent::start(listener, self.args, spec.window_slots)?;
+        // With its own copy open it would never notice that the monitor is gone.
+        agent.close(number as u32)?;
+        tracee::set_registers(domain.pid, self.entry).during("starting the domain")?;
+        tracee::detach(domain.pid).during("starting the domain")?;
+        self.ends.traced = None;
+        self.missing.dedup();
+        Ok(Sandboxed {
+            pid: domain.pid,
+            agent_pid: self.pid,
+            pidfd: domain.pidfd,
+            agent,
+            attach,
+            missing: self.missing,
+            agent_pidfd: self.ends.child.take(),
+            cpu_ns: 0.into(),
+            agent_cpu_ns: 0.into(),
+        })
+    }
+
+    /// A process name, cut to the 15 bytes that the kernel keeps.
+    fn put_name(&self, name: &str) -> Result<u64, SpawnError> {
+        let mut bytes = [0; 16];
+        for (to, from) in bytes.iter_mut().take(15).zip(name.bytes()) {
+            *to = from;
+        }
+        self.put(place::NAME, &bytes)
+    }
+
+    /// The arguments of a `capset` that leaves nothing.
+    fn no_capabilities(&self) -> Result<[u64; 2], SpawnError> {
+        const VERSION_3: u32 = 0x2008_0522;
+        let mut bytes = [0; 32];
+        let (version, _) = bytes.split_at_mut(4);
+        version.copy_from_slice(&VERSION_3.to_ne_bytes());
+        let header = self.put(place::CAPABILITIES, &bytes)?;
+        Ok([header, header + 8])
+    }
+
+    /// Installs a filter with a listener in a stopped process and takes the listener. Also gives
+    /// its number in the process, where it is still open.
+    fn listen(
+        &mut self,
+        pid: i32,
+        pidfd: &OwnedFd,
+        filter: &[sock_filter],
+    ) -> Result<(OwnedFd, u64), SpawnError> {
+        const HEADER_BYTES: usize = 16;
+        let what = "installing a filter";
+        let mut bytes = (filter.len() as u64).to_ne_bytes().to_vec();
+        bytes.extend((ARGS + (place::FILTER + HEADER_BYTES) as u64).to_ne_bytes());
+        for instruction in filter {
+            let sock_filter { code, jt, jf, k } = *instruction;
+            bytes.extend(code.to_ne_bytes());
+            bytes.extend([jt, jf]);
+            bytes.extend(k.to_ne_bytes());
+        }
+        let at = self.put(place::FILTER, &bytes)?;
+        let mode = u64::from(libc::SECCOMP_SET_MODE_FILTER);
+        let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+        // A call that we have received is not interrupted by anything but death.
+        let killable = listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+        let entry = self.entry;
+        let install = |flags| tracee::call(pid, &entry, libc::SYS_seccomp, &[mode, flags, at]);
+        let number = match install(killable) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                self.missing
+                    .push("calls that only death interrupts (Linux 5.19)");
+                install(listener)
+            }
+            other => other,
+        };
+        let number = number.during(what)?;
+        let taken = rustix::process::pidfd_getfd(pidfd, number as i32, PidfdGetfdFlags::empty());
+        Ok((taken.during("taking a listener")?, number))
+    }
+}
+
+/// Bytes of private writable memory of a process, as RLIMIT_DATA counts them.
+fn data_bytes(pid: i32) -> io::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let field = status.lines().find_map(|line| line.strip_prefix("VmData:"));
+    let kib = field.and_then(|field| field.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map(|kib| kib << 10)
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
