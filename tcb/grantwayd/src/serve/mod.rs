@@ -176,9 +176,15 @@ impl Server {
         for at in clients.chain(consoles) {
             deadline = Some(deadline.map_or(at, |d| d.min(at)));
         }
-        if self.ending {
+        let look_again_ns = match (self.ending, self.complete_ns) {
             // The end has a deadline of its own.
-            let soon = now.saturating_add(10_000_000);
+            (true, _) => Some(10_000_000),
+            // Nobody tells when the last connection comes up.
+            (false, None) => Some(500_000),
+            (false, Some(_)) => None,
+        };
+        if let Some(ns) = look_again_ns {
+            let soon = now.saturating_add(ns);
             deadline = Some(deadline.map_or(soon, |d| d.min(soon)));
         }
         for ready in self.wait(deadline, now) {

@@ -1,0 +1,423 @@
+//! Real monitors with domains, clients and deaths that mean harm: the monitor survives, serves
+//! the others, and leaks nothing.
+
+mod common;
+
+use abi::hypercall::{Kind, Map};
+use abi::machine::Control;
+use abi::{DomId, GrantRef, Slot};
+use common::{Daemon, eventually, is_process, kill, machine};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const S: Duration = Duration::from_secs(1);
+
+/// Grants frame 3 of the first guest and maps it in the driver domain.
+fn with_mapping(daemon: &Daemon) {
+    let grant = json!({ "do": "grant", "index": 0, "to": 0, "frame": 3 });
+    daemon.order("g0", grant);
+    daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
+    let map = Map {
+        domain: DomId(1),
+        gref: GrantRef(0),
+        slot: Slot(0),
+        readonly: false,
+    }
+    .encode();
+    let call = json!({ "do": "call", "kind": Kind::GrantMap as u32, "ops": [map] });
+    assert_eq!(daemon.order("driver", call)["ops"][0][5], 0);
+    assert_eq!(
+        daemon.order("driver", json!({ "do": "look-slot", "slot": 0 })),
+        7
+    );
+}
+
+fn connect_get(daemon: &Daemon, domain: &str) -> Value {
+    let call = json!({ "do": "call", "kind": Kind::ConnectGet as u32, "ops": [[0, 0, 0]] });
+    daemon.order(domain, call)["ops"][0][4].clone()
+}
+
+fn gone(daemon: &Daemon, name: &str) {
+    eventually("a domain is cleared away", 3 * S, || {
+        let audit = daemon.domain_audit(name);
+        audit["owned"] == 0 && audit["mapped"] == 0 && audit["alive"] == false
+    });
+}
+
+#[test]
+fn a_driver_killed_with_pages_mapped_leaves_nothing() {
+    let daemon = Daemon::up(&machine(2));
+    with_mapping(&daemon);
+    let driver = daemon.domain_status("driver");
+    kill(driver["pid"].as_i64().unwrap());
+    gone(&daemon, "driver");
+    assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+    assert!(!is_process(driver["agent_pid"].as_i64().unwrap()));
+    assert_eq!(
+        daemon.domain_status("driver")["state"],
+        "killed by signal 9"
+    );
+    // The guests go on; their connections say what has happened; the grant can be ended.
+    eventually("the connection's other end is unknown", S, || {
+        connect_get(&daemon, "g0") == 0
+    });
+    let end = json!({ "do": "grant", "index": 0, "end": true });
+    assert_eq!(daemon.order("g0", end), false, "not in use any more");
+    let refused = daemon.order("driver", json!({ "do": "id" }));
+    assert_eq!(refused["error"], "the domain is not running");
+    daemon.down();
+}
+
+#[test]
+fn a_guest_killed_while_mapped_lives_on_until_it_is_unmapped() {
+    let daemon = Daemon::up(&machine(2));
+    with_mapping(&daemon);
+    kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
+    eventually("the guest is dead", S, || {
+        daemon.domain_status("g0")["alive"] == false
+    });
+    eventually("its end is unknown", S, || {
+        connect_get(&daemon, "driver") == 0
+    });
+    assert_eq!(daemon.domain_audit("g0")["owned"], 16);
+    assert_eq!(
+        daemon.order("driver", json!({ "do": "look-slot", "slot": 0 })),
+        7
+    );
+    let map = Map {
+        domain: DomId(1),
+        gref: GrantRef(0),
+        slot: Slot(1),
+        readonly: true,
+    };
+    let call = json!({ "do": "call", "kind": Kind::GrantMap as u32, "ops": [map.encode()] });
+    assert_eq!(
+        daemon.order("driver", call)["ops"][0][5],
+        -2,
+        "no such domain any more"
+    );
+    let call = json!({ "do": "call", "kind": Kind::GrantUnmap as u32, "ops": [[0]] });
+    assert_eq!(daemon.order("driver", call)["ops"][0][5], 0);
+    gone(&daemon, "g0");
+    daemon.down();
+}
+
+#[test]
+fn the_agents_death_is_the_domains() {
+    let daemon = Daemon::up(&machine(1));
+    with_mapping(&daemon);
+    kill(
+        daemon.domain_status("driver")["agent_pid"]
+            .as_i64()
+            .unwrap(),
+    );
+    gone(&daemon, "driver");
+    daemon.down();
+}
+
+#[test]
+fn the_monitors_death_is_everybodys() {
+    let mut daemon = Daemon::up(&machine(4));
+    with_mapping(&daemon);
+    let pids = daemon.processes();
+    assert_eq!(pids.len(), 10);
+    daemon.child.kill().unwrap();
+    let start = Instant::now();
+    eventually("all are dead", S, || {
+        !pids.iter().any(|pid| is_process(*pid))
+    });
+    println!("everybody dead after {:?}", start.elapsed());
+}
+
+#[test]
+fn nonsense_calls_hurt_nobody_else() {
+    let daemon = Daemon::up(&machine(2));
+    with_mapping(&daemon);
+    daemon.order("g1", json!({ "do": "storm", "calls": 10_000 }));
+    let bad = [[u64::MAX; 6], [1 << 63; 6], [0; 6]];
+    for kind in 0..9 {
+        for count in [0, 1, 3, 4096, u32::MAX] {
+            let call = json!({ "do": "call", "kind": kind, "ops": bad, "count": count });
+            daemon.order("g1", call);
+        }
+    }
+    assert_eq!(
+        daemon.order("driver", json!({ "do": "look-slot", "slot": 0 })),
+        7
+    );
+    assert_eq!(daemon.audit()["leaked"], 0);
+    daemon.down();
+}
+
+#[test]
+fn a_domain_that_scribbles_over_its_info_region_is_alone_with_it() {
+    for byte in [0, 0xff, 0x41] {
+        let daemon = Daemon::up(&machine(2));
+        let scribble = json!({ "do": "scribble", "byte": byte });
+        let request = Control::Relay {
+            domain: "g1".into(),
+            request: scribble.to_string(),
+        };
+        let answer = daemon.ask(&request);
+        assert!(
+            answer["reply"] == "\"done\"" || answer["error"].is_string(),
+            "{answer}"
+        );
+        assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
+        daemon.audit();
+        kill(daemon.domain_status("g1")["pid"].as_i64().unwrap());
+        gone(&daemon, "g1");
+        daemon.down();
+    }
+}
+
+#[test]
+fn a_reply_that_lies_about_its_length_is_refused() {
+    let daemon = Daemon::up(&machine(1));
+    for claim in [u32::MAX, 95 * 4096 + 1] {
+        let answer = daemon.order("g0", json!({ "do": "id", "claim": claim }));
+        assert_eq!(answer["error"], "the domain's reply makes no sense");
+    }
+    let whole = json!({ "do": "id", "claim": 95 * 4096 }).to_string();
+    let answer = daemon.ask(&Control::Relay {
+        domain: "g0".into(),
+        request: whole,
+    });
+    assert_eq!(answer["reply"].as_str().unwrap().len(), 95 * 4096);
+    daemon.down();
+}
+
+#[test]
+fn a_console_flood_is_dropped() {
+    let daemon = Daemon::up(&machine(2));
+    let flood = json!({ "do": "flood", "lines": 200_000 }).to_string();
+    let request = Control::Relay {
+        domain: "g0".into(),
+        request: flood,
+    };
+    // 20 MB: it takes its time, as the domain is slowed down; nobody else is.
+    let late = daemon.ask(&request);
+    assert_eq!(late["error"], "the domain did not reply within a second");
+    let start = Instant::now();
+    assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
+    assert!(start.elapsed() < S);
+    assert!(daemon.log().len() < 1 << 20);
+    daemon.down();
+}
+
+#[test]
+fn a_domain_that_never_gets_ready_ends_the_start() {
+    let mut plan = machine(1);
+    plan.domains[1].config = json!({ "silent": true }).to_string();
+    let (mut daemon, line) = Daemon::start(&plan);
+    let error = line["error"].as_str().unwrap();
+    assert!(
+        error.contains("g0 did not start: killed: it was not ready within 5 s"),
+        "{error}"
+    );
+    assert!(error.contains("it said: up as"), "{error}");
+    assert_eq!(daemon.child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn a_domain_that_hangs_is_killed() {
+    let daemon = Daemon::up(&machine(1));
+    with_mapping(&daemon);
+    daemon.order("driver", json!({ "do": "hang" }));
+    eventually("it is killed", 12 * S, || {
+        daemon.domain_status("driver")["alive"] == false
+    });
+    gone(&daemon, "driver");
+    let state = daemon.domain_status("driver")["state"].clone();
+    assert_eq!(state, "killed: no heartbeat for 5 s");
+    assert!(
+        daemon
+            .log()
+            .contains("grantwayd: driver: killed: no heartbeat")
+    );
+    daemon.down();
+}
+
+#[test]
+fn how_a_domain_ended_is_told() {
+    let daemon = Daemon::up(&machine(2));
+    daemon.order("g0", json!({ "do": "exit", "code": 5 }));
+    gone(&daemon, "g0");
+    assert_eq!(daemon.domain_status("g0")["state"], "exited with code 5");
+    daemon.down();
+}
+
+#[test]
+fn clients_cannot_hold_up_the_monitor() {
+    let daemon = Daemon::up(&machine(1));
+    // Half a line, and nothing; a line without end; nonsense; requests in a row.
+    let mut half = daemon.connect();
+    half.write_all(b"{\"op\":").unwrap();
+    let mut endless = daemon.connect();
+    while endless.write_all(&[b'x'; 4096]).is_ok() {}
+    for line in [
+        "\n",
+        "{}\n",
+        "[]\n",
+        "{\"op\":\"status\",\"x\":1}\n",
+        "\u{0}\n",
+    ] {
+        assert!(daemon.ask_line(line.as_bytes())["error"].is_string());
+    }
+    let mut many = daemon.connect();
+    many.write_all(b"{\"op\":\"grants\"}\n{\"op\":\"nonsense\"}\n{\"op\":\"status\"}\n")
+        .unwrap();
+    let lines: Vec<String> = BufReader::new(many)
+        .lines()
+        .take(3)
+        .map(Result::unwrap)
+        .collect();
+    assert!(lines[0].contains("leaked") && lines[1].contains("error"));
+    assert!(lines[2].contains("domains"));
+    // Clients that never take their answers.
+    let mut deaf = Vec::new();
+    for _ in 0..20 {
+        let mut stream = daemon.connect();
+        stream
+            .write_all("{\"op\":\"grants\"}\n".repeat(1000).as_bytes())
+            .unwrap();
+        deaf.push(stream);
+    }
+    let start = Instant::now();
+    assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
+    assert!(start.elapsed() < 2 * S, "{:?}", start.elapsed());
+    drop(deaf);
+    let unknown = daemon.order("nobody", json!({}));
+    assert_eq!(unknown["error"], "there is no domain nobody");
+    let long = json!({ "text": "x".repeat(5000) });
+    assert_eq!(
+        daemon.order("g0", long)["error"],
+        "the request is longer than 4096 bytes"
+    );
+    daemon.down();
+}
+
+#[test]
+fn two_who_ask_the_same_domain_both_get_their_answers() {
+    let daemon = Daemon::up(&machine(1));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
+                }
+            });
+        }
+    });
+    daemon.down();
+}
+
+#[test]
+fn signals_end_it_orderly() {
+    use rustix::process::{Pid, Signal, kill_process};
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut daemon = Daemon::up(&machine(2));
+        let pids = daemon.processes();
+        kill_process(Pid::from_child(&daemon.child), signal).unwrap();
+        assert!(daemon.child.wait().unwrap().success());
+        assert!(!daemon.socket().exists());
+        assert!(!pids.iter().any(|pid| is_process(*pid)));
+    }
+}
+
+#[test]
+fn it_works_without_privileges_in_a_user_namespace() {
+    let probe = Command::new("unshare").args(["-Ur", "true"]).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no user namespaces here");
+        return;
+    }
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "unshare",
+        "-Ur",
+    ]);
+    command.arg(env!("CARGO_BIN_EXE_grantwayd"));
+    let (daemon, line) = Daemon::start_as(&machine(2), command);
+    assert_eq!(line["ready"], true, "{line}");
+    // A client of the same user: credentials belong to a thread.
+    let as_nobody = move || {
+        let nobody = rustix::process::Uid::from_raw(65534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        with_mapping(&daemon);
+        println!("missing: {}", daemon.status()["missing"]);
+        kill(daemon.domain_status("driver")["pid"].as_i64().unwrap());
+        gone(&daemon, "driver");
+        daemon.down();
+    };
+    std::thread::spawn(as_nobody).join().unwrap();
+}
+
+#[test]
+fn another_users_client_is_not_heard() {
+    let daemon = Daemon::up(&machine(1));
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    let mode = std::fs::metadata(daemon.socket()).unwrap().permissions();
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777,
+        0o600
+    );
+    std::fs::set_permissions(daemon.socket(), everybody).unwrap();
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let socket = daemon.socket();
+    let as_nobody = move || {
+        let nobody = rustix::process::Uid::from_raw(65534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        let _ = stream.write_all(b"{\"op\":\"status\"}\n");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert_eq!(answer, b"");
+    };
+    std::thread::spawn(as_nobody).join().unwrap();
+    daemon.down();
+}
+
+#[test]
+fn deaths_in_any_state_leak_nothing() {
+    // Each machine ends in another state: mapped, calling, printing.
+    for round in 0..20 {
+        let mut daemon = Daemon::up(&machine(2));
+        with_mapping(&daemon);
+        let orders = [
+            json!({ "do": "storm", "calls": 100_000 }),
+            json!({ "do": "id" }),
+        ];
+        let order = orders[round % 2].to_string();
+        let request = Control::Relay {
+            domain: "driver".into(),
+            request: order,
+        };
+        let mut stream = daemon.connect();
+        writeln!(stream, "{}", serde_json::to_string(&request).unwrap()).unwrap();
+        let name = ["driver", "g0"][round / 2 % 2];
+        kill(daemon.domain_status(name)["pid"].as_i64().unwrap());
+        if name == "driver" {
+            gone(&daemon, name);
+            assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+        }
+        daemon.audit();
+        let pids = daemon.processes();
+        if round % 4 == 3 {
+            daemon.child.kill().unwrap();
+            eventually("all are dead", S, || {
+                !pids.iter().any(|pid| is_process(*pid))
+            });
+        } else {
+            drop(stream);
+            daemon.down();
+        }
+    }
+}
