@@ -65,6 +65,8 @@ pub(super) struct Table {
     slots: Vec<Slot>,
     /// Secret and odd.
     multiplier: u64,
+    /// What leaves of a product as many bits as number the slots.
+    shift: u32,
     learned_max: usize,
     ageing_ns: u64,
     /// Slots filled by learning, expired ones included.
@@ -78,7 +80,8 @@ impl Table {
     pub(super) fn new(learned_max: usize, ageing_ns: u64, seed: u64) -> Self {
         let mut table = Self {
             slots: Vec::new(),
-            multiplier: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            multiplier: mixed(seed) | 1,
+            shift: 0,
             learned_max,
             // Shorter than for ever, which is how bound stations are told apart.
             ageing_ns: ageing_ns.min(NEVER / 2),
@@ -86,7 +89,7 @@ impl Table {
             bound: 0,
             next_sweep_ns: 0,
         };
-        table.slots = vec![Slot::default(); table.size_for(0)];
+        table.clear(table.size_for(0));
         table
     }
 
@@ -98,8 +101,8 @@ impl Table {
     /// The slots that `mac` can be in, by number.
     #[inline]
     fn window(&self, mac: u64) -> impl Iterator<Item = usize> + use<> {
-        // The product's high bits depend on all of the key's.
-        let home = (mac.wrapping_mul(self.multiplier) >> 24) as usize;
+        // The product's highest bits depend on all of the key's, and only they do.
+        let home = (mac.wrapping_mul(self.multiplier) >> self.shift) as usize;
         let mask = self.slots.len() - 1;
         (0..WINDOW).map(move |step| home.wrapping_add(step) & mask)
     }
@@ -213,9 +216,7 @@ impl Table {
             .partition(|slot| slot.is_bound());
         let mut size = size;
         loop {
-            self.slots.clear();
-            self.slots.resize(size, Slot::default());
-            (self.bound, self.learned) = (0, 0);
+            self.clear(size);
             if bound.iter().all(|slot| self.insert(*slot)) {
                 break;
             }
@@ -224,6 +225,14 @@ impl Table {
         for slot in learned {
             self.insert(slot);
         }
+    }
+
+    /// Makes this an empty table of `size` slots, a power of two above 1.
+    fn clear(&mut self, size: usize) {
+        self.slots.clear();
+        self.slots.resize(size, Slot::default());
+        self.shift = u64::BITS - size.trailing_zeros();
+        (self.bound, self.learned) = (0, 0);
     }
 
     /// Puts a station into the first empty slot of its window; whether there was one.
@@ -251,4 +260,12 @@ impl Table {
             bound: slot.is_bound(),
         })
     }
+}
+
+/// A number in which every bit depends on every bit of `seed` (SplitMix64's finalizer).
+fn mixed(seed: u64) -> u64 {
+    let z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }

@@ -42,7 +42,7 @@ impl Sum {
         let part = fold(part);
         let part = if self.odd { part.swap_bytes() } else { part };
         self.total = u32::from(fold(self.total)) + u32::from(part);
-        self.odd ^= len % 2 != 0;
+        self.odd ^= !len.is_multiple_of(2);
     }
 
     /// The sum in 16 bits, not complemented.

@@ -1,0 +1,166 @@
+//! Turns.
+
+use net::fair::{Fair, QUANTUM_MIN, Turn};
+use nic::rate::TokenBucket;
+use proptest::prelude::*;
+
+const US: u64 = 1000;
+
+fn serve(vif: usize, bytes: u32) -> Turn {
+    Turn::Serve { vif, bytes }
+}
+
+#[test]
+fn nobody_is_idle() {
+    let mut fair = Fair::new();
+    assert_eq!(fair.next(0), Turn::Idle);
+    fair.set(0, 2000, None);
+    assert_eq!(fair.next(0), Turn::Idle);
+    fair.activate(7);
+    assert_eq!(fair.next(0), Turn::Idle);
+    fair.served(7, 1, true);
+}
+
+#[test]
+fn they_take_turns_with_their_quanta() {
+    let mut fair = Fair::new();
+    fair.set(0, 2000, None);
+    fair.set(2, 4000, None);
+    for vif in [2, 0, 2, 0] {
+        fair.activate(vif);
+    }
+    assert_eq!(fair.next(0), serve(2, 4000));
+    fair.served(2, 4000, true);
+    assert_eq!(fair.next(0), serve(0, 2000));
+    fair.served(0, 1500, true);
+    assert_eq!(fair.next(0), serve(2, 4000));
+    fair.served(2, 4000, false);
+    // What was left is kept, up to one quantum.
+    assert_eq!(fair.next(0), serve(0, 2500));
+    fair.served(0, 100, true);
+    assert_eq!(fair.next(0), serve(0, 4000));
+    fair.served(0, 0, false);
+    assert_eq!(fair.next(0), Turn::Idle);
+    // Who has left the line has saved nothing up.
+    fair.activate(0);
+    assert_eq!(fair.next(0), serve(0, 2000));
+}
+
+#[test]
+fn what_was_taken_too_much_is_paid_back() {
+    let mut fair = Fair::new();
+    fair.set(0, 2000, None);
+    fair.set(1, 2000, None);
+    fair.activate(0);
+    fair.activate(1);
+    assert_eq!(fair.next(0), serve(0, 2000));
+    fair.served(0, 66_000, false);
+    fair.activate(0);
+    // 64000 of debt: 32 rounds pass it over.
+    for _ in 0..33 {
+        assert_eq!(fair.next(0), serve(1, 2000));
+        fair.served(1, 2000, true);
+    }
+    assert_eq!(fair.next(0), serve(0, 2000));
+}
+
+#[test]
+fn a_debt_alone_in_the_line_is_worked_off_at_once() {
+    let mut fair = Fair::new();
+    fair.set(0, 1, None);
+    fair.activate(0);
+    assert_eq!(fair.next(0), serve(0, QUANTUM_MIN));
+    fair.served(0, u32::MAX, true);
+    assert!(matches!(
+        fair.next(0),
+        Turn::Serve {
+            vif: 0,
+            bytes: 1..=QUANTUM_MIN
+        }
+    ));
+}
+
+#[test]
+fn a_rate_limit_makes_wait_and_nobody_else() {
+    let mut fair = Fair::new();
+    // 1 byte per µs.
+    fair.set(0, 2000, Some(TokenBucket::new(1_000_000, 3000)));
+    fair.set(1, 2000, Some(TokenBucket::new(1_000_000, 500)));
+    fair.activate(0);
+    assert_eq!(fair.next(0), serve(0, 2000));
+    fair.served(0, 2000, true);
+    assert_eq!(fair.next(0), serve(0, 1000));
+    fair.served(0, 1200, true);
+    assert_eq!(fair.next(0), Turn::Wait(Some(201 * US)));
+    fair.activate(1);
+    assert_eq!(fair.next(0), serve(1, 500));
+    fair.served(1, 600, true);
+    // The first of both.
+    assert_eq!(fair.next(0), Turn::Wait(Some(101 * US)));
+    assert_eq!(fair.next(300 * US), serve(0, 100));
+    fair.served(0, 100, true);
+    assert_eq!(fair.next(300 * US), serve(1, 200));
+}
+
+#[test]
+fn without_any_rate_the_wait_is_for_ever() {
+    let mut fair = Fair::new();
+    fair.set(0, 2000, Some(TokenBucket::new(0, 100)));
+    fair.activate(0);
+    assert_eq!(fair.next(0), serve(0, 100));
+    fair.served(0, 100, true);
+    assert_eq!(fair.next(0), Turn::Wait(None));
+    // Until it gets another.
+    fair.set(0, 3000, None);
+    assert!(matches!(fair.next(0), Turn::Serve { vif: 0, .. }));
+}
+
+#[test]
+fn who_is_removed_has_no_turn() {
+    let mut fair = Fair::new();
+    fair.set(0, 2000, None);
+    fair.set(1, 2000, None);
+    fair.activate(0);
+    fair.activate(1);
+    fair.remove(0);
+    fair.remove(9);
+    for _ in 0..3 {
+        assert_eq!(fair.next(0), serve(1, 2000));
+        fair.served(1, 2000, true);
+    }
+    fair.served(0, 10, true);
+    fair.set(0, 2000, None);
+    assert_eq!(fair.next(0), serve(1, 2000));
+    fair.served(1, 2000, false);
+    assert_eq!(fair.next(0), Turn::Idle);
+}
+
+proptest! {
+    /// Over many turns each gets its share, whatever its packets are like, and never more than a
+    /// packet and a quantum away from it.
+    #[test]
+    fn shares_are_the_quanta(
+        vifs in prop::collection::vec((1514u32..6000, 60u32..66_000), 2..6),
+    ) {
+        let mut fair = Fair::new();
+        for (vif, (quantum, _)) in vifs.iter().enumerate() {
+            fair.set(vif, *quantum, None);
+            fair.activate(vif);
+        }
+        let mut taken = vec![0u64; vifs.len()];
+        for _ in 0..2000 {
+            let Turn::Serve { vif, bytes } = fair.next(0) else { panic!() };
+            let packet = vifs[vif].1;
+            let packets = bytes.div_ceil(packet);
+            taken[vif] += u64::from(packet * packets);
+            fair.served(vif, packet * packets, true);
+        }
+        let rounds = |vif: usize| taken[vif] as f64 / f64::from(vifs[vif].0);
+        let slack = |vif: usize| f64::from(vifs[vif].1) / f64::from(vifs[vif].0) + 2.0;
+        for a in 0..vifs.len() {
+            for b in 0..vifs.len() {
+                prop_assert!((rounds(a) - rounds(b)).abs() <= slack(a) + slack(b));
+            }
+        }
+    }
+}

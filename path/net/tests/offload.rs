@@ -1,0 +1,526 @@
+//! Checksums and segmentation in software.
+
+mod common;
+
+use common::{Build, any_build, frame_of, tcp};
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use net::packet::checksum::{FinishError, Sum, finish, fold, pseudo_v4, pseudo_v6};
+use net::packet::segment::{MAX_SEGMENTS, SegmentError, segment};
+use net::packet::{ParseError, flags, protocol};
+use nic::frame::SNAPSHOT;
+use nic::{BufferId, Caps, Checksum, Frame, Gso, GsoKind};
+use proptest::prelude::*;
+
+/// The plainest Internet checksum there is.
+fn reference(bytes: &[u8]) -> u16 {
+    let mut sum = 0u64;
+    for pair in bytes.chunks(2) {
+        sum += u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0));
+    }
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+const SOFTWARE: Caps = Caps {
+    checksum: false,
+    tso: false,
+    max_frame: 1514 + 8,
+};
+
+fn blank(build: &Build, bytes: &mut [u8]) -> Checksum {
+    let at = build.transport_at();
+    let len = bytes.len() - at;
+    let pseudo = if build.v6 {
+        pseudo_v6(common::SRC6.into(), common::DST6.into(), protocol::TCP, len)
+    } else {
+        pseudo_v4(common::SRC4.into(), common::DST4.into(), protocol::TCP, len)
+    };
+    bytes[at + 16..at + 18].copy_from_slice(&fold(pseudo).to_be_bytes());
+    Checksum::Blank {
+        start: at as u16,
+        offset: 16,
+    }
+}
+
+/// Whether both checksums are right, by etherparse's account.
+fn is_right(bytes: &[u8]) -> bool {
+    let packet = SlicedPacket::from_ethernet(bytes).unwrap();
+    let Some(TransportSlice::Tcp(tcp)) = packet.transport else {
+        panic!("no TCP")
+    };
+    let payload = tcp.payload();
+    let header = tcp.to_header();
+    let (network, expected) = match packet.net {
+        Some(NetSlice::Ipv4(ip)) => {
+            let ip = ip.header().to_header();
+            (
+                ip.header_checksum == ip.calc_header_checksum(),
+                header.calc_checksum_ipv4(&ip, payload),
+            )
+        }
+        Some(NetSlice::Ipv6(ip)) => (
+            true,
+            header.calc_checksum_ipv6(&ip.header().to_header(), payload),
+        ),
+        _ => panic!("no IP"),
+    };
+    // 0 and 0xffff are the same number, and etherparse prefers the other.
+    let same = |sum: u16| if sum == 0 { 0xffff } else { sum };
+    network && same(expected.unwrap()) == same(header.checksum)
+}
+
+#[test]
+fn pseudo_headers_are_as_the_rfcs_have_them() {
+    let v4 = [10, 0, 0, 1, 10, 0, 0, 2, 0, 6, 0x12, 0x34];
+    let sum = pseudo_v4(common::SRC4.into(), common::DST4.into(), 6, 0x1234);
+    assert_eq!(fold(sum), reference(&v4));
+    let tail = [0, 1, 0x12, 0x34, 0, 0, 0, 17];
+    let v6 = [&common::SRC6[..], &common::DST6, &tail].concat();
+    let sum = pseudo_v6(common::SRC6.into(), common::DST6.into(), 17, 0x11234);
+    assert_eq!(fold(sum), reference(&v6));
+}
+
+#[test]
+fn folding_carries_twice() {
+    assert_eq!(fold(0), 0);
+    assert_eq!(fold(0xffff), 0xffff);
+    assert_eq!(fold(0x1_0000), 1);
+    assert_eq!(fold(0x1_ffff), 1);
+    assert_eq!(fold(0xffff_ffff), 0xffff);
+    assert_eq!(fold(0xfffe_0003), 2);
+}
+
+#[test]
+fn a_checksum_is_never_zero() {
+    assert_eq!(Sum::new(0xffff).finish(), 0xffff);
+    assert_eq!(Sum::new(0).finish(), 0xffff);
+    assert_eq!(Sum::new(1).finish(), 0xfffe);
+}
+
+#[test]
+fn only_blank_checksums_are_filled_in() {
+    let bytes = Build::tcp4(b"data").bytes();
+    for state in [Checksum::Unknown, Checksum::Valid] {
+        let mut frame = frame_of(&bytes, &[]);
+        frame.offload.checksum = state;
+        assert_eq!(finish(&mut frame), Ok(()));
+        assert_eq!(frame.to_vec().unwrap(), bytes);
+        assert_eq!(frame.offload.checksum, state);
+    }
+}
+
+#[test]
+fn a_field_that_we_hold_no_copy_of_is_refused() {
+    let bytes = vec![7; 300];
+    let attempt = |start, offset| {
+        let mut frame = frame_of(&bytes, &[]);
+        frame.offload.checksum = Checksum::Blank { start, offset };
+        finish(&mut frame)
+    };
+    assert_eq!(attempt(34, 92), Ok(()));
+    for (start, offset) in [(34, 93), (127, 0), (200, 16), (65535, 65535), (0, 65535)] {
+        assert_eq!(attempt(start, offset), Err(FinishError::FieldOutsideHeader));
+    }
+    let mut short = frame_of(&[0; 51], &[]);
+    short.offload.checksum = Checksum::Blank {
+        start: 34,
+        offset: 16,
+    };
+    assert_eq!(finish(&mut short), Err(FinishError::FieldOutsideHeader));
+}
+
+#[test]
+fn what_is_still_to_be_cut_has_no_checksum_yet() {
+    let mut frame = frame_of(&[0; 200], &[]);
+    frame.offload.checksum = Checksum::Blank {
+        start: 34,
+        offset: 16,
+    };
+    frame.offload.gso = Some(Gso {
+        kind: GsoKind::Tcp4,
+        size: 10,
+    });
+    assert_eq!(finish(&mut frame), Err(FinishError::Segmented));
+}
+
+fn gso(build: &Build, size: u16, cuts: &[usize]) -> Frame {
+    let mut bytes = build.bytes();
+    let checksum = blank(build, &mut bytes);
+    let mut frame = frame_of(&bytes, cuts);
+    let kind = if build.v6 {
+        GsoKind::Tcp6
+    } else {
+        GsoKind::Tcp4
+    };
+    frame.offload.checksum = checksum;
+    frame.offload.gso = Some(Gso { kind, size });
+    frame
+}
+
+fn try_segment(frame: &Frame) -> Result<Vec<Frame>, SegmentError> {
+    let mut out = Vec::new();
+    segment(frame, SOFTWARE, &mut out).map(|()| out)
+}
+
+/// A 64 KB packet.
+fn large(v6: bool) -> Build {
+    let payload: Vec<u8> = (0..65_535usize - 60).map(|at| (at / 7) as u8).collect();
+    let transport = tcp(
+        u32::MAX - 5000,
+        0xff & !0x26,
+        12,
+        &payload[..payload.len() - 12],
+    );
+    Build {
+        v6,
+        transport,
+        ..Build::tcp4(&[])
+    }
+}
+
+#[test]
+fn sixty_four_kilobytes_become_mtu_frames() {
+    for v6 in [false, true] {
+        let build = large(v6);
+        let size = if v6 { 1428 } else { 1448 };
+        let frame = gso(&build, size, &[5000, 5001, 20_000]);
+        let segments = try_segment(&frame).unwrap();
+        let payload = &build.transport[32..];
+        assert_eq!(segments.len(), payload.len().div_ceil(size.into()));
+        let mut joined: Vec<u8> = Vec::new();
+        for (index, one) in segments.iter().enumerate() {
+            let last = index + 1 == segments.len();
+            let bytes = one.to_vec().unwrap();
+            assert!(bytes.len() <= 1514 && is_right(&bytes));
+            assert_eq!(
+                (one.offload.checksum, one.offload.gso),
+                (Checksum::Unknown, None)
+            );
+            let packet = SlicedPacket::from_ethernet(&bytes).unwrap();
+            if let Some(NetSlice::Ipv4(ip)) = &packet.net {
+                assert_eq!(ip.header().identification(), 0x1234 + index as u16);
+            }
+            let Some(TransportSlice::Tcp(tcp)) = packet.transport else {
+                panic!()
+            };
+            let expected = (u32::MAX - 5000).wrapping_add(joined.len() as u32);
+            assert_eq!(tcp.sequence_number(), expected);
+            assert_eq!((tcp.fin(), tcp.psh(), tcp.cwr()), (last, last, index == 0));
+            assert!(tcp.ack() && tcp.ece() && !tcp.syn());
+            joined.extend(tcp.payload());
+        }
+        assert_eq!(joined, payload);
+        // The original's buffers are given back through the original alone.
+        assert!(
+            segments
+                .iter()
+                .flat_map(|s| &s.pieces)
+                .all(|p| p.buffer == BufferId::NONE)
+        );
+    }
+}
+
+#[test]
+fn a_device_that_checksums_gets_blank_ones() {
+    let frame = gso(&Build::tcp4(&[5; 300]), 100, &[]);
+    let caps = Caps {
+        checksum: true,
+        ..SOFTWARE
+    };
+    let mut segments = Vec::new();
+    segment(&frame, caps, &mut segments).unwrap();
+    assert_eq!(segments.len(), 3);
+    for mut one in segments {
+        assert_eq!(
+            one.offload.checksum,
+            Checksum::Blank {
+                start: 34,
+                offset: 16
+            }
+        );
+        assert_eq!(finish(&mut one), Ok(()));
+        assert!(is_right(&one.to_vec().unwrap()));
+    }
+}
+
+#[test]
+fn small_ones_stay_one_segment() {
+    for payload in [0, 1, 100] {
+        let frame = gso(&Build::tcp6(&vec![5; payload]), 100, &[]);
+        let segments = try_segment(&frame).unwrap();
+        assert_eq!(segments.len(), 1);
+        let bytes = segments[0].to_vec().unwrap();
+        assert!(is_right(&bytes));
+        assert_eq!(bytes.len(), frame.len());
+    }
+}
+
+#[test]
+fn what_was_looked_at_is_what_is_sent() {
+    // The payload within the snapshot comes from there, and so do all headers.
+    let build = Build::tcp4(&[5; 300]);
+    let mut frame = gso(&build, 100, &[]);
+    frame.pieces[0].span.fill(0xee).unwrap();
+    let bytes = try_segment(&frame).unwrap()[0].to_vec().unwrap();
+    assert_eq!(bytes[..12], build.bytes()[..12]);
+    assert_eq!(bytes[54..64], [5; 10]);
+    assert_eq!(bytes[64..], [0xee; 90]);
+    frame.header_mut()[0] = 0x42;
+    frame.token = 9;
+    let segments = try_segment(&frame).unwrap();
+    assert!(
+        segments
+            .iter()
+            .all(|s| s.header()[0] == 0x42 && s.token == 9)
+    );
+}
+
+#[test]
+fn what_is_appended_to_is_left_alone() {
+    let frame = gso(&Build::tcp4(&[5; 300]), 100, &[]);
+    let mut out = vec![Frame::with_header(&[1]).unwrap()];
+    segment(&frame, SOFTWARE, &mut out).unwrap();
+    assert_eq!((out.len(), out[0].len()), (4, 1));
+    let bad = gso(&Build::tcp4(&[5; 300]), 0, &[]);
+    assert!(segment(&bad, SOFTWARE, &mut out).is_err());
+    assert_eq!(out.len(), 4);
+}
+
+#[test]
+fn malformed_requests_are_told_apart() {
+    let build = Build::tcp4(&[5; 300]);
+    let good = gso(&build, 100, &[]);
+    let with = |change: &dyn Fn(&mut Frame)| {
+        let mut frame = good.clone();
+        change(&mut frame);
+        try_segment(&frame).map(|segments| segments.len())
+    };
+    assert_eq!(with(&|_| {}), Ok(3));
+    assert_eq!(with(&|f| f.offload.gso = None), Err(SegmentError::NotAsked));
+    let gso_of = |kind, size| Some(Gso { kind, size });
+    assert_eq!(
+        with(&|f| f.offload.gso = gso_of(GsoKind::Tcp4, 0)),
+        Err(SegmentError::ZeroSize)
+    );
+    assert_eq!(
+        with(&|f| f.offload.gso = gso_of(GsoKind::Tcp6, 9)),
+        Err(SegmentError::WrongKind)
+    );
+    let wrong = Err(SegmentError::WrongChecksum);
+    for (start, offset) in [(33, 16), (34, 6), (0, 0)] {
+        assert_eq!(
+            with(&|f| f.offload.checksum = Checksum::Blank { start, offset }),
+            wrong
+        );
+    }
+    // A checksum that is known or unknown is computed anew like a blank one.
+    assert_eq!(with(&|f| f.offload.checksum = Checksum::Valid), Ok(3));
+    for flag in [flags::SYN, flags::RST, flags::URG] {
+        assert_eq!(
+            with(&|f| f.header_mut()[47] |= flag),
+            Err(SegmentError::Flags)
+        );
+    }
+    for at in [16, 17] {
+        assert_eq!(
+            with(&|f| f.header_mut()[at] ^= 1),
+            Err(SegmentError::LengthMismatch)
+        );
+    }
+    // Total length within the TCP header.
+    let mut short = frame_of(&Build::tcp4(&[]).bytes(), &[]);
+    short.offload.gso = gso_of(GsoKind::Tcp4, 10);
+    short.header_mut()[46] = 0x60;
+    let headers = Err(SegmentError::Headers(ParseError::TooShort));
+    assert_eq!(try_segment(&short).map(|s| s.len()), headers);
+    // Fragments.
+    assert_eq!(
+        with(&|f| f.header_mut()[20] |= 0x20),
+        Err(SegmentError::WrongKind)
+    );
+    assert_eq!(
+        with(&|f| f.header_mut()[21] |= 1),
+        Err(SegmentError::WrongKind)
+    );
+    // Another protocol; nonsense.
+    assert_eq!(
+        with(&|f| f.header_mut()[23] = protocol::UDP),
+        Err(SegmentError::WrongKind)
+    );
+    let malformed = Err(SegmentError::Headers(ParseError::Malformed));
+    assert_eq!(with(&|f| f.header_mut()[14] = 0x41), malformed);
+    assert_eq!(
+        with(&|f| f.header_mut()[12] = 0x88),
+        Err(SegmentError::WrongKind)
+    );
+}
+
+#[test]
+fn ipv6_fragments_and_routed_packets_are_not_cut() {
+    for kind in [protocol::FRAGMENT, protocol::ROUTING] {
+        let mut build = Build::tcp6(&[5; 300]);
+        build.extensions = vec![(kind, vec![0; 6])];
+        let frame = gso(&build, 100, &[]);
+        assert_eq!(
+            try_segment(&frame).map(|s| s.len()),
+            Err(SegmentError::WrongKind)
+        );
+    }
+}
+
+#[test]
+fn the_work_is_bounded() {
+    let frame = |payload, size| gso(&Build::tcp4(&vec![5; payload]), size, &[]);
+    assert_eq!(
+        try_segment(&frame(MAX_SEGMENTS * 2, 2)).map(|s| s.len()),
+        Ok(MAX_SEGMENTS)
+    );
+    let over = try_segment(&frame(MAX_SEGMENTS * 2 + 1, 2)).map(|s| s.len());
+    assert_eq!(over, Err(SegmentError::TooMany));
+    let long = |size| {
+        let caps = Caps {
+            max_frame: 1514,
+            ..SOFTWARE
+        };
+        segment(&frame(5000, size), caps, &mut Vec::new())
+    };
+    assert_eq!(long(1460), Ok(()));
+    assert_eq!(long(1461), Err(SegmentError::TooLong));
+    // What is shorter than a segment need not be as long as one may be.
+    let caps = Caps {
+        max_frame: 1514,
+        ..SOFTWARE
+    };
+    assert_eq!(segment(&frame(1460, 9000), caps, &mut Vec::new()), Ok(()));
+}
+
+#[test]
+fn headers_beyond_the_snapshot_are_refused() {
+    let mut build = Build::tcp6(&[5; 300]).tags(2);
+    build.extensions = vec![(protocol::DESTINATION, vec![0; 30])];
+    build.transport = tcp(1, 0x10, 12, &[5; 300]);
+    assert_eq!(build.transport_at() + 32, SNAPSHOT - 2);
+    assert!(try_segment(&gso(&build, 100, &[])).is_ok());
+    build.transport = tcp(1, 0x10, 16, &[5; 300]);
+    let outcome = try_segment(&gso(&build, 100, &[])).map(|s| s.len());
+    assert_eq!(outcome, Err(SegmentError::Headers(ParseError::TooShort)));
+}
+
+proptest! {
+    #[test]
+    fn sums_of_parts_are_the_sum(
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+        mut cuts in prop::collection::vec(0usize..300, 0..5),
+        initial in any::<u16>(),
+    ) {
+        cuts.sort_unstable();
+        let mut sum = Sum::new(initial.into());
+        let mut at = 0;
+        for (index, cut) in cuts.into_iter().chain([bytes.len()]).enumerate() {
+            let end = cut.clamp(at, bytes.len());
+            if index % 2 == 0 {
+                sum.add_bytes(&bytes[at..end]);
+            } else {
+                sum.add(common::area_of(&bytes[at..end])).unwrap();
+            }
+            at = end;
+        }
+        let whole = [&initial.to_be_bytes()[..], &bytes].concat();
+        // Zero has two forms, and both are right.
+        prop_assert_eq!(sum.folded() % 0xffff, reference(&whole) % 0xffff);
+    }
+
+    #[test]
+    fn blank_checksums_come_out_right(
+        build in any_build(),
+        mut cuts in prop::collection::vec(0usize..250, 0..5),
+    ) {
+        cuts.sort_unstable();
+        let mut bytes = build.bytes();
+        let mut frame = frame_of(&bytes, &cuts);
+        frame.offload.checksum = blank(&build, &mut bytes);
+        prop_assume!(build.transport_at() + 18 <= SNAPSHOT);
+        let at = build.transport_at() + 16;
+        frame = { let offload = frame.offload; let mut f = frame_of(&bytes, &cuts); f.offload = offload; f };
+        prop_assert_eq!(finish(&mut frame), Ok(()));
+        let mut done = frame.to_vec().unwrap();
+        prop_assert_eq!(frame.offload.checksum, Checksum::Unknown);
+        let pseudo = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        prop_assert_eq!(reference(&[&pseudo.to_be_bytes()[..], &{
+            let mut part = done[build.transport_at()..].to_vec();
+            if part.len() % 2 == 1 { part.push(0); }
+            part
+        }].concat()) % 0xffff, 0);
+        done[at..at + 2].copy_from_slice(&bytes[at..at + 2]);
+        prop_assert_eq!(done, bytes);
+    }
+
+    #[test]
+    fn segments_joined_are_the_payload(
+        build in any_build(),
+        payload in prop::collection::vec(any::<u8>(), 0..2000),
+        size in 1u16..1390,
+        need in 64usize..=SNAPSHOT,
+        mut cuts in prop::collection::vec(0usize..2200, 0..8),
+    ) {
+        cuts.sort_unstable();
+        let mut build = build;
+        build.transport[13] &= !0x26;
+        let header = usize::from(build.transport[12] >> 4) * 4;
+        build.transport.truncate(header);
+        build.transport.extend(&payload);
+        let mut frame = gso(&build, size, &cuts);
+        frame.need(need).unwrap();
+        let count = payload.len().div_ceil(size.into()).max(1);
+        let Ok(segments) = try_segment(&frame) else {
+            prop_assert!(build.transport_at() + header > SNAPSHOT || count > MAX_SEGMENTS);
+            return Ok(());
+        };
+        prop_assert_eq!(segments.len(), count);
+        let mut joined: Vec<u8> = Vec::new();
+        for one in &segments {
+            let bytes = one.to_vec().unwrap();
+            prop_assert!(bytes.len() <= build.transport_at() + header + usize::from(size));
+            prop_assert!(is_right(&bytes));
+            joined.extend(&bytes[build.transport_at() + header..]);
+        }
+        prop_assert_eq!(joined, payload);
+        let pieces: usize = segments.iter().map(|one| one.pieces.len()).sum();
+        prop_assert!(pieces <= segments.len() + frame.pieces.len());
+    }
+
+    #[test]
+    fn no_frame_makes_it_panic(
+        build in any_build(),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        size in any::<u16>(),
+        tcp6 in any::<bool>(),
+        start in any::<u16>(),
+        offset in any::<u16>(),
+        small in any::<bool>(),
+        max_frame in 0usize..3000,
+    ) {
+        let mut bytes = build.bytes();
+        for (at, value) in flips {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        let mut frame = frame_of(&bytes, &[]);
+        let (start, offset) = if small { (start % 150, offset % 30) } else { (start, offset) };
+        frame.offload.checksum = Checksum::Blank { start, offset };
+        let mut plain = frame.clone();
+        let _ = finish(&mut plain);
+        let kind = if tcp6 { GsoKind::Tcp6 } else { GsoKind::Tcp4 };
+        frame.offload.gso = Some(Gso { kind, size });
+        frame.offload.checksum = Checksum::Unknown;
+        let caps = Caps { max_frame, ..SOFTWARE };
+        let mut out = Vec::new();
+        if segment(&frame, caps, &mut out).is_ok() {
+            prop_assert!(out.iter().all(|one| one.len() <= max_frame));
+        } else {
+            prop_assert!(out.is_empty());
+        }
+    }
+}
