@@ -2,8 +2,7 @@
 
 use abi::machine::{Audit, Program, Status};
 use client::Instance;
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use comfy_table::{CellAlignment, ContentArrangement, Table};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
 use config::{Cidr, Config, Endpoint, KernelPort, Kind};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -12,7 +11,7 @@ use std::fmt::Write as _;
 fn table(header: &[&str], numbers: usize) -> Table {
     let mut table = Table::new();
     table
-        .load_style(UTF8_HORIZONTAL_ONLY)
+        .load_style(presets::NOTHING.header_separator(LineStyle::none().fill('─')))
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(header);
     for column in table.column_iter_mut().skip(numbers) {

@@ -74,12 +74,15 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
         return Ok(());
     }
     while interrupt::sleep(Duration::from_millis(200)).is_ok() {
-        if instance.has_ended() {
-            anyhow::bail!(
-                "{} has ended by itself; its log is {}",
+        match instance.ended() {
+            None => {}
+            // `grantway down`, from elsewhere.
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => anyhow::bail!(
+                "{} has ended by itself ({status}); its log is {}",
                 instance.name(),
                 instance.log().display()
-            );
+            ),
         }
     }
     let spinner = output::spinner(&format!("{}: going down", instance.name()));

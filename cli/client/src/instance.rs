@@ -13,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How to start an instance.
@@ -236,11 +236,11 @@ impl Instance {
         self.end(DOWN)
     }
 
-    /// Whether the monitor has ended by itself; only of one that this value started.
-    pub fn has_ended(&mut self) -> bool {
+    /// How the monitor has ended, if it has; only of one that ends with this value.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child
             .as_mut()
-            .is_some_and(|child| matches!(child.try_wait(), Ok(Some(_))))
+            .and_then(|child| child.try_wait().ok().flatten())
     }
 
     fn end(&mut self, limit: Duration) -> Result<(), Error> {

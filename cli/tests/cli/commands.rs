@@ -1,9 +1,7 @@
 //! The command line as a person or a script meets it, without a monitor: what is said, where, and
 //! with which exit status.
 
-mod common;
-
-use common::{Place, SIM, TAPS};
+use crate::place::{Place, SIM, TAPS, is_alive};
 
 #[test]
 fn help_and_version_need_nothing() {
@@ -202,7 +200,7 @@ fn up_stays_until_a_signal_and_takes_the_monitor_along() {
     let machine = place.read("machine.json");
     assert!(machine.contains("\"name\":\"test\"") && machine.contains("\"program\":\"driver\""));
     place.wait_for_output(&running, "up_ms");
-    assert!(common::is_alive(&pid));
+    assert!(is_alive(&pid));
     let run = running.terminate();
     assert!(
         run.out.contains("\"name\":\"test\"") && run.out.contains("\"up_ms\":1.5"),
@@ -211,18 +209,19 @@ fn up_stays_until_a_signal_and_takes_the_monitor_along() {
     assert_eq!(run.out.lines().count(), 1, "{run:?}");
     // This monitor answers nobody, which is a failure, but it is gone all the same.
     assert_eq!(run.code, 1, "{run:?}");
-    assert!(!common::is_alive(&pid));
+    assert!(!is_alive(&pid));
 }
 
 #[test]
 fn up_notices_when_the_monitor_ends_by_itself() {
     let place = Place::new();
-    place.monitor("cat > /dev/null; echo '{\"ready\":true,\"up_ms\":1}'; exit 0");
+    place.monitor("cat > /dev/null; echo '{\"ready\":true,\"up_ms\":1}'; exit 9");
     let file = place.file("good.toml", SIM);
     let run = place.run(&["up", &file]);
     assert_eq!(run.code, 1);
     assert!(
-        run.err.contains("has ended by itself; its log is "),
+        run.err
+            .contains("has ended by itself (exit status: 9); its log is "),
         "{run:?}"
     );
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -53,6 +53,35 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// fork and exec, would hold the file open for writing, and such a file cannot be executed.
 static EXEC: Mutex<()> = Mutex::new(());
 
+static BUILT: Once = Once::new();
+
+/// Builds what `cargo test` of this package alone does not: the programs that lie in `folder`.
+fn build(folder: &Path) {
+    let mut command = Command::new(env!("CARGO"));
+    command.args([
+        "build",
+        "--quiet",
+        "--package",
+        "grantwayd",
+        "--package",
+        "domain",
+    ]);
+    if folder.ends_with("release") {
+        command.arg("--release");
+    }
+    // FOLDER is TARGET/TRIPLE/PROFILE.
+    command
+        .arg("--target-dir")
+        .arg(folder.ancestors().nth(2).unwrap());
+    assert!(
+        command
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
 fn spawn(command: &mut Command) -> Child {
     let _exec = EXEC.lock().unwrap();
     command.spawn().unwrap()
@@ -97,6 +126,31 @@ impl Place {
             .or_else(|_| fs::copy(built, &program).map(drop))
             .unwrap();
         Self { dir }
+    }
+
+    /// With the monitor and both domains' programs beside it.
+    pub(crate) fn with_machine() -> Self {
+        let place = Self::new();
+        let from = Path::new(env!("CARGO_BIN_EXE_grantway")).parent().unwrap();
+        let programs = ["grantwayd", "driver", "guest"];
+        BUILT.call_once(|| {
+            if programs.iter().any(|name| !from.join(name).is_file()) {
+                build(from);
+            }
+        });
+        let _exec = EXEC.lock().unwrap();
+        for name in programs {
+            let (from, to) = (from.join(name), place.path(name));
+            fs::hard_link(&from, &to)
+                .or_else(|_| fs::copy(&from, &to).map(drop))
+                .unwrap();
+        }
+        place
+    }
+
+    /// Whether a file is there.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.path(name).exists()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -177,7 +231,12 @@ impl Place {
     }
 }
 
-fn wait<T>(mut ready: impl FnMut() -> Option<T>) -> T {
+/// Waits until a process has gone.
+pub(crate) fn wait_for_end(pid: &str) {
+    wait(|| (!is_alive(pid)).then_some(()));
+}
+
+pub(crate) fn wait<T>(mut ready: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = ready() {
@@ -201,10 +260,24 @@ pub(crate) struct Running {
 
 impl Running {
     /// Sends SIGTERM and waits for the end.
-    pub(crate) fn terminate(mut self) -> Run {
+    pub(crate) fn terminate(self) -> Run {
+        self.signal(rustix::process::Signal::TERM)
+    }
+
+    /// Sends SIGKILL and waits for the end.
+    pub(crate) fn kill(self) -> Run {
+        self.signal(rustix::process::Signal::KILL)
+    }
+
+    fn signal(self, signal: rustix::process::Signal) -> Run {
+        let pid = rustix::process::Pid::from_child(self.child.as_ref().unwrap());
+        rustix::process::kill_process(pid, signal).unwrap();
+        self.finish()
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) fn finish(mut self) -> Run {
         let child = self.child.take().unwrap();
-        let pid = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         let mut run = Run::new(child.wait_with_output().unwrap());
         run.out = fs::read_to_string(&self.out).unwrap();
         run

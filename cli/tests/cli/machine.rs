@@ -1,0 +1,154 @@
+//! The command line with a real machine: monitor, driver domain and a guest, without TAPs, so
+//! that no privileges are needed.
+
+use crate::place::{Place, SIM, is_alive, wait_for_end};
+use serde_json::Value;
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+#[test]
+fn a_machine_can_be_asked_changed_and_ended() {
+    let place = Place::with_machine();
+    let file = place.file("good.toml", SIM);
+    let up = place.run(&["up", &file, "--detach", "--json"]);
+    assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
+    let up = json(&up.out);
+    assert_eq!(up["name"], "grantway");
+    assert!(up["up_ms"].as_f64().unwrap() > 0.0);
+
+    let again = place.run(&["up", &file, "--detach"]);
+    assert_eq!(again.code, 1);
+    assert!(
+        again
+            .err
+            .contains("an instance named `grantway` is running already"),
+        "{again:?}"
+    );
+    let other = place.run(&["status", "--name", "other"]);
+    assert_eq!(other.code, 1);
+    assert!(other.err.contains("running: grantway"), "{other:?}");
+
+    let status = place.run(&["status"]);
+    assert!(
+        status.ok() && status.out.contains("driver Connected"),
+        "{status:?}"
+    );
+    let status = json(&place.run(&["status", "--json"]).out);
+    assert_eq!(status["pid"], up["pid"]);
+    assert_eq!(status["domains"].as_array().unwrap().len(), 2);
+
+    // The guest pings the far end of the cable all the time.
+    let trace = place.run(&["trace", "--wait", "20"]);
+    assert!(trace.ok() && trace.out.contains("bridge"), "{trace:?}");
+    let trace = json(&place.run(&["trace", "web", "--json", "--wait", "20"]).out);
+    assert_eq!(trace["domain"], "web");
+    assert!(
+        trace["trace"]["hops"]
+            .as_array()
+            .is_some_and(|hops| !hops.is_empty()),
+        "{trace}"
+    );
+
+    let all = place.run(&["stat"]);
+    assert!(
+        all.ok() && all.out.lines().all(|line| line.contains(": ")),
+        "{all:?}"
+    );
+    let has = |domain: &str| all.out.lines().any(|line| line.starts_with(domain));
+    assert!(has("driver.") && has("web."), "{all:?}");
+    let one = place.run(&["stat", "web", "--nonzero", "--table"]);
+    assert!(
+        one.ok() && one.out.contains("web.") && !one.out.contains("driver."),
+        "{one:?}"
+    );
+    let stat = json(&place.run(&["stat", "--json"]).out);
+    assert!(stat["driver"].is_object() && stat["web"].is_object());
+    let nobody = place.run(&["stat", "nobody"]);
+    assert!(
+        nobody.code == 1 && nobody.err.contains("nobody"),
+        "{nobody:?}"
+    );
+
+    assert!(place.run(&["grants", "--all"]).out.contains("leaked: 0"));
+    let audit = json(&place.run(&["grants", "--json"]).out);
+    assert_eq!(audit["leaked"], 0);
+    let granted = |audit: &Value| audit["domains"][1]["granted"].as_u64().unwrap();
+    assert!(granted(&audit) > 0, "{audit}");
+
+    assert!(place.run(&["set", "driver", "poll-budget", "32"]).ok());
+    let wrong = place.run(&["set", "driver", "no-such-switch", "1"]);
+    assert!(
+        wrong.code == 2 && wrong.err.contains("poll-budget"),
+        "{wrong:?}"
+    );
+
+    let down = place.run(&["down"]);
+    assert!(down.ok() && down.out == "grantway is down.\n", "{down:?}");
+    assert!(!place.has("run/grantway.sock"));
+    assert!(!is_alive(&up["pid"].to_string()));
+    assert_eq!(place.run(&["status"]).code, 1);
+}
+
+#[test]
+fn a_signal_ends_everything_in_order() {
+    let place = Place::with_machine();
+    let file = place.file("good.toml", SIM);
+    let running = place.start(&["up", &file, "--json"]);
+    place.wait_for_output(&running, "up_ms");
+    let pid = json(&place.run(&["status", "--json"]).out)["domains"][0]["pid"].to_string();
+    let run = running.terminate();
+    assert!(run.ok() && run.err.is_empty(), "{run:?}");
+    assert!(!is_alive(&pid) && !place.has("run/grantway.sock"));
+}
+
+#[test]
+fn down_ends_what_up_waits_for() {
+    let place = Place::with_machine();
+    let file = place.file("good.toml", SIM);
+    let running = place.start(&["up", &file, "--json"]);
+    place.wait_for_output(&running, "up_ms");
+    assert!(place.run(&["down"]).ok());
+    let run = running.finish();
+    assert_eq!(run.code, 0, "{run:?}");
+}
+
+#[test]
+fn the_machine_does_not_outlive_a_killed_up() {
+    let place = Place::with_machine();
+    let file = place.file("good.toml", SIM);
+    let running = place.start(&["up", &file, "--json"]);
+    place.wait_for_output(&running, "up_ms");
+    let status = json(&place.run(&["status", "--json"]).out);
+    let pids = [
+        &status["pid"],
+        &status["domains"][0]["pid"],
+        &status["domains"][1]["pid"],
+    ];
+    let pids = pids.map(ToString::to_string);
+    running.kill();
+    for pid in &pids {
+        wait_for_end(pid);
+    }
+    // And the place can be used again at once.
+    assert!(place.run(&["up", &file, "--detach"]).ok());
+    assert!(place.run(&["down"]).ok());
+}
+
+#[test]
+fn what_a_killed_monitor_leaves_is_cleared_away() {
+    let place = Place::with_machine();
+    let file = place.file("good.toml", SIM);
+    let up = json(&place.run(&["up", &file, "--detach", "--json"]).out);
+    let pid = rustix::process::Pid::from_raw(up["pid"].as_i64().unwrap() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_for_end(&up["pid"].to_string());
+    let status = place.run(&["status"]);
+    assert!(
+        status.code == 1 && status.err.contains("no instance"),
+        "{status:?}"
+    );
+    assert!(place.run(&["up", &file, "--detach"]).ok());
+    assert!(place.run(&["down"]).ok());
+}
