@@ -199,6 +199,16 @@ fn the_console_is_in_the_log() {
 }
 
 #[test]
+fn connections_that_come_up_late_are_waited_for_and_noticed() {
+    let mut plan = machine(1);
+    plan.domains[1].config = json!({ "late": true }).to_string();
+    let (daemon, line) = Daemon::start(&plan);
+    assert_eq!(line["ready"], true, "{line}");
+    println!("up after {} ms", line["up_ms"]);
+    daemon.down();
+}
+
+#[test]
 fn many_guests() {
     let plan = machine(32);
     let (daemon, line) = Daemon::start(&plan);

@@ -128,6 +128,7 @@ pub struct Server<S> {
     copier: Copier,
     counters: Arc<Counters>,
     ready: Arc<AtomicBool>,
+    connected: bool,
     copies: Vec<Copy>,
     maps: Vec<Map>,
     unmaps: Vec<Unmap>,
@@ -153,6 +154,7 @@ impl<S: AddressSpace> Server<S> {
             copier: Copier::default(),
             counters,
             ready,
+            connected: false,
             copies: Vec::with_capacity(OPS_MAX),
             maps: Vec::with_capacity(OPS_MAX),
             unmaps: Vec::with_capacity(OPS_MAX),
@@ -225,6 +227,7 @@ impl<S: AddressSpace> Server<S> {
             }
             Kind::ConnectSet if count == 1 => {
                 let status = self.connect_set();
+                self.connected |= status.is_ok();
                 page.put(0, STATUS_WORD, errno_word(status));
             }
             Kind::ConnectGet if count == 1 => {
@@ -256,6 +259,11 @@ impl<S: AddressSpace> Server<S> {
         self.page.put(0, 3, view.own as u64);
         self.page.put(0, 4, view.state as u64);
         self.page.body().write(&view.body).map_err(|_| Errno::FAULT)
+    }
+
+    /// Whether the domain has written a record of a connection since this was last asked.
+    pub fn take_connected(&mut self) -> bool {
+        std::mem::take(&mut self.connected)
     }
 
     /// A granter has died: see [`Mapper::granter_died`].

@@ -232,6 +232,8 @@ impl Hypervisor {
                         domain.life.ready(now_ns);
                     }
                 }
+                // Who waits for the machine to be complete looks again.
+                Notice::Connection => {}
                 Notice::Killed(id, why) => self.kill(id, &why),
                 Notice::Gone(id) => self.gone(id),
             }

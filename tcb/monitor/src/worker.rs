@@ -26,6 +26,8 @@ const NAP: Duration = Duration::from_secs(1);
 pub(crate) enum Notice {
     /// The domain says that it has started.
     Ready(DomId),
+    /// The domain has written a record of a connection.
+    Connection,
     /// The domain had to be killed.
     Killed(DomId, String),
     /// Domain and agent are gone and everything that they used has been let go.
@@ -177,7 +179,10 @@ fn run(job: Job, control: &Control) {
         counters,
         Arc::clone(&ready),
     );
-    let served = serve(&mut server, control, || {
+    let served = serve(&mut server, control, |connected| {
+        if connected {
+            post.send(Notice::Connection);
+        }
         if ready.swap(false, Ordering::AcqRel) {
             post.send(Notice::Ready(id));
         }
@@ -197,7 +202,7 @@ fn run(job: Job, control: &Control) {
 fn serve(
     server: &mut Server<AgentSpace>,
     control: &Control,
-    mut after: impl FnMut(),
+    mut after: impl FnMut(bool),
 ) -> Result<(), SpaceError> {
     let request = server.page().request();
     // The page started as zeroes; the domain may have made its first call already.
@@ -214,7 +219,7 @@ fn serve(
         if now != seen {
             seen = now;
             server.serve(now)?;
-            after();
+            after(server.take_connected());
         } else if futex::wait(request, seen, Some(NAP)) == Wake::Gone {
             return Err(SpaceError::Lost("the call page is gone".into()));
         }

@@ -1,6 +1,6 @@
 //! A domain that does what it is told, however bad: the attacker, and the plain user, in this
-//! crate's tests. Its configuration is a JSON object (`silent`: never ready; `aloof`: does not
-//! connect); its orders come through its mailbox, see [`Probe::obey`].
+//! crate's tests. Its configuration is a JSON object (`silent`: never ready; `late`: connects
+//! only afterwards); its orders come through its mailbox, see [`Probe::obey`].
 
 use abi::GrantEntry;
 use abi::hypercall::{
@@ -46,10 +46,13 @@ fn main() {
     if config["silent"] == true {
         hang();
     }
-    if config["aloof"] != true {
+    if config["late"] == true {
+        probe.call(Kind::Ready as u32, 0);
         probe.connect();
+    } else {
+        probe.connect();
+        probe.call(Kind::Ready as u32, 0);
     }
-    probe.call(Kind::Ready as u32, 0);
     probe.run();
 }
 
