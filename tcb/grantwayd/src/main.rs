@@ -42,6 +42,7 @@ fn run() -> Result<(), String> {
     let began_ns = shmem::time::monotonic_ns();
     let args = Args::parse(std::env::args().skip(1))?;
     shmem::install_fault_handler();
+    raise_descriptor_limit();
     let log = Log::open(args.log.as_deref())
         .map_err(|e| format!("the log {}: {e}", args.log.as_deref().unwrap_or_default()))?;
     let signals = serve::signals().map_err(|e| format!("signals: {e}"))?;
@@ -57,6 +58,18 @@ fn run() -> Result<(), String> {
     say(&serde_json::json!({ "ready": true, "up_ms": up_ns as f64 / 1e6 }));
     server.run();
     Ok(())
+}
+
+/// A domain costs about a dozen descriptors: the customary soft limit is reached with 64 guests.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Without it a smaller machine still fits; a larger one is told what it ran out of.
+    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 fn read_machine() -> Result<Machine, String> {
