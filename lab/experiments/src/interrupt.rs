@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 static ASKED: AtomicBool = AtomicBool::new(false);
 static HANDLER: Once = Once::new();
 
-/// Turns SIGINT, SIGTERM and SIGHUP into [`Failure::Interrupted`] from here on. Where another
-/// handler is there already, that one stays.
+/// Turns SIGINT, SIGTERM and SIGHUP into [`Failure::Interrupted`] from here on, also where a
+/// shell that runs this program in the background had SIGINT ignored: there SIGTERM still comes.
 pub fn watch() {
     HANDLER.call_once(|| {
-        if let Err(error) = ctrlc::try_set_handler(|| ASKED.store(true, Ordering::Relaxed)) {
+        if let Err(error) = ctrlc::set_handler(|| ASKED.store(true, Ordering::Relaxed)) {
             eprintln!("Ctrl-C will not clean up: {error}");
         }
     });
