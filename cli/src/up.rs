@@ -7,6 +7,7 @@ use client::Instance;
 use config::Config;
 use experiments::{Failure, interrupt};
 use nic_linux::setup::netns;
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde_json::json;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -43,6 +44,10 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
             return again_as_root_of_a_namespace(&config);
         }
     }
+    let inside = std::env::var_os(INSIDE).is_some();
+    if inside && !options.detach {
+        set_parent_process_death_signal(Some(Signal::TERM)).context("follow the parent")?;
+    }
     // Before the monitor starts, so that a signal cannot leave it behind.
     interrupt::watch();
     let spinner = output::spinner(&format!("{}: starting", machine.name));
@@ -62,7 +67,6 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
             "up_ms": instance.up_ms(),
         }))?;
     } else {
-        let inside = std::env::var_os(INSIDE).is_some();
         output::print(&tables::how_to_reach(
             &config,
             &instance,
@@ -130,11 +134,19 @@ fn again_as_root_of_a_namespace(config: &Config) -> anyhow::Result<()> {
         .env(INSIDE, "1")
         .spawn()
         .context("start again inside a user namespace")?;
-    // Ctrl-C is for the child, which has something to clean up; what becomes of it is the result.
+    // What becomes of the child is the result; a signal is for the child, which has something to
+    // clean up. (Ctrl-C reaches it anyhow, and twice is as good as once.)
     interrupt::watch();
-    let status = child
-        .wait()
-        .context("wait for the program inside the namespace")?;
+    let status = loop {
+        if let Some(status) = child.try_wait().context("wait for the program inside")? {
+            break status;
+        }
+        if interrupt::sleep(Duration::from_millis(20)).is_err() {
+            // It may have ended just now.
+            let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+            break child.wait().context("wait for the program inside")?;
+        }
+    };
     std::process::exit(status.code().unwrap_or(1))
 }
 
