@@ -1,1 +1,215 @@
+//! Every order of events, by loom: `RUSTFLAGS="--cfg loom" cargo test -p vif --lib model`.
 
+use super::{Back, Front, Words};
+use crate::events::{EventWords, Events};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, Ordering, fence};
+use loom::thread;
+
+/// A ring of one page in loom's memory: the header and the first few slots.
+#[derive(Clone)]
+struct Model(Arc<Vec<AtomicU32>>);
+
+/// Words of the header and of two slots of two words.
+const WORDS: usize = 4 + 4;
+
+impl Model {
+    fn new() -> Self {
+        Self(Arc::new((0..WORDS).map(|_| AtomicU32::new(0)).collect()))
+    }
+
+    fn word(&self, page: usize, offset: usize) -> &AtomicU32 {
+        assert_eq!(page, 0);
+        let at = if offset < super::HEADER_BYTES {
+            offset / 4
+        } else {
+            4 + (offset - super::HEADER_BYTES) / 4
+        };
+        &self.0[at]
+    }
+}
+
+impl Words for Model {
+    fn pages(&self) -> usize {
+        1
+    }
+
+    fn load(&self, page: usize, offset: usize, order: Ordering) -> u32 {
+        self.word(page, offset).load(order)
+    }
+
+    fn store(&self, page: usize, offset: usize, value: u32, order: Ordering) {
+        self.word(page, offset).store(value, order);
+    }
+}
+
+/// The event channel in loom's memory.
+#[derive(Clone)]
+struct Channel(Arc<[AtomicU32; 4]>);
+
+impl Channel {
+    fn new() -> Self {
+        Self(Arc::new(std::array::from_fn(|_| AtomicU32::new(0))))
+    }
+}
+
+impl EventWords for Channel {
+    fn load(&self, n: usize, order: Ordering) -> u32 {
+        self.0[n].load(order)
+    }
+
+    fn store(&self, n: usize, value: u32, order: Ordering) {
+        self.0[n].store(value, order);
+    }
+
+    fn swap(&self, n: usize, value: u32, order: Ordering) -> u32 {
+        self.0[n].swap(value, order)
+    }
+}
+
+/// RING-7: who sees the index sees the slots that it covers, both ways; and a response is never
+/// seen as the request that lay there.
+#[test]
+fn publish_and_consume() {
+    loom::model(|| {
+        let words = Model::new();
+        let mut front = Front::<_, 2>::new(words.clone());
+        let mut back = Back::<_, 2>::new(words);
+        let guest = thread::spawn(move || {
+            for n in 1..=2 {
+                front.request([n, n]);
+                front.publish();
+            }
+            let ready = front.ready_for(1).expect("an honest peer");
+            for n in 0..ready {
+                let id = n + 1;
+                assert_eq!(front.peek(n), Some([id + 10, id + 10]));
+            }
+        });
+        let ready = back.ready_for(2).expect("an honest peer");
+        for n in 0..ready {
+            let id = n + 1;
+            assert_eq!(back.peek(n), Some([id, id]));
+        }
+        back.consume(ready);
+        for n in 0..ready {
+            back.respond([n + 11, n + 11]);
+        }
+        back.publish();
+        guest.join().expect("the guest");
+    });
+}
+
+/// A consumer that goes to sleep and a producer that publishes once: either the consumer sees the
+/// request at its last look, or the producer rings (RING-10, RING-12). Both words have to be
+/// passed: the ring's event index and the channel's armed flag.
+#[test]
+fn no_wake_up_is_lost() {
+    loom::model(|| {
+        let words = Model::new();
+        let channel = Channel::new();
+        let front_events = Events::front(channel.clone());
+        let mut front = Front::<_, 2>::new(words.clone());
+        let mut back = Back::<_, 2>::new(words);
+        let back_events = Events::back(channel);
+        // The back has slept before, and was told: its event index is behind.
+        front.request([1, 1]);
+        front.publish();
+        let _ = front.should_notify();
+        back.ready_for(1).expect("an honest peer");
+        back.consume(1);
+
+        let guest = thread::spawn(move || {
+            front.request([2, 2]);
+            front.publish();
+            fence(Ordering::SeqCst);
+            front.should_notify() && front_events.notify()
+        });
+        back.arm(0);
+        back_events.arm();
+        fence(Ordering::SeqCst);
+        let sleeps = back.pending() == 0 && !back_events.is_pending();
+        let rang = guest.join().expect("the guest");
+        assert!(!sleeps || rang, "asleep, and nobody rang");
+    });
+}
+
+/// The same for a consumer that looks at the channel's pending word alone (a domain with many
+/// pairs), so that it is the channel by itself that must not lose anything.
+#[test]
+fn no_event_is_lost() {
+    loom::model(|| {
+        let channel = Channel::new();
+        let front = Events::front(channel.clone());
+        let back = Events::back(channel);
+        let guest = thread::spawn(move || front.notify());
+        back.arm();
+        fence(Ordering::SeqCst);
+        let sleeps = !back.is_pending();
+        let rang = guest.join().expect("the guest");
+        assert!(!sleeps || rang, "asleep, and nobody rang");
+        assert!(back.take_pending());
+        assert!(!back.take_pending());
+    });
+}
+
+/// Two notifications and one sleeper: the doorbell is rung once at the most for each time that
+/// it was armed, and what was published before a notification is seen by who takes it.
+#[test]
+fn a_bell_is_rung_once() {
+    loom::model(|| {
+        let channel = Channel::new();
+        let data = Arc::new(AtomicU32::new(0));
+        let front = Events::front(channel.clone());
+        let back = Events::back(channel);
+        back.arm();
+        let written = Arc::clone(&data);
+        let guest = thread::spawn(move || {
+            written.store(1, Ordering::Relaxed);
+            let first = front.notify();
+            written.store(2, Ordering::Relaxed);
+            let second = front.notify();
+            u32::from(first) + u32::from(second)
+        });
+        if back.take_pending() {
+            assert!(data.load(Ordering::Relaxed) >= 1);
+        }
+        let rings = guest.join().expect("the guest");
+        assert_eq!(rings, 1);
+        back.take_pending();
+        assert_eq!(data.load(Ordering::Relaxed), 2);
+    });
+}
+
+/// One fence for several rings (the driver's turn): two guests' rings published, one fence, both
+/// asked; two sleepers, neither lost.
+#[test]
+fn one_fence_serves_two_rings() {
+    loom::model(|| {
+        let rings = [Model::new(), Model::new()];
+        let mut fronts = rings.clone().map(Front::<_, 2>::new);
+        let mut backs = rings.map(Back::<_, 2>::new);
+        // Requests that the back will answer.
+        for (front, back) in fronts.iter_mut().zip(&mut backs) {
+            front.request([1, 1]);
+            front.publish();
+            let _ = front.should_notify();
+            back.ready_for(1).expect("an honest peer");
+            back.consume(1);
+            front.disarm();
+        }
+        let driver = thread::spawn(move || {
+            for back in &mut backs {
+                back.respond([1]);
+                back.publish();
+            }
+            fence(Ordering::SeqCst);
+            backs.each_mut().map(Back::should_notify)
+        });
+        let sleeps = fronts.each_mut().map(|front| !front.prepare_sleep(0));
+        let rang = driver.join().expect("the driver");
+        for (sleeps, rang) in sleeps.into_iter().zip(rang) {
+            assert!(!sleeps || rang, "asleep, and nobody rang");
+        }
+    });
+}
