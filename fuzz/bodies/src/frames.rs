@@ -20,7 +20,6 @@ pub fn frames(bytes: &[u8]) {
         } else {
             usize::from(input.u16())
         },
-        ..Caps::default()
     };
     let parts = input.u16();
     let long = input.bool();
@@ -70,10 +69,7 @@ fn cut(frame: &Frame, caps: Caps, segments: &[Frame]) {
     let mut payload = Vec::new();
     let mut headers = 0;
     for segment in segments {
-        assert!(
-            segment.len() <= caps.max_frame,
-            "a segment that the port does not take"
-        );
+        assert!(caps.takes(segment), "a segment that the port does not take");
         assert!(segment.offload.gso.is_none());
         let bytes = segment.to_vec().expect("own memory");
         let packet = Packet::parse(&bytes).expect("the headers of a segment");

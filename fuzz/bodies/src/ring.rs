@@ -32,7 +32,7 @@ fn scribble(input: &mut Input<'_>, pages: &[Span], index_at: usize, sensible: u3
     } else {
         (
             input.below(pages.len()),
-            usize::from(input.u16()) % PAGE & !3,
+            (usize::from(input.u16()) % PAGE) & !3,
             input.u32(),
         )
     };
