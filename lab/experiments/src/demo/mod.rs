@@ -131,6 +131,8 @@ fn on_taps_found(args: &Args, cores: Cores, place: Place, tsc_hz: u64) -> anyhow
     let windows = rounds * Work::BOTH.len() * Direction::BOTH.len();
     let bar = progress(windows as u64);
     let mut reach = None;
+    // Half the windows may be opened again because of steal: the demonstration has to end in time.
+    let mut redo = windows / 2;
     for round in 0..rounds {
         for work in Work::BOTH {
             for direction in Direction::BOTH {
@@ -139,7 +141,11 @@ fn on_taps_found(args: &Args, cores: Cores, place: Place, tsc_hz: u64) -> anyhow
                     Work::Requests => format!("requests and responses, {}", direction.name()),
                 });
                 let config = Config::new(COLUMN, &[("dir", direction.name())]);
-                let window = lane.window(work, direction, times)?;
+                let mut window = lane.window(work, direction, times)?;
+                if window.disturbed && redo > 0 {
+                    redo -= 1;
+                    window = lane.window(work, direction, times)?;
+                }
                 if window.disturbed {
                     samples.disturb(&config);
                 }

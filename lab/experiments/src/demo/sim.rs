@@ -3,13 +3,14 @@
 //! stations; they run one after the other and report through the domains' counters.
 
 use super::{Args, COLUMN, Findings, PLAN, add_reach, look, progress};
-use crate::interrupt;
 use crate::lane::machine::{Running, fresh_name};
 use crate::lane::window::{Window, Work};
 use crate::lane::{Between as _, Cores, Direction, GUEST, PREFIX, WIRE};
 use crate::load::Mark;
 use crate::measure::{CpuTimes, Machine};
 use crate::runner::{Config as Key, Samples};
+use crate::{Failure, interrupt};
+use anyhow::bail;
 use config::domain::StackApp;
 use config::{Cidr, Config, Endpoint, Guest, Kind, Nic, Station, Vif};
 use serde_json::Value;
@@ -50,7 +51,6 @@ fn phases(seconds: u32) -> [Phase; 4] {
 pub(super) fn found(args: &Args, cores: Cores, tsc_hz: u64) -> anyhow::Result<Findings> {
     let seconds = if args.quick { 2 } else { 6 };
     let mut running = Running::start(&machine(cores, seconds))?;
-    let start = Instant::now();
     let mut samples = Samples::default();
     let bar = progress(4 * u64::from(WINDOWS));
     let mut reach = None;
@@ -59,9 +59,9 @@ pub(super) fn found(args: &Args, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fi
             Work::Stream => format!("a TCP stream, {}", phase.direction.name()),
             Work::Requests => format!("requests and responses, {}", phase.direction.name()),
         });
+        begun(&running, &phase)?;
         // A quarter of the load's time to warm up, a quarter to spare at its end.
-        let begin = Duration::from_secs(phase.after_s.into()) + quarter(seconds);
-        interrupt::sleep(begin.saturating_sub(start.elapsed()))?;
+        interrupt::sleep(quarter(seconds))?;
         for round in 0..WINDOWS {
             let length = 2 * quarter(seconds) / WINDOWS;
             let window = open(&mut running, &phase, length)?;
@@ -90,6 +90,23 @@ pub(super) fn found(args: &Args, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fi
     running.down()?;
     add_reach(&mut found, up_ms);
     Ok(found)
+}
+
+/// Waits until a phase's load has begun. The stations' clocks started before the machine was ready.
+fn begun(running: &Running, phase: &Phase) -> anyhow::Result<()> {
+    let before = counters(running, phase)?;
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let now = counters(running, phase)?;
+        if (now.bytes, now.operations) != (before.bytes, before.operations) {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            let direction = phase.direction.name();
+            bail!(Failure::Failed(format!("nothing arrives {direction}")));
+        }
+        interrupt::sleep(Duration::from_millis(20))?;
+    }
 }
 
 fn quarter(seconds: u32) -> Duration {

@@ -189,14 +189,15 @@ fn digest(part: &str, stat: &Value, reading: &mut Reading) {
     add(format!("{part}.delivered"), delivered(stat));
 }
 
-/// Frames that a domain's devices have taken: `tx_packets` of every `device` in its counters.
+/// Frames that what stands behind a guest's interfaces has taken: `tx_packets` of every
+/// `endpoint` in its counters.
 fn delivered(stat: &Value) -> f64 {
     let Some(map) = stat.as_object() else {
         return 0.0;
     };
     map.iter()
         .map(|(key, value)| match key.as_str() {
-            "device" => value["tx_packets"].as_f64().unwrap_or(0.0),
+            "endpoint" => value["tx_packets"].as_f64().unwrap_or(0.0),
             _ => delivered(value),
         })
         .sum()
@@ -294,14 +295,15 @@ pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
     Ok(ms)
 }
 
-/// Raw frames from a guest through the driver to another guest.
+/// Raw frames from a guest's interface through the driver to another one of the same guest: one
+/// process that sends and receives beside the one that switches, as DPDK's switches are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRun<'a> {
     /// How the driver gets at granted pages: `copy`, `map` or `mapped`.
     pub grants: &'a str,
     /// Bytes of a frame.
     pub size: u32,
-    /// The driver has the guest's core, the two guests share the other.
+    /// The driver has the guest's core, the guest has the wire's.
     pub cores: Cores,
 }
 
@@ -357,29 +359,28 @@ impl FrameRun<'_> {
     fn config(&self) -> anyhow::Result<Config> {
         let grants: GrantMode = serde_json::from_value(Value::from(self.grants))
             .with_context(|| format!("no grant mechanism `{}`", self.grants))?;
-        let guest = |name: &str, endpoint| Guest {
-            name: name.to_owned(),
-            cpus: vec![self.cores.wire],
-            polling: NO_SPIN,
-            vifs: vec![Vif::new(endpoint)],
-        };
         let mut config = Config {
             name: fresh_name("frames"),
-            guests: vec![guest("sink", Endpoint::Sink { touch: false })],
+            guests: vec![Guest {
+                name: "guest".to_owned(),
+                cpus: vec![self.cores.wire],
+                vifs: vec![Vif::new(Endpoint::Sink { touch: false })],
+                ..Guest::default()
+            }],
             ..Config::default()
         };
         let to = config.vif_mac(0, 0).context("no MAC")?;
-        config.guests.push(guest(
-            "source",
-            Endpoint::Source {
-                to,
-                size: self.size,
-                rate_pps: None,
-                window: 0,
-                count: None,
-                touch: false,
-            },
-        ));
+        let source = Vif::new(Endpoint::Source {
+            to,
+            size: self.size,
+            rate_pps: None,
+            window: 0,
+            count: None,
+            touch: false,
+        });
+        if let Some(guest) = config.guests.first_mut() {
+            guest.vifs.push(source);
+        }
         config.driver.cpus = vec![self.cores.guest];
         config.driver.grants = grants;
         Ok(config)
@@ -396,7 +397,7 @@ mod tests {
             "ledger": {"hops": {"nic": {"cycles": 30}, "idle": {"cycles": 10}},
                        "cpu_ns": 20, "tsc_hz": 2_000_000_000u64},
             "drops": {"no_buffer": 2, "spoofed": 0},
-            "vifs": {"0": {"device": {"tx_packets": 5, "tx_full": 1}}},
+            "vifs": {"0": {"endpoint": {"tx_packets": 5, "tx_full": 1}}},
         });
         let mut reading = Reading::default();
         digest("guest", &stat, &mut reading);
