@@ -36,11 +36,11 @@ impl Sandboxed {
     /// Ends domain and agent, and everything that is mapped in their address space; returns when
     /// they are gone, or after 2 s.
     pub fn kill(&mut self) {
+        self.cpu_ns();
+        self.agent_cpu_ns();
         let Some(agent) = self.agent_pidfd.take() else {
             return;
         };
-        self.cpu_ns();
-        update(&self.agent_cpu_ns, self.agent_pid);
         // The agent's end would take the domain along; this spares it the way there.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         end(&agent);
@@ -49,21 +49,27 @@ impl Sandboxed {
 
     /// CPU time of the domain's process so far, nanoseconds; after its end, as last read.
     pub fn cpu_ns(&self) -> u64 {
-        update(&self.cpu_ns, self.pid)
+        self.read_clock(&self.cpu_ns, self.pid)
     }
 
     /// CPU time of the agent so far, nanoseconds; after its end, as last read.
     pub fn agent_cpu_ns(&self) -> u64 {
+        self.read_clock(&self.agent_cpu_ns, self.agent_pid)
+    }
+
+    /// Reads a process's CPU clock into `last`, unless its number may be another process's now.
+    fn read_clock(&self, last: &AtomicU64, pid: i32) -> u64 {
         if self.agent_pidfd.is_some() {
-            update(&self.agent_cpu_ns, self.agent_pid);
+            update(last, pid);
         }
-        self.agent_cpu_ns.load(Relaxed)
+        last.load(Relaxed)
     }
 
     /// How the domain's process ended, in words; none while it lives or after [`Sandboxed::kill`].
     /// Only "ended" if that was with code 0, or if we have no rights over the process.
     #[must_use]
     pub fn how_it_ended(&self) -> Option<String> {
+        self.agent_pidfd.as_ref()?;
         // While the agent, its parent, lives, the process stays in the table with its status.
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
         let (_, fields) = stat.rsplit_once(')')?;
@@ -112,7 +118,7 @@ fn wait_until_over(pidfd: &OwnedFd) -> bool {
 }
 
 /// Reads a process's CPU clock into `last` if it still has one.
-fn update(last: &AtomicU64, pid: i32) -> u64 {
+fn update(last: &AtomicU64, pid: i32) {
     // The kernel's number for "CPU time of process `pid`" (include/linux/posix-timers.h).
     let clock = (!pid << 3) | 2;
     let mut time = libc::timespec {
@@ -124,5 +130,4 @@ fn update(last: &AtomicU64, pid: i32) -> u64 {
         let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
         last.fetch_max(ns, Relaxed);
     }
-    last.load(Relaxed)
 }
