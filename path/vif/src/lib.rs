@@ -39,6 +39,9 @@ pub enum Fatal {
     /// A response to a request that is not in flight: unknown, answered before, or out of range.
     #[error("a response to nothing that is in flight")]
     ResponseId,
+    /// Nobody broke anything: this end was taken down.
+    #[error("the interface was taken down")]
+    Closed,
 }
 
 impl From<ring::Overrun> for Fatal {

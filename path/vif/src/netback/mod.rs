@@ -129,6 +129,12 @@ impl<G: Grants> Netback<G> {
         self.grants
     }
 
+    /// Whether there is anything to [`Netback::publish`], or to ask [`Netback::notify`] about.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.tx.has_news() || self.rx.has_news()
+    }
+
     /// Lets the guest see every response that was written: one store per ring.
     pub fn publish(&mut self) {
         self.rx.publish();

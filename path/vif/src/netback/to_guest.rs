@@ -7,7 +7,7 @@ use crate::netif::{
     ExtraInfo, MAX_PACKET, MIN_PACKET, RX_WORDS, RxRequest, RxResponse, Terms, rsp, rxf, transport,
 };
 use abi::{GrantRef, GrantStatus, PAGE};
-use nic::{Checksum, Frame};
+use nic::{Checksum, Frame, Offload};
 use shmem::Span;
 
 /// What became of the frames given to [`Netback::to_guest`].
@@ -181,9 +181,16 @@ fn check(frame: &Frame, terms: &Terms) -> Result<(), Drop> {
     if frame.len() > MAX_PACKET {
         return Err(Drop::TooLong);
     }
-    let blank = matches!(frame.offload.checksum, Checksum::Blank { .. });
-    let ipv6 = blank && transport::is_ipv6(frame.header());
-    if terms.to_guest.takes(&frame.offload, ipv6) {
+    if frame.offload == Offload::default() {
+        return Ok(());
+    }
+    if !transport::can_say(frame) {
+        return Err(Drop::BadOffload);
+    }
+    if terms
+        .to_guest
+        .takes(&frame.offload, transport::is_ipv6(frame.header()))
+    {
         Ok(())
     } else {
         Err(Drop::OffloadNotNegotiated)

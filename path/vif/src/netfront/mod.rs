@@ -218,7 +218,7 @@ impl Netfront {
     /// # Errors
     /// [`GrantError::InUse`]: some are still in use; call again.
     pub fn close(&mut self, table: &mut GrantTable) -> Result<(), GrantError> {
-        self.fatal.get_or_insert(Fatal::Overrun);
+        self.fatal.get_or_insert(Fatal::Closed);
         self.grants
             .retain(|&gref| table.end(gref) == Err(GrantError::InUse));
         if self.grants.is_empty() {
@@ -256,6 +256,12 @@ impl Netfront {
     /// The buffers to send from: a frame that lies in them is not copied.
     pub fn buffers(&mut self) -> &mut TxPool {
         &mut self.tx_pool
+    }
+
+    /// Whether there is anything to [`Netfront::publish`], or to ask [`Netfront::notify`] about.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.tx.has_news() || self.rx.has_news()
     }
 
     /// Lets the driver domain see every request that was written: one store per ring.

@@ -4,7 +4,8 @@ use super::Netfront;
 use crate::Fatal;
 use crate::counters::Drop;
 use crate::netif::{ExtraInfo, MAX_PACKET, MIN_PACKET, TxRequest, TxResponse, rsp, transport, txf};
-use nic::{BufferId, Buffers, Checksum, Frame, Piece};
+use net::packet::checksum::{FinishError, finish};
+use nic::{BufferId, Buffers, Checksum, Frame, Offload, Piece};
 use shmem::Span;
 
 /// What became of the frames given to [`Netfront::transmit`].
@@ -110,24 +111,37 @@ impl Netfront {
         Ok(())
     }
 
-    /// What keeps a frame from ever being sent.
-    fn check(&self, frame: &Frame) -> Result<(), Drop> {
+    /// What keeps a frame from ever being sent. Fills in a checksum that the other end would not.
+    fn check(&self, frame: &mut Frame) -> Result<(), Drop> {
         if frame.len() < MIN_PACKET {
             return Err(Drop::TooShort);
         }
         if frame.len() > MAX_PACKET {
             return Err(Drop::TooLong);
         }
-        let blank = matches!(frame.offload.checksum, Checksum::Blank { .. });
-        if frame.offload.gso.is_some() && !blank {
-            return Err(Drop::BadOffload);
+        if frame.offload == Offload::default() {
+            return Ok(());
         }
-        let ipv6 = blank && transport::is_ipv6(frame.header());
-        if self.peer().takes(&frame.offload, ipv6) {
-            Ok(())
-        } else {
-            Err(Drop::OffloadNotNegotiated)
+        let sayable = transport::can_say(frame);
+        if sayable
+            && self
+                .peer()
+                .takes(&frame.offload, transport::is_ipv6(frame.header()))
+        {
+            return Ok(());
         }
+        if frame.offload.gso.is_some() {
+            return Err(if sayable {
+                Drop::OffloadNotNegotiated
+            } else {
+                Drop::BadOffload
+            });
+        }
+        // What cannot be left to the other end is done here.
+        finish(frame).map_err(|why| match why {
+            FinishError::Fault(_) => Drop::Fault,
+            FinishError::FieldOutsideHeader | FinishError::Segmented => Drop::BadOffload,
+        })
     }
 
     /// Whether every piece of a frame lies in a transmit buffer of its own.

@@ -1,7 +1,7 @@
 //! Where a packet's transport checksum is. netif only says *that* a checksum is blank; where it
 //! belongs has to be found in the packet (NETIF-9).
 
-use nic::Checksum;
+use nic::{Checksum, Frame};
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -107,6 +107,18 @@ pub fn find(header: &[u8]) -> Option<Transport> {
         tcp,
         start: u16::try_from(start).ok()?,
     })
+}
+
+/// Whether a frame's offloads can be said in netif: a blank checksum has to be where the other end
+/// will look for it. (A kernel may leave the checksum inside a tunnel blank, for one.)
+#[must_use]
+pub fn can_say(frame: &Frame) -> bool {
+    match frame.offload.checksum {
+        Checksum::Blank { .. } => {
+            find(frame.header()).is_some_and(|found| found.blank() == frame.offload.checksum)
+        }
+        Checksum::Unknown | Checksum::Valid => frame.offload.gso.is_none(),
+    }
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {

@@ -125,6 +125,13 @@ impl<W: Words, const N: usize> Back<W, N> {
         }
     }
 
+    /// Whether anything was written about which [`Back::should_notify`] was not asked yet.
+    #[must_use]
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.told != self.prod
+    }
+
     /// Whether the front wants to be told about what was published since this was last asked.
     /// A `fence(SeqCst)` must lie between [`Back::publish`] and this; one fence serves any number
     /// of rings (RING-9).

@@ -88,6 +88,13 @@ impl<W: Words, const N: usize> Front<W, N> {
         }
     }
 
+    /// Whether anything was written about which [`Front::should_notify`] was not asked yet.
+    #[must_use]
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.told != self.prod
+    }
+
     /// Whether the back wants to be told about what was published since this was last asked.
     /// A `fence(SeqCst)` must lie between [`Front::publish`] and this (RING-9).
     #[must_use]

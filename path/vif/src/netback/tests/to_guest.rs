@@ -359,6 +359,22 @@ mod rxpkt2rsp {
         }
     }
 
+    #[test]
+    fn a_blank_checksum_in_a_place_that_cannot_be_said() {
+        let mut give = give(sizes());
+        let mut frame = give.frame(0, &ipv4_tcp(2000, 3));
+        let checksum = Checksum::Blank {
+            start: 84,
+            offset: 16,
+        };
+        frame.offload = Offload {
+            checksum,
+            gso: None,
+        };
+        assert_eq!(give.give(&[frame]).delivered, 0);
+        assert_eq!(give.drops(Drop::BadOffload), 1);
+    }
+
     /// Stock receive requests: whole pages, no offsets, and colours all the same.
     #[test]
     fn whole_pages() {
