@@ -342,7 +342,7 @@ impl VifPort {
         let Some(link) = &mut self.link else {
             return false;
         };
-        if !std::mem::take(&mut self.touched) {
+        if !std::mem::take(&mut self.touched) && !link.netback.has_news() {
             return false;
         }
         link.netback.publish();

@@ -26,9 +26,6 @@ use vif::Counters;
 use vif::netfront::{GrantTable, Layout, Netfront, Setup, Sizes};
 use vif::netif::{BackRecord, Features};
 
-/// Large buffers that an endpoint with segmentation offload needs for the next frame.
-const LARGE_PER_FRAME: usize = 16;
-
 /// One interface of the guest.
 pub struct Interface {
     conn: ConnId,
@@ -299,8 +296,7 @@ impl Interface {
         trace.end();
         let moved = frames.len() < before;
         let pool = netfront.buffers();
-        let empty = pool.available() == 0
-            || self.endpoint.caps().tso && pool.available_large() < LARGE_PER_FRAME;
+        let empty = pool.available() == 0 || self.endpoint.starved();
         self.starved = !frames.is_empty() || taken == 0 && empty;
         self.touched |= moved;
         self.to_send = frames;
@@ -312,12 +308,15 @@ impl Interface {
 
     /// Shows the driver domain what was done; whether there was anything.
     pub fn publish(&mut self) -> bool {
-        if !std::mem::take(&mut self.touched) {
+        let touched = std::mem::take(&mut self.touched);
+        let Some(netfront) = &mut self.netfront else {
+            return touched;
+        };
+        // Also without a frame: buffers of refused packets are posted again.
+        if !touched && !netfront.has_news() {
             return false;
         }
-        if let Some(netfront) = &mut self.netfront {
-            netfront.publish();
-        }
+        netfront.publish();
         true
     }
 
