@@ -1,7 +1,7 @@
 //! `grantwayd --socket PATH [--log FILE] [--programs DIR] [--with-reader]`: the monitor.
 //!
 //! Reads a machine ([`abi::machine::Machine`], JSON) from standard input, builds and starts it,
-//! prints one line (`{"ready":true,"up_ms":…}`, or `{"error":"…"}` and exits with 1), and then
+//! prints one line (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}` and exits with 1), and then
 //! serves the control socket until it is told to end (`down`, SIGTERM, SIGINT, SIGHUP; with
 //! `--with-reader` also when the other end of standard output, a pipe, is closed: whoever holds it
 //! takes the machine along, however it dies).
@@ -18,7 +18,7 @@ mod devices;
 mod log;
 mod serve;
 
-use abi::machine::{ControlError, Machine};
+use abi::machine::Machine;
 use args::Args;
 use log::Log;
 use serve::Server;
@@ -32,7 +32,9 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&serde_json::json!(ControlError { error }));
+            // Whoever started us may tell a machine that cannot run here from one that is wrong.
+            let cannot_run_here = sandbox::probe().is_err();
+            say(&serde_json::json!({ "error": error, "cannot_run_here": cannot_run_here }));
             ExitCode::FAILURE
         }
     }

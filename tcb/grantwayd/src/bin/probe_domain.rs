@@ -205,6 +205,30 @@ impl Probe {
                 let answers: Vec<_> = (0..ops.len().min(OPS_MAX)).map(words).collect();
                 json!({ "result": result, "ops": answers })
             }
+            // Repeats two calls in turn; the first one's operations are put again each time.
+            "time" => {
+                let start = shmem::time::monotonic_ns();
+                for _ in 0..n("calls") {
+                    for call in order["each"].as_array().into_iter().flatten() {
+                        let ops = call["ops"].as_u64().unwrap_or(1);
+                        for op in 0..ops as usize {
+                            for (word, value) in
+                                call["words"].as_array().into_iter().flatten().enumerate()
+                            {
+                                let step = call["step"][word].as_u64().unwrap_or(0);
+                                let value = value.as_u64().unwrap_or(0) + step * op as u64;
+                                self.put(op, word, value);
+                            }
+                        }
+                        let kind = call["kind"].as_u64().unwrap_or(0);
+                        self.call(kind as u32, ops as u32);
+                        if self.get(0, STATUS_WORD) != 0 {
+                            return json!("refused");
+                        }
+                    }
+                }
+                json!((shmem::time::monotonic_ns() - start) / n("calls").max(1))
+            }
             // Calls, many.
             "storm" => {
                 for kind in 0..n("calls") {
