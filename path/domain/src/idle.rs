@@ -44,7 +44,13 @@ impl Idle {
         if worked {
             self.since_ns = None;
             self.empty = 0;
-            return Step::Again;
+            // Who sleeps on its devices is told at once if there is more; looking again to find
+            // out would cost the peer on the same CPU its turn.
+            return if self.spin_ns == 0 && self.ticks == 0 {
+                Step::Sleep
+            } else {
+                Step::Again
+            };
         }
         let since = *self.since_ns.get_or_insert(now_ns);
         if now_ns.saturating_sub(since) < self.spin_ns {
@@ -86,5 +92,6 @@ mod tests {
     #[test]
     fn on_a_peers_core_it_sleeps_at_once() {
         assert_eq!(Idle::new(0, 0, 20).step(false, 7), Step::Sleep);
+        assert_eq!(Idle::new(0, 0, 20).step(true, 8), Step::Sleep);
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! A difference of stamps also contains time in which another process had the CPU. The thread's
 //! own CPU clock is read at both ends of such a stretch: what the stretch has too much was lost
-//! to preemption, and since one preemption shows as one long hop, it is taken from the longest.
+//! to preemption, and since a preemption shows as one long hop, it is taken from the longest ones.
 //! How much was corrected is reported, and so is the CPU time itself, so that a reader can close
 //! the account.
 
@@ -68,6 +68,8 @@ pub struct Ledger {
     current: Cell<Hop>,
     last: Cell<u64>,
     stretch: Cell<Stretch>,
+    /// The longest single charge of each hop in this stretch.
+    longest: [Cell<u64>; HOPS],
     corrected: Cell<u64>,
     stamps: Cell<u64>,
     turns: Cell<u64>,
@@ -78,8 +80,6 @@ pub struct Ledger {
 struct Stretch {
     from_tsc: u64,
     from_cpu_ns: u64,
-    longest: u64,
-    longest_hop: usize,
 }
 
 /// Nanoseconds of CPU that this thread has used.
@@ -102,6 +102,7 @@ impl Ledger {
             current: Cell::new(Hop::Control),
             last: Cell::new(tsc()),
             stretch: Cell::new(Stretch::default()),
+            longest: [const { Cell::new(0) }; HOPS],
             corrected: Cell::new(0),
             stamps: Cell::new(0),
             turns: Cell::new(0),
@@ -194,9 +195,8 @@ impl Ledger {
         self.stretch.set(Stretch {
             from_tsc,
             from_cpu_ns,
-            longest: 0,
-            longest_hop: 0,
         });
+        self.longest.iter().for_each(|longest| longest.set(0));
     }
 
     /// Takes out of the stretch that ends now what the CPU clock does not confirm; the CPU clock.
@@ -205,22 +205,29 @@ impl Ledger {
         let stretch = self.stretch.get();
         let wall = self.last.get().wrapping_sub(stretch.from_tsc);
         let used = self.to_cycles(cpu_ns.saturating_sub(stretch.from_cpu_ns));
-        let excess = wall.saturating_sub(used).min(stretch.longest);
-        if let Some(cell) = self.cycles.get(stretch.longest_hop) {
-            cell.set(cell.get().saturating_sub(excess));
+        let mut excess = wall.saturating_sub(used);
+        let mut longest = self.longest.each_ref().map(Cell::get);
+        while excess > 0
+            && let Some((hop, most)) = longest.iter_mut().enumerate().max_by_key(|hop| *hop.1)
+            && *most > 0
+        {
+            let part = excess.min(std::mem::take(most));
+            excess -= part;
+            if let Some(cell) = self.cycles.get(hop) {
+                cell.set(cell.get().saturating_sub(part));
+            }
+            self.corrected.set(self.corrected.get() + part);
         }
-        self.corrected.set(self.corrected.get() + excess);
         cpu_ns
     }
 
     fn charge(&self, hop: Hop, cycles: u64) {
         self.cycles(hop, cycles);
         self.stamps.set(self.stamps.get() + 1);
-        let mut stretch = self.stretch.get();
-        if cycles > stretch.longest {
-            stretch.longest = cycles;
-            stretch.longest_hop = hop as usize;
-            self.stretch.set(stretch);
+        if let Some(longest) = self.longest.get(hop as usize)
+            && cycles > longest.get()
+        {
+            longest.set(cycles);
         }
     }
 

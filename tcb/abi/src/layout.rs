@@ -108,8 +108,8 @@ pub mod info {
 pub mod fd {
     /// The domain's own eventfd, readable when somebody rang.
     pub const EVENT: i32 = 3;
-    /// An epoll set that the monitor fills: the eventfd with data [`EPOLL_EVENT`], and every
-    /// attached device with its number as data.
+    /// An epoll set that the monitor fills: the eventfd with data [`EPOLL_EVENT`], by edges, and
+    /// every attached device with its number as data, by level.
     pub const EPOLL: i32 = 4;
     /// Data of the eventfd in the epoll set.
     pub const EPOLL_EVENT: u64 = u64::MAX;

@@ -134,7 +134,9 @@ impl Domain {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|e| system("making its epoll set")(e.into()))?;
         let data = epoll::EventData::new_u64(fd::EPOLL_EVENT);
-        epoll::add(&epoll, port.doorbell(), data, epoll::EventFlags::IN)
+        // By edges: a domain that is woken need not empty its eventfd to be woken again.
+        let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, port.doorbell(), data, edges)
             .map_err(|e| system("filling its epoll set")(e.into()))?;
         Ok(Self {
             id,

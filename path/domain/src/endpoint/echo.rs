@@ -15,6 +15,7 @@ pub struct Echo {
     waiting: VecDeque<(Vec<u8>, Offload)>,
     spare: Vec<Vec<u8>>,
     not_echoed: u64,
+    starved: bool,
 }
 
 impl Nic for Echo {
@@ -34,6 +35,7 @@ impl Nic for Echo {
         out: &mut Vec<Frame>,
     ) -> usize {
         let before = out.len();
+        self.starved = false;
         while out.len() - before < budget {
             let Some((bytes, offload)) = self.waiting.pop_front() else {
                 break;
@@ -46,6 +48,7 @@ impl Nic for Echo {
                 }
                 Err(_) => {
                     self.waiting.push_front((bytes, offload));
+                    self.starved = true;
                     break;
                 }
             }
@@ -87,6 +90,10 @@ impl Nic for Echo {
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         (!self.waiting.is_empty()).then_some(now_ns)
+    }
+
+    fn starved(&self) -> bool {
+        self.starved
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -33,6 +33,7 @@ pub struct Source {
     /// The most buffers that were ever free at once: when none is under way.
     most_free: usize,
     blocked: bool,
+    starved: bool,
     short: u64,
 }
 
@@ -69,6 +70,7 @@ impl Source {
             written: Vec::new(),
             most_free: 0,
             blocked: false,
+            starved: false,
             short: 0,
         }
     }
@@ -160,12 +162,8 @@ impl Nic for Source {
     ) -> usize {
         let allowed = self.allowed(now_ns, budget, buffers);
         let before = out.len();
-        for _ in 0..allowed {
-            match self.frame(buffers) {
-                Some(frame) => out.push(frame),
-                None => break,
-            }
-        }
+        out.extend((0..allowed).map_while(|_| self.frame(buffers)));
+        self.starved = out.len() - before < allowed;
         out.len() - before
     }
 
@@ -191,6 +189,10 @@ impl Nic for Source {
             }
             _ => Some(now_ns),
         }
+    }
+
+    fn starved(&self) -> bool {
+        self.starved
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

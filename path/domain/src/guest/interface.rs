@@ -202,6 +202,14 @@ impl Interface {
             trouble.clone_into(&mut self.trouble);
             eprintln!("interface {}: {trouble}", self.conn);
         }
+        if let Some(netfront) = &mut self.netfront {
+            // Nothing of this pool may be used once there is another in its place.
+            let pool = netfront.buffers();
+            self.endpoint.release(pool);
+            for mut frame in self.to_send.drain(..) {
+                frame.recycle(pool);
+            }
+        }
         self.closing = self.netfront.is_some();
         self.is_free();
         self.set(XenbusState::Closed, &[0; RECORD_BYTES]);

@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 /// Everything that the guest counts.
 pub(super) fn stat(guest: &Guest) -> Value {
     let mut drops = DropTable::default();
-    let mut interfaces = serde_json::Map::new();
+    let mut vifs = serde_json::Map::new();
     for (n, interface) in guest.interfaces.iter().enumerate() {
         drops.add_vif(&interface.counters());
         drops.add_device(&interface.given());
-        interfaces.insert(format!("vif{n}"), interface.stat());
+        vifs.insert(n.to_string(), interface.stat());
     }
     json!({
         "ledger": guest.ledger.report(),
-        "interfaces": interfaces,
+        "vifs": vifs,
         "drops": Value::from(drops),
     })
 }

@@ -126,6 +126,8 @@ pub(super) struct Outgoing {
     /// Where smoltcp writes a frame.
     scratch: Vec<u8>,
     no_buffer: u64,
+    /// Whether the last turn could have sent more with more buffers.
+    starved: bool,
 }
 
 impl Outgoing {
@@ -136,7 +138,16 @@ impl Outgoing {
             tso,
             scratch: Vec::new(),
             no_buffer: 0,
+            starved: false,
         }
+    }
+
+    pub(super) fn starved(&self) -> bool {
+        self.starved
+    }
+
+    pub(super) fn not_starved(&mut self) {
+        self.starved = false;
     }
 
     pub(super) fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -177,6 +188,7 @@ impl<'a> Link<'a> {
         budget: usize,
     ) -> Self {
         let limit = out.len().saturating_add(budget);
+        outgoing.starved = false;
         let supply = Supply {
             ready: VecDeque::new(),
             bytes: 0,
@@ -195,7 +207,13 @@ impl<'a> Link<'a> {
 
     /// Whether no frame can be made any more in this turn.
     pub(super) fn is_full(&mut self) -> bool {
-        !self.output.has_room()
+        let Output {
+            outgoing,
+            supply,
+            out,
+            limit,
+        } = &mut self.output;
+        out.len() >= *limit || !supply.prepare(outgoing.frame_max())
     }
 
     /// Gives back what was taken and not used.
@@ -209,7 +227,12 @@ impl Output<'_> {
     /// Whether the largest frame could be made now: smoltcp does not take a frame back that finds
     /// no buffer.
     fn has_room(&mut self) -> bool {
-        self.out.len() < self.limit && self.supply.prepare(self.outgoing.frame_max())
+        if self.out.len() >= self.limit {
+            return false;
+        }
+        let room = self.supply.prepare(self.outgoing.frame_max());
+        self.outgoing.starved |= !room;
+        room
     }
 
     fn send(&mut self, len: usize, segment: Option<u16>) {

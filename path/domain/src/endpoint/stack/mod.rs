@@ -361,6 +361,7 @@ impl Nic for StackEndpoint {
         out: &mut Vec<Frame>,
     ) -> usize {
         if self.inbox.is_empty() && self.due_ns.is_none_or(|due| due > now_ns) {
+            self.outgoing.not_starved();
             return 0;
         }
         let before = out.len();
@@ -382,6 +383,10 @@ impl Nic for StackEndpoint {
         } else {
             Some(now_ns)
         }
+    }
+
+    fn starved(&self) -> bool {
+        self.outgoing.starved()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
