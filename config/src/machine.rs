@@ -105,13 +105,22 @@ fn ring_pages(config: &Config) -> u32 {
     2 << config.ring_order()
 }
 
+/// Pages for frames from the guest where packets of 64 KB may come: half of them hold such
+/// packets, two at once.
+const FROM_GUEST_PAGES_TSO: u32 = 64;
+
 /// Pages of one vif's pool.
 fn pool_pages(config: &Config) -> u32 {
     let buffers = config.buffers;
-    buffers
+    let pages = buffers
         .to_guest
         .saturating_add(buffers.from_guest)
-        .div_ceil(buffers.size.per_page())
+        .div_ceil(buffers.size.per_page());
+    if config.driver.offloads < Offloads::Tso {
+        return pages;
+    }
+    let to_guest = buffers.to_guest.div_ceil(buffers.size.per_page());
+    pages.max(to_guest.saturating_add(FROM_GUEST_PAGES_TSO))
 }
 
 /// Entries of a guest's grant table: one for each page that it may grant, and as many again, so
@@ -323,7 +332,7 @@ fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
             buffers: config.buffers.size,
             pool_pages: pool_pages(config),
             to_guest_buffers: config.buffers.to_guest,
-            offloads: vif.offloads,
+            offloads: vif.offloads.min(config.driver.offloads),
         });
     }
     let pages = pool_pages(config).saturating_add(ring_pages(config));

@@ -13,7 +13,8 @@ pub struct Caps {
     pub checksum: bool,
     /// Takes frames with [`crate::Gso`] (and may yield such frames).
     pub tso: bool,
-    /// Bytes of the largest frame without [`crate::Gso`], Ethernet header included.
+    /// Bytes of the largest frame without [`crate::Gso`], Ethernet header included, a VLAN tag
+    /// ([`Frame::tag_bytes`]) not counted.
     pub max_frame: usize,
 }
 
@@ -24,7 +25,7 @@ impl Caps {
         let blank = matches!(frame.offload.checksum, Checksum::Blank { .. });
         let fits = match frame.offload.gso {
             Some(_) => self.tso,
-            None => frame.len() <= self.max_frame,
+            None => frame.len() <= self.max_frame.saturating_add(frame.tag_bytes()),
         };
         fits && (self.checksum || !blank)
     }
@@ -82,6 +83,18 @@ pub trait Nic {
         None
     }
 
+    /// Whether the last [`Nic::rx`] ended because the supply had too few buffers: then it is
+    /// useless to call it again before some have come back.
+    fn starved(&self) -> bool {
+        false
+    }
+
+    /// Gives back the buffers that the device keeps ready for its next frames, before the supply
+    /// that they are from goes away.
+    fn release(&mut self, buffers: &mut dyn Buffers) {
+        let _ = buffers;
+    }
+
     /// Counters of its own, by name, beyond what its user counts.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
@@ -109,6 +122,14 @@ impl<N: Nic + ?Sized> Nic for Box<N> {
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         (**self).next_due(now_ns)
+    }
+
+    fn starved(&self) -> bool {
+        (**self).starved()
+    }
+
+    fn release(&mut self, buffers: &mut dyn Buffers) {
+        (**self).release(buffers);
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -167,6 +167,14 @@ impl<N: Nic> Nic for Faulty<N> {
         report
     }
 
+    fn starved(&self) -> bool {
+        self.inner.starved()
+    }
+
+    fn release(&mut self, buffers: &mut dyn Buffers) {
+        self.inner.release(buffers);
+    }
+
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         if self.pending.is_empty() {
             self.inner.next_due(now_ns)

@@ -270,6 +270,16 @@ impl Frame {
             .unwrap_or(&mut [])
     }
 
+    /// Bytes that do not count when a frame's length is limited: those of a VLAN tag, if it has
+    /// one.
+    #[must_use]
+    pub fn tag_bytes(&self) -> usize {
+        match self.header().get(12..14) {
+            Some([0x81, 0x00] | [0x88, 0xa8]) => 4,
+            _ => 0,
+        }
+    }
+
     /// Bytes of the frame.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -140,6 +140,14 @@ impl<N: Nic> Nic for Limited<N> {
         report
     }
 
+    fn starved(&self) -> bool {
+        self.inner.starved()
+    }
+
+    fn release(&mut self, buffers: &mut dyn Buffers) {
+        self.inner.release(buffers);
+    }
+
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         let receive = match self.held_back {
             true => self.rx.ready_at(now_ns, USUAL),

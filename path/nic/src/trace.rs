@@ -119,6 +119,14 @@ impl<N: Nic> Nic for Traced<N> {
         self.inner.tx(now_ns, frames, pick)
     }
 
+    fn starved(&self) -> bool {
+        self.inner.starved()
+    }
+
+    fn release(&mut self, buffers: &mut dyn Buffers) {
+        self.inner.release(buffers);
+    }
+
     fn next_due(&self, now_ns: u64) -> Option<u64> {
         self.inner.next_due(now_ns)
     }

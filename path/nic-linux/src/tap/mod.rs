@@ -51,11 +51,6 @@ impl TapNic {
         }
     }
 
-    /// Gives back the buffers that are kept ready, before their pool goes away.
-    pub fn release(&mut self, buffers: &mut dyn Buffers) {
-        self.rx.release(buffers);
-    }
-
     /// Bytes of the largest frame that the kernel's end may send.
     fn rx_max(&self) -> usize {
         if self.tso {
@@ -112,6 +107,14 @@ impl Nic for TapNic {
             }
         }
         report
+    }
+
+    fn release(&mut self, buffers: &mut dyn Buffers) {
+        self.rx.release(buffers);
+    }
+
+    fn starved(&self) -> bool {
+        self.rx.starved
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

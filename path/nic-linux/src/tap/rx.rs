@@ -61,6 +61,11 @@ pub(super) struct Receiver {
     vectors: Vec<libc::iovec>,
     /// Whether `vectors` no longer say what `ready` says.
     stale: bool,
+    /// Whether the supply has large buffers. Then a frame is never continued in small ones: it
+    /// would have too many pieces for whoever sends it on.
+    has_large: bool,
+    /// Whether the last call ended for want of buffers.
+    pub(super) starved: bool,
     pub(super) counters: Counters,
 }
 
@@ -89,9 +94,11 @@ impl Receiver {
         out: &mut Vec<Frame>,
     ) -> usize {
         let before = out.len();
+        self.starved = false;
         for _ in 0..budget {
             if !self.make_ready(limits.bytes, buffers) {
                 self.counters.no_buffer += 1;
+                self.starved = true;
                 break;
             }
             let read = match self.read(fd, limits.vnet_header) {
@@ -133,7 +140,9 @@ impl Receiver {
             let next = if self.ready.is_empty() {
                 buffers.take()
             } else {
-                buffers.take_large().or_else(|| buffers.take())
+                let large = buffers.take_large();
+                self.has_large |= large.is_some();
+                large.or_else(|| if self.has_large { None } else { buffers.take() })
             };
             let Some(buffer) = next else { return false };
             if buffer.span.is_empty() || self.ready.len() + 1 >= libc::UIO_MAXIOV as usize {
