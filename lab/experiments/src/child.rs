@@ -3,7 +3,8 @@
 //! Every helper of this crate is one: it ends when its standard input does, so nothing outlives
 //! the process that started it, however that one ended.
 
-use crate::{Failure, interrupt};
+use crate::failure::{CANNOT_RUN, Failure};
+use crate::interrupt;
 use anyhow::{Context as _, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
@@ -96,7 +97,13 @@ impl LineChild {
         let value: Value = serde_json::from_str(&line)
             .with_context(|| format!("{} answered `{line}`", self.name))?;
         if let Some(error) = value.get("error").and_then(Value::as_str) {
-            bail!(Failure::Failed(format!("{}: {error}", self.name)));
+            let text = format!("{}: {error}", self.name);
+            let status = value.get("exit").and_then(Value::as_u64);
+            bail!(if status == Some(u64::from(CANNOT_RUN)) {
+                Failure::CannotRun(text)
+            } else {
+                Failure::Failed(text)
+            });
         }
         Ok(value)
     }

@@ -1,5 +1,8 @@
 //! How a command fails, and with which exit status.
 
+/// The exit status of [`Failure::CannotRun`].
+pub const CANNOT_RUN: u8 = 3;
+
 /// A failure whose kind decides the exit status. Anything else in an [`anyhow::Error`] is a
 /// [`Failure::Failed`].
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +28,7 @@ impl Failure {
         match self {
             Self::Failed(_) => 1,
             Self::Usage(_) => 2,
-            Self::CannotRun(_) => 3,
+            Self::CannotRun(_) => CANNOT_RUN,
             Self::Interrupted => 130,
         }
     }

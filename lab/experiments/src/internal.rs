@@ -12,7 +12,8 @@ use serde::de::DeserializeOwned;
 pub fn main(args: &[String]) -> anyhow::Result<()> {
     let done = dispatch(args);
     if let Err(error) = &done {
-        child::say(&serde_json::json!({ "error": format!("{error:#}") }));
+        let exit = crate::exit_code(error);
+        child::say(&serde_json::json!({ "error": format!("{error:#}"), "exit": exit }));
     }
     done
 }

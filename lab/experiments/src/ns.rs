@@ -4,7 +4,7 @@
 //! to be mounted or named outside.
 
 use crate::child::{self, LineChild};
-use crate::kernel;
+use crate::{Failure, kernel};
 use anyhow::Context as _;
 use nic_linux::setup::netns as setup;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
@@ -96,7 +96,8 @@ pub fn enter(path: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// If it may not make one.
 pub fn main() -> anyhow::Result<()> {
-    setup::unshare_net().context("cannot make a network namespace")?;
+    setup::unshare_net()
+        .map_err(|error| Failure::CannotRun(format!("cannot make a network namespace: {error}")))?;
     setup::loopback_up()?;
     // A mount namespace with its own /sys, because /sys/class/net shows the namespace of whoever
     // mounted it. Without it only the settings below /sys are out of reach.
