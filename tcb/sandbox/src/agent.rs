@@ -8,6 +8,7 @@
 //! memory exist in the agent's table alone.
 
 use crate::notify::{Call, Listener};
+use crate::process;
 use crate::runs::{self, PageMap, Run};
 use abi::Slot;
 use abi::layout::{PAGE, WINDOW};
@@ -63,6 +64,10 @@ impl AgentError {
         matches!(self, Self::Late | Self::Gone | Self::Stuck(_))
     }
 }
+
+/// How many deadlines an agent gets that is ready to run and only has to wait for a CPU: the
+/// machine is late then, and killing the domain would not help it.
+const PATIENCE: u32 = 20;
 
 /// A memory's descriptors in the agent's table, and its length.
 #[derive(Clone, Copy, Debug)]
@@ -134,6 +139,8 @@ pub struct Agent {
     listener: Listener,
     args: Region,
     state: State,
+    /// Its process.
+    pid: i32,
     window_slots: u32,
     deadline: Duration,
     memories: BTreeMap<u32, Memory>,
@@ -144,19 +151,22 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// How long an agent may take for one batch unless told otherwise.
+    /// How long an agent may take for one batch unless told otherwise. Time in which it is ready
+    /// to run but gets no CPU does not count (up to 20 times as long).
     pub const DEADLINE: Duration = Duration::from_millis(100);
 
     /// Takes over an agent that has been let go into its stub: waits for its first call.
     pub(crate) fn start(
         listener: Listener,
         args: Region,
+        pid: i32,
         window_slots: u32,
     ) -> Result<Self, AgentError> {
         let mut agent = Self {
             listener,
             args,
             state: State::Gone,
+            pid,
             window_slots,
             deadline: Self::DEADLINE,
             memories: BTreeMap::new(),
@@ -359,14 +369,29 @@ impl Agent {
 
     fn receive(&mut self, within: Duration) -> Result<Call, AgentError> {
         self.state = State::Failed;
-        match self.listener.receive(within) {
-            Ok(Some(call)) => {
-                self.state = State::Waiting(call.id);
-                Ok(call)
+        let mut used_ns = None;
+        for _ in 0..PATIENCE {
+            match self.listener.receive(within) {
+                Ok(Some(call)) => {
+                    self.state = State::Waiting(call.id);
+                    return Ok(call);
+                }
+                Ok(None) => {}
+                Err(error) => return Err(self.lost(&error)),
             }
-            Ok(None) => Err(AgentError::Late),
-            Err(error) => Err(self.lost(&error)),
+            // Blocked or stopped, or it had a CPU for half of the time: then it is the agent.
+            let now_ns = process::cpu_ns(self.pid);
+            let worked = used_ns.replace(now_ns).is_some_and(|before: Option<u64>| {
+                let worked_ns = now_ns
+                    .zip(before)
+                    .map(|(now, before)| now.saturating_sub(before));
+                worked_ns.is_none_or(|ns| u128::from(ns) > within.as_nanos() / 2)
+            });
+            if worked || process::state(self.pid) != Some('R') {
+                break;
+            }
         }
+        Err(AgentError::Late)
     }
 
     fn lost(&mut self, error: &io::Error) -> AgentError {

@@ -27,6 +27,7 @@ mod namespaces;
 mod notify;
 mod policy;
 mod probe;
+mod process;
 mod runs;
 mod sandboxed;
 mod spawn;

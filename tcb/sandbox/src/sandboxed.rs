@@ -2,6 +2,7 @@
 
 use crate::agent::Agent;
 use crate::attach::AttachPort;
+use crate::process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use std::os::fd::{AsFd, OwnedFd};
@@ -60,7 +61,7 @@ impl Sandboxed {
     /// Reads a process's CPU clock into `last`, unless its number may be another process's now.
     fn read_clock(&self, last: &AtomicU64, pid: i32) -> u64 {
         if self.agent_pidfd.is_some() {
-            update(last, pid);
+            last.fetch_max(process::cpu_ns(pid).unwrap_or(0), Relaxed);
         }
         last.load(Relaxed)
     }
@@ -71,13 +72,7 @@ impl Sandboxed {
     pub fn how_it_ended(&self) -> Option<String> {
         self.agent_pidfd.as_ref()?;
         // While the agent, its parent, lives, the process stays in the table with its status.
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
-        let (_, fields) = stat.rsplit_once(')')?;
-        let mut fields = fields.split_whitespace();
-        if fields.next()? != "Z" {
-            return None;
-        }
-        let status: i32 = fields.last()?.parse().ok()?;
+        let status = process::exit_status(self.pid)?;
         Some(match libc::WTERMSIG(status) {
             // Also what the kernel says to whom it does not want to tell.
             0 if status == 0 => "ended".into(),
@@ -114,20 +109,5 @@ fn wait_until_over(pidfd: &OwnedFd) -> bool {
             Err(rustix::io::Errno::INTR) => {}
             result => return result.is_ok_and(|ready| ready > 0),
         }
-    }
-}
-
-/// Reads a process's CPU clock into `last` if it still has one.
-fn update(last: &AtomicU64, pid: i32) {
-    // The kernel's number for "CPU time of process `pid`" (include/linux/posix-timers.h).
-    let clock = (!pid << 3) | 2;
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes one timespec to this place.
-    if unsafe { libc::clock_gettime(clock, &raw mut time) } == 0 {
-        let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
-        last.fetch_max(ns, Relaxed);
     }
 }

@@ -28,6 +28,7 @@ const NOBODY: u32 = 65534;
 const DOMAIN_NOFILE: u64 = 2048;
 /// CPUs are numbered below this.
 pub(crate) const CPUS_MAX: usize = 1024;
+const CPU_SET_BYTES: u64 = CPUS_MAX as u64 / 8;
 const MSEAL: c_long = 462;
 
 /// What is passed to system calls by pointer lies in the argument pages during the start (the
@@ -124,6 +125,7 @@ impl Start {
                 spec.info.fd().as_raw_fd(),
                 spec.frames.fd().as_raw_fd(),
             ],
+            cpu: rustix::thread::sched_getcpu(),
         };
         let mut missing = Vec::new();
         let (pid, confined) = namespaces::fork(&plan, &mut missing).during("making a process")?;
@@ -328,17 +330,8 @@ impl Start {
         if own_user.is_err() {
             self.missing.push("an own user id");
         }
-        if !spec.cpus.is_empty() {
-            let mut set = [0u8; CPUS_MAX / 8];
-            for cpu in spec.cpus {
-                if let Some(byte) = set.get_mut(cpu / 8) {
-                    *byte |= 1 << (cpu % 8);
-                }
-            }
-            let at = self.put(place::CPUS, &set)?;
-            call(libc::SYS_sched_setaffinity, &[0, set.len() as u64, at])
-                .during("setting the CPUs")?;
-        }
+        let cpus = self.put(place::CPUS, &cpu_set(spec.cpus))?;
+        call(libc::SYS_sched_setaffinity, &[0, CPU_SET_BYTES, cpus]).during("setting the CPUs")?;
         let heap = data_bytes(domain.pid).during("reading the program's size")? + HEAP_BYTES;
         for (resource, limit) in [
             (libc::RLIMIT_NOFILE, DOMAIN_NOFILE),
@@ -382,12 +375,12 @@ impl Start {
             &[0, u32::MAX.into(), 0],
         )?;
         // It runs on the CPU of whoever calls it, wherever that is.
-        let everywhere = self.put(place::CPUS, &[0xff; CPUS_MAX / 8])?;
-        let bytes = CPUS_MAX as u64 / 8;
+        let everywhere = self.put(place::CPUS, &cpu_set(&[]))?;
+        let call = [0, CPU_SET_BYTES, everywhere];
         self.call(
             "freeing the agent's CPUs",
             libc::SYS_sched_setaffinity,
-            &[0, bytes, everywhere],
+            &call,
         )?;
         let name = self.put_name(&format!("agent-{}", spec.name))?;
         self.call(
@@ -414,7 +407,7 @@ impl Start {
         if !synchronous {
             self.missing.push("synchronous wake-ups (Linux 6.6)");
         }
-        let mut agent = Agent::start(listener, self.args, spec.window_slots)?;
+        let mut agent = Agent::start(listener, self.args, self.pid, spec.window_slots)?;
         // With its own copy open it would never notice that the monitor is gone.
         agent.close(number as u32)?;
         tracee::set_registers(domain.pid, self.entry).during("starting the domain")?;
@@ -490,6 +483,17 @@ impl Start {
         let taken = rustix::process::pidfd_getfd(pidfd, number as i32, PidfdGetfdFlags::empty());
         Ok((taken.during("taking a listener")?, number))
     }
+}
+
+/// The set of these CPUs, or of all if there are none, as the kernel takes it.
+fn cpu_set(cpus: &[usize]) -> [u8; CPU_SET_BYTES as usize] {
+    let mut set = [if cpus.is_empty() { 0xff } else { 0 }; CPU_SET_BYTES as usize];
+    for cpu in cpus {
+        if let Some(byte) = set.get_mut(cpu / 8) {
+            *byte |= 1 << (cpu % 8);
+        }
+    }
+    set
 }
 
 /// Bytes of private writable memory of a process, as RLIMIT_DATA counts them.
