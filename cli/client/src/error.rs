@@ -38,8 +38,13 @@ pub enum Error {
     #[error("{0} is not a directory of this user's alone: remove it, or set {var} to another place", var = crate::RUNTIME_DIR_VAR)]
     NotOurs(PathBuf),
     /// The monitor could not build the machine.
-    #[error("{0}")]
-    Start(String),
+    #[error("{why}")]
+    Start {
+        /// Why.
+        why: String,
+        /// Whether no machine can run on this system.
+        cannot_run_here: bool,
+    },
     /// The monitor ended before it was ready.
     #[error("the monitor ended before it was ready ({how}); its log is {log}{last}")]
     Died {
@@ -91,7 +96,13 @@ impl Error {
     pub fn cannot_run_here(&self) -> bool {
         matches!(
             self,
-            Self::NoDaemon(_) | Self::Denied { .. } | Self::NotOurs(_)
+            Self::NoDaemon(_)
+                | Self::Denied { .. }
+                | Self::NotOurs(_)
+                | Self::Start {
+                    cannot_run_here: true,
+                    ..
+                }
         )
     }
 

@@ -60,8 +60,15 @@ pub struct Instance {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum FirstLine {
-    Ready { ready: bool, up_ms: f64 },
-    Error { error: String },
+    Ready {
+        ready: bool,
+        up_ms: f64,
+    },
+    Error {
+        error: String,
+        #[serde(default)]
+        cannot_run_here: bool,
+    },
 }
 
 impl Instance {
@@ -374,7 +381,13 @@ impl Starting {
         }
         match serde_json::from_slice(&line) {
             Ok(FirstLine::Ready { ready: true, up_ms }) => Ok(up_ms),
-            Ok(FirstLine::Error { error }) => Err(Error::Start(error)),
+            Ok(FirstLine::Error {
+                error: why,
+                cannot_run_here,
+            }) => Err(Error::Start {
+                why,
+                cannot_run_here,
+            }),
             Err(_) if line.is_empty() => {
                 wait_child(child, Duration::from_secs(1));
                 let how = match child.try_wait() {

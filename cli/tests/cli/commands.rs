@@ -163,6 +163,16 @@ fn a_monitor_that_cannot_is_quoted() {
 }
 
 #[test]
+fn a_system_that_cannot_run_any_machine_is_status_3() {
+    let place = Place::new();
+    let line = r#"{"error":"no seccomp","cannot_run_here":true}"#;
+    place.monitor(&format!("cat > /dev/null; echo '{line}'; exit 1"));
+    let file = place.file("good.toml", SIM);
+    let run = place.run(&["up", &file]);
+    assert_eq!((run.code, run.err.as_str()), (3, "grantway: no seccomp\n"));
+}
+
+#[test]
 fn a_monitor_that_dies_shows_the_end_of_its_log() {
     let place = Place::new();
     place.monitor("echo first >&2; echo 'the last words' >&2; exit 77");
