@@ -10,19 +10,17 @@
 use crate::notify::{Call, Listener};
 use crate::process;
 use crate::runs::{self, PageMap, Run};
+use crate::stub::{RECORD_BYTES, Record};
 use abi::Slot;
 use abi::layout::{PAGE, WINDOW};
 use shmem::Region;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Argument pages of an agent.
 pub(crate) const ARGS_PAGES: usize = 8;
-/// Bytes of a record: call number, six arguments, expected result.
-const RECORD_BYTES: usize = 64;
 /// Records of a batch.
 const RECORDS: usize = ARGS_PAGES * PAGE / RECORD_BYTES;
 /// The agent's descriptor numbers for memories begin here; it has none below in use.
@@ -84,14 +82,6 @@ enum State {
     /// It missed a deadline, or could not take pages away: nothing is asked of it any more.
     Failed,
     Gone,
-}
-
-/// A system call for the agent to make.
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    nr: i64,
-    args: [u64; 6],
-    expected: i64,
 }
 
 impl Record {
@@ -333,15 +323,7 @@ impl Agent {
     fn write(&self, records: impl Iterator<Item = Record>) -> usize {
         let mut written = 0;
         for record in records.take(RECORDS) {
-            let [a, b, c, d, e, f] = record.args;
-            let words = [record.nr as u64, a, b, c, d, e, f, record.expected as u64];
-            for (word, value) in words.into_iter().enumerate() {
-                let offset = written * RECORD_BYTES + word * 8;
-                if let Some(place) = self.args.span().u64(offset) {
-                    // Relaxed: the system call that follows orders these stores for the agent.
-                    place.store(value, Relaxed);
-                }
-            }
+            record.write(self.args.span(), written * RECORD_BYTES);
             written += 1;
         }
         written

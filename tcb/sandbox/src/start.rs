@@ -10,7 +10,7 @@ use crate::notify::Listener;
 use crate::policy::{self, HEAP_BYTES};
 use crate::sandboxed::Sandboxed;
 use crate::spawn::{During, SpawnError, Spec};
-use crate::stub::{self, ARGS};
+use crate::stub::{self, ARGS, RECORD_BYTES, Record};
 use crate::tracee::{self, Stop};
 use abi::PAGE;
 use abi::layout::{FRAMES, INFO, STUB, WINDOW};
@@ -39,6 +39,36 @@ mod place {
     pub(super) const NAME: usize = 128;
     pub(super) const CPUS: usize = 256;
     pub(super) const FILTER: usize = 512;
+    /// The records of the calls themselves, in a page of their own.
+    pub(super) const LIST: usize = abi::PAGE;
+}
+
+/// A system call to make in a process, and what it is about.
+struct Call {
+    what: &'static str,
+    record: Record,
+}
+
+impl Call {
+    fn new(what: &'static str, nr: c_long, args: &[u64]) -> Self {
+        let mut all = [0; 6];
+        for (to, from) in all.iter_mut().zip(args) {
+            *to = *from;
+        }
+        let [first, ..] = all;
+        // All that are made here return 0, but for the one that returns where it put something.
+        let expected = if nr == libc::SYS_mmap {
+            first as i64
+        } else {
+            0
+        };
+        let record = Record {
+            nr,
+            args: all,
+            expected,
+        };
+        Self { what, record }
+    }
 }
 
 /// A process whose start is under way.
@@ -177,9 +207,42 @@ impl Start {
         stopped.during("executing the program")
     }
 
-    /// One system call in the process.
-    fn call(&self, what: &'static str, nr: c_long, args: &[u64]) -> Result<u64, SpawnError> {
-        tracee::call(self.pid, &self.entry, nr, args).during(what)
+    /// System calls in one of the processes, until one fails: how many were done.
+    fn calls(&self, pid: i32, calls: &[Call]) -> Result<usize, (usize, SpawnError)> {
+        for (at, call) in calls.iter().enumerate() {
+            call.record
+                .write(self.args.span(), place::LIST + at * RECORD_BYTES);
+        }
+        let at = ARGS + place::LIST as u64;
+        let ran = tracee::list(pid, &self.entry, at, calls.len());
+        let what = |at: usize| calls.get(at).map_or("starting", |call| call.what);
+        match ran {
+            Ok((done, _)) if done >= calls.len() => Ok(done),
+            Ok((done, raw)) => {
+                let error = tracee::result(raw)
+                    .err()
+                    .unwrap_or_else(|| io::ErrorKind::Other.into());
+                Err((
+                    done,
+                    SpawnError::Step {
+                        what: what(done),
+                        error,
+                    },
+                ))
+            }
+            Err(error) => Err((
+                0,
+                SpawnError::Step {
+                    what: what(0),
+                    error,
+                },
+            )),
+        }
+    }
+
+    /// The same where each is needed.
+    fn all(&self, pid: i32, calls: &[Call]) -> Result<(), SpawnError> {
+        self.calls(pid, calls).map(drop).map_err(|(_, error)| error)
     }
 
     /// Step 2.
@@ -201,59 +264,61 @@ impl Start {
         let args_bytes = (ARGS_PAGES * PAGE) as u64;
         let info_bytes = spec.info.len() as u64;
         let frames_bytes = spec.frames.len() as u64;
-        for call in [
-            [ARGS, args_bytes, READ, SHARED | POPULATE, child::ARGS, 0],
-            [
-                INFO as u64,
-                info_bytes,
-                READ | WRITE,
-                SHARED,
-                child::INFO,
-                0,
-            ],
-            [
-                FRAMES as u64,
-                frames_bytes,
-                READ | WRITE,
-                SHARED,
-                child::FRAMES,
-                0,
-            ],
-        ] {
-            self.call("mapping the domain's regions", libc::SYS_mmap, &call)?;
+        let regions = "mapping the domain's regions";
+        let args = [ARGS, args_bytes, READ, SHARED | POPULATE, child::ARGS, 0];
+        let info = [
+            INFO as u64,
+            info_bytes,
+            READ | WRITE,
+            SHARED,
+            child::INFO,
+            0,
+        ];
+        let frames = [
+            FRAMES as u64,
+            frames_bytes,
+            READ | WRITE,
+            SHARED,
+            child::FRAMES,
+            0,
+        ];
+        // The argument pages come first and alone: the records of all others lie there.
+        tracee::call(self.pid, &self.entry, libc::SYS_mmap, &args).during(regions)?;
+        let mut calls = vec![
+            Call::new(regions, libc::SYS_mmap, &info),
+            Call::new(regions, libc::SYS_mmap, &frames),
+        ];
+        let reserve = libc::MAP_PRIVATE
+            | libc::MAP_ANONYMOUS
+            | libc::MAP_NORESERVE
+            | libc::MAP_FIXED_NOREPLACE;
+        let window_bytes = u64::from(spec.window_slots) * PAGE as u64;
+        let none = libc::PROT_NONE as u64;
+        let window = [
+            WINDOW as u64,
+            window_bytes,
+            none,
+            reserve as u64,
+            u64::MAX,
+            0,
+        ];
+        if window_bytes > 0 {
+            let what = "reserving the grant window";
+            calls.push(Call::new(what, libc::SYS_mmap, &window));
         }
-        if spec.window_slots > 0 {
-            let flags = libc::MAP_PRIVATE
-                | libc::MAP_ANONYMOUS
-                | libc::MAP_NORESERVE
-                | libc::MAP_FIXED_NOREPLACE;
-            let bytes = u64::from(spec.window_slots) * PAGE as u64;
-            let call = [
-                WINDOW as u64,
-                bytes,
-                libc::PROT_NONE as u64,
-                flags as u64,
-                u64::MAX,
-                0,
-            ];
-            self.call("reserving the grant window", libc::SYS_mmap, &call)?;
-        }
-        let sealed = [
-            (STUB as u64, PAGE as u64 + args_bytes),
-            (INFO as u64, info_bytes),
-            (FRAMES as u64, frames_bytes),
-        ]
-        .iter()
-        .all(|&(addr, bytes)| self.call("mseal", MSEAL, &[addr, bytes, 0]).is_ok());
-        if !sealed {
+        let surplus = [child::STUB, u32::MAX.into(), 0];
+        let what = "closing descriptors";
+        calls.push(Call::new(what, libc::SYS_close_range, &surplus));
+        self.all(self.pid, &calls)?;
+        let seal = [
+            [STUB as u64, PAGE as u64 + args_bytes, 0],
+            [INFO as u64, info_bytes, 0],
+            [FRAMES as u64, frames_bytes, 0],
+        ];
+        let seal = seal.each_ref().map(|args| Call::new("mseal", MSEAL, args));
+        if self.calls(self.pid, &seal).is_err() {
             self.missing.push("sealed mappings (mseal, Linux 6.10)");
         }
-        let from = child::STUB;
-        self.call(
-            "closing descriptors",
-            libc::SYS_close_range,
-            &[from, u32::MAX.into(), 0],
-        )?;
         Ok(())
     }
 
@@ -320,45 +385,49 @@ impl Start {
         spec: &Spec<'_>,
         program: &Program,
     ) -> Result<AttachPort, SpawnError> {
-        let entry = self.entry;
-        let call = |nr, args: &[u64]| tracee::call(domain.pid, &entry, nr, args);
         let id = u64::from(spec.uid.unwrap_or(NOBODY));
         // In this order: each is allowed by what the next one gives up.
-        let own_user = call(libc::SYS_setgroups, &[0, 0])
-            .and_then(|_| call(libc::SYS_setresgid, &[id, id, id]))
-            .and_then(|_| call(libc::SYS_setresuid, &[id, id, id]));
-        if own_user.is_err() {
+        let what = "changing the user";
+        let own_user = [
+            Call::new(what, libc::SYS_setgroups, &[0, 0]),
+            Call::new(what, libc::SYS_setresgid, &[id, id, id]),
+            Call::new(what, libc::SYS_setresuid, &[id, id, id]),
+        ];
+        if self.calls(domain.pid, &own_user).is_err() {
             self.missing.push("an own user id");
         }
-        let cpus = self.put(place::CPUS, &cpu_set(spec.cpus))?;
-        call(libc::SYS_sched_setaffinity, &[0, CPU_SET_BYTES, cpus]).during("setting the CPUs")?;
         let heap = data_bytes(domain.pid).during("reading the program's size")? + HEAP_BYTES;
         for (resource, limit) in [
             (libc::RLIMIT_NOFILE, DOMAIN_NOFILE),
             (libc::RLIMIT_DATA, heap),
         ] {
-            let at = self.put(
-                place::LIMIT,
-                &[limit.to_ne_bytes(), limit.to_ne_bytes()].concat(),
-            )?;
+            let limit = [limit.to_ne_bytes(), limit.to_ne_bytes()].concat();
+            let args = &[0, resource.into(), self.put(place::LIMIT, &limit)?, 0];
+            let what = "setting limits";
             // A hard limit that is lower still is fine.
-            let _ = call(libc::SYS_prlimit64, &[0, resource.into(), at, 0]);
+            let _ = self.calls(domain.pid, &[Call::new(what, libc::SYS_prlimit64, args)]);
         }
         let name = self.put_name(spec.name)?;
-        for (option, value) in [
-            (libc::PR_SET_NAME, name),
-            // Where there is no PID namespace, this ends the domain with its agent.
-            (libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64),
-            // Without rights over it we need it dumpable to take the listeners.
-            (libc::PR_SET_DUMPABLE, u64::from(!self.namespaces)),
-        ] {
-            call(libc::SYS_prctl, &[option as u64, value]).during("prctl")?;
-        }
         let capabilities = self.no_capabilities()?;
-        call(libc::SYS_capset, &capabilities).during("dropping capabilities")?;
+        let cpus = self.put(place::CPUS, &cpu_set(spec.cpus))?;
+        // Without rights over it we need it dumpable to take the listeners.
+        let dumpable = u64::from(!self.namespaces);
+        let prctl = |args: &[u64]| Call::new("prctl", libc::SYS_prctl, args);
+        let affinity = &[0, CPU_SET_BYTES, cpus];
+        let last = [
+            prctl(&[libc::PR_SET_NAME as u64, name]),
+            // Where there is no PID namespace, this ends the domain with its agent.
+            prctl(&[libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64]),
+            prctl(&[libc::PR_SET_DUMPABLE as u64, dumpable]),
+            Call::new("dropping capabilities", libc::SYS_capset, &capabilities),
+            Call::new("setting the CPUs", libc::SYS_sched_setaffinity, affinity),
+        ];
+        self.all(domain.pid, &last)?;
+        let entry = self.entry;
         let filter = policy::domain_filter(spec.profile, program.relro(entry.rip));
         let (listener, number) = self.listen(domain.pid, &domain.pidfd, &filter)?;
-        call(libc::SYS_close, &[number]).during("closing the listener")?;
+        tracee::call(domain.pid, &entry, libc::SYS_close, &[number])
+            .during("closing the listener")?;
         Ok(AttachPort(Listener::new(listener).0))
     }
 
@@ -369,27 +438,29 @@ impl Start {
         attach: AttachPort,
         spec: &Spec<'_>,
     ) -> Result<Sandboxed, SpawnError> {
-        self.call(
-            "closing descriptors",
-            libc::SYS_close_range,
-            &[0, u32::MAX.into(), 0],
-        )?;
         // It runs on the CPU of whoever calls it, wherever that is.
         let everywhere = self.put(place::CPUS, &cpu_set(&[]))?;
-        let call = [0, CPU_SET_BYTES, everywhere];
-        self.call(
-            "freeing the agent's CPUs",
-            libc::SYS_sched_setaffinity,
-            &call,
-        )?;
         let name = self.put_name(&format!("agent-{}", spec.name))?;
-        self.call(
-            "naming the agent",
-            libc::SYS_prctl,
-            &[libc::PR_SET_NAME as u64, name],
-        )?;
         let capabilities = self.no_capabilities()?;
-        self.call("dropping capabilities", libc::SYS_capset, &capabilities)?;
+        let calls = [
+            Call::new(
+                "closing descriptors",
+                libc::SYS_close_range,
+                &[0, u32::MAX.into(), 0],
+            ),
+            Call::new(
+                "naming the agent",
+                libc::SYS_prctl,
+                &[libc::PR_SET_NAME as u64, name],
+            ),
+            Call::new("dropping capabilities", libc::SYS_capset, &capabilities),
+            Call::new(
+                "freeing the agent's CPUs",
+                libc::SYS_sched_setaffinity,
+                &[0, CPU_SET_BYTES, everywhere],
+            ),
+        ];
+        self.all(self.pid, &calls)?;
         let filter = policy::agent_filter(spec.window_slots);
         let pidfd = self
             .ends

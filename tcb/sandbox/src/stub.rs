@@ -2,22 +2,52 @@
 //! pages, copied into a sealed page that every domain has at the same address.
 
 use abi::layout::{PAGE, STUB};
+use libc::c_long;
+use shmem::Span;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Address of the argument pages.
 pub(crate) const ARGS: u64 = (STUB + PAGE) as u64;
 
-// Two pieces. `loop`: ask for work by getppid(records done, last result); the answer is a number of
-// records, or an error if nobody listens any more. `once`: one system call and a breakpoint, for
-// the start, while the process is traced.
+/// Bytes of a record.
+pub(crate) const RECORD_BYTES: usize = 64;
+
+/// A system call as the stub reads it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    pub(crate) nr: c_long,
+    pub(crate) args: [u64; 6],
+    /// Any other result ends the batch.
+    pub(crate) expected: i64,
+}
+
+impl Record {
+    /// Writes it into argument pages.
+    pub(crate) fn write(&self, pages: Span, offset: usize) {
+        let [a, b, c, d, e, f] = self.args;
+        let words = [self.nr as u64, a, b, c, d, e, f, self.expected as u64];
+        for (word, value) in words.into_iter().enumerate() {
+            if let Some(place) = pages.u64(offset + word * 8) {
+                // Relaxed: the system call that follows orders these stores for the reader.
+                place.store(value, Relaxed);
+            }
+        }
+    }
+}
+
+// Three pieces. `loop`: ask for work by getppid(records done, last result); the answer is a number
+// of records, or an error if nobody listens any more. The others are for the start, while the
+// process is traced, and end in a breakpoint: `once` makes one system call from its registers,
+// `list` those of r13 records at r14, until one fails (rbx: how many were done, rbp: last result).
 std::arch::global_asm!(
     ".pushsection .rodata.grantway_stub, \"a\"",
     ".balign 16",
     // Other parts of the crate may be assembled apart from this one.
-    ".globl grantway_stub_loop, grantway_stub_once, grantway_stub_end",
-    ".hidden grantway_stub_loop, grantway_stub_once, grantway_stub_end",
+    ".globl grantway_stub_loop, grantway_stub_once, grantway_stub_list, grantway_stub_end",
+    ".hidden grantway_stub_loop, grantway_stub_once, grantway_stub_list, grantway_stub_end",
     "grantway_stub_loop:",
     "    xor ebx, ebx", // records done
     "    xor ebp, ebp", // last result
@@ -51,6 +81,28 @@ std::arch::global_asm!(
     "    syscall",
     "    ud2",
     ".balign 16",
+    "grantway_stub_list:",
+    "    xor ebx, ebx",
+    "    xor ebp, ebp",
+    "4:  cmp rbx, r13",
+    "    jae 5f",
+    "    mov rax, [r14]",
+    "    mov rdi, [r14 + 8]",
+    "    mov rsi, [r14 + 16]",
+    "    mov rdx, [r14 + 24]",
+    "    mov r10, [r14 + 32]",
+    "    mov r8,  [r14 + 40]",
+    "    mov r9,  [r14 + 48]",
+    "    syscall",
+    "    mov rbp, rax",
+    "    cmp rax, [r14 + 56]",
+    "    jne 5f",
+    "    inc rbx",
+    "    add r14, 64",
+    "    jmp 4b",
+    "5:  int3",
+    "    ud2",
+    ".balign 16",
     "grantway_stub_once:",
     "    syscall",
     "    int3",
@@ -65,15 +117,25 @@ std::arch::global_asm!(
 unsafe extern "C" {
     static grantway_stub_loop: u8;
     static grantway_stub_once: u8;
+    static grantway_stub_list: u8;
     static grantway_stub_end: u8;
 }
 
 /// Where the agent begins.
 pub(crate) const LOOP: u64 = STUB as u64;
 
-/// Where one injected system call begins; after it comes a breakpoint.
+fn address(of: *const u8) -> u64 {
+    STUB as u64 + (of as u64 - &raw const grantway_stub_loop as u64)
+}
+
+/// Where one injected system call begins.
 pub(crate) fn once() -> u64 {
-    STUB as u64 + (&raw const grantway_stub_once as u64 - &raw const grantway_stub_loop as u64)
+    address(&raw const grantway_stub_once)
+}
+
+/// Where a list of injected system calls begins.
+pub(crate) fn list() -> u64 {
+    address(&raw const grantway_stub_list)
 }
 
 fn code() -> &'static [u8] {

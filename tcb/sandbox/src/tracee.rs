@@ -165,6 +165,25 @@ pub(crate) fn call(
     result(finish(pid)?)
 }
 
+/// The system calls of `count` records at `records`, by way of the stub: how many returned what
+/// they should, and the raw result of the last one.
+pub(crate) fn list(
+    pid: pid_t,
+    base: &user_regs_struct,
+    records: u64,
+    count: usize,
+) -> io::Result<(usize, i64)> {
+    let mut begin = *base;
+    begin.rip = stub::list();
+    begin.r13 = count as u64;
+    begin.r14 = records;
+    set_registers(pid, begin)?;
+    resume(pid)?;
+    wait_for(pid, Stop::Signal(libc::SIGTRAP))?;
+    let end = registers(pid)?;
+    Ok((end.rbx as usize, end.rbp as i64))
+}
+
 /// A raw result as the C library would give it.
 pub(crate) fn result(raw: i64) -> io::Result<u64> {
     if (-4095..0).contains(&raw) {
