@@ -41,8 +41,13 @@ struct Machine {
 }
 
 impl Machine {
-    /// None, with the reason told: it cannot run here.
+    /// A machine of the usual configuration. None, with the reason told: it cannot run here.
     fn start(needed: &[&str]) -> Option<Self> {
+        Self::start_with("", needed)
+    }
+
+    /// A machine whose configuration begins with `switches`.
+    fn start_with(switches: &str, needed: &[&str]) -> Option<Self> {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let skip = |why: String| {
             eprintln!("skipped: {why}");
@@ -76,7 +81,11 @@ impl Machine {
             return skip(error.to_string());
         }
         let folder = TempDir::new().unwrap();
-        fs::write(folder.path().join("machine.toml"), config(&namespaces)).unwrap();
+        fs::write(
+            folder.path().join("machine.toml"),
+            config(switches, &namespaces),
+        )
+        .unwrap();
         let mut command = Command::new(grantway());
         command
             .arg("--json")
@@ -230,7 +239,7 @@ fn path_of(namespace: &Namespace) -> String {
     namespace.path().display().to_string()
 }
 
-fn config(namespaces: &[Namespace; 3]) -> String {
+fn config(switches: &str, namespaces: &[Namespace; 3]) -> String {
     let end = |n: usize| {
         format!(
             "ifname = \"{}\"\nnetns = \"{}\"\naddresses = [\"{}/24\", \"{}/64\"]\n",
@@ -248,7 +257,7 @@ fn config(namespaces: &[Namespace; 3]) -> String {
         )
     };
     format!(
-        "[[nic]]\nname = \"wire\"\nkind = \"tap\"\n{}{}{}",
+        "{switches}\n[[nic]]\nname = \"wire\"\nkind = \"tap\"\n{}{}{}",
         end(WIRE),
         guest(WEB),
         guest(DB)
@@ -294,20 +303,17 @@ fn ping_and_ping6_go_every_way() {
     machine.end();
 }
 
-#[test]
-fn files_of_100_mb_arrive_as_they_left() {
-    let Some(machine) = Machine::start(&["curl", "python3", "sha256sum"]) else {
-        return;
-    };
-    let mut bytes = vec![0u8; FILE_BYTES];
+/// Lets `curl` fetch a file of `bytes` random bytes every way.
+fn carry_files(machine: &Machine, bytes: usize) {
+    let mut content = vec![0u8; bytes];
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for part in bytes.chunks_mut(8) {
+    for part in content.chunks_mut(8) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         part.copy_from_slice(&state.to_le_bytes()[..part.len()]);
     }
-    fs::write(machine.folder.path().join("file"), bytes).unwrap();
+    fs::write(machine.folder.path().join("file"), content).unwrap();
     let sum = |file: &str| {
         let run = Command::new("sha256sum")
             .arg(machine.folder.path().join(file))
@@ -324,16 +330,45 @@ fn files_of_100_mb_arrive_as_they_left() {
         );
         machine.wait_for_listener(from, 8000);
         let url = format!("http://{}:8000/file", IPV4[from]);
-        let run = machine.run(
-            to,
-            "curl",
-            &["-sS", "--max-time", "120", "-o", "copy", &url],
-        );
-        assert!(run.status.success(), "{}", text(&run.stderr));
-        assert_eq!(sum("copy"), wanted, "{} to {}", NAMES[from], NAMES[to]);
+        let args = ["-sS", "--max-time", "120", "-o", "copy", &url];
+        let run = machine.run(to, "curl", &args);
+        let way = format!("{} to {}", NAMES[from], NAMES[to]);
+        assert!(run.status.success(), "{way}: {}", text(&run.stderr));
+        assert_eq!(sum("copy"), wanted, "{way}");
         drop(server);
     }
+}
+
+const FOR_FILES: &[&str] = &["curl", "python3", "sha256sum"];
+
+#[test]
+fn files_of_100_mb_arrive_as_they_left() {
+    let Some(machine) = Machine::start(FOR_FILES) else {
+        return;
+    };
+    carry_files(&machine, FILE_BYTES);
     machine.end();
+}
+
+#[test]
+fn files_arrive_whatever_the_switches_say() {
+    for switches in [
+        "[driver]\ngrants = \"copy\"",
+        "[driver]\ngrants = \"map\"",
+        "[driver]\noffloads = \"none\"",
+        "[driver]\noffloads = \"checksum\"",
+        "[buffers]\nsize = \"full\"",
+        "[buffers]\nto_guest = 64\nfrom_guest = 32",
+        "[ring]\nslots = 256",
+        "[driver]\ntick_us = 100\nempty_ticks = 20",
+    ] {
+        let Some(machine) = Machine::start_with(switches, FOR_FILES) else {
+            return;
+        };
+        eprintln!("{switches}");
+        carry_files(&machine, 5_000_000);
+        machine.end();
+    }
 }
 
 /// Runs `iperf3` both ends and answers the client's report.
