@@ -36,8 +36,7 @@ pub const OP_WORDS: usize = 6;
 /// The word of an operation that holds its status.
 pub const STATUS_WORD: usize = 5;
 /// Operations of a call.
-pub const OPS_MAX: usize =
-    (crate::layout::info::CALL_PAGES * crate::PAGE - OPS) / (OP_WORDS * 8);
+pub const OPS_MAX: usize = (crate::layout::info::CALL_PAGES * crate::PAGE - OPS) / (OP_WORDS * 8);
 
 /// What all operations of a call do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +112,10 @@ impl Place {
         if word & Self::GRANTED == 0 {
             Self::Own { frame: word as u32 }
         } else {
-            Self::Granted { domain: DomId((word >> 32) as u16), gref: GrantRef(word as u32) }
+            Self::Granted {
+                domain: DomId((word >> 32) as u16),
+                gref: GrantRef(word as u32),
+            }
         }
     }
 }
