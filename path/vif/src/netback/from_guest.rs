@@ -214,15 +214,18 @@ impl<G: Grants> Netback<G> {
     fn build(&mut self, out: &mut Vec<Frame>) -> usize {
         let mut frames = 0;
         for (token, chain) in self.chains.iter().enumerate() {
-            match frame_of(chain, &self.accesses, &self.terms.from_guest) {
-                Ok(mut frame) => {
+            // Made where it stays: to move a frame costs more than to make it.
+            out.push(Frame::empty());
+            let Some(frame) = out.last_mut() else { break };
+            match fill(frame, chain, &self.accesses, &self.terms.from_guest) {
+                Ok(()) => {
                     frame.token = token as u32;
                     self.counters.from_guest += 1;
                     self.counters.from_guest_bytes += frame.len() as u64;
-                    out.push(frame);
                     frames += 1;
                 }
                 Err(reason) => {
+                    out.pop();
                     refuse(&mut self.tx_responses, chain.responses);
                     self.counters.from_guest_drops.count(reason);
                 }
@@ -318,9 +321,13 @@ fn check_packet(
     check_part(first.offset, own)
 }
 
-/// The frame of a packet whose pages can be read now.
-fn frame_of(chain: &Chain, accesses: &[Access], may: &Abilities) -> Result<Frame, Drop> {
-    let mut frame = Frame::empty();
+/// Makes the frame of a packet whose pages can be read now.
+fn fill(
+    frame: &mut Frame,
+    chain: &Chain,
+    accesses: &[Access],
+    may: &Abilities,
+) -> Result<(), Drop> {
     let (from, to) = chain.accesses;
     for access in accesses.get(from as usize..to as usize).unwrap_or(&[]) {
         let span = access.result.map_err(|_| Drop::Grant)?;
@@ -335,11 +342,11 @@ fn frame_of(chain: &Chain, accesses: &[Access], may: &Abilities) -> Result<Frame
     }
     frame.snapshot().map_err(|_| Drop::Fault)?;
     if chain.flags & txf::CSUM_BLANK != 0 {
-        frame.offload = blank(&mut frame, chain.gso, may)?;
+        frame.offload = blank(frame, chain.gso, may)?;
     } else if chain.flags & txf::DATA_VALIDATED != 0 {
         frame.offload.checksum = Checksum::Valid;
     }
-    Ok(frame)
+    Ok(())
 }
 
 /// The offloads of a packet whose checksum is blank: found in the packet, and only if both ends

@@ -7,7 +7,7 @@ use crate::netif::{
     ExtraInfo, MAX_PACKET, MIN_PACKET, RX_WORDS, RxRequest, RxResponse, Terms, rsp, rxf, transport,
 };
 use abi::{GrantRef, GrantStatus, PAGE};
-use nic::{Checksum, Frame, Offload};
+use nic::{Checksum, Frame};
 use shmem::Span;
 
 /// What became of the frames given to [`Netback::to_guest`].
@@ -181,20 +181,7 @@ fn check(frame: &Frame, terms: &Terms) -> Result<(), Drop> {
     if frame.len() > MAX_PACKET {
         return Err(Drop::TooLong);
     }
-    if frame.offload == Offload::default() {
-        return Ok(());
-    }
-    if !transport::can_say(frame) {
-        return Err(Drop::BadOffload);
-    }
-    if terms
-        .to_guest
-        .takes(&frame.offload, transport::is_ipv6(frame.header()))
-    {
-        Ok(())
-    } else {
-        Err(Drop::OffloadNotNegotiated)
-    }
+    transport::check(frame, &terms.to_guest)
 }
 
 /// Offset and length of the buffer that a request posts; none if it does not lie in its page.

@@ -5,7 +5,7 @@ use crate::Fatal;
 use crate::counters::Drop;
 use crate::netif::{ExtraInfo, MAX_PACKET, MIN_PACKET, TxRequest, TxResponse, rsp, transport, txf};
 use net::packet::checksum::{FinishError, finish};
-use nic::{BufferId, Buffers, Checksum, Frame, Offload, Piece};
+use nic::{BufferId, Buffers, Checksum, Frame, Piece};
 use shmem::Span;
 
 /// What became of the frames given to [`Netfront::transmit`].
@@ -119,23 +119,11 @@ impl Netfront {
         if frame.len() > MAX_PACKET {
             return Err(Drop::TooLong);
         }
-        if frame.offload == Offload::default() {
+        let Err(reason) = transport::check(frame, self.peer()) else {
             return Ok(());
-        }
-        let sayable = transport::can_say(frame);
-        if sayable
-            && self
-                .peer()
-                .takes(&frame.offload, transport::is_ipv6(frame.header()))
-        {
-            return Ok(());
-        }
+        };
         if frame.offload.gso.is_some() {
-            return Err(if sayable {
-                Drop::OffloadNotNegotiated
-            } else {
-                Drop::BadOffload
-            });
+            return Err(reason);
         }
         // What cannot be left to the other end is done here.
         finish(frame).map_err(|why| match why {
