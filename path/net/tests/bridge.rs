@@ -33,6 +33,7 @@ fn guest(macs: &[Mac], addresses: &[&str]) -> Port {
             router: false,
         },
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+        confined: !addresses.is_empty(),
         rate: None,
     }
 }
@@ -874,6 +875,27 @@ fn ports_that_contradict_others_are_refused() {
     assert_eq!(all, set(&[WIRE, WIRE2, B, ROUTER, MAX_PORTS - 1]));
 }
 
+/// BR-13: addresses protect their owner; only a confined guest is kept to them.
+#[test]
+fn a_guest_with_addresses_may_have_more() {
+    let mut bridge = bridge();
+    let port = Port {
+        confined: false,
+        ..guest(&[STATION], &["10.0.0.50"])
+    };
+    bridge.add(9, &port).unwrap();
+    let passes = set(&[WIRE, WIRE2, A, B, ROUTER]);
+    for ip in [[10, 0, 0, 50], [10, 0, 0, 51]] {
+        let claim = arp_from(STATION, STATION, ip);
+        assert_eq!(go(&mut bridge, &claim, 9, 0), passes);
+    }
+    let claim = arp_from(MAC_R, MAC_R, [10, 0, 0, 50]);
+    assert_eq!(
+        go(&mut bridge, &claim, ROUTER, 0),
+        dropped(DropReason::ForgedArp)
+    );
+}
+
 /// BR-13: a NIC port's addresses (a gateway's, say) are protected as a guest's are.
 #[test]
 fn a_gateway_s_address_is_protected() {
@@ -928,12 +950,16 @@ fn every_reason_has_a_name_of_its_own() {
 #[test]
 fn sets_of_ports() {
     let ports = [0, 1, 63, 64, 65, 127, 128, 255];
-    let set: PortSet = ports.into_iter().chain([256, usize::MAX]).collect();
+    let set: PortSet = ports.into_iter().rev().chain([64]).collect();
     assert_eq!(set.iter().collect::<Vec<_>>(), ports);
     for port in 0..300 {
         assert_eq!(set.contains(port), ports.contains(&port));
         let without: Vec<_> = ports.into_iter().filter(|other| *other != port).collect();
         assert_eq!(set.without(port).iter().collect::<Vec<_>>(), without);
     }
-    assert_eq!(PortSet::default().iter().count(), 0);
+    assert_eq!(set.without(64), set.without(64));
+    assert_ne!(set.without(64), set);
+    // What is left out is one port, not all that ever were.
+    assert!(set.without(64).without(1).contains(64));
+    assert_eq!(PortSet::from_iter([]).iter().count(), 0);
 }

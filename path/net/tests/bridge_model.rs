@@ -154,6 +154,7 @@ fn agree(ops: &[Op], hash_seed: u64) {
                 let guest = Port {
                     kind,
                     addresses: Vec::new(),
+                    confined: false,
                     rate: None,
                 };
                 assert_eq!(bridge.add(*port, &guest).is_ok(), fits);

@@ -388,6 +388,19 @@ fn the_work_is_bounded() {
     };
     assert_eq!(long(1460), Ok(()));
     assert_eq!(long(1461), Err(SegmentError::TooLong));
+    // A tag does not count.
+    let tagged = gso(&Build::tcp4(&[5; 5000]).tags(1), 1460, &[]);
+    assert_eq!(
+        segment(
+            &tagged,
+            Caps {
+                max_frame: 1514,
+                ..SOFTWARE
+            },
+            &mut Vec::new()
+        ),
+        Ok(())
+    );
     // What is shorter than a segment need not be as long as one may be.
     let caps = Caps {
         max_frame: 1514,
@@ -518,7 +531,7 @@ proptest! {
         let caps = Caps { max_frame, ..SOFTWARE };
         let mut out = Vec::new();
         if segment(&frame, caps, &mut out).is_ok() {
-            prop_assert!(out.iter().all(|one| one.len() <= max_frame));
+            prop_assert!(out.iter().all(|one| one.len() <= max_frame + one.tag_bytes()));
         } else {
             prop_assert!(out.is_empty());
         }

@@ -204,3 +204,27 @@ fn without_a_buffer_a_frame_is_lost_and_counted() {
     assert_eq!(counter(&b, "no_buffer"), 1);
     assert_eq!(contents(&out), [bytes(0, 60)]);
 }
+
+#[test]
+fn a_tag_does_not_count_to_a_frame_s_length() {
+    let (mut a, _b) = Cable {
+        caps: Caps {
+            max_frame: 100,
+            ..Caps::default()
+        },
+        ..Cable::default()
+    }
+    .ends();
+    let mut buffers = pool(64, 2048);
+    let mut attempt = |tag: [u8; 2], len| {
+        let mut bytes = bytes(0, len);
+        bytes[12..14].copy_from_slice(&tag);
+        send(&mut a, 0, &bytes, &mut buffers).sent
+    };
+    for tag in [[0x81, 0], [0x88, 0xa8]] {
+        assert_eq!((attempt(tag, 104), attempt(tag, 105)), (1, 0));
+    }
+    for tag in [[0x81, 1], [0x88, 0xa9], [8, 0]] {
+        assert_eq!((attempt(tag, 100), attempt(tag, 101)), (1, 0));
+    }
+}

@@ -46,17 +46,18 @@ pub(super) struct Guard {
     port: usize,
     macs: Vec<u64>,
     router: bool,
-    addresses: Vec<IpAddr>,
+    /// Whether it may claim only addresses that are known to be its own.
+    confined: bool,
 }
 
 impl Guard {
-    pub(super) fn new(port: usize, macs: &[Mac], router: bool, addresses: &[IpAddr]) -> Self {
+    pub(super) fn new(port: usize, macs: &[Mac], router: bool, confined: bool) -> Self {
         let macs = macs.iter().map(|mac| word_of(*mac)).collect();
         Self {
             port,
             macs,
             router,
-            addresses: addresses.to_vec(),
+            confined,
         }
     }
 
@@ -148,7 +149,7 @@ impl Guard {
         match owners.get(&address) {
             Some(owner) => *owner == self.port,
             // An address that nobody claims is how a station asks whether one is free.
-            None => self.addresses.is_empty() || address.is_unspecified() || is_link_local(address),
+            None => !self.confined || address.is_unspecified() || is_link_local(address),
         }
     }
 }

@@ -95,9 +95,10 @@ pub enum Kind {
 pub struct Port {
     /// The kind.
     pub kind: Kind,
-    /// The IP addresses behind it that are known. No guest port may claim an address that is
-    /// another port's, and one with addresses may claim no others (but link-local ones of IPv6).
+    /// The IP addresses behind it that are known: no guest port may claim another port's.
     pub addresses: Vec<IpAddr>,
+    /// Whether a guest may claim no addresses but these (and link-local ones of IPv6).
+    pub confined: bool,
     /// What may come in by it; none: no limit.
     pub rate: Option<Rate>,
 }
@@ -109,6 +110,7 @@ impl Port {
         Self {
             kind: Kind::Nic,
             addresses: Vec::new(),
+            confined: false,
             rate: None,
         }
     }
@@ -123,6 +125,7 @@ impl Port {
         Self {
             kind,
             addresses: Vec::new(),
+            confined: false,
             rate: None,
         }
     }
@@ -152,7 +155,7 @@ pub enum AddError {
 }
 
 /// Where a frame goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Out by this port.
     Unicast(usize),
@@ -214,7 +217,7 @@ impl Bridge {
                 for mac in macs {
                     self.table.bind(word_of(*mac), number);
                 }
-                let guard = Guard::new(number, macs, *router, &port.addresses);
+                let guard = Guard::new(number, macs, *router, port.confined);
                 (macs.first().map_or(0, |mac| word_of(*mac)), Some(guard))
             }
         };
@@ -421,14 +424,14 @@ impl Arrival<'_> {
         }
         if destination & GROUP_BIT != 0 {
             return match state.group.take(self.now_ns, 1) {
-                true => state.flood,
+                true => state.flood.clone(),
                 false => Verdict::Drop(DropReason::GroupBudget),
             };
         }
         match table.find(destination, self.now_ns) {
             Some(port) if port == self.in_port => Verdict::Drop(DropReason::SamePort),
             Some(port) => Verdict::Unicast(port),
-            None => state.unknown,
+            None => state.unknown.clone(),
         }
     }
 
@@ -464,8 +467,8 @@ impl Arrival<'_> {
 impl Verdict {
     /// The verdict that sends to each of a set.
     fn to(set: PortSet) -> Self {
-        let mut ports = set.iter();
-        match (ports.next(), ports.next()) {
+        let (first, second) = (set.iter().next(), set.iter().nth(1));
+        match (first, second) {
             (None, _) => Self::Drop(DropReason::NoPort),
             (Some(port), None) => Self::Unicast(port),
             _ => Self::Many(set),

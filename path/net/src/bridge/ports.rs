@@ -1,64 +1,61 @@
 //! Sets of ports.
 
+use std::rc::Rc;
+
 /// Ports that a bridge can have.
-pub const MAX_PORTS: usize = 256;
+pub const MAX_PORTS: usize = 1 << 12;
 
-const WORDS: usize = MAX_PORTS / 64;
-
-/// A set of port numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortSet([u64; WORDS]);
+/// A set of port numbers: a list that many sets share, and one port that is left out of it. It is
+/// cheap to hand on, however many ports there are.
+#[derive(Clone, Debug)]
+pub struct PortSet {
+    /// Ascending.
+    members: Rc<[usize]>,
+    except: Option<usize>,
+}
 
 impl PortSet {
-    /// The set without `port`.
+    /// All members of the list but `port`.
     #[must_use]
-    pub fn without(mut self, port: usize) -> Self {
-        if let Some(word) = self.0.get_mut(port / 64) {
-            *word &= !(1 << (port % 64));
+    pub fn without(&self, port: usize) -> Self {
+        Self {
+            members: Rc::clone(&self.members),
+            except: Some(port),
         }
-        self
     }
 
     /// Whether `port` is a member.
     #[must_use]
     pub fn contains(&self, port: usize) -> bool {
-        self.0
-            .get(port / 64)
-            .is_some_and(|word| word >> (port % 64) & 1 != 0)
+        self.except != Some(port) && self.members.binary_search(&port).is_ok()
     }
 
     /// The members, in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = usize> + use<> {
-        self.0
-            .into_iter()
-            .enumerate()
-            .flat_map(|(index, word)| Bits(word).map(move |bit| index * 64 + bit))
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        let except = self.except;
+        self.members
+            .iter()
+            .copied()
+            .filter(move |port| Some(*port) != except)
     }
 }
 
 impl FromIterator<usize> for PortSet {
-    /// The set of these ports; numbers from [`MAX_PORTS`] on are left out.
     fn from_iter<T: IntoIterator<Item = usize>>(ports: T) -> Self {
-        let mut set = Self::default();
-        for port in ports {
-            if let Some(word) = set.0.get_mut(port / 64) {
-                *word |= 1 << (port % 64);
-            }
+        let mut members: Vec<usize> = ports.into_iter().collect();
+        members.sort_unstable();
+        members.dedup();
+        Self {
+            members: members.into(),
+            except: None,
         }
-        set
     }
 }
 
-/// The bits that are set, lowest first.
-struct Bits(u64);
-
-impl Iterator for Bits {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        let bit = self.0.trailing_zeros();
-        // Without any bit set this leaves nothing.
-        self.0 &= self.0.wrapping_sub(1);
-        (bit < 64).then_some(bit as usize)
+impl PartialEq for PortSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
     }
 }
+
+impl Eq for PortSet {}

@@ -131,7 +131,7 @@ impl Template {
         if payload.div_ceil(size) > MAX_SEGMENTS {
             return Err(SegmentError::TooMany);
         }
-        if tcp.payload_at + size.min(payload) > caps.max_frame {
+        if tcp.payload_at + size.min(payload) > caps.max_frame.saturating_add(frame.tag_bytes()) {
             return Err(SegmentError::TooLong);
         }
         Ok(Self {
