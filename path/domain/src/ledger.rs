@@ -139,16 +139,24 @@ impl Ledger {
     /// Runs `sleep`, which may give up the CPU for any time: only the CPU time that it used
     /// itself is charged, to [`Hop::Idle`].
     pub fn sleep<T>(&self, sleep: impl FnOnce() -> T) -> T {
-        if !self.enabled {
-            return sleep();
-        }
         let before = self.enter(Hop::Idle);
-        let cpu = self.settle();
-        let result = sleep();
-        let used = thread_cpu_ns().saturating_sub(cpu);
-        self.cycles(Hop::Idle, self.to_cycles(used));
-        self.begin();
+        let result = self.call(sleep);
         self.enter(before);
+        result
+    }
+
+    /// Runs a hypercall, during which the monitor works and this thread may sleep: only the CPU
+    /// time that it used itself is charged, to the hop of the caller.
+    pub fn call<T>(&self, call: impl FnOnce() -> T) -> T {
+        if !self.enabled {
+            return call();
+        }
+        let hop = self.enter(self.current.get());
+        let cpu = self.settle();
+        let result = call();
+        let used = thread_cpu_ns().saturating_sub(cpu);
+        self.cycles(hop, self.to_cycles(used));
+        self.begin();
         result
     }
 

@@ -99,10 +99,10 @@ impl Copy {
 
     fn run(&mut self) {
         self.status.clear();
-        self.guest
-            .calls
-            .borrow_mut()
-            .copy(&self.ops, &mut self.status);
+        if !self.ops.is_empty() {
+            self.guest
+                .call(|calls| calls.copy(&self.ops, &mut self.status));
+        }
     }
 }
 

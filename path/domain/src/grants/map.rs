@@ -49,10 +49,10 @@ impl Map {
             }
         }
         self.status.clear();
-        self.guest
-            .calls
-            .borrow_mut()
-            .map(&self.batch, &mut self.status);
+        if !self.batch.is_empty() {
+            self.guest
+                .call(|calls| calls.map(&self.batch, &mut self.status));
+        }
         self.unmaps.clear();
         for (op, status) in self.batch.iter().zip(&self.status) {
             if *status == GrantStatus::Okay {
@@ -71,10 +71,10 @@ impl Map {
         }
         self.batch.clear();
         self.status.clear();
-        self.guest
-            .calls
-            .borrow_mut()
-            .unmap(&self.unmaps, &mut self.status);
+        if !self.unmaps.is_empty() {
+            self.guest
+                .call(|calls| calls.unmap(&self.unmaps, &mut self.status));
+        }
         self.unmaps.clear();
     }
 

@@ -52,9 +52,7 @@ impl Mapped {
         }
         self.status.clear();
         self.guest
-            .calls
-            .borrow_mut()
-            .unmap(&self.unwanted, &mut self.status);
+            .call(|calls| calls.unmap(&self.unwanted, &mut self.status));
     }
 
     /// Notes that `gref` has to be mapped, unless it is already.
@@ -89,12 +87,13 @@ impl Mapped {
         if self.wanted.is_empty() {
             return;
         }
-        let mut calls = self.guest.calls.borrow_mut();
-        self.status.clear();
-        calls.unmap(&self.unwanted, &mut self.status);
-        self.unwanted.clear();
-        self.status.clear();
-        calls.map(&self.wanted, &mut self.status);
+        self.guest.call(|calls| {
+            self.status.clear();
+            calls.unmap(&self.unwanted, &mut self.status);
+            self.unwanted.clear();
+            self.status.clear();
+            calls.map(&self.wanted, &mut self.status);
+        });
         for (map, status) in self.wanted.iter().zip(&self.status) {
             if *status != GrantStatus::Okay
                 && let Some(state) = self.state.get_mut(map.gref.index() as usize)

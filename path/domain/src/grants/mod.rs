@@ -49,6 +49,11 @@ impl Guest {
             .flatten()
     }
 
+    /// Makes hypercalls: what the monitor needs for them is not this domain's time.
+    fn call<T>(&self, call: impl FnOnce(&mut Calls) -> T) -> T {
+        self.ledger.call(|| call(&mut self.calls.borrow_mut()))
+    }
+
     /// The bytes of a slot.
     fn span(&self, slot: Slot, offset: u16, len: u16) -> Option<Span> {
         let at = (slot.0 as usize)
