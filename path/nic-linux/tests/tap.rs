@@ -450,6 +450,24 @@ fn a_blank_checksum_is_filled_in_by_the_other_side() {
     );
 }
 
+#[test]
+fn small_frames_leave_large_buffers_alone() {
+    let Some(namespace) = namespace() else { return };
+    let mut nic = nic_of(&offloading(&namespace));
+    neighbour(&namespace);
+    let mut supply = Supply::new(8, 40);
+    let socket = namespace
+        .enter(|| UdpSocket::bind("10.9.0.1:7000").unwrap())
+        .unwrap();
+    for n in 0..20u8 {
+        socket.send_to(&[n; 500], "10.9.0.2:5").unwrap();
+        let (mut frame, _) = expect(&mut nic, &mut supply, |bytes| bytes.ends_with(&[n; 500]));
+        assert_eq!(frame.pieces.len(), 1);
+        assert!(frame.pieces[0].buffer.0 < 8, "a small buffer");
+        frame.recycle(&mut supply);
+    }
+}
+
 /// Two TAPs of two namespaces joined by copying frames between them: TCP over it must work, in
 /// segments of far more than the MTU.
 fn tcp_through_two_taps(listen: IpAddr, kind: GsoKind) {

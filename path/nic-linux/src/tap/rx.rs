@@ -50,16 +50,19 @@ enum Dropped {
 /// The buffers that the next frame goes into, and the vectors that name them.
 #[derive(Default)]
 pub(super) struct Receiver {
-    /// A small buffer first, then whatever continues it; more bytes in all than a frame has, so
-    /// that a frame which fills them was cut.
-    ready: Vec<Buffer>,
-    /// Bytes of `ready`.
-    capacity: usize,
+    /// A small buffer, where every frame begins.
+    first: Option<Buffer>,
+    /// What continues a frame that does not fit: with `first` more bytes in all than a frame has,
+    /// so that a frame which fills them was cut. In ascending order.
+    more: Vec<Buffer>,
+    /// Bytes of `more`.
+    more_bytes: usize,
     /// Where the kernel puts the virtio header: memory of our own.
     header: [u8; virtio::BYTES],
-    /// One for the header, and one per buffer.
+    /// One for the header, one for `first`, and one for each stretch of `more` that lies in one
+    /// piece.
     vectors: Vec<libc::iovec>,
-    /// Whether `vectors` no longer say what `ready` says.
+    /// Whether `vectors` no longer say what `more` says.
     stale: bool,
     /// Whether the supply has large buffers. Then a frame is never continued in small ones: it
     /// would have too many pieces for whoever sends it on.
@@ -77,7 +80,8 @@ unsafe impl Send for Receiver {}
 impl std::fmt::Debug for Receiver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Receiver")
-            .field("ready", &self.ready)
+            .field("first", &self.first)
+            .field("more", &self.more)
             .finish_non_exhaustive()
     }
 }
@@ -126,64 +130,87 @@ impl Receiver {
     }
 
     pub(super) fn release(&mut self, buffers: &mut dyn Buffers) {
-        for buffer in self.ready.drain(..) {
+        for buffer in self.first.take().into_iter().chain(self.more.drain(..)) {
             buffers.put(buffer.id);
         }
-        self.capacity = 0;
+        self.more_bytes = 0;
         self.stale = true;
     }
 
     /// Fills up the buffers until a frame of `bytes` bytes fits with a byte to spare. If the
     /// supply cannot, the frames stay in the interface's queue: better late than cut.
     fn make_ready(&mut self, bytes: usize, buffers: &mut dyn Buffers) -> bool {
-        while self.capacity <= bytes {
-            let next = if self.ready.is_empty() {
-                buffers.take()
-            } else {
-                let large = buffers.take_large();
-                self.has_large |= large.is_some();
-                large.or_else(|| if self.has_large { None } else { buffers.take() })
-            };
+        if self.first.is_none() {
+            self.first = buffers.take();
+        }
+        let Some(first) = self.first else {
+            return false;
+        };
+        while first.span.len().saturating_add(self.more_bytes) <= bytes {
+            let large = buffers.take_large();
+            self.has_large |= large.is_some();
+            let next = large.or_else(|| if self.has_large { None } else { buffers.take() });
             let Some(buffer) = next else { return false };
-            if buffer.span.is_empty() || self.ready.len() + 1 >= libc::UIO_MAXIOV as usize {
+            if buffer.span.is_empty() || self.more.len() + 2 >= libc::UIO_MAXIOV as usize {
                 buffers.put(buffer.id);
                 return false;
             }
-            self.capacity += buffer.span.len();
-            self.ready.push(buffer);
+            self.more_bytes += buffer.span.len();
+            self.more.push(buffer);
             self.stale = true;
         }
         true
     }
 
+    /// Brings `vectors` up to date. Buffers that lie one behind the other make one vector: a pool
+    /// hands pages out in whatever order they came back, so they are sorted.
+    fn write_vectors(&mut self, vnet_header: bool) {
+        if std::mem::take(&mut self.stale) || self.vectors.is_empty() {
+            self.more.sort_unstable_by_key(|buffer| buffer.span.addr());
+            self.vectors.clear();
+            self.vectors.extend(
+                [libc::iovec {
+                    iov_base: std::ptr::null_mut(),
+                    iov_len: 0,
+                }; 2],
+            );
+            for buffer in &self.more {
+                let (start, len) = (buffer.span.as_ptr(), buffer.span.len());
+                match self.vectors.get_mut(2..).and_then(<[_]>::last_mut) {
+                    Some(last) if last.iov_base as usize + last.iov_len == start as usize => {
+                        last.iov_len += len;
+                    }
+                    _ => self.vectors.push(libc::iovec {
+                        iov_base: start.cast(),
+                        iov_len: len,
+                    }),
+                }
+            }
+        }
+        if let ([header, start, ..], Some(first)) = (self.vectors.as_mut_slice(), self.first) {
+            header.iov_base = (&raw mut self.header).cast();
+            header.iov_len = if vnet_header { virtio::BYTES } else { 0 };
+            start.iov_base = first.span.as_ptr().cast();
+            start.iov_len = first.span.len();
+        }
+    }
+
     /// One system call; how many bytes of header and frame came, or an errno.
     fn read(&mut self, fd: BorrowedFd<'_>, vnet_header: bool) -> Result<usize, i32> {
-        if !vnet_header && let [only] = self.ready.as_slice() {
+        if !vnet_header
+            && self.more.is_empty()
+            && let Some(first) = self.first
+        {
             // SAFETY: the span lies in memory that is reserved for packets for the life of the
             // process and never holds a Rust object; a page that is not there is EFAULT.
             let got =
-                unsafe { libc::read(fd.as_raw_fd(), only.span.as_ptr().cast(), only.span.len()) };
+                unsafe { libc::read(fd.as_raw_fd(), first.span.as_ptr().cast(), first.span.len()) };
             return result(got);
         }
-        if self.stale {
-            self.vectors.clear();
-            self.vectors.push(libc::iovec {
-                iov_base: std::ptr::null_mut(),
-                iov_len: 0,
-            });
-            self.vectors
-                .extend(self.ready.iter().map(|buffer| libc::iovec {
-                    iov_base: buffer.span.as_ptr().cast(),
-                    iov_len: buffer.span.len(),
-                }));
-            self.stale = false;
-        }
-        if let Some(first) = self.vectors.first_mut() {
-            first.iov_base = (&raw mut self.header).cast();
-            first.iov_len = if vnet_header { virtio::BYTES } else { 0 };
-        }
+        self.write_vectors(vnet_header);
         // SAFETY: the first vector is `header`, exclusively borrowed through the call; the others
-        // are spans, as above. There are at most UIO_MAXIOV (`make_ready`).
+        // are spans, as above, or several of them that lie one behind the other. There are at
+        // most UIO_MAXIOV (`make_ready`).
         let got = unsafe {
             libc::readv(
                 fd.as_raw_fd(),
@@ -215,7 +242,7 @@ impl Receiver {
         let mut frame = Frame::empty();
         let mut rest = len;
         let mut used = 0;
-        for buffer in &self.ready {
+        for buffer in self.first.iter().chain(&self.more) {
             if rest == 0 {
                 break;
             }
@@ -229,12 +256,12 @@ impl Receiver {
         }
         frame.snapshot().map_err(|_| Dropped::Fault)?;
         frame.offload = offload;
-        self.capacity -= self
-            .ready
-            .drain(..used)
-            .map(|buffer| buffer.span.len())
-            .sum::<usize>();
-        self.stale = true;
+        self.first = None;
+        if used > 1 {
+            let gone = self.more.drain(..used - 1);
+            self.more_bytes -= gone.map(|buffer| buffer.span.len()).sum::<usize>();
+            self.stale = true;
+        }
         Ok(frame)
     }
 }

@@ -190,8 +190,9 @@ impl<'a> Link<'a> {
         let limit = out.len().saturating_add(budget);
         outgoing.starved = false;
         let supply = Supply {
-            ready: VecDeque::new(),
-            bytes: 0,
+            first: None,
+            more: Vec::new(),
+            more_bytes: 0,
             buffers,
         };
         Self {
@@ -218,8 +219,7 @@ impl<'a> Link<'a> {
 
     /// Gives back what was taken and not used.
     pub(super) fn finish(self) {
-        let Supply { ready, buffers, .. } = self.output.supply;
-        ready.into_iter().for_each(|buffer| buffers.put(buffer.id));
+        self.output.supply.give_back();
     }
 }
 
@@ -290,42 +290,54 @@ fn put(bytes: &mut [u8], at: usize, value: u16) {
 
 /// A supply with some buffers already in hand.
 struct Supply<'a> {
-    /// A small one first.
-    ready: VecDeque<Buffer>,
-    bytes: usize,
+    /// The small one that the next frame begins in.
+    first: Option<Buffer>,
+    /// What continues it.
+    more: Vec<Buffer>,
+    /// Bytes of `more`.
+    more_bytes: usize,
     buffers: &'a mut dyn Buffers,
 }
 
 impl Supply<'_> {
     /// Takes buffers in hand until a frame of `bytes` bytes fits; whether there are enough.
     fn prepare(&mut self, bytes: usize) -> bool {
-        while self.bytes < bytes {
-            let next = if self.ready.is_empty() {
-                self.buffers.take()
-            } else {
-                self.buffers.take_large().or_else(|| self.buffers.take())
-            };
+        if self.first.is_none() {
+            self.first = self.buffers.take();
+        }
+        let Some(first) = self.first else {
+            return false;
+        };
+        while first.span.len().saturating_add(self.more_bytes) < bytes {
+            let next = self.buffers.take_large().or_else(|| self.buffers.take());
             match next {
                 Some(buffer) if !buffer.span.is_empty() => {
-                    self.bytes += buffer.span.len();
-                    self.ready.push_back(buffer);
+                    self.more_bytes += buffer.span.len();
+                    self.more.push(buffer);
                 }
                 _ => return false,
             }
         }
         true
     }
+
+    /// Gives everything in hand back.
+    fn give_back(self) {
+        for buffer in self.first.into_iter().chain(self.more) {
+            self.buffers.put(buffer.id);
+        }
+    }
 }
 
 impl Buffers for Supply<'_> {
     fn take(&mut self) -> Option<Buffer> {
-        let buffer = self.ready.pop_front()?;
-        self.bytes -= buffer.span.len();
-        Some(buffer)
+        self.first.take()
     }
 
     fn take_large(&mut self) -> Option<Buffer> {
-        self.take()
+        let buffer = self.more.pop()?;
+        self.more_bytes -= buffer.span.len();
+        Some(buffer)
     }
 
     fn put(&mut self, id: BufferId) {

@@ -91,6 +91,12 @@ impl Cable {
                             .is_none_or(|every| (self.frames + u64::from(*n)) % every != 7)
                     })
                     .collect();
+                let small = |frame: &Frame| frame.pieces.iter().all(|p| p.buffer.0 >> 31 == 0);
+                assert!(
+                    frames
+                        .iter()
+                        .all(|frame| frame.len() > 2048 || small(frame))
+                );
                 self.frames += frames.len() as u64;
                 self.largest = frames.iter().map(Frame::len).fold(self.largest, usize::max);
                 let report = self.ends[1 - from].tx(self.now_ns, &frames, &pick);
