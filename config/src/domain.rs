@@ -62,6 +62,9 @@ pub struct NicConfig {
     pub moderation: Moderation,
     /// Buffers of its receive pool, [`BUFFER_BYTES`] each.
     pub buffers: u32,
+    /// Addresses behind it that no guest may claim: its stations' own, and gateways.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
 }
 
 /// Bytes of a buffer of the driver domain's own, and of a half-page buffer.
@@ -131,6 +134,9 @@ pub struct VifConfig {
     pub name: String,
     /// The only source MAC that the guest may use, and where frames to it go.
     pub mac: [u8; 6],
+    /// Addresses of the guest that no other guest may claim.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
     /// The most that the guest may send, megabits of frames a second; none: no limit.
     pub rate_mbps: Option<f64>,
     /// Its share against the other vifs when the driver is busy, 1 … 1000.
@@ -468,12 +474,14 @@ mod tests {
                     burst_bytes: 65536,
                     moderation,
                     buffers: 1024,
+                    addresses: vec!["10.0.0.1".parse().unwrap()],
                 })
                 .collect(),
             vifs: vec![VifConfig {
                 conn: 0,
                 name: "g-0".into(),
                 mac: [2; 6],
+                addresses: vec!["fd00::2".parse().unwrap()],
                 rate_mbps: None,
                 weight: 1,
                 first_slot: 0,

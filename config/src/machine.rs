@@ -1,6 +1,7 @@
 //! From a [`Config`] to what the monitor builds: domains with their sizes, devices, connections,
 //! and the text for each domain's program.
 
+use crate::Cidr;
 use crate::check::DRIVER;
 use crate::domain::{
     self, DriverConfig, GrantMode, GuestConfig, GuestVif, NicConfig, NicKind, Offloads, Stack,
@@ -10,6 +11,8 @@ use crate::model::{Config, Endpoint, Guest, KernelPort, Kind, Station};
 use crate::problem::{Place, Problems};
 use abi::layout::{FRAMES_MAX, WINDOW_SLOTS_MAX, fd, info};
 use abi::machine::{Connection, Device, Domain, Machine, Program, Tap};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 /// Grant references below this are never given out, as in Xen.
 const RESERVED_GRANTS: u32 = 8;
@@ -182,6 +185,27 @@ fn stack(station: &Station) -> Stack {
     }
 }
 
+fn plain(addresses: &[Cidr]) -> Vec<IpAddr> {
+    addresses.iter().map(|cidr| cidr.address).collect()
+}
+
+/// The gateways that are nobody's in this file: they are somewhere behind a NIC.
+fn gateways(config: &Config) -> BTreeSet<IpAddr> {
+    let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
+    let known: Vec<_> = config
+        .nics
+        .iter()
+        .map(|nic| nic.addresses())
+        .chain(vifs.map(|vif| vif.addresses()))
+        .collect();
+    let own = |address: IpAddr| {
+        let mut all = known.iter().flat_map(|(addresses, _)| addresses.iter());
+        all.any(|cidr| cidr.address == address)
+    };
+    let gateways = known.iter().filter_map(|(_, gateway)| *gateway);
+    gateways.filter(|gateway| !own(*gateway)).collect()
+}
+
 fn driver(config: &Config) -> Domain {
     let own = &config.driver;
     let mut devices = Devices::default();
@@ -227,7 +251,11 @@ fn driver(config: &Config) -> Domain {
             burst_bytes: nic.burst_bytes,
             moderation: nic.moderation,
             buffers: nic.buffers,
+            addresses: plain(nic.addresses().0),
         });
+    }
+    if let Some(nic) = nics.first_mut() {
+        nic.addresses.extend(gateways(config));
     }
     let staging_pages = if own.grants == GrantMode::Copy {
         STAGING_PAGES
@@ -243,6 +271,7 @@ fn driver(config: &Config) -> Domain {
                 conn: vifs.len() as u32,
                 name: format!("{}-{v}", guest.name),
                 mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
+                addresses: plain(vif.addresses().0),
                 rate_mbps: vif.rate_mbps,
                 weight: vif.weight,
                 first_slot: window_slots,

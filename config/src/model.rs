@@ -163,6 +163,16 @@ impl Nic {
             buffers: 1024,
         }
     }
+
+    /// The addresses and the default route of what is behind it, as far as they are known.
+    #[must_use]
+    pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
+        match &self.kind {
+            Kind::Tap { port, .. } | Kind::Local { port } => (&port.addresses, port.gateway),
+            Kind::Sim { station, .. } => (&station.addresses, station.gateway),
+            Kind::Pcap { .. } => (&[], None),
+        }
+    }
 }
 
 /// Kinds of network interface.
@@ -271,6 +281,16 @@ impl Vif {
             offloads: Offloads::default(),
             rate_mbps: None,
             weight: 1,
+        }
+    }
+
+    /// The addresses and the default route of what is behind it, as far as they are known.
+    #[must_use]
+    pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
+        match &self.endpoint {
+            Endpoint::Tap { port } => (&port.addresses, port.gateway),
+            Endpoint::Stack { station } => (&station.addresses, station.gateway),
+            _ => (&[], None),
         }
     }
 }

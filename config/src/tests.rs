@@ -381,6 +381,27 @@ fn sizes_follow_from_the_configuration() {
 }
 
 #[test]
+fn the_driver_knows_whose_addresses_are_whose() {
+    let text = SMALL.replace(
+        "addresses = [\"10.0.0.2/24\"]",
+        "addresses = [\"10.0.0.2/24\"]\ngateway = \"10.0.0.254\"",
+    );
+    let machine = parse("f", &text).unwrap().machine().unwrap();
+    let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+    let texts = |addresses: &[std::net::IpAddr]| -> Vec<String> {
+        addresses.iter().map(ToString::to_string).collect()
+    };
+    // A gateway that is nobody's in the file is somewhere behind a NIC.
+    assert_eq!(texts(&driver.nics[0].addresses), ["10.0.0.1", "10.0.0.254"]);
+    assert_eq!(texts(&driver.vifs[0].addresses), ["10.0.0.2"]);
+    assert_eq!(texts(&driver.vifs[1].addresses), ["10.0.0.3"]);
+    let text = text.replace("10.0.0.254", "10.0.0.3");
+    let machine = parse("f", &text).unwrap().machine().unwrap();
+    let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+    assert_eq!(texts(&driver.nics[0].addresses), ["10.0.0.1"]);
+}
+
+#[test]
 fn domains_spin_only_when_the_driver_has_a_cpu_of_its_own() {
     let spin = |driver: &str, guest: &str| {
         let text = SMALL.replace("\n[[nic]]", &format!("{driver}\n[[nic]]"));
