@@ -118,6 +118,34 @@ fn the_agents_death_is_the_domains() {
 }
 
 #[test]
+fn an_agent_that_does_not_answer_costs_its_domain_and_nobody_else() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let daemon = Daemon::up(&machine(2));
+    with_mapping(&daemon);
+    let agent = daemon.domain_status("driver")["agent_pid"]
+        .as_i64()
+        .unwrap();
+    kill_process(Pid::from_raw(agent as i32).unwrap(), Signal::STOP).unwrap();
+    let unmap = json!({ "do": "call", "kind": Kind::GrantUnmap as u32, "ops": [[0]] });
+    let request = Control::Relay {
+        domain: "driver".into(),
+        request: unmap.to_string(),
+    };
+    let mut stream = daemon.connect();
+    writeln!(stream, "{}", serde_json::to_string(&request).unwrap()).unwrap();
+    // Nobody waits for it meanwhile.
+    let start = Instant::now();
+    assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
+    daemon.status();
+    assert!(start.elapsed() < S, "{:?}", start.elapsed());
+    gone(&daemon, "driver");
+    let state = daemon.domain_status("driver")["state"].clone();
+    assert_eq!(state, "killed: lost: the agent did not answer in time");
+    assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+    daemon.down();
+}
+
+#[test]
 fn the_monitors_death_is_everybodys() {
     let mut daemon = Daemon::up(&machine(4));
     with_mapping(&daemon);

@@ -32,7 +32,6 @@ impl Copier {
     ) {
         status.clear();
         status.resize(ops.len(), GrantStatus::GeneralError);
-        self.jobs.clear();
         {
             let mut tables = grants.lock();
             for (op, status) in ops.iter().zip(status.iter_mut()) {

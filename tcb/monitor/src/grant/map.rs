@@ -23,7 +23,7 @@ pub struct Mapper<S> {
     caller: DomId,
     space: S,
     known: BTreeMap<DomId, Known>,
-    /// The batch under way: which operation, and its pin.
+    /// The batch under way: which operation, and its pin. Empty in between.
     pinned: Vec<(usize, Slot, Pin)>,
     maps: Vec<PageMap>,
     slots: Vec<Slot>,
@@ -66,7 +66,6 @@ impl<S: AddressSpace> Mapper<S> {
     ) -> Result<(), SpaceError> {
         status.clear();
         status.resize(ops.len(), GrantStatus::GeneralError);
-        self.pinned.clear();
         {
             let mut tables = grants.lock();
             for (at, op) in ops.iter().enumerate() {
@@ -168,7 +167,6 @@ impl<S: AddressSpace> Mapper<S> {
     ) -> Result<(), SpaceError> {
         status.clear();
         status.resize(ops.len(), GrantStatus::GeneralError);
-        self.pinned.clear();
         self.slots.clear();
         {
             let mut tables = grants.lock();

@@ -8,7 +8,7 @@ use monitor::fake::FakeSpace;
 use monitor::grant::{Copier, Grants, Mapper};
 use monitor::memory::Memory;
 use monitor::space::SpaceError;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -126,6 +126,25 @@ impl Model {
             self.uses.remove(&key);
         }
         *self.words.entry(key).or_default() &= !u64::from(ended);
+    }
+
+    /// Distinct frames that a domain's table offers, or that are in use.
+    fn granted(&self, id: DomId) -> u32 {
+        let words = self.words.iter().filter(|((of, _), _)| *of == id);
+        let entries = words.map(|(_, word)| GrantEntry(*word));
+        let offered = entries
+            .filter(|entry| entry.permits() && entry.frame() < FRAMES)
+            .map(GrantEntry::frame);
+        let used = self.uses.iter().filter(|((of, _), _)| *of == id);
+        let frames: BTreeSet<u32> = offered.chain(used.map(|(_, u)| u.frame)).collect();
+        frames.len() as u32
+    }
+
+    /// Distinct frames of others in a domain's window.
+    fn mapped(&self, id: DomId) -> u32 {
+        let own = self.windows.iter().filter(|((of, _), _)| *of == id);
+        let frames: BTreeSet<(DomId, u32)> = own.map(|(_, pin)| (pin.granter, pin.frame)).collect();
+        frames.len() as u32
     }
 
     /// Who still needs a domain's memory although it is dead.
@@ -382,6 +401,13 @@ impl Rig {
                 self.model.unpin(pin);
             }
         }
+        // Its memory belongs to somebody as long as an address space has descriptors of it, and
+        // no longer.
+        let number = u32::from(of.0);
+        let mut left = self.mappers.iter().flatten();
+        let held = left.any(|mapper| mapper.space().memories.contains(&number));
+        assert_eq!(self.grants.lock().knows(of), held);
+        assert_eq!(self.grants.audit().1, 0, "while its memory is held");
         for mapper in self.mappers.iter_mut().flatten() {
             mapper.granter_died(&self.grants, of).unwrap();
         }
@@ -462,6 +488,10 @@ impl Rig {
                 })
                 .collect();
             let audit = accounts.get(&id).cloned().unwrap_or_default();
+            if wanted {
+                assert_eq!(audit.granted, self.model.granted(id), "granted by {id}");
+                assert_eq!(audit.mapped, self.model.mapped(id), "mapped by {id}");
+            }
             let in_use: Vec<_> = audit
                 .in_use
                 .iter()
