@@ -120,12 +120,15 @@ fn bridge(config: &DriverConfig) -> Result<Bridge, StartError> {
         hash_seed: shmem::time::tsc().rotate_left(32) ^ shmem::time::monotonic_ns(),
         ..Settings::default()
     });
-    let nics = config.nics.iter().map(|_| bridge::Port::nic());
+    let nics = config.nics.iter().map(|nic| bridge::Port {
+        addresses: nic.addresses.clone(),
+        ..bridge::Port::nic()
+    });
     // Rate limits are kept where they are back-pressure, not drops: see `fairness`.
-    let guests = config
-        .vifs
-        .iter()
-        .map(|vif| bridge::Port::guest(Mac(vif.mac)));
+    let guests = config.vifs.iter().map(|vif| bridge::Port {
+        addresses: vif.addresses.clone(),
+        ..bridge::Port::guest(Mac(vif.mac))
+    });
     for (number, port) in nics.chain(guests).enumerate() {
         bridge.add(number, &port).map_err(|error| {
             refused(

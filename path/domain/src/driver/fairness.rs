@@ -99,6 +99,7 @@ mod tests {
             conn: 0,
             name: String::new(),
             mac: [2, 0, 0, 0, 0, 1],
+            addresses: Vec::new(),
             rate_mbps,
             weight,
             first_slot: 0,
