@@ -6,7 +6,7 @@
 //! the sleep, on the epoll set that holds our eventfd and our devices.
 
 use crate::ledger::Ledger;
-use abi::layout::info;
+use abi::layout::{fd, info};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -106,8 +106,14 @@ impl Waiter {
         let woken = match bell {
             Bell::All => {
                 let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
-                // What has happened is found by looking everywhere: a turn does so anyway.
-                epoll::wait(&self.epoll, &mut events, timeout.as_ref()).map(drop)
+                // What has happened is found by looking everywhere: a turn does so anyway. But the
+                // doorbell must be emptied: anybody who has it can fill it up with one write, and
+                // then no further ring, of nobody, would make an edge.
+                epoll::wait(&self.epoll, &mut events, timeout.as_ref()).map(|(ready, _)| {
+                    if ready.iter().any(|e| e.data.u64() == fd::EPOLL_EVENT) {
+                        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+                    }
+                })
             }
             Bell::Doorbell => {
                 let mut events = [PollFd::new(&self.event, PollFlags::IN)];
@@ -135,7 +141,7 @@ pub enum Bell {
     Doorbell,
 }
 
-/// Rings a doorbell. A full one is readable, which is all that ringing is for.
+/// Rings a doorbell. A full one has rung already: its owner empties it before it sleeps again.
 pub fn ring(doorbell: BorrowedFd<'_>) {
     let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
 }
@@ -148,4 +154,35 @@ pub fn tick(ledger: &Ledger, ns: u64) {
     };
     // Waking early is as good as waking late: the next turn looks for work anyway.
     ledger.sleep(|| drop(nanosleep(&request)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::os::fd::AsFd;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_doorbell_that_a_peer_has_filled_up_still_wakes() {
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        let event = eventfd(0, flags).unwrap();
+        let bell = event.try_clone().unwrap();
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let data = epoll::EventData::new_u64(fd::EPOLL_EVENT);
+        let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&set, &event, data, edges).unwrap();
+        let waiter = Waiter::new(set, event, Span::EMPTY);
+        for _ in 0..3 {
+            rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+            waiter.sleep(Bell::All, None).unwrap();
+            let start = Instant::now();
+            ring(bell.as_fd());
+            waiter.sleep(Bell::All, Some(20_000_000_000)).unwrap();
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "nobody was woken"
+            );
+        }
+    }
 }
