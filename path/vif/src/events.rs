@@ -136,3 +136,56 @@ impl<W: EventWords> Events<W> {
         self.words.load(self.theirs, Ordering::Acquire) != 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Memory;
+
+    fn words(page: Span) -> [u32; 4] {
+        std::array::from_fn(|n| page.load_u32(n * 64).expect("own memory"))
+    }
+
+    #[test]
+    fn ring_11_each_word_has_its_place() {
+        let memory = Memory::new(1);
+        let page = memory.area().span();
+        page.fill(0xff).expect("own memory");
+        let front = Events::front(EventPage::new(page).expect("a page"));
+        let back = Events::back(EventPage::new(page).expect("a page"));
+        assert_eq!(words(page), [0; 4]);
+        back.arm();
+        assert_eq!(words(page), [0, 1, 0, 0]);
+        assert!(front.notify());
+        assert_eq!(words(page), [1, 0, 0, 0], "the armed word is taken");
+        assert!(!front.notify(), "rung once");
+        assert!(back.is_pending() && !front.is_pending());
+        assert!(back.take_pending());
+        assert!(!back.take_pending(), "taken once");
+        assert!(!back.is_pending());
+        front.arm();
+        assert_eq!(words(page), [0, 0, 0, 1]);
+        front.disarm();
+        assert!(!back.notify(), "awake");
+        assert_eq!(words(page), [0, 0, 1, 0]);
+        assert!(front.take_pending());
+        assert_eq!(words(page), [0; 4]);
+    }
+
+    #[test]
+    fn ring_13_any_value() {
+        let memory = Memory::new(1);
+        let page = memory.area().span();
+        let front = Events::front(EventPage::new(page).expect("a page"));
+        for armed in [0, 2, u32::MAX] {
+            page.store_u32(64, armed).expect("own memory");
+            assert!(!front.notify(), "{armed}");
+            assert_eq!(words(page)[1], armed, "only a 1 is taken");
+        }
+        page.store_u32(128, 0xdead).expect("own memory");
+        assert!(front.take_pending());
+        assert!(!front.take_pending());
+        assert!(EventPage::new(page.take(192)).is_none());
+        assert!(EventPage::new(Span::EMPTY).is_none());
+    }
+}

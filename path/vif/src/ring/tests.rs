@@ -232,6 +232,59 @@ fn the_index_is_read_only_when_it_has_to_be() {
 }
 
 #[test]
+fn the_fronts_index_is_read_only_when_it_has_to_be() {
+    let mut pair = pair::<3>(0);
+    for _ in 0..6 {
+        pair.front.request([0; 3]);
+    }
+    pair.front.publish();
+    pair.raw_back.set_rsp_prod(5);
+    assert_eq!(pair.front.ready_for(3), Ok(5));
+    pair.raw_back.set_rsp_prod(1000);
+    assert_eq!(
+        pair.front.ready_for(5),
+        Ok(5),
+        "enough is known: not looked at"
+    );
+    assert_eq!(pair.front.ready_for(6), Err(Overrun));
+}
+
+/// Nothing new: the line that the peer reads is not written either.
+#[test]
+fn publishing_nothing_writes_nothing() {
+    let mut pair = pair::<3>(0);
+    pair.raw_front.set_req_prod(7);
+    pair.raw_back.set_rsp_prod(9);
+    pair.front.publish();
+    pair.back.publish();
+    assert_eq!(
+        (pair.raw_front.req_prod(), pair.raw_front.rsp_prod()),
+        (7, 9)
+    );
+}
+
+#[test]
+fn news_are_news_until_the_peer_was_asked() {
+    let mut pair = pair::<3>(0);
+    assert!(!pair.front.has_news() && !pair.back.has_news());
+    pair.front.request([0; 3]);
+    assert!(pair.front.has_news(), "written");
+    pair.front.publish();
+    assert!(pair.front.has_news(), "published");
+    let _ = pair.front.should_notify();
+    assert!(!pair.front.has_news());
+    assert_eq!(pair.back.ready_for(1), Ok(1));
+    pair.back.consume(1);
+    assert!(!pair.back.has_news());
+    pair.back.respond([0]);
+    assert!(pair.back.has_news(), "written");
+    pair.back.publish();
+    assert!(pair.back.has_news(), "published");
+    let _ = pair.back.should_notify();
+    assert!(!pair.back.has_news());
+}
+
+#[test]
 fn ring_9_the_formula() {
     // event within old + 1 ..= new, across the wrap too.
     for base in [0_u32, u32::MAX - 2, 1 << 31] {
