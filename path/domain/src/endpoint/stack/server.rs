@@ -7,8 +7,9 @@ use smoltcp::time::Duration;
 
 /// Connections that a server takes at once.
 const CONNECTIONS: usize = 8;
-/// Receive buffer of a connection.
-const RX_BYTES: usize = 512 << 10;
+/// Receive buffer of a connection, and so the most that is under way to it: less than the usual
+/// 256 receive buffers of a guest hold, so that a burst to a guest that still sleeps is not lost.
+const RX_BYTES: usize = 256 << 10;
 /// Transmit buffer of an echo's connection.
 const TX_BYTES: usize = 256 << 10;
 /// A connection whose peer is silent for so long has none any more.
