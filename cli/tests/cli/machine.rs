@@ -15,6 +15,7 @@ fn a_machine_can_be_asked_changed_and_ended() {
     let up = place.run(&["up", &file, "--detach", "--json"]);
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
     let up = json(&up.out);
+    assert_documented(&up);
     assert_eq!(up["name"], "grantway");
     assert!(up["up_ms"].as_f64().unwrap() > 0.0);
 
@@ -36,6 +37,7 @@ fn a_machine_can_be_asked_changed_and_ended() {
         "{status:?}"
     );
     let status = json(&place.run(&["status", "--json"]).out);
+    assert_documented(&status);
     assert_eq!(status["pid"], up["pid"]);
     assert_eq!(status["domains"].as_array().unwrap().len(), 2);
 
@@ -43,6 +45,7 @@ fn a_machine_can_be_asked_changed_and_ended() {
     let trace = place.run(&["trace", "--wait", "20"]);
     assert!(trace.ok() && trace.out.contains("bridge"), "{trace:?}");
     let trace = json(&place.run(&["trace", "web", "--json", "--wait", "20"]).out);
+    assert_documented(&trace);
     assert_eq!(trace["domain"], "web");
     assert!(
         trace["trace"]["hops"]
@@ -73,6 +76,7 @@ fn a_machine_can_be_asked_changed_and_ended() {
 
     assert!(place.run(&["grants", "--all"]).out.contains("leaked: 0"));
     let audit = json(&place.run(&["grants", "--json"]).out);
+    assert_documented(&audit);
     assert_eq!(audit["leaked"], 0);
     let granted = |audit: &Value| audit["domains"][1]["granted"].as_u64().unwrap();
     assert!(granted(&audit) > 0, "{audit}");
@@ -89,6 +93,25 @@ fn a_machine_can_be_asked_changed_and_ended() {
     assert!(!place.has("run/grantway.sock"));
     assert!(!is_alive(&up["pid"].to_string()));
     assert_eq!(place.run(&["status"]).code, 1);
+}
+
+/// Asserts that the documentation names every key of `value`, down to but not into what a
+/// domain's own program reports.
+fn assert_documented(value: &Value) {
+    const DOCS: &str = include_str!("../../../docs/command-line.md");
+    let below: Vec<&Value> = match value {
+        Value::Object(object) => {
+            for key in object.keys() {
+                let named =
+                    DOCS.contains(&format!("`{key}`")) || DOCS.contains(&format!("`{key}[]`"));
+                assert!(named, "{key} is not documented");
+            }
+            object.values().collect()
+        }
+        Value::Array(list) => list.iter().collect(),
+        _ => return,
+    };
+    below.into_iter().for_each(assert_documented);
 }
 
 #[test]
