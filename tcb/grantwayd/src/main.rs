@@ -17,6 +17,7 @@ mod control;
 mod devices;
 mod log;
 mod serve;
+mod signals;
 
 use abi::machine::Machine;
 use args::Args;
@@ -47,7 +48,7 @@ fn run() -> Result<(), String> {
     raise_descriptor_limit();
     let log = Log::open(args.log.as_deref())
         .map_err(|e| format!("the log {}: {e}", args.log.as_deref().unwrap_or_default()))?;
-    let signals = serve::signals().map_err(|e| format!("signals: {e}"))?;
+    let signals = signals::pipe().map_err(|e| format!("signals: {e}"))?;
     let machine = read_machine()?;
     let socket = control::Socket::bind(&args.socket)
         .map_err(|e| format!("the control socket {}: {e}", args.socket.display()))?;

@@ -23,16 +23,6 @@ const END_NS: u64 = 5_000_000_000;
 /// Clients at a time; further ones wait.
 const CLIENTS_MAX: usize = 32;
 
-/// A pipe that becomes readable when this process shall end.
-pub(crate) fn signals() -> io::Result<UnixStream> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    let (ours, theirs) = UnixStream::pair()?;
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
-    }
-    Ok(ours)
-}
-
 /// What became ready.
 #[derive(Clone, Copy, Debug)]
 enum Ready {
