@@ -385,6 +385,8 @@ fn attack_06_offsets_of_posted_buffers() {
             (report.delivered, report.drops.get(Drop::BadRequest)),
             (1, 1)
         );
+        // Nothing is written for a frame that is refused.
+        assert_eq!(rig.back.grants_mut().writes, 1);
         rig.back.publish();
         assert_eq!(RxResponse::decode(raw.slot(0)).status, rsp::ERROR);
     }

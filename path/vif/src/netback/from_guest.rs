@@ -4,8 +4,8 @@ use super::{ACCESSES_MAX, Netback};
 use crate::counters::Drop;
 use crate::grants::{Access, Grants};
 use crate::netif::{
-    Abilities, ExtraInfo, FATAL_SLOTS, MAX_EXTRAS, MIN_PACKET, TxRequest, TxResponse, extra, rsp,
-    transport, txf,
+    Abilities, ExtraInfo, FATAL_SLOTS, MIN_PACKET, TxRequest, TxResponse, extra, rsp, transport,
+    txf,
 };
 use crate::{Fatal, ring};
 use abi::{GrantStatus, PAGE};
@@ -141,13 +141,11 @@ impl<G: Grants> Netback<G> {
         let mut verdict = None;
         let mut gso = None;
         let mut more_extra = first.has(txf::EXTRA_INFO);
-        let mut extras = 0;
         while more_extra {
             let Some([one, two, _]) = slots.next(&mut self.tx)? else {
                 return Ok(None);
             };
             let info = ExtraInfo::decode(one, two);
-            extras += 1;
             self.tx_responses.extend(
                 TxResponse {
                     id: 0,
@@ -156,7 +154,7 @@ impl<G: Grants> Netback<G> {
                 .encode(),
             );
             match (info.kind, info.gso.gso()) {
-                (extra::TYPE_GSO, Some(found)) if gso.is_none() && extras <= MAX_EXTRAS => {
+                (extra::TYPE_GSO, Some(found)) if gso.is_none() => {
                     gso = Some(found);
                 }
                 _ => verdict = verdict.or(Some(Drop::BadExtra)),
@@ -309,14 +307,10 @@ fn check_packet(
     if own == 0 {
         return Some(Drop::SizeMismatch);
     }
-    if let Some(gso) = gso {
-        if !may.gso(gso.kind) {
-            return Some(Drop::OffloadNotNegotiated);
-        }
-        // A packet that is to be cut cannot have its checksum already.
-        if !first.has(txf::CSUM_BLANK) {
-            return Some(Drop::BadOffload);
-        }
+    // A packet that is to be cut cannot have its checksum already. (Whether cutting was agreed on
+    // is found where the checksum's place is.)
+    if gso.is_some() && !first.has(txf::CSUM_BLANK) {
+        return Some(Drop::BadOffload);
     }
     check_part(first.offset, own)
 }

@@ -4,8 +4,8 @@ use super::Netfront;
 use crate::Fatal;
 use crate::counters::Drop;
 use crate::netif::{
-    Abilities, ExtraInfo, FATAL_SLOTS, MAX_EXTRAS, MIN_PACKET, RX_WORDS, RxRequest, RxResponse,
-    extra, rxf, transport,
+    Abilities, ExtraInfo, FATAL_SLOTS, MIN_PACKET, RX_WORDS, RxRequest, RxResponse, extra, rxf,
+    transport,
 };
 use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Offload, Piece};
 
@@ -264,7 +264,7 @@ impl<'a> Head<'a> {
     fn extra(&mut self, info: &ExtraInfo) {
         self.extras += 1;
         match (info.kind, info.gso.gso()) {
-            (extra::TYPE_GSO, Some(gso)) if self.gso.is_none() && self.extras <= MAX_EXTRAS => {
+            (extra::TYPE_GSO, Some(gso)) if self.gso.is_none() => {
                 self.gso = Some(gso);
             }
             _ => self.bad(Drop::BadExtra),

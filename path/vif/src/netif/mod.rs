@@ -73,8 +73,6 @@ pub const MAX_SLOTS_STOCK: u16 = 18;
 pub const MAX_SLOTS: u16 = 40;
 /// Slots of one packet after which a peer is not merely wrong but hostile (NETIF-13).
 pub const FATAL_SLOTS: u32 = 64;
-/// Extra infos of one packet: there are not more types that anybody has use for.
-pub const MAX_EXTRAS: u32 = 4;
 /// Bytes of the longest packet: what fits a request's 16-bit size.
 pub const MAX_PACKET: usize = u16::MAX as usize;
 /// Bytes of the shortest packet: an Ethernet header.

@@ -494,6 +494,21 @@ mod txpkt2rsp {
         assert_eq!(hand.drops(Drop::TooManySlots), 1);
     }
 
+    /// The checksum's place has to be in the packet, to its last byte.
+    #[test]
+    fn offload_of_a_packet_that_ends_before_its_checksum() {
+        let bytes = ipv4_tcp(100, 5);
+        for (len, taken) in [(51, 0), (52, 1)] {
+            let mut hand = hand();
+            let page = hand.rig.layout.tx_small().start;
+            let page = hand.rig.memory().area().page(page).unwrap();
+            page.write(&bytes).unwrap();
+            hand.send(&[hand.part(0, len, txf::CSUM_BLANK)]);
+            assert_eq!(hand.take().len(), taken, "{len}");
+            assert_eq!(hand.drops(Drop::BadOffload), 1 - taken as u64);
+        }
+    }
+
     #[test]
     fn validated_checksums_are_passed_on() {
         let mut hand = hand();
