@@ -230,7 +230,7 @@ proptest! {
         frame.snapshot().unwrap();
         frame.need(need).unwrap();
         prop_assert_eq!(frame.len(), len);
-        let known = need.max(HOT).min(SNAPSHOT).max(bare).min(len);
+        let known = need.clamp(HOT, SNAPSHOT).max(bare).min(len);
         prop_assert_eq!(frame.header(), &whole[..known]);
         prop_assert_eq!(&frame.to_vec().unwrap(), &whole);
 
