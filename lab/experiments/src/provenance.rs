@@ -63,7 +63,7 @@ impl Provenance {
             other => other,
         };
         let mut text = format!(
-            "{} · kernel {} · {} cores · TSC {:.2} GHz · {}\ncommit {} · {} · {}",
+            "{} · kernel {} · {} cores · TSC {:.2} GHz · {}\ncommit {} · {}\n{}",
             self.cpu,
             self.kernel,
             self.cores.len(),

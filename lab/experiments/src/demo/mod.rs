@@ -87,8 +87,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             std::process::exit(status.code().unwrap_or(1));
         }
         home::Home::NoTap(why) => notes.push(format!(
-            "without TAPs ({why}): a wire in memory, and TCP/IP inside the domains instead of the \
-             kernel's"
+            "without TAPs ({why}): a wire in memory, TCP/IP inside the domains"
         )),
     }
     interrupt::watch();

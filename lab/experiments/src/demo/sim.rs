@@ -81,9 +81,7 @@ pub(super) fn found(args: &Args, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fi
         figures: samples.figures(PLAN),
         reach: reach.unwrap_or_default(),
         notes: vec![
-            "the wire's station lives in the driver domain, so that domain's cycles contain the \
-             sender's or receiver's"
-                .to_owned(),
+            "the wire's station lives in the driver domain and its cycles count to it".to_owned(),
         ],
     };
     let up_ms = running.up_ms();
