@@ -15,7 +15,7 @@ use std::path::Path;
 pub struct Figure {
     /// The plan.
     pub plan: String,
-    /// Column and keys: see [`config`].
+    /// Column and keys: see [`config()`].
     pub config: String,
     /// The metric.
     pub metric: String,

@@ -1,8 +1,8 @@
 //! The hop ledger: where this domain's cycles went.
 //!
 //! One stamp of the time stamp counter at each change of hop; the cycles since the last stamp are
-//! charged to the hop that was left. So every cycle between [`Ledger::wake`] and
-//! [`Ledger::sleep`] is charged exactly once, system calls included.
+//! charged to the hop that was left. So every cycle outside of [`Ledger::sleep`] is charged exactly
+//! once, system calls included.
 //!
 //! A difference of stamps also contains time in which another process had the CPU. The thread's
 //! own CPU clock is read at both ends of such a stretch: what the stretch has too much was lost

@@ -9,7 +9,7 @@ use nic::rate::TokenBucket;
 use std::collections::VecDeque;
 
 /// The least quantum: a frame. What has the line found out in a bounded number of rounds, together
-/// with [`DEBT_MAX`].
+/// with a bound on debts.
 pub const QUANTUM_MIN: u32 = 1514;
 
 /// Bytes that a vif may owe: more than one packet can be.

@@ -42,7 +42,7 @@ pub const OPS_MAX: usize = (crate::layout::info::CALL_PAGES * crate::PAGE - OPS)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// [`Copy`] operations.
+    /// [`struct@Copy`] operations.
     GrantCopy = 1,
     /// [`Map`] operations.
     GrantMap = 2,

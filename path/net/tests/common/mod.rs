@@ -39,7 +39,7 @@ pub fn tcp(sequence: u32, flags: u8, options: usize, payload: &[u8]) -> Vec<u8> 
         0,
         0,
         9,
-        ((20 + options) / 4 << 4) as u8,
+        (((20 + options) / 4) << 4) as u8,
         flags,
         0xff,
         0xff,

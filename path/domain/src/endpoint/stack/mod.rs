@@ -6,10 +6,10 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`link`] | between smoltcp and frames: queues, buffers, checksums |
-//! | [`server`] | programs that take connections |
-//! | [`client`] | programs that make connections, and `ping` |
-//! | [`latency`] | round-trip times |
+//! | `link` | between smoltcp and frames: queues, buffers, checksums |
+//! | `server` | programs that take connections |
+//! | `client` | programs that make connections, and `ping` |
+//! | `latency` | round-trip times |
 
 mod client;
 mod latency;
