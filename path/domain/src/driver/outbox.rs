@@ -2,7 +2,11 @@
 
 use net::packet::checksum::{FinishError, finish};
 use net::packet::segment::{SegmentError, segment};
-use nic::{Caps, Checksum, Frame};
+use nic::{Caps, Frame};
+
+/// Frames made by software that are handed over at once: what one packet of a guest may become is
+/// bounded, what a whole batch may is not to be kept.
+const AT_ONCE: usize = 512;
 
 /// Why a frame could not be made fit for its port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -30,41 +34,34 @@ pub struct Outbox {
     pub checksummed: u64,
 }
 
-/// Whether the port with `caps` takes `frame` as it is.
-fn fits(frame: &Frame, caps: Caps) -> bool {
-    let checksum = caps.checksum || !matches!(frame.offload.checksum, Checksum::Blank { .. });
-    let length = match frame.offload.gso {
-        Some(_) => caps.tso,
-        None => frame.len() <= caps.max_frame + tag_bytes(frame),
-    };
-    checksum && length
-}
-
-/// Bytes of a VLAN tag, which do not count to a frame's length.
-fn tag_bytes(frame: &Frame) -> usize {
-    match frame.header().get(12..14) {
-        Some([0x81, 0x00] | [0x88, 0xa8]) => 4,
-        _ => 0,
-    }
-}
-
 impl Outbox {
-    /// Hands those of `frames` that are in `pick` to `send`, all in one call and in order.
+    /// Hands those of `frames` that are in `pick` to `send`, in order: in one call, unless
+    /// software cuts them into very many.
     pub fn deliver(
         &mut self,
         frames: &[Frame],
         pick: &[u32],
         caps: Caps,
-        send: impl FnOnce(&[Frame], &[u32]),
+        mut send: impl FnMut(&[Frame], &[u32]),
     ) {
         let chosen = || pick.iter().filter_map(|&index| frames.get(index as usize));
-        if chosen().all(|frame| fits(frame, caps)) {
+        if chosen().all(|frame| caps.takes(frame)) {
             send(frames, pick);
             return;
         }
         self.fit.clear();
         for frame in chosen() {
             self.make_fit(frame, caps);
+            if self.fit.len() >= AT_ONCE {
+                self.flush(&mut send);
+            }
+        }
+        self.flush(&mut send);
+    }
+
+    fn flush(&mut self, send: &mut impl FnMut(&[Frame], &[u32])) {
+        if self.fit.is_empty() {
+            return;
         }
         self.pick.clear();
         self.pick.extend(0..self.fit.len() as u32);
@@ -73,11 +70,12 @@ impl Outbox {
     }
 
     fn make_fit(&mut self, frame: &Frame, caps: Caps) {
-        if fits(frame, caps) {
+        if caps.takes(frame) {
             self.fit.push(frame.clone());
-        } else if frame.offload.gso.is_some() && !caps.tso {
+        } else if frame.offload.gso.is_some() {
+            // Also where only the checksum is the port's trouble: each segment has its own.
             self.segment(frame, caps);
-        } else if frame.len() > caps.max_frame + tag_bytes(frame) && frame.offload.gso.is_none() {
+        } else if frame.len() > caps.max_frame.saturating_add(frame.tag_bytes()) {
             self.unfit.too_long += 1;
         } else {
             self.fill_in(frame.clone());
@@ -107,3 +105,6 @@ impl Outbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
