@@ -15,7 +15,11 @@ pub struct Fairness {
     fair: Fair,
     /// Per port, bytes of its usual packet of late: a ring does not say how large the next is.
     usual: Vec<u32>,
-    /// When the first of those that wait for their rate limits may go on.
+    /// Per port, whether it stands in the line.
+    standing: Vec<bool>,
+    /// All that stand in the line wait for their rate limits.
+    limited: bool,
+    /// When the first of them may go on.
     due_ns: Option<u64>,
 }
 
@@ -46,18 +50,27 @@ impl Fairness {
         Self {
             fair,
             usual: vec![QUANTUM_MIN; first + vifs.len()],
+            standing: vec![false; first + vifs.len()],
+            limited: false,
             due_ns: None,
         }
     }
 
+    /// A round begins: who waited for a rate limit in the last one may have given up since.
+    pub fn begin(&mut self) {
+        self.limited = false;
+        self.due_ns = None;
+    }
+
     /// The guest at `port` has work.
     pub fn activate(&mut self, port: usize) {
+        self.stand(port, true);
         self.fair.activate(port);
     }
 
     /// Whose turn it is, with at most `budget` packets; none: nobody's now.
     pub fn next(&mut self, now_ns: u64, budget: usize) -> Option<Share> {
-        self.due_ns = None;
+        self.begin();
         match self.fair.next(now_ns) {
             Turn::Serve { vif, bytes } => {
                 let usual = self.usual.get(vif).copied().unwrap_or(QUANTUM_MIN).max(1);
@@ -65,6 +78,7 @@ impl Fairness {
                 Some(Share { port: vif, packets })
             }
             Turn::Wait(due_ns) => {
+                self.limited = true;
                 self.due_ns = due_ns;
                 None
             }
@@ -79,14 +93,27 @@ impl Fairness {
         {
             *usual = u32::try_from(bytes / packets as u64).unwrap_or(u32::MAX);
         }
+        self.stand(port, more);
         self.fair
             .served(port, u32::try_from(bytes).unwrap_or(u32::MAX), more);
     }
 
-    /// Whether guests with work wait for their rate limits, and until when.
+    /// When the first of the guests that wait for their rate limits may go on, if any waits.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         self.due_ns
+    }
+
+    /// Whether the guest at `port` has work that has to wait for its rate limit.
+    #[must_use]
+    pub fn waits(&self, port: usize) -> bool {
+        self.limited && self.standing.get(port).copied().unwrap_or(false)
+    }
+
+    fn stand(&mut self, port: usize, stands: bool) {
+        if let Some(standing) = self.standing.get_mut(port) {
+            *standing = stands;
+        }
     }
 }
 
@@ -151,5 +178,29 @@ mod tests {
             "{sent}"
         );
         assert!(line.due_ns().is_some_and(|due| due > 0));
+        assert!(line.waits(0));
+    }
+
+    #[test]
+    fn who_waits_for_its_rate_limit_keeps_nobody_else_waiting() {
+        let mut line = Fairness::new(&[vif(1, Some(8.0)), vif(1, None)], 0, 64);
+        line.activate(0);
+        line.served(0, 4, 1 << 20, true);
+        assert_eq!(line.next(0, 64), None);
+        assert!(line.waits(0), "it is in debt");
+        assert!(!line.waits(1), "it may come while the other waits");
+        line.activate(1);
+        assert_eq!(line.next(0, 64).map(|share| share.port), Some(1));
+        assert!(!line.waits(1));
+    }
+
+    #[test]
+    fn a_guest_that_gave_up_leaves_no_time_to_wait_for() {
+        let mut line = Fairness::new(&[vif(1, Some(8.0))], 0, 64);
+        line.activate(0);
+        line.served(0, 4, 1 << 20, true);
+        assert_eq!(line.next(0, 64), None);
+        line.begin();
+        assert_eq!((line.due_ns(), line.waits(0)), (None, false));
     }
 }

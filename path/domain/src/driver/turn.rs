@@ -19,6 +19,7 @@ use abi::layout::info;
 use abi::mailbox::Request;
 use config::domain::DriverConfig;
 use net::bridge::{Bridge, Verdict};
+use net::fair::QUANTUM_MIN;
 use nic::Frame;
 use nic::moderation::Wake;
 use serde_json::{Value, json};
@@ -110,6 +111,7 @@ impl Driver {
     fn round(&mut self, now_ns: u64) -> bool {
         let mut moved = false;
         let mut guests = 0;
+        self.fairness.begin();
         for index in 0..self.ports.len() {
             match self.ports.get(index) {
                 Some(Port::Nic(_)) => moved |= self.serve(index, now_ns, self.budget).0 > 0,
@@ -135,7 +137,9 @@ impl Driver {
         moved
     }
 
-    /// One batch from one port: its frames and their bytes.
+    /// One batch from one port: its frames, and the bytes that they count for. A frame that was
+    /// cut in software counts for at least as many full frames as it became: the work is per
+    /// frame, and who asks for tiny segments is to gain nothing by it.
     fn serve(&mut self, index: usize, now_ns: u64, budget: usize) -> (usize, u64) {
         let mut frames = std::mem::take(&mut self.frames);
         let Some(port) = self.ports.get_mut(index) else {
@@ -144,8 +148,11 @@ impl Driver {
         let taken = port.take(now_ns, budget, &mut frames, &self.ledger);
         let mut bytes = 0;
         if taken > 0 {
+            let segmented = self.outbox.segmented;
             bytes = frames.iter().map(|frame| frame.len() as u64).sum();
             self.forward(index, now_ns, &mut frames);
+            let cut = self.outbox.segmented.saturating_sub(segmented);
+            bytes = bytes.max(cut.saturating_mul(QUANTUM_MIN.into()));
         }
         if let Some(port) = self.ports.get_mut(index) {
             port.done(&mut frames, &self.ledger);
@@ -211,6 +218,9 @@ impl Driver {
                 if trace.is_running() && pick.first() == Some(&0) {
                     trace.step(Hop::Netback, || format!("handed to {}", port.name()));
                 }
+            } else {
+                // Who cannot take frames counts them.
+                port.give(now_ns, frames, pick, ledger);
             }
             pick.clear();
         }
@@ -238,13 +248,18 @@ impl Driver {
         self.waiter.arm();
         vifs(&mut self.ports).for_each(VifPort::arm);
         self.waiter.fence();
-        // Guests that wait for their rate limits have work all the time.
-        let limited = self.fairness.due_ns().is_some();
-        let work = !limited && vifs(&mut self.ports).any(|vif| vif.has_work());
+        // Guests that wait for their rate limits have work all the time; the others may have got
+        // some since they were looked at.
+        let fairness = &self.fairness;
+        let work = self.ports.iter().enumerate().any(|(number, port)| {
+            matches!(port, Port::Vif(vif) if vif.has_work()) && !fairness.waits(number)
+        });
         if work || self.waiter.has_pending() {
             self.wake();
             return Ok(());
         }
+        // The turn itself has taken time.
+        let now_ns = rest.until_ns.map_or(0, |_| shmem::time::monotonic_ns());
         let timeout = rest.until_ns.map(|until| until.saturating_sub(now_ns));
         let Self { waiter, ledger, .. } = self;
         let slept = ledger.sleep(|| waiter.sleep(rest.bell, timeout));
