@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | Initialising | anything | the backend's record is written: InitWait |
 //! | InitWait | Initialised | the rings are mapped: Connected |
-//! | Connected | Closing, Closed, Unknown | everything is unmapped: Closed |
+//! | Connected | Closing, Closed, Initialising, Unknown | everything is unmapped: Closed |
 //! | Closed | Initialising | the backend's record is written again: InitWait |
 
 use super::port::Traffic;
@@ -164,7 +164,9 @@ impl VifPort {
                     }
                     Err(trouble) => self.close(&trouble),
                 },
-                (S::Connected | S::InitWait, S::Closing | S::Closed) => self.close(""),
+                // Initialising: it has closed and come back before we looked.
+                (S::Connected, S::Closing | S::Closed | S::Initialising)
+                | (S::InitWait, S::Closing | S::Closed) => self.close(""),
                 (S::Connected, S::Unknown) => self.close("the guest has died"),
                 _ => {}
             }
@@ -213,8 +215,13 @@ impl VifPort {
         let (tx, rest) = pages.split_at(front.tx_ring.len());
         let (rx, event) = rest.split_at(front.rx_ring.len());
         let event = event.first().copied().unwrap_or(Span::EMPTY);
-        let netback = Netback::new(terms, tx, rx, event, self.mechanism(peer))
-            .map_err(|error| error.to_string())?;
+        let netback = match Netback::new(terms, tx, rx, event, self.mechanism(peer)) {
+            Ok(netback) => netback,
+            Err(error) => {
+                self.unmap(&rings);
+                return Err(error.to_string());
+            }
+        };
         self.link = Some(Link { netback, rings });
         self.trouble.clear();
         Ok(())
@@ -322,7 +329,7 @@ impl VifPort {
         frames.clear();
     }
 
-    /// Gives frames to the guest.
+    /// Gives frames to the guest; without one they are counted.
     pub fn give(&mut self, frames: &[Frame], pick: &[u32], ledger: &Ledger) {
         let Some(link) = &mut self.link else {
             self.not_connected += pick.len() as u64;
