@@ -4,6 +4,33 @@ use nic::TxReport;
 use serde_json::{Map, Value, json};
 use vif::{Counters, Drops};
 
+/// What became of the frames given to a device since the start: [`TxReport`]s in 64 bits, which
+/// do not wrap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// Frames that were sent.
+    pub sent: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames dropped because the device had no room.
+    pub full: u64,
+    /// Frames dropped because their memory was not there any more.
+    pub fault: u64,
+    /// Frames dropped because the device refused them.
+    pub refused: u64,
+}
+
+impl Given {
+    /// Adds a batch.
+    pub fn add(&mut self, batch: &TxReport) {
+        self.sent += u64::from(batch.sent);
+        self.bytes += batch.bytes;
+        self.full += u64::from(batch.full);
+        self.fault += u64::from(batch.fault);
+        self.refused += u64::from(batch.refused);
+    }
+}
+
 /// A virtual interface's counters.
 #[must_use]
 pub fn counters(counters: &Counters) -> Value {
@@ -20,7 +47,7 @@ pub fn counters(counters: &Counters) -> Value {
 
 /// A device's counters: what became of the frames given to it, and what it counts itself.
 #[must_use]
-pub fn device(given: &TxReport, own: Vec<(&'static str, u64)>) -> Value {
+pub fn device(given: &Given, own: Vec<(&'static str, u64)>) -> Value {
     let mut all = Map::new();
     all.insert("tx_packets".into(), given.sent.into());
     all.insert("tx_bytes".into(), given.bytes.into());
@@ -55,10 +82,10 @@ impl DropTable {
     }
 
     /// Adds what a device did not send.
-    pub fn add_device(&mut self, given: &TxReport) {
-        self.add("device_full", given.full.into());
-        self.add("device_fault", given.fault.into());
-        self.add("device_refused", given.refused.into());
+    pub fn add_device(&mut self, given: &Given) {
+        self.add("device_full", given.full);
+        self.add("device_fault", given.fault);
+        self.add("device_refused", given.refused);
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::port::Traffic;
 use crate::ledger::{Hop, Ledger};
+use crate::report::Given;
 use nic::moderation::{Moderator, Policy, Wake};
-use nic::{Caps, Frame, Nic, Pool, TxReport};
+use nic::{Caps, Frame, Nic, Pool};
 
 /// A NIC, its pool, and when it is looked at.
 pub struct NicPort {
@@ -12,7 +13,7 @@ pub struct NicPort {
     /// What it has done.
     pub traffic: Traffic,
     /// What became of what was sent by it.
-    pub sent: TxReport,
+    pub sent: Given,
     nic: Box<dyn Nic>,
     pool: Pool,
     moderator: Moderator,
@@ -33,7 +34,7 @@ impl NicPort {
         Self {
             name,
             traffic: Traffic::default(),
-            sent: TxReport::default(),
+            sent: Given::default(),
             nic,
             pool,
             moderator: Moderator::new(policy),
@@ -93,7 +94,7 @@ impl NicPort {
         let report = ledger.at(Hop::Nic, || self.nic.tx(now_ns, frames, pick));
         self.traffic.out_packets += u64::from(report.sent);
         self.traffic.out_bytes += report.bytes;
-        self.sent += report;
+        self.sent.add(&report);
     }
 
     /// What to wait for before the next look.

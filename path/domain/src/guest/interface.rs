@@ -11,12 +11,13 @@ use crate::call::{Calls, Peer};
 use crate::connection::Doorbell;
 use crate::device;
 use crate::ledger::{Hop, Ledger};
+use crate::report::Given;
 use crate::start::StartError;
 use crate::trace::Trace;
 use abi::layout::info;
 use abi::{ConnId, RECORD_BYTES, XenbusState};
 use config::domain::{GuestConfig, GuestVif, Offloads};
-use nic::{Frame, Nic, TxReport};
+use nic::{Frame, Nic};
 use serde_json::{Value, json};
 use shmem::Area;
 use shmem::home::Home;
@@ -45,7 +46,7 @@ pub struct Interface {
     /// What netfronts before this one have counted.
     past: Counters,
     trouble: String,
-    given: TxReport,
+    given: Given,
     /// Whether frames wait for room: in the ring, or in the pool that the endpoint reads into.
     starved: bool,
     /// Whether anything was done since the rings were last published.
@@ -119,7 +120,7 @@ impl Interface {
                 closing: false,
                 past: Counters::default(),
                 trouble: String::new(),
-                given: TxReport::default(),
+                given: Given::default(),
                 starved: false,
                 touched: false,
                 received: Vec::new(),
@@ -146,7 +147,8 @@ impl Interface {
                 (S::Initialised | S::Connected, S::Unknown) => {
                     self.close("the driver domain has died");
                 }
-                (S::Closed, S::InitWait) if self.is_free() => {
+                // Also without a way back: what was granted to a backend that has gone is ended.
+                (S::Closed, state) if self.is_free() && state == S::InitWait => {
                     self.set(S::Initialising, &[0; RECORD_BYTES]);
                 }
                 _ => {}
@@ -243,6 +245,7 @@ impl Interface {
     ) -> bool {
         let mut frames = std::mem::take(&mut self.received);
         let Some(netfront) = self.link() else {
+            self.received = frames;
             return false;
         };
         let taken = ledger.at(Hop::Netfront, || netfront.receive(budget, &mut frames));
@@ -256,7 +259,7 @@ impl Interface {
             });
             trace.step(Hop::Endpoint, || format!("{report:?}"));
             trace.end();
-            self.given += report;
+            self.given.add(&report);
             self.touched = true;
             if let Some(netfront) = &mut self.netfront {
                 ledger.at(Hop::Netfront, || netfront.receive_done(&mut frames));
@@ -379,7 +382,7 @@ impl Interface {
 
     /// What became of the frames given to the endpoint.
     #[must_use]
-    pub fn given(&self) -> TxReport {
+    pub fn given(&self) -> Given {
         self.given
     }
 
