@@ -20,6 +20,9 @@ enum State {
 pub struct Mapped {
     guest: Guest,
     state: Vec<State>,
+    /// Which entries do not permit writing: asking again and again would have a page mapped and
+    /// unmapped for every packet.
+    denied: Vec<bool>,
     wanted: Vec<Map>,
     unwanted: Vec<Unmap>,
     status: Vec<GrantStatus>,
@@ -31,6 +34,7 @@ impl Mapped {
     pub fn new(guest: Guest) -> Self {
         let state = vec![State::Unmapped; guest.slots as usize];
         Self {
+            denied: vec![false; state.len()],
             guest,
             state,
             wanted: Vec::new(),
@@ -53,6 +57,7 @@ impl Mapped {
         self.status.clear();
         self.guest
             .call(|calls| calls.unmap(&self.unwanted, &mut self.status));
+        self.unwanted.clear();
     }
 
     /// Notes that `gref` has to be mapped, unless it is already.
@@ -63,9 +68,11 @@ impl Mapped {
         let Some(state) = self.state.get_mut(gref.index() as usize) else {
             return;
         };
+        let denied = self.denied.get(gref.index() as usize).copied();
         match *state {
             State::Writable => return,
             State::ReadOnly if readonly => return,
+            _ if !readonly && denied != Some(false) => return,
             State::ReadOnly => self.unwanted.push(Unmap { slot }),
             State::Unmapped => {}
         }
@@ -95,10 +102,17 @@ impl Mapped {
             calls.map(&self.wanted, &mut self.status);
         });
         for (map, status) in self.wanted.iter().zip(&self.status) {
+            let index = map.gref.index() as usize;
             if *status != GrantStatus::Okay
-                && let Some(state) = self.state.get_mut(map.gref.index() as usize)
+                && let Some(state) = self.state.get_mut(index)
             {
                 *state = State::Unmapped;
+            }
+            if *status == GrantStatus::PermissionDenied
+                && !map.readonly
+                && let Some(denied) = self.denied.get_mut(index)
+            {
+                *denied = true;
             }
         }
         self.wanted.clear();
