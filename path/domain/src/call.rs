@@ -66,6 +66,12 @@ impl Calls {
         Some(Self { page, number: 0 })
     }
 
+    /// The caller of a call page that a test answers.
+    #[cfg(test)]
+    pub(crate) fn over(page: Span) -> Self {
+        Self { page, number: 0 }
+    }
+
     /// Copies; one status per operation is appended to `status`.
     pub fn copy(&mut self, ops: &[Copy], status: &mut Vec<GrantStatus>) {
         self.batches(Kind::GrantCopy, ops, status);

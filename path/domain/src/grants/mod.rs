@@ -103,3 +103,6 @@ fn copy_mapped(
         };
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! The mechanisms against a monitor of the test's own: a thread that answers the call page.
+
+use super::copy::Copy;
+use super::map::Map;
+use super::mapped::Mapped;
+use super::*;
+use abi::hypercall::{
+    COUNT, Copy as CopyOp, DONE, KIND, Kind, Map as MapOp, OP_WORDS, OPS, Place, REQUEST, RESULT,
+    STATUS_WORD,
+};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use vif::grants::{Access, Grants};
+
+const DOMAIN: DomId = DomId(5);
+const FIRST: u32 = 2;
+const SLOTS: u32 = 16;
+/// Grants from here on are read-only.
+const READ_ONLY: u32 = 8;
+/// Grants from here on do not exist.
+const NONE: u32 = 12;
+
+/// What the monitor knows, and what it was asked: one line a call.
+#[derive(Debug, Default)]
+struct World {
+    mapped: BTreeMap<u32, bool>,
+    calls: Vec<String>,
+    copied: Vec<CopyOp>,
+}
+
+impl World {
+    fn serve(&mut self, kind: u32, words: [u64; 3]) -> GrantStatus {
+        let allowed = |gref: GrantRef, write| match gref.index() {
+            NONE.. => GrantStatus::BadRef,
+            READ_ONLY.. if write => GrantStatus::PermissionDenied,
+            _ => GrantStatus::Okay,
+        };
+        match Kind::from_wire(kind) {
+            Some(Kind::GrantMap) => {
+                let op = MapOp::decode(words);
+                assert_eq!(op.domain, DOMAIN);
+                assert_eq!(op.slot.0, FIRST + op.gref.index());
+                if self.mapped.contains_key(&op.slot.0) {
+                    return GrantStatus::BadSlot;
+                }
+                let status = allowed(op.gref, !op.readonly);
+                if status == GrantStatus::Okay {
+                    self.mapped.insert(op.slot.0, !op.readonly);
+                }
+                status
+            }
+            Some(Kind::GrantUnmap) => match self.mapped.remove(&(words[0] as u32)) {
+                Some(_) => GrantStatus::Okay,
+                None => GrantStatus::BadHandle,
+            },
+            Some(Kind::GrantCopy) => {
+                let op = CopyOp::decode(words);
+                let status = match (op.src, op.dst) {
+                    (Place::Granted { gref, .. }, Place::Own { .. }) => allowed(gref, false),
+                    (Place::Own { .. }, Place::Granted { gref, .. }) => allowed(gref, true),
+                    _ => GrantStatus::BadCopyArg,
+                };
+                self.copied.push(op);
+                status
+            }
+            _ => GrantStatus::GeneralError,
+        }
+    }
+}
+
+/// The monitor's thread; ends with the value.
+struct Monitor {
+    world: Arc<Mutex<World>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    guest: Guest,
+}
+
+impl Monitor {
+    fn new() -> Self {
+        let page = Area::anonymous(2 * PAGE).unwrap().span();
+        let world = Arc::new(Mutex::new(World::default()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (shared, stopped) = (Arc::clone(&world), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let word = |offset| page.u32(offset).unwrap();
+            let mut answered = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                let number = word(REQUEST).load(Ordering::Acquire);
+                if number == answered {
+                    let patience = Some(Duration::from_millis(10));
+                    shmem::futex::wait(word(REQUEST), number, patience);
+                    continue;
+                }
+                let kind = word(KIND).load(Ordering::Relaxed);
+                let count = word(COUNT).load(Ordering::Relaxed);
+                let mut world = shared.lock().unwrap();
+                let name = Kind::from_wire(kind).unwrap();
+                world.calls.push(format!("{name:?} {count}"));
+                for op in 0..count as usize {
+                    let at = |n| page.u64(OPS + (op * OP_WORDS + n) * 8).unwrap();
+                    let words = [0, 1, 2].map(|n| at(n).load(Ordering::Relaxed));
+                    let status = world.serve(kind, words) as i16;
+                    at(STATUS_WORD).store(i64::from(status) as u64, Ordering::Relaxed);
+                }
+                drop(world);
+                answered = number;
+                word(RESULT).store(0, Ordering::Relaxed);
+                word(DONE).store(number, Ordering::Release);
+                shmem::futex::wake(word(DONE), 1);
+            }
+        });
+        Self {
+            world,
+            stop,
+            thread: Some(thread),
+            guest: Guest {
+                calls: Rc::new(RefCell::new(Calls::over(page))),
+                domain: DOMAIN,
+                window: Area::anonymous((FIRST + SLOTS) as usize * PAGE).unwrap(),
+                first: Slot(FIRST),
+                slots: SLOTS,
+                ledger: Rc::new(Ledger::new(false)),
+            },
+        }
+    }
+
+    fn mapped(&self) -> BTreeMap<u32, bool> {
+        self.world.lock().unwrap().mapped.clone()
+    }
+
+    fn take_calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.world.lock().unwrap().calls)
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn read(grants: &mut impl Grants, grefs: &[u32]) -> Vec<Result<Span, GrantStatus>> {
+    let access = |&gref| Access {
+        gref: GrantRef(gref),
+        offset: 8,
+        len: 100,
+        result: Err(GrantStatus::GeneralError),
+    };
+    let mut accesses: Vec<Access> = grefs.iter().map(access).collect();
+    grants.read_begin(&mut accesses);
+    accesses.iter().map(|access| access.result).collect()
+}
+
+fn write(grants: &mut impl Grants, grefs: &[u32], source: Span) -> Vec<GrantStatus> {
+    let copy = |&gref| CopyOut {
+        source: Source::Span(source),
+        gref: GrantRef(gref),
+        offset: 16,
+        len: source.len() as u16,
+        status: GrantStatus::GeneralError,
+    };
+    let mut copies: Vec<CopyOut> = grefs.iter().map(copy).collect();
+    grants.write(&mut copies, &[]);
+    copies.iter().map(|copy| copy.status).collect()
+}
+
+fn source() -> Span {
+    let page = Area::anonymous(PAGE).unwrap().span().take(4);
+    page.write(b"abcd").unwrap();
+    page
+}
+
+#[test]
+fn map_maps_a_page_once_a_batch_and_leaves_nothing_behind() {
+    let monitor = Monitor::new();
+    let mut map = Map::new(monitor.guest.clone());
+    let read = read(&mut map, &[3, 4, 3, NONE, SLOTS, u32::MAX]);
+    let at = |index: u32| monitor.guest.span(Slot(FIRST + index), 8, 100).unwrap();
+    assert_eq!(read[..3], [Ok(at(3)), Ok(at(4)), Ok(at(3))]);
+    assert!(read[3..].iter().all(Result::is_err), "{read:?}");
+    assert_eq!(monitor.mapped(), [(5, false), (6, false)].into());
+    map.read_end();
+    assert_eq!(monitor.mapped(), BTreeMap::new());
+    assert_eq!(monitor.take_calls(), ["GrantMap 3", "GrantUnmap 2"]);
+}
+
+#[test]
+fn map_writes_where_it_may() {
+    let monitor = Monitor::new();
+    let mut map = Map::new(monitor.guest.clone());
+    let status = write(&mut map, &[1, READ_ONLY, 1, SLOTS], source());
+    let okay: Vec<bool> = status.iter().map(|s| *s == GrantStatus::Okay).collect();
+    assert_eq!(okay, [true, false, true, false]);
+    let mut bytes = [0; 4];
+    let written = monitor.guest.span(Slot(FIRST + 1), 16, 4).unwrap();
+    written.read(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"abcd");
+    assert_eq!(monitor.mapped(), BTreeMap::new());
+}
+
+#[test]
+fn map_dropped_in_the_middle_of_a_batch_unmaps() {
+    let monitor = Monitor::new();
+    let mut map = Map::new(monitor.guest.clone());
+    read(&mut map, &[1, 2]);
+    drop(map);
+    assert_eq!(monitor.mapped(), BTreeMap::new());
+}
+
+#[test]
+fn mapped_asks_once_and_unmaps_at_the_end() {
+    let monitor = Monitor::new();
+    let mut mapped = Mapped::new(monitor.guest.clone());
+    assert!(read(&mut mapped, &[3, 4, 3]).iter().all(Result::is_ok));
+    assert!(read(&mut mapped, &[4, 3]).iter().all(Result::is_ok));
+    assert_eq!(monitor.take_calls(), ["GrantMap 2"]);
+    drop(mapped);
+    assert_eq!(monitor.mapped(), BTreeMap::new());
+}
+
+#[test]
+fn mapped_makes_a_page_writable_that_it_had_read() {
+    let monitor = Monitor::new();
+    let mut mapped = Mapped::new(monitor.guest.clone());
+    read(&mut mapped, &[3]);
+    assert_eq!(
+        write(&mut mapped, &[3, 3], source()),
+        [GrantStatus::Okay; 2]
+    );
+    assert_eq!(monitor.mapped(), [(FIRST + 3, true)].into());
+    assert!(read(&mut mapped, &[3])[0].is_ok());
+    assert_eq!(
+        monitor.take_calls(),
+        ["GrantMap 1", "GrantUnmap 1", "GrantMap 1"]
+    );
+}
+
+#[test]
+fn a_page_that_may_only_be_read_costs_a_bounded_number_of_calls() {
+    let monitor = Monitor::new();
+    let mut mapped = Mapped::new(monitor.guest.clone());
+    for _ in 0..20 {
+        assert!(read(&mut mapped, &[READ_ONLY])[0].is_ok());
+        assert_ne!(
+            write(&mut mapped, &[READ_ONLY], source()),
+            [GrantStatus::Okay]
+        );
+    }
+    let calls = monitor.take_calls();
+    assert!(calls.len() <= 4, "{calls:?}");
+}
+
+#[test]
+fn a_slot_that_somebody_else_holds_is_refused_and_stays_his() {
+    let monitor = Monitor::new();
+    // As the ring pages do.
+    let ring = (FIRST + 1, true);
+    monitor.world.lock().unwrap().mapped.extend([ring]);
+    let mut mapped = Mapped::new(monitor.guest.clone());
+    let mut map = Map::new(monitor.guest.clone());
+    assert!(read(&mut mapped, &[1])[0].is_err());
+    assert!(read(&mut map, &[1])[0].is_err());
+    map.read_end();
+    assert_ne!(write(&mut mapped, &[1], source()), [GrantStatus::Okay]);
+    assert_ne!(write(&mut map, &[1], source()), [GrantStatus::Okay]);
+    drop((map, mapped));
+    assert_eq!(monitor.mapped(), [ring].into());
+}
+
+#[test]
+fn copy_cuts_where_its_own_pages_end_and_refuses_foreign_memory() {
+    let monitor = Monitor::new();
+    let frames = Area::anonymous(32 * PAGE).unwrap();
+    let staging = frames.at(0, 16 * PAGE).unwrap();
+    let mut copy = Copy::new(monitor.guest.clone(), frames, staging);
+    let across = frames.at(20 * PAGE - 10, 30).unwrap();
+    assert_eq!(write(&mut copy, &[1], across), [GrantStatus::Okay]);
+    let lens: Vec<(u16, u16)> = {
+        let world = monitor.world.lock().unwrap();
+        let ops = world.copied.iter();
+        ops.map(|op| (op.dst_offset, op.len)).collect()
+    };
+    assert_eq!(lens, [(16, 10), (26, 20)]);
+    assert_eq!(
+        write(&mut copy, &[1, READ_ONLY], source()),
+        [GrantStatus::BadCopyArg; 2]
+    );
+    let own = frames.at(20 * PAGE, 4).unwrap();
+    assert_eq!(
+        write(&mut copy, &[READ_ONLY, 1], own),
+        [GrantStatus::PermissionDenied, GrantStatus::Okay]
+    );
+}
+
+#[test]
+fn copy_reads_every_access_into_a_page_of_its_own() {
+    let monitor = Monitor::new();
+    let frames = Area::anonymous(32 * PAGE).unwrap();
+    let staging = frames.at(0, 16 * PAGE).unwrap();
+    let mut copy = Copy::new(monitor.guest.clone(), frames, staging);
+    let got = read(&mut copy, &[1, 1, NONE]);
+    let at = |n: usize| staging.sub((2 + n) * PAGE, 100).unwrap();
+    assert_eq!(got, [Ok(at(0)), Ok(at(1)), Err(GrantStatus::BadRef)]);
+    // More than there are pages for.
+    let got = read(&mut copy, &[1; 20]);
+    assert!(got[13].is_ok() && got[14..].iter().all(Result::is_err));
+}
