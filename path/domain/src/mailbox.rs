@@ -85,3 +85,70 @@ pub fn set_budget(budget: &mut usize, key: &str, value: &str) -> Result<(), Stri
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use shmem::Area;
+
+    fn ask(info: Span, number: u32, text: &str) {
+        info.skip(info::MAILBOX_IN).write(text.as_bytes()).unwrap();
+        let word = |offset| info.u32(offset).unwrap();
+        word(info::MAILBOX_REQUEST_BYTES).store(text.len() as u32, Ordering::Relaxed);
+        word(info::MAILBOX_REQUEST).store(number, Ordering::Release);
+    }
+
+    fn reply(info: Span) -> (u32, Value) {
+        let word = |offset| info.u32(offset).unwrap().load(Ordering::Acquire);
+        let mut bytes = vec![0; word(info::MAILBOX_REPLY_BYTES) as usize];
+        info.skip(info::MAILBOX_OUT).read(&mut bytes).unwrap();
+        let value = serde_json::from_slice(&bytes).unwrap();
+        (word(info::MAILBOX_REPLY), value)
+    }
+
+    fn info() -> Span {
+        Area::anonymous(info::bytes(0)).unwrap().span()
+    }
+
+    #[test]
+    fn a_request_is_answered_once() {
+        let info = info();
+        let mailbox = Mailbox::new(info);
+        mailbox.serve(|_| panic!("nobody asked"));
+        ask(info, 7, r#"{"op":"stat"}"#);
+        mailbox.serve(|request| {
+            assert_eq!(request, Request::Stat);
+            Ok(json!({ "packets": 3 }))
+        });
+        assert_eq!(reply(info), (7, json!({ "packets": 3 })));
+        mailbox.serve(|_| panic!("it was answered"));
+    }
+
+    #[test]
+    fn what_cannot_be_answered_says_why() {
+        let info = info();
+        let mailbox = Mailbox::new(info);
+        ask(info, 1, "stat, please");
+        mailbox.serve(|_| panic!("that is no request"));
+        let (number, value) = reply(info);
+        assert_eq!(number, 1);
+        assert!(value["error"].as_str().unwrap().contains("not a request"));
+        ask(info, 2, r#"{"op":"trace"}"#);
+        mailbox.serve(|_| Ok(Value::from("x".repeat(info::MAILBOX_OUT_MAX))));
+        let (number, value) = reply(info);
+        assert_eq!(number, 2);
+        assert!(value["error"].as_str().unwrap().contains("longer"));
+    }
+
+    #[test]
+    fn the_budget_has_bounds() {
+        let mut budget = 64;
+        assert!(set_budget(&mut budget, "poll-budget", "0").is_err());
+        assert!(set_budget(&mut budget, "poll-budget", "4097").is_err());
+        assert!(set_budget(&mut budget, "polls", "8").is_err());
+        assert_eq!(budget, 64);
+        assert!(set_budget(&mut budget, "poll-budget", "8").is_ok());
+        assert_eq!(budget, 8);
+    }
+}
