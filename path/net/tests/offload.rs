@@ -169,7 +169,7 @@ fn large(v6: bool) -> Build {
     let payload: Vec<u8> = (0..65_535usize - 60).map(|at| (at / 7) as u8).collect();
     let transport = tcp(
         u32::MAX - 5000,
-        0xff & !0x26,
+        !(flags::SYN | flags::RST | flags::URG),
         12,
         &payload[..payload.len() - 12],
     );
@@ -480,7 +480,7 @@ proptest! {
     ) {
         cuts.sort_unstable();
         let mut build = build;
-        build.transport[13] &= !0x26;
+        build.transport[13] &= !(flags::SYN | flags::RST | flags::URG);
         let header = usize::from(build.transport[12] >> 4) * 4;
         build.transport.truncate(header);
         build.transport.extend(&payload);

@@ -172,6 +172,9 @@ impl<N: Nic> Nic for Faulty<N> {
     }
 
     fn release(&mut self, buffers: &mut dyn Buffers) {
+        for mut frame in self.pending.drain(..) {
+            frame.recycle(buffers);
+        }
         self.inner.release(buffers);
     }
 

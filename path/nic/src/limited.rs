@@ -55,7 +55,7 @@ impl<N: Nic> Limited<N> {
     }
 
     /// Sends what has waited long enough.
-    fn release(&mut self, now_ns: u64) {
+    fn send_late(&mut self, now_ns: u64) {
         while let Some(frame) = self.waiting.front()
             && self.tx.take(now_ns, frame.len() as u32)
         {
@@ -85,7 +85,7 @@ impl<N: Nic> Nic for Limited<N> {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        self.release(now_ns);
+        self.send_late(now_ns);
         let mut taken = 0;
         self.held_back = false;
         while taken < budget {
@@ -110,7 +110,7 @@ impl<N: Nic> Nic for Limited<N> {
     }
 
     fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
-        self.release(now_ns);
+        self.send_late(now_ns);
         let caps = self.inner.caps();
         let mut report = TxReport::default();
         let mut now = Vec::with_capacity(pick.len());

@@ -140,10 +140,12 @@ fn a_file_waits_for_a_buffer() {
     let mut buffers = pool(1, 2048);
     let mut out = Vec::new();
     assert_eq!(nic.rx(0, 9, &mut buffers, &mut out), 1);
-    assert_eq!(nic.next_due(0), Some(0));
+    assert_eq!((nic.next_due(0), nic.starved()), (Some(0), true));
     out[0].recycle(&mut buffers);
     assert_eq!(nic.rx(0, 9, &mut buffers, &mut out), 1);
     assert_eq!(out[1].to_vec().unwrap(), bytes(1, 60));
+    nic.rx(0, 9, &mut buffers, &mut out);
+    assert!(!nic.starved());
 }
 
 #[test]

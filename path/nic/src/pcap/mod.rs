@@ -77,6 +77,7 @@ pub struct PcapNic<R, W> {
     /// Monotonic time minus recorded time, in [`Pace::Recorded`]; none before the first frame.
     shift_ns: Option<i128>,
     failure: Option<PcapError>,
+    starved: bool,
     read: u64,
     incomplete: u64,
 }
@@ -86,13 +87,14 @@ impl<R: Read, W: Write> PcapNic<R, W> {
     /// it takes frames and forgets them.
     #[must_use]
     pub fn new(reader: Option<Reader<R>>, writer: Option<Writer<W>>, pace: Pace) -> Self {
-        let (shift_ns, failure, read, incomplete) = (None, None, 0, 0);
+        let (shift_ns, failure, starved, read, incomplete) = (None, None, false, 0, 0);
         Self {
             reader,
             writer,
             pace,
             shift_ns,
             failure,
+            starved,
             read,
             incomplete,
         }
@@ -137,6 +139,7 @@ impl<R: Read, W: Write> Nic for PcapNic<R, W> {
         out: &mut Vec<Frame>,
     ) -> usize {
         let mut taken = 0;
+        self.starved = false;
         while taken < budget {
             let Some(reader) = &mut self.reader else {
                 break;
@@ -167,7 +170,10 @@ impl<R: Read, W: Write> Nic for PcapNic<R, W> {
                 match Frame::from_bytes(reader.bytes(), buffers) {
                     Ok(frame) => out.push(frame),
                     // A file can wait until there is a buffer.
-                    Err(CopyError::NoBuffer | CopyError::Fault(_)) => break,
+                    Err(CopyError::NoBuffer | CopyError::Fault(_)) => {
+                        self.starved = true;
+                        break;
+                    }
                 }
                 taken += 1;
                 self.read += 1;
@@ -205,6 +211,10 @@ impl<R: Read, W: Write> Nic for PcapNic<R, W> {
             self.failure.get_or_insert(why);
         }
         report
+    }
+
+    fn starved(&self) -> bool {
+        self.starved
     }
 
     fn next_due(&self, now_ns: u64) -> Option<u64> {
