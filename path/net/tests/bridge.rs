@@ -785,6 +785,15 @@ fn only_what_must_be_looked_into_needs_more_than_a_cache_line() {
     let to = Verdict::Unicast;
     assert_eq!(verdicts, [to(0), to(B), forged, to(B)]);
     assert_eq!(frames[0].header().len(), honest.len());
+    assert_eq!(bridge.drops(A).unwrap().get(DropReason::ForgedNd), 1);
+    // From a NIC nothing has to be looked into; by no port nothing comes.
+    let mut from_wire = [frame_of(&from(STATION, FD00_A, vec![136; 60]).bytes(), &[])];
+    verdicts.clear();
+    bridge.forward_batch(&mut from_wire, WIRE, 0, &mut verdicts);
+    bridge.forward_batch(&mut from_wire, 77, 0, &mut verdicts);
+    assert_eq!(verdicts, [to(B), dropped(DropReason::UnknownPort)]);
+    assert_eq!(from_wire[0].header().len(), HOT);
+    assert_eq!(bridge.drops_total().get(DropReason::UnknownPort), 1);
     assert_eq!(frames[2].header().len(), 58);
 }
 
@@ -950,7 +959,11 @@ fn every_reason_has_a_name_of_its_own() {
 #[test]
 fn sets_of_ports() {
     let ports = [0, 1, 63, 64, 65, 127, 128, 255];
-    let set: PortSet = ports.into_iter().rev().chain([64]).collect();
+    let set: PortSet = ports
+        .into_iter()
+        .rev()
+        .chain([64, MAX_PORTS, usize::MAX])
+        .collect();
     assert_eq!(set.iter().collect::<Vec<_>>(), ports);
     for port in 0..300 {
         assert_eq!(set.contains(port), ports.contains(&port));

@@ -25,6 +25,7 @@ use crate::packet::{ETHERNET_BYTES, Mac};
 use guard::Guard;
 use nic::Frame;
 use nic::rate::TokenBucket;
+use shmem::Fault;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use table::{Learned, Table};
@@ -175,9 +176,9 @@ struct State {
     rate: Option<TokenBucket>,
     group: TokenBucket,
     /// Where a unicast frame from here to an unknown station goes.
-    unknown: Verdict,
+    unknown: Result<Verdict, DropReason>,
     /// Where a group's frame from here goes.
-    flood: Verdict,
+    flood: Result<Verdict, DropReason>,
     drops: Drops,
 }
 
@@ -235,8 +236,8 @@ impl Bridge {
                 .rate
                 .map(|rate| TokenBucket::new(rate.bytes_per_s, rate.burst_bytes)),
             group: TokenBucket::new(group_pps.into(), group_burst),
-            unknown: Verdict::Drop(DropReason::NoPort),
-            flood: Verdict::Drop(DropReason::NoPort),
+            unknown: Err(DropReason::NoPort),
+            flood: Err(DropReason::NoPort),
             drops: Drops::default(),
         };
         if self.ports.len() <= number {
@@ -322,21 +323,17 @@ impl Bridge {
             self.past.count(DropReason::UnknownPort);
             return Verdict::Drop(DropReason::UnknownPort);
         };
-        let frame = Arrival {
-            header,
-            len,
+        let mut arrivals = Arrivals {
+            table: &mut self.table,
+            owners: &self.owners,
             in_port,
             now_ns,
         };
-        let verdict = frame.decide(state, &mut self.table, &self.owners);
-        if let Verdict::Drop(reason) = verdict {
-            state.drops.count(reason);
-        }
-        verdict
+        arrivals.judge(state, header, len)
     }
 
     /// [`Bridge::forward`] for a batch that came in by one port, with the snapshots lengthened
-    /// where that is needed: one verdict per frame is appended to `verdicts`.
+    /// where a guest's must be looked into: one verdict per frame is appended to `verdicts`.
     pub fn forward_batch(
         &mut self,
         frames: &mut [Frame],
@@ -344,24 +341,26 @@ impl Bridge {
         now_ns: u64,
         verdicts: &mut Vec<Verdict>,
     ) {
-        verdicts.reserve(frames.len());
-        for frame in frames {
-            let wanted = wanted(frame.header());
-            let verdict = if wanted > frame.header().len() && frame.need(wanted).is_err() {
-                self.refuse(in_port, DropReason::Fault)
-            } else {
-                self.forward(frame.header(), frame.len(), in_port, now_ns)
-            };
-            verdicts.push(verdict);
-        }
-    }
-
-    fn refuse(&mut self, in_port: usize, reason: DropReason) -> Verdict {
-        match self.ports.get_mut(in_port) {
-            Some(Some(state)) => state.drops.count(reason),
-            _ => self.past.count(reason),
-        }
-        Verdict::Drop(reason)
+        let Some(Some(state)) = self.ports.get_mut(in_port) else {
+            for _ in frames {
+                self.past.count(DropReason::UnknownPort);
+                verdicts.push(Verdict::Drop(DropReason::UnknownPort));
+            }
+            return;
+        };
+        let mut arrivals = Arrivals {
+            table: &mut self.table,
+            owners: &self.owners,
+            in_port,
+            now_ns,
+        };
+        verdicts.extend(frames.iter_mut().map(|frame| {
+            if state.guard.is_some() && lengthen(frame).is_err() {
+                state.drops.count(DropReason::Fault);
+                return Verdict::Drop(DropReason::Fault);
+            }
+            arrivals.judge(state, frame.header(), frame.len())
+        }));
     }
 
     /// What was dropped of what came in by a port.
@@ -386,51 +385,67 @@ impl Bridge {
     }
 }
 
-/// A frame that has come in.
-struct Arrival<'a> {
-    header: &'a [u8],
-    len: usize,
+/// Makes a snapshot as long as it is [`wanted`].
+#[inline]
+fn lengthen(frame: &mut Frame) -> Result<(), Fault> {
+    match wanted(frame.header()) {
+        0 => Ok(()),
+        bytes => frame.need(bytes),
+    }
+}
+
+/// What frames are judged by that come in by one port at one time.
+struct Arrivals<'a> {
+    table: &'a mut Table,
+    owners: &'a BTreeMap<IpAddr, usize>,
     in_port: usize,
     now_ns: u64,
 }
 
-impl Arrival<'_> {
+impl Arrivals<'_> {
+    /// Decides about one frame, and counts it if it is dropped.
+    #[inline]
+    fn judge(&mut self, state: &mut State, header: &[u8], len: usize) -> Verdict {
+        self.decide(state, header, len).unwrap_or_else(|reason| {
+            state.drops.count(reason);
+            Verdict::Drop(reason)
+        })
+    }
+
     #[inline]
     fn decide(
-        &self,
+        &mut self,
         state: &mut State,
-        table: &mut Table,
-        owners: &BTreeMap<IpAddr, usize>,
-    ) -> Verdict {
-        let Some(ethernet) = self.header.first_chunk::<ETHERNET_BYTES>() else {
-            return Verdict::Drop(DropReason::Runt);
-        };
+        header: &[u8],
+        len: usize,
+    ) -> Result<Verdict, DropReason> {
+        let ethernet = header
+            .first_chunk::<ETHERNET_BYTES>()
+            .ok_or(DropReason::Runt)?;
         let [a, b, c, d, e, f, g, h, ..] = *ethernet;
         let destination = u64::from_le_bytes([a, b, c, d, e, f, g, h]) & MAC_BITS;
         let [.., a, b, c, d, e, f, g, h] = *ethernet;
         let rest = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         let (source, ethertype) = (rest & MAC_BITS, (rest >> 48) as u16);
 
-        if let Err(reason) = self.admit(state, table, owners, source, ethertype) {
-            return Verdict::Drop(reason);
-        }
+        self.admit(state, header, source, ethertype)?;
         if destination & RESERVED_MASK == RESERVED {
-            return Verdict::Drop(DropReason::ReservedGroup);
+            return Err(DropReason::ReservedGroup);
         }
         if let Some(rate) = &mut state.rate
-            && !rate.take(self.now_ns, self.len as u32)
+            && !rate.take(self.now_ns, len as u32)
         {
-            return Verdict::Drop(DropReason::RateLimit);
+            return Err(DropReason::RateLimit);
         }
         if destination & GROUP_BIT != 0 {
             return match state.group.take(self.now_ns, 1) {
                 true => state.flood.clone(),
-                false => Verdict::Drop(DropReason::GroupBudget),
+                false => Err(DropReason::GroupBudget),
             };
         }
-        match table.find(destination, self.now_ns) {
-            Some(port) if port == self.in_port => Verdict::Drop(DropReason::SamePort),
-            Some(port) => Verdict::Unicast(port),
+        match self.table.find(destination, self.now_ns) {
+            Some(port) if port == self.in_port => Err(DropReason::SamePort),
+            Some(port) => Ok(Verdict::Unicast(port)),
             None => state.unknown.clone(),
         }
     }
@@ -438,10 +453,9 @@ impl Arrival<'_> {
     /// Whether a frame with this source may come in by this port at all.
     #[inline]
     fn admit(
-        &self,
+        &mut self,
         state: &State,
-        table: &mut Table,
-        owners: &BTreeMap<IpAddr, usize>,
+        header: &[u8],
         source: u64,
         ethertype: u16,
     ) -> Result<(), DropReason> {
@@ -452,12 +466,12 @@ impl Arrival<'_> {
             if ethertype == IPV4_LOADED {
                 return Ok(());
             }
-            return guard.inspect(self.header, source, owners);
+            return guard.inspect(header, source, self.owners);
         }
         if source & GROUP_BIT != 0 || source == 0 {
             return Err(DropReason::BadSource);
         }
-        match table.learn(source, self.in_port, self.now_ns) {
+        match self.table.learn(source, self.in_port, self.now_ns) {
             Learned::Bound => Err(DropReason::BoundSource),
             Learned::Yes | Learned::Full => Ok(()),
         }
@@ -466,12 +480,12 @@ impl Arrival<'_> {
 
 impl Verdict {
     /// The verdict that sends to each of a set.
-    fn to(set: PortSet) -> Self {
+    fn to(set: PortSet) -> Result<Self, DropReason> {
         let (first, second) = (set.iter().next(), set.iter().nth(1));
         match (first, second) {
-            (None, _) => Self::Drop(DropReason::NoPort),
-            (Some(port), None) => Self::Unicast(port),
-            _ => Self::Many(set),
+            (None, _) => Err(DropReason::NoPort),
+            (Some(port), None) => Ok(Self::Unicast(port)),
+            _ => Ok(Self::Many(set)),
         }
     }
 }

@@ -10,8 +10,9 @@ pub const MAX_PORTS: usize = 1 << 12;
 #[derive(Clone, Debug)]
 pub struct PortSet {
     /// Ascending.
-    members: Rc<[usize]>,
-    except: Option<usize>,
+    members: Rc<[u16]>,
+    /// [`u16::MAX`]: none.
+    except: u16,
 }
 
 impl PortSet {
@@ -20,34 +21,38 @@ impl PortSet {
     pub fn without(&self, port: usize) -> Self {
         Self {
             members: Rc::clone(&self.members),
-            except: Some(port),
+            except: number(port),
         }
     }
 
     /// Whether `port` is a member.
     #[must_use]
     pub fn contains(&self, port: usize) -> bool {
-        self.except != Some(port) && self.members.binary_search(&port).is_ok()
+        self.iter().any(|member| member == port)
     }
 
     /// The members, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        let except = self.except;
-        self.members
-            .iter()
-            .copied()
-            .filter(move |port| Some(*port) != except)
+        let members = self.members.iter().filter(|port| **port != self.except);
+        members.map(|port| usize::from(*port))
     }
 }
 
+/// A port's number as it is kept here; numbers beyond [`MAX_PORTS`] are none of a port.
+fn number(port: usize) -> u16 {
+    u16::try_from(port).unwrap_or(u16::MAX)
+}
+
 impl FromIterator<usize> for PortSet {
+    /// The set of these ports; numbers from [`MAX_PORTS`] on are left out.
     fn from_iter<T: IntoIterator<Item = usize>>(ports: T) -> Self {
-        let mut members: Vec<usize> = ports.into_iter().collect();
+        let ports = ports.into_iter().filter(|port| *port < MAX_PORTS);
+        let mut members: Vec<u16> = ports.map(number).collect();
         members.sort_unstable();
         members.dedup();
         Self {
             members: members.into(),
-            except: None,
+            except: u16::MAX,
         }
     }
 }
