@@ -31,9 +31,9 @@ fn guest(macs: &[Mac], addresses: &[&str]) -> Port {
         kind: Kind::Guest {
             macs: macs.to_vec(),
             router: false,
+            confined: !addresses.is_empty(),
         },
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
-        confined: !addresses.is_empty(),
         rate: None,
     }
 }
@@ -62,6 +62,7 @@ fn bridge() -> Bridge {
     let router = Kind::Guest {
         macs: vec![MAC_R],
         router: true,
+        confined: false,
     };
     bridge
         .add(
@@ -821,6 +822,13 @@ fn a_port_that_goes_takes_everything_with_it() {
             .all(|station| station.port != WIRE && station.mac != STATION)
     );
 
+    // Others' addresses stay theirs.
+    let claim = arp_from(MAC_R, MAC_R, [10, 0, 0, 11]);
+    assert_eq!(
+        go(&mut bridge, &claim, ROUTER, 0),
+        dropped(DropReason::ForgedArp)
+    );
+
     assert!(bridge.remove(A));
     assert_eq!(
         go(&mut bridge, &plain(MAC_B, MAC_A), A, 0),
@@ -888,9 +896,10 @@ fn ports_that_contradict_others_are_refused() {
 #[test]
 fn a_guest_with_addresses_may_have_more() {
     let mut bridge = bridge();
+    let addresses = vec!["10.0.0.50".parse().unwrap()];
     let port = Port {
-        confined: false,
-        ..guest(&[STATION], &["10.0.0.50"])
+        addresses,
+        ..Port::guest(STATION)
     };
     bridge.add(9, &port).unwrap();
     let passes = set(&[WIRE, WIRE2, A, B, ROUTER]);

@@ -150,11 +150,11 @@ fn agree(ops: &[Op], hash_seed: u64) {
                 let kind = Kind::Guest {
                     macs,
                     router: false,
+                    confined: false,
                 };
                 let guest = Port {
                     kind,
                     addresses: Vec::new(),
-                    confined: false,
                     rate: None,
                 };
                 assert_eq!(bridge.add(*port, &guest).is_ok(), fits);

@@ -88,6 +88,8 @@ pub enum Kind {
         macs: Vec<Mac>,
         /// Whether it may call itself a router (ICMPv6 router advertisements and redirects).
         router: bool,
+        /// Whether it may claim no IP addresses but those of its port (and link-local ones).
+        confined: bool,
     },
 }
 
@@ -98,8 +100,6 @@ pub struct Port {
     pub kind: Kind,
     /// The IP addresses behind it that are known: no guest port may claim another port's.
     pub addresses: Vec<IpAddr>,
-    /// Whether a guest may claim no addresses but these (and link-local ones of IPv6).
-    pub confined: bool,
     /// What may come in by it; none: no limit.
     pub rate: Option<Rate>,
 }
@@ -111,7 +111,6 @@ impl Port {
         Self {
             kind: Kind::Nic,
             addresses: Vec::new(),
-            confined: false,
             rate: None,
         }
     }
@@ -122,11 +121,11 @@ impl Port {
         let kind = Kind::Guest {
             macs: vec![mac],
             router: false,
+            confined: false,
         };
         Self {
             kind,
             addresses: Vec::new(),
-            confined: false,
             rate: None,
         }
     }
@@ -214,11 +213,15 @@ impl Bridge {
         self.check(number, port)?;
         let (bound, guard) = match &port.kind {
             Kind::Nic => (0, None),
-            Kind::Guest { macs, router } => {
+            Kind::Guest {
+                macs,
+                router,
+                confined,
+            } => {
                 for mac in macs {
                     self.table.bind(word_of(*mac), number);
                 }
-                let guard = Guard::new(number, macs, *router, port.confined);
+                let guard = Guard::new(number, macs, *router, *confined);
                 (macs.first().map_or(0, |mac| word_of(*mac)), Some(guard))
             }
         };

@@ -46,6 +46,19 @@ struct Slot {
 }
 
 impl Slot {
+    fn new(mac: u64, port: usize, expires_ns: u64) -> Self {
+        Self {
+            word: FILLED | (port as u64) << PORT_SHIFT | mac,
+            expires_ns,
+        }
+    }
+
+    /// Whether it is filled with `mac`.
+    #[inline]
+    fn holds(self, mac: u64) -> bool {
+        self.word & KEY == mac | FILLED
+    }
+
     fn is_filled(self) -> bool {
         self.word & FILLED != 0
     }
@@ -112,7 +125,7 @@ impl Table {
     pub(super) fn find(&self, mac: u64, now_ns: u64) -> Option<usize> {
         for index in self.window(mac) {
             let slot = self.slots.get(index)?;
-            if slot.word & KEY == mac | FILLED {
+            if slot.holds(mac) {
                 return (now_ns < slot.expires_ns).then(|| slot.port());
             }
             if !slot.is_filled() {
@@ -132,16 +145,13 @@ impl Table {
     #[inline]
     pub(super) fn learn(&mut self, mac: u64, port: usize, now_ns: u64) -> Learned {
         let expires_ns = now_ns.saturating_add(self.ageing_ns).min(NEVER - 1);
-        let fresh = Slot {
-            word: FILLED | (port as u64) << PORT_SHIFT | mac,
-            expires_ns,
-        };
+        let fresh = Slot::new(mac, port, expires_ns);
         let mut free = None;
         for index in self.window(mac) {
             let Some(slot) = self.slots.get_mut(index) else {
                 break;
             };
-            if slot.word & KEY == mac | FILLED {
+            if slot.holds(mac) {
                 if slot.is_bound() {
                     return Learned::Bound;
                 }
@@ -189,12 +199,9 @@ impl Table {
 
     /// Binds `mac` to `port`, whatever was learned about it.
     pub(super) fn bind(&mut self, mac: u64, port: usize) {
-        let slot = Slot {
-            word: FILLED | (port as u64) << PORT_SHIFT | mac,
-            expires_ns: NEVER,
-        };
+        let slot = Slot::new(mac, port, NEVER);
         let size = self.size_for(self.bound + 1).max(self.slots.len());
-        self.rebuild(size, |other| other.word & KEY != mac | FILLED);
+        self.rebuild(size, |other| !other.holds(mac));
         while !self.insert(slot) {
             self.rebuild(self.slots.len() * 2, |_| true);
         }
@@ -268,4 +275,126 @@ fn mixed(seed: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORT: usize = 7;
+
+    /// MACs that all have the same home, and still have if the table grows twice as large.
+    fn colliding(table: &Table, count: usize) -> Vec<u64> {
+        let home = |mac: u64| mac.wrapping_mul(table.multiplier) >> (table.shift - 1);
+        (1u64..)
+            .map(|n| n << 1)
+            .filter(|mac| home(*mac) == 0)
+            .take(count)
+            .collect()
+    }
+
+    /// BR-1, BR-7: whoever chose its MACs, what is bound is found; the table grows for it.
+    #[test]
+    fn bound_stations_are_found_even_if_all_collide() {
+        let mut table = Table::new(4, 1000, 0);
+        let slots = table.slots.len();
+        let macs = colliding(&table, WINDOW + 3);
+        table.learn(macs[0], 1, 0);
+        table.learn(macs[WINDOW + 2] + 2, 2, 0);
+        for (port, mac) in macs.iter().enumerate() {
+            table.bind(*mac, port);
+        }
+        for (port, mac) in macs.iter().enumerate() {
+            assert_eq!(table.find(*mac, 5), Some(port));
+            assert!(table.is_bound(*mac));
+        }
+        assert!(table.slots.len() > slots);
+        assert_eq!((table.bound, table.learned), (macs.len(), 1));
+        // Growing has forgotten nobody.
+        assert_eq!(table.find(macs[WINDOW + 2] + 2, 5), Some(2));
+        // They go as they came.
+        table.forget_port(3);
+        assert_eq!(
+            (table.find(macs[3], 5), table.bound),
+            (None, macs.len() - 1)
+        );
+        assert_eq!(table.find(macs[WINDOW + 2], 5), Some(WINDOW + 2));
+    }
+
+    /// BR-7: where no slot is free within reach, a station is not learned, until one there has
+    /// aged.
+    #[test]
+    fn a_full_neighbourhood_learns_nobody_else() {
+        let mut table = Table::new(1000, 1000, 0);
+        let macs = colliding(&table, WINDOW + 2);
+        for mac in &macs[..WINDOW] {
+            assert_eq!(table.learn(*mac, PORT, 10), Learned::Yes);
+        }
+        assert_eq!(table.learn(macs[WINDOW], PORT, 1009), Learned::Full);
+        assert_eq!(table.find(macs[WINDOW], 1009), None);
+        assert_eq!(table.learn(macs[3], PORT, 500), Learned::Yes);
+        assert_eq!(table.learn(macs[WINDOW], PORT, 1010), Learned::Yes);
+        // It has the place of one that had aged, and there are no more than before.
+        assert_eq!(
+            (table.learned, table.find(macs[WINDOW], 1011)),
+            (WINDOW, Some(PORT))
+        );
+        assert_eq!(table.find(macs[3], 1011), Some(PORT));
+        assert_eq!(table.find(macs[0], 1009), None);
+        assert_eq!(table.find(macs[15], 1009), Some(PORT));
+    }
+
+    /// BR-7: at most half of the slots are ever filled, whatever is bound.
+    #[test]
+    fn half_of_the_slots_stay_empty() {
+        let mut table = Table::new(100, 1000, 9);
+        assert_eq!(table.slots.len(), 256);
+        for n in 1..=200u64 {
+            table.bind(n << 8, PORT);
+            assert!(table.slots.len() >= 2 * (100 + table.bound));
+        }
+        assert_eq!((table.bound, table.slots.len()), (200, 1024));
+        assert_eq!(Table::new(0, 1000, 0).slots.len(), 2 * WINDOW);
+    }
+
+    /// BR-7: the whole table is looked through once per quarter of the ageing time, no more.
+    #[test]
+    fn sweeps_are_rare() {
+        let mut table = Table::new(2, 1000, 0);
+        table.learn(2, PORT, 0);
+        table.learn(4, PORT, 300);
+        assert_eq!(table.learn(6, PORT, 900), Learned::Full);
+        // One has aged since, but the last look was less than 250 ago.
+        assert_eq!(table.learn(6, PORT, 1149), Learned::Full);
+        assert_eq!(table.learn(6, PORT, 1150), Learned::Yes);
+        assert_eq!(
+            (table.find(2, 1150), table.find(4, 1150)),
+            (None, Some(PORT))
+        );
+        assert_eq!(table.learned, 2);
+    }
+
+    /// BR-6: an ageing time beyond all clocks is long, but binds nothing.
+    #[test]
+    fn the_longest_ageing_binds_nothing() {
+        let mut table = Table::new(2, u64::MAX, 0);
+        table.learn(2, PORT, u64::MAX - 5);
+        assert!(!table.is_bound(2));
+        assert_eq!(table.find(2, u64::MAX - 5), Some(PORT));
+        assert_eq!(table.learn(2, 1, u64::MAX - 4), Learned::Yes);
+    }
+
+    /// A different secret puts stations elsewhere.
+    #[test]
+    fn the_secret_counts() {
+        let homes = |seed| {
+            let table = Table::new(1000, 1000, seed);
+            (1..50u64)
+                .map(|mac| table.window(mac << 8).next())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(homes(1), homes(1));
+        assert_ne!(homes(1), homes(2));
+        assert_ne!(homes(1), homes(1 << 63 | 1));
+    }
 }
