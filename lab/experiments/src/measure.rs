@@ -1,29 +1,27 @@
 //! Exact CPU time of processes and kernel threads, and what the hypervisor below took.
 //!
-//! The source is the scheduler's own account in nanoseconds, `/proc/PID/task/*/schedstat`. For a
-//! thread that runs right now it is up to one tick old, which is why windows are long against a
-//! tick (4 ms at 250 Hz).
+//! The source is the CPU-time clock that the kernel keeps for every process: all its threads, those
+//! that ended among them. What a thread of *another* process has run since the last tick or switch
+//! is not in it yet, which is why windows are long against a tick (4 ms at 250 Hz).
 
+use nix::time::{ClockId, clock_getcpuclockid};
+use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// CPU time of a process, all its threads, nanoseconds; of threads that ended, nothing is known.
-/// None: no such process.
+/// CPU time of a process, all the threads that it has and had, nanoseconds. Kernel threads are
+/// processes of one thread. None: no such process.
 #[must_use]
 pub fn cpu_ns(pid: i32) -> Option<u64> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let mut sum = 0u64;
-    for task in tasks.flatten() {
-        sum += std::fs::read_to_string(task.path().join("schedstat"))
-            .ok()
-            .and_then(|text| first_number(&text))
-            .unwrap_or(0);
+    // A clock's number is the process's with three bits appended, so a number that is too large
+    // would name another clock, and 0 means ourselves.
+    if !(1..1 << 28).contains(&pid) {
+        return None;
     }
-    Some(sum)
-}
-
-fn first_number(text: &str) -> Option<u64> {
-    text.split_whitespace().next()?.parse().ok()
+    let time = clock_getcpuclockid(Pid::from_raw(pid))
+        .and_then(ClockId::now)
+        .ok()?;
+    u64::try_from(time.tv_sec() * 1_000_000_000 + time.tv_nsec()).ok()
 }
 
 /// Kernel threads whose name begins with one of `prefixes`: `napi/IF-`, `ksoftirqd/`.
@@ -147,21 +145,58 @@ pub fn cores() -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn own_cpu_ns() -> u64 {
-        use rustix::time::{ClockId, clock_gettime};
-        let time = clock_gettime(ClockId::ProcessCPUTime);
-        (time.tv_sec * 1_000_000_000 + time.tv_nsec).cast_unsigned()
+    /// Keeps a CPU busy for so long, by the account of the process.
+    fn burn(ns: u64) {
+        let me = std::process::id().cast_signed();
+        let end = cpu_ns(me).unwrap() + ns;
+        while cpu_ns(me).unwrap() < end {}
+    }
+
+    /// Other tests run in this process meanwhile, so there is no upper bound.
+    #[test]
+    fn own_time_grows_and_threads_that_ended_count() {
+        let me = std::process::id().cast_signed();
+        let parts = [("sender", vec![me]), ("receiver", vec![i32::MAX])];
+        let before = CpuTimes::read(&parts);
+        std::thread::spawn(|| burn(30_000_000)).join().unwrap();
+        burn(30_000_000);
+        let used = CpuTimes::read(&parts).since(&before);
+        assert!(used["sender"] >= 60_000_000, "{used:?}");
+        assert!(!used.contains_key("receiver"));
+    }
+
+    /// Of a process that never had a second thread the scheduler's account in /proc is the same.
+    #[test]
+    fn the_clock_is_the_schedulers_account_of_kernel_threads_too() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut pids = kernel_threads(&["ksoftirqd/", "napi/"]);
+        if pids.is_empty() {
+            eprintln!("skipped: there are no kernel threads in this PID namespace");
+        }
+        pids.push(child.id().cast_signed());
+        for pid in pids {
+            let account = || -> u64 {
+                let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+                text.split_whitespace().next().unwrap().parse().unwrap()
+            };
+            let (before, clock, after) = (account(), cpu_ns(pid).unwrap(), account());
+            assert!(
+                (before..=after).contains(&clock),
+                "{before} {clock} {after}"
+            );
+        }
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 
     #[test]
-    fn own_time_grows() {
-        let me = std::process::id().cast_signed();
-        let before = CpuTimes::read(&[("sender", vec![me]), ("receiver", vec![i32::MAX])]);
-        let start = own_cpu_ns();
-        while own_cpu_ns() < start + 60_000_000 {}
-        let used = CpuTimes::read(&[("sender", vec![me])]).since(&before);
-        assert!(used["sender"] > 40_000_000, "{used:?}");
-        assert!(!used.contains_key("receiver"));
+    fn what_is_no_process_has_no_time() {
+        for pid in [i32::MIN, -1, 0, 1 << 28, i32::MAX] {
+            assert_eq!(cpu_ns(pid), None, "{pid}");
+        }
     }
 
     #[test]
