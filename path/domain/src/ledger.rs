@@ -107,7 +107,7 @@ impl Ledger {
             stamps: Cell::new(0),
             turns: Cell::new(0),
         };
-        ledger.begin();
+        ledger.begin(thread_cpu_ns());
         ledger
     }
 
@@ -152,11 +152,11 @@ impl Ledger {
             return call();
         }
         let hop = self.enter(self.current.get());
-        let cpu = self.settle();
+        let before = self.settle();
         let result = call();
-        let used = thread_cpu_ns().saturating_sub(cpu);
-        self.cycles(hop, self.to_cycles(used));
-        self.begin();
+        let after = thread_cpu_ns();
+        self.cycles(hop, self.to_cycles(after.saturating_sub(before)));
+        self.begin(after);
         result
     }
 
@@ -167,8 +167,8 @@ impl Ledger {
             && self.last.get().wrapping_sub(stretch.from_tsc) > self.hz / CHECKPOINTS_PER_S
         {
             self.enter(self.current.get());
-            self.settle();
-            self.begin();
+            let now = self.settle();
+            self.begin(now);
         }
     }
 
@@ -177,7 +177,7 @@ impl Ledger {
     pub fn report(&self) -> Value {
         self.enter(self.current.get());
         let cpu_ns = self.settle();
-        self.begin();
+        self.begin(cpu_ns);
         let hops: serde_json::Map<String, Value> = Hop::ALL
             .iter()
             .map(|&(hop, name)| {
@@ -196,8 +196,9 @@ impl Ledger {
         })
     }
 
-    fn begin(&self) {
-        let from_cpu_ns = thread_cpu_ns();
+    /// A stretch begins with the CPU clock at `from_cpu_ns`, which was read just now: the clock is
+    /// a system call, and a thread that sleeps often reads it twice per sleep as it is.
+    fn begin(&self, from_cpu_ns: u64) {
         let from_tsc = tsc();
         self.last.set(from_tsc);
         self.stretch.set(Stretch {
