@@ -373,6 +373,11 @@ impl Agent {
                 break;
             }
         }
+        // One that got its CPU just now has answered, and is blocked because it did.
+        if let Ok(Some(call)) = self.listener.receive(Duration::ZERO) {
+            self.state = State::Waiting(call.id);
+            return Ok(call);
+        }
         Err(AgentError::Late)
     }
 

@@ -14,6 +14,9 @@ fn pidfd(pid: i32) -> std::os::fd::OwnedFd {
     pidfd_open(Pid::from_raw(pid).expect("a pid"), PidfdFlags::empty()).expect("a pidfd")
 }
 
+/// For what must happen, where it is not the point how soon: other tests keep the CPUs busy.
+const SOON: Duration = Duration::from_secs(5);
+
 fn kill(pid: i32) {
     kill_process(Pid::from_raw(pid).expect("a pid"), Signal::KILL).expect("killed");
 }
@@ -66,7 +69,7 @@ fn time_to_follow_a_killed_monitor() -> Duration {
     let killed = Instant::now();
     monitor.kill().expect("killed");
     for fd in &fds {
-        assert!(gone_within(fd, Duration::from_secs(5)), "it lives on");
+        assert!(gone_within(fd, SOON), "it lives on");
     }
     let took = killed.elapsed();
     monitor.wait().expect("waited");
@@ -80,7 +83,7 @@ fn a_domain_that_dies_is_noticed_and_its_agent_goes_with_kill() {
     world.map(5, 7, true);
     let agent = pidfd(world.domain.agent_pid);
     kill(world.domain.pid);
-    assert!(gone_within(&world.domain.pidfd, Duration::from_millis(100)));
+    assert!(gone_within(&world.domain.pidfd, SOON));
     world.assert_ended("killed by signal 9");
     // The agent still works: what is mapped can be taken away in order.
     world.unmap(5);
@@ -99,17 +102,15 @@ fn a_domain_that_dies_is_noticed_and_its_agent_goes_with_kill() {
 fn an_agent_that_dies_takes_its_domain_along() {
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
+    world.domain.agent.set_deadline(2 * SOON);
     kill(world.domain.agent_pid);
-    assert!(gone_within(&world.domain.pidfd, Duration::from_millis(100)));
+    assert!(gone_within(&world.domain.pidfd, SOON));
     let began = Instant::now();
     assert!(matches!(
         world.domain.agent.unmap(&[abi::Slot(5)]),
         Err(AgentError::Gone)
     ));
-    assert!(
-        began.elapsed() < Duration::from_millis(50),
-        "without waiting for the deadline"
-    );
+    assert!(began.elapsed() < SOON, "without waiting for the deadline");
     world.domain.kill();
     assert!(!Path::new(&format!("/proc/{}", world.domain.pid)).exists());
 }
@@ -124,17 +125,16 @@ fn an_agent_that_does_not_answer_is_late() {
     )
     .expect("stopped");
     std::thread::sleep(Duration::from_millis(10));
-    world.domain.agent.set_deadline(Duration::from_millis(30));
+    let deadline = Duration::from_millis(300);
+    world.domain.agent.set_deadline(deadline);
     let began = Instant::now();
     assert!(matches!(
         world.domain.agent.unmap(&[abi::Slot(5)]),
         Err(AgentError::Late)
     ));
-    assert!(
-        began.elapsed() < Duration::from_millis(90),
-        "{:?}",
-        began.elapsed()
-    );
+    // Not the patience of many deadlines, which is for agents that only lack a CPU.
+    let took = began.elapsed();
+    assert!((deadline..10 * deadline).contains(&took), "{took:?}");
     let again = world.domain.agent.unmap(&[abi::Slot(5)]);
     assert!(again.is_err_and(|error| error.is_fatal()));
     world.domain.kill();

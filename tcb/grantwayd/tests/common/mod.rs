@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) fn domain(name: &str, program: Program) -> Domain {
@@ -49,6 +50,10 @@ pub(crate) fn with_file(machine: &mut Machine, domain: usize, path: &Path) {
         .push(Device::Read(path.display().to_string()));
 }
 
+/// Held while programs are written and while one is started: a child of another test, between
+/// fork and exec, would hold the file open for writing, and such a file cannot be executed.
+static EXEC: Mutex<()> = Mutex::new(());
+
 /// A running monitor.
 pub(crate) struct Daemon {
     pub(crate) child: Child,
@@ -67,6 +72,7 @@ impl Daemon {
         let dir = tempfile::tempdir().unwrap();
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(dir.path(), open).unwrap();
+        let exec = EXEC.lock().unwrap_or_else(PoisonError::into_inner);
         for program in ["driver", "guest"] {
             let probe = env!("CARGO_BIN_EXE_probe-domain");
             std::fs::copy(probe, dir.path().join(program)).unwrap();
@@ -82,6 +88,7 @@ impl Daemon {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
+        drop(exec);
         let mut stdin = child.stdin.take().unwrap();
         let text = serde_json::to_vec(machine).unwrap();
         stdin.write_all(&text).unwrap();
