@@ -162,6 +162,12 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,
     },
+    /// Profile all domains together: where the CPU time of each goes
+    #[command(after_help = "Example:\n  grantway prof record -- grantway demo")]
+    Prof {
+        #[command(subcommand)]
+        command: crate::prof::Prof,
+    },
     /// Print completions for a shell
     #[command(after_help = "Example:\n  \
         grantway completions bash > ~/.local/share/bash-completion/completions/grantway")]

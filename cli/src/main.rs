@@ -7,6 +7,7 @@
 //! | `host` | what a configuration expects of this system |
 //! | `show` | ask a running machine: status, stat, grants, trace, set |
 //! | `tables` | what people read |
+//! | `prof` | the profiler |
 //! | `output` | standard output, progress, exit status |
 //!
 //! `demo` and `exp` live in the crate `experiments`, everything that speaks to a monitor in
@@ -15,6 +16,7 @@
 mod args;
 mod host;
 mod output;
+mod prof;
 mod show;
 mod tables;
 mod up;
@@ -27,14 +29,15 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => output::failed(&error),
     }
 }
 
-fn run(cli: Cli) -> anyhow::Result<()> {
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let json = cli.json;
     match cli.command {
+        Command::Prof { command } => return prof::run(&command, json),
         Command::Up {
             config,
             detach,
@@ -105,5 +108,6 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             output::print(&String::from_utf8_lossy(&text))
         }
         Command::Internal { args } => experiments::internal::main(&args),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,188 @@
+//! Processes: names, parents, CPU clocks, mappings.
+
+use std::fs;
+
+/// A process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Its parent.
+    pub parent: u32,
+    /// Its name.
+    pub name: String,
+    /// Whether it is a thread of the kernel.
+    pub kernel: bool,
+    /// Its command line.
+    pub args: Vec<String>,
+}
+
+/// Code that is mapped into a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Where.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Offset in the file.
+    pub offset: u64,
+    /// The file, or what the kernel calls the mapping.
+    pub path: String,
+}
+
+/// Ids of all processes.
+#[must_use]
+pub fn list() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Reads a process; none: it has gone.
+#[must_use]
+pub fn read(pid: u32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut process = parse_stat(&stat)?;
+    if !process.kernel {
+        let args = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        process.args = args
+            .split(|&byte| byte == 0)
+            .filter(|arg| !arg.is_empty())
+            .map(|arg| String::from_utf8_lossy(arg).into_owned())
+            .collect();
+    }
+    Some(process)
+}
+
+/// `PID (NAME) STATE PPID … FLAGS …`; a name may hold anything, parentheses too.
+fn parse_stat(stat: &str) -> Option<Process> {
+    const KTHREAD: u64 = 0x0020_0000;
+    let (head, rest) = stat.rsplit_once(") ")?;
+    let (_, name) = head.split_once(" (")?;
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    let flags: u64 = words.get(6)?.parse().ok()?;
+    Some(Process {
+        parent: words.get(1)?.parse().ok()?,
+        name: name.to_owned(),
+        kernel: flags & KTHREAD != 0,
+        args: Vec::new(),
+    })
+}
+
+/// The name of a thread; none: it has gone.
+#[must_use]
+pub fn thread_name(pid: u32, tid: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
+    Some(name.trim_end().to_owned())
+}
+
+/// Code mappings of a process; none if it has gone or is not ours to look at.
+#[must_use]
+pub fn mappings(pid: u32) -> Vec<Mapping> {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    String::from_utf8_lossy(&maps)
+        .lines()
+        .filter_map(parse_mapping)
+        .collect()
+}
+
+/// `START-END PERMS OFFSET DEVICE INODE PATH`.
+fn parse_mapping(line: &str) -> Option<Mapping> {
+    let mut words = line.splitn(6, ' ');
+    let (start, end) = words.next()?.split_once('-')?;
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = (hex(start)?, hex(end)?);
+    let executable = words.next()?.contains('x');
+    let offset = hex(words.next()?)?;
+    let path = words.nth(2).unwrap_or_default().trim_start();
+    executable.then(|| Mapping {
+        start,
+        len: end.saturating_sub(start),
+        offset,
+        path: path.to_owned(),
+    })
+}
+
+/// CPU time of a process with all its threads, those that ended too, nanoseconds: the scheduler's
+/// own clock, up to date also while it runs. None: it has gone.
+#[must_use]
+pub fn cpu_ns(pid: u32) -> Option<u64> {
+    // The kernel's form of a process's clock: the complement of its id, and clock 2, the
+    // scheduler's. `clock_getcpuclockid` gives the same after a look whether the process lives.
+    const SCHED: libc::clockid_t = 2;
+    let clock = !pid.cast_signed() << 3 | SCHED;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid timespec for the kernel to fill; an id that is no clock is refused.
+    let done = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (done == 0).then(|| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
+}
+
+/// CPU time of all processes that ended below this one and were waited for, nanoseconds.
+#[must_use]
+pub fn children_cpu_ns() -> u64 {
+    // SAFETY: all zero is a value of this plain structure.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a valid rusage for the kernel to fill.
+    let done = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    if done != 0 {
+        return 0;
+    }
+    let ns = |time: libc::timeval| {
+        time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_usec.unsigned_abs() * 1000
+    };
+    ns(usage.ru_utime) + ns(usage.ru_stime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_proc() {
+        let stat = "42 (w: a) b) S 7 42 42 0 -1 2129984 0 0 0 0 1 2 0 0 20 0 1 0 5 0 0";
+        let process = parse_stat(stat).unwrap();
+        assert_eq!((process.parent, &*process.name), (7, "w: a) b"));
+        assert!(process.kernel);
+        assert_eq!(
+            parse_mapping("555564-555566 r-xp 00001000 fe:00 17    /opt/a b/driver"),
+            Some(Mapping {
+                start: 0x55_5564,
+                len: 2,
+                offset: 0x1000,
+                path: "/opt/a b/driver".to_owned()
+            })
+        );
+        assert_eq!(parse_mapping("1-2 rw-p 0 0:0 0 /x"), None);
+        assert_eq!(
+            parse_mapping("1-2 --xp 0 0:0 0 [vsyscall]").unwrap().path,
+            "[vsyscall]"
+        );
+    }
+
+    #[test]
+    fn this_process_is_known() {
+        let own = std::process::id();
+        assert!(list().contains(&own));
+        assert!(!read(own).unwrap().kernel);
+        assert!(!mappings(own).is_empty());
+        assert!(thread_name(own, own).is_some());
+        assert_eq!(read(u32::MAX >> 1), None);
+        assert_eq!(cpu_ns(u32::MAX >> 4), None);
+    }
+
+    #[test]
+    fn cpu_time_grows_with_work() {
+        let own = std::process::id();
+        let before = cpu_ns(own).unwrap();
+        let end = std::time::Instant::now() + std::time::Duration::from_millis(20);
+        while std::time::Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        assert!(cpu_ns(own).unwrap() > before + 1_000_000);
+    }
+}

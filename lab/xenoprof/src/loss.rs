@@ -1,0 +1,176 @@
+//! The loss ledger: for each CPU and domain, what was expected and what became of it.
+//!
+//! `expected = delivered + kernel_lost + ring_dropped + steal + silent`, always: `silent` is what
+//! nobody reported, periods that the timer missed because interrupts were off or the machine was
+//! elsewhere. It is negative where samples of others' time piled up.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A row of the ledger, in samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// The CPU.
+    pub cpu: u32,
+    /// The domain; none: the CPU as a whole, with what cannot be told apart by domain.
+    pub domain: Option<u32>,
+    /// CPU time ÷ period.
+    pub expected: u64,
+    /// Samples that arrived.
+    pub delivered: u64,
+    /// What the kernel says it could not write into its ring.
+    pub kernel_lost: u64,
+    /// What a domain's own ring, or the sampler's memory, had no room for.
+    pub ring_dropped: u64,
+    /// Periods that the hypervisor below gave to somebody else.
+    pub steal: u64,
+    /// The rest.
+    pub silent: i64,
+}
+
+impl Loss {
+    /// Closes the row.
+    #[must_use]
+    pub fn closed(mut self) -> Self {
+        let known = [
+            self.delivered,
+            self.kernel_lost,
+            self.ring_dropped,
+            self.steal,
+        ];
+        let known: u64 = known.iter().fold(0, |sum, n| sum.saturating_add(*n));
+        self.silent = self
+            .expected
+            .cast_signed()
+            .saturating_sub(known.cast_signed());
+        self
+    }
+
+    /// Everything that is known to be lost.
+    #[must_use]
+    pub const fn lost(&self) -> u64 {
+        self.kernel_lost.saturating_add(self.ring_dropped)
+    }
+}
+
+/// What is known when a session ends.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Samples by CPU and domain.
+    pub delivered: BTreeMap<(u32, u32), u64>,
+    /// By CPU.
+    pub kernel_lost: BTreeMap<u32, u64>,
+    /// By CPU and domain.
+    pub ring_dropped: BTreeMap<(u32, u32), u64>,
+    /// Nanoseconds by CPU.
+    pub steal_ns: BTreeMap<u32, u64>,
+    /// Exact CPU time by domain, nanoseconds.
+    pub cpu_ns: BTreeMap<u32, u64>,
+}
+
+impl Counts {
+    /// The ledger's rows: per CPU one for each domain seen there and one for the whole.
+    ///
+    /// Where a domain ran on several CPUs its time is split between them as its samples are: the
+    /// scheduler's exact account is by process, not by CPU.
+    #[must_use]
+    pub fn ledger(&self, cpus: &[u32], ran_ns: u64, period: u64) -> Vec<Loss> {
+        let period = period.max(1);
+        let mut by_domain: BTreeMap<u32, u64> = BTreeMap::new();
+        for ((_, domain), count) in &self.delivered {
+            *by_domain.entry(*domain).or_default() += count;
+        }
+        let mut rows = Vec::new();
+        for &cpu in cpus {
+            let at = |map: &BTreeMap<u32, u64>| map.get(&cpu).copied().unwrap_or(0);
+            let of_cpu = |map: &BTreeMap<(u32, u32), u64>| -> u64 {
+                map.range((cpu, 0)..=(cpu, u32::MAX)).map(|(_, n)| n).sum()
+            };
+            rows.push(
+                Loss {
+                    cpu,
+                    domain: None,
+                    expected: ran_ns / period,
+                    delivered: of_cpu(&self.delivered),
+                    kernel_lost: at(&self.kernel_lost),
+                    ring_dropped: of_cpu(&self.ring_dropped),
+                    steal: at(&self.steal_ns) / period,
+                    silent: 0,
+                }
+                .closed(),
+            );
+            for (&(_, domain), &delivered) in self.delivered.range((cpu, 0)..=(cpu, u32::MAX)) {
+                let all = by_domain.get(&domain).copied().unwrap_or(0).max(1);
+                let periods = self.cpu_ns.get(&domain).copied().unwrap_or(0) / period;
+                let expected = u128::from(periods) * u128::from(delivered) / u128::from(all);
+                rows.push(
+                    Loss {
+                        cpu,
+                        domain: Some(domain),
+                        expected: u64::try_from(expected).unwrap_or(u64::MAX),
+                        delivered,
+                        ring_dropped: self.ring_dropped.get(&(cpu, domain)).copied().unwrap_or(0),
+                        ..Loss::default()
+                    }
+                    .closed(),
+                );
+            }
+        }
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn counts() -> impl Strategy<Value = Counts> {
+        let pairs = || proptest::collection::btree_map((0u32..3, 0u32..4), 0u64..10_000, 0..10);
+        let cpus = || proptest::collection::btree_map(0u32..3, 0u64..1_000_000_000, 0..3);
+        let times = proptest::collection::btree_map(0u32..4, 0u64..10_000_000_000, 0..4);
+        (pairs(), cpus(), pairs(), cpus(), times).prop_map(
+            |(delivered, kernel_lost, ring_dropped, steal_ns, cpu_ns)| Counts {
+                delivered,
+                kernel_lost,
+                ring_dropped,
+                steal_ns,
+                cpu_ns,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn every_row_closes_and_cpus_sum_up(counts in counts()) {
+            let rows = counts.ledger(&[0, 1, 2], 5_000_000_000, 1_000_000);
+            for row in &rows {
+                let known = row.delivered + row.lost() + row.steal;
+                prop_assert_eq!(row.expected.cast_signed(), known.cast_signed() + row.silent);
+            }
+            for cpu in 0..3 {
+                let whole = rows.iter().find(|r| r.cpu == cpu && r.domain.is_none()).unwrap();
+                let parts: u64 = rows
+                    .iter()
+                    .filter(|r| r.cpu == cpu && r.domain.is_some())
+                    .map(|r| r.delivered)
+                    .sum();
+                prop_assert_eq!(whole.delivered, parts);
+                prop_assert_eq!(whole.expected, 5000);
+            }
+        }
+    }
+
+    #[test]
+    fn a_domains_time_is_split_as_its_samples_are() {
+        let counts = Counts {
+            delivered: [((0, 1), 30), ((1, 1), 10)].into(),
+            cpu_ns: [(1, 80_000_000)].into(),
+            ..Counts::default()
+        };
+        let rows = counts.ledger(&[0, 1], 100_000_000, 1_000_000);
+        let of = |cpu| rows.iter().find(|r| r.cpu == cpu && r.domain == Some(1));
+        assert_eq!(of(0).map(|r| (r.expected, r.silent)), Some((60, 30)));
+        assert_eq!(of(1).map(|r| (r.expected, r.silent)), Some((20, 10)));
+    }
+}

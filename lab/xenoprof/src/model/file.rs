@@ -1,0 +1,437 @@
+//! The file of a session: JSON lines, one object a line with one key that says what it is.
+//! `docs/profile-format.md` describes it.
+//!
+//! The last line holds the number of lines and a checksum, so that a file that was cut or changed
+//! is refused. Reading checks every reference, so that nothing behind it has to.
+
+use super::{Domain, Frame, Head, Loss, Module, Sample, Session, Stack, Thread};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// The version that is written, and the only one that is read.
+pub const VERSION: u32 = 1;
+/// Longest line that is read, bytes.
+const LINE_MAX: u64 = 16 << 20;
+
+/// One line. The order in a file is the order here.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+enum Line {
+    Profile(Head),
+    Domain(Domain),
+    Thread(Thread),
+    Module(Module),
+    Frame(Frame),
+    Stack(Stack),
+    Sample(Sample),
+    Loss(Loss),
+    End(End),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct End {
+    /// Lines before this one.
+    lines: u64,
+    /// CRC-32 (IEEE) of their bytes, newlines included.
+    crc32: u32,
+}
+
+/// Why a file could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It exists, and was not to be replaced.
+    #[error("{0} exists: choose another name with -o, or replace it with --force")]
+    Exists(PathBuf),
+    /// The system says no.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// It is no session, or a damaged one.
+    #[error("{path}:{line}: {what}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+/// A file that is reserved for a session before the session begins, so that nobody profiles for
+/// an hour to learn that the name was taken. Removed again if nothing is written.
+#[derive(Debug)]
+pub struct Reserved {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+/// Reserves a file.
+///
+/// # Errors
+/// [`FileError::Exists`] without `force`.
+pub fn reserve(path: &Path, force: bool) -> Result<Reserved, FileError> {
+    // An old session stays until the new one is complete.
+    let place = if force && path.exists() {
+        path.with_extension("prof.part")
+    } else {
+        path.to_owned()
+    };
+    let mut options = OpenOptions::new();
+    options.write(true);
+    if force {
+        options.create(true).truncate(true);
+    } else {
+        options.create_new(true);
+    }
+    let file = options.open(&place).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => FileError::Exists(path.to_owned()),
+        _ => io_error(path, error),
+    })?;
+    Ok(Reserved {
+        path: place,
+        file: Some(file),
+    })
+}
+
+impl Reserved {
+    /// Writes the session and gives the file its name.
+    ///
+    /// # Errors
+    /// If the system does not let us.
+    pub fn write(mut self, path: &Path, session: &Session) -> Result<(), FileError> {
+        let Some(file) = self.file.take() else {
+            return Ok(());
+        };
+        let done = write(&file, session).and_then(|()| std::fs::rename(&self.path, path));
+        if done.is_err() {
+            self.file = Some(file);
+        }
+        done.map_err(|error| io_error(path, error))
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            let _gone_already = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn io_error(path: &Path, error: io::Error) -> FileError {
+    FileError::Io {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+/// Counts what passes.
+struct Summed<W> {
+    out: W,
+    lines: u64,
+    crc: crc32fast::Hasher,
+}
+
+impl<W: Write> Summed<W> {
+    fn line(&mut self, line: &Line) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(line)?;
+        bytes.push(b'\n');
+        self.lines += 1;
+        self.crc.update(&bytes);
+        self.out.write_all(&bytes)
+    }
+}
+
+/// Writes a session.
+///
+/// # Errors
+/// If `out` fails.
+pub fn write(out: impl Write, session: &Session) -> io::Result<()> {
+    let mut to = Summed {
+        out: BufWriter::new(out),
+        lines: 0,
+        crc: crc32fast::Hasher::new(),
+    };
+    to.line(&Line::Profile(session.head.clone()))?;
+    for domain in &session.domains {
+        to.line(&Line::Domain(domain.clone()))?;
+    }
+    for thread in &session.threads {
+        to.line(&Line::Thread(thread.clone()))?;
+    }
+    for module in &session.modules {
+        to.line(&Line::Module(module.clone()))?;
+    }
+    for frame in &session.frames {
+        to.line(&Line::Frame(frame.clone()))?;
+    }
+    for stack in &session.stacks {
+        to.line(&Line::Stack(*stack))?;
+    }
+    for sample in &session.samples {
+        to.line(&Line::Sample(*sample))?;
+    }
+    for loss in &session.losses {
+        to.line(&Line::Loss(*loss))?;
+    }
+    let end = End {
+        lines: to.lines,
+        crc32: to.crc.clone().finalize(),
+    };
+    to.line(&Line::End(end))?;
+    to.out.flush()
+}
+
+/// Reads a session.
+///
+/// # Errors
+/// [`FileError::Damaged`] with the line that is wrong.
+pub fn read(path: &Path) -> Result<Session, FileError> {
+    let file = File::open(path).map_err(|error| io_error(path, error))?;
+    parse(BufReader::new(file)).map_err(|problem| match problem {
+        Problem::Io(error) => io_error(path, error),
+        Problem::Damaged(line, what) => FileError::Damaged {
+            path: path.to_owned(),
+            line,
+            what,
+        },
+    })
+}
+
+#[derive(Debug)]
+enum Problem {
+    Io(io::Error),
+    Damaged(u64, String),
+}
+
+fn parse(mut from: impl BufRead) -> Result<Session, Problem> {
+    let mut session = Session::default();
+    let mut crc = crc32fast::Hasher::new();
+    let (mut number, mut rank) = (0u64, 0u8);
+    let mut bytes = Vec::new();
+    loop {
+        bytes.clear();
+        number += 1;
+        let damaged = |what: &str| Problem::Damaged(number, what.to_owned());
+        io::Read::take(&mut from, LINE_MAX)
+            .read_until(b'\n', &mut bytes)
+            .map_err(Problem::Io)?;
+        let Some(text) = bytes.strip_suffix(b"\n") else {
+            return Err(damaged(match number {
+                1 => "not a profile of grantway",
+                _ => "the file was cut off here",
+            }));
+        };
+        let line: Line = serde_json::from_slice(text).map_err(|error| match number {
+            1 => damaged("not a profile of grantway"),
+            _ => Problem::Damaged(number, error.to_string()),
+        })?;
+        let now = line.rank();
+        if (number == 1) != (now == 0) || now < rank {
+            return Err(damaged("a line at the wrong place"));
+        }
+        rank = now;
+        if let Line::End(end) = line {
+            if end.lines != number - 1 || end.crc32 != crc.finalize() {
+                return Err(damaged("the file was changed: its checksum is another one"));
+            }
+            let mut rest = [0];
+            return match from.read(&mut rest).map_err(Problem::Io)? {
+                0 => Ok(session),
+                _ => Err(damaged("something stands behind the end")),
+            };
+        }
+        crc.update(&bytes);
+        session
+            .take(line)
+            .map_err(|what| Problem::Damaged(number, what))?;
+    }
+}
+
+impl Line {
+    const fn rank(&self) -> u8 {
+        match self {
+            Self::Profile(_) => 0,
+            Self::Domain(_) => 1,
+            Self::Thread(_) => 2,
+            Self::Module(_) => 3,
+            Self::Frame(_) => 4,
+            Self::Stack(_) => 5,
+            Self::Sample(_) => 6,
+            Self::Loss(_) => 7,
+            Self::End(_) => 8,
+        }
+    }
+}
+
+impl Session {
+    /// Adds a line whose references must all point backwards.
+    fn take(&mut self, line: Line) -> Result<(), String> {
+        let within = |what: &str, index: u32, len: usize| {
+            if (index as usize) < len {
+                Ok(())
+            } else {
+                Err(format!("no {what} {index}"))
+            }
+        };
+        match line {
+            Line::Profile(head) => {
+                if head.version != VERSION {
+                    return Err(format!(
+                        "version {} of the form: this program reads version {VERSION}",
+                        head.version
+                    ));
+                }
+                self.head = head;
+            }
+            Line::Domain(domain) => self.domains.push(domain),
+            Line::Thread(thread) => {
+                within("domain", thread.domain, self.domains.len())?;
+                self.threads.push(thread);
+            }
+            Line::Module(module) => self.modules.push(module),
+            Line::Frame(frame) => {
+                within("module", frame.module, self.modules.len())?;
+                self.frames.push(frame);
+            }
+            Line::Stack(stack) => {
+                if let Some(caller) = stack.0 {
+                    within("stack", caller, self.stacks.len())?;
+                }
+                within("frame", stack.1, self.frames.len())?;
+                self.stacks.push(stack);
+            }
+            Line::Sample(sample) => {
+                within("thread", sample.2, self.threads.len())?;
+                within("stack", sample.3, self.stacks.len())?;
+                self.samples.push(sample);
+            }
+            Line::Loss(loss) => {
+                if let Some(domain) = loss.domain {
+                    within("domain", domain, self.domains.len())?;
+                }
+                self.losses.push(loss);
+            }
+            Line::End(_) => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::session;
+
+    fn bytes() -> Vec<u8> {
+        let mut out = Vec::new();
+        write(&mut out, &session()).unwrap();
+        out
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        assert_eq!(parse(&bytes()[..]).unwrap(), session());
+    }
+
+    #[test]
+    fn a_file_that_was_cut_anywhere_is_refused() {
+        let whole = bytes();
+        for len in 0..whole.len() {
+            assert!(parse(&whole[..len]).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_refused() {
+        let whole = bytes();
+        for at in 0..whole.len() {
+            for flip in [1, 0x20] {
+                let mut changed = whole.clone();
+                changed[at] ^= flip;
+                if let Ok(read) = parse(&changed[..]) {
+                    assert_eq!(read, session(), "byte {at} ^ {flip}");
+                }
+            }
+        }
+    }
+
+    fn refused(lines: &[&str]) -> String {
+        let whole = String::from_utf8(bytes()).unwrap();
+        let head = whole.lines().next().unwrap();
+        let text: String = std::iter::once(head)
+            .chain(lines.iter().copied())
+            .map(|line| format!("{line}\n"))
+            .collect();
+        match parse(text.as_bytes()) {
+            Err(Problem::Damaged(line, what)) => format!("{line}: {what}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn references_to_nothing_are_refused_with_their_line() {
+        assert_eq!(refused(&[r#"{"stack":[0,0]}"#]), "2: no stack 0");
+        assert_eq!(refused(&[r#"{"stack":[null,7]}"#]), "2: no frame 7");
+        assert_eq!(refused(&[r#"{"sample":[0,0,3,0]}"#]), "2: no thread 3");
+        assert_eq!(
+            refused(&[r#"{"frame":{"module":1,"symbol":"f"}}"#]),
+            "2: no module 1"
+        );
+        let module = r#"{"module":{"path":"/k","space":"kernel"}}"#;
+        assert_eq!(
+            refused(&[module, &bytes_line(1)]),
+            "3: a line at the wrong place"
+        );
+        assert!(refused(&[r#"{"surprise":1}"#]).starts_with("2: unknown variant"));
+    }
+
+    fn bytes_line(at: usize) -> String {
+        let whole = String::from_utf8(bytes()).unwrap();
+        whole.lines().nth(at).unwrap().to_owned()
+    }
+
+    #[test]
+    fn another_form_is_refused() {
+        for text in ["", "\n", "{}\n", "\u{7f}ELF\n"] {
+            let error = parse(text.as_bytes()).unwrap_err();
+            let Problem::Damaged(1, what) = error else {
+                panic!("{error:?}")
+            };
+            assert_eq!(what, "not a profile of grantway");
+        }
+        let later =
+            String::from_utf8(bytes())
+                .unwrap()
+                .replacen("\"version\":1", "\"version\":2", 1);
+        let error = parse(later.as_bytes()).unwrap_err();
+        assert!(matches!(error, Problem::Damaged(1, what) if what.contains("version 2")));
+    }
+
+    #[test]
+    fn a_file_is_not_overwritten_unasked_and_not_left_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.prof");
+        drop(reserve(&path, false).unwrap());
+        assert!(!path.exists(), "nothing written, nothing left");
+        reserve(&path, false)
+            .unwrap()
+            .write(&path, &session())
+            .unwrap();
+        assert!(matches!(reserve(&path, false), Err(FileError::Exists(_))));
+        drop(reserve(&path, true).unwrap());
+        assert_eq!(read(&path).unwrap(), session(), "the old one stays");
+        let mut other = session();
+        other.head.id = 7;
+        reserve(&path, true).unwrap().write(&path, &other).unwrap();
+        assert_eq!(read(&path).unwrap(), other);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

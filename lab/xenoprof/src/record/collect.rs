@@ -1,0 +1,125 @@
+//! Emptying the rings, in a thread of its own.
+
+use crate::sampler::Sampler;
+use crate::sampler::parse::{Record, What};
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest time between two looks at the rings.
+const LOOK: Duration = Duration::from_millis(100);
+/// Bytes of samples that are kept: hours at 1 kHz. Later ones are counted as dropped.
+const ROOM_BYTES: usize = 2 << 30;
+
+/// What came out of the rings, in order of time.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    pub(crate) records: Vec<Record>,
+    pub(crate) nonsense: u64,
+    /// By CPU and process.
+    pub(crate) dropped: BTreeMap<(u32, u32), u64>,
+}
+
+/// A running collection.
+pub(crate) struct Collector {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Collected>,
+}
+
+impl Collector {
+    /// Starts to sample and to collect.
+    pub(crate) fn start(mut sampler: Sampler) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let asked = stop.clone();
+        sampler.start()?;
+        let thread = std::thread::Builder::new()
+            .name("sampler".to_owned())
+            .spawn(move || {
+                let mut room = Room::new(ROOM_BYTES);
+                let mut collected = Collected::default();
+                let mut fresh = Vec::new();
+                while !asked.load(Ordering::Relaxed) {
+                    sampler.wait(LOOK);
+                    collected.nonsense += sampler.drain(&mut fresh);
+                    room.keep(&mut fresh, &mut collected);
+                }
+                // Sampling that cannot be stopped ends with the descriptors.
+                let _stopped = sampler.stop();
+                collected.nonsense += sampler.drain(&mut fresh);
+                room.keep(&mut fresh, &mut collected);
+                collected.records.sort_by_key(|record| record.time_ns);
+                collected
+            })?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Stops, and gives what there is. Samples from outside of the `session` belong to nobody.
+    pub(crate) fn stop(self, session: RangeInclusive<u64>) -> Collected {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut collected = self.thread.join().unwrap_or_default();
+        collected.records.retain(|record| {
+            !matches!(record.what, What::Sample { .. }) || session.contains(&record.time_ns)
+        });
+        collected
+    }
+}
+
+/// A bound on memory.
+struct Room(usize);
+
+impl Room {
+    const fn new(bytes: usize) -> Self {
+        Self(bytes)
+    }
+
+    /// Keeps records as long as there is room; the side-band always.
+    fn keep(&mut self, fresh: &mut Vec<Record>, collected: &mut Collected) {
+        for record in fresh.drain(..) {
+            if let What::Sample { pid, chain, .. } = &record.what {
+                let bytes = size_of::<Record>() + size_of_val::<[_]>(chain);
+                if self.0 < bytes {
+                    *collected.dropped.entry((record.cpu, *pid)).or_default() += 1;
+                    continue;
+                }
+                self.0 -= bytes;
+            }
+            collected.records.push(record);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_room_is_counted_and_the_side_band_is_kept() {
+        let sample = Record {
+            time_ns: 1,
+            cpu: 1,
+            what: What::Sample {
+                pid: 7,
+                tid: 7,
+                chain: [].into(),
+            },
+        };
+        let exit = Record {
+            time_ns: 2,
+            cpu: 1,
+            what: What::Exit { pid: 7, tid: 7 },
+        };
+        let mut room = Room::new(size_of::<Record>() * 2);
+        let mut collected = Collected::default();
+        let mut fresh = vec![sample; 5];
+        fresh.push(exit.clone());
+        room.keep(&mut fresh, &mut collected);
+        assert_eq!(collected.records.len(), 3);
+        assert_eq!(collected.records.last(), Some(&exit));
+        assert_eq!(collected.dropped, [((1, 7), 3)].into());
+        assert!(fresh.is_empty());
+    }
+}

@@ -1,0 +1,402 @@
+//! The command `prof record`: a session from its beginning to its file.
+
+mod collect;
+
+use crate::event::Event;
+use crate::host::process;
+use crate::host::watch::Watch;
+use crate::loss::Counts;
+use crate::model::{Head, Session, Tier, file};
+use crate::resolve::{Resolver, Symbolizer};
+use crate::sampler::{Sampler, SamplerError, Scope};
+use anyhow::Context as _;
+use collect::{Collected, Collector};
+use experiments::provenance::Provenance;
+use experiments::{Failure, interrupt, measure};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Samples a second and CPU: about a thousand, and not in step with the kernel's own timers.
+pub const DEFAULT_HZ: u32 = 997;
+/// From one look at processes and domains to the next.
+const LOOK: Duration = Duration::from_millis(250);
+/// From one look at the command to the next.
+const STEP: Duration = Duration::from_millis(20);
+
+/// What to record.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The event; none: the best that there is.
+    pub event: Option<String>,
+    /// Samples a second and CPU.
+    pub hz: u32,
+    /// How long at most.
+    pub limit: Option<Duration>,
+    /// Process domains: `NAME=PID[,PID…]`.
+    pub named: Vec<String>,
+    /// Symbols of another kernel.
+    pub kallsyms: Option<PathBuf>,
+    /// The command to run; empty: until the limit or Ctrl-C.
+    pub command: Vec<String>,
+}
+
+/// Records a session into a file; what the command ended with.
+///
+/// # Errors
+/// [`Failure`]s carry their exit status.
+pub fn to_file(
+    options: &Options,
+    path: &std::path::Path,
+    force: bool,
+) -> anyhow::Result<Option<ExitStatus>> {
+    let reserved = file::reserve(path, force).map_err(|error| match error {
+        file::FileError::Exists(_) => Failure::Usage(error.to_string()),
+        _ => Failure::Failed(error.to_string()),
+    })?;
+    let (session, status) = run(options)?;
+    reserved.write(path, &session)?;
+    eprintln!(
+        "{} samples of {} domains in {:.1} s: {}",
+        session.samples.len(),
+        session.domains.len(),
+        session.head.ran_ns as f64 / 1e9,
+        path.display()
+    );
+    for note in &session.head.notes {
+        eprintln!("{note}");
+    }
+    Ok(status)
+}
+
+/// A session's event and its sampler, not started yet.
+pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Vec<u32>)> {
+    let (event, tier) = match &options.event {
+        None => Event::best(),
+        Some(name) => {
+            let event = Event::find(name).map_err(Failure::Usage)?;
+            (event, event.probe().map_err(Failure::CannotRun)?)
+        }
+    };
+    let period = event.period(options.hz.into(), shmem::time::tsc_hz());
+    let cpus = online_cpus();
+    let open = |scope| Sampler::open(event, tier, scope, period, &cpus);
+    let sampler = match open(Scope::Machine) {
+        // Whoever may not look at others may look at what he starts himself.
+        Err(SamplerError::Denied) if !options.command.is_empty() => open(Scope::Own),
+        other => other,
+    };
+    let sampler = sampler.map_err(|error| Failure::CannotRun(error.to_string()))?;
+    Ok((event, period, sampler, cpus))
+}
+
+/// Records a session.
+///
+/// # Errors
+/// If this machine or user cannot sample, or the command cannot be started.
+pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
+    let named = options
+        .named
+        .iter()
+        .map(|text| named(text))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(Failure::Usage)?;
+    interrupt::watch();
+    let (event, period, sampler, cpus) = open(options)?;
+    let tier = sampler.tier();
+
+    let started_unix_ns = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_nanos() as u64);
+    let steal = steal_ns();
+    let own_cpu = process::cpu_ns(std::process::id()).unwrap_or(0);
+    let watcher = Watcher::start(Watch::new(named));
+    let start_ns = raw_ns();
+    let collector = Collector::start(sampler).context("cannot start sampling")?;
+    let mut resolver = Resolver::new(start_ns);
+    // After the start, so that no mapping falls between this look and the first record.
+    for pid in watcher.with(|watch| watch.pids().collect::<Vec<_>>()) {
+        resolver.process(pid, &process::mappings(pid));
+    }
+    let children = process::children_cpu_ns();
+    let done = wait(options, &watcher);
+    let end_ns = raw_ns();
+    let watch = watcher.stop();
+    let children = process::children_cpu_ns().saturating_sub(children);
+    let collected = collector.stop(start_ns..=end_ns);
+    let own_cpu = process::cpu_ns(std::process::id())
+        .unwrap_or(0)
+        .saturating_sub(own_cpu);
+    let steal = steal_since(&steal);
+    let status = done?;
+
+    let head = Head {
+        version: file::VERSION,
+        id: started_unix_ns ^ u64::from(std::process::id()) << 32,
+        event: event.name().to_owned(),
+        tier,
+        period,
+        started_unix_ns,
+        started_raw_ns: start_ns,
+        ran_ns: end_ns.saturating_sub(start_ns),
+        cpus,
+        tsc_hz: shmem::time::tsc_hz(),
+        command: options.command.clone(),
+        profiler_cpu_ns: own_cpu,
+        provenance: provenance(tier),
+        notes: notes(&collected, tier),
+    };
+    let symbolizer = Symbolizer::new(options.kallsyms.clone());
+    let lone = options.command.first().map(|_| children);
+    let session = assemble(head, collected, resolver, symbolizer, &watch, &steal, lone);
+    Ok((session, status))
+}
+
+/// Puts a session together from everything that was seen. `children_ns` is what the command and
+/// everything below it used, if there was one.
+fn assemble(
+    head: Head,
+    collected: Collected,
+    mut resolver: Resolver,
+    mut symbolizer: Symbolizer,
+    watch: &Watch,
+    steal_ns: &BTreeMap<u32, u64>,
+    children_ns: Option<u64>,
+) -> Session {
+    for record in collected.records {
+        resolver.take(record);
+    }
+    for &(pid, tid) in resolver.threads().to_vec().iter() {
+        if let Some(name) = process::thread_name(pid, tid) {
+            resolver.thread_name(tid, name);
+        }
+    }
+    let mut assigned = watch.domains(resolver.parents());
+    let mut session = resolver.session(&mut symbolizer, |pid| assigned.of(pid));
+    let mut counts = Counts {
+        kernel_lost: resolver.kernel_lost().clone(),
+        steal_ns: steal_ns.clone(),
+        ..Counts::default()
+    };
+    for ((cpu, pid), dropped) in collected.dropped {
+        *counts
+            .ring_dropped
+            .entry((cpu, assigned.of(pid)))
+            .or_default() += dropped;
+    }
+    session.domains = assigned.domains;
+    // Short-lived processes come and go between two looks; the parent that waits knows them all.
+    if let (Some(children_ns), Some(domain)) = (children_ns, watch.lone_command())
+        && let Some(domain) = session.domains.iter_mut().find(|d| d.name == domain)
+    {
+        domain.cpu_ns = domain.cpu_ns.max(Some(children_ns));
+    }
+    for sample in &session.samples {
+        let domain = session.domain_of(sample) as u32;
+        *counts.delivered.entry((sample.1, domain)).or_default() += 1;
+    }
+    for (index, domain) in (0u32..).zip(&session.domains) {
+        counts.cpu_ns.insert(index, domain.cpu_ns.unwrap_or(0));
+    }
+    if head.event == Event::CpuClock.name() {
+        session.losses = counts.ledger(&head.cpus, head.ran_ns, head.period);
+    } else {
+        // How many events there should have been nobody knows: what arrived is expected.
+        session.losses = counts.ledger(&head.cpus, 0, head.period);
+    }
+    session.head = head;
+    session
+}
+
+fn notes(collected: &Collected, tier: Tier) -> Vec<String> {
+    let mut notes = Vec::new();
+    if collected.nonsense > 0 {
+        notes.push(format!(
+            "{} records of the kernel's made no sense",
+            collected.nonsense
+        ));
+    }
+    let dropped: u64 = collected.dropped.values().sum();
+    if dropped > 0 {
+        notes.push(format!("{dropped} samples had no room in memory"));
+    }
+    if tier == Tier::OwnUser {
+        notes.push(tier.text().to_owned());
+    }
+    notes
+}
+
+fn provenance(tier: Tier) -> serde_json::Value {
+    let provenance = Provenance::collect("as it was found".to_owned(), false);
+    let mut value = serde_json::to_value(provenance).unwrap_or_default();
+    if let Some(object) = value.as_object_mut() {
+        object.insert("pmu".to_owned(), tier.text().into());
+    }
+    value
+}
+
+/// Runs the command, or waits for the limit or Ctrl-C.
+fn wait(options: &Options, watcher: &Watcher) -> anyhow::Result<Option<ExitStatus>> {
+    let end = options.limit.map(|limit| Instant::now() + limit);
+    let over = || end.is_some_and(|end| Instant::now() >= end);
+    let [program, args @ ..] = options.command.as_slice() else {
+        while !over() && interrupt::check().is_ok() {
+            std::thread::sleep(STEP);
+        }
+        return Ok(None);
+    };
+    let mut child = Command::new(program)
+        .args(args)
+        .spawn()
+        .map_err(|error| Failure::Usage(format!("cannot start `{program}`: {error}")))?;
+    let name = program.rsplit('/').next().unwrap_or(program);
+    watcher.with(|watch| watch.command(child.id(), name));
+    let mut asked = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if !asked && (over() || interrupt::check().is_err()) {
+            asked = true;
+            terminate(&child);
+        }
+        std::thread::sleep(STEP);
+    }
+}
+
+fn terminate(child: &Child) {
+    if let Some(pid) = rustix::process::Pid::from_raw(child.id().cast_signed()) {
+        // It may be on its way out by the same Ctrl-C.
+        let _gone_already = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+}
+
+/// Looks at processes and domains in a thread of its own: a monitor that does not answer must not
+/// keep the rings from being emptied.
+struct Watcher {
+    watch: Arc<Mutex<Watch>>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Watcher {
+    fn start(watch: Watch) -> Self {
+        let watch = Arc::new(Mutex::new(watch));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (shared, asked) = (watch.clone(), stop.clone());
+        let thread = std::thread::spawn(move || {
+            let mut next = Instant::now() + LOOK;
+            while !asked.load(Ordering::Relaxed) {
+                std::thread::sleep(STEP);
+                if Instant::now() >= next {
+                    shared.lock().unwrap_or_else(PoisonError::into_inner).look();
+                    next = Instant::now() + LOOK;
+                }
+            }
+            shared.lock().unwrap_or_else(PoisonError::into_inner).look();
+        });
+        Self {
+            watch,
+            stop,
+            thread,
+        }
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Watch) -> T) -> T {
+        look(&mut self.watch.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn stop(self) -> Watch {
+        self.stop.store(true, Ordering::Relaxed);
+        // A panic of the thread was printed; what it saw until then stays.
+        let _ended = self.thread.join();
+        std::mem::take(&mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn named(text: &str) -> Result<(String, Vec<u32>), String> {
+    let wrong = || format!("`{text}`: write NAME=PID, or NAME=PID,PID");
+    let (name, pids) = text.split_once('=').ok_or_else(wrong)?;
+    let pids: Result<Vec<u32>, _> = pids.split(',').map(str::parse).collect();
+    match pids {
+        Ok(pids) if !name.is_empty() => Ok((name.to_owned(), pids)),
+        _ => Err(wrong()),
+    }
+}
+
+/// CPUs that are online, whatever this process may run on.
+fn online_cpus() -> Vec<u32> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    match parse_cpus(text.trim()) {
+        Some(cpus) if !cpus.is_empty() => cpus,
+        _ => measure::cores().iter().map(|&cpu| cpu as u32).collect(),
+    }
+}
+
+fn parse_cpus(text: &str) -> Option<Vec<u32>> {
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?);
+    }
+    Some(cpus)
+}
+
+/// `CLOCK_MONOTONIC_RAW`, the clock of the samples.
+pub(crate) fn raw_ns() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicRaw);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// Nanoseconds that the hypervisor below took, by CPU.
+fn steal_ns() -> BTreeMap<u32, u64> {
+    parse_steal(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
+}
+
+fn parse_steal(stat: &str) -> BTreeMap<u32, u64> {
+    /// `/proc/stat` counts in hundredths of a second.
+    const TICK_NS: u64 = 10_000_000;
+    stat.lines()
+        .filter_map(|line| {
+            let mut words = line.strip_prefix("cpu")?.split_whitespace();
+            let cpu = words.next()?.parse().ok()?;
+            let ticks: u64 = words.nth(7)?.parse().ok()?;
+            Some((cpu, ticks * TICK_NS))
+        })
+        .collect()
+}
+
+fn steal_since(before: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
+    let mut now = steal_ns();
+    for (cpu, ns) in &mut now {
+        *ns = ns.saturating_sub(before.get(cpu).copied().unwrap_or(0));
+    }
+    now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_users_type_is_read() {
+        assert_eq!(named("app=3,4"), Ok(("app".to_owned(), vec![3, 4])));
+        for wrong in ["app", "=3", "app=", "app=x", "app=3,"] {
+            assert!(named(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_cpus("0-2,5"), Some(vec![0, 1, 2, 5]));
+        assert_eq!(parse_cpus("x"), None);
+    }
+
+    #[test]
+    fn steal_is_by_cpu() {
+        let stat =
+            "cpu  1 2 3 4 5 6 7 80 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\ncpu1 0 0 0 0 0 0 0 9 0 0\n";
+        assert_eq!(parse_steal(stat), [(0, 80_000_000), (1, 90_000_000)].into());
+    }
+}

@@ -1,0 +1,396 @@
+//! From records to a session: address spaces, threads, stacks, and then symbols.
+
+mod spaces;
+mod symbols;
+
+pub use symbols::Symbolizer;
+
+use crate::host::process::Mapping;
+use crate::model::{Module, Sample, Session, Space, Stack, Thread};
+use crate::sampler::parse::{Address, Record, What};
+use spaces::{Place, Spaces};
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+/// Gives equal values the same number, in the order in which they first came.
+#[derive(Debug)]
+struct Numbers<T> {
+    values: Vec<T>,
+    index: HashMap<T, u32>,
+}
+
+impl<T> Default for Numbers<T> {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            index: HashMap::new(),
+        }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Numbers<T> {
+    fn of(&mut self, value: T) -> u32 {
+        if let Some(number) = self.index.get(&value) {
+            return *number;
+        }
+        let number = self.values.len() as u32;
+        self.values.push(value.clone());
+        self.index.insert(value, number);
+        number
+    }
+}
+
+/// Takes records in order of time and makes samples of them.
+#[derive(Debug, Default)]
+pub struct Resolver {
+    start_ns: u64,
+    spaces: Spaces,
+    modules: Numbers<Module>,
+    places: Numbers<Place>,
+    /// Caller and place.
+    nodes: Numbers<(Option<u32>, u32)>,
+    threads: Numbers<(u32, u32)>,
+    names: BTreeMap<u32, String>,
+    parents: BTreeMap<u32, u32>,
+    samples: Vec<Sample>,
+    kernel_lost: BTreeMap<u32, u64>,
+}
+
+impl Resolver {
+    /// Of a session that began at this instant of `CLOCK_MONOTONIC_RAW`.
+    #[must_use]
+    pub fn new(start_ns: u64) -> Self {
+        Self {
+            start_ns,
+            ..Self::default()
+        }
+    }
+
+    /// Tells what a process had mapped when the session began.
+    pub fn process(&mut self, pid: u32, mappings: &[Mapping]) {
+        for mapping in mappings {
+            self.map(pid, mapping);
+        }
+    }
+
+    /// Tells a thread's name.
+    pub fn thread_name(&mut self, tid: u32, name: String) {
+        self.names.insert(tid, name);
+    }
+
+    /// Parents of the processes that were started during the session.
+    #[must_use]
+    pub const fn parents(&self) -> &BTreeMap<u32, u32> {
+        &self.parents
+    }
+
+    /// Records that the kernel could not write, by CPU.
+    #[must_use]
+    pub const fn kernel_lost(&self) -> &BTreeMap<u32, u64> {
+        &self.kernel_lost
+    }
+
+    /// Threads that were sampled: process and thread.
+    #[must_use]
+    pub fn threads(&self) -> &[(u32, u32)] {
+        &self.threads.values
+    }
+
+    /// Samples taken so far.
+    #[must_use]
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    fn map(&mut self, pid: u32, mapping: &Mapping) {
+        let module = self.modules.of(Module {
+            path: match mapping.path.as_str() {
+                "" => "[anonymous]".to_owned(),
+                path => path.to_owned(),
+            },
+            space: Space::User,
+        });
+        self.spaces.map(pid, mapping, module);
+    }
+
+    /// Takes a record.
+    pub fn take(&mut self, record: Record) {
+        match record.what {
+            What::Sample { pid, tid, chain } => {
+                let thread = self.threads.of((pid, tid));
+                let stack = self.stack(pid, &chain);
+                let time = record.time_ns.saturating_sub(self.start_ns);
+                self.samples.push(Sample(time, record.cpu, thread, stack));
+            }
+            What::Comm {
+                pid,
+                tid,
+                name,
+                exec,
+            } => {
+                self.names.insert(tid, name);
+                if exec {
+                    self.spaces.exec(pid);
+                }
+            }
+            What::Map {
+                pid,
+                start,
+                len,
+                offset,
+                path,
+            } => self.map(
+                pid,
+                &Mapping {
+                    start,
+                    len,
+                    offset,
+                    path,
+                },
+            ),
+            What::Fork { pid, parent, tid } => {
+                if pid != parent {
+                    self.parents.insert(pid, parent);
+                    self.spaces.fork(parent, pid);
+                }
+                if let Some(name) = self.names.get(&parent).cloned() {
+                    self.names.entry(tid).or_insert(name);
+                }
+            }
+            // Its samples may still lie in another ring's order: nothing is forgotten.
+            What::Exit { .. } => {}
+            What::Lost(count) => *self.kernel_lost.entry(record.cpu).or_default() += count,
+        }
+    }
+
+    /// The node of a chain of addresses, which lists the innermost first.
+    fn stack(&mut self, pid: u32, chain: &[Address]) -> u32 {
+        let mut node = None;
+        for (depth, address) in self.credible(pid, chain).iter().enumerate().rev() {
+            // A caller's address is where the call returns to: one back lies in the call.
+            let back = u64::from(depth > 0);
+            let place = match *address {
+                Address::Kernel(address) => Place {
+                    module: self.kernel(),
+                    offset: address.saturating_sub(back),
+                },
+                Address::User(address) => {
+                    let address = address.saturating_sub(back);
+                    match self.spaces.find(pid, address) {
+                        Some(place) => place,
+                        None => Place {
+                            module: self.unknown(),
+                            offset: address,
+                        },
+                    }
+                }
+            };
+            let place = self.places.of(place);
+            node = Some(self.nodes.of((node, place)));
+        }
+        match node {
+            Some(node) => node,
+            None => {
+                let place = Place {
+                    module: self.unknown(),
+                    offset: 0,
+                };
+                let place = self.places.of(place);
+                self.nodes.of((None, place))
+            }
+        }
+    }
+
+    /// The part of a chain that can be true. Code without frame pointers leaves the unwinder with
+    /// whatever lies on the stack: a caller that is no code ends the chain.
+    fn credible<'a>(&self, pid: u32, chain: &'a [Address]) -> &'a [Address] {
+        let mut users = 0;
+        let false_caller = |address: &Address| match *address {
+            Address::Kernel(_) => false,
+            Address::User(address) => {
+                users += 1;
+                users > 1 && self.spaces.find(pid, address.saturating_sub(1)).is_none()
+            }
+        };
+        let end = chain.iter().position(false_caller).unwrap_or(chain.len());
+        chain.get(..end).unwrap_or_default()
+    }
+
+    fn kernel(&mut self) -> u32 {
+        self.modules.of(Module {
+            path: KERNEL.to_owned(),
+            space: Space::Kernel,
+        })
+    }
+
+    fn unknown(&mut self) -> u32 {
+        self.modules.of(Module {
+            path: "[unknown]".to_owned(),
+            space: Space::User,
+        })
+    }
+
+    /// Everything so far as a session without head, domains and losses. `domain` says whose a
+    /// process is.
+    pub fn session(
+        &self,
+        symbolizer: &mut Symbolizer,
+        mut domain: impl FnMut(u32) -> u32,
+    ) -> Session {
+        let mut frames = Numbers::default();
+        let named = symbolizer.frames(&self.modules.values, &self.places.values, &mut frames);
+        let mut stacks = Numbers::default();
+        let mut of_node: Vec<Option<u32>> = Vec::new();
+        for (caller, place) in &self.nodes.values {
+            let mut stack = caller.and_then(|node| of_node.get(node as usize).copied().flatten());
+            for frame in named.get(*place as usize).into_iter().flatten() {
+                stack = Some(stacks.of(Stack(stack, *frame)));
+            }
+            of_node.push(stack);
+        }
+        let samples = self.samples.iter().map(|sample| {
+            let stack = of_node.get(sample.3 as usize).copied().flatten();
+            Sample(sample.0, sample.1, sample.2, stack.unwrap_or(0))
+        });
+        let threads = self.threads.values.iter().map(|&(pid, tid)| Thread {
+            pid,
+            tid,
+            name: match pid {
+                0 => "idle".to_owned(),
+                _ => self.names.get(&tid).cloned().unwrap_or_default(),
+            },
+            domain: domain(pid),
+        });
+        Session {
+            threads: threads.collect(),
+            samples: samples.collect(),
+            modules: self.modules.values.clone(),
+            frames: frames.values,
+            stacks: stacks.values,
+            ..Session::default()
+        }
+    }
+}
+
+/// What the kernel is called among the modules.
+pub const KERNEL: &str = "[kernel]";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(time_ns: u64, pid: u32, chain: &[Address]) -> Record {
+        Record {
+            time_ns,
+            cpu: 1,
+            what: What::Sample {
+                pid,
+                tid: pid,
+                chain: chain.into(),
+            },
+        }
+    }
+
+    fn event(what: What) -> Record {
+        Record {
+            time_ns: 0,
+            cpu: 0,
+            what,
+        }
+    }
+
+    fn map(pid: u32, start: u64, path: &str) -> Record {
+        event(What::Map {
+            pid,
+            start,
+            len: 0x1000,
+            offset: 0,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Nothing has symbols: names are modules and offsets.
+    fn names(resolver: &Resolver) -> Vec<String> {
+        let session = resolver.session(&mut Symbolizer::without_symbols(), |_| 0);
+        session
+            .samples
+            .iter()
+            .map(|sample| {
+                let frames = session.frames_of(sample.3).map(|frame| {
+                    format!("{}+{}", session.module(frame).unwrap().path, frame.symbol)
+                });
+                frames.collect::<Vec<_>>().join(" < ")
+            })
+            .collect()
+    }
+
+    #[test]
+    fn addresses_follow_fork_and_exec() {
+        let mut resolver = Resolver::new(100);
+        let ip = [Address::User(0x4010)];
+        resolver.take(map(5, 0x4000, "/a"));
+        resolver.take(sample(101, 5, &ip));
+        resolver.take(event(What::Fork {
+            pid: 6,
+            parent: 5,
+            tid: 6,
+        }));
+        resolver.take(sample(102, 6, &ip));
+        resolver.take(event(What::Comm {
+            pid: 6,
+            tid: 6,
+            name: "b".to_owned(),
+            exec: true,
+        }));
+        resolver.take(sample(103, 6, &ip));
+        resolver.take(map(6, 0x4000, "/b"));
+        resolver.take(sample(104, 6, &ip));
+        resolver.take(sample(105, 5, &ip));
+        assert_eq!(
+            names(&resolver),
+            [
+                "/a+0x10",
+                "/a+0x10",
+                "[unknown]+0x4010",
+                "/b+0x10",
+                "/a+0x10"
+            ]
+        );
+        assert_eq!(resolver.parents(), &[(6, 5)].into());
+    }
+
+    #[test]
+    fn callers_are_looked_up_inside_their_call() {
+        let mut resolver = Resolver::new(0);
+        resolver.take(map(5, 0x4000, "/a"));
+        let chain = [
+            Address::Kernel(0xffff_0000),
+            Address::Kernel(0xffff_0010),
+            Address::User(0x4001),
+        ];
+        resolver.take(sample(1, 5, &chain));
+        resolver.take(sample(2, 5, &chain));
+        resolver.take(sample(3, 5, &[]));
+        let names = names(&resolver);
+        let whole = "[kernel]+0xffff0000 < [kernel]+0xffff000f < /a+0x0";
+        assert_eq!(names, [whole, whole, "[unknown]+0x0"]);
+        assert_eq!(resolver.nodes.values.len(), 4, "equal stacks are one");
+    }
+
+    #[test]
+    fn callers_that_are_no_code_end_the_stack() {
+        let mut resolver = Resolver::new(0);
+        resolver.take(map(5, 0x4000, "/a"));
+        let chain = [0x4010, 0x4021, 0xdead, 0x4031].map(Address::User);
+        resolver.take(sample(1, 5, &chain));
+        assert_eq!(names(&resolver), ["/a+0x10 < /a+0x20"]);
+    }
+
+    #[test]
+    fn losses_are_counted_by_cpu() {
+        let mut resolver = Resolver::new(0);
+        resolver.take(event(What::Lost(3)));
+        resolver.take(event(What::Lost(4)));
+        assert_eq!(resolver.kernel_lost(), &[(0, 7)].into());
+    }
+}

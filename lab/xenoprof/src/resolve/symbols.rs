@@ -1,0 +1,122 @@
+//! Names of functions: the kernel's from kallsyms, programs' and libraries' from their files.
+
+use super::Numbers;
+use super::spaces::Place;
+use crate::model::{Frame, Module, Space};
+use blazesym::MaybeDefault;
+use blazesym::symbolize::source::{Elf, Kernel, Source};
+use blazesym::symbolize::{Input, Symbolized};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Finds names, and remembers what it found.
+pub struct Symbolizer {
+    blazesym: Option<blazesym::symbolize::Symbolizer>,
+    kallsyms: Option<PathBuf>,
+    /// From the outermost to the innermost inlined one.
+    known: HashMap<(String, u64), Vec<(String, bool)>>,
+}
+
+impl Symbolizer {
+    /// For this host. With `kallsyms` a kernel's symbols come from that file: a copy of
+    /// `/proc/kallsyms` of another kernel.
+    #[must_use]
+    pub fn new(kallsyms: Option<PathBuf>) -> Self {
+        let blazesym = blazesym::symbolize::Symbolizer::builder()
+            .enable_code_info(true)
+            .enable_inlined_fns(true)
+            .enable_demangling(true)
+            .build();
+        Self {
+            blazesym: Some(blazesym),
+            kallsyms,
+            known: HashMap::new(),
+        }
+    }
+
+    /// One that knows nothing.
+    #[cfg(test)]
+    pub(super) fn without_symbols() -> Self {
+        Self {
+            blazesym: None,
+            kallsyms: None,
+            known: HashMap::new(),
+        }
+    }
+
+    /// The frames of each place, from the outermost to the innermost.
+    pub(super) fn frames(
+        &mut self,
+        modules: &[Module],
+        places: &[Place],
+        frames: &mut Numbers<Frame>,
+    ) -> Vec<Vec<u32>> {
+        for (number, module) in (0u32..).zip(modules) {
+            let offsets: Vec<u64> = places
+                .iter()
+                .filter(|place| place.module == number)
+                .map(|place| place.offset)
+                .filter(|offset| !self.known.contains_key(&(module.path.clone(), *offset)))
+                .collect();
+            if !offsets.is_empty() {
+                self.learn(module, &offsets);
+            }
+        }
+        let frames_of = |place: &Place| {
+            let module = modules.get(place.module as usize);
+            let path = module.map_or_else(String::new, |module| module.path.clone());
+            let names = self.known.get(&(path, place.offset));
+            let mut numbers: Vec<u32> = Vec::new();
+            for (symbol, inlined) in names.into_iter().flatten() {
+                numbers.push(frames.of(Frame {
+                    module: place.module,
+                    symbol: symbol.clone(),
+                    inlined: *inlined,
+                }));
+            }
+            numbers
+        };
+        places.iter().map(frames_of).collect()
+    }
+
+    fn learn(&mut self, module: &Module, offsets: &[u64]) {
+        let source = match module.space {
+            Space::Kernel => {
+                let mut kernel = Kernel {
+                    vmlinux: MaybeDefault::None,
+                    debug_syms: false,
+                    ..Kernel::default()
+                };
+                if let Some(path) = &self.kallsyms {
+                    kernel.kallsyms = MaybeDefault::Some(path.clone());
+                }
+                Some(Source::Kernel(kernel))
+            }
+            Space::User => Path::new(&module.path)
+                .is_file()
+                .then(|| Source::Elf(Elf::new(&module.path))),
+        };
+        let input = match module.space {
+            Space::Kernel => Input::AbsAddr(offsets),
+            Space::User => Input::FileOffset(offsets),
+        };
+        let found = match (&self.blazesym, &source) {
+            (Some(blazesym), Some(source)) => blazesym.symbolize(source, input).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let mut found = found.into_iter();
+        for offset in offsets {
+            let names = match found.next() {
+                Some(Symbolized::Sym(symbol)) => {
+                    let inlined = symbol.inlined.iter().map(|f| (f.name.to_string(), true));
+                    std::iter::once((symbol.name.to_string(), false))
+                        .chain(inlined)
+                        .collect()
+                }
+                // What has a name but no file says at least that.
+                _ => vec![(format!("{offset:#x}"), false)],
+            };
+            self.known.insert((module.path.clone(), *offset), names);
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! Records of a ring: bytes of the kernel's to values of ours.
+
+use perf_event::data::endian::Native;
+use perf_event::data::parse::{ParseConfig, ParseError, Parser};
+use perf_event::data::{
+    Comm, Exit, Fork, Lost, LostSamples, Mmap2, RecordMetadata, Sample, Visitor,
+};
+
+/// A record, with the CPU in whose ring it lay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// `CLOCK_MONOTONIC_RAW`, nanoseconds; 0 where the kernel does not say.
+    pub time_ns: u64,
+    /// The CPU.
+    pub cpu: u32,
+    /// What happened.
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A sample.
+    Sample {
+        /// Process.
+        pid: u32,
+        /// Thread.
+        tid: u32,
+        /// Addresses from the innermost outwards.
+        chain: Box<[Address]>,
+    },
+    /// A thread has a new name.
+    Comm {
+        /// Process.
+        pid: u32,
+        /// Thread.
+        tid: u32,
+        /// Its name.
+        name: String,
+        /// Whether a new program was started, and all mappings are gone.
+        exec: bool,
+    },
+    /// Code was mapped.
+    Map {
+        /// Process.
+        pid: u32,
+        /// Where.
+        start: u64,
+        /// Bytes.
+        len: u64,
+        /// Offset in the file.
+        offset: u64,
+        /// The file.
+        path: String,
+    },
+    /// A thread, and with it perhaps a process, was made.
+    Fork {
+        /// Process.
+        pid: u32,
+        /// Its parent.
+        parent: u32,
+        /// Thread.
+        tid: u32,
+    },
+    /// A thread ended.
+    Exit {
+        /// Process.
+        pid: u32,
+        /// Thread.
+        tid: u32,
+    },
+    /// Records did not fit into the ring.
+    Lost(u64),
+}
+
+/// Where code runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// In the kernel.
+    Kernel(u64),
+    /// In a process.
+    User(u64),
+}
+
+/// A record, or one that nobody here needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// One that is needed.
+    Record(Record),
+    /// Throttling, other mappings.
+    Uninteresting,
+}
+
+/// From the bytes of one record, without its header.
+///
+/// # Errors
+/// If they end early or contradict themselves.
+pub fn parse(
+    cpu: u32,
+    kind: u32,
+    misc: u16,
+    body: &[u8],
+    config: &ParseConfig<Native>,
+) -> Result<Parsed, ParseError> {
+    const HEADER_BYTES: usize = 8;
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    let size = (HEADER_BYTES + body.len()) as u16;
+    bytes.extend_from_slice(&kind.to_ne_bytes());
+    bytes.extend_from_slice(&misc.to_ne_bytes());
+    bytes.extend_from_slice(&size.to_ne_bytes());
+    bytes.extend_from_slice(body);
+    Parser::new(bytes.as_slice(), config.clone()).parse_record(Reader { cpu })
+}
+
+struct Reader {
+    cpu: u32,
+}
+
+impl Reader {
+    fn done(&self, metadata: &RecordMetadata, what: What) -> Parsed {
+        Parsed::Record(Record {
+            time_ns: metadata.sample_id().time().unwrap_or(0),
+            cpu: self.cpu,
+            what,
+        })
+    }
+}
+
+/// `PERF_RECORD_MISC_COMM_EXEC`: the name came with a new program.
+const COMM_EXEC: u16 = 1 << 13;
+
+impl<'a> Visitor<'a> for Reader {
+    type Output = Parsed;
+
+    fn visit_unimplemented(self, _: RecordMetadata) -> Parsed {
+        Parsed::Uninteresting
+    }
+
+    fn visit_sample(self, sample: Sample<'a>, _: RecordMetadata) -> Parsed {
+        Parsed::Record(Record {
+            time_ns: sample.time().unwrap_or(0),
+            cpu: sample.cpu().unwrap_or(self.cpu),
+            what: What::Sample {
+                pid: sample.pid().unwrap_or(0),
+                tid: sample.tid().unwrap_or(0),
+                chain: chain(sample.callchain().unwrap_or_default()),
+            },
+        })
+    }
+
+    fn visit_comm(self, comm: Comm<'a>, metadata: RecordMetadata) -> Parsed {
+        let what = What::Comm {
+            pid: comm.pid,
+            tid: comm.tid,
+            name: text(&comm.comm),
+            exec: metadata.misc() & COMM_EXEC != 0,
+        };
+        self.done(&metadata, what)
+    }
+
+    fn visit_mmap2(self, map: Mmap2<'a>, metadata: RecordMetadata) -> Parsed {
+        let what = What::Map {
+            pid: map.pid,
+            start: map.addr,
+            len: map.len,
+            offset: map.pgoff,
+            path: text(&map.filename),
+        };
+        self.done(&metadata, what)
+    }
+
+    fn visit_fork(self, fork: Fork, metadata: RecordMetadata) -> Parsed {
+        let what = What::Fork {
+            pid: fork.pid,
+            parent: fork.ppid,
+            tid: fork.tid,
+        };
+        self.done(&metadata, what)
+    }
+
+    fn visit_exit(self, exit: Exit, metadata: RecordMetadata) -> Parsed {
+        let what = What::Exit {
+            pid: exit.pid,
+            tid: exit.tid,
+        };
+        self.done(&metadata, what)
+    }
+
+    fn visit_lost(self, lost: Lost, metadata: RecordMetadata) -> Parsed {
+        self.done(&metadata, What::Lost(lost.lost))
+    }
+
+    fn visit_lost_samples(self, lost: LostSamples, metadata: RecordMetadata) -> Parsed {
+        self.done(&metadata, What::Lost(lost.lost))
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
+}
+
+/// Values from here on mark in a chain what kind of addresses follow: `PERF_CONTEXT_MAX`.
+const CONTEXT_MAX: u64 = -4095i64 as u64;
+const CONTEXT_KERNEL: u64 = -128i64 as u64;
+const CONTEXT_GUEST_KERNEL: u64 = -2176i64 as u64;
+
+fn chain(raw: &[u64]) -> Box<[Address]> {
+    let mut kernel = false;
+    let mut chain = Vec::with_capacity(raw.len());
+    for &value in raw {
+        if value >= CONTEXT_MAX {
+            kernel = matches!(value, CONTEXT_KERNEL | CONTEXT_GUEST_KERNEL);
+        } else if kernel {
+            chain.push(Address::Kernel(value));
+        } else {
+            chain.push(Address::User(value));
+        }
+    }
+    chain.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Event;
+    use perf_event::{Builder, SampleFlag};
+    use proptest::prelude::*;
+
+    /// As `sampler::ring` configures it.
+    fn config(builder: &mut Builder<'_>) -> ParseConfig<Native> {
+        let attr = *builder
+            .sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU | SampleFlag::CALLCHAIN)
+            .sample_id_all(true)
+            .attrs();
+        ParseConfig::from(attr)
+    }
+
+    fn clock() -> ParseConfig<Native> {
+        config(&mut Event::CpuClock.builder())
+    }
+
+    fn words(parts: &[u64]) -> Vec<u8> {
+        parts.iter().flat_map(|part| part.to_le_bytes()).collect()
+    }
+
+    fn two(low: u32, high: u32) -> u64 {
+        u64::from(high) << 32 | u64::from(low)
+    }
+
+    fn record(kind: u32, misc: u16, body: &[u8]) -> Record {
+        match parse(1, kind, misc, body, &clock()) {
+            Ok(Parsed::Record(record)) => record,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A sample of a timer in the middle of a system call, as Linux 6.18 wrote it.
+    #[test]
+    fn a_sample_of_the_timer() {
+        let body = words(&[
+            two(6605, 6605),
+            0x0000_0b2c_7f21_0a11,
+            two(1, 0),
+            6,
+            CONTEXT_KERNEL,
+            0xffff_ffff_81db_4320,
+            0xffff_ffff_81e6_6590,
+            -512i64 as u64,
+            0x5555_5557_0b7c,
+            0x5555_5557_1000,
+        ]);
+        let record = record(9, 1, &body);
+        assert_eq!((record.time_ns, record.cpu), (0x0b2c_7f21_0a11, 1));
+        let What::Sample { pid, tid, chain } = record.what else {
+            panic!("{record:?}")
+        };
+        assert_eq!((pid, tid), (6605, 6605));
+        assert_eq!(
+            *chain,
+            [
+                Address::Kernel(0xffff_ffff_81db_4320),
+                Address::Kernel(0xffff_ffff_81e6_6590),
+                Address::User(0x5555_5557_0b7c),
+                Address::User(0x5555_5557_1000),
+            ]
+        );
+    }
+
+    /// The same from a counter of a PMU that overflowed inside a guest: another event, an exact
+    /// address (misc bit 14) and a guest's context; the shape is the same.
+    #[test]
+    fn a_sample_of_a_pmu() {
+        for event in [Event::Cycles, Event::DtlbMisses, Event::ItlbMisses] {
+            let config = config(&mut event.builder());
+            let body = words(&[
+                two(7, 8),
+                99,
+                two(3, 0),
+                4,
+                CONTEXT_GUEST_KERNEL,
+                0xffff_ffff_8100_0000,
+                -2560i64 as u64,
+                0x40_0000,
+            ]);
+            let parsed = parse(0, 9, 4 | 1 << 14, &body, &config).unwrap();
+            let expected = Record {
+                time_ns: 99,
+                cpu: 3,
+                what: What::Sample {
+                    pid: 7,
+                    tid: 8,
+                    chain: [
+                        Address::Kernel(0xffff_ffff_8100_0000),
+                        Address::User(0x40_0000),
+                    ]
+                    .into(),
+                },
+            };
+            assert_eq!(parsed, Parsed::Record(expected), "{}", event.name());
+        }
+    }
+
+    /// The trailer that `sample_id_all` adds: thread, time, CPU.
+    fn trailer(body: &[u8]) -> Vec<u8> {
+        let mut bytes = body.to_vec();
+        bytes.extend(words(&[two(5, 6), 77, two(1, 0)]));
+        bytes
+    }
+
+    #[test]
+    fn the_side_band() {
+        let comm = trailer(&[&words(&[two(5, 6)])[..], b"driver\0\0"].concat());
+        assert_eq!(
+            record(3, COMM_EXEC, &comm),
+            Record {
+                time_ns: 77,
+                cpu: 1,
+                what: What::Comm {
+                    pid: 5,
+                    tid: 6,
+                    name: "driver".to_owned(),
+                    exec: true
+                },
+            }
+        );
+        let map = [
+            words(&[two(5, 6), 0x1000, 0x2000, 0x3000]),
+            words(&[two(8, 1), 42, 0, two(5, 2)]),
+            b"/bin/driver\0\0\0\0\0".to_vec(),
+        ];
+        assert_eq!(
+            record(10, 2, &trailer(&map.concat())).what,
+            What::Map {
+                pid: 5,
+                start: 0x1000,
+                len: 0x2000,
+                offset: 0x3000,
+                path: "/bin/driver".to_owned()
+            }
+        );
+        let task = trailer(&words(&[two(9, 5), two(10, 6), 70]));
+        assert_eq!(
+            record(7, 0, &task).what,
+            What::Fork {
+                pid: 9,
+                parent: 5,
+                tid: 10
+            }
+        );
+        assert_eq!(record(4, 0, &task).what, What::Exit { pid: 9, tid: 10 });
+        let lost = trailer(&words(&[3, 12]));
+        assert_eq!(record(2, 0, &lost).what, What::Lost(12));
+        let throttle = trailer(&words(&[1, 2, 3]));
+        assert_eq!(
+            parse(0, 5, 0, &throttle, &clock()).unwrap(),
+            Parsed::Uninteresting
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_or_an_error(
+            kind in 0u32..24,
+            misc in any::<u16>(),
+            body in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let _either = parse(0, kind, misc, &body, &clock());
+        }
+    }
+}

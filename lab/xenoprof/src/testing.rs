@@ -1,0 +1,115 @@
+//! A small session for tests.
+
+use crate::loss::Loss;
+use crate::model::{
+    Domain, Frame, Head, Kind, Ledger, Mode, Module, Sample, Session, Space, Stack, Thread, Traffic,
+};
+
+fn domain(name: &str, kind: Kind, cpu_ns: u64) -> Domain {
+    Domain {
+        name: name.to_owned(),
+        kind,
+        mode: Mode::Passive,
+        cpu_ns: Some(cpu_ns),
+        agent_ns: None,
+        ledger: None,
+        traffic: None,
+        missing: None,
+    }
+}
+
+fn frame(module: u32, symbol: &str) -> Frame {
+    Frame {
+        module,
+        symbol: symbol.to_owned(),
+        inlined: false,
+    }
+}
+
+/// A driver that copies (60 samples of it) and writes to a TAP whose stack runs at once (40), and
+/// an idle CPU (100); 1 ms a sample.
+pub(crate) fn session() -> Session {
+    let mut driver = domain("driver", Kind::Driver, 100_000_000);
+    driver.ledger = Some(Ledger {
+        hops: [
+            ("copy".to_owned(), 138_000_000),
+            ("nic".to_owned(), 92_000_000),
+        ]
+        .into(),
+        cpu_ns: 100_000_000,
+        stamps: 1000,
+    });
+    driver.traffic = Some(Traffic {
+        frames: 1000,
+        bytes: 1_514_000,
+    });
+    let thread = |pid, domain, name: &str| Thread {
+        pid,
+        tid: pid,
+        name: name.to_owned(),
+        domain,
+    };
+    let module = |path: &str, space| Module {
+        path: path.to_owned(),
+        space,
+    };
+    let samples = (0..200u64).map(|n| match n % 10 {
+        0..3 => Sample(n * 1_000_000, 0, 0, 1),
+        3..5 => Sample(n * 1_000_000, 0, 0, 4),
+        _ => Sample(n * 1_000_000, 1, 1, 5),
+    });
+    let loss = |cpu, domain, expected, delivered| {
+        Loss {
+            cpu,
+            domain,
+            expected,
+            delivered,
+            ..Loss::default()
+        }
+        .closed()
+    };
+    Session {
+        head: Head {
+            version: crate::model::file::VERSION,
+            id: 1,
+            event: "cpu-clock".to_owned(),
+            period: 1_000_000,
+            ran_ns: 200_000_000,
+            cpus: vec![0, 1],
+            tsc_hz: 2_300_000_000,
+            provenance: serde_json::json!({"kernel": "6.18"}),
+            ..Head::default()
+        },
+        domains: vec![
+            driver,
+            domain("idle", Kind::Idle, 0),
+            domain("guest", Kind::Guest, 50_000_000),
+        ],
+        threads: vec![thread(5, 0, "driver"), thread(0, 1, "idle")],
+        modules: vec![
+            module("/bin/driver", Space::User),
+            module("[kernel]", Space::Kernel),
+        ],
+        frames: vec![
+            frame(0, "domain::driver::turn"),
+            frame(0, "shmem::engine::copy"),
+            frame(1, "tun_get_user"),
+            frame(1, "tcp_v4_rcv"),
+            frame(1, "pv_native_safe_halt"),
+        ],
+        stacks: vec![
+            Stack(None, 0),
+            Stack(Some(0), 1),
+            Stack(Some(0), 2),
+            Stack(Some(2), 3),
+            Stack(Some(3), 3),
+            Stack(None, 4),
+        ],
+        samples: samples.collect(),
+        losses: vec![
+            loss(0, None, 200, 100),
+            loss(0, Some(0), 100, 100),
+            loss(1, None, 200, 100),
+        ],
+    }
+}
