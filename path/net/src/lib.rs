@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`packet`] | where the headers lie in a snapshot; [`packet::checksum`]; [`packet::segment`] |
 //! | [`bridge`] | where a frame goes, and which may not go anywhere |
+//! | [`lro`] | large receive offload: consecutive segments of a flow become one packet |
 //! | [`fair`] | whose turn it is: deficit round robin between vifs |
 //!
 //! Nothing here knows rings, guest pages or system calls. Every decision is made on private bytes
@@ -11,4 +12,5 @@
 
 pub mod bridge;
 pub mod fair;
+pub mod lro;
 pub mod packet;

@@ -24,7 +24,7 @@ impl Caps {
     pub fn takes(&self, frame: &Frame) -> bool {
         let blank = matches!(frame.offload.checksum, Checksum::Blank { .. });
         let fits = match frame.offload.gso {
-            Some(_) => self.tso,
+            Some(_) => self.tso && !frame.fixed_id,
             None => frame.len() <= self.max_frame.saturating_add(frame.tag_bytes()),
         };
         fits && (self.checksum || !blank)

@@ -81,6 +81,10 @@ pub struct Frame {
     pub pieces: SmallVec<[Piece; 3]>,
     /// Offloads.
     pub offload: Offload,
+    /// With [`Gso`] over IPv4: every segment has the first one's identification (Linux's
+    /// `SKB_GSO_TCP_FIXEDID`), instead of the next number each. Nothing on a wire or a ring can
+    /// say so: [`crate::Caps::takes`] refuses such a frame, and it is cut in software.
+    pub fixed_id: bool,
     /// The source's own mark (a netback: which request chain this is).
     pub token: u32,
 }
@@ -110,6 +114,7 @@ impl Frame {
             len: 0,
             pieces: SmallVec::new(),
             offload: Offload::default(),
+            fixed_id: false,
             token: 0,
         }
     }
@@ -150,6 +155,7 @@ impl Frame {
     pub fn copied(&self, buffers: &mut dyn Buffers) -> Result<Self, CopyError> {
         let mut frame = Self::empty();
         frame.offload = self.offload;
+        frame.fixed_id = self.fixed_id;
         frame.token = self.token;
         let done = frame.fill(self.len(), buffers, |at, span| {
             let head = self.header().get(at..).unwrap_or(&[]);
@@ -268,6 +274,95 @@ impl Frame {
         self.header
             .get_mut(..usize::from(self.header_len))
             .unwrap_or(&mut [])
+    }
+
+    /// All the room of the snapshot, for readers that compare at fixed places. What lies behind
+    /// [`Frame::header`] is private, too, but means nothing.
+    #[must_use]
+    #[inline]
+    pub const fn snapshot_room(&self) -> &[u8; SNAPSHOT] {
+        &self.header
+    }
+
+    /// Bytes at the start that have no piece behind them.
+    #[must_use]
+    #[inline]
+    pub const fn bare(&self) -> usize {
+        self.bare as usize
+    }
+
+    /// Moves the frame out and leaves one without bytes.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        let taken = Self {
+            header: self.header,
+            header_len: self.header_len,
+            bare: self.bare,
+            len: self.len,
+            pieces: std::mem::take(&mut self.pieces),
+            offload: self.offload,
+            fixed_id: self.fixed_id,
+            token: self.token,
+        };
+        self.len = 0;
+        self.header_len = 0;
+        self.bare = 0;
+        taken
+    }
+
+    /// Makes the first `len` bytes of the snapshot, which has them, the bare header, and the rest
+    /// payload that only pieces hold. Every buffer stays a piece of the frame, without bytes if
+    /// need be. Nothing happens if more than `len` bytes are bare already.
+    pub fn shed_header(&mut self, len: usize) {
+        if len > usize::from(self.header_len) || len < self.bare() {
+            return;
+        }
+        let mut shed = len - self.bare();
+        for piece in &mut self.pieces {
+            let here = shed.min(piece.span.len());
+            piece.span = piece.span.skip(here);
+            shed -= here;
+        }
+        self.header_len = len as u8;
+        self.bare = len as u8;
+    }
+
+    /// Appends what `other` has behind its first `at` bytes, and leaves `other` without bytes.
+    /// Every buffer of `other` becomes a piece of this frame, without bytes if it held only what
+    /// was left out. With `join`, memory that continues the last piece lengthens it instead.
+    ///
+    /// Whether it happened: not if bytes behind `at` are bare.
+    #[inline]
+    pub fn append_payload(&mut self, other: &mut Self, at: usize, join: bool) -> bool {
+        let Some(mut skip) = at.checked_sub(other.bare()) else {
+            return false;
+        };
+        for piece in &other.pieces {
+            let here = skip.min(piece.span.len());
+            skip -= here;
+            let span = piece.span.skip(here);
+            self.len = self.len.saturating_add(span.len() as u32);
+            self.append_piece(span, piece.buffer, join);
+        }
+        other.pieces.clear();
+        other.len = 0;
+        other.header_len = 0;
+        other.bare = 0;
+        true
+    }
+
+    #[inline]
+    fn append_piece(&mut self, mut span: Span, buffer: BufferId, join: bool) {
+        if join
+            && let Some(last) = self.pieces.last_mut()
+            && let Some(joined) = last.span.join(span)
+        {
+            last.span = joined;
+            span = Span::EMPTY;
+        }
+        if !span.is_empty() || buffer != BufferId::NONE {
+            self.pieces.push(Piece { span, buffer });
+        }
     }
 
     /// Bytes that do not count when a frame's length is limited: those of a VLAN tag, if it has

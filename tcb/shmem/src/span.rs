@@ -81,6 +81,21 @@ impl Span {
         }
     }
 
+    /// This span and `next`, if `next` begins where this one ends: both ends lie in ranges that
+    /// are reserved for spans, so what is between them does.
+    #[must_use]
+    #[inline]
+    pub const fn join(self, next: Self) -> Option<Self> {
+        if self.len != 0 && self.addr + self.len == next.addr {
+            Some(Self {
+                addr: self.addr,
+                len: self.len + next.len,
+            })
+        } else {
+            None
+        }
+    }
+
     /// Copies the first bytes into `dst`: as many as the shorter of the two has.
     ///
     /// # Errors

@@ -76,6 +76,8 @@ struct Template {
     end: usize,
     /// Leave the TCP checksum to the device.
     blank: bool,
+    /// What each IPv4 identification is above the one before.
+    id_step: u16,
 }
 
 /// Cuts `frame` into frames that a port with `caps` takes, and appends them to `out`, in order.
@@ -142,6 +144,7 @@ impl Template {
             size,
             end: claimed,
             blank: caps.checksum,
+            id_step: u16::from(!frame.fixed_id),
         })
     }
 
@@ -192,7 +195,7 @@ impl Template {
         let length = self.tcp.payload_at + payload - at;
         let fits = match self.network {
             Network::Ipv4(ip) => {
-                let id = ip.id.wrapping_add(index as u16);
+                let id = ip.id.wrapping_add(self.id_step.wrapping_mul(index as u16));
                 let fits = put(header, at + 2, &(length as u16).to_be_bytes())
                     && put(header, at + 4, &id.to_be_bytes())
                     && put(header, at + 10, &[0, 0]);

@@ -1,0 +1,97 @@
+//! What a packet must be by itself to take part; rules between packets are in [`super::rules`].
+
+use super::layout::{Segment, be32, byte};
+use super::rules::{Field, Test, test};
+use super::{Reason, Rules};
+use crate::packet::flags;
+use nic::Frame;
+
+/// What the rules ask of every packet by itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// Flags that no packet may have.
+    refused: u8,
+    /// Flags that every packet has.
+    required: u8,
+    /// TCP options are an aligned timestamp, or none.
+    timestamp_only: bool,
+    /// No extension headers.
+    no_extensions: bool,
+    /// No packet with a CE mark.
+    no_congestion: bool,
+}
+
+/// Flags that are about one byte or one moment: Linux `tcp_gro_receive`.
+const CONTROL: u8 = flags::SYN | flags::RST | flags::URG;
+
+impl Entry {
+    pub(super) fn new(rules: Rules) -> Self {
+        let plain = test(rules, Field::Flags) == Test::PlainFlags;
+        Self {
+            refused: match plain {
+                true => !(flags::ACK | flags::PSH),
+                false => CONTROL,
+            },
+            required: if plain { flags::ACK } else { 0 },
+            timestamp_only: test(rules, Field::Options) == Test::Timestamp,
+            no_extensions: test(rules, Field::Extensions) == Test::None,
+            no_congestion: test(rules, Field::TrafficClass) == Test::NotCongested,
+        }
+    }
+
+    /// Why a packet can be no part of an aggregate.
+    #[inline]
+    pub(super) fn bar(&self, frame: &Frame, segment: &Segment) -> Option<Reason> {
+        if segment.bar.is_some() {
+            return segment.bar;
+        }
+        if segment.flags & self.refused != 0 || segment.flags & self.required != self.required {
+            return Some(Reason::Control);
+        }
+        if frame.bare() > segment.layout.payload() {
+            return Some(Reason::Bare);
+        }
+        match self.timestamp_only || self.no_extensions || self.no_congestion {
+            true => self.bar_lro(frame, segment),
+            false => None,
+        }
+    }
+
+    fn bar_lro(&self, frame: &Frame, segment: &Segment) -> Option<Reason> {
+        let layout = segment.layout;
+        let fixed = if layout.v6 { 40 } else { 20 };
+        if self.no_extensions && layout.tcp() - layout.network() != fixed {
+            return Some(Reason::IpOptions);
+        }
+        if self.no_congestion && congested(frame, segment) {
+            return Some(Reason::Congested);
+        }
+        if self.timestamp_only && !timestamp_or_nothing(frame, segment) {
+            return Some(Reason::TcpOption);
+        }
+        None
+    }
+}
+
+/// NOP, NOP, timestamp, 10 bytes: the only form that `inet_lro` knows.
+const ALIGNED_TIMESTAMP: u32 = 0x0101_080a;
+
+/// Whether there are no TCP options but an aligned timestamp that echoes something.
+fn timestamp_or_nothing(frame: &Frame, segment: &Segment) -> bool {
+    let tcp = segment.layout.tcp();
+    match segment.layout.payload() - tcp {
+        20 => true,
+        32 => be32(frame, tcp + 20) == ALIGNED_TIMESTAMP && be32(frame, tcp + 28) != 0,
+        _ => false,
+    }
+}
+
+/// Whether a router has marked the packet (RFC 3168).
+fn congested(frame: &Frame, segment: &Segment) -> bool {
+    let ip = segment.layout.network();
+    let ecn = match segment.layout.v6 {
+        false => byte(frame, ip + 1),
+        true => byte(frame, ip + 1) >> 4,
+    };
+    ecn & 3 == 3
+}

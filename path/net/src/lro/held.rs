@@ -1,0 +1,307 @@
+//! One aggregate while it is held: which packet may follow, and what its header becomes.
+
+use super::layout::{Layout, Segment, be16, be32};
+use super::rules::{Field, Program, RULES, Test, broken, test};
+use super::verify::{TCP_CHECKSUM, pseudo};
+use super::{Form, Reason, Rules};
+use crate::packet::checksum::fold;
+use crate::packet::{flags, put};
+use nic::{Checksum, Frame, Gso, GsoKind};
+
+/// No second packet has shown yet how the identification goes on.
+const UNDECIDED: u16 = 2;
+
+/// An aggregate, perhaps of one segment so far. Its header is the first packet's until
+/// [`Held::finish`].
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) frame: Frame,
+    pub(super) layout: Layout,
+    pub(super) program: u16,
+    pub(super) hash: u64,
+    /// The sequence number that continues it.
+    sequence: u32,
+    /// Payload bytes of the first segment; under `lro` of the longest.
+    size: u32,
+    pub(super) segments: u32,
+    /// Bytes that the frame may have.
+    max_len: u32,
+    /// Identification of the last packet, and from one to the next.
+    id: u16,
+    id_step: u16,
+    /// What `lro` takes from the last packet.
+    last: Last,
+    /// Flags of all segments together.
+    flags: u8,
+    /// The last segment had PSH.
+    pub(super) pushed: bool,
+    /// When the first segment came, nanoseconds.
+    pub(super) first_ns: u64,
+    /// The poll in which the last segment came.
+    pub(super) poll: u64,
+    /// The poll at whose end it was decided to hold it on.
+    pub(super) decided: u64,
+}
+
+/// The header fields that are the last packet's under [`Rules::Lro`].
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    acknowledgement: u32,
+    window: u16,
+    echo: u32,
+}
+
+impl Last {
+    fn of(frame: &Frame, layout: Layout) -> Self {
+        let tcp = layout.tcp();
+        Self {
+            acknowledgement: be32(frame, tcp + 8),
+            window: be16(frame, tcp + 14),
+            echo: be32(frame, tcp + 28),
+        }
+    }
+}
+
+/// `a - b` of sequence numbers is not negative.
+fn not_before(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) as i32 >= 0
+}
+
+/// What is compared besides bits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tests {
+    pub(super) rules: Rules,
+    acknowledgement: Test,
+    options: Test,
+    identification: Test,
+    length: Test,
+    flags: Test,
+}
+
+impl Tests {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            acknowledgement: test(rules, Field::Acknowledgement),
+            options: test(rules, Field::Options),
+            identification: test(rules, Field::Identification),
+            length: test(rules, Field::Length),
+            flags: test(rules, Field::Flags),
+        }
+    }
+}
+
+impl Held {
+    /// The first packet of an aggregate of at most `max_len` bytes.
+    pub(super) fn new(
+        frame: Frame,
+        segment: &Segment,
+        (program, hash): (u16, u64),
+        max_len: usize,
+        (now_ns, poll): (u64, u64),
+    ) -> Self {
+        let layout = segment.layout;
+        let sequence = be32(&frame, layout.tcp() + 4);
+        let id = identification(&frame, layout);
+        Self {
+            last: Last::of(&frame, layout),
+            frame,
+            layout,
+            program,
+            hash,
+            sequence: sequence.wrapping_add(segment.payload as u32),
+            size: segment.payload as u32,
+            segments: 1,
+            max_len: max_len as u32,
+            id,
+            id_step: if layout.v6 { 0 } else { UNDECIDED },
+            flags: segment.flags,
+            pushed: segment.flags & flags::PSH != 0,
+            first_ns: now_ns,
+            poll,
+            decided: 0,
+        }
+    }
+
+    /// Whether a packet of the same flow may follow, as far as the rules go that are compiled.
+    #[inline]
+    pub(super) fn equal(&self, program: &Program, frame: &Frame, segment: &Segment) -> bool {
+        self.layout == segment.layout
+            && program.equal(self.frame.snapshot_room(), frame.snapshot_room())
+    }
+
+    /// Whether a packet may follow whose header is [equal](Held::equal).
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    #[inline]
+    pub(super) fn follows(
+        &self,
+        tests: &Tests,
+        frame: &Frame,
+        segment: &Segment,
+    ) -> Result<(), Reason> {
+        if be32(frame, self.layout.tcp() + 4) != self.sequence {
+            return Err(Reason::Sequence);
+        }
+        if tests.flags == Test::EqualFlags && segment.flags & flags::CWR != 0 {
+            return Err(Reason::Flags);
+        }
+        if tests.acknowledgement == Test::Advances {
+            let acknowledgement = be32(frame, self.layout.tcp() + 8);
+            if !not_before(acknowledgement, self.last.acknowledgement) {
+                return Err(Reason::Acknowledgement);
+            }
+        }
+        if tests.options == Test::Timestamp && !self.timestamp_follows(frame) {
+            return Err(Reason::TcpOptions);
+        }
+        if tests.length == Test::NoLonger && segment.payload > self.size as usize {
+            return Err(Reason::Length);
+        }
+        if tests.identification == Test::Step && !self.id_follows(frame) {
+            return Err(Reason::Identification);
+        }
+        if self.frame.len() + segment.payload > self.max_len as usize {
+            return Err(Reason::Bytes);
+        }
+        Ok(())
+    }
+
+    /// The timestamp does not go back behind the first packet's, the one that goes on.
+    fn timestamp_follows(&self, frame: &Frame) -> bool {
+        let at = self.layout.tcp() + 24;
+        self.layout.payload() < at || not_before(be32(frame, at), be32(&self.frame, at))
+    }
+
+    #[inline]
+    fn id_follows(&self, frame: &Frame) -> bool {
+        let step = identification(frame, self.layout).wrapping_sub(self.id);
+        if self.id_step != UNDECIDED {
+            return step == self.id_step;
+        }
+        step <= 1
+    }
+
+    /// The first rule that a packet of the same flow breaks.
+    #[inline(never)]
+    pub(super) fn why_not(&self, tests: &Tests, frame: &Frame, segment: &Segment) -> Reason {
+        if self.layout != segment.layout {
+            return Reason::HeaderLengths;
+        }
+        let ours = self.frame.snapshot_room();
+        let other = self.follows(tests, frame, segment).err();
+        for rule in &RULES {
+            let theirs = frame.snapshot_room();
+            if other == Some(rule.reason)
+                || broken(tests.rules, rule.field, self.layout, ours, theirs)
+            {
+                return rule.reason;
+            }
+        }
+        Reason::Bytes
+    }
+
+    /// Appends a packet that [follows](Held::follows), and leaves an empty one. Whether it must
+    /// be the last.
+    #[inline]
+    pub(super) fn append(
+        &mut self,
+        tests: &Tests,
+        form: Form,
+        frame: &mut Frame,
+        segment: &Segment,
+    ) -> Option<Reason> {
+        if tests.identification == Test::Step && !self.layout.v6 {
+            let id = identification(frame, self.layout);
+            self.id_step = id.wrapping_sub(self.id);
+            self.id = id;
+        }
+        if tests.acknowledgement == Test::Advances {
+            self.last = Last::of(frame, self.layout);
+        }
+        let payload = self.layout.payload();
+        let join = form == Form::Page;
+        if join && self.segments == 1 {
+            self.frame.shed_header(payload);
+        }
+        self.frame.append_payload(frame, payload, join);
+        self.segments += 1;
+        self.sequence = self.sequence.wrapping_add(segment.payload as u32);
+        self.flags |= segment.flags;
+        self.pushed = segment.flags & flags::PSH != 0;
+        if tests.length == Test::NoLonger {
+            if segment.flags & flags::FIN != 0 {
+                return Some(Reason::Fin);
+            }
+            if segment.payload < self.size as usize {
+                return Some(Reason::Short);
+            }
+        } else {
+            self.size = self.size.max(segment.payload as u32);
+        }
+        None
+    }
+
+    /// Whether another segment of the same size would be too much.
+    pub(super) fn is_full(&self) -> bool {
+        self.frame.len() + self.size as usize > self.max_len as usize
+    }
+
+    /// The packet that goes on. What stayed alone goes on as it came.
+    pub(super) fn finish(&mut self, tests: &Tests) -> Frame {
+        if self.segments > 1 {
+            self.rewrite(tests);
+        }
+        self.frame.take()
+    }
+
+    fn rewrite(&mut self, tests: &Tests) {
+        let (ip, tcp) = (self.layout.network(), self.layout.tcp());
+        let len = self.frame.len();
+        let mut sum = pseudo(&self.frame, self.layout, len - tcp);
+        sum = fold(sum).into();
+        let header = self.frame.header_mut();
+        let mut written = put(header, tcp + 13, &[self.flags])
+            & put(header, tcp + TCP_CHECKSUM, &(sum as u16).to_be_bytes());
+        if self.layout.v6 {
+            written &= put(header, ip + 4, &((len - ip - 40) as u16).to_be_bytes());
+        } else {
+            written &= put(header, ip + 2, &((len - ip) as u16).to_be_bytes())
+                & put(header, ip + 10, &[0, 0]);
+            let sum = shmem::ones_sum_bytes(header.get(ip..ip + 20).unwrap_or(&[]), 0);
+            written &= put(header, ip + 10, &(!fold(sum)).to_be_bytes());
+        }
+        if tests.acknowledgement == Test::Advances {
+            written &= put(header, tcp + 8, &self.last.acknowledgement.to_be_bytes())
+                & put(header, tcp + 14, &self.last.window.to_be_bytes());
+            if self.layout.payload() == tcp + 32 {
+                written &= put(header, tcp + 28, &self.last.echo.to_be_bytes());
+            }
+        }
+        debug_assert!(written, "the headers are in the snapshot");
+        self.frame.offload.checksum = Checksum::Blank {
+            start: tcp as u16,
+            offset: TCP_CHECKSUM as u16,
+        };
+        self.frame.offload.gso = Some(Gso {
+            kind: if self.layout.v6 {
+                GsoKind::Tcp6
+            } else {
+                GsoKind::Tcp4
+            },
+            size: self.size as u16,
+        });
+        self.frame.fixed_id =
+            !self.layout.v6 && tests.identification == Test::Step && self.id_step == 0;
+    }
+}
+
+/// IPv4 identification; 0 of IPv6.
+#[inline]
+fn identification(frame: &Frame, layout: Layout) -> u16 {
+    match layout.v6 {
+        false => be16(frame, layout.network() + 4),
+        true => 0,
+    }
+}

@@ -1,0 +1,156 @@
+//! How long first segments waited: a log-linear histogram of fixed size.
+
+/// Buckets per power of two: a value is known to 1/16.
+const STEPS: usize = 16;
+const STEP_BITS: u32 = STEPS.trailing_zeros();
+/// Powers of two above the first `STEPS` values: up to 2^36 ns, about a minute.
+const POWERS: usize = 32;
+const BUCKETS: usize = STEPS * (POWERS + 1);
+
+/// Nanoseconds from a first segment's poll to the moment its packet went on, since the policy was
+/// set. Packets that never waited (they passed at once) are not in it.
+#[derive(Clone)]
+pub struct Latency {
+    buckets: Box<[u64; BUCKETS]>,
+    count: u64,
+    max_ns: u64,
+}
+
+impl std::fmt::Debug for Latency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Latency")
+            .field("count", &self.count)
+            .field("p50_ns", &self.quantile(0.5))
+            .field("p99_ns", &self.quantile(0.99))
+            .field("max_ns", &self.max_ns)
+            .finish()
+    }
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self {
+            buckets: Box::new([0; BUCKETS]),
+            count: 0,
+            max_ns: 0,
+        }
+    }
+}
+
+impl Latency {
+    #[inline]
+    pub(super) fn record(&mut self, ns: u64) {
+        if let Some(bucket) = self.buckets.get_mut(bucket_of(ns)) {
+            *bucket += 1;
+        }
+        self.count += 1;
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.buckets.fill(0);
+        self.count = 0;
+        self.max_ns = 0;
+    }
+
+    /// Values recorded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The largest value, nanoseconds.
+    #[must_use]
+    pub fn max_ns(&self) -> u64 {
+        self.max_ns
+    }
+
+    /// The value, in nanoseconds, that a share `q` (0 … 1) of all does not exceed: the upper end of
+    /// its bucket, at most 1/16 above. 0 if there are none.
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> u64 {
+        let rank = (q.clamp(0.0, 1.0) * self.count as f64).ceil().max(1.0) as u64;
+        let mut below = 0;
+        for (index, count) in self.buckets.iter().enumerate() {
+            below += count;
+            if below >= rank {
+                return last_of(index).min(self.max_ns);
+            }
+        }
+        0
+    }
+
+    /// Half of all values do not exceed it; nanoseconds.
+    #[must_use]
+    pub fn p50_ns(&self) -> u64 {
+        self.quantile(0.5)
+    }
+
+    /// 99 of 100 values do not exceed it; nanoseconds.
+    #[must_use]
+    pub fn p99_ns(&self) -> u64 {
+        self.quantile(0.99)
+    }
+}
+
+/// Values below `STEPS` have a bucket each; above, every power of two has `STEPS`.
+#[inline]
+fn bucket_of(ns: u64) -> usize {
+    let power = (ns | (STEPS as u64 - 1)).ilog2() - (STEP_BITS - 1);
+    if power == 0 {
+        return ns as usize;
+    }
+    let step = (ns >> (power - 1)) as usize - STEPS;
+    (power as usize * STEPS + step).min(BUCKETS - 1)
+}
+
+/// The largest value of a bucket.
+fn last_of(index: usize) -> u64 {
+    let (power, step) = (index / STEPS, index % STEPS);
+    match power {
+        0 => step as u64,
+        _ => (((STEPS + step + 1) as u64) << (power - 1)) - 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bucket_begins_where_the_one_before_ends() {
+        let mut at = 0;
+        for index in 0..BUCKETS {
+            assert_eq!(bucket_of(at), index, "{at}");
+            assert_eq!(bucket_of(last_of(index)), index, "{at}");
+            at = last_of(index) + 1;
+        }
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn quantiles_are_within_a_sixteenth() {
+        let mut latency = Latency::default();
+        assert_eq!((latency.p50_ns(), latency.count()), (0, 0));
+        for ns in 1..=100_000 {
+            latency.record(ns);
+        }
+        for (q, exact) in [(0.5, 50_000.0), (0.99, 99_000.0), (0.1, 10_000.0)] {
+            let found = latency.quantile(q) as f64;
+            assert!(
+                (exact..=exact * 17.0 / 16.0).contains(&found),
+                "{q}: {found}"
+            );
+        }
+        assert_eq!(
+            (latency.quantile(1.0), latency.max_ns()),
+            (100_000, 100_000)
+        );
+        assert_eq!(latency.quantile(0.0), 1);
+        latency.reset();
+        assert_eq!(
+            (latency.p99_ns(), latency.max_ns(), latency.count()),
+            (0, 0, 0)
+        );
+    }
+}

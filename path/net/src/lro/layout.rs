@@ -1,0 +1,262 @@
+//! Where the headers of a TCP packet lie, and whose packet it is.
+
+use super::Reason;
+use crate::packet::{Network, Packet, ParseError, Transport, ethertype, protocol};
+use nic::Frame;
+use nic::frame::SNAPSHOT;
+
+/// Offsets into the snapshot; all of them at most [`SNAPSHOT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) network_at: u8,
+    pub(super) tcp_at: u8,
+    pub(super) payload_at: u8,
+    pub(super) v6: bool,
+}
+
+impl Layout {
+    pub(super) fn network(self) -> usize {
+        self.network_at.into()
+    }
+
+    pub(super) fn tcp(self) -> usize {
+        self.tcp_at.into()
+    }
+
+    pub(super) fn payload(self) -> usize {
+        self.payload_at.into()
+    }
+
+    /// Where the addresses are, and how many bytes.
+    fn addresses(self) -> (usize, usize) {
+        match self.v6 {
+            true => (self.network() + 8, 32),
+            false => (self.network() + 12, 8),
+        }
+    }
+}
+
+/// A TCP packet whose headers are in the snapshot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub(super) layout: Layout,
+    pub(super) flags: u8,
+    /// Payload bytes, as the IP header claims.
+    pub(super) payload: usize,
+    /// Why it cannot be merged whatever the rules are.
+    pub(super) bar: Option<Reason>,
+}
+
+/// What a frame is to LRO.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Seen {
+    /// Not TCP, or no packet that anybody would take.
+    Other,
+    /// TCP, or perhaps TCP, whose ports are out of sight.
+    Hidden,
+    /// TCP.
+    Tcp(Segment),
+}
+
+/// Looks at a frame; lengthens its snapshot if the headers need it.
+#[inline]
+pub(super) fn see(frame: &mut Frame) -> Seen {
+    match plain(frame) {
+        Some(seen) => seen,
+        None => general(frame),
+    }
+}
+
+/// The shapes that nearly all packets have: no tags, no options, no extensions. None for any other.
+#[inline]
+fn plain(frame: &mut Frame) -> Option<Seen> {
+    if frame.header().len() < 54 {
+        return None;
+    }
+    let bytes = frame.snapshot_room();
+    let (tcp_at, v6) = match [bytes[12], bytes[13], bytes[14]] {
+        [8, 0, 0x45] if (bytes[20] & 0x3f) | bytes[21] == 0 => {
+            if bytes[23] != protocol::TCP {
+                return Some(Seen::Other);
+            }
+            (34, false)
+        }
+        [0x86, 0xdd, 0x60..=0x6f] if bytes[20] == protocol::TCP => (54, true),
+        _ => return None,
+    };
+    if frame.header().len() < tcp_at + 20 {
+        frame.need(SNAPSHOT).ok()?;
+    }
+    let header = usize::from(frame.snapshot_room()[tcp_at + 12] >> 4) * 4;
+    let payload_at = tcp_at + header;
+    if frame.header().len() < payload_at {
+        frame.need(SNAPSHOT).ok()?;
+    }
+    if header < 20 || frame.header().len() < payload_at {
+        return None;
+    }
+    let bytes = frame.snapshot_room();
+    let end = match v6 {
+        true => 54 + usize::from(u16::from_be_bytes([bytes[18], bytes[19]])),
+        false => 14 + usize::from(u16::from_be_bytes([bytes[16], bytes[17]])),
+    };
+    let layout = Layout {
+        network_at: 14,
+        tcp_at: tcp_at as u8,
+        payload_at: payload_at as u8,
+        v6,
+    };
+    Some(Seen::Tcp(segment(frame, layout, end, None)))
+}
+
+/// Any frame.
+#[inline(never)]
+fn general(frame: &mut Frame) -> Seen {
+    if frame.need(SNAPSHOT).is_err() {
+        return Seen::Other;
+    }
+    let long = frame.len() > SNAPSHOT;
+    let bytes = frame.header();
+    let packet = match Packet::parse(bytes) {
+        Ok(packet) => packet,
+        Err(ParseError::TooManyExtensions) => return Seen::Hidden,
+        Err(ParseError::TooShort) if long => return Seen::Hidden,
+        Err(_) => return Seen::Other,
+    };
+    let (number, later, end, bar) = match packet.network {
+        Network::Ipv4(ip) => {
+            let options = ip.transport_at - packet.network_at != 20;
+            let bar = match (ip.is_fragment(), options) {
+                (true, _) => Some(Reason::Fragment),
+                (_, true) => Some(Reason::IpOptions),
+                _ => None,
+            };
+            let end = packet.network_at + ip.total_len;
+            (ip.protocol, ip.is_later_fragment(), end, bar)
+        }
+        Network::Ipv6(ip) => {
+            let bar = match (ip.fragment, ip.routed) {
+                (Some(_), _) => Some(Reason::Fragment),
+                (_, true) => Some(Reason::IpOptions),
+                _ => None,
+            };
+            let end = packet.network_at + 40 + ip.payload_len;
+            (ip.protocol, ip.is_later_fragment(), end, bar)
+        }
+        Network::Arp(_) | Network::Other => return Seen::Other,
+    };
+    if number != protocol::TCP {
+        return Seen::Other;
+    }
+    if later {
+        return Seen::Hidden;
+    }
+    match packet.transport(bytes) {
+        Ok(Transport::Tcp(tcp)) => {
+            let layout = Layout {
+                network_at: packet.network_at as u8,
+                tcp_at: tcp.at as u8,
+                payload_at: tcp.payload_at as u8,
+                v6: packet.ethertype == ethertype::IPV6,
+            };
+            Seen::Tcp(segment(frame, layout, end, bar))
+        }
+        Err(ParseError::TooShort) if long => Seen::Hidden,
+        _ => Seen::Other,
+    }
+}
+
+/// `end` is where the IP header says that the packet ends.
+#[inline]
+fn segment(frame: &Frame, layout: Layout, end: usize, bar: Option<Reason>) -> Segment {
+    let payload = end.saturating_sub(layout.payload());
+    let bar = match bar {
+        Some(reason) => Some(reason),
+        None if frame.offload.gso.is_some() => Some(Reason::Gso),
+        None if payload == 0 => Some(Reason::Ack),
+        None if end != frame.len() => Some(Reason::Padded),
+        None => None,
+    };
+    let flags = byte(frame, layout.tcp() + 13);
+    Segment {
+        layout,
+        flags,
+        payload,
+        bar,
+    }
+}
+
+/// One byte of the snapshot; zero beyond it.
+#[inline]
+pub(super) fn byte(frame: &Frame, at: usize) -> u8 {
+    frame.snapshot_room().get(at).copied().unwrap_or(0)
+}
+
+/// The big-endian number at `at` of the snapshot; zero beyond it.
+#[inline]
+pub(super) fn be16(frame: &Frame, at: usize) -> u16 {
+    u16::from_be_bytes(array(frame, at))
+}
+
+/// The big-endian number at `at` of the snapshot; zero beyond it.
+#[inline]
+pub(super) fn be32(frame: &Frame, at: usize) -> u32 {
+    u32::from_be_bytes(array(frame, at))
+}
+
+#[inline]
+fn array<const N: usize>(frame: &Frame, at: usize) -> [u8; N] {
+    let bytes = frame.snapshot_room().get(at..);
+    let bytes = bytes.and_then(<[u8]>::first_chunk);
+    bytes.copied().unwrap_or([0; N])
+}
+
+/// Hash of addresses and ports, with a secret, so that nobody can choose flows that collide.
+#[inline]
+pub(super) fn hash(frame: &Frame, layout: Layout, seed: u64) -> u64 {
+    const ODD: [u64; 4] = [
+        0x9e37_79b9_7f4a_7c15,
+        0xbf58_476d_1ce4_e5b9,
+        0x94d0_49bb_1331_11eb,
+        0xd6e8_feb8_6659_fd93,
+    ];
+    let word = |at| u64::from_le_bytes(array(frame, at));
+    let ports = u64::from(be32(frame, layout.tcp()));
+    let (at, _) = layout.addresses();
+    let addresses = match layout.v6 {
+        false => word(at),
+        true => {
+            let source = fold(word(at) ^ seed, word(at + 8) ^ ODD[0]);
+            let destination = fold(word(at + 16) ^ seed, word(at + 24) ^ ODD[1]);
+            source ^ destination.rotate_left(32)
+        }
+    };
+    fold(addresses ^ seed, ports ^ seed.rotate_left(29) ^ ODD[2]) ^ ODD[3]
+}
+
+/// Both halves of a product: every bit of either factor reaches every bit.
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// Whether two packets are of one flow: stations, tags, addresses and ports.
+pub(super) fn same_flow(a: (&Frame, Layout), b: (&Frame, Layout)) -> bool {
+    let part = |(frame, _): (&Frame, Layout), at: usize, len: usize| -> [u8; 32] {
+        let mut bytes = [0; 32];
+        for (to, from) in bytes.iter_mut().zip(at..at + len) {
+            *to = byte(frame, from);
+        }
+        bytes
+    };
+    let ends = |packet: (&Frame, Layout)| {
+        let (at, len) = packet.1.addresses();
+        (
+            part(packet, 0, packet.1.network()),
+            part(packet, at, len),
+            part(packet, packet.1.tcp(), 4),
+        )
+    };
+    (a.1.network_at, a.1.v6) == (b.1.network_at, b.1.v6) && ends(a) == ends(b)
+}

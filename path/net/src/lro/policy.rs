@@ -1,0 +1,146 @@
+//! When what is held goes on.
+
+use super::adaptive::{Decision, History};
+use super::held::Tests;
+use super::{AGE, Entry, Flush, Frame, Lro, Programs, Reason, Settings, Table, Wheel};
+
+/// Habits are kept only where they are asked for.
+pub(super) fn history(settings: &Settings) -> History {
+    let flows = match settings.flush {
+        Flush::Adaptive => settings.flows * 2,
+        _ => 1,
+    };
+    History::new(flows, settings.hold_ns())
+}
+
+impl Lro {
+    /// Aggregates whose time has come, without a poll having taken place.
+    pub fn expire(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
+        self.renew(now_ns, out);
+        self.flush_due(now_ns, false, out);
+    }
+
+    /// The oldest aggregates, until those that go have at least `buffers` buffers: the pool runs
+    /// low.
+    pub fn relieve(&mut self, buffers: usize, now_ns: u64, out: &mut Vec<Frame>) {
+        let goal = self.buffers.saturating_sub(buffers);
+        while self.buffers > goal
+            && let Some(oldest) = self.age.first(AGE)
+        {
+            self.close(oldest, Reason::NoDescriptor, now_ns, out);
+        }
+    }
+
+    /// Everything goes on: the interface closes.
+    pub fn drain(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
+        self.flush_all(Reason::Drain, now_ns, out);
+    }
+
+    /// When [`Lro::expire`] has something to do, monotonic nanoseconds; none if nothing held has a
+    /// time.
+    #[must_use]
+    pub fn next_due(&self) -> Option<u64> {
+        match self.next {
+            Some(_) if self.buffers > 0 => Some(0),
+            _ => self.wheel.next_due(),
+        }
+    }
+
+    /// Puts changed settings into force.
+    pub(super) fn renew(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
+        let Some(settings) = self.next.take() else {
+            return;
+        };
+        self.flush_all(Reason::Settings, now_ns, out);
+        self.settings = settings;
+        self.tests = Tests::new(settings.rules);
+        self.entry = Entry::new(settings.rules);
+        self.table = Table::new(settings.flows);
+        self.programs = Programs::new(settings.rules);
+        self.wheel = Wheel::new(settings.hold_ns());
+        self.history = history(&settings);
+        self.held.clear();
+        self.free.clear();
+        self.latency.reset();
+    }
+
+    /// All aggregates, the oldest first.
+    pub(super) fn flush_all(&mut self, reason: Reason, now_ns: u64, out: &mut Vec<Frame>) {
+        while let Some(oldest) = self.age.first(AGE) {
+            self.close(oldest, reason, now_ns, out);
+        }
+    }
+
+    /// What the poll leaves behind: held on, or let go.
+    pub(super) fn end_of_poll(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
+        match self.settings.flush {
+            Flush::Polls(n) if self.polls.is_multiple_of(n.max(1).into()) => {
+                self.flush_all(Reason::Poll, now_ns, out);
+            }
+            Flush::Poll => self.flush_all(Reason::Poll, now_ns, out),
+            Flush::Polls(_) | Flush::After { .. } | Flush::Adaptive => {
+                self.flush_due(now_ns, true, out);
+                self.hold(now_ns, out);
+            }
+        }
+        self.touched.clear();
+    }
+
+    /// Decides about every aggregate that segments of this poll came to.
+    fn hold(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
+        let touched = std::mem::take(&mut self.touched);
+        for &slot in &touched {
+            let Some(held) = self.held.get_mut(slot as usize) else {
+                continue;
+            };
+            // Closed in this poll, or closed and begun anew, and then it is here twice.
+            if held.frame.is_empty() || held.decided == self.polls {
+                continue;
+            }
+            held.decided = self.polls;
+            let end = held.first_ns.saturating_add(self.settings.hold_ns());
+            let (hash, first_ns, pushed) = (held.hash, held.first_ns, held.pushed);
+            let decision = if held.is_full() {
+                Decision::Flush(Reason::Bytes)
+            } else if self.settings.flush == Flush::Adaptive {
+                self.history.ended(hash, now_ns, pushed);
+                self.history.decide(hash, now_ns, first_ns)
+            } else {
+                Decision::Hold(end)
+            };
+            match decision {
+                Decision::Hold(until) if self.wheel.place(slot, until) => {}
+                Decision::Hold(_) => self.close(slot, Reason::Time, now_ns, out),
+                Decision::Flush(reason) => self.close(slot, reason, now_ns, out),
+            }
+        }
+        self.touched = touched;
+    }
+
+    /// Aggregates whose time has come. At the end of a poll, those that it has added to are decided
+    /// about anew.
+    fn flush_due(&mut self, now_ns: u64, polled: bool, out: &mut Vec<Frame>) {
+        let adaptive = self.settings.flush == Flush::Adaptive;
+        let mut due = std::mem::take(&mut self.due);
+        self.wheel.advance(now_ns, &mut due);
+        for slot in due.drain(..) {
+            let Some(held) = self.held.get(slot as usize) else {
+                continue;
+            };
+            if adaptive && polled && held.poll == self.polls {
+                continue;
+            }
+            let end = held.first_ns.saturating_add(self.settings.hold_ns());
+            let in_time = now_ns.saturating_add(self.wheel.tick_ns()) < end;
+            if adaptive {
+                self.history.missed(held.hash, now_ns);
+            }
+            let reason = match adaptive && in_time {
+                true => Reason::Silence,
+                false => Reason::Time,
+            };
+            self.close(slot, reason, now_ns, out);
+        }
+        self.due = due;
+    }
+}

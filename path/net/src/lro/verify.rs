@@ -1,0 +1,96 @@
+//! Checksums: what is merged must be right, and be what segmentation would write.
+
+use super::Reason;
+use super::layout::{Segment, be16};
+use crate::packet::checksum::{Sum, fold};
+use nic::{Checksum, Frame};
+
+/// Offset of the checksum in a TCP header.
+pub(super) const TCP_CHECKSUM: usize = 16;
+
+/// Whether a packet's checksums are right. Those that were found right, or are still to be filled
+/// in, are taken; others are computed, which reads all of the payload.
+///
+/// # Errors
+/// [`Reason::BadChecksum`], or [`Reason::Unverified`]: its memory is gone, its field says 0 for
+/// 0xffff or the reverse (both are right; segmentation would write the other), or what is to be
+/// filled in is not TCP's checksum.
+#[inline]
+pub(super) fn verify(frame: &Frame, segment: &Segment) -> Result<(), Reason> {
+    if !segment.layout.v6 {
+        ip(frame, segment)?;
+    }
+    let field = be16(frame, segment.layout.tcp() + TCP_CHECKSUM);
+    match frame.offload.checksum {
+        Checksum::Valid if field != 0 => Ok(()),
+        Checksum::Valid => Err(Reason::Unverified),
+        Checksum::Blank { start, offset } => blank(frame, segment, (start, offset), field),
+        Checksum::Unknown => tcp(frame, segment, field),
+    }
+}
+
+/// The IPv4 header's, without options.
+#[inline]
+fn ip(frame: &Frame, segment: &Segment) -> Result<(), Reason> {
+    let at = segment.layout.network();
+    let bytes = frame.snapshot_room().get(at..).unwrap_or(&[]);
+    let Some(header) = bytes.first_chunk::<20>() else {
+        return Err(Reason::Unverified);
+    };
+    let (words, _) = header.as_chunks::<4>();
+    let sum: u64 = words
+        .iter()
+        .map(|word| u64::from(u32::from_be_bytes(*word)))
+        .sum();
+    let sum = fold((sum >> 32) as u32 + fold(sum as u32) as u32);
+    match (sum, be16(frame, at + 10)) {
+        (0xffff, 0xffff) => Err(Reason::Unverified),
+        (0xffff, _) => Ok(()),
+        _ => Err(Reason::BadChecksum),
+    }
+}
+
+/// The pseudo header's sum, with the length of TCP header and payload.
+#[inline]
+pub(super) fn pseudo(frame: &Frame, segment_layout: super::layout::Layout, len: usize) -> u32 {
+    let at = segment_layout.network();
+    let (from, words) = match segment_layout.v6 {
+        false => (at + 12, 4),
+        true => (at + 8, 16),
+    };
+    let addresses: u32 = (0..words)
+        .map(|word| u32::from(be16(frame, from + 2 * word)))
+        .sum();
+    let len = len as u32;
+    addresses + 6 + (len >> 16) + (len & 0xffff)
+}
+
+fn blank(
+    frame: &Frame,
+    segment: &Segment,
+    (start, offset): (u16, u16),
+    field: u16,
+) -> Result<(), Reason> {
+    let tcp = segment.layout.tcp();
+    let place = (usize::from(start), usize::from(offset)) == (tcp, TCP_CHECKSUM);
+    let sum = fold(pseudo(frame, segment.layout, frame.len() - tcp));
+    match place && sum == field {
+        true => Ok(()),
+        false => Err(Reason::Unverified),
+    }
+}
+
+#[inline(never)]
+fn tcp(frame: &Frame, segment: &Segment, field: u16) -> Result<(), Reason> {
+    let at = segment.layout.tcp();
+    let mut sum = Sum::new(pseudo(frame, segment.layout, frame.len() - at));
+    sum.add_bytes(frame.header().get(at..).unwrap_or(&[]));
+    for span in frame.payload() {
+        sum.add(span).map_err(|_| Reason::Unverified)?;
+    }
+    match (sum.folded(), field) {
+        (0xffff, 0) => Err(Reason::Unverified),
+        (0xffff, _) => Ok(()),
+        _ => Err(Reason::BadChecksum),
+    }
+}

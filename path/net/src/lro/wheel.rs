@@ -1,0 +1,97 @@
+//! When held aggregates are due: a timer wheel.
+
+use super::lists::Lists;
+
+/// Ticks of the wheel; as many as a word has bits.
+const TICKS: u64 = 64;
+
+/// Slots by the tick in which they are due. A slot is never due late; it is due early by less
+/// than a tick, which is 1/62 of the longest wait.
+#[derive(Clone, Debug)]
+pub(super) struct Wheel {
+    tick_ns: u64,
+    /// The tick that has been dealt with last.
+    tick: u64,
+    /// Ticks, by number modulo [`TICKS`], that something is due in.
+    busy: u64,
+    lists: Lists,
+    /// The tick, modulo [`TICKS`], that each slot is in.
+    at: Vec<u8>,
+}
+
+impl Wheel {
+    /// A wheel for waits of up to `longest_ns`.
+    pub(super) fn new(longest_ns: u64) -> Self {
+        Self {
+            tick_ns: longest_ns / (TICKS - 2) + 1,
+            tick: 0,
+            busy: 0,
+            lists: Lists::new(TICKS as u32),
+            at: Vec::new(),
+        }
+    }
+
+    /// How early a slot may be due, nanoseconds.
+    pub(super) fn tick_ns(&self) -> u64 {
+        self.tick_ns
+    }
+
+    /// Sets the time. Slots of the ticks that have begun since are appended to `due` and are on
+    /// the wheel no longer.
+    pub(super) fn advance(&mut self, now_ns: u64, due: &mut Vec<u32>) {
+        let now = now_ns / self.tick_ns;
+        let begun = now.saturating_sub(self.tick).min(TICKS);
+        if self.busy != 0 {
+            for tick in self.tick + 1..=self.tick + begun {
+                let head = tick % TICKS;
+                while let Some(slot) = self.lists.first(head as u32) {
+                    self.lists.remove(slot);
+                    due.push(slot);
+                }
+                self.busy &= !(1 << head);
+            }
+        }
+        self.tick = self.tick.max(now);
+    }
+
+    /// Puts a slot where it is due, at most the longest wait after the time that was set. Whether
+    /// that is later than now.
+    pub(super) fn place(&mut self, slot: u32, due_ns: u64) -> bool {
+        self.remove(slot);
+        let tick = due_ns / self.tick_ns;
+        if tick <= self.tick {
+            return false;
+        }
+        let head = tick.min(self.tick + TICKS - 1) % TICKS;
+        self.lists.push(head as u32, slot);
+        self.busy |= 1 << head;
+        if self.at.len() <= slot as usize {
+            self.at.resize(slot as usize + 1, 0);
+        }
+        if let Some(at) = self.at.get_mut(slot as usize) {
+            *at = head as u8;
+        }
+        true
+    }
+
+    /// Takes a slot off, if it is on.
+    pub(super) fn remove(&mut self, slot: u32) {
+        let Some(&head) = self.at.get(slot as usize) else {
+            return;
+        };
+        self.lists.remove(slot);
+        if self.lists.first(head.into()).is_none() {
+            self.busy &= !(1 << head);
+        }
+    }
+
+    /// When the next slot is due, nanoseconds.
+    pub(super) fn next_due(&self) -> Option<u64> {
+        if self.busy == 0 {
+            return None;
+        }
+        let first = (self.tick + 1) % TICKS;
+        let ahead = self.busy.rotate_right(first as u32).trailing_zeros();
+        Some((self.tick + 1 + u64::from(ahead)) * self.tick_ns)
+    }
+}
