@@ -2,13 +2,14 @@
 
 use crate::lane::machine::{self, FrameRun};
 use crate::lane::window::{Times, Work};
-use crate::lane::{Cores, Direction, Lane, Place, forward, kernel_path};
-use crate::plan::{Column, Frames, PathKind, Plan, Up};
+use crate::lane::{Cores, Direction, Lane, Loads, Place, forward, kernel_path};
+use crate::plan::{Column, Frames, Lro, PathKind, Plan, Up, Wake, Wire};
 use crate::provenance::Provenance;
-use crate::report::{Figure, Index, cell, table};
+use crate::report::Figure;
 use crate::runner::{Config, Samples};
 use crate::spin::Spinners;
-use crate::{Failure, interrupt};
+use crate::{Failure, frontier, interrupt};
+use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
 
@@ -46,6 +47,7 @@ pub fn run(plan: &Plan, quick: bool) -> anyhow::Result<(Provenance, Vec<Figure>)
     run.bar.finish_and_clear();
     let mut figures = run.samples.figures(&plan.name);
     figures.extend(run.samples.ratios(&plan.name, &plan.ratio, &plan.bar));
+    figures.extend(frontier::figures(plan, &run.samples));
     Ok((provenance, figures))
 }
 
@@ -64,8 +66,43 @@ struct Run<'a> {
 /// others need.
 const TRIES: usize = 2;
 
-/// States of the cores while nobody needs them.
-const WAKE: [(&str, bool); 2] = [("awake", true), ("halt", false)];
+/// Where a column is measured: which lane, how that is switched, and under which keys.
+struct Stop {
+    lane: usize,
+    lro: Option<Lro>,
+    config: Config,
+}
+
+/// Lanes that are up, and the columns' stops among them.
+#[derive(Default)]
+struct Lanes {
+    lanes: Vec<Lane>,
+    /// Machines that several columns share, by place and wire.
+    shared: BTreeMap<(&'static str, String), usize>,
+    stops: Vec<Stop>,
+}
+
+impl Lanes {
+    fn push(&mut self, lane: Lane) -> usize {
+        self.lanes.push(lane);
+        self.lanes.len() - 1
+    }
+
+    fn stop(
+        &mut self,
+        plan: &Plan,
+        column: &Column,
+        place: Option<Place>,
+        wire: &Wire,
+        lane: usize,
+    ) {
+        self.stops.push(Stop {
+            lane,
+            lro: column.lro.clone(),
+            config: plan.stop(column, place, wire),
+        });
+    }
+}
 
 impl Run<'_> {
     fn times(&self) -> Times {
@@ -77,19 +114,28 @@ impl Run<'_> {
             return Ok(());
         }
         self.bar.set_message("setting up");
-        let mut lanes = self.lanes()?;
-        let rounds = self.plan.full.rounds;
-        let planned = lanes.len() * WAKE.len() * Work::BOTH.len() * Direction::BOTH.len() * rounds;
+        let loads = self.loads();
+        let mut lanes = self.lanes(&loads)?;
+        let (rounds, wakes) = (self.plan.full.rounds, &self.plan.wake);
+        let each = loads.works.len() * loads.directions.len();
+        let planned = lanes.stops.len() * wakes.len() * each * rounds;
         self.allow_redo(planned);
         self.bar.set_length(planned as u64);
         let mut spinners = Spinners::new(&[self.cores.wire, self.cores.guest])?;
-        for (wake, awake) in WAKE {
-            spinners.set(awake)?;
-            for work in Work::BOTH {
+        for wake in wakes {
+            spinners.set(*wake == Wake::Awake)?;
+            for &work in &loads.works {
                 for round in 0..rounds {
-                    for direction in Direction::BOTH {
-                        for lane in &mut lanes {
-                            self.sample(lane, work, direction, wake, round)?;
+                    for &direction in &loads.directions {
+                        for stop in &lanes.stops {
+                            let Some(lane) = lanes.lanes.get_mut(stop.lane) else {
+                                continue;
+                            };
+                            let config = self.plan.keyed(&stop.config, work, direction, *wake);
+                            if let Some(lro) = &stop.lro {
+                                lane.switch(lro)?;
+                            }
+                            self.sample(lane, &config, work, direction, round)?;
                         }
                     }
                 }
@@ -98,29 +144,31 @@ impl Run<'_> {
         Ok(())
     }
 
+    fn loads(&self) -> Loads {
+        let requests = self.plan.requests.iter().map(|&size| Work::Requests(size));
+        Loads {
+            works: std::iter::once(Work::Stream).chain(requests).collect(),
+            directions: self.plan.direction.clone(),
+        }
+    }
+
     fn sample(
         &mut self,
         lane: &mut Lane,
+        config: &Config,
         work: Work,
         direction: Direction,
-        wake: &str,
         round: usize,
     ) -> anyhow::Result<()> {
-        let config = Config {
-            column: lane.column.clone(),
-            keys: lane.keys.clone(),
-        }
-        .with("dir", direction.name())
-        .with("wake", wake);
         self.bar.set_message(config.name());
         let times = self.times();
         let window = self.undisturbed(
-            &config,
+            config,
             || lane.window(work, direction, times),
             |window| window.disturbed,
         )?;
         self.samples
-            .add(&config, round, &window.figures(self.tsc_hz));
+            .add(config, round, &window.figures(self.tsc_hz));
         self.bar.inc(1);
         Ok(())
     }
@@ -158,11 +206,14 @@ impl Run<'_> {
     }
 
     /// Every column's lanes; columns that need absent programs are noted as not measurable.
-    fn lanes(&mut self) -> anyhow::Result<Vec<Lane>> {
-        let mut lanes = Vec::new();
-        for column in &self.plan.column {
-            match self.column(column) {
-                Ok(found) => lanes.extend(found),
+    fn lanes(&mut self, loads: &Loads) -> anyhow::Result<Lanes> {
+        let plan = self.plan;
+        let mut lanes = Lanes::default();
+        for column in &plan.column {
+            let wires = plan.wire.iter().filter(|wire| column.is_at(wire));
+            let done = wires.map(|wire| self.column(column, wire, loads, &mut lanes));
+            match done.collect::<anyhow::Result<()>>() {
+                Ok(()) => {}
                 Err(error) => match error.downcast_ref::<Failure>() {
                     Some(Failure::CannotRun(why))
                         if matches!(column.path, PathKind::Bridge | PathKind::Veth) =>
@@ -176,23 +227,42 @@ impl Run<'_> {
         Ok(lanes)
     }
 
-    fn column(&self, column: &Column) -> anyhow::Result<Vec<Lane>> {
+    /// Sets up a column's lanes, or finds the machine that it shares.
+    fn column(
+        &self,
+        column: &Column,
+        wire: &Wire,
+        loads: &Loads,
+        lanes: &mut Lanes,
+    ) -> anyhow::Result<()> {
         interrupt::check()?;
-        let (name, request) = (column.name.as_str(), self.plan.request_bytes);
+        let name = column.name.as_str();
         let gro = column.gro.unwrap_or(kernel_path::Gro::Off);
-        let each = |make: &dyn Fn(Place) -> anyhow::Result<Lane>| {
-            column.place.iter().map(|&place| make(place)).collect()
-        };
-        match column.path {
-            PathKind::Machine => each(&|place| machine::lane(name, place, self.cores, request)),
-            PathKind::Forwarder => each(&|place| forward::lane(name, place, self.cores, request)),
-            PathKind::Bridge => {
-                kernel_path::lane(name, true, gro, self.cores, request).map(|lane| vec![lane])
-            }
-            PathKind::Veth => {
-                kernel_path::lane(name, false, gro, self.cores, request).map(|lane| vec![lane])
-            }
+        let bridged = column.path == PathKind::Bridge;
+        if column.place.is_empty() {
+            let lane = kernel_path::lane(bridged, gro, self.cores, loads)?;
+            let lane = lanes.push(lane);
+            lanes.stop(self.plan, column, None, wire, lane);
         }
+        for &place in &column.place {
+            let key = (place.name(), wire.name.clone());
+            let lane = match lanes.shared.get(&key) {
+                Some(&lane) if column.lro.is_some() => lane,
+                _ if column.path == PathKind::Forwarder => {
+                    lanes.push(forward::lane(place, self.cores, loads)?)
+                }
+                _ => {
+                    let lane = machine::lane(place, wire, self.cores, loads);
+                    let lane = lanes.push(lane.with_context(|| format!("column {name}"))?);
+                    if column.lro.is_some() {
+                        lanes.shared.insert(key, lane);
+                    }
+                    lane
+                }
+            };
+            lanes.stop(self.plan, column, Some(place), wire, lane);
+        }
+        Ok(())
     }
 
     fn frames(&mut self, frames: &Frames) -> anyhow::Result<()> {
@@ -235,148 +305,3 @@ impl Run<'_> {
 
 /// How often a machine is started to see how long that takes.
 const UP_ROUNDS: usize = 3;
-
-/// The figures as tables.
-#[must_use]
-pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
-    let index = Index::new(figures);
-    let mut out = String::new();
-    for (wake, _) in WAKE {
-        for direction in Direction::BOTH {
-            let rows: Vec<Vec<String>> = plan
-                .column
-                .iter()
-                .flat_map(|column| lane_rows(&index, column, direction, wake))
-                .collect();
-            if rows.is_empty() {
-                continue;
-            }
-            out.push_str(&format!("{}, cores {wake}\n", direction.name()));
-            let header = [
-                "column",
-                "Gb/s",
-                "cycles/B",
-                "receive side",
-                "requests/s",
-                "p50 us",
-                "p99 us",
-            ];
-            out.push_str(&table(&header, &rows));
-            out.push_str("\n\n");
-        }
-    }
-    out.push_str(&frame_table(plan, &index));
-    out.push_str(&ratio_table(figures));
-    for figure in figures.iter().filter(|f| f.metric == "up_ms") {
-        out.push_str(&format!(
-            "{}: up in {} ms\n",
-            figure.config,
-            cell(Some(figure))
-        ));
-    }
-    out
-}
-
-fn lane_rows(
-    index: &Index<'_>,
-    column: &Column,
-    direction: Direction,
-    wake: &str,
-) -> Vec<Vec<String>> {
-    let base = Config::new(&column.name, &[("dir", direction.name()), ("wake", wake)]);
-    let configs = if column.place.is_empty() {
-        vec![(column.name.clone(), base)]
-    } else {
-        column
-            .place
-            .iter()
-            .map(|place| {
-                let title = format!("{} {}", column.name, place.name());
-                (title, base.clone().with("place", place.name()))
-            })
-            .collect()
-    };
-    configs
-        .into_iter()
-        .map(|(title, config)| {
-            let name = config.name();
-            let mut row = vec![title];
-            row.extend(
-                [
-                    "throughput",
-                    "cycles_per_byte.total",
-                    "cycles_per_byte.receive_side",
-                    "transactions",
-                    "latency_us.p50",
-                    "latency_us.p99",
-                ]
-                .map(|metric| short(index.get(&name, metric))),
-            );
-            row
-        })
-        .collect()
-}
-
-/// Only the median: intervals of seven columns do not fit a line; they are in the data.
-fn short(figure: Option<&Figure>) -> String {
-    figure
-        .and_then(|f| f.value)
-        .map_or_else(|| "–".to_owned(), crate::report::number)
-}
-
-fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
-    let mut rows = Vec::new();
-    for frames in &plan.frames {
-        for size in &frames.size {
-            let name = Config::new(&frames.name, &[("size", &size.to_string())]).name();
-            rows.push(
-                std::iter::once(name.clone())
-                    .chain(
-                        [
-                            "packets",
-                            "cycles_per_packet.driver",
-                            "cycles_per_packet.guest",
-                            "cycles_per_packet.monitor",
-                            "closure.driver",
-                        ]
-                        .map(|metric| cell(index.get(&name, metric))),
-                    )
-                    .collect(),
-            );
-        }
-    }
-    if rows.is_empty() {
-        return String::new();
-    }
-    let header = [
-        "guest to guest",
-        "Mpps",
-        "driver cyc",
-        "guests cyc",
-        "monitor cyc",
-        "closure",
-    ];
-    format!("{}\n\n", table(&header, &rows))
-}
-
-fn ratio_table(figures: &[Figure]) -> String {
-    let rows: Vec<Vec<String>> = figures
-        .iter()
-        .filter(|f| f.metric.starts_with("ratio."))
-        .map(|f| {
-            let verdict = f
-                .verdict
-                .and_then(|v| serde_json::to_value(v).ok())
-                .and_then(|v| v.as_str().map(str::to_owned))
-                .unwrap_or_default();
-            vec![f.config.clone(), f.metric.clone(), cell(Some(f)), verdict]
-        })
-        .collect();
-    if rows.is_empty() {
-        return String::new();
-    }
-    format!(
-        "{}\n\n",
-        table(&["configuration", "ratio", "own / other", "verdict"], &rows)
-    )
-}

@@ -3,7 +3,7 @@
 use crate::plan::Plan;
 use crate::provenance::Provenance;
 use crate::report::{self, Figure};
-use crate::{base, interrupt};
+use crate::{base, interrupt, tables};
 use std::path::PathBuf;
 
 /// What the user asked for.
@@ -50,6 +50,6 @@ fn print(
     }
     println!("{}: {}\n", plan.name, plan.about);
     println!("{}\n", provenance.text());
-    print!("{}", base::tables(plan, figures));
+    print!("{}", tables::tables(plan, figures));
     Ok(())
 }

@@ -14,6 +14,7 @@
 pub mod child;
 pub mod failure;
 pub mod forwarder;
+pub mod frontier;
 pub mod internal;
 pub mod interrupt;
 pub mod kernel;
@@ -28,6 +29,7 @@ pub mod report;
 pub mod runner;
 pub mod spin;
 pub mod stats;
+pub mod tables;
 
 pub mod base;
 pub mod demo;

@@ -2,16 +2,20 @@
 //!
 //! The files lie in `plans/` and are part of the program.
 
-use crate::lane::Place;
 use crate::lane::kernel_path::Gro;
-use crate::lane::window::Times;
+use crate::lane::window::{Times, Work};
+use crate::lane::{Direction, Place};
+use crate::runner::Config;
 use crate::stats::Side;
 use crate::{Failure, metric};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-const EMBEDDED: &[(&str, &str)] = &[("base", include_str!("../plans/base.toml"))];
+const EMBEDDED: &[(&str, &str)] = &[
+    ("base", include_str!("../plans/base.toml")),
+    ("lro", include_str!("../plans/lro.toml")),
+];
 
 /// A plan.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -21,8 +25,17 @@ pub struct Plan {
     pub name: String,
     /// What it is about, for people.
     pub about: String,
-    /// Bytes of a request and of its response.
-    pub request_bytes: usize,
+    /// Bytes of a request and of its response, a load for each.
+    pub requests: Vec<usize>,
+    /// Which way payload goes.
+    #[serde(default = "both_ways")]
+    pub direction: Vec<Direction>,
+    /// What the cores do while nobody needs them.
+    #[serde(default = "both_wakes")]
+    pub wake: Vec<Wake>,
+    /// Speeds of the wire.
+    #[serde(default = "one_wire")]
+    pub wire: Vec<Wire>,
     /// How long and how often.
     pub full: Rounds,
     /// The same for a run that only shows that everything works.
@@ -78,6 +91,158 @@ pub struct Column {
     pub place: Vec<Place>,
     /// How the kernel's paths look at frames.
     pub gro: Option<Gro>,
+    /// How the machine aggregates. Columns of one place share a machine, which is switched.
+    pub lro: Option<Lro>,
+    /// Speeds of the wire that it is measured at; none: all of the plan's.
+    #[serde(default)]
+    pub wire: Vec<Wire>,
+}
+
+impl Column {
+    /// Whether it is measured at this speed of the wire.
+    #[must_use]
+    pub fn is_at(&self, wire: &Wire) -> bool {
+        self.wire.is_empty() || self.wire.contains(wire)
+    }
+}
+
+/// What the cores do while nobody needs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wake {
+    /// They are kept from halting.
+    Awake,
+    /// They halt, and are woken by an interrupt.
+    Halt,
+}
+
+impl Wake {
+    /// Its name as a key.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Awake => "awake",
+            Self::Halt => "halt",
+        }
+    }
+}
+
+/// The wire's speed: gigabits of frames a second, by the NIC's token bucket, or `unbounded`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Wire {
+    /// As it is written.
+    pub name: String,
+    /// Megabits a second; none: as fast as it goes.
+    pub mbps: Option<f64>,
+}
+
+impl Wire {
+    /// A wire without a limit.
+    #[must_use]
+    pub fn unbounded() -> Self {
+        Self {
+            name: "unbounded".to_owned(),
+            mbps: None,
+        }
+    }
+}
+
+impl TryFrom<String> for Wire {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        if name == "unbounded" {
+            return Ok(Self::unbounded());
+        }
+        match name.parse::<f64>() {
+            Ok(gbps) if gbps > 0.0 && gbps < 1e3 => Ok(Self {
+                name,
+                mbps: Some(gbps * 1e3),
+            }),
+            _ => Err(format!(
+                "wire `{name}`: gigabits a second, or \"unbounded\""
+            )),
+        }
+    }
+}
+
+/// A point in the space of LRO's switches, written as the columns are named: `none`, or
+/// `<physical|virtual|both>-<skb|page>-<linearize|scatter>-<flush>`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Lro {
+    /// None.
+    None,
+    /// Somewhere.
+    At {
+        /// `physical`, `virtual` or `both`.
+        at: String,
+        /// `skb` or `page`.
+        buffers: String,
+        /// `linearize` or `scatter`.
+        backend: String,
+        /// `poll`, `da2`, `t20`, `t50`, `adaptive`.
+        flush: String,
+    },
+}
+
+impl Lro {
+    /// The switches that lead here, as `grantway set` has them.
+    #[must_use]
+    pub fn switches(&self) -> Vec<(&'static str, &str)> {
+        match self {
+            Self::None => vec![("lro.at", "none")],
+            Self::At {
+                at,
+                buffers,
+                backend,
+                flush,
+            } => vec![
+                ("lro.buffers", buffers),
+                ("lro.backend", backend),
+                ("lro.flush", flush),
+                ("lro.at", at),
+            ],
+        }
+    }
+}
+
+impl TryFrom<String> for Lro {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let words: Vec<&str> = name.split('-').collect();
+        match *words.as_slice() {
+            ["none"] => Ok(Self::None),
+            [
+                at @ ("physical" | "virtual" | "both"),
+                buffers @ ("skb" | "page"),
+                backend @ ("linearize" | "scatter"),
+                flush,
+            ] => Ok(Self::At {
+                at: at.to_owned(),
+                buffers: buffers.to_owned(),
+                backend: backend.to_owned(),
+                flush: flush.to_owned(),
+            }),
+            _ => Err(format!(
+                "lro `{name}`: none, or <physical|virtual|both>-<skb|page>-<linearize|scatter>-<flush>"
+            )),
+        }
+    }
+}
+
+fn both_ways() -> Vec<Direction> {
+    Direction::BOTH.to_vec()
+}
+
+fn both_wakes() -> Vec<Wake> {
+    vec![Wake::Awake, Wake::Halt]
+}
+
+fn one_wire() -> Vec<Wire> {
+    vec![Wire::unbounded()]
 }
 
 /// What lies between wire and guest.
@@ -120,7 +285,7 @@ pub struct Up {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ratio {
-    /// What is divided.
+    /// What is divided: a column, or with a `*` at its end all that begin so.
     pub own: String,
     /// By what, at the same keys (less those that it does not have).
     pub to: String,
@@ -130,7 +295,7 @@ pub struct Ratio {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bar {
-    /// The column.
+    /// The column, or with a `*` at its end all that begin so.
     pub column: String,
     /// The metric.
     pub metric: String,
@@ -157,12 +322,21 @@ impl Bar {
     /// Whether it applies to a figure.
     #[must_use]
     pub fn applies(&self, column: &str, keys: &BTreeMap<String, String>, metric: &str) -> bool {
-        self.column == column
+        names_column(&self.column, column)
             && self.metric == metric
             && self
                 .keys
                 .iter()
                 .all(|(key, value)| keys.get(key) == Some(value))
+    }
+}
+
+/// Whether `pattern`, a name or the beginning of one and `*`, names `column`.
+#[must_use]
+pub fn names_column(pattern: &str, column: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => column.starts_with(start),
+        None => pattern == column,
     }
 }
 
@@ -220,7 +394,12 @@ impl Plan {
             let left: BTreeSet<&str> = self.column.iter().map(|c| c.name.as_str()).collect();
             self.up = self.up.filter(|up| left.contains(up.column.as_str()));
             self.ratio.retain(|ratio| {
-                left.contains(ratio.own.as_str()) && left.contains(ratio.to.as_str())
+                let names = |name: &str| left.iter().any(|column| names_column(name, column));
+                names(&ratio.own) && names(&ratio.to)
+            });
+            self.bar.retain(|bar| {
+                let ours = |column: &&str| names_column(&bar.column, column);
+                left.iter().any(ours)
             });
             if self.column.is_empty() && self.frames.is_empty() {
                 return Err(Failure::Usage(format!("no column contains `{part}`")));
@@ -228,6 +407,39 @@ impl Plan {
         }
         self.check().map_err(Failure::Usage)?;
         Ok(self)
+    }
+
+    /// The configuration of a column at one place and wire, with the keys in which this plan
+    /// varies.
+    #[must_use]
+    pub fn stop(&self, column: &Column, place: Option<Place>, wire: &Wire) -> Config {
+        let mut config = Config::new(&column.name, &[]);
+        let varies = self.column.iter().any(|column| column.place.len() > 1);
+        if let Some(place) = place.filter(|_| varies) {
+            config = config.with("place", place.name());
+        }
+        if self.wire.len() > 1 {
+            config = config.with("wire", &wire.name);
+        }
+        config
+    }
+
+    /// The same with what runs there.
+    #[must_use]
+    pub fn keyed(&self, stop: &Config, work: Work, direction: Direction, wake: Wake) -> Config {
+        let mut config = stop.clone();
+        if self.direction.len() > 1 {
+            config = config.with("dir", direction.name());
+        }
+        if self.wake.len() > 1 {
+            config = config.with("wake", wake.name());
+        }
+        match work {
+            Work::Requests(size) if self.requests.len() > 1 => {
+                config.with("req", &size.to_string())
+            }
+            _ => config,
+        }
     }
 
     fn check(&self) -> Result<(), String> {
@@ -247,6 +459,12 @@ impl Plan {
             if !seen.insert(column.name.as_str()) {
                 return Err(format!("column `{}` twice", column.name));
             }
+            if column.lro.is_some() && column.path != PathKind::Machine {
+                return Err(format!(
+                    "column `{}`: `lro` belongs to machine",
+                    column.name
+                ));
+            }
             let ours = matches!(column.path, PathKind::Machine | PathKind::Forwarder);
             if ours == column.place.is_empty() || ours == column.gro.is_some() {
                 return Err(format!(
@@ -256,9 +474,12 @@ impl Plan {
             }
         }
         for name in self.ratio.iter().flat_map(|r| [&r.own, &r.to]) {
-            if !seen.contains(name.as_str()) {
+            if !seen.iter().any(|column| names_column(name, column)) {
                 return Err(format!("ratio: no column `{name}`"));
             }
+        }
+        if self.direction.is_empty() || self.wake.is_empty() || self.wire.is_empty() {
+            return Err("direction, wake and wire: at least one of each".to_owned());
         }
         for bar in &self.bar {
             if bar.line().is_none() {
@@ -305,13 +526,38 @@ mod tests {
     }
 
     #[test]
+    fn columns_of_lro_are_named_as_what_they_are() {
+        let plan = Plan::find("lro").unwrap();
+        for column in &plan.column {
+            if let Some(lro) = &column.lro {
+                assert_eq!(Lro::try_from(column.name.clone()).as_ref(), Ok(lro));
+            }
+        }
+        for flush in ["poll", "da2", "t20", "t50", "adaptive"] {
+            let name = format!("physical-skb-scatter-{flush}");
+            assert!(plan.column.iter().any(|c| c.name == name), "{name}");
+        }
+    }
+
+    #[test]
     fn a_quick_run_fits_into_two_minutes() {
-        let plan = Plan::find("base").unwrap();
-        // Directions, states of the cores, works; 30 ms to read everything at a window's ends.
-        let lanes: usize = plan.column.iter().map(|c| c.place.len().max(1)).sum();
-        let windows = lanes * 2 * 2 * 2 * plan.quick.rounds;
-        let seconds = windows as f64 * (plan.quick.warm_up_s + plan.quick.window_s + 0.03);
-        assert!(seconds < 90.0, "{seconds}");
+        for name in names() {
+            let plan = Plan::find(name).unwrap();
+            let stops: usize = plan
+                .column
+                .iter()
+                .map(|column| {
+                    let wires = plan.wire.iter().filter(|wire| column.is_at(wire)).count();
+                    column.place.len().max(1) * wires
+                })
+                .sum();
+            let works = 1 + plan.requests.len();
+            let each = works * plan.direction.len() * plan.wake.len();
+            // 30 ms to read everything at a window's ends.
+            let seconds = (stops * each * plan.quick.rounds) as f64
+                * (plan.quick.warm_up_s + plan.quick.window_s + 0.03);
+            assert!(seconds < 100.0, "{name}: {seconds}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Samples of a run: round by round, configuration by configuration, and the figures they make.
 
 use crate::metric;
-use crate::plan::{Bar, Ratio};
+use crate::plan::{Bar, Ratio, names_column};
 use crate::report::{self, Figure};
 use crate::stats::{self, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ impl Config {
 }
 
 /// Values of one metric, by round.
-type Series = Vec<Option<f64>>;
+pub type Series = Vec<Option<f64>>;
 
 /// Everything that was sampled.
 #[derive(Clone, Debug, Default)]
@@ -90,7 +90,9 @@ impl Samples {
         }
     }
 
-    fn series(&self, config: &Config, metric: &str) -> Option<&Series> {
+    /// What a configuration showed, round by round.
+    #[must_use]
+    pub fn series(&self, config: &Config, metric: &str) -> Option<&Series> {
         self.series.get(config)?.get(metric)
     }
 
@@ -127,7 +129,8 @@ impl Samples {
     pub fn ratios(&self, plan: &str, ratios: &[Ratio], bars: &[Bar]) -> Vec<Figure> {
         let mut out = Vec::new();
         for ratio in ratios {
-            for config in self.order.iter().filter(|c| c.column == ratio.own) {
+            let own = |c: &&Config| names_column(&ratio.own, &c.column) && c.column != ratio.to;
+            for config in self.order.iter().filter(own) {
                 let Some(other) = self.partner(config, &ratio.to) else {
                     continue;
                 };

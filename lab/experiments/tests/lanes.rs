@@ -6,7 +6,7 @@
 use experiments::Failure;
 use experiments::lane::kernel_path::{self, Gro};
 use experiments::lane::window::{Times, Work};
-use experiments::lane::{Cores, Direction, Lane, Place, forward};
+use experiments::lane::{Cores, Direction, Lane, Loads, Place, forward};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -30,20 +30,14 @@ fn main() -> ExitCode {
     let cases: [(&str, &dyn Fn() -> anyhow::Result<()>); 6] = [
         ("namespaces_end_with_their_holder", &namespaces_end),
         ("forwarder_carries_both_directions", &|| {
-            carries(forward::lane("forwarder", Place::Split, cores, 1))
+            carries(forward::lane(Place::Split, cores, &Loads::default()))
         }),
         ("machine_carries_both_directions", &|| machine(cores)),
         ("veth_carries_both_directions", &|| {
-            carries(kernel_path::lane("veth-gro-on", false, Gro::On, cores, 1))
+            carries(kernel_path::lane(false, Gro::On, cores, &Loads::default()))
         }),
         ("bridge_with_threads_carries_both_directions", &|| {
-            carries(kernel_path::lane(
-                "bridge-gro-napi",
-                true,
-                Gro::Napi,
-                cores,
-                1,
-            ))
+            carries(kernel_path::lane(true, Gro::Napi, cores, &Loads::default()))
         }),
         ("forwarder_is_no_slower_than_the_reference", &|| {
             compare(cores)
@@ -110,7 +104,7 @@ fn carries(lane: anyhow::Result<Lane>) -> anyhow::Result<()> {
         anyhow::ensure!(stream["throughput"] > 0.001, "{stream:?}");
         anyhow::ensure!(stream["cycles_per_byte.total"] > 0.0, "{stream:?}");
         let requests = lane
-            .window(Work::Requests, direction, TIMES)?
+            .window(Work::Requests(1), direction, TIMES)?
             .figures(2_000_000_000);
         anyhow::ensure!(requests["transactions"] > 0.0, "{requests:?}");
         anyhow::ensure!(
@@ -137,7 +131,10 @@ fn machine(cores: Cores) -> anyhow::Result<()> {
     }
     for place in [Place::OneCore, Place::Split] {
         carries(experiments::lane::machine::lane(
-            "grantway", place, cores, 1,
+            place,
+            &experiments::plan::Wire::unbounded(),
+            cores,
+            &Loads::default(),
         ))?;
     }
     Ok(())
@@ -150,7 +147,7 @@ fn compare(cores: Cores) -> anyhow::Result<()> {
         println!("  left out: GRANTWAY_TAPFWD_C names no source");
         return Ok(());
     };
-    let ours = allowed(forward::lane("forwarder", Place::OneCore, cores, 1))?;
+    let ours = allowed(forward::lane(Place::OneCore, cores, &Loads::default()))?;
     let theirs = allowed(reference::lane(&source, cores))?;
     let (Some(mut ours), Some(mut theirs)) = (ours, theirs) else {
         return Ok(());
@@ -173,9 +170,10 @@ fn compare(cores: Cores) -> anyhow::Result<()> {
 }
 
 mod reference {
-    use experiments::lane::{Between, Cores, Ends, GUEST, Lane, PREFIX, Place, Reading, WIRE};
+    use experiments::lane::{
+        Between, Cores, Ends, GUEST, Lane, Loads, PREFIX, Place, Reading, WIRE,
+    };
     use experiments::measure::Part;
-    use std::collections::BTreeMap;
     use std::ffi::OsStr;
     use std::process::{Child, Command, Stdio};
 
@@ -231,14 +229,7 @@ mod reference {
             child,
             _folder: folder,
         };
-        Lane::new(
-            "reference",
-            BTreeMap::new(),
-            ends,
-            Box::new(between),
-            cores,
-            1,
-        )
+        Lane::new(ends, Box::new(between), cores, &Loads::default())
     }
 
     impl Between for Reference {

@@ -8,7 +8,8 @@ mod text;
 use crate::interrupt;
 use crate::lane::machine::{self, Running};
 use crate::lane::window::{Times, Work};
-use crate::lane::{Cores, Direction, Lane, Place};
+use crate::lane::{Cores, Direction, Lane, Loads, Place};
+use crate::plan::Wire;
 use crate::provenance::Provenance;
 use crate::report::{self, Figure};
 use crate::runner::{Config, Samples};
@@ -124,7 +125,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn on_taps_found(args: &Args, cores: Cores, place: Place, tsc_hz: u64) -> anyhow::Result<Findings> {
-    let mut lane = machine::lane(COLUMN, place, cores, 1)?;
+    let mut lane = machine::lane(place, &Wire::unbounded(), cores, &Loads::default())?;
     let (rounds, times) = schedule(args.quick);
     let mut samples = Samples::default();
     let windows = rounds * Work::BOTH.len() * Direction::BOTH.len();
@@ -137,7 +138,7 @@ fn on_taps_found(args: &Args, cores: Cores, place: Place, tsc_hz: u64) -> anyhow
             for direction in Direction::BOTH {
                 bar.set_message(match work {
                     Work::Stream => format!("a TCP stream, {}", direction.name()),
-                    Work::Requests => format!("requests and responses, {}", direction.name()),
+                    Work::Requests(_) => format!("requests and responses, {}", direction.name()),
                 });
                 let config = Config::new(COLUMN, &[("dir", direction.name())]);
                 let mut window = lane.window(work, direction, times)?;

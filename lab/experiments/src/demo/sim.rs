@@ -43,8 +43,8 @@ fn phases(seconds: u32) -> [Phase; 4] {
     [
         phase(0, Work::Stream, Direction::ToGuest),
         phase(1, Work::Stream, Direction::FromGuest),
-        phase(2, Work::Requests, Direction::ToGuest),
-        phase(3, Work::Requests, Direction::FromGuest),
+        phase(2, Work::Requests(1), Direction::ToGuest),
+        phase(3, Work::Requests(1), Direction::FromGuest),
     ]
 }
 
@@ -57,7 +57,7 @@ pub(super) fn found(args: &Args, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fi
     for phase in phases(seconds) {
         bar.set_message(match phase.work {
             Work::Stream => format!("a TCP stream, {}", phase.direction.name()),
-            Work::Requests => format!("requests and responses, {}", phase.direction.name()),
+            Work::Requests(_) => format!("requests and responses, {}", phase.direction.name()),
         });
         begun(&running, &phase)?;
         // A quarter of the load's time to warm up, a quarter to spare at its end.
@@ -147,7 +147,7 @@ fn counters(running: &Running, phase: &Phase) -> anyhow::Result<Mark> {
         let stat = running.stat(domain)?;
         let place = match phase.work {
             Work::Stream => SINK,
-            Work::Requests => CLIENT,
+            Work::Requests(_) => CLIENT,
         };
         let number = |name: &str| find(&stat, &format!("app.{place}.{name}"));
         mark.bytes = number("bytes").unwrap_or(0);
@@ -213,7 +213,7 @@ fn station(direction: Direction, own: IpAddr, other: IpAddr, seconds: u32) -> St
                 seconds,
                 after_s,
             },
-            Work::Requests => StackApp::TcpClient {
+            Work::Requests(_) => StackApp::TcpClient {
                 to: SocketAddr::new(other, ECHO_PORT),
                 size: 1,
                 seconds,

@@ -1,6 +1,6 @@
 //! The lane through the one-process TAP forwarder.
 
-use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, PREFIX, Place, Reading, WIRE};
+use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, Loads, PREFIX, Place, Reading, WIRE};
 use crate::forwarder::{Forwarder, Spec};
 use crate::measure::Part;
 use abi::machine::Tap;
@@ -29,26 +29,13 @@ fn tap(netns: PathBuf, address: IpAddr) -> Tap {
 ///
 /// # Errors
 /// If namespaces or TAPs cannot be made.
-pub fn lane(
-    column: &str,
-    place: Place,
-    cores: Cores,
-    request_bytes: usize,
-) -> anyhow::Result<Lane> {
+pub fn lane(place: Place, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     let ends = Ends::new()?;
     let forwarder = Forwarder::start(&Spec {
         taps: [tap(ends.wire.path(), WIRE), tap(ends.guest.path(), GUEST)],
         cpu: Some(cores.driver(place)),
     })?;
-    let keys = BTreeMap::from([("place".to_owned(), place.name().to_owned())]);
-    Lane::new(
-        column,
-        keys,
-        ends,
-        Box::new(forwarder),
-        cores,
-        request_bytes,
-    )
+    Lane::new(ends, Box::new(forwarder), cores, loads)
 }
 
 impl Between for Forwarder {

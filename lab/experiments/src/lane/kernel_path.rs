@@ -1,12 +1,11 @@
 //! Lanes through the kernel alone: a veth pair, or two of them and a bridge between.
 
-use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, PREFIX, Reading, WIRE};
+use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, Loads, PREFIX, Reading, WIRE};
 use crate::kernel::need;
 use crate::load::pin_process;
 use crate::measure::{Part, kernel_threads};
 use crate::ns::Namespace;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// How the receiving ends look at frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,13 +32,7 @@ struct KernelPath {
 /// # Errors
 /// [`crate::Failure::CannotRun`] if `ip` or `ethtool` is not installed; otherwise if the kernel
 /// refuses.
-pub fn lane(
-    column: &str,
-    bridged: bool,
-    gro: Gro,
-    cores: Cores,
-    request_bytes: usize,
-) -> anyhow::Result<Lane> {
+pub fn lane(bridged: bool, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     need(&["ip", "ethtool"])?;
     let mut ends = Ends::new()?;
     let middle = if bridged {
@@ -73,14 +66,7 @@ pub fn lane(
         _middle: middle,
         threads,
     };
-    Lane::new(
-        column,
-        BTreeMap::new(),
-        ends,
-        Box::new(between),
-        cores,
-        request_bytes,
-    )
+    Lane::new(ends, Box::new(between), cores, loads)
 }
 
 fn napi_threads() -> Vec<i32> {

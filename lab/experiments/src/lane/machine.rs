@@ -2,8 +2,9 @@
 //! and machines without a wire, for raw frames and for the time to come up.
 
 use super::window::{Times, account};
-use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, PREFIX, Place, Reading, WIRE};
+use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, Loads, PREFIX, Place, Reading, WIRE};
 use crate::measure::{CpuTimes, Machine as Cpus, Part};
+use crate::plan::{Lro, Wire};
 use crate::{Failure, interrupt};
 use abi::machine::{Audit, Program, Status};
 use abi::mailbox::Request;
@@ -111,6 +112,23 @@ impl Running {
             .map_err(failure)?)
     }
 
+    /// Switches all domains to another way of aggregating.
+    ///
+    /// # Errors
+    /// If a domain refuses, or does not answer.
+    pub fn switch(&self, lro: &Lro) -> anyhow::Result<()> {
+        for (_, name) in &self.domains {
+            for (key, value) in lro.switches() {
+                let request = Request::Set {
+                    key: key.to_owned(),
+                    value: value.to_owned(),
+                };
+                self.instance.relay(name, &request).map_err(failure)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Names of all domains, by part.
     #[must_use]
     pub fn domains(&self) -> &[(Part, String)] {
@@ -186,6 +204,18 @@ fn digest(part: &str, stat: &Value, reading: &mut Reading) {
             add(format!("lro.{name}"), count);
         }
     }
+    for (ns, count) in stat["lro"]["waits_ns"].as_object().into_iter().flatten() {
+        if let Some(count) = count.as_f64() {
+            add(format!("lro.waits.{ns}"), count);
+        }
+    }
+    for port in stat["ports"].as_object().into_iter().flatten() {
+        for name in ["acks", "sacks"] {
+            if let Some(count) = port.1[name].as_f64() {
+                add(name.to_owned(), count);
+            }
+        }
+    }
     add(format!("{part}.delivered"), delivered(stat));
 }
 
@@ -205,7 +235,13 @@ fn delivered(stat: &Value) -> f64 {
 
 /// The machine of a lane: one wire and one guest, both TAPs.
 #[must_use]
-pub fn config(wire: PathBuf, guest: PathBuf, place: Place, cores: Cores) -> Config {
+pub fn config(
+    wire: PathBuf,
+    guest: PathBuf,
+    rate_mbps: Option<f64>,
+    place: Place,
+    cores: Cores,
+) -> Config {
     let driver_core = cores.driver(place);
     let port = |netns: PathBuf, address: IpAddr| KernelPort {
         ifname: Some(IFNAME.to_owned()),
@@ -236,6 +272,9 @@ pub fn config(wire: PathBuf, guest: PathBuf, place: Place, cores: Cores) -> Conf
         }],
         ..Config::default()
     };
+    for nic in &mut config.nics {
+        nic.rate_mbps = rate_mbps;
+    }
     config.driver.cpus = vec![driver_core];
     config.driver.polling = NO_SPIN;
     config
@@ -252,17 +291,12 @@ const NO_SPIN: Polling = Polling {
 ///
 /// # Errors
 /// If namespaces cannot be made or the machine does not start.
-pub fn lane(
-    column: &str,
-    place: Place,
-    cores: Cores,
-    request_bytes: usize,
-) -> anyhow::Result<Lane> {
+pub fn lane(place: Place, wire: &Wire, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     let ends = Ends::new()?;
-    let config = config(ends.wire.path(), ends.guest.path(), place, cores);
+    let (near, far) = (ends.wire.path(), ends.guest.path());
+    let config = config(near, far, wire.mbps, place, cores);
     let running = Running::start(&config)?;
-    let keys = BTreeMap::from([("place".to_owned(), place.name().to_owned())]);
-    Lane::new(column, keys, ends, Box::new(running), cores, request_bytes)
+    Lane::new(ends, Box::new(running), cores, loads)
 }
 
 /// Milliseconds until a machine with so many guests is ready: one wire, every guest with a TAP,
@@ -273,7 +307,8 @@ pub fn lane(
 pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
     let ends = Ends::new()?;
     let cores = Cores::choose();
-    let mut config = config(ends.wire.path(), ends.guest.path(), Place::Split, cores);
+    let (near, far) = (ends.wire.path(), ends.guest.path());
+    let mut config = config(near, far, None, Place::Split, cores);
     let netns = ends.guest.path().display().to_string();
     config.guests = (0..guests)
         .map(|number| Guest {
@@ -428,6 +463,7 @@ mod tests {
             let config = config(
                 "/proc/1/ns/net".into(),
                 "/proc/2/ns/net".into(),
+                None,
                 place,
                 cores,
             );

@@ -12,10 +12,13 @@ pub mod window;
 use crate::load::{Load, Role, Spec};
 use crate::measure::{CpuTimes, Part};
 use crate::ns::Namespace;
+use crate::plan::Lro;
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use window::Work;
 
 /// Name of the interface at both ends of a lane.
 pub const IFNAME: &str = "gw0";
@@ -146,15 +149,28 @@ impl Reading {
 
 /// A lane: two namespaces, what lies between, and loads in both directions.
 pub struct Lane {
-    /// The column's name.
-    pub column: String,
-    /// Keys in which the column varies (`place`).
-    pub keys: BTreeMap<String, String>,
-    streams: BTreeMap<Direction, Pair>,
-    requests: BTreeMap<Direction, Pair>,
+    pairs: BTreeMap<(Work, Direction), Pair>,
     between: Box<dyn Between>,
     // Last, so that loads and path end first.
     _ends: Ends,
+}
+
+/// What is to run over a lane: every work in every direction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loads {
+    /// Streams, requests.
+    pub works: Vec<Work>,
+    /// Which way.
+    pub directions: Vec<Direction>,
+}
+
+impl Default for Loads {
+    fn default() -> Self {
+        Self {
+            works: Work::BOTH.to_vec(),
+            directions: Direction::BOTH.to_vec(),
+        }
+    }
 }
 
 /// The namespaces at both ends.
@@ -191,18 +207,13 @@ impl Lane {
     /// # Errors
     /// If a load cannot start or does not reach the other end.
     pub fn new(
-        column: &str,
-        keys: BTreeMap<String, String>,
         ends: Ends,
         between: Box<dyn Between>,
         cores: Cores,
-        request_bytes: usize,
+        loads: &Loads,
     ) -> anyhow::Result<Self> {
         let mut lane = Self {
-            column: column.to_owned(),
-            keys,
-            streams: BTreeMap::new(),
-            requests: BTreeMap::new(),
+            pairs: BTreeMap::new(),
             between,
             _ends: ends,
         };
@@ -210,32 +221,33 @@ impl Lane {
             (lane._ends.wire.path(), cores.wire, WIRE),
             (lane._ends.guest.path(), cores.guest, GUEST),
         ];
-        for (at, direction) in (0u16..).zip(Direction::BOTH) {
+        let each = loads
+            .works
+            .iter()
+            .flat_map(|&work| loads.directions.iter().map(move |&way| (work, way)));
+        for (port, (work, direction)) in (5201u16..).zip(each) {
             let [from, to] = match (direction, sides.clone()) {
                 (Direction::ToGuest, [wire, guest]) => [wire, guest],
                 (Direction::FromGuest, [wire, guest]) => [guest, wire],
             };
-            let pair = |roles: [Role; 2], port: u16| {
-                let address = SocketAddr::new(to.2, port + at);
-                let load = |role, (netns, cpu, _): &(PathBuf, usize, IpAddr)| {
-                    Load::start(&Spec {
-                        role,
-                        netns: Some(netns.clone()),
-                        cpu: Some(*cpu),
-                        address,
-                        size: request_bytes,
-                        flows: 1,
-                    })
-                };
-                let [active, passive] = roles;
-                let passive = load(passive, &to)?;
-                let active = load(active, &from)?;
-                anyhow::Ok(Pair { active, passive })
+            let (active, passive, size) = match work {
+                Work::Stream => (Role::Source, Role::Sink, 0),
+                Work::Requests(size) => (Role::Client, Role::Echo, size),
             };
-            let stream = pair([Role::Source, Role::Sink], 5201)?;
-            lane.streams.insert(direction, stream);
-            let request = pair([Role::Client, Role::Echo], 5301)?;
-            lane.requests.insert(direction, request);
+            let load = |role, (netns, cpu, _): &(PathBuf, usize, IpAddr)| {
+                Load::start(&Spec {
+                    role,
+                    netns: Some(netns.clone()),
+                    cpu: Some(*cpu),
+                    address: SocketAddr::new(to.2, port),
+                    size,
+                    flows: 1,
+                })
+            };
+            let passive = load(passive, &to)?;
+            let active = load(active, &from)?;
+            lane.pairs
+                .insert((work, direction), Pair { active, passive });
         }
         Ok(lane)
     }
@@ -244,6 +256,15 @@ impl Lane {
     #[must_use]
     pub fn between(&self) -> &dyn Between {
         self.between.as_ref()
+    }
+
+    /// Switches the machine between to another way of aggregating.
+    ///
+    /// # Errors
+    /// If there is none, or it refuses.
+    pub fn switch(&mut self, lro: &Lro) -> anyhow::Result<()> {
+        let machine = self.between.machine().context("no machine to switch")?;
+        machine.switch(lro)
     }
 
     fn cpu_times(&self, pair: &Pair) -> CpuTimes {

@@ -13,13 +13,13 @@ use std::time::Duration;
 pub enum Work {
     /// A TCP stream.
     Stream,
-    /// Requests and responses, one at a time.
-    Requests,
+    /// Requests and responses of so many bytes, one at a time.
+    Requests(usize),
 }
 
 impl Work {
-    /// Both.
-    pub const BOTH: [Self; 2] = [Self::Stream, Self::Requests];
+    /// A stream, and the smallest requests.
+    pub const BOTH: [Self; 2] = [Self::Stream, Self::Requests(1)];
 }
 
 /// How long.
@@ -57,20 +57,12 @@ impl Lane {
         direction: Direction,
         times: Times,
     ) -> anyhow::Result<Window> {
-        let pairs = match work {
-            Work::Stream => &mut self.streams,
-            Work::Requests => &mut self.requests,
-        };
         // Taken out for the time, so that the path can be asked beside it.
-        let Some(mut pair) = pairs.remove(&direction) else {
-            anyhow::bail!("no load for {}", direction.name());
+        let Some(mut pair) = self.pairs.remove(&(work, direction)) else {
+            anyhow::bail!("no load for {work:?} {}", direction.name());
         };
         let seen = self.observe(&mut pair, work, times);
-        let pairs = match work {
-            Work::Stream => &mut self.streams,
-            Work::Requests => &mut self.requests,
-        };
-        pairs.insert(direction, pair);
+        self.pairs.insert((work, direction), pair);
         seen
     }
 
@@ -107,7 +99,7 @@ impl Lane {
 fn mark(pair: &mut Pair, work: Work) -> anyhow::Result<Mark> {
     match work {
         Work::Stream => pair.passive.mark(),
-        Work::Requests => pair.active.mark(),
+        Work::Requests(_) => pair.active.mark(),
     }
 }
 
@@ -122,6 +114,8 @@ impl Window {
     /// | `<domain>.cpu` | cycles of CPU time of the domain's own threads, as it counts them |
     /// | `drops.<reason>` | packets |
     /// | `lro.segments`, `lro.aggregates` | packets into and out of LRO |
+    /// | `lro.waits.<ns>` | aggregates whose first packet waited so many nanoseconds |
+    /// | `acks`, `sacks` | acknowledgements sent to the wire, and those of them that are selective |
     #[must_use]
     pub fn figures(&self, tsc_hz: u64) -> BTreeMap<String, f64> {
         let mut out = BTreeMap::new();
@@ -137,7 +131,7 @@ impl Window {
                     self.cycles(tsc_hz, bytes, &mut out);
                 }
             }
-            Work::Requests => {
+            Work::Requests(_) => {
                 let rate = self.mark.operations as f64 / seconds;
                 out.insert("transactions".to_owned(), rate);
                 let latency = [("p50", self.mark.p50_us), ("p99", self.mark.p99_us)];
@@ -184,7 +178,39 @@ impl Window {
             1.0
         };
         out.insert("lro_rate".to_owned(), rate);
+        for (quantile, name) in [(0.5, "p50"), (0.99, "p99")] {
+            if let Some(ns) = wait(&self.path, quantile) {
+                out.insert(format!("flush_latency_us.{name}"), ns / 1e3);
+            }
+        }
+        for name in ["acks", "sacks"] {
+            if let Some(count) = self.path.sums.get(name) {
+                out.insert(name.to_owned(), count / (bytes / 1e9));
+            }
+        }
+        let segments = self.mark.segments as f64;
+        out.insert("segments".to_owned(), segments / (bytes / 1e9));
     }
+}
+
+/// How long the first packets of aggregates waited, nanoseconds: the class that a quantile falls
+/// into.
+fn wait(path: &Reading, quantile: f64) -> Option<f64> {
+    let mut classes: Vec<(f64, f64)> = path
+        .sums
+        .iter()
+        .filter_map(|(name, count)| {
+            let ns = name.strip_prefix("lro.waits.")?.parse().ok()?;
+            Some((ns, *count))
+        })
+        .collect();
+    classes.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let all: f64 = classes.iter().map(|class| class.1).sum();
+    let mut below = 0.0;
+    classes.into_iter().find_map(|(ns, count)| {
+        below += count;
+        (count > 0.0 && below >= quantile * all).then_some(ns)
+    })
 }
 
 /// Cycles per packet by domain and hop from a ledger, and how well it closes.
@@ -226,6 +252,7 @@ mod tests {
             mark: Mark {
                 ns: 2_000_000_000,
                 bytes: 1_448_000_000,
+                segments: 724_000,
                 ..Mark::default()
             },
             cpu_ns: [("sender", 1_000_000_000), ("driver", 500_000_000)].into(),
@@ -234,10 +261,18 @@ mod tests {
                 ("driver.hop.idle", 4e8),
                 ("driver.cpu", 1e9),
                 ("drops.no_buffer", 3.0),
+                ("acks", 14_480.0),
+                ("lro.waits.1000", 50.0),
+                ("lro.waits.20000", 49.0),
+                ("lro.waits.300000", 1.0),
             ]),
             disturbed: false,
         };
         let figures = window.figures(2_000_000_000);
+        assert_eq!(figures["acks"], 10_000.0);
+        assert_eq!(figures["segments"], 500_000.0);
+        assert_eq!(figures["flush_latency_us.p50"], 1.0);
+        assert_eq!(figures["flush_latency_us.p99"], 20.0);
         assert_eq!(figures["throughput"], 5.792);
         assert_eq!(figures["cycles_per_packet.sender"], 2000.0);
         assert_eq!(figures["cycles_per_packet.driver"], 1000.0);
@@ -253,7 +288,7 @@ mod tests {
     #[test]
     fn figures_of_known_requests() {
         let window = Window {
-            work: Work::Requests,
+            work: Work::Requests(1),
             mark: Mark {
                 ns: 500_000_000,
                 operations: 5000,

@@ -73,6 +73,8 @@ pub struct Mark {
     pub operations: u64,
     /// CPU time of the load's own process, nanoseconds.
     pub cpu_ns: u64,
+    /// TCP segments that the network stack of its namespace has received, an aggregate as one.
+    pub segments: u64,
     /// Median round trip, microseconds (client).
     pub p50_us: Option<f64>,
     /// 99th percentile of the round trip, microseconds (client).
@@ -226,6 +228,7 @@ struct Reading {
     bytes: u64,
     operations: u64,
     cpu_ns: u64,
+    segments: u64,
 }
 
 impl Reading {
@@ -240,8 +243,22 @@ impl Reading {
             bytes: shared.bytes.load(Ordering::Relaxed),
             operations: shared.operations.load(Ordering::Relaxed),
             cpu_ns: ns(ClockId::ProcessCPUTime),
+            segments: std::fs::read_to_string("/proc/self/net/snmp")
+                .ok()
+                .and_then(|text| segments_in(&text))
+                .unwrap_or(0),
         }
     }
+}
+
+/// `InSegs` of the kernel's TCP table: a line of names, then one of values.
+fn segments_in(snmp: &str) -> Option<u64> {
+    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Tcp:"));
+    let at = lines
+        .next()?
+        .split_whitespace()
+        .position(|name| name == "InSegs")?;
+    lines.next()?.split_whitespace().nth(at)?.parse().ok()
 }
 
 /// The helper process.
@@ -277,6 +294,7 @@ pub fn main(spec: &Spec) -> anyhow::Result<()> {
                 bytes: now.bytes - last.bytes,
                 operations: now.operations - last.operations,
                 cpu_ns: now.cpu_ns - last.cpu_ns,
+                segments: now.segments - last.segments,
                 p50_us: latency.map(|(p50, _)| p50),
                 p99_us: latency.map(|(_, p99)| p99),
             };
@@ -285,4 +303,18 @@ pub fn main(spec: &Spec) -> anyhow::Result<()> {
         }
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::segments_in;
+
+    #[test]
+    fn segments_of_a_known_table() {
+        let text = "Ip: Forwarding\nIp: 1\nTcp: RtoMin MaxConn InSegs OutSegs\n\
+                    Tcp: 200 -1 42 7\n";
+        assert_eq!(segments_in(text), Some(42));
+        assert_eq!(segments_in("Tcp: InSegs\n"), None);
+        assert_eq!(segments_in("Udp: InSegs\nUdp: 3\n"), None);
+    }
 }

@@ -3,8 +3,18 @@
 use super::port::Traffic;
 use crate::ledger::{Hop, Ledger};
 use crate::report::Given;
+use net::packet::ack::pure_ack;
 use nic::moderation::{Moderator, Policy, Wake};
 use nic::{Caps, Frame, Nic, Pool};
+
+/// Pure acknowledgements that were sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Acks {
+    /// All.
+    pub all: u64,
+    /// Those that report what arrived out of order.
+    pub selective: u64,
+}
 
 /// A NIC, its pool, and when it is looked at.
 pub struct NicPort {
@@ -14,6 +24,8 @@ pub struct NicPort {
     pub traffic: Traffic,
     /// What became of what was sent by it.
     pub sent: Given,
+    /// Acknowledgements that were sent by it.
+    pub acks: Acks,
     nic: Box<dyn Nic>,
     pool: Pool,
     moderator: Moderator,
@@ -35,6 +47,7 @@ impl NicPort {
             name,
             traffic: Traffic::default(),
             sent: Given::default(),
+            acks: Acks::default(),
             nic,
             pool,
             moderator: Moderator::new(policy),
@@ -91,6 +104,12 @@ impl NicPort {
 
     /// Sends frames.
     pub fn give(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32], ledger: &Ledger) {
+        for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
+            if let Some(ack) = pure_ack(frame) {
+                self.acks.all += 1;
+                self.acks.selective += u64::from(ack.selective);
+            }
+        }
         let report = ledger.at(Hop::Nic, || self.nic.tx(now_ns, frames, pick));
         self.traffic.out_packets += u64::from(report.sent);
         self.traffic.out_bytes += report.bytes;

@@ -52,6 +52,8 @@ fn nic_stat(nic: &NicPort, drops: &mut DropTable) -> Value {
         "traffic": traffic(&nic.traffic),
         "device": report::device(&nic.sent, nic.counters()),
         "buffers_free": nic.buffers_free(),
+        "acks": nic.acks.all,
+        "sacks": nic.acks.selective,
     })
 }
 

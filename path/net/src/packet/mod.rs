@@ -6,6 +6,7 @@
 //! headers, and has an answer for every string of bytes. It says where things are, not whether
 //! they are right: lengths that a header claims are handed on as claims.
 
+pub mod ack;
 pub mod checksum;
 pub mod segment;
 

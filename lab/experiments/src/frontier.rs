@@ -1,0 +1,294 @@
+//! Ways to flush beside each other: which loses to which at what load, and by how much in all.
+//!
+//! Columns that differ in the last word of their LRO alone are one family. At each load (the
+//! wire's speed, the request's size) every member of a family is compared with the best; its
+//! *regret* is the sum over all loads of (best − own) / best. A member is *dominated* at a wire's
+//! speed by another that is better there in one figure and worse in none, each beyond the
+//! interval.
+
+use crate::lane::Direction;
+use crate::lane::window::Work;
+use crate::metric;
+use crate::plan::{Lro, Plan, Wake, Wire};
+use crate::report::Figure;
+use crate::runner::{Config, Samples};
+use crate::stats::{self, Side};
+
+/// What a policy is judged by: name of the regret, metric, work.
+fn judged(plan: &Plan) -> Vec<(&'static str, Work)> {
+    let requests = plan.requests.iter().map(|&size| Work::Requests(size));
+    [
+        ("throughput", Work::Stream),
+        ("cycles_per_byte.total", Work::Stream),
+    ]
+    .into_iter()
+    .chain(requests.map(|work| ("transactions", work)))
+    .collect()
+}
+
+/// A column of a family: its name and its policy.
+struct Member<'a> {
+    column: &'a str,
+    flush: &'a str,
+}
+
+/// The plan's families of more than one member.
+fn families(plan: &Plan) -> Vec<Vec<Member<'_>>> {
+    let mut found: Vec<(String, Vec<Member<'_>>)> = Vec::new();
+    for column in &plan.column {
+        let Some(Lro::At {
+            at,
+            buffers,
+            backend,
+            flush,
+        }) = &column.lro
+        else {
+            continue;
+        };
+        let name = format!("{at}-{buffers}-{backend}");
+        let member = Member {
+            column: &column.name,
+            flush,
+        };
+        match found.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, members)) => members.push(member),
+            None => found.push((name, vec![member])),
+        }
+    }
+    found
+        .into_iter()
+        .map(|(_, members)| members)
+        .filter(|members| members.len() > 1)
+        .collect()
+}
+
+/// Where a figure of a member is kept.
+fn place(
+    plan: &Plan,
+    member: &Member<'_>,
+    wire: &Wire,
+    work: Work,
+    direction: Direction,
+    wake: Wake,
+) -> Option<Config> {
+    let column = plan.column.iter().find(|c| c.name == member.column)?;
+    let stop = plan.stop(column, column.place.first().copied(), wire);
+    Some(plan.keyed(&stop, work, direction, wake))
+}
+
+/// How much better (above 0) or worse each round of `own` was than that of `other`, as a share of
+/// `other`.
+fn gains(samples: &Samples, metric: &str, own: &Config, other: &Config) -> Vec<f64> {
+    let empty = Vec::new();
+    let own = samples.series(own, metric).unwrap_or(&empty);
+    let other = samples.series(other, metric).unwrap_or(&empty);
+    let sign = match metric::better(metric) {
+        Side::Above => 1.0,
+        Side::Below => -1.0,
+    };
+    stats::ratios(own, other)
+        .into_iter()
+        .map(|ratio| sign * (ratio - 1.0))
+        .collect()
+}
+
+/// Regrets of every member, and at each wire's speed which member dominates which: `dominated`
+/// counts those that do.
+#[must_use]
+pub fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
+    let mut out = Vec::new();
+    let (Some(&direction), Some(&wake)) = (plan.direction.first(), plan.wake.first()) else {
+        return out;
+    };
+    for family in families(plan) {
+        for member in &family {
+            let mut regret: Vec<f64> = Vec::new();
+            for wire in &plan.wire {
+                for (metric, work) in judged(plan) {
+                    let at = |m: &Member<'_>| place(plan, m, wire, work, direction, wake);
+                    add(&mut regret, &losses(samples, metric, &family, member, at));
+                }
+                let name = place(plan, member, wire, Work::Stream, direction, wake);
+                let by: Vec<&str> = family
+                    .iter()
+                    .filter(|other| other.column != member.column)
+                    .filter(|other| dominates(plan, samples, other, member, wire, direction, wake))
+                    .map(|other| other.flush)
+                    .collect();
+                if let Some(name) = name {
+                    let count = by.len() as f64;
+                    let mut figure = Figure::single(&plan.name, &name.name(), "dominated", count);
+                    figure.note = (!by.is_empty()).then(|| format!("by {}", by.join(", ")));
+                    out.push(figure);
+                }
+            }
+            let seed = stats::seed(&[member.column, "regret"]);
+            if let Some(estimate) = stats::estimate(&regret, seed) {
+                out.push(Figure::new(&plan.name, member.column, "regret", estimate));
+            }
+        }
+    }
+    out
+}
+
+/// By how much a member lost against the best of its family at one load, round by round.
+fn losses(
+    samples: &Samples,
+    metric: &str,
+    family: &[Member<'_>],
+    member: &Member<'_>,
+    at: impl Fn(&Member<'_>) -> Option<Config>,
+) -> Vec<f64> {
+    let median = |m: &Member<'_>| {
+        let series = samples.series(&at(m)?, metric)?;
+        let values: Vec<f64> = series.iter().flatten().copied().collect();
+        Some(stats::median(&values))
+    };
+    let sign = match metric::better(metric) {
+        Side::Above => 1.0,
+        Side::Below => -1.0,
+    };
+    let best = family
+        .iter()
+        .filter_map(|m| Some((m, sign * median(m)?)))
+        .max_by(|a, b| a.1.total_cmp(&b.1));
+    match (best, at(member)) {
+        (Some((best, _)), Some(own)) => match at(best) {
+            Some(best) => gains(samples, metric, &own, &best)
+                .into_iter()
+                .map(|gain| -gain)
+                .collect(),
+            None => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
+}
+
+/// Adds round by round.
+fn add(sums: &mut Vec<f64>, more: &[f64]) {
+    if sums.len() < more.len() {
+        sums.resize(more.len(), 0.0);
+    }
+    for (sum, value) in sums.iter_mut().zip(more) {
+        *sum += value;
+    }
+}
+
+/// Whether `other` is better than `own` in one figure at this wire, and worse in none.
+fn dominates(
+    plan: &Plan,
+    samples: &Samples,
+    other: &Member<'_>,
+    own: &Member<'_>,
+    wire: &Wire,
+    direction: Direction,
+    wake: Wake,
+) -> bool {
+    let mut better = false;
+    for (metric, work) in judged(plan) {
+        let at = |member| place(plan, member, wire, work, direction, wake);
+        let (Some(theirs), Some(ours)) = (at(other), at(own)) else {
+            return false;
+        };
+        let gains = gains(samples, metric, &theirs, &ours);
+        let Some(gain) = stats::estimate(&gains, stats::seed(&[other.column, own.column, metric]))
+        else {
+            return false;
+        };
+        if gain.hi < 0.0 {
+            return false;
+        }
+        better |= gain.lo > 0.0 && gain.n > 1;
+    }
+    better
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    const PLAN: &str = r#"
+        name = "lro"
+        about = "three policies"
+        requests = [1]
+        direction = ["to_guest"]
+        wake = ["awake"]
+        wire = ["1", "unbounded"]
+        full = { rounds = 3, warm_up_s = 0.1, window_s = 0.1 }
+        quick = { rounds = 3, warm_up_s = 0.1, window_s = 0.1 }
+        [[column]]
+        name = "physical-skb-scatter-poll"
+        path = "machine"
+        place = ["one-core"]
+        lro = "physical-skb-scatter-poll"
+        [[column]]
+        name = "physical-skb-scatter-t50"
+        path = "machine"
+        place = ["one-core"]
+        lro = "physical-skb-scatter-t50"
+        [[column]]
+        name = "physical-page-scatter-t50"
+        path = "machine"
+        place = ["one-core"]
+        lro = "physical-page-scatter-t50"
+    "#;
+
+    fn samples(t50_requests: f64) -> Samples {
+        let mut samples = Samples::default();
+        for wire in ["1", "unbounded"] {
+            for (column, throughput, cycles, requests) in [
+                ("physical-skb-scatter-poll", 4.0, 5.0, 100.0),
+                ("physical-skb-scatter-t50", 5.0, 4.0, t50_requests),
+            ] {
+                let config = Config::new(column, &[("wire", wire)]);
+                for round in 0..3 {
+                    let figures = BTreeMap::from([
+                        ("throughput".to_owned(), throughput),
+                        ("cycles_per_byte.total".to_owned(), cycles),
+                        ("transactions".to_owned(), requests),
+                    ]);
+                    samples.add(&config, round, &figures);
+                }
+            }
+        }
+        samples
+    }
+
+    fn value(figures: &[Figure], config: &str, metric: &str) -> f64 {
+        let found = figures
+            .iter()
+            .find(|f| f.config == config && f.metric == metric);
+        found.and_then(|f| f.value).unwrap()
+    }
+
+    #[test]
+    fn who_is_better_in_all_dominates() {
+        let plan = Plan::parse(PLAN).unwrap();
+        let figures = figures(&plan, &samples(100.0));
+        let poll = "physical-skb-scatter-poll@wire=1";
+        assert_eq!(value(&figures, poll, "dominated"), 1.0);
+        let t50 = "physical-skb-scatter-t50@wire=1";
+        assert_eq!(value(&figures, t50, "dominated"), 0.0);
+        // A fifth of the throughput, a quarter of the cycles, at both wires.
+        let regret = value(&figures, "physical-skb-scatter-poll", "regret");
+        assert!((regret - 2.0 * (0.2 + 0.25)).abs() < 1e-9, "{regret}");
+        assert_eq!(value(&figures, "physical-skb-scatter-t50", "regret"), 0.0);
+        assert!(
+            figures.iter().all(|f| !f.config.contains("page")),
+            "alone, it is no family"
+        );
+    }
+
+    #[test]
+    fn who_is_worse_in_one_figure_does_not() {
+        let plan = Plan::parse(PLAN).unwrap();
+        let figures = figures(&plan, &samples(50.0));
+        for column in ["physical-skb-scatter-poll", "physical-skb-scatter-t50"] {
+            let config = format!("{column}@wire=unbounded");
+            assert_eq!(value(&figures, &config, "dominated"), 0.0);
+        }
+        let regret = value(&figures, "physical-skb-scatter-t50", "regret");
+        assert!((regret - 2.0 * 0.5).abs() < 1e-9, "{regret}");
+    }
+}

@@ -1,0 +1,181 @@
+//! A run's figures as tables for people.
+
+use crate::lane::Direction;
+use crate::lane::window::Work;
+use crate::plan::{Plan, Wake, Wire};
+use crate::report::{Figure, Index, cell, number, table};
+use crate::runner::Config;
+
+/// The figures as tables.
+#[must_use]
+pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
+    let index = Index::new(figures);
+    let mut out = String::new();
+    for &wake in &plan.wake {
+        for &direction in &plan.direction {
+            for wire in &plan.wire {
+                out.push_str(&lane_table(plan, &index, direction, wake, wire));
+            }
+        }
+    }
+    out.push_str(&frame_table(plan, &index));
+    out.push_str(&ratio_table(figures));
+    for figure in figures.iter().filter(|f| f.metric == "up_ms") {
+        out.push_str(&format!(
+            "{}: up in {} ms\n",
+            figure.config,
+            cell(Some(figure))
+        ));
+    }
+    out
+}
+
+/// Metrics of a stream, and how a column of them is headed.
+const STREAM: [(&str, &str); 3] = [
+    ("throughput", "Gb/s"),
+    ("cycles_per_byte.total", "cyc/B"),
+    ("cycles_per_byte.receive_side", "receive side"),
+];
+/// What is told of a stream where LRO is switched.
+const LRO: [(&str, &str); 4] = [
+    ("lro_rate", "LRO rate"),
+    ("flush_latency_us.p50", "flush p50 us"),
+    ("acks", "ACKs/GB"),
+    ("segments", "segments/GB"),
+];
+/// Metrics of requests.
+const REQUESTS: [(&str, &str); 3] = [
+    ("transactions", "req/s"),
+    ("latency_us.p50", "p50 us"),
+    ("latency_us.p99", "p99 us"),
+];
+
+/// One direction of one state of the cores on one wire.
+fn lane_table(
+    plan: &Plan,
+    index: &Index<'_>,
+    direction: Direction,
+    wake: Wake,
+    wire: &Wire,
+) -> String {
+    let mut stream = STREAM.to_vec();
+    if plan.column.iter().any(|column| column.lro.is_some()) {
+        stream.truncate(2);
+        stream.extend(LRO);
+    }
+    let mut header = vec!["column".to_owned()];
+    header.extend(stream.iter().map(|(_, title)| (*title).to_owned()));
+    for size in &plan.requests {
+        let titles = REQUESTS.iter().map(|(_, title)| match plan.requests.len() {
+            1 => (*title).to_owned(),
+            _ => format!("{title} ({size} B)"),
+        });
+        // Of several sizes the table has room for the median alone.
+        header.extend(titles.take(if plan.requests.len() > 1 { 2 } else { 3 }));
+    }
+    let mut rows = Vec::new();
+    for column in plan.column.iter().filter(|column| column.is_at(wire)) {
+        let places: Vec<Option<_>> = match column.place.as_slice() {
+            [] => vec![None],
+            places => places.iter().copied().map(Some).collect(),
+        };
+        for place in places {
+            let stop = plan.stop(column, place, wire);
+            let mut row = vec![match place.filter(|_| stop.keys.contains_key("place")) {
+                Some(place) => format!("{} {}", column.name, place.name()),
+                None => column.name.clone(),
+            }];
+            let name = plan.keyed(&stop, Work::Stream, direction, wake).name();
+            row.extend(
+                stream
+                    .iter()
+                    .map(|(metric, _)| short(index.get(&name, metric))),
+            );
+            for &size in &plan.requests {
+                let config = plan.keyed(&stop, Work::Requests(size), direction, wake);
+                let shown = if plan.requests.len() > 1 { 2 } else { 3 };
+                let metrics = REQUESTS.iter().take(shown);
+                row.extend(metrics.map(|(metric, _)| short(index.get(&config.name(), metric))));
+            }
+            rows.push(row);
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    format!(
+        "{}, cores {}, wire {}\n{}\n\n",
+        direction.name(),
+        wake.name(),
+        match wire.mbps {
+            Some(mbps) => format!("{} Gb/s", mbps / 1e3),
+            None => wire.name.clone(),
+        },
+        table(&header, &rows)
+    )
+}
+
+/// Only the median: intervals of so many columns do not fit a line; they are in the data.
+fn short(figure: Option<&Figure>) -> String {
+    figure
+        .and_then(|f| f.value)
+        .map_or_else(|| "–".to_owned(), number)
+}
+
+fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
+    let mut rows = Vec::new();
+    for frames in &plan.frames {
+        for size in &frames.size {
+            let name = Config::new(&frames.name, &[("size", &size.to_string())]).name();
+            rows.push(
+                std::iter::once(name.clone())
+                    .chain(
+                        [
+                            "packets",
+                            "cycles_per_packet.driver",
+                            "cycles_per_packet.guest",
+                            "cycles_per_packet.monitor",
+                            "closure.driver",
+                        ]
+                        .map(|metric| cell(index.get(&name, metric))),
+                    )
+                    .collect(),
+            );
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let header = [
+        "guest to guest",
+        "Mpps",
+        "driver cyc",
+        "guests cyc",
+        "monitor cyc",
+        "closure",
+    ];
+    format!("{}\n\n", table(&header, &rows))
+}
+
+fn ratio_table(figures: &[Figure]) -> String {
+    let rows: Vec<Vec<String>> = figures
+        .iter()
+        .filter(|f| f.metric.starts_with("ratio."))
+        .map(|f| {
+            let verdict = f
+                .verdict
+                .and_then(|v| serde_json::to_value(v).ok())
+                .and_then(|v| v.as_str().map(str::to_owned))
+                .unwrap_or_default();
+            vec![f.config.clone(), f.metric.clone(), cell(Some(f)), verdict]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!(
+        "{}\n\n",
+        table(&["configuration", "ratio", "own / other", "verdict"], &rows)
+    )
+}

@@ -1,0 +1,125 @@
+//! Acknowledgements: what a receiver's aggregation changes first on the wire.
+
+use super::{Network, Packet, Transport, flags, protocol};
+use nic::Frame;
+
+/// Bytes of the longest frame that is a pure acknowledgement: two tags, IPv6 and a TCP header with
+/// all its options.
+const LONGEST: usize = 14 + 8 + 40 + 60;
+
+/// TCP's option numbers that matter here.
+mod option {
+    pub(super) const END: u8 = 0;
+    pub(super) const NOTHING: u8 = 1;
+    pub(super) const SACK: u8 = 5;
+}
+
+/// A pure acknowledgement: TCP without payload that neither opens nor ends anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack {
+    /// It reports what arrived out of order (RFC 2018).
+    pub selective: bool,
+}
+
+/// Whether a frame is a pure acknowledgement.
+#[must_use]
+pub fn pure_ack(frame: &Frame) -> Option<Ack> {
+    if frame.len() > LONGEST {
+        return None;
+    }
+    let packet = Packet::parse(frame.header()).ok()?;
+    let (ends, number) = match packet.network {
+        Network::Ipv4(ip) => (packet.network_at + ip.total_len, ip.protocol),
+        Network::Ipv6(ip) => (packet.network_at + 40 + ip.payload_len, ip.protocol),
+        _ => return None,
+    };
+    if number != protocol::TCP {
+        return None;
+    }
+    // The options may reach beyond the snapshot.
+    let mut bytes = [0; LONGEST];
+    let length = frame.prefix(&mut bytes).ok()?;
+    let header = bytes.get(..length)?;
+    let Ok(Transport::Tcp(tcp)) = packet.transport(header) else {
+        return None;
+    };
+    let others = flags::SYN | flags::FIN | flags::RST;
+    let pure = tcp.flags & (flags::ACK | others) == flags::ACK && ends == tcp.payload_at;
+    pure.then(|| Ack {
+        selective: has_sack(header.get(tcp.at + 20..tcp.payload_at).unwrap_or(&[])),
+    })
+}
+
+/// Whether TCP options contain selective acknowledgements.
+fn has_sack(mut options: &[u8]) -> bool {
+    // Every step takes a byte at least, so there are no more than the 40 that a header has.
+    while let [kind, rest @ ..] = options {
+        options = match *kind {
+            option::END => return false,
+            option::NOTHING => rest,
+            option::SACK => return true,
+            _ => match rest.first() {
+                Some(&length @ 2..) => options.get(usize::from(length)..).unwrap_or(&[]),
+                _ => return false,
+            },
+        };
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic::Pool;
+    use shmem::Area;
+
+    /// A TCP packet over IPv4 with these flags, options (a multiple of 4 bytes) and payload.
+    fn packet(flags: u8, options: &[u8], payload: usize) -> Frame {
+        let mut bytes = vec![2; 12];
+        let total = 20 + 20 + options.len() + payload;
+        bytes.extend([8, 0, 0x45, 0]);
+        bytes.extend((total as u16).to_be_bytes());
+        bytes.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes.extend([0, 80, 4, 0, 0, 0, 0, 1, 0, 0, 0, 2]);
+        bytes.extend([((5 + options.len() / 4) << 4) as u8, flags]);
+        bytes.extend([1, 0, 0, 0, 0, 0]);
+        bytes.extend(options);
+        bytes.resize(bytes.len() + payload, 7);
+        // Ethernet pads: the IP length counts.
+        bytes.resize(bytes.len().max(60), 0);
+        let mut pool = Pool::new(Area::anonymous(4096).unwrap(), 2048);
+        Frame::from_bytes(&bytes, &mut pool).unwrap()
+    }
+
+    #[test]
+    fn acknowledgements_are_told_from_data_and_control() {
+        let plain = Some(Ack { selective: false });
+        assert_eq!(pure_ack(&packet(flags::ACK, &[], 0)), plain);
+        let time = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+        assert_eq!(pure_ack(&packet(flags::ACK, &time, 0)), plain);
+        for (bits, payload) in [
+            (flags::ACK, 1),
+            (flags::ACK | flags::SYN, 0),
+            (flags::ACK | flags::FIN, 0),
+            (flags::ACK | flags::RST, 0),
+            (0, 0),
+        ] {
+            assert_eq!(pure_ack(&packet(bits, &[], payload)), None, "{bits:#x}");
+        }
+    }
+
+    #[test]
+    fn selective_ones_are_found_behind_other_options() {
+        let sack = [1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+        let found = Some(Ack { selective: true });
+        assert_eq!(pure_ack(&packet(flags::ACK, &sack, 0)), found);
+        let mut both = vec![1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+        both.extend(sack);
+        assert_eq!(pure_ack(&packet(flags::ACK, &both, 0)), found);
+        // Lengths that lead nowhere.
+        for options in [[8, 0, 5, 10], [8, 1, 5, 10], [8, 200, 5, 10], [0, 0, 5, 10]] {
+            let ack = pure_ack(&packet(flags::ACK, &options, 0));
+            assert_eq!(ack, Some(Ack { selective: false }), "{options:?}");
+        }
+    }
+}
