@@ -3,7 +3,7 @@
 use crate::plan::Plan;
 use crate::provenance::Provenance;
 use crate::report::{self, Figure};
-use crate::{base, interrupt, tables};
+use crate::{base, interrupt, plot, tables};
 use std::path::PathBuf;
 
 /// What the user asked for.
@@ -21,7 +21,7 @@ pub struct Args {
     pub seconds: Option<f64>,
     /// Only columns whose names contain this.
     pub only: Option<String>,
-    /// A folder to keep the data in.
+    /// A folder to keep the data and its pictures in.
     pub out: Option<PathBuf>,
 }
 
@@ -35,6 +35,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (provenance, figures) = base::run(&plan, args.quick)?;
     if let Some(folder) = &args.out {
         report::save(folder, &plan.name, &provenance, &figures)?;
+        plot::save(folder, &plan.name, &figures)?;
     }
     print(args, &plan, &provenance, &figures)
 }

@@ -24,6 +24,7 @@ pub mod measure;
 pub mod metric;
 pub mod ns;
 pub mod plan;
+pub mod plot;
 pub mod provenance;
 pub mod report;
 pub mod runner;
