@@ -1,24 +1,13 @@
-//! Unmodified programs across a real machine: a wire and two guests on TAPs, each in a network
-//! namespace of its own, with `ping`, `curl`, `iperf3` and `tcpdump`.
-//!
-//! Skipped, with the reason, without root, without a TAP driver, where a program is absent, and
-//! where the machine's own programs were not built beside `grantway` (`cargo test` in the
-//! workspace builds them).
+//! Unmodified programs across a machine of a wire and two guests on TAPs: `ping`, `curl`, `iperf3`
+//! and `tcpdump`.
 
-use nic_linux::SetupError;
-use nic_linux::setup::TapSpec;
-use nic_linux::setup::netns::Namespace;
+use crate::machine::{Machine, text};
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
-/// One machine at a time: they share few CPUs.
-static ONE: Mutex<()> = Mutex::new(());
 /// Bytes of the file that `curl` carries.
 const FILE_BYTES: usize = 100_000_000;
 
@@ -32,221 +21,21 @@ const IPV6: [&str; 3] = ["fd00::1", "fd00::2", "fd00::3"];
 /// Every way that traffic can take.
 const WAYS: [(usize, usize); 4] = [(WIRE, WEB), (WEB, WIRE), (WEB, DB), (DB, WEB)];
 
-/// A running machine, and the namespaces that its TAPs are in.
-struct Machine {
-    up: Child,
-    folder: TempDir,
-    namespaces: [Namespace; 3],
-    _one: MutexGuard<'static, ()>,
+/// A machine of the usual configuration. None, with the reason told: it cannot run here.
+fn start(needed: &[&str]) -> Option<Machine> {
+    start_with("", needed)
 }
 
-impl Machine {
-    /// A machine of the usual configuration. None, with the reason told: it cannot run here.
-    fn start(needed: &[&str]) -> Option<Self> {
-        Self::start_with("", needed)
-    }
-
-    /// A machine whose configuration begins with `switches`.
-    fn start_with(switches: &str, needed: &[&str]) -> Option<Self> {
-        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let skip = |why: String| {
-            eprintln!("skipped: {why}");
-            None
-        };
-        for program in ["grantwayd", "driver", "guest"] {
-            let path = grantway().with_file_name(program);
-            if !path.exists() {
-                return skip(format!("{} is not built", path.display()));
-            }
-        }
-        for program in needed {
-            if !is_there(program) {
-                return skip(format!("no {program} here"));
-            }
-        }
-        let namespaces = [(); 3].map(|()| Namespace::new());
-        let namespaces = match namespaces {
-            [Ok(wire), Ok(web), Ok(db)] => [wire, web, db],
-            [Err(error), ..] | [_, Err(error), _] | [.., Err(error)] => {
-                return skip(format!("no network namespace: {error}"));
-            }
-        };
-        let probe = TapSpec {
-            ifname: "probe".into(),
-            netns: Some(path_of(&namespaces[WIRE])),
-            mtu: 1500,
-            ..TapSpec::default()
-        };
-        if let Err(error @ SetupError::NoTun { .. }) = nic_linux::open_tap(&probe) {
-            return skip(error.to_string());
-        }
-        let folder = TempDir::new().unwrap();
-        fs::write(
-            folder.path().join("machine.toml"),
-            config(switches, &namespaces),
-        )
-        .unwrap();
-        let mut command = Command::new(grantway());
-        command
-            .arg("--json")
-            .arg("up")
-            .arg(folder.path().join("machine.toml"));
-        let up = in_folder(&mut command, folder.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let machine = Self {
-            up,
-            folder,
-            namespaces,
-            _one: one,
-        };
-        machine.wait_until_up();
-        Some(machine)
-    }
-
-    fn wait_until_up(&self) {
-        let end = Instant::now() + Duration::from_secs(30);
-        loop {
-            let run = self.grantway(&["status", "--json"]);
-            let status: Option<Value> = serde_json::from_slice(&run.stdout).ok();
-            if status.is_some_and(|status| !status["up_took_ns"].is_null()) {
-                return;
-            }
-            assert!(Instant::now() < end, "the machine did not come up: {run:?}");
-            thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn grantway(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(grantway());
-        in_folder(command.args(args), self.folder.path())
-            .output()
-            .unwrap()
-    }
-
-    /// Starts a program in a namespace.
-    fn spawn(&self, place: usize, program: &str, args: &[&str]) -> Running {
-        let mut command = Command::new(program);
-        command.args(args).current_dir(self.folder.path());
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        Running(Some(
-            self.namespaces[place]
-                .enter(|| command.spawn().unwrap())
-                .unwrap(),
-        ))
-    }
-
-    /// Runs a program in a namespace to its end.
-    fn run(&self, place: usize, program: &str, args: &[&str]) -> Output {
-        self.spawn(place, program, args).output()
-    }
-
-    /// Waits until somebody listens on a TCP port in a namespace.
-    fn wait_for_listener(&self, place: usize, port: u16) {
-        let end = Instant::now() + Duration::from_secs(20);
-        let wanted = format!(":{port:04X} ");
-        let listens = || {
-            ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"]
-                .iter()
-                .any(|file| {
-                    let text = fs::read_to_string(file).unwrap_or_default();
-                    text.lines()
-                        .any(|line| line.contains(&wanted) && line.contains(" 0A "))
-                })
-        };
-        while !self.namespaces[place].enter(listens).unwrap() {
-            assert!(Instant::now() < end, "nobody listens on port {port}");
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Ends the machine: everything granted is accounted for, and nothing stays behind.
-    fn end(mut self) {
-        let audit = self.grantway(&["grants", "--json"]);
-        let audit: Value = serde_json::from_slice(&audit.stdout).unwrap();
-        assert_eq!(audit["leaked"], 0, "{audit}");
-        let down = self.grantway(&["down"]);
-        assert!(down.status.success(), "{down:?}");
-        assert!(self.up.wait().unwrap().success());
-        for (namespace, name) in self.namespaces.iter().zip(NAMES) {
-            let left = namespace
-                .enter(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap())
-                .unwrap();
-            assert!(!left.contains(name), "{left}");
-        }
-    }
+/// A machine whose configuration begins with `switches`.
+fn start_with(switches: &str, needed: &[&str]) -> Option<Machine> {
+    Machine::start(needed, &NAMES, |namespaces| config(switches, namespaces))
 }
 
-impl Drop for Machine {
-    fn drop(&mut self) {
-        // A test that failed: `up` takes the machine down with it.
-        if self.up.try_wait().is_ok_and(|ended| ended.is_none()) {
-            let _ = self.grantway(&["down"]);
-            let _ = self.up.kill();
-            let _ = self.up.wait();
-        }
-    }
-}
-
-/// A program that does not outlive its test.
-struct Running(Option<Child>);
-
-impl Running {
-    fn output(mut self) -> Output {
-        self.0.take().unwrap().wait_with_output().unwrap()
-    }
-
-    /// Ends it in the way of Ctrl-C, so that it can write what it has.
-    fn interrupt(mut self) -> Output {
-        let child = self.0.take().unwrap();
-        let pid = child.id().to_string();
-        Command::new("kill").args(["-INT", &pid]).status().unwrap();
-        child.wait_with_output().unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-fn grantway() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_grantway"))
-}
-
-fn in_folder<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
-    let runtime = folder.join("run");
-    command
-        .env("GRANTWAY_RUNTIME_DIR", runtime)
-        .current_dir(folder)
-        .stdin(Stdio::null())
-}
-
-fn is_there(program: &str) -> bool {
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
-}
-
-fn path_of(namespace: &Namespace) -> String {
-    namespace.path().display().to_string()
-}
-
-fn config(switches: &str, namespaces: &[Namespace; 3]) -> String {
+fn config(switches: &str, namespaces: &[String]) -> String {
     let end = |n: usize| {
         format!(
             "ifname = \"{}\"\nnetns = \"{}\"\naddresses = [\"{}/24\", \"{}/64\"]\n",
-            NAMES[n],
-            path_of(&namespaces[n]),
-            IPV4[n],
-            IPV6[n]
+            NAMES[n], namespaces[n], IPV4[n], IPV6[n]
         )
     };
     let guest = |n: usize| {
@@ -264,13 +53,9 @@ fn config(switches: &str, namespaces: &[Namespace; 3]) -> String {
     )
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 #[test]
 fn ping_and_ping6_go_every_way() {
-    let Some(machine) = Machine::start(&["ping"]) else {
+    let Some(machine) = start(&["ping"]) else {
         return;
     };
     for (from, to) in WAYS {
@@ -343,7 +128,7 @@ const FOR_FILES: &[&str] = &["curl", "python3", "sha256sum"];
 
 #[test]
 fn files_of_100_mb_arrive_as_they_left() {
-    let Some(machine) = Machine::start(FOR_FILES) else {
+    let Some(machine) = start(FOR_FILES) else {
         return;
     };
     carry_files(&machine, FILE_BYTES);
@@ -362,7 +147,7 @@ fn files_arrive_whatever_the_switches_say() {
         "[ring]\nslots = 256",
         "[driver]\ntick_us = 100\nempty_ticks = 20",
     ] {
-        let Some(machine) = Machine::start_with(switches, FOR_FILES) else {
+        let Some(machine) = start_with(switches, FOR_FILES) else {
             return;
         };
         eprintln!("{switches}");
@@ -386,7 +171,7 @@ fn iperf3(machine: &Machine, from: usize, to: usize, args: &[&str]) -> Value {
 
 #[test]
 fn iperf3_with_four_streams_goes_every_way() {
-    let Some(machine) = Machine::start(&["iperf3"]) else {
+    let Some(machine) = start(&["iperf3"]) else {
         return;
     };
     for (from, to) in WAYS {
@@ -407,7 +192,7 @@ fn iperf3_with_four_streams_goes_every_way() {
 
 #[test]
 fn iperf3_over_udp_goes_every_way() {
-    let Some(machine) = Machine::start(&["iperf3"]) else {
+    let Some(machine) = start(&["iperf3"]) else {
         return;
     };
     for (from, to) in WAYS {
@@ -457,7 +242,7 @@ fn packet_lengths(capture: &[u8]) -> Vec<u32> {
 
 #[test]
 fn only_frames_of_the_mtu_are_on_the_wire() {
-    let Some(machine) = Machine::start(&["iperf3", "tcpdump"]) else {
+    let Some(machine) = start(&["iperf3", "tcpdump"]) else {
         return;
     };
     for (from, to) in [(WEB, WIRE), (WIRE, WEB)] {
@@ -493,7 +278,7 @@ fn only_frames_of_the_mtu_are_on_the_wire() {
 
 #[test]
 fn segments_reach_another_guest_whole() {
-    let Some(machine) = Machine::start(&["iperf3"]) else {
+    let Some(machine) = start(&["iperf3"]) else {
         return;
     };
     let before = read_counters(&machine).unwrap();
@@ -506,7 +291,8 @@ fn segments_reach_another_guest_whole() {
 
 /// Bytes and packets that the guest "db" has received on its TAP.
 fn read_counters(machine: &Machine) -> Option<(u64, u64)> {
-    let text = machine.namespaces[DB]
+    let text = machine.places[DB]
+        .0
         .enter(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default())
         .ok()?;
     let line = text

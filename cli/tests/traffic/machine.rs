@@ -1,0 +1,243 @@
+//! A real machine with its TAPs in network namespaces of its own.
+//!
+//! Skipped, with the reason, without root, without a TAP driver, where a program is absent, and
+//! where the machine's own programs were not built beside `grantway` (`cargo test` in the
+//! workspace builds them).
+
+use nic_linux::SetupError;
+use nic_linux::setup::TapSpec;
+use nic_linux::setup::netns::Namespace;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// One machine at a time: they share few CPUs.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// A running machine, and the namespaces that its TAPs are in.
+pub(crate) struct Machine {
+    up: Child,
+    pub(crate) folder: TempDir,
+    /// In each is one TAP, of the name beside it.
+    pub(crate) places: Vec<(Namespace, String)>,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl Machine {
+    /// A machine with a namespace for each of the interfaces `names`; `config` makes its
+    /// configuration of their paths. None, with the reason told: it cannot run here.
+    pub(crate) fn start<N: ToString>(
+        needed: &[&str],
+        names: &[N],
+        config: impl FnOnce(&[String]) -> String,
+    ) -> Option<Self> {
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        for program in ["grantwayd", "driver", "guest"] {
+            let path = grantway().with_file_name(program);
+            if !path.exists() {
+                return skip(format!("{} is not built", path.display()));
+            }
+        }
+        for program in needed {
+            if !is_there(program) {
+                return skip(format!("no {program} here"));
+            }
+        }
+        let mut places = Vec::new();
+        for name in names {
+            match Namespace::new() {
+                Ok(namespace) => places.push((namespace, name.to_string())),
+                Err(error) => return skip(format!("no network namespace: {error}")),
+            }
+        }
+        let paths: Vec<String> = places.iter().map(|(place, _)| path_of(place)).collect();
+        let probe = TapSpec {
+            ifname: "probe".into(),
+            netns: paths.first().cloned(),
+            mtu: 1500,
+            ..TapSpec::default()
+        };
+        if let Err(error @ SetupError::NoTun { .. }) = nic_linux::open_tap(&probe) {
+            return skip(error.to_string());
+        }
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("machine.toml");
+        fs::write(&file, config(&paths)).unwrap();
+        let mut command = Command::new(grantway());
+        command.arg("--json").arg("up").arg(file);
+        let up = in_folder(&mut command, folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let machine = Self {
+            up,
+            folder,
+            places,
+            _one: one,
+        };
+        machine.wait_until_up();
+        Some(machine)
+    }
+
+    fn wait_until_up(&self) {
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            let run = self.grantway(&["status", "--json"]);
+            let status: Option<Value> = serde_json::from_slice(&run.stdout).ok();
+            if status.is_some_and(|status| !status["up_took_ns"].is_null()) {
+                return;
+            }
+            assert!(Instant::now() < end, "the machine did not come up: {run:?}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    pub(crate) fn grantway(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(grantway());
+        in_folder(command.args(args), self.folder.path())
+            .output()
+            .unwrap()
+    }
+
+    /// Starts a program in a namespace.
+    pub(crate) fn spawn(&self, place: usize, program: &str, args: &[&str]) -> Running {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(self.folder.path());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Running(Some(
+            self.places[place]
+                .0
+                .enter(|| command.spawn().unwrap())
+                .unwrap(),
+        ))
+    }
+
+    /// Runs a program in a namespace to its end.
+    pub(crate) fn run(&self, place: usize, program: &str, args: &[&str]) -> Output {
+        self.spawn(place, program, args).output()
+    }
+
+    /// Waits until somebody listens on a TCP port in a namespace.
+    pub(crate) fn wait_for_listener(&self, place: usize, port: u16) {
+        let end = Instant::now() + Duration::from_secs(20);
+        let wanted = format!(":{port:04X} ");
+        let listens = || {
+            ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"]
+                .iter()
+                .any(|file| {
+                    let text = fs::read_to_string(file).unwrap_or_default();
+                    text.lines()
+                        .any(|line| line.contains(&wanted) && line.contains(" 0A "))
+                })
+        };
+        while !self.places[place].0.enter(listens).unwrap() {
+            assert!(Instant::now() < end, "nobody listens on port {port}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What `grantway ARGS --json` prints.
+    pub(crate) fn ask(&self, args: &[&str]) -> Value {
+        let run = self.grantway(&[args, &["--json"]].concat());
+        assert!(run.status.success(), "{args:?}: {run:?}");
+        serde_json::from_slice(&run.stdout).unwrap()
+    }
+
+    /// Ends the machine: everything granted is accounted for, and nothing stays behind.
+    pub(crate) fn end(mut self) {
+        let audit = self.ask(&["grants"]);
+        assert_eq!(audit["leaked"], 0, "{audit}");
+        let status = self.ask(&["status"]);
+        let domains = status["domains"].as_array().unwrap().iter();
+        let mut pids: Vec<_> = domains.flat_map(|d| [&d["pid"], &d["agent_pid"]]).collect();
+        pids.push(&status["pid"]);
+        let down = self.grantway(&["down"]);
+        assert!(down.status.success(), "{down:?}");
+        assert!(self.up.wait().unwrap().success());
+        for pid in pids {
+            let pid = pid.as_u64().unwrap();
+            assert!(!Path::new(&format!("/proc/{pid}/exe")).exists(), "{pid}");
+        }
+        for (namespace, name) in &self.places {
+            let left = namespace
+                .enter(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap())
+                .unwrap();
+            assert!(!left.contains(name), "{left}");
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // A test that failed: `up` takes the machine down with it.
+        if self.up.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = self.grantway(&["down"]);
+            let _ = self.up.kill();
+            let _ = self.up.wait();
+        }
+    }
+}
+
+/// A program that does not outlive its test.
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    pub(crate) fn output(mut self) -> Output {
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+
+    /// Ends it in the way of Ctrl-C, so that it can write what it has.
+    pub(crate) fn interrupt(mut self) -> Output {
+        let child = self.0.take().unwrap();
+        let pid = child.id().to_string();
+        Command::new("kill").args(["-INT", &pid]).status().unwrap();
+        child.wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn skip<T>(why: String) -> Option<T> {
+    eprintln!("skipped: {why}");
+    None
+}
+
+fn grantway() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_grantway"))
+}
+
+fn in_folder<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
+    let runtime = folder.join("run");
+    command
+        .env("GRANTWAY_RUNTIME_DIR", runtime)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+}
+
+fn is_there(program: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
+}
+
+fn path_of(namespace: &Namespace) -> String {
+    namespace.path().display().to_string()
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

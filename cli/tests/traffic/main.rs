@@ -1,0 +1,5 @@
+//! Real traffic across real machines.
+
+mod machine;
+mod pairs;
+mod programs;

@@ -1,0 +1,165 @@
+//! Sixty-four guests on TAPs, each of whose kernels pings each other's.
+
+use crate::machine::Machine;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::{Duration, Instant};
+
+const GUESTS: u8 = 64;
+/// What `grantway up` may take, milliseconds.
+const UP_MS_MAX: f64 = 5000.0;
+/// How often a guest asks those who have not answered.
+const ROUNDS: u16 = 3;
+/// How long it waits for their answers.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+const ECHO_REQUEST: u8 = 8;
+const ECHO_REPLY: u8 = 0;
+
+fn address(guest: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 1, guest + 1)
+}
+
+fn config(namespaces: &[String]) -> String {
+    let mut text =
+        "[[nic]]\nname = \"wire\"\nkind = \"sim\"\naddresses = [\"10.0.0.1/16\"]\n".to_owned();
+    for (guest, netns) in (0..).zip(namespaces) {
+        write!(
+            text,
+            "[[guest]]\nname = \"g{guest}\"\n[[guest.vif]]\nendpoint = \"tap\"\n\
+             ifname = \"g{guest}\"\nnetns = \"{netns}\"\naddresses = [\"{}/16\"]\n",
+            address(guest)
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// The kernel's limits on neighbours, which count those of all namespaces together: raised while
+/// this lives.
+struct Neighbours(Vec<(String, String)>);
+
+impl Neighbours {
+    fn room_for(entries: u32) -> std::io::Result<Self> {
+        let mut before = Self(Vec::new());
+        // The largest first: the kernel does not order them, people do.
+        for n in [3, 2, 1] {
+            let path = format!("/proc/sys/net/ipv4/neigh/default/gc_thresh{n}");
+            let old = fs::read_to_string(&path)?;
+            if old.trim().parse().is_ok_and(|old: u32| old < entries) {
+                fs::write(&path, entries.to_string())?;
+                before.0.push((path, old));
+            }
+        }
+        Ok(before)
+    }
+}
+
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        for (path, old) in self.0.iter().rev() {
+            if let Err(error) = fs::write(path, old) {
+                eprintln!("{path} could not be set back to {old}: {error}");
+            }
+        }
+    }
+}
+
+/// The Internet checksum (RFC 1071).
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|pair| match *pair {
+        [high, low] => u32::from(u16::from_be_bytes([high, low])),
+        [high] => u32::from(high) << 8,
+        _ => 0,
+    });
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// Pings every other guest from a thread in guest `from`'s namespace; who did not answer.
+fn ping_all(from: u8) -> Vec<u8> {
+    let socket =
+        rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
+    sockopt::set_socket_timeout(
+        &socket,
+        sockopt::Timeout::Recv,
+        Some(Duration::from_millis(100)),
+    )
+    .unwrap();
+    let mut silent: Vec<u8> = (0..GUESTS).filter(|to| *to != from).collect();
+    for round in 0..ROUNDS {
+        for &to in &silent {
+            let [high, low] = round.to_be_bytes();
+            let mut echo = [ECHO_REQUEST, 0, 0, 0, from, to, high, low];
+            let sum = checksum(&echo).to_be_bytes();
+            echo[2..4].copy_from_slice(&sum);
+            let sent = rustix::net::sendto(
+                &socket,
+                &echo,
+                SendFlags::empty(),
+                &SocketAddrV4::new(address(to), 0),
+            );
+            assert_eq!(sent, Ok(echo.len()), "g{from} to g{to}");
+        }
+        let end = Instant::now() + PATIENCE;
+        let mut packet = [0; 128];
+        while !silent.is_empty() && Instant::now() < end {
+            let Ok((bytes, _)) = rustix::net::recv(&socket, &mut packet, RecvFlags::empty()) else {
+                continue;
+            };
+            let header = 4 * usize::from(packet[0] & 15);
+            let source: [u8; 4] = packet[12..16].try_into().unwrap();
+            if let Some(&[ECHO_REPLY, 0, _, _, asker, asked, ..]) = packet[..bytes].get(header..)
+                && asker == from
+                && Ipv4Addr::from(source) == address(asked)
+            {
+                silent.retain(|to| *to != asked);
+            }
+        }
+    }
+    silent
+}
+
+/// The machine. A computer that is busy with other things may be late: the best of three counts.
+fn quickly_up(names: &[String]) -> Option<Machine> {
+    for _ in 0..3 {
+        let machine = Machine::start(&[], names, config)?;
+        let up_ms = machine.ask(&["status"])["up_took_ns"].as_f64().unwrap() / 1e6;
+        println!("up after {up_ms:.0} ms");
+        if up_ms < UP_MS_MAX {
+            return Some(machine);
+        }
+        machine.end();
+    }
+    panic!("never up within {UP_MS_MAX} ms");
+}
+
+#[test]
+fn sixty_four_guests_ping_each_other() {
+    let entries = 2 * u32::from(GUESTS) * u32::from(GUESTS);
+    let _neighbours = match Neighbours::room_for(entries) {
+        Ok(neighbours) => neighbours,
+        Err(error) => {
+            eprintln!("skipped: net.ipv4.neigh.default.gc_thresh* cannot be raised: {error}");
+            return;
+        }
+    };
+    let names: Vec<String> = (0..GUESTS).map(|guest| format!("g{guest}")).collect();
+    let Some(machine) = quickly_up(&names) else {
+        return;
+    };
+    let start = Instant::now();
+    for (from, (namespace, _)) in (0..).zip(&machine.places) {
+        let silent = namespace.enter(|| ping_all(from)).unwrap();
+        assert!(silent.is_empty(), "g{from} got no answer of {silent:?}");
+    }
+    println!("every pair after {:?}", start.elapsed());
+    let start = Instant::now();
+    machine.end();
+    println!("down after {:?}", start.elapsed());
+}
