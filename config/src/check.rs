@@ -1,6 +1,7 @@
 //! What a configuration means, checked: names, addresses, numbers, sizes.
 
 use crate::domain::{Offloads, StackApp};
+use crate::lro;
 use crate::model::{Config, Endpoint, KernelPort, Kind, Polling, SLOTS_PER_PAGE, Station};
 use crate::problem::{Finding, Lines, Place, Problem, Problems};
 use crate::{Cidr, Mac};
@@ -43,6 +44,7 @@ impl Config {
         check.nics();
         check.guests();
         check.stations();
+        check.lro();
         if check.found.is_empty() {
             // Sizes are worth a look only when their parts are sound.
             check.sizes();
@@ -468,6 +470,32 @@ impl Check<'_> {
             Entry::Occupied(first) => {
                 let what = format!("the address {address} is that of {} too", first.get());
                 self.say(place, "addresses", what, "give each its own");
+            }
+        }
+    }
+
+    fn lro(&mut self) {
+        let lro = self.config.lro;
+        self.range(Place::Lro, "hold_us", lro.hold_us, lro::HOLD_US);
+        self.range(Place::Lro, "flows", lro.flows, lro::FLOWS);
+        self.range(Place::Lro, "segments", lro.segments, lro::SEGMENTS);
+        if let Some((key, what, remedy)) = lro.contradiction() {
+            self.say(Place::Lro, key, what, remedy);
+        }
+        if !lro.spoils_forwarding() {
+            return;
+        }
+        for (g, guest) in self.config.guests.iter().enumerate() {
+            let forwarding = guest.vifs.iter().position(|vif| vif.forwards);
+            if let Some(v) = forwarding {
+                let what = format!(
+                    "`rules` is \"lro\", but {}-{v} ({}) forwards packets, and what is merged so \
+                     cannot be cut into what it was",
+                    guest.name,
+                    Place::Vif(g, v),
+                );
+                let remedy = "write rules = \"gro\", or at = \"none\"";
+                self.say(Place::Lro, "rules", what, remedy);
             }
         }
     }

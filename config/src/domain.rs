@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
 pub use crate::address::Cidr;
+pub use crate::lro::Lro;
 
 /// What the driver domain is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,7 +39,14 @@ pub struct DriverConfig {
     pub poll_budget: u32,
     /// Whether the hop ledger keeps its stamps.
     pub ledger: bool,
+    /// Large receive offload of its NICs.
+    pub lro: Lro,
 }
+
+/// Bytes of a buffer that a whole aggregate fits, and how many of them each NIC has.
+pub const LINEAR_BYTES: u32 = 1 << 16;
+/// See [`LINEAR_BYTES`].
+pub const LINEAR_BUFFERS: u32 = 16;
 
 /// The largest `ring_order`: 16 pages, 4096 slots.
 pub const RING_ORDER_MAX: u8 = 4;
@@ -147,6 +155,8 @@ pub struct VifConfig {
     pub slots: u32,
     /// Pages of the driver's own that [`GrantMode::Copy`] copies to and from; 0 with other modes.
     pub staging_pages: u32,
+    /// Whether the guest forwards packets that come in by it.
+    pub forwards: bool,
 }
 
 /// How the driver domain gets at granted pages.
@@ -192,6 +202,8 @@ pub struct GuestConfig {
     pub poll_budget: u32,
     /// Whether the hop ledger keeps its stamps.
     pub ledger: bool,
+    /// Large receive offload of its interfaces.
+    pub lro: Lro,
 }
 
 /// One interface of a guest: a netfront and what stands behind it.
@@ -217,6 +229,8 @@ pub struct GuestVif {
     pub to_guest_buffers: u32,
     /// The most that it asks for.
     pub offloads: Offloads,
+    /// Whether the guest forwards packets that come in by it.
+    pub forwards: bool,
 }
 
 /// Size of a guest's buffers.
@@ -423,6 +437,7 @@ mod tests {
                     pool_pages: 256,
                     to_guest_buffers: 256,
                     offloads: Offloads::Tso,
+                    forwards: true,
                 })
                 .collect(),
             spin_us: 0,
@@ -430,6 +445,7 @@ mod tests {
             empty_ticks: 0,
             poll_budget: 64,
             ledger: true,
+            lro: Lro::default(),
         };
         let text = serde_json::to_string(&guest).unwrap();
         assert_eq!(serde_json::from_str::<GuestConfig>(&text).unwrap(), guest);
@@ -487,6 +503,7 @@ mod tests {
                 first_slot: 0,
                 slots: 1024,
                 staging_pages: 0,
+                forwards: false,
             }],
             grants: GrantMode::Mapped,
             offloads: Offloads::Checksum,
@@ -498,6 +515,10 @@ mod tests {
             empty_ticks: 20,
             poll_budget: 64,
             ledger: false,
+            lro: Lro {
+                flush: crate::lro::Flush::After(20),
+                ..Lro::default()
+            },
         };
         let text = serde_json::to_string(&driver).unwrap();
         assert_eq!(serde_json::from_str::<DriverConfig>(&text).unwrap(), driver);

@@ -9,6 +9,7 @@
 mod address;
 mod check;
 pub mod domain;
+pub mod lro;
 mod machine;
 mod model;
 mod parse;

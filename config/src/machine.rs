@@ -21,6 +21,9 @@ const SPARE_FRAMES: u32 = 64;
 /// Pages that copies of one vif are staged in: a batch of 64 packets of up to 4 pages, in both
 /// directions, and their headers.
 const STAGING_PAGES: u32 = 576;
+/// Pages of a NIC's buffers that whole aggregates are copied into: they are there also while that
+/// is not asked for, because it may be while traffic runs.
+const LINEAR_PAGES: u32 = domain::LINEAR_BUFFERS * (domain::LINEAR_BYTES / abi::PAGE as u32);
 /// Grant references that a guest may have: the index bits of one.
 const GRANTS_MAX: u32 = 1 << abi::GrantRef::INDEX_BITS;
 
@@ -242,7 +245,9 @@ fn driver(config: &Config) -> Domain {
                 NicKind::Pcap { read, write }
             }
         };
-        frames = frames.saturating_add(nic.buffers.div_ceil(2));
+        frames = frames
+            .saturating_add(nic.buffers.div_ceil(2))
+            .saturating_add(LINEAR_PAGES);
         nics.push(NicConfig {
             name: nic.name.clone(),
             kind,
@@ -277,6 +282,7 @@ fn driver(config: &Config) -> Domain {
                 first_slot: window_slots,
                 slots,
                 staging_pages,
+                forwards: vif.forwards,
             });
             window_slots = window_slots.saturating_add(slots);
             frames = frames.saturating_add(staging_pages);
@@ -295,6 +301,7 @@ fn driver(config: &Config) -> Domain {
         empty_ticks: own.polling.empty_ticks,
         poll_budget: own.poll_budget,
         ledger: own.ledger,
+        lro: config.lro,
     };
     Domain {
         name: DRIVER.to_owned(),
@@ -362,6 +369,7 @@ fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
             pool_pages: pool_pages(config),
             to_guest_buffers: config.buffers.to_guest,
             offloads: vif.offloads.min(config.driver.offloads),
+            forwards: vif.forwards,
         });
     }
     let pages = pool_pages(config).saturating_add(ring_pages(config));
@@ -375,6 +383,7 @@ fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
         empty_ticks: guest.polling.empty_ticks,
         poll_budget: config.driver.poll_budget,
         ledger: config.driver.ledger,
+        lro: config.lro,
     };
     Domain {
         name: guest.name.clone(),

@@ -2,6 +2,7 @@
 //! a file, experiments and tests build theirs by hand.
 
 use crate::domain::{BufferSize, GrantMode, Moderation, Offloads, StackApp};
+use crate::lro::Lro;
 use crate::{Cidr, Mac};
 use std::net::IpAddr;
 
@@ -16,6 +17,8 @@ pub struct Config {
     pub buffers: Buffers,
     /// Every vif's rings.
     pub ring: Ring,
+    /// Large receive offload, of NICs and vifs.
+    pub lro: Lro,
     /// The driver domain's network interfaces: ports of one bridge.
     pub nics: Vec<Nic>,
     /// The guests.
@@ -32,6 +35,7 @@ impl Default for Config {
             driver: Driver::default(),
             buffers: Buffers::default(),
             ring: Ring::default(),
+            lro: Lro::default(),
             nics: Vec::new(),
             guests: Vec::new(),
         }
@@ -268,6 +272,8 @@ pub struct Vif {
     pub rate_mbps: Option<f64>,
     /// Its share against other vifs, 1 … 1000.
     pub weight: u32,
+    /// Whether the guest forwards packets that come in by it.
+    pub forwards: bool,
 }
 
 impl Vif {
@@ -281,6 +287,7 @@ impl Vif {
             offloads: Offloads::default(),
             rate_mbps: None,
             weight: 1,
+            forwards: false,
         }
     }
 

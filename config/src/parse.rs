@@ -1,6 +1,7 @@
 //! From a file's text to a [`Config`].
 
 use crate::domain::{BufferSize, GrantMode, Moderation, Offloads, StackApp};
+use crate::lro::{self, Lro};
 use crate::model::{
     Buffers, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Ring,
     Station, Vif,
@@ -113,6 +114,11 @@ fn machine(root: &Table<'_, '_, '_>) -> Config {
         };
         t.finish();
     }
+    let mut lro = Lro::default();
+    if let Some(t) = root.table("lro", "lro", Place::Lro) {
+        lro = read_lro(&t);
+        t.finish();
+    }
     let nics = root.tables("nic", "nic", Place::Nic);
     let nics = nics
         .into_iter()
@@ -131,6 +137,7 @@ fn machine(root: &Table<'_, '_, '_>) -> Config {
         driver,
         buffers,
         ring,
+        lro,
         nics,
         guests,
     }
@@ -156,6 +163,23 @@ fn read_driver(t: &Table<'_, '_, '_>) -> Driver {
         broadcast_pps: t.number("broadcast_pps").unwrap_or(usual.broadcast_pps),
         mac_ageing_s: t.number("mac_ageing_s").unwrap_or(usual.mac_ageing_s),
         ledger: t.flag("ledger").unwrap_or(usual.ledger),
+    }
+}
+
+fn read_lro(t: &Table<'_, '_, '_>) -> Lro {
+    let usual = Lro::default();
+    Lro {
+        at: t.choice("at", &lro::AT).unwrap_or(usual.at),
+        rules: t.choice("rules", &lro::RULES).unwrap_or(usual.rules),
+        psh: t.choice("psh", &lro::PSH).unwrap_or(usual.psh),
+        buffers: t.choice("buffers", &lro::FORMS).unwrap_or(usual.buffers),
+        backend: t.choice("backend", &lro::BACKENDS).unwrap_or(usual.backend),
+        flush: t
+            .parsed_or("flush", lro::FLUSH_REMEDY)
+            .unwrap_or(usual.flush),
+        hold_us: t.number("hold_us").unwrap_or(usual.hold_us),
+        flows: t.number("flows").unwrap_or(usual.flows),
+        segments: t.number("segments").unwrap_or(usual.segments),
     }
 }
 
@@ -404,6 +428,7 @@ fn read_vif(g: usize, v: usize, t: Table<'_, '_, '_>) -> Vif {
         offloads: t.choice("offloads", &OFFLOADS).unwrap_or(usual.offloads),
         rate_mbps: t.real("rate_mbps"),
         weight: t.number("weight").unwrap_or(usual.weight),
+        forwards: t.flag("forwards").unwrap_or(usual.forwards),
     };
     if endpoint.is_some() {
         t.finish();

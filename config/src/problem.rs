@@ -14,6 +14,8 @@ pub enum Place {
     Buffers,
     /// The guests' rings.
     Ring,
+    /// Large receive offload.
+    Lro,
     /// A NIC.
     Nic(usize),
     /// A NIC's station's program.
@@ -34,6 +36,7 @@ impl fmt::Display for Place {
             Self::Driver => f.write_str("[driver]"),
             Self::Buffers => f.write_str("[buffers]"),
             Self::Ring => f.write_str("[ring]"),
+            Self::Lro => f.write_str("[lro]"),
             Self::Nic(n) => write!(f, "[[nic]] {}", n + 1),
             Self::NicApp(n, a) => write!(f, "[[nic]] {}, app {}", n + 1, a + 1),
             Self::Guest(g) => write!(f, "[[guest]] {}", g + 1),

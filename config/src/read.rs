@@ -160,10 +160,19 @@ impl<'r, 't, 'a> Table<'r, 't, 'a> {
         key: &'static str,
         like: &str,
     ) -> Option<T> {
+        self.parsed_or(key, &format!("write it like \"{like}\""))
+    }
+
+    /// A text that means something, with what to do if it does not.
+    pub(crate) fn parsed_or<T: FromStr<Err: Display>>(
+        &self,
+        key: &'static str,
+        remedy: &str,
+    ) -> Option<T> {
         let value = self.get(key)?;
         let parsed = value.get_ref().as_str().and_then(|text| text.parse().ok());
         if parsed.is_none() {
-            self.wrong(key, value, format!("write it like \"{like}\""));
+            self.wrong(key, value, remedy);
         }
         parsed
     }
@@ -341,7 +350,7 @@ fn integer<T: TryFrom<i128>>(value: &DeValue<'_>) -> Option<T> {
 }
 
 /// `"a", "b" or "c"`.
-fn alternatives(words: &[String]) -> String {
+pub(crate) fn alternatives(words: &[String]) -> String {
     match words {
         [] => String::new(),
         [only] => only.clone(),

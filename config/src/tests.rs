@@ -137,6 +137,16 @@ fn defaults_are_as_documented() {
         (256, 256)
     );
     assert_eq!((config.ring.slots, config.ring_order()), (1024, 2));
+    let lro = config.lro;
+    assert_eq!(
+        (lro.at, lro.rules, lro.psh),
+        (lro::At::None, lro::Rules::Gro, lro::Psh::Flush)
+    );
+    assert_eq!(
+        (lro.buffers, lro.backend, lro.flush),
+        (lro::Form::Skb, lro::Backend::Scatter, lro::Flush::Poll)
+    );
+    assert_eq!((lro.hold_us, lro.flows, lro.segments), (200, 1024, 64));
     assert_eq!(config.nic_ifname(0).as_deref(), Some("wire"));
     assert_eq!(config.vif_ifname(0, 0).as_deref(), Some("eth0"));
     assert_eq!(config.vif_ifname(1, 0), None);
@@ -224,6 +234,21 @@ fn mistakes_have_lines_and_remedies() {
             "\n[[nic]]",
             "[ring]\nslots = 1000\n[[nic]]",
             "f.toml:2: [ring]: `slots` is 1000; write 256, 512, 1024, 2048 or 4096",
+        ),
+        (
+            "\n[[nic]]",
+            "[lro]\nflush = \"da1\"\n[[nic]]",
+            "f.toml:2: [lro]: `flush` is \"da1\"; write \"poll\", \"da2\" (every second poll), \"t50\" (after 50 µs) or \"adaptive\"",
+        ),
+        (
+            "\n[[nic]]",
+            "[lro]\nflush = \"t300\"\n[[nic]]",
+            "f.toml:2: [lro]: `flush` waits longer than `hold_us`, 200 µs, allows; write hold_us = 300, or flush = \"t200\" or less",
+        ),
+        (
+            "\n[[nic]]",
+            "[lro]\nsegments = 1\n[[nic]]",
+            "f.toml:2: [lro]: `segments` is 1; write a number from 2 to 512",
         ),
         (
             "\n[[nic]]",
@@ -326,6 +351,41 @@ fn too_many_guests_are_refused_and_many_are_not() {
         text.contains("too many guests: 1025 interfaces in all; 1024 is the most"),
         "{text}"
     );
+}
+
+#[test]
+fn irreversible_merging_is_refused_before_a_router() {
+    let text = |at: &str, rules: &str, forwards: bool| {
+        SMALL
+            .replace(
+                "\n[[nic]]",
+                &format!("[lro]\nat = \"{at}\"\nrules = \"{rules}\"\n[[nic]]"),
+            )
+            .replace(
+                "endpoint = \"tap\"",
+                &format!("endpoint = \"tap\"\nforwards = {forwards}"),
+            )
+    };
+    for at in ["physical", "virtual", "both"] {
+        assert_eq!(
+            errors(&text(at, "lro", true)),
+            "f.toml:3: [lro]: `rules` is \"lro\", but a-0 ([[guest]] 1, vif 1) forwards packets, and \
+             what is merged so cannot be cut into what it was; write rules = \"gro\", or at = \"none\""
+        );
+        assert!(parse("f", &text(at, "gro", true)).is_ok());
+        assert!(parse("f", &text(at, "lro", false)).is_ok());
+    }
+    let config = parse("f", &text("none", "lro", true)).unwrap();
+    // Both ends of the vif know it: it may be asked for while traffic runs.
+    let machine = config.machine().unwrap();
+    let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+    let guest: GuestConfig = serde_json::from_str(&machine.domains[1].config).unwrap();
+    assert_eq!(
+        driver.vifs.iter().map(|v| v.forwards).collect::<Vec<_>>(),
+        [true, false]
+    );
+    assert!(guest.vifs[0].forwards);
+    assert_eq!((driver.lro, guest.lro), (config.lro, config.lro));
 }
 
 #[test]
