@@ -8,6 +8,7 @@
 //! | [`connection`] | the domain's ends of connections: records, doorbells |
 //! | [`grants`] | a netback's access to guest pages: `copy`, `map`, `mapped` |
 //! | [`ledger`] | where the cycles of this domain went, hop by hop |
+//! | [`lro`] | large receive offload between a source of frames and who takes them |
 //! | [`trace`] | one packet, hop by hop |
 //! | [`wait`] | sleeping and being woken |
 //! | [`mailbox`] | answers to `stat`, `set` and `trace` |
@@ -28,6 +29,7 @@ pub mod grants;
 pub mod guest;
 pub mod idle;
 pub mod ledger;
+pub mod lro;
 pub mod mailbox;
 pub mod report;
 pub mod sim;

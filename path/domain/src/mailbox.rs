@@ -2,6 +2,7 @@
 
 use abi::layout::info;
 use abi::mailbox::{Refusal, Request};
+use config::lro::{Lro, SWITCHES};
 use serde_json::Value;
 use shmem::Span;
 use std::sync::atomic::Ordering;
@@ -65,24 +66,56 @@ impl Mailbox {
     }
 }
 
-/// The one switch that every domain has: frames taken from one side before the other's turn.
-///
-/// # Errors
-/// There is no such switch, or no such value.
-pub fn set_budget(budget: &mut usize, key: &str, value: &str) -> Result<(), String> {
-    if key != "poll-budget" {
-        return Err(format!(
-            "there is no switch \"{key}\"; there is: poll-budget"
-        ));
-    }
-    match value.parse() {
-        Ok(frames @ 1..=4096) => {
-            *budget = frames;
-            Ok(())
+/// What every domain lets its user change while traffic runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Switches {
+    /// Frames taken from one side before the other's turn: `poll-budget`.
+    pub budget: usize,
+    /// Large receive offload: `lro.<key>`.
+    pub lro: Lro,
+    /// An interface behind which packets are forwarded, if there is one.
+    pub forwarding: Option<String>,
+}
+
+impl Switches {
+    /// Changes one of them.
+    ///
+    /// # Errors
+    /// There is no such switch, or no such value; nothing is changed.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        if key == "poll-budget" {
+            return match value.parse() {
+                Ok(frames @ 1..=4096) => {
+                    self.budget = frames;
+                    Ok(())
+                }
+                _ => Err(format!(
+                    "poll-budget is a number of frames, 1 to 4096, not \"{value}\""
+                )),
+            };
         }
-        _ => Err(format!(
-            "poll-budget is a number of frames, 1 to 4096, not \"{value}\""
-        )),
+        let known = key
+            .strip_prefix("lro.")
+            .filter(|key| SWITCHES.contains(key));
+        let Some(name) = known else {
+            let known = SWITCHES.map(|key| format!("lro.{key}")).join(", ");
+            return Err(format!(
+                "there is no switch \"{key}\"; there are: poll-budget, {known}"
+            ));
+        };
+        let mut lro = self.lro;
+        lro.set(name, value)
+            .map_err(|why| format!("{key} is \"{value}\"; {why}"))?;
+        if let Some(interface) = &self.forwarding
+            && lro.spoils_forwarding()
+        {
+            return Err(format!(
+                "{key} is \"{value}\", but {interface} forwards packets, and what is merged by \
+                 the rules \"lro\" cannot be cut into what it was; choose lro.rules gro first"
+            ));
+        }
+        self.lro = lro;
+        Ok(())
     }
 }
 
@@ -143,12 +176,57 @@ mod tests {
 
     #[test]
     fn the_budget_has_bounds() {
-        let mut budget = 64;
-        assert!(set_budget(&mut budget, "poll-budget", "0").is_err());
-        assert!(set_budget(&mut budget, "poll-budget", "4097").is_err());
-        assert!(set_budget(&mut budget, "polls", "8").is_err());
-        assert_eq!(budget, 64);
-        assert!(set_budget(&mut budget, "poll-budget", "8").is_ok());
-        assert_eq!(budget, 8);
+        let mut switches = switches(None);
+        assert!(switches.set("poll-budget", "0").is_err());
+        assert!(switches.set("poll-budget", "4097").is_err());
+        let unknown = switches.set("polls", "8").unwrap_err();
+        assert!(
+            unknown.contains("there are: poll-budget, lro.at, lro.rules"),
+            "{unknown}"
+        );
+        assert_eq!(switches, self::switches(None));
+        assert!(switches.set("poll-budget", "8").is_ok());
+        assert_eq!(switches.budget, 8);
+    }
+
+    fn switches(forwarding: Option<&str>) -> Switches {
+        Switches {
+            budget: 64,
+            lro: Lro::default(),
+            forwarding: forwarding.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn lro_is_switched_by_the_words_of_the_file() {
+        let mut switches = switches(None);
+        for (key, value) in [("at", "both"), ("flush", "t50"), ("rules", "lro")] {
+            switches.set(&format!("lro.{key}"), value).unwrap();
+        }
+        assert_eq!(switches.lro.at, config::lro::At::Both);
+        assert_eq!(switches.lro.flush, config::lro::Flush::After(50));
+        assert_eq!(switches.lro.rules, config::lro::Rules::Lro);
+        let before = switches.clone();
+        for (key, says) in [
+            ("lro.flush", "lro.flush is \"now\"; write \"poll\", \"da2\""),
+            ("lro.flows", "there is no switch \"lro.flows\""),
+            ("flush", "there is no switch \"flush\""),
+        ] {
+            let why = switches.set(key, "now").unwrap_err();
+            assert!(why.starts_with(says), "{why}");
+        }
+        assert_eq!(switches, before);
+    }
+
+    #[test]
+    fn who_forwards_is_spared_what_cannot_be_undone() {
+        let mut switches = switches(Some("router-0"));
+        switches.set("lro.at", "physical").unwrap();
+        let why = switches.set("lro.rules", "lro").unwrap_err();
+        assert!(why.contains("router-0 forwards packets"), "{why}");
+        switches.set("lro.at", "none").unwrap();
+        switches.set("lro.rules", "lro").unwrap();
+        assert!(switches.set("lro.at", "both").is_err());
+        assert_eq!(switches.lro.at, config::lro::At::None);
     }
 }

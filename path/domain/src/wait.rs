@@ -146,8 +146,13 @@ pub fn ring(doorbell: BorrowedFd<'_>) {
     let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
 }
 
-/// A polling tick: sleeps `ns` (less than a second) with every doorbell switched off.
-pub fn tick(ledger: &Ledger, ns: u64) {
+/// A polling tick: sleeps `ns` (less than a second), but not beyond `until_ns` of the monotonic
+/// clock, with every doorbell switched off.
+pub fn tick(ledger: &Ledger, ns: u64, until_ns: Option<u64>) {
+    let left = until_ns.map_or(ns, |until| {
+        until.saturating_sub(shmem::time::monotonic_ns())
+    });
+    let ns = ns.min(left);
     let request = Timespec {
         tv_sec: 0,
         tv_nsec: ns.min(999_999_999) as i64,

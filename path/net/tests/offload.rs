@@ -5,7 +5,7 @@ mod common;
 use common::{Build, any_build, frame_of, tcp};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use net::packet::checksum::{FinishError, Sum, finish, fold, pseudo_v4, pseudo_v6};
-use net::packet::segment::{MAX_SEGMENTS, SegmentError, segment};
+use net::packet::segment::{MAX_SEGMENTS, SegmentError, packets, segment, split};
 use net::packet::{ParseError, flags, protocol};
 use nic::frame::SNAPSHOT;
 use nic::{BufferId, Caps, Checksum, Frame, Gso, GsoKind};
@@ -531,9 +531,59 @@ proptest! {
         let caps = Caps { max_frame, ..SOFTWARE };
         let mut out = Vec::new();
         if segment(&frame, caps, &mut out).is_ok() {
+            prop_assert_eq!(out.len(), packets(&frame));
             prop_assert!(out.iter().all(|one| one.len() <= max_frame + one.tag_bytes()));
         } else {
             prop_assert!(out.is_empty());
         }
+        if split(&frame, max_frame, &mut out).is_ok() {
+            prop_assert!(out.iter().all(|one| one.len() <= max_frame));
+        }
+    }
+
+    /// Cut in two steps a frame becomes the same segments as in one.
+    #[test]
+    fn parts_are_segmented_into_what_the_whole_would_have_been(
+        build in any_build(),
+        payload in prop::collection::vec(any::<u8>(), 1..3000),
+        flags in prop::sample::select(vec![0x10u8, 0x18, 0x11, 0x90, 0xd8]),
+        cuts in prop::collection::vec(0usize..3000, 0..4),
+        size in 1u16..600,
+        bytes in 0usize..3000,
+    ) {
+        let build = Build { transport: tcp(u32::MAX - 700, flags, 12, &payload), ..build };
+        let frame = gso(&build, size, &cuts);
+        let all = |frame: &Frame| {
+            let mut out = Vec::new();
+            segment(frame, SOFTWARE, &mut out).map(|()| out)
+        };
+        let Ok(whole) = all(&frame) else { return Ok(()) };
+        let mut parts = Vec::new();
+        let done = split(&frame, bytes, &mut parts);
+        let headers = build.transport_at() + 32;
+        if headers + usize::from(size) > bytes {
+            prop_assert_eq!(done, Err(SegmentError::TooLong));
+            return Ok(());
+        }
+        prop_assert_eq!(done, Ok(()));
+        let mut twice = Vec::new();
+        for part in &parts {
+            prop_assert!(part.len() <= bytes);
+            let count = packets(part);
+            // A single segment is an ordinary packet whose checksum is to be filled in.
+            prop_assert_eq!(part.offload.gso.is_some(), count > 1);
+            if count > 1 {
+                twice.extend(all(part).unwrap());
+            } else {
+                let mut plain = part.clone();
+                finish(&mut plain).unwrap();
+                twice.push(plain);
+            }
+        }
+        prop_assert_eq!(twice.len(), packets(&frame));
+        let bytes = |frames: &[Frame]| -> Vec<Vec<u8>> {
+            frames.iter().map(|frame| frame.to_vec().unwrap()).collect()
+        };
+        prop_assert_eq!(bytes(&twice), bytes(&whole));
     }
 }

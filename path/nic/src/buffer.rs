@@ -41,6 +41,8 @@ pub trait Buffers {
 pub struct Pool {
     area: Area,
     bytes: usize,
+    /// Number of the first buffer.
+    first: u32,
     free: Vec<u32>,
     out: Vec<bool>,
 }
@@ -57,9 +59,23 @@ impl Pool {
         Self {
             area,
             bytes,
+            first: 0,
             free: (0..count).rev().collect(),
             out: vec![false; count as usize],
         }
+    }
+
+    /// The same pool with its buffers numbered from `first` on, so that they are told from those
+    /// of another one.
+    #[must_use]
+    pub fn numbered_from(self, first: u32) -> Self {
+        Self { first, ..self }
+    }
+
+    /// Buffers in all.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.out.len()
     }
 
     /// Buffers that can be taken now.
@@ -77,7 +93,7 @@ impl Buffers for Pool {
             *out = true;
         }
         Some(Buffer {
-            id: BufferId(index),
+            id: BufferId(self.first + index),
             span,
         })
     }
@@ -91,11 +107,12 @@ impl Buffers for Pool {
     }
 
     fn put(&mut self, id: BufferId) {
-        if let Some(out) = self.out.get_mut(id.0 as usize)
+        if let Some(index) = id.0.checked_sub(self.first)
+            && let Some(out) = self.out.get_mut(index as usize)
             && *out
         {
             *out = false;
-            self.free.push(id.0);
+            self.free.push(index);
         }
     }
 }

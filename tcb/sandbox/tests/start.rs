@@ -23,6 +23,10 @@ fn a_rust_program_starts_confined() {
         assert_eq!(status(pid, "Seccomp_filters"), "1");
         assert_eq!(status(pid, "CapEff"), "0000000000000000");
         assert_eq!(status(pid, "CapPrm"), "0000000000000000");
+        // Only who may trace it may read this.
+        if let Ok(slack) = std::fs::read_to_string(format!("/proc/{pid}/timerslack_ns")) {
+            assert_eq!(slack.trim(), "1");
+        }
     }
     assert!(!gone_within(&world.domain.pidfd, Duration::from_millis(1)));
     world.domain.kill();

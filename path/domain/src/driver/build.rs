@@ -1,18 +1,22 @@
 //! From a configuration to ports.
 //!
-//! The driver's own frames hold, in this order: each NIC's pool, and where the grant mechanism is
-//! `copy`, each guest's staging pages.
+//! The driver's own frames hold, in this order: each NIC's pool and its buffers for whole
+//! aggregates, and where the grant mechanism is `copy`, each guest's staging pages.
 
+use super::linear::Linear;
 use super::nics::NicPort;
 use super::port::Port;
 use super::turn::Driver;
 use super::vifs::{Shared, VifPort};
 use crate::device;
 use crate::ledger::Ledger;
+use crate::lro::{Merger, Side};
 use crate::mailbox::Mailbox;
 use crate::start::{StartError, Started, refused};
 use abi::{ConnId, PAGE, Slot};
-use config::domain::{BUFFER_BYTES, DriverConfig, Moderation, NicConfig};
+use config::domain::{
+    BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig,
+};
 use net::bridge::{self, Bridge, Settings};
 use net::packet::Mac;
 use nic::moderation::Policy;
@@ -36,7 +40,7 @@ pub(super) fn build(started: Started<DriverConfig>) -> Result<Driver, StartError
     };
     let mut ports = Vec::new();
     for nic in &config.nics {
-        ports.push(Port::Nic(Box::new(nic_port(nic, &mut room)?)));
+        ports.push(Port::Nic(Box::new(nic_port(nic, &config.lro, &mut room)?)));
     }
     let shared = Shared {
         calls: Rc::clone(&calls),
@@ -94,9 +98,14 @@ impl Room {
     }
 }
 
-fn nic_port(config: &NicConfig, room: &mut Room) -> Result<NicPort, StartError> {
+fn nic_port(config: &NicConfig, lro: &Lro, room: &mut Room) -> Result<NicPort, StartError> {
     let area = room.take_area(config.buffers as usize * BUFFER_BYTES as usize)?;
     let (nic, pool) = device::nic(config, area)?;
+    let linear = room.take_area((LINEAR_BUFFERS * LINEAR_BYTES) as usize)?;
+    let linear = Linear::new(linear, LINEAR_BYTES as usize, lro.backend);
+    // What is held must leave the NIC enough to receive into.
+    let low_water = (pool.capacity() / 8).max(64).min(pool.capacity() / 2);
+    let merger = Merger::new(Side::Physical, lro, pool.capacity() - low_water);
     let policy = match config.moderation {
         Moderation::Spin => Policy::Spin,
         Moderation::Tick(us) => Policy::Tick { us },
@@ -107,6 +116,8 @@ fn nic_port(config: &NicConfig, room: &mut Room) -> Result<NicPort, StartError> 
         nic,
         pool,
         policy,
+        merger,
+        linear,
     ))
 }
 

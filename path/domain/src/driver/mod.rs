@@ -7,16 +7,20 @@
 //! | [`fairness`] | whose turn it is among the guests |
 //! | [`port`] | what the bridge's ports have in common |
 //! | [`nics`] | ports that are devices |
+//! | [`linear`] | aggregates copied to one buffer |
 //! | [`vifs`] | ports that are guests: hand-shake, netback, doorbell |
 //! | [`outbox`] | frames on their way to one port: segmentation and checksums where it lacks them |
+//! | [`room`] | aggregates cut to what a guest has room for |
 //! | [`report`] | counters as JSON |
 
 mod build;
 pub mod fairness;
+pub mod linear;
 pub mod nics;
 pub mod outbox;
 pub mod port;
 pub mod report;
+pub mod room;
 pub mod turn;
 pub mod vifs;
 

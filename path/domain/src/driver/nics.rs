@@ -1,11 +1,15 @@
 //! Ports that are devices of the driver domain's own.
 
+use super::linear::Linear;
 use super::port::Traffic;
 use crate::ledger::{Hop, Ledger};
+use crate::lro::Merger;
 use crate::report::Given;
 use net::packet::ack::pure_ack;
+use config::domain::Lro;
 use nic::moderation::{Moderator, Policy, Wake};
 use nic::{Caps, Frame, Nic, Pool};
+use serde_json::Value;
 
 /// Pure acknowledgements that were sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,9 +30,14 @@ pub struct NicPort {
     pub sent: Given,
     /// Acknowledgements that were sent by it.
     pub acks: Acks,
+    /// Large receive offload of what it yields.
+    pub lro: Merger,
     nic: Box<dyn Nic>,
     pool: Pool,
+    linear: Linear,
     moderator: Moderator,
+    /// Room for what a look finds; empty between two.
+    arrived: Vec<Frame>,
 }
 
 impl std::fmt::Debug for NicPort {
@@ -42,15 +51,25 @@ impl std::fmt::Debug for NicPort {
 impl NicPort {
     /// A port.
     #[must_use]
-    pub fn new(name: String, nic: Box<dyn Nic>, pool: Pool, policy: Policy) -> Self {
+    pub fn new(
+        name: String,
+        nic: Box<dyn Nic>,
+        pool: Pool,
+        policy: Policy,
+        lro: Merger,
+        linear: Linear,
+    ) -> Self {
         Self {
             name,
             traffic: Traffic::default(),
             sent: Given::default(),
             acks: Acks::default(),
+            lro,
             nic,
             pool,
+            linear,
             moderator: Moderator::new(policy),
+            arrived: Vec::new(),
         }
     }
 
@@ -72,7 +91,24 @@ impl NicPort {
         self.pool.available()
     }
 
-    /// Frames that have arrived, if it is time to look.
+    /// What large receive offload does and has done, as JSON.
+    #[must_use]
+    pub fn lro_stat(&self) -> Value {
+        let mut stat = self.lro.stat();
+        if let Some(all) = stat.as_object_mut() {
+            all.extend(self.linear.stat());
+        }
+        stat
+    }
+
+    /// Changes large receive offload.
+    pub fn set_lro(&mut self, config: &Lro) {
+        self.lro.set(config);
+        self.linear.set(config.backend);
+    }
+
+    /// Looks for frames, if it is time to, and appends those that go on now; how many have
+    /// arrived or go on, whichever is more.
     pub fn take(
         &mut self,
         now_ns: u64,
@@ -80,9 +116,32 @@ impl NicPort {
         out: &mut Vec<Frame>,
         ledger: &Ledger,
     ) -> usize {
-        if !self.moderator.due(now_ns) {
-            return 0;
+        let look = self.moderator.due(now_ns);
+        if !self.lro.is_active() {
+            return match look {
+                true => self.look(now_ns, budget, out, ledger),
+                false => 0,
+            };
         }
+        let mut arrived = std::mem::take(&mut self.arrived);
+        let taken = match look {
+            true => self.look(now_ns, budget, &mut arrived, ledger),
+            false => 0,
+        };
+        // A tick is a poll in any case; otherwise a look that finds nothing is none, because the
+        // driver looks whenever a guest has woken it.
+        let polled = look && matches!(self.moderator.policy(), Policy::Tick { .. });
+        ledger.at(Hop::Lro, || {
+            self.lro.pass(now_ns, polled, &mut arrived, out);
+        });
+        self.arrived = arrived;
+        if self.linear.is_on() && !out.is_empty() {
+            ledger.at(Hop::Bridge, || self.linear.copy(out, &mut self.pool));
+        }
+        taken.max(out.len())
+    }
+
+    fn look(&mut self, now_ns: u64, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
         let taken = ledger.at(Hop::Nic, || {
             self.nic.rx(now_ns, budget, &mut self.pool, out)
         });
@@ -96,7 +155,7 @@ impl NicPort {
     pub fn done(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
         ledger.at(Hop::Nic, || {
             for frame in &mut *frames {
-                frame.recycle(&mut self.pool);
+                frame.recycle(&mut self.linear.with(&mut self.pool));
             }
             frames.clear();
         });
@@ -119,6 +178,14 @@ impl NicPort {
     /// What to wait for before the next look.
     #[must_use]
     pub fn wake(&self, now_ns: u64) -> Wake {
-        self.moderator.wake(now_ns, self.nic.next_due(now_ns))
+        let held = self.lro.next_due();
+        match self.moderator.wake(now_ns, self.nic.next_due(now_ns)) {
+            Wake::Now => Wake::Now,
+            Wake::At(at) => Wake::At(held.map_or(at, |held| held.min(at))),
+            Wake::Event(due) => Wake::Event(due.into_iter().chain(held).min()),
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

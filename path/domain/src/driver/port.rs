@@ -47,7 +47,17 @@ impl Port {
         }
     }
 
-    /// Takes up to `budget` frames that came in. They belong to the port until [`Port::done`].
+    /// Frames for it that were made of larger ones because a guest had too little room.
+    #[must_use]
+    pub fn split(&self) -> u64 {
+        match self {
+            Self::Nic(_) => 0,
+            Self::Vif(vif) => vif.split(),
+        }
+    }
+
+    /// Takes up to `budget` frames that came in, and appends those that go on now; how many it
+    /// had to do with. They belong to the port until [`Port::done`].
     pub fn take(
         &mut self,
         now_ns: u64,

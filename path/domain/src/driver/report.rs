@@ -4,16 +4,21 @@ use super::nics::NicPort;
 use super::port::{Port, Traffic};
 use super::turn::Driver;
 use super::vifs::VifPort;
+use crate::lro::Sums;
 use crate::report::{self, DropTable};
 use serde_json::{Value, json};
 
 /// Everything that the driver counts.
 pub(super) fn stat(driver: &Driver) -> Value {
     let mut drops = DropTable::default();
+    let mut lro = Sums::default();
     let mut ports = serde_json::Map::new();
     for port in &driver.ports {
         let value = match port {
-            Port::Nic(nic) => nic_stat(nic, &mut drops),
+            Port::Nic(nic) => {
+                nic.lro.add_to(&mut lro);
+                nic_stat(nic, &mut drops)
+            }
             Port::Vif(vif) => vif_stat(vif, &mut drops),
         };
         ports.insert(port.name().to_owned(), value);
@@ -31,9 +36,11 @@ pub(super) fn stat(driver: &Driver) -> Value {
         "software": {
             "segments": driver.outbox.segmented,
             "checksums": driver.outbox.checksummed,
+            "split": driver.ports.iter().map(Port::split).sum::<u64>(),
         },
         "stations": driver.bridge.stations(shmem::time::monotonic_ns()).count(),
         "drops": Value::from(drops),
+        "lro": Value::from(lro),
     })
 }
 
@@ -54,6 +61,7 @@ fn nic_stat(nic: &NicPort, drops: &mut DropTable) -> Value {
         "buffers_free": nic.buffers_free(),
         "acks": nic.acks.all,
         "sacks": nic.acks.selective,
+        "lro": nic.lro_stat(),
     })
 }
 

@@ -11,7 +11,7 @@ use super::vifs::VifPort;
 use super::{nics, report};
 use crate::idle::{Idle, Step};
 use crate::ledger::{Hop, Ledger};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mailbox, Switches};
 use crate::start::{StartError, Started, refused};
 use crate::trace::Trace;
 use crate::wait::{Bell, Waiter, tick};
@@ -38,7 +38,7 @@ pub struct Driver {
     waiter: Waiter,
     mailbox: Mailbox,
     idle: Idle,
-    budget: usize,
+    switches: Switches,
     fairness: Fairness,
     frames: Vec<Frame>,
     verdicts: Vec<Verdict>,
@@ -78,7 +78,15 @@ impl Driver {
             waiter,
             mailbox,
             idle: Idle::new(config.spin_us, config.tick_us, config.empty_ticks),
-            budget: config.poll_budget as usize,
+            switches: Switches {
+                budget: config.poll_budget as usize,
+                lro: config.lro,
+                forwarding: config
+                    .vifs
+                    .iter()
+                    .find(|vif| vif.forwards)
+                    .map(|vif| vif.name.clone()),
+            },
             fairness,
             frames: Vec::new(),
             verdicts: Vec::new(),
@@ -98,7 +106,8 @@ impl Driver {
         let slept = match self.idle.step(moved, now_ns) {
             Step::Again => Ok(()),
             Step::Tick(ns) => {
-                tick(&self.ledger, ns);
+                let held = nics(&self.ports).filter_map(|nic| nic.lro.next_due());
+                tick(&self.ledger, ns, held.min());
                 Ok(())
             }
             Step::Sleep => self.sleep(now_ns),
@@ -109,12 +118,13 @@ impl Driver {
 
     /// One batch from every NIC, and a turn for every guest that has work; whether there was any.
     fn round(&mut self, now_ns: u64) -> bool {
+        let budget = self.switches.budget;
         let mut moved = false;
         let mut guests = 0;
         self.fairness.begin();
         for index in 0..self.ports.len() {
             match self.ports.get(index) {
-                Some(Port::Nic(_)) => moved |= self.serve(index, now_ns, self.budget).0 > 0,
+                Some(Port::Nic(_)) => moved |= self.serve(index, now_ns, budget).0 > 0,
                 Some(Port::Vif(vif)) if vif.has_work() => {
                     self.fairness.activate(index);
                     guests += 1;
@@ -123,7 +133,7 @@ impl Driver {
             }
         }
         for _ in 0..guests {
-            let Some(share) = self.fairness.next(now_ns, self.budget) else {
+            let Some(share) = self.fairness.next(now_ns, budget) else {
                 break;
             };
             let (packets, bytes) = self.serve(share.port, now_ns, share.packets);
@@ -147,7 +157,8 @@ impl Driver {
         };
         let taken = port.take(now_ns, budget, &mut frames, &self.ledger);
         let mut bytes = 0;
-        if taken > 0 {
+        // What large receive offload held may go on without anything new, and the other way round.
+        if !frames.is_empty() {
             let segmented = self.outbox.segmented;
             bytes = frames.iter().map(|frame| frame.len() as u64).sum();
             self.forward(index, now_ns, &mut frames);
@@ -171,6 +182,11 @@ impl Driver {
                 Hop::Netback
             };
             self.trace.begin(hop, port.name(), frames);
+            if let (Hop::Nic, Some(gso)) = (hop, frames.first().and_then(|f| f.offload.gso)) {
+                self.trace.step(Hop::Lro, || {
+                    format!("of packets with {} bytes each", gso.size)
+                });
+            }
         }
         let mut verdicts = std::mem::take(&mut self.verdicts);
         verdicts.clear();
@@ -318,7 +334,12 @@ impl Driver {
             Request::Stat => Ok(report::stat(self)),
             Request::Trace => Ok(self.trace.request()),
             Request::Set { key, value } => {
-                crate::mailbox::set_budget(&mut self.budget, key, value)?;
+                self.switches.set(key, value)?;
+                for port in &mut self.ports {
+                    if let Port::Nic(nic) = port {
+                        nic.set_lro(&self.switches.lro);
+                    }
+                }
                 Ok(json!({ "key": key, "value": value }))
             }
         }

@@ -8,6 +8,7 @@
 //! | Closed | Initialising | the backend's record is written again: InitWait |
 
 use super::port::Traffic;
+use super::room::Room;
 use crate::call::{Calls, Peer};
 use crate::connection::Doorbell;
 use crate::grants::Guest;
@@ -68,6 +69,7 @@ pub struct VifPort {
     link: Option<Link>,
     /// What links before this one have counted.
     past: Counters,
+    room: Room,
     /// Whether anything was done since the rings were last published.
     touched: bool,
 }
@@ -113,6 +115,7 @@ impl VifPort {
             doorbell: None,
             link: None,
             past: Counters::default(),
+            room: Room::default(),
             touched: false,
         }
     }
@@ -131,6 +134,12 @@ impl VifPort {
             all += *link.netback.counters();
         }
         all
+    }
+
+    /// Frames that were made of larger ones because the guest had too little room for these.
+    #[must_use]
+    pub fn split(&self) -> u64 {
+        self.room.split
     }
 
     /// What the guest takes; none while it is not connected.
@@ -335,7 +344,9 @@ impl VifPort {
             self.not_connected += pick.len() as u64;
             return;
         };
-        let report = ledger.at(Hop::Netback, || link.netback.to_guest(frames, pick));
+        let report = ledger.at(Hop::Netback, || {
+            self.room.to_guest(&mut link.netback, frames, pick)
+        });
         self.traffic.out_packets += u64::from(report.delivered);
         self.traffic.out_bytes += report.bytes;
         self.touched = true;

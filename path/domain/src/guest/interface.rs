@@ -11,13 +11,14 @@ use crate::call::{Calls, Peer};
 use crate::connection::Doorbell;
 use crate::device;
 use crate::ledger::{Hop, Ledger};
+use crate::lro::{Merger, Side, Sums};
 use crate::report::Given;
 use crate::start::StartError;
 use crate::trace::Trace;
 use abi::layout::info;
 use abi::{ConnId, RECORD_BYTES, XenbusState};
-use config::domain::{GuestConfig, GuestVif, Offloads};
-use nic::{Frame, Nic};
+use config::domain::{GuestConfig, GuestVif, Lro, Offloads};
+use nic::{Frame, Nic, TxReport};
 use serde_json::{Value, json};
 use shmem::Area;
 use shmem::home::Home;
@@ -51,6 +52,9 @@ pub struct Interface {
     starved: bool,
     /// Whether anything was done since the rings were last published.
     touched: bool,
+    lro: Merger,
+    /// Room for what a look finds; empty between two.
+    arrived: Vec<Frame>,
     received: Vec<Frame>,
     pick: Vec<u32>,
     to_send: Vec<Frame>,
@@ -123,6 +127,13 @@ impl Interface {
                 given: Given::default(),
                 starved: false,
                 touched: false,
+                // The driver domain always finds half of the buffers posted.
+                lro: Merger::new(
+                    Side::Virtual,
+                    &config.lro,
+                    vif.to_guest_buffers as usize / 2,
+                ),
+                arrived: Vec::new(),
                 received: Vec::new(),
                 pick: Vec::new(),
                 to_send: Vec::new(),
@@ -204,6 +215,13 @@ impl Interface {
             trouble.clone_into(&mut self.trouble);
             eprintln!("interface {}: {trouble}", self.conn);
         }
+        // What was received was received, even if nobody is told so any more.
+        let mut held = Vec::new();
+        let now_ns = shmem::time::monotonic_ns();
+        self.lro.drain(now_ns, &mut held);
+        if !held.is_empty() {
+            self.hand_over(now_ns, &held);
+        }
         if let Some(netfront) = &mut self.netfront {
             // Nothing of this pool may be used once there is another in its place.
             let pool = netfront.buffers();
@@ -243,23 +261,35 @@ impl Interface {
         ledger: &Ledger,
         trace: &mut Trace,
     ) -> bool {
+        if self.link().is_none() {
+            return false;
+        }
         let mut frames = std::mem::take(&mut self.received);
-        let Some(netfront) = self.link() else {
-            self.received = frames;
+        let Self {
+            netfront,
+            lro,
+            arrived,
+            ..
+        } = self;
+        let Some(netfront) = netfront else {
             return false;
         };
-        let taken = ledger.at(Hop::Netfront, || netfront.receive(budget, &mut frames));
-        let moved = !frames.is_empty();
-        if moved {
+        let mut moved = false;
+        let taken = if lro.is_active() {
+            let taken = ledger.at(Hop::Netfront, || netfront.receive(budget, arrived));
+            moved = !arrived.is_empty();
+            // A look that finds nothing is no poll: turns of this domain have many reasons.
+            ledger.at(Hop::Lro, || lro.pass(now_ns, false, arrived, &mut frames));
+            taken
+        } else {
+            ledger.at(Hop::Netfront, || netfront.receive(budget, &mut frames))
+        };
+        if !frames.is_empty() {
+            moved = true;
             trace.begin(Hop::Netfront, "netfront", &frames);
-            self.pick.clear();
-            self.pick.extend(0..frames.len() as u32);
-            let report = ledger.at(Hop::Endpoint, || {
-                self.endpoint.tx(now_ns, &frames, &self.pick)
-            });
+            let report = ledger.at(Hop::Endpoint, || self.hand_over(now_ns, &frames));
             trace.step(Hop::Endpoint, || format!("{report:?}"));
             trace.end();
-            self.given.add(&report);
             self.touched = true;
             if let Some(netfront) = &mut self.netfront {
                 ledger.at(Hop::Netfront, || netfront.receive_done(&mut frames));
@@ -270,6 +300,15 @@ impl Interface {
             self.close(&fatal.to_string());
         }
         moved
+    }
+
+    /// Gives frames to the endpoint, which never keeps any.
+    fn hand_over(&mut self, now_ns: u64, frames: &[Frame]) -> TxReport {
+        self.pick.clear();
+        self.pick.extend(0..frames.len() as u32);
+        let report = self.endpoint.tx(now_ns, frames, &self.pick);
+        self.given.add(&report);
+        report
     }
 
     /// Frames from the endpoint to the driver domain; whether there were any.
@@ -370,14 +409,30 @@ impl Interface {
         self.starved || self.state != XenbusState::Connected
     }
 
-    /// When the endpoint wants to be looked at although nobody will ring.
+    /// When the interface wants to be looked at although nobody will ring.
     #[must_use]
     pub fn next_due(&self, now_ns: u64) -> Option<u64> {
-        if self.ignores_endpoint() {
-            None
-        } else {
-            self.endpoint.next_due(now_ns)
-        }
+        let endpoint = match self.ignores_endpoint() {
+            true => None,
+            false => self.endpoint.next_due(now_ns),
+        };
+        endpoint.into_iter().chain(self.held_until()).min()
+    }
+
+    /// Until when packets are held that might become part of a larger one.
+    #[must_use]
+    pub fn held_until(&self) -> Option<u64> {
+        self.lro.next_due()
+    }
+
+    /// Changes large receive offload.
+    pub fn set_lro(&mut self, config: &Lro) {
+        self.lro.set(config);
+    }
+
+    /// Adds what large receive offload has counted.
+    pub fn add_lro(&self, sums: &mut Sums) {
+        self.lro.add_to(sums);
     }
 
     /// What became of the frames given to the endpoint.
@@ -394,6 +449,7 @@ impl Interface {
             "trouble": self.trouble,
             "counters": crate::report::counters(&self.counters()),
             "endpoint": crate::report::device(&self.given, self.endpoint.counters()),
+            "lro": self.lro.stat(),
         })
     }
 

@@ -4,7 +4,7 @@ use super::interface::Interface;
 use super::report;
 use crate::idle::{Idle, Step};
 use crate::ledger::{Hop, Ledger};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mailbox, Switches};
 use crate::start::{StartError, Started, refused};
 use crate::trace::Trace;
 use crate::wait::{Bell, Waiter, tick};
@@ -29,7 +29,7 @@ pub struct Guest {
     waiter: Waiter,
     mailbox: Mailbox,
     idle: Idle,
-    budget: usize,
+    switches: Switches,
 }
 
 /// Runs the guest domain. Returns only if it cannot go on.
@@ -56,7 +56,15 @@ pub fn run(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
         waiter,
         mailbox: Mailbox::new(home.info.span()),
         idle: Idle::new(config.spin_us, config.tick_us, config.empty_ticks),
-        budget: config.poll_budget as usize,
+        switches: Switches {
+            budget: config.poll_budget as usize,
+            lro: config.lro,
+            forwarding: config
+                .vifs
+                .iter()
+                .position(|vif| vif.forwards)
+                .map(|number| format!("interface {number}")),
+        },
     };
     guest.interfaces.iter_mut().for_each(Interface::advance);
     loop {
@@ -72,16 +80,18 @@ impl Guest {
         let now_ns = shmem::time::monotonic_ns();
         let before = self.ledger.enter(Hop::Idle);
         let mut moved = false;
+        let budget = self.switches.budget;
         for interface in &mut self.interfaces {
-            moved |= interface.to_guest(now_ns, self.budget, &self.ledger, &mut self.trace);
-            moved |= interface.from_guest(now_ns, self.budget, &self.ledger, &mut self.trace);
+            moved |= interface.to_guest(now_ns, budget, &self.ledger, &mut self.trace);
+            moved |= interface.from_guest(now_ns, budget, &self.ledger, &mut self.trace);
         }
         self.publish();
         self.ledger.checkpoint();
         let slept = match self.idle.step(moved, now_ns) {
             Step::Again => Ok(()),
             Step::Tick(ns) => {
-                tick(&self.ledger, ns);
+                let held = self.interfaces.iter().filter_map(Interface::held_until);
+                tick(&self.ledger, ns, held.min());
                 Ok(())
             }
             Step::Sleep => self.sleep(now_ns),
@@ -170,7 +180,9 @@ impl Guest {
             Request::Stat => Ok(report::stat(self)),
             Request::Trace => Ok(self.trace.request()),
             Request::Set { key, value } => {
-                crate::mailbox::set_budget(&mut self.budget, key, value)?;
+                self.switches.set(key, value)?;
+                let lro = self.switches.lro;
+                self.interfaces.iter_mut().for_each(|i| i.set_lro(&lro));
                 Ok(json!({ "key": key, "value": value }))
             }
         }

@@ -65,6 +65,15 @@ impl Latency {
         self.max_ns
     }
 
+    /// Buckets that are not empty: the largest value that falls into each, nanoseconds, and how many
+    /// have.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let filled = self.buckets.iter().enumerate();
+        filled
+            .filter(|(_, count)| **count > 0)
+            .map(|(index, count)| (last_of(index), *count))
+    }
+
     /// The value, in nanoseconds, that a share `q` (0 … 1) of all does not exceed: the upper end of
     /// its bucket, at most 1/16 above. 0 if there are none.
     #[must_use]
@@ -147,6 +156,9 @@ mod tests {
             (100_000, 100_000)
         );
         assert_eq!(latency.quantile(0.0), 1);
+        let all: u64 = latency.buckets().map(|(_, count)| count).sum();
+        assert_eq!(all, 100_000);
+        assert!(latency.buckets().is_sorted() && latency.buckets().count() < 256);
         latency.reset();
         assert_eq!(
             (latency.p99_ns(), latency.max_ns(), latency.count()),

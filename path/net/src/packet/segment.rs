@@ -1,4 +1,5 @@
-//! Segmentation in software: one frame of up to 64 KB into frames of an MTU.
+//! Segmentation in software: one frame of up to 64 KB into frames of an MTU, or into shorter ones
+//! that are still to be cut.
 //!
 //! Only headers are written; a segment's payload pieces are parts of the original's. The
 //! original must therefore stay until the segments are sent, and its buffers are given back
@@ -7,7 +8,7 @@
 use super::checksum::{Sum, pseudo_v4, pseudo_v6};
 use super::{Network, Packet, ParseError, Tcp, Transport, flags, put};
 use nic::frame::SNAPSHOT;
-use nic::{BufferId, Caps, Checksum, Frame, GsoKind, Piece};
+use nic::{BufferId, Caps, Checksum, Frame, Gso, GsoKind, Piece};
 use shmem::{Fault, Span};
 
 /// Segments that one frame may become. It bounds the work that a peer can ask for with one
@@ -70,8 +71,10 @@ struct Template {
     network_at: usize,
     network: Network,
     tcp: Tcp,
-    /// Payload bytes of a segment.
-    size: usize,
+    /// The segmentation that was asked for.
+    gso: Gso,
+    /// Payload bytes of what it is cut into: of one segment, or of several.
+    stride: usize,
     /// End of the frame.
     end: usize,
     /// Leave the TCP checksum to the device.
@@ -87,12 +90,41 @@ struct Template {
 /// Nothing is appended: see [`SegmentError`].
 pub fn segment(frame: &Frame, caps: Caps, out: &mut Vec<Frame>) -> Result<(), SegmentError> {
     let template = Template::new(frame, caps)?;
-    let start = out.len();
-    let done = template.cut(frame, out);
-    if done.is_err() {
-        out.truncate(start);
+    let segment = template.tcp.payload_at + template.stride.min(template.payload());
+    if segment > caps.max_frame.saturating_add(frame.tag_bytes()) {
+        return Err(SegmentError::TooLong);
     }
-    done
+    template.cut_whole(frame, out)
+}
+
+/// Cuts `frame` into frames of at most `bytes` bytes that together are segmented into what it would
+/// have been itself, and appends them to `out`, in order: for a port that takes less at once.
+/// Checksums are left blank.
+///
+/// # Errors
+/// Nothing is appended: see [`SegmentError`].
+pub fn split(frame: &Frame, bytes: usize, out: &mut Vec<Frame>) -> Result<(), SegmentError> {
+    let caps = Caps {
+        checksum: true,
+        tso: true,
+        max_frame: bytes,
+    };
+    let mut template = Template::new(frame, caps)?;
+    let segments = bytes.saturating_sub(template.tcp.payload_at) / template.stride;
+    if segments == 0 {
+        return Err(SegmentError::TooLong);
+    }
+    template.stride *= segments;
+    template.cut_whole(frame, out)
+}
+
+/// Packets that a frame is on a wire: 1 unless it is still to be segmented.
+#[must_use]
+pub fn packets(frame: &Frame) -> usize {
+    match Template::new(frame, Caps::default()) {
+        Ok(template) => template.payload().div_ceil(template.stride).max(1),
+        Err(_) => 1,
+    }
 }
 
 impl Template {
@@ -133,34 +165,46 @@ impl Template {
         if payload.div_ceil(size) > MAX_SEGMENTS {
             return Err(SegmentError::TooMany);
         }
-        if tcp.payload_at + size.min(payload) > caps.max_frame.saturating_add(frame.tag_bytes()) {
-            return Err(SegmentError::TooLong);
-        }
         Ok(Self {
             bytes,
             network_at: packet.network_at,
             network: packet.network,
             tcp,
-            size,
+            gso,
+            stride: size,
             end: claimed,
             blank: caps.checksum,
             id_step: u16::from(!frame.fixed_id),
         })
     }
 
+    fn payload(&self) -> usize {
+        self.end - self.tcp.payload_at
+    }
+
+    fn cut_whole(&self, frame: &Frame, out: &mut Vec<Frame>) -> Result<(), SegmentError> {
+        let start = out.len();
+        let done = self.cut(frame, out);
+        if done.is_err() {
+            out.truncate(start);
+        }
+        done
+    }
+
     fn cut(&self, frame: &Frame, out: &mut Vec<Frame>) -> Result<(), SegmentError> {
         // A frame without payload is one segment.
-        let count = (self.end - self.tcp.payload_at).div_ceil(self.size).max(1);
+        let count = self.payload().div_ceil(self.stride).max(1);
         let mut rest = Rest::new(frame, self.tcp.payload_at);
         // What of the payload lies in the snapshot is sent from there: it was perhaps looked at.
         let private = frame.header().len();
         out.reserve(count);
         for index in 0..count {
-            let from = self.tcp.payload_at + index * self.size;
-            let to = (from + self.size).min(self.end);
+            let from = self.tcp.payload_at + index * self.stride;
+            let to = (from + self.stride).min(self.end);
             let mut segment = self.start(from, to, private)?;
             rest.take(to.saturating_sub(from.max(private)), &mut segment);
             segment.token = frame.token;
+            segment.fixed_id = frame.fixed_id;
             self.write_network(segment.header_mut(), index, to - from)?;
             self.write_tcp(&mut segment, index, to)?;
             out.push(segment);
@@ -195,7 +239,8 @@ impl Template {
         let length = self.tcp.payload_at + payload - at;
         let fits = match self.network {
             Network::Ipv4(ip) => {
-                let id = ip.id.wrapping_add(self.id_step.wrapping_mul(index as u16));
+                let before = index * (self.stride / usize::from(self.gso.size));
+                let id = ip.id.wrapping_add(self.id_step.wrapping_mul(before as u16));
                 let fits = put(header, at + 2, &(length as u16).to_be_bytes())
                     && put(header, at + 4, &id.to_be_bytes())
                     && put(header, at + 10, &[0, 0]);
@@ -220,7 +265,7 @@ impl Template {
 
     fn write_tcp(&self, segment: &mut Frame, index: usize, to: usize) -> Result<(), SegmentError> {
         let at = self.tcp.at;
-        let sequence = self.tcp.sequence.wrapping_add((index * self.size) as u32);
+        let sequence = self.tcp.sequence.wrapping_add((index * self.stride) as u32);
         let mut flags = self.tcp.flags;
         if to != self.end {
             flags &= !(flags::FIN | flags::PSH);
@@ -228,6 +273,8 @@ impl Template {
         if index != 0 {
             flags &= !flags::CWR;
         }
+        let several = to - self.tcp.payload_at - index * self.stride > usize::from(self.gso.size);
+        segment.offload.gso = several.then_some(self.gso);
         let pseudo = self.pseudo(segment.len() - at);
         let header = segment.header_mut();
         let fits = put(header, at + 4, &sequence.to_be_bytes())

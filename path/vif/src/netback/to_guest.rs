@@ -7,6 +7,7 @@ use crate::netif::{
     ExtraInfo, MAX_PACKET, MIN_PACKET, RX_WORDS, RxRequest, RxResponse, Terms, rsp, rxf, transport,
 };
 use abi::{GrantRef, GrantStatus, PAGE};
+use net::packet::segment::packets;
 use nic::{Checksum, Frame};
 use shmem::Span;
 
@@ -50,7 +51,8 @@ impl<G: Grants> Netback<G> {
                 continue;
             };
             if let Err(reason) = self.plan(index, frame) {
-                report.drops.count(reason);
+                // An aggregate is as many packets as somebody has to send again.
+                report.drops.add(reason, packets(frame) as u64);
             }
         }
         if !self.copies.is_empty() {
@@ -70,6 +72,16 @@ impl<G: Grants> Netback<G> {
             .len()
             .div_ceil(usize::from(self.terms.rx_buffer).max(1)) as u32;
         data.max(1) + u32::from(frame.offload.gso.is_some())
+    }
+
+    /// Bytes of the longest frame that is still to be segmented for which `slots` slots do; at most
+    /// what the guest takes at once.
+    #[must_use]
+    pub fn bytes_for(&self, slots: u32) -> usize {
+        let data = slots
+            .saturating_sub(1)
+            .min(self.terms.to_guest.max_slots.into());
+        (data as usize * usize::from(self.terms.rx_buffer)).min(MAX_PACKET)
     }
 
     /// Plans the copies and responses of one frame and consumes its requests.

@@ -72,6 +72,15 @@ impl Rig {
     /// They do not agree.
     #[must_use]
     pub fn with(sizes: Sizes, front: Features, back: Features) -> Self {
+        Self::with_record(sizes, front, back_record(back))
+    }
+
+    /// Two ends, of which the driver domain's offers `back`.
+    ///
+    /// # Panics
+    /// They do not agree.
+    #[must_use]
+    pub fn with_record(sizes: Sizes, front: Features, back: BackRecord) -> Self {
         let layout = Layout::new(sizes);
         let table_pages = (layout.grants() as usize * 8 + 8).div_ceil(PAGE);
         let memory = Memory::new(layout.frames() + table_pages as u32);
@@ -88,7 +97,6 @@ impl Rig {
             mac: [2, 0, 0, 0, 0, 1],
             features: front,
         };
-        let back = back_record(back);
         let (front, record) = Netfront::new(&setup, &mut table, &back).expect("a front");
         let record = FrontRecord::decode(&record.encode()).expect("a record");
         let terms = Terms::of(&back, &record).expect("terms");

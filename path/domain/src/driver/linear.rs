@@ -1,0 +1,168 @@
+//! Aggregates copied to one buffer before they go over the bridge, as the papers' Xen must; and
+//! the buffers for it. While none is free a chain goes on as it is.
+
+use config::lro::Backend;
+use nic::{Buffer, BufferId, Buffers, Frame, Pool};
+use serde_json::{Map, Value};
+use shmem::Area;
+
+/// Numbers of these buffers start here, so that they are told from the NIC's own.
+const FIRST: u32 = 1 << 30;
+
+/// One NIC's large buffers.
+#[derive(Debug)]
+pub struct Linear {
+    pool: Pool,
+    backend: Backend,
+    /// Aggregates that were copied.
+    copied: u64,
+    /// Aggregates that were not: no buffer was free.
+    exhausted: u64,
+}
+
+impl Linear {
+    /// Buffers of `bytes` bytes in `area`.
+    #[must_use]
+    pub fn new(area: Area, bytes: usize, backend: Backend) -> Self {
+        Self {
+            pool: Pool::new(area, bytes).numbered_from(FIRST),
+            backend,
+            copied: 0,
+            exhausted: 0,
+        }
+    }
+
+    /// Changes whether anything is copied.
+    pub fn set(&mut self, backend: Backend) {
+        self.backend = backend;
+    }
+
+    /// Whether anything is copied.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.backend == Backend::Linearize
+    }
+
+    /// Puts every chain among `frames` into one buffer; the buffers of the chain go back to `small`
+    /// at once.
+    pub fn copy(&mut self, frames: &mut [Frame], small: &mut Pool) {
+        if !self.is_on() {
+            return;
+        }
+        for frame in frames.iter_mut().filter(|frame| frame.pieces.len() > 1) {
+            if let Ok(whole) = frame.copied(&mut self.pool) {
+                frame.recycle(small);
+                *frame = whole;
+                self.copied += 1;
+            } else {
+                self.exhausted += 1;
+            }
+        }
+    }
+
+    /// Both kinds of buffers, to give them back.
+    pub fn with<'a>(&'a mut self, small: &'a mut Pool) -> impl Buffers + 'a {
+        Both {
+            small,
+            large: &mut self.pool,
+        }
+    }
+
+    /// What it does and has done.
+    #[must_use]
+    pub fn stat(&self) -> Map<String, Value> {
+        let backend = serde_json::to_value(self.backend).unwrap_or_default();
+        [
+            ("backend", backend),
+            ("linearized", self.copied.into()),
+            ("not_linearized", self.exhausted.into()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into_iter()
+        .collect()
+    }
+}
+
+struct Both<'a> {
+    small: &'a mut Pool,
+    large: &'a mut Pool,
+}
+
+impl Buffers for Both<'_> {
+    fn take(&mut self) -> Option<Buffer> {
+        self.small.take()
+    }
+
+    fn take_large(&mut self) -> Option<Buffer> {
+        self.large.take()
+    }
+
+    fn put(&mut self, id: BufferId) {
+        if id.0 < FIRST {
+            self.small.put(id);
+        } else {
+            self.large.put(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic::{CopyError, Gso, GsoKind};
+
+    const BYTES: usize = 64 << 10;
+
+    fn chain(small: &mut Pool, bytes: &[u8]) -> Frame {
+        let mut frame = Frame::from_bytes(bytes, small).unwrap();
+        assert!(frame.pieces.len() > 1);
+        frame.offload.gso = Some(Gso {
+            kind: GsoKind::Tcp4,
+            size: 1448,
+        });
+        frame
+    }
+
+    #[test]
+    fn a_chain_becomes_one_buffer_and_every_buffer_comes_back() {
+        let mut small = Pool::new(Area::anonymous(64 * 2048).unwrap(), 2048);
+        let area = Area::anonymous(2 * BYTES).unwrap();
+        let mut linear = Linear::new(area, BYTES, Backend::Linearize);
+        let bytes: Vec<u8> = (0..30_000u32).map(|n| (n * 7) as u8).collect();
+        let mut frames = vec![
+            chain(&mut small, &bytes),
+            Frame::from_bytes(&bytes[..1500], &mut small).unwrap(),
+            chain(&mut small, &bytes[..5000]),
+            chain(&mut small, &bytes[..9000]),
+        ];
+        linear.copy(&mut frames, &mut small);
+        let lengths: Vec<_> = frames.iter().map(|f| f.pieces.len()).collect();
+        assert_eq!(lengths, [1, 1, 1, 5], "two large buffers, and no third");
+        assert_eq!(small.available(), 64 - 1 - 5);
+        assert_eq!((linear.copied, linear.exhausted), (2, 1));
+        for (frame, length) in frames.iter().zip([30_000, 1500, 5000, 9000]) {
+            assert_eq!(frame.to_vec().unwrap(), bytes[..length]);
+        }
+        assert!(frames[0].offload.gso.is_some() && frames[1].offload.gso.is_none());
+        for frame in &mut frames {
+            frame.recycle(&mut linear.with(&mut small));
+        }
+        assert_eq!((small.available(), linear.pool.available()), (64, 2));
+    }
+
+    #[test]
+    fn scatter_leaves_chains_alone() {
+        let mut small = Pool::new(Area::anonymous(8 * 2048).unwrap(), 2048);
+        let area = Area::anonymous(BYTES).unwrap();
+        let mut linear = Linear::new(area, BYTES, Backend::Scatter);
+        let mut frames = vec![chain(&mut small, &[7; 6000])];
+        linear.copy(&mut frames, &mut small);
+        assert_eq!((frames[0].pieces.len(), linear.copied), (3, 0));
+        linear.set(Backend::Linearize);
+        linear.copy(&mut frames, &mut small);
+        assert_eq!((frames[0].pieces.len(), linear.copied), (1, 1));
+        let mut none = Pool::new(Area::anonymous(4096).unwrap(), 1 << 20);
+        let refused = Frame::from_bytes(&[1], &mut none).unwrap_err();
+        assert_eq!(refused, CopyError::NoBuffer);
+    }
+}

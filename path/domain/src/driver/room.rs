@@ -1,0 +1,60 @@
+//! Aggregates cut to what a guest has room for: to the slots that it takes at once, and to the
+//! buffers that it has posted. Half of an aggregate lost is half of its packets to send again.
+
+use net::packet::segment::split;
+use nic::Frame;
+use vif::grants::Grants;
+use vif::netback::{Netback, ToGuest};
+
+/// Frames on their way to one guest.
+#[derive(Debug, Default)]
+pub struct Room {
+    fit: Vec<Frame>,
+    pick: Vec<u32>,
+    /// Frames that were made of larger ones.
+    pub split: u64,
+}
+
+impl Room {
+    /// [`Netback::to_guest`], with what is too large for the guest in parts that are not.
+    pub fn to_guest<G: Grants>(
+        &mut self,
+        netback: &mut Netback<G>,
+        frames: &[Frame],
+        pick: &[u32],
+    ) -> ToGuest {
+        let chosen = || pick.iter().filter_map(|&index| frames.get(index as usize));
+        let most = netback.bytes_for(u32::MAX);
+        let is_long = |frame: &Frame| frame.offload.gso.is_some() && frame.len() > most;
+        let slots = chosen().map(|frame| netback.slots_for(frame)).sum();
+        let enough = netback.posted(slots) >= slots && !chosen().any(is_long);
+        if enough || !chosen().any(|frame| frame.offload.gso.is_some()) {
+            return netback.to_guest(frames, pick);
+        }
+        self.fit.clear();
+        let mut left = netback.posted(u32::MAX);
+        for frame in chosen() {
+            let first = self.fit.len();
+            let slots = netback.slots_for(frame);
+            let fits = frame.offload.gso.is_none() || slots <= left && !is_long(frame);
+            // What cannot be cut the netback counts with what has no room.
+            if fits || split(frame, netback.bytes_for(left), &mut self.fit).is_err() {
+                self.fit.push(frame.clone());
+            } else {
+                self.split += (self.fit.len() - first) as u64;
+            }
+            for frame in self.fit.iter().skip(first) {
+                left = left.checked_sub(netback.slots_for(frame)).unwrap_or(left);
+            }
+        }
+        self.pick.clear();
+        self.pick.extend(0..self.fit.len() as u32);
+        let report = netback.to_guest(&self.fit, &self.pick);
+        // Parts of frames whose memory is not ours must not stay.
+        self.fit.clear();
+        report
+    }
+}
+
+#[cfg(test)]
+mod tests;
