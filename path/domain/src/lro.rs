@@ -52,9 +52,10 @@ impl Merger {
     pub fn set(&mut self, config: &Config) {
         self.config = *config;
         let settings = settings(config);
+        let is_on = self.is_on();
         match &mut self.engine {
             Some(engine) => engine.set(settings),
-            None if self.is_on() => {
+            None if is_on => {
                 // Which flows share a place in the table is nobody's to choose.
                 let seed = shmem::time::tsc().rotate_left(32) ^ shmem::time::monotonic_ns();
                 self.engine = Some(Box::new(Lro::new(settings, seed)));

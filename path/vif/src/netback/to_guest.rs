@@ -264,7 +264,7 @@ impl<'a> Cut<'a> {
             header: 0,
             pieces: 0,
             current: Span::EMPTY,
-            skip: frame.header().len(),
+            skip: frame.covered(),
             left: frame.len(),
         }
     }

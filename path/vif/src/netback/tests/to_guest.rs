@@ -417,3 +417,15 @@ mod rxpkt2rsp {
         assert_eq!(to_guest::colour(9, 60, 2048), 64);
     }
 }
+
+/// A segment that software cut: its header lies in no buffer.
+#[test]
+fn to_guest_a_header_of_our_own_goes_before_the_payload() {
+    let mut g = give(sizes());
+    let bytes = ipv4_tcp(5000, 3);
+    let payload = g.frame(0, &bytes[54..]);
+    let mut frame = Frame::with_header(&bytes[..54]).unwrap();
+    payload.pieces.iter().for_each(|piece| frame.push(*piece));
+    assert_eq!(g.give(&[frame]).delivered, 1);
+    assert_eq!(g.rig.receive(8), [bytes]);
+}
