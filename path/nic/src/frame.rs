@@ -381,6 +381,13 @@ impl Frame {
         self.len as usize
     }
 
+    /// Bytes of the pieces, their first ones, that the snapshot stands for: all of the snapshot but
+    /// a bare header.
+    #[must_use]
+    pub fn covered(&self) -> usize {
+        usize::from(self.header_len.saturating_sub(self.bare))
+    }
+
     /// Whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -201,7 +201,7 @@ fn digest(part: &str, stat: &Value, reading: &mut Reading) {
     }
     for name in ["segments", "aggregates"] {
         if let Some(count) = stat["lro"][name].as_f64() {
-            add(format!("lro.{name}"), count);
+            add(format!("{part}.lro.{name}"), count);
         }
     }
     for (ns, count) in stat["lro"]["waits_ns"].as_object().into_iter().flatten() {

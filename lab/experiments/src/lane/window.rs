@@ -113,7 +113,7 @@ impl Window {
     /// | `<domain>.hop.<hop>` | cycles of the ledger |
     /// | `<domain>.cpu` | cycles of CPU time of the domain's own threads, as it counts them |
     /// | `drops.<reason>` | packets |
-    /// | `lro.segments`, `lro.aggregates` | packets into and out of LRO |
+    /// | `<domain>.lro.segments`, `<domain>.lro.aggregates` | packets into and out of LRO |
     /// | `lro.waits.<ns>` | aggregates whose first packet waited so many nanoseconds |
     /// | `acks`, `sacks` | acknowledgements sent to the wire, and those of them that are selective |
     #[must_use]
@@ -167,17 +167,7 @@ impl Window {
         put("total", total);
         put("receive_side", total - sender);
         account(&self.path, packets, out);
-        let (segments, aggregates) = (
-            self.path.sums.get("lro.segments").copied().unwrap_or(0.0),
-            self.path.sums.get("lro.aggregates").copied().unwrap_or(0.0),
-        );
-        // Without LRO every segment is its own aggregate.
-        let rate = if aggregates > 0.0 {
-            segments / aggregates
-        } else {
-            1.0
-        };
-        out.insert("lro_rate".to_owned(), rate);
+        out.insert("lro_rate".to_owned(), lro_rate(&self.path));
         for (quantile, name) in [(0.5, "p50"), (0.99, "p99")] {
             if let Some(ns) = wait(&self.path, quantile) {
                 out.insert(format!("flush_latency_us.{name}"), ns / 1e3);
@@ -191,6 +181,17 @@ impl Window {
         let segments = self.mark.segments as f64;
         out.insert("segments".to_owned(), segments / (bytes / 1e9));
     }
+}
+
+/// TCP packets that came in for each one that was delivered: what one domain has merged the next
+/// may merge again. Without LRO every packet is delivered as it came.
+fn lro_rate(path: &Reading) -> f64 {
+    let rates = path.sums.iter().filter_map(|(name, aggregates)| {
+        let part = name.strip_suffix(".lro.aggregates")?;
+        let segments = path.sums.get(&format!("{part}.lro.segments"))?;
+        (*aggregates > 0.0).then(|| segments / aggregates)
+    });
+    rates.product()
 }
 
 /// How long the first packets of aggregates waited, nanoseconds: the class that a quantile falls
@@ -283,6 +284,22 @@ mod tests {
         assert_eq!(figures["drops.no_buffer"], 3.0);
         assert_eq!(figures["lro_rate"], 1.0);
         assert!(!figures.contains_key("transactions"));
+    }
+
+    #[test]
+    fn what_two_domains_merge_multiplies() {
+        let rate = |pairs: &[(&str, f64)]| lro_rate(&sums(pairs));
+        let driver = [
+            ("driver.lro.segments", 400.0),
+            ("driver.lro.aggregates", 20.0),
+        ];
+        let guest = [("guest.lro.segments", 20.0), ("guest.lro.aggregates", 10.0)];
+        assert_eq!(rate(&[]), 1.0);
+        assert_eq!(rate(&driver), 20.0);
+        assert_eq!(rate(&guest), 2.0);
+        assert_eq!(rate(&[driver, guest].concat()), 40.0);
+        let off = [("guest.lro.segments", 0.0), ("guest.lro.aggregates", 0.0)];
+        assert_eq!(rate(&[driver, off].concat()), 20.0);
     }
 
     #[test]

@@ -126,11 +126,7 @@ fn between_ticks_only_what_is_due_goes_on() {
         panic!("{:?}", rig.port.wake(0));
     };
     assert!((29_000..=30_000).contains(&due), "{due}");
-    assert_eq!(
-        rig.turn(due),
-        (2, 1),
-        "what arrived since is for the tick"
-    );
+    assert_eq!(rig.turn(due), (2, 1), "what arrived since is for the tick");
     assert_eq!(rig.port.wake(due), Wake::At(100_000));
     assert_eq!(rig.turn(100_000), (0, 0));
     assert_eq!(rig.turn(130_000), (2, 1));
