@@ -1,9 +1,10 @@
 //! Unmodified programs across a machine of a wire and two guests on TAPs: `ping`, `curl`, `iperf3`
 //! and `tcpdump`.
 
-use crate::machine::{Machine, text};
+use crate::machine::{Machine, Running, text};
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,11 +12,11 @@ use std::time::{Duration, Instant};
 /// Bytes of the file that `curl` carries.
 const FILE_BYTES: usize = 100_000_000;
 
-const WIRE: usize = 0;
-const WEB: usize = 1;
-const DB: usize = 2;
-const NAMES: [&str; 3] = ["wire", "web", "db"];
-const IPV4: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
+pub(crate) const WIRE: usize = 0;
+pub(crate) const WEB: usize = 1;
+pub(crate) const DB: usize = 2;
+pub(crate) const NAMES: [&str; 3] = ["wire", "web", "db"];
+pub(crate) const IPV4: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
 const IPV6: [&str; 3] = ["fd00::1", "fd00::2", "fd00::3"];
 
 /// Every way that traffic can take.
@@ -27,11 +28,11 @@ fn start(needed: &[&str]) -> Option<Machine> {
 }
 
 /// A machine whose configuration begins with `switches`.
-fn start_with(switches: &str, needed: &[&str]) -> Option<Machine> {
+pub(crate) fn start_with(switches: &str, needed: &[&str]) -> Option<Machine> {
     Machine::start(needed, &NAMES, |namespaces| config(switches, namespaces))
 }
 
-fn config(switches: &str, namespaces: &[String]) -> String {
+pub(crate) fn config(switches: &str, namespaces: &[String]) -> String {
     let end = |n: usize| {
         format!(
             "ifname = \"{}\"\nnetns = \"{}\"\naddresses = [\"{}/24\", \"{}/64\"]\n",
@@ -90,6 +91,48 @@ fn ping_and_ping6_go_every_way() {
 
 /// Lets `curl` fetch a file of `bytes` random bytes every way.
 fn carry_files(machine: &Machine, bytes: usize) {
+    let file = SomeFile::new(machine, bytes);
+    for (from, to) in WAYS {
+        file.carry(from, (to, IPV4[from]), &[]);
+    }
+}
+
+/// A file of random bytes.
+pub(crate) struct SomeFile<'m> {
+    machine: &'m Machine,
+    sum: String,
+}
+
+impl<'m> SomeFile<'m> {
+    pub(crate) fn new(machine: &'m Machine, bytes: usize) -> Self {
+        write_random(&machine.folder.path().join("file"), bytes);
+        Self {
+            machine,
+            sum: sum(machine, "file"),
+        }
+    }
+
+    /// Lets `curl` fetch it by `address`, which is that of place `from`.
+    pub(crate) fn carry(&self, from: usize, (to, address): (usize, &str), args: &[&str]) {
+        let server = self.serve(from, address);
+        let url = format!("http://{address}:8000/file");
+        let all = ["-sS", "--max-time", "120", "-o", "copy", &url];
+        let run = self.machine.run(to, "curl", &[&all, args].concat());
+        let way = format!("{from} to {to}");
+        assert!(run.status.success(), "{way}: {}", text(&run.stderr));
+        assert_eq!(sum(self.machine, "copy"), self.sum, "{way}");
+        drop(server);
+    }
+
+    fn serve(&self, from: usize, address: &str) -> Running {
+        let args = ["-m", "http.server", "--bind", address, "8000"];
+        let server = self.machine.spawn(from, "python3", &args);
+        self.machine.wait_for_listener(from, 8000);
+        server
+    }
+}
+
+fn write_random(path: &Path, bytes: usize) {
     let mut content = vec![0u8; bytes];
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for part in content.chunks_mut(8) {
@@ -98,33 +141,18 @@ fn carry_files(machine: &Machine, bytes: usize) {
         state ^= state << 17;
         part.copy_from_slice(&state.to_le_bytes()[..part.len()]);
     }
-    fs::write(machine.folder.path().join("file"), content).unwrap();
-    let sum = |file: &str| {
-        let run = Command::new("sha256sum")
-            .arg(machine.folder.path().join(file))
-            .output()
-            .unwrap();
-        text(&run.stdout).split(' ').next().unwrap().to_owned()
-    };
-    let wanted = sum("file");
-    for (from, to) in WAYS {
-        let server = machine.spawn(
-            from,
-            "python3",
-            &["-m", "http.server", "--bind", IPV4[from], "8000"],
-        );
-        machine.wait_for_listener(from, 8000);
-        let url = format!("http://{}:8000/file", IPV4[from]);
-        let args = ["-sS", "--max-time", "120", "-o", "copy", &url];
-        let run = machine.run(to, "curl", &args);
-        let way = format!("{} to {}", NAMES[from], NAMES[to]);
-        assert!(run.status.success(), "{way}: {}", text(&run.stderr));
-        assert_eq!(sum("copy"), wanted, "{way}");
-        drop(server);
-    }
+    fs::write(path, content).unwrap();
 }
 
-const FOR_FILES: &[&str] = &["curl", "python3", "sha256sum"];
+fn sum(machine: &Machine, file: &str) -> String {
+    let run = Command::new("sha256sum")
+        .arg(machine.folder.path().join(file))
+        .output()
+        .unwrap();
+    text(&run.stdout).split(' ').next().unwrap().to_owned()
+}
+
+pub(crate) const FOR_FILES: &[&str] = &["curl", "python3", "sha256sum"];
 
 #[test]
 fn files_of_100_mb_arrive_as_they_left() {
@@ -246,34 +274,37 @@ fn only_frames_of_the_mtu_are_on_the_wire() {
         return;
     };
     for (from, to) in [(WEB, WIRE), (WIRE, WEB)] {
-        let args = [
-            "-i",
-            NAMES[WIRE],
-            "-s",
-            "80",
-            "-c",
-            "20000",
-            "-U",
-            "-w",
-            "capture",
-            "tcp",
-        ];
-        let tcpdump = machine.spawn(WIRE, "tcpdump", &args);
-        let end = Instant::now() + Duration::from_secs(10);
-        let capture = machine.folder.path().join("capture");
-        while fs::metadata(&capture).map_or(0, |file| file.len()) < 24 {
-            assert!(Instant::now() < end, "tcpdump did not start");
-            thread::sleep(Duration::from_millis(20));
-        }
-        iperf3(&machine, from, to, &[]);
-        tcpdump.interrupt();
-        let lengths = packet_lengths(&fs::read(&capture).unwrap());
+        let lengths = lengths_of(&machine, WIRE, NAMES[WIRE], || {
+            iperf3(&machine, from, to, &[]);
+        });
         let full = lengths.iter().filter(|length| **length == 1514).count();
         assert!(full > 500, "{full} full frames of {}", lengths.len());
         assert_eq!(lengths.iter().max(), Some(&1514));
-        fs::remove_file(capture).unwrap();
     }
     machine.end();
+}
+
+/// Lengths of the first TCP packets that `tcpdump` sees on an interface while `work` is done.
+pub(crate) fn lengths_of(
+    machine: &Machine,
+    place: usize,
+    interface: &str,
+    work: impl FnOnce(),
+) -> Vec<u32> {
+    let args = ["-i", interface, "-s", "80", "-c", "20000", "-U", "-w"];
+    let args = [&args[..], &["capture", "tcp"]].concat();
+    let tcpdump = machine.spawn(place, "tcpdump", &args);
+    let end = Instant::now() + Duration::from_secs(10);
+    let capture = machine.folder.path().join("capture");
+    while fs::metadata(&capture).map_or(0, |file| file.len()) < 24 {
+        assert!(Instant::now() < end, "tcpdump did not start");
+        thread::sleep(Duration::from_millis(20));
+    }
+    work();
+    tcpdump.interrupt();
+    let lengths = packet_lengths(&fs::read(&capture).unwrap());
+    fs::remove_file(capture).unwrap();
+    lengths
 }
 
 #[test]
