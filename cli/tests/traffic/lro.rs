@@ -78,10 +78,16 @@ fn what_a_sibling_sends_in_single_packets_is_merged() {
         text.replacen("name = \"web\"\n[[guest.vif]]\n", plain, 1)
     });
     let Some(machine) = started else { return };
-    SomeFile::new(&machine, FILE_BYTES / 5).carry(WEB, (DB, IPV4[WEB]), &[]);
+    let file = SomeFile::new(&machine, FILE_BYTES / 5);
+    file.carry(WEB, (DB, IPV4[WEB]), &[]);
     let lro = of_guest(&machine, "db");
     let (segments, aggregates) = counted(&lro);
     assert!(segments > 2 * aggregates && segments > 13_000, "{lro}");
+    // Whose endpoint takes single packets gets them.
+    file.carry(DB, (WEB, IPV4[DB]), &[]);
+    assert_eq!(of_guest(&machine, "web")["on"], false);
+    machine.ask(&["set", "web", "lro.at", "both"]);
+    assert_eq!(of_guest(&machine, "web")["on"], false);
     machine.end();
 }
 

@@ -18,7 +18,8 @@ use crate::trace::Trace;
 use abi::layout::info;
 use abi::{ConnId, RECORD_BYTES, XenbusState};
 use config::domain::{GuestConfig, GuestVif, Lro, Offloads};
-use nic::{Frame, Nic, TxReport};
+use config::lro::At;
+use nic::{Caps, Frame, Nic, TxReport};
 use serde_json::{Value, json};
 use shmem::Area;
 use shmem::home::Home;
@@ -84,6 +85,15 @@ fn sizes(config: &GuestVif) -> Sizes {
     }
 }
 
+/// Large receive offload before an endpoint: none if it takes single packets only.
+fn merging(endpoint: Caps, config: &Lro) -> Lro {
+    let takes = endpoint.tso && endpoint.checksum;
+    Lro {
+        at: if takes { config.at } else { At::None },
+        ..*config
+    }
+}
+
 impl Interface {
     /// Every interface of the guest, none connected yet.
     ///
@@ -104,6 +114,8 @@ impl Interface {
         let mut all = Vec::new();
         for vif in &config.vifs {
             let layout = Layout::new(sizes(vif));
+            let endpoint = device::endpoint(vif)?;
+            let lro = merging(endpoint.caps(), &config.lro);
             all.push(Self {
                 conn: ConnId(vif.conn),
                 calls: Rc::clone(calls),
@@ -117,7 +129,7 @@ impl Interface {
                     Offloads::Tso => Features::ALL,
                 },
                 mac: vif.mac,
-                endpoint: device::endpoint(vif)?,
+                endpoint,
                 state: XenbusState::Initialising,
                 doorbell: None,
                 netfront: None,
@@ -128,11 +140,7 @@ impl Interface {
                 starved: false,
                 touched: false,
                 // The driver domain always finds half of the buffers posted.
-                lro: Merger::new(
-                    Side::Virtual,
-                    &config.lro,
-                    vif.to_guest_buffers as usize / 2,
-                ),
+                lro: Merger::new(Side::Virtual, &lro, vif.to_guest_buffers as usize / 2),
                 arrived: Vec::new(),
                 received: Vec::new(),
                 pick: Vec::new(),
@@ -427,7 +435,7 @@ impl Interface {
 
     /// Changes large receive offload.
     pub fn set_lro(&mut self, config: &Lro) {
-        self.lro.set(config);
+        self.lro.set(&merging(self.endpoint.caps(), config));
     }
 
     /// Adds what large receive offload has counted.
