@@ -134,13 +134,13 @@ fn defaults_are_as_documented() {
     assert_eq!((driver.grants, driver.ledger), (GrantMode::Mapped, true));
     assert_eq!(
         (config.buffers.to_guest, config.buffers.from_guest),
-        (256, 256)
+        (512, 256)
     );
     assert_eq!((config.ring.slots, config.ring_order()), (1024, 2));
     let lro = config.lro;
     assert_eq!(
         (lro.at, lro.rules, lro.psh),
-        (lro::At::None, lro::Rules::Gro, lro::Psh::Flush)
+        (lro::At::Physical, lro::Rules::Gro, lro::Psh::Flush)
     );
     assert_eq!(
         (lro.buffers, lro.backend, lro.flush),
@@ -395,8 +395,8 @@ fn sizes_follow_from_the_configuration() {
     let [driver, a, b] = &machine.domains[..] else {
         panic!("{machine:?}")
     };
-    // 256 pages of buffers and two rings of four pages each, doubled for the pool, in one table.
-    assert!(a.frames >= 256 + 8 && a.grant_entries == 1024 && a.window_slots == 0);
+    // 384 pages of buffers and two rings of four pages each, in one table.
+    assert!(a.frames >= 384 + 8 && a.grant_entries == 1024 && a.window_slots == 0);
     assert_eq!(driver.window_slots, 2048);
     let text: DriverConfig = serde_json::from_str(&driver.config).unwrap();
     assert_eq!(
@@ -417,7 +417,7 @@ fn sizes_follow_from_the_configuration() {
     let guest: GuestConfig = serde_json::from_str(&a.config).unwrap();
     assert_eq!(
         (guest.vifs[0].pool_pages, guest.vifs[0].to_guest_buffers),
-        (256, 256)
+        (384, 512)
     );
     let Device::Tap(tap) = &a.devices[0] else {
         panic!("{:?}", a.devices)

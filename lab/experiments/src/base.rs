@@ -252,7 +252,7 @@ impl Run<'_> {
                     lanes.push(forward::lane(place, self.cores, loads)?)
                 }
                 _ => {
-                    let lane = machine::lane(place, wire, self.cores, loads);
+                    let lane = machine::lane(place, wire, self.plan.tick_us, self.cores, loads);
                     let lane = lanes.push(lane.with_context(|| format!("column {name}"))?);
                     if column.lro.is_some() {
                         lanes.shared.insert(key, lane);

@@ -36,6 +36,9 @@ pub struct Plan {
     /// Speeds of the wire.
     #[serde(default = "one_wire")]
     pub wire: Vec<Wire>,
+    /// Interrupt moderation of the machine's wire: microseconds from one look to the next; none:
+    /// a look for every event.
+    pub tick_us: Option<u32>,
     /// How long and how often.
     pub full: Rounds,
     /// The same for a run that only shows that everything works.

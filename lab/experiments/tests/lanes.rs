@@ -133,6 +133,7 @@ fn machine(cores: Cores) -> anyhow::Result<()> {
         carries(experiments::lane::machine::lane(
             place,
             &experiments::plan::Wire::unbounded(),
+            None,
             cores,
             &Loads::default(),
         ))?;

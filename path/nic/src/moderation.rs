@@ -71,8 +71,10 @@ impl Moderator {
 
     /// A look has taken `taken` frames of the `budget` that it was given.
     pub fn looked(&mut self, now_ns: u64, taken: usize, budget: usize) {
-        // A look that continues a backlog belongs to the tick that began it.
+        // A look that continues a backlog belongs to the tick that began it. One that found nothing
+        // (another device was the reason for it) was no interrupt: the next frame need not wait.
         if let Policy::Tick { us } = self.policy
+            && taken > 0
             && now_ns >= self.not_before_ns
         {
             self.not_before_ns = now_ns.saturating_add(u64::from(us) * 1000);
@@ -147,7 +149,17 @@ mod tests {
     fn a_budget_of_nothing_is_no_backlog() {
         let mut m = Moderator::new(TICK);
         m.looked(0, 0, 0);
-        assert_eq!(m.wake(0, None), Wake::At(50_000));
+        assert_eq!(m.wake(0, None), Wake::Event(None));
+    }
+
+    #[test]
+    fn a_look_that_found_nothing_holds_nothing_back() {
+        let mut m = Moderator::new(TICK);
+        m.looked(1_000, 0, 64);
+        assert!(m.due(1_001));
+        assert_eq!(m.wake(1_001, None), Wake::Event(None));
+        m.looked(2_000, 1, 64);
+        assert!(!m.due(51_999));
     }
 
     #[test]

@@ -125,7 +125,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn on_taps_found(args: &Args, cores: Cores, place: Place, tsc_hz: u64) -> anyhow::Result<Findings> {
-    let mut lane = machine::lane(place, &Wire::unbounded(), cores, &Loads::default())?;
+    let mut lane = machine::lane(place, &Wire::unbounded(), None, cores, &Loads::default())?;
     let (rounds, times) = schedule(args.quick);
     let mut samples = Samples::default();
     let windows = rounds * Work::BOTH.len() * Direction::BOTH.len();

@@ -10,7 +10,7 @@ use abi::machine::{Audit, Program, Status};
 use abi::mailbox::Request;
 use anyhow::Context as _;
 use client::{Instance, Options};
-use config::domain::{GrantMode, Offloads};
+use config::domain::{GrantMode, Moderation, Offloads};
 use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Vif};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -291,10 +291,19 @@ const NO_SPIN: Polling = Polling {
 ///
 /// # Errors
 /// If namespaces cannot be made or the machine does not start.
-pub fn lane(place: Place, wire: &Wire, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
+pub fn lane(
+    place: Place,
+    wire: &Wire,
+    tick_us: Option<u32>,
+    cores: Cores,
+    loads: &Loads,
+) -> anyhow::Result<Lane> {
     let ends = Ends::new()?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
-    let config = config(near, far, wire.mbps, place, cores);
+    let mut config = config(near, far, wire.mbps, place, cores);
+    for nic in &mut config.nics {
+        nic.moderation = tick_us.map_or(Moderation::Event, Moderation::Tick);
+    }
     let running = Running::start(&config)?;
     Lane::new(ends, Box::new(running), cores, loads)
 }
