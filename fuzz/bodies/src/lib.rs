@@ -7,6 +7,7 @@
 //! | [`netif()`] | a guest towards a netback, a driver domain towards a netfront | 1 – 9, 13, 24, 28 – 31 |
 //! | [`hypercalls()`] | a domain towards the monitor | 4, 13 – 20, 24, 28, 29 |
 //! | [`frames()`] | whoever sends a frame | 7, 8, 28, 29 |
+//! | [`lro()`] | whoever sends TCP | 7, 8, 29, 31 |
 //! | [`bridge()`] | a station, a guest | 29, 32, 33 |
 //!
 //! `fuzz/fuzz_targets` runs them under libFuzzer, `tests/properties.rs` on random bytes with any
@@ -16,11 +17,13 @@ mod bridge;
 mod frames;
 mod hypercalls;
 mod input;
+mod lro;
 mod ring;
 
 pub use bridge::bridge;
 pub use frames::frames;
 pub use hypercalls::hypercalls;
+pub use lro::lro;
 pub use ring::ring;
 
 /// The wire format and both ends of a virtual interface; the first byte chooses.

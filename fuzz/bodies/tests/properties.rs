@@ -4,12 +4,13 @@ use proptest::prelude::*;
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 5] = [
+const BODIES: [(&str, Body); 6] = [
     ("ring", fuzz_bodies::ring),
     ("netif", fuzz_bodies::netif),
     ("hypercalls", fuzz_bodies::hypercalls),
     ("frames", fuzz_bodies::frames),
     ("bridge", fuzz_bodies::bridge),
+    ("lro", fuzz_bodies::lro),
 ];
 
 macro_rules! properties {
@@ -28,7 +29,7 @@ macro_rules! properties {
     };
 }
 
-properties! { ring netif hypercalls frames bridge }
+properties! { ring netif hypercalls frames bridge lro }
 
 /// Files `<body>-<what it was>` in `regressions/`.
 #[test]

@@ -360,8 +360,14 @@ impl Frame {
             last.span = joined;
             span = Span::EMPTY;
         }
-        if !span.is_empty() || buffer != BufferId::NONE {
-            self.pieces.push(Piece { span, buffer });
+        if span.is_empty() && buffer == BufferId::NONE {
+            return;
+        }
+        self.pieces.push(Piece { span, buffer });
+        // What could be lengthened stays last.
+        if join && span.is_empty() && self.pieces.len() > 1 {
+            let last = self.pieces.len() - 1;
+            self.pieces.swap(last - 1, last);
         }
     }
 

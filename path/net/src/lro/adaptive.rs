@@ -8,7 +8,7 @@
 //!   comes from: the wire's rate, interrupt moderation, a busy driver.
 //! * *misses*: how often in a row waiting brought nothing. A sender that has sent all that its window
 //!   allows waits for the acknowledgement that we hold back; no gap shows that, only the outcome does.
-//!   After the second miss the next time is skipped, after more the next 3, 7 … 63 times.
+//!   After the second miss the next time is skipped, after more the next 3, 7 … 255 times.
 //!
 //! Both twice: after a segment with PSH and after one without. A message's end is predicted apart from
 //! its middle, so that `psh = merge` costs request-response nothing.
@@ -16,20 +16,20 @@
 use super::Reason;
 
 /// A wait ends after this many gaps without a segment.
-const PATIENCE: u64 = 4;
+const PATIENCE: u64 = 3;
 /// No gap counts as shorter: a poll's own time.
 const GAP_MIN_NS: u64 = 1000;
 /// Share of a new gap in the average: 1/8, as in TCP's smoothed round-trip time (RFC 6298).
 const SMOOTHING: u32 = 3;
-/// Misses that are told apart: at most 2^6 - 1 times are skipped.
-const MISSES_MAX: u8 = 7;
+/// Misses that are told apart: at most 2^8 - 1 times are skipped.
+const MISSES_MAX: u8 = 9;
 
 /// What is known about the time after one kind of segment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Habit {
     /// Average gap, nanoseconds; 0: not known.
     gap_ns: u64,
-    /// Waits in vain, less those that brought something.
+    /// Waits in vain; halved by one that brought something.
     misses: u8,
     /// Times that are not waited.
     skip: u8,
@@ -124,7 +124,7 @@ impl History {
     pub(super) fn hit(&mut self, hash: u64, now_ns: u64) {
         if let Some(flow) = self.flow(hash, now_ns) {
             let habit = flow.habit();
-            habit.misses = habit.misses.saturating_sub(1);
+            habit.misses /= 2;
         }
     }
 
@@ -133,7 +133,7 @@ impl History {
         if let Some(flow) = self.flow(hash, now_ns) {
             let habit = flow.habit();
             habit.misses = (habit.misses + 1).min(MISSES_MAX);
-            habit.skip = (1 << (habit.misses - 1)) - 1;
+            habit.skip = ((1u16 << (habit.misses - 1)) - 1) as u8;
         }
     }
 

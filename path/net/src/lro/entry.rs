@@ -48,9 +48,6 @@ impl Entry {
         if segment.flags & self.refused != 0 || segment.flags & self.required != self.required {
             return Some(Reason::Control);
         }
-        if frame.bare() > segment.layout.payload() {
-            return Some(Reason::Bare);
-        }
         match self.timestamp_only || self.no_extensions || self.no_congestion {
             true => self.bar_lro(frame, segment),
             false => None,

@@ -8,6 +8,9 @@ use crate::packet::checksum::fold;
 use crate::packet::{flags, put};
 use nic::{Checksum, Frame, Gso, GsoKind};
 
+/// Room for more pieces once a frame's own is used up: one allocation for most aggregates, of a size
+/// that allocators keep at hand.
+const PIECES: usize = 29;
 /// No second packet has shown yet how the identification goes on.
 const UNDECIDED: u16 = 2;
 
@@ -165,6 +168,9 @@ impl Held {
         if self.frame.len() + segment.payload > self.max_len as usize {
             return Err(Reason::Bytes);
         }
+        if frame.bare() > self.layout.payload() {
+            return Err(Reason::Bare);
+        }
         Ok(())
     }
 
@@ -199,7 +205,7 @@ impl Held {
                 return rule.reason;
             }
         }
-        Reason::Bytes
+        other.unwrap_or(Reason::Bytes)
     }
 
     /// Appends a packet that [follows](Held::follows), and leaves an empty one. Whether it must
@@ -221,6 +227,9 @@ impl Held {
             self.last = Last::of(frame, self.layout);
         }
         let payload = self.layout.payload();
+        if self.frame.pieces.len() == self.frame.pieces.inline_size() {
+            self.frame.pieces.reserve(PIECES);
+        }
         let join = form == Form::Page;
         if join && self.segments == 1 {
             self.frame.shed_header(payload);

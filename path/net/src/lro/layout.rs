@@ -15,19 +15,41 @@ pub(super) struct Layout {
 }
 
 impl Layout {
+    #[inline]
     pub(super) fn network(self) -> usize {
         self.network_at.into()
     }
 
+    #[inline]
     pub(super) fn tcp(self) -> usize {
         self.tcp_at.into()
     }
 
+    #[inline]
     pub(super) fn payload(self) -> usize {
         self.payload_at.into()
     }
 
+    /// Where a TCP header is that nothing unusual precedes: no tags, options or extensions. The
+    /// payload is left open. None if the EtherType is not IP's.
+    #[inline]
+    pub(super) fn usual(frame: &Frame) -> Option<Self> {
+        let bytes = frame.snapshot_room();
+        let (tcp_at, v6) = match [bytes[12], bytes[13]] {
+            [8, 0] => (34, false),
+            [0x86, 0xdd] => (54, true),
+            _ => return None,
+        };
+        Some(Self {
+            network_at: 14,
+            tcp_at,
+            payload_at: 0,
+            v6,
+        })
+    }
+
     /// Where the addresses are, and how many bytes.
+    #[inline]
     fn addresses(self) -> (usize, usize) {
         match self.v6 {
             true => (self.network() + 8, 32),
@@ -95,18 +117,13 @@ fn plain(frame: &mut Frame) -> Option<Seen> {
     if header < 20 || frame.header().len() < payload_at {
         return None;
     }
-    let bytes = frame.snapshot_room();
-    let end = match v6 {
-        true => 54 + usize::from(u16::from_be_bytes([bytes[18], bytes[19]])),
-        false => 14 + usize::from(u16::from_be_bytes([bytes[16], bytes[17]])),
-    };
     let layout = Layout {
         network_at: 14,
         tcp_at: tcp_at as u8,
         payload_at: payload_at as u8,
         v6,
     };
-    Some(Seen::Tcp(segment(frame, layout, end, None)))
+    Some(Seen::Tcp(segment(frame, layout, None)))
 }
 
 /// Any frame.
@@ -123,7 +140,7 @@ fn general(frame: &mut Frame) -> Seen {
         Err(ParseError::TooShort) if long => return Seen::Hidden,
         Err(_) => return Seen::Other,
     };
-    let (number, later, end, bar) = match packet.network {
+    let (number, later, bar) = match packet.network {
         Network::Ipv4(ip) => {
             let options = ip.transport_at - packet.network_at != 20;
             let bar = match (ip.is_fragment(), options) {
@@ -131,8 +148,7 @@ fn general(frame: &mut Frame) -> Seen {
                 (_, true) => Some(Reason::IpOptions),
                 _ => None,
             };
-            let end = packet.network_at + ip.total_len;
-            (ip.protocol, ip.is_later_fragment(), end, bar)
+            (ip.protocol, ip.is_later_fragment(), bar)
         }
         Network::Ipv6(ip) => {
             let bar = match (ip.fragment, ip.routed) {
@@ -140,8 +156,7 @@ fn general(frame: &mut Frame) -> Seen {
                 (_, true) => Some(Reason::IpOptions),
                 _ => None,
             };
-            let end = packet.network_at + 40 + ip.payload_len;
-            (ip.protocol, ip.is_later_fragment(), end, bar)
+            (ip.protocol, ip.is_later_fragment(), bar)
         }
         Network::Arp(_) | Network::Other => return Seen::Other,
     };
@@ -159,16 +174,27 @@ fn general(frame: &mut Frame) -> Seen {
                 payload_at: tcp.payload_at as u8,
                 v6: packet.ethertype == ethertype::IPV6,
             };
-            Seen::Tcp(segment(frame, layout, end, bar))
+            Seen::Tcp(segment(frame, layout, bar))
         }
-        Err(ParseError::TooShort) if long => Seen::Hidden,
-        _ => Seen::Other,
+        Ok(_) => Seen::Other,
+        Err(_) => Seen::Hidden,
     }
 }
 
-/// `end` is where the IP header says that the packet ends.
+/// Where the IP header says that a packet ends.
 #[inline]
-fn segment(frame: &Frame, layout: Layout, end: usize, bar: Option<Reason>) -> Segment {
+fn end_of(frame: &Frame, layout: Layout) -> usize {
+    let at = layout.network();
+    match layout.v6 {
+        true => at + 40 + usize::from(be16(frame, at + 4)),
+        false => at + usize::from(be16(frame, at + 2)),
+    }
+}
+
+/// The packet with its headers where `layout` says.
+#[inline]
+pub(super) fn segment(frame: &Frame, layout: Layout, bar: Option<Reason>) -> Segment {
+    let end = end_of(frame, layout);
     let payload = end.saturating_sub(layout.payload());
     let bar = match bar {
         Some(reason) => Some(reason),

@@ -41,9 +41,10 @@ use crate::packet::flags;
 use adaptive::History;
 use entry::Entry;
 use held::{Held, Tests};
-use layout::{Seen, Segment};
+use layout::{Layout, Seen, Segment};
 use lists::Lists;
 use nic::Frame;
+use nic::frame::SNAPSHOT;
 use rules::Programs;
 use table::Table;
 use wheel::Wheel;
@@ -59,6 +60,10 @@ pub struct Lro {
     next: Option<Settings>,
     tests: Tests,
     entry: Entry,
+    /// [`Settings::waits`].
+    waits: bool,
+    /// [`Settings::segments_max`].
+    segments_max: u32,
     seed: u64,
     table: Table,
     programs: Programs,
@@ -89,6 +94,8 @@ impl Lro {
             next: None,
             tests: Tests::new(settings.rules),
             entry: Entry::new(settings.rules),
+            waits: settings.waits(),
+            segments_max: settings.segments_max(),
             seed: hash_seed,
             table: Table::new(settings.flows),
             programs: Programs::new(settings.rules),
@@ -151,7 +158,45 @@ impl Lro {
     }
 
     /// One frame.
+    #[inline]
     fn receive(&mut self, now_ns: u64, frame: &mut Frame, out: &mut Vec<Frame>) {
+        match self.follow(now_ns, frame) {
+            Some((_, None)) => {}
+            Some((slot, Some(last))) => self.close(slot, last, now_ns, out),
+            None => self.receive_any(now_ns, frame, out),
+        }
+    }
+
+    /// Nearly every packet: it continues what is held of its flow. Then its headers need not be
+    /// looked at one by one: that they are equal to the first packet's says all. None: this is no
+    /// such packet, and nothing has happened.
+    #[inline]
+    fn follow(&mut self, now_ns: u64, frame: &mut Frame) -> Option<(u32, Option<Reason>)> {
+        let usual = Layout::usual(frame)?;
+        let hash = layout::hash(frame, usual, self.seed);
+        let slot = self.table.find(hash).next()?;
+        let held = self.held.get(slot as usize)?;
+        let layout = held.layout;
+        if frame.header().len() < layout.payload() {
+            frame.need(SNAPSHOT).ok()?;
+        }
+        let program = self.programs.get(held.program)?;
+        let equal = program.equal(held.frame.snapshot_room(), frame.snapshot_room());
+        if !equal || frame.header().len() < layout.payload() {
+            return None;
+        }
+        let segment = layout::segment(frame, layout, None);
+        let bar = self.entry.bar(frame, &segment);
+        if bar.is_some() || held.follows(&self.tests, frame, &segment).is_err() {
+            return None;
+        }
+        verify::verify(frame, &segment).ok()?;
+        self.counters.segments += 1;
+        Some((slot, self.append(now_ns, slot, frame, &segment)))
+    }
+
+    /// Any packet.
+    fn receive_any(&mut self, now_ns: u64, frame: &mut Frame, out: &mut Vec<Frame>) {
         let segment = match layout::see(frame) {
             Seen::Other => {
                 out.push(frame.take());
@@ -178,6 +223,10 @@ impl Lro {
             (Some(slot), None) => match self.merge(now_ns, slot, equal, frame, &segment) {
                 Ok(None) => {}
                 Ok(Some(last)) => self.close(slot, last, now_ns, out),
+                Err(reason @ (Reason::BadChecksum | Reason::Unverified)) => {
+                    self.close(slot, reason, now_ns, out);
+                    self.pass(frame, &segment, out);
+                }
                 Err(reason) => {
                     self.close(slot, reason, now_ns, out);
                     self.begin(now_ns, hash, frame, &segment, out);
@@ -208,7 +257,6 @@ impl Lro {
     ///
     /// # Errors
     /// Why it cannot follow.
-    #[inline]
     fn merge(
         &mut self,
         now_ns: u64,
@@ -217,18 +265,37 @@ impl Lro {
         frame: &mut Frame,
         segment: &Segment,
     ) -> Result<Option<Reason>, Reason> {
-        let Some(held) = self.held.get_mut(slot as usize) else {
-            return Err(Reason::Bytes);
+        let Some(held) = self.held.get(slot as usize) else {
+            return Err(Reason::Sequence);
         };
         if !equal || held.follows(&self.tests, frame, segment).is_err() {
             return Err(held.why_not(&self.tests, frame, segment));
         }
         verify::verify(frame, segment)?;
+        Ok(self.append(now_ns, slot, frame, segment))
+    }
+
+    /// Appends a packet that may follow; why it is the last, if it is.
+    #[inline]
+    fn append(
+        &mut self,
+        now_ns: u64,
+        slot: u32,
+        frame: &mut Frame,
+        segment: &Segment,
+    ) -> Option<Reason> {
+        let held = self.held.get_mut(slot as usize)?;
         let pieces = held.frame.pieces.len();
-        let last = held.append(&self.tests, self.settings.form, frame, segment);
+        let mut last = held.append(&self.tests, self.settings.form, frame, segment);
         self.buffers += held.frame.pieces.len() - pieces;
         self.counters.merged += 1;
-        if held.poll != self.polls && self.settings.waits() {
+        if held.segments >= self.segments_max {
+            last = Some(Reason::Segments);
+        }
+        if held.pushed && self.settings.psh == Psh::Flush {
+            last = Some(Reason::Push);
+        }
+        if held.poll != self.polls && self.waits {
             held.poll = self.polls;
             let hash = held.hash;
             self.touched.push(slot);
@@ -237,16 +304,7 @@ impl Lro {
                 self.history.arrived(hash, now_ns);
             }
         }
-        let Some(held) = self.held.get(slot as usize) else {
-            return Ok(last);
-        };
-        if self.settings.psh == Psh::Flush && held.pushed {
-            return Ok(Some(Reason::Push));
-        }
-        if held.segments >= self.settings.segments_max() {
-            return Ok(Some(Reason::Segments));
-        }
-        Ok(last)
+        last
     }
 
     /// A packet that nothing held can take: it is held, or passes.
@@ -266,7 +324,7 @@ impl Lro {
         let max_len = (segment.layout.network() + 65_535).min(self.settings.bytes);
         let complete = pushed && self.settings.psh == Psh::Flush
             || segment.flags & flags::FIN != 0
-            || self.settings.segments_max() < 2
+            || self.segments_max < 2
             || frame.len() > max_len;
         if complete {
             if adaptive {
@@ -295,7 +353,7 @@ impl Lro {
         }
         self.table.insert(hash, slot);
         self.age.push(AGE, slot);
-        if self.settings.waits() {
+        if self.waits {
             self.touched.push(slot);
         }
     }

@@ -55,6 +55,8 @@ impl Lro {
         self.settings = settings;
         self.tests = Tests::new(settings.rules);
         self.entry = Entry::new(settings.rules);
+        self.waits = settings.waits();
+        self.segments_max = settings.segments_max();
         self.table = Table::new(settings.flows);
         self.programs = Programs::new(settings.rules);
         self.wheel = Wheel::new(settings.hold_ns());

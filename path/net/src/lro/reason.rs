@@ -69,8 +69,8 @@ pub enum Reason {
     HopLimit,
     /// … rule "identification".
     Identification,
-    /// … rule "fragment field": DF.
-    FragmentField,
+    /// … rule "don't fragment".
+    DontFragment,
     /// … rule "extension headers".
     Extensions,
     /// … rule "header lengths": other IP extensions or TCP options than before.
@@ -120,7 +120,7 @@ impl Reason {
         Self::FlowLabel,
         Self::HopLimit,
         Self::Identification,
-        Self::FragmentField,
+        Self::DontFragment,
         Self::Extensions,
         Self::HeaderLengths,
         Self::TableFull,
@@ -165,7 +165,7 @@ impl Reason {
             Self::FlowLabel => "flow_label",
             Self::HopLimit => "hop_limit",
             Self::Identification => "identification",
-            Self::FragmentField => "fragment_field",
+            Self::DontFragment => "dont_fragment",
             Self::Extensions => "extensions",
             Self::HeaderLengths => "header_lengths",
             Self::TableFull => "table_full",

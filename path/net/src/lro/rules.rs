@@ -24,8 +24,10 @@ pub enum Field {
     HopLimit,
     /// IPv4 identification.
     Identification,
-    /// IPv4 flags and fragment offset.
-    FragmentField,
+    /// IPv4's DF and the reserved flag.
+    DontFragment,
+    /// IPv4's MF and fragment offset: zero, for fragments take no part.
+    Fragment,
     /// IPv6 extension headers.
     Extensions,
     /// Sequence number.
@@ -102,7 +104,7 @@ const fn rule(field: Field, gro: Test, lro: Test, reason: Reason, why: &'static 
 
 /// The rules for a packet that is to follow. Where several are broken, the first one is counted.
 /// Conditions on a packet by itself are in [`super::entry`].
-pub const RULES: [Rule; 18] = [
+pub const RULES: [Rule; 19] = [
     rule(
         Field::Ethernet,
         Test::Identity,
@@ -202,11 +204,18 @@ pub const RULES: [Rule; 18] = [
         "segmentation counts it up, or keeps it (Frame::fixed_id): Linux inet_gro_receive; inet_lro does not look",
     ),
     rule(
-        Field::FragmentField,
+        Field::DontFragment,
         Test::Equal,
         Test::Any,
-        Reason::FragmentField,
-        "DF goes on in every segment: Linux inet_gro_receive",
+        Reason::DontFragment,
+        "it goes on in every segment: Linux inet_gro_receive",
+    ),
+    rule(
+        Field::Fragment,
+        Test::Equal,
+        Test::Equal,
+        Reason::Fragment,
+        "whose data a fragment holds is not known before it is whole: all",
     ),
     rule(
         Field::Extensions,
@@ -282,7 +291,11 @@ impl Field {
             }
             (Self::HopLimit, false) => set(ip + 8, 1, 0xff),
             (Self::HopLimit, true) => set(ip + 7, 1, 0xff),
-            (Self::FragmentField, false) => set(ip + 6, 2, 0xff),
+            (Self::DontFragment, false) => set(ip + 6, 1, 0xc0),
+            (Self::Fragment, false) => {
+                set(ip + 6, 1, 0x3f);
+                set(ip + 7, 1, 0xff);
+            }
             (Self::Extensions, true) => set(ip + 40, tcp - ip - 40, 0xff),
             (Self::Acknowledgement, _) => set(tcp + 8, 4, 0xff),
             (Self::Reserved, _) => set(tcp + 12, 1, 0xff),
@@ -290,7 +303,7 @@ impl Field {
             (Self::Window, _) => set(tcp + 14, 2, 0xff),
             (Self::UrgentPointer, _) => set(tcp + 18, 2, 0xff),
             (Self::Options, _) => set(tcp + 20, layout.payload() - tcp - 20, 0xff),
-            (Self::FlowLabel | Self::FragmentField | Self::Extensions, _)
+            (Self::FlowLabel | Self::DontFragment | Self::Fragment | Self::Extensions, _)
             | (Self::Identification | Self::Sequence | Self::Length, _) => {}
         }
     }
@@ -331,16 +344,18 @@ impl Program {
         let (a, _) = a.as_chunks::<PART>();
         let (b, _) = b.as_chunks::<PART>();
         let (mask, _) = self.mask.as_chunks::<PART>();
-        let mut differences = 0;
+        // Byte by byte, for the compiler to do a part at a time.
+        let mut differences = [0; PART];
         for ((a, b), mask) in a.iter().zip(b).zip(mask).take(self.parts) {
-            let [a, b, mask] = [a, b, mask].map(|part| u128::from_ne_bytes(*part));
-            differences |= (a ^ b) & mask;
+            for (at, difference) in differences.iter_mut().enumerate() {
+                *difference |= (a[at] ^ b[at]) & mask[at];
+            }
         }
-        differences == 0
+        u128::from_ne_bytes(differences) == 0
     }
 }
 
-/// The first rule of those that compare bits which two headers of one layout break.
+/// Whether two headers of one layout break a rule that compares bits.
 pub(super) fn broken(
     rules: Rules,
     field: Field,

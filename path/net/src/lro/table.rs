@@ -46,14 +46,14 @@ impl Table {
         (hash >> 32) as u32 | 1
     }
 
-    /// The slots whose flow may be the one with this hash.
+    /// The slots whose flow may be the one with this hash: nearly always none or one.
     #[inline]
-    pub(super) fn find(&self, hash: u64) -> Candidates {
+    pub(super) fn find(&self, hash: u64) -> Candidates<'_> {
         let tag = Self::tag(hash);
         let Some(bucket) = self.bucket(hash) else {
             return Candidates {
                 ways: 0,
-                slots: [0; WAYS],
+                slots: &[0; WAYS],
             };
         };
         let mut ways = 0;
@@ -62,7 +62,7 @@ impl Table {
         }
         Candidates {
             ways,
-            slots: bucket.slots,
+            slots: &bucket.slots,
         }
     }
 
@@ -105,14 +105,14 @@ impl Table {
     }
 }
 
-/// Slots with the right tag; nearly always none or one.
+/// Slots with the right tag.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidates {
+pub(super) struct Candidates<'a> {
     ways: u32,
-    slots: [u32; WAYS],
+    slots: &'a [u32; WAYS],
 }
 
-impl Iterator for Candidates {
+impl Iterator for Candidates<'_> {
     type Item = u32;
 
     #[inline]

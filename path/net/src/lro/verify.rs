@@ -37,11 +37,13 @@ fn ip(frame: &Frame, segment: &Segment) -> Result<(), Reason> {
     let Some(header) = bytes.first_chunk::<20>() else {
         return Err(Reason::Unverified);
     };
+    // Whether the sum is all ones does not depend on the order of bytes (RFC 1071, 2 B).
     let (words, _) = header.as_chunks::<4>();
     let sum: u64 = words
         .iter()
-        .map(|word| u64::from(u32::from_be_bytes(*word)))
+        .map(|word| u64::from(u32::from_ne_bytes(*word)))
         .sum();
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = fold((sum >> 32) as u32 + fold(sum as u32) as u32);
     match (sum, be16(frame, at + 10)) {
         (0xffff, 0xffff) => Err(Reason::Unverified),

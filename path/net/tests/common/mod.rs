@@ -5,6 +5,7 @@ use net::packet::{Mac, protocol};
 use nic::{BufferId, Frame, Piece};
 use proptest::prelude::*;
 use shmem::{Area, Span};
+use std::cell::Cell;
 
 pub const SRC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub const DST: Mac = Mac([2, 0, 0, 0, 0, 2]);
@@ -204,10 +205,22 @@ pub fn any_build() -> impl Strategy<Value = Build> {
         )
 }
 
+/// Memory that a test's thread uses over and over: what is alive at a time is far less.
+const ROOM: usize = 16 << 20;
+
 pub fn area_of(bytes: &[u8]) -> Span {
-    let area = Area::anonymous(bytes.len().max(1)).unwrap();
-    area.span().write(bytes).unwrap();
-    area.span().take(bytes.len())
+    thread_local!(static MEMORY: (Area, Cell<usize>) = (Area::anonymous(ROOM).unwrap(), Cell::new(0)));
+    MEMORY.with(|(area, next)| {
+        let at = match next.get() + bytes.len() {
+            end if end > ROOM => 0,
+            _ => next.get(),
+        };
+        // A cache line apart, lest two frames be contiguous by chance.
+        next.set((at + bytes.len() + 64).next_multiple_of(64));
+        let span = area.at(at, bytes.len()).unwrap();
+        span.write(bytes).unwrap();
+        span
+    })
 }
 
 /// A frame of these bytes, in pieces that end at `cuts`.

@@ -3,6 +3,13 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod forms;
+mod limits;
+mod model;
 mod oracles;
 mod packets;
+mod policies;
+mod recorded;
+mod reversible;
 mod rig;
+mod rules;

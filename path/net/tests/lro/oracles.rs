@@ -3,7 +3,7 @@
 
 use crate::packets::{Tcp, stream, timestamp};
 use crate::rig::{geometry, geometry_of, wide};
-use net::packet::flags::{CWR, PSH, RST, SYN, URG};
+use net::packet::flags::{ACK, CWR, ECE, FIN, PSH, RST, SYN, URG};
 
 /// Linux's `tools/testing/selftests/net/gro.c`. LR-10.
 mod linux {
@@ -276,5 +276,297 @@ mod linux {
             let expected = [most - rest, rest + 1, rest + 1];
             assert_eq!(geometry(wide(), &large(v6, rest + 1)), expected);
         }
+    }
+}
+
+/// wireguard-go's `tun/offload_linux_test.go`, the TCP part of its cases. LR-10.
+mod wireguard_go {
+    use super::*;
+
+    fn two(v6: bool, change: impl FnOnce(&mut Tcp)) -> Vec<usize> {
+        let mut packets = stream(v6, 2, 100);
+        change(&mut packets[1]);
+        geometry(wide(), &packets)
+    }
+
+    #[test]
+    fn multiple_flows() {
+        let to_c = |packet: Tcp| packet.with(|p| p.host = 3);
+        let packets = [
+            Tcp::v4(1, 100),
+            Tcp::v4(101, 100),
+            to_c(Tcp::v4(201, 100)),
+            Tcp::of(true, 1, 100),
+            Tcp::of(true, 101, 100),
+            to_c(Tcp::of(true, 201, 100)),
+        ];
+        assert_eq!(geometry(wide(), &packets), [200, 100, 200, 100]);
+    }
+
+    #[test]
+    fn psh_interleaved() {
+        let flow = |v6| stream(v6, 4, 100).into_iter();
+        let mut packets: Vec<_> = flow(false).chain(flow(true)).collect();
+        packets[1].flags |= PSH;
+        packets[5].flags |= PSH;
+        let mut sizes = geometry(wide(), &packets);
+        sizes.sort_unstable();
+        assert_eq!(sizes, [200, 200, 200, 200]);
+    }
+
+    #[test]
+    fn coalesce_item_invalid_csum() {
+        let mut packets: Vec<_> = stream(false, 3, 100).iter().map(Tcp::bytes).collect();
+        packets[0][50] ^= 0xff;
+        packets[0][51] ^= 0xff;
+        assert_eq!(geometry_of(wide(), &packets), [100, 200]);
+    }
+
+    #[test]
+    fn out_of_order() {
+        // wireguard-go prepends the second and merges all; Linux and we do not reorder (LR-20).
+        let packets = [101, 1, 201].map(|sequence| Tcp::v4(sequence, 100));
+        assert_eq!(geometry(wide(), &packets), [100, 100, 100]);
+    }
+
+    #[test]
+    fn unequal_ttl() {
+        assert_eq!(two(false, |p| p.ttl += 1), [100, 100]);
+    }
+
+    #[test]
+    fn unequal_tos() {
+        assert_eq!(two(false, |p| p.tos += 1), [100, 100]);
+    }
+
+    #[test]
+    fn unequal_flags_more_fragments_set() {
+        assert_eq!(two(false, |p| p.fragment |= 0x2000), [100, 100]);
+    }
+
+    #[test]
+    fn unequal_flags_df_set() {
+        assert_eq!(two(false, |p| p.fragment ^= 0x4000), [100, 100]);
+    }
+
+    #[test]
+    fn ipv6_unequal_hop_limit() {
+        assert_eq!(two(true, |p| p.ttl += 1), [100, 100]);
+    }
+
+    #[test]
+    fn ipv6_unequal_traffic_class() {
+        assert_eq!(two(true, |p| p.tos += 1), [100, 100]);
+    }
+}
+
+/// Windows' receive segment coalescing: its examples and exceptions, where the rules agree. LR-10.
+mod rsc {
+    use super::*;
+
+    fn acks(count: usize, windows: bool) -> Vec<Tcp> {
+        (0..count)
+            .map(|n| Tcp::v4(1500, 0).with(|p| p.window -= if windows { n as u16 + 1 } else { 0 }))
+            .collect()
+    }
+
+    #[test]
+    fn ten_data_are_one() {
+        assert_eq!(geometry(wide(), &stream(false, 10, 100)), [1000]);
+    }
+
+    #[test]
+    fn five_data_a_duplicate_ack_and_two_data_are_three() {
+        let mut packets = stream(false, 7, 100);
+        packets.splice(5..5, acks(1, false));
+        assert_eq!(geometry(wide(), &packets), [500, 0, 200]);
+    }
+
+    #[test]
+    fn window_updates_are_not_merged_as_rsc_merges_them() {
+        let packets = [stream(false, 5, 100), acks(2, true)].concat();
+        assert_eq!(geometry(wide(), &packets), [500, 0, 0]);
+    }
+
+    /// The exceptions that are not among Linux's cases by name.
+    #[test]
+    fn exceptions() {
+        let with = |change: &dyn Fn(&mut Tcp)| {
+            let mut packets = stream(false, 3, 100);
+            change(&mut packets[1]);
+            geometry(wide(), &packets)
+        };
+        assert_eq!(with(&|p| p.flags |= URG), [100, 100, 100]);
+        assert_eq!(with(&|p| p.flags |= SYN), [100, 100, 100]);
+        assert_eq!(with(&|p| p.flags |= RST), [100, 100, 100]);
+        assert_eq!(with(&|p| p.options = vec![1, 1, 1, 1]), [100, 100, 100]);
+        assert_eq!(with(&|p| p.flags |= ECE), [100, 100, 100]);
+        // "Over the maximum: restart", and so does a change of CWR.
+        assert_eq!(with(&|p| p.flags |= CWR), [100, 200]);
+    }
+}
+
+/// `inet_lro`, which the papers ran. LR-30.
+mod inet_lro {
+    use super::*;
+    use crate::rig::{run, wide as settings};
+    use net::lro::{Psh, Rules, Settings};
+    use nic::Frame;
+
+    fn lro() -> Settings {
+        Settings {
+            rules: Rules::Lro,
+            psh: Psh::Merge,
+            ..settings()
+        }
+    }
+
+    /// Three segments of which the second is changed; sequence numbers stay consecutive.
+    fn second(change: impl FnOnce(&mut Tcp)) -> Vec<Frame> {
+        packets_with(change, lro())
+    }
+
+    fn packets_with(change: impl FnOnce(&mut Tcp), settings: Settings) -> Vec<Frame> {
+        let mut packets = stream(false, 3, 100);
+        for packet in &mut packets {
+            packet.options = timestamp(10, 5);
+        }
+        change(&mut packets[1]);
+        packets[2].sequence = packets[1].sequence + packets[1].payload.len() as u32;
+        let frames = packets
+            .iter()
+            .map(|packet| crate::common::frame_of(&packet.bytes(), &[]))
+            .collect();
+        run(settings, frames).0
+    }
+
+    fn sizes(change: impl FnOnce(&mut Tcp)) -> Vec<usize> {
+        crate::rig::payloads(&second(change))
+    }
+
+    const APART: [usize; 3] = [100, 100, 100];
+    const ONE: [usize; 1] = [300];
+
+    #[test]
+    fn psh_is_not_looked_at() {
+        let out = second(|p| p.flags |= PSH);
+        assert_eq!(crate::rig::payloads(&out), ONE);
+        assert_eq!(out[0].header()[47], ACK | PSH);
+    }
+
+    #[test]
+    fn psh_ends_an_aggregate_if_it_is_to() {
+        let flush = Settings {
+            psh: Psh::Flush,
+            ..lro()
+        };
+        let out = packets_with(|p| p.flags |= PSH, flush);
+        assert_eq!(crate::rig::payloads(&out), [200, 100]);
+    }
+
+    #[test]
+    fn flags_that_are_never_merged() {
+        for flag in [CWR, ECE, URG, RST, SYN, FIN] {
+            assert_eq!(sizes(|p| p.flags |= flag), APART, "{flag:#x}");
+        }
+        assert_eq!(sizes(|p| p.flags = PSH), APART, "no ACK");
+    }
+
+    #[test]
+    fn a_packet_that_is_marked_is_not_merged() {
+        assert_eq!(sizes(|p| p.tos = 3), APART);
+        assert_eq!(sizes(|p| p.tos = 2), ONE);
+    }
+
+    #[test]
+    fn ip_options_and_packets_without_payload_are_not_merged() {
+        assert_eq!(sizes(|p| p.ip_options = vec![1; 4]), APART);
+        assert_eq!(sizes(|p| p.payload.clear()), [100, 0, 100]);
+        assert_eq!(sizes(|p| p.fragment = 0x2000), APART);
+    }
+
+    #[test]
+    fn the_only_option_is_an_aligned_timestamp() {
+        assert_eq!(sizes(|p| p.options = vec![1; 12]), APART);
+        assert_eq!(
+            sizes(|p| p.options = [&timestamp(10, 5)[2..], &[1, 1]].concat()),
+            APART
+        );
+        assert_eq!(
+            sizes(|p| p.options = [timestamp(10, 5), vec![1; 4]].concat()),
+            APART
+        );
+        assert_eq!(sizes(|p| p.options = timestamp(10, 0)), APART);
+    }
+
+    #[test]
+    fn timestamps_do_not_go_back_behind_the_first() {
+        let out = second(|p| p.options = timestamp(11, 9));
+        assert_eq!(crate::rig::payloads(&out), ONE);
+        // The first value (PAWS), the last echo.
+        assert_eq!(out[0].header()[54..66], timestamp(10, 5));
+        assert_eq!(sizes(|p| p.options = timestamp(9, 5)), [100, 200]);
+    }
+
+    #[test]
+    fn the_last_echo_acknowledgement_and_window_go_on() {
+        let mut packets = stream(false, 2, 100);
+        packets[0].options = timestamp(10, 5);
+        packets[1].options = timestamp(12, 7);
+        packets[1].acknowledgement += 50;
+        packets[1].window = 77;
+        let frames = packets
+            .iter()
+            .map(|packet| crate::common::frame_of(&packet.bytes(), &[]))
+            .collect();
+        let (out, _) = run(lro(), frames);
+        let header = out[0].header();
+        assert_eq!(header[42..46], 150u32.to_be_bytes());
+        assert_eq!(header[48..50], 77u16.to_be_bytes());
+        assert_eq!(header[54..66], timestamp(10, 7));
+    }
+
+    #[test]
+    fn acknowledgement_numbers_may_only_advance() {
+        assert_eq!(sizes(|p| p.acknowledgement -= 1), [100, 200]);
+        assert_eq!(sizes(|p| p.acknowledgement += 1), [200, 100]);
+        let advancing = |p: &mut Tcp| p.window = 1;
+        assert_eq!(sizes(advancing), ONE);
+    }
+
+    #[test]
+    fn sequence_numbers_are_consecutive() {
+        assert_eq!(sizes(|p| p.sequence += 1), [100, 200]);
+    }
+
+    #[test]
+    fn lengths_may_differ_and_the_longest_is_the_segment_size() {
+        let out = second(|p| p.payload = vec![7; 150]);
+        assert_eq!(crate::rig::payloads(&out), [350]);
+        assert_eq!(out[0].offload.gso.unwrap().size, 150);
+        assert_eq!(sizes(|p| p.payload = vec![7; 50]), [250]);
+    }
+
+    #[test]
+    fn identification_ttl_and_df_are_not_looked_at() {
+        assert_eq!(sizes(|p| p.id = 999), ONE);
+        assert_eq!(sizes(|p| p.ttl = 1), ONE);
+        assert_eq!(sizes(|p| p.fragment = 0), ONE);
+    }
+
+    #[test]
+    fn a_cap_on_segments_and_64_kb_end_an_aggregate() {
+        let capped = Settings {
+            segments: 2,
+            ..lro()
+        };
+        let out = packets_with(|_| {}, capped);
+        assert_eq!(crate::rig::payloads(&out), [200, 100]);
+        let frames = stream(false, 46, 1460)
+            .iter()
+            .map(|packet| crate::common::frame_of(&packet.bytes(), &[]))
+            .collect();
+        let (out, _) = run(lro(), frames);
+        assert_eq!(crate::rig::payloads(&out), [44 * 1460, 2 * 1460]);
     }
 }
