@@ -426,11 +426,15 @@ mod tests {
             owned: 330,
             granted: 264,
             mapped: 0,
+            collateral_used: 0,
             in_use: vec![grant],
         };
         let audit = Audit {
             domains: vec![domain],
             leaked: 0,
+            created: 0,
+            revoked: 0,
+            forced: 0,
         };
         let short = grants(&audit, false);
         assert!(

@@ -153,6 +153,8 @@ pub struct VifConfig {
     pub first_slot: u32,
     /// Slots kept: grant references from here on cannot be mapped.
     pub slots: u32,
+    /// First slot of the grant window that is kept for the sub-tables of [`GrantMode::New`].
+    pub tables_slot: u32,
     /// Pages of the driver's own that [`GrantMode::Copy`] copies to and from; 0 with other modes.
     pub staging_pages: u32,
     /// Whether the guest forwards packets that come in by it.
@@ -170,6 +172,9 @@ pub enum GrantMode {
     /// A page is mapped at its first use and stays until the connection ends (`frames-mapped`).
     #[default]
     Mapped,
+    /// The new mechanism: the guest has its pages mapped and unmapped, and can take back any of
+    /// them at any moment; the driver asks nobody, and counts its uses.
+    New,
 }
 
 /// What a packet on a ring may leave undone.
@@ -502,6 +507,7 @@ mod tests {
                 weight: 1,
                 first_slot: 0,
                 slots: 1024,
+                tables_slot: 1024,
                 staging_pages: 0,
                 forwards: false,
             }],

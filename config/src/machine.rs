@@ -18,6 +18,9 @@ use std::net::IpAddr;
 const RESERVED_GRANTS: u32 = 8;
 /// Frames beyond what is counted, for what a program keeps beside its pools.
 const SPARE_FRAMES: u32 = 64;
+/// Pages of buffers that one guest may take back by force while the driver uses them, before that
+/// costs the driver its life (it gets time to let go of some first).
+const COLLATERAL_PAGES: u32 = 64;
 /// Pages that copies of one vif are staged in: a batch of 64 packets of up to 4 pages, in both
 /// directions, and their headers.
 const STAGING_PAGES: u32 = 576;
@@ -267,10 +270,14 @@ fn driver(config: &Config) -> Domain {
     } else {
         0
     };
-    let mut window_slots = 0u32;
+    let (mut window_slots, mut collateral) = (0u32, 0u32);
     let mut vifs = Vec::new();
     for (g, guest) in config.guests.iter().enumerate() {
         let slots = grant_entries(config, guest);
+        let tables = match own.grants {
+            GrantMode::New => abi::ngm::table_slots(slots),
+            _ => 0,
+        };
         for (v, vif) in guest.vifs.iter().enumerate() {
             vifs.push(VifConfig {
                 conn: vifs.len() as u32,
@@ -281,11 +288,17 @@ fn driver(config: &Config) -> Domain {
                 weight: vif.weight,
                 first_slot: window_slots,
                 slots,
+                tables_slot: window_slots.saturating_add(slots),
                 staging_pages,
                 forwards: vif.forwards,
             });
-            window_slots = window_slots.saturating_add(slots);
+            window_slots = window_slots.saturating_add(slots).saturating_add(tables);
             frames = frames.saturating_add(staging_pages);
+            if own.grants == GrantMode::New {
+                // Its rings may be taken back, and whatever is in use in that moment.
+                let share = ring_pages(config).saturating_add(COLLATERAL_PAGES);
+                collateral = collateral.saturating_add(share);
+            }
         }
     }
     let config_text = DriverConfig {
@@ -309,6 +322,7 @@ fn driver(config: &Config) -> Domain {
         frames,
         grant_entries: RESERVED_GRANTS,
         window_slots,
+        collateral,
         cpus: own.cpus.clone(),
         devices: devices.0,
         config: json(&config_text),
@@ -392,6 +406,7 @@ fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
         grant_entries: grant_entries(config, guest),
         // A guest is granted nothing.
         window_slots: 0,
+        collateral: 0,
         cpus: guest.cpus.clone(),
         devices: devices.0,
         config: json(&config_text),

@@ -11,10 +11,11 @@ use crate::read::{Reader, Reading, Table};
 use std::net::{IpAddr, Ipv4Addr};
 use toml::de::DeTable;
 
-const GRANTS: [(&str, GrantMode); 3] = [
+const GRANTS: [(&str, GrantMode); 4] = [
     ("copy", GrantMode::Copy),
     ("map", GrantMode::Map),
     ("mapped", GrantMode::Mapped),
+    ("new", GrantMode::New),
 ];
 const OFFLOADS: [(&str, Offloads); 3] = [
     ("none", Offloads::None),

@@ -175,3 +175,52 @@ fn what_a_killed_monitor_leaves_is_cleared_away() {
     assert!(place.run(&["up", &file, "--detach"]).ok());
     assert!(place.run(&["down"]).ok());
 }
+
+/// `specs/grants.md`, N-16: the rings, the event page and the buffers of a guest go at any moment,
+/// and the driver domain is none the worse.
+#[test]
+fn a_guest_killed_under_traffic_is_survived() {
+    let place = Place::with_machine();
+    let (wire, guest) = SIM.split_at(SIM.find("[[guest]]").unwrap());
+    let mut text = format!("driver.grants = \"new\"\n{wire}");
+    for n in 2..6 {
+        text += &guest
+            .replace("\"web\"", &format!("\"g{n}\""))
+            .replace("10.0.0.2", &format!("10.0.0.{n}"));
+    }
+    let file = place.file("many.toml", &text);
+    let up = place.run(&["up", &file, "--detach"]);
+    assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
+    for n in 2..6 {
+        let name = format!("g{n}");
+        let domain = |name: &str| {
+            let status = json(&place.run(&["status", "--json"]).out);
+            let domains = status["domains"].as_array().unwrap().clone();
+            domains.into_iter().find(|d| d["name"] == name).unwrap()
+        };
+        let sent = |name: &str| {
+            let stat = json(&place.run(&["stat", name, "--json"]).out);
+            let text = stat.to_string();
+            assert!(text.contains("from_guest"), "{text}");
+            text
+        };
+        let before = sent(&name);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_ne!(before, sent(&name), "it does not ping");
+        let pid = domain(&name)["pid"].as_i64().unwrap() as i32;
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        crate::place::wait(|| {
+            let grants = json(&place.run(&["grants", "--json"]).out);
+            assert_eq!(grants["leaked"], 0);
+            let domains = grants["domains"].as_array().unwrap();
+            let dead = domains.iter().find(|d| d["name"] == name.as_str())?;
+            (dead["owned"] == 0).then_some(())
+        });
+        assert_eq!(domain("driver")["alive"], true);
+    }
+    let grants = json(&place.run(&["grants", "--json"]).out);
+    let driver = &grants["domains"][0];
+    assert_eq!((&driver["mapped"], &driver["alive"]), (&0.into(), &true.into()));
+    assert!(place.run(&["down"]).ok());
+}

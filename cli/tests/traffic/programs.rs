@@ -168,6 +168,7 @@ fn files_arrive_whatever_the_switches_say() {
     for switches in [
         "[driver]\ngrants = \"copy\"",
         "[driver]\ngrants = \"map\"",
+        "[driver]\ngrants = \"new\"",
         "[driver]\noffloads = \"none\"",
         "[driver]\noffloads = \"checksum\"",
         "[buffers]\nsize = \"full\"",

@@ -1,9 +1,13 @@
 //! Hypercalls, from the domain's side: fill the call page, wake the monitor's worker, wait.
 
 use abi::hypercall::{
-    COUNT, Copy, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT, STATUS_WORD, Unmap,
+    ANSWER_WORD, Bind, COUNT, Copy, Create, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST,
+    RESULT, Revoke, STATUS_WORD, Unmap,
 };
-use abi::{ConnId, DomId, GrantStatus, PAGE, RECORD_BYTES, Role, XenbusState, layout::info};
+use abi::{
+    ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Role, XenbusState,
+    layout::info,
+};
 use rustix::io::Errno;
 use shmem::{Span, futex, home::Home};
 use std::sync::atomic::Ordering;
@@ -52,6 +56,18 @@ impl Op for Map {
     }
 }
 
+impl Op for Create {
+    fn words(&self) -> [u64; 3] {
+        self.encode()
+    }
+}
+
+impl Op for Revoke {
+    fn words(&self) -> [u64; 3] {
+        self.encode()
+    }
+}
+
 impl Op for Unmap {
     fn words(&self) -> [u64; 3] {
         [u64::from(self.slot.0), 0, 0]
@@ -85,6 +101,66 @@ impl Calls {
     /// Unmaps; one status per operation is appended to `status`.
     pub fn unmap(&mut self, ops: &[Unmap], status: &mut Vec<GrantStatus>) {
         self.batches(Kind::GrantUnmap, ops, status);
+    }
+
+    /// Makes a table of the new grant mechanism for a connection of this domain's.
+    ///
+    /// # Errors
+    /// What the monitor says.
+    pub fn create_table(&mut self, conn: ConnId, entries: u32) -> Result<Handle, GrantStatus> {
+        self.single(
+            Kind::TableCreate,
+            [u64::from(conn.0), u64::from(entries), 0],
+        )?;
+        Ok(Handle(self.get(1) as u32))
+    }
+
+    /// Binds a table of another domain's to this one's window.
+    ///
+    /// # Errors
+    /// What the monitor says.
+    pub fn bind_table(&mut self, bind: &Bind) -> Result<(), GrantStatus> {
+        self.single(Kind::TableBind, bind.encode())
+    }
+
+    /// Ends this domain's part in a table.
+    ///
+    /// # Errors
+    /// What the monitor says.
+    pub fn end_table(&mut self, table: Handle) -> Result<(), GrantStatus> {
+        self.single(Kind::TableEnd, [u64::from(table.0), 0, 0])
+    }
+
+    /// Grants pages by tables that this domain made; one outcome per operation is appended to
+    /// `made`.
+    pub fn create_grants(&mut self, ops: &[Create], made: &mut Vec<Result<GrantRef, GrantStatus>>) {
+        let mut status = Vec::new();
+        for batch in ops.chunks(OPS_MAX) {
+            status.clear();
+            self.batches(Kind::GrantCreate, batch, &mut status);
+            made.extend(status.iter().enumerate().map(|(n, status)| match status {
+                GrantStatus::Okay => Ok(GrantRef(self.get(n * OP_WORDS + ANSWER_WORD) as u32)),
+                refused => Err(*refused),
+            }));
+        }
+    }
+
+    /// Revokes grants of tables that this domain made; one status per operation is appended to
+    /// `status`.
+    pub fn revoke_grants(&mut self, ops: &[Revoke], status: &mut Vec<GrantStatus>) {
+        self.batches(Kind::GrantRevoke, ops, status);
+    }
+
+    fn single(&mut self, kind: Kind, words: [u64; 3]) -> Result<(), GrantStatus> {
+        for (word, value) in words.into_iter().enumerate() {
+            self.put(word, value);
+        }
+        self.put(STATUS_WORD, GrantStatus::GeneralError as i64 as u64);
+        self.enter(kind, 1).map_err(|_| GrantStatus::GeneralError)?;
+        match GrantStatus::from_wire(self.get(STATUS_WORD) as i64 as i16) {
+            GrantStatus::Okay => Ok(()),
+            refused => Err(refused),
+        }
     }
 
     /// Writes this domain's record of a connection.

@@ -30,7 +30,7 @@ pub trait EventWords {
 /// Bytes from one word to the next.
 pub const WORD_STRIDE: usize = 64;
 
-/// The words in a granted page, which stays mapped while this exists.
+/// The words in a granted page. It may be taken away at any moment: its words then read as 0.
 #[derive(Clone, Copy, Debug)]
 pub struct EventPage(Span);
 
@@ -44,24 +44,19 @@ impl EventPage {
 
 impl EventWords for EventPage {
     #[inline]
-    fn load(&self, n: usize, order: Ordering) -> u32 {
-        self.0
-            .u32(n * WORD_STRIDE)
-            .map_or(0, |word| word.load(order))
+    fn load(&self, n: usize, _: Ordering) -> u32 {
+        // Acquire, and below release and both: no weaker than any order that is asked for.
+        self.0.load_u32(n * WORD_STRIDE).unwrap_or(0)
     }
 
     #[inline]
-    fn store(&self, n: usize, value: u32, order: Ordering) {
-        if let Some(word) = self.0.u32(n * WORD_STRIDE) {
-            word.store(value, order);
-        }
+    fn store(&self, n: usize, value: u32, _: Ordering) {
+        let _ = self.0.store_u32(n * WORD_STRIDE, value);
     }
 
     #[inline]
-    fn swap(&self, n: usize, value: u32, order: Ordering) -> u32 {
-        self.0
-            .u32(n * WORD_STRIDE)
-            .map_or(0, |word| word.swap(value, order))
+    fn swap(&self, n: usize, value: u32, _: Ordering) -> u32 {
+        self.0.swap_u32(n * WORD_STRIDE, value).unwrap_or(0)
     }
 }
 

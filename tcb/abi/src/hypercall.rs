@@ -17,7 +17,8 @@
 //!
 //! One thread of a domain makes calls. The monitor reads each operation once into its own memory.
 
-use crate::{ConnId, DomId, GrantRef, Slot};
+use crate::ngm::Revocation;
+use crate::{ConnId, DomId, GrantRef, Handle, Slot};
 
 /// Offset of REQUEST in the call page.
 pub const REQUEST: usize = 0;
@@ -57,6 +58,17 @@ pub enum Kind {
     ConnectGet = 5,
     /// The domain has started; no operations.
     Ready = 6,
+    /// The granter's half of a table of the new mechanism. One operation: word 0 the user's
+    /// domain, word 1 the table's entries. The answer: word 1 the [`crate::Handle`].
+    TableCreate = 7,
+    /// The user's half. One operation: [`Bind`].
+    TableBind = 8,
+    /// One end's farewell to a table. One operation: word 0 the handle.
+    TableEnd = 9,
+    /// [`Create`] operations. The answer: word 3 the reference.
+    GrantCreate = 10,
+    /// [`Revoke`] operations.
+    GrantRevoke = 11,
 }
 
 impl Kind {
@@ -70,6 +82,11 @@ impl Kind {
             4 => Self::ConnectSet,
             5 => Self::ConnectGet,
             6 => Self::Ready,
+            7 => Self::TableCreate,
+            8 => Self::TableBind,
+            9 => Self::TableEnd,
+            10 => Self::GrantCreate,
+            11 => Self::GrantRevoke,
             _ => return None,
         })
     }
@@ -200,6 +217,117 @@ impl Map {
 pub struct Unmap {
     /// Which.
     pub slot: Slot,
+}
+
+/// The word of an operation that holds its answer, where there is one.
+pub const ANSWER_WORD: usize = 3;
+
+/// Bind a table of the new mechanism to the caller's window. Both ranges of slots must be free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// Who made the table.
+    pub granter: DomId,
+    /// The table.
+    pub table: Handle,
+    /// Where entry 0's page appears; entry `n`'s at slot `first + n`.
+    pub first: Slot,
+    /// Where the sub-tables appear: [`crate::ngm::table_slots`] slots.
+    pub tables: Slot,
+    /// Entries that the caller counts on: refused if the table has another number.
+    pub entries: u32,
+}
+
+impl Bind {
+    /// As words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            (self.granter.0 as u64) << 32 | self.table.0 as u64,
+            (self.entries as u64) << 32 | self.first.0 as u64,
+            self.tables.0 as u64,
+        ]
+    }
+
+    /// From words 0 … 2.
+    #[must_use]
+    pub const fn decode(words: [u64; 3]) -> Self {
+        Self {
+            granter: DomId((words[0] >> 32) as u16),
+            table: Handle(words[0] as u32),
+            first: Slot(words[1] as u32),
+            tables: Slot(words[2] as u32),
+            entries: (words[1] >> 32) as u32,
+        }
+    }
+}
+
+/// Grant a page of the caller's by an entry of a table that it made (`GRANT_map` of the thesis).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Create {
+    /// The table.
+    pub table: Handle,
+    /// Which entry; must grant nothing.
+    pub index: u32,
+    /// The caller's frame.
+    pub frame: u32,
+    /// Not to be written.
+    pub readonly: bool,
+}
+
+impl Create {
+    /// As words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            (self.table.0 as u64) << 32 | self.index as u64,
+            self.frame as u64,
+            self.readonly as u64,
+        ]
+    }
+
+    /// From words 0 … 2.
+    #[must_use]
+    pub const fn decode(words: [u64; 3]) -> Self {
+        Self {
+            table: Handle((words[0] >> 32) as u32),
+            index: words[0] as u32,
+            frame: words[1] as u32,
+            readonly: words[2] & 1 != 0,
+        }
+    }
+}
+
+/// Revoke a grant of a table that the caller made (`GRANT_unmap` of the thesis).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Revoke {
+    /// The table.
+    pub table: Handle,
+    /// Which grant.
+    pub gref: GrantRef,
+    /// What to do if it is in use.
+    pub how: Revocation,
+}
+
+impl Revoke {
+    /// As words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            (self.table.0 as u64) << 32 | self.gref.0 as u64,
+            self.how as u64,
+            0,
+        ]
+    }
+
+    /// From words 0 … 2.
+    #[must_use]
+    pub const fn decode(words: [u64; 3]) -> Self {
+        Self {
+            table: Handle((words[0] >> 32) as u32),
+            gref: GrantRef(words[0] as u32),
+            how: Revocation::from_wire(words[1]),
+        }
+    }
 }
 
 /// The "attach" call: a domain asks for a descriptor. It is a system call

@@ -37,9 +37,21 @@ id! {
     ConnId(u32)
 }
 
+id! {
+    /// A table of the new grant mechanism ([`crate::ngm`]). Never reused while the monitor lives;
+    /// 0 is none.
+    Handle(u32)
+}
+
 impl GrantRef {
     /// Bits of a reference that index the table.
     pub const INDEX_BITS: u32 = 20;
+
+    /// The reference to entry `index` of generation `generation`; excess bits are cut off.
+    #[must_use]
+    pub const fn new(index: u32, generation: u32) -> Self {
+        Self(generation << Self::INDEX_BITS | index & ((1 << Self::INDEX_BITS) - 1))
+    }
 
     /// Which entry of the table is meant.
     #[must_use]

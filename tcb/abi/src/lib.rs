@@ -10,8 +10,9 @@ pub mod ids;
 pub mod layout;
 pub mod machine;
 pub mod mailbox;
+pub mod ngm;
 
 pub use connect::{RECORD_BYTES, Role, XenbusState};
 pub use grant::{GrantEntry, GrantStatus};
-pub use ids::{ConnId, DomId, GrantRef, Slot};
+pub use ids::{ConnId, DomId, GrantRef, Handle, Slot};
 pub use layout::PAGE;

@@ -41,6 +41,10 @@ pub struct Domain {
     pub grant_entries: u32,
     /// Slots of its grant window.
     pub window_slots: u32,
+    /// Frames that others' forced revocations may cost it at a time: see
+    /// [`crate::ngm::Revocation::Force`].
+    #[serde(default)]
+    pub collateral: u32,
     /// CPUs that it may run on; empty: all.
     pub cpus: Vec<usize>,
     /// Devices that it may attach, in order.
@@ -208,6 +212,12 @@ pub struct Audit {
     /// Grants in use that no mapping accounts for, mappings without a grant, frames that no
     /// living domain owns: 0, or the monitor has a bug.
     pub leaked: u64,
+    /// Grants of the new mechanism that were made.
+    pub created: u64,
+    /// Those that were revoked.
+    pub revoked: u64,
+    /// Those that were revoked by force while they were in use.
+    pub forced: u64,
 }
 
 /// One domain in [`Audit`].
@@ -223,6 +233,8 @@ pub struct DomainAudit {
     pub granted: u32,
     /// Distinct frames of others that are in its window now.
     pub mapped: u32,
+    /// Frames that others' forced revocations cost it now.
+    pub collateral_used: u32,
     /// Every grant of its own that is in use.
     pub in_use: Vec<GrantInUse>,
 }

@@ -101,6 +101,7 @@ pub(crate) struct Domain {
     pub(crate) name: String,
     pub(crate) program: Program,
     pub(crate) window_slots: u32,
+    pub(crate) collateral: u32,
     pub(crate) cpus: Vec<usize>,
     pub(crate) life: Life,
     pub(crate) counters: Arc<Counters>,
@@ -143,6 +144,7 @@ impl Domain {
             name: spec.name.clone(),
             program: spec.program,
             window_slots: spec.window_slots,
+            collateral: spec.collateral,
             cpus: spec.cpus.clone(),
             life: Life::Built,
             counters: Arc::default(),
@@ -208,6 +210,7 @@ impl Domain {
             process: Arc::clone(&process),
             counters: Arc::clone(&self.counters),
             cpus: self.cpus.clone(),
+            collateral: self.collateral,
             post,
         })
         .map_err(system("starting its worker"))?;

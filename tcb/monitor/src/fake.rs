@@ -16,10 +16,21 @@ pub struct FakeSpace {
     pub refuse_next: bool,
     /// The next call that would change something is carried out, but nobody learns of it.
     pub lose_next: bool,
+    /// Why the domain was ended, if it was.
+    pub destroyed: Option<String>,
 }
 
 impl FakeSpace {
+    /// A domain that was ended answers nothing.
+    fn gone(&self) -> Result<(), SpaceError> {
+        match &self.destroyed {
+            Some(why) => Err(SpaceError::Lost(why.clone())),
+            None => Ok(()),
+        }
+    }
+
     fn fate(&mut self) -> Result<(), SpaceError> {
+        self.gone()?;
         if std::mem::take(&mut self.refuse_next) {
             return Err(SpaceError::Refused("as told".into()));
         }
@@ -50,6 +61,7 @@ impl AddressSpace for FakeSpace {
     }
 
     fn remove_memory(&mut self, memory: u32) -> Result<(), SpaceError> {
+        self.gone()?;
         assert!(
             self.memories.remove(&memory),
             "memory {memory} was not there"
@@ -76,6 +88,7 @@ impl AddressSpace for FakeSpace {
     }
 
     fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError> {
+        self.gone()?;
         for slot in slots {
             assert!(
                 self.mapped.remove(slot).is_some(),
@@ -83,5 +96,11 @@ impl AddressSpace for FakeSpace {
             );
         }
         self.lost()
+    }
+
+    fn destroy(&mut self, why: &str) {
+        self.mapped.clear();
+        self.memories.clear();
+        self.destroyed.get_or_insert_with(|| why.to_owned());
     }
 }

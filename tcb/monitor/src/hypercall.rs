@@ -4,19 +4,30 @@
 //! count and each operation are read once into the monitor's own memory, and only that copy is
 //! looked at. Nothing that stands in the page can make the monitor panic or loop.
 
+use crate::budget::Budget;
 use crate::connect::Connections;
-use crate::grant::{Copier, Grants, Mapper};
+use crate::grant::{Copier, Grants, Mapper, NewGrants};
 use crate::memory::Memory;
 use crate::space::{AddressSpace, SpaceError};
 use abi::hypercall::{
-    COUNT, Copy, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT, STATUS_WORD, Unmap,
+    ANSWER_WORD, Bind, COUNT, Copy, Create, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST,
+    RESULT, Revoke, STATUS_WORD, Unmap,
 };
 use abi::layout::info;
-use abi::{ConnId, DomId, GrantStatus, RECORD_BYTES, Slot, XenbusState};
+use abi::{ConnId, DomId, GrantStatus, Handle, RECORD_BYTES, Slot, XenbusState};
 use rustix::io::Errno;
 use shmem::{Span, time};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Grants of the new mechanism that a domain may make and revoke in a row: what the largest table
+/// needs at the start of a connection and at its end.
+const CHURN_BURST: u64 = 1 << 13;
+/// The same, a second, in the long run.
+const CHURN_PER_SECOND: u64 = 20_000;
+/// Between two looks at an empty budget.
+const CHURN_LOOK: Duration = Duration::from_millis(1);
 
 /// What a domain's calls amount to; written by its worker, read by anybody.
 #[derive(Debug, Default)]
@@ -100,7 +111,7 @@ impl CallPage {
 
     fn put_statuses(&self, statuses: &[GrantStatus]) {
         for (op, &status) in statuses.iter().enumerate() {
-            self.put(op, STATUS_WORD, i64::from(status as i16) as u64);
+            self.put(op, STATUS_WORD, status_word(status));
         }
     }
 
@@ -114,6 +125,8 @@ impl CallPage {
 pub struct Shared {
     /// Every grant.
     pub grants: Grants,
+    /// Every grant of the new mechanism.
+    pub new: NewGrants,
     /// Every connection.
     pub connections: Connections,
 }
@@ -129,6 +142,7 @@ pub struct Server<S> {
     counters: Arc<Counters>,
     ready: Arc<AtomicBool>,
     connected: bool,
+    churn: Budget,
     copies: Vec<Copy>,
     maps: Vec<Map>,
     unmaps: Vec<Unmap>,
@@ -155,6 +169,7 @@ impl<S: AddressSpace> Server<S> {
             counters,
             ready,
             connected: false,
+            churn: Budget::new(CHURN_BURST, CHURN_PER_SECOND, time::monotonic_ns()),
             copies: Vec::with_capacity(OPS_MAX),
             maps: Vec::with_capacity(OPS_MAX),
             unmaps: Vec::with_capacity(OPS_MAX),
@@ -234,10 +249,79 @@ impl<S: AddressSpace> Server<S> {
                 let status = self.connect_get();
                 page.put(0, STATUS_WORD, errno_word(status));
             }
+            Kind::TableCreate if count == 1 => {
+                let made = self.table_create();
+                self.answer(0, made.map(|handle| u64::from(handle.0)), 1);
+            }
+            Kind::TableBind if count == 1 => {
+                let op = Bind::decode(page.words(0));
+                let bound = self.shared.new.bind(&self.shared.grants, self.id, &op);
+                self.answer(0, bound.map(|()| 0), ANSWER_WORD);
+            }
+            Kind::TableEnd if count == 1 => {
+                let handle = Handle(page.get(0, 0) as u32);
+                let new = &self.shared.new;
+                let ended = new.end_table(&self.shared.grants, self.id, handle);
+                self.answer(0, ended.map(|()| 0), ANSWER_WORD);
+            }
+            Kind::GrantCreate => {
+                self.wait_for_budget(count);
+                let ops: Vec<_> = (0..count)
+                    .map(|op| Create::decode(page.words(op)))
+                    .collect();
+                for (op, (status, gref)) in self.shared.new.create(self.id, &ops).iter().enumerate()
+                {
+                    page.put(op, ANSWER_WORD, u64::from(gref.0));
+                    page.put(op, STATUS_WORD, status_word(*status));
+                }
+            }
+            Kind::GrantRevoke => {
+                self.wait_for_budget(count);
+                let ops: Vec<_> = (0..count)
+                    .map(|op| Revoke::decode(page.words(op)))
+                    .collect();
+                let new = &self.shared.new;
+                page.put_statuses(&new.revoke(&self.shared.grants, self.id, &ops));
+            }
             Kind::Ready if count == 0 => self.ready.store(true, Ordering::Release),
             _ => return Ok(Err(Errno::INVAL)),
         }
         Ok(Ok(()))
+    }
+
+    fn table_create(&self) -> Result<Handle, GrantStatus> {
+        let conn = connection(self.page.get(0, 0)).map_err(|_| GrantStatus::BadDomain)?;
+        let entries = u32::try_from(self.page.get(0, 1)).map_err(|_| GrantStatus::NoSpace)?;
+        let connections = &self.shared.connections;
+        let view = connections
+            .get(self.id, conn)
+            .map_err(|_| GrantStatus::BadDomain)?;
+        let grants = &self.shared.grants;
+        let own = (self.id, conn);
+        self.shared
+            .new
+            .create_table(grants, own, view.peer, entries)
+    }
+
+    /// Writes the status of an operation and, if it is `Okay`, its answer.
+    fn answer(&self, op: usize, outcome: Result<u64, GrantStatus>, word: usize) {
+        if let Ok(value) = outcome {
+            self.page.put(op, word, value);
+        }
+        let status = outcome.err().unwrap_or(GrantStatus::Okay);
+        self.page.put(op, STATUS_WORD, status_word(status));
+    }
+
+    /// Every grant made and revoked costs its user's processors time (each revocation flushes their
+    /// translations): a granter that wants too many waits.
+    fn wait_for_budget(&mut self, operations: usize) {
+        loop {
+            let now = time::monotonic_ns();
+            if self.churn.take(operations as u64, now) {
+                return;
+            }
+            std::thread::sleep(CHURN_LOOK);
+        }
     }
 
     fn connect_set(&self) -> Result<(), Errno> {
@@ -276,12 +360,17 @@ impl<S: AddressSpace> Server<S> {
 
     /// Lets go of everything that the domain used. Its process and its agent are gone.
     pub fn tear_down(self) {
+        self.shared.new.tear_down(&self.shared.grants, self.id);
         self.mapper.tear_down(&self.shared.grants);
     }
 }
 
 fn connection(word: u64) -> Result<ConnId, Errno> {
     u32::try_from(word).map(ConnId).map_err(|_| Errno::NOENT)
+}
+
+fn status_word(status: GrantStatus) -> u64 {
+    i64::from(status as i16) as u64
 }
 
 fn errno_word(status: Result<(), Errno>) -> u64 {

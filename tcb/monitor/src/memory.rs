@@ -80,6 +80,24 @@ impl Memory {
         self.frames.page(n)
     }
 
+    /// Puts another page of the host's under frame `n`, with the same bytes: whoever has pinned
+    /// the one before keeps it, and sees no more of this one. The owner must not touch the frame
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// There is no such frame, or no memory; the frame's bytes are lost then.
+    pub fn exchange(&self, n: u32) -> io::Result<()> {
+        use rustix::fs::{FallocateFlags, fallocate};
+        let page = self.frame(n).ok_or(io::ErrorKind::InvalidInput)?;
+        let fault = |_| io::Error::from(io::ErrorKind::OutOfMemory);
+        let mut bytes = [0; layout::PAGE];
+        page.read(&mut bytes).map_err(fault)?;
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let bytes_of = |pages: u32| u64::from(pages) * layout::PAGE as u64;
+        fallocate(self.frames_fd(), hole, bytes_of(n), bytes_of(1))?;
+        page.write(&bytes).map_err(fault)
+    }
+
     /// The frames' descriptor for reading and writing.
     #[must_use]
     pub fn frames_fd(&self) -> BorrowedFd<'_> {

@@ -1,7 +1,8 @@
 //! The process that a domain runs as, shared by the main thread and the domain's worker.
 
 use crate::space::{AddressSpace, PageMap, SpaceError};
-use abi::Slot;
+use crate::worker::Post;
+use abi::{DomId, Slot};
 use rustix::process::{Signal, pidfd_send_signal};
 use sandbox::{AgentError, AttachPort, Sandboxed};
 use std::io;
@@ -105,14 +106,18 @@ impl Process {
 
 /// The address space behind a process's agent.
 #[derive(Debug)]
-pub(crate) struct AgentSpace(pub(crate) Arc<Process>);
+pub(crate) struct AgentSpace {
+    pub(crate) id: DomId,
+    pub(crate) process: Arc<Process>,
+    pub(crate) post: Post,
+}
 
 impl AgentSpace {
     fn ask(
         &mut self,
         what: impl FnOnce(&mut sandbox::Agent) -> Result<(), AgentError>,
     ) -> Result<(), SpaceError> {
-        what(&mut self.0.lock().agent).map_err(|error| {
+        what(&mut self.process.lock().agent).map_err(|error| {
             if error.is_fatal() {
                 SpaceError::Lost(error.to_string())
             } else {
@@ -142,5 +147,12 @@ impl AddressSpace for AgentSpace {
 
     fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError> {
         self.ask(|agent| agent.unmap(slots))
+    }
+
+    fn destroy(&mut self, why: &str) {
+        // Told first, so that the reason is known before the end is seen.
+        self.post.killed(self.id, why);
+        self.process.strike();
+        self.process.end();
     }
 }

@@ -58,7 +58,7 @@ impl Hypervisor {
     /// Every grant in use and every mapping.
     #[must_use]
     pub fn audit(&self) -> Audit {
-        let (mut accounts, leaked) = self.shared.grants.audit();
+        let (mut accounts, leaked) = self.shared.grants.audit(&self.shared.new);
         let domains = self.domains.iter().map(|domain| {
             let account = accounts.remove(&domain.id).unwrap_or_default();
             let in_use = account.in_use.iter().map(|grant| GrantInUse {
@@ -74,10 +74,12 @@ impl Hypervisor {
                 owned: account.owned,
                 granted: account.granted,
                 mapped: account.mapped,
+                collateral_used: account.collateral_used,
                 in_use: in_use.collect(),
             }
         });
         let domains = domains.collect();
+        let counters = &self.shared.new.counters;
         // What is left belongs to no domain that there ever was.
         let ownerless: u64 = accounts
             .values()
@@ -86,6 +88,9 @@ impl Hypervisor {
         Audit {
             domains,
             leaked: leaked.saturating_add(ownerless),
+            created: counters.created.load(Ordering::Relaxed),
+            revoked: counters.revoked.load(Ordering::Relaxed),
+            forced: counters.forced.load(Ordering::Relaxed),
         }
     }
 }

@@ -16,6 +16,17 @@ pub enum SpaceError {
     Lost(String),
 }
 
+impl SpaceError {
+    /// The same where nothing less than success will do: pages that are not taken away by
+    /// themselves are taken away with the domain.
+    #[must_use]
+    pub fn fatal(self) -> Self {
+        match self {
+            Self::Refused(why) | Self::Lost(why) => Self::Lost(why),
+        }
+    }
+}
+
 /// An address space that the monitor can change. Nobody else maps anything in its window.
 pub trait AddressSpace {
     /// Makes a memory known under a number: once for reading and writing, once for reading only,
@@ -47,4 +58,7 @@ pub trait AddressSpace {
     /// # Errors
     /// See [`SpaceError`]; after any error the domain must be killed.
     fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError>;
+
+    /// Ends the domain. When this returns nothing of it runs any more.
+    fn destroy(&mut self, why: &str);
 }

@@ -1,8 +1,9 @@
 //! The worker: one thread per domain that serves its hypercalls, and clears it away at the end.
 //!
 //! It runs on the domain's CPUs (a wake-up across cores costs more than most calls) and sleeps
-//! on the call page's futex; it never spins. It alone drives the domain's agent, so a mapping
-//! can neither race with an unmapping nor with the teardown: that is the worker's last act.
+//! on the call page's futex; it never spins. It alone maps by classic grants, so such a mapping
+//! can neither race with an unmapping nor with the teardown: that is the worker's last act. By the
+//! new mechanism the workers of granters change the domain's window too, each its own tables' slots.
 
 use crate::hypercall::{CallPage, Counters, Server, Shared};
 use crate::process::{AgentSpace, Process};
@@ -64,6 +65,11 @@ impl Post {
     /// Makes [`Post::fd`] unreadable; take the notices afterwards.
     pub(crate) fn hear(&self) {
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+    }
+
+    /// A domain had to be killed.
+    pub(crate) fn killed(&self, id: DomId, why: &str) {
+        self.send(Notice::Killed(id, format!("killed: {why}")));
     }
 
     fn send(&self, notice: Notice) {
@@ -140,6 +146,8 @@ pub(crate) struct Job {
     pub(crate) process: Arc<Process>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) cpus: Vec<usize>,
+    /// See [`abi::machine::Domain::collateral`].
+    pub(crate) collateral: u32,
     pub(crate) post: Post,
 }
 
@@ -162,6 +170,7 @@ fn run(job: Job, control: &Control) {
         process,
         counters,
         cpus,
+        collateral,
         post,
         ..
     } = job;
@@ -170,12 +179,19 @@ fn run(job: Job, control: &Control) {
         .store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
     pin(&cpus);
     let ready = Arc::new(AtomicBool::new(false));
-    let space = AgentSpace(Arc::clone(&process));
+    let space = || AgentSpace {
+        id,
+        process: Arc::clone(&process),
+        post: post.clone(),
+    };
+    shared
+        .new
+        .join(id, Arc::new(Mutex::new(space())), collateral);
     let mut server = Server::new(
         id,
         page,
         Arc::clone(&shared),
-        space,
+        space(),
         counters,
         Arc::clone(&ready),
     );
@@ -189,7 +205,7 @@ fn run(job: Job, control: &Control) {
     });
     if let Err(why) = served {
         process.strike();
-        post.send(Notice::Killed(id, format!("killed: {why}")));
+        post.killed(id, &why.to_string());
     }
     shared.grants.lock().end(id);
     shared.connections.close_all(id);

@@ -293,12 +293,12 @@ proptest! {
                 rig.put(at / OP_WORDS, at % OP_WORDS, word);
             }
             let _ = rig.call(kind, count);
-            prop_assert_eq!(rig.shared.grants.audit().1, 0);
+            prop_assert_eq!(rig.shared.grants.audit(&rig.shared.new).1, 0);
         }
         let Rig { shared, server, .. } = rig;
         shared.grants.lock().end(DomId(0));
         server.tear_down();
-        let (accounts, leaked) = shared.grants.audit();
+        let (accounts, leaked) = shared.grants.audit(&shared.new);
         prop_assert_eq!(leaked, 0);
         prop_assert!(!accounts.contains_key(&DomId(0)));
         prop_assert!(accounts[&DomId(1)].in_use.is_empty());

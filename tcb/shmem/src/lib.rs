@@ -35,6 +35,7 @@ mod reserve;
 mod span;
 pub mod sync;
 pub mod time;
+pub mod uses;
 
 pub use area::Area;
 pub use fault::{Fault, install_fault_handler};

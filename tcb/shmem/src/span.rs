@@ -198,6 +198,17 @@ impl Span {
         done(unsafe { engine::store_u32(word, value) })
     }
 
+    /// Writes the word at `offset` and returns what it was, as one sequentially consistent step.
+    ///
+    /// # Errors
+    /// [`Fault`] if the page is not there or read-only, or the word is not aligned or not inside.
+    #[inline]
+    pub fn swap_u32(self, offset: usize, value: u32) -> Result<u32, Fault> {
+        let word = self.word(offset, 4).ok_or(Fault)?;
+        // SAFETY: inside the span's range, aligned.
+        unsafe { engine::swap_u32(word, value) }.ok_or(Fault)
+    }
+
     /// Writes the word at `offset`, as an atomic store with release ordering.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use super::linear::Linear;
 use super::nics::NicPort;
 use super::port::Port;
 use super::turn::Driver;
-use super::vifs::{Shared, VifPort};
+use super::vifs::{Shared, VifPort, Window};
 use crate::device;
 use crate::ledger::Ledger;
 use crate::lro::{Merger, Side};
@@ -53,7 +53,11 @@ pub(super) fn build(started: Started<DriverConfig>) -> Result<Driver, StartError
     };
     for vif in &config.vifs {
         let staging = room.take(vif.staging_pages as usize * PAGE)?;
-        let window = (Slot(vif.first_slot), vif.slots);
+        let window = Window {
+            first: Slot(vif.first_slot),
+            slots: vif.slots,
+            tables: Slot(vif.tables_slot),
+        };
         ports.push(Port::Vif(Box::new(VifPort::new(
             format!("vif.{}", vif.name),
             ConnId(vif.conn),

@@ -131,6 +131,7 @@ mod tests {
             weight,
             first_slot: 0,
             slots: 0,
+            tables_slot: 0,
             staging_pages: 0,
             forwards: false,
         }

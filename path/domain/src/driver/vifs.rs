@@ -15,9 +15,10 @@ use crate::grants::Guest;
 use crate::grants::copy::Copy;
 use crate::grants::map::Map;
 use crate::grants::mapped::Mapped;
+use crate::grants::new::New;
 use crate::ledger::{Hop, Ledger};
 use abi::hypercall::{Map as MapOp, Unmap};
-use abi::{ConnId, GrantRef, GrantStatus, PAGE, RECORD_BYTES, Slot, XenbusState};
+use abi::{ConnId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState};
 use config::domain::{GrantMode, Offloads};
 use nic::{Caps, Frame};
 use shmem::{Area, Span};
@@ -47,6 +48,17 @@ pub struct Shared {
     pub ring_order: u8,
 }
 
+/// The part of the grant window that one guest's grants appear in.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Where entry 0 of its table appears.
+    pub first: Slot,
+    /// Entries that appear.
+    pub slots: u32,
+    /// Where the sub-tables of the new mechanism appear.
+    pub tables: Slot,
+}
+
 /// One guest's port.
 #[derive(Debug)]
 pub struct VifPort {
@@ -61,8 +73,7 @@ pub struct VifPort {
     conn: ConnId,
     mac: [u8; 6],
     shared: Shared,
-    first: Slot,
-    slots: u32,
+    window: Window,
     staging: Span,
     state: XenbusState,
     doorbell: Option<Doorbell>,
@@ -73,6 +84,9 @@ pub struct VifPort {
     /// Whether anything was done since the rings were last published.
     touched: bool,
 }
+
+/// A grant mechanism, what has to be unmapped when it ends, and the pages of the rings.
+type Opened = (Box<dyn Grants>, Vec<Unmap>, Vec<Span>);
 
 /// What exists while the guest is connected.
 struct Link {
@@ -90,14 +104,14 @@ impl std::fmt::Debug for Link {
 
 impl VifPort {
     /// A port for connection `conn`, whose guest has the station address `mac`. Its grants appear
-    /// in `slots` slots of the window from `first` on; `staging` is for the copying mechanism.
+    /// in `window`; `staging` is for the copying mechanism.
     #[must_use]
     pub fn new(
         name: String,
         conn: ConnId,
         mac: [u8; 6],
         shared: Shared,
-        (first, slots): (Slot, u32),
+        window: Window,
         staging: Span,
     ) -> Self {
         Self {
@@ -108,8 +122,7 @@ impl VifPort {
             conn,
             mac,
             shared,
-            first,
-            slots,
+            window,
             staging,
             state: XenbusState::Initialising,
             doorbell: None,
@@ -191,6 +204,10 @@ impl VifPort {
             Offloads::Checksum => Features::CHECKSUM,
             Offloads::Tso => Features::ALL,
         };
+        let features = match self.shared.grants {
+            GrantMode::New => features.with(Features::NEW_GRANTS),
+            GrantMode::Copy | GrantMode::Map | GrantMode::Mapped => features,
+        };
         BackRecord {
             features,
             max_order: self.shared.ring_order,
@@ -220,11 +237,11 @@ impl VifPort {
             let doorbell = Doorbell::attach(self.conn).map_err(|error| error.to_string())?;
             self.doorbell = Some(doorbell);
         }
-        let (rings, pages) = self.map_rings(peer, &front)?;
+        let (mechanism, rings, pages) = self.open(peer, &front)?;
         let (tx, rest) = pages.split_at(front.tx_ring.len());
         let (rx, event) = rest.split_at(front.rx_ring.len());
         let event = event.first().copied().unwrap_or(Span::EMPTY);
-        let netback = match Netback::new(terms, tx, rx, event, self.mechanism(peer)) {
+        let netback = match Netback::new(terms, tx, rx, event, mechanism) {
             Ok(netback) => netback,
             Err(error) => {
                 self.unmap(&rings);
@@ -234,6 +251,31 @@ impl VifPort {
         self.link = Some(Link { netback, rings });
         self.trouble.clear();
         Ok(())
+    }
+
+    /// Sets the grant mechanism up and gets at the pages of both rings and of the event channel:
+    /// the mechanism, what has to be unmapped at the end, and the pages.
+    fn open(&self, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
+        let guest = self.guest(peer);
+        let mechanism: Box<dyn Grants> = match self.shared.grants {
+            GrantMode::New => return self.open_new(guest, front),
+            GrantMode::Copy => Box::new(Copy::new(guest, self.shared.frames, self.staging)),
+            GrantMode::Map => Box::new(Map::new(guest)),
+            GrantMode::Mapped => Box::new(Mapped::new(guest)),
+        };
+        if front.table != Handle(0) {
+            return Err("the guest grants by a mechanism that was not offered".into());
+        }
+        let (rings, pages) = self.map_rings(peer, front)?;
+        Ok((mechanism, rings, pages))
+    }
+
+    fn open_new(&self, guest: Guest, front: &FrontRecord) -> Result<Opened, String> {
+        let mut new = New::bind(guest, front.table, self.window.tables)
+            .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.text()))?;
+        let pages: Result<Vec<_>, _> = front.references().map(|gref| new.keep(gref)).collect();
+        let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.text()))?;
+        Ok((Box::new(new), Vec::new(), pages))
     }
 
     /// Maps the pages of both rings and of the event channel, in the record's order.
@@ -274,27 +316,22 @@ impl VifPort {
     }
 
     fn slot(&self, gref: GrantRef) -> Option<Slot> {
-        (gref.index() < self.slots && gref.generation() == 0)
-            .then(|| Slot(self.first.0 + gref.index()))
+        (gref.index() < self.window.slots && gref.generation() == 0)
+            .then(|| Slot(self.window.first.0 + gref.index()))
     }
 
     fn unmap(&self, slots: &[Unmap]) {
         self.shared.calls.borrow_mut().unmap(slots, &mut Vec::new());
     }
 
-    fn mechanism(&self, peer: &Peer) -> Box<dyn Grants> {
-        let guest = Guest {
+    fn guest(&self, peer: &Peer) -> Guest {
+        Guest {
             calls: Rc::clone(&self.shared.calls),
             domain: peer.domain,
             window: self.shared.window,
-            first: self.first,
-            slots: self.slots,
+            first: self.window.first,
+            slots: self.window.slots,
             ledger: Rc::clone(&self.shared.ledger),
-        };
-        match self.shared.grants {
-            GrantMode::Copy => Box::new(Copy::new(guest, self.shared.frames, self.staging)),
-            GrantMode::Map => Box::new(Map::new(guest)),
-            GrantMode::Mapped => Box::new(Mapped::new(guest)),
         }
     }
 

@@ -5,6 +5,7 @@
 //! | [`copy`] | one hypercall copies the batch into pages of the driver's own | one hypercall copies the batch into the guest's pages |
 //! | [`map`] | one hypercall maps the batch's pages, one unmaps them | the same, and copies by hand between |
 //! | [`mapped`] | pages are mapped at first use and stay mapped for the connection | the same |
+//! | [`new`] | the guest has its pages mapped; each use is counted, without a hypercall | the same |
 //!
 //! Every mechanism shows page `index` of a guest's grant table at slot `first + index` of the
 //! window, so that what is adjacent in the guest's pool is adjacent in the window and becomes one
@@ -13,6 +14,7 @@
 pub mod copy;
 pub mod map;
 pub mod mapped;
+pub mod new;
 
 use crate::call::Calls;
 use crate::ledger::Ledger;

@@ -7,6 +7,7 @@
 //! | Initialised, Connected | Closing, Closed, Unknown | grants are ended: Closed |
 //! | Closed | InitWait | from the start: Initialising |
 
+use super::table::NewTable;
 use crate::call::{Calls, Peer};
 use crate::connection::Doorbell;
 use crate::device;
@@ -26,7 +27,7 @@ use shmem::home::Home;
 use std::cell::RefCell;
 use std::rc::Rc;
 use vif::Counters;
-use vif::netfront::{GrantTable, Layout, Netfront, Setup, Sizes};
+use vif::netfront::{GrantTable, Granter, Layout, Netfront, Setup, Sizes};
 use vif::netif::{BackRecord, Features};
 
 /// One interface of the guest.
@@ -34,6 +35,9 @@ pub struct Interface {
     conn: ConnId,
     calls: Rc<RefCell<Calls>>,
     table: Rc<RefCell<GrantTable>>,
+    /// The table of the new mechanism, while there is one.
+    new_table: Option<NewTable>,
+    grant_entries: u32,
     frames: Area,
     first_frame: u32,
     layout: Layout,
@@ -120,6 +124,8 @@ impl Interface {
                 conn: ConnId(vif.conn),
                 calls: Rc::clone(calls),
                 table: Rc::clone(&table),
+                new_table: None,
+                grant_entries: home.grant_entries,
                 frames: home.frames,
                 first_frame,
                 layout,
@@ -199,11 +205,28 @@ impl Interface {
             mac: self.mac,
             features: self.features,
         };
-        let (netfront, record) = Netfront::new(&setup, &mut self.table.borrow_mut(), &back)
+        // The driver domain says which mechanism it uses.
+        self.new_table = if back.features.has(Features::NEW_GRANTS) {
+            let table = NewTable::create(&self.calls, self.conn, self.grant_entries)
+                .map_err(|why| format!("no grant table: {}", why.text()))?;
+            Some(table)
+        } else {
+            None
+        };
+        let (netfront, record) = self
+            .granted(|granter| Netfront::new(&setup, granter, &back))
             .map_err(|error| error.to_string())?;
         self.netfront = Some(netfront);
         self.trouble.clear();
         Ok(record.encode())
+    }
+
+    /// Does something with whatever grants this interface's pages.
+    fn granted<T>(&mut self, act: impl FnOnce(&mut dyn Granter) -> T) -> T {
+        match &mut self.new_table {
+            Some(table) => act(table),
+            None => act(&mut *self.table.borrow_mut()),
+        }
     }
 
     fn set(&mut self, state: XenbusState, body: &[u8; RECORD_BYTES]) {
@@ -245,13 +268,16 @@ impl Interface {
 
     /// Whether nothing is left of a connection that has ended.
     fn is_free(&mut self) -> bool {
-        if let Some(netfront) = &mut self.netfront
-            && self.closing
-            && netfront.close(&mut self.table.borrow_mut()).is_ok()
+        if self.closing
+            && let Some(mut netfront) = self.netfront.take()
         {
-            self.past += *netfront.counters();
-            self.netfront = None;
-            self.closing = false;
+            if self.granted(|granter| netfront.close(granter)).is_ok() {
+                self.past += *netfront.counters();
+                self.closing = false;
+                self.new_table = None;
+            } else {
+                self.netfront = Some(netfront);
+            }
         }
         self.netfront.is_none()
     }

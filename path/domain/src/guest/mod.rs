@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`turn`] | the main loop |
 //! | [`interface`] | one netfront and its endpoint: hand-shake, both directions |
+//! | [`table`] | its pages, granted by the new mechanism |
 //! | [`report`] | counters as JSON |
 
 pub mod interface;
 pub mod report;
+pub mod table;
 pub mod turn;
 
 pub use turn::run;

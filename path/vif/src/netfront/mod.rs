@@ -19,7 +19,7 @@ mod transmit;
 
 pub use layout::{Layout, Sizes};
 pub use pool::{TX_SMALL_BYTES, TxPool};
-pub use table::{GrantError, GrantTable};
+pub use table::{GrantError, GrantTable, GrantedPage, Granter};
 pub use transmit::Transmitted;
 
 use crate::Fatal;
@@ -108,39 +108,40 @@ impl Netfront {
     /// [`SetupError`]; grants that were made by then are ended.
     pub fn new(
         setup: &Setup,
-        table: &mut GrantTable,
+        table: &mut dyn Granter,
         back: &BackRecord,
     ) -> Result<(Self, FrontRecord), SetupError> {
         let mut grants = Vec::new();
         let made = Self::build(setup, table, back, &mut grants);
         if made.is_err() {
-            for gref in grants {
-                // Nobody knows of these grants yet, so none of them is in use.
-                let _ = table.end(gref);
-            }
+            // Nobody knows of these grants yet, so none of them is in use.
+            table.end(&mut grants);
         }
         made
     }
 
     fn build(
         setup: &Setup,
-        table: &mut GrantTable,
+        table: &mut dyn Granter,
         back: &BackRecord,
         grants: &mut Vec<GrantRef>,
     ) -> Result<(Self, FrontRecord), SetupError> {
         let layout = setup.layout;
         let sizes = *layout.sizes();
-        let mut pages = Vec::new();
+        let (mut spans, mut granted) = (Vec::new(), Vec::new());
         for n in 0..layout.frames() {
             let frame = setup.first_frame + n;
             let page = setup.frames.page(frame).ok_or(SetupError::Frames)?;
             // Whatever lay here before is nobody's business (row 22).
             page.fill(0)?;
-            let readonly = n >= layout.tx_small().start;
-            let gref = table.grant(setup.backend, frame, readonly)?;
-            grants.push(gref);
-            pages.push((page, gref));
+            spans.push(page);
+            granted.push(GrantedPage {
+                frame,
+                readonly: n >= layout.tx_small().start,
+            });
         }
+        table.grant(setup.backend, &granted, grants)?;
+        let pages: Vec<_> = spans.into_iter().zip(grants.iter().copied()).collect();
         let part = |range: std::ops::Range<u32>| {
             pages
                 .get(range.start as usize..range.end as usize)
@@ -169,6 +170,7 @@ impl Netfront {
                 PAGE as u16
             },
             mac: setup.mac,
+            table: table.table(),
             event: event_ref,
             tx_ring: refs(tx_ring),
             rx_ring: refs(rx_ring),
@@ -217,10 +219,9 @@ impl Netfront {
     ///
     /// # Errors
     /// [`GrantError::InUse`]: some are still in use; call again.
-    pub fn close(&mut self, table: &mut GrantTable) -> Result<(), GrantError> {
+    pub fn close(&mut self, table: &mut dyn Granter) -> Result<(), GrantError> {
         self.fatal.get_or_insert(Fatal::Closed);
-        self.grants
-            .retain(|&gref| table.end(gref) == Err(GrantError::InUse));
+        table.end(&mut self.grants);
         if self.grants.is_empty() {
             Ok(())
         } else {

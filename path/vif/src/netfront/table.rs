@@ -1,6 +1,6 @@
-//! A domain's own grant table, from its owner's side.
+//! How a netfront's pages are granted: by its domain's own grant table, or however else.
 
-use abi::{DomId, GrantEntry, GrantRef};
+use abi::{DomId, GrantEntry, GrantRef, GrantStatus, Handle};
 use shmem::Span;
 use std::sync::atomic::Ordering;
 
@@ -16,6 +16,39 @@ pub enum GrantError {
     /// No entry of the table.
     #[error("no such grant")]
     NoSuch,
+    /// The monitor does not make it.
+    #[error("the monitor refused: {}", .0.text())]
+    Refused(GrantStatus),
+}
+
+/// A page that a netfront grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantedPage {
+    /// The domain's frame.
+    pub frame: u32,
+    /// Not to be written.
+    pub readonly: bool,
+}
+
+/// One grant mechanism, from the granter's side, for one netfront.
+pub trait Granter {
+    /// Lets domain `to` use `pages`; their references are appended to `grefs`, in order.
+    ///
+    /// # Errors
+    /// [`GrantError`]; `grefs` has those that were made by then.
+    fn grant(
+        &mut self,
+        to: DomId,
+        pages: &[GrantedPage],
+        grefs: &mut Vec<GrantRef>,
+    ) -> Result<(), GrantError>;
+
+    /// Ends grants and takes them out of `grefs`; those that are in use and cannot be ended now
+    /// stay in it.
+    fn end(&mut self, grefs: &mut Vec<GrantRef>);
+
+    /// The table of the new mechanism that the references are of; 0: the classic one.
+    fn table(&self) -> Handle;
 }
 
 /// Gives out the entries of one domain's grant table. Entry 0 stays unused, so that a reference
@@ -90,5 +123,27 @@ impl GrantTable {
         }
         self.free.push(index);
         Ok(())
+    }
+}
+
+impl Granter for GrantTable {
+    fn grant(
+        &mut self,
+        to: DomId,
+        pages: &[GrantedPage],
+        grefs: &mut Vec<GrantRef>,
+    ) -> Result<(), GrantError> {
+        for page in pages {
+            grefs.push(Self::grant(self, to, page.frame, page.readonly)?);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, grefs: &mut Vec<GrantRef>) {
+        grefs.retain(|&gref| Self::end(self, gref) == Err(GrantError::InUse));
+    }
+
+    fn table(&self) -> Handle {
+        Handle(0)
     }
 }

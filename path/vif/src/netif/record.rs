@@ -7,6 +7,7 @@
 //!   frontend  offset  0 u32 magic, 4 u16 version, 6 u16 max-slots, 8 u32 features,
 //!                    12 u8 tx order, 13 u8 rx order, 14 u16 bytes of a receive buffer,
 //!                    16 u32 grant of the event page, 20 6 bytes MAC,
+//!                    28 u32 table of the new grant mechanism (0: the classic table),
 //!                    32 u32 × 16 grants of the tx ring, 96 u32 × 16 grants of the rx ring
 //! ```
 //!
@@ -15,7 +16,7 @@
 
 use super::{Features, MAX_SLOTS_STOCK};
 use crate::ring::{ORDER_MAX, PAGES_MAX};
-use abi::{GrantRef, PAGE, RECORD_BYTES};
+use abi::{GrantRef, Handle, PAGE, RECORD_BYTES};
 use smallvec::SmallVec;
 
 /// "GWNB": a network backend's record.
@@ -79,6 +80,9 @@ pub struct FrontRecord {
     pub rx_buffer: u16,
     /// Its MAC.
     pub mac: [u8; 6],
+    /// The table of the new grant mechanism that all its references are of; 0: its own classic
+    /// table.
+    pub table: Handle,
     /// The grant of the event channel's page.
     pub event: GrantRef,
     /// The grants of the ring from the guest, in order; as many as the ring has pages.
@@ -87,6 +91,7 @@ pub struct FrontRecord {
     pub rx_ring: SmallVec<[GrantRef; PAGES_MAX]>,
 }
 
+const TABLE: usize = 28;
 const TX_REFS: usize = 32;
 const RX_REFS: usize = 96;
 
@@ -141,6 +146,7 @@ impl FrontRecord {
         body.put(14, &self.rx_buffer.to_le_bytes());
         body.put(16, &self.event.0.to_le_bytes());
         body.put(20, &self.mac);
+        body.put(TABLE, &self.table.0.to_le_bytes());
         for (at, refs) in [(TX_REFS, &self.tx_ring), (RX_REFS, &self.rx_ring)] {
             for (n, gref) in refs.iter().take(PAGES_MAX).enumerate() {
                 body.put(at + n * 4, &gref.0.to_le_bytes());
@@ -177,6 +183,7 @@ impl FrontRecord {
             max_slots,
             rx_buffer,
             mac,
+            table: Handle(body.u32(TABLE)),
             event: GrantRef(body.u32(16)),
             tx_ring: refs(body.u8(12), TX_REFS)?,
             rx_ring: refs(body.u8(13), RX_REFS)?,

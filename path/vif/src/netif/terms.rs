@@ -24,6 +24,9 @@ impl Features {
     pub const RX_COPY: Self = Self(1 << 5);
     /// Receive requests carry an offset (NETIF-11).
     pub const RX_OFFSET: Self = Self(1 << 6);
+    /// The backend binds a table of the new grant mechanism (NETIF-18), which all references of
+    /// the frontend's record and of its requests then are of.
+    pub const NEW_GRANTS: Self = Self(1 << 8);
 
     /// Everything that this implementation can do.
     pub const ALL: Self = Self(

@@ -130,6 +130,7 @@ fn netif_6_an_extra_info_as_bytes() {
 
 fn front() -> FrontRecord {
     FrontRecord {
+        table: abi::Handle(7),
         features: Features::ALL,
         max_slots: MAX_SLOTS,
         rx_buffer: 2048,

@@ -30,7 +30,8 @@ pub trait Words {
 #[error("a ring needs 1, 2, 4, 8 or 16 whole pages")]
 pub struct BadPages;
 
-/// A ring in pages of memory that stay mapped while this exists.
+/// A ring in granted pages. They may be taken away at any moment: words that are gone read as 0
+/// and take no writes, so that the ring stands still, or its indices make no sense any more.
 #[derive(Clone, Copy, Debug)]
 pub struct Pages {
     spans: [Span; PAGES_MAX],
@@ -72,15 +73,17 @@ impl Words for Pages {
     }
 
     #[inline]
-    fn load(&self, page: usize, offset: usize, order: Ordering) -> u32 {
-        let word = self.spans.get(page).and_then(|span| span.u32(offset));
-        word.map_or(0, |word| word.load(order))
+    fn load(&self, page: usize, offset: usize, _: Ordering) -> u32 {
+        // Acquire: no weaker than any order that is asked for.
+        let span = self.spans.get(page);
+        span.map_or(0, |span| span.load_u32(offset).unwrap_or(0))
     }
 
     #[inline]
-    fn store(&self, page: usize, offset: usize, value: u32, order: Ordering) {
-        if let Some(word) = self.spans.get(page).and_then(|span| span.u32(offset)) {
-            word.store(value, order);
+    fn store(&self, page: usize, offset: usize, value: u32, _: Ordering) {
+        if let Some(span) = self.spans.get(page) {
+            // Release. What is gone is no loss.
+            let _ = span.store_u32(offset, value);
         }
     }
 }

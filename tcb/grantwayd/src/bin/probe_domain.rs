@@ -187,6 +187,13 @@ impl Probe {
             // Looks through its window, or writes through it.
             "look-slot" => look(slot("slot")),
             "fill-slot" => outcome(slot("slot").fill(n("byte") as u8)),
+            // Writes a word through its window.
+            "poke" => {
+                let word = n("value") as u32;
+                outcome(slot("slot").store_u32(n("offset") as usize, word))
+            }
+            // Reads a slot as fast as it can: what was seen.
+            "spin-slot" => spin(slot("slot"), n("ms")),
             // Any hypercall: a kind, operations of up to six words, perhaps another count.
             "call" => {
                 let ops = order["ops"].as_array().cloned().unwrap_or_default();
@@ -232,7 +239,7 @@ impl Probe {
             // Calls, many.
             "storm" => {
                 for kind in 0..n("calls") {
-                    self.call(kind as u32 % 9, u32::MAX >> (kind % 32));
+                    self.call(kind as u32 % 13, u32::MAX >> (kind % 32));
                 }
                 json!("done")
             }
@@ -282,6 +289,26 @@ impl Probe {
 
 fn outcome<E>(result: Result<(), E>) -> Value {
     json!(if result.is_ok() { "done" } else { "fault" })
+}
+
+/// Reads the first byte of `at` for so many milliseconds: every value that was seen, in order, and how
+/// often the page was not there.
+fn spin(at: Span, ms: u64) -> Value {
+    let end = shmem::time::monotonic_ns() + ms * 1_000_000;
+    let (mut seen, mut reads, mut faults) = (Vec::new(), 0u64, 0u64);
+    while shmem::time::monotonic_ns() < end {
+        let mut byte = [0];
+        match at.read(&mut byte) {
+            Ok(()) => {
+                reads += 1;
+                if seen.last() != Some(&byte[0]) {
+                    seen.push(byte[0]);
+                }
+            }
+            Err(_) => faults += 1,
+        }
+    }
+    json!({ "seen": seen, "reads": reads, "faults": faults })
 }
 
 fn look(at: Span) -> Value {

@@ -18,6 +18,7 @@ pub(crate) fn domain(name: &str, program: Program) -> Domain {
         frames: 16,
         grant_entries: 32,
         window_slots: 16,
+        collateral: 2,
         cpus: Vec::new(),
         devices: Vec::new(),
         config: "{}".into(),

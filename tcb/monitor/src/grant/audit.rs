@@ -1,7 +1,7 @@
 //! The audit: every grant in use and every mapping, and whether the two sides of the books agree.
 
-use super::Grants;
 use super::table::{Active, Pin, Tables, WindowSlot, entry_of};
+use super::{Grants, NewGrants};
 use crate::memory::Memory;
 use abi::DomId;
 use abi::grant::GrantEntry;
@@ -20,6 +20,8 @@ pub struct GrantAudit {
     pub granted: u32,
     /// Distinct frames of others in its window.
     pub mapped: u32,
+    /// Frames of its collateral that are used: grants that were revoked by force while in use.
+    pub collateral_used: u32,
     /// Every grant of its own that is in use.
     pub in_use: Vec<InUse>,
 }
@@ -43,18 +45,17 @@ impl Grants {
     /// Takes the audit: every open account, and the number of uses, mappings, accounts and
     /// descriptors that have no counterpart (0, or the monitor has a bug).
     #[must_use]
-    pub fn audit(&self) -> (BTreeMap<DomId, GrantAudit>, u64) {
+    pub fn audit(&self, new: &NewGrants) -> (BTreeMap<DomId, GrantAudit>, u64) {
         let tables = self.lock();
-        let leaked = leaked(&tables);
+        let leaked = leaked(&tables) + slots_without_table(&tables, new);
+        let mut parts = new.audit();
         let mut audits = BTreeMap::new();
-        let mut memories: Vec<(DomId, Arc<Memory>)> = Vec::new();
+        let mut memories: Vec<(DomId, Arc<Memory>, BTreeSet<u32>)> = Vec::new();
         for (id, account) in tables.all() {
-            let mapped: BTreeSet<(DomId, u32)> = account
-                .window
-                .iter()
-                .filter_map(|s| pin_of(s))
-                .map(|p| (p.granter, p.frame))
-                .collect();
+            let part = parts.remove(&id).unwrap_or_default();
+            let by_slots = account.window.iter().filter_map(|s| pin_of(s));
+            let mut mapped = part.mapped;
+            mapped.extend(by_slots.map(|pin| (pin.granter, pin.frame)));
             let in_use = account
                 .active
                 .iter()
@@ -66,20 +67,21 @@ impl Grants {
                     alive: account.alive,
                     owned: account.memory.frame_count(),
                     granted: 0,
+                    collateral_used: part.collateral_used,
                     mapped: mapped.len() as u32,
                     in_use: in_use
                         .map(|(index, active)| in_use_of(index, active))
                         .collect(),
                 },
             );
-            memories.push((id, Arc::clone(&account.memory)));
+            memories.push((id, Arc::clone(&account.memory), part.granted));
         }
         drop(tables);
         // The tables of the domains are theirs to change at any time; reading them needs no lock.
-        for (id, memory) in memories {
+        for (id, memory, mut frames) in memories {
             if let Some(audit) = audits.get_mut(&id) {
-                let in_use = audit.in_use.iter().map(|g| g.frame);
-                let frames: BTreeSet<u32> = offered(&memory).chain(in_use).collect();
+                frames.extend(offered(&memory));
+                frames.extend(audit.in_use.iter().map(|g| g.frame));
                 audit.granted = frames.len() as u32;
             }
         }
@@ -107,9 +109,25 @@ fn in_use_of(index: usize, active: &Active) -> InUse {
     }
 }
 
+/// Window slots that belong to a table that does not exist.
+fn slots_without_table(tables: &Tables, new: &NewGrants) -> u64 {
+    let mut wrong = 0;
+    for (_, account) in tables.all() {
+        // A table's slots lie together: it is looked up once for each of its two ranges.
+        for run in account.window.chunk_by(|a, b| a == b) {
+            if let Some(WindowSlot::Table(handle)) = run.first()
+                && !new.knows(*handle)
+            {
+                wrong += run.len() as u64;
+            }
+        }
+    }
+    wrong
+}
+
 fn pin_of(slot: &WindowSlot) -> Option<&Pin> {
     match slot {
-        WindowSlot::Free => None,
+        WindowSlot::Free | WindowSlot::Table(_) => None,
         WindowSlot::Busy(pin) | WindowSlot::Mapped(pin) => Some(pin),
     }
 }

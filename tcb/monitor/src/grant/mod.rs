@@ -7,14 +7,16 @@
 //!
 //! One lock covers all tables. It is held for a batch's bookkeeping and never while bytes are
 //! copied or an address space is changed: pin under the lock, act without it, then commit or
-//! roll back under the lock.
+//! roll back under the lock. The new mechanism ([`NewGrants`]) has tables and locks of its own.
 
 mod audit;
 mod copy;
 mod map;
+mod new;
 mod table;
 
 pub use audit::{GrantAudit, InUse};
 pub use copy::Copier;
 pub use map::Mapper;
+pub use new::{NewAudit, NewCounters, NewGrants, Space};
 pub use table::{Grants, Tables};

@@ -3,8 +3,9 @@
 use crate::memory::Memory;
 use abi::grant::GrantEntry;
 use abi::layout::info;
-use abi::{DomId, GrantRef, GrantStatus};
+use abi::{DomId, GrantRef, GrantStatus, Handle};
 use shmem::Span;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -83,6 +84,8 @@ pub(crate) enum WindowSlot {
     Busy(Pin),
     /// A page.
     Mapped(Pin),
+    /// Whatever a table of the new mechanism shows there.
+    Table(Handle),
 }
 
 /// One domain's account.
@@ -287,6 +290,40 @@ impl Tables {
         self.close_if_over(granter);
     }
 
+    /// Takes free slots of a domain's window for a table; all or none. Whether it could.
+    pub(crate) fn reserve(&mut self, id: DomId, table: Handle, ranges: &[Range<u32>]) -> bool {
+        let Some(account) = self.account_mut(id) else {
+            return false;
+        };
+        for (n, range) in ranges.iter().enumerate() {
+            let free = range
+                .clone()
+                .all(|slot| account.slot(slot).copied() == Some(WindowSlot::Free));
+            if !free {
+                self.unreserve(id, ranges.get(..n).unwrap_or_default());
+                return false;
+            }
+            for slot in range.clone() {
+                if let Some(place) = account.slot(slot) {
+                    *place = WindowSlot::Table(table);
+                }
+            }
+        }
+        true
+    }
+
+    /// Gives slots back that a table had.
+    pub(crate) fn unreserve(&mut self, id: DomId, ranges: &[Range<u32>]) {
+        let Some(account) = self.account_mut(id) else {
+            return;
+        };
+        for slot in ranges.iter().cloned().flatten() {
+            if let Some(place @ WindowSlot::Table(_)) = account.slot(slot) {
+                *place = WindowSlot::Free;
+            }
+        }
+    }
+
     /// A domain is dead or about to be: nobody gets a new use of its grants.
     pub fn end(&mut self, id: DomId) {
         if let Some(account) = self.account_mut(id) {
@@ -301,7 +338,7 @@ impl Tables {
         for slot in from..end {
             let place = self.account_mut(id)?.slot(slot)?;
             match std::mem::take(place) {
-                WindowSlot::Free => {}
+                WindowSlot::Free | WindowSlot::Table(_) => {}
                 WindowSlot::Busy(pin) | WindowSlot::Mapped(pin) => {
                     if let Some(account) = self.account_mut(id) {
                         account.taken = account.taken.saturating_sub(1);

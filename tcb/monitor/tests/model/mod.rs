@@ -5,7 +5,7 @@ use abi::hypercall::{Copy, Map, Place, Unmap};
 use abi::layout::info;
 use abi::{DomId, GrantEntry, GrantRef, GrantStatus as S, PAGE, Slot};
 use monitor::fake::FakeSpace;
-use monitor::grant::{Copier, Grants, Mapper};
+use monitor::grant::{Copier, Grants, Mapper, NewGrants};
 use monitor::memory::Memory;
 use monitor::space::SpaceError;
 use std::collections::{BTreeMap, BTreeSet};
@@ -391,7 +391,7 @@ impl Rig {
             Some(false) => self.lose_unmap(of),
             None => {}
         }
-        assert_eq!(self.grants.audit().1, 0, "in between");
+        assert_eq!(self.grants.audit(&NewGrants::default()).1, 0, "in between");
         self.grants.lock().end(of);
         self.model.alive[usize::from(of.0)] = false;
         let mapper = self.mappers[usize::from(of.0)].take().unwrap();
@@ -407,7 +407,11 @@ impl Rig {
         let mut left = self.mappers.iter().flatten();
         let held = left.any(|mapper| mapper.space().memories.contains(&number));
         assert_eq!(self.grants.lock().knows(of), held);
-        assert_eq!(self.grants.audit().1, 0, "while its memory is held");
+        assert_eq!(
+            self.grants.audit(&NewGrants::default()).1,
+            0,
+            "while its memory is held"
+        );
         for mapper in self.mappers.iter_mut().flatten() {
             mapper.granter_died(&self.grants, of).unwrap();
         }
@@ -452,7 +456,7 @@ impl Rig {
     }
 
     fn compare(&self) {
-        let (accounts, leaked) = self.grants.audit();
+        let (accounts, leaked) = self.grants.audit(&NewGrants::default());
         assert_eq!(leaked, 0);
         for id in (0..DOMAINS).map(DomId) {
             let wanted = self.is_alive(id) || self.model.is_mapped_by_others(id);
@@ -526,7 +530,7 @@ impl Rig {
         for id in (0..DOMAINS).map(DomId) {
             self.step(&Op::Kill { of: id, lost: None });
         }
-        let (accounts, leaked) = self.grants.audit();
+        let (accounts, leaked) = self.grants.audit(&NewGrants::default());
         assert!(accounts.is_empty() && leaked == 0);
         for memory in self.memories {
             assert_eq!(

@@ -160,6 +160,27 @@ pub(crate) unsafe fn store_u32(dst: *mut u8, value: u32) -> bool {
     }
 }
 
+/// Writes one aligned 4-byte word and returns what it was, in one step: sequentially consistent,
+/// as every exchange of this processor.
+///
+/// # Safety
+/// See the module's contract; `at` is a multiple of 4.
+#[inline(always)]
+pub(crate) unsafe fn swap_u32(at: *mut u8, value: u32) -> Option<u32> {
+    let before: u32;
+    // SAFETY: touches [0, 4), which the caller vouches for. The register that holds the output
+    // holds `value` if the access faults.
+    let ok = unsafe {
+        guarded!(
+            ["xchg dword ptr [{at}], {value:e}"],
+            [],
+            at = in(reg) at,
+            value = inout(reg) value => before,
+        )
+    };
+    ok.then_some(before)
+}
+
 /// Writes one aligned 8-byte word in one access: release, as every store of this processor.
 ///
 /// # Safety

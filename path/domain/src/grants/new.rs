@@ -1,0 +1,245 @@
+//! The new mechanism: the guest has its pages mapped, this domain counts its uses of them, and no
+//! hypercall is made (`shmem::uses` has the protocol).
+
+use super::{Guest, copy_to};
+use crate::ledger::Hop;
+use abi::hypercall::Bind;
+use abi::ngm::{status_bytes, translation_bytes};
+use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
+use nic::Frame;
+use shmem::Span;
+use shmem::uses::{self, EntryWords};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use vif::grants::{Access, CopyOut, Grants};
+
+/// Both sub-tables of one guest.
+#[derive(Clone, Copy, Debug)]
+struct Table {
+    translation: Span,
+    status: Span,
+}
+
+/// The words of one entry.
+struct Words {
+    translation: &'static AtomicU64,
+    status: &'static AtomicU32,
+}
+
+impl EntryWords for Words {
+    #[inline]
+    fn translation(&self, order: Ordering) -> u64 {
+        self.translation.load(order)
+    }
+
+    fn set_translation(&self, _: u64, _: Ordering) {
+        // The monitor's alone: a write would fault.
+    }
+
+    #[inline]
+    fn status(&self, order: Ordering) -> u32 {
+        self.status.load(order)
+    }
+
+    #[inline]
+    fn set_status(&self, value: u32, order: Ordering) {
+        self.status.store(value, order);
+    }
+}
+
+impl Table {
+    #[inline]
+    fn words(&self, gref: GrantRef) -> Option<Words> {
+        let index = gref.index() as usize;
+        Some(Words {
+            translation: self.translation.u64(index * 8)?,
+            status: self.status.u32(index * 4)?,
+        })
+    }
+
+    /// Counts a use; whether the entry permits it. [`uses::settle`] and [`Table::holds`] follow.
+    #[inline]
+    fn claim(&self, gref: GrantRef, write: bool) -> bool {
+        self.words(gref)
+            .is_some_and(|words| uses::claim(&words, gref, write))
+    }
+
+    #[inline]
+    fn holds(&self, gref: GrantRef, write: bool) -> bool {
+        self.words(gref)
+            .is_some_and(|words| uses::holds(&words, gref, write))
+    }
+
+    #[inline]
+    fn release(&self, gref: GrantRef) {
+        if let Some(words) = self.words(gref) {
+            uses::release(&words);
+        }
+    }
+}
+
+/// The mechanism, for one guest. Whatever it holds ends with the value.
+#[derive(Debug)]
+pub struct New {
+    guest: Guest,
+    handle: Handle,
+    table: Table,
+    /// Uses that last as long as the connection: the rings'.
+    kept: Vec<GrantRef>,
+    /// Uses of the batch that is being read.
+    reading: Vec<GrantRef>,
+    /// Uses of the batch that is being written; empty in between.
+    writing: Vec<GrantRef>,
+}
+
+impl New {
+    /// Binds the guest's table `handle`: its pages to the guest's slots, its sub-tables from
+    /// slot `tables` on.
+    ///
+    /// # Errors
+    /// What the monitor says.
+    pub fn bind(guest: Guest, handle: Handle, tables: Slot) -> Result<Self, GrantStatus> {
+        let entries = guest.slots;
+        let (translation, status) = (translation_bytes(entries), status_bytes(entries));
+        let part = |offset, bytes| {
+            let at = (tables.0 as usize).checked_mul(PAGE)?.checked_add(offset)?;
+            guest.window.at(at, bytes)
+        };
+        let table = Table {
+            translation: part(0, translation).ok_or(GrantStatus::BadSlot)?,
+            status: part(translation, status).ok_or(GrantStatus::BadSlot)?,
+        };
+        guest.calls.borrow_mut().bind_table(&Bind {
+            granter: guest.domain,
+            table: handle,
+            first: guest.first,
+            tables,
+            entries,
+        })?;
+        Ok(Self {
+            guest,
+            handle,
+            table,
+            kept: Vec::new(),
+            reading: Vec::new(),
+            writing: Vec::new(),
+        })
+    }
+
+    /// A page that is in use as long as this exists.
+    ///
+    /// # Errors
+    /// `BadRef`: it is not granted, or not for writing.
+    pub fn keep(&mut self, gref: GrantRef) -> Result<Span, GrantStatus> {
+        let page = self
+            .page(gref)
+            .and_then(|page| page.sub(0, PAGE))
+            .ok_or(GrantStatus::BadRef)?;
+        if !self.table.claim(gref, true) {
+            return Err(GrantStatus::BadRef);
+        }
+        self.kept.push(gref);
+        uses::settle();
+        if self.table.holds(gref, true) {
+            Ok(page)
+        } else {
+            Err(GrantStatus::BadRef)
+        }
+    }
+
+    /// Where entry `gref` shows its page.
+    #[inline]
+    fn page(&self, gref: GrantRef) -> Option<Span> {
+        let index = gref.index();
+        if index >= self.guest.slots {
+            return None;
+        }
+        let slot = self.guest.first.0.checked_add(index)?;
+        self.guest.window.page(slot)
+    }
+
+    /// The bytes that an access that holds gives.
+    #[inline]
+    fn open(
+        &self,
+        gref: GrantRef,
+        offset: u16,
+        len: u16,
+        write: bool,
+    ) -> Result<Span, GrantStatus> {
+        if !self.table.holds(gref, write) {
+            return Err(GrantStatus::BadRef);
+        }
+        let page = self.page(gref).ok_or(GrantStatus::BadRef)?;
+        page.sub(usize::from(offset), usize::from(len))
+            .ok_or(GrantStatus::BadCopyArg)
+    }
+}
+
+impl Drop for New {
+    fn drop(&mut self) {
+        let held = self.kept.drain(..).chain(self.reading.drain(..));
+        for gref in held {
+            self.table.release(gref);
+        }
+        // A guest that is gone has ended the table already.
+        let _ = self.guest.calls.borrow_mut().end_table(self.handle);
+    }
+}
+
+impl Grants for New {
+    fn read_begin(&mut self, accesses: &mut [Access]) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for access in &mut *accesses {
+            // What was not counted is not used, even if it is granted by the time of the re-check.
+            access.result = Err(GrantStatus::BadRef);
+            if self.table.claim(access.gref, false) {
+                self.reading.push(access.gref);
+                access.result = Ok(Span::EMPTY);
+            }
+        }
+        uses::settle();
+        for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
+            access.result = self.open(access.gref, access.offset, access.len, false);
+        }
+        self.guest.ledger.enter(before);
+    }
+
+    fn read_end(&mut self) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for gref in self.reading.drain(..) {
+            self.table.release(gref);
+        }
+        self.guest.ledger.enter(before);
+    }
+
+    fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        let mut last = None;
+        for op in &mut *copies {
+            // Header and payload of a frame go to one page: one use.
+            if last == Some(op.gref) {
+                continue;
+            }
+            if self.table.claim(op.gref, true) {
+                self.writing.push(op.gref);
+                last = Some(op.gref);
+            } else {
+                op.status = GrantStatus::BadRef;
+            }
+        }
+        uses::settle();
+        self.guest.ledger.enter(Hop::Copy);
+        let counted = |op: &&mut CopyOut| op.status != GrantStatus::BadRef;
+        for op in copies.iter_mut().filter(counted) {
+            op.status = match self.open(op.gref, op.offset, op.len, true) {
+                Ok(dst) => copy_to(dst, op.source, frames),
+                Err(status) => status,
+            };
+        }
+        self.guest.ledger.enter(Hop::Grant);
+        for gref in self.writing.drain(..) {
+            self.table.release(gref);
+        }
+        self.guest.ledger.enter(before);
+    }
+}

@@ -1,0 +1,346 @@
+//! Real monitors with a driver domain that does not want to let go of a guest's pages, granted by
+//! the new mechanism (`specs/grants.md`, N-1 … N-15): a revoked page is unreachable, whatever it
+//! does. A read that is in flight when its page goes is in `tcb/sandbox/tests/grants.rs`.
+
+mod common;
+
+use abi::hypercall::{Bind, Create, Kind, Revoke};
+use abi::machine::Control;
+use abi::ngm::Revocation;
+use abi::{DomId, GrantRef, Handle, Slot};
+use common::{Daemon, eventually, kill, machine};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::time::{Duration, Instant};
+
+const S: Duration = Duration::from_secs(1);
+const ENTRIES: u32 = 4;
+/// Where the driver binds the table of guest 0: entries at slots 0 … 3, sub-tables behind.
+const TRANSLATION: u32 = 8;
+const STATUS: u32 = 9;
+
+fn call(daemon: &Daemon, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Value {
+    let call = json!({ "do": "call", "kind": kind as u32, "ops": ops });
+    let answer = daemon.order(domain, call);
+    assert_eq!(answer["result"], 0, "{answer}");
+    answer["ops"].clone()
+}
+
+/// A table of guest 0's, bound by the driver.
+struct Table<'a> {
+    daemon: &'a Daemon,
+    handle: Handle,
+}
+
+impl<'a> Table<'a> {
+    fn new(daemon: &'a Daemon) -> Self {
+        let made = call(
+            daemon,
+            "g0",
+            Kind::TableCreate,
+            &[[0, u64::from(ENTRIES), 0]],
+        );
+        assert_eq!(made[0][5], 0, "{made}");
+        let handle = Handle(made[0][1].as_u64().unwrap() as u32);
+        let bind = Bind {
+            granter: DomId(1),
+            table: handle,
+            first: Slot(0),
+            tables: Slot(TRANSLATION),
+            entries: ENTRIES,
+        };
+        let bound = call(daemon, "driver", Kind::TableBind, &[bind.encode()]);
+        assert_eq!(bound[0][5], 0, "{bound}");
+        Self { daemon, handle }
+    }
+
+    /// Grants frame 3 + `index` by entry `index`; the status and the reference.
+    fn grant(&self, index: u32, readonly: bool) -> (i64, GrantRef) {
+        let create = Create {
+            table: self.handle,
+            index,
+            frame: 3 + index,
+            readonly,
+        };
+        let made = call(self.daemon, "g0", Kind::GrantCreate, &[create.encode()]);
+        let gref = GrantRef(made[0][3].as_u64().unwrap() as u32);
+        (made[0][5].as_i64().unwrap(), gref)
+    }
+
+    fn revoke(&self, gref: GrantRef, how: Revocation) -> i64 {
+        let revoke = Revoke {
+            table: self.handle,
+            gref,
+            how,
+        };
+        let done = call(self.daemon, "g0", Kind::GrantRevoke, &[revoke.encode()]);
+        done[0][5].as_i64().unwrap()
+    }
+
+    fn fill(&self, index: u32, byte: u8) {
+        let fill = json!({ "do": "fill", "frame": 3 + index, "byte": byte });
+        assert_eq!(self.daemon.order("g0", fill), "done");
+    }
+
+    fn own(&self, index: u32) -> Value {
+        self.daemon
+            .order("g0", json!({ "do": "look", "frame": 3 + index }))
+    }
+
+    /// What the driver sees at a slot of its window.
+    fn look(&self, slot: u32) -> Value {
+        self.daemon
+            .order("driver", json!({ "do": "look-slot", "slot": slot }))
+    }
+
+    /// The driver claims to use an entry so many times.
+    fn claim(&self, index: u32, uses: u32) {
+        let poke = json!({ "do": "poke", "slot": STATUS, "offset": index * 4, "value": uses });
+        assert_eq!(self.daemon.order("driver", poke), "done");
+    }
+}
+
+/// Sends an order to the driver and does not wait for the answer.
+fn begin(daemon: &Daemon, order: &Value) -> BufReader<std::os::unix::net::UnixStream> {
+    let request = Control::Relay {
+        domain: "driver".into(),
+        request: order.to_string(),
+    };
+    let mut stream = daemon.connect();
+    writeln!(stream, "{}", serde_json::to_string(&request).unwrap()).unwrap();
+    BufReader::new(stream)
+}
+
+fn driver_is_gone(daemon: &Daemon) -> String {
+    eventually("the driver is cleared away", 5 * S, || {
+        let audit = daemon.domain_audit("driver");
+        audit["owned"] == 0 && audit["mapped"] == 0 && audit["alive"] == false
+    });
+    let state = daemon.domain_status("driver")["state"].clone();
+    state.as_str().unwrap().to_owned()
+}
+
+#[test]
+fn pages_are_granted_used_and_revoked_without_a_call_of_the_drivers() {
+    let daemon = Daemon::up(&machine(2));
+    let table = Table::new(&daemon);
+    table.fill(0, 7);
+    let calls = daemon.domain_status("driver")["hypercalls"].clone();
+    let (status, gref) = table.grant(0, false);
+    assert_eq!((status, gref), (0, GrantRef::new(0, 1)));
+    assert_eq!(table.look(0), 7);
+    let write = json!({ "do": "fill-slot", "slot": 0, "byte": 9 });
+    assert_eq!(daemon.order("driver", write), "done");
+    assert_eq!(table.own(0), 9);
+    let audit = daemon.domain_audit("driver");
+    assert_eq!(
+        (&audit["mapped"], &audit["collateral_used"]),
+        (&json!(1), &json!(0))
+    );
+    assert_eq!(table.revoke(gref, Revocation::Refuse), 0);
+    assert_eq!(table.look(0), "fault");
+    assert_eq!(
+        table.revoke(gref, Revocation::Refuse),
+        -3,
+        "nothing there any more"
+    );
+    assert_eq!(daemon.domain_status("driver")["hypercalls"], calls);
+    // N-3, N-4: neither a read-only page nor the translation can be written.
+    assert_eq!(table.grant(1, true).0, 0);
+    let write = json!({ "do": "fill-slot", "slot": 1, "byte": 9 });
+    assert_eq!(daemon.order("driver", write), "fault");
+    let forge = json!({ "do": "poke", "slot": TRANSLATION, "offset": 0, "value": 1 });
+    assert_eq!(daemon.order("driver", forge), "fault");
+    let audit = daemon.audit();
+    assert_eq!(
+        (&audit["created"], &audit["revoked"]),
+        (&json!(2), &json!(1))
+    );
+    daemon.down();
+}
+
+#[test]
+fn a_spinning_reader_sees_nothing_after_the_revocation() {
+    let daemon = Daemon::up(&machine(2));
+    let table = Table::new(&daemon);
+    for round in 0..10u8 {
+        // The driver says that it does not use the page: it lies.
+        table.claim(0, u32::from(round % 2));
+        table.fill(0, 7);
+        let (status, gref) = table.grant(0, false);
+        assert_eq!(status, 0);
+        let mut reader = begin(&daemon, &json!({ "do": "spin-slot", "slot": 0, "ms": 300 }));
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(table.revoke(gref, Revocation::Force), 0);
+        table.fill(0, 200 + round);
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        let answer: Value = serde_json::from_str(&line).unwrap();
+        let seen: Value = serde_json::from_str(answer["reply"].as_str().unwrap()).unwrap();
+        assert_eq!(seen["seen"], json!([7]), "round {round}: {seen}");
+        assert!(seen["faults"].as_u64() > Some(0), "{seen}");
+        // Out of quarantine, for the next round.
+        table.claim(0, 0);
+    }
+    daemon.down();
+}
+
+#[test]
+fn a_lying_status_holds_nothing_hostage() {
+    let daemon = Daemon::up(&machine(2));
+    let table = Table::new(&daemon);
+    table.fill(0, 7);
+    let (_, gref) = table.grant(0, false);
+    table.claim(0, u32::MAX);
+    assert_eq!(table.revoke(gref, Revocation::Refuse), -12);
+    assert_eq!(table.look(0), 7, "refused, it is as it was");
+    assert_eq!(table.revoke(gref, Revocation::Drain), -12);
+    assert_eq!(table.revoke(gref, Revocation::Force), 0);
+    assert_eq!(table.look(0), "fault");
+    assert_eq!(table.own(0), 7, "the guest's bytes are in its new frame");
+    assert_eq!(daemon.domain_audit("driver")["collateral_used"], 1);
+    assert_eq!(table.grant(0, false).0, -12, "in quarantine");
+    table.claim(0, 0);
+    let (status, next) = table.grant(0, false);
+    assert_eq!((status, next), (0, GrantRef::new(0, 2)));
+    assert_eq!(table.look(0), 7);
+    let audit = daemon.audit();
+    assert_eq!(audit["forced"], 1);
+    assert_eq!(daemon.domain_audit("driver")["collateral_used"], 0);
+    daemon.down();
+}
+
+#[test]
+fn an_empty_quota_costs_the_driver_its_life_and_the_guest_nothing() {
+    let daemon = Daemon::up(&machine(2));
+    let table = Table::new(&daemon);
+    let grefs: Vec<_> = (0..3)
+        .map(|index| {
+            table.claim(index, 1);
+            table.fill(index, 7);
+            table.grant(index, false).1
+        })
+        .collect();
+    let start = Instant::now();
+    for gref in grefs {
+        assert_eq!(
+            table.revoke(gref, Revocation::Force),
+            0,
+            "force always succeeds"
+        );
+    }
+    assert!(start.elapsed() < 2 * S, "{:?}", start.elapsed());
+    let state = driver_is_gone(&daemon);
+    assert_eq!(
+        state,
+        "killed: it does not let go of grants that were revoked"
+    );
+    assert_eq!(table.own(2), 7);
+    assert_eq!(daemon.domain_audit("g0")["granted"], 0);
+    assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
+    // What was made for the dead is of no use any more.
+    assert_eq!(table.grant(3, false).0, -4);
+    daemon.down();
+}
+
+#[test]
+fn a_blocked_agent_costs_the_driver_its_life() {
+    use rustix::process::{Pid, Signal, kill_process};
+    for how in [Revocation::Refuse, Revocation::Force] {
+        let daemon = Daemon::up(&machine(2));
+        let table = Table::new(&daemon);
+        table.fill(0, 7);
+        let (_, gref) = table.grant(0, false);
+        let agent = daemon.domain_status("driver")["agent_pid"]
+            .as_i64()
+            .unwrap();
+        kill_process(Pid::from_raw(agent as i32).unwrap(), Signal::STOP).unwrap();
+        let start = Instant::now();
+        assert_eq!(table.revoke(gref, how), 0);
+        assert!(start.elapsed() < S, "{:?}", start.elapsed());
+        // When the guest is told, nothing of the driver can run any more.
+        let state = driver_is_gone(&daemon);
+        assert_eq!(state, "killed: the agent did not answer in time");
+        assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
+        daemon.down();
+    }
+}
+
+#[test]
+fn a_dead_guests_pages_are_taken_back_at_once() {
+    let daemon = Daemon::up(&machine(2));
+    let table = Table::new(&daemon);
+    for index in 0..2 {
+        table.fill(index, 7);
+        assert_eq!(table.grant(index, false).0, 0);
+        table.claim(index, index);
+    }
+    kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
+    // N-14: whatever the driver says about them.
+    eventually("the guest is cleared away", 3 * S, || {
+        daemon.domain_audit("g0")["owned"] == 0
+    });
+    assert_eq!(
+        (table.look(0), table.look(1)),
+        (json!("fault"), json!("fault"))
+    );
+    // The sub-tables stay until the driver has done with them.
+    assert_eq!(table.look(STATUS), 0);
+    let end = [[u64::from(table.handle.0), 0, 0]];
+    assert_eq!(call(&daemon, "driver", Kind::TableEnd, &end)[0][5], 0);
+    assert_eq!(table.look(STATUS), "fault");
+    assert_eq!(daemon.audit()["leaked"], 0);
+    assert_eq!(daemon.domain_audit("driver")["collateral_used"], 0);
+    daemon.down();
+}
+
+#[test]
+fn tables_are_their_two_ends_alone() {
+    let daemon = Daemon::up(&machine(2));
+    let table = Table::new(&daemon);
+    let gref = table.grant(0, false).1;
+    let handle = u64::from(table.handle.0);
+    let revoke = Revoke {
+        table: table.handle,
+        gref,
+        how: Revocation::Force,
+    };
+    let create = Create {
+        table: table.handle,
+        index: 1,
+        frame: 0,
+        readonly: false,
+    };
+    let bind = Bind {
+        granter: DomId(1),
+        table: table.handle,
+        first: Slot(4),
+        tables: Slot(10),
+        entries: ENTRIES,
+    };
+    for domain in ["g1", "driver"] {
+        let strange = [
+            (Kind::GrantRevoke, revoke.encode()),
+            (Kind::GrantCreate, create.encode()),
+            (Kind::TableBind, bind.encode()),
+        ];
+        for (kind, words) in strange {
+            let refused = call(&daemon, domain, kind, &[words]);
+            assert_eq!(refused[0][5], -4, "{domain} {kind:?}");
+        }
+    }
+    let ended = call(&daemon, "g1", Kind::TableEnd, &[[handle, 0, 0]]);
+    assert_eq!(ended[0][5], -4);
+    // Slots of a table cannot be mapped over.
+    let map = abi::hypercall::Map {
+        domain: DomId(1),
+        gref: GrantRef(0),
+        slot: Slot(2),
+        readonly: true,
+    };
+    let grant = json!({ "do": "grant", "index": 0, "to": 0, "frame": 3 });
+    daemon.order("g0", grant);
+    let mapped = call(&daemon, "driver", Kind::GrantMap, &[map.encode()]);
+    assert_eq!(mapped[0][5], -5);
+    daemon.down();
+}

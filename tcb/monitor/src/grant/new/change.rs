@@ -1,0 +1,315 @@
+//! Creation and revocation of grants, in batches, by their granter.
+
+use super::table::{Granted, Table};
+use super::{Grants, NewGrants};
+use crate::space::SpaceError;
+use abi::hypercall::{Create, Revoke};
+use abi::ngm::{Revocation, Translation};
+use abi::{DomId, GrantRef, GrantStatus, Slot};
+use shmem::uses::{self, EntryWords};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+/// Between two looks at a quarantine that is full.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// An entry that is to lose its grant.
+#[derive(Clone, Copy)]
+struct Leaving {
+    /// Which operation of the batch.
+    op: usize,
+    index: u32,
+    granted: Granted,
+    /// It is in use all the same.
+    forced: bool,
+}
+
+impl NewGrants {
+    /// Grants pages; one status and, if it is `Okay`, the reference per operation.
+    ///
+    /// Statuses: `BadHandle`: no such table of the caller's, or one end has done with it. `BadRef`:
+    /// no such entry, or it grants something. `Again`: the entry is in quarantine.
+    /// `AddressTooBig`: no such frame. `NoSpace`: the user's address space refuses.
+    pub fn create(&self, granter: DomId, ops: &[Create]) -> Vec<(GrantStatus, GrantRef)> {
+        let mut answers = vec![(GrantStatus::BadHandle, GrantRef(0)); ops.len()];
+        let mut from = 0;
+        for run in ops.chunk_by(|a, b| a.table == b.table) {
+            let to = from + run.len();
+            if let (Some(first), Some(answers)) = (run.first(), answers.get_mut(from..to))
+                && let Some(table) = self.table(first.table).filter(|t| t.granter == granter)
+            {
+                self.create_in(&table, run, answers);
+            }
+            from = to;
+        }
+        answers
+    }
+
+    fn create_in(&self, table: &Table, ops: &[Create], answers: &mut [(GrantStatus, GrantRef)]) {
+        let _op = table.op();
+        let mut made = Vec::with_capacity(ops.len());
+        let mut maps = Vec::new();
+        {
+            let mut state = table.state();
+            if state.granter_done || state.user_done {
+                return;
+            }
+            let bound = state.bound;
+            for (op, (status, _)) in ops.iter().zip(answers.iter_mut()) {
+                let Some(entry) = state.entries.get_mut(op.index as usize) else {
+                    *status = GrantStatus::BadRef;
+                    continue;
+                };
+                *status = if entry.granted.is_some() {
+                    GrantStatus::BadRef
+                } else if op.frame >= table.memory.frame_count() {
+                    GrantStatus::AddressTooBig
+                } else if !self.leaves_quarantine(table, op.index) {
+                    GrantStatus::Again
+                } else {
+                    let granted = Granted {
+                        frame: op.frame,
+                        readonly: op.readonly,
+                    };
+                    entry.renew(granted);
+                    made.push(op.index);
+                    maps.extend(bound.map(|bound| table.page(bound, op.index, granted)));
+                    GrantStatus::Okay
+                };
+            }
+        }
+        // The pages are there before the entries say so (N-5).
+        let mapped = maps.is_empty() || self.on(table.user, |space| space.map(&maps)).is_ok();
+        let mut state = table.state();
+        for (op, (status, gref)) in ops.iter().zip(answers) {
+            let Some(entry) = state.entries.get_mut(op.index as usize) else {
+                continue;
+            };
+            if *status != GrantStatus::Okay {
+                continue;
+            }
+            if mapped {
+                *gref = Table::reference(op.index, entry);
+                if let Some(words) = table.words(op.index) {
+                    words.set_translation(entry.translation().0, Ordering::Release);
+                }
+            } else {
+                entry.granted = None;
+                *status = GrantStatus::NoSpace;
+            }
+        }
+        if mapped {
+            let made = made.len() as u64;
+            self.counters.created.fetch_add(made, Ordering::Relaxed);
+        }
+    }
+
+    /// Revokes grants; one status per operation.
+    ///
+    /// Statuses: `BadHandle`: no such table of the caller's. `BadRef`: nothing is granted by this
+    /// reference (any more). `Again`: it is in use.
+    pub fn revoke(&self, grants: &Grants, granter: DomId, ops: &[Revoke]) -> Vec<GrantStatus> {
+        let mut statuses = vec![GrantStatus::BadHandle; ops.len()];
+        let mut from = 0;
+        for run in ops.chunk_by(|a, b| a.table == b.table) {
+            let to = from + run.len();
+            if let (Some(first), Some(statuses)) = (run.first(), statuses.get_mut(from..to))
+                && let Some(table) = self.table(first.table).filter(|t| t.granter == granter)
+            {
+                let _op = table.op();
+                let wanted: Vec<_> = run.iter().map(|op| (op.gref, op.how)).collect();
+                self.revoke_in(grants, &table, &wanted, statuses);
+            }
+            from = to;
+        }
+        statuses
+    }
+
+    /// Revokes whatever a table grants, by force.
+    pub(super) fn revoke_all(&self, grants: &Grants, table: &Arc<Table>) {
+        let all: Vec<_> = {
+            let state = table.state();
+            let entries = state.entries.iter().enumerate();
+            entries
+                .filter(|(_, entry)| entry.granted.is_some())
+                .map(|(n, entry)| (Table::reference(n as u32, entry), Revocation::Force))
+                .collect()
+        };
+        let mut statuses = vec![GrantStatus::GeneralError; all.len()];
+        self.revoke_in(grants, table, &all, &mut statuses);
+    }
+
+    /// `op` is held.
+    fn revoke_in(
+        &self,
+        grants: &Grants,
+        table: &Arc<Table>,
+        wanted: &[(GrantRef, Revocation)],
+        statuses: &mut [GrantStatus],
+    ) {
+        let leaving = announce(table, wanted, statuses);
+        if leaving.is_empty() {
+            return;
+        }
+        let forced = leaving.iter().filter(|leaving| leaving.forced);
+        let alive = forced.clone().all(|leaving| self.charge(table, leaving.index))
+            && self.take_away(table, &leaving)
+            // What the user could have pinned stays with it: the granter gets another frame.
+            && forced.clone().all(|leaving| self.exchange(table, leaving));
+        if !alive {
+            // Nothing can be reached any more, and nothing is pinned: it is dead.
+            self.user_is_gone(grants, table);
+        }
+        let mut state = table.state();
+        for leaving in &leaving {
+            if let Some(entry) = state.entries.get_mut(leaving.index as usize) {
+                entry.granted = None;
+                entry.draining = false;
+            }
+            if let Some(status) = statuses.get_mut(leaving.op) {
+                *status = GrantStatus::Okay;
+            }
+        }
+        let forced = forced.count() as u64;
+        self.counters.forced.fetch_add(forced, Ordering::Relaxed);
+        let revoked = leaving.len() as u64;
+        self.counters.revoked.fetch_add(revoked, Ordering::Relaxed);
+    }
+
+    /// Takes pages out of the user's window; whether the user lives.
+    fn take_away(&self, table: &Table, leaving: &[Leaving]) -> bool {
+        let Some(bound) = table.state().bound else {
+            return true;
+        };
+        let slots: Vec<_> = leaving
+            .iter()
+            .map(|leaving| Slot(bound.first + leaving.index))
+            .collect();
+        self.on(table.user, |space| {
+            space.unmap(&slots).map_err(SpaceError::fatal)
+        })
+        .is_ok()
+    }
+
+    /// Gives the granter another frame in place of one that the user may have pinned; whether the
+    /// user lives.
+    fn exchange(&self, table: &Table, leaving: &Leaving) -> bool {
+        match table.memory.exchange(leaving.granted.frame) {
+            Ok(()) => true,
+            Err(error) => {
+                self.destroy(table.user, &format!("a frame cannot be exchanged: {error}"));
+                false
+            }
+        }
+    }
+
+    /// Puts an entry into its user's quarantine, at the cost of one frame of its collateral;
+    /// whether the user lives.
+    fn charge(&self, table: &Table, index: u32) -> bool {
+        let mut waited = Duration::ZERO;
+        loop {
+            {
+                let mut registry = self.registry();
+                let super::Registry { tables, users, .. } = &mut *registry;
+                let Some(user) = users.get_mut(&table.user) else {
+                    return false;
+                };
+                if user.quarantine.len() >= user.collateral as usize {
+                    user.quarantine.retain(|(handle, index)| {
+                        tables
+                            .get(handle)
+                            .is_some_and(|table| !is_idle(table, *index))
+                    });
+                }
+                if user.quarantine.len() < user.collateral as usize {
+                    user.quarantine.insert((table.handle, index));
+                    return true;
+                }
+            }
+            if waited >= self.patience {
+                self.destroy(table.user, "it does not let go of grants that were revoked");
+                return false;
+            }
+            thread::sleep(LOOK);
+            waited += LOOK;
+        }
+    }
+
+    /// Whether an entry is in no quarantine, or can leave it.
+    fn leaves_quarantine(&self, table: &Table, index: u32) -> bool {
+        let mut registry = self.registry();
+        let Some(user) = registry.users.get_mut(&table.user) else {
+            return true;
+        };
+        let key = (table.handle, index);
+        !user.quarantine.contains(&key) || is_idle(table, index) && user.quarantine.remove(&key)
+    }
+}
+
+/// Lets no new use of the grants begin, and finds out which of them can go.
+fn announce(
+    table: &Table,
+    wanted: &[(GrantRef, Revocation)],
+    statuses: &mut [GrantStatus],
+) -> Vec<Leaving> {
+    let mut state = table.state();
+    let entry_of = |state: &super::table::State, gref: GrantRef| {
+        let entry = *state.entries.get(gref.index() as usize)?;
+        let granted = entry.granted?;
+        (entry.generation == gref.generation()).then_some((entry, granted))
+    };
+    for ((gref, _), status) in wanted.iter().zip(statuses.iter_mut()) {
+        *status = GrantStatus::BadRef;
+        if let Some((entry, _)) = entry_of(&state, *gref)
+            && let Some(words) = table.words(gref.index())
+        {
+            *status = GrantStatus::Again;
+            uses::announce(&words, entry.translation());
+        }
+    }
+    uses::settle();
+    let mut leaving: Vec<Leaving> = Vec::with_capacity(wanted.len());
+    for (op, ((gref, how), status)) in wanted.iter().zip(statuses.iter_mut()).enumerate() {
+        let (Some((entry, granted)), Some(words)) =
+            (entry_of(&state, *gref), table.words(gref.index()))
+        else {
+            continue;
+        };
+        if words.translation(Ordering::Relaxed) == Translation::INVALID.0 {
+            // Named twice in one batch.
+            *status = GrantStatus::BadRef;
+            continue;
+        }
+        let idle = uses::idle(&words);
+        match how {
+            _ if idle => {}
+            Revocation::Force => {}
+            Revocation::Drain => {
+                if let Some(entry) = state.entries.get_mut(gref.index() as usize) {
+                    entry.draining = true;
+                }
+                continue;
+            }
+            Revocation::Refuse => {
+                if !entry.draining {
+                    words.set_translation(entry.translation().0, Ordering::Release);
+                }
+                continue;
+            }
+        }
+        words.set_translation(Translation::INVALID.0, Ordering::Release);
+        leaving.push(Leaving {
+            op,
+            index: gref.index(),
+            granted,
+            forced: !idle,
+        });
+    }
+    leaving
+}
+
+fn is_idle(table: &Table, index: u32) -> bool {
+    table.words(index).is_none_or(|words| uses::idle(&words))
+}

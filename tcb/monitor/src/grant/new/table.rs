@@ -1,0 +1,200 @@
+//! One table of the new mechanism: its sub-tables, and what the monitor knows of each entry.
+
+use crate::memory::Memory;
+use abi::ngm::{GENERATION_MAX, Translation, status_bytes, table_slots, translation_bytes};
+use abi::{ConnId, DomId, GrantRef, Handle, PAGE, Slot};
+use sandbox::PageMap;
+use shmem::Region;
+use shmem::uses::EntryWords;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What an entry grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Granted {
+    pub(super) frame: u32,
+    pub(super) readonly: bool,
+}
+
+/// One entry: the generation of its last grant, and the grant if it is one now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Entry {
+    pub(super) generation: u32,
+    pub(super) granted: Option<Granted>,
+    /// No new use of it begins, until it is revoked.
+    pub(super) draining: bool,
+}
+
+impl Entry {
+    /// What the translation sub-table says of it while it is valid.
+    pub(super) fn translation(&self) -> Translation {
+        self.granted.map_or(Translation::INVALID, |granted| {
+            Translation::valid(granted.frame, self.generation, granted.readonly)
+        })
+    }
+
+    /// Begins a new generation.
+    pub(super) fn renew(&mut self, granted: Granted) {
+        self.generation = self.generation % GENERATION_MAX + 1;
+        self.granted = Some(granted);
+        self.draining = false;
+    }
+}
+
+/// Where a user has a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bound {
+    /// Entry 0's page.
+    pub(super) first: u32,
+    /// The sub-tables' first page.
+    pub(super) tables: u32,
+}
+
+/// What changes.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) bound: Option<Bound>,
+    /// The granter has no use for it any more: nothing is granted, and nothing will be.
+    pub(super) granter_done: bool,
+    /// The user has none.
+    pub(super) user_done: bool,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// One table.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) handle: Handle,
+    pub(super) granter: DomId,
+    pub(super) user: DomId,
+    /// The granter's connection that it was made for.
+    pub(super) conn: ConnId,
+    pub(super) entries: u32,
+    /// The granter's memory.
+    pub(super) memory: Arc<Memory>,
+    /// Both sub-tables, one after the other.
+    pub(super) region: Region,
+    pub(super) region_readonly: OwnedFd,
+    /// Held by the worker that changes what the user can reach, for as long as that takes.
+    op: Mutex<()>,
+    /// Held for bookkeeping alone.
+    state: Mutex<State>,
+}
+
+/// The two words of one entry.
+pub(super) struct Words {
+    translation: &'static AtomicU64,
+    status: &'static AtomicU32,
+}
+
+impl EntryWords for Words {
+    fn translation(&self, order: Ordering) -> u64 {
+        self.translation.load(order)
+    }
+
+    fn set_translation(&self, value: u64, order: Ordering) {
+        self.translation.store(value, order);
+    }
+
+    fn status(&self, order: Ordering) -> u32 {
+        self.status.load(order)
+    }
+
+    fn set_status(&self, value: u32, order: Ordering) {
+        self.status.store(value, order);
+    }
+}
+
+impl Table {
+    /// A table that grants nothing and that nobody has bound.
+    ///
+    /// # Errors
+    /// The kernel has no memory or no descriptors left.
+    pub(super) fn create(
+        handle: Handle,
+        (granter, conn): (DomId, ConnId),
+        user: DomId,
+        entries: u32,
+        memory: Arc<Memory>,
+    ) -> io::Result<Self> {
+        let bytes = translation_bytes(entries) + status_bytes(entries);
+        let region = Region::create(&format!("grants-{handle}"), bytes)?;
+        Ok(Self {
+            handle,
+            granter,
+            user,
+            conn,
+            entries,
+            memory,
+            region_readonly: region.readonly_fd()?,
+            region,
+            op: Mutex::default(),
+            state: Mutex::new(State {
+                bound: None,
+                granter_done: false,
+                user_done: false,
+                entries: vec![Entry::default(); entries as usize],
+            }),
+        })
+    }
+
+    pub(super) fn op(&self) -> MutexGuard<'_, ()> {
+        self.op.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The words of an entry, if it exists.
+    pub(super) fn words(&self, index: u32) -> Option<Words> {
+        let span = self.region.span();
+        let at = index as usize;
+        (index < self.entries).then_some(())?;
+        Some(Words {
+            translation: span.u64(at.checked_mul(8)?)?,
+            status: span.u32(translation_bytes(self.entries) + at.checked_mul(4)?)?,
+        })
+    }
+
+    /// The number under which the user's address space knows the sub-tables.
+    pub(super) fn own_memory(&self) -> u32 {
+        /// Domains' own numbers are below.
+        const BASE: u32 = 1 << 16;
+        BASE.wrapping_add(self.handle.0.wrapping_mul(2))
+    }
+
+    /// The number under which it knows the granter's frames, for this table.
+    pub(super) fn frames_memory(&self) -> u32 {
+        self.own_memory().wrapping_add(1)
+    }
+
+    /// How an entry that grants something is mapped.
+    pub(super) fn page(&self, bound: Bound, index: u32, granted: Granted) -> PageMap {
+        PageMap {
+            slot: Slot(bound.first + index),
+            memory: self.frames_memory(),
+            frame: granted.frame,
+            writable: !granted.readonly,
+        }
+    }
+
+    /// How the sub-tables are mapped: only the status can be written.
+    pub(super) fn own_pages(&self, bound: Bound) -> impl Iterator<Item = PageMap> + use<> {
+        let readonly = (translation_bytes(self.entries) / PAGE) as u32;
+        let memory = self.own_memory();
+        (0..table_slots(self.entries)).map(move |page| PageMap {
+            slot: Slot(bound.tables + page),
+            memory,
+            frame: page,
+            writable: page >= readonly,
+        })
+    }
+
+    /// The reference to an entry as it is now.
+    pub(super) fn reference(index: u32, entry: &Entry) -> GrantRef {
+        GrantRef::new(index, entry.generation)
+    }
+}

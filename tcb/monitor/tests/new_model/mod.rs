@@ -1,0 +1,682 @@
+//! The model: what tables of the new mechanism are, without any of the monitor's machinery.
+
+use abi::hypercall::{Bind, Create, Revoke};
+use abi::layout::PAGE;
+use abi::ngm::{GENERATION_MAX, Revocation, Translation, table_slots};
+use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, Slot};
+use monitor::fake::FakeSpace;
+use monitor::grant::{Grants, Mapper, NewGrants};
+use monitor::memory::Memory;
+use monitor::space::{AddressSpace, PageMap, SpaceError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+const USER: DomId = DomId(0);
+const ENTRIES: u32 = 4;
+const FRAMES: u32 = 3;
+const SLOTS: u32 = 16;
+const COLLATERAL: u32 = 2;
+
+/// What may happen. Guests are 1 and 2; domain 0 uses their grants.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    /// A guest makes a table, if it has none.
+    Table(u16),
+    /// The user binds it.
+    Bind(u16),
+    /// A guest grants frames by entries; the address space may refuse.
+    Create {
+        guest: u16,
+        grants: Vec<(u32, u32, bool)>,
+        refused: bool,
+    },
+    /// The user begins a use, as the protocol says.
+    Use {
+        guest: u16,
+        index: u32,
+        write: bool,
+    },
+    /// It ends all uses of a guest's grants.
+    Release(u16),
+    /// It writes whatever it likes into the status.
+    Lie {
+        guest: u16,
+        index: u32,
+        status: u32,
+    },
+    /// A guest revokes grants: entry, how, and whether by a stale reference.
+    Revoke {
+        guest: u16,
+        grants: Vec<(u32, Revocation, bool)>,
+    },
+    GranterEnds(u16),
+    UserEnds(u16),
+    Kill(u16),
+    /// The user's agent carries out one more call, and nobody learns of it.
+    Silence,
+}
+
+/// The user's address space: a fake that keeps the descriptors.
+#[derive(Default)]
+pub(crate) struct Spy {
+    fake: FakeSpace,
+    files: BTreeMap<u32, File>,
+}
+
+impl AddressSpace for Spy {
+    fn add_memory(
+        &mut self,
+        memory: u32,
+        rw: BorrowedFd<'_>,
+        ro: BorrowedFd<'_>,
+    ) -> Result<(), SpaceError> {
+        self.fake.add_memory(memory, rw, ro)?;
+        let file = rw.try_clone_to_owned().unwrap();
+        self.files.insert(memory, file.into());
+        Ok(())
+    }
+
+    fn remove_memory(&mut self, memory: u32) -> Result<(), SpaceError> {
+        self.files.remove(&memory);
+        self.fake.remove_memory(memory)
+    }
+
+    fn map(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
+        self.fake.map(maps)
+    }
+
+    fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError> {
+        self.fake.unmap(slots)
+    }
+
+    fn destroy(&mut self, why: &str) {
+        self.fake.destroy(why);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    frame: u32,
+    readonly: bool,
+    draining: bool,
+}
+
+/// One guest's table, in the model.
+#[derive(Clone, Debug)]
+struct Table {
+    handle: Handle,
+    bound: bool,
+    /// The user has done with it, or is dead.
+    user_done: bool,
+    granter_done: bool,
+    generation: [u32; ENTRIES as usize],
+    grants: BTreeMap<u32, Grant>,
+    status: [u32; ENTRIES as usize],
+    quarantine: BTreeSet<u32>,
+}
+
+/// The monitor's code, beside the model.
+pub(crate) struct Rig {
+    pub(crate) grants: Grants,
+    pub(crate) new: NewGrants,
+    /// What the last call said.
+    pub(crate) statuses: Vec<S>,
+    /// Whether the last use held.
+    pub(crate) used: bool,
+    /// Compares nothing after a step.
+    pub(crate) quiet: bool,
+    memories: Vec<Arc<Memory>>,
+    spy: Arc<Mutex<Spy>>,
+    tables: BTreeMap<u16, Table>,
+    alive: [bool; 3],
+    /// The user is dead, whether its worker has found out or not.
+    dead: bool,
+    silent: bool,
+}
+
+/// Where a guest's table is bound: entries first, sub-tables behind.
+fn first(guest: u16) -> u32 {
+    u32::from(guest - 1) * (ENTRIES + table_slots(ENTRIES))
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        Self::with_patience(Duration::ZERO)
+    }
+
+    pub(crate) fn with_patience(patience: Duration) -> Self {
+        let grants = Grants::default();
+        let new = NewGrants::with_patience(patience);
+        let memories: Vec<_> = (0..3)
+            .map(|id| {
+                let memory = Arc::new(Memory::create(DomId(id), FRAMES, ENTRIES).unwrap());
+                grants.lock().insert(DomId(id), Arc::clone(&memory), SLOTS);
+                memory
+            })
+            .collect();
+        for memory in &memories {
+            for frame in 0..FRAMES {
+                let page = memory.frame(frame).unwrap();
+                page.fill(frame as u8 + 1).unwrap();
+            }
+        }
+        let spy = Arc::new(Mutex::new(Spy::default()));
+        let space: Arc<Mutex<Spy>> = Arc::clone(&spy);
+        new.join(USER, space, COLLATERAL);
+        Self {
+            grants,
+            new,
+            statuses: Vec::new(),
+            used: false,
+            quiet: false,
+            memories,
+            spy,
+            tables: BTreeMap::new(),
+            alive: [true; 3],
+            dead: false,
+            silent: false,
+        }
+    }
+
+    /// Why the user was ended, if it was.
+    pub(crate) fn destroyed(&self) -> Option<String> {
+        self.spy.lock().unwrap().fake.destroyed.clone()
+    }
+
+    pub(crate) fn generation(&self, guest: u16, index: u32) -> u32 {
+        self.tables[&guest].generation[index as usize]
+    }
+
+    fn is_alive(&self, id: u16) -> bool {
+        self.alive[usize::from(id)] && !(id == USER.0 && self.dead)
+    }
+
+    /// One step of the monitor and the model, and the comparison.
+    pub(crate) fn step(&mut self, op: &Op) {
+        match op {
+            Op::Table(guest) if self.is_alive(*guest) => self.table(*guest),
+            Op::Bind(guest) if self.is_alive(0) => self.bind(*guest),
+            Op::Create {
+                guest,
+                grants,
+                refused,
+            } if self.is_alive(*guest) => self.create(*guest, grants, *refused),
+            Op::Use {
+                guest,
+                index,
+                write,
+            } if self.is_alive(0) => self.begin_use(*guest, *index, *write),
+            Op::Release(guest) if self.is_alive(0) => self.set_status(*guest, None, 0),
+            Op::Lie {
+                guest,
+                index,
+                status,
+            } if self.is_alive(0) => self.set_status(*guest, Some(*index), *status),
+            Op::Revoke { guest, grants } if self.is_alive(*guest) => self.revoke(*guest, grants),
+            Op::GranterEnds(guest) if self.is_alive(*guest) => self.granter_ends(*guest),
+            Op::UserEnds(guest) if self.is_alive(0) => self.user_ends(*guest),
+            Op::Kill(id) if self.alive[usize::from(*id)] => self.kill(*id),
+            Op::Silence if self.is_alive(0) => {
+                self.silent = true;
+                self.spy.lock().unwrap().fake.lose_next = true;
+            }
+            // A dead domain does nothing.
+            _ => {}
+        }
+        if !self.quiet {
+            self.compare();
+        }
+    }
+
+    fn table(&mut self, guest: u16) {
+        if self.tables.contains_key(&guest) {
+            return;
+        }
+        let own = (DomId(guest), ConnId(0));
+        let made = self.new.create_table(&self.grants, own, USER, ENTRIES);
+        if !self.alive[0] {
+            assert_eq!(made, Err(S::BadDomain));
+            return;
+        }
+        let table = Table {
+            handle: made.unwrap(),
+            bound: false,
+            user_done: false,
+            granter_done: false,
+            generation: [0; ENTRIES as usize],
+            grants: BTreeMap::new(),
+            status: [0; ENTRIES as usize],
+            quarantine: BTreeSet::new(),
+        };
+        self.tables.insert(guest, table);
+    }
+
+    /// The user's address space is changed: whether it goes on living.
+    fn survives(&mut self) -> bool {
+        if std::mem::take(&mut self.silent) {
+            self.user_dies();
+        }
+        !self.dead
+    }
+
+    /// Its process is gone; its worker may not have found out.
+    fn user_dies(&mut self) {
+        self.dead = true;
+    }
+
+    /// What a table is to whoever finds its user dead.
+    fn lost(&mut self, guest: u16) {
+        let table = self.tables.get_mut(&guest).unwrap();
+        table.grants.clear();
+        table.quarantine.clear();
+        table.bound = false;
+        table.user_done = true;
+    }
+
+    fn bind(&mut self, guest: u16) {
+        let (handle, ok) = match self.tables.get(&guest) {
+            Some(t) => (t.handle, !t.bound && !t.user_done && !t.granter_done),
+            None => (Handle(99), false),
+        };
+        let bind = |first| Bind {
+            granter: DomId(guest),
+            table: handle,
+            first: Slot(first),
+            tables: Slot(first + ENTRIES),
+            entries: ENTRIES,
+        };
+        if ok {
+            // Not where it does not fit, nor by others or as another's.
+            let over = self.new.bind(&self.grants, USER, &bind(SLOTS - ENTRIES));
+            assert_eq!(over, Err(S::BadSlot));
+            let other = self.new.bind(&self.grants, DomId(guest), &bind(0));
+            assert_eq!(other, Err(S::BadHandle));
+            let granter = DomId(3 - guest);
+            let wrong = Bind { granter, ..bind(0) };
+            let wrong = self.new.bind(&self.grants, USER, &wrong);
+            assert_eq!(wrong, Err(S::BadHandle));
+        }
+        let done = self.new.bind(&self.grants, USER, &bind(first(guest)));
+        if !ok {
+            assert_eq!(done, Err(S::BadHandle));
+        } else if self.survives() {
+            assert_eq!(done, Ok(()));
+            self.tables.get_mut(&guest).unwrap().bound = true;
+        } else {
+            assert_eq!(done, Err(S::NoSpace));
+        }
+    }
+
+    fn create(&mut self, guest: u16, grants: &[(u32, u32, bool)], refused: bool) {
+        let Some(mut table) = self.tables.get(&guest).cloned() else {
+            return;
+        };
+        let ops: Vec<_> = grants
+            .iter()
+            .map(|&(index, frame, readonly)| Create {
+                table: table.handle,
+                index,
+                frame,
+                readonly,
+            })
+            .collect();
+        self.spy.lock().unwrap().fake.refuse_next = refused;
+        let answers = self.new.create(DomId(guest), &ops);
+        self.spy.lock().unwrap().fake.refuse_next = false;
+        let mut expected = Vec::new();
+        let mut made = Vec::new();
+        for &(index, frame, readonly) in grants {
+            let status = if table.granter_done || table.user_done {
+                S::BadHandle
+            } else if index >= ENTRIES || table.grants.contains_key(&index) {
+                S::BadRef
+            } else if frame >= FRAMES {
+                S::AddressTooBig
+            } else if table.quarantine.contains(&index) && table.status[index as usize] != 0 {
+                S::Again
+            } else {
+                table.quarantine.remove(&index);
+                let generation = &mut table.generation[index as usize];
+                *generation = *generation % GENERATION_MAX + 1;
+                let draining = false;
+                table.grants.insert(
+                    index,
+                    Grant {
+                        frame,
+                        readonly,
+                        draining,
+                    },
+                );
+                made.push(index);
+                S::Okay
+            };
+            expected.push(status);
+        }
+        let mapped = table.bound && !made.is_empty();
+        // A refusal comes before the agent could go silent.
+        let fails = mapped && (refused && !self.dead || !self.survives());
+        if fails {
+            for index in &made {
+                table.grants.remove(index);
+            }
+            for status in expected.iter_mut().filter(|status| **status == S::Okay) {
+                *status = S::NoSpace;
+            }
+        }
+        self.statuses = answers.iter().map(|(status, _)| *status).collect();
+        assert_eq!(self.statuses, expected, "{guest} grants {grants:?}");
+        for ((status, gref), (index, ..)) in answers.iter().zip(grants) {
+            if *status == S::Okay {
+                let generation = table.generation[*index as usize];
+                assert_eq!(*gref, GrantRef::new(*index, generation));
+            }
+        }
+        self.tables.insert(guest, table);
+    }
+
+    fn translation(&self, guest: u16, index: u32) -> Option<Translation> {
+        let spy = self.spy.lock().unwrap();
+        let own = (1 << 16) + self.tables[&guest].handle.0 * 2;
+        let mut word = [0; 8];
+        let at = u64::from(index) * 8;
+        spy.files.get(&own)?.read_exact_at(&mut word, at).unwrap();
+        Some(Translation(u64::from_le_bytes(word)))
+    }
+
+    fn begin_use(&mut self, guest: u16, index: u32, write: bool) {
+        self.used = false;
+        let Some(table) = self.tables.get(&guest).filter(|t| t.bound) else {
+            return;
+        };
+        if index >= ENTRIES {
+            return;
+        }
+        let gref = GrantRef::new(index, table.generation[index as usize]);
+        let permits = self.translation(guest, index).unwrap().permits(gref, write);
+        let grant = self.tables[&guest].grants.get(&index);
+        let expected = grant.is_some_and(|g| !g.draining && !(write && g.readonly));
+        assert_eq!(permits, expected, "a use of entry {index} of {guest}");
+        if permits {
+            let status = self.tables[&guest].status[index as usize].wrapping_add(1);
+            self.set_status(guest, Some(index), status);
+            self.used = true;
+        }
+    }
+
+    /// The user writes the status of one entry or of all.
+    fn set_status(&mut self, guest: u16, index: Option<u32>, status: u32) {
+        let Some(table) = self.tables.get_mut(&guest).filter(|t| t.bound) else {
+            return;
+        };
+        for n in (0..ENTRIES).filter(|n| index.is_none_or(|index| index == *n)) {
+            table.status[n as usize] = status;
+            let own = (1 << 16) + table.handle.0 * 2;
+            let spy = self.spy.lock().unwrap();
+            let at = PAGE as u64 + u64::from(n) * 4;
+            let file = spy.files.get(&own).unwrap();
+            file.write_all_at(&status.to_le_bytes(), at).unwrap();
+        }
+    }
+
+    /// Lets the user let go of everything of guest 1's after a while.
+    pub(crate) fn release_later(&mut self, after: Duration) -> JoinHandle<()> {
+        let table = self.tables.get_mut(&1).unwrap();
+        table.status = [0; ENTRIES as usize];
+        self.quiet = true;
+        let spy = Arc::clone(&self.spy);
+        let own = (1 << 16) + table.handle.0 * 2;
+        thread::spawn(move || {
+            thread::sleep(after);
+            let spy = spy.lock().unwrap();
+            let zeroes = [0; 4 * ENTRIES as usize];
+            spy.files[&own].write_all_at(&zeroes, PAGE as u64).unwrap();
+        })
+    }
+
+    fn revoke(&mut self, guest: u16, grants: &[(u32, Revocation, bool)]) {
+        let Some(table) = self.tables.get(&guest).cloned() else {
+            return;
+        };
+        let ops: Vec<_> = grants
+            .iter()
+            .map(|&(index, how, stale)| {
+                let generation = table.generation.get(index as usize).copied().unwrap_or(1);
+                Revoke {
+                    table: table.handle,
+                    gref: GrantRef::new(index, generation + u32::from(stale)),
+                    how,
+                }
+            })
+            .collect();
+        self.statuses = self.new.revoke(&self.grants, DomId(guest), &ops);
+        if self.quiet && !self.new_is_modelled() {
+            return;
+        }
+        let expected = self.model_revoke(guest, grants);
+        assert_eq!(self.statuses, expected, "{guest} revokes {grants:?}");
+    }
+
+    /// A user that lets go behind the model's back cannot be compared.
+    fn new_is_modelled(&self) -> bool {
+        self.tables
+            .get(&1)
+            .is_none_or(|table| table.quarantine.is_empty())
+    }
+
+    fn model_revoke(&mut self, guest: u16, grants: &[(u32, Revocation, bool)]) -> Vec<S> {
+        let mut leaving = Vec::new();
+        let mut expected = Vec::new();
+        let table = self.tables.get_mut(&guest).unwrap();
+        for &(index, how, stale) in grants {
+            let gone = leaving.iter().any(|(before, _)| *before == index);
+            let Some(grant) = table.grants.get_mut(&index).filter(|_| !stale && !gone) else {
+                expected.push(S::BadRef);
+                continue;
+            };
+            let busy = table.status[index as usize] != 0;
+            expected.push(if !busy || how == Revocation::Force {
+                leaving.push((index, busy));
+                S::Okay
+            } else {
+                grant.draining |= how == Revocation::Drain;
+                S::Again
+            });
+        }
+        self.model_leave(guest, &leaving);
+        expected
+    }
+
+    /// Grants go; those in use into quarantine, if there is room.
+    fn model_leave(&mut self, guest: u16, leaving: &[(u32, bool)]) {
+        if leaving.is_empty() {
+            return;
+        }
+        let mut alive = true;
+        for &(index, _) in leaving.iter().filter(|(_, busy)| *busy) {
+            alive = alive && !self.dead && self.charge(guest, index);
+        }
+        let bound = self.tables[&guest].bound;
+        if alive && bound && !self.survives() {
+            alive = false;
+        }
+        let table = self.tables.get_mut(&guest).unwrap();
+        for (index, _) in leaving {
+            table.grants.remove(index);
+        }
+        if !alive {
+            self.lost(guest);
+        }
+    }
+
+    fn charge(&mut self, guest: u16, index: u32) -> bool {
+        let used = |tables: &BTreeMap<u16, Table>| -> usize {
+            tables.values().map(|t| t.quarantine.len()).sum()
+        };
+        if used(&self.tables) >= COLLATERAL as usize {
+            for table in self.tables.values_mut() {
+                let status = table.status;
+                table.quarantine.retain(|n| status[*n as usize] != 0);
+            }
+        }
+        if used(&self.tables) >= COLLATERAL as usize {
+            self.user_dies();
+            return false;
+        }
+        self.tables
+            .get_mut(&guest)
+            .unwrap()
+            .quarantine
+            .insert(index);
+        true
+    }
+
+    /// Forced, all of it.
+    fn model_granter_ends(&mut self, guest: u16) {
+        let table = &self.tables[&guest];
+        let leaving: Vec<_> = table
+            .grants
+            .keys()
+            .map(|&index| (index, table.status[index as usize] != 0))
+            .collect();
+        self.model_leave(guest, &leaving);
+        if self.tables[&guest].bound && !self.survives() {
+            self.lost(guest);
+        }
+        let table = self.tables.get_mut(&guest).unwrap();
+        table.granter_done = true;
+        if !table.bound {
+            self.tables.remove(&guest);
+        }
+    }
+
+    fn granter_ends(&mut self, guest: u16) {
+        let Some(table) = self.tables.get(&guest) else {
+            return;
+        };
+        let (handle, done) = (table.handle, table.granter_done);
+        let ended = self.new.end_table(&self.grants, DomId(guest), handle);
+        if done {
+            assert_eq!(ended, Err(S::BadHandle));
+        } else {
+            assert_eq!(ended, Ok(()));
+            self.model_granter_ends(guest);
+        }
+    }
+
+    fn user_ends(&mut self, guest: u16) {
+        let Some(table) = self.tables.get(&guest) else {
+            return;
+        };
+        let (handle, done, bound) = (table.handle, table.user_done, table.bound);
+        let ended = self.new.end_table(&self.grants, USER, handle);
+        if done {
+            assert_eq!(ended, Err(S::BadHandle));
+            return;
+        }
+        assert_eq!(ended, Ok(()));
+        if bound {
+            self.survives();
+        }
+        self.lost(guest);
+        if self.tables[&guest].granter_done {
+            self.tables.remove(&guest);
+        }
+    }
+
+    fn kill(&mut self, id: u16) {
+        self.grants.lock().end(DomId(id));
+        self.alive[usize::from(id)] = false;
+        if id == USER.0 {
+            // Its process is gone.
+            self.spy.lock().unwrap().fake.mapped.clear();
+        }
+        self.new.tear_down(&self.grants, DomId(id));
+        if id == USER.0 {
+            self.dead = true;
+            for guest in 1..3 {
+                if self.tables.contains_key(&guest) {
+                    self.lost(guest);
+                    if self.tables[&guest].granter_done {
+                        self.tables.remove(&guest);
+                    }
+                }
+            }
+        } else if self.tables.get(&id).is_some_and(|t| !t.granter_done) {
+            self.model_granter_ends(id);
+        }
+        Mapper::new(DomId(id), FakeSpace::default()).tear_down(&self.grants);
+        if id != USER.0 {
+            assert!(!self.grants.lock().knows(DomId(id)), "N-14: it is gone");
+        }
+    }
+
+    fn compare(&self) {
+        let (accounts, leaked) = self.grants.audit(&self.new);
+        assert_eq!(leaked, 0);
+        let mut expected = BTreeMap::new();
+        for (&guest, table) in self.tables.iter().filter(|(_, t)| t.bound) {
+            for (&index, grant) in &table.grants {
+                expected.insert(first(guest) + index, (grant.frame, !grant.readonly));
+            }
+            for index in 0..ENTRIES {
+                let word = self.translation(guest, index);
+                let valid = |grant: &Grant| {
+                    let generation = table.generation[index as usize];
+                    let entry = Translation::valid(grant.frame, generation, grant.readonly);
+                    if grant.draining {
+                        entry.revoking()
+                    } else {
+                        entry
+                    }
+                };
+                let model = table.grants.get(&index).map_or(Translation::INVALID, valid);
+                assert!(self.dead || word == Some(model), "entry {index} of {guest}");
+            }
+        }
+        let spy = self.spy.lock().unwrap();
+        let is_page = |slot: u32| (1..3).any(|g| (first(g)..first(g) + ENTRIES).contains(&slot));
+        let pages = spy.fake.mapped.values().filter(|m| is_page(m.slot.0));
+        let mapped: BTreeMap<_, _> = pages
+            .map(|map| (map.slot.0, (map.frame, map.writable)))
+            .collect();
+        if !self.dead {
+            assert_eq!(mapped, expected, "the user's window");
+            let tables = self.tables.values().filter(|t| t.bound).count() as u32;
+            let own = spy.fake.mapped.len() - expected.len();
+            assert_eq!(own as u32, tables * table_slots(ENTRIES));
+            for map in spy.fake.mapped.values().filter(|m| !is_page(m.slot.0)) {
+                // N-3: the translation sub-table is not to be written.
+                assert_eq!(map.writable, map.frame != 0);
+            }
+            let used: usize = self.tables.values().map(|t| t.quarantine.len()).sum();
+            assert_eq!(accounts[&USER].collateral_used as usize, used);
+            assert!(used <= COLLATERAL as usize);
+        } else {
+            assert!(mapped.is_empty(), "nothing of a dead domain is mapped");
+        }
+        for (id, memory) in self.memories.iter().enumerate().skip(1) {
+            for frame in 0..FRAMES {
+                let mut bytes = [0; PAGE];
+                memory.frame(frame).unwrap().read(&mut bytes).unwrap();
+                assert_eq!(bytes, [frame as u8 + 1; PAGE], "frame {frame} of {id}");
+            }
+        }
+    }
+
+    /// Everybody dies: nothing is left.
+    pub(crate) fn end(mut self) {
+        for id in 0..3 {
+            self.step(&Op::Kill(id));
+        }
+        let (accounts, leaked) = self.grants.audit(&self.new);
+        assert!(accounts.is_empty() && leaked == 0);
+        for memory in self.memories {
+            assert_eq!(Arc::strong_count(&memory), 1, "somebody has memory");
+        }
+    }
+}
