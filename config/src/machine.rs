@@ -274,9 +274,10 @@ fn driver(config: &Config) -> Domain {
     let mut vifs = Vec::new();
     for (g, guest) in config.guests.iter().enumerate() {
         let slots = grant_entries(config, guest);
-        let tables = match own.grants {
-            GrantMode::New => abi::ngm::table_slots(slots),
-            _ => 0,
+        let tables = if own.grants.is_new() {
+            abi::ngm::table_slots(slots)
+        } else {
+            0
         };
         for (v, vif) in guest.vifs.iter().enumerate() {
             vifs.push(VifConfig {
@@ -294,7 +295,7 @@ fn driver(config: &Config) -> Domain {
             });
             window_slots = window_slots.saturating_add(slots).saturating_add(tables);
             frames = frames.saturating_add(staging_pages);
-            if own.grants == GrantMode::New {
+            if own.grants.is_new() {
                 // Its rings may be taken back, and whatever is in use in that moment.
                 let share = ring_pages(config).saturating_add(COLLATERAL_PAGES);
                 collateral = collateral.saturating_add(share);

@@ -11,11 +11,12 @@ use crate::read::{Reader, Reading, Table};
 use std::net::{IpAddr, Ipv4Addr};
 use toml::de::DeTable;
 
-const GRANTS: [(&str, GrantMode); 4] = [
+const GRANTS: [(&str, GrantMode); 5] = [
     ("copy", GrantMode::Copy),
     ("map", GrantMode::Map),
     ("mapped", GrantMode::Mapped),
     ("new", GrantMode::New),
+    ("shared", GrantMode::Shared),
 ];
 const OFFLOADS: [(&str, Offloads); 3] = [
     ("none", Offloads::None),

@@ -530,10 +530,10 @@ proptest! {
     /// What is written down is what is read.
     #[test]
     fn generated_files_are_read_as_meant(
-        grants in 0..4usize, offloads in 0..3usize, slots in 0..5u32, buffers in 32..4096u32,
+        grants in 0..5usize, offloads in 0..3usize, slots in 0..5u32, buffers in 32..4096u32,
         guests in proptest::collection::vec((1..5usize, proptest::option::of(1..100_000u32), 1..1000u32, any::<bool>()), 0..6),
     ) {
-        let grant_words = ["copy", "map", "mapped", "new"];
+        let grant_words = ["copy", "map", "mapped", "new", "shared"];
         let offload_words = ["none", "checksum", "tso"];
         let slots = 256 << slots;
         let mut text = format!(
@@ -551,7 +551,7 @@ proptest! {
             }
         }
         let config = parse("f", &text).map_err(|e| TestCaseError::fail(e.to_string()))?;
-        let modes = [GrantMode::Copy, GrantMode::Map, GrantMode::Mapped, GrantMode::New];
+        let modes = [GrantMode::Copy, GrantMode::Map, GrantMode::Mapped, GrantMode::New, GrantMode::Shared];
         prop_assert_eq!(config.driver.grants, modes[grants]);
         prop_assert_eq!(config.ring.slots, slots);
         prop_assert_eq!(config.buffers.to_guest, buffers);

@@ -221,6 +221,9 @@ fn a_guest_killed_under_traffic_is_survived() {
     }
     let grants = json(&place.run(&["grants", "--json"]).out);
     let driver = &grants["domains"][0];
-    assert_eq!((&driver["mapped"], &driver["alive"]), (&0.into(), &true.into()));
+    assert_eq!(
+        (&driver["mapped"], &driver["alive"]),
+        (&0.into(), &true.into())
+    );
     assert!(place.run(&["down"]).ok());
 }

@@ -38,9 +38,7 @@ pub fn run(plan: &Plan, quick: bool) -> anyhow::Result<(Provenance, Vec<Figure>)
         ),
     };
     run.streams_and_requests()?;
-    for frames in &plan.frames {
-        run.frames(frames)?;
-    }
+    run.frames()?;
     if let Some(up) = &plan.up {
         run.up(up)?;
     }
@@ -265,15 +263,33 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn frames(&mut self, frames: &Frames) -> anyhow::Result<()> {
-        self.allow_redo(frames.size.len() * self.plan.full.rounds);
-        for round in 0..self.plan.full.rounds {
-            for &size in &frames.size {
-                let config = Config::new(&frames.name, &[("size", &size.to_string())]);
+    /// Every column's sizes and loads, round by round, so that what disturbs the machine disturbs
+    /// all alike.
+    fn frames(&mut self) -> anyhow::Result<()> {
+        let plan = self.plan;
+        let stops: Vec<(&Frames, u32, f64)> = plan
+            .frames
+            .iter()
+            .flat_map(|frames| {
+                let loads =
+                    move |&size: &u32| frames.load.iter().map(move |&load| (frames, size, load));
+                frames.size.iter().flat_map(loads)
+            })
+            .collect();
+        self.allow_redo(stops.len() * plan.full.rounds);
+        // What the first column carries of each size, frames a second.
+        let mut most = BTreeMap::new();
+        for round in 0..plan.full.rounds {
+            for &(frames, size, load) in &stops {
+                let config = frames.config(size, load);
                 self.bar.set_message(config.name());
                 let run = FrameRun {
                     grants: &frames.grants,
                     size,
+                    rate_pps: most
+                        .get(&size)
+                        .filter(|_| load < 1.0)
+                        .map(|most| most * load),
                     cores: self.cores,
                 };
                 let times = self.times();
@@ -283,6 +299,9 @@ impl Run<'_> {
                     || run.measure(times, tsc_hz),
                     |window| window.disturbed,
                 )?;
+                if let Some(mpps) = window.figures.get("packets") {
+                    most.entry(size).or_insert(mpps * 1e6);
+                }
                 self.samples.add(&config, round, &window.figures);
             }
         }

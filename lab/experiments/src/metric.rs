@@ -9,6 +9,9 @@ pub const SEGMENT_BYTES: f64 = 1448.0;
 /// The unit of a metric.
 #[must_use]
 pub fn unit(metric: &str) -> &'static str {
+    if let Some(of) = metric.strip_prefix("difference.") {
+        return of.split_once('.').map_or("", |(_, metric)| unit(metric));
+    }
     let last = metric
         .strip_prefix("ratio.")
         .map_or(metric, |_| "ratio")
@@ -53,6 +56,10 @@ mod tests {
         assert_eq!(unit("throughput"), "Gb/s");
         assert_eq!(unit("cycles_per_packet.driver.hop.copy"), "cycles/packet");
         assert_eq!(unit("ratio.forwarder.throughput"), "");
+        assert_eq!(
+            unit("difference.shared-64.cycles_per_packet.driver"),
+            "cycles/packet"
+        );
         assert_eq!(unit("closure.driver"), "");
         assert_eq!(better("throughput"), Side::Above);
         assert_eq!(better("latency_us.p50"), Side::Below);

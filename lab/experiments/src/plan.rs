@@ -15,6 +15,7 @@ use std::time::Duration;
 const EMBEDDED: &[(&str, &str)] = &[
     ("base", include_str!("../plans/base.toml")),
     ("lro", include_str!("../plans/lro.toml")),
+    ("isolation", include_str!("../plans/isolation.toml")),
 ];
 
 /// A plan.
@@ -44,6 +45,7 @@ pub struct Plan {
     /// The same for a run that only shows that everything works.
     pub quick: Rounds,
     /// What is compared.
+    #[serde(default)]
     pub column: Vec<Column>,
     /// Raw frames from guest to guest.
     #[serde(default)]
@@ -272,6 +274,29 @@ pub struct Frames {
     pub grants: String,
     /// Bytes of a frame.
     pub size: Vec<u32>,
+    /// What is sent, as a share of what the first column of the plan carries of this size; 1 is as
+    /// fast as it goes, and comes first.
+    #[serde(default = "full_load")]
+    pub load: Vec<f64>,
+}
+
+fn full_load() -> Vec<f64> {
+    vec![1.0]
+}
+
+impl Frames {
+    /// The configuration of one size and load, with the keys in which the column varies.
+    #[must_use]
+    pub fn config(&self, size: u32, load: f64) -> Config {
+        let mut config = Config::new(&self.name, &[]);
+        if self.size.len() > 1 {
+            config = config.with("size", &size.to_string());
+        }
+        if self.load.len() > 1 {
+            config = config.with("load", &load.to_string());
+        }
+        config
+    }
 }
 
 /// Times to come up.
@@ -394,7 +419,10 @@ impl Plan {
         if let Some(part) = &args.only {
             self.column.retain(|column| column.name.contains(part));
             self.frames.retain(|frames| frames.name.contains(part));
-            let left: BTreeSet<&str> = self.column.iter().map(|c| c.name.as_str()).collect();
+            let columns = self.column.iter().map(|c| c.name.as_str());
+            let left: BTreeSet<&str> = columns
+                .chain(self.frames.iter().map(|frames| frames.name.as_str()))
+                .collect();
             self.up = self.up.filter(|up| left.contains(up.column.as_str()));
             self.ratio.retain(|ratio| {
                 let names = |name: &str| left.iter().any(|column| names_column(name, column));
@@ -473,6 +501,18 @@ impl Plan {
                 return Err(format!(
                     "column `{}`: `place` belongs to machine and forwarder, `gro` to bridge and veth",
                     column.name
+                ));
+            }
+        }
+        for frames in &self.frames {
+            if !seen.insert(frames.name.as_str()) {
+                return Err(format!("column `{}` twice", frames.name));
+            }
+            let starts_full = frames.load.first() == Some(&1.0);
+            if !starts_full || frames.load.iter().any(|load| !(0.001..=1.0).contains(load)) {
+                return Err(format!(
+                    "`{}`: loads up to 1, which comes first",
+                    frames.name
                 ));
             }
         }

@@ -138,6 +138,10 @@ impl Samples {
                     let name = format!("ratio.{}.{metric}", ratio.to);
                     out.extend(self.ratio(plan, config, &other, metric, &name, bars));
                 }
+                for metric in SUBTRACTED {
+                    let name = format!("difference.{}.{metric}", ratio.to);
+                    out.extend(self.difference(plan, config, &other, metric, &name, bars));
+                }
             }
         }
         out
@@ -155,6 +159,40 @@ impl Samples {
                         .all(|(key, value)| config.keys.get(key) == Some(value))
             })
             .cloned()
+    }
+
+    /// How much more of something there is than in another column, round by round.
+    fn difference(
+        &self,
+        plan: &str,
+        config: &Config,
+        other: &Config,
+        metric: &str,
+        name: &str,
+        bars: &[Bar],
+    ) -> Option<Figure> {
+        let full = config.name();
+        let bar = bars
+            .iter()
+            .find(|bar| bar.applies(&config.column, &config.keys, name));
+        let (line, side) = bar.and_then(Bar::line)?;
+        let (own, theirs) = (self.series(config, metric)?, self.series(other, metric)?);
+        let pairs: Vec<f64> = own
+            .iter()
+            .zip(theirs)
+            .filter_map(|(own, theirs)| Some(own.as_ref()? - theirs.as_ref()?))
+            .collect();
+        let estimate = stats::estimate(&pairs, stats::seed(&[&full, name]))?;
+        let mut figure = Figure::new(plan, &full, name, estimate);
+        figure.verdict = Some(
+            if self.disturbed.contains(config) || self.disturbed.contains(other) {
+                figure.note = Some(DISTURBED.to_owned());
+                Verdict::Unresolved
+            } else {
+                stats::against(&estimate, line, side)
+            },
+        );
+        Some(figure)
     }
 
     fn ratio(
@@ -194,11 +232,15 @@ impl Samples {
     }
 }
 
+/// Metrics that are subtracted, where a plan has a bar for the difference.
+const SUBTRACTED: &[&str] = &["cycles_per_packet.driver"];
+
 const DISTURBED: &str = "more than 1 % of the CPU time was stolen, also when repeated";
 
 /// Metrics that are divided.
 const COMPARED: &[&str] = &[
     "throughput",
+    "packets",
     "transactions",
     "latency_us.p50",
     "latency_us.p99",
@@ -256,6 +298,35 @@ mod tests {
             Some(Verdict::SameSign),
             "more is better"
         );
+    }
+
+    #[test]
+    fn differences_are_of_the_same_round_and_need_a_bar() {
+        let mut samples = Samples::default();
+        let (ours, theirs) = (Config::new("ngm", &[]), Config::new("shared", &[]));
+        for (round, (own, other)) in [(120.0, 100.0), (190.0, 175.0), (90.0, 61.0)]
+            .into_iter()
+            .enumerate()
+        {
+            samples.add(&ours, round, &one("cycles_per_packet.driver", own));
+            samples.add(&theirs, round, &one("cycles_per_packet.driver", other));
+        }
+        let ratio = [Ratio {
+            own: "ngm".to_owned(),
+            to: "shared".to_owned(),
+        }];
+        assert!(samples.ratios("p", &ratio, &[]).is_empty());
+        let bar = Bar {
+            column: "ngm".to_owned(),
+            metric: "difference.shared.cycles_per_packet.driver".to_owned(),
+            keys: BTreeMap::new(),
+            at_least: None,
+            at_most: Some(30.0),
+        };
+        let figures = samples.ratios("p", &ratio, &[bar]);
+        assert_eq!(figures.len(), 1);
+        assert_eq!((figures[0].value, figures[0].n), (Some(20.0), 3));
+        assert_eq!(figures[0].verdict, Some(Verdict::SameSign));
     }
 
     #[test]

@@ -4,7 +4,6 @@ use crate::lane::Direction;
 use crate::lane::window::Work;
 use crate::plan::{Plan, Wake, Wire};
 use crate::report::{Figure, Index, cell, number, table};
-use crate::runner::Config;
 
 /// The figures as tables.
 #[must_use]
@@ -126,8 +125,12 @@ fn short(figure: Option<&Figure>) -> String {
 fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
     let mut rows = Vec::new();
     for frames in &plan.frames {
-        for size in &frames.size {
-            let name = Config::new(&frames.name, &[("size", &size.to_string())]).name();
+        for (size, load) in frames
+            .size
+            .iter()
+            .flat_map(|&size| frames.load.iter().map(move |&load| (size, load)))
+        {
+            let name = frames.config(size, load).name();
             rows.push(
                 std::iter::once(name.clone())
                     .chain(
@@ -161,7 +164,7 @@ fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
 fn ratio_table(figures: &[Figure]) -> String {
     let rows: Vec<Vec<String>> = figures
         .iter()
-        .filter(|f| f.metric.starts_with("ratio."))
+        .filter(|f| f.metric.starts_with("ratio.") || f.metric.starts_with("difference."))
         .map(|f| {
             let verdict = f
                 .verdict

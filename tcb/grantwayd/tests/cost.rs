@@ -3,8 +3,9 @@
 
 mod common;
 
-use abi::hypercall::{Copy, Kind, Map, Place};
-use abi::{DomId, GrantRef, Slot};
+use abi::hypercall::{Bind, Copy, Create, Kind, Map, Place, Revoke};
+use abi::ngm::Revocation;
+use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, machine};
 use serde_json::json;
 
@@ -66,5 +67,92 @@ fn what_calls_cost() {
             "step": [1], "ops": ops });
         time("map and unmap", json!([maps, unmaps]), ops);
     }
+    daemon.down();
+}
+
+/// The new mechanism: what its granter pays, with its user asleep on the same core.
+#[test]
+#[ignore = "measures"]
+fn what_new_grants_cost() {
+    const PAGES: u32 = 512;
+    let mut plan = machine(1);
+    for domain in &mut plan.domains {
+        domain.cpus = vec![1];
+    }
+    plan.domains[0].window_slots = 1024;
+    plan.domains[0].collateral = 128;
+    plan.domains[1].frames = PAGES;
+    plan.domains[1].grant_entries = PAGES;
+    let daemon = Daemon::up(&plan);
+    let call = |domain: &str, kind: Kind, op: [u64; 3]| {
+        let call = json!({ "do": "call", "kind": kind as u32, "ops": [op] });
+        let answer = daemon.order(domain, call);
+        assert_eq!(answer["ops"][0][5], 0, "{answer}");
+        answer["ops"][0].clone()
+    };
+    let made = call("g0", Kind::TableCreate, [0, u64::from(PAGES), 0]);
+    let table = Handle(made[1].as_u64().unwrap() as u32);
+    let bind = Bind {
+        granter: DomId(1),
+        table,
+        first: Slot(0),
+        tables: Slot(512),
+        entries: PAGES,
+    };
+    call("driver", Kind::TableBind, bind.encode());
+    let create = |index, frame| {
+        let create = Create {
+            table,
+            index,
+            frame,
+            readonly: false,
+        };
+        create.encode()
+    };
+    let revoke = |gref, how| Revoke { table, gref, how }.encode();
+    let creates = |ops: u64, step: u64| {
+        json!({ "kind": Kind::GrantCreate as u32, "words": create(0, 0),
+            "step": [step, step], "ops": ops })
+    };
+    let revokes = |ops: u64| {
+        let words = revoke(GrantRef(0), Revocation::Refuse);
+        json!({ "kind": Kind::GrantRevoke as u32, "words": words, "answers": true, "ops": ops })
+    };
+    let time = |calls: u64, each: serde_json::Value| {
+        let order = json!({ "do": "time", "calls": calls, "each": each });
+        daemon.order("g0", order).as_u64().expect("not refused")
+    };
+    for (name, step) in [("contiguous", 1), ("scattered", 2)] {
+        for ops in [1, 16, 64, 128] {
+            // Within the budget for a burst.
+            let calls = 1500 / ops;
+            let ns = time(calls, json!([creates(ops, step), revokes(ops)]));
+            let page = ns / ops;
+            println!("create and revoke, {name}, {ops} a call: {ns} ns, {page} a page");
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+    }
+    // Forced, in use: each once, for then they are in quarantine.
+    for ops in [1, 16, 64] {
+        let first = PAGES / 2 + ops as u32;
+        for index in first..first + ops as u32 {
+            let poke = json!({ "do": "poke", "slot": 513, "offset": index * 4, "value": 1 });
+            assert_eq!(daemon.order("driver", poke), "done");
+            call("g0", Kind::GrantCreate, create(index, index));
+        }
+        let words = revoke(GrantRef::new(first, 1), Revocation::Force);
+        let forced = json!({ "kind": Kind::GrantRevoke as u32, "words": words,
+            "step": [1], "ops": ops });
+        let ns = time(1, json!([forced]));
+        println!(
+            "forced revocation in use, {ops} a call: {ns} ns, {} a page",
+            ns / ops
+        );
+    }
+    let audit = daemon.audit();
+    assert_eq!(
+        (&audit["forced"], &audit["leaked"]),
+        (&json!(81), &json!(0))
+    );
     daemon.down();
 }

@@ -132,7 +132,7 @@ fn nonsense_is_refused_as_a_whole() {
     rig.put(0, STATUS_WORD, 77);
     for (kind, count) in [
         (0, 0),
-        (7, 1),
+        (12, 1),
         (u32::MAX, 1),
         (Kind::GrantCopy as u32, OPS_MAX as u32 + 1),
         (Kind::GrantMap as u32, u32::MAX),
@@ -278,7 +278,7 @@ proptest! {
             (0..6u32, any::<bool>()).prop_map(|(f, ro)| GrantEntry::access(DomId(0), f, ro).0),
         ], ENTRIES as usize),
         calls in prop::collection::vec((
-            prop_oneof![0..9u32, any::<u32>()],
+            prop_oneof![0..13u32, any::<u32>()],
             prop_oneof![0..9u32, 0..OPS_MAX as u32 + 2, any::<u32>()],
             prop::collection::vec(word(), 0..60),
         ), 1..20),

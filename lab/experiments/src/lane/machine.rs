@@ -343,10 +343,12 @@ pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
 /// process that sends and receives beside the one that switches, as DPDK's switches are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRun<'a> {
-    /// How the driver gets at granted pages: `copy`, `map` or `mapped`.
+    /// How the driver gets at granted pages: as a configuration file has it.
     pub grants: &'a str,
     /// Bytes of a frame.
     pub size: u32,
+    /// Frames sent a second; none: as fast as they are taken.
+    pub rate_pps: Option<f64>,
     /// The driver has the guest's core, the guest has the wire's.
     pub cores: Cores,
 }
@@ -417,7 +419,7 @@ impl FrameRun<'_> {
         let source = Vif::new(Endpoint::Source {
             to,
             size: self.size,
-            rate_pps: None,
+            rate_pps: self.rate_pps,
             window: 0,
             count: None,
             touch: false,
@@ -478,10 +480,11 @@ mod tests {
             );
             config.machine().unwrap();
         }
-        for grants in ["copy", "map", "mapped"] {
+        for grants in ["copy", "map", "mapped", "new", "shared"] {
             let run = FrameRun {
                 grants,
                 size: 64,
+                rate_pps: None,
                 cores,
             };
             run.config().unwrap().machine().unwrap();
@@ -489,6 +492,7 @@ mod tests {
         let run = FrameRun {
             grants: "steal",
             size: 64,
+            rate_pps: None,
             cores,
         };
         assert!(run.config().is_err());

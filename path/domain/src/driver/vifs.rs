@@ -204,9 +204,10 @@ impl VifPort {
             Offloads::Checksum => Features::CHECKSUM,
             Offloads::Tso => Features::ALL,
         };
-        let features = match self.shared.grants {
-            GrantMode::New => features.with(Features::NEW_GRANTS),
-            GrantMode::Copy | GrantMode::Map | GrantMode::Mapped => features,
+        let features = if self.shared.grants.is_new() {
+            features.with(Features::NEW_GRANTS)
+        } else {
+            features
         };
         BackRecord {
             features,
@@ -258,7 +259,8 @@ impl VifPort {
     fn open(&self, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
         let guest = self.guest(peer);
         let mechanism: Box<dyn Grants> = match self.shared.grants {
-            GrantMode::New => return self.open_new(guest, front),
+            GrantMode::New => return self.open_new::<true>(guest, front),
+            GrantMode::Shared => return self.open_new::<false>(guest, front),
             GrantMode::Copy => Box::new(Copy::new(guest, self.shared.frames, self.staging)),
             GrantMode::Map => Box::new(Map::new(guest)),
             GrantMode::Mapped => Box::new(Mapped::new(guest)),
@@ -270,8 +272,12 @@ impl VifPort {
         Ok((mechanism, rings, pages))
     }
 
-    fn open_new(&self, guest: Guest, front: &FrontRecord) -> Result<Opened, String> {
-        let mut new = New::bind(guest, front.table, self.window.tables)
+    fn open_new<const COUNTED: bool>(
+        &self,
+        guest: Guest,
+        front: &FrontRecord,
+    ) -> Result<Opened, String> {
+        let mut new = New::<COUNTED>::bind(guest, front.table, self.window.tables)
             .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.text()))?;
         let pages: Result<Vec<_>, _> = front.references().map(|gref| new.keep(gref)).collect();
         let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.text()))?;

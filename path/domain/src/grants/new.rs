@@ -78,8 +78,11 @@ impl Table {
 }
 
 /// The mechanism, for one guest. Whatever it holds ends with the value.
+///
+/// Without `COUNTED` nothing is checked and nothing is counted: a page that is not granted
+/// faults, and one that is can only be taken back by force.
 #[derive(Debug)]
-pub struct New {
+pub struct New<const COUNTED: bool> {
     guest: Guest,
     handle: Handle,
     table: Table,
@@ -91,7 +94,7 @@ pub struct New {
     writing: Vec<GrantRef>,
 }
 
-impl New {
+impl<const COUNTED: bool> New<COUNTED> {
     /// Binds the guest's table `handle`: its pages to the guest's slots, its sub-tables from
     /// slot `tables` on.
     ///
@@ -146,6 +149,19 @@ impl New {
         }
     }
 
+    /// Counts a use; whether it may go on, if it still may after [`New::settle`].
+    #[inline]
+    fn claim(&self, gref: GrantRef, write: bool) -> bool {
+        !COUNTED || self.table.claim(gref, write)
+    }
+
+    #[inline]
+    fn settle() {
+        if COUNTED {
+            uses::settle();
+        }
+    }
+
     /// Where entry `gref` shows its page.
     #[inline]
     fn page(&self, gref: GrantRef) -> Option<Span> {
@@ -166,7 +182,7 @@ impl New {
         len: u16,
         write: bool,
     ) -> Result<Span, GrantStatus> {
-        if !self.table.holds(gref, write) {
+        if COUNTED && !self.table.holds(gref, write) {
             return Err(GrantStatus::BadRef);
         }
         let page = self.page(gref).ok_or(GrantStatus::BadRef)?;
@@ -175,7 +191,7 @@ impl New {
     }
 }
 
-impl Drop for New {
+impl<const COUNTED: bool> Drop for New<COUNTED> {
     fn drop(&mut self) {
         let held = self.kept.drain(..).chain(self.reading.drain(..));
         for gref in held {
@@ -186,18 +202,19 @@ impl Drop for New {
     }
 }
 
-impl Grants for New {
+impl<const COUNTED: bool> Grants for New<COUNTED> {
     fn read_begin(&mut self, accesses: &mut [Access]) {
         let before = self.guest.ledger.enter(Hop::Grant);
         for access in &mut *accesses {
             // What was not counted is not used, even if it is granted by the time of the re-check.
-            access.result = Err(GrantStatus::BadRef);
-            if self.table.claim(access.gref, false) {
-                self.reading.push(access.gref);
-                access.result = Ok(Span::EMPTY);
-            }
+            access.result = if self.claim(access.gref, false) {
+                self.reading.extend(COUNTED.then_some(access.gref));
+                Ok(Span::EMPTY)
+            } else {
+                Err(GrantStatus::BadRef)
+            };
         }
-        uses::settle();
+        Self::settle();
         for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
             access.result = self.open(access.gref, access.offset, access.len, false);
         }
@@ -220,14 +237,14 @@ impl Grants for New {
             if last == Some(op.gref) {
                 continue;
             }
-            if self.table.claim(op.gref, true) {
-                self.writing.push(op.gref);
+            if self.claim(op.gref, true) {
+                self.writing.extend(COUNTED.then_some(op.gref));
                 last = Some(op.gref);
             } else {
                 op.status = GrantStatus::BadRef;
             }
         }
-        uses::settle();
+        Self::settle();
         self.guest.ledger.enter(Hop::Copy);
         let counted = |op: &&mut CopyOut| op.status != GrantStatus::BadRef;
         for op in copies.iter_mut().filter(counted) {

@@ -4,7 +4,8 @@
 
 use abi::GrantEntry;
 use abi::hypercall::{
-    Attach, COUNT, DONE, KIND, Kind, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT, STATUS_WORD,
+    ANSWER_WORD, Attach, COUNT, DONE, KIND, Kind, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT,
+    STATUS_WORD,
 };
 use abi::layout::info;
 use abi::{ConnId, DomId, PAGE, XenbusState};
@@ -215,6 +216,7 @@ impl Probe {
             // Repeats two calls in turn; the first one's operations are put again each time.
             "time" => {
                 let start = shmem::time::monotonic_ns();
+                let mut answers = [0; OPS_MAX];
                 for _ in 0..n("calls") {
                     for call in order["each"].as_array().into_iter().flatten() {
                         let ops = call["ops"].as_u64().unwrap_or(1);
@@ -224,11 +226,16 @@ impl Probe {
                             {
                                 let step = call["step"][word].as_u64().unwrap_or(0);
                                 let value = value.as_u64().unwrap_or(0) + step * op as u64;
-                                self.put(op, word, value);
+                                // What the call before said, in the low half of word 0.
+                                let from = call["answers"] == true && word == 0;
+                                self.put(op, word, value | if from { answers[op] } else { 0 });
                             }
                         }
                         let kind = call["kind"].as_u64().unwrap_or(0);
                         self.call(kind as u32, ops as u32);
+                        for (op, answer) in answers.iter_mut().enumerate().take(ops as usize) {
+                            *answer = self.get(op, ANSWER_WORD);
+                        }
                         if self.get(0, STATUS_WORD) != 0 {
                             return json!("refused");
                         }
