@@ -570,6 +570,11 @@ proptest! {
         for (vif, conn) in driver.vifs.iter().zip(0..) {
             prop_assert_eq!((vif.conn, vif.first_slot), (conn, next));
             next += vif.slots;
+            // The sub-tables of the new mechanism lie behind its pages.
+            prop_assert_eq!(vif.tables_slot, next);
+            if config.driver.grants.is_new() {
+                next += abi::ngm::table_slots(vif.slots);
+            }
         }
         prop_assert_eq!(machine.domains[0].window_slots, next);
         for domain in &machine.domains {
