@@ -220,7 +220,7 @@ impl Probe {
                 for _ in 0..n("calls") {
                     for call in order["each"].as_array().into_iter().flatten() {
                         let ops = call["ops"].as_u64().unwrap_or(1);
-                        for op in 0..ops as usize {
+                        for (op, answer) in answers.iter().enumerate().take(ops as usize) {
                             for (word, value) in
                                 call["words"].as_array().into_iter().flatten().enumerate()
                             {
@@ -228,7 +228,7 @@ impl Probe {
                                 let value = value.as_u64().unwrap_or(0) + step * op as u64;
                                 // What the call before said, in the low half of word 0.
                                 let from = call["answers"] == true && word == 0;
-                                self.put(op, word, value | if from { answers[op] } else { 0 });
+                                self.put(op, word, value | if from { *answer } else { 0 });
                             }
                         }
                         let kind = call["kind"].as_u64().unwrap_or(0);

@@ -399,7 +399,7 @@ impl Rig {
         let gref = GrantRef::new(index, table.generation[index as usize]);
         let permits = self.translation(guest, index).unwrap().permits(gref, write);
         let grant = self.tables[&guest].grants.get(&index);
-        let expected = grant.is_some_and(|g| !g.draining && !(write && g.readonly));
+        let expected = grant.is_some_and(|g| !(g.draining || write && g.readonly));
         assert_eq!(permits, expected, "a use of entry {index} of {guest}");
         if permits {
             let status = self.tables[&guest].status[index as usize].wrapping_add(1);

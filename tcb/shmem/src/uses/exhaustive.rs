@@ -131,7 +131,7 @@ impl World {
             }
             User::Release(n) => {
                 if next.claimed[n] {
-                    next.with(n, |w| release(w));
+                    next.with(n, release);
                 }
                 let end = if self.batch + 1 < BATCHES {
                     User::Claim(0)
@@ -155,7 +155,7 @@ impl World {
                 next.with(n, |w| announce(w, entry));
                 Monitor::Look(n)
             }
-            Monitor::Look(n) => match (next.with(n, |w| idle(w)), self.how) {
+            Monitor::Look(n) => match (next.with(n, idle), self.how) {
                 (true, _) => Monitor::Take(n, false),
                 (false, How::Force) => Monitor::Take(n, true),
                 // Looks again later: a step of the user's is between.
