@@ -163,7 +163,9 @@ pub(crate) enum Command {
         out: Option<PathBuf>,
     },
     /// Profile all domains together: where the CPU time of each goes
-    #[command(after_help = "Example:\n  grantway prof record -- grantway demo")]
+    #[command(
+        after_help = "Examples:\n  grantway prof record -- grantway demo\n  grantway prof report"
+    )]
     Prof {
         #[command(subcommand)]
         command: crate::prof::Prof,

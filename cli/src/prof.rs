@@ -1,9 +1,14 @@
 //! `grantway prof`: what can be typed, and who does it.
 
 use clap::{Args, Subcommand, ValueHint};
-use std::path::PathBuf;
+use experiments::Failure;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
+use xenoprof::attribute::Classing;
+use xenoprof::attribute::rules::Rules;
+use xenoprof::model::{Session, file};
+use xenoprof::show::{self, report::Form};
 
 /// Where a session lies unless said otherwise.
 const DEFAULT_FILE: &str = "grantway.prof";
@@ -34,6 +39,58 @@ pub(crate) enum Prof {
         #[arg(last = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
         command: Vec<String>,
     },
+    /// Show a session: domains, classes, hops, functions, and how well the three agree
+    #[command(after_help = "Examples:\n  grantway prof report\n  \
+        grantway prof report busy.prof --json | jq .metric\n  \
+        grantway prof report --flat --rules my.rules")]
+    Report {
+        #[command(flatten)]
+        view: View,
+        /// Comma-separated values
+        #[arg(long, conflicts_with = "json")]
+        csv: bool,
+        /// Functions of each domain; 0: none
+        #[arg(long, value_name = "N", default_value_t = 10)]
+        functions: usize,
+    },
+}
+
+/// A session, and how it is looked at.
+#[derive(Debug, Args)]
+pub(crate) struct View {
+    /// The session
+    #[arg(default_value = DEFAULT_FILE, value_hint = ValueHint::FilePath)]
+    file: PathBuf,
+    #[command(flatten)]
+    classing: Classes,
+}
+
+/// How classes are found.
+#[derive(Debug, Args)]
+pub(crate) struct Classes {
+    /// Other classes than the thesis's nine
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    rules: Option<PathBuf>,
+    /// The class of the function itself, not of the nearest caller that has one: the papers' way
+    #[arg(long)]
+    flat: bool,
+}
+
+impl Classes {
+    fn rules(&self) -> anyhow::Result<Rules> {
+        match &self.rules {
+            None => Ok(Rules::thesis()),
+            Some(path) => Rules::read(path).map_err(|e| Failure::Usage(e.to_string()).into()),
+        }
+    }
+
+    const fn classing(&self) -> Classing {
+        if self.flat {
+            Classing::Flat
+        } else {
+            Classing::Nearest
+        }
+    }
 }
 
 /// How to sample.
@@ -68,7 +125,7 @@ impl Sampling {
     }
 }
 
-pub(crate) fn run(command: &Prof, _json: bool) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
     match command {
         Prof::Record {
             output,
@@ -81,7 +138,38 @@ pub(crate) fn run(command: &Prof, _json: bool) -> anyhow::Result<ExitCode> {
             let status = xenoprof::record::to_file(&options, output, *force)?;
             Ok(status.map_or(ExitCode::SUCCESS, exit_code))
         }
+        Prof::Report {
+            view,
+            csv,
+            functions,
+        } => {
+            let form = match (json, csv) {
+                (true, _) => Form::Json,
+                (_, true) => Form::Csv,
+                _ => Form::Text,
+            };
+            let session = read(&view.file)?;
+            let classes = &view.classing;
+            show::report(
+                &session,
+                &classes.rules()?,
+                classes.classing(),
+                form,
+                *functions,
+            )?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
+}
+
+fn read(path: &Path) -> anyhow::Result<Session> {
+    file::read(path).map_err(|error| match error {
+        // A wrong name, or a file that is no session.
+        file::FileError::Io { .. } | file::FileError::Damaged { .. } => {
+            Failure::Usage(error.to_string()).into()
+        }
+        file::FileError::Exists(_) => error.into(),
+    })
 }
 
 /// A command's own exit status; 128 and the signal if one ended it, as shells say it.

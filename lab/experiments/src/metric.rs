@@ -33,7 +33,9 @@ pub fn unit(metric: &str) -> &'static str {
         "dominated" => "policies",
         "grants" => "pages",
         "system_calls" => "calls",
-        "steal" => "share",
+        "steal" | "share" | "difference" => "share",
+        "cycles" | "ran_in" | "on_behalf_of" => "cycles",
+        "samples" => "samples",
         _ => "",
     }
 }

@@ -13,9 +13,12 @@
 //! | [`resolve`] | records to threads, stacks and symbols |
 //! | [`loss`] | what was expected and what became of it |
 //! | [`model`] | a session, and its file |
+//! | [`attribute`] | samples to classes, functions and whom they serve, by a rule file |
+//! | [`show`] | reports, comparisons, flame graphs, exports |
 //! | [`record`] | the command `prof record` |
 #![allow(unsafe_code)]
 
+pub mod attribute;
 pub mod event;
 pub mod host;
 pub mod loss;
@@ -23,6 +26,7 @@ pub mod model;
 pub mod record;
 pub mod resolve;
 pub mod sampler;
+pub mod show;
 
 #[cfg(test)]
 mod testing;

@@ -306,13 +306,14 @@ impl Session {
             .map_or(usize::MAX, |thread| thread.domain as usize)
     }
 
-    /// The frames of a stack, from the innermost outwards.
-    pub fn frames_of(&self, stack: u32) -> impl Iterator<Item = &Frame> {
+    /// The frames of a stack, from the innermost outwards, each with its number.
+    pub fn frames_of(&self, stack: u32) -> impl Iterator<Item = (usize, &Frame)> {
         let mut next = Some(stack);
         std::iter::from_fn(move || {
             let stack = self.stacks.get(next? as usize)?;
             next = stack.0;
-            self.frames.get(stack.1 as usize)
+            let number = stack.1 as usize;
+            Some((number, self.frames.get(number)?))
         })
     }
 

@@ -316,7 +316,7 @@ mod tests {
             .samples
             .iter()
             .map(|sample| {
-                let frames = session.frames_of(sample.3).map(|frame| {
+                let frames = session.frames_of(sample.3).map(|(_, frame)| {
                     format!("{}+{}", session.module(frame).unwrap().path, frame.symbol)
                 });
                 frames.collect::<Vec<_>>().join(" < ")

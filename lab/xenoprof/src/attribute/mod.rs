@@ -1,0 +1,271 @@
+//! Whose work it was: samples by domain, class, function, and on whose behalf.
+
+pub mod rules;
+
+use crate::model::{Frame, Kind, Session, Thread};
+use rules::{Function, Rules};
+use std::collections::{BTreeMap, HashMap};
+
+/// How a sample's class is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Classing {
+    /// The class of the nearest caller that a rule names.
+    #[default]
+    Nearest,
+    /// The class of the function itself, as in the papers, which had no callers.
+    Flat,
+}
+
+/// A domain's samples.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Part {
+    /// All.
+    pub samples: u64,
+    /// By class, in the order of the rules.
+    pub classes: Vec<u64>,
+    /// By module and function.
+    pub symbols: BTreeMap<(String, String), u64>,
+    /// On behalf of whom; the domain itself where no rule says otherwise.
+    pub behalf: BTreeMap<String, u64>,
+}
+
+/// A session's samples, attributed.
+#[derive(Clone, Debug)]
+pub struct Attribution {
+    /// Names of the classes.
+    pub classes: Vec<String>,
+    /// By the place of the domain.
+    pub parts: Vec<Part>,
+}
+
+impl Attribution {
+    /// Of a session.
+    #[must_use]
+    pub fn new(session: &Session, rules: &Rules, classing: Classing) -> Self {
+        let empty = Part {
+            classes: vec![0; rules.classes().len()],
+            ..Part::default()
+        };
+        let mut parts = vec![empty; session.domains.len()];
+        // Equal stacks of equal threads are many: each is looked at once.
+        let mut counts: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+        for sample in &session.samples {
+            *counts.entry((sample.2, sample.3)).or_default() += 1;
+        }
+        let mut lookup = Lookup::new(session, rules, classing);
+        for ((thread, stack), count) in counts {
+            let Some(thread) = session.threads.get(thread as usize) else {
+                continue;
+            };
+            let index = thread.domain as usize;
+            let Some(part) = parts.get_mut(index) else {
+                continue;
+            };
+            part.samples += count;
+            if let Some(sum) = part.classes.get_mut(lookup.class(index, stack)) {
+                *sum += count;
+            }
+            *part.symbols.entry(symbol(session, stack)).or_default() += count;
+            let behalf = lookup.behalf(thread, stack);
+            *part.behalf.entry(behalf).or_default() += count;
+        }
+        Self {
+            classes: rules.classes().to_vec(),
+            parts,
+        }
+    }
+}
+
+/// What the rules say of the functions of a session, asked once for each.
+struct Lookup<'a> {
+    session: &'a Session,
+    rules: &'a Rules,
+    classing: Classing,
+    /// By domain and frame.
+    classes: HashMap<(usize, usize), Option<usize>>,
+    behalf: HashMap<(usize, usize), Option<String>>,
+}
+
+impl<'a> Lookup<'a> {
+    fn new(session: &'a Session, rules: &'a Rules, classing: Classing) -> Self {
+        Self {
+            session,
+            rules,
+            classing,
+            classes: HashMap::new(),
+            behalf: HashMap::new(),
+        }
+    }
+
+    fn class(&mut self, domain: usize, stack: u32) -> usize {
+        let (session, rules) = (self.session, self.rules);
+        let kind = session.domains.get(domain).map_or(Kind::Other, |d| d.kind);
+        let depth = match self.classing {
+            Classing::Nearest => usize::MAX,
+            Classing::Flat => 1,
+        };
+        session
+            .frames_of(stack)
+            .filter(|(_, frame)| self.classing == Classing::Nearest || !frame.inlined)
+            .take(depth)
+            .find_map(|(number, frame)| {
+                *self
+                    .classes
+                    .entry((domain, number))
+                    .or_insert_with(|| rules.class(kind, function(session, frame)?))
+            })
+            .unwrap_or_else(|| rules.rest())
+    }
+
+    fn behalf(&mut self, thread: &Thread, stack: u32) -> String {
+        let (session, rules) = (self.session, self.rules);
+        let index = thread.domain as usize;
+        let Some(domain) = session.domains.get(index) else {
+            return String::new();
+        };
+        let by_call = session.frames_of(stack).find_map(|(number, frame)| {
+            self.behalf
+                .entry((index, number))
+                .or_insert_with(|| {
+                    rules.behalf(&domain.name, domain.kind, function(session, frame)?)
+                })
+                .clone()
+        });
+        by_call
+            .or_else(|| rules.behalf_of_thread(&domain.name, domain.kind, &thread.name))
+            .unwrap_or_else(|| domain.name.clone())
+    }
+}
+
+fn function<'a>(session: &'a Session, frame: &'a Frame) -> Option<Function<'a>> {
+    let module = session.module(frame)?;
+    Some(Function {
+        space: module.space,
+        module: module.name(),
+        symbol: &frame.symbol,
+    })
+}
+
+/// Module and name of a stack's function, in words that say something: what the compiler inlined
+/// from the language's own library counts for its caller.
+#[must_use]
+pub fn symbol(session: &Session, stack: u32) -> (String, String) {
+    let frame = session
+        .frames_of(stack)
+        .map(|(_, frame)| frame)
+        .find(|frame| !frame.inlined || !is_of_the_language(&frame.symbol));
+    frame.map_or_else(Default::default, |frame| {
+        let module = session.module(frame).map_or("", |module| module.name());
+        (module.to_owned(), frame.symbol.clone())
+    })
+}
+
+/// `core::ptr::read`, `<core::option::Option<T>>::map`, `<u64>::wrapping_add`.
+fn is_of_the_language(symbol: &str) -> bool {
+    let path = symbol.trim_start_matches('<');
+    let of_library = ["core::", "alloc::", "std::"]
+        .iter()
+        .any(|library| path.starts_with(library));
+    let of_type = path.split(['>', ' ']).next().unwrap_or_default();
+    of_library || (path.len() < symbol.len() && !of_type.contains("::"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::session;
+
+    #[test]
+    fn samples_are_counted_by_class_function_and_whom_they_serve() {
+        let session = session();
+        let found = Attribution::new(&session, &Rules::thesis(), Classing::Nearest);
+        let driver = &found.parts[0];
+        assert_eq!(driver.samples, 100);
+        let class = |name| {
+            let at = found
+                .classes
+                .iter()
+                .position(|class| class == name)
+                .unwrap();
+            driver.classes[at]
+        };
+        assert_eq!(
+            (class("copy"), class("network"), class("driver")),
+            (60, 40, 0)
+        );
+        assert_eq!(
+            driver.symbols,
+            [
+                (("driver".to_owned(), "shmem::engine::copy".to_owned()), 60),
+                (("[kernel]".to_owned(), "tcp_v4_rcv".to_owned()), 40),
+            ]
+            .into()
+        );
+        assert_eq!(driver.behalf, [("driver".to_owned(), 100)].into());
+        assert_eq!(found.parts[2].samples, 0);
+    }
+
+    #[test]
+    fn the_nearest_caller_decides_and_flat_does_not_look_for_it() {
+        let mut session = session();
+        // The copy is made by a function that no rule knows.
+        session.frames[1].symbol = "memset".to_owned();
+        let class = |how| {
+            let found = Attribution::new(&session, &Rules::thesis(), how);
+            let most = found.parts[0]
+                .classes
+                .iter()
+                .enumerate()
+                .max_by_key(|c| c.1);
+            found.classes[most.unwrap().0].clone()
+        };
+        assert_eq!(class(Classing::Nearest), "netback");
+        assert_eq!(class(Classing::Flat), "other");
+    }
+
+    #[test]
+    fn a_stack_inside_a_write_to_a_tap_is_the_receivers() {
+        let mut session = session();
+        session.frames[3].symbol = "__netif_receive_skb".to_owned();
+        let found = Attribution::new(&session, &Rules::thesis(), Classing::Nearest);
+        assert_eq!(
+            found.parts[0].behalf,
+            [
+                ("driver".to_owned(), 60),
+                ("stack-behind-driver".to_owned(), 40)
+            ]
+            .into()
+        );
+    }
+
+    #[test]
+    fn names_of_the_language_say_nothing() {
+        for symbol in [
+            "core::ptr::read",
+            "<u64>::min",
+            "<*const T>::add",
+            "<core::ops::R as X>::y",
+        ] {
+            assert!(is_of_the_language(symbol), "{symbol}");
+        }
+        for symbol in [
+            "net::Bridge::forward",
+            "<vif::Ring as vif::Words>::slot",
+            "memcpy",
+        ] {
+            assert!(!is_of_the_language(symbol), "{symbol}");
+        }
+    }
+
+    #[test]
+    fn every_sample_has_one_class_one_function_and_one_master() {
+        let session = session();
+        for how in [Classing::Nearest, Classing::Flat] {
+            for part in Attribution::new(&session, &Rules::thesis(), how).parts {
+                assert_eq!(part.classes.iter().sum::<u64>(), part.samples);
+                assert_eq!(part.symbols.values().sum::<u64>(), part.samples);
+                assert_eq!(part.behalf.values().sum::<u64>(), part.samples);
+            }
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! Rule files: which function belongs to which class, and on whose behalf it runs.
+//!
+//! `rules/thesis.rules` describes the form and ships the classes of the thesis.
+
+use crate::model::{Kind, Space};
+use std::path::{Path, PathBuf};
+
+/// The rules that ship: Ram's thesis, table 2.1.
+const THESIS: &str = include_str!("../../rules/thesis.rules");
+
+/// Rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    classes: Vec<String>,
+    lines: Vec<Rule>,
+    behalf: Vec<(Rule, String)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    /// Place of the class; nothing for `behalf`.
+    class: usize,
+    /// None: all.
+    kinds: Option<Vec<String>>,
+    place: Where,
+    globs: Vec<String>,
+}
+
+/// What a rule looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    Any,
+    Code(Space),
+    Thread,
+}
+
+/// Why a rule file is none.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{path}:{line}: {what}")]
+pub struct RuleError {
+    path: PathBuf,
+    line: usize,
+    what: String,
+}
+
+/// A function as rules see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Function<'a> {
+    /// Where it runs.
+    pub space: Space,
+    /// The last part of its module's path.
+    pub module: &'a str,
+    /// Its name.
+    pub symbol: &'a str,
+}
+
+impl Rules {
+    /// The rules that ship.
+    #[must_use]
+    pub fn thesis() -> Self {
+        // A test reads them.
+        Self::parse(Path::new("thesis.rules"), THESIS).unwrap_or_else(|_| Self {
+            classes: vec!["other".to_owned()],
+            lines: Vec::new(),
+            behalf: Vec::new(),
+        })
+    }
+
+    /// From a file.
+    ///
+    /// # Errors
+    /// What is wrong, with the line.
+    pub fn read(path: &Path) -> Result<Self, RuleError> {
+        let text = std::fs::read_to_string(path).map_err(|error| RuleError {
+            path: path.to_owned(),
+            line: 0,
+            what: error.to_string(),
+        })?;
+        Self::parse(path, &text)
+    }
+
+    /// From a file's text.
+    ///
+    /// # Errors
+    /// What is wrong, with the line.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, RuleError> {
+        let mut rules = Self {
+            classes: Vec::new(),
+            lines: Vec::new(),
+            behalf: Vec::new(),
+        };
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            rules.line(line).map_err(|what| RuleError {
+                path: path.to_owned(),
+                line: number,
+                what,
+            })?;
+        }
+        if rules.classes.is_empty() {
+            return Err(RuleError {
+                path: path.to_owned(),
+                line: text.lines().count(),
+                what: "no line `classes: NAME…`".to_owned(),
+            });
+        }
+        Ok(rules)
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        if let Some(names) = line.strip_prefix("classes:") {
+            if !self.classes.is_empty() {
+                return Err("a second line `classes:`".to_owned());
+            }
+            self.classes = names.split_whitespace().map(str::to_owned).collect();
+            if let Some(name) = self.classes.iter().find(|name| !is_name(name)) {
+                return Err(format!(
+                    "`{name}` is no name of a class: letters, digits, `-` and `_`"
+                ));
+            }
+            return Ok(());
+        }
+        let (rule, who) = match line.split_once(" -> ") {
+            Some((rule, who)) => (rule, Some(who.trim())),
+            None => (line, None),
+        };
+        let mut words = rule.split_whitespace();
+        let (Some(class), Some(kinds), Some(place)) = (words.next(), words.next(), words.next())
+        else {
+            return Err("write CLASS KINDS SPACE GLOB…".to_owned());
+        };
+        let rule = Rule {
+            class: self.classes.iter().position(|c| c == class).unwrap_or(0),
+            kinds: parse_kinds(kinds)?,
+            place: match place {
+                "*" => Where::Any,
+                "kernel" => Where::Code(Space::Kernel),
+                "user" => Where::Code(Space::User),
+                "thread" => Where::Thread,
+                _ => return Err(format!("`{place}`: kernel, user, thread or *")),
+            },
+            globs: words.map(str::to_owned).collect(),
+        };
+        if rule.globs.is_empty() {
+            return Err("no name of a function: write CLASS KINDS SPACE GLOB…".to_owned());
+        }
+        match (class, who) {
+            ("behalf", Some(who)) if !who.is_empty() => {
+                self.behalf.push((rule, who.to_owned()));
+            }
+            ("behalf", _) => return Err("behalf … -> WHO: WHO is missing".to_owned()),
+            (_, Some(_)) => return Err("`->` belongs to lines of `behalf`".to_owned()),
+            _ if self.classes.iter().any(|c| c == class) => self.lines.push(rule),
+            _ => {
+                return Err(format!(
+                    "no class `{class}`; there is: {}",
+                    self.classes.join(", ")
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The classes, in the order of print.
+    #[must_use]
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// The class of what no rule names.
+    #[must_use]
+    pub fn rest(&self) -> usize {
+        self.classes.len().saturating_sub(1)
+    }
+
+    /// The class of a function, by its place among the classes.
+    #[must_use]
+    pub fn class(&self, kind: Kind, function: Function<'_>) -> Option<usize> {
+        self.lines
+            .iter()
+            .find(|rule| rule.fits(kind, function).is_some())
+            .map(|rule| rule.class)
+    }
+
+    /// On whose behalf what a function calls runs.
+    #[must_use]
+    pub fn behalf(&self, domain: &str, kind: Kind, function: Function<'_>) -> Option<String> {
+        self.behalf.iter().find_map(|(rule, who)| {
+            let star = rule.fits(kind, function)?;
+            Some(fill(who, domain, &star))
+        })
+    }
+
+    /// On whose behalf a thread runs.
+    #[must_use]
+    pub fn behalf_of_thread(&self, domain: &str, kind: Kind, thread: &str) -> Option<String> {
+        self.behalf
+            .iter()
+            .filter(|(rule, _)| rule.place == Where::Thread && rule.is_for(kind))
+            .find_map(|(rule, who)| {
+                let star = rule.globs.iter().find_map(|glob| matches(glob, thread))?;
+                Some(fill(who, domain, star))
+            })
+    }
+}
+
+fn fill(who: &str, domain: &str, star: &str) -> String {
+    who.replace("{domain}", domain).replace("{*}", star)
+}
+
+fn is_name(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    name != "behalf" && name.chars().all(good)
+}
+
+fn parse_kinds(text: &str) -> Result<Option<Vec<String>>, String> {
+    const KINDS: [Kind; 6] = [
+        Kind::Monitor,
+        Kind::Driver,
+        Kind::Guest,
+        Kind::Process,
+        Kind::Kernel,
+        Kind::Other,
+    ];
+    if text == "*" {
+        return Ok(None);
+    }
+    let kinds: Vec<String> = text.split(',').map(str::to_owned).collect();
+    match kinds
+        .iter()
+        .find(|kind| !KINDS.iter().any(|known| known.name() == *kind))
+    {
+        Some(kind) => Err(format!(
+            "`{kind}` is no kind of domain: monitor, driver, guest, process, kernel, other or *"
+        )),
+        None => Ok(Some(kinds)),
+    }
+}
+
+impl Rule {
+    fn is_for(&self, kind: Kind) -> bool {
+        self.kinds
+            .as_ref()
+            .is_none_or(|kinds| kinds.iter().any(|name| name == kind.name()))
+    }
+
+    /// What the first `*` of the glob that fits stands for.
+    fn fits(&self, kind: Kind, function: Function<'_>) -> Option<String> {
+        let here = match self.place {
+            Where::Any => true,
+            Where::Code(space) => space == function.space,
+            Where::Thread => false,
+        };
+        if !here || !self.is_for(kind) {
+            return None;
+        }
+        self.globs.iter().find_map(|glob| {
+            let star = match glob.strip_prefix('@') {
+                Some(glob) => matches(glob, function.module),
+                None => matches(glob, function.symbol),
+            };
+            star.map(str::to_owned)
+        })
+    }
+}
+
+/// What the first `*` stands for if `text` fits; empty without one.
+fn matches<'a>(glob: &str, text: &'a str) -> Option<&'a str> {
+    let Some((head, tail)) = glob.split_once('*') else {
+        return (glob == text).then_some("");
+    };
+    let rest = text.strip_prefix(head)?;
+    // The shortest stretch whose remainder fits; names are short and globs have few stars.
+    (0..=rest.len())
+        .filter(|&at| rest.is_char_boundary(at))
+        .find(|&at| {
+            rest.get(at..)
+                .is_some_and(|rest| matches(tail, rest).is_some())
+        })
+        .and_then(|at| rest.get(..at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(symbol: &str) -> Function<'_> {
+        Function {
+            space: Space::Kernel,
+            module: "[kernel]",
+            symbol,
+        }
+    }
+
+    fn user<'a>(module: &'a str, symbol: &'a str) -> Function<'a> {
+        Function {
+            space: Space::User,
+            module,
+            symbol,
+        }
+    }
+
+    #[test]
+    fn the_thesiss_classes_in_its_order() {
+        let rules = Rules::thesis();
+        assert_eq!(
+            rules.classes(),
+            [
+                "xen", "copy", "driver", "netfront", "netback", "network", "grant", "usercopy",
+                "other"
+            ]
+        );
+        let class = |kind, function| rules.class(kind, function).map(|c| &*rules.classes()[c]);
+        for (kind, function, expected) in [
+            (Kind::Driver, kernel("tcp_v4_rcv"), Some("network")),
+            (Kind::Driver, kernel("tun_get_user"), Some("driver")),
+            (Kind::Driver, kernel("_copy_to_iter"), Some("driver")),
+            (Kind::Process, kernel("_copy_to_iter"), Some("usercopy")),
+            (Kind::Driver, kernel("memcpy"), None),
+            (
+                Kind::Driver,
+                user("driver", "vif::ring::back::Back<W,_>::peek"),
+                Some("netback"),
+            ),
+            (
+                Kind::Guest,
+                user("guest", "vif::ring::front::x"),
+                Some("netfront"),
+            ),
+            (
+                Kind::Driver,
+                user("driver", "shmem::engine::avx2::copy"),
+                Some("copy"),
+            ),
+            (
+                Kind::Driver,
+                user("driver", "shmem::engine::avx2::sum"),
+                Some("network"),
+            ),
+            (
+                Kind::Driver,
+                user(
+                    "driver",
+                    "<domain::grants::mapped::Mapped as vif::grants::Grants>::write",
+                ),
+                Some("grant"),
+            ),
+            (
+                Kind::Driver,
+                user("memfd:grantway-agent (deleted)", "0x10"),
+                Some("xen"),
+            ),
+            (Kind::Monitor, kernel("tcp_v4_rcv"), Some("xen")),
+            (Kind::Process, user("iperf", "main"), None),
+        ] {
+            assert_eq!(class(kind, function), expected, "{function:?}");
+        }
+    }
+
+    #[test]
+    fn on_whose_behalf() {
+        let rules = Rules::thesis();
+        let receive = kernel("__netif_receive_skb_one_core");
+        assert_eq!(
+            rules.behalf("guest", Kind::Guest, receive).as_deref(),
+            Some("stack-behind-guest")
+        );
+        assert_eq!(
+            rules.behalf("app", Kind::Process, receive).as_deref(),
+            Some("softirq")
+        );
+        assert_eq!(rules.behalf("app", Kind::Process, kernel("tcp_ack")), None);
+        assert_eq!(
+            rules
+                .behalf_of_thread("monitor", Kind::Monitor, "w:driver")
+                .as_deref(),
+            Some("driver")
+        );
+        assert_eq!(rules.behalf_of_thread("a", Kind::Process, "w:driver"), None);
+    }
+
+    #[test]
+    fn globs() {
+        assert_eq!(matches("a*c*e", "abbcde"), Some("bb"));
+        assert_eq!(matches("abc", "abc"), Some(""));
+        assert_eq!(matches("*", ""), Some(""));
+        assert_eq!(matches("a*", "b"), None);
+        assert_eq!(matches("*ü*", "xüy"), Some("x"));
+        assert_eq!(matches("a*b", "ab c"), None);
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_line() {
+        let wrong = |text: &str| {
+            Rules::parse(Path::new("my.rules"), text)
+                .unwrap_err()
+                .to_string()
+        };
+        for (text, expected) in [
+            ("", "my.rules:0: no line `classes: NAME…`"),
+            ("# x\n\n", "my.rules:2: no line `classes: NAME…`"),
+            (
+                "classes: a\nb * * *",
+                "my.rules:2: no class `b`; there is: a",
+            ),
+            (
+                "classes: a\nclasses: a",
+                "my.rules:2: a second line `classes:`",
+            ),
+            (
+                "classes: a behalf",
+                "my.rules:1: `behalf` is no name of a class",
+            ),
+            (
+                "classes: a\n\na * here *",
+                "my.rules:3: `here`: kernel, user",
+            ),
+            ("classes: a\na * *", "my.rules:2: no name of a function"),
+            (
+                "classes: a\na *",
+                "my.rules:2: write CLASS KINDS SPACE GLOB…",
+            ),
+            (
+                "classes: a\na dirver * f",
+                "my.rules:2: `dirver` is no kind",
+            ),
+            ("classes: a\nbehalf * * f", "my.rules:2: behalf … -> WHO"),
+            ("classes: a\na * * f -> x", "my.rules:2: `->` belongs to"),
+        ] {
+            let error = wrong(text);
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let error = Rules::read(Path::new("/no/such.rules")).unwrap_err();
+        assert!(error.to_string().starts_with("/no/such.rules:0: "));
+    }
+}

@@ -1,0 +1,372 @@
+//! The command `prof report`: tables, and the same as figures.
+
+use super::sums::{GOOD, Sums, outside, traffic};
+use super::text;
+use crate::attribute::rules::Rules;
+use crate::attribute::{Attribution, Classing};
+use crate::model::{Session, Tier};
+use experiments::report::Figure;
+use experiments::stats::{Estimate, Verdict};
+use std::io::Write;
+
+/// The plan's name in figures.
+const PLAN: &str = "prof";
+
+/// The form of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Tables.
+    Text,
+    /// JSON lines.
+    Json,
+    /// Comma-separated values.
+    Csv,
+}
+
+/// Prints a report. `symbols` is how many functions each domain's table has.
+///
+/// # Errors
+/// If standard output is gone.
+pub fn report(
+    session: &Session,
+    rules: &Rules,
+    classing: Classing,
+    form: Form,
+    symbols: usize,
+) -> anyhow::Result<()> {
+    let found = Attribution::new(session, rules, classing);
+    let mut out = std::io::stdout().lock();
+    match form {
+        Form::Text => out.write_all(text::report(session, &found, classing, symbols).as_bytes())?,
+        Form::Json => {
+            writeln!(
+                out,
+                "{}",
+                serde_json::json!({ "provenance": session.head.provenance })
+            )?;
+            for figure in figures(session, &found, classing) {
+                writeln!(out, "{}", serde_json::to_string(&figure)?)?;
+            }
+        }
+        Form::Csv => write_csv(&mut out, &figures(session, &found, classing))?,
+    }
+    Ok(out.flush()?)
+}
+
+/// The figures of a session.
+///
+/// Totals are exact; everything by class, function or master is a share of the samples times an
+/// exact total. Where samples cannot be believed there is no figure, but the reason.
+#[must_use]
+pub fn figures(session: &Session, found: &Attribution, classing: Classing) -> Vec<Figure> {
+    let config = match classing {
+        Classing::Nearest => "session",
+        Classing::Flat => "session@classing=flat",
+    };
+    let mut to = Figures {
+        config,
+        tier: session.head.tier,
+        list: Vec::new(),
+    };
+    let all = Sums::of(session, found);
+    let traffic = traffic(session);
+    let (packets, bytes) = (traffic.packets(), traffic.bytes as f64);
+    let mut total = 0.0;
+    for sums in &all {
+        let name = sums.domain.name.as_str();
+        if let Some(cycles) = sums.cycles {
+            to.exact(&format!("cycles.{name}"), cycles);
+            to.exact(&format!("ran_in.{name}"), cycles);
+            if sums.counts() {
+                total += cycles;
+                to.per(name, cycles, packets, bytes);
+            }
+        }
+        to.samples(sums);
+        to.closure(sums);
+        to.hops(sums, session.head.tsc_hz, packets);
+        to.classes(sums, &found.classes, packets);
+    }
+    to.per("total", total, packets, bytes);
+    to.behalf(&all);
+    to.list
+}
+
+/// Figures as they come.
+struct Figures {
+    config: &'static str,
+    tier: Tier,
+    list: Vec<Figure>,
+}
+
+impl Figures {
+    fn exact(&mut self, metric: &str, value: f64) {
+        let figure = Figure::single(PLAN, self.config, metric, value);
+        self.list.push(figure);
+    }
+
+    fn refused(&mut self, metric: &str, why: &str) {
+        let figure = Figure::not_measurable(PLAN, self.config, metric, why);
+        self.list.push(figure);
+    }
+
+    /// A share of samples, times `whole`.
+    fn share(&mut self, metric: &str, sums: &Sums<'_>, count: u64, whole: f64) {
+        let [lo, hi] = interval(count, sums.part.samples);
+        let estimate = Estimate {
+            value: sums.share(count) * whole,
+            lo: lo * whole,
+            hi: hi * whole,
+            n: sums.part.samples as usize,
+        };
+        let mut figure = Figure::new(PLAN, self.config, metric, estimate);
+        figure.note = sums.doubt();
+        if figure.note.is_some() {
+            figure.verdict = Some(Verdict::Unresolved);
+        }
+        self.list.push(figure);
+    }
+
+    fn per(&mut self, name: &str, cycles: f64, packets: f64, bytes: f64) {
+        if packets > 0.0 {
+            self.exact(&format!("cycles_per_packet.{name}"), cycles / packets);
+            self.exact(&format!("cycles_per_byte.{name}"), cycles / bytes);
+        }
+    }
+
+    fn samples(&mut self, sums: &Sums<'_>) {
+        let name = sums.domain.name.as_str();
+        self.exact(&format!("samples.{name}.expected"), sums.expected as f64);
+        self.exact(
+            &format!("samples.{name}.delivered"),
+            sums.part.samples as f64,
+        );
+        self.exact(&format!("samples.{name}.lost"), sums.lost as f64);
+        if let Some(ratio) = sums.raw_exact {
+            let metric = format!("raw_exact.{name}");
+            let mut figure = Figure::single(PLAN, self.config, &metric, ratio);
+            figure.note = sums.doubt();
+            figure.verdict = Some(match figure.note {
+                None => Verdict::Equal,
+                Some(_) => Verdict::Unresolved,
+            });
+            self.list.push(figure);
+        }
+    }
+
+    fn closure(&mut self, sums: &Sums<'_>) {
+        let Some(closure) = sums.closure else { return };
+        let metric = format!("closure.{}", sums.domain.name);
+        let mut figure = Figure::single(PLAN, self.config, &metric, closure);
+        figure.verdict = Some(if outside(closure, GOOD) {
+            Verdict::Unresolved
+        } else {
+            Verdict::Equal
+        });
+        self.list.push(figure);
+    }
+
+    /// The ledger covers the time between two readings; its hops are scaled to the whole session.
+    fn hops(&mut self, sums: &Sums<'_>, tsc_hz: u64, packets: f64) {
+        let (Some(ledger), Some(cycles)) = (&sums.domain.ledger, sums.cycles) else {
+            return;
+        };
+        let covered = ledger.cpu_ns as f64 * tsc_hz as f64 / 1e9;
+        if packets <= 0.0 || covered <= 0.0 {
+            return;
+        }
+        for (hop, own) in &ledger.hops {
+            let metric = format!("cycles_per_packet.{}.hop.{hop}", sums.domain.name);
+            self.exact(&metric, *own as f64 / covered * cycles / packets);
+        }
+    }
+
+    fn classes(&mut self, sums: &Sums<'_>, classes: &[String], packets: f64) {
+        if !sums.counts() {
+            return;
+        }
+        let name = sums.domain.name.as_str();
+        let refusal = sums.refusal();
+        for (class, count) in classes.iter().zip(&sums.part.classes) {
+            let metric = format!("share.{name}.class.{class}");
+            let per_packet = format!("cycles_per_packet.{name}.class.{class}");
+            if let Some(why) = &refusal {
+                self.refused(&metric, why);
+                continue;
+            }
+            self.share(&metric, sums, *count, 1.0);
+            if let Some(cycles) = sums.cycles.filter(|_| packets > 0.0) {
+                self.share(&per_packet, sums, *count, cycles / packets);
+            }
+        }
+        if refusal.is_none() && !self.tier.is_fine() {
+            let metric = format!("share.{name}.resolution");
+            let mut figure = Figure::single(PLAN, self.config, &metric, COARSE);
+            figure.note = Some(COARSE_NOTE.to_owned());
+            self.list.push(figure);
+        }
+    }
+
+    /// Each domain's exact time, divided by whom its samples served.
+    fn behalf(&mut self, all: &[Sums<'_>]) {
+        for (who, cycles) in super::sums::behalf(all) {
+            self.exact(&format!("on_behalf_of.{who}"), cycles);
+        }
+    }
+}
+
+/// Without a non-maskable interrupt differences of classes below this say nothing.
+pub(super) const COARSE: f64 = 0.1;
+/// The same in words.
+pub(super) const COARSE_NOTE: &str = "without a non-maskable interrupt differences between classes of less than 10 points say nothing";
+
+/// The 95 % interval of a share (Wilson).
+pub(super) fn interval(count: u64, of: u64) -> [f64; 2] {
+    const Z: f64 = 1.96;
+    let n = of.max(1) as f64;
+    let p = count as f64 / n;
+    let middle = (p + Z * Z / (2.0 * n)) / (1.0 + Z * Z / n);
+    let half = Z / (1.0 + Z * Z / n) * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt();
+    [(middle - half).clamp(0.0, p), (middle + half).clamp(p, 1.0)]
+}
+
+pub(super) fn write_csv(out: &mut impl Write, figures: &[Figure]) -> anyhow::Result<()> {
+    writeln!(out, "plan,config,metric,value,lo,hi,unit,n,verdict,note")?;
+    let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+    for figure in figures {
+        let verdict = figure.verdict.and_then(|verdict| {
+            let value = serde_json::to_value(verdict).ok()?;
+            Some(value.as_str()?.to_owned())
+        });
+        let fields = [
+            figure.plan.clone(),
+            figure.config.clone(),
+            figure.metric.clone(),
+            number(figure.value),
+            number(figure.lo),
+            number(figure.hi),
+            figure.unit.to_owned(),
+            figure.n.to_string(),
+            verdict.unwrap_or_default(),
+            figure.note.clone().unwrap_or_default(),
+        ];
+        let line: Vec<String> = fields.iter().map(|field| csv_field(field)).collect();
+        writeln!(out, "{}", line.join(","))?;
+    }
+    Ok(())
+}
+
+/// RFC 4180.
+fn csv_field(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::session;
+
+    fn all(session: &Session) -> Vec<Figure> {
+        let found = Attribution::new(session, &Rules::thesis(), Classing::Nearest);
+        figures(session, &found, Classing::Nearest)
+    }
+
+    fn of<'a>(figures: &'a [Figure], metric: &str) -> &'a Figure {
+        figures
+            .iter()
+            .find(|figure| figure.metric == metric)
+            .unwrap_or_else(|| panic!("{metric}"))
+    }
+
+    #[test]
+    fn figures_of_a_known_session() {
+        let figures = all(&session());
+        let value = |metric: &str| of(&figures, metric).value.unwrap();
+        let near = |metric: &str, expected: f64| {
+            let value = value(metric);
+            assert!((value / expected - 1.0).abs() < 1e-9, "{metric} {value}");
+        };
+        near("cycles.driver", 2.3e8);
+        near("cycles_per_packet.driver", 2.3e5);
+        near("cycles_per_byte.driver", 2.3e8 / 1.514e6);
+        near("cycles_per_packet.total", 3.45e5);
+        near("closure.driver", 1.0);
+        near("raw_exact.driver", 1.0);
+        near("share.driver.class.copy", 0.6);
+        near("cycles_per_packet.driver.class.network", 0.4 * 2.3e5);
+        near("cycles_per_packet.driver.hop.copy", 0.6 * 2.3e5);
+        near("samples.driver.expected", 100.0);
+        near("samples.driver.delivered", 100.0);
+        assert_eq!(value("samples.driver.lost"), 0.0);
+        near("on_behalf_of.driver", 2.3e8);
+        near("share.driver.resolution", 0.1);
+        assert_eq!(of(&figures, "closure.driver").verdict, Some(Verdict::Equal));
+        let idle = figures.iter().any(|f| f.metric.starts_with("share.idle"));
+        assert!(!idle, "nothing happens there");
+    }
+
+    #[test]
+    fn samples_that_do_not_fit_the_exact_time_make_no_classes() {
+        let mut session = session();
+        // Twice the time that the samples make.
+        session.domains[0].cpu_ns = Some(200_000_000);
+        let figures = all(&session);
+        let refused = of(&figures, "share.driver.class.copy");
+        assert_eq!(refused.value, None);
+        assert_eq!(refused.verdict, Some(Verdict::NotMeasurable));
+        assert!(refused.note.as_ref().unwrap().contains("0.50"));
+        // The total stays.
+        assert!(of(&figures, "cycles.driver").value.is_some());
+        session.domains[0].cpu_ns = Some(110_000_000);
+        let figures = all(&session);
+        let flagged = of(&figures, "share.driver.class.copy");
+        assert_eq!(flagged.verdict, Some(Verdict::Unresolved));
+        assert!(flagged.note.as_ref().unwrap().contains("0.91"));
+    }
+
+    #[test]
+    fn few_samples_make_no_classes() {
+        let mut session = session();
+        session.samples.truncate(100);
+        session.domains[0].cpu_ns = Some(50_000_000);
+        let figures = all(&session);
+        let refused = of(&figures, "share.driver.class.copy");
+        assert!(refused.note.as_ref().unwrap().starts_with("50 samples"));
+    }
+
+    #[test]
+    fn without_packets_there_are_no_figures_per_packet() {
+        let mut session = session();
+        session.domains[0].traffic = None;
+        let figures = all(&session);
+        assert!(figures.iter().all(|f| !f.metric.starts_with("cycles_per")));
+    }
+
+    #[test]
+    fn intervals_hold_the_share() {
+        for (count, of) in [(0, 1), (0, 100), (50, 100), (100, 100), (1, 3)] {
+            let [lo, hi] = interval(count, of);
+            let share = count as f64 / of as f64;
+            assert!(0.0 <= lo && lo <= share && share <= hi && hi <= 1.0);
+        }
+        let [lo, hi] = interval(50, 100);
+        assert!((lo - 0.404).abs() < 0.001 && (hi - 0.596).abs() < 0.001);
+    }
+
+    #[test]
+    fn csv_is_quoted() {
+        let mut figure = Figure::single(PLAN, "session", "cycles.a,b", 1.0);
+        figure.note = Some("say \"x\"".to_owned());
+        let mut out = Vec::new();
+        write_csv(&mut out, &[figure]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(
+            text.lines().nth(1),
+            Some("prof,session,\"cycles.a,b\",1,1,1,cycles,1,,\"say \"\"x\"\"\"")
+        );
+    }
+}

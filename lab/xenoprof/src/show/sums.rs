@@ -1,0 +1,131 @@
+//! The figures of a domain, and which of them can be believed.
+
+use crate::attribute::{Attribution, Part};
+use crate::model::{Domain, Kind, Mode, Session, Traffic};
+use std::collections::BTreeMap;
+
+/// Raw (samples × period) ÷ exact within these is good.
+pub(crate) const GOOD: [f64; 2] = [0.95, 1.05];
+/// Outside of these samples say nothing about classes.
+pub(crate) const USABLE: [f64; 2] = [0.8, 1.25];
+/// Fewer samples make no distribution.
+pub(crate) const SAMPLES_MIN: u64 = 100;
+
+/// A domain with everything that is known about its time.
+pub(crate) struct Sums<'a> {
+    pub(crate) domain: &'a Domain,
+    pub(crate) part: &'a Part,
+    /// Exact CPU time × TSC rate.
+    pub(crate) cycles: Option<f64>,
+    /// Samples × period ÷ exact CPU time.
+    pub(crate) raw_exact: Option<f64>,
+    /// Ledger ÷ exact CPU time.
+    pub(crate) closure: Option<f64>,
+    pub(crate) expected: u64,
+    pub(crate) lost: u64,
+}
+
+impl<'a> Sums<'a> {
+    /// Of every domain in which something happened, the largest first.
+    pub(crate) fn of(session: &'a Session, found: &'a Attribution) -> Vec<Self> {
+        let mut sums: Vec<Self> = session
+            .domains
+            .iter()
+            .zip(&found.parts)
+            .enumerate()
+            .map(|(index, (domain, part))| Self::one(session, index, domain, part))
+            .filter(|sums| sums.part.samples > 0 || sums.domain.cpu_ns.unwrap_or(0) > 0)
+            .collect();
+        sums.sort_by_key(|sums| std::cmp::Reverse(sums.domain.cpu_ns.unwrap_or(0)));
+        sums
+    }
+
+    fn one(session: &Session, index: usize, domain: &'a Domain, part: &'a Part) -> Self {
+        let per_ns = session.head.tsc_hz as f64 / 1e9;
+        let cycles = domain.cpu_ns.map(|ns| ns as f64 * per_ns);
+        let is_time = session.head.event == "cpu-clock";
+        let raw_ns = part.samples as f64 * session.head.period as f64;
+        let exact = domain.cpu_ns.filter(|ns| *ns > 0).map(|ns| ns as f64);
+        let ledger = domain.ledger.as_ref().filter(|ledger| ledger.cpu_ns > 0);
+        let rows = || {
+            session
+                .losses
+                .iter()
+                .filter(move |loss| loss.domain == Some(index as u32))
+        };
+        Self {
+            domain,
+            part,
+            cycles,
+            raw_exact: exact.filter(|_| is_time).map(|exact| raw_ns / exact),
+            closure: ledger.map(|ledger| {
+                let cycles: u64 = ledger.hops.values().sum();
+                cycles as f64 / (ledger.cpu_ns as f64 * per_ns)
+            }),
+            expected: rows().map(|loss| loss.expected).sum(),
+            lost: rows().map(crate::loss::Loss::lost).sum(),
+        }
+    }
+
+    /// Whether the domain's time is part of what the session is about.
+    pub(crate) fn counts(&self) -> bool {
+        !matches!(self.domain.kind, Kind::Idle | Kind::Profiler | Kind::Other)
+            && self.domain.mode != Mode::AgentOnly
+    }
+
+    /// Why nothing may be said about this domain's classes, if so.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let samples = self.part.samples;
+        if samples < SAMPLES_MIN {
+            return Some(format!(
+                "{samples} samples are too few for a distribution: {SAMPLES_MIN}"
+            ));
+        }
+        let raw_exact = self.raw_exact?;
+        outside(raw_exact, USABLE).then(|| {
+            format!(
+                "samples make {raw_exact:.2} of the exact CPU time: beyond {} to {} they say \
+                 nothing about classes",
+                USABLE[0], USABLE[1]
+            )
+        })
+    }
+
+    /// What makes its figures doubtful, if anything.
+    pub(crate) fn doubt(&self) -> Option<String> {
+        let raw_exact = self.raw_exact.filter(|ratio| outside(*ratio, GOOD))?;
+        Some(format!("samples make {raw_exact:.2} of the exact CPU time"))
+    }
+
+    /// Parts of the domain's time that are named by counts of samples.
+    pub(crate) fn share(&self, count: u64) -> f64 {
+        count as f64 / self.part.samples.max(1) as f64
+    }
+}
+
+pub(crate) fn outside(value: f64, [low, high]: [f64; 2]) -> bool {
+    !(low..=high).contains(&value)
+}
+
+/// What all driver domains carried.
+pub(crate) fn traffic(session: &Session) -> Traffic {
+    let mut sum = Traffic::default();
+    for traffic in session.domains.iter().filter_map(|domain| domain.traffic) {
+        sum.frames += traffic.frames;
+        sum.bytes += traffic.bytes;
+    }
+    sum
+}
+
+/// Cycles by whom they served: each domain's exact time, divided as its samples are.
+pub(crate) fn behalf(all: &[Sums<'_>]) -> BTreeMap<String, f64> {
+    let mut served: BTreeMap<String, f64> = BTreeMap::new();
+    for sums in all {
+        for (who, count) in &sums.part.behalf {
+            if let Some(cycles) = sums.cycles {
+                *served.entry(who.clone()).or_default() += sums.share(*count) * cycles;
+            }
+        }
+    }
+    served
+}

@@ -1,0 +1,398 @@
+//! The report for people.
+
+use super::report::COARSE_NOTE;
+use super::sums::{GOOD, Sums, behalf, outside, traffic};
+use crate::attribute::{Attribution, Classing};
+use crate::model::{Mode, Session};
+use experiments::report::{number, table};
+use std::fmt::Write as _;
+
+pub(super) fn report(
+    session: &Session,
+    found: &Attribution,
+    classing: Classing,
+    symbols: usize,
+) -> String {
+    let all = Sums::of(session, found);
+    let mut out = head(session);
+    out.push_str(&domains(session, &all));
+    out.push_str(&classes(found, &all, classing));
+    out.push_str(&hops(session, &all));
+    out.push_str(&masters(&all));
+    if symbols > 0 {
+        out.push_str(&functions(&all, symbols));
+    }
+    out.push_str(&losses(session));
+    out.push_str(&notes(session, &all));
+    out
+}
+
+fn head(session: &Session) -> String {
+    let head = &session.head;
+    let mut out = String::new();
+    let rate = if head.event == "cpu-clock" {
+        format!("{:.0} Hz", 1e9 / head.period.max(1) as f64)
+    } else {
+        format!("every {}", number(head.period as f64))
+    };
+    let _infallible = writeln!(
+        out,
+        "{} · {rate} · {:.1} s · {} CPUs · {} samples",
+        head.event,
+        head.ran_ns as f64 / 1e9,
+        head.cpus.len(),
+        session.samples.len(),
+    );
+    let _infallible = writeln!(out, "{}", head.tier.text());
+    if !head.command.is_empty() {
+        let _infallible = writeln!(out, "{}", head.command.join(" "));
+    }
+    let of = |key: &str| head.provenance[key].as_str().unwrap_or("unknown");
+    let _infallible = writeln!(
+        out,
+        "{} · kernel {} · commit {}",
+        of("cpu"),
+        of("kernel"),
+        of("commit")
+    );
+    out
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}", share * 100.0)
+}
+
+fn domains(session: &Session, all: &[Sums<'_>]) -> String {
+    let traffic = traffic(session);
+    let (packets, bytes) = (traffic.packets(), traffic.bytes as f64);
+    let mut header = vec!["domain", "CPU ms", "of a CPU %"];
+    if packets > 0.0 {
+        header.extend(["cycles/packet", "cycles/byte"]);
+    }
+    header.extend(["closure", "raw/exact", "expected", "samples", "lost"]);
+    let ran_ns = session.head.ran_ns.max(1) as f64;
+    let optional = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.2}"));
+    let mut rows = Vec::new();
+    let mut total = 0.0;
+    for sums in all {
+        let ns = sums.domain.cpu_ns.map(|ns| ns as f64);
+        let mut row = vec![
+            sums.domain.name.clone(),
+            ns.map_or_else(|| "–".to_owned(), |ns| number(ns / 1e6)),
+            ns.map_or_else(|| "–".to_owned(), |ns| percent(ns / ran_ns)),
+        ];
+        let cycles = sums.cycles.filter(|_| sums.counts());
+        total += cycles.unwrap_or(0.0);
+        if packets > 0.0 {
+            row.push(cycles.map_or_else(|| "–".to_owned(), |c| number(c / packets)));
+            row.push(cycles.map_or_else(|| "–".to_owned(), |c| number(c / bytes)));
+        }
+        row.extend([
+            optional(sums.closure),
+            optional(sums.raw_exact),
+            number(sums.expected as f64),
+            number(sums.part.samples as f64),
+            sums.lost.to_string(),
+        ]);
+        rows.push(row);
+    }
+    if packets > 0.0 {
+        let mut row = vec!["total".to_owned(), String::new(), String::new()];
+        row.extend([number(total / packets), number(total / bytes)]);
+        row.resize(header.len(), String::new());
+        rows.push(row);
+    }
+    let mut out = format!("\nDomains: exact CPU time\n{}\n", table(&header, &rows));
+    if packets > 0.0 {
+        let _infallible = writeln!(
+            out,
+            "{} frames, {} MB carried: {} packets. The total is without idle, profiler and other.",
+            number(traffic.frames as f64),
+            number(bytes / 1e6),
+            number(packets)
+        );
+    }
+    out
+}
+
+fn classes(found: &Attribution, all: &[Sums<'_>], classing: Classing) -> String {
+    let how = match classing {
+        Classing::Nearest => "the nearest classified caller's",
+        Classing::Flat => "flat, as in the papers",
+    };
+    let counted = || all.iter().filter(|sums| sums.counts());
+    let mut header = vec!["domain"];
+    header.extend(found.classes.iter().map(String::as_str));
+    let rows: Vec<Vec<String>> = counted()
+        .filter(|sums| sums.refusal().is_none())
+        .map(|sums| {
+            let mark = if sums.doubt().is_some() { " ?" } else { "" };
+            let mut row = vec![format!("{}{mark}", sums.domain.name)];
+            row.extend(
+                sums.part
+                    .classes
+                    .iter()
+                    .map(|count| percent(sums.share(*count))),
+            );
+            row
+        })
+        .collect();
+    let mut out = format!("\nClasses, % of each domain's time: {how}\n");
+    if !rows.is_empty() {
+        let _infallible = writeln!(out, "{}", table(&header, &rows));
+    }
+    for (sums, why) in counted().filter_map(|sums| Some((sums, sums.refusal()?))) {
+        let _infallible = writeln!(out, "{}: refused: {why}", sums.domain.name);
+    }
+    out
+}
+
+/// The ledger's hops, in cycles a packet where there are packets.
+fn hops(session: &Session, all: &[Sums<'_>]) -> String {
+    let packets = traffic(session).packets();
+    let per_ns = session.head.tsc_hz as f64 / 1e9;
+    let with: Vec<&Sums<'_>> = all
+        .iter()
+        .filter(|sums| sums.domain.ledger.is_some())
+        .collect();
+    let mut rows = Vec::new();
+    let names: std::collections::BTreeSet<&String> = with
+        .iter()
+        .flat_map(|sums| {
+            sums.domain
+                .ledger
+                .iter()
+                .flat_map(|ledger| ledger.hops.keys())
+        })
+        .collect();
+    for hop in names {
+        let mut row = vec![hop.clone()];
+        let mut any = false;
+        for sums in &with {
+            let share = sums.domain.ledger.as_ref().map_or(0.0, |ledger| {
+                let own = ledger.hops.get(hop).copied().unwrap_or(0) as f64;
+                own / (ledger.cpu_ns.max(1) as f64 * per_ns)
+            });
+            any |= share > 0.0;
+            row.push(match sums.cycles.filter(|_| packets > 0.0) {
+                Some(cycles) => number(share * cycles / packets),
+                None => percent(share),
+            });
+        }
+        if any {
+            rows.push(row);
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut header = vec!["hop"];
+    header.extend(with.iter().map(|sums| sums.domain.name.as_str()));
+    let unit = if packets > 0.0 { "cycles/packet" } else { "%" };
+    format!("\nHop ledger, {unit}\n{}\n", table(&header, &rows))
+}
+
+/// Ran in, and on behalf of.
+fn masters(all: &[Sums<'_>]) -> String {
+    let served = behalf(all);
+    let with_time: Vec<&Sums<'_>> = all.iter().filter(|sums| sums.cycles.is_some()).collect();
+    let total: f64 = served.values().sum();
+    let mut rows: Vec<(f64, Vec<String>)> = served
+        .iter()
+        .filter(|(_, cycles)| **cycles >= total / 1000.0)
+        .map(|(who, cycles)| {
+            let own = with_time.iter().find(|sums| sums.domain.name == *who);
+            let from: Vec<String> = with_time
+                .iter()
+                .filter(|sums| sums.domain.name != *who)
+                .filter_map(|sums| {
+                    let count = sums.part.behalf.get(who)?;
+                    let cycles = sums.share(*count) * sums.cycles?;
+                    let name = &sums.domain.name;
+                    (cycles >= total / 1000.0)
+                        .then(|| format!("{name} {}", percent(cycles / total)))
+                })
+                .collect();
+            let ran_in = own.and_then(|sums| sums.cycles).unwrap_or(0.0);
+            let row = vec![
+                who.clone(),
+                percent(ran_in / total),
+                percent(cycles / total),
+                from.join(", "),
+            ];
+            (*cycles, row)
+        })
+        .collect();
+    rows.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let rows: Vec<Vec<String>> = rows.into_iter().map(|(_, row)| row).collect();
+    let header = ["who", "ran in it %", "on its behalf %", "of it in others"];
+    format!(
+        "\nRan in, and on behalf of: % of all CPU time that was used\n{}\n",
+        table(&header, &rows)
+    )
+}
+
+fn functions(all: &[Sums<'_>], most: usize) -> String {
+    let mut out = String::new();
+    for sums in all.iter().filter(|sums| sums.counts()) {
+        if sums.refusal().is_some() {
+            continue;
+        }
+        let mut symbols: Vec<_> = sums.part.symbols.iter().collect();
+        symbols.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), *name));
+        let rows: Vec<Vec<String>> = symbols
+            .iter()
+            .take(most)
+            .map(|((module, symbol), count)| {
+                vec![
+                    shortened(symbol),
+                    module.clone(),
+                    percent(sums.share(**count)),
+                ]
+            })
+            .collect();
+        let _infallible = writeln!(
+            out,
+            "\nFunctions of {}\n{}",
+            sums.domain.name,
+            table(&["function", "module", "%"], &rows)
+        );
+    }
+    out
+}
+
+/// Names of generic functions can fill a page.
+pub(super) fn shortened(symbol: &str) -> String {
+    const MOST: usize = 60;
+    if symbol.chars().count() <= MOST {
+        return symbol.to_owned();
+    }
+    let head: String = symbol.chars().take(MOST - 1).collect();
+    format!("{head}…")
+}
+
+fn losses(session: &Session) -> String {
+    let rows: Vec<Vec<String>> = session
+        .losses
+        .iter()
+        .filter(|loss| loss.domain.is_none())
+        .map(|loss| {
+            let counts = [
+                loss.expected,
+                loss.delivered,
+                loss.kernel_lost,
+                loss.ring_dropped,
+                loss.steal,
+            ];
+            let mut row = vec![loss.cpu.to_string()];
+            row.extend(counts.iter().map(u64::to_string));
+            row.push(loss.silent.to_string());
+            row
+        })
+        .collect();
+    let header = [
+        "CPU",
+        "expected",
+        "delivered",
+        "kernel lost",
+        "ring dropped",
+        "steal",
+        "silent",
+    ];
+    format!(
+        "\nSamples by CPU, idle time too\n{}\n",
+        table(&header, &rows)
+    )
+}
+
+fn notes(session: &Session, all: &[Sums<'_>]) -> String {
+    let mut notes = session.head.notes.clone();
+    if !session.head.tier.is_fine() {
+        notes.push(COARSE_NOTE.to_owned());
+    }
+    for sums in all {
+        let name = &sums.domain.name;
+        if sums.counts() && sums.refusal().is_none() {
+            notes.extend(sums.doubt().map(|why| format!("? {name}: {why}")));
+        }
+        if let Some(closure) = sums.closure.filter(|closure| outside(*closure, GOOD)) {
+            notes.push(format!(
+                "{name}: its ledger makes {closure:.2} of its exact CPU time"
+            ));
+        }
+        if let Some(missing) = &sums.domain.missing {
+            notes.push(format!("{name}: {missing}"));
+        }
+        if sums.domain.mode == Mode::AgentOnly {
+            notes.push(format!(
+                "{name}: its own sampler in its own machine; not part of this one's time"
+            ));
+        }
+    }
+    let mut out = String::new();
+    for note in notes {
+        let _infallible = writeln!(out, "\n{note}.");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attribute::rules::Rules;
+    use crate::testing::session;
+
+    fn text(session: &Session) -> String {
+        let found = Attribution::new(session, &Rules::thesis(), Classing::Nearest);
+        report(session, &found, Classing::Nearest, 5)
+    }
+
+    #[test]
+    fn a_report_says_what_it_rests_on() {
+        let text = text(&session());
+        for expected in [
+            "no PMU: cpu-clock",
+            "less than 10 points",
+            "driver",
+            "shmem::engine::copy",
+            "tcp_v4_rcv",
+            "guest: refused: 0 samples",
+        ] {
+            assert!(text.contains(expected), "{expected}\n{text}");
+        }
+        assert!(
+            text.lines().all(|line| line.chars().count() < 150),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn doubtful_domains_are_marked_and_hopeless_ones_left_out() {
+        let mut session = session();
+        session.domains[0].cpu_ns = Some(110_000_000);
+        let doubtful = text(&session);
+        assert!(doubtful.contains("driver ?"), "{doubtful}");
+        session.domains[0].cpu_ns = Some(200_000_000);
+        let hopeless = text(&session);
+        assert!(
+            hopeless.contains("driver: refused: samples make 0.50"),
+            "{hopeless}"
+        );
+        assert!(!hopeless.contains("Functions of driver"));
+    }
+
+    #[test]
+    fn a_ledger_that_does_not_close_is_told() {
+        let mut session = session();
+        if let Some(ledger) = &mut session.domains[0].ledger {
+            ledger.cpu_ns *= 2;
+        }
+        assert!(text(&session).contains("its ledger makes 0.50"));
+    }
+
+    #[test]
+    fn long_names_are_cut() {
+        assert_eq!(shortened("short"), "short");
+        assert_eq!(shortened(&"ü".repeat(100)).chars().count(), 60);
+    }
+}
