@@ -1,13 +1,17 @@
 //! `grantway prof`: what can be typed, and who does it.
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueHint};
 use experiments::Failure;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
 use xenoprof::model::{Session, file};
+use xenoprof::show::diff::Diff;
 use xenoprof::show::{self, report::Form};
 
 /// Where a session lies unless said otherwise.
@@ -52,6 +56,64 @@ pub(crate) enum Prof {
         /// Functions of each domain; 0: none
         #[arg(long, value_name = "N", default_value_t = 10)]
         functions: usize,
+    },
+    /// Compare two sessions, point A against point B: by class and by function
+    #[command(after_help = "Example:\n  grantway prof diff fast.prof slow.prof --domain receiver")]
+    Diff {
+        /// Point A
+        #[arg(value_hint = ValueHint::FilePath)]
+        a: PathBuf,
+        /// Point B
+        #[arg(value_hint = ValueHint::FilePath)]
+        b: PathBuf,
+        /// One domain instead of all
+        #[arg(long)]
+        domain: Option<String>,
+        /// Functions shown
+        #[arg(long, value_name = "N", default_value_t = 15)]
+        functions: usize,
+        #[command(flatten)]
+        classing: Classes,
+    },
+    /// Draw flame graphs: one of all domains, one of each
+    #[command(after_help = "Examples:\n  grantway prof flame\n  \
+        grantway prof flame busy.prof --domain driver\n  \
+        grantway prof flame busy.prof --out pictures")]
+    Flame {
+        /// The session
+        #[arg(default_value = DEFAULT_FILE, value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// One domain alone
+        #[arg(long)]
+        domain: Option<String>,
+        /// The folder of the pictures, instead of the session's
+        #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        out: Option<PathBuf>,
+    },
+    /// Write a session for the Firefox Profiler (profiler.firefox.com): domains are processes,
+    /// classes are categories
+    #[command(after_help = "Example:\n  grantway prof export busy.prof -o busy.json")]
+    Export {
+        #[command(flatten)]
+        view: View,
+        /// The file; otherwise the session's name with `.json`
+        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        output: Option<PathBuf>,
+    },
+    /// Watch all domains live
+    #[command(after_help = "Examples:\n  grantway prof top\n  grantway prof top --count 1 --json")]
+    Top {
+        #[command(flatten)]
+        sampling: Sampling,
+        #[command(flatten)]
+        classing: Classes,
+        /// Seconds from one picture to the next
+        #[arg(long, value_name = "S", default_value_t = 2,
+              value_parser = clap::value_parser!(u32).range(1..=3600))]
+        interval: u32,
+        /// How many pictures; otherwise until Ctrl-C
+        #[arg(long, value_name = "N")]
+        count: Option<u64>,
     },
 }
 
@@ -159,7 +221,94 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
             )?;
             Ok(ExitCode::SUCCESS)
         }
+        Prof::Diff {
+            a,
+            b,
+            domain,
+            functions,
+            classing,
+        } => {
+            diff(
+                [a.as_path(), b.as_path()],
+                domain.as_deref(),
+                *functions,
+                classing,
+                json,
+            )?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Prof::Flame { file, domain, out } => {
+            let session = read(file)?;
+            let folder = out.as_deref().or(file.parent()).unwrap_or(Path::new("."));
+            let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+            let written = show::flame::files(&session, folder, &stem, domain.as_deref())?;
+            say_files(&written, json)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Prof::Export { view, output } => {
+            let session = read(&view.file)?;
+            let path = output
+                .clone()
+                .unwrap_or_else(|| view.file.with_extension("json"));
+            let file = File::create(&path).with_context(|| path.display().to_string())?;
+            let mut file = BufWriter::new(file);
+            show::export::firefox(&session, &view.classing.rules()?, &mut file)?;
+            file.flush().with_context(|| path.display().to_string())?;
+            say_files(&[path], json)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Prof::Top {
+            sampling,
+            classing,
+            interval,
+            count,
+        } => {
+            let view = show::top::View {
+                interval: Duration::from_secs((*interval).into()),
+                count: *count,
+                classing: classing.classing(),
+                json,
+            };
+            show::top::top(&sampling.options(None, &[]), &classing.rules()?, view)?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
+}
+
+fn diff(
+    [a, b]: [&Path; 2],
+    domain: Option<&str>,
+    functions: usize,
+    classing: &Classes,
+    json: bool,
+) -> anyhow::Result<()> {
+    let (a, b) = (read(a)?, read(b)?);
+    for session in [&a, &b] {
+        if let Some(domain) = domain {
+            show::flame::domain(session, domain)?;
+        }
+    }
+    let rules = classing.rules()?;
+    let diff = Diff::new(&a, &b, &rules, classing.classing(), domain);
+    if json {
+        let provenance = serde_json::json!({ "A": a.head.provenance, "B": b.head.provenance });
+        let mut out = std::io::stdout().lock();
+        show::report::write_json(&mut out, &provenance, &diff.figures(functions))
+    } else {
+        crate::output::print(&diff.text(functions))
+    }
+}
+
+/// Says what was written.
+fn say_files(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
+    for path in paths {
+        if json {
+            crate::output::json(&serde_json::json!({ "file": path }))?;
+        } else {
+            crate::output::print(&format!("{}\n", path.display()))?;
+        }
+    }
+    Ok(())
 }
 
 fn read(path: &Path) -> anyhow::Result<Session> {

@@ -102,6 +102,15 @@ impl Resolver {
         &self.samples
     }
 
+    /// Begins a new interval: what is known about processes stays, samples and stacks go.
+    pub fn forget_samples(&mut self) {
+        self.samples.clear();
+        self.places = Numbers::default();
+        self.nodes = Numbers::default();
+        self.threads = Numbers::default();
+        self.kernel_lost.clear();
+    }
+
     fn map(&mut self, pid: u32, mapping: &Mapping) {
         let module = self.modules.of(Module {
             path: match mapping.path.as_str() {
@@ -384,6 +393,17 @@ mod tests {
         let chain = [0x4010, 0x4021, 0xdead, 0x4031].map(Address::User);
         resolver.take(sample(1, 5, &chain));
         assert_eq!(names(&resolver), ["/a+0x10 < /a+0x20"]);
+    }
+
+    #[test]
+    fn a_new_interval_keeps_address_spaces() {
+        let mut resolver = Resolver::new(0);
+        resolver.take(map(5, 0x4000, "/a"));
+        resolver.take(sample(1, 5, &[Address::User(0x4010)]));
+        resolver.forget_samples();
+        assert!(names(&resolver).is_empty());
+        resolver.take(sample(2, 5, &[Address::User(0x4020)]));
+        assert_eq!(names(&resolver), ["/a+0x20"]);
     }
 
     #[test]

@@ -39,14 +39,8 @@ pub fn report(
     match form {
         Form::Text => out.write_all(text::report(session, &found, classing, symbols).as_bytes())?,
         Form::Json => {
-            writeln!(
-                out,
-                "{}",
-                serde_json::json!({ "provenance": session.head.provenance })
-            )?;
-            for figure in figures(session, &found, classing) {
-                writeln!(out, "{}", serde_json::to_string(&figure)?)?;
-            }
+            let figures = figures(session, &found, classing);
+            write_json(&mut out, &session.head.provenance, &figures)?;
         }
         Form::Csv => write_csv(&mut out, &figures(session, &found, classing))?,
     }
@@ -230,7 +224,23 @@ pub(super) fn interval(count: u64, of: u64) -> [f64; 2] {
     [(middle - half).clamp(0.0, p), (middle + half).clamp(p, 1.0)]
 }
 
-pub(super) fn write_csv(out: &mut impl Write, figures: &[Figure]) -> anyhow::Result<()> {
+/// Provenance, then a line for each figure.
+///
+/// # Errors
+/// If `out` fails.
+pub fn write_json(
+    out: &mut impl Write,
+    provenance: &serde_json::Value,
+    figures: &[Figure],
+) -> anyhow::Result<()> {
+    writeln!(out, "{}", serde_json::json!({ "provenance": provenance }))?;
+    for figure in figures {
+        writeln!(out, "{}", serde_json::to_string(figure)?)?;
+    }
+    Ok(())
+}
+
+fn write_csv(out: &mut impl Write, figures: &[Figure]) -> anyhow::Result<()> {
     writeln!(out, "plan,config,metric,value,lo,hi,unit,n,verdict,note")?;
     let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
     for figure in figures {

@@ -1,0 +1,229 @@
+//! The command `prof top`: the last interval, again and again.
+
+use super::sums::{SAMPLES_MIN, Sums};
+use super::text::shortened;
+use crate::attribute::rules::Rules;
+use crate::attribute::{Attribution, Classing};
+use crate::host::process;
+use crate::host::watch::Watch;
+use crate::model::{Head, Session};
+use crate::record::{Options, open, raw_ns};
+use crate::resolve::{Resolver, Symbolizer};
+use crate::sampler::parse::Record;
+use experiments::report::{number, table};
+use experiments::{Failure, interrupt};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+/// How long a record waits for those of other rings that are older.
+const SETTLE_NS: u64 = 200_000_000;
+/// Longest time between two looks at the rings.
+const LOOK: Duration = Duration::from_millis(100);
+/// Functions shown.
+const FUNCTIONS: usize = 12;
+
+/// How to show it.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// From one picture to the next.
+    pub interval: Duration,
+    /// How many pictures; none: until Ctrl-C.
+    pub count: Option<u64>,
+    /// How classes are found.
+    pub classing: Classing,
+    /// One JSON object a picture.
+    pub json: bool,
+}
+
+/// Shows what runs until Ctrl-C.
+///
+/// # Errors
+/// If this machine or user cannot sample.
+pub fn top(options: &Options, rules: &Rules, view: View) -> anyhow::Result<()> {
+    interrupt::watch();
+    let (event, period, mut sampler, cpus) = open(options)?;
+    let mut head = Head {
+        event: event.name().to_owned(),
+        tier: sampler.tier(),
+        period,
+        cpus,
+        tsc_hz: shmem::time::tsc_hz(),
+        ..Head::default()
+    };
+    let mut watch = Watch::new(Vec::new());
+    let mut resolver = Resolver::new(0);
+    let mut symbolizer = Symbolizer::new(options.kallsyms.clone());
+    sampler.start()?;
+    for pid in watch.pids().collect::<Vec<_>>() {
+        resolver.process(pid, &process::mappings(pid));
+    }
+    let mut pending: Vec<Record> = Vec::new();
+    let mut used = BTreeMap::new();
+    let mut pictures = 0;
+    while view.count.is_none_or(|count| pictures < count) {
+        let from = Instant::now();
+        while from.elapsed() < view.interval {
+            match interrupt::check() {
+                Err(Failure::Interrupted) => return Ok(()),
+                other => other?,
+            }
+            sampler.wait(LOOK);
+            let _nonsense = sampler.drain(&mut pending);
+        }
+        pending.sort_by_key(|record| record.time_ns);
+        let settled = raw_ns().saturating_sub(SETTLE_NS);
+        let later = pending.partition_point(|record| record.time_ns < settled);
+        for record in pending.drain(..later) {
+            resolver.take(record);
+        }
+        watch.look();
+        head.ran_ns = from.elapsed().as_nanos() as u64;
+        let session = interval(&head, &watch, &mut resolver, &mut symbolizer, &mut used);
+        let found = Attribution::new(&session, rules, view.classing);
+        show(&session, &found, view.json)?;
+        pictures += 1;
+    }
+    Ok(())
+}
+
+/// The last interval as a session: CPU times since the one before.
+fn interval(
+    head: &Head,
+    watch: &Watch,
+    resolver: &mut Resolver,
+    symbolizer: &mut Symbolizer,
+    used: &mut BTreeMap<String, u64>,
+) -> Session {
+    let mut assigned = watch.domains(resolver.parents());
+    let mut session = resolver.session(symbolizer, |pid| assigned.of(pid));
+    resolver.forget_samples();
+    session.domains = assigned.domains;
+    session.head = head.clone();
+    for domain in &mut session.domains {
+        if let Some(ns) = domain.cpu_ns {
+            let before = used.insert(domain.name.clone(), ns).unwrap_or(0);
+            domain.cpu_ns = Some(ns.saturating_sub(before));
+        }
+    }
+    session
+}
+
+fn show(session: &Session, found: &Attribution, json: bool) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if json {
+        writeln!(out, "{}", object(session, found))?;
+    } else {
+        if out.is_terminal() {
+            // Clear, and to the upper left corner.
+            write!(out, "\x1b[2J\x1b[H")?;
+        }
+        out.write_all(text(session, found).as_bytes())?;
+    }
+    Ok(out.flush()?)
+}
+
+fn object(session: &Session, found: &Attribution) -> serde_json::Value {
+    let ran_ns = session.head.ran_ns.max(1) as f64;
+    let domains: serde_json::Map<String, serde_json::Value> = Sums::of(session, found)
+        .iter()
+        .map(|sums| {
+            let classes: BTreeMap<&String, f64> = found
+                .classes
+                .iter()
+                .zip(&sums.part.classes)
+                .map(|(class, count)| (class, sums.share(*count)))
+                .collect();
+            let enough = sums.part.samples >= SAMPLES_MIN;
+            let value = serde_json::json!({
+                "cpu": sums.domain.cpu_ns.map(|ns| ns as f64 / ran_ns),
+                "samples": sums.part.samples,
+                "classes": enough.then_some(classes),
+            });
+            (sums.domain.name.clone(), value)
+        })
+        .collect();
+    serde_json::json!({
+        "seconds": ran_ns / 1e9,
+        "tier": session.head.tier,
+        "domains": domains,
+    })
+}
+
+fn text(session: &Session, found: &Attribution) -> String {
+    let ran_ns = session.head.ran_ns.max(1) as f64;
+    let all = Sums::of(session, found);
+    let mut header = vec!["domain", "CPU %", "samples"];
+    header.extend(found.classes.iter().map(String::as_str));
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|sums| {
+            let cpu = sums.domain.cpu_ns.map(|ns| ns as f64 / ran_ns * 100.0);
+            let mut row = vec![
+                sums.domain.name.clone(),
+                cpu.map_or_else(|| "–".to_owned(), |cpu| format!("{cpu:.1}")),
+                number(sums.part.samples as f64),
+            ];
+            let enough = sums.part.samples >= SAMPLES_MIN && sums.counts();
+            row.extend(sums.part.classes.iter().map(|count| match enough {
+                true => format!("{:.0}", sums.share(*count) * 100.0),
+                false => "–".to_owned(),
+            }));
+            row
+        })
+        .collect();
+    let mut functions: Vec<(u64, &str, &str, &str)> = all
+        .iter()
+        .filter(|sums| sums.counts())
+        .flat_map(|sums| {
+            let name = sums.domain.name.as_str();
+            let symbols = sums.part.symbols.iter();
+            symbols.map(move |((module, symbol), n)| (*n, name, symbol.as_str(), module.as_str()))
+        })
+        .collect();
+    functions.sort_by(|x, y| y.0.cmp(&x.0).then(x.1.cmp(y.1)));
+    let functions: Vec<Vec<String>> = functions
+        .into_iter()
+        .take(FUNCTIONS)
+        .map(|(n, domain, symbol, module)| {
+            let symbol = shortened(symbol);
+            vec![symbol, module.to_owned(), domain.to_owned(), n.to_string()]
+        })
+        .collect();
+    let mut out = String::new();
+    let _infallible = writeln!(
+        out,
+        "{:.1} s · {} · {}\n\n{}\n\n{}\n",
+        ran_ns / 1e9,
+        session.head.event,
+        session.head.tier.text(),
+        table(&header, &rows),
+        table(&["function", "module", "domain", "samples"], &functions)
+    );
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::session;
+
+    #[test]
+    fn a_picture_has_every_domain_and_the_busiest_functions() {
+        let session = session();
+        let found = Attribution::new(&session, &Rules::thesis(), Classing::Nearest);
+        let text = text(&session, &found);
+        assert!(
+            text.contains("driver") && text.contains("shmem::engine::copy"),
+            "{text}"
+        );
+        let object = object(&session, &found);
+        assert_eq!(object["domains"]["driver"]["cpu"], 0.5);
+        assert_eq!(object["domains"]["driver"]["classes"]["copy"], 0.6);
+        assert_eq!(
+            object["domains"]["guest"]["classes"],
+            serde_json::Value::Null
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! Real sessions. Without the right to sample everything they sample what the test starts itself;
+//! where even that is forbidden they say so and end.
+
+use std::process::{Command, ExitStatus};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use xenoprof::attribute::Attribution;
+use xenoprof::attribute::Classing;
+use xenoprof::attribute::rules::Rules;
+use xenoprof::model::{Session, Tier, file};
+use xenoprof::record::{DEFAULT_HZ, Options, run, to_file};
+use xenoprof::show::flame;
+
+/// One session at a time: the kernel adds up the time of all children of a process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A shell that computes for about half a second, then ends with this status.
+fn busy(status: u8) -> Vec<String> {
+    let script = format!("i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; exit {status}");
+    ["sh", "-c", &script].map(str::to_owned).into()
+}
+
+fn options(command: Vec<String>) -> Options {
+    Options {
+        event: Some("cpu-clock".to_owned()),
+        hz: DEFAULT_HZ,
+        limit: Some(Duration::from_secs(20)),
+        named: Vec::new(),
+        kallsyms: None,
+        command,
+    }
+}
+
+fn record(command: Vec<String>) -> Option<(Session, Option<ExitStatus>)> {
+    match run(&options(command)) {
+        Ok(recorded) => Some(recorded),
+        Err(error) if experiments::exit_code(&error) == 3 => {
+            println!("skipped: {error:#}");
+            None
+        }
+        Err(error) => panic!("{error:#}"),
+    }
+}
+
+#[test]
+fn a_command_that_starts_no_domain_is_one_domain() {
+    let _alone = alone();
+    let Some((session, status)) = record(busy(7)) else {
+        return;
+    };
+    assert_eq!(status.and_then(|status| status.code()), Some(7));
+    let index = session.domains.iter().position(|d| d.name == "sh");
+    let index = index.expect("the command's domain");
+    let exact_ns = session.domains[index].cpu_ns.expect("exact time");
+    assert!(exact_ns > 20_000_000, "{exact_ns}");
+    assert!(exact_ns <= session.head.ran_ns + session.head.ran_ns / 4);
+    let samples: Vec<_> = session
+        .samples
+        .iter()
+        .filter(|sample| session.domain_of(sample) == index)
+        .collect();
+    let raw = samples.len() as f64 * session.head.period as f64 / exact_ns as f64;
+    assert!(
+        (0.5..1.5).contains(&raw),
+        "samples make {raw} of the exact time"
+    );
+    // The shell runs its own code, which has a file, and whose samples lie within the session.
+    let shell = samples.iter().filter(|sample| {
+        let mut frames = session.frames_of(sample.3);
+        frames.any(|(_, frame)| {
+            session
+                .module(frame)
+                .is_some_and(|m| m.path.starts_with('/'))
+        })
+    });
+    assert!(shell.count() * 2 > samples.len());
+    assert!(samples.iter().all(|sample| sample.0 <= session.head.ran_ns));
+}
+
+#[test]
+fn the_ledger_counts_every_sample() {
+    let _alone = alone();
+    let Some((session, _)) = record(busy(0)) else {
+        return;
+    };
+    let whole = |cpu: u32| {
+        session
+            .losses
+            .iter()
+            .find(move |l| l.cpu == cpu && l.domain.is_none())
+    };
+    for &cpu in &session.head.cpus {
+        let seen = session.samples.iter().filter(|s| s.1 == cpu).count() as u64;
+        let row = whole(cpu).expect("a row for each CPU");
+        assert_eq!(row.delivered, seen);
+        assert_eq!(row.expected, session.head.ran_ns / session.head.period);
+    }
+    for row in &session.losses {
+        let known = row.delivered + row.lost() + row.steal;
+        assert_eq!(row.expected.cast_signed(), known.cast_signed() + row.silent);
+    }
+}
+
+#[test]
+fn the_kernels_functions_have_names_where_it_lets_us() {
+    let _alone = alone();
+    let command = [
+        "sh",
+        "-c",
+        "head -c 300000000 /dev/zero | tail -c 1 >/dev/null",
+    ];
+    let Some((session, _)) = record(command.map(str::to_owned).into()) else {
+        return;
+    };
+    if session.head.tier == Tier::OwnUser {
+        return println!("skipped: the kernel is not sampled without privileges");
+    }
+    let named = |name: &str| session.frames.iter().any(|frame| frame.symbol == name);
+    assert!(named("entry_SYSCALL_64_after_hwframe") || named("do_syscall_64"));
+    let mut svg = Vec::new();
+    flame::picture(&session, None, &mut svg).unwrap();
+    assert!(String::from_utf8(svg).unwrap().contains("do_syscall_64"));
+}
+
+#[test]
+fn a_session_of_processes_that_run_already() {
+    let _alone = alone();
+    let mut child = Command::new("sh")
+        .args(["-c", "while :; do :; done"])
+        .spawn()
+        .unwrap();
+    let mut options = options(Vec::new());
+    options.named = vec![format!("app={}", child.id())];
+    options.limit = Some(Duration::from_millis(500));
+    let recorded = run(&options);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let session = match recorded {
+        Ok((session, status)) => {
+            assert!(status.is_none());
+            session
+        }
+        Err(error) => {
+            assert_eq!(experiments::exit_code(&error), 3, "{error:#}");
+            return println!("skipped: {error:#}");
+        }
+    };
+    let app = session
+        .domains
+        .iter()
+        .position(|d| d.name == "app")
+        .unwrap();
+    let found = Attribution::new(&session, &Rules::thesis(), Classing::Nearest);
+    assert!(found.parts[app].samples > 10, "{:?}", found.parts[app]);
+    assert!(session.head.ran_ns >= 500_000_000);
+}
+
+#[test]
+fn a_session_survives_its_file() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.prof");
+    let recorded = to_file(&options(busy(0)), &path, false);
+    if let Err(error) = recorded {
+        assert_eq!(experiments::exit_code(&error), 3, "{error:#}");
+        assert!(!path.exists(), "nothing is left behind");
+        return println!("skipped: {error:#}");
+    }
+    let session = file::read(&path).unwrap();
+    assert!(!session.samples.is_empty());
+    let again = to_file(&options(busy(0)), &path, false).unwrap_err();
+    assert_eq!(experiments::exit_code(&again), 2);
+    assert_eq!(file::read(&path).unwrap(), session, "the file is as it was");
+}
+
+#[test]
+fn what_cannot_be_started_is_told() {
+    let _alone = alone();
+    let error = run(&options(vec!["/no/such/program".to_owned()])).unwrap_err();
+    assert!(
+        [2, 3].contains(&experiments::exit_code(&error)),
+        "{error:#}"
+    );
+    let mut wrong = options(Vec::new());
+    wrong.named = vec!["app".to_owned()];
+    let error = run(&wrong).unwrap_err();
+    assert_eq!(experiments::exit_code(&error), 2);
+    let mut wrong = options(Vec::new());
+    wrong.event = Some("cylces".to_owned());
+    let error = run(&wrong).unwrap_err();
+    assert_eq!(experiments::exit_code(&error), 2);
+    assert!(error.to_string().contains("cycles"), "{error:#}");
+}
