@@ -58,6 +58,9 @@ impl Point {
     }
 }
 
+/// A function and its shares at A and B; none: it was not seen there.
+type Row<'a> = (&'a str, Option<f64>, Option<f64>);
+
 /// Two points.
 #[derive(Debug)]
 pub struct Diff {
@@ -97,23 +100,21 @@ impl Diff {
     }
 
     /// Functions of both, the largest difference first.
-    fn functions(&self) -> Vec<(&str, Option<f64>, Option<f64>)> {
+    fn functions(&self) -> Vec<Row<'_>> {
         let names: BTreeSet<&String> = self
             .a
             .functions
             .keys()
             .chain(self.b.functions.keys())
             .collect();
-        let mut rows: Vec<_> = names
+        let mut rows: Vec<Row<'_>> = names
             .into_iter()
             .map(|name| {
                 let of = |point: &Point| point.functions.get(name).copied();
                 (name.as_str(), of(&self.a), of(&self.b))
             })
             .collect();
-        let size = |row: &(&str, Option<f64>, Option<f64>)| {
-            (row.2.unwrap_or(0.0) - row.1.unwrap_or(0.0)).abs()
-        };
+        let size = |row: &Row<'_>| (row.2.unwrap_or(0.0) - row.1.unwrap_or(0.0)).abs();
         rows.sort_by(|x, y| size(y).total_cmp(&size(x)).then(x.0.cmp(y.0)));
         rows
     }
@@ -149,7 +150,7 @@ impl Diff {
             .take(most)
             .map(|(name, a, b)| row(name, *a, *b))
             .collect();
-        let rest = |pick: fn(&(&str, Option<f64>, Option<f64>)) -> Option<f64>| {
+        let rest = |pick: fn(&Row<'_>) -> Option<f64>| {
             Some(all.iter().skip(most).filter_map(pick).sum::<f64>())
         };
         functions.push(row("other functions", rest(|r| r.1), rest(|r| r.2)));
