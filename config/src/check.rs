@@ -1,8 +1,10 @@
 //! What a configuration means, checked: names, addresses, numbers, sizes.
 
-use crate::domain::{Offloads, StackApp};
+use crate::domain::{FRAME_EXTRA_BYTES, GrantMode, Offloads, StackApp, Vmq};
 use crate::lro;
-use crate::model::{Config, Endpoint, KernelPort, Kind, Polling, SLOTS_PER_PAGE, Station};
+use crate::model::{
+    Config, Endpoint, KernelPort, Kind, Nic, Polling, Queues, SLOTS_PER_PAGE, Station,
+};
 use crate::problem::{Finding, Lines, Place, Problem, Problems};
 use crate::{Cidr, Mac};
 use std::collections::BTreeMap;
@@ -185,6 +187,9 @@ impl Check<'_> {
             if let crate::domain::Moderation::Tick(tick) = nic.moderation {
                 self.range(place, "tick_us", tick, 1..=100_000);
             }
+            if let Queues::Vmq(vmq) = nic.queues {
+                self.vmq(n, nic, vmq);
+            }
             match &nic.kind {
                 Kind::Tap { port, offloads } => {
                     if *offloads == Offloads::Tso {
@@ -210,6 +215,41 @@ impl Check<'_> {
                 }
                 Kind::Pcap { read, write } => self.files(place, read, write),
             }
+        }
+    }
+
+    /// Queues for single guests need a NIC that has them, pages that stay mapped, and buffers
+    /// that a frame fits in one piece.
+    fn vmq(&mut self, n: usize, nic: &Nic, vmq: Vmq) {
+        let place = Place::Nic(n);
+        self.range(place, "vmq_queues", vmq.queues, 1..=64);
+        self.range(place, "vmq_rebalance_ms", vmq.rebalance_ms, 0..=60_000);
+        let wrong = "`queues` is \"vmq\"";
+        if !matches!(nic.kind, Kind::Tap { .. } | Kind::Sim { .. }) {
+            let remedy = "leave it out, or use a NIC of kind \"tap\" or \"sim\"";
+            self.say(place, "queues", wrong, remedy);
+        }
+        if nic.rate_mbps.is_some() {
+            let what = format!("{wrong} and there is a `rate_mbps`");
+            let remedy = "leave one of them out: the token bucket is in front of the shared queue";
+            self.say(place, "queues", what, remedy);
+        }
+        let grants = self.config.driver.grants;
+        if matches!(grants, GrantMode::Copy | GrantMode::Map) {
+            let what = format!("{wrong} and the driver's `grants` is \"copy\" or \"map\"");
+            let remedy = "write grants = \"mapped\" or \"new\" in [driver], or queues = \"shared\" here: a \
+                          NIC can only write to pages that are within the driver domain's reach";
+            self.say(place, "queues", what, remedy);
+        }
+        let buffer = self.config.buffers.size.bytes() as u32;
+        if nic.mtu.saturating_add(FRAME_EXTRA_BYTES) > buffer {
+            let what = format!("{wrong} and `mtu` is {}", nic.mtu);
+            let remedy = format!(
+                "a frame must fit one of the guests' buffers: write an `mtu` of at most {}, or \
+                 size = \"full\" in [buffers]",
+                buffer - FRAME_EXTRA_BYTES
+            );
+            self.say(place, "queues", what, remedy);
         }
     }
 

@@ -73,6 +73,23 @@ pub struct NicConfig {
     /// Addresses behind it that no guest may claim: its stations' own, and gateways.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
+    /// Its queues for single guests, if it has any.
+    #[serde(default)]
+    pub vmq: Option<Vmq>,
+}
+
+/// Bytes beyond the MTU that a buffer has which a frame is received into in one piece: an Ethernet
+/// header, a VLAN tag, and one that shows that the frame was not cut.
+pub const FRAME_EXTRA_BYTES: u32 = 19;
+
+/// Queues of a NIC for single guests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vmq {
+    /// How many.
+    pub queues: u32,
+    /// Milliseconds after which the busiest guests get them; 0: who has one keeps it.
+    pub rebalance_ms: u32,
 }
 
 /// Bytes of a buffer of the driver domain's own, and of a half-page buffer.
@@ -90,6 +107,9 @@ pub enum NicKind {
         vnet_header: bool,
         /// Whether either side may leave checksums to fill in (needs `vnet_header`).
         checksum: bool,
+        /// Number of the device of each queue for a single guest.
+        #[serde(default)]
+        queues: Vec<u32>,
     },
     /// A cable in memory with a TCP/IP station at its far end, inside the driver domain.
     Sim {
@@ -471,6 +491,7 @@ mod tests {
                 device: 0,
                 vnet_header: true,
                 checksum: false,
+                queues: vec![1, 2],
             },
             NicKind::Sim {
                 delay_us: 10,
@@ -507,6 +528,10 @@ mod tests {
                     moderation,
                     buffers: 1024,
                     addresses: vec!["10.0.0.1".parse().unwrap()],
+                    vmq: Some(Vmq {
+                        queues: 2,
+                        rebalance_ms: 100,
+                    }),
                 })
                 .collect(),
             vifs: vec![VifConfig {

@@ -5,9 +5,9 @@ use crate::Cidr;
 use crate::check::DRIVER;
 use crate::domain::{
     self, DriverConfig, GrantMode, GuestConfig, GuestVif, NicConfig, NicKind, Offloads, Stack,
-    VifConfig,
+    VifConfig, Vmq,
 };
-use crate::model::{Config, Endpoint, Guest, KernelPort, Kind, Station};
+use crate::model::{Config, Endpoint, Guest, KernelPort, Kind, Nic, Queues, Station};
 use crate::problem::{Place, Problems};
 use abi::layout::{FRAMES_MAX, WINDOW_SLOTS_MAX, fd, info};
 use abi::machine::{Connection, Device, Domain, Machine, Program, Tap};
@@ -180,6 +180,8 @@ fn tap(
         checksum: offloads >= Offloads::Checksum,
         tso: offloads >= Offloads::Tso,
         tx_queue: port.tx_queue,
+        queues: 0,
+        steered: Vec::new(),
     }
 }
 
@@ -212,6 +214,25 @@ fn gateways(config: &Config) -> BTreeSet<IpAddr> {
     gateways.filter(|gateway| !own(*gateway)).collect()
 }
 
+/// The MACs of all guests, in the order of their vifs.
+fn vif_macs(config: &Config) -> Vec<[u8; 6]> {
+    let guests = config.guests.iter().enumerate();
+    let vifs = guests.flat_map(|(g, guest)| (0..guest.vifs.len()).map(move |v| (g, v)));
+    vifs.filter_map(|(g, v)| config.vif_mac(g, v).map(|mac| mac.0))
+        .collect()
+}
+
+/// A NIC's queues for single guests: no more than there are guests' interfaces.
+fn vmq(nic: &Nic, macs: &[[u8; 6]]) -> Option<Vmq> {
+    match nic.queues {
+        Queues::Vmq(vmq) if !macs.is_empty() => Some(Vmq {
+            queues: vmq.queues.min(macs.len() as u32),
+            ..vmq
+        }),
+        _ => None,
+    }
+}
+
 fn driver(config: &Config) -> Domain {
     let own = &config.driver;
     let mut devices = Devices::default();
@@ -221,11 +242,25 @@ fn driver(config: &Config) -> Domain {
         let mac = config.nic_mac(n).map_or([0; 6], |mac| mac.0);
         let ifname = config.nic_ifname(n);
         let kind = match &nic.kind {
-            Kind::Tap { port, offloads } => NicKind::Tap {
-                device: devices.add(Device::Tap(tap(port, ifname, mac, nic.mtu, *offloads))),
-                vnet_header: *offloads > Offloads::None,
-                checksum: *offloads >= Offloads::Checksum,
-            },
+            Kind::Tap { port, offloads } => {
+                let macs = vif_macs(config);
+                let tap = tap(port, ifname, mac, nic.mtu, *offloads);
+                let tap = match vmq(nic, &macs) {
+                    Some(vmq) => Tap {
+                        queues: vmq.queues,
+                        steered: macs,
+                        ..tap
+                    },
+                    None => tap,
+                };
+                let queues = tap.queues;
+                NicKind::Tap {
+                    device: devices.add(Device::Tap(tap)),
+                    vnet_header: *offloads > Offloads::None,
+                    checksum: *offloads >= Offloads::Checksum,
+                    queues: (0..queues).map(|_| devices.add(Device::TapQueue)).collect(),
+                }
+            }
             Kind::Local { port } => NicKind::Local {
                 device: devices.add(Device::Tap(tap(port, ifname, mac, nic.mtu, Offloads::Tso))),
                 mac,
@@ -260,6 +295,7 @@ fn driver(config: &Config) -> Domain {
             moderation: nic.moderation,
             buffers: nic.buffers,
             addresses: plain(nic.addresses().0),
+            vmq: vmq(nic, &vif_macs(config)),
         });
     }
     if let Some(nic) = nics.first_mut() {

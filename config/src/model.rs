@@ -1,7 +1,7 @@
 //! A machine as people think of it. Every value has a default; [`crate::parse`] fills one in from
 //! a file, experiments and tests build theirs by hand.
 
-use crate::domain::{BufferSize, GrantMode, Moderation, Offloads, StackApp};
+use crate::domain::{BufferSize, GrantMode, Moderation, Offloads, StackApp, Vmq};
 use crate::lro::Lro;
 use crate::{Cidr, Mac};
 use std::net::IpAddr;
@@ -152,6 +152,18 @@ pub struct Nic {
     pub moderation: Moderation,
     /// Buffers of its receive pool, of 2048 bytes.
     pub buffers: u32,
+    /// Where it puts what it receives.
+    pub queues: Queues,
+}
+
+/// Where a NIC puts what it receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Queues {
+    /// Everything into one queue.
+    #[default]
+    Shared,
+    /// What is for a guest into that guest's queue, as far as there are queues.
+    Vmq(Vmq),
 }
 
 impl Nic {
@@ -166,6 +178,7 @@ impl Nic {
             burst_bytes: 65_536,
             moderation: Moderation::Event,
             buffers: 1024,
+            queues: Queues::Shared,
         }
     }
 

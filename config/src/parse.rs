@@ -1,10 +1,10 @@
 //! From a file's text to a [`Config`].
 
-use crate::domain::{BufferSize, GrantMode, Moderation, Offloads, StackApp};
+use crate::domain::{BufferSize, GrantMode, Moderation, Offloads, StackApp, Vmq};
 use crate::lro::{self, Lro};
 use crate::model::{
-    Buffers, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Ring,
-    Station, Vif,
+    Buffers, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Queues,
+    Ring, Station, Vif,
 };
 use crate::problem::{Located, Place, Problem, Problems};
 use crate::read::{Reader, Reading, Table};
@@ -242,6 +242,7 @@ fn read_nic(n: usize, t: Table<'_, '_, '_>) -> Nic {
         burst_bytes: t.number("burst_bytes").unwrap_or(usual.burst_bytes),
         moderation: read_moderation(&t),
         buffers: t.number("buffers").unwrap_or(usual.buffers),
+        queues: read_queues(&t),
     };
     if kind.is_some() {
         t.finish();
@@ -260,6 +261,21 @@ fn read_moderation(t: &Table<'_, '_, '_>) -> Moderation {
     match t.choice("moderation", &words).unwrap_or(Moderation::Event) {
         Moderation::Tick(usual) => Moderation::Tick(t.number("tick_us").unwrap_or(usual)),
         other => other,
+    }
+}
+
+fn read_queues(t: &Table<'_, '_, '_>) -> Queues {
+    let usual = Vmq {
+        queues: 8,
+        rebalance_ms: 100,
+    };
+    let words = [("shared", Queues::Shared), ("vmq", Queues::Vmq(usual))];
+    match t.choice("queues", &words).unwrap_or_default() {
+        Queues::Shared => Queues::Shared,
+        Queues::Vmq(usual) => Queues::Vmq(Vmq {
+            queues: t.number("vmq_queues").unwrap_or(usual.queues),
+            rebalance_ms: t.number("vmq_rebalance_ms").unwrap_or(usual.rebalance_ms),
+        }),
     }
 }
 

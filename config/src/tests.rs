@@ -271,6 +271,67 @@ fn mistakes_have_lines_and_remedies() {
 }
 
 #[test]
+fn queues_for_single_guests_need_what_they_need() {
+    let wire = "kind = \"tap\"\nnetns = \"w\"";
+    let with = |more: &str| format!("kind = \"tap\"\nqueues = \"vmq\"{more}\nnetns = \"w\"");
+    let expect = |to: &str, line: u32, what: &str, remedy: &str| {
+        let text = mistake(wire, to);
+        assert!(text.starts_with(&format!("f.toml:{line}: ")), "{text}");
+        assert!(text.contains(what) && text.contains(remedy), "{text}");
+    };
+    expect(
+        &with("\nvmq_queues = 65"),
+        6,
+        "`vmq_queues` is 65",
+        "from 1 to 64",
+    );
+    expect(
+        &with("\nvmq_rebalance_ms = 60001"),
+        6,
+        "60001",
+        "from 0 to 60000",
+    );
+    expect(
+        &with("\nrate_mbps = 100"),
+        5,
+        "`rate_mbps`",
+        "leave one of them out",
+    );
+    expect(&with("\nmtu = 2030"), 5, "`mtu` is 2030", "at most 2029");
+    let local = with("").replacen("tap", "local", 1);
+    expect(&local, 5, "`queues` is \"vmq\"", "\"tap\" or \"sim\"");
+    let unused = "kind = \"tap\"\nvmq_queues = 2\nnetns = \"w\"";
+    expect(unused, 5, "vmq_queues", "");
+    let copying = format!(
+        "[driver]\ngrants = \"copy\"\n{}",
+        SMALL.replacen(wire, &with(""), 1)
+    );
+    let text = errors(&copying);
+    assert!(
+        text.contains("write grants = \"mapped\" or \"new\" in [driver]"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_nic_has_no_more_queues_than_there_are_guests() {
+    let text = SMALL.replacen("kind = \"tap\"", "kind = \"tap\"\nqueues = \"vmq\"", 1);
+    let machine = parse("f", &text).unwrap().machine().unwrap();
+    let driver = &machine.domains[0];
+    let text: DriverConfig = serde_json::from_str(&driver.config).unwrap();
+    let Device::Tap(tap) = &driver.devices[0] else {
+        panic!("{:?}", driver.devices)
+    };
+    let macs: Vec<_> = text.vifs.iter().map(|vif| vif.mac).collect();
+    assert_eq!((tap.queues, &tap.steered), (2, &macs));
+    assert_eq!(driver.devices[1..], [Device::TapQueue, Device::TapQueue]);
+    assert!(
+        matches!(&text.nics[0].kind, NicKind::Tap { device: 0, queues, .. } if queues == &[1, 2])
+    );
+    assert_eq!(text.nics[0].vmq.map(|vmq| vmq.queues), Some(2));
+}
+
+#[test]
 fn mistakes_of_syntax_have_lines() {
     let text = mistake("netns = \"w\"", "netns = w");
     assert!(
@@ -411,7 +472,8 @@ fn sizes_follow_from_the_configuration() {
         NicKind::Tap {
             device: 0,
             vnet_header: false,
-            checksum: false
+            checksum: false,
+            ..
         }
     ));
     let guest: GuestConfig = serde_json::from_str(&a.config).unwrap();

@@ -4,3 +4,4 @@ mod lro;
 mod machine;
 mod pairs;
 mod programs;
+mod queues;

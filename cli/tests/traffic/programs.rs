@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes of the file that `curl` carries.
-const FILE_BYTES: usize = 100_000_000;
+pub(crate) const FILE_BYTES: usize = 100_000_000;
 
 pub(crate) const WIRE: usize = 0;
 pub(crate) const WEB: usize = 1;
@@ -90,7 +90,7 @@ fn ping_and_ping6_go_every_way() {
 }
 
 /// Lets `curl` fetch a file of `bytes` random bytes every way.
-fn carry_files(machine: &Machine, bytes: usize) {
+pub(crate) fn carry_files(machine: &Machine, bytes: usize) {
     let file = SomeFile::new(machine, bytes);
     for (from, to) in WAYS {
         file.carry(from, (to, IPV4[from]), &[]);

@@ -210,6 +210,24 @@ impl Calls {
         }))
     }
 
+    /// Tells a device of this domain's own something; its answer.
+    ///
+    /// # Errors
+    /// There is no such device, it can be told nothing, or it refused.
+    pub fn tell_device(&mut self, device: u32, words: [u64; 2]) -> Result<u64, Errno> {
+        self.put(0, u64::from(device));
+        for (at, word) in (1..).zip(words) {
+            self.put(at, word);
+        }
+        self.enter(Kind::DeviceControl, 1)?;
+        match self.get(STATUS_WORD) as i64 {
+            0 => Ok(self.get(ANSWER_WORD)),
+            status => Err(Errno::from_raw_os_error(
+                i32::try_from(status.saturating_neg()).unwrap_or(libc_einval()),
+            )),
+        }
+    }
+
     /// Says that the domain has started.
     ///
     /// # Errors

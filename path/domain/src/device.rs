@@ -1,8 +1,10 @@
 //! From a configuration to NICs and endpoints.
 
+use crate::call::Calls;
 use crate::endpoint::{Echo, Sink, Source, StackEndpoint};
 use crate::sim::Wire;
 use crate::start::{StartError, refused};
+use crate::steering::AskMonitor;
 use abi::hypercall::Attach;
 use config::domain::{BUFFER_BYTES, Endpoint, GuestVif, NicConfig, NicKind, Offloads};
 use nic::limited::Limited;
@@ -11,9 +13,11 @@ use nic::sim::Cable;
 use nic::{Caps, Nic, Pool};
 use nic_linux::TapNic;
 use shmem::Area;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
@@ -26,7 +30,11 @@ const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
 ///
 /// # Errors
 /// Its device was refused, or is not what it should be.
-pub fn nic(config: &NicConfig, area: Area) -> Result<(Box<dyn Nic>, Pool), StartError> {
+pub fn nic(
+    config: &NicConfig,
+    area: Area,
+    calls: &Rc<RefCell<Calls>>,
+) -> Result<(Box<dyn Nic>, Pool), StartError> {
     let eighth = (area.len() / 8).next_multiple_of(abi::PAGE);
     let rest = eighth
         .checked_mul(2)
@@ -43,13 +51,14 @@ pub fn nic(config: &NicConfig, area: Area) -> Result<(Box<dyn Nic>, Pool), Start
             device,
             vnet_header,
             checksum,
-        } => Box::new(TapNic::new(
-            attach(*device)?,
-            *vnet_header,
-            *checksum,
-            false,
-            mtu,
-        )),
+            queues,
+        } => {
+            let nic = TapNic::new(attach(*device)?, *vnet_header, *checksum, false, mtu);
+            Box::new(match queues.is_empty() {
+                true => nic,
+                false => with_queues(nic, config, *device, queues, calls)?,
+            })
+        }
         NicKind::Local { device, .. } => {
             Box::new(TapNic::new(attach(*device)?, true, true, true, mtu))
         }
@@ -72,7 +81,8 @@ pub fn nic(config: &NicConfig, area: Area) -> Result<(Box<dyn Nic>, Pool), Start
                 ..Cable::default()
             };
             let station = StackEndpoint::new(*mac, mtu, far);
-            Box::new(Wire::new(cable, station, pool(0, eighth)?))
+            let queues = config.vmq.map_or(0, |vmq| vmq.queues as usize);
+            Box::new(Wire::new(cable, station, pool(0, eighth)?, queues))
         }
         NicKind::Pcap { read, write } => pcap(*read, *write)?,
     };
@@ -85,6 +95,29 @@ pub fn nic(config: &NicConfig, area: Area) -> Result<(Box<dyn Nic>, Pool), Start
         None => nic,
     };
     Ok((nic, pool(2 * eighth, rest)?))
+}
+
+/// A TAP with its queues for single guests; without, if the monitor cannot steer this TAP.
+fn with_queues(
+    nic: TapNic,
+    config: &NicConfig,
+    device: u32,
+    queues: &[u32],
+    calls: &Rc<RefCell<Calls>>,
+) -> Result<TapNic, StartError> {
+    let steering = AskMonitor::new(Rc::clone(calls), device);
+    if !steering.is_possible() {
+        eprintln!(
+            "nic.{}: the monitor may not steer its frames, so all guests use the shared queue",
+            config.name
+        );
+        return Ok(nic);
+    }
+    let fds = queues
+        .iter()
+        .map(|&queue| attach(queue))
+        .collect::<Result<_, _>>()?;
+    Ok(nic.with_queues(fds, Box::new(steering)))
 }
 
 /// The endpoint that `config` describes.

@@ -5,6 +5,7 @@
 //! | [`sim`] | the wire of a `sim` NIC |
 //! | [`start`] | from the first instruction to a ready domain |
 //! | [`call`] | hypercalls |
+//! | [`steering`] | which queue of a NIC a frame goes to: asked of the monitor |
 //! | [`connection`] | the domain's ends of connections: records, doorbells |
 //! | [`grants`] | a netback's access to guest pages: `copy`, `map`, `mapped` |
 //! | [`ledger`] | where the cycles of this domain went, hop by hop |
@@ -34,5 +35,6 @@ pub mod mailbox;
 pub mod report;
 pub mod sim;
 pub mod start;
+pub mod steering;
 pub mod trace;
 pub mod wait;

@@ -5,8 +5,11 @@
 
 use crate::endpoint::StackEndpoint;
 use nic::sim::{Cable, SimNic};
+use nic::vmq::Vmq;
 use nic::{Caps, Frame, Nic, Pool, TxReport};
 
+/// Frames that a queue of the near end holds.
+const QUEUE_FRAMES: usize = 1000;
 /// Frames that the station sends and receives before the driver goes on.
 const BATCH: usize = 64;
 
@@ -22,10 +25,15 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// A cable with `station` at its far end, which works in buffers of `pool`.
+    /// A cable with `station` at its far end, which works in buffers of `pool`; the near end has
+    /// `queues` queues for single guests.
     #[must_use]
-    pub fn new(cable: Cable, station: StackEndpoint, pool: Pool) -> Self {
+    pub fn new(cable: Cable, station: StackEndpoint, pool: Pool, queues: usize) -> Self {
         let (near, far) = cable.ends();
+        let near = match queues {
+            0 => near,
+            queues => near.with_queues(queues, QUEUE_FRAMES),
+        };
         Self {
             near,
             far,
@@ -105,5 +113,9 @@ impl Nic for Wire {
         let mut all = self.near.counters();
         all.extend(self.station.counters());
         all
+    }
+
+    fn vmq(&mut self) -> Option<&mut dyn Vmq> {
+        self.near.vmq()
     }
 }

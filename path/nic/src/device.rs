@@ -3,6 +3,7 @@
 //! One trait serves both ends of the path: the driver domain's NICs, and a guest's endpoints
 //! (what stands behind its netfront).
 
+use crate::vmq::Vmq;
 use crate::{Buffers, Checksum, Frame};
 
 /// What a device can do by itself; what it cannot, its user does in software before
@@ -99,6 +100,11 @@ pub trait Nic {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
+
+    /// Its queues for single guests, if it has any. Then [`Nic::rx`] is its shared queue.
+    fn vmq(&mut self) -> Option<&mut dyn Vmq> {
+        None
+    }
 }
 
 impl<N: Nic + ?Sized> Nic for Box<N> {
@@ -134,5 +140,9 @@ impl<N: Nic + ?Sized> Nic for Box<N> {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         (**self).counters()
+    }
+
+    fn vmq(&mut self) -> Option<&mut dyn Vmq> {
+        (**self).vmq()
     }
 }

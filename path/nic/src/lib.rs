@@ -17,6 +17,7 @@
 //! | [`limited`] | a device behind a token bucket |
 //! | [`rate`] | token buckets |
 //! | [`moderation`] | when received frames are looked at |
+//! | [`vmq`] | NICs with a queue per guest |
 
 pub mod buffer;
 pub mod device;
@@ -29,6 +30,7 @@ pub mod rate;
 mod seed;
 pub mod sim;
 pub mod trace;
+pub mod vmq;
 
 pub use buffer::{Buffer, BufferId, Buffers, Pool};
 pub use device::{Caps, Nic, TxReport};

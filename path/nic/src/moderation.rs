@@ -82,6 +82,11 @@ impl Moderator {
         self.backlog = budget > 0 && taken >= budget;
     }
 
+    /// There is more than the last look has taken.
+    pub fn has_more(&mut self) {
+        self.backlog = true;
+    }
+
     /// What to wait for; `device_due_ns` is [`crate::Nic::next_due`].
     #[must_use]
     pub fn wake(&self, now_ns: u64, device_due_ns: Option<u64>) -> Wake {

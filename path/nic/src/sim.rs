@@ -1,9 +1,14 @@
-//! A cable in memory, with a device at either end: rate, delay and seeded loss.
+//! A cable in memory, with a device at either end: rate, delay and seeded loss; queues for single
+//! guests, if asked for.
+
+mod rings;
 
 use crate::Buffers;
 use crate::device::{Caps, Nic, TxReport};
 use crate::frame::{CopyError, Frame, Offload};
 use crate::seed::Seeded;
+use crate::vmq::{MultiQueue, Vmq};
+use rings::{InRings, Rings, Table};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -54,6 +59,7 @@ impl Cable {
             inbound: Rc::clone(from),
             outbound: Rc::clone(to),
             no_buffer: 0,
+            queues: None,
         };
         (end(&back, &there), end(&there, &back))
     }
@@ -104,9 +110,40 @@ pub struct SimNic {
     inbound: Rc<RefCell<Direction>>,
     outbound: Rc<RefCell<Direction>>,
     no_buffer: u64,
+    queues: Option<Queues>,
+}
+
+/// What a device with queues has beside its cable.
+#[derive(Debug)]
+struct Queues {
+    rings: Rc<RefCell<Rings>>,
+    vmq: MultiQueue<Table, InRings>,
 }
 
 impl SimNic {
+    /// Gives the device `queues` queues for single guests, each of which, like the shared one,
+    /// holds `depth` frames that have arrived; what comes above that is lost.
+    #[must_use]
+    pub fn with_queues(mut self, queues: usize, depth: usize) -> Self {
+        let rings = Rc::new(RefCell::new(Rings::new(queues, depth)));
+        let receive = InRings {
+            inbound: Rc::clone(&self.inbound),
+            rings: Rc::clone(&rings),
+        };
+        let vmq = MultiQueue::new(Table(Rc::clone(&rings)), receive);
+        self.queues = Some(Queues { rings, vmq });
+        self
+    }
+
+    /// The next frame for the shared queue, which is the only one unless there are others.
+    fn pop(&mut self, now_ns: u64) -> Option<Flight> {
+        let mut inbound = self.inbound.borrow_mut();
+        match &self.queues {
+            None => inbound.pop_due(now_ns),
+            Some(queues) => queues.rings.borrow_mut().pop_shared(&mut inbound, now_ns),
+        }
+    }
+
     fn send(&self, now_ns: u64, frame: &Frame, report: &mut TxReport) {
         let Cable {
             bytes_per_s,
@@ -164,9 +201,8 @@ impl Nic for SimNic {
         out: &mut Vec<Frame>,
     ) -> usize {
         let mut taken = 0;
-        let mut inbound = self.inbound.borrow_mut();
         while taken < budget {
-            let Some(flight) = inbound.pop_due(now_ns) else {
+            let Some(flight) = self.pop(now_ns) else {
                 break;
             };
             match Frame::from_bytes(&flight.bytes, buffers) {
@@ -190,7 +226,12 @@ impl Nic for SimNic {
         report
     }
 
-    fn next_due(&self, _now_ns: u64) -> Option<u64> {
+    fn next_due(&self, now_ns: u64) -> Option<u64> {
+        if let Some(queues) = &self.queues
+            && queues.rings.borrow().holds_any()
+        {
+            return Some(now_ns);
+        }
         self.inbound
             .borrow()
             .flights
@@ -199,9 +240,15 @@ impl Nic for SimNic {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![
+        let mut all = vec![
             ("lost", self.outbound.borrow().lost),
             ("no_buffer", self.no_buffer),
-        ]
+        ];
+        all.extend(self.queues.iter().flat_map(|queues| queues.vmq.counters()));
+        all
+    }
+
+    fn vmq(&mut self) -> Option<&mut dyn Vmq> {
+        self.queues.as_mut().map(|queues| &mut queues.vmq as _)
     }
 }

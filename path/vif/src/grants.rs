@@ -56,6 +56,18 @@ pub trait Grants {
 
     /// Carries out every copy of the batch; `frames` are what [`Source::Header`] refers to.
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]);
+
+    /// Makes further pages usable for a device that writes them itself, until
+    /// [`Grants::post_end`], or says per access why not. A mechanism that never has pages in this
+    /// domain's reach cannot.
+    fn post_begin(&mut self, accesses: &mut [Access]) {
+        for access in accesses {
+            access.result = Err(GrantStatus::GeneralError);
+        }
+    }
+
+    /// No device writes any page of [`Grants::post_begin`] any more.
+    fn post_end(&mut self) {}
 }
 
 impl<G: Grants + ?Sized> Grants for Box<G> {
@@ -69,5 +81,13 @@ impl<G: Grants + ?Sized> Grants for Box<G> {
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]) {
         (**self).write(copies, frames);
+    }
+
+    fn post_begin(&mut self, accesses: &mut [Access]) {
+        (**self).post_begin(accesses);
+    }
+
+    fn post_end(&mut self) {
+        (**self).post_end();
     }
 }

@@ -69,6 +69,9 @@ pub enum Kind {
     GrantCreate = 10,
     /// [`Revoke`] operations.
     GrantRevoke = 11,
+    /// Tell a device of the domain's own something. One operation: word 0 the device's number,
+    /// words 1 and 2 what the device understands ([`TapControl`]). The answer: word 3.
+    DeviceControl = 16,
 }
 
 impl Kind {
@@ -87,6 +90,7 @@ impl Kind {
             9 => Self::TableEnd,
             10 => Self::GrantCreate,
             11 => Self::GrantRevoke,
+            16 => Self::DeviceControl,
             _ => return None,
         })
     }
@@ -366,6 +370,62 @@ impl Attach {
         match args[0] {
             1 => Some(Self::Device(index as u32)),
             2 => Some(Self::Doorbell(ConnId(index as u32))),
+            _ => None,
+        }
+    }
+}
+
+/// What a TAP with queues can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TapControl {
+    /// Lead frames to a MAC to a queue; none: to the shared one. Answered with a point in time,
+    /// as [`TapControl::Settled`] counts it.
+    Steer {
+        /// The MAC: one that the TAP was set up to steer.
+        mac: [u8; 6],
+        /// The queue's number.
+        queue: Option<u32>,
+    },
+    /// Up to which point no frame is on its way any more that chose its queue before.
+    Settled,
+}
+
+impl TapControl {
+    const STEER: u64 = 1 << 56;
+    const SETTLED: u64 = 2 << 56;
+    const SHARED: u64 = u64::MAX;
+
+    /// As words 1 and 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 2] {
+        match self {
+            Self::Steer { mac, queue } => {
+                let [a, b, c, d, e, f] = mac;
+                let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+                let queue = match queue {
+                    Some(queue) => queue as u64,
+                    None => Self::SHARED,
+                };
+                [Self::STEER | mac, queue]
+            }
+            Self::Settled => [Self::SETTLED, 0],
+        }
+    }
+
+    /// From words 1 and 2.
+    #[must_use]
+    pub const fn decode(words: [u64; 2]) -> Option<Self> {
+        let [kind, zero, a, b, c, d, e, f] = words[0].to_be_bytes();
+        match (kind, zero) {
+            (1, 0) if words[1] == Self::SHARED => Some(Self::Steer {
+                mac: [a, b, c, d, e, f],
+                queue: None,
+            }),
+            (1, 0) if words[1] <= u32::MAX as u64 => Some(Self::Steer {
+                mac: [a, b, c, d, e, f],
+                queue: Some(words[1] as u32),
+            }),
+            (2, 0) => Some(Self::Settled),
             _ => None,
         }
     }

@@ -59,6 +59,8 @@ pub struct Domain {
 pub enum Device {
     /// A TAP interface of the kernel.
     Tap(Tap),
+    /// The next queue of the TAP before it in the list.
+    TapQueue,
     /// A file that is only read.
     Read(String),
     /// A file that is only written; it must not exist.
@@ -89,6 +91,12 @@ pub struct Tap {
     pub tso: bool,
     /// Transmit queue of the kernel's end, packets.
     pub tx_queue: u32,
+    /// Queues beside the shared one, each a [`Device::TapQueue`] of its own.
+    #[serde(default)]
+    pub queues: u32,
+    /// The MACs that may be led to one of these queues; everything else is for the shared one.
+    #[serde(default)]
+    pub steered: Vec<[u8; 6]>,
 }
 
 /// One connection.

@@ -22,7 +22,10 @@ pub(crate) fn build(machine: &Machine, programs: &Path) -> Result<Built, String>
     let mut hypervisor = Hypervisor::new().map_err(|e| e.to_string())?;
     let mut ids: BTreeMap<&str, DomId> = BTreeMap::new();
     for domain in &machine.domains {
-        let devices = devices::open(&domain.name, &domain.devices)?;
+        let (devices, lacks) = devices::open(&domain.name, &domain.devices)?;
+        for what in lacks {
+            hypervisor.lacks(what);
+        }
         let id = hypervisor
             .create_domain(domain, devices, monotonic_ns())
             .map_err(|e| e.to_string())?;

@@ -1,31 +1,98 @@
 //! Opens what domains attach. This is the one place where the monitor's program knows what a
 //! device is.
 
-use abi::machine::Device;
+use abi::hypercall::TapControl;
+use abi::machine;
+use monitor::{Device, DeviceControl};
+use nic_linux::setup::{self, SteerError, Steering};
+use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
 
-/// Opens every device of a domain, in order.
-pub(crate) fn open(domain: &str, devices: &[Device]) -> Result<Vec<OwnedFd>, String> {
-    let open = |device| open_one(device).map_err(|error| format!("domain {domain}: {error}"));
-    devices.iter().map(open).collect()
+/// What status says where no TAP can be told which queue a frame goes to.
+const NO_STEERING: &str = "NIC queues for single guests (bpf(2) is not permitted)";
+
+/// Opens every device of a domain, in order; and what the system could not provide.
+pub(crate) fn open(
+    domain: &str,
+    devices: &[machine::Device],
+) -> Result<(Vec<Device>, Vec<&'static str>), String> {
+    let mut opened = Vec::new();
+    let mut lacks = Vec::new();
+    let mut queues = VecDeque::new();
+    for device in devices {
+        let wrong = |error: String| format!("domain {domain}: {error}");
+        let device = match device {
+            machine::Device::Tap(tap) => {
+                let tap = setup::open_queues(tap).map_err(|error| wrong(error.to_string()))?;
+                queues = tap.queues.into();
+                let control = match tap.steering {
+                    Some(Ok(steering)) => {
+                        Some(Arc::new(TapSteering(steering)) as Arc<dyn DeviceControl>)
+                    }
+                    Some(Err(error)) => {
+                        eprintln!("grantwayd: {error}");
+                        lacks.push(NO_STEERING);
+                        None
+                    }
+                    None => None,
+                };
+                Device {
+                    fd: tap.shared,
+                    control,
+                }
+            }
+            machine::Device::TapQueue => {
+                let queue = queues.pop_front();
+                queue
+                    .ok_or_else(|| wrong("a queue without a TAP before it".into()))?
+                    .into()
+            }
+            machine::Device::Read(path) => open_read(path).map_err(wrong)?.into(),
+            machine::Device::Write(path) => open_write(path).map_err(wrong)?.into(),
+        };
+        opened.push(device);
+    }
+    Ok((opened, lacks))
 }
 
-fn open_one(device: &Device) -> Result<OwnedFd, String> {
-    match device {
-        Device::Tap(tap) => nic_linux::setup::open_tap(tap).map_err(|error| error.to_string()),
-        Device::Read(path) => OpenOptions::new()
-            .read(true)
-            .open(path)
-            .map(OwnedFd::from)
-            .map_err(|error| format!("the file {path} cannot be read: {error}")),
-        Device::Write(path) => OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map(OwnedFd::from)
-            .map_err(|error| format!("the file {path} cannot be made: {error}")),
+fn open_read(path: &str) -> Result<OwnedFd, String> {
+    OpenOptions::new()
+        .read(true)
+        .open(path)
+        .map(OwnedFd::from)
+        .map_err(|error| format!("the file {path} cannot be read: {error}"))
+}
+
+fn open_write(path: &str) -> Result<OwnedFd, String> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map(OwnedFd::from)
+        .map_err(|error| format!("the file {path} cannot be made: {error}"))
+}
+
+/// A TAP whose domain may lead frames to its queues. Which MACs it may lead was fixed when the TAP
+/// was set up.
+#[derive(Debug)]
+struct TapSteering(Steering);
+
+impl DeviceControl for TapSteering {
+    fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
+        match TapControl::decode(words).ok_or(Errno::INVAL)? {
+            TapControl::Steer { mac, queue } => {
+                self.0.steer(mac, queue).map_err(|error| match error {
+                    SteerError::Mac => Errno::PERM,
+                    SteerError::Queue => Errno::NXIO,
+                    SteerError::System(error) => Errno::from_io_error(&error).unwrap_or(Errno::IO),
+                })
+            }
+            TapControl::Settled => Ok(self.0.settled()),
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::budget::Budget;
 use crate::connect::Connections;
+use crate::device::Controls;
 use crate::grant::{Copier, Grants, Mapper, NewGrants};
 use crate::memory::Memory;
 use crate::space::{AddressSpace, SpaceError};
@@ -129,6 +130,8 @@ pub struct Shared {
     pub new: NewGrants,
     /// Every connection.
     pub connections: Connections,
+    /// What devices can be told.
+    pub controls: Controls,
 }
 
 /// Serves one domain's calls.
@@ -282,6 +285,12 @@ impl<S: AddressSpace> Server<S> {
                     .collect();
                 let new = &self.shared.new;
                 page.put_statuses(&new.revoke(&self.shared.grants, self.id, &ops));
+            }
+            Kind::DeviceControl if count == 1 => {
+                let [device, word, other] = page.words(0);
+                let told = self.shared.controls.tell(self.id, device, [word, other]);
+                page.put(0, ANSWER_WORD, told.unwrap_or(0));
+                page.put(0, STATUS_WORD, errno_word(told.map(drop)));
             }
             Kind::Ready if count == 0 => self.ready.store(true, Ordering::Release),
             _ => return Ok(Err(Errno::INVAL)),

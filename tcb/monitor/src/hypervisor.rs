@@ -4,6 +4,7 @@
 //! passed in, in nanoseconds of the monotonic clock.
 
 use crate::attach;
+use crate::device::Device;
 use crate::domain::{Domain, DomainError, Start};
 use crate::hypercall::Shared;
 use crate::life::{Demand, Life};
@@ -13,7 +14,7 @@ use abi::layout::info;
 use abi::{DomId, machine};
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
@@ -65,7 +66,7 @@ impl Hypervisor {
     pub fn create_domain(
         &mut self,
         spec: &machine::Domain,
-        devices: Vec<OwnedFd>,
+        devices: Vec<Device>,
         now_ns: u64,
     ) -> Result<DomId, DomainError> {
         let id = u16::try_from(self.domains.len())
@@ -74,7 +75,16 @@ impl Hypervisor {
                 name: spec.name.clone(),
                 what: "there are no more domain ids".into(),
             })?;
-        let domain = Domain::build(id, spec, devices, now_ns)?;
+        let mut fds = Vec::new();
+        let mut controls = Vec::new();
+        for (number, device) in (0u64..).zip(devices) {
+            fds.push(device.fd);
+            controls.extend(device.control.map(|control| (number, control)));
+        }
+        let domain = Domain::build(id, spec, fds, now_ns)?;
+        for (number, control) in controls {
+            self.shared.controls.insert(id, number, control);
+        }
         if let Some(parts) = &domain.parts {
             self.shared
                 .grants
@@ -134,6 +144,11 @@ impl Hypervisor {
         self.missing
             .extend(domain.start(start, shared, post, now_ns)?);
         Ok(())
+    }
+
+    /// Notes something that this system could not provide, beside what starting domains finds.
+    pub fn lacks(&mut self, what: &'static str) {
+        self.missing.insert(what);
     }
 
     /// A domain's name.
@@ -322,6 +337,7 @@ impl Hypervisor {
         let why = domain.life.text().to_owned();
         domain.life = Life::Gone(why);
         self.shared.connections.forget_all(id);
+        self.shared.controls.forget(id);
     }
 
     /// Passes bytes to a domain's mailbox; [`Hypervisor::relayed`] has the outcome later.

@@ -9,7 +9,7 @@
 //! | `worker`, [`hypercall`] | one thread per domain that serves its calls and clears it away |
 //! | [`grant`] | grant tables, copies, mappings, the audit |
 //! | [`connect`], [`event`] | connection records; pending bits and doorbells |
-//! | `attach`, [`mailbox`] | descriptors for a domain; bytes to and from it |
+//! | `attach`, [`device`], [`mailbox`] | descriptors for a domain, and what they can be told; bytes to and from it |
 //! | `report` | status and audit |
 //!
 //! Threads: one main thread (the program `grantwayd`), which never waits for a domain, and one
@@ -19,6 +19,7 @@
 mod attach;
 pub mod budget;
 pub mod connect;
+pub mod device;
 mod domain;
 pub mod event;
 pub mod fake;
@@ -33,6 +34,7 @@ mod report;
 pub mod space;
 mod worker;
 
+pub use device::{Device, DeviceControl};
 pub use domain::{DomainError, Start};
 pub use hypervisor::{Hypervisor, Source};
 pub use life::Life;

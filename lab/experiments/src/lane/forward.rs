@@ -22,6 +22,8 @@ fn tap(netns: PathBuf, address: IpAddr) -> Tap {
         tso: false,
         // What the kernel gives a TAP by itself.
         tx_queue: 500,
+        queues: 0,
+        steered: Vec::new(),
     }
 }
 

@@ -8,6 +8,7 @@ use super::nics::NicPort;
 use super::port::Port;
 use super::turn::Driver;
 use super::vifs::{Shared, VifPort, Window};
+use crate::call::Calls;
 use crate::device;
 use crate::ledger::Ledger;
 use crate::lro::{Merger, Side};
@@ -40,7 +41,12 @@ pub(super) fn build(started: Started<DriverConfig>) -> Result<Driver, StartError
     };
     let mut ports = Vec::new();
     for nic in &config.nics {
-        ports.push(Port::Nic(Box::new(nic_port(nic, &config.lro, &mut room)?)));
+        ports.push(Port::Nic(Box::new(nic_port(
+            nic,
+            &config.lro,
+            &mut room,
+            &calls,
+        )?)));
     }
     let shared = Shared {
         calls: Rc::clone(&calls),
@@ -102,9 +108,14 @@ impl Room {
     }
 }
 
-fn nic_port(config: &NicConfig, lro: &Lro, room: &mut Room) -> Result<NicPort, StartError> {
+fn nic_port(
+    config: &NicConfig,
+    lro: &Lro,
+    room: &mut Room,
+    calls: &Rc<RefCell<Calls>>,
+) -> Result<NicPort, StartError> {
     let area = room.take_area(config.buffers as usize * BUFFER_BYTES as usize)?;
-    let (nic, pool) = device::nic(config, area)?;
+    let (nic, pool) = device::nic(config, area, calls)?;
     let linear = room.take_area((LINEAR_BUFFERS * LINEAR_BYTES) as usize)?;
     let linear = Linear::new(linear, LINEAR_BYTES as usize, lro.backend);
     // What is held must leave the NIC enough to receive into.

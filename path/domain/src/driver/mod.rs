@@ -9,6 +9,7 @@
 //! | [`nics`] | ports that are devices |
 //! | [`linear`] | aggregates copied to one buffer |
 //! | [`vifs`] | ports that are guests: hand-shake, netback, doorbell |
+//! | [`vmq`] | queues of a NIC for single guests: who has one, frames straight into guest pages |
 //! | [`outbox`] | frames on their way to one port: segmentation and checksums where it lacks them |
 //! | [`room`] | aggregates cut to what a guest has room for |
 //! | [`report`] | counters as JSON |
@@ -23,5 +24,6 @@ pub mod report;
 pub mod room;
 pub mod turn;
 pub mod vifs;
+pub mod vmq;
 
 pub use turn::run;

@@ -8,6 +8,7 @@ use crate::report::Given;
 use config::domain::Lro;
 use net::packet::ack::pure_ack;
 use nic::moderation::{Moderator, Policy, Wake};
+use nic::vmq::Vmq;
 use nic::{Caps, Frame, Nic, Pool};
 use serde_json::Value;
 
@@ -38,6 +39,19 @@ pub struct NicPort {
     moderator: Moderator,
     /// Room for what a look finds; empty between two.
     arrived: Vec<Frame>,
+    /// What the last [`NicPort::take`] has seen of the shared queue.
+    seen: Seen,
+}
+
+/// What a look into the shared queue has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// It was not looked into: moderation.
+    Nothing,
+    /// There may be more in it.
+    Some,
+    /// Everything that was in it has gone on.
+    All,
 }
 
 impl std::fmt::Debug for NicPort {
@@ -70,7 +84,28 @@ impl NicPort {
             linear,
             moderator: Moderator::new(policy),
             arrived: Vec::new(),
+            seen: Seen::Nothing,
         }
+    }
+
+    /// The NIC's queues for single guests, if it has any, and the pool.
+    pub fn vmq(&mut self) -> Option<(&mut dyn Vmq, &mut Pool)> {
+        Some((self.nic.vmq()?, &mut self.pool))
+    }
+
+    /// What the last [`NicPort::take`] has seen of the shared queue.
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        match self.seen {
+            // What is held by large receive offload has not gone on.
+            Seen::All if self.lro.next_due().is_some() => Seen::Some,
+            seen => seen,
+        }
+    }
+
+    /// A queue for a single guest has more: the next look is due at once.
+    pub fn has_more(&mut self) {
+        self.moderator.has_more();
     }
 
     /// What the NIC can do by itself.
@@ -117,6 +152,7 @@ impl NicPort {
         ledger: &Ledger,
     ) -> usize {
         let look = self.moderator.due(now_ns);
+        self.seen = Seen::Nothing;
         if !self.lro.is_active() {
             return match look {
                 true => self.look(now_ns, budget, out, ledger),
@@ -146,6 +182,11 @@ impl NicPort {
             self.nic.rx(now_ns, budget, &mut self.pool, out)
         });
         self.moderator.looked(now_ns, taken, budget);
+        self.seen = if taken < budget {
+            Seen::All
+        } else {
+            Seen::Some
+        };
         self.traffic.in_packets += taken as u64;
         self.traffic.in_bytes += out.iter().map(|frame| frame.len() as u64).sum::<u64>();
         taken

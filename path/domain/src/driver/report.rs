@@ -17,7 +17,13 @@ pub(super) fn stat(driver: &Driver) -> Value {
         let value = match port {
             Port::Nic(nic) => {
                 nic.lro.add_to(&mut lro);
-                nic_stat(nic, &mut drops)
+                let mut value = nic_stat(nic, &mut drops);
+                let number = ports.len();
+                if let Some(queues) = driver.queues.iter().find(|queues| queues.nic == number) {
+                    drops.add("misdirected", queues.misdirected);
+                    value["vmq"] = queues.stat(&driver.ports);
+                }
+                value
             }
             Port::Vif(vif) => vif_stat(vif, &mut drops),
         };

@@ -8,6 +8,7 @@ use super::fairness::Fairness;
 use super::outbox::Outbox;
 use super::port::Port;
 use super::vifs::VifPort;
+use super::vmq::Queues;
 use super::{nics, report};
 use crate::idle::{Idle, Step};
 use crate::ledger::{Hop, Ledger};
@@ -34,14 +35,16 @@ pub struct Driver {
     pub(super) bridge: Bridge,
     pub(super) outbox: Outbox,
     pub(super) ledger: Rc<Ledger>,
-    trace: Trace,
+    /// Of each NIC that has queues for single guests.
+    pub(super) queues: Vec<Queues>,
+    pub(super) trace: Trace,
     waiter: Waiter,
     mailbox: Mailbox,
     idle: Idle,
-    switches: Switches,
+    pub(super) switches: Switches,
     fairness: Fairness,
     frames: Vec<Frame>,
-    verdicts: Vec<Verdict>,
+    pub(super) verdicts: Vec<Verdict>,
     /// Per port, which of `frames` go out by it.
     picks: Vec<Vec<u32>>,
 }
@@ -74,6 +77,7 @@ impl Driver {
             bridge,
             outbox: Outbox::default(),
             ledger,
+            queues: Queues::of(config),
             trace: Trace::default(),
             waiter,
             mailbox,
@@ -124,7 +128,11 @@ impl Driver {
         self.fairness.begin();
         for index in 0..self.ports.len() {
             match self.ports.get(index) {
-                Some(Port::Nic(_)) => moved |= self.serve(index, now_ns, budget).0 > 0,
+                Some(Port::Nic(_)) => {
+                    moved |= self.drain_queues(index, now_ns) > 0;
+                    moved |= self.serve(index, now_ns, budget).0 > 0;
+                    moved |= self.serve_queues(index, now_ns) > 0;
+                }
                 Some(Port::Vif(vif)) if vif.has_work() => {
                     self.fairness.activate(index);
                     guests += 1;
@@ -173,7 +181,7 @@ impl Driver {
     }
 
     /// Decides where each frame of a batch goes, and hands it over.
-    fn forward(&mut self, in_port: usize, now_ns: u64, frames: &mut [Frame]) {
+    pub(super) fn forward(&mut self, in_port: usize, now_ns: u64, frames: &mut [Frame]) {
         let before = self.ledger.enter(Hop::Bridge);
         if let Some(port) = self.ports.get(in_port) {
             let hop = if matches!(port, Port::Nic(_)) {
@@ -194,6 +202,9 @@ impl Driver {
             .forward_batch(frames, in_port, now_ns, &mut verdicts);
         if let Some(verdict) = verdicts.first() {
             self.trace.step(Hop::Bridge, || format!("{verdict:?}"));
+        }
+        if let Some(queues) = self.queues.iter_mut().find(|queues| queues.nic == in_port) {
+            queues.count(&verdicts);
         }
         for (index, verdict) in verdicts.iter().enumerate() {
             match verdict {
@@ -289,6 +300,11 @@ impl Driver {
             bell: Bell::All,
             until_ns: self.fairness.due_ns(),
         };
+        let queues = self
+            .queues
+            .iter()
+            .filter_map(|queues| queues.due_ns(now_ns));
+        rest.until_ns = queues.chain(rest.until_ns).min();
         for nic in nics(&self.ports) {
             let until = match nic.wake(now_ns) {
                 Wake::Now => return None,

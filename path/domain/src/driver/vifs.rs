@@ -133,6 +133,12 @@ impl VifPort {
         }
     }
 
+    /// The guest's station address.
+    #[must_use]
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
     /// Its state.
     #[must_use]
     pub fn state(&self) -> XenbusState {
@@ -390,6 +396,35 @@ impl VifPort {
         let report = ledger.at(Hop::Netback, || {
             self.room.to_guest(&mut link.netback, frames, pick)
         });
+        self.traffic.out_packets += u64::from(report.delivered);
+        self.traffic.out_bytes += report.bytes;
+        self.touched = true;
+        if let Some(fatal) = link.netback.fatal() {
+            self.close(&fatal.to_string());
+        }
+    }
+
+    /// The netback, for a NIC that writes to the guest's pages itself; [`VifPort::posted`] ends
+    /// that.
+    pub fn posting(&mut self) -> Option<&mut Netback<Box<dyn Grants>>> {
+        self.link.as_mut().map(|link| &mut link.netback)
+    }
+
+    /// Whether a device can write frames of `bytes` bytes, with what `caps` leave undone, to the
+    /// guest's pages.
+    #[must_use]
+    pub fn can_post(&self, bytes: usize, caps: Caps) -> bool {
+        let fits = |link: &Link| link.netback.can_post(bytes);
+        self.link.as_ref().is_some_and(fits)
+            && self
+                .caps()
+                .is_some_and(|own| own.checksum || !caps.checksum)
+    }
+
+    /// Answers what a NIC has written, and counts it.
+    pub fn posted(&mut self, ledger: &Ledger) {
+        let Some(link) = &mut self.link else { return };
+        let report = ledger.at(Hop::Netback, || link.netback.post_end());
         self.traffic.out_packets += u64::from(report.delivered);
         self.traffic.out_bytes += report.bytes;
         self.touched = true;

@@ -153,6 +153,22 @@ impl Grants for Mapped {
 
     fn read_end(&mut self) {}
 
+    fn post_begin(&mut self, accesses: &mut [Access]) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for access in &*accesses {
+            self.want(access.gref, false);
+        }
+        self.map_wanted();
+        for access in accesses {
+            access.result = self.usable(access.gref, false).and_then(|slot| {
+                self.guest
+                    .span(slot, access.offset, access.len)
+                    .ok_or(GrantStatus::BadCopyArg)
+            });
+        }
+        self.guest.ledger.enter(before);
+    }
+
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
         let before = self.guest.ledger.enter(Hop::Grant);
         for op in &*copies {

@@ -92,6 +92,8 @@ pub struct New<const COUNTED: bool> {
     reading: Vec<GrantRef>,
     /// Uses of the batch that is being written; empty in between.
     writing: Vec<GrantRef>,
+    /// Uses of pages that a device may write now.
+    posted: Vec<GrantRef>,
 }
 
 impl<const COUNTED: bool> New<COUNTED> {
@@ -125,6 +127,7 @@ impl<const COUNTED: bool> New<COUNTED> {
             kept: Vec::new(),
             reading: Vec::new(),
             writing: Vec::new(),
+            posted: Vec::new(),
         })
     }
 
@@ -194,7 +197,7 @@ impl<const COUNTED: bool> New<COUNTED> {
 impl<const COUNTED: bool> Drop for New<COUNTED> {
     fn drop(&mut self) {
         let held = self.kept.drain(..).chain(self.reading.drain(..));
-        for gref in held {
+        for gref in held.chain(self.posted.drain(..)) {
             self.table.release(gref);
         }
         // A guest that is gone has ended the table already.
@@ -224,6 +227,31 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
     fn read_end(&mut self) {
         let before = self.guest.ledger.enter(Hop::Grant);
         for gref in self.reading.drain(..) {
+            self.table.release(gref);
+        }
+        self.guest.ledger.enter(before);
+    }
+
+    fn post_begin(&mut self, accesses: &mut [Access]) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for access in &mut *accesses {
+            access.result = if self.claim(access.gref, true) {
+                self.posted.extend(COUNTED.then_some(access.gref));
+                Ok(Span::EMPTY)
+            } else {
+                Err(GrantStatus::BadRef)
+            };
+        }
+        Self::settle();
+        for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
+            access.result = self.open(access.gref, access.offset, access.len, true);
+        }
+        self.guest.ledger.enter(before);
+    }
+
+    fn post_end(&mut self) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for gref in self.posted.drain(..) {
             self.table.release(gref);
         }
         self.guest.ledger.enter(before);

@@ -69,6 +69,18 @@ pub enum SetupError {
         /// The system's word.
         error: io::Error,
     },
+    /// No frame can be led to a queue of its own.
+    #[error(
+        "interface `{interface}` steers nothing: {error}; all guests use its shared queue \
+         (queues = \"vmq\" needs CAP_BPF and CAP_NET_ADMIN outside of a user namespace, and a \
+         kernel with membarrier(2))"
+    )]
+    Steering {
+        /// The interface.
+        interface: String,
+        /// The system's word.
+        error: io::Error,
+    },
     /// Any other step.
     #[error("interface `{interface}` in namespace {namespace} cannot be {step}: {error}; {hint}")]
     Step {

@@ -1,12 +1,15 @@
 //! Set-up of a TAP, by the monitor.
 
+mod bpf;
 mod error;
 mod netlink;
 pub mod netns;
+mod steering;
 mod tun;
 
 pub use abi::machine::Tap as TapSpec;
 pub use error::SetupError;
+pub use steering::{SteerError, Steering};
 
 use netlink::Netlink;
 use std::fs;
@@ -21,15 +24,29 @@ pub const MTU_MIN: u32 = 68;
 /// Largest MTU that is accepted: a TAP's.
 pub const MTU_MAX: u32 = 65_521;
 
+/// A TAP that was set up: its descriptors are non-blocking and close-on-exec, and the interface
+/// lives as long as any of them.
+#[derive(Debug)]
+pub struct Opened {
+    /// The descriptor to send by, and to receive by what no other queue receives.
+    pub shared: OwnedFd,
+    /// One descriptor for each queue that was asked for, in order.
+    pub queues: Vec<OwnedFd>,
+    /// What makes the queues receive anything; none if no queue was asked for. Where the system
+    /// does not permit it ([`SetupError::Steering`]) the TAP works all the same, by its shared
+    /// descriptor.
+    pub steering: Option<Result<Steering, SetupError>>,
+}
+
 /// Creates the TAP that `spec` describes in its network namespace, configures it, brings it up,
-/// and hands out its descriptor (non-blocking, close-on-exec). The interface lives as long as the
-/// descriptor: nothing is left behind. It never takes over an interface that exists already.
+/// and hands out its descriptors. Nothing is left behind when they are closed. It never takes over
+/// an interface that exists already.
 ///
 /// The calling thread's own namespace does not change.
 ///
 /// # Errors
 /// Which step failed on which interface of which namespace, and what to do about it.
-pub fn open_tap(spec: &TapSpec) -> Result<OwnedFd, SetupError> {
+pub fn open_queues(spec: &TapSpec) -> Result<Opened, SetupError> {
     check(spec)?;
     let addresses = spec
         .addresses
@@ -48,6 +65,14 @@ pub fn open_tap(spec: &TapSpec) -> Result<OwnedFd, SetupError> {
         Some(name) => netns::in_netns(netns::path(name), work)?,
         None => work(),
     }
+}
+
+/// [`open_queues`] of a TAP whose shared descriptor is all that is wanted.
+///
+/// # Errors
+/// As there.
+pub fn open_tap(spec: &TapSpec) -> Result<OwnedFd, SetupError> {
+    open_queues(spec).map(|opened| opened.shared)
 }
 
 /// What can be said without asking the kernel.
@@ -99,7 +124,7 @@ fn create(
     spec: &TapSpec,
     addresses: &[(IpAddr, u8)],
     gateway: Option<IpAddr>,
-) -> Result<OwnedFd, SetupError> {
+) -> Result<Opened, SetupError> {
     let failed = |step: &'static str, hint: &'static str| {
         move |error: io::Error| SetupError::Step {
             interface: spec.ifname.clone(),
@@ -109,21 +134,52 @@ fn create(
             hint,
         }
     };
-    let fd = tun::open().map_err(|error| SetupError::NoTun { error })?;
-    tun::attach(&fd, &spec.ifname, spec.vnet_header).map_err(|error| {
-        match error.raw_os_error() {
-            Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => SetupError::Exists {
-                interface: spec.ifname.clone(),
-                namespace: namespace(spec),
-                error,
-            },
-            _ => failed(
-                "created",
-                "it needs CAP_NET_ADMIN in the namespace: run as root, or in a user namespace \
-                 that owns it",
-            )(error),
-        }
+    let open = |queue| {
+        let fd = tun::open().map_err(|error| SetupError::NoTun { error })?;
+        tun::attach(&fd, &spec.ifname, spec.vnet_header, queue).map_err(|error| {
+            match error.raw_os_error() {
+                Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) if queue != tun::Queue::Next => {
+                    SetupError::Exists {
+                        interface: spec.ifname.clone(),
+                        namespace: namespace(spec),
+                        error,
+                    }
+                }
+                _ => failed(
+                    "created",
+                    "it needs CAP_NET_ADMIN in the namespace: run as root, or in a user namespace \
+                     that owns it",
+                )(error),
+            }
+        })?;
+        Ok(fd)
+    };
+    let mut queues = Vec::new();
+    for n in 0..spec.queues {
+        queues.push(open(if n == 0 {
+            tun::Queue::First
+        } else {
+            tun::Queue::Next
+        })?);
+    }
+    // The last queue is the shared one.
+    let fd = open(if queues.is_empty() {
+        tun::Queue::Only
+    } else {
+        tun::Queue::Next
     })?;
+    let steering = (!queues.is_empty()).then(|| {
+        Steering::install(&fd, &spec.steered, spec.queues).map_err(|error| SetupError::Steering {
+            interface: spec.ifname.clone(),
+            error,
+        })
+    });
+    if let Some(Err(_)) = &steering {
+        // Without a program the kernel would spread frames over all queues.
+        for queue in &queues {
+            tun::detach(queue).map_err(failed("left with one queue", "see the kernel's log"))?;
+        }
+    }
     if spec.vnet_header {
         tun::offloads(&fd, spec.checksum, spec.tso)
             .map_err(failed("given offloads", "switch `checksum` and `tso` off"))?;
@@ -154,7 +210,11 @@ fn create(
             "the gateway must lie in one of its networks, and there can be only one such route",
         ))?;
     }
-    Ok(fd)
+    Ok(Opened {
+        shared: fd,
+        queues,
+        steering,
+    })
 }
 
 /// Without this an interface cannot use its link-local address for a second or more, and sends

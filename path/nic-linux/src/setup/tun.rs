@@ -1,4 +1,4 @@
-//! The four system calls that make a TAP.
+//! The system calls that make a TAP.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -12,7 +12,12 @@ pub(super) const VNET_HEADER_BYTES: libc::c_int = 10;
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
 const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
+const TUNSETQUEUE: libc::c_ulong = 0x4004_54d9;
+const TUNSETSTEERINGEBPF: libc::c_ulong = 0x8004_54e0;
+const TUNSETFILTEREBPF: libc::c_ulong = 0x8004_54e1;
 const IFF_TAP: u16 = 0x0002;
+const IFF_MULTI_QUEUE: u16 = 0x0100;
+const IFF_DETACH_QUEUE: u16 = 0x0400;
 const IFF_NO_PI: u16 = 0x1000;
 const IFF_VNET_HDR: u16 = 0x4000;
 const IFF_TUN_EXCL: u16 = 0x8000;
@@ -41,12 +46,28 @@ pub(super) fn open() -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Makes the interface `name` (at most 15 bytes, checked by the caller), which must not exist,
-/// and ties it to the descriptor.
-pub(super) fn attach(fd: &OwnedFd, name: &str, vnet_header: bool) -> io::Result<()> {
+/// Which of an interface's queues a descriptor is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queue {
+    /// The only one.
+    Only,
+    /// The first of several.
+    First,
+    /// A further one.
+    Next,
+}
+
+/// Ties a queue of the interface `name` (at most 15 bytes, checked by the caller) to the
+/// descriptor. The only or first one makes the interface, which must not exist.
+pub(super) fn attach(fd: &OwnedFd, name: &str, vnet_header: bool, queue: Queue) -> io::Result<()> {
+    let kind = match queue {
+        Queue::Only => IFF_TUN_EXCL,
+        Queue::First => IFF_TUN_EXCL | IFF_MULTI_QUEUE,
+        Queue::Next => IFF_MULTI_QUEUE,
+    };
     let mut request = IfReq {
         name: [0; libc::IFNAMSIZ],
-        flags: IFF_TAP | IFF_NO_PI | IFF_TUN_EXCL | if vnet_header { IFF_VNET_HDR } else { 0 },
+        flags: IFF_TAP | IFF_NO_PI | kind | if vnet_header { IFF_VNET_HDR } else { 0 },
         rest: [0; 22],
     };
     for (to, from) in request
@@ -75,6 +96,33 @@ pub(super) fn offloads(fd: &OwnedFd, checksum: bool, tso: bool) -> io::Result<()
         if checksum { TUN_F_CSUM } else { 0 } | if tso { TUN_F_TSO4 | TUN_F_TSO6 } else { 0 };
     // SAFETY: TUNSETOFFLOAD takes its flags by value.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETOFFLOAD, flags) })
+}
+
+/// Makes the kernel choose queues by the program `program`.
+pub(super) fn steer(fd: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
+    set_program(fd, TUNSETSTEERINGEBPF, program)
+}
+
+/// Makes the kernel put frames into queues only as far as the program `program` lets them.
+pub(super) fn filter(fd: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
+    set_program(fd, TUNSETFILTEREBPF, program)
+}
+
+fn set_program(fd: &OwnedFd, request: libc::c_ulong, program: &OwnedFd) -> io::Result<()> {
+    let program: libc::c_int = program.as_raw_fd();
+    // SAFETY: both requests read one int at the pointer.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw const program) })
+}
+
+/// Takes the queue that the descriptor is for out of the interface.
+pub(super) fn detach(fd: &OwnedFd) -> io::Result<()> {
+    let request = IfReq {
+        name: [0; libc::IFNAMSIZ],
+        flags: IFF_DETACH_QUEUE,
+        rest: [0; 22],
+    };
+    // SAFETY: TUNSETQUEUE reads one `struct ifreq` at the pointer.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETQUEUE, &raw const request) })
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

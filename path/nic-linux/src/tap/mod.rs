@@ -4,11 +4,14 @@
 //! the kernel and the buffers of whoever calls; a page that is gone makes the system call fail
 //! with EFAULT, which costs that frame and nothing else.
 
+mod queues;
 mod rx;
 mod tx;
 mod virtio;
 
+use nic::vmq::{MultiQueue, Steering, Vmq};
 use nic::{Buffers, Caps, Frame, Nic, TxReport};
+use queues::TapQueues;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes of an Ethernet header.
@@ -30,6 +33,7 @@ pub struct TapNic {
     mtu: usize,
     rx: rx::Receiver,
     tx: tx::Sender,
+    queues: Option<MultiQueue<Box<dyn Steering>, TapQueues>>,
 }
 
 impl TapNic {
@@ -48,6 +52,25 @@ impl TapNic {
             mtu,
             rx: rx::Receiver::default(),
             tx: tx::Sender::default(),
+            queues: None,
+        }
+    }
+
+    /// Gives the TAP the queues that it was set up with beside its own, one descriptor each, and
+    /// what steers frames to them.
+    #[must_use]
+    pub fn with_queues(mut self, fds: Vec<OwnedFd>, steering: Box<dyn Steering>) -> Self {
+        let queues = TapQueues::new(fds, self.limits());
+        self.queues = Some(MultiQueue::new(steering, queues));
+        self
+    }
+
+    fn limits(&self) -> rx::Limits {
+        rx::Limits {
+            vnet_header: self.vnet_header,
+            checksum: self.checksum,
+            tso: self.tso,
+            bytes: self.rx_max(),
         }
     }
 
@@ -83,12 +106,7 @@ impl Nic for TapNic {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        let limits = rx::Limits {
-            vnet_header: self.vnet_header,
-            checksum: self.checksum,
-            tso: self.tso,
-            bytes: self.rx_max(),
-        };
+        let limits = self.limits();
         self.rx.batch(self.fd.as_fd(), limits, budget, buffers, out)
     }
 
@@ -118,6 +136,12 @@ impl Nic for TapNic {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.rx.counters.list().to_vec()
+        let mut all = self.rx.counters.list().to_vec();
+        all.extend(self.queues.iter().flat_map(|queues| queues.counters()));
+        all
+    }
+
+    fn vmq(&mut self) -> Option<&mut dyn Vmq> {
+        self.queues.as_mut().map(|queues| queues as _)
     }
 }

@@ -35,6 +35,17 @@ impl Counters {
             ("rx_error", self.error),
         ]
     }
+
+    /// The same of a queue for a single guest.
+    pub(super) fn queue_list(&self) -> [(&'static str, u64); 5] {
+        [
+            ("queue_malformed", self.malformed),
+            ("queue_truncated", self.truncated),
+            ("queue_fault", self.fault),
+            ("queue_no_buffer", self.no_buffer),
+            ("queue_error", self.error),
+        ]
+    }
 }
 
 /// Why a frame that came is not handed on.
@@ -69,6 +80,8 @@ pub(super) struct Receiver {
     has_large: bool,
     /// Whether the last call ended for want of buffers.
     pub(super) starved: bool,
+    /// Whether the last call ended because nothing was left.
+    pub(super) empty: bool,
     pub(super) counters: Counters,
 }
 
@@ -99,6 +112,7 @@ impl Receiver {
     ) -> usize {
         let before = out.len();
         self.starved = false;
+        self.empty = false;
         for _ in 0..budget {
             if !self.make_ready(limits.bytes, buffers) {
                 self.counters.no_buffer += 1;
@@ -107,7 +121,10 @@ impl Receiver {
             }
             let read = match self.read(fd, limits.vnet_header) {
                 Ok(bytes) => self.frame(bytes, limits),
-                Err(libc::EAGAIN) => break,
+                Err(libc::EAGAIN) => {
+                    self.empty = true;
+                    break;
+                }
                 Err(libc::EFAULT) => Err(Dropped::Fault),
                 Err(_) => {
                     self.counters.error += 1;

@@ -9,6 +9,7 @@
 //! (row 31 of the field's list); a response is written only after its copies (RING-8).
 
 mod from_guest;
+mod posted;
 mod to_guest;
 
 pub use to_guest::ToGuest;
@@ -20,6 +21,7 @@ use crate::netif::{Abilities, RX_WORDS, TX_WORDS, Terms};
 use crate::ring::{Back, BadPages, Pages};
 use crate::{Fatal, ring};
 use from_guest::Chain;
+use posted::Posted;
 use shmem::Span;
 use shmem::sync::fence;
 use std::sync::atomic::Ordering;
@@ -52,6 +54,12 @@ pub struct Netback<G> {
     planned: Vec<Planned>,
     copies: Vec<CopyOut>,
     rx_responses: Vec<[u32; RX_WORDS]>,
+
+    // The batch of `post`; empty between batches.
+    posted: Vec<Posted>,
+    post_accesses: Vec<Access>,
+    post_next: usize,
+    posting: bool,
 }
 
 impl<G: Grants> Netback<G> {
@@ -87,6 +95,10 @@ impl<G: Grants> Netback<G> {
             planned: Vec::new(),
             copies: Vec::new(),
             rx_responses: Vec::new(),
+            posted: Vec::new(),
+            post_accesses: Vec::new(),
+            post_next: 0,
+            posting: false,
         })
     }
 
@@ -125,6 +137,9 @@ impl<G: Grants> Netback<G> {
     pub fn into_grants(mut self) -> G {
         if self.reading {
             self.grants.read_end();
+        }
+        if self.posting {
+            self.grants.post_end();
         }
         self.grants
     }

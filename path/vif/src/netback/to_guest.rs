@@ -186,7 +186,7 @@ impl<G: Grants> Netback<G> {
 }
 
 /// What keeps a frame from being sent to a guest as it is.
-fn check(frame: &Frame, terms: &Terms) -> Result<(), Drop> {
+pub(super) fn check(frame: &Frame, terms: &Terms) -> Result<(), Drop> {
     if frame.len() < MIN_PACKET {
         return Err(Drop::TooShort);
     }
@@ -197,7 +197,7 @@ fn check(frame: &Frame, terms: &Terms) -> Result<(), Drop> {
 }
 
 /// Offset and length of the buffer that a request posts; none if it does not lie in its page.
-fn buffer(request: &RxRequest, terms: &Terms) -> Option<(usize, usize)> {
+pub(super) fn buffer(request: &RxRequest, terms: &Terms) -> Option<(usize, usize)> {
     let bytes = usize::from(terms.rx_buffer);
     let offset = if terms.rx_offset {
         usize::from(request.offset)
@@ -213,7 +213,7 @@ pub(super) fn colour(gref: u32, len: usize, room: usize) -> usize {
     if len + colour <= room { colour } else { 0 }
 }
 
-fn flags_of(frame: &Frame) -> u16 {
+pub(super) fn flags_of(frame: &Frame) -> u16 {
     let checksum = match frame.offload.checksum {
         Checksum::Unknown => 0,
         // A blank checksum is as good as checked: nothing can have happened to the bytes.

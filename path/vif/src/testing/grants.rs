@@ -14,6 +14,8 @@ pub struct FakeGrants {
     domain: DomId,
     /// Whether accesses have begun and not ended.
     pub reading: bool,
+    /// Whether pages are within a device's reach.
+    pub posting: bool,
     /// Accesses that were made usable.
     pub reads: u64,
     /// Copies that were carried out.
@@ -31,6 +33,7 @@ impl FakeGrants {
             frames,
             domain,
             reading: false,
+            posting: false,
             reads: 0,
             writes: 0,
             writes_left: u64::MAX,
@@ -82,6 +85,18 @@ impl Grants for FakeGrants {
     fn read_end(&mut self) {
         assert!(self.reading, "a batch has begun");
         self.reading = false;
+    }
+
+    fn post_begin(&mut self, accesses: &mut [Access]) {
+        self.posting = true;
+        for access in accesses {
+            access.result = self.open(access.gref, access.offset, access.len, true);
+        }
+    }
+
+    fn post_end(&mut self) {
+        assert!(self.posting, "something was posted");
+        self.posting = false;
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]) {

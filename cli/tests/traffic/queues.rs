@@ -1,0 +1,240 @@
+//! A wire with a queue for each guest: the same traffic, and nothing of anybody else's in a
+//! guest's pages, however often the queues change hands.
+
+use crate::machine::Machine;
+use crate::programs::{FILE_BYTES, FOR_FILES, carry_files, config};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What the driver says about the queues of its wire. None: this system cannot steer frames.
+fn vmq(machine: &Machine) -> Option<Value> {
+    let status = machine.ask(&["status"]);
+    if status["missing"].to_string().contains("NIC queues") {
+        eprintln!("skipped: {}", status["missing"]);
+        return None;
+    }
+    Some(driver(machine)["ports"]["nic.wire"]["vmq"].clone())
+}
+
+fn driver(machine: &Machine) -> Value {
+    machine.ask(&["stat", "driver"])["driver"].clone()
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+#[test]
+fn files_of_100_mb_arrive_by_queues_of_their_own() {
+    let with_queues = |namespaces: &[String]| {
+        config("", namespaces).replacen("kind = \"tap\"", "kind = \"tap\"\nqueues = \"vmq\"", 1)
+    };
+    let names = crate::programs::NAMES;
+    let Some(machine) = Machine::start(FOR_FILES, &names, with_queues) else {
+        return;
+    };
+    if vmq(&machine).is_some() {
+        carry_files(&machine, FILE_BYTES);
+        let vmq = vmq(&machine).unwrap();
+        let (direct, copied) = (count(&vmq["direct_packets"]), count(&vmq["copied_packets"]));
+        // Half of the file's packets and all acknowledgements come by the wire.
+        assert!(direct > FILE_BYTES as u64 / 1448, "{vmq}");
+        assert!(copied < direct / 10, "{vmq}");
+        assert_eq!(vmq["misdirected"], 0, "{vmq}");
+        assert_eq!(vmq["queues"].as_array().map(Vec::len), Some(2), "{vmq}");
+    }
+    machine.end();
+}
+
+const GUESTS: usize = 8;
+const QUEUES: usize = 4;
+
+/// A wire with fewer queues than guests, which change hands as soon as load moves.
+fn crowd(namespaces: &[String]) -> String {
+    let mut text = format!(
+        "[[nic]]\nname = \"wire\"\nkind = \"tap\"\nifname = \"wire\"\nnetns = \"{}\"\n\
+         queues = \"vmq\"\nvmq_queues = {QUEUES}\nvmq_rebalance_ms = 2\n",
+        namespaces[0]
+    );
+    for n in 0..GUESTS {
+        text += &format!(
+            "[[guest]]\nname = \"g{n}\"\n[[guest.vif]]\nmac = \"02:00:00:00:00:{:02x}\"\n\
+             endpoint = \"sink\"\n",
+            n + 1
+        );
+    }
+    text
+}
+
+/// Sends to one half of the guests, then to the other, and so on: each frame says for whom it is.
+const SENDER: &str = r#"
+import socket, sys, time
+guests, hold = int(sys.argv[1]), float(sys.argv[2])
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind(("wire", 0))
+frames = []
+for n in range(guests):
+    mark = b"FOR-GUEST-%02d-ALONE " % n
+    frames.append(bytes([2, 0, 0, 0, 0, n + 1, 2, 0, 0, 0, 0, 0xbb, 0x88, 0xb5]) + mark * 60)
+halves = [frames[0::2], frames[1::2]]
+print("sending", flush=True)
+turn = 0
+while True:
+    until = time.monotonic() + hold
+    while time.monotonic() < until:
+        for frame in halves[turn % 2]:
+            try:
+                for _ in range(8):
+                    s.send(frame)
+            except OSError:
+                pass
+    turn += 1
+"#;
+
+/// The pages of a domain, as bytes: what the domain itself could read in them.
+struct Pages {
+    memory: fs::File,
+    from: u64,
+    bytes: usize,
+}
+
+impl Pages {
+    /// The domain's own frames (`abi::layout::FRAMES`).
+    fn of(pid: u64) -> Self {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let line = maps.lines().find(|line| line.starts_with("5e0000000000-"));
+        let range = line.unwrap().split_once(' ').unwrap().0;
+        let (from, to) = range.split_once('-').unwrap();
+        let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
+        Self {
+            memory: fs::File::open(format!("/proc/{pid}/mem")).unwrap(),
+            from: number(from),
+            bytes: (number(to) - number(from)) as usize,
+        }
+    }
+
+    /// The guests for whom frames lie in these pages, one flag each.
+    fn for_whom(&self, room: &mut Vec<u8>) -> [bool; GUESTS] {
+        const MARK: &[u8] = b"FOR-GUEST-";
+        room.resize(self.bytes, 0);
+        self.memory.read_exact_at(room, self.from).unwrap();
+        let mut found = [false; GUESTS];
+        // A mark every 20 bytes of a frame: looking at every buffer's middle would miss short
+        // leftovers, looking everywhere takes too long to catch what is soon written over.
+        for line in room.chunks(512) {
+            let at = line.windows(MARK.len()).position(|window| window == MARK);
+            let digits = at.and_then(|at| line.get(at + MARK.len()..at + MARK.len() + 2));
+            let number = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+            if let Some(flag) = number.and_then(|n: usize| found.get_mut(n)) {
+                *flag = true;
+            }
+        }
+        found
+    }
+}
+
+/// The process of each guest.
+fn guests(machine: &Machine) -> Vec<u64> {
+    let status = machine.ask(&["status"]);
+    let domains = status["domains"].as_array().unwrap();
+    let pid = |n: usize| {
+        let named = |domain: &&Value| domain["name"] == format!("g{n}");
+        count(&domains.iter().find(named).unwrap()["pid"])
+    };
+    (0..GUESTS).map(pid).collect()
+}
+
+fn start_crowd() -> Option<Machine> {
+    let machine = Machine::start(&["python3"], &["wire"], crowd)?;
+    vmq(&machine).is_some().then_some(machine)
+}
+
+#[test]
+fn a_guest_never_sees_another_s_frame_over_1000_reassignments() {
+    let Some(machine) = start_crowd() else { return };
+    let pages: Vec<Pages> = guests(&machine).into_iter().map(Pages::of).collect();
+    let guests = GUESTS.to_string();
+    let sender = machine.spawn(0, "python3", &["-c", SENDER, &guests, "0.03"]);
+    let end = Instant::now() + Duration::from_secs(240);
+    let mut room = Vec::new();
+    let mut seen = [false; GUESTS];
+    let last = loop {
+        for _ in 0..50 {
+            for (n, pages) in pages.iter().enumerate() {
+                for (whose, found) in pages.for_whom(&mut room).into_iter().enumerate() {
+                    assert!(
+                        !found || whose == n,
+                        "guest {n} has a frame of guest {whose}"
+                    );
+                    seen[n] |= found;
+                }
+            }
+        }
+        let vmq = vmq(&machine).unwrap();
+        assert_eq!(vmq["misdirected"], 0, "{vmq}");
+        if count(&vmq["taken_back"]) >= 1000 {
+            break vmq;
+        }
+        assert!(Instant::now() < end, "too few queues changed hands: {vmq}");
+    };
+    assert_eq!(seen, [true; GUESTS], "the scanner sees what there is");
+    assert!(count(&last["direct_packets"]) > 100_000, "{last}");
+    drop(sender);
+    machine.end();
+}
+
+#[test]
+fn who_dies_with_buffers_posted_leaves_nothing_behind() {
+    let Some(machine) = start_crowd() else { return };
+    let guests = guests(&machine);
+    let number = GUESTS.to_string();
+    let sender = machine.spawn(0, "python3", &["-c", SENDER, &number, "0.01"]);
+    let direct = || count(&vmq(&machine).unwrap()["direct_packets"]);
+    let wait_for = |more: u64| {
+        let (from, end) = (direct(), Instant::now() + Duration::from_secs(30));
+        while direct() < from + more {
+            assert!(Instant::now() < end, "nothing comes any more");
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let kill = |pid: u64| {
+        let killed = Command::new("kill").args(["-9", &pid.to_string()]).status();
+        assert!(killed.unwrap().success());
+    };
+    wait_for(1000);
+    for pid in guests.iter().take(GUESTS / 2) {
+        kill(*pid);
+        wait_for(1000);
+        assert_eq!(machine.ask(&["grants"])["leaked"], 0);
+    }
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let vmq = vmq(&machine).unwrap();
+        let holders = vmq["queues"].as_array().unwrap();
+        let dead = |n: usize| format!("vif.g{n}-0");
+        if !holders
+            .iter()
+            .any(|queue| (0..GUESTS / 2).any(|n| queue["guest"] == dead(n)))
+        {
+            break;
+        }
+        assert!(Instant::now() < end, "the dead keep their queues: {vmq}");
+        thread::sleep(Duration::from_millis(20));
+    }
+    wait_for(1000);
+    let status = machine.ask(&["status"]);
+    let driver = status["domains"].as_array().unwrap().iter();
+    let driver = driver.clone().find(|domain| domain["name"] == "driver");
+    kill(count(&driver.unwrap()["pid"]));
+    let end = Instant::now() + Duration::from_secs(30);
+    while machine.ask(&["grants"])["domains"][0]["mapped"] != 0 {
+        assert!(Instant::now() < end, "the driver's mappings stay");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(machine.ask(&["grants"])["leaked"], 0);
+    drop(sender);
+}

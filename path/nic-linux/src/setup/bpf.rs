@@ -1,0 +1,252 @@
+//! As much of bpf(2) as steering needs: a hash map, socket-filter programs, and an assembler of a
+//! dozen instructions. Programs this small need neither a compiler nor a loader.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const BPF_MAP_CREATE: libc::c_long = 0;
+const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
+const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
+const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_MAP_TYPE_HASH: u32 = 1;
+const BPF_PROG_TYPE_SOCKET_FILTER: u32 = 1;
+/// The pseudo source register that makes a 64-bit immediate the map of a descriptor.
+const BPF_PSEUDO_MAP_FD: u8 = 1;
+
+/// Helper: `map_lookup_elem(map, key) -> value or null`.
+pub(super) const MAP_LOOKUP_ELEM: i32 = 1;
+/// Helper: `skb_load_bytes(skb, offset, to, len) -> 0 or an error`.
+pub(super) const SKB_LOAD_BYTES: i32 = 26;
+
+/// A register: r0 the result, r1 … r5 arguments, r6 … r9 kept over calls, r10 the frame pointer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reg(pub(super) u8);
+
+pub(super) const R0: Reg = Reg(0);
+pub(super) const R1: Reg = Reg(1);
+pub(super) const R2: Reg = Reg(2);
+pub(super) const R3: Reg = Reg(3);
+pub(super) const R4: Reg = Reg(4);
+pub(super) const R6: Reg = Reg(6);
+pub(super) const R7: Reg = Reg(7);
+pub(super) const R10: Reg = Reg(10);
+
+/// A jump target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Label(pub(super) u8);
+
+/// A program being written: 8 bytes an instruction (linux/bpf.h, `struct bpf_insn`).
+#[derive(Debug, Default)]
+pub(super) struct Assembler {
+    code: Vec<[u8; 8]>,
+    jumps: Vec<(usize, Label)>,
+    labels: Vec<(Label, usize)>,
+}
+
+impl Assembler {
+    fn emit(&mut self, opcode: u8, dst: u8, src: u8, offset: i16, imm: i32) -> &mut Self {
+        let [o0, o1] = offset.to_le_bytes();
+        let [i0, i1, i2, i3] = imm.to_le_bytes();
+        self.code
+            .push([opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]);
+        self
+    }
+
+    /// `dst = src`
+    pub(super) fn mov(&mut self, dst: Reg, src: Reg) -> &mut Self {
+        self.emit(0xbf, dst.0, src.0, 0, 0)
+    }
+
+    /// `dst = imm`
+    pub(super) fn mov_imm(&mut self, dst: Reg, imm: i32) -> &mut Self {
+        self.emit(0xb7, dst.0, 0, 0, imm)
+    }
+
+    /// `dst += imm`
+    pub(super) fn add_imm(&mut self, dst: Reg, imm: i32) -> &mut Self {
+        self.emit(0x07, dst.0, 0, 0, imm)
+    }
+
+    /// `dst = *(u32 *)(src + offset)`
+    pub(super) fn load_u32(&mut self, dst: Reg, src: Reg, offset: i16) -> &mut Self {
+        self.emit(0x61, dst.0, src.0, offset, 0)
+    }
+
+    /// `*(u64 *)(dst + offset) = imm`
+    pub(super) fn store_u64_imm(&mut self, dst: Reg, offset: i16, imm: i32) -> &mut Self {
+        self.emit(0x7a, dst.0, 0, offset, imm)
+    }
+
+    /// `dst = the map`
+    pub(super) fn load_map(&mut self, dst: Reg, map: &Map) -> &mut Self {
+        self.emit(0x18, dst.0, BPF_PSEUDO_MAP_FD, 0, map.fd.as_raw_fd());
+        self.emit(0, 0, 0, 0, 0)
+    }
+
+    /// `r0 = helper(r1 …)`
+    pub(super) fn call(&mut self, helper: i32) -> &mut Self {
+        self.emit(0x85, 0, 0, 0, helper)
+    }
+
+    /// `if dst == imm goto to`
+    pub(super) fn jump_eq_imm(&mut self, dst: Reg, imm: i32, to: Label) -> &mut Self {
+        self.jumps.push((self.code.len(), to));
+        self.emit(0x15, dst.0, 0, 0, imm)
+    }
+
+    /// `if dst != imm goto to`
+    pub(super) fn jump_ne_imm(&mut self, dst: Reg, imm: i32, to: Label) -> &mut Self {
+        self.jumps.push((self.code.len(), to));
+        self.emit(0x55, dst.0, 0, 0, imm)
+    }
+
+    /// `if dst != src goto to`
+    pub(super) fn jump_ne(&mut self, dst: Reg, src: Reg, to: Label) -> &mut Self {
+        self.jumps.push((self.code.len(), to));
+        self.emit(0x5d, dst.0, src.0, 0, 0)
+    }
+
+    /// `return r0`
+    pub(super) fn exit(&mut self) -> &mut Self {
+        self.emit(0x95, 0, 0, 0, 0)
+    }
+
+    /// Jumps to `label` arrive here.
+    pub(super) fn label(&mut self, label: Label) -> &mut Self {
+        self.labels.push((label, self.code.len()));
+        self
+    }
+
+    /// The program, with every jump's distance filled in.
+    fn finish(&self) -> io::Result<Vec<[u8; 8]>> {
+        let mut code = self.code.clone();
+        for &(at, to) in &self.jumps {
+            let target = self.labels.iter().find(|(label, _)| *label == to);
+            let distance = target
+                .and_then(|&(_, target)| i16::try_from(target as i64 - at as i64 - 1).ok())
+                .ok_or(io::ErrorKind::InvalidInput)?;
+            if let Some([_, _, low, high, ..]) = code.get_mut(at) {
+                [*low, *high] = distance.to_le_bytes();
+            }
+        }
+        Ok(code)
+    }
+
+    /// Loads the program as a socket filter. Its helpers need no GPL licence.
+    pub(super) fn load(&self) -> io::Result<OwnedFd> {
+        let code = self.finish()?;
+        let license = c"MIT OR Apache-2.0";
+        let attr = ProgLoad {
+            prog_type: BPF_PROG_TYPE_SOCKET_FILTER,
+            insn_cnt: code.len() as u32,
+            insns: code.as_ptr() as u64,
+            license: license.as_ptr() as u64,
+            rest: [0; 2],
+        };
+        // SAFETY: the kernel reads the attributes, and through them the instructions and the
+        // licence, all of which live through the call.
+        unsafe { bpf_fd(BPF_PROG_LOAD, &attr) }
+    }
+}
+
+/// A hash map from 8 bytes to a u32.
+#[derive(Debug)]
+pub(super) struct Map {
+    fd: OwnedFd,
+}
+
+impl Map {
+    /// An empty map of at most `entries` entries.
+    pub(super) fn new(entries: u32) -> io::Result<Self> {
+        let attr = MapCreate {
+            map_type: BPF_MAP_TYPE_HASH,
+            key_size: 8,
+            value_size: 4,
+            max_entries: entries.max(1),
+        };
+        // SAFETY: the kernel reads the attributes.
+        let fd = unsafe { bpf_fd(BPF_MAP_CREATE, &attr) }?;
+        Ok(Self { fd })
+    }
+
+    /// Sets an entry.
+    pub(super) fn set(&self, key: &[u8; 8], value: u32) -> io::Result<()> {
+        let attr = self.element(key, &raw const value as u64);
+        // SAFETY: the kernel reads the attributes, 8 bytes of key and 4 of value.
+        unsafe { bpf(BPF_MAP_UPDATE_ELEM, &attr) }.map(drop)
+    }
+
+    /// Removes an entry; one that is not there is as good as removed.
+    pub(super) fn remove(&self, key: &[u8; 8]) -> io::Result<()> {
+        let attr = self.element(key, 0);
+        // SAFETY: the kernel reads the attributes and 8 bytes of key.
+        match unsafe { bpf(BPF_MAP_DELETE_ELEM, &attr) } {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    fn element(&self, key: &[u8; 8], value: u64) -> Element {
+        Element {
+            map_fd: self.fd.as_raw_fd() as u32,
+            pad: 0,
+            key: key.as_ptr() as u64,
+            value,
+            flags: 0,
+        }
+    }
+}
+
+// Beginnings of `union bpf_attr`: the kernel takes the rest as zero.
+
+#[repr(C)]
+struct MapCreate {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+}
+
+#[repr(C)]
+struct Element {
+    map_fd: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+struct ProgLoad {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    /// log_level, log_size; log_buf.
+    rest: [u64; 2],
+}
+
+/// One bpf(2) call.
+///
+/// # Safety
+/// `attr` is what `command` takes, and what it points to lives through the call.
+unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_long> {
+    // SAFETY: as the caller vouches; the size is that of the attributes.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attr, size_of::<T>()) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// A bpf(2) call that makes a descriptor.
+///
+/// # Safety
+/// As for [`bpf`]; `command` answers with a new descriptor.
+unsafe fn bpf_fd<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
+    // SAFETY: as the caller vouches.
+    let fd = unsafe { bpf(command, attr) }?;
+    // SAFETY: the kernel has just made it, for nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}

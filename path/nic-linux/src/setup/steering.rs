@@ -1,0 +1,213 @@
+//! Which queue of a TAP a frame goes to: by its destination MAC, in the kernel, changed while
+//! traffic runs.
+//!
+//! Two small programs look into one map from MACs to queues. The *steering* program runs when the
+//! kernel chooses a frame's queue: a MAC that is in the map has its queue, everything else the
+//! last one, which is the bridge's. Then the frame may wait, in a queueing discipline say. So the
+//! *filter* program looks once more, at the moment when the frame is put into the queue, under the
+//! same RCU read lock: a frame that is in the wrong queue by now is dropped by the kernel, and
+//! counted as one of the interface's drops. After a change of the map and one RCU grace period
+//! nothing can come into a queue that the map does not lead to: that is what [`Steering::settled`]
+//! tells.
+
+use super::bpf::{
+    Assembler, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10, SKB_LOAD_BYTES,
+};
+use super::tun;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// Offset of `queue_mapping` in `struct __sk_buff`.
+const SKB_QUEUE_MAPPING: i16 = 12;
+/// Bytes of a MAC.
+const MAC: i32 = 6;
+/// Where on the stack the key is built: a MAC and two zero bytes.
+const KEY: i16 = -8;
+/// More bytes than a frame has: all of it passes the filter.
+const WHOLE: i32 = 1 << 20;
+const OTHERWISE: Label = Label(0);
+const PASS: Label = Label(1);
+
+/// The power to steer one TAP. It stays with whoever set the TAP up.
+#[derive(Debug)]
+pub struct Steering {
+    map: Map,
+    macs: Vec<[u8; 6]>,
+    queues: u32,
+    grace: Grace,
+}
+
+/// Why something was not steered.
+#[derive(Debug, thiserror::Error)]
+pub enum SteerError {
+    /// The MAC is none of those that this TAP may steer.
+    #[error("this MAC is not to be steered")]
+    Mac,
+    /// There is no such queue.
+    #[error("there is no such queue")]
+    Queue,
+    /// The kernel refused.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+impl Steering {
+    /// Makes a TAP with `queues` queues and one more, the last and shared one, steer the MACs of
+    /// `macs`; none of them is steered yet. `tap` is any of its descriptors.
+    ///
+    /// # Errors
+    /// bpf(2) or membarrier(2) is not permitted, or the kernel is too old for them.
+    pub(super) fn install(tap: &OwnedFd, macs: &[[u8; 6]], queues: u32) -> io::Result<Self> {
+        let map = Map::new(macs.len() as u32)?;
+        let grace = Grace::start()?;
+        tun::steer(tap, &steering(&map, queues).load()?)?;
+        tun::filter(tap, &filter(&map, queues).load()?)?;
+        Ok(Self {
+            map,
+            macs: macs.to_vec(),
+            queues,
+            grace,
+        })
+    }
+
+    /// From now on frames to `mac` go to `queue`; none: to the shared one. Answers with a point
+    /// for [`Steering::settled`]. Never blocks.
+    ///
+    /// # Errors
+    /// Only MACs that the TAP was set up with and queues that it has can be steered.
+    pub fn steer(&self, mac: [u8; 6], queue: Option<u32>) -> Result<u64, SteerError> {
+        if !self.macs.contains(&mac) {
+            return Err(SteerError::Mac);
+        }
+        let [a, b, c, d, e, f] = mac;
+        let key = [a, b, c, d, e, f, 0, 0];
+        match queue {
+            Some(queue) if queue >= self.queues => return Err(SteerError::Queue),
+            Some(queue) => self.map.set(&key, queue)?,
+            None => self.map.remove(&key)?,
+        }
+        Ok(self.grace.request())
+    }
+
+    /// The newest point at which, and before which, no frame is on its way any more that chose
+    /// its queue before the change.
+    #[must_use]
+    pub fn settled(&self) -> u64 {
+        self.grace.done.load(Ordering::Acquire)
+    }
+}
+
+/// The MAC into the stack and through the map: r0 is a pointer to the queue. Jumps to
+/// [`OTHERWISE`] if there is none; r6 holds the frame.
+fn look_up<'a>(program: &'a mut Assembler, map: &Map) -> &'a mut Assembler {
+    program
+        .store_u64_imm(R10, KEY, 0)
+        .mov(R1, R6)
+        .mov_imm(R2, 0)
+        .mov(R3, R10)
+        .add_imm(R3, KEY.into())
+        .mov_imm(R4, MAC)
+        .call(SKB_LOAD_BYTES)
+        .jump_ne_imm(R0, 0, OTHERWISE)
+        .load_map(R1, map)
+        .mov(R2, R10)
+        .add_imm(R2, KEY.into())
+        .call(MAP_LOOKUP_ELEM)
+        .jump_eq_imm(R0, 0, OTHERWISE)
+}
+
+/// Answers with the number of a frame's queue.
+fn steering(map: &Map, shared: u32) -> Assembler {
+    let mut program = Assembler::default();
+    program.mov(R6, R1);
+    look_up(&mut program, map)
+        .load_u32(R0, R0, 0)
+        .exit()
+        .label(OTHERWISE)
+        .mov_imm(R0, shared as i32)
+        .exit();
+    program
+}
+
+/// Answers with how many bytes of a frame may pass: all, or none if it is in a queue that the map
+/// does not lead to. The shared queue takes everything.
+fn filter(map: &Map, shared: u32) -> Assembler {
+    let mut program = Assembler::default();
+    program
+        .mov(R6, R1)
+        .load_u32(R7, R6, SKB_QUEUE_MAPPING)
+        .jump_eq_imm(R7, shared as i32, PASS);
+    look_up(&mut program, map)
+        .load_u32(R0, R0, 0)
+        .jump_ne(R0, R7, OTHERWISE)
+        .label(PASS)
+        .mov_imm(R0, WHOLE)
+        .exit()
+        .label(OTHERWISE)
+        .mov_imm(R0, 0)
+        .exit();
+    program
+}
+
+/// A thread that waits for RCU grace periods, so that nobody else has to.
+#[derive(Debug)]
+struct Grace {
+    newest: AtomicU64,
+    done: Arc<AtomicU64>,
+    /// Gone when the thread is to end.
+    wake: Mutex<Sender<u64>>,
+}
+
+impl Grace {
+    fn start() -> io::Result<Self> {
+        const QUERY: libc::c_int = libc::MEMBARRIER_CMD_QUERY;
+        if membarrier(QUERY)? & libc::MEMBARRIER_CMD_GLOBAL == 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let (wake, requests) = channel::<u64>();
+        let done = Arc::new(AtomicU64::new(0));
+        let finished = Arc::clone(&done);
+        thread::Builder::new()
+            .name("grace".to_owned())
+            .spawn(move || {
+                while let Ok(first) = requests.recv() {
+                    // One grace period serves everybody who asked before it began.
+                    let newest = requests.try_iter().fold(first, u64::max);
+                    // It cannot fail: the query has said that the command is there.
+                    if membarrier(libc::MEMBARRIER_CMD_GLOBAL).is_ok() {
+                        finished.fetch_max(newest, Ordering::AcqRel);
+                    }
+                }
+            })?;
+        Ok(Self {
+            newest: AtomicU64::new(0),
+            done,
+            wake: Mutex::new(wake),
+        })
+    }
+
+    /// Asks for a grace period that begins after this call; its number.
+    fn request(&self) -> u64 {
+        let number = self.newest.fetch_add(1, Ordering::AcqRel) + 1;
+        let wake = self.wake.lock().unwrap_or_else(PoisonError::into_inner);
+        // The thread ends after the sender.
+        let _ = wake.send(number);
+        number
+    }
+}
+
+/// membarrier(2). Its global command waits for an RCU grace period, and so for every transmit
+/// function of a network device that had begun.
+fn membarrier(command: libc::c_int) -> io::Result<libc::c_int> {
+    // SAFETY: takes three numbers by value.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result as libc::c_int)
+    }
+}

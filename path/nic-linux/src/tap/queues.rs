@@ -1,0 +1,68 @@
+//! The queues of a TAP beside its shared one: each a descriptor, each read like the TAP itself.
+
+use super::rx::{Limits, Receiver};
+use nic::vmq::{QueueId, Receive, Received};
+use nic::{Buffers, Frame};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// The receiving side of a TAP's queues.
+#[derive(Debug)]
+pub(super) struct TapQueues {
+    queues: Vec<(OwnedFd, Receiver)>,
+    limits: Limits,
+}
+
+impl TapQueues {
+    pub(super) fn new(fds: Vec<OwnedFd>, limits: Limits) -> Self {
+        let queue = |fd| (fd, Receiver::default());
+        Self {
+            queues: fds.into_iter().map(queue).collect(),
+            limits,
+        }
+    }
+}
+
+impl Receive for TapQueues {
+    fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    fn receive(
+        &mut self,
+        queue: QueueId,
+        _now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> Received {
+        let Some((fd, receiver)) = self.queues.get_mut(queue.0 as usize) else {
+            return Received::default();
+        };
+        let frames = receiver.batch(fd.as_fd(), self.limits, budget, buffers, out);
+        Received {
+            frames,
+            empty: receiver.empty,
+        }
+    }
+
+    fn release(&mut self, queue: QueueId, buffers: &mut dyn Buffers) {
+        if let Some((_, receiver)) = self.queues.get_mut(queue.0 as usize) {
+            receiver.release(buffers);
+        }
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut all: Vec<(&'static str, u64)> = Vec::new();
+        for (_, receiver) in &self.queues {
+            let list = receiver.counters.queue_list();
+            if all.is_empty() {
+                all.extend(list);
+            } else {
+                for (sum, (_, count)) in all.iter_mut().zip(list) {
+                    sum.1 += count;
+                }
+            }
+        }
+        all
+    }
+}

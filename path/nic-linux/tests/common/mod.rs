@@ -1,0 +1,197 @@
+//! A TAP with a queue for each of three guests, and somebody who sends frames out of it.
+#![allow(unreachable_pub)]
+
+use nic::vmq::{Backend, Freed, QueueId, Vmq, VmqError};
+use nic::{Buffer, BufferId, Buffers, Frame, Nic, Pool};
+use nic_linux::TapNic;
+use nic_linux::setup::netns::Namespace;
+use nic_linux::setup::{SetupError, Steering, TapSpec, open_queues};
+use shmem::Area;
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+pub const MACS: [[u8; 6]; 3] = [
+    [2, 0, 0, 0, 0, 1],
+    [2, 0, 0, 0, 0, 2],
+    [2, 0, 0, 0, 0x80, 1],
+];
+/// A MAC of nobody's.
+pub const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+pub const SHARED_ONLY: [u8; 6] = [0xff; 6];
+
+/// What is sent here, and by nobody else (IEEE's for experiments).
+pub const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+
+/// A frame that says to whom and which it is.
+pub fn frame_to(mac: [u8; 6], number: u32) -> Vec<u8> {
+    let mut frame = mac.to_vec();
+    frame.extend([2, 0, 0, 0, 0, 0xbb]);
+    frame.extend(ETHERTYPE);
+    frame.extend(number.to_be_bytes());
+    frame.resize(60, 0xee);
+    frame
+}
+
+pub struct Guests {
+    pub nic: TapNic,
+    pub steering: Arc<Steering>,
+    pub namespace: Namespace,
+    pool: Pool,
+}
+
+/// The monitor's part, without a monitor.
+#[derive(Debug)]
+struct Direct(Arc<Steering>);
+
+impl nic::vmq::Steering for Direct {
+    fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {
+        let done = self.0.steer(mac, queue.map(|queue| queue.0));
+        done.map_err(|_| VmqError::Refused(0))
+    }
+
+    fn settled(&mut self) -> u64 {
+        self.0.settled()
+    }
+}
+
+impl Guests {
+    pub fn new() -> Option<Self> {
+        let skip = |why: String| {
+            eprintln!("skipped: {why}");
+            None
+        };
+        let namespace = match Namespace::new() {
+            Ok(namespace) => namespace,
+            Err(error) => return skip(format!("no network namespace: {error}")),
+        };
+        let spec = TapSpec {
+            ifname: "wire".to_owned(),
+            netns: Some(namespace.path().display().to_string()),
+            mtu: 1500,
+            tx_queue: 2000,
+            queues: MACS.len() as u32,
+            steered: MACS.to_vec(),
+            ..TapSpec::default()
+        };
+        let opened = match open_queues(&spec) {
+            Err(error @ SetupError::NoTun { .. }) => return skip(error.to_string()),
+            opened => opened.unwrap(),
+        };
+        let steering = match opened.steering.unwrap() {
+            Ok(steering) => Arc::new(steering),
+            Err(error) => return skip(error.to_string()),
+        };
+        let direct = Box::new(Direct(Arc::clone(&steering)));
+        let nic = TapNic::new(opened.shared, false, false, false, 1500)
+            .with_queues(opened.queues, direct);
+        Some(Self {
+            nic,
+            steering,
+            namespace,
+            pool: Pool::new(Area::anonymous(64 * 2048).unwrap(), 2048),
+        })
+    }
+
+    pub fn vmq(&mut self) -> &mut dyn Vmq {
+        self.nic.vmq().unwrap()
+    }
+
+    /// Gives guest `n` the next queue.
+    pub fn give_queue(&mut self, n: usize) -> QueueId {
+        let vmq = self.vmq();
+        let queue = vmq.alloc_queue().unwrap();
+        vmq.set_mac(queue, MACS[n]).unwrap();
+        vmq.enable_queue(queue).unwrap();
+        queue
+    }
+
+    /// What is in a queue, as bytes.
+    pub fn poll(&mut self, queue: QueueId) -> Vec<Vec<u8>> {
+        let mut posted = Posted {
+            pool: &mut self.pool,
+            frames: Vec::new(),
+        };
+        let polled =
+            self.nic
+                .vmq()
+                .unwrap()
+                .poll(queue, shmem::time::monotonic_ns(), 64, &mut posted);
+        if polled.is_err() {
+            return Vec::new();
+        }
+        let Posted { frames, .. } = posted;
+        let read = |mut frame: Frame| {
+            let bytes = frame.to_vec().unwrap();
+            frame.recycle(&mut self.pool);
+            bytes
+        };
+        frames.into_iter().map(read).collect()
+    }
+}
+
+struct Posted<'a> {
+    pool: &'a mut Pool,
+    frames: Vec<Frame>,
+}
+
+impl Backend for Posted<'_> {
+    fn alloc(&mut self) -> Option<Buffer> {
+        self.pool.take()
+    }
+
+    fn free(&mut self, buffer: BufferId, why: Freed) {
+        assert_eq!(why, Freed::Unused);
+        self.pool.put(buffer);
+    }
+
+    fn netif_rx(&mut self, frame: Frame) {
+        self.frames.push(frame);
+    }
+}
+
+/// A packet socket on the kernel's end of the TAP.
+pub struct Sender(OwnedFd);
+
+impl Sender {
+    pub fn new(guests: &Guests) -> Self {
+        let fd = guests.namespace.enter(|| {
+            let name = CString::new("wire").unwrap();
+            // SAFETY: a system call without pointers, and one that reads the name.
+            let (fd, index) = unsafe {
+                (
+                    libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0),
+                    libc::if_nametoindex(name.as_ptr()),
+                )
+            };
+            assert!(fd >= 0 && index > 0);
+            let address = libc::sockaddr_ll {
+                sll_family: libc::AF_PACKET as u16,
+                sll_protocol: 0,
+                sll_ifindex: index as i32,
+                sll_hatype: 0,
+                sll_pkttype: 0,
+                sll_halen: 0,
+                sll_addr: [0; 8],
+            };
+            // SAFETY: bind reads the address, whose size is given.
+            let bound = unsafe {
+                libc::bind(
+                    fd,
+                    (&raw const address).cast(),
+                    size_of::<libc::sockaddr_ll>() as u32,
+                )
+            };
+            assert_eq!(bound, 0);
+            fd
+        });
+        // SAFETY: the kernel has just made it for us.
+        Self(unsafe { OwnedFd::from_raw_fd(fd.unwrap()) })
+    }
+
+    pub fn send(&self, frame: &[u8]) {
+        // SAFETY: write reads the slice.
+        let sent = unsafe { libc::write(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len()) };
+        assert_eq!(sent, frame.len() as isize);
+    }
+}

@@ -1,0 +1,105 @@
+//! Steering by destination MAC on real TAPs. Without root, a TAP driver or bpf(2) every test skips
+//! and says why.
+#![allow(clippy::unwrap_used, unsafe_code)]
+
+mod common;
+
+use common::{ETHERTYPE, Guests, MACS, OTHER, SHARED_ONLY, Sender, frame_to};
+use nic::vmq::{QueueId, VmqError};
+use nic::{Nic, Pool};
+use shmem::Area;
+use std::time::{Duration, Instant};
+
+/// Looks into the shared queue and all others for a while; the bytes of what came, by queue, the
+/// shared one last.
+fn collect(guests: &mut Guests, want: usize) -> Vec<Vec<Vec<u8>>> {
+    let mut by_queue = vec![Vec::new(); MACS.len() + 1];
+    let mut pool = Pool::new(Area::anonymous(256 * 2048).unwrap(), 2048);
+    let until = Instant::now() + Duration::from_secs(5);
+    while by_queue.iter().map(Vec::len).sum::<usize>() < want && Instant::now() < until {
+        for (n, frames) in by_queue.iter_mut().take(MACS.len()).enumerate() {
+            frames.extend(guests.poll(QueueId(n as u32)));
+        }
+        let mut frames = Vec::new();
+        guests.nic.rx(0, 64, &mut pool, &mut frames);
+        for mut frame in frames {
+            let bytes = frame.to_vec().unwrap();
+            // The kernel says something of its own now and then.
+            if bytes[12..14] == ETHERTYPE {
+                by_queue.last_mut().unwrap().push(bytes);
+            }
+            frame.recycle(&mut pool);
+        }
+    }
+    by_queue
+}
+
+#[test]
+fn every_frame_is_in_the_queue_of_its_mac_and_everything_else_in_the_shared_one() {
+    let Some(mut guests) = Guests::new() else {
+        return;
+    };
+    for n in 0..MACS.len() {
+        guests.give_queue(n);
+    }
+    let sender = Sender::new(&guests);
+    let targets = [MACS[0], MACS[1], OTHER, MACS[2], SHARED_ONLY];
+    for round in 0..200u32 {
+        for mac in targets {
+            sender.send(&frame_to(mac, round));
+        }
+    }
+    let by_queue = collect(&mut guests, 1000);
+    for (n, mac) in MACS.iter().enumerate() {
+        assert_eq!(by_queue[n].len(), 200, "queue {n}");
+        for (round, frame) in by_queue[n].iter().enumerate() {
+            assert_eq!(frame[..6], mac[..]);
+            assert_eq!(frame[14..18], (round as u32).to_be_bytes(), "in order");
+        }
+    }
+    assert_eq!(by_queue[MACS.len()].len(), 400);
+}
+
+#[test]
+fn a_mac_moves_at_once_and_its_queue_is_free_when_nothing_can_come_any_more() {
+    let Some(mut guests) = Guests::new() else {
+        return;
+    };
+    let queue = guests.give_queue(0);
+    let sender = Sender::new(&guests);
+    sender.send(&frame_to(MACS[0], 1));
+    guests.vmq().disable_queue(queue).unwrap();
+    sender.send(&frame_to(MACS[0], 2));
+    assert_eq!(guests.vmq().free_queue(queue), Err(VmqError::Draining));
+    assert_eq!(
+        guests.vmq().set_mac(queue, MACS[1]),
+        Err(VmqError::Draining)
+    );
+    let mut in_queue = Vec::new();
+    let until = Instant::now() + Duration::from_secs(20);
+    while guests.vmq().is_draining(queue) {
+        assert!(Instant::now() < until, "no grace period has passed");
+        in_queue.extend(guests.poll(queue));
+    }
+    assert_eq!(in_queue, [frame_to(MACS[0], 1)]);
+    guests.vmq().set_mac(queue, MACS[1]).unwrap();
+    guests.vmq().enable_queue(queue).unwrap();
+    sender.send(&frame_to(MACS[1], 3));
+    sender.send(&frame_to(MACS[0], 4));
+    let by_queue = collect(&mut guests, 3);
+    assert_eq!(by_queue[queue.0 as usize], [frame_to(MACS[1], 3)]);
+    let shared = [frame_to(MACS[0], 2), frame_to(MACS[0], 4)];
+    assert_eq!(by_queue[MACS.len()], shared);
+}
+
+#[test]
+fn only_what_the_tap_was_set_up_for_can_be_steered() {
+    let Some(guests) = Guests::new() else {
+        return;
+    };
+    let steering = &guests.steering;
+    assert!(steering.steer(OTHER, Some(0)).is_err());
+    assert!(steering.steer(MACS[0], Some(MACS.len() as u32)).is_err());
+    assert!(steering.steer(MACS[0], None).is_ok(), "it was not steered");
+    assert!(steering.steer(MACS[0], Some(0)).is_ok());
+}

@@ -1,0 +1,263 @@
+//! The queues of a NIC: who has which, and in which state. One implementation of the contract for
+//! every NIC that can steer and receive.
+
+use super::{Backend, Freed, QueueId, Steering, Vmq, VmqError};
+use crate::{Buffer, BufferId, Buffers, Frame};
+
+/// How often it is asked at the most whether steering has settled: whoever knows may be another
+/// process.
+const ASK_NS: u64 = 500_000;
+/// Buffers that a queue asks for at a time unless told otherwise.
+const SIZE: usize = 64;
+
+/// What a look into one queue has brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Frames that were appended.
+    pub frames: usize,
+    /// Whether nothing is left in the queue.
+    pub empty: bool,
+}
+
+/// The part that differs between NICs: how a frame gets out of a queue.
+pub trait Receive {
+    /// Queues.
+    fn queues(&self) -> usize;
+
+    /// Takes up to `budget` frames that are in `queue`, each in one buffer of `buffers`. A buffer
+    /// that could not be written is put back; those left over stay ready until
+    /// [`Receive::release`].
+    fn receive(
+        &mut self,
+        queue: QueueId,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> Received;
+
+    /// Puts back what `queue` has kept ready.
+    fn release(&mut self, queue: QueueId, buffers: &mut dyn Buffers);
+
+    /// Counters by name.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    Idle,
+    Enabled,
+    /// Until steering has settled to this number and the queue was then found empty.
+    Draining(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    state: State,
+    mac: Option<[u8; 6]>,
+    size: usize,
+}
+
+/// The queues of a NIC that steers by `S` and receives by `R`.
+#[derive(Debug)]
+pub struct MultiQueue<S, R> {
+    steering: S,
+    receive: R,
+    queues: Vec<Queue>,
+    settled: u64,
+    asked_ns: Option<u64>,
+    frames: Vec<Frame>,
+}
+
+impl<S: Steering, R: Receive> MultiQueue<S, R> {
+    /// All of its queues are free.
+    #[must_use]
+    pub fn new(steering: S, receive: R) -> Self {
+        let free = Queue {
+            state: State::Free,
+            mac: None,
+            size: SIZE,
+        };
+        Self {
+            queues: vec![free; receive.queues()],
+            steering,
+            receive,
+            settled: 0,
+            asked_ns: None,
+            frames: Vec::new(),
+        }
+    }
+
+    /// An allocated queue.
+    fn get(&self, queue: QueueId) -> Result<&Queue, VmqError> {
+        let found = self.queues.get(queue.0 as usize);
+        found
+            .filter(|queue| queue.state != State::Free)
+            .ok_or(VmqError::NoQueue)
+    }
+
+    /// An allocated queue that is neither enabled nor drains.
+    fn idle(&mut self, queue: QueueId) -> Result<&mut Queue, VmqError> {
+        match self.queues.get_mut(queue.0 as usize) {
+            Some(found) => match found.state {
+                State::Free => Err(VmqError::NoQueue),
+                State::Idle => Ok(found),
+                State::Enabled => Err(VmqError::Enabled),
+                State::Draining(_) => Err(VmqError::Draining),
+            },
+            None => Err(VmqError::NoQueue),
+        }
+    }
+
+    fn set(&mut self, queue: QueueId, state: State) {
+        if let Some(found) = self.queues.get_mut(queue.0 as usize) {
+            found.state = state;
+        }
+    }
+
+    /// Whether no frame that chose its queue before `point` is on its way any more.
+    fn has_settled(&mut self, point: u64, now_ns: u64) -> bool {
+        let recently = |asked: u64| now_ns.saturating_sub(asked) < ASK_NS;
+        if self.settled < point && !self.asked_ns.is_some_and(recently) {
+            self.asked_ns = Some(now_ns);
+            self.settled = self.settled.max(self.steering.settled());
+        }
+        self.settled >= point
+    }
+}
+
+impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
+    fn avail_queues(&self) -> usize {
+        let free = |queue: &&Queue| queue.state == State::Free;
+        self.queues.iter().filter(free).count()
+    }
+
+    fn alloc_queue(&mut self) -> Option<QueueId> {
+        let free = |queue: &Queue| queue.state == State::Free;
+        let at = self.queues.iter().position(free)?;
+        let queue = self.queues.get_mut(at)?;
+        *queue = Queue {
+            state: State::Idle,
+            mac: None,
+            size: SIZE,
+        };
+        Some(QueueId(at as u32))
+    }
+
+    fn free_queue(&mut self, queue: QueueId) -> Result<(), VmqError> {
+        self.idle(queue)?.state = State::Free;
+        Ok(())
+    }
+
+    fn size(&self, queue: QueueId) -> Result<usize, VmqError> {
+        self.get(queue).map(|queue| queue.size)
+    }
+
+    fn set_size(&mut self, queue: QueueId, buffers: usize) -> Result<(), VmqError> {
+        if buffers == 0 {
+            return Err(VmqError::NoBuffers);
+        }
+        self.idle(queue)?.size = buffers;
+        Ok(())
+    }
+
+    fn set_mac(&mut self, queue: QueueId, mac: [u8; 6]) -> Result<(), VmqError> {
+        self.idle(queue)?;
+        // A queue that drains has its MAC no more: where its frames go now is not its concern.
+        let taken = |(n, other): (usize, &Queue)| {
+            n != queue.0 as usize
+                && matches!(other.state, State::Idle | State::Enabled)
+                && other.mac == Some(mac)
+        };
+        if self.queues.iter().enumerate().any(taken) {
+            return Err(VmqError::MacTaken);
+        }
+        self.idle(queue)?.mac = Some(mac);
+        Ok(())
+    }
+
+    fn enable_queue(&mut self, queue: QueueId) -> Result<(), VmqError> {
+        let mac = self.idle(queue)?.mac.ok_or(VmqError::NoMac)?;
+        self.steering.steer(mac, Some(queue))?;
+        self.set(queue, State::Enabled);
+        Ok(())
+    }
+
+    fn disable_queue(&mut self, queue: QueueId) -> Result<(), VmqError> {
+        let found = self.get(queue)?;
+        let (State::Enabled, Some(mac)) = (found.state, found.mac) else {
+            return Err(VmqError::NotEnabled);
+        };
+        let point = self.steering.steer(mac, None)?;
+        self.set(queue, State::Draining(point));
+        Ok(())
+    }
+
+    fn is_draining(&self, queue: QueueId) -> bool {
+        self.get(queue)
+            .is_ok_and(|queue| matches!(queue.state, State::Draining(_)))
+    }
+
+    fn poll(
+        &mut self,
+        queue: QueueId,
+        now_ns: u64,
+        budget: usize,
+        backend: &mut dyn Backend,
+    ) -> Result<usize, VmqError> {
+        let Queue { state, size, .. } = *self.get(queue)?;
+        // Asked before the look: what was on its way until then is in the queue by now.
+        let settled = match state {
+            State::Enabled => false,
+            State::Draining(point) => self.has_settled(point, now_ns),
+            State::Free | State::Idle => return Err(VmqError::NotEnabled),
+        };
+        let mut posting = Posting {
+            backend,
+            why: Freed::Fault,
+        };
+        let budget = budget.min(size);
+        let received = self
+            .receive
+            .receive(queue, now_ns, budget, &mut posting, &mut self.frames);
+        posting.why = Freed::Unused;
+        self.receive.release(queue, &mut posting);
+        for frame in self.frames.drain(..) {
+            backend.netif_rx(frame);
+        }
+        if settled && received.empty {
+            self.set(queue, State::Idle);
+            if let Some(found) = self.queues.get_mut(queue.0 as usize) {
+                found.mac = None;
+            }
+        }
+        Ok(received.frames)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.receive.counters()
+    }
+}
+
+/// A backend as the supply of buffers that a receiver takes from.
+struct Posting<'a> {
+    backend: &'a mut dyn Backend,
+    why: Freed,
+}
+
+impl Buffers for Posting<'_> {
+    fn take(&mut self) -> Option<Buffer> {
+        self.backend.alloc()
+    }
+
+    fn take_large(&mut self) -> Option<Buffer> {
+        None
+    }
+
+    fn put(&mut self, id: BufferId) {
+        self.backend.free(id, self.why);
+    }
+}

@@ -1,0 +1,298 @@
+//! Queues for single guests: the contract of Table 3.1, held against the simulated NIC and against
+//! one whose frames take their time.
+
+mod common;
+
+use common::{bytes, pool};
+use nic::sim::{Cable, SimNic};
+use nic::vmq::{Backend, Freed, MultiQueue, QueueId, Receive, Received, Steering, Vmq, VmqError};
+use nic::{Buffer, BufferId, Buffers, Frame, Nic, Pool};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+const A: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const B: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// A backend over a pool, which remembers what became of every buffer.
+struct Posted {
+    pool: Pool,
+    frames: Vec<Vec<u8>>,
+    freed: Vec<Freed>,
+}
+
+impl Posted {
+    fn new(buffers: usize) -> Self {
+        Self {
+            pool: pool(buffers, 2048),
+            frames: Vec::new(),
+            freed: Vec::new(),
+        }
+    }
+
+    fn take(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.frames)
+    }
+}
+
+impl Backend for Posted {
+    fn alloc(&mut self) -> Option<Buffer> {
+        self.pool.take()
+    }
+
+    fn free(&mut self, buffer: BufferId, why: Freed) {
+        self.freed.push(why);
+        self.pool.put(buffer);
+    }
+
+    fn netif_rx(&mut self, mut frame: Frame) {
+        assert_eq!(frame.pieces.len(), 1);
+        self.frames.push(frame.to_vec().unwrap());
+        frame.recycle(&mut self.pool);
+    }
+}
+
+fn frame_to(mac: [u8; 6], mark: u8) -> Vec<u8> {
+    let mut frame = bytes(mark, 100);
+    frame[..6].copy_from_slice(&mac);
+    frame
+}
+
+/// A NIC with two queues, and the far end of its cable.
+struct Wire {
+    nic: SimNic,
+    far: SimNic,
+    buffers: Pool,
+}
+
+impl Wire {
+    fn new(depth: usize) -> Self {
+        let (near, far) = Cable::default().ends();
+        Self {
+            nic: near.with_queues(2, depth),
+            far,
+            buffers: pool(64, 2048),
+        }
+    }
+
+    fn vmq(&mut self) -> &mut dyn Vmq {
+        self.nic.vmq().unwrap()
+    }
+
+    fn send(&mut self, mac: [u8; 6], mark: u8) {
+        let mut frame = Frame::from_bytes(&frame_to(mac, mark), &mut self.buffers).unwrap();
+        self.far.tx(0, std::slice::from_ref(&frame), &[0]);
+        frame.recycle(&mut self.buffers);
+    }
+
+    fn shared(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        self.nic.rx(0, 64, &mut self.buffers, &mut frames);
+        let all = frames.iter().map(|frame| frame.to_vec().unwrap()).collect();
+        frames
+            .iter_mut()
+            .for_each(|frame| frame.recycle(&mut self.buffers));
+        all
+    }
+
+    fn give(&mut self, mac: [u8; 6]) -> QueueId {
+        let vmq = self.vmq();
+        let queue = vmq.alloc_queue().unwrap();
+        vmq.set_mac(queue, mac).unwrap();
+        vmq.enable_queue(queue).unwrap();
+        queue
+    }
+}
+
+#[test]
+fn a_queue_has_the_frames_of_its_mac_and_the_shared_one_all_others() {
+    let mut wire = Wire::new(16);
+    let mut posted = Posted::new(16);
+    let (a, b) = (wire.give(A), wire.give(B));
+    for mark in 0..4 {
+        wire.send(A, mark);
+        wire.send([0xff; 6], mark);
+        wire.send(B, mark);
+    }
+    wire.vmq().poll(a, 0, 64, &mut posted).unwrap();
+    assert_eq!(posted.take(), [0, 1, 2, 3].map(|mark| frame_to(A, mark)));
+    wire.vmq().poll(b, 0, 2, &mut posted).unwrap();
+    assert_eq!(posted.take(), [0, 1].map(|mark| frame_to(B, mark)));
+    let shared = [0, 1, 2, 3].map(|mark| frame_to([0xff; 6], mark));
+    assert_eq!(wire.shared(), shared);
+    assert_eq!(posted.pool.available(), 16, "no buffer is kept");
+}
+
+#[test]
+fn calls_come_in_their_order_or_are_refused() {
+    let mut wire = Wire::new(16);
+    let mut posted = Posted::new(4);
+    let vmq = wire.vmq();
+    let ghost = QueueId(1);
+    assert_eq!(vmq.avail_queues(), 2);
+    assert_eq!(vmq.size(ghost), Err(VmqError::NoQueue));
+    assert_eq!(vmq.enable_queue(ghost), Err(VmqError::NoQueue));
+    let a = vmq.alloc_queue().unwrap();
+    assert_eq!(vmq.enable_queue(a), Err(VmqError::NoMac));
+    assert_eq!(vmq.disable_queue(a), Err(VmqError::NotEnabled));
+    assert_eq!(vmq.poll(a, 0, 1, &mut posted), Err(VmqError::NotEnabled));
+    assert_eq!(vmq.set_size(a, 0), Err(VmqError::NoBuffers));
+    vmq.set_size(a, 3).unwrap();
+    assert_eq!(vmq.size(a), Ok(3));
+    vmq.set_mac(a, A).unwrap();
+    vmq.enable_queue(a).unwrap();
+    let b = vmq.alloc_queue().unwrap();
+    assert_eq!((vmq.avail_queues(), vmq.alloc_queue()), (0, None));
+    assert_eq!(vmq.set_mac(b, A), Err(VmqError::MacTaken));
+    for refused in [
+        vmq.enable_queue(a),
+        vmq.set_mac(a, B),
+        vmq.set_size(a, 1),
+        vmq.free_queue(a),
+    ] {
+        assert_eq!(refused, Err(VmqError::Enabled));
+    }
+    vmq.free_queue(b).unwrap();
+    assert_eq!(vmq.free_queue(b), Err(VmqError::NoQueue));
+    assert_eq!(vmq.avail_queues(), 1);
+}
+
+#[test]
+fn no_more_buffers_are_asked_for_than_the_queue_holds() {
+    let mut wire = Wire::new(16);
+    let mut posted = Posted::new(16);
+    let vmq = wire.vmq();
+    let a = vmq.alloc_queue().unwrap();
+    vmq.set_size(a, 3).unwrap();
+    vmq.set_mac(a, A).unwrap();
+    vmq.enable_queue(a).unwrap();
+    for mark in 0..5 {
+        wire.send(A, mark);
+    }
+    assert_eq!(wire.vmq().poll(a, 0, 64, &mut posted), Ok(3));
+    assert_eq!(wire.vmq().poll(a, 0, 64, &mut posted), Ok(2));
+}
+
+#[test]
+fn what_a_queue_has_no_room_for_is_lost_and_counted() {
+    let mut wire = Wire::new(4);
+    let mut posted = Posted::new(2);
+    let a = wire.give(A);
+    for mark in 0..7 {
+        wire.send(A, mark);
+    }
+    // The backend lends two buffers only; the rest has none, as in a NIC.
+    posted.pool.take().unwrap();
+    posted.pool.take().unwrap();
+    assert_eq!(wire.vmq().poll(a, 0, 64, &mut posted), Ok(0));
+    let count = |name| common::counter(&wire.nic, name);
+    assert_eq!((count("queue_full"), count("queue_no_buffer")), (3, 4));
+}
+
+/// A NIC whose frames choose their queue and are in it only when the test says so.
+#[derive(Debug, Default)]
+struct Slow {
+    under_way: RefCell<VecDeque<Vec<u8>>>,
+    in_queue: RefCell<VecDeque<Vec<u8>>>,
+    point: Cell<u64>,
+    settled: Cell<u64>,
+    asked: Cell<u32>,
+}
+
+#[derive(Debug)]
+struct Handle(Rc<Slow>);
+
+impl Steering for Handle {
+    fn steer(&mut self, mac: [u8; 6], _queue: Option<QueueId>) -> Result<u64, VmqError> {
+        if mac == B {
+            return Err(VmqError::Refused(1));
+        }
+        self.0.point.set(self.0.point.get() + 1);
+        Ok(self.0.point.get())
+    }
+
+    fn settled(&mut self) -> u64 {
+        self.0.asked.set(self.0.asked.get() + 1);
+        self.0.settled.get()
+    }
+}
+
+impl Receive for Handle {
+    fn queues(&self) -> usize {
+        1
+    }
+
+    fn receive(
+        &mut self,
+        _queue: QueueId,
+        _now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> Received {
+        let mut received = Received::default();
+        while received.frames < budget {
+            let Some(bytes) = self.0.in_queue.borrow_mut().pop_front() else {
+                received.empty = true;
+                break;
+            };
+            out.push(Frame::from_bytes(&bytes, buffers).unwrap());
+            received.frames += 1;
+        }
+        received
+    }
+
+    fn release(&mut self, _queue: QueueId, _buffers: &mut dyn Buffers) {}
+}
+
+impl Slow {
+    /// What is under way arrives.
+    fn arrive(&self) {
+        self.in_queue.borrow_mut().extend(self.under_way.take());
+    }
+}
+
+#[test]
+fn a_queue_drains_until_nothing_is_under_way_and_nothing_is_left() {
+    let slow = Rc::new(Slow::default());
+    let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(Rc::clone(&slow)));
+    let mut posted = Posted::new(8);
+    let queue = nic.alloc_queue().unwrap();
+    nic.set_mac(queue, A).unwrap();
+    nic.enable_queue(queue).unwrap();
+    for mark in 0..3 {
+        slow.under_way.borrow_mut().push_back(frame_to(A, mark));
+    }
+    nic.disable_queue(queue).unwrap();
+    // Empty, but not for good.
+    assert_eq!(nic.poll(queue, 0, 8, &mut posted), Ok(0));
+    assert!(nic.is_draining(queue));
+    for refused in [
+        nic.enable_queue(queue),
+        nic.set_mac(queue, A),
+        nic.free_queue(queue),
+    ] {
+        assert_eq!(refused, Err(VmqError::Draining));
+    }
+    slow.arrive();
+    slow.settled.set(slow.point.get());
+    assert_eq!(nic.poll(queue, 1, 2, &mut posted), Ok(2));
+    assert!(nic.is_draining(queue), "it was not asked again so soon");
+    assert_eq!(nic.poll(queue, 1_000_000, 1, &mut posted), Ok(1));
+    assert!(nic.is_draining(queue), "not known to be empty");
+    assert_eq!(nic.poll(queue, 1_000_001, 1, &mut posted), Ok(0));
+    assert!(!nic.is_draining(queue));
+    assert_eq!(posted.take().len(), 3);
+    assert!(slow.asked.get() <= 3, "{slow:?}");
+    nic.free_queue(queue).unwrap();
+}
+
+#[test]
+fn a_queue_that_cannot_be_steered_stays_idle() {
+    let slow = Rc::new(Slow::default());
+    let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(slow));
+    let queue = nic.alloc_queue().unwrap();
+    nic.set_mac(queue, B).unwrap();
+    assert_eq!(nic.enable_queue(queue), Err(VmqError::Refused(1)));
+    assert_eq!(nic.free_queue(queue), Ok(()));
+}
