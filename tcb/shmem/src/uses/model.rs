@@ -85,7 +85,7 @@ fn a_use_and_a_revocation_never_both_win() {
         let other = Arc::clone(&entry);
         let user = thread::spawn(move || [batch(&other), batch(&other)]);
         let revoked = revoke(&entry);
-        let used = user.join().unwrap();
+        user.join().unwrap();
         assert_eq!(entry.status(Ordering::Relaxed), 0, "every use ended");
         if revoked {
             assert!(!batch(&entry), "N-7: no use after it");
