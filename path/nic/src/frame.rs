@@ -337,6 +337,18 @@ impl Frame {
         let Some(mut skip) = at.checked_sub(other.bare()) else {
             return false;
         };
+        if let ([piece], false) = (other.pieces.as_slice(), join)
+            && piece.span.len() > skip
+        {
+            let span = piece.span.skip(skip);
+            self.len = self.len.saturating_add(span.len() as u32);
+            self.pieces.push(Piece {
+                span,
+                buffer: piece.buffer,
+            });
+            other.clear();
+            return true;
+        }
         for piece in &other.pieces {
             let here = skip.min(piece.span.len());
             skip -= here;
@@ -344,11 +356,17 @@ impl Frame {
             self.len = self.len.saturating_add(span.len() as u32);
             self.append_piece(span, piece.buffer, join);
         }
-        other.pieces.clear();
-        other.len = 0;
-        other.header_len = 0;
-        other.bare = 0;
+        other.clear();
         true
+    }
+
+    /// Forgets every byte.
+    #[inline]
+    fn clear(&mut self) {
+        self.pieces.clear();
+        self.len = 0;
+        self.header_len = 0;
+        self.bare = 0;
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! One aggregate while it is held: which packet may follow, and what its header becomes.
 
-use super::layout::{Layout, Segment, be16, be32};
+use super::layout::{Layout, Segment, be16, be32, byte};
 use super::rules::{Field, Program, RULES, Test, broken, test};
 use super::verify::{TCP_CHECKSUM, pseudo};
 use super::{Form, Reason, Rules};
@@ -32,6 +32,8 @@ pub(super) struct Held {
     /// Identification of the last packet, and from one to the next.
     id: u16,
     id_step: u16,
+    /// Sum of the IPv4 header's words that every segment has, for the checksum of the next.
+    rest: u32,
     /// What `lro` takes from the last packet.
     last: Last,
     /// Flags of all segments together.
@@ -106,6 +108,10 @@ impl Held {
         let layout = segment.layout;
         let sequence = be32(&frame, layout.tcp() + 4);
         let id = identification(&frame, layout);
+        let rest = match layout.v6 {
+            false => unchanging(&frame, layout),
+            true => 0,
+        };
         Self {
             last: Last::of(&frame, layout),
             frame,
@@ -118,12 +124,84 @@ impl Held {
             max_len: max_len as u32,
             id,
             id_step: if layout.v6 { 0 } else { UNDECIDED },
+            rest,
             flags: segment.flags,
             pushed: segment.flags & flags::PSH != 0,
             first_ns: now_ns,
             poll,
             decided: 0,
         }
+    }
+
+    /// Whether a packet, if it has this layout, has the sequence number that continues it.
+    #[inline]
+    pub(super) fn continues(&self, frame: &Frame) -> bool {
+        be32(frame, self.layout.tcp() + 4) == self.sequence
+    }
+
+    /// Whether a packet that [continues](Held::continues), whose snapshot has all of its headers,
+    /// is the one that nearly always comes under [`Rules::Gro`]: the first one byte for byte, but
+    /// for what counts up and for checksums. All else that the rules and [`super::entry`] ask of it
+    /// then holds because it held for the first one. The TCP checksum is not looked at.
+    #[inline]
+    pub(super) fn is_next(&self, program: &Program, frame: &Frame) -> bool {
+        let layout = self.layout;
+        let (ip, payload) = (layout.network(), layout.payload());
+        // CWR is the first packet's alone.
+        if self.id_step == UNDECIDED || self.first_flags() & flags::CWR != 0 {
+            return false;
+        }
+        if !layout.v6 {
+            let id = self.id.wrapping_add(self.id_step);
+            let sum = !fold(self.rest + u32::from(id));
+            if (be16(frame, ip + 4), be16(frame, ip + 10)) != (id, sum) {
+                return false;
+            }
+        }
+        frame.len() == payload + self.size as usize
+            && frame.bare() <= payload
+            && frame.offload.gso.is_none()
+            && !self.is_full()
+            && program.repeated(self.frame.snapshot_room(), frame.snapshot_room())
+    }
+
+    #[inline]
+    fn first_flags(&self) -> u8 {
+        byte(&self.frame, self.layout.tcp() + 13)
+    }
+
+    /// What [`super::verify`] wants to know of the packet that is [next](Held::is_next).
+    #[inline]
+    pub(super) fn next_segment(&self) -> Segment {
+        Segment {
+            layout: self.layout,
+            flags: self.first_flags(),
+            payload: self.size as usize,
+            bar: None,
+        }
+    }
+
+    /// Appends the packet that is [next](Held::is_next).
+    #[inline]
+    pub(super) fn append_next(&mut self, form: Form, frame: &mut Frame) {
+        self.id = self.id.wrapping_add(self.id_step);
+        self.sequence = self.sequence.wrapping_add(self.size);
+        self.pushed = self.first_flags() & flags::PSH != 0;
+        self.append_payload(form, frame);
+    }
+
+    #[inline]
+    fn append_payload(&mut self, form: Form, frame: &mut Frame) {
+        let payload = self.layout.payload();
+        if self.frame.pieces.len() == self.frame.pieces.inline_size() {
+            self.frame.pieces.reserve(PIECES);
+        }
+        let join = form == Form::Page;
+        if join && self.segments == 1 {
+            self.frame.shed_header(payload);
+        }
+        self.frame.append_payload(frame, payload, join);
+        self.segments += 1;
     }
 
     /// Whether a packet of the same flow may follow, as far as the rules go that are compiled.
@@ -226,16 +304,7 @@ impl Held {
         if tests.acknowledgement == Test::Advances {
             self.last = Last::of(frame, self.layout);
         }
-        let payload = self.layout.payload();
-        if self.frame.pieces.len() == self.frame.pieces.inline_size() {
-            self.frame.pieces.reserve(PIECES);
-        }
-        let join = form == Form::Page;
-        if join && self.segments == 1 {
-            self.frame.shed_header(payload);
-        }
-        self.frame.append_payload(frame, payload, join);
-        self.segments += 1;
+        self.append_payload(form, frame);
         self.sequence = self.sequence.wrapping_add(segment.payload as u32);
         self.flags |= segment.flags;
         self.pushed = segment.flags & flags::PSH != 0;
@@ -313,4 +382,11 @@ fn identification(frame: &Frame, layout: Layout) -> u16 {
         false => be16(frame, layout.network() + 4),
         true => 0,
     }
+}
+
+/// Sum of an IPv4 header's words, without options, but for identification and checksum.
+fn unchanging(frame: &Frame, layout: Layout) -> u32 {
+    let words = [0, 2, 6, 8, 12, 14, 16, 18];
+    let words = words.map(|at| u32::from(be16(frame, layout.network() + at)));
+    fold(words.iter().sum()).into()
 }

@@ -51,6 +51,8 @@ use wheel::Wheel;
 
 /// The only list of the aggregates by age.
 const AGE: u32 = 0;
+/// No slot's number.
+const NOWHERE: u32 = u32::MAX;
 
 /// One engine: for one NIC queue, or one vif.
 #[derive(Debug)]
@@ -73,7 +75,9 @@ pub struct Lro {
     age: Lists,
     wheel: Wheel,
     history: History,
-    /// Slots that segments of this poll came to.
+    /// The slot that a packet came to last, or [`NOWHERE`]: the next one is often of the same flow.
+    recent: u32,
+    /// Slots that the end of the poll has to decide about.
     touched: Vec<u32>,
     /// Room for slots that are due.
     due: Vec<u32>,
@@ -104,6 +108,7 @@ impl Lro {
             age: Lists::new(1),
             wheel: Wheel::new(settings.hold_ns()),
             history: policy::history(&settings),
+            recent: NOWHERE,
             touched: Vec::new(),
             due: Vec::new(),
             polls: 0,
@@ -160,11 +165,44 @@ impl Lro {
     /// One frame.
     #[inline]
     fn receive(&mut self, now_ns: u64, frame: &mut Frame, out: &mut Vec<Frame>) {
-        match self.follow(now_ns, frame) {
+        let followed = match self.repeat(now_ns, self.recent, frame) {
+            Some(last) => Some((self.recent, last)),
+            None => self.follow(now_ns, frame),
+        };
+        match followed {
             Some((_, None)) => {}
             Some((slot, Some(last))) => self.close(slot, last, now_ns, out),
             None => self.receive_any(now_ns, frame, out),
         }
+    }
+
+    /// The usual packet of a bulk transfer: the one before it again, further on. Of all that the
+    /// rules ask only the count is left to do. None: this is no such packet, and nothing has
+    /// happened.
+    #[inline]
+    fn repeat(&mut self, now_ns: u64, slot: u32, frame: &mut Frame) -> Option<Option<Reason>> {
+        let held = self.held.get(slot as usize)?;
+        if self.settings.rules != Rules::Gro || !held.continues(frame) {
+            return None;
+        }
+        if frame.header().len() < held.layout.payload() {
+            frame.need(SNAPSHOT).ok()?;
+            if frame.header().len() < held.layout.payload() {
+                return None;
+            }
+        }
+        if !held.is_next(self.programs.get(held.program)?, frame) {
+            return None;
+        }
+        if !verify::taken(frame, held.layout) {
+            verify::verify(frame, &held.next_segment()).ok()?;
+        }
+        self.counters.segments += 1;
+        let held = self.held.get_mut(slot as usize)?;
+        let pieces = held.frame.pieces.len();
+        held.append_next(self.settings.form, frame);
+        self.buffers += held.frame.pieces.len() - pieces;
+        Some(self.appended(now_ns, slot, None))
     }
 
     /// Nearly every packet: it continues what is held of its flow. Then its headers need not be
@@ -175,6 +213,9 @@ impl Lro {
         let usual = Layout::usual(frame)?;
         let hash = layout::hash(frame, usual, self.seed);
         let slot = self.table.find(hash).next()?;
+        if let Some(last) = self.repeat(now_ns, slot, frame) {
+            return Some((slot, last));
+        }
         let held = self.held.get(slot as usize)?;
         let layout = held.layout;
         if frame.header().len() < layout.payload() {
@@ -286,23 +327,37 @@ impl Lro {
     ) -> Option<Reason> {
         let held = self.held.get_mut(slot as usize)?;
         let pieces = held.frame.pieces.len();
-        let mut last = held.append(&self.tests, self.settings.form, frame, segment);
+        let last = held.append(&self.tests, self.settings.form, frame, segment);
         self.buffers += held.frame.pieces.len() - pieces;
+        self.appended(now_ns, slot, last)
+    }
+
+    /// A packet was appended; why it is the last, if it is.
+    #[inline]
+    fn appended(&mut self, now_ns: u64, slot: u32, mut last: Option<Reason>) -> Option<Reason> {
+        let held = self.held.get_mut(slot as usize)?;
         self.counters.merged += 1;
+        self.recent = slot;
         if held.segments >= self.segments_max {
             last = Some(Reason::Segments);
         }
         if held.pushed && self.settings.psh == Psh::Flush {
             last = Some(Reason::Push);
         }
-        if held.poll != self.polls && self.waits {
+        if !self.waits {
+            return last;
+        }
+        if self.settings.flush != Flush::Adaptive {
+            // When it is due was decided with its first segment.
+            if held.is_full() {
+                self.touched.push(slot);
+            }
+        } else if held.poll != self.polls {
             held.poll = self.polls;
             let hash = held.hash;
             self.touched.push(slot);
-            if self.settings.flush == Flush::Adaptive {
-                self.history.hit(hash, now_ns);
-                self.history.arrived(hash, now_ns);
-            }
+            self.history.hit(hash, now_ns);
+            self.history.arrived(hash, now_ns);
         }
         last
     }
@@ -398,5 +453,8 @@ impl Lro {
         self.age.remove(slot);
         self.wheel.remove(slot);
         self.free.push(slot);
+        if self.recent == slot {
+            self.recent = NOWHERE;
+        }
     }
 }
