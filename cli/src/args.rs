@@ -95,12 +95,12 @@ pub(crate) enum Command {
         #[command(flatten)]
         which: Which,
     },
-    /// Follow the next packet through a domain, hop by hop
+    /// Follow the next packet through the machine, or through one domain, hop by hop
     #[command(after_help = "Examples:\n  grantway trace\n  grantway trace web --wait 30")]
     Trace {
-        /// The domain
-        #[arg(default_value = "driver")]
-        domain: String,
+        /// One domain; left out: the driver domain, and the guests that the same packet came
+        /// through
+        domain: Option<String>,
         /// Seconds to wait for a packet
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
         wait: u32,

@@ -5,7 +5,8 @@
 //! | `args` | what can be typed |
 //! | `up` | start and end machines |
 //! | `host` | what a configuration expects of this system |
-//! | `show` | ask a running machine: status, stat, grants, trace, set |
+//! | `show` | ask a running machine: status, stat, grants, set |
+//! | `trace` | follow a packet through it |
 //! | `tables` | what people read |
 //! | `prof` | the profiler |
 //! | `output` | standard output, progress, exit status |
@@ -19,6 +20,7 @@ mod output;
 mod prof;
 mod show;
 mod tables;
+mod trace;
 mod up;
 
 use args::{Cli, Command};
@@ -70,7 +72,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             domain,
             wait,
             which,
-        } => show::trace(&which.name, &domain, wait, json),
+        } => trace::trace(&which.name, domain.as_deref(), wait, json),
         Command::Set {
             domain,
             key,

@@ -4,9 +4,8 @@ use crate::{output, tables};
 use abi::mailbox::Request;
 use anyhow::Context;
 use client::Instance;
-use experiments::{Failure, interrupt};
+use experiments::Failure;
 use serde_json::{Map, Value, json};
-use std::time::{Duration, Instant};
 
 /// `grantway status`.
 pub(crate) fn status(name: &str, as_json: bool) -> anyhow::Result<()> {
@@ -81,35 +80,6 @@ fn leave_out_zeros(value: &mut Value) {
             Value::Null => false,
             _ => true,
         });
-    }
-}
-
-/// `grantway trace`.
-pub(crate) fn trace(name: &str, domain: &str, wait_s: u32, as_json: bool) -> anyhow::Result<()> {
-    let instance = Instance::connect(name)?;
-    interrupt::watch();
-    // The first request arms the trace; what it returns is that of an earlier one.
-    instance.relay(domain, &Request::Trace)?;
-    let spinner = output::spinner(&format!("waiting for a packet in {domain}"));
-    let end = Instant::now() + Duration::from_secs(wait_s.into());
-    let trace = loop {
-        interrupt::sleep(Duration::from_millis(50))?;
-        let reply = instance.relay(domain, &Request::Trace)?;
-        let trace = reply.get("trace").cloned().unwrap_or(Value::Null);
-        if !trace.is_null() {
-            break trace;
-        }
-        if Instant::now() > end {
-            spinner.finish_and_clear();
-            let text = format!("no packet came through {domain} within {wait_s} s");
-            return Err(Failure::Failed(text).into());
-        }
-    };
-    spinner.finish_and_clear();
-    if as_json {
-        output::json(&json!({ "domain": domain, "trace": trace }))
-    } else {
-        output::print(&tables::trace(domain, &trace))
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 
 /// A table; the columns from `numbers` on are numbers.
-fn table(header: &[&str], numbers: usize) -> Table {
+pub(crate) fn table(header: &[&str], numbers: usize) -> Table {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING.header_separator(LineStyle::none().fill('─')))
@@ -151,7 +151,7 @@ pub(crate) fn grants(audit: &Audit, all: bool) -> String {
 }
 
 /// Every single value with its path: `driver.ports.web-0.drops.no_buffer: 12`.
-fn flatten(path: &str, value: &Value, out: &mut Vec<(String, String)>) {
+pub(crate) fn flatten(path: &str, value: &Value, out: &mut Vec<(String, String)>) {
     let below = |key: &str| match path {
         "" => key.to_owned(),
         path => format!("{path}.{key}"),
@@ -203,38 +203,6 @@ pub(crate) fn stat_table(stats: &Value) -> String {
     if let Some((_, table)) = current {
         let _ = writeln!(text, "{table}");
     }
-    text
-}
-
-/// `grantway trace`.
-pub(crate) fn trace(domain: &str, trace: &Value) -> String {
-    let mut text = format!("one packet through {domain}\n");
-    let mut frame = Vec::new();
-    flatten("", trace.get("frame").unwrap_or(&Value::Null), &mut frame);
-    for (key, value) in frame
-        .iter()
-        .filter(|(key, value)| !key.is_empty() && value != "null")
-    {
-        let _ = writeln!(text, "  {key}: {value}");
-    }
-    let mut hops = table(&["ns", "hop", "what"], 3);
-    if let Some(column) = hops.column_mut(0) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    for hop in trace
-        .get("hops")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-    {
-        let field = |key: &str| match hop.get(key) {
-            Some(Value::String(text)) => text.clone(),
-            Some(other) => other.to_string(),
-            None => String::new(),
-        };
-        hops.add_row([field("at_ns"), field("hop"), field("what")]);
-    }
-    let _ = writeln!(text, "{hops}");
     text
 }
 
@@ -442,18 +410,5 @@ mod tests {
         );
         assert!(!short.contains("77"));
         assert!(grants(&audit, true).contains("77"));
-    }
-
-    #[test]
-    fn a_trace_shows_frame_and_hops() {
-        let text = trace(
-            "driver",
-            &json!({"frame": {"bytes": 98, "gso_bytes": null}, "hops": [{"hop": "nic", "at_ns": 12, "what": "came in at wire"}]}),
-        );
-        assert!(
-            text.contains("bytes: 98") && text.contains("came in at wire"),
-            "{text}"
-        );
-        assert!(!text.contains("gso_bytes"));
     }
 }

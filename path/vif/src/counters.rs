@@ -1,11 +1,11 @@
 //! What an interface counts. Every drop has a reason.
 
 macro_rules! drops {
-    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+    ($(#[doc = $doc:literal] $name:ident = $text:literal,)*) => {
         /// Why a packet was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(usize)]
-        pub enum Drop { $($(#[$doc])* $name,)* }
+        pub enum Drop { $(#[doc = $doc] $name,)* }
 
         impl Drop {
             /// Every reason.
@@ -15,6 +15,12 @@ macro_rules! drops {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
+            }
+
+            /// What it means, in a sentence.
+            #[must_use]
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$name => $doc.trim(),)* }
             }
         }
     };

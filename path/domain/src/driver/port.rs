@@ -2,7 +2,8 @@
 
 use super::nics::NicPort;
 use super::vifs::VifPort;
-use crate::ledger::Ledger;
+use crate::ledger::{Hop, Ledger};
+use crate::trace::Fate;
 use nic::{Caps, Frame};
 use serde::Serialize;
 
@@ -44,6 +45,24 @@ impl Port {
         match self {
             Self::Nic(nic) => Some(nic.caps()),
             Self::Vif(vif) => vif.caps(),
+        }
+    }
+
+    /// Where the driver's time goes that is spent on it.
+    #[must_use]
+    pub fn hop(&self) -> Hop {
+        match self {
+            Self::Nic(_) => Hop::Nic,
+            Self::Vif(_) => Hop::Netback,
+        }
+    }
+
+    /// What became of the frames given to it so far.
+    #[must_use]
+    pub fn fate(&self) -> Fate {
+        match self {
+            Self::Nic(nic) => Fate::of_device(&nic.sent),
+            Self::Vif(vif) => Fate::of_guest(&vif.counters(), vif.not_connected),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::idle::{Idle, Step};
 use crate::ledger::{Hop, Ledger};
 use crate::mailbox::{Mailbox, Switches};
 use crate::start::{StartError, Started, refused};
-use crate::trace::Trace;
+use crate::trace::{Trace, dropped_by_bridge};
 use crate::wait::{Bell, Waiter, tick};
 use abi::layout::info;
 use abi::mailbox::Request;
@@ -184,15 +184,11 @@ impl Driver {
     pub(super) fn forward(&mut self, in_port: usize, now_ns: u64, frames: &mut [Frame]) {
         let before = self.ledger.enter(Hop::Bridge);
         if let Some(port) = self.ports.get(in_port) {
-            let hop = if matches!(port, Port::Nic(_)) {
-                Hop::Nic
-            } else {
-                Hop::Netback
-            };
+            let hop = port.hop();
             self.trace.begin(hop, port.name(), frames);
             if let (Hop::Nic, Some(gso)) = (hop, frames.first().and_then(|f| f.offload.gso)) {
                 self.trace.step(Hop::Lro, || {
-                    format!("of packets with {} bytes each", gso.size)
+                    format!("merged of packets with {} bytes each", gso.size)
                 });
             }
         }
@@ -201,7 +197,8 @@ impl Driver {
         self.bridge
             .forward_batch(frames, in_port, now_ns, &mut verdicts);
         if let Some(verdict) = verdicts.first() {
-            self.trace.step(Hop::Bridge, || format!("{verdict:?}"));
+            self.trace
+                .step(Hop::Bridge, || decision(verdict, &self.ports));
         }
         if let Some(queues) = self.queues.iter_mut().find(|queues| queues.nic == in_port) {
             queues.count(&verdicts);
@@ -235,20 +232,19 @@ impl Driver {
             ..
         } = self;
         for (port, pick) in ports.iter_mut().zip(picks) {
-            if pick.is_empty() {
-                continue;
+            let mut rest = pick.as_slice();
+            // The frame that is followed goes by itself, so that what is counted is what became of
+            // it.
+            if trace.is_running()
+                && let Some((first @ [0], others)) = rest.split_at_checked(1)
+            {
+                rest = others;
+                let before = port.fate().with_unfit(&outbox.unfit);
+                give(port, outbox, now_ns, frames, first, ledger);
+                let after = port.fate().with_unfit(&outbox.unfit);
+                trace.step(port.hop(), || after.since(&before, port.name()));
             }
-            if let Some(caps) = port.caps() {
-                outbox.deliver(frames, pick, caps, |frames, pick| {
-                    port.give(now_ns, frames, pick, ledger);
-                });
-                if trace.is_running() && pick.first() == Some(&0) {
-                    trace.step(Hop::Netback, || format!("handed to {}", port.name()));
-                }
-            } else {
-                // Who cannot take frames counts them.
-                port.give(now_ns, frames, pick, ledger);
-            }
+            give(port, outbox, now_ns, frames, rest, ledger);
             pick.clear();
         }
     }
@@ -380,4 +376,38 @@ fn nics(ports: &[Port]) -> impl Iterator<Item = &nics::NicPort> {
         Port::Nic(nic) => Some(&**nic),
         Port::Vif(_) => None,
     })
+}
+
+/// Hands those of `frames` that are in `pick` to a port.
+fn give(
+    port: &mut Port,
+    outbox: &mut Outbox,
+    now_ns: u64,
+    frames: &[Frame],
+    pick: &[u32],
+    ledger: &Ledger,
+) {
+    if pick.is_empty() {
+        return;
+    }
+    match port.caps() {
+        Some(caps) => outbox.deliver(frames, pick, caps, |frames, pick| {
+            port.give(now_ns, frames, pick, ledger);
+        }),
+        // Who cannot take frames counts them.
+        None => port.give(now_ns, frames, pick, ledger),
+    }
+}
+
+/// What the bridge decided, in words.
+fn decision(verdict: &Verdict, ports: &[Port]) -> String {
+    let name = |port: usize| ports.get(port).map_or("?", Port::name);
+    match verdict {
+        Verdict::Unicast(port) => format!("goes to {}", name(*port)),
+        Verdict::Many(set) => {
+            let names: Vec<_> = set.iter().map(name).collect();
+            format!("goes to {}", names.join(", "))
+        }
+        Verdict::Drop(reason) => dropped_by_bridge(*reason),
+    }
 }

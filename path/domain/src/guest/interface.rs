@@ -15,12 +15,12 @@ use crate::ledger::{Hop, Ledger};
 use crate::lro::{Merger, Side, Sums};
 use crate::report::Given;
 use crate::start::StartError;
-use crate::trace::Trace;
+use crate::trace::{Fate, Trace};
 use abi::layout::info;
 use abi::{ConnId, RECORD_BYTES, XenbusState};
 use config::domain::{GuestConfig, GuestVif, Lro, Offloads};
 use config::lro::At;
-use nic::{Caps, Frame, Nic, TxReport};
+use nic::{Caps, Frame, Nic};
 use serde_json::{Value, json};
 use shmem::Area;
 use shmem::home::Home;
@@ -320,10 +320,17 @@ impl Interface {
         };
         if !frames.is_empty() {
             moved = true;
-            trace.begin(Hop::Netfront, "netfront", &frames);
-            let report = ledger.at(Hop::Endpoint, || self.hand_over(now_ns, &frames));
-            trace.step(Hop::Endpoint, || format!("{report:?}"));
+            trace.begin(Hop::Netfront, "the ring", &frames);
+            // A frame that is followed goes by itself, so that what is counted is what became of it.
+            let alone = usize::from(trace.is_running());
+            let (first, rest) = frames.split_at(alone);
+            let before = Fate::of_device(&self.given);
+            ledger.at(Hop::Endpoint, || self.hand_over(now_ns, first));
+            trace.step(Hop::Endpoint, || {
+                Fate::of_device(&self.given).since(&before, "the endpoint")
+            });
             trace.end();
+            ledger.at(Hop::Endpoint, || self.hand_over(now_ns, rest));
             self.touched = true;
             if let Some(netfront) = &mut self.netfront {
                 ledger.at(Hop::Netfront, || netfront.receive_done(&mut frames));
@@ -337,12 +344,14 @@ impl Interface {
     }
 
     /// Gives frames to the endpoint, which never keeps any.
-    fn hand_over(&mut self, now_ns: u64, frames: &[Frame]) -> TxReport {
+    fn hand_over(&mut self, now_ns: u64, frames: &[Frame]) {
+        if frames.is_empty() {
+            return;
+        }
         self.pick.clear();
         self.pick.extend(0..frames.len() as u32);
-        let report = self.endpoint.tx(now_ns, frames, &self.pick);
-        self.given.add(&report);
-        report
+        self.given
+            .add(&self.endpoint.tx(now_ns, frames, &self.pick));
     }
 
     /// Frames from the endpoint to the driver domain; whether there were any.
@@ -373,11 +382,21 @@ impl Interface {
         }
         let before = frames.len();
         if taken > 0 {
-            trace.begin(Hop::Endpoint, "endpoint", &frames);
+            trace.begin(Hop::Endpoint, "the endpoint", &frames);
         }
-        let sent = ledger.at(Hop::Netfront, || netfront.transmit(&mut frames));
-        trace.step(Hop::Netfront, || format!("{sent:?}"));
-        trace.end();
+        let mut sent = Ok(());
+        if trace.is_running() {
+            let rest = frames.split_off(frames.len().min(1));
+            let before = Fate::of_driver(netfront.counters());
+            sent = ledger.at(Hop::Netfront, || netfront.transmit(&mut frames).map(drop));
+            trace.step(Hop::Netfront, || {
+                Fate::of_driver(netfront.counters()).since(&before, "the ring")
+            });
+            trace.end();
+            frames.extend(rest);
+        }
+        let sent = sent
+            .and_then(|()| ledger.at(Hop::Netfront, || netfront.transmit(&mut frames).map(drop)));
         let moved = frames.len() < before;
         let pool = netfront.buffers();
         let empty = pool.available() == 0 || self.endpoint.starved();

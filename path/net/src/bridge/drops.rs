@@ -3,11 +3,11 @@
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal;)*) => {
+    ($(#[doc = $doc:literal] $variant:ident = $name:literal;)*) => {
         /// Why the bridge dropped a frame.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(usize)]
-        pub enum DropReason { $($(#[$doc])* $variant,)* }
+        pub enum DropReason { $(#[doc = $doc] $variant,)* }
 
         impl DropReason {
             /// Every reason.
@@ -17,6 +17,12 @@ macro_rules! reasons {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
+            }
+
+            /// What it means, in a sentence.
+            #[must_use]
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => $doc.trim(),)* }
             }
         }
     };

@@ -3,14 +3,15 @@
 //! Armed by a request, the trace follows the first frame of the next batch through this domain:
 //! what each hop did with it and when. It ends with the batch, so a trace never spans two frames.
 
+mod frame;
+mod words;
+
+pub use words::{Fate, dropped_by_bridge};
+
 use crate::ledger::Hop;
-use nic::{Checksum, Frame};
+use nic::Frame;
 use serde_json::{Value, json};
 use shmem::time::{tsc, tsc_hz};
-use std::fmt::Write as _;
-
-/// Bytes of the header that a trace shows.
-const SHOWN: usize = 64;
 
 /// The tracer of one domain.
 #[derive(Debug, Default)]
@@ -44,10 +45,13 @@ impl Trace {
             self.armed = false;
             self.running = Some(Running {
                 from_tsc: tsc(),
-                frame: describe(frame),
+                frame: frame::describe(frame),
                 steps: Vec::new(),
             });
-            self.step(hop, || format!("came in at {port}"));
+            self.step(hop, || match frames.len() {
+                1 => format!("came in at {port}"),
+                n => format!("came in at {port}, the first of {n}"),
+            });
         }
     }
 
@@ -75,28 +79,12 @@ impl Trace {
     #[inline]
     pub fn end(&mut self) {
         if let Some(running) = self.running.take() {
-            self.last = Some(json!({ "frame": running.frame, "hops": running.steps }));
+            self.last = Some(json!({
+                "frame": running.frame,
+                "from_tsc": running.from_tsc,
+                "tsc_hz": tsc_hz(),
+                "hops": running.steps,
+            }));
         }
     }
-}
-
-fn describe(frame: &Frame) -> Value {
-    let header = frame.header();
-    let shown = header.get(..SHOWN.min(header.len())).unwrap_or(&[]);
-    let mut hex = String::with_capacity(2 * shown.len());
-    for byte in shown {
-        // Writing to a String cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    json!({
-        "bytes": frame.len(),
-        "pieces": frame.pieces.len(),
-        "checksum": match frame.offload.checksum {
-            Checksum::Unknown => "as is",
-            Checksum::Blank { .. } => "blank",
-            Checksum::Valid => "valid",
-        },
-        "gso_bytes": frame.offload.gso.map(|gso| gso.size),
-        "header": hex,
-    })
 }

@@ -1,0 +1,193 @@
+//! `grantway trace`: one packet, hop by hop, in one domain or in all that it came through.
+//!
+//! Each domain follows the first packet of its next batch. Whether what two domains followed is the
+//! same packet is seen by its headers; where it is not, all are asked again.
+
+use crate::{output, tables};
+use abi::machine::Program;
+use abi::mailbox::Request;
+use client::Instance;
+use comfy_table::CellAlignment;
+use experiments::{Failure, interrupt};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+/// How often domains are asked whether a packet has come.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a packet is looked for that a guest has followed, too, once the driver domain has
+/// followed one.
+const TOGETHER: Duration = Duration::from_secs(2);
+
+pub(crate) fn trace(
+    name: &str,
+    domain: Option<&str>,
+    wait_s: u32,
+    as_json: bool,
+) -> anyhow::Result<()> {
+    let instance = Instance::connect(name)?;
+    let (first, others) = match domain {
+        Some(domain) => (domain.to_owned(), Vec::new()),
+        None => driver_and_guests(&instance)?,
+    };
+    interrupt::watch();
+    let spinner = output::spinner(&format!("waiting for a packet in {first}"));
+    let end = Instant::now() + Duration::from_secs(wait_s.into());
+    let mut found = None;
+    let mut until = end;
+    while Instant::now() < until {
+        let Some(traces) = follow(&instance, &first, &others, until)? else {
+            break;
+        };
+        let joined = traces.len() > 1;
+        found = Some(traces);
+        if joined || others.is_empty() {
+            break;
+        }
+        until = until.min(Instant::now() + TOGETHER);
+    }
+    spinner.finish_and_clear();
+    let Some(traces) = found else {
+        let text = format!("no packet came through {first} within {wait_s} s");
+        return Err(Failure::Failed(text).into());
+    };
+    let trace = join(&traces);
+    if as_json {
+        output::json(&trace)
+    } else {
+        output::print(&text(&trace))
+    }
+}
+
+fn driver_and_guests(instance: &Instance) -> anyhow::Result<(String, Vec<String>)> {
+    let alive = instance.status()?.domains.into_iter().filter(|d| d.alive);
+    let (drivers, guests): (Vec<_>, Vec<_>) = alive.partition(|d| d.program == Program::Driver);
+    let Some(driver) = drivers.into_iter().next() else {
+        return Err(Failure::Failed("the driver domain is not running".into()).into());
+    };
+    Ok((driver.name, guests.into_iter().map(|d| d.name).collect()))
+}
+
+/// Arms the domains and waits for a packet in the first: its trace, and those of the others that
+/// followed the same packet. None: no packet came in time.
+fn follow(
+    instance: &Instance,
+    first: &str,
+    others: &[String],
+    until: Instant,
+) -> anyhow::Result<Option<Vec<(String, Value)>>> {
+    let ask = |domain: &str| -> anyhow::Result<Value> {
+        let reply = instance.relay(domain, &Request::Trace)?;
+        Ok(reply.get("trace").cloned().unwrap_or(Value::Null))
+    };
+    // What this returns is that of an earlier request.
+    for domain in others {
+        ask(domain)?;
+    }
+    ask(first)?;
+    let trace = loop {
+        interrupt::sleep(LOOK)?;
+        let trace = ask(first)?;
+        if !trace.is_null() {
+            break trace;
+        }
+        if Instant::now() > until {
+            return Ok(None);
+        }
+    };
+    let same = |other: &Value| other["frame"]["header"] == trace["frame"]["header"];
+    let mut traces = Vec::new();
+    for domain in others {
+        let other = ask(domain)?;
+        if same(&other) {
+            traces.push((domain.clone(), other));
+        }
+    }
+    traces.insert(0, (first.to_owned(), trace));
+    Ok(Some(traces))
+}
+
+/// One list of hops, in order of time.
+fn join(traces: &[(String, Value)]) -> Value {
+    let from = |trace: &Value| trace["from_tsc"].as_u64().unwrap_or(0);
+    let start = traces.iter().map(|(_, trace)| from(trace)).min();
+    let mut hops = Vec::new();
+    for (domain, trace) in traces {
+        let cycles = from(trace).saturating_sub(start.unwrap_or(0));
+        let hz = trace["tsc_hz"].as_u64().unwrap_or(1).max(1);
+        let later_ns = (u128::from(cycles) * 1_000_000_000 / u128::from(hz)) as u64;
+        for hop in trace["hops"].as_array().into_iter().flatten() {
+            let at_ns = hop["at_ns"].as_u64().unwrap_or(0).saturating_add(later_ns);
+            hops.push(json!({
+                "domain": domain, "hop": hop["hop"], "at_ns": at_ns, "what": hop["what"],
+            }));
+        }
+    }
+    hops.sort_by_key(|hop| hop["at_ns"].as_u64());
+    let frame = traces.first().map(|(_, trace)| trace["frame"].clone());
+    json!({ "frame": frame, "hops": hops })
+}
+
+/// As people read it.
+fn text(trace: &Value) -> String {
+    let mut text = String::new();
+    let mut frame = Vec::new();
+    tables::flatten("", &trace["frame"], &mut frame);
+    for (key, value) in frame.iter().filter(|(_, value)| value != "null") {
+        let _ = writeln!(text, "{key}: {value}");
+    }
+    let mut hops = tables::table(&["us", "domain", "hop", "what"], 4);
+    if let Some(column) = hops.column_mut(0) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    for hop in trace["hops"].as_array().into_iter().flatten() {
+        let field = |key: &str| hop[key].as_str().unwrap_or_default().to_owned();
+        let us = hop["at_ns"].as_f64().unwrap_or(0.0) / 1e3;
+        let row = [
+            format!("{us:.1}"),
+            field("domain"),
+            field("hop"),
+            field("what"),
+        ];
+        hops.add_row(row);
+    }
+    let _ = writeln!(text, "{hops}");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hops_of_several_domains_are_one_list() {
+        let hop =
+            |name: &str, at_ns: u64, what: &str| json!({"hop": name, "at_ns": at_ns, "what": what});
+        let frame = json!({"packet": "ICMP", "bytes": 98, "gso_bytes": null, "header": "0200"});
+        let driver = json!({"frame": frame, "from_tsc": 5000, "tsc_hz": 2_000_000_000u64, "hops": [
+            hop("nic", 0, "came in at wire"), hop("bridge", 300, "goes to web"),
+        ]});
+        let web = json!({"frame": frame, "from_tsc": 9000, "tsc_hz": 2_000_000_000u64, "hops": [
+            hop("netfront", 100, "came in at the ring"),
+        ]});
+        let joined = join(&[("driver".into(), driver), ("web".into(), web)]);
+        let at: Vec<_> = joined["hops"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|hop| &hop["at_ns"])
+            .collect();
+        assert_eq!(at, [0, 300, 2100]);
+        let text = text(&joined);
+        for part in [
+            "bytes: 98",
+            "came in at wire",
+            "2.1",
+            "web",
+            "came in at the ring",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("gso_bytes"));
+    }
+}
