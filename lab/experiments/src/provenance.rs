@@ -100,6 +100,8 @@ fn rights() -> &'static str {
     }
 }
 
+/// The commit of the checkout that the program lies in, or else of the one that it was built in;
+/// with a `+` if files had been changed.
 fn commit() -> String {
     let git = |args: &[&str]| {
         let folder = std::env::current_exe().ok()?;
@@ -115,7 +117,9 @@ fn commit() -> String {
             .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
-        return "unknown".to_owned();
+        return option_env!("GRANTWAY_COMMIT")
+            .unwrap_or("unknown")
+            .to_owned();
     };
     match git(&["status", "--porcelain", "--untracked-files=no"]) {
         Some(changes) if changes.is_empty() => commit,
