@@ -1,5 +1,6 @@
 //! The program `grantway` as a person or a script meets it.
 
+mod capture;
 mod commands;
 mod machine;
 mod place;

@@ -335,3 +335,32 @@ fn read_counters(machine: &Machine) -> Option<(u64, u64)> {
         .map(|number| number.parse().unwrap_or(0));
     Some((numbers.next()?, numbers.next()?))
 }
+
+/// The driver domain's own end of the bridge, with every offload, and a guest.
+#[test]
+fn a_local_nic_is_an_end_like_any_other() {
+    let config = |paths: &[String]| {
+        format!(
+            "[[nic]]\nname = \"own\"\nkind = \"local\"\nifname = \"own\"\nnetns = \"{}\"\n\
+             addresses = [\"{}/24\"]\n\
+             [[guest]]\nname = \"web\"\n[[guest.vif]]\nendpoint = \"tap\"\nifname = \"web\"\n\
+             netns = \"{}\"\naddresses = [\"{}/24\"]\n",
+            paths[WIRE], IPV4[WIRE], paths[WEB], IPV4[WEB]
+        )
+    };
+    let Some(machine) = Machine::start(&["ping", "iperf3"], &["own", "web"], config) else {
+        return;
+    };
+    for (from, to) in [(WIRE, WEB), (WEB, WIRE)] {
+        let args = ["-c", "3", "-i", "0.05", "-w", "10", IPV4[to]];
+        let run = machine.run(from, "ping", &args);
+        assert!(text(&run.stdout).contains("3 received"), "{run:?}");
+        let report = iperf3(&machine, from, to, &["-C", "cubic"]);
+        let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
+        assert!(bits > Some(20e6), "{from} to {to}: {bits:?} b/s");
+    }
+    // It takes segments whole: nothing is cut by software.
+    let stat = machine.ask(&["stat", "driver"]);
+    assert_eq!(stat["driver"]["software"]["segments"], 0, "{stat}");
+    machine.end();
+}

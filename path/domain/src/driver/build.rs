@@ -16,7 +16,7 @@ use crate::mailbox::Mailbox;
 use crate::start::{StartError, Started, refused};
 use abi::{ConnId, PAGE, Slot};
 use config::domain::{
-    BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig,
+    BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig, NicKind,
 };
 use net::bridge::{self, Bridge, Settings};
 use net::packet::Mac;
@@ -126,14 +126,10 @@ fn nic_port(
         Moderation::Tick(us) => Policy::Tick { us },
         Moderation::Event => Policy::Event,
     };
-    Ok(NicPort::new(
-        format!("nic.{}", config.name),
-        nic,
-        pool,
-        policy,
-        merger,
-        linear,
-    ))
+    let name = format!("nic.{}", config.name);
+    let mut port = NicPort::new(name, nic, pool, policy, merger, linear);
+    port.waits_for_guests = matches!(config.kind, NicKind::Pcap { .. });
+    Ok(port)
 }
 
 /// A bridge with a port for each NIC and then each guest, numbered as the driver numbers them.

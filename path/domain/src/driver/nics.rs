@@ -33,6 +33,9 @@ pub struct NicPort {
     pub acks: Acks,
     /// Large receive offload of what it yields.
     pub lro: Merger,
+    /// Whether it is not looked at before every guest has been connected once: what it yields at
+    /// the start does not come again.
+    pub waits_for_guests: bool,
     nic: Box<dyn Nic>,
     pool: Pool,
     linear: Linear,
@@ -79,6 +82,7 @@ impl NicPort {
             sent: Given::default(),
             acks: Acks::default(),
             lro,
+            waits_for_guests: false,
             nic,
             pool,
             linear,

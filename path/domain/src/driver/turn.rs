@@ -16,6 +16,7 @@ use crate::mailbox::{Mailbox, Switches};
 use crate::start::{StartError, Started, refused};
 use crate::trace::{Trace, dropped_by_bridge};
 use crate::wait::{Bell, Waiter, tick};
+use abi::XenbusState;
 use abi::layout::info;
 use abi::mailbox::Request;
 use config::domain::DriverConfig;
@@ -43,6 +44,8 @@ pub struct Driver {
     idle: Idle,
     pub(super) switches: Switches,
     fairness: Fairness,
+    /// Whether every guest has been connected, at one moment since the start.
+    all_came: bool,
     frames: Vec<Frame>,
     pub(super) verdicts: Vec<Verdict>,
     /// Per port, which of `frames` go out by it.
@@ -92,6 +95,7 @@ impl Driver {
                     .map(|vif| vif.name.clone()),
             },
             fairness,
+            all_came: false,
             frames: Vec::new(),
             verdicts: Vec::new(),
             picks,
@@ -126,8 +130,12 @@ impl Driver {
         let mut moved = false;
         let mut guests = 0;
         self.fairness.begin();
+        if !self.all_came {
+            self.all_came = vifs(&mut self.ports).all(|vif| vif.state() == XenbusState::Connected);
+        }
         for index in 0..self.ports.len() {
             match self.ports.get(index) {
+                Some(Port::Nic(nic)) if nic.waits_for_guests && !self.all_came => {}
                 Some(Port::Nic(_)) => {
                     moved |= self.drain_queues(index, now_ns) > 0;
                     moved |= self.serve(index, now_ns, budget).0 > 0;
