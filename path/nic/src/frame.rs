@@ -238,10 +238,23 @@ impl Frame {
     ///
     /// # Errors
     /// The memory is not there.
+    #[inline]
     pub fn need(&mut self, bytes: usize) -> Result<(), Fault> {
         let want = bytes.min(self.len as usize).min(SNAPSHOT);
         let mut have = usize::from(self.header_len);
         let mut skip = have.saturating_sub(usize::from(self.bare));
+        if have >= want {
+            return Ok(());
+        }
+        // A frame as most NICs receive it.
+        if let [piece] = self.pieces.as_slice() {
+            let part = piece.span.skip(skip).take(want - have);
+            if let Some(dst) = self.header.get_mut(have..have + part.len()) {
+                part.read(dst)?;
+                self.header_len = (have + part.len()) as u8;
+            }
+            return Ok(());
+        }
         for piece in &self.pieces {
             if have >= want {
                 break;

@@ -1,6 +1,6 @@
 //! One aggregate while it is held: which packet may follow, and what its header becomes.
 
-use super::layout::{Layout, Segment, be16, be32, byte};
+use super::layout::{Layout, Segment, array, be16, be32};
 use super::rules::{Field, Program, RULES, Test, broken, test};
 use super::verify::{TCP_CHECKSUM, pseudo};
 use super::{Form, Reason, Rules};
@@ -36,6 +36,8 @@ pub(super) struct Held {
     rest: u32,
     /// What `lro` takes from the last packet.
     last: Last,
+    /// Flags of the first segment.
+    first_flags: u8,
     /// Flags of all segments together.
     flags: u8,
     /// The last segment had PSH.
@@ -125,6 +127,7 @@ impl Held {
             id,
             id_step: if layout.v6 { 0 } else { UNDECIDED },
             rest,
+            first_flags: segment.flags,
             flags: segment.flags,
             pushed: segment.flags & flags::PSH != 0,
             first_ns: now_ns,
@@ -148,13 +151,15 @@ impl Held {
         let layout = self.layout;
         let (ip, payload) = (layout.network(), layout.payload());
         // CWR is the first packet's alone.
-        if self.id_step == UNDECIDED || self.first_flags() & flags::CWR != 0 {
+        if self.id_step == UNDECIDED || self.first_flags & flags::CWR != 0 {
             return false;
         }
         if !layout.v6 {
             let id = self.id.wrapping_add(self.id_step);
             let sum = !fold(self.rest + u32::from(id));
-            if (be16(frame, ip + 4), be16(frame, ip + 10)) != (id, sum) {
+            // From the identification to the checksum: one load.
+            let found = u64::from_be_bytes(array(frame, ip + 4));
+            if ((found >> 48) as u16, found as u16) != (id, sum) {
                 return false;
             }
         }
@@ -165,17 +170,12 @@ impl Held {
             && program.repeated(self.frame.snapshot_room(), frame.snapshot_room())
     }
 
-    #[inline]
-    fn first_flags(&self) -> u8 {
-        byte(&self.frame, self.layout.tcp() + 13)
-    }
-
     /// What [`super::verify`] wants to know of the packet that is [next](Held::is_next).
     #[inline]
     pub(super) fn next_segment(&self) -> Segment {
         Segment {
             layout: self.layout,
-            flags: self.first_flags(),
+            flags: self.first_flags,
             payload: self.size as usize,
             bar: None,
         }
@@ -186,7 +186,7 @@ impl Held {
     pub(super) fn append_next(&mut self, form: Form, frame: &mut Frame) {
         self.id = self.id.wrapping_add(self.id_step);
         self.sequence = self.sequence.wrapping_add(self.size);
-        self.pushed = self.first_flags() & flags::PSH != 0;
+        self.pushed = self.first_flags & flags::PSH != 0;
         self.append_payload(form, frame);
     }
 

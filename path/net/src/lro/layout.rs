@@ -230,8 +230,9 @@ pub(super) fn be32(frame: &Frame, at: usize) -> u32 {
     u32::from_be_bytes(array(frame, at))
 }
 
+/// Bytes of the snapshot; zeros if not all of them are in it.
 #[inline]
-fn array<const N: usize>(frame: &Frame, at: usize) -> [u8; N] {
+pub(super) fn array<const N: usize>(frame: &Frame, at: usize) -> [u8; N] {
     let bytes = frame.snapshot_room().get(at..);
     let bytes = bytes.and_then(<[u8]>::first_chunk);
     bytes.copied().unwrap_or([0; N])

@@ -23,6 +23,17 @@ fn reason(v6: bool, change: impl FnOnce(&mut Tcp)) -> Reason {
     found
 }
 
+/// CWR is the first packet's alone, also where a later one is its twin.
+#[test]
+fn a_later_packet_with_the_first_ones_cwr_does_not_follow() {
+    for v6 in [false, true] {
+        let mut packets = stream(v6, 4, 100);
+        packets[0].flags |= CWR;
+        packets[3].flags |= CWR;
+        assert_eq!(geometry(wide(), &packets), [300, 100]);
+    }
+}
+
 /// LR-21: each field that must be equal, by the reason that is counted.
 #[test]
 fn every_rule_is_counted_by_its_name() {
