@@ -1,4 +1,4 @@
-//! What a session has found: one value, which [`file`] writes and reads.
+//! What a session has found: one value, which [`mod@file`] writes and reads.
 //!
 //! Everything that needs the machine that was profiled (symbols, maps, names) is resolved before a
 //! session is written, so that a file says the same on every machine.
