@@ -103,7 +103,7 @@ const fn rule(field: Field, gro: Test, lro: Test, reason: Reason, why: &'static 
 }
 
 /// The rules for a packet that is to follow. Where several are broken, the first one is counted.
-/// Conditions on a packet by itself are in [`super::entry`].
+/// Conditions on a packet by itself are in module `entry`.
 pub const RULES: [Rule; 19] = [
     rule(
         Field::Ethernet,
