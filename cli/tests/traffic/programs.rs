@@ -4,10 +4,9 @@
 use crate::machine::{Machine, Running, text};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Bytes of the file that `curl` carries.
 pub(crate) const FILE_BYTES: usize = 100_000_000;
@@ -100,15 +99,17 @@ pub(crate) fn carry_files(machine: &Machine, bytes: usize) {
 /// A file of random bytes.
 pub(crate) struct SomeFile<'m> {
     machine: &'m Machine,
-    sum: String,
+    folder: TempDir,
+    content: Vec<u8>,
 }
 
 impl<'m> SomeFile<'m> {
     pub(crate) fn new(machine: &'m Machine, bytes: usize) -> Self {
-        write_random(&machine.folder.path().join("file"), bytes);
+        let content = random(bytes);
         Self {
             machine,
-            sum: sum(machine, "file"),
+            folder: folder_with(&content),
+            content,
         }
     }
 
@@ -116,23 +117,31 @@ impl<'m> SomeFile<'m> {
     pub(crate) fn carry(&self, from: usize, (to, address): (usize, &str), args: &[&str]) {
         let server = self.serve(from, address);
         let url = format!("http://{address}:8000/file");
-        let all = ["-sS", "--max-time", "120", "-o", "copy", &url];
+        let all = ["-sS", "--max-time", "120", &url];
         let run = self.machine.run(to, "curl", &[&all, args].concat());
         let way = format!("{from} to {to}");
         assert!(run.status.success(), "{way}: {}", text(&run.stderr));
-        assert_eq!(sum(self.machine, "copy"), self.sum, "{way}");
+        let (sent, arrived) = (&self.content, &run.stdout);
+        assert_eq!(sent.len(), arrived.len(), "{way}: bytes");
+        let differs = sent
+            .iter()
+            .zip(arrived)
+            .position(|(sent, came)| sent != came);
+        assert_eq!(differs, None, "{way}: the first byte that differs");
         drop(server);
     }
 
     fn serve(&self, from: usize, address: &str) -> Running {
-        let args = ["-m", "http.server", "--bind", address, "8000"];
+        let folder = self.folder.path().to_str().unwrap();
+        let args = ["-m", "http.server", "--bind", address, "--directory"];
+        let args = [&args[..], &[folder, "8000"]].concat();
         let server = self.machine.spawn(from, "python3", &args);
         self.machine.wait_for_listener(from, 8000);
         server
     }
 }
 
-fn write_random(path: &Path, bytes: usize) {
+fn random(bytes: usize) -> Vec<u8> {
     let mut content = vec![0u8; bytes];
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for part in content.chunks_mut(8) {
@@ -141,18 +150,26 @@ fn write_random(path: &Path, bytes: usize) {
         state ^= state << 17;
         part.copy_from_slice(&state.to_le_bytes()[..part.len()]);
     }
-    fs::write(path, content).unwrap();
+    content
 }
 
-fn sum(machine: &Machine, file: &str) -> String {
-    let run = Command::new("sha256sum")
-        .arg(machine.folder.path().join(file))
-        .output()
-        .unwrap();
-    text(&run.stdout).split(' ').next().unwrap().to_owned()
+/// A folder with `file`, on the first disk that has room: the one for temporary files may be small.
+fn folder_with(content: &[u8]) -> TempDir {
+    let mut full = None;
+    for place in [env!("CARGO_TARGET_TMPDIR"), "/tmp", "/dev/shm"] {
+        let written = TempDir::new_in(place).and_then(|folder| {
+            fs::write(folder.path().join("file"), content)?;
+            Ok(folder)
+        });
+        match written {
+            Ok(folder) => return folder,
+            Err(error) => full = Some(format!("{place}: {error}")),
+        }
+    }
+    panic!("no place for a file of {} bytes: {full:?}", content.len());
 }
 
-pub(crate) const FOR_FILES: &[&str] = &["curl", "python3", "sha256sum"];
+pub(crate) const FOR_FILES: &[&str] = &["curl", "python3"];
 
 #[test]
 fn files_of_100_mb_arrive_as_they_left() {
