@@ -11,4 +11,6 @@ mod runtime;
 
 pub use error::Error;
 pub use instance::{Instance, Options};
-pub use runtime::{RUNTIME_DIR_VAR, check_name, daemon_path, names, runtime_dir, socket_path};
+pub use runtime::{
+    RUNTIME_DIR_VAR, check_name, daemon_path, listed, names, runtime_dir, socket_path,
+};

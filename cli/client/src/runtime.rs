@@ -77,21 +77,24 @@ pub fn socket_path(name: &str) -> Result<PathBuf, Error> {
 /// The runtime directory cannot be read.
 pub fn names() -> Result<Vec<String>, Error> {
     let dir = runtime_dir()?;
+    let mut names = listed()?;
+    names.retain(|name| UnixStream::connect(dir.join(format!("{name}.sock"))).is_ok());
+    Ok(names)
+}
+
+/// Names of the instances that have a socket, sorted, without a word to those behind them.
+///
+/// # Errors
+/// The runtime directory cannot be read.
+pub fn listed() -> Result<Vec<String>, Error> {
+    let dir = runtime_dir()?;
     let entries =
         fs::read_dir(&dir).map_err(|e| Error::io(format!("read {}", dir.display()), e))?;
-    let mut names: Vec<String> = entries
-        .filter_map(Result::ok)
-        .filter(|entry| UnixStream::connect(entry.path()).is_ok())
-        .filter_map(|entry| {
-            Some(
-                entry
-                    .file_name()
-                    .to_str()?
-                    .strip_suffix(".sock")?
-                    .to_owned(),
-            )
-        })
-        .collect();
+    let name = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        Some(name.to_str()?.strip_suffix(".sock")?.to_owned())
+    };
+    let mut names: Vec<String> = entries.filter_map(Result::ok).filter_map(name).collect();
     names.sort();
     Ok(names)
 }

@@ -24,16 +24,24 @@ pub fn cpu_ns(pid: i32) -> Option<u64> {
     u64::try_from(time.tv_sec() * 1_000_000_000 + time.tv_nsec()).ok()
 }
 
+/// Ids of all processes, kernel threads among them.
+#[must_use]
+pub fn processes() -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
 /// Kernel threads whose name begins with one of `prefixes`: `napi/IF-`, `ksoftirqd/`.
 #[must_use]
 pub fn kernel_threads(prefixes: &[&str]) -> Vec<i32> {
-    let Ok(processes) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    processes
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid: &i32| {
+    processes()
+        .into_iter()
+        .filter(|pid| {
             let comm = Path::new("/proc").join(pid.to_string()).join("comm");
             std::fs::read_to_string(comm)
                 .is_ok_and(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)))

@@ -1,4 +1,4 @@
-//! Processes: names, parents, CPU clocks, mappings.
+//! Processes: names, parents, mappings, and what their children used.
 
 use std::fs;
 
@@ -26,18 +26,6 @@ pub struct Mapping {
     pub offset: u64,
     /// The file, or what the kernel calls the mapping.
     pub path: String,
-}
-
-/// Ids of all processes.
-#[must_use]
-pub fn list() -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect()
 }
 
 /// Reads a process; none: it has gone.
@@ -105,23 +93,6 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
     })
 }
 
-/// CPU time of a process with all its threads, those that ended too, nanoseconds: the scheduler's
-/// own clock, up to date also while it runs. None: it has gone.
-#[must_use]
-pub fn cpu_ns(pid: u32) -> Option<u64> {
-    // The kernel's form of a process's clock: the complement of its id, and clock 2, the
-    // scheduler's. `clock_getcpuclockid` gives the same after a look whether the process lives.
-    const SCHED: libc::clockid_t = 2;
-    let clock = !pid.cast_signed() << 3 | SCHED;
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a valid timespec for the kernel to fill; an id that is no clock is refused.
-    let done = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    (done == 0).then(|| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
-}
-
 /// CPU time of all processes that ended below this one and were waited for, nanoseconds.
 #[must_use]
 pub fn children_cpu_ns() -> u64 {
@@ -141,6 +112,7 @@ pub fn children_cpu_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use experiments::measure::{cpu_ns, processes};
 
     #[test]
     fn lines_of_proc() {
@@ -167,17 +139,17 @@ mod tests {
     #[test]
     fn this_process_is_known() {
         let own = std::process::id();
-        assert!(list().contains(&own));
+        assert!(processes().contains(&own.cast_signed()));
         assert!(!read(own).unwrap().kernel);
         assert!(!mappings(own).is_empty());
         assert!(thread_name(own, own).is_some());
         assert_eq!(read(u32::MAX >> 1), None);
-        assert_eq!(cpu_ns(u32::MAX >> 4), None);
+        assert_eq!(cpu_ns((u32::MAX >> 4).cast_signed()), None);
     }
 
     #[test]
     fn cpu_time_grows_with_work() {
-        let own = std::process::id();
+        let own = std::process::id().cast_signed();
         let before = cpu_ns(own).unwrap();
         let end = std::time::Instant::now() + std::time::Duration::from_millis(20);
         while std::time::Instant::now() < end {

@@ -10,6 +10,7 @@ use crate::model::{Domain, Kind, Mode, Traffic};
 use abi::machine::{Program, Status};
 use abi::mailbox::Request;
 use client::Instance;
+use experiments::measure;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,14 +96,14 @@ impl Watch {
     pub fn look(&mut self) {
         let first = self.looks == 0;
         self.looks += 1;
-        for pid in process::list() {
+        for pid in measure::processes().into_iter().map(i32::cast_unsigned) {
             if self.seen.contains_key(&pid) {
                 continue;
             }
             let Some(process) = process::read(pid) else {
                 continue;
             };
-            let to_ns = process::cpu_ns(pid).unwrap_or(0);
+            let to_ns = cpu_ns(pid).unwrap_or(0);
             let from_ns = if first { to_ns } else { 0 };
             let seen = Seen {
                 process,
@@ -113,7 +114,7 @@ impl Watch {
         }
         for (pid, seen) in &mut self.seen {
             // An id that was given to another process counts from 0 again: the old sum stays.
-            if let Some(ns) = process::cpu_ns(*pid)
+            if let Some(ns) = cpu_ns(*pid)
                 && ns >= seen.to_ns
             {
                 seen.to_ns = ns;
@@ -123,7 +124,7 @@ impl Watch {
     }
 
     fn instances(&mut self) {
-        for name in sockets() {
+        for name in client::listed().unwrap_or_default() {
             if !self.found.contains_key(&name)
                 && let Ok(instance) = Instance::connect(&name)
             {
@@ -291,27 +292,6 @@ fn name(qualified: &BTreeSet<String>, instance: &str, name: &str) -> String {
     }
 }
 
-/// Names of sockets in the runtime directory, without a word to those behind them.
-fn sockets() -> Vec<String> {
-    let entries = client::runtime_dir()
-        .ok()
-        .and_then(|dir| std::fs::read_dir(dir).ok());
-    entries
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| {
-            Some(
-                entry
-                    .file_name()
-                    .to_str()?
-                    .strip_suffix(".sock")?
-                    .to_owned(),
-            )
-        })
-        .collect()
-}
-
 /// `sender` or `receiver` if these are the arguments of an experiment's load.
 fn load_role(args: &[String]) -> Option<&'static str> {
     let [_, internal, load, spec, ..] = args else {
@@ -363,7 +343,7 @@ impl Found {
                 }
                 Err(_) => continue,
             };
-            let Some(cpu_ns) = process::cpu_ns(life.pid) else {
+            let Some(cpu_ns) = cpu_ns(life.pid) else {
                 continue;
             };
             let reading = reading(&stat, cpu_ns);
@@ -373,6 +353,10 @@ impl Found {
             life.last = Some(reading);
         }
     }
+}
+
+fn cpu_ns(pid: u32) -> Option<u64> {
+    measure::cpu_ns(pid.cast_signed())
 }
 
 /// A domain's answer is its own: whatever makes no sense in it counts for nothing.

@@ -114,7 +114,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |time| time.as_nanos() as u64);
     let steal = steal_ns();
-    let own_cpu = process::cpu_ns(std::process::id()).unwrap_or(0);
+    let own_cpu = measure::cpu_ns(std::process::id().cast_signed()).unwrap_or(0);
     let watcher = Watcher::start(Watch::new(named));
     let start_ns = raw_ns();
     let collector = Collector::start(sampler).context("cannot start sampling")?;
@@ -129,7 +129,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     let watch = watcher.stop();
     let children = process::children_cpu_ns().saturating_sub(children);
     let collected = collector.stop(start_ns..=end_ns);
-    let own_cpu = process::cpu_ns(std::process::id())
+    let own_cpu = measure::cpu_ns(std::process::id().cast_signed())
         .unwrap_or(0)
         .saturating_sub(own_cpu);
     let steal = steal_since(&steal);
