@@ -3,7 +3,7 @@
 use crate::metric;
 use crate::plan::{Bar, Ratio, names_column};
 use crate::report::{self, Figure};
-use crate::stats::{self, Verdict};
+use crate::stats::{self, Estimate, Side, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A configuration: a column and its keys.
@@ -135,12 +135,10 @@ impl Samples {
                     continue;
                 };
                 for metric in COMPARED {
-                    let name = format!("ratio.{}.{metric}", ratio.to);
-                    out.extend(self.ratio(plan, config, &other, metric, &name, bars));
+                    out.extend(self.ratio(plan, config, &other, metric, bars));
                 }
                 for metric in SUBTRACTED {
-                    let name = format!("difference.{}.{metric}", ratio.to);
-                    out.extend(self.difference(plan, config, &other, metric, &name, bars));
+                    out.extend(self.difference(plan, config, &other, metric, bars));
                 }
             }
         }
@@ -168,31 +166,19 @@ impl Samples {
         config: &Config,
         other: &Config,
         metric: &str,
-        name: &str,
         bars: &[Bar],
     ) -> Option<Figure> {
-        let full = config.name();
-        let bar = bars
-            .iter()
-            .find(|bar| bar.applies(&config.column, &config.keys, name));
-        let (line, side) = bar.and_then(Bar::line)?;
+        let name = format!("difference.{}.{metric}", other.column);
+        let (line, side) = line(bars, config, &name)?;
         let (own, theirs) = (self.series(config, metric)?, self.series(other, metric)?);
         let pairs: Vec<f64> = own
             .iter()
             .zip(theirs)
             .filter_map(|(own, theirs)| Some(own.as_ref()? - theirs.as_ref()?))
             .collect();
-        let estimate = stats::estimate(&pairs, stats::seed(&[&full, name]))?;
-        let mut figure = Figure::new(plan, &full, name, estimate);
-        figure.verdict = Some(
-            if self.disturbed.contains(config) || self.disturbed.contains(other) {
-                figure.note = Some(DISTURBED.to_owned());
-                Verdict::Unresolved
-            } else {
-                stats::against(&estimate, line, side)
-            },
-        );
-        Some(figure)
+        self.compared(plan, [config, other], &name, &pairs, |estimate| {
+            stats::against(estimate, line, side)
+        })
     }
 
     fn ratio(
@@ -201,35 +187,52 @@ impl Samples {
         config: &Config,
         other: &Config,
         metric: &str,
-        name: &str,
         bars: &[Bar],
     ) -> Option<Figure> {
-        let full = config.name();
+        let name = format!("ratio.{}.{metric}", other.column);
         for side in [config, other] {
             if let Some(why) = self.absent.get(side) {
                 return (COMPARED.first() == Some(&metric))
-                    .then(|| Figure::not_measurable(plan, &full, name, why));
+                    .then(|| Figure::not_measurable(plan, &config.name(), &name, why));
             }
         }
         let pairs = stats::ratios(self.series(config, metric)?, self.series(other, metric)?);
-        let estimate = stats::estimate(&pairs, stats::seed(&[&full, name]))?;
+        self.compared(plan, [config, other], &name, &pairs, |estimate| match line(
+            bars, config, &name,
+        ) {
+            Some((line, side)) => stats::against(estimate, line, side),
+            None => stats::compare(estimate, metric::better(metric)),
+        })
+    }
+
+    /// The figure of a comparison: its verdict is what `judge` says, unless one of both was
+    /// disturbed.
+    fn compared(
+        &self,
+        plan: &str,
+        sides: [&Config; 2],
+        name: &str,
+        pairs: &[f64],
+        judge: impl FnOnce(&Estimate) -> Verdict,
+    ) -> Option<Figure> {
+        let full = sides[0].name();
+        let estimate = stats::estimate(pairs, stats::seed(&[&full, name]))?;
         let mut figure = Figure::new(plan, &full, name, estimate);
-        let bar = bars
-            .iter()
-            .find(|bar| bar.applies(&config.column, &config.keys, name))
-            .and_then(Bar::line);
-        figure.verdict = Some(
-            if self.disturbed.contains(config) || self.disturbed.contains(other) {
-                figure.note = Some(DISTURBED.to_owned());
-                Verdict::Unresolved
-            } else if let Some((line, side)) = bar {
-                stats::against(&estimate, line, side)
-            } else {
-                stats::compare(&estimate, metric::better(metric))
-            },
-        );
+        figure.verdict = Some(if sides.iter().any(|side| self.disturbed.contains(side)) {
+            figure.note = Some(DISTURBED.to_owned());
+            Verdict::Unresolved
+        } else {
+            judge(&estimate)
+        });
         Some(figure)
     }
+}
+
+/// The bar of a comparison, if it has one.
+fn line(bars: &[Bar], config: &Config, name: &str) -> Option<(f64, Side)> {
+    bars.iter()
+        .find(|bar| bar.applies(&config.column, &config.keys, name))
+        .and_then(Bar::line)
 }
 
 /// Metrics that are subtracted, where a plan has a bar for the difference.
