@@ -13,9 +13,11 @@
 //! page, or the revoker sees the count and does not take the page away. A user that does not
 //! keep to this harms itself alone: it faults.
 
+use crate::Span;
 use crate::sync::{Ordering, fence};
 use abi::GrantRef;
 use abi::ngm::Translation;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// The two words of an entry. One thread counts uses; another one (the monitor's) changes the
 /// translation.
@@ -28,6 +30,49 @@ pub trait EntryWords {
     fn status(&self, order: Ordering) -> u32;
     /// Writes it.
     fn set_status(&self, value: u32, order: Ordering);
+}
+
+/// The words of an entry in shared memory. Who may only read the translation sub-table faults if
+/// it sets one.
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    translation: &'static AtomicU64,
+    status: &'static AtomicU32,
+}
+
+impl Words {
+    /// Those of entry `index` of both sub-tables, if they reach so far.
+    #[inline]
+    #[must_use]
+    pub fn of(translation: Span, status: Span, index: u32) -> Option<Self> {
+        let index = index as usize;
+        Some(Self {
+            translation: translation.u64(index.checked_mul(8)?)?,
+            status: status.u32(index.checked_mul(4)?)?,
+        })
+    }
+}
+
+impl EntryWords for Words {
+    #[inline]
+    fn translation(&self, order: Ordering) -> u64 {
+        self.translation.load(order)
+    }
+
+    #[inline]
+    fn set_translation(&self, value: u64, order: Ordering) {
+        self.translation.store(value, order);
+    }
+
+    #[inline]
+    fn status(&self, order: Ordering) -> u32 {
+        self.status.load(order)
+    }
+
+    #[inline]
+    fn set_status(&self, value: u32, order: Ordering) {
+        self.status.store(value, order);
+    }
 }
 
 /// The user begins a use; whether the entry permits it. Counts only if so. [`settle`] must lie

@@ -8,8 +8,7 @@ use abi::ngm::{status_bytes, translation_bytes};
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
 use nic::Frame;
 use shmem::Span;
-use shmem::uses::{self, EntryWords};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use shmem::uses::{self, Words};
 use vif::grants::{Access, CopyOut, Grants};
 
 /// Both sub-tables of one guest.
@@ -19,41 +18,10 @@ struct Table {
     status: Span,
 }
 
-/// The words of one entry.
-struct Words {
-    translation: &'static AtomicU64,
-    status: &'static AtomicU32,
-}
-
-impl EntryWords for Words {
-    #[inline]
-    fn translation(&self, order: Ordering) -> u64 {
-        self.translation.load(order)
-    }
-
-    fn set_translation(&self, _: u64, _: Ordering) {
-        // The monitor's alone: a write would fault.
-    }
-
-    #[inline]
-    fn status(&self, order: Ordering) -> u32 {
-        self.status.load(order)
-    }
-
-    #[inline]
-    fn set_status(&self, value: u32, order: Ordering) {
-        self.status.store(value, order);
-    }
-}
-
 impl Table {
     #[inline]
     fn words(&self, gref: GrantRef) -> Option<Words> {
-        let index = gref.index() as usize;
-        Some(Words {
-            translation: self.translation.u64(index * 8)?,
-            status: self.status.u32(index * 4)?,
-        })
+        Words::of(self.translation, self.status, gref.index())
     }
 
     /// Counts a use; whether the entry permits it. [`uses::settle`] and [`Table::holds`] follow.

@@ -5,10 +5,9 @@ use abi::ngm::{GENERATION_MAX, Translation, status_bytes, table_slots, translati
 use abi::{ConnId, DomId, GrantRef, Handle, PAGE, Slot};
 use sandbox::PageMap;
 use shmem::Region;
-use shmem::uses::EntryWords;
+use shmem::uses::Words;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What an entry grants.
@@ -83,30 +82,6 @@ pub(super) struct Table {
     state: Mutex<State>,
 }
 
-/// The two words of one entry.
-pub(super) struct Words {
-    translation: &'static AtomicU64,
-    status: &'static AtomicU32,
-}
-
-impl EntryWords for Words {
-    fn translation(&self, order: Ordering) -> u64 {
-        self.translation.load(order)
-    }
-
-    fn set_translation(&self, value: u64, order: Ordering) {
-        self.translation.store(value, order);
-    }
-
-    fn status(&self, order: Ordering) -> u32 {
-        self.status.load(order)
-    }
-
-    fn set_status(&self, value: u32, order: Ordering) {
-        self.status.store(value, order);
-    }
-}
-
 impl Table {
     /// A table that grants nothing and that nobody has bound.
     ///
@@ -151,12 +126,8 @@ impl Table {
     /// The words of an entry, if it exists.
     pub(super) fn words(&self, index: u32) -> Option<Words> {
         let span = self.region.span();
-        let at = index as usize;
-        (index < self.entries).then_some(())?;
-        Some(Words {
-            translation: span.u64(at.checked_mul(8)?)?,
-            status: span.u32(translation_bytes(self.entries) + at.checked_mul(4)?)?,
-        })
+        let status = span.skip(translation_bytes(self.entries));
+        (index < self.entries).then(|| Words::of(span, status, index))?
     }
 
     /// The number under which the user's address space knows the sub-tables.
