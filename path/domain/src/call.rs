@@ -177,12 +177,7 @@ impl Calls {
         self.put(1, state as u64);
         self.body().write(body).map_err(|_| Errno::FAULT)?;
         self.enter(Kind::ConnectSet, 1)?;
-        match self.get(STATUS_WORD) as i64 {
-            0 => Ok(()),
-            status => Err(Errno::from_raw_os_error(
-                i32::try_from(status.saturating_neg()).unwrap_or(libc_einval()),
-            )),
-        }
+        self.outcome()
     }
 
     /// Reads the other end of a connection; none past the last one.
@@ -220,12 +215,7 @@ impl Calls {
             self.put(at, word);
         }
         self.enter(Kind::DeviceControl, 1)?;
-        match self.get(STATUS_WORD) as i64 {
-            0 => Ok(self.get(ANSWER_WORD)),
-            status => Err(Errno::from_raw_os_error(
-                i32::try_from(status.saturating_neg()).unwrap_or(libc_einval()),
-            )),
-        }
+        self.outcome().map(|()| self.get(ANSWER_WORD))
     }
 
     /// Says that the domain has started.
@@ -281,6 +271,16 @@ impl Calls {
         }
     }
 
+    /// What became of the only operation of a call that answers with an errno.
+    fn outcome(&self) -> Result<(), Errno> {
+        match self.get(STATUS_WORD) as i64 {
+            0 => Ok(()),
+            // A status that is no errno at all is as wrong as the monitor could say.
+            status => Err(i32::try_from(status.saturating_neg())
+                .map_or(Errno::INVAL, Errno::from_raw_os_error)),
+        }
+    }
+
     fn put(&self, word: usize, value: u64) {
         if let Some(word) = self.page.u64(OPS + word * 8) {
             word.store(value, Ordering::Relaxed);
@@ -296,9 +296,4 @@ impl Calls {
     fn body(&self) -> Span {
         self.page.skip(OPS + OP_WORDS * 8).take(RECORD_BYTES)
     }
-}
-
-/// `EINVAL` as the monitor would write it, for a status that is no errno at all.
-fn libc_einval() -> i32 {
-    Errno::INVAL.raw_os_error()
 }

@@ -58,7 +58,10 @@ proptest! {
 
 /// Guest 1 has a table that is bound, and grants frames 0 … 2 by entries 0 … 2.
 fn granted() -> Rig {
-    let mut rig = Rig::new();
+    granted_in(Rig::new())
+}
+
+fn granted_in(mut rig: Rig) -> Rig {
     rig.step(&Op::Table(1));
     rig.step(&Op::Bind(1));
     let grants = vec![(0, 0, false), (1, 1, true), (2, 2, false)];
@@ -234,15 +237,7 @@ fn an_exchanged_frame_is_not_the_one_that_was_pinned() {
 /// N-13: who needs time to let go gets some.
 #[test]
 fn a_full_quarantine_is_given_time() {
-    let mut rig = Rig::with_patience(Duration::from_millis(300));
-    rig.step(&Op::Table(1));
-    rig.step(&Op::Bind(1));
-    let grants = vec![(0, 0, false), (1, 1, true), (2, 2, false)];
-    rig.step(&Op::Create {
-        guest: 1,
-        grants,
-        refused: false,
-    });
+    let mut rig = granted_in(Rig::with_patience(Duration::from_millis(300)));
     for index in 0..3 {
         rig.step(&used(index));
     }
