@@ -132,6 +132,12 @@ impl Check<'_> {
         self.range(Place::Driver, "poll_budget", driver.poll_budget, 1..=256);
         self.range(
             Place::Driver,
+            "notify_us",
+            driver.notify_us.unwrap_or(0),
+            0..=10_000,
+        );
+        self.range(
+            Place::Driver,
             "broadcast_pps",
             driver.broadcast_pps,
             1..=10_000_000,

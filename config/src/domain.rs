@@ -37,6 +37,8 @@ pub struct DriverConfig {
     pub empty_ticks: u32,
     /// Frames taken from one port before the next has its turn.
     pub poll_budget: u32,
+    /// Microseconds from one word to sleeping guests to the next while a NIC has more for them.
+    pub notify_us: u32,
     /// Whether the hop ledger keeps its stamps.
     pub ledger: bool,
     /// Large receive offload of its NICs.
@@ -556,6 +558,7 @@ mod tests {
             tick_us: 50,
             empty_ticks: 20,
             poll_budget: 64,
+            notify_us: 300,
             ledger: false,
             lro: Lro {
                 flush: crate::lro::Flush::After(20),

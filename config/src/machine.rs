@@ -350,6 +350,7 @@ fn driver(config: &Config) -> Domain {
         tick_us: own.polling.tick_us,
         empty_ticks: own.polling.empty_ticks,
         poll_budget: own.poll_budget,
+        notify_us: notify_us(config),
         ledger: own.ledger,
         lro: config.lro,
     };
@@ -458,6 +459,17 @@ fn spin_us(config: &Config, given: Option<u32>) -> u32 {
         0
     };
     given.unwrap_or(usual)
+}
+
+/// How long guests are left asleep while a NIC has more for them: as given, or by whether driver
+/// and guests share CPUs.
+fn notify_us(config: &Config) -> u32 {
+    let usual = if config.is_driver_apart() {
+        0
+    } else {
+        crate::model::Driver::NOTIFY_SHARED_US
+    };
+    config.driver.notify_us.unwrap_or(usual)
 }
 
 /// The text of a program's configuration.

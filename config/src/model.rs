@@ -55,12 +55,22 @@ pub struct Driver {
     pub polling: Polling,
     /// Frames taken from one port before the next has its turn.
     pub poll_budget: u32,
+    /// Microseconds from one word to sleeping guests to the next while a NIC has more for them;
+    /// none: 0 if the driver domain's CPUs are given and no guest may use them, else
+    /// [`Driver::NOTIFY_SHARED_US`].
+    pub notify_us: Option<u32>,
     /// Broadcast and multicast frames that each port may send, per second.
     pub broadcast_pps: u32,
     /// Seconds after which a silent station behind a NIC is forgotten.
     pub mac_ageing_s: u32,
     /// Whether all domains keep the hop ledger.
     pub ledger: bool,
+}
+
+impl Driver {
+    /// How long guests on the driver's own CPU are left asleep under load. A guest that is woken
+    /// takes the CPU from the driver; this is some batches of a wire at several Gb/s.
+    pub const NOTIFY_SHARED_US: u32 = 300;
 }
 
 impl Default for Driver {
@@ -71,6 +81,7 @@ impl Default for Driver {
             offloads: Offloads::default(),
             polling: Polling::default(),
             poll_budget: 64,
+            notify_us: None,
             broadcast_pps: 10_000,
             mac_ageing_s: 300,
             ledger: true,

@@ -162,6 +162,7 @@ fn read_driver(t: &Table<'_, '_, '_>) -> Driver {
         offloads: t.choice("offloads", &OFFLOADS).unwrap_or(usual.offloads),
         polling: read_polling(t),
         poll_budget: t.number("poll_budget").unwrap_or(usual.poll_budget),
+        notify_us: t.number("notify_us"),
         broadcast_pps: t.number("broadcast_pps").unwrap_or(usual.broadcast_pps),
         mac_ageing_s: t.number("mac_ageing_s").unwrap_or(usual.mac_ageing_s),
         ledger: t.flag("ledger").unwrap_or(usual.ledger),

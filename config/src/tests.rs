@@ -524,7 +524,7 @@ fn the_driver_knows_whose_addresses_are_whose() {
 }
 
 #[test]
-fn domains_spin_only_when_the_driver_has_a_cpu_of_its_own() {
+fn domains_spin_and_wake_each_other_at_once_only_when_the_driver_has_a_cpu_of_its_own() {
     let spin = |driver: &str, guest: &str| {
         let text = SMALL.replace("\n[[nic]]", &format!("{driver}\n[[nic]]"));
         let text = text.replace("name = \"a\"\n", &format!("name = \"a\"\n{guest}\n"));
@@ -532,15 +532,18 @@ fn domains_spin_only_when_the_driver_has_a_cpu_of_its_own() {
         let machine = parse("f", &text).unwrap().machine().unwrap();
         let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
         let guest: GuestConfig = serde_json::from_str(&machine.domains[1].config).unwrap();
-        (driver.spin_us, guest.spin_us)
+        (driver.spin_us, guest.spin_us, driver.notify_us)
     };
-    assert_eq!(spin("", ""), (0, 0));
-    assert_eq!(spin("[driver]\ncpus = [1]", ""), (0, 0));
-    assert_eq!(spin("[driver]\ncpus = [1]", "cpus = [0, 1]"), (0, 0));
-    assert_eq!(spin("[driver]\ncpus = [1]", "cpus = [0]"), (50, 50));
+    assert_eq!(spin("", ""), (0, 0, 300));
+    assert_eq!(spin("[driver]\ncpus = [1]", ""), (0, 0, 300));
+    assert_eq!(spin("[driver]\ncpus = [1]", "cpus = [0, 1]"), (0, 0, 300));
+    assert_eq!(spin("[driver]\ncpus = [1]", "cpus = [0]"), (50, 50, 0));
     assert_eq!(
-        spin("[driver]\ncpus = [1]\nspin_us = 5", "cpus = [0]"),
-        (5, 50)
+        spin(
+            "[driver]\ncpus = [1]\nspin_us = 5\nnotify_us = 7",
+            "cpus = [0]"
+        ),
+        (5, 50, 7)
     );
 }
 

@@ -44,6 +44,10 @@ pub struct Driver {
     idle: Idle,
     pub(super) switches: Switches,
     fairness: Fairness,
+    /// While a NIC has more, guests are told of what came at most every so often.
+    notify_ns: u64,
+    /// When guests were last told.
+    told_ns: u64,
     /// Whether every guest has been connected, at one moment since the start.
     all_came: bool,
     frames: Vec<Frame>,
@@ -95,6 +99,8 @@ impl Driver {
                     .map(|vif| vif.name.clone()),
             },
             fairness,
+            notify_ns: u64::from(config.notify_us) * 1000,
+            told_ns: 0,
             all_came: false,
             frames: Vec::new(),
             verdicts: Vec::new(),
@@ -109,7 +115,7 @@ impl Driver {
         let now_ns = shmem::time::monotonic_ns();
         let before = self.ledger.enter(Hop::Idle);
         let moved = self.round(now_ns);
-        self.publish();
+        self.publish(now_ns);
         self.ledger.checkpoint();
         let slept = match self.idle.step(moved, now_ns) {
             Step::Again => Ok(()),
@@ -258,18 +264,27 @@ impl Driver {
     }
 
     /// Shows the guests what was done, and wakes those that sleep.
-    fn publish(&mut self) {
+    fn publish(&mut self, now_ns: u64) {
         let before = self.ledger.enter(Hop::Ring);
         let mut published = false;
         for vif in vifs(&mut self.ports) {
             published |= vif.publish();
         }
-        if published {
+        if published && !self.may_wait(now_ns) {
+            self.told_ns = now_ns;
             // One for all rings: between publishing the indices and reading who wants to know.
             fence(Ordering::SeqCst);
             vifs(&mut self.ports).for_each(VifPort::notify);
         }
         self.ledger.enter(before);
+    }
+
+    /// Whether guests may be told of what was published a little later, with what else a NIC has
+    /// for them: interrupt moderation towards guests.
+    fn may_wait(&mut self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.told_ns) < self.notify_ns
+            && nics(&self.ports).any(|nic| nic.wake(now_ns) == Wake::Now)
+            && !vifs(&mut self.ports).any(VifPort::is_short)
     }
 
     fn sleep(&mut self, now_ns: u64) -> std::io::Result<()> {

@@ -445,6 +445,13 @@ impl VifPort {
         true
     }
 
+    /// Whether the guest has to be told before it is out of receive buffers.
+    pub fn is_short(&mut self) -> bool {
+        self.link
+            .as_mut()
+            .is_some_and(|link| link.netback.is_short())
+    }
+
     /// Wakes the guest if it sleeps and something was published.
     pub fn notify(&mut self) {
         if let Some(link) = &mut self.link

@@ -176,6 +176,13 @@ impl<G: Grants> Netback<G> {
         self.events.notify()
     }
 
+    /// Whether more receive buffers are used, without a word to the guest, than are left.
+    #[must_use]
+    pub fn is_short(&mut self) -> bool {
+        let untold = self.rx.untold();
+        self.posted(untold) < untold
+    }
+
     /// Asks the guest to tell about new packets, and if `wants_requests` about new receive
     /// buffers. A `fence(SeqCst)` must lie between this and the last [`Netback::has_work`]
     /// before sleeping; one fence serves any number of interfaces.

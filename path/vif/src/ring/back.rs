@@ -132,6 +132,13 @@ impl<W: Words, const N: usize> Back<W, N> {
         self.told != self.prod
     }
 
+    /// Responses about which [`Back::should_notify`] was not asked yet.
+    #[must_use]
+    #[inline]
+    pub fn untold(&self) -> u32 {
+        self.prod.wrapping_sub(self.told)
+    }
+
     /// Whether the front wants to be told about what was published since this was last asked.
     /// A `fence(SeqCst)` must lie between [`Back::publish`] and this; one fence serves any number
     /// of rings (RING-9).

@@ -52,6 +52,27 @@ fn the_guest_is_asked_for_buffers_only_if_they_are_wanted() {
 }
 
 #[test]
+fn a_guest_is_short_of_buffers_once_half_of_them_are_used_without_a_word() {
+    let mut rig = Rig::new(sizes());
+    let _ = rig.bells();
+    let posted = rig.back.posted(u32::MAX);
+    let source = Memory::new(1);
+    let half: Vec<_> = (0..posted.div_ceil(2))
+        .map(|_| frame_at(&source, 0, &packet(60, 1), 60))
+        .collect();
+    let pick: Vec<u32> = (0..half.len() as u32).collect();
+    assert!(!rig.back.is_short(), "nothing is used");
+    rig.back.to_guest(&half, &pick[1..]);
+    assert!(!rig.back.is_short(), "as many are left");
+    rig.back.to_guest(&half, &pick[..2]);
+    assert!(rig.back.is_short());
+    rig.back.publish();
+    assert!(rig.back.is_short(), "it sees them, but was not told");
+    let _ = rig.back.notify();
+    assert!(!rig.back.is_short());
+}
+
+#[test]
 fn a_netback_wants_the_pages_that_were_agreed_on() {
     let rig = Rig::new(sizes());
     let memory = Memory::new(4);
