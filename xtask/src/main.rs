@@ -19,7 +19,8 @@ usage: cargo xtask <task>
   demo [ARGS…]       build, then run `grantway demo ARGS…` (also: cargo demo)
   layering           check who depends on whom and who may use `unsafe` (xtask/layering.txt)
   tcb                count the trusted base: lines and `unsafe` blocks per crate
-  mutants [MODULE…]  mutate ring, grants, bridge and see whether the tests notice; resumable
+  mutants [MODULE…]  mutate ring, grants, new-grants, bridge: do the tests notice? resumable
+  mutants --kept [MODULE…]  print what is known so far, without running anything
   fuzz-smoke [SECS]  run every fuzz target for SECS seconds (20)";
 
 fn main() -> ExitCode {
@@ -41,6 +42,7 @@ fn run(args: &[String]) -> Result<()> {
         ("demo", args) => build::demo(args),
         ("layering", []) => layering::check(),
         ("tcb", []) => tcb::print(),
+        ("mutants", [kept, modules @ ..]) if kept == "--kept" => mutants::print_kept(modules),
         ("mutants", modules) => mutants::run(modules),
         ("fuzz-smoke", []) => fuzz::smoke(20),
         ("fuzz-smoke", [seconds]) => fuzz::smoke(seconds.parse()?),

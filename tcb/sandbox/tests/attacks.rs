@@ -141,6 +141,12 @@ const MAPPINGS: &[Attack] = &[
     ("mbind", SYS_mbind, &[SLOT, P, 0, 0, 0, 0]),
     ("userfaultfd", SYS_userfaultfd, &[0]),
     ("userfaultfd, user mode only", SYS_userfaultfd, &[1]),
+    (
+        "punch a hole into a memory",
+        SYS_fallocate,
+        &[8, (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE) as u64, 0, P],
+    ),
+    ("shorten a memory", SYS_ftruncate, &[8, 0]),
     ("shmat", SYS_shmat, &[0, 0, 0]),
     ("shmget", SYS_shmget, &[0, P, 0x3ff]),
     ("memfd_create", SYS_memfd_create, &[SCRATCH, 0]),

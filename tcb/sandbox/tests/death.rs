@@ -17,6 +17,9 @@ fn pidfd(pid: i32) -> std::os::fd::OwnedFd {
 /// For what must happen, where it is not the point how soon: other tests keep the CPUs busy.
 const SOON: Duration = Duration::from_secs(5);
 
+/// Ten times what is promised (SPECIFICATION.md).
+const AFTER_THE_MONITOR: Duration = Duration::from_secs(1);
+
 fn kill(pid: i32) {
     kill_process(Pid::from_raw(pid).expect("a pid"), Signal::KILL).expect("killed");
 }
@@ -40,13 +43,11 @@ fn monitor_to_be_killed() {
 #[test]
 fn nothing_survives_the_monitor() {
     let Some(_alone) = alone() else { return };
-    // A machine that is busy with other things may be late once: the best of three counts.
-    let times: Vec<_> = (0..3).map(|_| time_to_follow_a_killed_monitor()).collect();
-    println!("gone after {times:?}");
-    assert!(
-        times.iter().any(|time| *time < Duration::from_millis(100)),
-        "{times:?}"
-    );
+    for _ in 0..3 {
+        let took = time_to_follow_a_killed_monitor();
+        println!("gone after {took:?}");
+        assert!(took < AFTER_THE_MONITOR, "{took:?}");
+    }
 }
 
 fn time_to_follow_a_killed_monitor() -> Duration {

@@ -1,9 +1,10 @@
 //! What became of each mutant, kept over runs in the file `verdicts`: a line each, the verdict and
 //! the name (which begins with file, line and column); of two lines the later counts.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -53,10 +54,20 @@ pub(super) struct Tally {
     missed: u64,
     timeout: u64,
     unviable: u64,
+    pub(super) untried: u64,
 }
 
 impl Tally {
-    /// Share of the mutants that were noticed, percent. One that never ends was noticed.
+    /// Nothing was tried.
+    pub(super) fn of_none(mutants: &[String]) -> Self {
+        Self {
+            untried: mutants.len() as u64,
+            ..Self::default()
+        }
+    }
+
+    /// Share of the mutants that were tried and compile that was noticed, percent. One that never
+    /// ends was noticed.
     pub(super) fn noticed(self) -> f64 {
         let noticed = (self.caught + self.timeout) as f64;
         let all = noticed + self.missed as f64;
@@ -65,6 +76,24 @@ impl Tally {
         } else {
             100.0 * noticed / all
         }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let noticed = self.noticed();
+        let Self {
+            caught,
+            missed,
+            timeout,
+            unviable,
+            untried,
+        } = self;
+        write!(
+            f,
+            "{noticed:.1} % noticed: {caught} caught, {timeout} without end, {missed} missed; \
+             {unviable} do not compile, {untried} not tried"
+        )
     }
 }
 
@@ -142,10 +171,7 @@ impl Verdicts {
     }
 
     /// Counts the verdicts of all the mutants that there are.
-    ///
-    /// # Errors
-    /// One has none.
-    pub(super) fn tally(&self, mutants: &[String]) -> Result<Tally> {
+    pub(super) fn tally(&self, mutants: &[String]) -> Tally {
         let mut tally = Tally::default();
         for name in mutants {
             let count = match self.of(name) {
@@ -153,11 +179,11 @@ impl Verdicts {
                 Some(Verdict::Missed) => &mut tally.missed,
                 Some(Verdict::Timeout) => &mut tally.timeout,
                 Some(Verdict::Unviable) => &mut tally.unviable,
-                None => bail!("cargo-mutants has not tried {name}"),
+                None => &mut tally.untried,
             };
             *count += 1;
         }
-        Ok(tally)
+        tally
     }
 }
 
@@ -216,22 +242,13 @@ mod tests {
         Verdicts::open(folder.path()).unwrap();
         fs::write(out.join("outcomes.json"), &OUTCOMES[..100]).unwrap();
         let verdicts = Verdicts::open(folder.path()).unwrap();
-        let tally = verdicts.tally(&all).unwrap();
-        assert_eq!(
-            tally,
-            Tally {
-                caught: 2,
-                missed: 0,
-                timeout: 1,
-                unviable: 1
-            }
-        );
         let more = [all, names(&["c.rs:9:9: not tried"])].concat();
-        let error = verdicts.tally(&more).unwrap_err().to_string();
-        assert!(
-            error.ends_with("has not tried c.rs:9:9: not tried"),
-            "{error}"
+        let tally = verdicts.tally(&more);
+        assert_eq!(
+            tally.to_string(),
+            "100.0 % noticed: 2 caught, 1 without end, 0 missed; 1 do not compile, 1 not tried"
         );
+        assert_eq!(Tally::of_none(&more).untried, 5);
     }
 
     #[test]
@@ -241,6 +258,7 @@ mod tests {
             missed: 1,
             timeout: 2,
             unviable: 3,
+            untried: 4,
         };
         assert_eq!(tally.noticed(), 90.0);
         assert_eq!(Tally::default().noticed(), 100.0);
