@@ -7,7 +7,7 @@ use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use net::packet::checksum::{FinishError, Sum, finish, fold, pseudo_v4, pseudo_v6};
 use net::packet::segment::{MAX_SEGMENTS, SegmentError, packets, segment, split};
 use net::packet::{ParseError, flags, protocol};
-use nic::frame::SNAPSHOT;
+use nic::frame::{HOT, SNAPSHOT};
 use nic::{BufferId, Caps, Checksum, Frame, Gso, GsoKind};
 use proptest::prelude::*;
 
@@ -265,8 +265,8 @@ fn what_was_looked_at_is_what_is_sent() {
     frame.pieces[0].span.fill(0xee).unwrap();
     let bytes = try_segment(&frame).unwrap()[0].to_vec().unwrap();
     assert_eq!(bytes[..12], build.bytes()[..12]);
-    assert_eq!(bytes[54..64], [5; 10]);
-    assert_eq!(bytes[64..], [0xee; 90]);
+    assert_eq!(bytes[54..HOT], [5; HOT - 54]);
+    assert_eq!(bytes[HOT..], [0xee; 154 - HOT]);
     frame.header_mut()[0] = 0x42;
     frame.token = 9;
     let segments = try_segment(&frame).unwrap();

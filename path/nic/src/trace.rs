@@ -1,9 +1,12 @@
 //! A device that remembers the last frames that passed.
 
 use crate::device::{Caps, Nic, TxReport};
-use crate::frame::{HOT, Offload};
+use crate::frame::Offload;
 use crate::{Buffers, Frame};
 use std::collections::VecDeque;
+
+/// Bytes of a header that are remembered.
+const HEADER: usize = 64;
 
 /// Which way a frame went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +30,13 @@ pub struct Summary {
     pub pieces: usize,
     /// What was left undone.
     pub offload: Offload,
-    header: [u8; HOT],
+    header: [u8; HEADER],
     header_len: usize,
 }
 
 impl Summary {
     fn of(at_ns: u64, direction: Direction, frame: &Frame) -> Self {
-        let mut header = [0; HOT];
+        let mut header = [0; HEADER];
         let mut header_len = 0;
         for (to, from) in header.iter_mut().zip(frame.header()) {
             *to = *from;

@@ -106,10 +106,10 @@ impl Span {
         // SAFETY: `dst` is exclusively ours and at least `len` long; the span's range is reserved
         // for spans (its invariant) and at least `len` long.
         let ok = unsafe {
-            if len == 64 {
-                engine::copy_64(dst.as_mut_ptr(), self.as_ptr())
-            } else {
-                engine::copy(dst.as_mut_ptr(), self.as_ptr(), len)
+            match len {
+                64 => engine::copy_64(dst.as_mut_ptr(), self.as_ptr()),
+                96 => engine::copy_96(dst.as_mut_ptr(), self.as_ptr()),
+                _ => engine::copy(dst.as_mut_ptr(), self.as_ptr(), len),
             }
         };
         done(ok)
@@ -124,10 +124,10 @@ impl Span {
         let len = src.len().min(self.len);
         // SAFETY: as in `read`, the other way round; `src` is only read.
         let ok = unsafe {
-            if len == 64 {
-                engine::copy_64(self.as_ptr(), src.as_ptr())
-            } else {
-                engine::copy(self.as_ptr(), src.as_ptr(), len)
+            match len {
+                64 => engine::copy_64(self.as_ptr(), src.as_ptr()),
+                96 => engine::copy_96(self.as_ptr(), src.as_ptr()),
+                _ => engine::copy(self.as_ptr(), src.as_ptr(), len),
             }
         };
         done(ok)

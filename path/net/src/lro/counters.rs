@@ -9,7 +9,7 @@ pub struct Counters {
     pub segments: u64,
     /// TCP packets with payload that went on, those that stayed alone included.
     pub aggregates: u64,
-    /// Segments that became part of another one's packet.
+    /// Segments that became part of another one's packet, in packets that went on.
     pub merged: u64,
     /// Packets whose IP or TCP checksum was wrong; they passed as they came.
     pub bad_checksums: u64,

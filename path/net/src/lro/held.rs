@@ -1,6 +1,7 @@
 //! One aggregate while it is held: which packet may follow, and what its header becomes.
 
-use super::layout::{Layout, Segment, array, be16, be32};
+use super::layout::{Layout, Segment, be16, be32};
+use super::next::Next;
 use super::rules::{Field, Program, RULES, Test, broken, test};
 use super::verify::{TCP_CHECKSUM, pseudo};
 use super::{Form, Reason, Rules};
@@ -16,7 +17,7 @@ const UNDECIDED: u16 = 2;
 
 /// An aggregate, perhaps of one segment so far. Its header is the first packet's until
 /// [`Held::finish`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Held {
     pub(super) frame: Frame,
     pub(super) layout: Layout,
@@ -32,12 +33,8 @@ pub(super) struct Held {
     /// Identification of the last packet, and from one to the next.
     id: u16,
     id_step: u16,
-    /// Sum of the IPv4 header's words that every segment has, for the checksum of the next.
-    rest: u32,
     /// What `lro` takes from the last packet.
     last: Last,
-    /// Flags of the first segment.
-    first_flags: u8,
     /// Flags of all segments together.
     flags: u8,
     /// The last segment had PSH.
@@ -51,7 +48,7 @@ pub(super) struct Held {
 }
 
 /// The header fields that are the last packet's under [`Rules::Lro`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Last {
     acknowledgement: u32,
     window: u16,
@@ -99,109 +96,74 @@ impl Tests {
 }
 
 impl Held {
-    /// The first packet of an aggregate of at most `max_len` bytes.
-    pub(super) fn new(
-        frame: Frame,
+    /// The first packet of an aggregate of at most `max_len` bytes: the frame is taken, and an empty one
+    /// left.
+    pub(super) fn begin(
+        &mut self,
+        frame: &mut Frame,
         segment: &Segment,
         (program, hash): (u16, u64),
         max_len: usize,
         (now_ns, poll): (u64, u64),
-    ) -> Self {
+    ) {
         let layout = segment.layout;
-        let sequence = be32(&frame, layout.tcp() + 4);
-        let id = identification(&frame, layout);
-        let rest = match layout.v6 {
-            false => unchanging(&frame, layout),
-            true => 0,
+        let sequence = be32(frame, layout.tcp() + 4);
+        self.layout = layout;
+        self.program = program;
+        self.hash = hash;
+        self.sequence = sequence.wrapping_add(segment.payload as u32);
+        self.size = segment.payload as u32;
+        self.segments = 1;
+        self.max_len = max_len as u32;
+        self.id = identification(frame, layout);
+        self.id_step = if layout.v6 { 0 } else { UNDECIDED };
+        self.last = Last::of(frame, layout);
+        self.flags = segment.flags;
+        self.pushed = segment.flags & flags::PSH != 0;
+        self.first_ns = now_ns;
+        self.poll = poll;
+        self.decided = 0;
+        std::mem::swap(&mut self.frame, frame);
+    }
+
+    /// Puts packets that came the short way into the frame.
+    #[inline]
+    pub(super) fn settle(&mut self, next: &mut Next, form: Form) {
+        let count = next.pieces.len();
+        if count == 0 {
+            return;
+        }
+        self.shed(form);
+        if !self.layout.v6 {
+            self.id_step = next.step;
+            self.id = next.id.wrapping_sub(next.step);
+        }
+        self.sequence = next.sequence;
+        self.segments += count as u32;
+        self.frame
+            .append_pieces(&mut next.pieces, form == Form::Page);
+    }
+
+    /// Expects twins of the last packet, from which `next` has learned, as many as fit.
+    #[inline]
+    pub(super) fn expect(&self, next: &mut Next, segments_max: u32) {
+        next.sequence = self.sequence;
+        next.step = match self.id_step {
+            UNDECIDED => 1,
+            step => step,
         };
-        Self {
-            last: Last::of(&frame, layout),
-            frame,
-            layout,
-            program,
-            hash,
-            sequence: sequence.wrapping_add(segment.payload as u32),
-            size: segment.payload as u32,
-            segments: 1,
-            max_len: max_len as u32,
-            id,
-            id_step: if layout.v6 { 0 } else { UNDECIDED },
-            rest,
-            first_flags: segment.flags,
-            flags: segment.flags,
-            pushed: segment.flags & flags::PSH != 0,
-            first_ns: now_ns,
-            poll,
-            decided: 0,
-        }
+        next.id = self.id.wrapping_add(next.step);
+        let bytes = (self.max_len as usize).saturating_sub(self.frame.len());
+        let fit = bytes.checked_div(self.size as usize).unwrap_or(0) as u32;
+        let segments = segments_max.saturating_sub(self.segments);
+        next.room = fit.min(segments).try_into().unwrap_or(u16::MAX);
     }
 
-    /// Whether a packet, if it has this layout, has the sequence number that continues it.
-    #[inline]
-    pub(super) fn continues(&self, frame: &Frame) -> bool {
-        be32(frame, self.layout.tcp() + 4) == self.sequence
-    }
-
-    /// Whether a packet that [continues](Held::continues), whose snapshot has all of its headers,
-    /// is the one that nearly always comes under [`Rules::Gro`]: the first one byte for byte, but
-    /// for what counts up and for checksums. All else that the rules and [`super::entry`] ask of it
-    /// then holds because it held for the first one. The TCP checksum is not looked at.
-    #[inline]
-    pub(super) fn is_next(&self, program: &Program, frame: &Frame) -> bool {
-        let layout = self.layout;
-        let (ip, payload) = (layout.network(), layout.payload());
-        // CWR is the first packet's alone.
-        if self.id_step == UNDECIDED || self.first_flags & flags::CWR != 0 {
-            return false;
+    /// Leaves the header alone where payload is to be joined.
+    fn shed(&mut self, form: Form) {
+        if form == Form::Page && self.segments == 1 {
+            self.frame.shed_header(self.layout.payload());
         }
-        if !layout.v6 {
-            let id = self.id.wrapping_add(self.id_step);
-            let sum = !fold(self.rest + u32::from(id));
-            // From the identification to the checksum: one load.
-            let found = u64::from_be_bytes(array(frame, ip + 4));
-            if ((found >> 48) as u16, found as u16) != (id, sum) {
-                return false;
-            }
-        }
-        frame.len() == payload + self.size as usize
-            && frame.bare() <= payload
-            && frame.offload.gso.is_none()
-            && !self.is_full()
-            && program.repeated(self.frame.snapshot_room(), frame.snapshot_room())
-    }
-
-    /// What [`super::verify`] wants to know of the packet that is [next](Held::is_next).
-    #[inline]
-    pub(super) fn next_segment(&self) -> Segment {
-        Segment {
-            layout: self.layout,
-            flags: self.first_flags,
-            payload: self.size as usize,
-            bar: None,
-        }
-    }
-
-    /// Appends the packet that is [next](Held::is_next).
-    #[inline]
-    pub(super) fn append_next(&mut self, form: Form, frame: &mut Frame) {
-        self.id = self.id.wrapping_add(self.id_step);
-        self.sequence = self.sequence.wrapping_add(self.size);
-        self.pushed = self.first_flags & flags::PSH != 0;
-        self.append_payload(form, frame);
-    }
-
-    #[inline]
-    fn append_payload(&mut self, form: Form, frame: &mut Frame) {
-        let payload = self.layout.payload();
-        if self.frame.pieces.len() == self.frame.pieces.inline_size() {
-            self.frame.pieces.reserve(PIECES);
-        }
-        let join = form == Form::Page;
-        if join && self.segments == 1 {
-            self.frame.shed_header(payload);
-        }
-        self.frame.append_payload(frame, payload, join);
-        self.segments += 1;
     }
 
     /// Whether a packet of the same flow may follow, as far as the rules go that are compiled.
@@ -296,7 +258,7 @@ impl Held {
         frame: &mut Frame,
         segment: &Segment,
     ) -> Option<Reason> {
-        if tests.identification == Test::Step && !self.layout.v6 {
+        if !self.layout.v6 {
             let id = identification(frame, self.layout);
             self.id_step = id.wrapping_sub(self.id);
             self.id = id;
@@ -304,7 +266,14 @@ impl Held {
         if tests.acknowledgement == Test::Advances {
             self.last = Last::of(frame, self.layout);
         }
-        self.append_payload(form, frame);
+        self.shed(form);
+        if self.frame.pieces.len() == self.frame.pieces.inline_size() {
+            self.frame.pieces.reserve(PIECES);
+        }
+        let payload = self.layout.payload();
+        self.frame
+            .append_payload(frame, payload, form == Form::Page);
+        self.segments += 1;
         self.sequence = self.sequence.wrapping_add(segment.payload as u32);
         self.flags |= segment.flags;
         self.pushed = segment.flags & flags::PSH != 0;
@@ -382,11 +351,4 @@ fn identification(frame: &Frame, layout: Layout) -> u16 {
         false => be16(frame, layout.network() + 4),
         true => 0,
     }
-}
-
-/// Sum of an IPv4 header's words, without options, but for identification and checksum.
-fn unchanging(frame: &Frame, layout: Layout) -> u32 {
-    let words = [0, 2, 6, 8, 12, 14, 16, 18];
-    let words = words.map(|at| u32::from(be16(frame, layout.network() + at)));
-    fold(words.iter().sum()).into()
 }

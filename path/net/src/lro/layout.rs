@@ -6,7 +6,7 @@ use nic::Frame;
 use nic::frame::SNAPSHOT;
 
 /// Offsets into the snapshot; all of them at most [`SNAPSHOT`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) network_at: u8,
     pub(super) tcp_at: u8,

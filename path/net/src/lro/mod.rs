@@ -7,6 +7,7 @@
 //! | `entry`, `verify` | what a packet must be by itself |
 //! | `layout` | where its headers lie, whose it is |
 //! | `held` | an aggregate while it grows |
+//! | `next` | the packet that nearly always continues it, recognized without reading the rules again |
 //! | `table`, `lists`, `wheel` | which aggregate is whose, which is oldest, which is due |
 //! | `adaptive` | when waiting pays |
 //! | [`counters`], [`latency`], [`reason`] | what happened, how long it took, why |
@@ -27,6 +28,7 @@ mod entry;
 mod held;
 mod layout;
 mod lists;
+mod next;
 mod policy;
 mod table;
 mod verify;
@@ -43,8 +45,8 @@ use entry::Entry;
 use held::{Held, Tests};
 use layout::{Layout, Seen, Segment};
 use lists::Lists;
+use next::Next;
 use nic::Frame;
-use nic::frame::SNAPSHOT;
 use rules::Programs;
 use table::Table;
 use wheel::Wheel;
@@ -59,7 +61,7 @@ const NOWHERE: u32 = u32::MAX;
 pub struct Lro {
     settings: Settings,
     /// Settings that are in force once what is held has gone.
-    next: Option<Settings>,
+    changed: Option<Settings>,
     tests: Tests,
     entry: Entry,
     /// [`Settings::waits`].
@@ -71,6 +73,8 @@ pub struct Lro {
     programs: Programs,
     /// Slots; those in `free` hold nothing.
     held: Vec<Held>,
+    /// By slot: what continues it.
+    next: Vec<Next>,
     free: Vec<u32>,
     age: Lists,
     wheel: Wheel,
@@ -82,8 +86,12 @@ pub struct Lro {
     /// Room for slots that are due.
     due: Vec<u32>,
     polls: u64,
+    /// The poll, where it matters which polls an aggregate's packets came in; 0 otherwise.
+    round: u32,
     /// Pieces of all held frames.
     buffers: usize,
+    /// Pieces that are still to be put into them.
+    unsettled: u32,
     counters: Counters,
     latency: Latency,
 }
@@ -95,7 +103,7 @@ impl Lro {
     pub fn new(settings: Settings, hash_seed: u64) -> Self {
         Self {
             settings,
-            next: None,
+            changed: None,
             tests: Tests::new(settings.rules),
             entry: Entry::new(settings.rules),
             waits: settings.waits(),
@@ -104,6 +112,7 @@ impl Lro {
             table: Table::new(settings.flows),
             programs: Programs::new(settings.rules),
             held: Vec::new(),
+            next: Vec::new(),
             free: Vec::new(),
             age: Lists::new(1),
             wheel: Wheel::new(settings.hold_ns()),
@@ -112,7 +121,9 @@ impl Lro {
             touched: Vec::new(),
             due: Vec::new(),
             polls: 0,
+            round: 0,
             buffers: 0,
+            unsettled: 0,
             counters: Counters::default(),
             latency: Latency::default(),
         }
@@ -121,14 +132,14 @@ impl Lro {
     /// The settings, those of the last [`Lro::set`].
     #[must_use]
     pub fn settings(&self) -> &Settings {
-        self.next.as_ref().unwrap_or(&self.settings)
+        self.changed.as_ref().unwrap_or(&self.settings)
     }
 
     /// Changes the settings while traffic runs. What is held goes out at the next poll (or
     /// [`Lro::expire`]), before anything that comes with it; the latency histogram begins anew.
     pub fn set(&mut self, settings: Settings) {
         if settings != *self.settings() {
-            self.next = Some(settings);
+            self.changed = Some(settings);
         }
     }
 
@@ -137,8 +148,13 @@ impl Lro {
     pub fn poll(&mut self, now_ns: u64, frames: &mut Vec<Frame>, out: &mut Vec<Frame>) {
         self.renew(now_ns, out);
         self.polls += 1;
+        if self.settings.flush == Flush::Adaptive {
+            self.round = self.polls as u32;
+        }
         for frame in frames.iter_mut() {
-            self.receive(now_ns, frame, out);
+            if !self.receive_expected(now_ns, frame, out) {
+                self.receive_any(now_ns, frame, out);
+            }
         }
         frames.clear();
         self.end_of_poll(now_ns, out);
@@ -147,7 +163,7 @@ impl Lro {
     /// Buffers held: the pieces of all frames that have not gone on.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.buffers
+        self.buffers + self.unsettled as usize
     }
 
     /// What was counted since the engine was made.
@@ -162,81 +178,61 @@ impl Lro {
         &self.latency
     }
 
-    /// One frame.
+    /// Nearly every packet: the one that a slot expects. False: it is not, and nothing has happened.
     #[inline]
-    fn receive(&mut self, now_ns: u64, frame: &mut Frame, out: &mut Vec<Frame>) {
-        let followed = match self.repeat(now_ns, self.recent, frame) {
-            Some(last) => Some((self.recent, last)),
-            None => self.follow(now_ns, frame),
+    fn receive_expected(&mut self, now_ns: u64, frame: &Frame, out: &mut Vec<Frame>) -> bool {
+        if self.may_take(self.recent, frame) && self.take(now_ns, self.recent, frame, out) {
+            return true;
+        }
+        let Some(usual) = Layout::usual(frame) else {
+            return false;
         };
-        match followed {
-            Some((_, None)) => {}
-            Some((slot, Some(last))) => self.close(slot, last, now_ns, out),
-            None => self.receive_any(now_ns, frame, out),
-        }
-    }
-
-    /// The usual packet of a bulk transfer: the one before it again, further on. Of all that the
-    /// rules ask only the count is left to do. None: this is no such packet, and nothing has
-    /// happened.
-    #[inline]
-    fn repeat(&mut self, now_ns: u64, slot: u32, frame: &mut Frame) -> Option<Option<Reason>> {
-        let held = self.held.get(slot as usize)?;
-        if self.settings.rules != Rules::Gro || !held.continues(frame) {
-            return None;
-        }
-        if frame.header().len() < held.layout.payload() {
-            frame.need(SNAPSHOT).ok()?;
-            if frame.header().len() < held.layout.payload() {
-                return None;
-            }
-        }
-        if !held.is_next(self.programs.get(held.program)?, frame) {
-            return None;
-        }
-        if !verify::taken(frame, held.layout) {
-            verify::verify(frame, &held.next_segment()).ok()?;
-        }
-        self.counters.segments += 1;
-        let held = self.held.get_mut(slot as usize)?;
-        let pieces = held.frame.pieces.len();
-        held.append_next(self.settings.form, frame);
-        self.buffers += held.frame.pieces.len() - pieces;
-        Some(self.appended(now_ns, slot, None))
-    }
-
-    /// Nearly every packet: it continues what is held of its flow. Then its headers need not be
-    /// looked at one by one: that they are equal to the first packet's says all. None: this is no
-    /// such packet, and nothing has happened.
-    #[inline]
-    fn follow(&mut self, now_ns: u64, frame: &mut Frame) -> Option<(u32, Option<Reason>)> {
-        let usual = Layout::usual(frame)?;
         let hash = layout::hash(frame, usual, self.seed);
-        let slot = self.table.find(hash).next()?;
-        if let Some(last) = self.repeat(now_ns, slot, frame) {
-            return Some((slot, last));
-        }
-        let held = self.held.get(slot as usize)?;
-        let layout = held.layout;
-        if frame.header().len() < layout.payload() {
-            frame.need(SNAPSHOT).ok()?;
-        }
-        let program = self.programs.get(held.program)?;
-        let equal = program.equal(held.frame.snapshot_room(), frame.snapshot_room());
-        if !equal || frame.header().len() < layout.payload() {
-            return None;
-        }
-        let segment = layout::segment(frame, layout, None);
-        let bar = self.entry.bar(frame, &segment);
-        if bar.is_some() || held.follows(&self.tests, frame, &segment).is_err() {
-            return None;
-        }
-        verify::verify(frame, &segment).ok()?;
+        let mut slots = self.table.find(hash);
+        let slot = slots.find(|slot| self.may_take(*slot, frame));
+        slot.is_some_and(|slot| self.take(now_ns, slot, frame, out))
+    }
+
+    /// Whether a slot may expect this packet.
+    #[inline]
+    fn may_take(&self, slot: u32, frame: &Frame) -> bool {
+        let next = self.next.get(slot as usize);
+        next.is_some_and(|next| next.may_be(frame))
+    }
+
+    /// Takes the packet that a slot expects. False: this is not the one.
+    #[inline(always)]
+    fn take(&mut self, now_ns: u64, slot: u32, frame: &Frame, out: &mut Vec<Frame>) -> bool {
+        let Some(next) = self.next.get_mut(slot as usize) else {
+            return false;
+        };
+        let Some(program) = self.programs.get(next.program) else {
+            return false;
+        };
+        let Some(piece) = next.is(&program.twins, frame) else {
+            return false;
+        };
+        next.append(piece);
+        self.recent = slot;
         self.counters.segments += 1;
-        Some((slot, self.append(now_ns, slot, frame, &segment)))
+        self.unsettled += 1;
+        if next.room == 0 || next.round != self.round {
+            self.note(now_ns, slot, out);
+        }
+        true
+    }
+
+    /// What is left to do for packets that were taken, once in a poll and when no more fit.
+    #[cold]
+    #[inline(never)]
+    fn note(&mut self, now_ns: u64, slot: u32, out: &mut Vec<Frame>) {
+        if let Some(last) = self.appended(now_ns, slot, None) {
+            self.close(slot, last, now_ns, out);
+        }
     }
 
     /// Any packet.
+    #[inline(never)]
     fn receive_any(&mut self, now_ns: u64, frame: &mut Frame, out: &mut Vec<Frame>) {
         let segment = match layout::see(frame) {
             Seen::Other => {
@@ -306,38 +302,50 @@ impl Lro {
         frame: &mut Frame,
         segment: &Segment,
     ) -> Result<Option<Reason>, Reason> {
-        let Some(held) = self.held.get(slot as usize) else {
+        self.settle(slot);
+        let Some((held, next)) = pair(&mut self.held, &mut self.next, slot) else {
             return Err(Reason::Sequence);
         };
         if !equal || held.follows(&self.tests, frame, segment).is_err() {
             return Err(held.why_not(&self.tests, frame, segment));
         }
         verify::verify(frame, segment)?;
-        Ok(self.append(now_ns, slot, frame, segment))
-    }
-
-    /// Appends a packet that may follow; why it is the last, if it is.
-    #[inline]
-    fn append(
-        &mut self,
-        now_ns: u64,
-        slot: u32,
-        frame: &mut Frame,
-        segment: &Segment,
-    ) -> Option<Reason> {
-        let held = self.held.get_mut(slot as usize)?;
-        let pieces = held.frame.pieces.len();
+        self.buffers -= held.frame.pieces.len();
+        let learned = next.learn(held.program, frame, segment);
         let last = held.append(&self.tests, self.settings.form, frame, segment);
-        self.buffers += held.frame.pieces.len() - pieces;
-        self.appended(now_ns, slot, last)
+        self.buffers += held.frame.pieces.len();
+        self.recent = slot;
+        let last = self.appended(now_ns, slot, last);
+        if last.is_none() && learned {
+            self.expect(slot);
+        }
+        Ok(last)
     }
 
-    /// A packet was appended; why it is the last, if it is.
-    #[inline]
+    /// Puts packets that came the short way into their aggregate.
+    pub(super) fn settle(&mut self, slot: u32) {
+        let Some((held, next)) = pair(&mut self.held, &mut self.next, slot) else {
+            return;
+        };
+        self.unsettled -= next.pieces.len() as u32;
+        self.buffers -= held.frame.pieces.len();
+        held.settle(next, self.settings.form);
+        self.buffers += held.frame.pieces.len();
+    }
+
+    /// Expects twins of the last packet.
+    fn expect(&mut self, slot: u32) {
+        if let Some((held, next)) = pair(&mut self.held, &mut self.next, slot) {
+            held.expect(next, self.segments_max);
+            next.round = self.round;
+        }
+    }
+
+    /// Packets were appended; why the last of them is the last, if it is.
     fn appended(&mut self, now_ns: u64, slot: u32, mut last: Option<Reason>) -> Option<Reason> {
-        let held = self.held.get_mut(slot as usize)?;
-        self.counters.merged += 1;
-        self.recent = slot;
+        self.settle(slot);
+        let (held, next) = pair(&mut self.held, &mut self.next, slot)?;
+        next.round = self.round;
         if held.segments >= self.segments_max {
             last = Some(Reason::Segments);
         }
@@ -396,18 +404,23 @@ impl Lro {
         self.make_room(hash, now_ns, out);
         let program = self.programs.number(segment.layout);
         self.buffers += frame.pieces.len();
-        let at = (now_ns, self.polls);
-        let held = Held::new(frame.take(), segment, (program, hash), max_len, at);
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => self.held.len() as u32,
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.held.push(Held::default());
+            self.next.push(Next::default());
+            self.held.len() as u32 - 1
+        });
+        let Some((held, next)) = pair(&mut self.held, &mut self.next, slot) else {
+            return;
         };
-        match self.held.get_mut(slot as usize) {
-            Some(place) => *place = held,
-            None => self.held.push(held),
+        let learned = next.learn(program, frame, segment);
+        let at = (now_ns, self.polls);
+        held.begin(frame, segment, (program, hash), max_len, at);
+        if learned {
+            self.expect(slot);
         }
         self.table.insert(hash, slot);
         self.age.push(AGE, slot);
+        self.recent = slot;
         if self.waits {
             self.touched.push(slot);
         }
@@ -437,11 +450,14 @@ impl Lro {
 
     /// An aggregate goes on.
     fn close(&mut self, slot: u32, reason: Reason, now_ns: u64, out: &mut Vec<Frame>) {
-        let Some(held) = self.held.get_mut(slot as usize) else {
+        self.settle(slot);
+        let Some((held, next)) = pair(&mut self.held, &mut self.next, slot) else {
             return;
         };
         self.buffers -= held.frame.pieces.len();
+        next.room = 0;
         self.counters.aggregates += 1;
+        self.counters.merged += u64::from(held.segments) - 1;
         self.counters.bad_checksums += u64::from(reason == Reason::BadChecksum);
         self.counters.count(reason);
         self.latency.record(now_ns.saturating_sub(held.first_ns));
@@ -457,4 +473,15 @@ impl Lro {
             self.recent = NOWHERE;
         }
     }
+}
+
+/// A slot's two halves.
+#[inline]
+fn pair<'a>(
+    held: &'a mut [Held],
+    next: &'a mut [Next],
+    slot: u32,
+) -> Option<(&'a mut Held, &'a mut Next)> {
+    let slot = slot as usize;
+    Some((held.get_mut(slot)?, next.get_mut(slot)?))
 }

@@ -2,7 +2,7 @@
 
 use super::adaptive::{Decision, History};
 use super::held::Tests;
-use super::{AGE, Entry, Flush, Frame, Lro, Programs, Reason, Settings, Table, Wheel};
+use super::{AGE, Entry, Flush, Frame, Lro, NOWHERE, Programs, Reason, Settings, Table, Wheel};
 
 /// Habits are kept only where they are asked for.
 pub(super) fn history(settings: &Settings) -> History {
@@ -23,8 +23,8 @@ impl Lro {
     /// The oldest aggregates, until those that go have at least `buffers` buffers: the pool runs
     /// low.
     pub fn relieve(&mut self, buffers: usize, now_ns: u64, out: &mut Vec<Frame>) {
-        let goal = self.buffers.saturating_sub(buffers);
-        while self.buffers > goal
+        let goal = self.held().saturating_sub(buffers);
+        while self.held() > goal
             && let Some(oldest) = self.age.first(AGE)
         {
             self.close(oldest, Reason::NoDescriptor, now_ns, out);
@@ -40,15 +40,15 @@ impl Lro {
     /// time.
     #[must_use]
     pub fn next_due(&self) -> Option<u64> {
-        match self.next {
-            Some(_) if self.buffers > 0 => Some(0),
+        match self.changed {
+            Some(_) if self.held() > 0 => Some(0),
             _ => self.wheel.next_due(),
         }
     }
 
     /// Puts changed settings into force.
     pub(super) fn renew(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
-        let Some(settings) = self.next.take() else {
+        let Some(settings) = self.changed.take() else {
             return;
         };
         self.flush_all(Reason::Settings, now_ns, out);
@@ -62,7 +62,10 @@ impl Lro {
         self.wheel = Wheel::new(settings.hold_ns());
         self.history = history(&settings);
         self.held.clear();
+        self.next.clear();
         self.free.clear();
+        self.recent = NOWHERE;
+        self.round = 0;
         self.latency.reset();
     }
 
@@ -92,6 +95,7 @@ impl Lro {
     fn hold(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
         let touched = std::mem::take(&mut self.touched);
         for &slot in &touched {
+            self.settle(slot);
             let Some(held) = self.held.get_mut(slot as usize) else {
                 continue;
             };

@@ -1,6 +1,7 @@
 //! The merge rules as a table, and what is compiled from it.
 
 use super::layout::Layout;
+use super::next::Twins;
 use super::{Reason, Rules};
 use crate::packet::flags;
 use nic::frame::SNAPSHOT;
@@ -314,15 +315,11 @@ impl Field {
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     mask: [u8; SNAPSHOT],
-    /// Bits that a packet repeats that is the first one's twin, whatever the rules are; none if
-    /// the headers are longer than that.
-    repeated: Option<[u8; TWIN]>,
     /// Parts of [`PART`] bytes that reach to the payload.
     parts: usize,
+    /// What packets have in common whatever the rules are, if each is like the one before.
+    pub(super) twins: Twins,
 }
-
-/// Header bytes of twins: Ethernet with a tag, IPv6, TCP with timestamps, whole parts.
-const TWIN: usize = 96;
 
 /// Bytes that are compared at a time.
 const PART: usize = 16;
@@ -340,30 +337,9 @@ impl Program {
         }
         Self {
             mask,
-            repeated: twin(layout),
             parts: layout.payload().div_ceil(PART),
+            twins: Twins::new(layout),
         }
-    }
-
-    /// Whether a header repeats another one of this layout: all but sequence number, checksums and
-    /// IPv4's identification.
-    #[inline]
-    pub(super) fn repeated(&self, a: &[u8; SNAPSHOT], b: &[u8; SNAPSHOT]) -> bool {
-        let (Some(mask), Some(a), Some(b)) = (&self.repeated, a.first_chunk(), b.first_chunk())
-        else {
-            return false;
-        };
-        let differences = |a: &[u8; TWIN], b: &[u8; TWIN], mask: &[u8; TWIN]| {
-            let (a, _) = a.as_chunks::<8>();
-            let (b, _) = b.as_chunks::<8>();
-            let (mask, _) = mask.as_chunks::<8>();
-            let parts = a.iter().zip(b).zip(mask);
-            parts.fold(0, |sum, ((a, b), mask)| {
-                let word = u64::from_ne_bytes;
-                sum | (word(*a) ^ word(*b)) & word(*mask)
-            })
-        };
-        differences(a, b, mask) == 0
     }
 
     /// Whether two headers are equal in every bit that has to be.
@@ -381,26 +357,6 @@ impl Program {
         }
         u128::from_ne_bytes(differences) == 0
     }
-}
-
-/// The bits that [`Program::repeated`] compares.
-fn twin(layout: Layout) -> Option<[u8; TWIN]> {
-    let (ip, tcp) = (layout.network(), layout.tcp());
-    let mut mask = [0; TWIN];
-    mask.get_mut(..layout.payload())?.fill(0xff);
-    let mut clear = |at: usize, len: usize| {
-        mask.iter_mut()
-            .skip(at)
-            .take(len)
-            .for_each(|byte| *byte = 0)
-    };
-    clear(tcp + 4, 4);
-    clear(tcp + 16, 2);
-    if !layout.v6 {
-        clear(ip + 4, 2);
-        clear(ip + 10, 2);
-    }
-    Some(mask)
 }
 
 /// Whether two headers of one layout break a rule that compares bits.

@@ -7,9 +7,12 @@ pub(super) const WAYS: usize = 8;
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Bucket {
-    tags: [u32; WAYS],
+    tags: [u8; WAYS],
     slots: [u32; WAYS],
 }
+
+/// 1 in every byte.
+const ONES: u64 = 0x0101_0101_0101_0101;
 
 /// Flows to slots. A look-up, an entry and a removal touch one bucket.
 #[derive(Clone, Debug)]
@@ -41,27 +44,26 @@ impl Table {
         self.buckets.get_mut(index)
     }
 
+    /// Never 0. Bits that do not choose the bucket.
     #[inline]
-    const fn tag(hash: u64) -> u32 {
-        (hash >> 32) as u32 | 1
+    const fn tag(hash: u64) -> u8 {
+        (hash >> 56) as u8 | 1
     }
 
     /// The slots whose flow may be the one with this hash: nearly always none or one.
     #[inline]
     pub(super) fn find(&self, hash: u64) -> Candidates<'_> {
-        let tag = Self::tag(hash);
         let Some(bucket) = self.bucket(hash) else {
             return Candidates {
                 ways: 0,
                 slots: &[0; WAYS],
             };
         };
-        let mut ways = 0;
-        for (way, there) in bucket.tags.iter().enumerate() {
-            ways |= u32::from(*there == tag) << way;
-        }
+        // Bytes of 0 where a tag is the right one. The lowest bit that remains is that of such a
+        // byte; a higher one may be a wrong tag's (Hacker's Delight, 6-1).
+        let others = u64::from_le_bytes(bucket.tags) ^ (ONES * u64::from(Self::tag(hash)));
         Candidates {
-            ways,
+            ways: others.wrapping_sub(ONES) & !others & (ONES << 7),
             slots: &bucket.slots,
         }
     }
@@ -105,10 +107,11 @@ impl Table {
     }
 }
 
-/// Slots with the right tag.
+/// Slots that have the right tag, perhaps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidates<'a> {
-    ways: u32,
+    /// The highest bit of the byte of each.
+    ways: u64,
     slots: &'a [u32; WAYS],
 }
 
@@ -120,7 +123,7 @@ impl Iterator for Candidates<'_> {
         if self.ways == 0 {
             return None;
         }
-        let way = self.ways.trailing_zeros() as usize;
+        let way = self.ways.trailing_zeros() as usize / 8;
         self.ways &= self.ways - 1;
         self.slots.get(way).copied()
     }

@@ -25,14 +25,8 @@ pub(super) fn verify(frame: &Frame, segment: &Segment) -> Result<(), Reason> {
         Checksum::Valid if field != 0 => Ok(()),
         Checksum::Valid => Err(Reason::Unverified),
         Checksum::Blank { start, offset } => blank(frame, segment, (start, offset), field),
-        Checksum::Unknown => tcp(frame, segment, field),
+        Checksum::Unknown => tcp(frame, segment.layout, frame.len(), field),
     }
-}
-
-/// Whether the TCP checksum needs no look: it was found right, and is as segmentation writes it.
-#[inline]
-pub(super) fn taken(frame: &Frame, layout: Layout) -> bool {
-    frame.offload.checksum == Checksum::Valid && be16(frame, layout.tcp() + TCP_CHECKSUM) != 0
 }
 
 /// The IPv4 header's, without options.
@@ -88,10 +82,14 @@ fn blank(
     }
 }
 
+/// TCP's, with this in its field, of a frame of `len` bytes.
+///
+/// # Errors
+/// As [`verify`].
 #[inline(never)]
-fn tcp(frame: &Frame, segment: &Segment, field: u16) -> Result<(), Reason> {
-    let at = segment.layout.tcp();
-    let mut sum = Sum::new(pseudo(frame, segment.layout, frame.len() - at));
+pub(super) fn tcp(frame: &Frame, layout: Layout, len: usize, field: u16) -> Result<(), Reason> {
+    let at = layout.tcp();
+    let mut sum = Sum::new(pseudo(frame, layout, len - at));
     sum.add_bytes(frame.header().get(at..).unwrap_or(&[]));
     for span in frame.payload() {
         sum.add(span).map_err(|_| Reason::Unverified)?;

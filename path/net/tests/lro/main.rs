@@ -13,3 +13,4 @@ mod recorded;
 mod reversible;
 mod rig;
 mod rules;
+mod twins;

@@ -56,7 +56,7 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
     }
 }
 
-/// Copies 64 bytes: the header snapshot. Inlined, so that it costs the loads and stores alone.
+/// Copies 64 bytes: a smallest frame. Inlined, so that it costs the loads and stores alone.
 ///
 /// # Safety
 /// See the module's contract.
@@ -82,6 +82,42 @@ pub(crate) unsafe fn copy_64(dst: *mut u8, src: *const u8) -> bool {
             b = out(xmm_reg) _,
             c = out(xmm_reg) _,
             d = out(xmm_reg) _,
+        )
+    }
+}
+
+/// Copies 96 bytes: the header snapshot. Inlined, as [`copy_64`] is.
+///
+/// # Safety
+/// See the module's contract.
+#[inline(always)]
+pub(crate) unsafe fn copy_96(dst: *mut u8, src: *const u8) -> bool {
+    // SAFETY: touches [0, 96) of both, which the caller vouches for.
+    unsafe {
+        guarded!(
+            [
+                "movups {a}, [{src}]",
+                "movups {b}, [{src} + 16]",
+                "movups {c}, [{src} + 32]",
+                "movups {d}, [{src} + 48]",
+                "movups {e}, [{src} + 64]",
+                "movups {f}, [{src} + 80]",
+                "movups [{dst}], {a}",
+                "movups [{dst} + 16], {b}",
+                "movups [{dst} + 32], {c}",
+                "movups [{dst} + 48], {d}",
+                "movups [{dst} + 64], {e}",
+                "movups [{dst} + 80], {f}",
+            ],
+            [],
+            src = in(reg) src,
+            dst = in(reg) dst,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            e = out(xmm_reg) _,
+            f = out(xmm_reg) _,
         )
     }
 }

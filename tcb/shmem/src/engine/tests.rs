@@ -1,7 +1,9 @@
 //! Every routine against plain byte copies, at the edges of what is mapped, and under faults.
 
 use super::sum::Engine;
-use super::{SHORT_MAX, avx2, copy_64, fill, has_avx2, load_u32, load_u64, short, sse2, sum};
+use super::{
+    SHORT_MAX, avx2, copy_64, copy_96, fill, has_avx2, load_u32, load_u64, short, sse2, sum,
+};
 use super::{store_u32, store_u64};
 use crate::Area;
 use abi::PAGE;
@@ -10,6 +12,7 @@ use abi::PAGE;
 const LEN_MAX: usize = 4200;
 
 type Copy = unsafe fn(*mut u8, *const u8, usize) -> bool;
+type Snapshot = unsafe fn(*mut u8, *const u8) -> bool;
 
 /// Every engine that this processor can run, with its range of lengths.
 fn engines() -> Vec<(&'static str, Copy, std::ops::RangeInclusive<usize>)> {
@@ -222,19 +225,23 @@ fn snapshot_fill_and_words_are_exact_and_survive() {
             src.start.wrapping_add(offset),
             dst.start.wrapping_add(offset),
         );
-        let inside = offset + 64 <= PAGE;
         // SAFETY: ranges of this test's areas.
         unsafe {
-            assert_eq!(copy_64(dst.start, a), inside);
-            assert_eq!(copy_64(b, src.start), inside);
+            assert_eq!(copy_64(dst.start, a), offset + 64 <= PAGE);
+            assert_eq!(copy_64(b, src.start), offset + 64 <= PAGE);
+            assert_eq!(copy_96(dst.start, a), offset + 96 <= PAGE);
+            assert_eq!(copy_96(b, src.start), offset + 96 <= PAGE);
             assert!(fill(b, PAGE - offset, offset as u8));
             assert!(!fill(b, PAGE - offset + 1, 0));
         }
-        if inside {
+        for (len, copy) in [(64, copy_64 as Snapshot), (96, copy_96)] {
+            dst.bytes().fill(0);
             // SAFETY: as above.
-            assert!(unsafe { copy_64(dst.start, a) });
-            let want: Vec<u8> = (offset..offset + 64).map(pattern).collect();
-            assert_eq!(dst.bytes()[..64], want);
+            if unsafe { copy(dst.start, a) } {
+                let want: Vec<u8> = (offset..offset + len).map(pattern).collect();
+                assert_eq!(dst.bytes()[..len], want);
+                assert_eq!(dst.bytes()[len], 0);
+            }
         }
     }
     let end = src.end();

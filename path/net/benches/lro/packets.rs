@@ -1,0 +1,231 @@
+//! The packets, and a pass of the engine over all of them.
+
+use net::lro::{Flush, Form, Lro, Rules, Settings};
+use net::packet::checksum::{Sum, pseudo_v4};
+use nic::{BufferId, Checksum, Frame, Piece};
+use shmem::{Area, Span};
+use std::fmt;
+use std::ops::Range;
+
+/// Packets of a pass over memory.
+pub(crate) const PACKETS: usize = 16_384;
+/// Bytes of a buffer: half a page.
+const BUFFER: usize = 2048;
+/// Segments of a flow that can become one packet.
+const TRAIN: usize = 32;
+/// Payload of a segment: Ethernet's MTU, with timestamps.
+const PAYLOAD: usize = 1448;
+const HEADER: usize = 14 + 20 + 32;
+/// Packets of a poll.
+const BUDGET: usize = 64;
+
+/// What the engine finds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Column {
+    /// Headers in the cache, snapshots made, checksums known to be right.
+    Hot,
+    /// Headers out of the second-level cache, snapshots made within the time.
+    Cold,
+    /// As hot, but checksums computed by the engine, payload in the cache.
+    Verified,
+}
+
+/// One cell of the table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Cell {
+    pub(crate) rules: Rules,
+    pub(crate) form: Form,
+    pub(crate) column: Column,
+    /// Flows that take turns, packet by packet.
+    pub(crate) flows: usize,
+}
+
+/// Every cell, in the order of the table.
+pub(crate) fn cells() -> impl Iterator<Item = Cell> {
+    [
+        (Rules::Gro, Form::Skb, Column::Hot),
+        (Rules::Gro, Form::Skb, Column::Cold),
+        (Rules::Gro, Form::Skb, Column::Verified),
+        (Rules::Gro, Form::Page, Column::Hot),
+        (Rules::Lro, Form::Skb, Column::Hot),
+        (Rules::Lro, Form::Skb, Column::Cold),
+        (Rules::Lro, Form::Skb, Column::Verified),
+    ]
+    .into_iter()
+    .flat_map(|(rules, form, column)| {
+        [1, 8, 64, 512].map(|flows| Cell {
+            rules,
+            form,
+            column,
+            flows,
+        })
+    })
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = format!(
+            "{:?}/{:?}/{:?}/{}",
+            self.rules, self.form, self.column, self.flows
+        );
+        f.write_str(&name.to_lowercase())
+    }
+}
+
+impl Cell {
+    /// An engine that holds aggregates until it is drained.
+    pub(crate) fn engine(self) -> Lro {
+        let settings = Settings {
+            rules: self.rules,
+            form: self.form,
+            flush: Flush::After { us: u32::MAX },
+            hold_max_us: u32::MAX,
+            ..Settings::default()
+        };
+        Lro::new(settings, 1)
+    }
+}
+
+/// Headers of segment `n` of a flow.
+fn header(flow: usize, n: usize) -> [u8; HEADER] {
+    let mut bytes = [0; HEADER];
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    put(0, &[2, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 1, 8, 0]);
+    put(14, &[0x45, 0]);
+    put(16, &((HEADER - 14 + PAYLOAD) as u16).to_be_bytes());
+    put(18, &(n as u16).to_be_bytes());
+    put(20, &[0x40, 0, 64, 6]);
+    put(26, &[10, 0, (flow >> 8) as u8, flow as u8, 10, 1, 0, 1]);
+    put(34, &(40_000 + flow as u16).to_be_bytes());
+    put(36, &[0x14, 0x51]);
+    let start = (flow as u32).wrapping_mul(0x9e37_79b1);
+    let sequence = start.wrapping_add((n * PAYLOAD) as u32);
+    put(38, &sequence.to_be_bytes());
+    put(42, &[0, 0, 0, 9, 0x80, 0x10, 0xff, 0xff]);
+    put(54, &[1, 1, 8, 10, 0, 0, 0, 5, 0, 0, 0, 6]);
+    let mut ip = Sum::default();
+    ip.add_bytes(&bytes[14..34]);
+    bytes[24..26].copy_from_slice(&(!ip.folded()).to_be_bytes());
+    let source = [10, 0, (flow >> 8) as u8, flow as u8].into();
+    let mut tcp = Sum::new(pseudo_v4(source, [10, 1, 0, 1].into(), 6, 32 + PAYLOAD));
+    // The payload is zeros.
+    tcp.add_bytes(&bytes[34..]);
+    bytes[50..52].copy_from_slice(&tcp.finish().to_be_bytes());
+    bytes
+}
+
+/// Vectors that are used again.
+#[derive(Default)]
+pub(crate) struct Room {
+    frames: Vec<Frame>,
+    out: Vec<Frame>,
+}
+
+type Part = fn(&Packets, &mut Lro, Range<usize>, (usize, bool), &mut Room);
+
+/// All packets in memory, in order of arrival.
+pub(crate) struct Packets {
+    area: Area,
+    /// Packets after which all flows have sent their train.
+    window: usize,
+}
+
+impl Packets {
+    pub(crate) fn new(flows: usize) -> Self {
+        let area = Area::anonymous(PACKETS * BUFFER).expect("memory");
+        for index in 0..PACKETS {
+            let n = index / flows % TRAIN;
+            let at = area.at(index * BUFFER, BUFFER).expect("a buffer");
+            at.write(&header(index % flows, n)).expect("memory");
+        }
+        Self {
+            area,
+            window: flows * TRAIN,
+        }
+    }
+
+    fn span(&self, index: usize) -> Span {
+        let span = self.area.at(index * BUFFER, HEADER + PAYLOAD);
+        span.expect("a buffer")
+    }
+
+    /// Takes packets as a NIC would.
+    fn receive(&self, range: Range<usize>, checksum: Checksum, out: &mut Vec<Frame>) {
+        for index in range {
+            if index + 8 < PACKETS {
+                self.span(index + 8).prefetch();
+            }
+            let piece = Piece {
+                span: self.span(index),
+                buffer: BufferId(index as u32),
+            };
+            let mut frame = Frame::new(piece, HEADER + PAYLOAD).expect("memory");
+            frame.offload.checksum = checksum;
+            out.push(frame);
+        }
+    }
+
+    /// One pass over all packets; cycles of the time stamp counter of what is measured.
+    pub(crate) fn pass(&self, lro: &mut Lro, column: Column, room: &mut Room) -> u64 {
+        self.pass_by(Self::measured_part, lro, column, room)
+    }
+
+    /// A pass that is not counted.
+    pub(crate) fn warm_up(&self, lro: &mut Lro, column: Column, room: &mut Room) {
+        self.pass_by(Self::part, lro, column, room);
+    }
+
+    fn pass_by(&self, part: Part, lro: &mut Lro, column: Column, room: &mut Room) -> u64 {
+        let checksum = match column {
+            Column::Verified => Checksum::Unknown,
+            Column::Hot | Column::Cold => Checksum::Valid,
+        };
+        let batch = BUDGET.min(self.window);
+        let mut cycles = 0;
+        for start in (0..PACKETS).step_by(batch) {
+            let mut arriving = start..start + batch;
+            if column == Column::Verified {
+                for index in arriving.clone() {
+                    let _ = shmem::ones_sum(self.span(index), 0);
+                }
+            }
+            if column != Column::Cold {
+                self.receive(arriving.clone(), checksum, &mut room.frames);
+                arriving = 0..0;
+            }
+            let drain = (start + batch) % self.window == 0;
+            let before = shmem::time::tsc();
+            part(self, lro, arriving, (start, drain), room);
+            cycles += shmem::time::tsc() - before;
+            room.out.clear();
+        }
+        cycles
+    }
+
+    /// [`Packets::part`], by a name by which it can be counted.
+    #[inline(never)]
+    fn measured_part(
+        &self,
+        lro: &mut Lro,
+        arriving: Range<usize>,
+        now: (usize, bool),
+        room: &mut Room,
+    ) {
+        self.part(lro, arriving, now, room);
+    }
+
+    /// What is timed and counted: one poll.
+    fn part(
+        &self,
+        lro: &mut Lro,
+        arriving: Range<usize>,
+        (now, drain): (usize, bool),
+        room: &mut Room,
+    ) {
+        self.receive(arriving, Checksum::Valid, &mut room.frames);
+        lro.poll(now as u64, &mut room.frames, &mut room.out);
+        if drain {
+            lro.drain(now as u64, &mut room.out);
+        }
+    }
+}
