@@ -90,7 +90,7 @@ impl Merger {
             return;
         }
         if polled || !arrived.is_empty() {
-            engine.poll(now_ns, arrived, out);
+            engine.poll_timed(now_ns, shmem::time::monotonic_ns, arrived, out);
         } else if engine.next_due().is_some_and(|due| due <= now_ns) {
             engine.expire(now_ns, out);
         }

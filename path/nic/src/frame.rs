@@ -375,6 +375,7 @@ impl Frame {
     /// Appends pieces of payload, as [`Frame::append_payload`] does those of a frame, and leaves none.
     pub fn append_pieces(&mut self, pieces: &mut Vec<Piece>, join: bool) {
         if join {
+            self.pieces.reserve(pieces.len());
             for piece in pieces.drain(..) {
                 self.append_piece(piece.span, piece.buffer, join);
             }

@@ -85,8 +85,8 @@ fn a_bare_header_has_no_piece_behind_it() {
     // The snapshot goes on where the bare header ends.
     frame.snapshot().unwrap();
     assert_eq!(frame.header(), &whole[..HOT]);
-    frame.need(90).unwrap();
-    assert_eq!(frame.header(), &whole[..90]);
+    frame.need(120).unwrap();
+    assert_eq!(frame.header(), &whole[..120]);
     assert_eq!(frame.to_vec().unwrap(), whole);
     frame.header_mut()[0] = 9;
     assert_eq!(frame.to_vec().unwrap()[..2], [9, 7]);

@@ -186,7 +186,7 @@ fn a_trace_keeps_the_last_frames() {
         (last[0].pieces, last[0].offload.checksum),
         (7, Checksum::Valid)
     );
-    assert_eq!(last[0].header(), &bytes(0, 100)[..HOT]);
+    assert_eq!(last[0].header(), &bytes(0, 100)[..64]);
     assert_eq!(
         (last[2].at_ns, last[2].direction, last[2].len),
         (2, Direction::Rx, 20)

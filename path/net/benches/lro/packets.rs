@@ -193,7 +193,7 @@ impl Packets {
                 self.receive(arriving.clone(), checksum, &mut room.frames);
                 arriving = 0..0;
             }
-            let drain = (start + batch) % self.window == 0;
+            let drain = (start + batch).is_multiple_of(self.window);
             let before = shmem::time::tsc();
             part(self, lro, arriving, (start, drain), room);
             cycles += shmem::time::tsc() - before;

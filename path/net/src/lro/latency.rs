@@ -7,8 +7,9 @@ const STEP_BITS: u32 = STEPS.trailing_zeros();
 const POWERS: usize = 32;
 const BUCKETS: usize = STEPS * (POWERS + 1);
 
-/// Nanoseconds from a first segment's poll to the moment its packet went on, since the policy was
-/// set. Packets that never waited (they passed at once) are not in it.
+/// Nanoseconds from the beginning of a first segment's poll to the moment its packet went on, since
+/// the policy was set. An aggregate that was complete within that poll counts as 0; packets that
+/// passed at once are not in it.
 #[derive(Clone)]
 pub struct Latency {
     buckets: Box<[u64; BUCKETS]>,

@@ -241,11 +241,10 @@ pub(super) fn array<const N: usize>(frame: &Frame, at: usize) -> [u8; N] {
 /// Hash of addresses and ports, with a secret, so that nobody can choose flows that collide.
 #[inline]
 pub(super) fn hash(frame: &Frame, layout: Layout, seed: u64) -> u64 {
-    const ODD: [u64; 4] = [
+    const ODD: [u64; 3] = [
         0x9e37_79b9_7f4a_7c15,
         0xbf58_476d_1ce4_e5b9,
         0x94d0_49bb_1331_11eb,
-        0xd6e8_feb8_6659_fd93,
     ];
     let word = |at| u64::from_le_bytes(array(frame, at));
     let ports = u64::from(be32(frame, layout.tcp()));
@@ -258,7 +257,7 @@ pub(super) fn hash(frame: &Frame, layout: Layout, seed: u64) -> u64 {
             source ^ destination.rotate_left(32)
         }
     };
-    fold(addresses ^ seed, ports ^ seed.rotate_left(29) ^ ODD[2]) ^ ODD[3]
+    fold(addresses ^ seed, ports ^ seed.rotate_left(29) ^ ODD[2])
 }
 
 /// Both halves of a product: every bit of either factor reaches every bit.
@@ -266,6 +265,13 @@ pub(super) fn hash(frame: &Frame, layout: Layout, seed: u64) -> u64 {
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
+}
+
+/// Addresses and ports of a [usual](Layout::usual) packet, if it is IPv4.
+#[inline]
+pub(super) fn ends_v4(frame: &Frame) -> (u64, u32) {
+    let (addresses, ports) = (array(frame, 26), array(frame, 34));
+    (u64::from_ne_bytes(addresses), u32::from_ne_bytes(ports))
 }
 
 /// Whether two packets are of one flow: stations, tags, addresses and ports.

@@ -53,6 +53,8 @@ use wheel::Wheel;
 
 /// The only list of the aggregates by age.
 const AGE: u32 = 0;
+/// Packets that are looked up at a time.
+const AHEAD: usize = 16;
 /// No slot's number.
 const NOWHERE: u32 = u32::MAX;
 
@@ -146,18 +148,34 @@ impl Lro {
     /// One poll's frames, in order of arrival. `frames` is emptied; what may go on now is appended
     /// to `out`, the rest is held. A batch without frames is a poll, too.
     pub fn poll(&mut self, now_ns: u64, frames: &mut Vec<Frame>, out: &mut Vec<Frame>) {
+        self.poll_timed(now_ns, || now_ns, frames, out);
+    }
+
+    /// [`Lro::poll`] that began at `now_ns` and takes its time: `clock` is read when the poll ends, if
+    /// aggregates go on for that reason, so that [`Lro::latency`] has the time that they waited for
+    /// the rest of their poll.
+    pub fn poll_timed(
+        &mut self,
+        now_ns: u64,
+        clock: impl FnOnce() -> u64,
+        frames: &mut Vec<Frame>,
+        out: &mut Vec<Frame>,
+    ) {
         self.renew(now_ns, out);
         self.polls += 1;
         if self.settings.flush == Flush::Adaptive {
             self.round = self.polls as u32;
         }
-        for frame in frames.iter_mut() {
-            if !self.receive_expected(now_ns, frame, out) {
-                self.receive_any(now_ns, frame, out);
+        for frames in frames.chunks_mut(AHEAD) {
+            let slots = self.look_up(frames);
+            for (frame, slot) in frames.iter_mut().zip(slots) {
+                if !self.receive_expected(now_ns, slot, frame, out) {
+                    self.receive_any(now_ns, frame, out);
+                }
             }
         }
         frames.clear();
-        self.end_of_poll(now_ns, out);
+        self.end_of_poll(now_ns, clock, out);
     }
 
     /// Buffers held: the pieces of all frames that have not gone on.
@@ -178,19 +196,59 @@ impl Lro {
         &self.latency
     }
 
-    /// Nearly every packet: the one that a slot expects. False: it is not, and nothing has happened.
+    /// Where each of these packets probably belongs, or [`NOWHERE`]. None is looked at closely, so none
+    /// has to wait for another one's cache misses.
     #[inline]
-    fn receive_expected(&mut self, now_ns: u64, frame: &Frame, out: &mut Vec<Frame>) -> bool {
-        if self.may_take(self.recent, frame) && self.take(now_ns, self.recent, frame, out) {
-            return true;
+    fn look_up(&self, frames: &[Frame]) -> [u32; AHEAD] {
+        let mut slots = [NOWHERE; AHEAD];
+        let (mut last_ends, mut last) = ((0, 0), NOWHERE);
+        for (slot, frame) in slots.iter_mut().zip(frames) {
+            // With IPv4 these tell flows from each other.
+            let ends = layout::ends_v4(frame);
+            if ends != last_ends {
+                let usual = Layout::usual(frame);
+                let hash = usual.map(|usual| layout::hash(frame, usual, self.seed));
+                last = hash
+                    .and_then(|hash| self.table.find(hash).next())
+                    .unwrap_or(NOWHERE);
+                last_ends = match usual {
+                    Some(usual) if !usual.v6 => ends,
+                    _ => (0, 0),
+                };
+            }
+            *slot = last;
+        }
+        slots
+    }
+
+    /// Nearly every packet: the one that a slot expects, probably this slot. False: it is not, and
+    /// nothing has happened.
+    #[inline]
+    fn receive_expected(
+        &mut self,
+        now_ns: u64,
+        mut slot: u32,
+        frame: &Frame,
+        out: &mut Vec<Frame>,
+    ) -> bool {
+        if !self.may_take(slot, frame) {
+            slot = self.changed_slot(frame);
+        }
+        self.take(now_ns, slot, frame, out)
+    }
+
+    /// The slot that expects a packet, if that is another one than it was a few packets before.
+    #[inline(never)]
+    fn changed_slot(&self, frame: &Frame) -> u32 {
+        if self.may_take(self.recent, frame) {
+            return self.recent;
         }
         let Some(usual) = Layout::usual(frame) else {
-            return false;
+            return NOWHERE;
         };
-        let hash = layout::hash(frame, usual, self.seed);
-        let mut slots = self.table.find(hash);
+        let mut slots = self.table.find(layout::hash(frame, usual, self.seed));
         let slot = slots.find(|slot| self.may_take(*slot, frame));
-        slot.is_some_and(|slot| self.take(now_ns, slot, frame, out))
+        slot.unwrap_or(NOWHERE)
     }
 
     /// Whether a slot may expect this packet.

@@ -76,17 +76,23 @@ impl Lro {
         }
     }
 
-    /// What the poll leaves behind: held on, or let go.
-    pub(super) fn end_of_poll(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
-        match self.settings.flush {
-            Flush::Polls(n) if self.polls.is_multiple_of(n.max(1).into()) => {
-                self.flush_all(Reason::Poll, now_ns, out);
-            }
-            Flush::Poll => self.flush_all(Reason::Poll, now_ns, out),
-            Flush::Polls(_) | Flush::After { .. } | Flush::Adaptive => {
-                self.flush_due(now_ns, true, out);
-                self.hold(now_ns, out);
-            }
+    /// What the poll leaves behind: held on, or let go. `clock` says when it ended.
+    pub(super) fn end_of_poll(
+        &mut self,
+        now_ns: u64,
+        clock: impl FnOnce() -> u64,
+        out: &mut Vec<Frame>,
+    ) {
+        let all = match self.settings.flush {
+            Flush::Poll => true,
+            Flush::Polls(n) => self.polls.is_multiple_of(n.max(1).into()),
+            Flush::After { .. } | Flush::Adaptive => false,
+        };
+        if !all {
+            self.flush_due(now_ns, true, out);
+            self.hold(now_ns, out);
+        } else if self.age.first(AGE).is_some() {
+            self.flush_all(Reason::Poll, clock().max(now_ns), out);
         }
         self.touched.clear();
     }

@@ -11,8 +11,18 @@ struct Bucket {
     slots: [u32; WAYS],
 }
 
-/// 1 in every byte.
-const ONES: u64 = 0x0101_0101_0101_0101;
+impl Bucket {
+    /// The places with this tag.
+    #[inline]
+    fn ways(&self, tag: u8) -> Ways {
+        const ONES: u64 = 0x0101_0101_0101_0101;
+        const LOW: u64 = 0x7f * ONES;
+        // Which bytes are 0 (Hacker's Delight, 6-1).
+        let others = u64::from_le_bytes(self.tags) ^ (ONES * u64::from(tag));
+        let carried = (others & LOW) + LOW;
+        Ways(!(carried | others | LOW))
+    }
+}
 
 /// Flows to slots. A look-up, an entry and a removal touch one bucket.
 #[derive(Clone, Debug)]
@@ -52,20 +62,10 @@ impl Table {
 
     /// The slots whose flow may be the one with this hash: nearly always none or one.
     #[inline]
-    pub(super) fn find(&self, hash: u64) -> Candidates<'_> {
-        let Some(bucket) = self.bucket(hash) else {
-            return Candidates {
-                ways: 0,
-                slots: &[0; WAYS],
-            };
-        };
-        // Bytes of 0 where a tag is the right one. The lowest bit that remains is that of such a
-        // byte; a higher one may be a wrong tag's (Hacker's Delight, 6-1).
-        let others = u64::from_le_bytes(bucket.tags) ^ (ONES * u64::from(Self::tag(hash)));
-        Candidates {
-            ways: others.wrapping_sub(ONES) & !others & (ONES << 7),
-            slots: &bucket.slots,
-        }
+    pub(super) fn find(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
+        let bucket = self.bucket(hash);
+        let ways = bucket.map_or(Ways(0), |bucket| bucket.ways(Self::tag(hash)));
+        ways.filter_map(move |way| bucket?.slots.get(way).copied())
     }
 
     /// Whether a flow with this hash could be entered.
@@ -94,10 +94,9 @@ impl Table {
         let Some(bucket) = self.bucket_mut(hash) else {
             return;
         };
-        for (there, at) in bucket.tags.iter_mut().zip(bucket.slots) {
-            if *there == tag && at == slot {
-                *there = 0;
-            }
+        let way = bucket.ways(tag).find(|way| bucket.slots[*way] == slot);
+        if let Some(way) = way {
+            bucket.tags[way] = 0;
         }
     }
 
@@ -107,24 +106,61 @@ impl Table {
     }
 }
 
-/// Slots that have the right tag, perhaps.
+/// Places of a bucket, as the highest bit of a byte each.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidates<'a> {
-    /// The highest bit of the byte of each.
-    ways: u64,
-    slots: &'a [u32; WAYS],
-}
+struct Ways(u64);
 
-impl Iterator for Candidates<'_> {
-    type Item = u32;
+impl Iterator for Ways {
+    type Item = usize;
 
     #[inline]
-    fn next(&mut self) -> Option<u32> {
-        if self.ways == 0 {
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
             return None;
         }
-        let way = self.ways.trailing_zeros() as usize / 8;
-        self.ways &= self.ways - 1;
-        self.slots.get(way).copied()
+        let way = self.0.trailing_zeros() as usize / 8;
+        self.0 &= self.0 - 1;
+        Some(way)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_found_wherever_it_is_and_nothing_else() {
+        let mut bucket = Bucket {
+            tags: [0; WAYS],
+            slots: [0; WAYS],
+        };
+        for tag in 1..=u8::MAX {
+            for way in 0..WAYS {
+                for other in [0, tag ^ 1, tag ^ 0x80, !tag] {
+                    bucket.tags = [other; WAYS];
+                    bucket.tags[way] = tag;
+                    assert!(bucket.ways(tag).eq([way]), "{tag} {way} {other}");
+                }
+            }
+            bucket.tags = [tag; WAYS];
+            assert!(bucket.ways(tag).eq(0..WAYS));
+        }
+    }
+
+    #[test]
+    fn what_is_removed_is_not_found_again() {
+        let mut table = Table::new(16);
+        // All in one bucket, two tags.
+        let hash = |n: u64| (n % 2) << 57;
+        for slot in 0..WAYS as u32 {
+            assert!(table.has_room(hash(slot.into())));
+            table.insert(hash(slot.into()), slot);
+        }
+        assert!(!table.has_room(hash(0)) && table.find(hash(0)).eq([0, 2, 4, 6]));
+        table.remove(hash(0), 4);
+        table.remove(hash(1), 6);
+        assert!(table.find(hash(0)).eq([0, 2, 6]) && table.find(hash(1)).eq([1, 3, 5, 7]));
+        table.insert(hash(1), 9);
+        assert!(table.find(hash(1)).eq([1, 3, 9, 5, 7]) && !table.has_room(hash(0)));
     }
 }

@@ -73,6 +73,23 @@ impl Stream {
 
 /// LR-60.
 #[test]
+fn latency_has_the_rest_of_the_poll() {
+    let mut stream = Stream::flush(Flush::Poll);
+    let mut frames = stream.packets(4, 0);
+    let (poll, out) = (&mut stream.lro, &mut stream.out);
+    poll.poll_timed(1_000, || 34_170, &mut frames, out);
+    assert_eq!((out.len(), poll.latency().count()), (1, 1));
+    assert_eq!(poll.latency().max_ns(), 33_170);
+    poll.poll_timed(50_000, || unreachable!("nothing waits"), &mut frames, out);
+    assert_eq!(poll.latency().count(), 1);
+    let mut frames = stream.packets(2, 0);
+    let (poll, out) = (&mut stream.lro, &mut stream.out);
+    poll.poll_timed(60_000, || 59_000, &mut frames, out);
+    assert_eq!(poll.latency().count(), 2, "a clock that goes back");
+    assert_eq!(poll.latency().max_ns(), 33_170);
+}
+
+#[test]
 fn every_poll() {
     for flush in [Flush::Poll, Flush::Polls(0), Flush::Polls(1)] {
         let mut stream = Stream::flush(flush);

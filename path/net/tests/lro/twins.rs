@@ -1,5 +1,5 @@
 //! The short way of a packet that is its predecessor's twin, against the long way that reads the
-//! rules: the same packets in one piece, and in two, which are never taken the short way. LR-12.
+//! rules: the same packets in one piece, and in two, which are never taken the short way. LR-17.
 
 use crate::common::frame_of;
 use crate::packets::{Tcp, timestamp};

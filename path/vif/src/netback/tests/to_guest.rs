@@ -64,6 +64,7 @@ mod rxpkt2gnttab {
     use super::*;
     use crate::grants::Source;
     use abi::GrantStatus;
+    use nic::frame::HOT;
 
     #[test]
     fn empty() {
@@ -84,9 +85,15 @@ mod rxpkt2gnttab {
         let copies = give.rig.back.copies.clone();
         assert_eq!(copies.len(), 2);
         assert_eq!(copies[0].source, Source::Header { frame: 0, from: 0 });
-        assert_eq!((copies[0].len, copies[1].len), (64, 1450));
+        assert_eq!(
+            (usize::from(copies[0].len), usize::from(copies[1].len)),
+            (HOT, 1514 - HOT)
+        );
         assert_eq!(copies[0].offset % 64, 0);
-        assert_eq!(copies[1].offset, copies[0].offset + 64);
+        assert_eq!(
+            usize::from(copies[1].offset),
+            usize::from(copies[0].offset) + HOT
+        );
         assert!(
             copies
                 .iter()
@@ -114,12 +121,12 @@ mod rxpkt2gnttab {
             .back
             .copies
             .iter()
-            .map(|copy| (copy.offset % 2048, copy.len))
+            .map(|copy| (usize::from(copy.offset % 2048), usize::from(copy.len)))
             .collect();
         // Header, rest of the first buffer; up to the piece's end, over it; the rest.
         assert_eq!(
             copies,
-            [(0, 64), (64, 1984), (0, 952), (952, 1096), (0, 904)]
+            [(0, HOT), (HOT, 2048 - HOT), (0, 952), (952, 1096), (0, 904)]
         );
     }
 }
