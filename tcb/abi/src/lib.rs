@@ -11,6 +11,7 @@ pub mod layout;
 pub mod machine;
 pub mod mailbox;
 pub mod ngm;
+pub mod xdp;
 
 pub use connect::{RECORD_BYTES, Role, XenbusState};
 pub use grant::{GrantEntry, GrantStatus};

@@ -61,6 +61,8 @@ pub enum Device {
     Tap(Tap),
     /// The next queue of the TAP before it in the list.
     TapQueue,
+    /// An AF_XDP socket on an interface of the kernel.
+    Xdp(Xdp),
     /// A file that is only read.
     Read(String),
     /// A file that is only written; it must not exist.
@@ -97,6 +99,40 @@ pub struct Tap {
     /// The MACs that may be led to one of these queues; everything else is for the shared one.
     #[serde(default)]
     pub steered: Vec<[u8; 6]>,
+}
+
+/// An AF_XDP socket, which receives everything that comes by its interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Xdp {
+    /// The interface.
+    pub netdev: Netdev,
+    /// The domain's page frames that hold packets (the socket's UMEM): the first one.
+    pub first_frame: u32,
+    /// How many frames there are.
+    pub frames: u32,
+    /// Bytes of a chunk, which holds one packet: 2048 or 4096.
+    pub chunk_bytes: u32,
+    /// Entries of each of the four rings, a power of two.
+    pub entries: u32,
+    /// Slot of the domain's window from which on the rings lie, [`crate::xdp::Ring::slots`] each.
+    pub rings_slot: u32,
+}
+
+/// The interface of an AF_XDP socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Netdev {
+    /// One end of a veth pair, both of which are made; this describes the other end. It has no
+    /// offloads and no queues.
+    Veth(Tap),
+    /// One that exists, and is up.
+    Existing {
+        /// Its name.
+        ifname: String,
+        /// Network namespace, as [`Tap::netns`].
+        netns: Option<String>,
+    },
 }
 
 /// One connection.

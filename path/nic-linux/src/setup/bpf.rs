@@ -1,5 +1,5 @@
-//! As much of bpf(2) as steering needs: a hash map, socket-filter programs, and an assembler of a
-//! dozen instructions. Programs this small need neither a compiler nor a loader.
+//! As much of bpf(2) as is needed: a hash map, a map of AF_XDP sockets, small programs, and an
+//! assembler of a dozen instructions. Programs this small need neither a compiler nor a loader.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -8,8 +8,10 @@ const BPF_MAP_CREATE: libc::c_long = 0;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
 const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_MAP_TYPE_HASH: u32 = 1;
-const BPF_PROG_TYPE_SOCKET_FILTER: u32 = 1;
+const BPF_MAP_TYPE_XSKMAP: u32 = 17;
+const BPF_XDP: u32 = 37;
 /// The pseudo source register that makes a 64-bit immediate the map of a descriptor.
 const BPF_PSEUDO_MAP_FD: u8 = 1;
 
@@ -17,6 +19,17 @@ const BPF_PSEUDO_MAP_FD: u8 = 1;
 pub(super) const MAP_LOOKUP_ELEM: i32 = 1;
 /// Helper: `skb_load_bytes(skb, offset, to, len) -> 0 or an error`.
 pub(super) const SKB_LOAD_BYTES: i32 = 26;
+
+/// Helper: `redirect_map(map, index, action without an entry) -> action`.
+pub(super) const REDIRECT_MAP: i32 = 51;
+
+/// What a program is for.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub(super) enum Kind {
+    SocketFilter = 1,
+    Xdp = 6,
+}
 
 /// A register: r0 the result, r1 … r5 arguments, r6 … r9 kept over calls, r10 the frame pointer.
 #[derive(Clone, Copy, Debug)]
@@ -132,12 +145,12 @@ impl Assembler {
         Ok(code)
     }
 
-    /// Loads the program as a socket filter. Its helpers need no GPL licence.
-    pub(super) fn load(&self) -> io::Result<OwnedFd> {
+    /// Loads the program. Its helpers need no GPL licence.
+    pub(super) fn load(&self, kind: Kind) -> io::Result<OwnedFd> {
         let code = self.finish()?;
         let license = c"MIT OR Apache-2.0";
         let attr = ProgLoad {
-            prog_type: BPF_PROG_TYPE_SOCKET_FILTER,
+            prog_type: kind as u32,
             insn_cnt: code.len() as u32,
             insns: code.as_ptr() as u64,
             license: license.as_ptr() as u64,
@@ -149,51 +162,78 @@ impl Assembler {
     }
 }
 
-/// A hash map from 8 bytes to a u32.
+/// Runs an XDP program for every packet that comes by an interface of the calling thread's
+/// namespace, as long as the descriptor that this answers with is open.
+pub(super) fn attach_xdp(program: &OwnedFd, index: u32, flags: u32) -> io::Result<OwnedFd> {
+    let attr = LinkCreate {
+        prog_fd: program.as_raw_fd() as u32,
+        target: index,
+        attach_type: BPF_XDP,
+        flags,
+    };
+    // SAFETY: the kernel reads the attributes.
+    unsafe { bpf_fd(BPF_LINK_CREATE, &attr) }
+}
+
+/// A map from keys of `key` bytes to u32s.
 #[derive(Debug)]
 pub(super) struct Map {
     fd: OwnedFd,
+    key: u32,
 }
 
 impl Map {
-    /// An empty map of at most `entries` entries.
+    /// An empty map of at most `entries` entries with keys of 8 bytes.
     pub(super) fn new(entries: u32) -> io::Result<Self> {
+        Self::create(BPF_MAP_TYPE_HASH, 8, entries)
+    }
+
+    /// A map of `queues` AF_XDP sockets, none of which is there yet. What is set are descriptors.
+    pub(super) fn sockets(queues: u32) -> io::Result<Self> {
+        Self::create(BPF_MAP_TYPE_XSKMAP, 4, queues)
+    }
+
+    fn create(map_type: u32, key_size: u32, entries: u32) -> io::Result<Self> {
         let attr = MapCreate {
-            map_type: BPF_MAP_TYPE_HASH,
-            key_size: 8,
+            map_type,
+            key_size,
             value_size: 4,
             max_entries: entries.max(1),
         };
         // SAFETY: the kernel reads the attributes.
         let fd = unsafe { bpf_fd(BPF_MAP_CREATE, &attr) }?;
-        Ok(Self { fd })
+        Ok(Self { fd, key: key_size })
     }
 
     /// Sets an entry.
-    pub(super) fn set(&self, key: &[u8; 8], value: u32) -> io::Result<()> {
-        let attr = self.element(key, &raw const value as u64);
-        // SAFETY: the kernel reads the attributes, 8 bytes of key and 4 of value.
+    pub(super) fn set(&self, key: &[u8], value: u32) -> io::Result<()> {
+        let attr = self.element(key, &raw const value as u64)?;
+        // SAFETY: the kernel reads the attributes, as many bytes of key as `element` has checked
+        // and 4 of value.
         unsafe { bpf(BPF_MAP_UPDATE_ELEM, &attr) }.map(drop)
     }
 
     /// Removes an entry; one that is not there is as good as removed.
-    pub(super) fn remove(&self, key: &[u8; 8]) -> io::Result<()> {
-        let attr = self.element(key, 0);
-        // SAFETY: the kernel reads the attributes and 8 bytes of key.
+    pub(super) fn remove(&self, key: &[u8]) -> io::Result<()> {
+        let attr = self.element(key, 0)?;
+        // SAFETY: the kernel reads the attributes and the key, which `element` has checked.
         match unsafe { bpf(BPF_MAP_DELETE_ELEM, &attr) } {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             other => other.map(drop),
         }
     }
 
-    fn element(&self, key: &[u8; 8], value: u64) -> Element {
-        Element {
+    fn element(&self, key: &[u8], value: u64) -> io::Result<Element> {
+        if key.len() != self.key as usize {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(Element {
             map_fd: self.fd.as_raw_fd() as u32,
             pad: 0,
             key: key.as_ptr() as u64,
             value,
             flags: 0,
-        }
+        })
     }
 }
 
@@ -224,6 +264,14 @@ struct ProgLoad {
     license: u64,
     /// log_level, log_size; log_buf.
     rest: [u64; 2],
+}
+
+#[repr(C)]
+struct LinkCreate {
+    prog_fd: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
 }
 
 /// One bpf(2) call.

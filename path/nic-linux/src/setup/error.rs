@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why a TAP could not be set up.
+/// Why a device could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
@@ -68,6 +68,30 @@ pub enum SetupError {
         namespace: String,
         /// The system's word.
         error: io::Error,
+    },
+    /// An interface that is to be there is not.
+    #[error(
+        "there is no interface `{interface}` in namespace {namespace} ({error}): `ip link` shows \
+         those that there are"
+    )]
+    NoInterface {
+        /// The interface.
+        interface: String,
+        /// The namespace.
+        namespace: String,
+        /// The system's word.
+        error: io::Error,
+    },
+    /// An interface that would spread what comes over several queues.
+    #[error(
+        "interface `{interface}` receives by {queues} queues, and an AF_XDP socket hears one: \
+         `ethtool -L {interface} combined 1` (or rx 1) leaves it one"
+    )]
+    Queues {
+        /// The interface.
+        interface: String,
+        /// How many it has.
+        queues: u32,
     },
     /// No frame can be led to a queue of its own.
     #[error(

@@ -1,11 +1,13 @@
-//! Set-up of a TAP, by the monitor.
+//! Set-up of TAPs and AF_XDP sockets, by the monitor.
 
 mod bpf;
 mod error;
+mod ethtool;
 mod netlink;
 pub mod netns;
 mod steering;
 mod tun;
+pub mod xdp;
 
 pub use abi::machine::Tap as TapSpec;
 pub use error::SetupError;
@@ -48,22 +50,38 @@ pub struct Opened {
 /// Which step failed on which interface of which namespace, and what to do about it.
 pub fn open_queues(spec: &TapSpec) -> Result<Opened, SetupError> {
     check(spec)?;
-    let addresses = spec
-        .addresses
-        .iter()
-        .map(|text| parse_address(text))
-        .collect::<Result<Vec<_>, _>>()?;
-    let gateway = match &spec.gateway {
-        Some(text) => Some(
-            text.parse::<IpAddr>()
-                .map_err(|_| SetupError::Address { text: text.clone() })?,
-        ),
-        None => None,
-    };
-    let work = || create(spec, &addresses, gateway);
-    match &spec.netns {
-        Some(name) => netns::in_netns(netns::path(name), work)?,
-        None => work(),
+    let network = Network::of(spec)?;
+    in_place(spec.netns.as_deref(), || create(spec, &network))?
+}
+
+/// Runs `work` in a namespace as a specification names it.
+fn in_place<T: Send>(
+    netns: Option<&str>,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T, SetupError> {
+    match netns {
+        Some(name) => netns::in_netns(netns::path(name), work),
+        None => Ok(work()),
+    }
+}
+
+/// Addresses of an interface, read.
+struct Network {
+    addresses: Vec<(IpAddr, u8)>,
+    gateway: Option<IpAddr>,
+}
+
+impl Network {
+    fn of(spec: &TapSpec) -> Result<Self, SetupError> {
+        let addresses = spec.addresses.iter().map(|text| parse_address(text));
+        let gateway = spec.gateway.as_ref().map(|text| {
+            text.parse()
+                .map_err(|_| SetupError::Address { text: text.clone() })
+        });
+        Ok(Self {
+            addresses: addresses.collect::<Result<_, _>>()?,
+            gateway: gateway.transpose()?,
+        })
     }
 }
 
@@ -120,20 +138,8 @@ fn parse_address(text: &str) -> Result<(IpAddr, u8), SetupError> {
 }
 
 /// All that happens inside the namespace.
-fn create(
-    spec: &TapSpec,
-    addresses: &[(IpAddr, u8)],
-    gateway: Option<IpAddr>,
-) -> Result<Opened, SetupError> {
-    let failed = |step: &'static str, hint: &'static str| {
-        move |error: io::Error| SetupError::Step {
-            interface: spec.ifname.clone(),
-            namespace: namespace(spec),
-            step,
-            error,
-            hint,
-        }
-    };
+fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
+    let failed = |step, hint| failed(spec, step, hint);
     let open = |queue| {
         let fd = tun::open().map_err(|error| SetupError::NoTun { error })?;
         tun::attach(&fd, &spec.ifname, spec.vnet_header, queue).map_err(|error| {
@@ -141,7 +147,7 @@ fn create(
                 Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) if queue != tun::Queue::Next => {
                     SetupError::Exists {
                         interface: spec.ifname.clone(),
-                        namespace: namespace(spec),
+                        namespace: namespace(spec.netns.as_deref()),
                         error,
                     }
                 }
@@ -184,6 +190,34 @@ fn create(
         tun::offloads(&fd, spec.checksum, spec.tso)
             .map_err(failed("given offloads", "switch `checksum` and `tso` off"))?;
     }
+    configure(spec, network)?;
+    Ok(Opened {
+        shared: fd,
+        queues,
+        steering,
+    })
+}
+
+/// What the error of a step on an interface says.
+fn failed(
+    spec: &TapSpec,
+    step: &'static str,
+    hint: &'static str,
+) -> impl FnOnce(io::Error) -> SetupError {
+    let (interface, namespace) = (spec.ifname.clone(), namespace(spec.netns.as_deref()));
+    move |error| SetupError::Step {
+        interface,
+        namespace,
+        step,
+        error,
+        hint,
+    }
+}
+
+/// Gives an interface of the calling thread's namespace what its specification says, and brings it
+/// up.
+fn configure(spec: &TapSpec, network: &Network) -> Result<(), SetupError> {
+    let failed = |step, hint| failed(spec, step, hint);
     let mut netlink = Netlink::open().map_err(failed("configured", "rtnetlink is needed"))?;
     let index = netlink
         .index(&spec.ifname)
@@ -194,27 +228,23 @@ fn create(
             "configured",
             "check its MAC, MTU and transmit queue",
         ))?;
-    quiet_ipv6(&spec.ifname, addresses);
+    quiet_ipv6(&spec.ifname, &network.addresses);
     netlink
         .set_up(index)
         .map_err(failed("brought up", "see the kernel's log"))?;
-    for &(address, prefix) in addresses {
+    for &(address, prefix) in &network.addresses {
         netlink.add_address(index, address, prefix).map_err(failed(
             "given its addresses",
             "is IPv6 disabled in the namespace, or an address given twice?",
         ))?;
     }
-    if let Some(gateway) = gateway {
+    if let Some(gateway) = network.gateway {
         netlink.add_default_route(index, gateway).map_err(failed(
             "given its default route",
             "the gateway must lie in one of its networks, and there can be only one such route",
         ))?;
     }
-    Ok(Opened {
-        shared: fd,
-        queues,
-        steering,
-    })
+    Ok(())
 }
 
 /// Without this an interface cannot use its link-local address for a second or more, and sends
@@ -237,8 +267,8 @@ fn quiet_ipv6(ifname: &str, addresses: &[(IpAddr, u8)]) {
 }
 
 /// The namespace, for messages.
-fn namespace(spec: &TapSpec) -> String {
-    spec.netns.clone().unwrap_or_else(|| "its own".to_owned())
+fn namespace(netns: Option<&str>) -> String {
+    netns.unwrap_or("its own").to_owned()
 }
 
 #[cfg(test)]

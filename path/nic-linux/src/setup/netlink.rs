@@ -1,12 +1,14 @@
-//! As much of rtnetlink as a TAP needs: link settings, addresses, a default route. Safe code; the
-//! messages are built byte by byte (linux/netlink.h, linux/rtnetlink.h).
+//! As much of rtnetlink as is needed: link settings, veth pairs, addresses, a default route. Safe
+//! code; the messages are built byte by byte (linux/netlink.h, linux/rtnetlink.h).
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
 const NLMSG_ERROR: u16 = 2;
@@ -16,8 +18,16 @@ const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
 
 const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
 const IFLA_TXQLEN: u16 = 13;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const RTA_OIF: u16 = 4;
@@ -31,6 +41,10 @@ const RTN_UNICAST: u8 = 1;
 
 /// Bytes of `struct nlmsghdr`.
 const HEADER: usize = 16;
+/// Bytes of `struct ifinfomsg`.
+const LINK: usize = 16;
+/// Bytes of `struct nlattr`.
+const ATTRIBUTE: usize = 4;
 
 /// A socket to rtnetlink of the namespace that the opening thread was in.
 pub(super) struct Netlink {
@@ -57,6 +71,11 @@ impl Netlink {
         Ok(rustix::net::netdevice::name_to_index(&self.socket, name)?)
     }
 
+    /// The name of an interface.
+    pub(super) fn name(&self, index: u32) -> io::Result<String> {
+        Ok(rustix::net::netdevice::index_to_name(&self.socket, index)?)
+    }
+
     /// Sets MAC (if any), MTU and the length of the transmit queue (packets; 0: as it is).
     pub(super) fn set_link(
         &mut self,
@@ -74,6 +93,51 @@ impl Netlink {
             message.attribute(IFLA_TXQLEN, &tx_queue.to_ne_bytes());
         }
         self.ask(message)
+    }
+
+    /// Makes a veth pair: `near` here, `far` in the namespace `far_netns`. The one must not exist
+    /// here nor the other there.
+    pub(super) fn add_veth(
+        &mut self,
+        near: &str,
+        far: &str,
+        far_netns: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
+        message.bytes(&[0; LINK]);
+        message.text(IFLA_IFNAME, near);
+        message.nested(IFLA_LINKINFO, |info| {
+            info.text(IFLA_INFO_KIND, "veth");
+            info.nested(IFLA_INFO_DATA, |data| {
+                data.nested(VETH_INFO_PEER, |peer| {
+                    peer.bytes(&[0; LINK]);
+                    peer.text(IFLA_IFNAME, far);
+                    peer.attribute(IFLA_NET_NS_FD, &far_netns.as_raw_fd().to_ne_bytes());
+                });
+            });
+        });
+        self.ask(message)
+    }
+
+    /// Removes an interface; of a veth pair, both ends.
+    pub(super) fn delete_link(&mut self, index: u32) -> io::Result<()> {
+        let mut message = Message::new(RTM_DELLINK, 0);
+        message.link_header(index, 0, 0);
+        self.ask(message)
+    }
+
+    /// The number of the interface that is the other end of this one (a veth's), if it has one and
+    /// that lies in the same namespace.
+    pub(super) fn other_end(&mut self, index: u32) -> io::Result<Option<u32>> {
+        let mut message = Message::new(RTM_GETLINK, 0);
+        message.link_header(index, 0, 0);
+        let answer = self.answer(message, RTM_NEWLINK)?;
+        let attributes = || Attributes(answer.get(HEADER + LINK..).unwrap_or(&[]));
+        let foreign = attributes().any(|(kind, _)| kind == IFLA_LINK_NETNSID);
+        let link = attributes().find(|(kind, _)| *kind == IFLA_LINK);
+        Ok(link
+            .filter(|_| !foreign)
+            .and_then(|(_, value)| u32_at(value, 0)))
     }
 
     /// Brings an interface up.
@@ -119,18 +183,31 @@ impl Netlink {
 
     /// Sends a request and waits for the kernel's acknowledgement, which it makes at once.
     fn ask(&mut self, message: Message) -> io::Result<()> {
+        self.answer(message, NLMSG_ERROR).map(drop)
+    }
+
+    /// Sends a request and waits for a message of type `wanted`, or an error.
+    fn answer(&mut self, message: Message, wanted: u16) -> io::Result<Vec<u8>> {
         self.sequence = self.sequence.wrapping_add(1);
         let bytes = message.finish(self.sequence);
         rustix::net::send(&self.socket, &bytes, SendFlags::empty())?;
-        let mut answer = [0u8; 4096];
+        let mut answer = [0u8; 16 << 10];
         loop {
             let (len, _) = rustix::net::recv(&self.socket, &mut answer[..], RecvFlags::empty())?;
             let answer = answer.get(..len).unwrap_or(&[]);
-            if u16_at(answer, 4) != Some(NLMSG_ERROR) || u32_at(answer, 8) != Some(self.sequence) {
+            if u32_at(answer, 8) != Some(self.sequence) {
+                continue;
+            }
+            let kind = u16_at(answer, 4);
+            if kind != Some(NLMSG_ERROR) {
+                if kind == Some(wanted) {
+                    return Ok(answer.to_vec());
+                }
                 continue;
             }
             return match u32_at(answer, HEADER).map(|code| code as i32) {
-                Some(0) => Ok(()),
+                Some(0) if wanted == NLMSG_ERROR => Ok(answer.to_vec()),
+                Some(0) => continue,
                 Some(code) => Err(io::Error::from_raw_os_error(code.saturating_neg())),
                 None => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
             };
@@ -154,11 +231,16 @@ impl Message {
     /// RTM_NEWLINK for an interface that exists: flags `mask` become `flags`.
     fn link(index: u32, flags: u32, mask: u32) -> Self {
         let mut message = Self::new(RTM_NEWLINK, 0);
-        message.bytes(&[0; 4]);
-        for word in [index, flags, mask] {
-            message.bytes(&word.to_ne_bytes());
-        }
+        message.link_header(index, flags, mask);
         message
+    }
+
+    /// `struct ifinfomsg`.
+    fn link_header(&mut self, index: u32, flags: u32, mask: u32) {
+        self.bytes(&[0; 4]);
+        for word in [index, flags, mask] {
+            self.bytes(&word.to_ne_bytes());
+        }
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
@@ -173,6 +255,22 @@ impl Message {
         self.0.resize(self.0.len().next_multiple_of(4), 0);
     }
 
+    /// Appends a text with its final zero.
+    fn text(&mut self, kind: u16, text: &str) {
+        self.attribute(kind, &[text.as_bytes(), &[0]].concat());
+    }
+
+    /// Appends an attribute of what `fill` appends.
+    fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+        let start = self.0.len();
+        self.attribute(kind, &[]);
+        fill(self);
+        let len = (self.0.len() - start) as u16;
+        if let Some(field) = self.0.get_mut(start..start + 2) {
+            field.copy_from_slice(&len.to_ne_bytes());
+        }
+    }
+
     /// The bytes, with length and sequence number filled in.
     fn finish(mut self, sequence: u32) -> Vec<u8> {
         let len = self.0.len() as u32;
@@ -183,6 +281,21 @@ impl Message {
             field.copy_from_slice(&sequence.to_ne_bytes());
         }
         self.0
+    }
+}
+
+/// The attributes of a message: kind and value.
+struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let len = usize::from(u16_at(self.0, 0)?);
+        let kind = u16_at(self.0, 2)?;
+        let value = self.0.get(ATTRIBUTE..len)?;
+        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        Some((kind, value))
     }
 }
 
@@ -232,5 +345,25 @@ mod tests {
             "an attribute's length is without padding"
         );
         assert_eq!(bytes.get(bytes.len() - 2..), Some(&[0, 0][..]));
+    }
+
+    #[test]
+    fn attributes_nest() {
+        let mut message = Message::new(RTM_NEWLINK, 0);
+        message.nested(IFLA_LINKINFO, |info| {
+            info.text(IFLA_INFO_KIND, "veth");
+            info.nested(IFLA_INFO_DATA, |data| data.attribute(VETH_INFO_PEER, &[7]));
+        });
+        message.text(IFLA_IFNAME, "a");
+        let bytes = message.finish(1);
+        let all: Vec<_> = Attributes(&bytes[HEADER..]).collect();
+        let [(IFLA_LINKINFO, info), (IFLA_IFNAME, b"a\0")] = all[..] else {
+            panic!("{all:?}")
+        };
+        let info: Vec<_> = Attributes(info).collect();
+        let [(IFLA_INFO_KIND, b"veth\0"), (IFLA_INFO_DATA, data)] = info[..] else {
+            panic!("{info:?}")
+        };
+        assert_eq!(Attributes(data).collect::<Vec<_>>(), [(1, &[7][..])]);
     }
 }

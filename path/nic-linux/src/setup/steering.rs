@@ -11,7 +11,7 @@
 //! tells.
 
 use super::bpf::{
-    Assembler, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10, SKB_LOAD_BYTES,
+    Assembler, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10, SKB_LOAD_BYTES,
 };
 use super::tun;
 use std::io;
@@ -64,8 +64,8 @@ impl Steering {
     pub(super) fn install(tap: &OwnedFd, macs: &[[u8; 6]], queues: u32) -> io::Result<Self> {
         let map = Map::new(macs.len() as u32)?;
         let grace = Grace::start()?;
-        tun::steer(tap, &steering(&map, queues).load()?)?;
-        tun::filter(tap, &filter(&map, queues).load()?)?;
+        tun::steer(tap, &steering(&map, queues).load(Kind::SocketFilter)?)?;
+        tun::filter(tap, &filter(&map, queues).load(Kind::SocketFilter)?)?;
         Ok(Self {
             map,
             macs: macs.to_vec(),

@@ -1,0 +1,384 @@
+//! Set-up of an AF_XDP socket, by the monitor: everything that comes by an interface goes to it.
+//!
+//! ```text
+//!   wire's namespace            a namespace without a name          domain
+//!   stations ── veth ─────────── veth ── XDP program ── socket ───► rings (window), UMEM (frames)
+//! ```
+//!
+//! Without an interface of the system's own a veth pair is made, with one end where the wire is. The
+//! other end lies in a namespace of its own, where nobody else sends or listens; when the
+//! monitor ends, however it does, that namespace goes and takes the pair along.
+//!
+//! Between the two ends of a veth pair the kernel leaves checksums undone, and nothing tells a
+//! socket which ones. So whoever sends over the pair is made to fill them in.
+
+mod socket;
+
+use super::bpf::{Assembler, Kind, Map, R1, R2, R3, REDIRECT_MAP, attach_xdp};
+use super::ethtool::Ethtool;
+use super::netlink::Netlink;
+use super::netns::{self, Namespace};
+use super::{Network, SetupError, TapSpec, check, configure, failed, in_place, namespace};
+use abi::machine::{Netdev, Xdp};
+use abi::xdp::{Counter, Ring, RingLayout};
+use shmem::{Region, Span};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Name of the end of a pair that the socket is on, alone in its namespace.
+const NEAR: &str = "xdp0";
+/// The queue that the socket is bound to.
+const QUEUE: u32 = 0;
+
+/// Offset of `rx_queue_index` in `struct xdp_md`.
+const MD_QUEUE: i16 = 16;
+const XDP_DROP: i32 = 1;
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+
+const PRIVILEGES: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF outside of a user \
+                          namespace, and Linux 6.4; use kind = \"tap\" where they are missing";
+
+/// An interface whose packets go to a socket, as long as this lives.
+#[derive(Debug)]
+pub struct XdpDevice {
+    socket: OwnedFd,
+    layouts: [RingLayout; 4],
+    entries: u32,
+    /// What this system could not provide, in words.
+    lacks: Vec<&'static str>,
+    /// The program's link to the interface, and its map: gone with their descriptors.
+    _program: (OwnedFd, Map),
+    /// The socket that keeps the interface listening to every address.
+    _promiscuous: Option<OwnedFd>,
+    // After everything that is bound to it.
+    _pair: Option<Pair>,
+}
+
+/// Part of a socket's mappings, and which of the domain's places for rings shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingPages {
+    /// Whose ring it is.
+    pub ring: Ring,
+    /// The first page, by the socket's own count.
+    pub page: u32,
+    /// Pages.
+    pub pages: u32,
+}
+
+/// Sets up what `spec` describes; packets are received into `umem` and sent from it.
+///
+/// The calling thread's own namespace does not change.
+///
+/// # Errors
+/// Which step failed on which interface of which namespace, and what to do about it.
+pub fn open(spec: &Xdp, umem: Span) -> Result<XdpDevice, SetupError> {
+    match &spec.netdev {
+        Netdev::Veth(far) => {
+            check(far)?;
+            let network = Network::of(far)?;
+            let pair = Pair::new(far)?;
+            let opened = pair.near.enter(|| {
+                let step = |step| failed(far, step, PRIVILEGES);
+                Bound::new(NEAR, spec, umem).map_err(step("made the wire of an AF_XDP socket"))
+            });
+            let bound = opened.map_err(failed(far, "entered", PRIVILEGES))??;
+            in_place(far.netns.as_deref(), || configure(far, &network))??;
+            Ok(bound.into_device(spec, true, None, Some(pair)))
+        }
+        Netdev::Existing { ifname, netns } => {
+            let (bound, whole, promiscuous) = in_place(netns.as_deref(), || {
+                let place = TapSpec {
+                    ifname: ifname.clone(),
+                    netns: netns.clone(),
+                    ..TapSpec::default()
+                };
+                inspect_here(ifname, netns.as_deref())?;
+                let checksums = "made to carry whole checksums";
+                let hint = "the checksums of its other end cannot be switched off";
+                let whole = whole_checksums(ifname).map_err(failed(&place, checksums, hint))?;
+                let taken = failed(&place, "given to an AF_XDP socket", PRIVILEGES);
+                let bound = Bound::new(ifname, spec, umem).map_err(taken)?;
+                let heard = failed(&place, "made to take every frame", PRIVILEGES);
+                Ok((bound, whole, promiscuous(ifname).map_err(heard)?))
+            })??;
+            Ok(bound.into_device(spec, whole, Some(promiscuous), None))
+        }
+    }
+}
+
+/// Whether this process can set up AF_XDP sockets: by setting one up and leaving nothing.
+///
+/// # Errors
+/// Why not.
+pub fn probe() -> Result<(), SetupError> {
+    const PAGES: u32 = 32;
+    let far = TapSpec {
+        ifname: "probe".into(),
+        mtu: 1500,
+        ..TapSpec::default()
+    };
+    let refused = || failed(&far, "tried", PRIVILEGES);
+    let namespace = Namespace::new().map_err(refused())?;
+    let memory = Region::create("probe", PAGES as usize * abi::PAGE).map_err(refused())?;
+    let spec = Xdp {
+        netdev: Netdev::Veth(TapSpec {
+            netns: Some(namespace.path().display().to_string()),
+            ..far.clone()
+        }),
+        first_frame: 0,
+        frames: PAGES,
+        chunk_bytes: (abi::PAGE / 2) as u32,
+        entries: PAGES,
+        rings_slot: 0,
+    };
+    open(&spec, memory.span()).map(drop)
+}
+
+/// Whether the interface `ifname` of a namespace can be given to a socket, as far as that can be
+/// said without doing it.
+///
+/// # Errors
+/// There is no such interface, it is down, or it has several queues.
+pub fn inspect(ifname: &str, netns: Option<&str>) -> Result<(), SetupError> {
+    in_place(netns, || inspect_here(ifname, netns))?
+}
+
+fn inspect_here(ifname: &str, netns: Option<&str>) -> Result<(), SetupError> {
+    let (interface, namespace) = (ifname.to_owned(), namespace(netns));
+    let found = Netlink::open().and_then(|netlink| netlink.index(ifname));
+    if let Err(error) = found {
+        return Err(SetupError::NoInterface {
+            interface,
+            namespace,
+            error,
+        });
+    }
+    match Ethtool::open(ifname).and_then(|ethtool| ethtool.receive_queues()) {
+        Ok(1) => Ok(()),
+        Ok(queues) => Err(SetupError::Queues { interface, queues }),
+        Err(error) => Err(SetupError::Step {
+            interface,
+            namespace,
+            step: "asked for its queues",
+            error,
+            hint: "see the kernel's log",
+        }),
+    }
+}
+
+/// Makes the other end of a veth fill in checksums; false: that lies in another namespace, and may
+/// leave them undone.
+fn whole_checksums(ifname: &str) -> io::Result<bool> {
+    if !Ethtool::open(ifname)?.is_veth()? {
+        return Ok(true);
+    }
+    let mut netlink = Netlink::open()?;
+    let index = netlink.index(ifname)?;
+    let Some(other) = netlink.other_end(index)? else {
+        return Ok(false);
+    };
+    let name = netlink.name(other)?;
+    Ethtool::open(&name)?.fill_in_checksums()?;
+    Ok(true)
+}
+
+/// Makes an interface take frames to every address, as long as the socket is open.
+fn promiscuous(ifname: &str) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let (family, kind) = (AddressFamily::PACKET, SocketType::RAW);
+    // No protocol: it receives nothing.
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    let request = libc::packet_mreq {
+        mr_ifindex: Netlink::open()?.index(ifname)? as libc::c_int,
+        mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    // SAFETY: the option reads one such struct, whose size is given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            (&raw const request).cast(),
+            size_of_val(&request) as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(socket)
+    }
+}
+
+/// A socket on an interface, and what leads packets to it.
+struct Bound {
+    socket: OwnedFd,
+    layouts: [RingLayout; 4],
+    program: (OwnedFd, Map),
+    native: bool,
+}
+
+impl Bound {
+    /// In the calling thread's namespace.
+    fn new(ifname: &str, spec: &Xdp, umem: Span) -> io::Result<Self> {
+        let mut netlink = Netlink::open()?;
+        let index = netlink.index(ifname)?;
+        let map = Map::sockets(QUEUE + 1)?;
+        let program = program(&map).load(Kind::Xdp)?;
+        let native = attach_xdp(&program, index, XDP_FLAGS_DRV_MODE);
+        let (link, native) = match native {
+            Ok(link) => (link, true),
+            Err(_) => (attach_xdp(&program, index, XDP_FLAGS_SKB_MODE)?, false),
+        };
+        netlink.set_up(index)?;
+        let socket = socket::open(umem, spec.chunk_bytes, spec.entries)?;
+        socket::bind(&socket, index, QUEUE)?;
+        map.set(&QUEUE.to_ne_bytes(), socket.as_raw_fd() as u32)?;
+        Ok(Self {
+            layouts: socket::layouts(&socket)?,
+            socket,
+            program: (link, map),
+            native,
+        })
+    }
+
+    fn into_device(
+        self,
+        spec: &Xdp,
+        whole_checksums: bool,
+        promiscuous: Option<OwnedFd>,
+        pair: Option<Pair>,
+    ) -> XdpDevice {
+        let slow = "XDP in a NIC's driver (packets take the kernel's slower, generic way)";
+        let undone =
+            "whole checksums from a veth's end in another namespace (ethtool -K NAME tx off)";
+        let lacks = [(!self.native, slow), (!whole_checksums, undone)];
+        XdpDevice {
+            socket: self.socket,
+            layouts: self.layouts,
+            entries: spec.entries,
+            lacks: lacks
+                .into_iter()
+                .filter_map(|(lacks, what)| lacks.then_some(what))
+                .collect(),
+            _program: self.program,
+            _promiscuous: promiscuous,
+            _pair: pair,
+        }
+    }
+}
+
+/// Gives every packet to the socket of its queue. The interface is the domain's: what has no socket
+/// is dropped, and never reaches the system's own stack.
+fn program(map: &Map) -> Assembler {
+    let mut program = Assembler::default();
+    program
+        .load_u32(R2, R1, MD_QUEUE)
+        .load_map(R1, map)
+        .mov_imm(R3, XDP_DROP)
+        .call(REDIRECT_MAP)
+        .exit();
+    program
+}
+
+impl XdpDevice {
+    /// The socket: what the domain gets.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Where the parts of a ring lie.
+    #[must_use]
+    pub fn layout(&self, ring: Ring) -> RingLayout {
+        let found = self.layouts.get(ring.place() as usize).copied();
+        found.unwrap_or(RingLayout::decode(0))
+    }
+
+    /// What is to be mapped into the domain's window, for each ring.
+    #[must_use]
+    pub fn ring_pages(&self) -> [RingPages; 4] {
+        Ring::ALL.map(|ring| {
+            let entries = self.entries as usize * ring.entry_bytes();
+            let bytes = usize::from(self.layout(ring).entries) + entries;
+            RingPages {
+                ring,
+                page: socket::first_page(ring),
+                pages: bytes.div_ceil(abi::PAGE) as u32,
+            }
+        })
+    }
+
+    /// One of the kernel's counters.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn counter(&self, counter: Counter) -> io::Result<u64> {
+        socket::counter(self.socket(), counter)
+    }
+
+    /// What this system could not provide, in words.
+    #[must_use]
+    pub fn lacks(&self) -> &[&'static str] {
+        &self.lacks
+    }
+}
+
+/// A veth pair, removed with this value.
+#[derive(Debug)]
+struct Pair {
+    near: Namespace,
+}
+
+impl Pair {
+    /// One end in a new namespace, the other as `far` describes it, but for what
+    /// [`configure`] sets.
+    fn new(far: &TapSpec) -> Result<Self, SetupError> {
+        let near = Namespace::new().map_err(failed(far, "given a namespace", PRIVILEGES))?;
+        let path = match &far.netns {
+            Some(name) => netns::path(name),
+            None => "/proc/thread-self/ns/net".into(),
+        };
+        let far_netns = File::open(&path).map_err(|error| SetupError::Namespace {
+            path: path.display().to_string(),
+            error,
+        })?;
+        let made = near.enter(|| {
+            let mut netlink = Netlink::open()?;
+            netlink.add_veth(NEAR, &far.ifname, far_netns.as_fd())?;
+            let index = netlink.index(NEAR)?;
+            netlink.set_link(index, None, far.mtu, 0)
+        });
+        match made.and_then(|made| made) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                return Err(SetupError::Exists {
+                    interface: far.ifname.clone(),
+                    namespace: namespace(far.netns.as_deref()),
+                    error,
+                });
+            }
+            made => made.map_err(failed(far, "created", PRIVILEGES))?,
+        }
+        let pair = Self { near };
+        let checksums = in_place(far.netns.as_deref(), || {
+            Ethtool::open(&far.ifname)?.fill_in_checksums()
+        });
+        let hint = "its checksums cannot be switched off";
+        checksums?.map_err(failed(far, "made to carry whole checksums", hint))?;
+        Ok(pair)
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // It would go with its namespace, but later.
+        let _ = self.near.enter(|| {
+            let mut netlink = Netlink::open()?;
+            let index = netlink.index(NEAR)?;
+            netlink.delete_link(index)
+        });
+    }
+}

@@ -1,0 +1,137 @@
+//! An AF_XDP socket: its memory, its rings, and the queue that it is bound to (linux/if_xdp.h).
+
+use abi::xdp::{Counter, Ring, RingLayout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use shmem::Span;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+/// The page of a socket's mappings at which a ring begins.
+pub(super) const fn first_page(ring: Ring) -> u32 {
+    let offset = match ring {
+        Ring::Receive => libc::XDP_PGOFF_RX_RING as u64,
+        Ring::Transmit => libc::XDP_PGOFF_TX_RING as u64,
+        Ring::Fill => libc::XDP_UMEM_PGOFF_FILL_RING,
+        Ring::Completion => libc::XDP_UMEM_PGOFF_COMPLETION_RING,
+    };
+    (offset / abi::PAGE as u64) as u32
+}
+
+/// An AF_XDP socket that is not bound yet: in the namespace of the calling thread, over the
+/// packets in `umem`, in chunks of `chunk_bytes`, with four rings of `entries` entries.
+pub(super) fn open(umem: Span, chunk_bytes: u32, entries: u32) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::XDP,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    let memory = libc::xdp_umem_reg_v1 {
+        addr: umem.addr() as u64,
+        len: umem.len() as u64,
+        chunk_size: chunk_bytes,
+        headroom: 0,
+    };
+    // SAFETY: the option reads the struct; the memory that it names is reserved for packets, never
+    // holds a Rust object, and stays the kernel's as long as that likes, mapped or not.
+    unsafe { set(&socket, libc::XDP_UMEM_REG, &memory) }?;
+    for option in [
+        libc::XDP_UMEM_FILL_RING,
+        libc::XDP_UMEM_COMPLETION_RING,
+        libc::XDP_RX_RING,
+        libc::XDP_TX_RING,
+    ] {
+        // SAFETY: each of these options reads one int.
+        unsafe { set(&socket, option, &entries) }?;
+    }
+    Ok(socket)
+}
+
+/// Binds the socket to a queue of an interface: without a copy where the driver can do that.
+pub(super) fn bind(socket: &OwnedFd, index: u32, queue: u32) -> io::Result<()> {
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: libc::XDP_USE_NEED_WAKEUP,
+        sxdp_ifindex: index,
+        sxdp_queue_id: queue,
+        sxdp_shared_umem_fd: 0,
+    };
+    let bytes = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: bind reads the address, whose size is given.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) })
+}
+
+/// Where the parts of the rings lie, in the order of [`Ring::ALL`].
+pub(super) fn layouts(socket: &OwnedFd) -> io::Result<[RingLayout; 4]> {
+    // SAFETY: integers, for which zeroes are a value.
+    let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
+    // SAFETY: the option writes one such struct.
+    unsafe { get(socket, libc::XDP_MMAP_OFFSETS, &mut offsets) }?;
+    let libc::xdp_mmap_offsets { rx, tx, fr, cr } = offsets;
+    let mut layouts = [RingLayout::decode(0); 4];
+    for (layout, ring) in layouts.iter_mut().zip([rx, tx, fr, cr]) {
+        let at = |offset: u64| u16::try_from(offset).map_err(|_| io::ErrorKind::Unsupported);
+        *layout = RingLayout {
+            producer: at(ring.producer)?,
+            consumer: at(ring.consumer)?,
+            flags: at(ring.flags)?,
+            entries: at(ring.desc)?,
+        };
+    }
+    Ok(layouts)
+}
+
+/// One of the kernel's counters.
+pub(super) fn counter(socket: BorrowedFd<'_>, counter: Counter) -> io::Result<u64> {
+    // SAFETY: integers, for which zeroes are a value.
+    let mut all: libc::xdp_statistics = unsafe { std::mem::zeroed() };
+    // SAFETY: the option writes one such struct.
+    unsafe { get(&socket, libc::XDP_STATISTICS, &mut all) }?;
+    Ok(match counter {
+        Counter::Dropped => all.rx_dropped,
+        Counter::BadTransmit => all.tx_invalid_descs,
+        Counter::RingFull => all.rx_ring_full,
+        Counter::FillEmpty => all.rx_fill_ring_empty_descs,
+    })
+}
+
+/// # Safety
+/// `value` is what the option reads.
+unsafe fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
+    let bytes = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel reads the value, whose size is given and which lives through the call; the
+    // rest is the caller's word.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_XDP,
+            option,
+            (&raw const *value).cast(),
+            bytes,
+        )
+    })
+}
+
+/// # Safety
+/// `value` is what the option writes, and any bytes are a value of it.
+unsafe fn get<T>(socket: &impl AsRawFd, option: libc::c_int, value: &mut T) -> io::Result<()> {
+    let mut bytes = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most as many bytes as the value has.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_XDP,
+            option,
+            (&raw mut *value).cast(),
+            &raw mut bytes,
+        )
+    })
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,390 @@
+//! The data path of an AF_XDP socket: frames by rings in memory, without system calls while they
+//! come.
+//!
+//! Socket, memory (UMEM) and rings come set up ([`crate::setup::xdp`]). The memory is cut into
+//! chunks, each of which is one buffer of the supply that frames are received into, or one of
+//! ours that frames are sent from. The kernel copies what comes (or the NIC does by itself), on
+//! the processor of whoever sends; what is sent is copied once, by us.
+//!
+//! ```text
+//!   chunk:   in the supply ──► fill ring ──► receive ring ──► frame ──► in the supply
+//!            ours ──► transmit ring ──► completion ring ──► ours
+//! ```
+//!
+//! What the kernel writes is trusted to be a packet in the chunk that it was given, and checked all
+//! the same: a chunk that is not the kernel's to give is not taken from it.
+
+mod ring;
+
+use abi::xdp::{Ring, RingLayout};
+use nic::{BufferId, Buffers, Caps, Frame, Nic, Piece, TxReport};
+use ring::{Consumer, Descriptor, Producer};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use shmem::Span;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
+/// Bytes of a chunk in front of a packet that the kernel keeps for itself.
+pub const HEADROOM: usize = 256;
+/// How many frames ahead their first lines are asked for: they lie in the cache of whoever sent
+/// them.
+const AHEAD: u32 = 8;
+/// When the kernel has left something undone that no descriptor tells about, it is looked for again
+/// after this.
+const RETRY_NS: u64 = 50_000;
+
+/// What a socket's data path is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// The socket.
+    pub fd: OwnedFd,
+    /// Its memory.
+    pub umem: Span,
+    /// Bytes of a chunk, of which the first [`HEADROOM`] hold no packet.
+    pub chunk_bytes: usize,
+    /// How many chunks, the first ones, frames are sent from. The others are the buffers of the
+    /// supply that [`Nic::rx`] is given, one each.
+    pub send_chunks: usize,
+    /// Where the rings lie, [`Ring::slots`] pages each, in the order of [`Ring::ALL`].
+    pub rings: Span,
+    /// Where the parts of each lie.
+    pub layouts: [RingLayout; 4],
+    /// Entries of each.
+    pub entries: u32,
+    /// Bytes of IP in the longest frame.
+    pub mtu: usize,
+}
+
+/// What the kernel counts of a socket, by name: asked of whoever may ask.
+pub type KernelCounters = Box<dyn Fn() -> Vec<(&'static str, u64)>>;
+
+#[derive(Debug, Default)]
+struct Counters {
+    malformed: u64,
+    fault: u64,
+    foreign: u64,
+    wakeups: u64,
+}
+
+/// An AF_XDP socket as a NIC. It has no offloads.
+pub struct XdpNic {
+    fd: OwnedFd,
+    umem: Span,
+    chunk_bytes: usize,
+    mtu: usize,
+    receive: Consumer,
+    transmit: Producer,
+    fill: Producer,
+    completion: Consumer,
+    /// By chunk, which buffer of the supply it is while the kernel has it to receive into.
+    lent: Vec<BufferId>,
+    /// Chunks that the kernel has to receive into.
+    lent_chunks: u32,
+    /// Chunks to send from, by what they do.
+    sending: Vec<Sending>,
+    /// Those that are idle.
+    idle: Vec<u32>,
+    counters: Counters,
+    kernel: KernelCounters,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
+    Idle,
+    Kernel,
+}
+
+impl std::fmt::Debug for XdpNic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("XdpNic")
+            .field("lent", &self.lent_chunks)
+            .field("idle", &self.idle.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl XdpNic {
+    /// None if the rings do not lie where they are said to.
+    #[must_use]
+    pub fn new(parts: Parts, kernel: KernelCounters) -> Option<Self> {
+        let Parts {
+            fd,
+            umem,
+            chunk_bytes,
+            send_chunks,
+            rings,
+            layouts,
+            entries,
+            mtu,
+        } = parts;
+        let bytes = Ring::slots(entries) as usize * abi::PAGE;
+        let place = |ring: Ring| {
+            let span = rings.sub(ring.place() as usize * bytes, bytes)?;
+            let layout = *layouts.get(ring.place() as usize)?;
+            Some((span, layout, entries, ring.entry_bytes()))
+        };
+        let producer = |ring| {
+            let (span, layout, entries, bytes) = place(ring)?;
+            Producer::new(span, layout, entries, bytes)
+        };
+        let consumer = |ring| {
+            let (span, layout, entries, bytes) = place(ring)?;
+            Consumer::new(span, layout, entries, bytes)
+        };
+        let chunks = umem.len().checked_div(chunk_bytes)?;
+        let send_chunks = send_chunks.min(chunks);
+        Some(Self {
+            fd,
+            umem,
+            chunk_bytes,
+            mtu,
+            receive: consumer(Ring::Receive)?,
+            transmit: producer(Ring::Transmit)?,
+            fill: producer(Ring::Fill)?,
+            completion: consumer(Ring::Completion)?,
+            lent: vec![BufferId::NONE; chunks],
+            lent_chunks: 0,
+            sending: vec![Sending::Idle; send_chunks],
+            idle: (0..send_chunks as u32).rev().collect(),
+            counters: Counters::default(),
+            kernel,
+        })
+    }
+
+    /// Lends the kernel as many of the supply's buffers as it takes and there are.
+    fn lend(&mut self, buffers: &mut dyn Buffers) {
+        let mut room = self.fill.free();
+        let before = room;
+        while room > 0
+            && let Some(buffer) = buffers.take()
+        {
+            let offset = buffer.span.addr().wrapping_sub(self.umem.addr());
+            let chunk = offset / self.chunk_bytes;
+            let whole = offset.is_multiple_of(self.chunk_bytes)
+                && buffer.span.len() >= self.chunk_bytes
+                && chunk >= self.sending.len();
+            match self.lent.get_mut(chunk) {
+                Some(lent) if whole && *lent == BufferId::NONE => *lent = buffer.id,
+                // A supply of other memory: no frame can come into it.
+                _ => {
+                    buffers.put(buffer.id);
+                    self.counters.foreign += 1;
+                    break;
+                }
+            }
+            self.fill.put_address(offset as u64);
+            self.lent_chunks += 1;
+            room -= 1;
+        }
+        if room < before {
+            self.fill.publish();
+        }
+        if self.fill.needs_wakeup() && self.lent_chunks > 0 {
+            // A driver that receives without a copy has run out of memory, and looks for more when
+            // somebody waits for it.
+            self.counters.wakeups += 1;
+            let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+            let _ = poll(&mut fds, Some(&Timespec::default()));
+        }
+    }
+
+    /// The frame of a descriptor, out of the chunk that was lent for it.
+    fn frame(&mut self, packet: Descriptor, buffers: &mut dyn Buffers) -> Option<Frame> {
+        let Descriptor { address, len } = packet;
+        let (address, len) = (usize::try_from(address).ok()?, len as usize);
+        let chunk = address / self.chunk_bytes;
+        let lent = self.lent.get_mut(chunk)?;
+        let id = std::mem::replace(lent, BufferId::NONE);
+        if id == BufferId::NONE {
+            return None;
+        }
+        self.lent_chunks -= 1;
+        let within = address % self.chunk_bytes + len <= self.chunk_bytes;
+        let span = self.umem.sub(address, len);
+        let Some(span) = span.filter(|_| within && len >= ETHERNET) else {
+            buffers.put(id);
+            return None;
+        };
+        let made = Frame::new(Piece { span, buffer: id }, len);
+        if made.is_err() {
+            // The chunk is taken back without its frame, which counts as malformed below.
+            buffers.put(id);
+            self.counters.fault += 1;
+        }
+        made.ok()
+    }
+
+    /// Takes chunks back that were sent.
+    fn reap(&mut self) {
+        if self.completion.look() == 0 {
+            return;
+        }
+        while let Some(address) = self.completion.take_address() {
+            let chunk = usize::try_from(address).map_or(usize::MAX, |at| at / self.chunk_bytes);
+            match self.sending.get_mut(chunk) {
+                Some(sending @ Sending::Kernel) => {
+                    *sending = Sending::Idle;
+                    self.idle.push(chunk as u32);
+                }
+                _ => self.counters.malformed += 1,
+            }
+        }
+        self.completion.release();
+    }
+
+    /// Shows the kernel what is to be sent, and has it look. Where packets are copied it sends
+    /// them within the call, a few dozen at a time.
+    fn kick(&mut self) {
+        self.transmit.publish();
+        let mut pending = self.transmit.pending();
+        while pending > 0 && self.transmit.needs_wakeup() {
+            self.counters.wakeups += 1;
+            // A write of nothing: what `sendto` would be, which a domain may not call.
+            let _ = rustix::io::write(&self.fd, &[]);
+            let left = self.transmit.pending();
+            if left >= pending {
+                break;
+            }
+            pending = left;
+        }
+    }
+
+    /// A chunk to send from, if need be after sending what waits.
+    fn chunk(&mut self) -> Option<u32> {
+        if self.idle.is_empty() || self.transmit.free() == 0 {
+            self.kick();
+            self.reap();
+        }
+        if self.transmit.free() == 0 {
+            return None;
+        }
+        self.idle.pop()
+    }
+
+    fn send(&mut self, frame: &Frame, report: &mut TxReport) {
+        if !self.caps().takes(frame) || frame.header().len() < ETHERNET {
+            report.refused += 1;
+            return;
+        }
+        let Some(chunk) = self.chunk() else {
+            report.full += 1;
+            return;
+        };
+        let address = chunk as usize * self.chunk_bytes;
+        let span = self.umem.sub(address, self.chunk_bytes);
+        let copied = span.map(|span| frame.copy_to(span));
+        let len = frame.len();
+        if !matches!(copied, Some(Ok(done)) if done == len) {
+            self.idle.push(chunk);
+            report.fault += 1;
+            return;
+        }
+        if let Some(sending) = self.sending.get_mut(chunk as usize) {
+            *sending = Sending::Kernel;
+        }
+        self.transmit.put_packet(address as u64, len as u32);
+        report.sent += 1;
+        report.bytes += len as u64;
+    }
+}
+
+impl AsFd for XdpNic {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Nic for XdpNic {
+    fn caps(&self) -> Caps {
+        Caps {
+            checksum: false,
+            tso: false,
+            max_frame: self.mtu.saturating_add(ETHERNET),
+        }
+    }
+
+    fn rx(
+        &mut self,
+        _now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        if self.transmit.pending() > 0 {
+            self.kick();
+        }
+        let before = out.len();
+        let left = self.receive.look();
+        let batch = (budget.min(u32::MAX as usize) as u32).min(left);
+        for ahead in 0..batch.min(AHEAD) {
+            self.prefetch(ahead);
+        }
+        for _ in 0..batch {
+            self.prefetch(AHEAD);
+            let Some(packet) = self.receive.take_packet() else {
+                break;
+            };
+            match self.frame(packet, buffers) {
+                Some(frame) => out.push(frame),
+                None => self.counters.malformed += 1,
+            }
+        }
+        if batch > 0 {
+            self.receive.release();
+        }
+        self.lend(buffers);
+        out.len() - before
+    }
+
+    fn tx(&mut self, _now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
+        let mut report = TxReport::default();
+        self.reap();
+        for &index in pick {
+            match frames.get(index as usize) {
+                Some(frame) => self.send(frame, &mut report),
+                None => report.refused += 1,
+            }
+        }
+        self.kick();
+        report
+    }
+
+    fn next_due(&self, now_ns: u64) -> Option<u64> {
+        let waits = self.transmit.pending() > 0 || self.lent_chunks == 0;
+        waits.then(|| now_ns.saturating_add(RETRY_NS))
+    }
+
+    fn starved(&self) -> bool {
+        self.lent_chunks == 0
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let Counters {
+            malformed,
+            fault,
+            foreign,
+            wakeups,
+        } = self.counters;
+        let mut all = vec![
+            ("rx_malformed", malformed),
+            ("rx_fault", fault),
+            ("rx_foreign_buffer", foreign),
+            ("wakeups", wakeups),
+        ];
+        all.extend((self.kernel)());
+        all
+    }
+}
+
+impl XdpNic {
+    /// Asks for the header of a packet that is still to be taken.
+    fn prefetch(&self, ahead: u32) {
+        let packet = self.receive.peek_packet(ahead);
+        if let Some(packet) = packet
+            && let Ok(address) = usize::try_from(packet.address)
+        {
+            self.umem.skip(address).prefetch();
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! A socket's rings: one side is the kernel's, the other ours.
+//!
+//! ```text
+//!   producer ──► counts entries put in     (release after the entries, acquire before them)
+//!   consumer ──► counts entries taken out
+//!   entry n lies at n mod entries
+//! ```
+//!
+//! OWNERSHIP: of each ring one word is written by us, the other by the kernel; entries by the
+//! producer. The kernel is trusted, but nothing here depends on it: counts are compared without
+//! overflow, and what is read is checked by whoever uses it.
+
+use abi::xdp::{NEED_WAKEUP, RingLayout};
+use shmem::Span;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What both kinds have in common.
+#[derive(Debug)]
+struct Words {
+    producer: &'static AtomicU32,
+    consumer: &'static AtomicU32,
+    flags: &'static AtomicU32,
+    entries: Span,
+    /// Number of entries, a power of two.
+    count: u32,
+}
+
+impl Words {
+    fn new(ring: Span, layout: RingLayout, count: u32, entry_bytes: usize) -> Option<Self> {
+        let word = |offset: u16| ring.u32(usize::from(offset));
+        let words = Self {
+            producer: word(layout.producer)?,
+            consumer: word(layout.consumer)?,
+            flags: word(layout.flags)?,
+            entries: ring.sub(usize::from(layout.entries), count as usize * entry_bytes)?,
+            count,
+        };
+        count.is_power_of_two().then_some(words)
+    }
+
+    fn at(&self, number: u32) -> usize {
+        (number & (self.count - 1)) as usize
+    }
+}
+
+/// A ring that we fill.
+#[derive(Debug)]
+pub(super) struct Producer {
+    words: Words,
+    /// Entries written, shown to the kernel or not.
+    written: u32,
+}
+
+impl Producer {
+    /// The ring that lies in `ring`; none if it does not fit or `count` is no power of two.
+    pub(super) fn new(
+        ring: Span,
+        layout: RingLayout,
+        count: u32,
+        entry_bytes: usize,
+    ) -> Option<Self> {
+        let words = Words::new(ring, layout, count, entry_bytes)?;
+        let written = words.producer.load(Ordering::Relaxed);
+        Some(Self { words, written })
+    }
+
+    /// Entries that the kernel has not taken yet.
+    pub(super) fn pending(&self) -> u32 {
+        // Acquire: with the count, the kernel is done with the entries.
+        let taken = self.words.consumer.load(Ordering::Acquire);
+        self.written.wrapping_sub(taken).min(self.words.count)
+    }
+
+    /// Entries that can be written.
+    pub(super) fn free(&self) -> u32 {
+        self.words.count - self.pending()
+    }
+
+    /// Writes an address; there must be room.
+    pub(super) fn put_address(&mut self, address: u64) {
+        let at = self.words.at(self.written) * 8;
+        if let Some(entry) = self.words.entries.u64(at) {
+            entry.store(address, Ordering::Relaxed);
+        }
+        self.written = self.written.wrapping_add(1);
+    }
+
+    /// Writes a packet's descriptor; there must be room.
+    pub(super) fn put_packet(&mut self, address: u64, len: u32) {
+        let at = self.words.at(self.written) * 16;
+        if let (Some(start), Some(rest)) =
+            (self.words.entries.u64(at), self.words.entries.u64(at + 8))
+        {
+            start.store(address, Ordering::Relaxed);
+            // The length, and no options.
+            rest.store(u64::from(len), Ordering::Relaxed);
+        }
+        self.written = self.written.wrapping_add(1);
+    }
+
+    /// Shows the kernel what was written.
+    pub(super) fn publish(&self) {
+        self.words.producer.store(self.written, Ordering::Release);
+    }
+
+    /// Whether the kernel looks only when it is asked to.
+    pub(super) fn needs_wakeup(&self) -> bool {
+        self.words.flags.load(Ordering::Relaxed) & NEED_WAKEUP != 0
+    }
+}
+
+/// A ring that the kernel fills.
+#[derive(Debug)]
+pub(super) struct Consumer {
+    words: Words,
+    taken: u32,
+    /// What the kernel has shown.
+    seen: u32,
+}
+
+/// A packet's descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Descriptor {
+    pub(super) address: u64,
+    pub(super) len: u32,
+}
+
+impl Consumer {
+    /// See [`Producer::new`].
+    pub(super) fn new(
+        ring: Span,
+        layout: RingLayout,
+        count: u32,
+        entry_bytes: usize,
+    ) -> Option<Self> {
+        let words = Words::new(ring, layout, count, entry_bytes)?;
+        let taken = words.consumer.load(Ordering::Relaxed);
+        Some(Self {
+            words,
+            taken,
+            seen: taken,
+        })
+    }
+
+    /// Entries that can be taken, found out anew.
+    pub(super) fn look(&mut self) -> u32 {
+        // Acquire: with the count, the entries are seen.
+        self.seen = self.words.producer.load(Ordering::Acquire);
+        self.left()
+    }
+
+    fn left(&self) -> u32 {
+        self.seen.wrapping_sub(self.taken).min(self.words.count)
+    }
+
+    /// The packet `ahead` places behind the next one, if it is there already.
+    pub(super) fn peek_packet(&self, ahead: u32) -> Option<Descriptor> {
+        if ahead >= self.left() {
+            return None;
+        }
+        let at = self.words.at(self.taken.wrapping_add(ahead)) * 16;
+        let address = self.words.entries.u64(at)?.load(Ordering::Relaxed);
+        let len = self.words.entries.u32(at + 8)?.load(Ordering::Relaxed);
+        Some(Descriptor { address, len })
+    }
+
+    /// The next packet.
+    pub(super) fn take_packet(&mut self) -> Option<Descriptor> {
+        let packet = self.peek_packet(0)?;
+        self.taken = self.taken.wrapping_add(1);
+        Some(packet)
+    }
+
+    /// The next address.
+    pub(super) fn take_address(&mut self) -> Option<u64> {
+        if self.left() == 0 {
+            return None;
+        }
+        let at = self.words.at(self.taken) * 8;
+        let address = self.words.entries.u64(at)?.load(Ordering::Relaxed);
+        self.taken = self.taken.wrapping_add(1);
+        Some(address)
+    }
+
+    /// Gives the kernel the places of what was taken.
+    pub(super) fn release(&self) {
+        self.words.consumer.store(self.taken, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmem::Area;
+
+    const LAYOUT: RingLayout = RingLayout {
+        producer: 0,
+        consumer: 64,
+        flags: 128,
+        entries: 192,
+    };
+
+    fn ring() -> Span {
+        Area::anonymous(4096).unwrap().span()
+    }
+
+    #[test]
+    fn what_is_put_in_comes_out_also_when_the_counts_wrap() {
+        let span = ring();
+        for word in [0, 64] {
+            span.store_u32(word, u32::MAX - 2).unwrap();
+        }
+        let mut producer = Producer::new(span, LAYOUT, 4, 16).unwrap();
+        let mut consumer = Consumer::new(span, LAYOUT, 4, 16).unwrap();
+        for round in 0..5u32 {
+            assert_eq!(producer.free(), 4);
+            for n in 0..4 {
+                producer.put_packet(u64::from(round) << 32, n);
+            }
+            assert_eq!((producer.free(), consumer.look()), (0, 0));
+            producer.publish();
+            assert_eq!(consumer.look(), 4);
+            let (address, len) = (u64::from(round) << 32, 3);
+            assert_eq!(consumer.peek_packet(3), Some(Descriptor { address, len }));
+            assert_eq!(consumer.peek_packet(4), None);
+            for n in 0..4 {
+                assert_eq!(consumer.take_packet().unwrap().len, n);
+            }
+            assert_eq!(consumer.take_packet(), None);
+            assert_eq!(producer.free(), 0);
+            consumer.release();
+        }
+    }
+
+    #[test]
+    fn addresses_have_entries_of_their_own_size() {
+        let span = ring();
+        let mut producer = Producer::new(span, LAYOUT, 2, 8).unwrap();
+        let mut consumer = Consumer::new(span, LAYOUT, 2, 8).unwrap();
+        producer.put_address(0x1000);
+        producer.put_address(0x2000);
+        producer.publish();
+        assert_eq!(consumer.look(), 2);
+        assert_eq!(consumer.take_address(), Some(0x1000));
+        assert_eq!(consumer.take_address(), Some(0x2000));
+        assert_eq!(consumer.take_address(), None);
+    }
+
+    #[test]
+    fn counts_that_make_no_sense_are_no_more_than_the_ring_holds() {
+        let span = ring();
+        let producer = Producer::new(span, LAYOUT, 4, 16).unwrap();
+        let mut consumer = Consumer::new(span, LAYOUT, 4, 16).unwrap();
+        span.store_u32(64, 77).unwrap();
+        assert_eq!((producer.pending(), producer.free()), (4, 0));
+        span.store_u32(0, u32::MAX).unwrap();
+        assert_eq!(consumer.look(), 4);
+    }
+
+    #[test]
+    fn a_ring_that_does_not_fit_is_none() {
+        let span = ring();
+        assert!(Producer::new(span, LAYOUT, 256, 16).is_none());
+        assert!(Producer::new(span, LAYOUT, 3, 16).is_none());
+        assert!(Consumer::new(span.take(100), LAYOUT, 4, 16).is_none());
+    }
+}

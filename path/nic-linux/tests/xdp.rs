@@ -1,0 +1,522 @@
+//! AF_XDP sockets on real veth pairs. Without root or bpf(2) every test skips and says why.
+#![allow(clippy::unwrap_used, unsafe_code)]
+
+use abi::machine::{Netdev, Xdp};
+use abi::xdp::{Counter, Ring};
+use nic::{Buffers, Frame, Nic, Pool};
+use nic_linux::XdpNic;
+use nic_linux::setup::netns::Namespace;
+use nic_linux::setup::xdp::{XdpDevice, inspect, open};
+use nic_linux::setup::{SetupError, TapSpec};
+use nic_linux::xdp::Parts;
+use shmem::{Area, Span};
+use std::ffi::CString;
+use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const CHUNK: usize = 2048;
+const CHUNKS: usize = 256;
+const SEND_CHUNKS: usize = 32;
+const ENTRIES: u32 = 128;
+/// IEEE's for experiments: nobody else sends it here.
+const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+
+/// A socket whose wire is an interface in a namespace.
+struct Wire {
+    nic: XdpNic,
+    pool: Pool,
+    device: XdpDevice,
+    rings: Span,
+    namespace: Namespace,
+}
+
+/// A description of an AF_XDP socket on `netdev`.
+fn spec(netdev: Netdev) -> Xdp {
+    Xdp {
+        netdev,
+        first_frame: 0,
+        frames: (CHUNKS * CHUNK / abi::PAGE) as u32,
+        chunk_bytes: CHUNK as u32,
+        entries: ENTRIES,
+        rings_slot: 0,
+    }
+}
+
+fn veth(namespace: &Namespace) -> Netdev {
+    Netdev::Veth(TapSpec {
+        ifname: "wire".into(),
+        netns: Some(path(namespace)),
+        mac: Some([2, 0, 0, 0, 0, 0xbb]),
+        addresses: vec!["10.0.0.1/24".into()],
+        mtu: 1500,
+        ..TapSpec::default()
+    })
+}
+
+fn path(namespace: &Namespace) -> String {
+    namespace.path().display().to_string()
+}
+
+fn place() -> Option<Namespace> {
+    Namespace::new()
+        .inspect_err(|error| eprintln!("skipped: no network namespace: {error}"))
+        .ok()
+}
+
+impl Wire {
+    fn new() -> Option<Self> {
+        let namespace = place()?;
+        let netdev = veth(&namespace);
+        Self::on(namespace, netdev)
+    }
+
+    fn on(namespace: Namespace, netdev: Netdev) -> Option<Self> {
+        let area = Area::anonymous(CHUNKS * CHUNK).unwrap();
+        let device = match open(&spec(netdev), area.span()) {
+            Ok(device) => device,
+            Err(error) if error.to_string().contains("not permitted") => {
+                eprintln!("skipped: {error}");
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let rings = map_rings(&device);
+        let parts = Parts {
+            fd: device.socket().try_clone_to_owned().unwrap(),
+            umem: area.span(),
+            chunk_bytes: CHUNK,
+            send_chunks: SEND_CHUNKS,
+            rings,
+            layouts: Ring::ALL.map(|ring| device.layout(ring)),
+            entries: ENTRIES,
+            mtu: 1500,
+        };
+        let rest = (CHUNKS - SEND_CHUNKS) * CHUNK;
+        let pool = Pool::new(area.part(SEND_CHUNKS * CHUNK, rest).unwrap(), CHUNK);
+        let nic = XdpNic::new(parts, Box::new(Vec::new)).unwrap();
+        let mut wire = Self {
+            nic,
+            pool,
+            device,
+            rings,
+            namespace,
+        };
+        // The kernel is given buffers by the first look.
+        wire.receive(0, Duration::ZERO);
+        Some(wire)
+    }
+
+    /// Looks until `want` frames of ours have come, or for as long as `patience`.
+    fn receive(&mut self, want: usize, patience: Duration) -> Vec<Vec<u8>> {
+        let end = Instant::now() + patience;
+        let mut all = Vec::new();
+        loop {
+            let mut frames = Vec::new();
+            self.nic.rx(0, 64, &mut self.pool, &mut frames);
+            for mut frame in frames {
+                let bytes = frame.to_vec().unwrap();
+                // The kernel says something of its own now and then.
+                if bytes[12..14] == ETHERTYPE || bytes[12..14] == [8, 0] {
+                    all.push(bytes);
+                }
+                frame.recycle(&mut self.pool);
+            }
+            if all.len() >= want || Instant::now() > end {
+                return all;
+            }
+        }
+    }
+
+    fn send(&mut self, frames: &[Vec<u8>]) -> nic::TxReport {
+        let mut pool = Pool::new(Area::anonymous(frames.len() * CHUNK).unwrap(), CHUNK);
+        let frames: Vec<Frame> = frames
+            .iter()
+            .map(|bytes| Frame::from_bytes(bytes, &mut pool).unwrap())
+            .collect();
+        let pick: Vec<u32> = (0..frames.len() as u32).collect();
+        self.nic.tx(0, &frames, &pick)
+    }
+
+    fn counter(&self, counter: Counter) -> u64 {
+        self.device.counter(counter).unwrap()
+    }
+
+    fn ring(&self, ring: Ring) -> (Span, abi::xdp::RingLayout) {
+        let bytes = Ring::slots(ENTRIES) as usize * abi::PAGE;
+        let span = self
+            .rings
+            .sub(ring.place() as usize * bytes, bytes)
+            .unwrap();
+        (span, self.device.layout(ring))
+    }
+
+    /// Puts an entry into a ring past the data path, as a domain that lies could.
+    fn forge(&self, ring: Ring, words: &[u64]) {
+        let (span, layout) = self.ring(ring);
+        let producer = span.u32(layout.producer.into()).unwrap();
+        let number = producer.load(std::sync::atomic::Ordering::Relaxed);
+        let at = (number % ENTRIES) as usize * ring.entry_bytes() + usize::from(layout.entries);
+        for (n, word) in words.iter().enumerate() {
+            span.store_u64(at + n * 8, *word).unwrap();
+        }
+        span.store_u32(layout.producer.into(), number.wrapping_add(1))
+            .unwrap();
+    }
+}
+
+/// Maps a socket's rings, as the agent of a domain does.
+fn map_rings(device: &XdpDevice) -> Span {
+    let bytes = Ring::slots(ENTRIES) as usize * abi::PAGE;
+    let area = Area::anonymous(4 * bytes).unwrap();
+    for part in device.ring_pages() {
+        let at = area.at(part.ring.place() as usize * bytes, bytes).unwrap();
+        assert!(part.pages as usize * abi::PAGE <= bytes);
+        // SAFETY: replaces memory that is reserved for spans and that nobody else has.
+        let mapped = unsafe {
+            libc::mmap(
+                at.as_ptr().cast(),
+                part.pages as usize * abi::PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE,
+                device.socket().as_raw_fd(),
+                i64::from(part.page) * abi::PAGE as i64,
+            )
+        };
+        assert_ne!(
+            mapped,
+            libc::MAP_FAILED,
+            "{}",
+            std::io::Error::last_os_error()
+        );
+    }
+    area.span()
+}
+
+fn frame(number: u32, len: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 0xaa, 2, 0, 0, 0, 0, 0xbb];
+    frame.extend(ETHERTYPE);
+    frame.extend(number.to_be_bytes());
+    frame.extend((frame.len()..len).map(|at| (at as u32 + number) as u8));
+    frame
+}
+
+/// A packet socket on the wire's end.
+struct Station(OwnedFd);
+
+impl Station {
+    fn new(namespace: &Namespace, ifname: &str) -> Self {
+        let protocol = u16::from_be_bytes(ETHERTYPE).to_be();
+        let fd = namespace.enter(|| {
+            let name = CString::new(ifname).unwrap();
+            let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            // SAFETY: a system call without pointers, and one that reads the name.
+            let (fd, index) = unsafe {
+                (
+                    libc::socket(libc::AF_PACKET, kind, i32::from(protocol)),
+                    libc::if_nametoindex(name.as_ptr()),
+                )
+            };
+            assert!(fd >= 0 && index > 0);
+            // SAFETY: integers and bytes, for which zeroes are a value.
+            let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_protocol = protocol;
+            address.sll_ifindex = index as i32;
+            let bytes = size_of_val(&address) as u32;
+            // SAFETY: bind reads the address, whose size is given.
+            assert_eq!(
+                unsafe { libc::bind(fd, (&raw const address).cast(), bytes) },
+                0
+            );
+            fd
+        });
+        // SAFETY: the kernel has just made it for us.
+        Self(unsafe { OwnedFd::from_raw_fd(fd.unwrap()) })
+    }
+
+    fn send(&self, frame: &[u8]) {
+        // SAFETY: write reads the slice.
+        let sent = unsafe { libc::write(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len()) };
+        assert_eq!(sent, frame.len() as isize);
+    }
+
+    fn receive(&self, want: usize) -> Vec<Vec<u8>> {
+        let end = Instant::now() + Duration::from_secs(5);
+        let mut all = Vec::new();
+        while all.len() < want && Instant::now() < end {
+            let mut bytes = vec![0; 4096];
+            // SAFETY: read writes at most the slice.
+            let got =
+                unsafe { libc::read(self.0.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
+            if let Ok(got) = usize::try_from(got) {
+                bytes.truncate(got);
+                all.push(bytes);
+            }
+        }
+        all
+    }
+}
+
+#[test]
+fn frames_come_and_go_whole_and_in_order() {
+    let Some(mut wire) = Wire::new() else { return };
+    let station = Station::new(&wire.namespace, "wire");
+    let before = Counter::ALL.map(|counter| wire.counter(counter));
+    let lengths = [60, 64, 65, 128, 999, 1513, 1514];
+    // More than there are chunks, so that each is used several times.
+    for round in 0..100 {
+        let frames: Vec<_> = lengths.iter().map(|&len| frame(round, len)).collect();
+        frames.iter().for_each(|frame| station.send(frame));
+        let came = wire.receive(frames.len(), Duration::from_secs(5));
+        assert!(came == frames, "round {round}: {} came", came.len());
+        let report = wire.send(&frames);
+        assert_eq!(report.sent as usize, frames.len());
+        let came = station.receive(frames.len());
+        assert!(came == frames, "round {round}: {} came", came.len());
+    }
+    assert_eq!(Counter::ALL.map(|counter| wire.counter(counter)), before);
+}
+
+#[test]
+fn a_batch_larger_than_the_chunks_to_send_from_leaves_whole() {
+    let Some(mut wire) = Wire::new() else { return };
+    let station = Station::new(&wire.namespace, "wire");
+    let frames: Vec<_> = (0..3 * SEND_CHUNKS as u32).map(|n| frame(n, 300)).collect();
+    let report = wire.send(&frames);
+    assert_eq!((report.sent as usize, report.full), (frames.len(), 0));
+    let came = station.receive(frames.len());
+    let numbers: Vec<u8> = came.iter().map(|frame| frame[17]).collect();
+    assert!(came == frames, "{numbers:?}");
+}
+
+#[test]
+fn what_finds_no_buffer_is_counted_and_the_next_frame_comes() {
+    let Some(mut wire) = Wire::new() else { return };
+    let station = Station::new(&wire.namespace, "wire");
+    let burst = 2 * CHUNKS as u32;
+    (0..burst).for_each(|n| station.send(&frame(n, 100)));
+    let came = wire.receive(burst as usize, Duration::from_millis(300));
+    let lost = wire.counter(Counter::FillEmpty)
+        + wire.counter(Counter::RingFull)
+        + wire.counter(Counter::Dropped);
+    assert!(came.len() < burst as usize && lost > 0, "{}", came.len());
+    station.send(&frame(9999, 100));
+    assert_eq!(wire.receive(1, Duration::from_secs(5)), [frame(9999, 100)]);
+}
+
+/// The kernel leaves checksums undone between the ends of a veth pair, unless it is told.
+#[test]
+fn what_a_socket_on_the_wire_sends_has_its_checksum() {
+    let Some(mut wire) = Wire::new() else { return };
+    let neighbour = [
+        "neigh",
+        "add",
+        "10.0.0.2",
+        "lladdr",
+        "02:00:00:00:00:aa",
+        "dev",
+        "wire",
+    ];
+    let sent = wire.namespace.enter(|| {
+        let run = Command::new("ip").args(neighbour).status();
+        if !run.is_ok_and(|status| status.success()) {
+            return false;
+        }
+        let socket = UdpSocket::bind("10.0.0.1:1000").unwrap();
+        socket.send_to(&[7; 1001], "10.0.0.2:2000").unwrap() == 1001
+    });
+    if !sent.unwrap() {
+        eprintln!("skipped: no `ip`");
+        return;
+    }
+    let is_udp = |frame: &&Vec<u8>| frame[12..14] == [8, 0] && frame[23] == 17;
+    let came = wire.receive(1, Duration::from_secs(5));
+    let packet = came.iter().find(is_udp).unwrap();
+    let segment = &packet[34..];
+    let pseudo = [
+        &packet[26..34],
+        &[0, 17],
+        &(segment.len() as u16).to_be_bytes(),
+    ]
+    .concat();
+    let sum = shmem::ones_sum_bytes(segment, shmem::ones_sum_bytes(&pseudo, 0));
+    let folded = (sum & 0xffff) + (sum >> 16);
+    assert_eq!((folded & 0xffff) + (folded >> 16), 0xffff, "{packet:?}");
+}
+
+/// A domain has its rings in its own hands: whatever it writes there, the kernel reaches nothing
+/// but the memory that the socket was made over, and goes on.
+#[test]
+fn forged_entries_reach_nothing_and_are_counted() {
+    let Some(mut wire) = Wire::new() else { return };
+    let station = Station::new(&wire.namespace, "wire");
+    let end = (CHUNKS * CHUNK) as u64;
+    let outside = [end, end + 4096, u64::MAX, u64::MAX - 4095, 1 << 47, 1 << 63];
+    for address in outside {
+        wire.forge(Ring::Transmit, &[address, 60]);
+    }
+    // A packet that is longer than its chunk, and longer than anything.
+    for len in [CHUNK as u64 + 1, 65_536, u64::from(u32::MAX)] {
+        wire.forge(Ring::Transmit, &[0, len]);
+    }
+    // From within one chunk to within the next.
+    wire.forge(Ring::Transmit, &[CHUNK as u64 - 100, 200]);
+    // The kernel ends a call at the first that is none.
+    for _ in 0..outside.len() + 4 {
+        let _ = rustix::io::write(wire.device.socket(), &[]);
+    }
+    let bad = wire.counter(Counter::BadTransmit);
+    assert_eq!(bad, outside.len() as u64 + 4);
+    assert_eq!(station.receive(1).len(), 0);
+    let dropped = wire.counter(Counter::Dropped);
+    // The fill ring is full: what lies in it is exchanged.
+    let (span, layout) = wire.ring(Ring::Fill);
+    for (n, address) in outside.iter().cycle().take(ENTRIES as usize).enumerate() {
+        let at = usize::from(layout.entries) + n * Ring::Fill.entry_bytes();
+        span.store_u64(at, *address).unwrap();
+    }
+    for n in 0..10 {
+        station.send(&frame(n, 60));
+    }
+    assert_eq!(wire.receive(1, Duration::from_millis(100)).len(), 0);
+    assert!(wire.counter(Counter::Dropped) > dropped);
+}
+
+/// Rings whose counts make no sense cost the one who wrote them his packets, and nobody anything
+/// else.
+#[test]
+fn counts_that_make_no_sense_stop_nobody_else() {
+    let Some(mut wire) = Wire::new() else { return };
+    let station = Station::new(&wire.namespace, "wire");
+    for ring in Ring::ALL {
+        let (span, layout) = wire.ring(ring);
+        for word in [layout.producer, layout.consumer] {
+            span.store_u32(word.into(), 0x8000_0000).unwrap();
+        }
+    }
+    for n in 0..100 {
+        station.send(&frame(n, 100));
+        let _ = rustix::io::write(wire.device.socket(), &[]);
+        wire.receive(0, Duration::ZERO);
+    }
+    drop(wire.nic);
+    // The wire itself goes on: its other end still takes what is sent.
+    station.send(&frame(0, 100));
+}
+
+#[test]
+fn the_pair_goes_with_the_device() {
+    let Some(wire) = Wire::new() else { return };
+    let Wire {
+        device,
+        nic,
+        namespace,
+        ..
+    } = wire;
+    let there = || {
+        let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+        devices.contains("wire")
+    };
+    assert!(namespace.enter(there).unwrap());
+    drop((device, nic));
+    assert!(!namespace.enter(there).unwrap());
+}
+
+#[test]
+fn an_interface_that_is_there_is_taken_over_and_given_back() {
+    let Some(namespace) = place() else { return };
+    let ip = |args: &[&str]| {
+        let run = namespace.enter(|| Command::new("ip").args(args).status());
+        run.unwrap().is_ok_and(|status| status.success())
+    };
+    if !ip(&[
+        "link", "add", "near", "type", "veth", "peer", "name", "wire",
+    ]) {
+        eprintln!("skipped: no `ip`, or no veth");
+        return;
+    }
+    assert!(ip(&["link", "set", "wire", "up"]));
+    let netdev = Netdev::Existing {
+        ifname: "near".into(),
+        netns: Some(path(&namespace)),
+    };
+    let Some(mut wire) = Wire::on(namespace, netdev) else {
+        return;
+    };
+    let station = Station::new(&wire.namespace, "wire");
+    station.send(&frame(1, 100));
+    assert_eq!(wire.receive(1, Duration::from_secs(5)), [frame(1, 100)]);
+    let Wire {
+        device,
+        nic,
+        namespace,
+        ..
+    } = wire;
+    drop((device, nic));
+    let shown = namespace.enter(|| Command::new("ip").args(["link", "show", "near"]).output());
+    let shown = String::from_utf8(shown.unwrap().unwrap().stdout).unwrap();
+    assert!(shown.contains("near") && !shown.contains("xdp"), "{shown}");
+    assert!(!shown.contains("PROMISC"), "{shown}");
+}
+
+#[test]
+fn what_cannot_be_taken_over_is_told_with_a_remedy() {
+    let Some(namespace) = place() else { return };
+    let netns = path(&namespace);
+    let missing = inspect("nowhere", Some(&netns)).unwrap_err();
+    assert!(
+        matches!(missing, SetupError::NoInterface { .. }),
+        "{missing}"
+    );
+    let text = missing.to_string();
+    assert!(
+        text.contains("`nowhere`") && text.contains("ip link"),
+        "{text}"
+    );
+    let made = namespace.enter(|| {
+        let pair = "link add many numrxqueues 4 numtxqueues 4 type veth peer name other";
+        Command::new("ip").args(pair.split(' ')).status()
+    });
+    if !made.unwrap().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no `ip`, or no veth");
+        return;
+    }
+    let many = inspect("many", Some(&netns)).unwrap_err().to_string();
+    assert!(
+        many.contains("4 queues") && many.contains("ethtool -L many"),
+        "{many}"
+    );
+    // A name that is taken.
+    let area = Area::anonymous(CHUNKS * CHUNK).unwrap();
+    let taken = Netdev::Veth(TapSpec {
+        ifname: "many".into(),
+        netns: Some(netns),
+        mtu: 1500,
+        ..TapSpec::default()
+    });
+    let taken = open(&spec(taken), area.span()).unwrap_err();
+    assert!(matches!(taken, SetupError::Exists { .. }), "{taken}");
+}
+
+#[test]
+fn a_supply_of_other_memory_is_not_lent_to_the_kernel() {
+    let Some(mut wire) = Wire::new() else { return };
+    let station = Station::new(&wire.namespace, "wire");
+    station.send(&frame(1, 100));
+    wire.receive(1, Duration::from_secs(5));
+    let mut other = Pool::new(Area::anonymous(CHUNKS * CHUNK).unwrap(), CHUNK);
+    let free = other.free();
+    let mut frames = Vec::new();
+    for n in 0..ENTRIES {
+        station.send(&frame(n, 100));
+        wire.nic.rx(0, 64, &mut other, &mut frames);
+    }
+    assert_eq!(other.free(), free);
+    let foreign = wire.nic.counters();
+    let foreign = foreign
+        .iter()
+        .find(|(name, _)| *name == "rx_foreign_buffer");
+    assert!(foreign.unwrap().1 > 0);
+}
