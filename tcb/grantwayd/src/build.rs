@@ -5,6 +5,7 @@ use crate::devices;
 use abi::DomId;
 use abi::machine::{Domain, Machine, Program};
 use monitor::{DomainError, Hypervisor, Start};
+use shmem::Span;
 use shmem::time::monotonic_ns;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -22,13 +23,15 @@ pub(crate) fn build(machine: &Machine, programs: &Path) -> Result<Built, String>
     let mut hypervisor = Hypervisor::new().map_err(|e| e.to_string())?;
     let mut ids: BTreeMap<&str, DomId> = BTreeMap::new();
     for domain in &machine.domains {
-        let (devices, lacks) = devices::open(&domain.name, &domain.devices)?;
+        let id = hypervisor
+            .create_domain(domain, monotonic_ns())
+            .map_err(|e| e.to_string())?;
+        let frames = hypervisor.frames(id).unwrap_or(Span::EMPTY);
+        let (devices, lacks) = devices::open(&domain.name, &domain.devices, frames)?;
         for what in lacks {
             hypervisor.lacks(what);
         }
-        let id = hypervisor
-            .create_domain(domain, devices, monotonic_ns())
-            .map_err(|e| e.to_string())?;
+        hypervisor.give_devices(id, devices);
         if ids.insert(&domain.name, id).is_some() {
             return Err(format!("there are two domains named {}", domain.name));
         }

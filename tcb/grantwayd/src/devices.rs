@@ -3,9 +3,13 @@
 
 use abi::hypercall::TapControl;
 use abi::machine;
-use monitor::{Device, DeviceControl};
-use nic_linux::setup::{self, SteerError, Steering};
+use abi::xdp::{Ring, XdpControl};
+use abi::{PAGE, Slot};
+use monitor::{Device, DeviceControl, DeviceMap};
+use nic_linux::setup::xdp::XdpDevice;
+use nic_linux::setup::{self, SteerError, Steering, xdp};
 use rustix::io::Errno;
+use shmem::Span;
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
@@ -15,10 +19,12 @@ use std::sync::Arc;
 /// What status says where no TAP can be told which queue a frame goes to.
 const NO_STEERING: &str = "NIC queues for single guests (bpf(2) is not permitted)";
 
-/// Opens every device of a domain, in order; and what the system could not provide.
+/// Opens every device of a domain, in order; and what the system could not provide. `frames` are
+/// the domain's own.
 pub(crate) fn open(
     domain: &str,
     devices: &[machine::Device],
+    frames: Span,
 ) -> Result<(Vec<Device>, Vec<&'static str>), String> {
     let mut opened = Vec::new();
     let mut lacks = Vec::new();
@@ -41,8 +47,8 @@ pub(crate) fn open(
                     None => None,
                 };
                 Device {
-                    fd: tap.shared,
                     control,
+                    ..tap.shared.into()
                 }
             }
             machine::Device::TapQueue => {
@@ -51,12 +57,46 @@ pub(crate) fn open(
                     .ok_or_else(|| wrong("a queue without a TAP before it".into()))?
                     .into()
             }
+            machine::Device::Xdp(spec) => {
+                let (device, what) = open_xdp(spec, frames).map_err(wrong)?;
+                lacks.extend(what);
+                device
+            }
             machine::Device::Read(path) => open_read(path).map_err(wrong)?.into(),
             machine::Device::Write(path) => open_write(path).map_err(wrong)?.into(),
         };
         opened.push(device);
     }
     Ok((opened, lacks))
+}
+
+/// An AF_XDP socket over part of its domain's frames, and what it lacks.
+fn open_xdp(spec: &machine::Xdp, frames: Span) -> Result<(Device, Vec<&'static str>), String> {
+    let bytes = |pages: u32| pages as usize * PAGE;
+    let umem = frames.sub(bytes(spec.first_frame), bytes(spec.frames));
+    let umem = umem.ok_or("an AF_XDP socket over frames that the domain does not have")?;
+    let device = xdp::open(spec, umem).map_err(|error| error.to_string())?;
+    let slots = Ring::slots(spec.entries);
+    let pages = device.ring_pages().map(|part| {
+        let place = part.ring.place().checked_mul(slots);
+        let slot = place.and_then(|place| spec.rings_slot.checked_add(place));
+        let slot = slot.filter(|_| part.pages <= slots).map(Slot);
+        slot.map(|slot| DeviceMap {
+            slot,
+            page: part.page,
+            pages: part.pages,
+        })
+    });
+    let pages: Option<Vec<_>> = pages.into_iter().collect();
+    let pages = pages.ok_or("this kernel's AF_XDP rings do not fit their slots")?;
+    let fd = device.socket().try_clone_to_owned();
+    let lacks = device.lacks().to_vec();
+    let device = Device {
+        fd: fd.map_err(|error| format!("an AF_XDP socket: {error}"))?,
+        control: Some(Arc::new(XdpSocket(device))),
+        pages,
+    };
+    Ok((device, lacks))
 }
 
 fn open_read(path: &str) -> Result<OwnedFd, String> {
@@ -93,6 +133,22 @@ impl DeviceControl for TapSteering {
                 })
             }
             TapControl::Settled => Ok(self.0.settled()),
+        }
+    }
+}
+
+/// An AF_XDP socket, of which its domain may learn where its rings lie and what the kernel counts.
+#[derive(Debug)]
+struct XdpSocket(XdpDevice);
+
+impl DeviceControl for XdpSocket {
+    fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
+        match XdpControl::decode(words).ok_or(Errno::INVAL)? {
+            XdpControl::Layout(ring) => Ok(self.0.layout(ring).encode()),
+            XdpControl::Counter(counter) => self
+                .0
+                .counter(counter)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
         }
     }
 }

@@ -1,9 +1,12 @@
-//! Devices: descriptors that a domain may attach, and what a device can be told beside.
+//! Devices: descriptors that a domain may attach, what a device can be told beside, and pages of
+//! its own that the domain sees.
 //!
-//! To the monitor both are opaque: it knows whose device it is, and passes two words on.
+//! To the monitor all are opaque: it knows whose device it is, passes two words on, and has the
+//! pages mapped.
 
 use abi::DomId;
 use rustix::io::Errno;
+pub use sandbox::DeviceMap;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
@@ -26,11 +29,18 @@ pub struct Device {
     pub fd: OwnedFd,
     /// What it can be told, if anything.
     pub control: Option<Arc<dyn DeviceControl>>,
+    /// What of its memory lies in the domain's window, from before the domain's first hypercall is
+    /// answered. No grant is ever mapped there, unless the domain itself asks for it.
+    pub pages: Vec<DeviceMap>,
 }
 
 impl From<OwnedFd> for Device {
     fn from(fd: OwnedFd) -> Self {
-        Self { fd, control: None }
+        Self {
+            fd,
+            control: None,
+            pages: Vec::new(),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! One domain as the main thread holds it: what it is made of, and its start.
 
 use crate::budget::Budget;
+use crate::device::DeviceMap;
 use crate::event::Port;
 use crate::hypercall::{CallPage, Counters, Shared};
 use crate::life::Life;
@@ -79,6 +80,8 @@ pub(crate) struct Parts {
     /// The domain's epoll set: a descriptor of ours of the same set.
     pub(crate) epoll: OwnedFd,
     pub(crate) devices: Vec<OwnedFd>,
+    /// By number of the device, what of it lies in the window.
+    pub(crate) device_pages: Vec<(usize, Vec<DeviceMap>)>,
     pub(crate) mailbox: Mailbox,
     pub(crate) attaches: Budget,
     /// Numbers in the domain's table that it has got a descriptor at.
@@ -119,10 +122,9 @@ impl Domain {
     pub(crate) fn build(
         id: DomId,
         spec: &machine::Domain,
-        devices: Vec<OwnedFd>,
         now_ns: u64,
     ) -> Result<Self, DomainError> {
-        check(spec, devices.len())?;
+        check(spec)?;
         let system = |what| system(&spec.name, what);
         let memory = Memory::create(id, spec.frames, spec.grant_entries)
             .map_err(system("making its memory"))?;
@@ -152,7 +154,8 @@ impl Domain {
                 memory,
                 port: Arc::new(port),
                 epoll,
-                devices,
+                devices: Vec::new(),
+                device_pages: Vec::new(),
                 mailbox: Mailbox::default(),
                 attaches: Budget::new(ATTACHES_BURST, ATTACHES_PER_SECOND, now_ns),
                 attached: BTreeSet::new(),
@@ -179,6 +182,13 @@ impl Domain {
         };
         let parts = self.parts.as_ref().filter(|parts| parts.process.is_none());
         let parts = parts.ok_or_else(|| spec_error("it was started already"))?;
+        let devices = parts.device_pages.iter().filter_map(|(device, pages)| {
+            let fd = parts.devices.get(*device)?;
+            Some(fd.try_clone().map(|fd| (fd, pages.clone())))
+        });
+        let devices = devices
+            .collect::<io::Result<_>>()
+            .map_err(system("keeping its devices"))?;
         let page = CallPage::of(&parts.memory).ok_or_else(|| spec_error("it has no call page"))?;
         let mut sandboxed = sandbox::spawn(&Spec {
             program: start.program,
@@ -211,6 +221,7 @@ impl Domain {
             counters: Arc::clone(&self.counters),
             cpus: self.cpus.clone(),
             collateral: self.collateral,
+            devices,
             post,
         })
         .map_err(system("starting its worker"))?;
@@ -273,7 +284,7 @@ pub(crate) fn profile(program: Program) -> Profile {
     }
 }
 
-fn check(spec: &machine::Domain, devices: usize) -> Result<(), DomainError> {
+fn check(spec: &machine::Domain) -> Result<(), DomainError> {
     let limit = |what: &str, value: usize, max: usize| {
         (value <= max)
             .then_some(())
@@ -302,7 +313,7 @@ fn check(spec: &machine::Domain, devices: usize) -> Result<(), DomainError> {
         spec.config.len(),
         info::CONFIG_MAX,
     )?;
-    limit("devices", devices, fd::DEVICES_MAX as usize)
+    limit("devices", spec.devices.len(), fd::DEVICES_MAX as usize)
 }
 
 /// Writes what the domain finds at its start.

@@ -12,6 +12,7 @@ use crate::mailbox::RelayError;
 use crate::worker::{Notice, Post};
 use abi::layout::info;
 use abi::{DomId, machine};
+use shmem::Span;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -59,14 +60,13 @@ impl Hypervisor {
         })
     }
 
-    /// Builds a domain: its memory, event channel and account. `devices` are what it may attach.
+    /// Builds a domain: its memory, event channel and account.
     ///
     /// # Errors
     /// See [`DomainError`]; nothing is left then.
     pub fn create_domain(
         &mut self,
         spec: &machine::Domain,
-        devices: Vec<Device>,
         now_ns: u64,
     ) -> Result<DomId, DomainError> {
         let id = u16::try_from(self.domains.len())
@@ -75,16 +75,7 @@ impl Hypervisor {
                 name: spec.name.clone(),
                 what: "there are no more domain ids".into(),
             })?;
-        let mut fds = Vec::new();
-        let mut controls = Vec::new();
-        for (number, device) in (0u64..).zip(devices) {
-            fds.push(device.fd);
-            controls.extend(device.control.map(|control| (number, control)));
-        }
-        let domain = Domain::build(id, spec, fds, now_ns)?;
-        for (number, control) in controls {
-            self.shared.controls.insert(id, number, control);
-        }
+        let domain = Domain::build(id, spec, now_ns)?;
         if let Some(parts) = &domain.parts {
             self.shared
                 .grants
@@ -93,6 +84,31 @@ impl Hypervisor {
         }
         self.domains.push(domain);
         Ok(id)
+    }
+
+    /// A domain's page frames: what a device of its own may be set up over.
+    #[must_use]
+    pub fn frames(&self, id: DomId) -> Option<Span> {
+        let domain = self.domains.get(usize::from(id.0))?;
+        Some(domain.parts.as_ref()?.memory.frames().span())
+    }
+
+    /// Gives a domain that was not started yet what it may attach, in the order of its
+    /// specification.
+    pub fn give_devices(&mut self, id: DomId, devices: Vec<Device>) {
+        let domain = self.domains.get_mut(usize::from(id.0));
+        let Some(parts) = domain.and_then(|domain| domain.parts.as_mut()) else {
+            return;
+        };
+        for (number, device) in (0u64..).zip(devices) {
+            if let Some(control) = device.control {
+                self.shared.controls.insert(id, number, control);
+            }
+            if !device.pages.is_empty() {
+                parts.device_pages.push((parts.devices.len(), device.pages));
+            }
+            parts.devices.push(device.fd);
+        }
     }
 
     /// Connects two domains.

@@ -34,7 +34,7 @@ mod report;
 pub mod space;
 mod worker;
 
-pub use device::{Device, DeviceControl};
+pub use device::{Device, DeviceControl, DeviceMap};
 pub use domain::{DomainError, Start};
 pub use hypervisor::{Hypervisor, Source};
 pub use life::Life;

@@ -1,5 +1,6 @@
 //! The process that a domain runs as, shared by the main thread and the domain's worker.
 
+use crate::device::DeviceMap;
 use crate::space::{AddressSpace, PageMap, SpaceError};
 use crate::worker::Post;
 use abi::{DomId, Slot};
@@ -124,6 +125,18 @@ impl AgentSpace {
                 SpaceError::Refused(error.to_string())
             }
         })
+    }
+}
+
+impl AgentSpace {
+    /// Maps pages of a device of the domain's own.
+    pub(crate) fn map_device(
+        &mut self,
+        device: BorrowedFd<'_>,
+        pages: &[DeviceMap],
+    ) -> Result<(), SpaceError> {
+        let mapped = self.ask(|agent| agent.map_device(device, pages));
+        mapped.map_err(|error| SpaceError::Refused(format!("a device's pages: {error}")).fatal())
     }
 }
 

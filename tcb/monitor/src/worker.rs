@@ -5,6 +5,7 @@
 //! can neither race with an unmapping nor with the teardown: that is the worker's last act. By the
 //! new mechanism the workers of granters change the domain's window too, each its own tables' slots.
 
+use crate::device::DeviceMap;
 use crate::hypercall::{CallPage, Counters, Server, Shared};
 use crate::process::{AgentSpace, Process};
 use crate::space::SpaceError;
@@ -148,6 +149,8 @@ pub(crate) struct Job {
     pub(crate) cpus: Vec<usize>,
     /// See [`abi::machine::Domain::collateral`].
     pub(crate) collateral: u32,
+    /// Devices of which pages lie in its window.
+    pub(crate) devices: Vec<(OwnedFd, Vec<DeviceMap>)>,
     pub(crate) post: Post,
 }
 
@@ -171,6 +174,7 @@ fn run(job: Job, control: &Control) {
         counters,
         cpus,
         collateral,
+        devices,
         post,
         ..
     } = job;
@@ -195,13 +199,19 @@ fn run(job: Job, control: &Control) {
         counters,
         Arc::clone(&ready),
     );
-    let served = serve(&mut server, control, |connected| {
-        if connected {
-            post.send(Notice::Connection);
-        }
-        if ready.swap(false, Ordering::AcqRel) {
-            post.send(Notice::Ready(id));
-        }
+    // Before the first hypercall, so that whoever has made one sees them.
+    let mapped = devices
+        .into_iter()
+        .try_for_each(|(device, pages)| space().map_device(device.as_fd(), &pages));
+    let served = mapped.and_then(|()| {
+        serve(&mut server, control, |connected| {
+            if connected {
+                post.send(Notice::Connection);
+            }
+            if ready.swap(false, Ordering::AcqRel) {
+                post.send(Notice::Ready(id));
+            }
+        })
     });
     if let Err(why) = served {
         process.strike();

@@ -9,7 +9,7 @@
 
 use crate::notify::{Call, Listener};
 use crate::process;
-use crate::runs::{self, PageMap, Run};
+use crate::runs::{self, DeviceMap, PageMap, Run};
 use crate::stub::{RECORD_BYTES, Record};
 use abi::Slot;
 use abi::layout::{PAGE, WINDOW};
@@ -195,25 +195,65 @@ impl Agent {
         if self.memories.contains_key(&index) {
             return Err(AgentError::Memory(index));
         }
-        let id = self.waiting()?;
+        self.waiting()?;
         let stat = rustix::fs::fstat(rw).map_err(|e| AgentError::HandOver(e.into()))?;
         let frames = u64::try_from(stat.st_size).unwrap_or(0) / PAGE as u64;
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.next_number += 2;
-            self.next_number - 2
-        });
+        let number = self.number();
         for (fd, at) in [(rw, number), (ro, number + 1)] {
-            if let Err(error) = self.listener.put(id, fd, at, false) {
-                // Half of a pair that stays behind is replaced by the number's next user.
-                self.free.push(number);
-                if error.raw_os_error() == Some(libc::ENOENT) {
-                    self.state = State::Gone;
-                    return Err(AgentError::Gone);
-                }
-                return Err(AgentError::HandOver(error));
-            }
+            // Half of a pair that stays behind is replaced by the number's next user.
+            self.put(fd, at).inspect_err(|_| self.free.push(number))?;
         }
         self.memories.insert(index, Memory { number, frames });
+        Ok(())
+    }
+
+    /// Two numbers in the agent's table that nothing lies at.
+    fn number(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.next_number += 2;
+            self.next_number - 2
+        })
+    }
+
+    /// Hands the agent a descriptor.
+    fn put(&mut self, fd: BorrowedFd<'_>, at: u32) -> Result<(), AgentError> {
+        let id = self.waiting()?;
+        self.listener.put(id, fd, at, false).map_err(|error| {
+            if error.raw_os_error() == Some(libc::ENOENT) {
+                self.state = State::Gone;
+                AgentError::Gone
+            } else {
+                AgentError::HandOver(error)
+            }
+        })
+    }
+
+    /// Maps pages of a device that is the domain's own, for reading and writing and for good. The
+    /// agent keeps no descriptor of it.
+    ///
+    /// # Errors
+    /// Any [`AgentError`]; unless it is fatal, none of the slots shows anything afterwards.
+    pub fn map_device(
+        &mut self,
+        device: BorrowedFd<'_>,
+        maps: &[DeviceMap],
+    ) -> Result<(), AgentError> {
+        let runs: Vec<Run> = maps.iter().map(Run::of_device).collect();
+        self.check_slots(&runs)?;
+        let memory = Memory {
+            number: self.number(),
+            frames: u64::MAX,
+        };
+        let put = self.put(device, memory.number);
+        put.inspect_err(|_| self.free.push(memory.number))?;
+        let records = self.write(runs.iter().map(|run| Record::map(run, memory)));
+        let mapped = self.go(records)?;
+        self.close(memory.number)?;
+        self.free.push(memory.number);
+        if let Err((_, errno)) = mapped {
+            self.unmap_runs(&runs)?;
+            return Err(AgentError::Refused(errno));
+        }
         Ok(())
     }
 

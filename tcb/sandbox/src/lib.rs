@@ -39,6 +39,6 @@ pub use agent::{Agent, AgentError};
 pub use attach::{AttachCall, AttachPort};
 pub use policy::{Profile, system_calls};
 pub use probe::probe;
-pub use runs::PageMap;
+pub use runs::{DeviceMap, PageMap};
 pub use sandboxed::Sandboxed;
 pub use spawn::{SpawnError, Spec, spawn};

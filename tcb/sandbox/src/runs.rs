@@ -15,6 +15,17 @@ pub struct PageMap {
     pub writable: bool,
 }
 
+/// Pages of a device's own to map, for good, into slots side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMap {
+    /// Where the first one shall appear.
+    pub slot: Slot,
+    /// The first page, as the device counts them.
+    pub page: u32,
+    /// How many.
+    pub pages: u32,
+}
+
 /// Slots side by side that show frames side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
@@ -39,6 +50,17 @@ impl Run {
             memory,
             frame,
             writable,
+        }
+    }
+
+    /// The run of a device's pages, which is mapped apart from all others.
+    pub(crate) fn of_device(map: &DeviceMap) -> Self {
+        Self {
+            slot: map.slot.0,
+            pages: map.pages,
+            memory: u32::MAX,
+            frame: map.page,
+            writable: true,
         }
     }
 
