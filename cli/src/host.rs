@@ -1,6 +1,7 @@
 //! What a configuration expects of this system: namespaces, CPUs, files.
 
-use config::{Config, Endpoint, Finding, KernelPort, Kind, Place};
+use config::{Config, Endpoint, Finding, Kind, Place, XdpWire};
+use nic_linux::SetupError;
 use nic_linux::setup::netns;
 use std::path::Path;
 
@@ -11,18 +12,24 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
     cpus(Place::Driver, &config.driver.cpus, &allowed, &mut found);
     for (n, nic) in config.nics.iter().enumerate() {
         match &nic.kind {
-            Kind::Tap { port, .. } | Kind::Local { port } => {
-                namespace(Place::Nic(n), port, &mut found);
-            }
             Kind::Pcap { read, write } => files(Place::Nic(n), read, write, &mut found),
-            Kind::Sim { .. } => {}
+            Kind::Xdp {
+                wire: XdpWire::Netdev { name, netns },
+            } => netdev(Place::Nic(n), name, netns.as_deref(), &mut found),
+            kind => {
+                if let Some(port) = kind.port() {
+                    namespace(Place::Nic(n), port.netns.as_deref(), &mut found);
+                }
+            }
         }
     }
     for (g, guest) in config.guests.iter().enumerate() {
         cpus(Place::Guest(g), &guest.cpus, &allowed, &mut found);
         for (v, vif) in guest.vifs.iter().enumerate() {
             match &vif.endpoint {
-                Endpoint::Tap { port } => namespace(Place::Vif(g, v), port, &mut found),
+                Endpoint::Tap { port } => {
+                    namespace(Place::Vif(g, v), port.netns.as_deref(), &mut found);
+                }
                 Endpoint::Pcap { read, write } => {
                     files(Place::Vif(g, v), read, write, &mut found);
                 }
@@ -40,6 +47,12 @@ pub(crate) fn needs_tap(config: &Config) -> bool {
     nics.into_iter()
         .any(|nic| matches!(nic.kind, Kind::Tap { .. } | Kind::Local { .. }))
         || vifs.any(|vif| matches!(vif.endpoint, Endpoint::Tap { .. }))
+}
+
+/// Whether anything of it needs an AF_XDP socket.
+pub(crate) fn needs_xdp(config: &Config) -> bool {
+    let mut nics = config.nics.iter();
+    nics.any(|nic| matches!(nic.kind, Kind::Xdp { .. }))
 }
 
 /// CPUs that this process, and so its children, may run on.
@@ -78,8 +91,39 @@ fn ranges(numbers: &[usize]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-fn namespace(place: Place, port: &KernelPort, found: &mut Vec<Finding>) {
-    let Some(netns) = &port.netns else { return };
+fn netdev(place: Place, name: &str, netns: Option<&str>, found: &mut Vec<Finding>) {
+    let before = found.len();
+    namespace(place, netns, found);
+    if found.len() > before {
+        return;
+    }
+    let (what, remedy) = match nic_linux::setup::xdp::inspect(name, netns) {
+        Ok(()) => return,
+        Err(SetupError::NoInterface { .. }) => (
+            format!("there is no interface {name}"),
+            "write the name of one that `ip link` shows, or leave `netdev` out to have a veth \
+             pair made"
+                .to_owned(),
+        ),
+        Err(SetupError::Queues { queues, .. }) => (
+            format!("the interface {name} receives by {queues} queues"),
+            format!("leave it one: `ethtool -L {name} combined 1` (or rx 1)"),
+        ),
+        Err(error) => (
+            error.to_string(),
+            "run as root, who may enter the namespace".to_owned(),
+        ),
+    };
+    found.push(Finding {
+        place,
+        key: "netdev",
+        what,
+        remedy,
+    });
+}
+
+fn namespace(place: Place, netns: Option<&str>, found: &mut Vec<Finding>) {
+    let Some(netns) = netns else { return };
     if netns::path(netns).exists() {
         return;
     }

@@ -3,7 +3,7 @@
 use abi::machine::{Audit, Program, Status};
 use client::Instance;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
-use config::{Cidr, Config, Endpoint, KernelPort, Kind};
+use config::{Cidr, Config, Endpoint, KernelPort, Kind, XdpWire};
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -248,7 +248,18 @@ pub(crate) fn how_to_reach(
     let mut ports = table(&["port", "where", "addresses", "run programs with"], 4);
     for (n, nic) in config.nics.iter().enumerate() {
         let (place, own, run) = match &nic.kind {
-            Kind::Tap { port, .. } | Kind::Local { port } => {
+            Kind::Xdp {
+                wire: XdpWire::Netdev { name, netns },
+            } => {
+                let netns = netns.as_ref().map(|netns| format!(" of namespace {netns}"));
+                let place = format!("the wire of {name}{}", netns.unwrap_or_default());
+                (place, String::new(), String::new())
+            }
+            Kind::Tap { port, .. }
+            | Kind::Local { port }
+            | Kind::Xdp {
+                wire: XdpWire::Veth(port),
+            } => {
                 let (place, run) = where_is(port, config.nic_ifname(n));
                 (place, addresses(&port.addresses), run)
             }

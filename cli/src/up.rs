@@ -29,6 +29,10 @@ const INSIDE: &str = "GRANTWAY_UP_INSIDE";
 /// `grantway up`.
 pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
     let (config, machine) = load(options)?;
+    if host::needs_xdp(&config) {
+        nic_linux::setup::xdp::probe()
+            .map_err(|error| Failure::CannotRun(format!("AF_XDP cannot be used here: {error}")))?;
+    }
     if host::needs_tap(&config) {
         std::fs::OpenOptions::new()
             .read(true)

@@ -1,9 +1,9 @@
 //! What a configuration means, checked: names, addresses, numbers, sizes.
 
-use crate::domain::{FRAME_EXTRA_BYTES, GrantMode, Offloads, StackApp, Vmq};
+use crate::domain::{FRAME_EXTRA_BYTES, GrantMode, Offloads, StackApp, Vmq, XDP_MTU_MAX};
 use crate::lro;
 use crate::model::{
-    Config, Endpoint, KernelPort, Kind, Nic, Polling, Queues, SLOTS_PER_PAGE, Station,
+    Config, Endpoint, KernelPort, Kind, Nic, Polling, Queues, SLOTS_PER_PAGE, Station, XdpWire,
 };
 use crate::problem::{Finding, Lines, Place, Problem, Problems};
 use crate::{Cidr, Mac};
@@ -205,6 +205,25 @@ impl Check<'_> {
                     }
                     self.port(place, port, self.config.nic_ifname(n));
                 }
+                Kind::Xdp { wire } => {
+                    if nic.mtu > XDP_MTU_MAX {
+                        let what = format!("`kind` is \"xdp\" and `mtu` is {}", nic.mtu);
+                        let remedy = format!(
+                            "a frame must fit one buffer, of which the kernel keeps 256 bytes: \
+                             write an `mtu` of at most {XDP_MTU_MAX}"
+                        );
+                        self.say(place, "mtu", what, remedy);
+                    }
+                    match wire {
+                        XdpWire::Veth(port) => {
+                            self.port(place, port, self.config.nic_ifname(n));
+                        }
+                        XdpWire::Netdev { name, netns } => {
+                            self.ifname(place, "netdev", name);
+                            self.netns(place, netns.as_deref());
+                        }
+                    }
+                }
                 Kind::Local { port } => self.port(place, port, self.config.nic_ifname(n)),
                 Kind::Sim {
                     loss,
@@ -352,21 +371,9 @@ impl Check<'_> {
 
     fn port(&mut self, place: Place, port: &KernelPort, ifname: Option<String>) {
         let ifname = ifname.unwrap_or_default();
-        let good = |c: u8| c.is_ascii_graphic() && c != b'/' && c != b':' && c != b'%';
-        let is_name = !ifname.is_empty() && ifname.len() <= IFNAME_MAX && ifname.bytes().all(good);
-        if !is_name || ifname == "." || ifname == ".." {
-            let what = format!("`ifname` is \"{}\"", ifname.escape_debug());
-            let remedy = format!("use 1 to {IFNAME_MAX} letters, digits, `-`, `_` and `.`");
-            self.say(place, "ifname", what, remedy);
-        }
-        if let Some(netns) = &port.netns {
-            let path = netns.starts_with('/');
-            if netns.is_empty() || netns.contains('\0') || (!path && netns.contains('/')) {
-                let what = format!("`netns` is \"{}\"", netns.escape_debug());
-                let remedy = "write a name as in `ip netns list`, or an absolute path";
-                self.say(place, "netns", what, remedy);
-            }
-        } else if port.ifname.is_none() && matches!(place, Place::Vif(..)) {
+        self.ifname(place, "ifname", &ifname);
+        self.netns(place, port.netns.as_deref());
+        if port.netns.is_none() && port.ifname.is_none() && matches!(place, Place::Vif(..)) {
             let what =
                 format!("`netns` is missing, so the interface would be this system's {ifname}");
             let remedy = "write netns = \"…\" (make it with `ip netns add`), or choose an `ifname`";
@@ -374,6 +381,26 @@ impl Check<'_> {
         }
         self.range(place, "tx_queue", port.tx_queue, 0..=1_000_000);
         self.gateway(place, &port.addresses, port.gateway);
+    }
+
+    fn ifname(&mut self, place: Place, key: &'static str, ifname: &str) {
+        let good = |c: u8| c.is_ascii_graphic() && c != b'/' && c != b':' && c != b'%';
+        let is_name = !ifname.is_empty() && ifname.len() <= IFNAME_MAX && ifname.bytes().all(good);
+        if !is_name || ifname == "." || ifname == ".." {
+            let what = format!("`{key}` is \"{}\"", ifname.escape_debug());
+            let remedy = format!("use 1 to {IFNAME_MAX} letters, digits, `-`, `_` and `.`");
+            self.say(place, key, what, remedy);
+        }
+    }
+
+    fn netns(&mut self, place: Place, netns: Option<&str>) {
+        let Some(netns) = netns else { return };
+        let path = netns.starts_with('/');
+        if netns.is_empty() || netns.contains('\0') || (!path && netns.contains('/')) {
+            let what = format!("`netns` is \"{}\"", netns.escape_debug());
+            let remedy = "write a name as in `ip netns list`, or an absolute path";
+            self.say(place, "netns", what, remedy);
+        }
     }
 
     fn gateway(&mut self, place: Place, addresses: &[Cidr], gateway: Option<IpAddr>) {
@@ -448,11 +475,22 @@ impl Check<'_> {
             }
             let (own, port) = match place {
                 Place::Nic(n) => match config.nics.get(n).map(|nic| &nic.kind) {
-                    Some(Kind::Tap { port, .. } | Kind::Local { port }) => {
-                        (&port.addresses, Some((port, config.nic_ifname(n))))
-                    }
                     Some(Kind::Sim { station, .. }) => (&station.addresses, None),
-                    _ => continue,
+                    Some(Kind::Xdp {
+                        wire: XdpWire::Netdev { name, netns },
+                    }) => {
+                        let used = (netns.as_deref(), name.clone());
+                        if let Some(first) = interfaces.insert(used, place) {
+                            let what = format!("the interface {name} is that of {first} too");
+                            self.say(place, "netdev", what, "choose another `netdev`");
+                        }
+                        continue;
+                    }
+                    Some(kind) => match kind.port() {
+                        Some(port) => (&port.addresses, Some((port, config.nic_ifname(n)))),
+                        None => continue,
+                    },
+                    None => continue,
                 },
                 Place::Vif(g, v) => match config.vif(g, v).map(|vif| &vif.endpoint) {
                     Some(Endpoint::Tap { port }) => {

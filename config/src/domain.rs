@@ -84,6 +84,10 @@ pub struct NicConfig {
 /// header, a VLAN tag, and one that shows that the frame was not cut.
 pub const FRAME_EXTRA_BYTES: u32 = 19;
 
+/// Bytes of IP in the longest frame that an AF_XDP socket receives into a buffer of
+/// [`BUFFER_BYTES`]: the kernel keeps the first 256, a header and a VLAN tag take 18.
+pub const XDP_MTU_MAX: u32 = BUFFER_BYTES - 256 - 18;
+
 /// Queues of a NIC for single guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -112,6 +116,15 @@ pub enum NicKind {
         /// Number of the device of each queue for a single guest.
         #[serde(default)]
         queues: Vec<u32>,
+    },
+    /// An AF_XDP socket over the NIC's buffers.
+    Xdp {
+        /// Number of the device.
+        device: u32,
+        /// First slot of the grant window that is kept for its rings.
+        rings_slot: u32,
+        /// Entries of each ring, a power of two.
+        entries: u32,
     },
     /// A cable in memory with a TCP/IP station at its far end, inside the driver domain.
     Sim {
@@ -495,6 +508,11 @@ mod tests {
                 checksum: false,
                 queues: vec![1, 2],
             },
+            NicKind::Xdp {
+                device: 4,
+                rings_slot: 8,
+                entries: 1024,
+            },
             NicKind::Sim {
                 delay_us: 10,
                 loss: 0.5,
@@ -514,6 +532,7 @@ mod tests {
         let moderations = [
             Moderation::Spin,
             Moderation::Tick(50),
+            Moderation::Event,
             Moderation::Event,
             Moderation::Event,
         ];

@@ -21,7 +21,7 @@ mod tests;
 pub use address::{Cidr, Mac, NotAnAddress};
 pub use model::{
     Buffers, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Ring,
-    Station, Vif,
+    Station, Vif, XdpWire,
 };
 pub use parse::{parse, parse_located};
 pub use problem::{Finding, Located, Place, Problem, Problems};

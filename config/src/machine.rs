@@ -7,10 +7,11 @@ use crate::domain::{
     self, DriverConfig, GrantMode, GuestConfig, GuestVif, NicConfig, NicKind, Offloads, Stack,
     VifConfig, Vmq,
 };
-use crate::model::{Config, Endpoint, Guest, KernelPort, Kind, Nic, Queues, Station};
+use crate::model::{Config, Endpoint, Guest, KernelPort, Kind, Nic, Queues, Station, XdpWire};
 use crate::problem::{Place, Problems};
 use abi::layout::{FRAMES_MAX, WINDOW_SLOTS_MAX, fd, info};
-use abi::machine::{Connection, Device, Domain, Machine, Program, Tap};
+use abi::machine::{Connection, Device, Domain, Machine, Netdev, Program, Tap, Xdp};
+use abi::xdp::Ring;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -27,6 +28,8 @@ const STAGING_PAGES: u32 = 576;
 /// Pages of a NIC's buffers that whole aggregates are copied into: they are there also while that
 /// is not asked for, because it may be while traffic runs.
 const LINEAR_PAGES: u32 = domain::LINEAR_BUFFERS * (domain::LINEAR_BYTES / abi::PAGE as u32);
+/// Buffers of a NIC that lie in one page.
+const BUFFERS_PER_PAGE: u32 = abi::PAGE as u32 / domain::BUFFER_BYTES;
 /// Grant references that a guest may have: the index bits of one.
 const GRANTS_MAX: u32 = 1 << abi::GrantRef::INDEX_BITS;
 
@@ -237,7 +240,10 @@ fn driver(config: &Config) -> Domain {
     let own = &config.driver;
     let mut devices = Devices::default();
     let mut frames = SPARE_FRAMES;
+    let (mut window_slots, mut collateral) = (0u32, 0u32);
     let mut nics = Vec::new();
+    // Where the driver puts a NIC's buffers: one NIC's behind the other's, from the first frame on.
+    let mut first_frame = 0;
     for (n, nic) in config.nics.iter().enumerate() {
         let mac = config.nic_mac(n).map_or([0; 6], |mac| mac.0);
         let ifname = config.nic_ifname(n);
@@ -259,6 +265,33 @@ fn driver(config: &Config) -> Domain {
                     vnet_header: *offloads > Offloads::None,
                     checksum: *offloads >= Offloads::Checksum,
                     queues: (0..queues).map(|_| devices.add(Device::TapQueue)).collect(),
+                }
+            }
+            Kind::Xdp { wire } => {
+                let entries = nic.buffers.next_power_of_two();
+                let netdev = match wire {
+                    XdpWire::Veth(port) => {
+                        Netdev::Veth(tap(port, ifname, mac, nic.mtu, Offloads::None))
+                    }
+                    XdpWire::Netdev { name, netns } => Netdev::Existing {
+                        ifname: name.clone(),
+                        netns: netns.clone(),
+                    },
+                };
+                let rings_slot = window_slots;
+                window_slots += Ring::ALL.len() as u32 * Ring::slots(entries);
+                let xdp = Xdp {
+                    netdev,
+                    first_frame,
+                    frames: nic.buffers / BUFFERS_PER_PAGE,
+                    chunk_bytes: domain::BUFFER_BYTES,
+                    entries,
+                    rings_slot,
+                };
+                NicKind::Xdp {
+                    device: devices.add(Device::Xdp(xdp)),
+                    rings_slot,
+                    entries,
                 }
             }
             Kind::Local { port } => NicKind::Local {
@@ -283,9 +316,9 @@ fn driver(config: &Config) -> Domain {
                 NicKind::Pcap { read, write }
             }
         };
-        frames = frames
-            .saturating_add(nic.buffers.div_ceil(2))
-            .saturating_add(LINEAR_PAGES);
+        let pages = nic.buffers.div_ceil(BUFFERS_PER_PAGE) + LINEAR_PAGES;
+        first_frame += pages;
+        frames = frames.saturating_add(pages);
         nics.push(NicConfig {
             name: nic.name.clone(),
             kind,
@@ -306,7 +339,6 @@ fn driver(config: &Config) -> Domain {
     } else {
         0
     };
-    let (mut window_slots, mut collateral) = (0u32, 0u32);
     let mut vifs = Vec::new();
     for (g, guest) in config.guests.iter().enumerate() {
         let slots = grant_entries(config, guest);

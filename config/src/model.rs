@@ -197,9 +197,10 @@ impl Nic {
     #[must_use]
     pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
         match &self.kind {
-            Kind::Tap { port, .. } | Kind::Local { port } => (&port.addresses, port.gateway),
             Kind::Sim { station, .. } => (&station.addresses, station.gateway),
-            Kind::Pcap { .. } => (&[], None),
+            kind => kind
+                .port()
+                .map_or((&[], None), |port| (&port.addresses, port.gateway)),
         }
     }
 }
@@ -234,6 +235,11 @@ pub enum Kind {
         /// File to write; it must not exist.
         write: Option<String>,
     },
+    /// An AF_XDP socket.
+    Xdp {
+        /// What it is on.
+        wire: XdpWire,
+    },
     /// The driver domain's own end of the bridge, in the kernel.
     Local {
         /// The kernel's end.
@@ -241,7 +247,36 @@ pub enum Kind {
     },
 }
 
-/// The kernel's end of a TAP.
+/// What an AF_XDP socket is on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum XdpWire {
+    /// A veth pair that is made: this is its other end.
+    Veth(KernelPort),
+    /// An interface that is there already.
+    Netdev {
+        /// Its name.
+        name: String,
+        /// Network namespace, as [`KernelPort::netns`].
+        netns: Option<String>,
+    },
+}
+
+impl Kind {
+    /// The kernel's end that is made for it, if any.
+    #[must_use]
+    pub fn port(&self) -> Option<&KernelPort> {
+        match self {
+            Self::Tap { port, .. }
+            | Self::Local { port }
+            | Self::Xdp {
+                wire: XdpWire::Veth(port),
+            } => Some(port),
+            Self::Sim { .. } | Self::Pcap { .. } | Self::Xdp { .. } => None,
+        }
+    }
+}
+
+/// The kernel's end of a TAP, or of a veth pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelPort {
     /// Name of the interface; none: that of the NIC, or `eth` and the vif's number.
@@ -376,9 +411,8 @@ impl Config {
     #[must_use]
     pub fn nic_mac(&self, nic: usize) -> Option<Mac> {
         let given = match &self.nics.get(nic)?.kind {
-            Kind::Tap { port, .. } | Kind::Local { port } => port.mac,
             Kind::Sim { mac, .. } => *mac,
-            Kind::Pcap { .. } => return None,
+            kind => kind.port()?.mac,
         };
         Some(given.unwrap_or(Mac::derived(0, nic as u16, 0)))
     }
@@ -394,12 +428,8 @@ impl Config {
     #[must_use]
     pub fn nic_ifname(&self, nic: usize) -> Option<String> {
         let nic = self.nics.get(nic)?;
-        match &nic.kind {
-            Kind::Tap { port, .. } | Kind::Local { port } => {
-                Some(port.ifname.clone().unwrap_or_else(|| nic.name.clone()))
-            }
-            Kind::Sim { .. } | Kind::Pcap { .. } => None,
-        }
+        let port = nic.kind.port()?;
+        Some(port.ifname.clone().unwrap_or_else(|| nic.name.clone()))
     }
 
     /// Name of the kernel's interface behind a guest's vif, if it has one.

@@ -4,7 +4,7 @@ use crate::domain::{BufferSize, GrantMode, Moderation, Offloads, StackApp, Vmq};
 use crate::lro::{self, Lro};
 use crate::model::{
     Buffers, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Queues,
-    Ring, Station, Vif,
+    Ring, Station, Vif, XdpWire,
 };
 use crate::problem::{Located, Place, Problem, Problems};
 use crate::read::{Reader, Reading, Table};
@@ -189,6 +189,7 @@ fn read_lro(t: &Table<'_, '_, '_>) -> Lro {
 #[derive(Clone, Copy)]
 enum NicWord {
     Tap,
+    Xdp,
     Sim,
     Pcap,
     Local,
@@ -198,6 +199,7 @@ fn read_nic(n: usize, t: Table<'_, '_, '_>) -> Nic {
     let name = t.required("name", t.text("name"), "give it a name, like \"wire\"");
     let words = [
         ("tap", NicWord::Tap),
+        ("xdp", NicWord::Xdp),
         ("sim", NicWord::Sim),
         ("pcap", NicWord::Pcap),
         ("local", NicWord::Local),
@@ -206,12 +208,21 @@ fn read_nic(n: usize, t: Table<'_, '_, '_>) -> Nic {
     let word = t.required(
         "kind",
         word,
-        "write kind = \"tap\", \"sim\", \"pcap\" or \"local\"",
+        "write kind = \"tap\", \"xdp\", \"sim\", \"pcap\" or \"local\"",
     );
     let kind = word.map(|word| match word {
         NicWord::Tap => Kind::Tap {
             port: read_port(&t, true),
             offloads: t.choice("offloads", &OFFLOADS).unwrap_or(Offloads::None),
+        },
+        NicWord::Xdp => Kind::Xdp {
+            wire: match t.text("netdev") {
+                Some(name) => XdpWire::Netdev {
+                    name,
+                    netns: t.text("netns"),
+                },
+                None => XdpWire::Veth(read_port(&t, true)),
+            },
         },
         NicWord::Local => Kind::Local {
             port: read_port(&t, true),

@@ -3,7 +3,7 @@
 use crate::domain::{DriverConfig, GrantMode, GuestConfig, NicKind};
 use crate::parse::read;
 use crate::*;
-use abi::machine::Device;
+use abi::machine::{Device, Netdev};
 use proptest::prelude::*;
 use std::fmt::Write as _;
 
@@ -91,7 +91,7 @@ fn the_example_stays_valid_without_its_comment_marks() {
     let text = uncommented().replacen("moderation = \"event\"", "moderation = \"tick\"", 1);
     // The wire's route is a neighbour, and files are only checked when they are opened.
     let config = parse("uncommented", &text).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!((config.nics.len(), config.guests.len()), (4, 4));
+    assert_eq!((config.nics.len(), config.guests.len()), (5, 4));
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn mistakes_have_lines_and_remedies() {
         (
             "kind = \"tap\"",
             "kind = \"tun\"",
-            "f.toml:4: [[nic]] 1: `kind` is \"tun\"; write \"tap\", \"sim\", \"pcap\" or \"local\"",
+            "f.toml:4: [[nic]] 1: `kind` is \"tun\"; write \"tap\", \"xdp\", \"sim\", \"pcap\" or \"local\"",
         ),
         (
             "name = \"b\"",
@@ -311,6 +311,63 @@ fn queues_for_single_guests_need_what_they_need() {
         text.contains("write grants = \"mapped\" or \"new\" in [driver]"),
         "{text}"
     );
+}
+
+#[test]
+fn an_af_xdp_wire_is_a_veth_pair_or_an_interface_that_is_there() {
+    let wire = "kind = \"tap\"\nnetns = \"w\"\naddresses = [\"10.0.0.1/24\"]";
+    let machine = |to: &str| {
+        let text = SMALL.replacen(wire, to, 1);
+        parse("f", &text).unwrap().machine().unwrap()
+    };
+    let pair = machine("kind = \"xdp\"\nnetns = \"w\"\nbuffers = 1000");
+    let driver = &pair.domains[0];
+    let [Device::Xdp(xdp)] = driver.devices.as_slice() else {
+        panic!("{:?}", driver.devices)
+    };
+    let Netdev::Veth(tap) = &xdp.netdev else {
+        panic!("{xdp:?}")
+    };
+    assert_eq!(tap.netns.as_deref(), Some("w"));
+    assert!(tap.mac.is_some() && !tap.vnet_header);
+    assert_eq!((xdp.first_frame, xdp.frames, xdp.entries), (0, 500, 1024));
+    let text: DriverConfig = serde_json::from_str(&driver.config).unwrap();
+    // Its rings lie in front of the guests' grants.
+    let rings = 4 * abi::xdp::Ring::slots(1024);
+    assert_eq!((xdp.rings_slot, text.vifs[0].first_slot), (0, rings));
+    assert!(driver.window_slots >= rings + text.vifs[0].slots);
+
+    let two = "kind = \"tap\"\nnetns = \"w\"\n[[nic]]\nname = \"x\"\nkind = \"xdp\"\n\
+               netdev = \"eth1\"\nnetns = \"v\"";
+    let two = machine(two);
+    let Some(Device::Xdp(xdp)) = two.domains[0].devices.last() else {
+        panic!("{:?}", two.domains[0].devices)
+    };
+    let eth1 = Netdev::Existing {
+        ifname: "eth1".into(),
+        netns: Some("v".into()),
+    };
+    assert_eq!(xdp.netdev, eth1);
+    // Behind the first NIC's buffers and its pages for whole aggregates.
+    assert_eq!(xdp.first_frame, 512 + 256);
+
+    for (to, line, what) in [
+        ("mtu = 1775", 5, "at most 1774"),
+        ("netdev = \"no/slash\"", 5, "1 to 15 letters"),
+        (
+            "netdev = \"e\"\naddresses = []",
+            6,
+            "unknown key `addresses`",
+        ),
+        ("queues = \"vmq\"", 5, "kind \"tap\" or \"sim\""),
+    ] {
+        let text = mistake(wire, &format!("kind = \"xdp\"\n{to}"));
+        assert!(text.starts_with(&format!("f.toml:{line}: ")), "{text}");
+        assert!(text.contains(what), "{text}");
+    }
+    let twice = "kind = \"xdp\"\nnetdev = \"e\"\n[[nic]]\nname = \"x\"\nkind = \"xdp\"\n\
+                 netdev = \"e\"";
+    assert!(mistake(wire, twice).contains("the interface e is that of"));
 }
 
 #[test]

@@ -5,3 +5,4 @@ mod machine;
 mod pairs;
 mod programs;
 mod queues;
+mod xdp;

@@ -19,7 +19,7 @@ pub(crate) const IPV4: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
 const IPV6: [&str; 3] = ["fd00::1", "fd00::2", "fd00::3"];
 
 /// Every way that traffic can take.
-const WAYS: [(usize, usize); 4] = [(WIRE, WEB), (WEB, WIRE), (WEB, DB), (DB, WEB)];
+pub(crate) const WAYS: [(usize, usize); 4] = [(WIRE, WEB), (WEB, WIRE), (WEB, DB), (DB, WEB)];
 
 /// A machine of the usual configuration. None, with the reason told: it cannot run here.
 fn start(needed: &[&str]) -> Option<Machine> {
@@ -53,11 +53,8 @@ pub(crate) fn config(switches: &str, namespaces: &[String]) -> String {
     )
 }
 
-#[test]
-fn ping_and_ping6_go_every_way() {
-    let Some(machine) = start(&["ping"]) else {
-        return;
-    };
+/// Lets `ping` ask every way, by IPv4, IPv6, and in fragments.
+pub(crate) fn ping_every_way(machine: &Machine) {
     for (from, to) in WAYS {
         for (family, address) in [("-4", IPV4[to]), ("-6", IPV6[to])] {
             let run = machine.run(
@@ -85,6 +82,14 @@ fn ping_and_ping6_go_every_way() {
             text(&run.stdout)
         );
     }
+}
+
+#[test]
+fn ping_and_ping6_go_every_way() {
+    let Some(machine) = start(&["ping"]) else {
+        return;
+    };
+    ping_every_way(&machine);
     machine.end();
 }
 

@@ -5,6 +5,7 @@ use crate::endpoint::{Echo, Sink, Source, StackEndpoint};
 use crate::sim::Wire;
 use crate::start::{StartError, refused};
 use crate::steering::AskMonitor;
+use crate::xdp;
 use abi::hypercall::Attach;
 use config::domain::{BUFFER_BYTES, Endpoint, GuestVif, NicConfig, NicKind, Offloads};
 use nic::limited::Limited;
@@ -25,16 +26,20 @@ const ETHERNET: usize = 14;
 const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
 
 /// The NIC that `config` describes, and the pool that it receives into. All of its memory lies in
-/// `area`: three quarters are the pool; a quarter is for what waits behind a rate limit, and for a
-/// simulated station.
+/// `area`: three quarters are the pool; a quarter is for what waits behind a rate limit, for a
+/// simulated station, and for what an AF_XDP socket sends. `window` is the grant window.
 ///
 /// # Errors
 /// Its device was refused, or is not what it should be.
 pub fn nic(
     config: &NicConfig,
     area: Area,
+    window: Area,
     calls: &Rc<RefCell<Calls>>,
 ) -> Result<(Box<dyn Nic>, Pool), StartError> {
+    // Half a page at the end is no buffer: pages are what a socket's memory is made of.
+    let whole = area.part(0, area.len() / abi::PAGE * abi::PAGE);
+    let area = whole.unwrap_or(area);
     let eighth = (area.len() / 8).next_multiple_of(abi::PAGE);
     let rest = eighth
         .checked_mul(2)
@@ -58,6 +63,30 @@ pub fn nic(
                 true => nic,
                 false => with_queues(nic, config, *device, queues, calls)?,
             })
+        }
+        NicKind::Xdp {
+            device,
+            rings_slot,
+            entries,
+        } => {
+            let socket = xdp::Socket {
+                device: *device,
+                fd: attach(*device)?,
+                rings_slot: *rings_slot,
+                entries: *entries,
+            };
+            let send_bytes = match config.rate_mbps {
+                Some(_) => eighth,
+                None => 2 * eighth,
+            };
+            Box::new(xdp::nic(
+                socket,
+                area.span(),
+                send_bytes,
+                mtu,
+                window,
+                calls,
+            )?)
         }
         NicKind::Local { device, .. } => {
             Box::new(TapNic::new(attach(*device)?, true, true, true, mtu))

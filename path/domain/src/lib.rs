@@ -15,6 +15,7 @@
 //! | [`mailbox`] | answers to `stat`, `set` and `trace` |
 //! | [`report`] | counters as JSON |
 //! | [`device`] | from a configuration to NICs and endpoints |
+//! | [`xdp`] | AF_XDP sockets that the monitor has made |
 //! | [`driver`] | the driver domain's turn: NICs, bridge, netbacks |
 //! | [`idle`] | look again, wait a tick, or sleep |
 //! | [`guest`] | the guest domain's turn: netfronts and endpoints |
@@ -38,3 +39,4 @@ pub mod start;
 pub mod steering;
 pub mod trace;
 pub mod wait;
+pub mod xdp;

@@ -45,6 +45,7 @@ pub(super) fn build(started: Started<DriverConfig>) -> Result<Driver, StartError
             nic,
             &config.lro,
             &mut room,
+            home.window,
             &calls,
         )?)));
     }
@@ -112,10 +113,11 @@ fn nic_port(
     config: &NicConfig,
     lro: &Lro,
     room: &mut Room,
+    window: Area,
     calls: &Rc<RefCell<Calls>>,
 ) -> Result<NicPort, StartError> {
     let area = room.take_area(config.buffers as usize * BUFFER_BYTES as usize)?;
-    let (nic, pool) = device::nic(config, area, calls)?;
+    let (nic, pool) = device::nic(config, area, window, calls)?;
     let linear = room.take_area((LINEAR_BUFFERS * LINEAR_BYTES) as usize)?;
     let linear = Linear::new(linear, LINEAR_BYTES as usize, lro.backend);
     // What is held must leave the NIC enough to receive into.

@@ -1,0 +1,241 @@
+//! A wire on AF_XDP: the same programs, the same switches, and what is left of it when somebody
+//! dies.
+
+use crate::machine::{Machine, text};
+use crate::programs::{
+    FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config, ping_every_way,
+};
+use nic_linux::setup::netns::Namespace;
+use serde_json::Value;
+use std::fs;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const FILE_BYTES: usize = 5_000_000;
+
+/// Whether there is no AF_XDP here, and says why: only what is not permitted, all else is a bug.
+fn lacks_xdp() -> bool {
+    match nic_linux::setup::xdp::probe() {
+        Ok(()) => false,
+        Err(error) if error.to_string().contains("not permitted") => {
+            eprintln!("skipped: {error}");
+            true
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The usual machine, with its wire on AF_XDP; `switches` comes first, `nic` are keys of the wire.
+fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
+    if lacks_xdp() {
+        return None;
+    }
+    Machine::start(needed, &NAMES, |namespaces| {
+        let wire = format!("kind = \"xdp\"\n{nic}\n");
+        config(switches, namespaces).replacen("kind = \"tap\"\n", &wire, 1)
+    })
+}
+
+fn wire(machine: &Machine) -> Value {
+    machine.ask(&["stat", "driver"])["driver"]["ports"]["nic.wire"].clone()
+}
+
+#[test]
+fn unmodified_programs_do_not_notice() {
+    let needed = [FOR_FILES, &["ping", "iperf3"]].concat();
+    let Some(machine) = start("", "", &needed) else {
+        return;
+    };
+    ping_every_way(&machine);
+    carry_files(&machine, FILE_BYTES);
+    for (from, to) in WAYS {
+        let server = machine.spawn(from, "iperf3", &["-s", "-1"]);
+        machine.wait_for_listener(from, 5201);
+        let args = ["-c", IPV4[from], "-t", "1", "-J"];
+        let run = machine.run(to, "iperf3", &args);
+        let report: Value = serde_json::from_slice(&run.stdout).unwrap();
+        let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
+        assert!(bits > Some(1e6), "{}", text(&run.stdout));
+        drop(server);
+    }
+    let wire = wire(&machine);
+    let device = &wire["device"];
+    for count in [
+        "rx_malformed",
+        "rx_fault",
+        "rx_foreign_buffer",
+        "tx_bad_descriptor",
+    ] {
+        assert_eq!(device[count], 0, "{wire}");
+    }
+    assert!(device["wakeups"].as_u64() > Some(0), "{wire}");
+    assert!(wire["lro"]["rate"].as_f64() > Some(1.5), "{wire}");
+    machine.end();
+}
+
+#[test]
+fn files_arrive_whatever_is_switched() {
+    for (lro, nic) in [
+        (
+            "at = \"physical\"\nbuffers = \"page\"\nbackend = \"linearize\"\nflush = \"t50\"",
+            "moderation = \"tick\"",
+        ),
+        ("at = \"none\"", "rate_mbps = 300\nmoderation = \"spin\""),
+        (
+            "at = \"both\"\npsh = \"merge\"\nflush = \"adaptive\"",
+            "buffers = 65",
+        ),
+    ] {
+        let Some(machine) = start(&format!("[lro]\n{lro}\n"), nic, FOR_FILES) else {
+            return;
+        };
+        eprintln!("{lro} {nic}");
+        let file = SomeFile::new(&machine, FILE_BYTES);
+        for (from, to) in WAYS {
+            file.carry(from, (to, IPV4[from]), &[]);
+        }
+        machine.end();
+    }
+}
+
+fn kill(pid: &Value) {
+    let pid = pid.as_u64().unwrap().to_string();
+    let kill = Command::new("kill").args(["-KILL", &pid]).status();
+    assert!(kill.unwrap().success());
+}
+
+/// Whether the wire's interface is in its namespace.
+fn wire_is_there(machine: &Machine) -> bool {
+    let devices = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    machine.places[WIRE]
+        .0
+        .enter(devices)
+        .unwrap()
+        .contains(NAMES[WIRE])
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_driver_that_is_killed_with_frames_in_flight_leaves_nothing() {
+    let Some(machine) = start("", "", &["iperf3"]) else {
+        return;
+    };
+    let server = machine.spawn(WEB, "iperf3", &["-s", "-1"]);
+    machine.wait_for_listener(WEB, 5201);
+    let args = ["-c", IPV4[WEB], "-t", "20", "-P", "4", "--bidir"];
+    let client = machine.spawn(WIRE, "iperf3", &args);
+    let packets = |machine: &Machine| wire(machine)["traffic"]["in_packets"].as_u64().unwrap();
+    wait_until("nothing is in flight", || packets(&machine) > 10_000);
+    let status = machine.ask(&["status"]);
+    let domains = status["domains"].as_array().unwrap();
+    let of = |name: &str| {
+        domains
+            .iter()
+            .find(|domain| domain["name"] == name)
+            .unwrap()
+    };
+    kill(&of("driver")["pid"]);
+    wait_until("the driver lives on", || {
+        let status = machine.ask(&["status"]);
+        let mut domains = status["domains"].as_array().unwrap().iter();
+        domains.any(|domain| domain["name"] == "driver" && domain["alive"] == false)
+    });
+    // Its socket goes with it, and the wire with the socket: nobody sends into the void.
+    wait_until("the wire outlives its driver", || !wire_is_there(&machine));
+    drop((client, server));
+    machine.end();
+}
+
+#[test]
+fn a_monitor_that_is_killed_leaves_no_wire() {
+    let Some(machine) = start("", "", &[]) else {
+        return;
+    };
+    let status = machine.ask(&["status"]);
+    assert!(wire_is_there(&machine));
+    kill(&status["pid"]);
+    wait_until("the wire outlives its monitor", || !wire_is_there(&machine));
+}
+
+/// An interface of the system's own: one end of a pair that somebody else has made.
+#[test]
+fn an_interface_that_is_there_is_the_wire() {
+    if lacks_xdp() {
+        return;
+    }
+    let started = Machine::start(&["ping", "ip"], &["far", "web", "db"], |namespaces| {
+        let pair = "link add near type veth peer name far";
+        let own = "addr add 10.0.0.1/24 dev far";
+        let ip = |args: &str| {
+            let netns = format!("--net={}", namespaces[WIRE]);
+            let run = Command::new("nsenter")
+                .args([netns.as_str(), "ip"])
+                .args(args.split(' '))
+                .status();
+            assert!(run.unwrap().success(), "ip {args}");
+        };
+        for args in [pair, own, "link set far up", "link set near up"] {
+            ip(args);
+        }
+        format!(
+            "[[nic]]\nname = \"wire\"\nkind = \"xdp\"\nnetdev = \"near\"\nnetns = \"{}\"\n\
+             [[guest]]\nname = \"web\"\n[[guest.vif]]\nendpoint = \"tap\"\nifname = \"web\"\n\
+             netns = \"{}\"\naddresses = [\"10.0.0.2/24\"]\n",
+            namespaces[WIRE], namespaces[WEB]
+        )
+    });
+    let Some(mut machine) = started else { return };
+    let args = ["-c", "5", "-i", "0.05", "-w", "10", IPV4[WEB]];
+    let run = machine.run(WIRE, "ping", &args);
+    assert!(text(&run.stdout).contains("5 received"), "{run:?}");
+    // The pair is not ours to remove.
+    let (far, _) = machine.places.remove(WIRE);
+    machine.end();
+    let left = far.enter(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+    assert!(left.unwrap().contains("near"));
+}
+
+#[test]
+fn a_wrong_interface_is_told_with_file_line_and_remedy() {
+    let Ok(namespace) = Namespace::new() else {
+        eprintln!("skipped: no network namespace");
+        return;
+    };
+    let made = namespace.enter(|| {
+        let pair = "link add many numrxqueues 4 numtxqueues 4 type veth peer name other";
+        Command::new("ip").args(pair.split(' ')).status()
+    });
+    if !made.unwrap().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no `ip`, or no veth");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("m.toml");
+    let netns = namespace.path().display().to_string();
+    for (netdev, what, remedy) in [
+        ("nowhere", "there is no interface nowhere", "`ip link`"),
+        ("many", "receives by 4 queues", "ethtool -L many combined 1"),
+    ] {
+        let nic = "[[nic]]\nname = \"wire\"\nkind = \"xdp\"\n";
+        let config = format!("{nic}netdev = \"{netdev}\"\nnetns = \"{netns}\"\n");
+        fs::write(&file, config).unwrap();
+        let run = Command::new(env!("CARGO_BIN_EXE_grantway"))
+            .arg("up")
+            .arg(&file)
+            .env("GRANTWAY_RUNTIME_DIR", folder.path().join("run"))
+            .output()
+            .unwrap();
+        let said = text(&run.stderr);
+        assert_eq!(run.status.code(), Some(2), "{said}");
+        assert!(said.contains("m.toml:4: [[nic]] 1: "), "{said}");
+        assert!(said.contains(what) && said.contains(remedy), "{said}");
+    }
+}

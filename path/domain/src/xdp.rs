@@ -1,0 +1,89 @@
+//! AF_XDP sockets, as a driver domain uses them: the monitor has made socket and rings, and says where
+//! they lie and what the kernel counts.
+
+use crate::call::Calls;
+use crate::start::{StartError, refused};
+use abi::PAGE;
+use abi::xdp::{Counter, Ring, RingLayout, XdpControl};
+use config::domain::BUFFER_BYTES;
+use nic_linux::XdpNic;
+use nic_linux::xdp::Parts;
+use shmem::{Area, Span};
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+/// A socket, and where its parts lie.
+pub struct Socket {
+    /// Number of the device.
+    pub device: u32,
+    /// The device.
+    pub fd: OwnedFd,
+    /// First slot of the window that is kept for its rings.
+    pub rings_slot: u32,
+    /// Entries of each.
+    pub entries: u32,
+}
+
+/// The NIC over `umem`, of which the first `send_bytes` are frames that leave.
+///
+/// # Errors
+/// The monitor has mapped no rings, or other ones.
+pub fn nic(
+    socket: Socket,
+    umem: Span,
+    send_bytes: usize,
+    mtu: usize,
+    window: Area,
+    calls: &Rc<RefCell<Calls>>,
+) -> Result<XdpNic, StartError> {
+    let Socket {
+        device,
+        fd,
+        rings_slot,
+        entries,
+    } = socket;
+    let chunk_bytes = BUFFER_BYTES as usize;
+    // The first answer also says that the rings are there: they are mapped before.
+    let mut layouts = [RingLayout::decode(0); Ring::ALL.len()];
+    for (layout, ring) in layouts.iter_mut().zip(Ring::ALL) {
+        let asked = XdpControl::Layout(ring).encode();
+        let told = calls.borrow_mut().tell_device(device, asked);
+        let word = told.map_err(|why| refused("the rings of an AF_XDP socket", why))?;
+        *layout = RingLayout::decode(word);
+    }
+    let bytes = Ring::ALL.len() * Ring::slots(entries) as usize * PAGE;
+    let rings = window.at(rings_slot as usize * PAGE, bytes);
+    let parts = Parts {
+        fd,
+        umem,
+        chunk_bytes,
+        send_chunks: send_bytes / chunk_bytes,
+        rings: rings.unwrap_or(Span::EMPTY),
+        layouts,
+        entries,
+        mtu,
+    };
+    let calls = Rc::clone(calls);
+    let counters = move || {
+        let read = |counter| {
+            let asked = XdpControl::Counter(counter).encode();
+            let told = calls.borrow_mut().tell_device(device, asked);
+            told.ok().map(|count| (name(counter), count))
+        };
+        Counter::ALL.into_iter().filter_map(read).collect()
+    };
+    XdpNic::new(parts, Box::new(counters)).ok_or(StartError::Damaged(
+        "the rings of an AF_XDP socket do not fit their place",
+    ))
+}
+
+/// What a counter of the kernel's is called.
+fn name(counter: Counter) -> &'static str {
+    match counter {
+        Counter::Dropped => "rx_dropped",
+        Counter::BadTransmit => "tx_bad_descriptor",
+        Counter::RingFull => "rx_ring_full",
+        Counter::FillEmpty => "rx_no_buffer",
+    }
+}
