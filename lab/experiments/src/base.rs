@@ -1,9 +1,9 @@
 //! Plans of the form of `base`: lanes side by side, raw frames, times to come up.
 
-use crate::lane::machine::{self, FrameRun};
+use crate::lane::machine::{self, FrameRun, OnWire};
 use crate::lane::window::{Times, Work};
 use crate::lane::{Cores, Direction, Lane, Loads, Place, forward, kernel_path};
-use crate::plan::{Column, Frames, Lro, PathKind, Plan, Up, Wake, Wire};
+use crate::plan::{Column, Frames, Lro, PathKind, Plan, Up, Wake, Wire, WireNic};
 use crate::provenance::Provenance;
 use crate::report::Figure;
 use crate::runner::{Config, Samples};
@@ -75,8 +75,8 @@ struct Stop {
 #[derive(Default)]
 struct Lanes {
     lanes: Vec<Lane>,
-    /// Machines that several columns share, by place and wire.
-    shared: BTreeMap<(&'static str, String), usize>,
+    /// Machines that several columns share, by place, wire and what that is.
+    shared: BTreeMap<(&'static str, String, WireNic), usize>,
     stops: Vec<Stop>,
 }
 
@@ -243,14 +243,19 @@ impl Run<'_> {
             lanes.stop(self.plan, column, None, wire, lane);
         }
         for &place in &column.place {
-            let key = (place.name(), wire.name.clone());
+            let key = (place.name(), wire.name.clone(), column.nic);
             let lane = match lanes.shared.get(&key) {
                 Some(&lane) if column.lro.is_some() => lane,
                 _ if column.path == PathKind::Forwarder => {
                     lanes.push(forward::lane(place, self.cores, loads)?)
                 }
                 _ => {
-                    let lane = machine::lane(place, wire, self.plan.tick_us, self.cores, loads);
+                    let near = OnWire {
+                        nic: column.nic,
+                        speed: wire,
+                        tick_us: self.plan.tick_us,
+                    };
+                    let lane = machine::lane(place, near, self.cores, loads);
                     let lane = lanes.push(lane.with_context(|| format!("column {name}"))?);
                     if column.lro.is_some() {
                         lanes.shared.insert(key, lane);

@@ -15,6 +15,7 @@ use std::time::Duration;
 const EMBEDDED: &[(&str, &str)] = &[
     ("base", include_str!("../plans/base.toml")),
     ("lro", include_str!("../plans/lro.toml")),
+    ("tcp", include_str!("../plans/tcp.toml")),
     ("isolation", include_str!("../plans/isolation.toml")),
 ];
 
@@ -94,6 +95,9 @@ pub struct Column {
     /// Where that runs.
     #[serde(default)]
     pub place: Vec<Place>,
+    /// What the machine's wire is.
+    #[serde(default)]
+    pub nic: WireNic,
     /// How the kernel's paths look at frames.
     pub gro: Option<Gro>,
     /// How the machine aggregates. Columns of one place share a machine, which is switched.
@@ -248,6 +252,17 @@ fn both_wakes() -> Vec<Wake> {
 
 fn one_wire() -> Vec<Wire> {
     vec![Wire::unbounded()]
+}
+
+/// What a machine's wire is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WireNic {
+    /// A TAP.
+    #[default]
+    Tap,
+    /// An AF_XDP socket on a veth pair.
+    Xdp,
 }
 
 /// What lies between wire and guest.
@@ -493,6 +508,12 @@ impl Plan {
             if column.lro.is_some() && column.path != PathKind::Machine {
                 return Err(format!(
                     "column `{}`: `lro` belongs to machine",
+                    column.name
+                ));
+            }
+            if column.nic != WireNic::Tap && column.path != PathKind::Machine {
+                return Err(format!(
+                    "column `{}`: `nic` belongs to machine",
                     column.name
                 ));
             }

@@ -5,8 +5,10 @@
 
 use experiments::Failure;
 use experiments::lane::kernel_path::{self, Gro};
+use experiments::lane::machine::{OnWire, lane};
 use experiments::lane::window::{Times, Work};
 use experiments::lane::{Cores, Direction, Lane, Loads, Place, forward};
+use experiments::plan::{Wire, WireNic};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -129,14 +131,18 @@ fn machine(cores: Cores) -> anyhow::Result<()> {
         println!("  left out: {error}");
         return Ok(());
     }
-    for place in [Place::OneCore, Place::Split] {
-        carries(experiments::lane::machine::lane(
-            place,
-            &experiments::plan::Wire::unbounded(),
-            None,
-            cores,
-            &Loads::default(),
-        ))?;
+    let speed = Wire::unbounded();
+    for (nic, place) in [
+        (WireNic::Tap, Place::OneCore),
+        (WireNic::Tap, Place::Split),
+        (WireNic::Xdp, Place::OneCore),
+    ] {
+        let wire = OnWire {
+            nic,
+            speed: &speed,
+            tick_us: None,
+        };
+        carries(lane(place, wire, cores, &Loads::default()))?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ mod sim;
 mod text;
 
 use crate::interrupt;
-use crate::lane::machine::{self, Running};
+use crate::lane::machine::{self, OnWire, Running};
 use crate::lane::window::{Times, Work};
 use crate::lane::{Cores, Direction, Lane, Loads, Place};
 use crate::plan::Wire;
@@ -125,7 +125,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn on_taps_found(args: &Args, cores: Cores, place: Place, tsc_hz: u64) -> anyhow::Result<Findings> {
-    let mut lane = machine::lane(place, &Wire::unbounded(), None, cores, &Loads::default())?;
+    let speed = Wire::unbounded();
+    let near = OnWire::tap(&speed);
+    let mut lane = machine::lane(place, near, cores, &Loads::default())?;
     let (rounds, times) = schedule(args.quick);
     let mut samples = Samples::default();
     let windows = rounds * Work::BOTH.len() * Direction::BOTH.len();

@@ -4,14 +4,14 @@
 use super::window::{Times, account};
 use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, Loads, PREFIX, Place, Reading, WIRE};
 use crate::measure::{CpuTimes, Machine as Cpus, Part};
-use crate::plan::{Lro, Wire};
+use crate::plan::{Lro, Wire, WireNic};
 use crate::{Failure, interrupt};
 use abi::machine::{Audit, Program, Status};
 use abi::mailbox::Request;
 use anyhow::Context as _;
 use client::{Instance, Options};
 use config::domain::{GrantMode, Moderation, Offloads};
-use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Vif};
+use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Vif, XdpWire};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -233,12 +233,35 @@ fn delivered(stat: &Value) -> f64 {
         .sum()
 }
 
-/// The machine of a lane: one wire and one guest, both TAPs.
+/// A machine's wire.
+#[derive(Clone, Copy, Debug)]
+pub struct OnWire<'a> {
+    /// What it is.
+    pub nic: WireNic,
+    /// How fast.
+    pub speed: &'a Wire,
+    /// Interrupt moderation: microseconds from one look to the next; none: a look for every event.
+    pub tick_us: Option<u32>,
+}
+
+impl<'a> OnWire<'a> {
+    /// A TAP that is looked at as soon as something comes.
+    #[must_use]
+    pub fn tap(speed: &'a Wire) -> Self {
+        Self {
+            nic: WireNic::Tap,
+            speed,
+            tick_us: None,
+        }
+    }
+}
+
+/// The machine of a lane: one wire, and one guest on a TAP.
 #[must_use]
 pub fn config(
     wire: PathBuf,
     guest: PathBuf,
-    rate_mbps: Option<f64>,
+    near: OnWire<'_>,
     place: Place,
     cores: Cores,
 ) -> Config {
@@ -256,10 +279,15 @@ pub fn config(
         name: fresh_name("lane"),
         nics: vec![Nic::new(
             "wire",
-            Kind::Tap {
-                port: port(wire, WIRE),
-                // Frames of the MTU with their checksums, as from a real wire.
-                offloads: Offloads::None,
+            match near.nic {
+                WireNic::Tap => Kind::Tap {
+                    port: port(wire, WIRE),
+                    // Frames of the MTU with their checksums, as from a real wire.
+                    offloads: Offloads::None,
+                },
+                WireNic::Xdp => Kind::Xdp {
+                    wire: XdpWire::Veth(port(wire, WIRE)),
+                },
             },
         )],
         guests: vec![Guest {
@@ -273,7 +301,8 @@ pub fn config(
         ..Config::default()
     };
     for nic in &mut config.nics {
-        nic.rate_mbps = rate_mbps;
+        nic.rate_mbps = near.speed.mbps;
+        nic.moderation = near.tick_us.map_or(Moderation::Event, Moderation::Tick);
     }
     config.driver.cpus = vec![driver_core];
     config.driver.polling = NO_SPIN;
@@ -291,19 +320,10 @@ const NO_SPIN: Polling = Polling {
 ///
 /// # Errors
 /// If namespaces cannot be made or the machine does not start.
-pub fn lane(
-    place: Place,
-    wire: &Wire,
-    tick_us: Option<u32>,
-    cores: Cores,
-    loads: &Loads,
-) -> anyhow::Result<Lane> {
+pub fn lane(place: Place, wire: OnWire<'_>, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     let ends = Ends::new()?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
-    let mut config = config(near, far, wire.mbps, place, cores);
-    for nic in &mut config.nics {
-        nic.moderation = tick_us.map_or(Moderation::Event, Moderation::Tick);
-    }
+    let config = config(near, far, wire, place, cores);
     let running = Running::start(&config)?;
     Lane::new(ends, Box::new(running), cores, loads)
 }
@@ -317,7 +337,8 @@ pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
     let ends = Ends::new()?;
     let cores = Cores::choose();
     let (near, far) = (ends.wire.path(), ends.guest.path());
-    let mut config = config(near, far, None, Place::Split, cores);
+    let speed = Wire::unbounded();
+    let mut config = config(near, far, OnWire::tap(&speed), Place::Split, cores);
     let netns = ends.guest.path().display().to_string();
     config.guests = (0..guests)
         .map(|number| Guest {

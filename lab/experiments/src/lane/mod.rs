@@ -10,7 +10,7 @@ pub mod machine;
 pub mod window;
 
 use crate::load::{Load, Role, Spec};
-use crate::measure::{CpuTimes, Part};
+use crate::measure::{CpuTimes, Part, kernel_threads};
 use crate::ns::Namespace;
 use crate::plan::Lro;
 use anyhow::Context as _;
@@ -151,6 +151,9 @@ impl Reading {
 pub struct Lane {
     pairs: BTreeMap<(Work, Direction), Pair>,
     between: Box<dyn Between>,
+    /// Kernel threads that do what softirqs put off. Whoever's packets they carry, they are the
+    /// lane's: the others sleep.
+    softirqs: Vec<i32>,
     // Last, so that loads and path end first.
     _ends: Ends,
 }
@@ -215,6 +218,7 @@ impl Lane {
         let mut lane = Self {
             pairs: BTreeMap::new(),
             between,
+            softirqs: kernel_threads(&["ksoftirqd/"]),
             _ends: ends,
         };
         let sides = [
@@ -269,6 +273,7 @@ impl Lane {
 
     fn cpu_times(&self, pair: &Pair) -> CpuTimes {
         let mut parts = self.between.parts();
+        parts.push(("nic_kernel", self.softirqs.clone()));
         parts.push(("sender", vec![pair.active.pid()]));
         parts.push(("receiver", vec![pair.passive.pid()]));
         CpuTimes::read(&parts)
