@@ -151,6 +151,7 @@ impl Check<'_> {
         let buffers = config.buffers;
         self.range(Place::Buffers, "to_guest", buffers.to_guest, 32..=4096);
         self.range(Place::Buffers, "from_guest", buffers.from_guest, 32..=4096);
+        self.range(Place::Buffers, "prefetch", buffers.prefetch, 0..=256);
         let slots = config.ring.slots;
         let most = SLOTS_PER_PAGE << crate::domain::RING_ORDER_MAX;
         if !slots.is_power_of_two() || !(SLOTS_PER_PAGE..=most).contains(&slots) {
@@ -260,10 +261,9 @@ impl Check<'_> {
             self.say(place, "queues", what, remedy);
         }
         let grants = self.config.driver.grants;
-        if matches!(grants, GrantMode::Copy | GrantMode::Map) {
-            let what = format!("{wrong} and the driver's `grants` is \"copy\" or \"map\"");
-            let remedy = "write grants = \"mapped\" or \"new\" in [driver], or queues = \"shared\" here: a \
-                          NIC can only write to pages that are within the driver domain's reach";
+        if grants == GrantMode::Copy {
+            let what = format!("{wrong} and the driver's `grants` is \"copy\"");
+            let remedy = "write another `grants` in [driver], or queues = \"shared\" here: a NIC can only write to pages that are within the driver domain's reach";
             self.say(place, "queues", what, remedy);
         }
         let buffer = self.config.buffers.size.bytes() as u32;

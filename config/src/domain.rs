@@ -197,7 +197,7 @@ pub struct VifConfig {
 }
 
 /// How the driver domain gets at granted pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GrantMode {
     /// A hypercall copies, many packets at once.
@@ -278,6 +278,8 @@ pub struct GuestVif {
     /// Buffers of the pool that may wait for frames to the guest; the rest is kept for frames
     /// from it.
     pub to_guest_buffers: u32,
+    /// Received frames ahead of the one that is looked at whose headers are fetched into the cache.
+    pub prefetch: u32,
     /// The most that it asks for.
     pub offloads: Offloads,
     /// Whether the guest forwards packets that come in by it.
@@ -285,7 +287,7 @@ pub struct GuestVif {
 }
 
 /// Size of a guest's buffers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BufferSize {
     /// Two to a page: a frame of 1514 bytes fits, and the pool is half as large.
@@ -487,6 +489,7 @@ mod tests {
                     buffers: BufferSize::Half,
                     pool_pages: 256,
                     to_guest_buffers: 256,
+                    prefetch: 8,
                     offloads: Offloads::Tso,
                     forwards: true,
                 })

@@ -20,8 +20,8 @@ mod tests;
 
 pub use address::{Cidr, Mac, NotAnAddress};
 pub use model::{
-    Buffers, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Ring,
-    Station, Vif, XdpWire,
+    Buffers, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Queues,
+    Ring, Station, Vif, XdpWire,
 };
 pub use parse::{parse, parse_located};
 pub use problem::{Finding, Located, Place, Problem, Problems};

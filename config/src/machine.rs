@@ -452,6 +452,7 @@ fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
             buffers: config.buffers.size,
             pool_pages: pool_pages(config),
             to_guest_buffers: config.buffers.to_guest,
+            prefetch: config.buffers.prefetch,
             offloads: vif.offloads.min(config.driver.offloads),
             forwards: vif.forwards,
         });

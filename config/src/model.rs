@@ -116,6 +116,9 @@ pub struct Buffers {
     pub to_guest: u32,
     /// Buffers for frames from the guest.
     pub from_guest: u32,
+    /// Received frames ahead of the one that a guest looks at whose headers it fetches into the
+    /// cache; 0: none.
+    pub prefetch: u32,
 }
 
 impl Default for Buffers {
@@ -126,6 +129,7 @@ impl Default for Buffers {
             size: BufferSize::Half,
             to_guest: 512,
             from_guest: 256,
+            prefetch: 64,
         }
     }
 }

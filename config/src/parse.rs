@@ -106,6 +106,7 @@ fn machine(root: &Table<'_, '_, '_>) -> Config {
             size: t.choice("size", &SIZES).unwrap_or(usual.size),
             to_guest: t.number("to_guest").unwrap_or(usual.to_guest),
             from_guest: t.number("from_guest").unwrap_or(usual.from_guest),
+            prefetch: t.number("prefetch").unwrap_or(usual.prefetch),
         };
         t.finish();
     }

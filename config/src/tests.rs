@@ -133,8 +133,12 @@ fn defaults_are_as_documented() {
     );
     assert_eq!((driver.grants, driver.ledger), (GrantMode::Mapped, true));
     assert_eq!(
-        (config.buffers.to_guest, config.buffers.from_guest),
-        (512, 256)
+        (
+            config.buffers.to_guest,
+            config.buffers.from_guest,
+            config.buffers.prefetch
+        ),
+        (512, 256, 64)
     );
     assert_eq!((config.ring.slots, config.ring_order()), (1024, 2));
     let lro = config.lro;
@@ -308,7 +312,7 @@ fn queues_for_single_guests_need_what_they_need() {
     );
     let text = errors(&copying);
     assert!(
-        text.contains("write grants = \"mapped\" or \"new\" in [driver]"),
+        text.contains("write another `grants` in [driver]"),
         "{text}"
     );
 }

@@ -1,6 +1,6 @@
 //! Plans of the form of `base`: lanes side by side, raw frames, times to come up.
 
-use crate::lane::machine::{self, FrameRun, OnWire};
+use crate::lane::machine::{self, FrameRun, OnWire, What};
 use crate::lane::window::{Times, Work};
 use crate::lane::{Cores, Direction, Lane, Loads, Place, forward, kernel_path};
 use crate::plan::{Column, Frames, Lro, PathKind, Plan, Up, Wake, Wire, WireNic};
@@ -8,7 +8,7 @@ use crate::provenance::Provenance;
 use crate::report::Figure;
 use crate::runner::{Config, Samples};
 use crate::spin::Spinners;
-use crate::{Failure, frontier, interrupt};
+use crate::{Failure, frontier, interrupt, thesis};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
@@ -64,10 +64,11 @@ struct Run<'a> {
 /// others need.
 const TRIES: usize = 2;
 
-/// Where a column is measured: which lane, how that is switched, and under which keys.
+/// Where a column is measured: which lane, how that is switched, which way, and under which keys.
 struct Stop {
     lane: usize,
     lro: Option<Lro>,
+    direction: Option<Direction>,
     config: Config,
 }
 
@@ -76,7 +77,7 @@ struct Stop {
 struct Lanes {
     lanes: Vec<Lane>,
     /// Machines that several columns share, by place, wire and what that is.
-    shared: BTreeMap<(&'static str, String, WireNic), usize>,
+    shared: BTreeMap<(&'static str, String, WireNic, What), usize>,
     stops: Vec<Stop>,
 }
 
@@ -92,12 +93,14 @@ impl Lanes {
         column: &Column,
         place: Option<Place>,
         wire: &Wire,
+        guests: u32,
         lane: usize,
     ) {
         self.stops.push(Stop {
             lane,
             lro: column.lro.clone(),
-            config: plan.stop(column, place, wire),
+            direction: column.direction,
+            config: plan.stop(column, place, wire, guests),
         });
     }
 }
@@ -115,8 +118,9 @@ impl Run<'_> {
         let loads = self.loads();
         let mut lanes = self.lanes(&loads)?;
         let (rounds, wakes) = (self.plan.full.rounds, &self.plan.wake);
-        let each = loads.works.len() * loads.directions.len();
-        let planned = lanes.stops.len() * wakes.len() * each * rounds;
+        let ways = |stop: &Stop| stop.direction.map_or(loads.directions.len(), |_| 1);
+        let each: usize = lanes.stops.iter().map(ways).sum();
+        let planned = each * loads.works.len() * wakes.len() * rounds;
         self.allow_redo(planned);
         self.bar.set_length(planned as u64);
         let mut spinners = Spinners::new(&[self.cores.wire, self.cores.guest])?;
@@ -125,7 +129,8 @@ impl Run<'_> {
             for &work in &loads.works {
                 for round in 0..rounds {
                     for &direction in &loads.directions {
-                        for stop in &lanes.stops {
+                        let goes = |stop: &&Stop| stop.direction.is_none_or(|way| way == direction);
+                        for stop in lanes.stops.iter().filter(goes) {
                             let Some(lane) = lanes.lanes.get_mut(stop.lane) else {
                                 continue;
                             };
@@ -165,8 +170,13 @@ impl Run<'_> {
             || lane.window(work, direction, times),
             |window| window.disturbed,
         )?;
-        self.samples
-            .add(config, round, &window.figures(self.tsc_hz));
+        let mut figures = window.figures(self.tsc_hz);
+        if self.plan.as_thesis {
+            let pages = lane.between().machine().map(thesis::pages).transpose()?;
+            let seconds = times.window.as_secs_f64();
+            thesis::count(direction, seconds, pages, &mut figures);
+        }
+        self.samples.add(config, round, &figures);
         self.bar.inc(1);
         Ok(())
     }
@@ -240,10 +250,15 @@ impl Run<'_> {
         if column.place.is_empty() {
             let lane = kernel_path::lane(bridged, gro, self.cores, loads)?;
             let lane = lanes.push(lane);
-            lanes.stop(self.plan, column, None, wire, lane);
+            lanes.stop(self.plan, column, None, wire, 1, lane);
         }
-        for &place in &column.place {
-            let key = (place.name(), wire.name.clone(), column.nic);
+        let each = |&place| column.guests.iter().map(move |&guests| (place, guests));
+        for (place, guests) in column.place.iter().flat_map(each) {
+            let what = What {
+                mechanisms: column.machine,
+                guests,
+            };
+            let key = (place.name(), wire.name.clone(), column.nic, what);
             let lane = match lanes.shared.get(&key) {
                 Some(&lane) if column.lro.is_some() => lane,
                 _ if column.path == PathKind::Forwarder => {
@@ -255,7 +270,7 @@ impl Run<'_> {
                         speed: wire,
                         tick_us: self.plan.tick_us,
                     };
-                    let lane = machine::lane(place, near, self.cores, loads);
+                    let lane = machine::lane(place, near, what, self.cores, loads);
                     let lane = lanes.push(lane.with_context(|| format!("column {name}"))?);
                     if column.lro.is_some() {
                         lanes.shared.insert(key, lane);
@@ -263,7 +278,7 @@ impl Run<'_> {
                     lane
                 }
             };
-            lanes.stop(self.plan, column, Some(place), wire, lane);
+            lanes.stop(self.plan, column, Some(place), wire, guests, lane);
         }
         Ok(())
     }
@@ -291,6 +306,8 @@ impl Run<'_> {
                 let run = FrameRun {
                     grants: &frames.grants,
                     size,
+                    guests: frames.guests,
+                    active: frames.active,
                     rate_pps: most
                         .get(&size)
                         .filter(|_| load < 1.0)

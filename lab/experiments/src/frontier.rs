@@ -72,7 +72,7 @@ fn place(
     wake: Wake,
 ) -> Option<Config> {
     let column = plan.column.iter().find(|c| c.name == member.column)?;
-    let stop = plan.stop(column, column.place.first().copied(), wire);
+    let stop = plan.stop(column, column.place.first().copied(), wire, 1);
     Some(plan.keyed(&stop, work, direction, wake))
 }
 

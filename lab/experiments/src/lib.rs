@@ -31,6 +31,7 @@ pub mod runner;
 pub mod spin;
 pub mod stats;
 pub mod tables;
+pub mod thesis;
 
 pub mod base;
 pub mod demo;

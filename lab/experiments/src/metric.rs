@@ -32,6 +32,7 @@ pub fn unit(metric: &str) -> &'static str {
         "regret" => "sum of shares",
         "dominated" => "policies",
         "grants" => "pages",
+        "pages_reused" => "packets/page",
         "system_calls" => "calls",
         "steal" | "share" | "difference" => "share",
         "cycles" | "ran_in" | "on_behalf_of" => "cycles",

@@ -8,6 +8,7 @@ use crate::lane::{Direction, Place};
 use crate::runner::Config;
 use crate::stats::Side;
 use crate::{Failure, metric};
+use config::domain::{BufferSize, GrantMode};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,6 +18,8 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("lro", include_str!("../plans/lro.toml")),
     ("tcp", include_str!("../plans/tcp.toml")),
     ("isolation", include_str!("../plans/isolation.toml")),
+    ("scale", include_str!("../plans/scale.toml")),
+    ("thesis", include_str!("../plans/thesis.toml")),
 ];
 
 /// A plan.
@@ -53,6 +56,9 @@ pub struct Plan {
     pub frames: Vec<Frames>,
     /// How long machines take to come up.
     pub up: Option<Up>,
+    /// Whether cycles are counted as Ram's thesis has them: see [`crate::thesis`].
+    #[serde(default)]
+    pub as_thesis: bool,
     /// Which columns are divided by which.
     #[serde(default)]
     pub ratio: Vec<Ratio>,
@@ -98,6 +104,14 @@ pub struct Column {
     /// What the machine's wire is.
     #[serde(default)]
     pub nic: WireNic,
+    /// In which ways the machine differs from the usual one.
+    #[serde(default)]
+    pub machine: Mechanisms,
+    /// Guests that have the same load at once.
+    #[serde(default = "one_guest")]
+    pub guests: Vec<u32>,
+    /// The only direction that it is measured in; none: all of the plan's.
+    pub direction: Option<Direction>,
     /// How the kernel's paths look at frames.
     pub gro: Option<Gro>,
     /// How the machine aggregates. Columns of one place share a machine, which is switched.
@@ -108,6 +122,12 @@ pub struct Column {
 }
 
 impl Column {
+    /// Whether it is measured in this direction.
+    #[must_use]
+    pub fn goes(&self, direction: Direction) -> bool {
+        self.direction.is_none_or(|only| only == direction)
+    }
+
     /// Whether it is measured at this speed of the wire.
     #[must_use]
     pub fn is_at(&self, wire: &Wire) -> bool {
@@ -250,6 +270,10 @@ fn both_wakes() -> Vec<Wake> {
     vec![Wake::Awake, Wake::Halt]
 }
 
+fn one_guest() -> Vec<u32> {
+    vec![one()]
+}
+
 fn one_wire() -> Vec<Wire> {
     vec![Wire::unbounded()]
 }
@@ -263,6 +287,20 @@ pub enum WireNic {
     Tap,
     /// An AF_XDP socket on a veth pair.
     Xdp,
+}
+
+/// In which ways a machine differs from the usual one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Mechanisms {
+    /// How the driver domain gets at granted pages.
+    pub grants: GrantMode,
+    /// Whether guests have queues of the wire of their own.
+    pub vmq: bool,
+    /// Size of the guests' buffers.
+    pub buffers: BufferSize,
+    /// Received frames ahead whose headers a guest fetches; none: as usual.
+    pub prefetch: Option<u32>,
 }
 
 /// What lies between wire and guest.
@@ -293,6 +331,16 @@ pub struct Frames {
     /// fast as it goes, and comes first.
     #[serde(default = "full_load")]
     pub load: Vec<f64>,
+    /// Guests of the machine, each of which sends to itself.
+    #[serde(default = "one")]
+    pub guests: u32,
+    /// How many of them send, and share the load.
+    #[serde(default = "one")]
+    pub active: u32,
+}
+
+fn one() -> u32 {
+    1
 }
 
 fn full_load() -> Vec<f64> {
@@ -332,6 +380,9 @@ pub struct Ratio {
     pub own: String,
     /// By what, at the same keys (less those that it does not have).
     pub to: String,
+    /// What the paper that the plan repeats has for the ratio of `cycles_per_packet.total`: the
+    /// measured one is to be on the same side of 1.
+    pub paper: Option<f64>,
 }
 
 /// A figure to be met.
@@ -458,7 +509,7 @@ impl Plan {
     /// The configuration of a column at one place and wire, with the keys in which this plan
     /// varies.
     #[must_use]
-    pub fn stop(&self, column: &Column, place: Option<Place>, wire: &Wire) -> Config {
+    pub fn stop(&self, column: &Column, place: Option<Place>, wire: &Wire, guests: u32) -> Config {
         let mut config = Config::new(&column.name, &[]);
         let varies = self.column.iter().any(|column| column.place.len() > 1);
         if let Some(place) = place.filter(|_| varies) {
@@ -467,6 +518,9 @@ impl Plan {
         if self.wire.len() > 1 {
             config = config.with("wire", &wire.name);
         }
+        if column.guests.len() > 1 {
+            config = config.with("guests", &guests.to_string());
+        }
         config
     }
 
@@ -474,7 +528,8 @@ impl Plan {
     #[must_use]
     pub fn keyed(&self, stop: &Config, work: Work, direction: Direction, wake: Wake) -> Config {
         let mut config = stop.clone();
-        if self.direction.len() > 1 {
+        // Columns of one direction have it in their names.
+        if self.direction.len() > 1 && self.column.iter().all(|c| c.direction.is_none()) {
             config = config.with("dir", direction.name());
         }
         if self.wake.len() > 1 {
@@ -517,6 +572,24 @@ impl Plan {
                     column.name
                 ));
             }
+            let usual = column.machine == Mechanisms::default() && column.guests == [1];
+            if column.path != PathKind::Machine && !usual {
+                return Err(format!(
+                    "column `{}`: `machine` and `guests` belong to machine",
+                    column.name
+                ));
+            }
+            if !column.guests.iter().all(|guests| (1..=64).contains(guests))
+                || self
+                    .direction
+                    .iter()
+                    .all(|&direction| !column.goes(direction))
+            {
+                return Err(format!(
+                    "column `{}`: 1 to 64 `guests`, a `direction` that the plan has",
+                    column.name
+                ));
+            }
             let ours = matches!(column.path, PathKind::Machine | PathKind::Forwarder);
             if ours == column.place.is_empty() || ours == column.gro.is_some() {
                 return Err(format!(
@@ -528,6 +601,12 @@ impl Plan {
         for frames in &self.frames {
             if !seen.insert(frames.name.as_str()) {
                 return Err(format!("column `{}` twice", frames.name));
+            }
+            if !(1..=64).contains(&frames.guests) || !(1..=frames.guests).contains(&frames.active) {
+                return Err(format!(
+                    "`{}`: 1 to 64 `guests`, some of which are `active`",
+                    frames.name
+                ));
             }
             let starts_full = frames.load.first() == Some(&1.0);
             if !starts_full || frames.load.iter().any(|load| !(0.001..=1.0).contains(load)) {
@@ -612,11 +691,12 @@ mod tests {
                 .iter()
                 .map(|column| {
                     let wires = plan.wire.iter().filter(|wire| column.is_at(wire)).count();
-                    column.place.len().max(1) * wires
+                    let ways = column.direction.map_or(plan.direction.len(), |_| 1);
+                    column.place.len().max(1) * column.guests.len() * wires * ways
                 })
                 .sum();
             let works = 1 + plan.requests.len();
-            let each = works * plan.direction.len() * plan.wake.len();
+            let each = works * plan.wake.len();
             // 30 ms to read everything at a window's ends.
             let seconds = (stops * each * plan.quick.rounds) as f64
                 * (plan.quick.warm_up_s + plan.quick.window_s + 0.03);

@@ -134,8 +134,12 @@ impl Samples {
                 let Some(other) = self.partner(config, &ratio.to) else {
                     continue;
                 };
-                for metric in COMPARED {
-                    out.extend(self.ratio(plan, config, &other, metric, bars));
+                for metric in compared(&ratio.to, bars) {
+                    let figure = self.ratio(plan, config, &other, metric, bars);
+                    out.extend(figure.map(|figure| match ratio.paper {
+                        Some(paper) if metric == OF_PAPERS => beside(figure, paper),
+                        _ => figure,
+                    }));
                 }
                 for metric in SUBTRACTED {
                     out.extend(self.difference(plan, config, &other, metric, bars));
@@ -228,6 +232,33 @@ impl Samples {
     }
 }
 
+/// Metrics that are divided by those of column `to`: the usual ones, and those with a bar.
+fn compared<'a>(to: &str, bars: &'a [Bar]) -> Vec<&'a str> {
+    let prefix = format!("ratio.{to}.");
+    let barred = bars
+        .iter()
+        .filter_map(|bar| bar.metric.strip_prefix(&prefix));
+    let mut all = COMPARED.to_vec();
+    all.extend(barred.filter(|metric| !COMPARED.contains(metric)));
+    all.dedup();
+    all
+}
+
+/// A ratio beside that of the paper that is repeated: it is to be on the same side of 1.
+fn beside(mut figure: Figure, paper: f64) -> Figure {
+    let sides = [figure.lo, figure.hi].map(|end| end.unwrap_or(1.0).total_cmp(&1.0));
+    figure.verdict = figure.verdict.map(|verdict| match verdict {
+        Verdict::NotMeasurable | Verdict::Unresolved => verdict,
+        _ if sides[0] != sides[1] => Verdict::Unresolved,
+        _ if sides[0] == paper.total_cmp(&1.0) => Verdict::SameSign,
+        _ => Verdict::Opposite,
+    });
+    figure
+        .note
+        .get_or_insert_with(|| format!("the paper: {paper}"));
+    figure
+}
+
 /// The bar of a comparison, if it has one.
 fn line(bars: &[Bar], config: &Config, name: &str) -> Option<(f64, Side)> {
     bars.iter()
@@ -240,6 +271,9 @@ const SUBTRACTED: &[&str] = &["cycles_per_packet.driver"];
 
 const DISTURBED: &str = "more than 1 % of the CPU time was stolen, also when repeated";
 
+/// What papers divide.
+const OF_PAPERS: &str = "cycles_per_packet.total";
+
 /// Metrics that are divided.
 const COMPARED: &[&str] = &[
     "throughput",
@@ -248,6 +282,7 @@ const COMPARED: &[&str] = &[
     "latency_us.p50",
     "latency_us.p99",
     "cycles_per_byte.total",
+    OF_PAPERS,
     "cycles_per_byte.receive_side",
     "cycles_per_byte.driver",
 ];
@@ -274,7 +309,32 @@ mod tests {
         vec![Ratio {
             own: "grantway".to_owned(),
             to: "forwarder".to_owned(),
+            paper: None,
         }]
+    }
+
+    #[test]
+    fn a_papers_ratio_is_met_on_its_side_of_one() {
+        let mut samples = Samples::default();
+        let (ours, theirs) = (Config::new("xen", &[]), Config::new("linux", &[]));
+        for round in 0..5 {
+            samples.add(&ours, round, &one(OF_PAPERS, 3.0));
+            samples.add(&theirs, round, &one(OF_PAPERS, 1.5));
+        }
+        let verdict = |paper| {
+            let ratio = Ratio {
+                own: "xen".to_owned(),
+                to: "linux".to_owned(),
+                paper: Some(paper),
+            };
+            let figures = samples.ratios("thesis", &[ratio], &[]);
+            assert_eq!(figures.len(), 1);
+            assert_eq!(figures[0].value, Some(2.0));
+            assert_eq!(figures[0].note, Some(format!("the paper: {paper}")));
+            figures[0].verdict
+        };
+        assert_eq!(verdict(4.5), Some(Verdict::SameSign));
+        assert_eq!(verdict(0.8), Some(Verdict::Opposite));
     }
 
     #[test]
@@ -317,6 +377,7 @@ mod tests {
         let ratio = [Ratio {
             own: "ngm".to_owned(),
             to: "shared".to_owned(),
+            paper: None,
         }];
         assert!(samples.ratios("p", &ratio, &[]).is_empty());
         let bar = Bar {

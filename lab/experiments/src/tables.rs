@@ -10,7 +10,10 @@ use crate::report::{Figure, Index, cell, number, table};
 pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
     let index = Index::new(figures);
     let mut out = String::new();
-    for &wake in &plan.wake {
+    if plan.as_thesis {
+        out.push_str(&thesis_table(plan, &index));
+    }
+    for &wake in plan.wake.iter().filter(|_| !plan.as_thesis) {
         for &direction in &plan.direction {
             for wire in &plan.wire {
                 out.push_str(&lane_table(plan, &index, direction, wake, wire));
@@ -79,7 +82,7 @@ fn lane_table(
             places => places.iter().copied().map(Some).collect(),
         };
         for place in places {
-            let stop = plan.stop(column, place, wire);
+            let stop = plan.stop(column, place, wire, 1);
             let mut row = vec![match place.filter(|_| stop.keys.contains_key("place")) {
                 Some(place) => format!("{} {}", column.name, place.name()),
                 None => column.name.clone(),
@@ -113,6 +116,49 @@ fn lane_table(
         },
         table(&header, &rows)
     )
+}
+
+/// Every column as the thesis has it, in its order.
+fn thesis_table(plan: &Plan, index: &Index<'_>) -> String {
+    let metrics = [
+        ("cycles_per_packet.driver", "driver"),
+        ("cycles_per_packet.guest", "guest"),
+        ("cycles_per_packet.total", "total"),
+        ("throughput", "Gb/s"),
+    ];
+    let mut header = vec!["cycles per packet", "guests"];
+    header.extend(metrics.map(|(_, title)| title));
+    header.extend(["÷ Linux", "thesis", "verdict"]);
+    let mut rows = Vec::new();
+    for column in &plan.column {
+        let wires = plan.wire.iter().filter(|wire| column.is_at(wire));
+        let stops = wires.flat_map(|wire| column.guests.iter().map(move |&g| (wire, g)));
+        for (wire, guests) in stops {
+            let place = column.place.first().copied();
+            let name = plan.stop(column, place, wire, guests).name();
+            let mut row = vec![column.name.clone(), guests.to_string()];
+            row.extend(metrics.map(|(metric, _)| short(index.get(&name, metric))));
+            let ratio = plan
+                .ratio
+                .iter()
+                .find(|r| r.own == column.name && r.paper.is_some());
+            let figure = ratio.and_then(|ratio| {
+                index.get(
+                    &name,
+                    &format!("ratio.{}.cycles_per_packet.total", ratio.to),
+                )
+            });
+            row.push(short(figure));
+            row.push(
+                ratio
+                    .and_then(|r| r.paper)
+                    .map_or_else(String::new, |p| p.to_string()),
+            );
+            row.push(figure.map_or_else(String::new, word));
+            rows.push(row);
+        }
+    }
+    format!("{}\n\n", table(&header, &rows))
 }
 
 /// Only the median: intervals of so many columns do not fit a line; they are in the data.
@@ -161,18 +207,20 @@ fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
     format!("{}\n\n", table(&header, &rows))
 }
 
+/// What a comparison came to.
+fn word(figure: &Figure) -> String {
+    figure
+        .verdict
+        .and_then(|verdict| serde_json::to_value(verdict).ok())
+        .and_then(|verdict| verdict.as_str().map(str::to_owned))
+        .unwrap_or_default()
+}
+
 fn ratio_table(figures: &[Figure]) -> String {
     let rows: Vec<Vec<String>> = figures
         .iter()
         .filter(|f| f.metric.starts_with("ratio.") || f.metric.starts_with("difference."))
-        .map(|f| {
-            let verdict = f
-                .verdict
-                .and_then(|v| serde_json::to_value(v).ok())
-                .and_then(|v| v.as_str().map(str::to_owned))
-                .unwrap_or_default();
-            vec![f.config.clone(), f.metric.clone(), cell(Some(f)), verdict]
-        })
+        .map(|f| vec![f.config.clone(), f.metric.clone(), cell(Some(f)), word(f)])
         .collect();
     if rows.is_empty() {
         return String::new();

@@ -5,7 +5,7 @@
 
 use experiments::Failure;
 use experiments::lane::kernel_path::{self, Gro};
-use experiments::lane::machine::{OnWire, lane};
+use experiments::lane::machine::{OnWire, What, lane};
 use experiments::lane::window::{Times, Work};
 use experiments::lane::{Cores, Direction, Lane, Loads, Place, forward};
 use experiments::plan::{Wire, WireNic};
@@ -142,7 +142,7 @@ fn machine(cores: Cores) -> anyhow::Result<()> {
             speed: &speed,
             tick_us: None,
         };
-        carries(lane(place, wire, cores, &Loads::default()))?;
+        carries(lane(place, wire, What::default(), cores, &Loads::default()))?;
     }
     Ok(())
 }

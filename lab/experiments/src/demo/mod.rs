@@ -6,7 +6,7 @@ mod sim;
 mod text;
 
 use crate::interrupt;
-use crate::lane::machine::{self, OnWire, Running};
+use crate::lane::machine::{self, OnWire, Running, What};
 use crate::lane::window::{Times, Work};
 use crate::lane::{Cores, Direction, Lane, Loads, Place};
 use crate::plan::Wire;
@@ -127,7 +127,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn on_taps_found(args: &Args, cores: Cores, place: Place, tsc_hz: u64) -> anyhow::Result<Findings> {
     let speed = Wire::unbounded();
     let near = OnWire::tap(&speed);
-    let mut lane = machine::lane(place, near, cores, &Loads::default())?;
+    let mut lane = machine::lane(place, near, What::default(), cores, &Loads::default())?;
     let (rounds, times) = schedule(args.quick);
     let mut samples = Samples::default();
     let windows = rounds * Work::BOTH.len() * Direction::BOTH.len();

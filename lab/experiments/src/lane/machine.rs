@@ -4,14 +4,14 @@
 use super::window::{Times, account};
 use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, Loads, PREFIX, Place, Reading, WIRE};
 use crate::measure::{CpuTimes, Machine as Cpus, Part};
-use crate::plan::{Lro, Wire, WireNic};
+use crate::plan::{Lro, Mechanisms, Wire, WireNic};
 use crate::{Failure, interrupt};
 use abi::machine::{Audit, Program, Status};
 use abi::mailbox::Request;
 use anyhow::Context as _;
 use client::{Instance, Options};
-use config::domain::{GrantMode, Moderation, Offloads};
-use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Vif, XdpWire};
+use config::domain::{GrantMode, Moderation, Offloads, Vmq};
+use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Queues, Vif, XdpWire};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -316,14 +316,80 @@ const NO_SPIN: Polling = Polling {
     empty_ticks: 0,
 };
 
+/// What a lane's machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct What {
+    /// In which ways it differs from the usual one.
+    pub mechanisms: Mechanisms,
+    /// How many guests it has.
+    pub guests: u32,
+}
+
+impl Default for What {
+    fn default() -> Self {
+        Self {
+            mechanisms: Mechanisms::default(),
+            guests: 1,
+        }
+    }
+}
+
+impl What {
+    /// Makes this of the usual machine with one guest.
+    fn apply(self, ends: &Ends, config: &mut Config) {
+        let Mechanisms {
+            grants,
+            vmq,
+            buffers,
+            prefetch,
+        } = self.mechanisms;
+        config.driver.grants = grants;
+        config.buffers.size = buffers;
+        config.buffers.prefetch = prefetch.unwrap_or(config.buffers.prefetch);
+        if vmq {
+            for nic in &mut config.nics {
+                nic.queues = Queues::Vmq(Vmq {
+                    queues: self.guests,
+                    // Guests keep their queues: there is one for each.
+                    rebalance_ms: 0,
+                });
+            }
+        }
+        let first = config.guests.first().cloned();
+        for (number, (namespace, address)) in ends.guests().enumerate().skip(1) {
+            let Some(mut guest) = first.clone() else {
+                break;
+            };
+            guest.name = format!("guest{number}");
+            for vif in &mut guest.vifs {
+                if let Endpoint::Tap { port } = &mut vif.endpoint {
+                    port.netns = Some(namespace.path().display().to_string());
+                    port.addresses = vec![Cidr {
+                        address,
+                        prefix: PREFIX,
+                    }];
+                }
+            }
+            config.guests.push(guest);
+        }
+    }
+}
+
 /// Sets up the lane.
 ///
 /// # Errors
 /// If namespaces cannot be made or the machine does not start.
-pub fn lane(place: Place, wire: OnWire<'_>, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
-    let ends = Ends::new()?;
+pub fn lane(
+    place: Place,
+    wire: OnWire<'_>,
+    what: What,
+    cores: Cores,
+    loads: &Loads,
+) -> anyhow::Result<Lane> {
+    let ends = Ends::of_guests(what.guests)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
-    let config = config(near, far, wire, place, cores);
+    let mut config = config(near, far, wire, place, cores);
+    what.apply(&ends, &mut config);
     let running = Running::start(&config)?;
     Lane::new(ends, Box::new(running), cores, loads)
 }
@@ -368,7 +434,11 @@ pub struct FrameRun<'a> {
     pub grants: &'a str,
     /// Bytes of a frame.
     pub size: u32,
-    /// Frames sent a second; none: as fast as they are taken.
+    /// Guests of the machine.
+    pub guests: u32,
+    /// Those of them that send.
+    pub active: u32,
+    /// Frames sent a second, by all of them together; none: as fast as they are taken.
     pub rate_pps: Option<f64>,
     /// The driver has the guest's core, the guest has the wire's.
     pub cores: Cores,
@@ -426,27 +496,30 @@ impl FrameRun<'_> {
     fn config(&self) -> anyhow::Result<Config> {
         let grants: GrantMode = serde_json::from_value(Value::from(self.grants))
             .with_context(|| format!("no grant mechanism `{}`", self.grants))?;
+        let guest = |number| Guest {
+            name: format!("guest{number}"),
+            cpus: vec![self.cores.wire],
+            vifs: vec![Vif::new(Endpoint::Sink { touch: false })],
+            ..Guest::default()
+        };
         let mut config = Config {
             name: fresh_name("frames"),
-            guests: vec![Guest {
-                name: "guest".to_owned(),
-                cpus: vec![self.cores.wire],
-                vifs: vec![Vif::new(Endpoint::Sink { touch: false })],
-                ..Guest::default()
-            }],
+            guests: (0..self.guests).map(guest).collect(),
             ..Config::default()
         };
-        let to = config.vif_mac(0, 0).context("no MAC")?;
-        let source = Vif::new(Endpoint::Source {
-            to,
-            size: self.size,
-            rate_pps: self.rate_pps,
-            window: 0,
-            count: None,
-            touch: false,
-        });
-        if let Some(guest) = config.guests.first_mut() {
-            guest.vifs.push(source);
+        for number in 0..self.active as usize {
+            let to = config.vif_mac(number, 0).context("no MAC")?;
+            let source = Vif::new(Endpoint::Source {
+                to,
+                size: self.size,
+                rate_pps: self.rate_pps.map(|all| all / f64::from(self.active)),
+                window: 0,
+                count: None,
+                touch: false,
+            });
+            if let Some(guest) = config.guests.get_mut(number) {
+                guest.vifs.push(source);
+            }
         }
         config.driver.cpus = vec![self.cores.guest];
         config.driver.grants = grants;
@@ -505,6 +578,8 @@ mod tests {
             let run = FrameRun {
                 grants,
                 size: 64,
+                guests: 64,
+                active: 3,
                 rate_pps: None,
                 cores,
             };
@@ -513,6 +588,8 @@ mod tests {
         let run = FrameRun {
             grants: "steal",
             size: 64,
+            guests: 1,
+            active: 1,
             rate_pps: None,
             cores,
         };

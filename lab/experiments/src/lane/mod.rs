@@ -24,7 +24,7 @@ use window::Work;
 pub const IFNAME: &str = "gw0";
 /// The wire's address.
 pub const WIRE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
-/// The guest's address.
+/// The guest's address; further guests have those after it.
 pub const GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
 /// Bits of the network's prefix.
 pub const PREFIX: u8 = 24;
@@ -149,7 +149,8 @@ impl Reading {
 
 /// A lane: two namespaces, what lies between, and loads in both directions.
 pub struct Lane {
-    pairs: BTreeMap<(Work, Direction), Pair>,
+    /// One pair for every guest.
+    pairs: BTreeMap<(Work, Direction), Vec<Pair>>,
     between: Box<dyn Between>,
     /// Kernel threads that do what softirqs put off. Whoever's packets they carry, they are the
     /// lane's: the others sleep.
@@ -183,6 +184,8 @@ pub struct Ends {
     pub wire: Namespace,
     /// Behind the guest.
     pub guest: Namespace,
+    /// Behind further guests.
+    pub further: Vec<Namespace>,
 }
 
 impl Ends {
@@ -191,10 +194,33 @@ impl Ends {
     /// # Errors
     /// If this user may not make them.
     pub fn new() -> anyhow::Result<Self> {
+        Self::of_guests(1)
+    }
+
+    /// New namespaces of a wire and of so many guests, at least one.
+    ///
+    /// # Errors
+    /// As [`Ends::new`].
+    pub fn of_guests(guests: u32) -> anyhow::Result<Self> {
+        let further = (1..guests).map(|_| Namespace::new("guest namespace"));
         Ok(Self {
             wire: Namespace::new("wire namespace")?,
             guest: Namespace::new("guest namespace")?,
+            further: further.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// The guests' namespaces, and the addresses in them.
+    pub fn guests(&self) -> impl Iterator<Item = (&Namespace, IpAddr)> {
+        let address = |n: u8| match GUEST {
+            IpAddr::V4(first) => {
+                let [a, b, c, d] = first.octets();
+                Ipv4Addr::new(a, b, c, d.saturating_add(n)).into()
+            }
+            v6 @ IpAddr::V6(_) => v6,
+        };
+        let all = std::iter::once(&self.guest).chain(&self.further);
+        (0..).zip(all).map(move |(n, guest)| (guest, address(n)))
     }
 }
 
@@ -221,18 +247,21 @@ impl Lane {
             softirqs: kernel_threads(&["ksoftirqd/"]),
             _ends: ends,
         };
-        let sides = [
-            (lane._ends.wire.path(), cores.wire, WIRE),
-            (lane._ends.guest.path(), cores.guest, GUEST),
-        ];
+        let wire = (lane._ends.wire.path(), cores.wire, WIRE);
+        let guests: Vec<_> = lane
+            ._ends
+            .guests()
+            .map(|(guest, address)| (guest.path(), cores.guest, address))
+            .collect();
         let each = loads
             .works
             .iter()
             .flat_map(|&work| loads.directions.iter().map(move |&way| (work, way)));
-        for (port, (work, direction)) in (5201u16..).zip(each) {
-            let [from, to] = match (direction, sides.clone()) {
-                (Direction::ToGuest, [wire, guest]) => [wire, guest],
-                (Direction::FromGuest, [wire, guest]) => [guest, wire],
+        let each = each.flat_map(|load| guests.iter().map(move |guest| (load, guest)));
+        for (port, ((work, direction), guest)) in (5201u16..).zip(each) {
+            let (from, to) = match direction {
+                Direction::ToGuest => (&wire, guest),
+                Direction::FromGuest => (guest, &wire),
             };
             let (active, passive, size) = match work {
                 Work::Stream => (Role::Source, Role::Sink, 0),
@@ -248,10 +277,10 @@ impl Lane {
                     flows: 1,
                 })
             };
-            let passive = load(passive, &to)?;
-            let active = load(active, &from)?;
-            lane.pairs
-                .insert((work, direction), Pair { active, passive });
+            let passive = load(passive, to)?;
+            let active = load(active, from)?;
+            let pairs = lane.pairs.entry((work, direction)).or_default();
+            pairs.push(Pair { active, passive });
         }
         Ok(lane)
     }
@@ -271,11 +300,12 @@ impl Lane {
         machine.switch(lro)
     }
 
-    fn cpu_times(&self, pair: &Pair) -> CpuTimes {
+    fn cpu_times(&self, pairs: &[Pair]) -> CpuTimes {
         let mut parts = self.between.parts();
         parts.push(("nic_kernel", self.softirqs.clone()));
-        parts.push(("sender", vec![pair.active.pid()]));
-        parts.push(("receiver", vec![pair.passive.pid()]));
+        let pids = |end: fn(&Pair) -> &Load| pairs.iter().map(|pair| end(pair).pid()).collect();
+        parts.push(("sender", pids(|pair| &pair.active)));
+        parts.push(("receiver", pids(|pair| &pair.passive)));
         CpuTimes::read(&parts)
     }
 }

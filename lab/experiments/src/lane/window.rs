@@ -58,32 +58,36 @@ impl Lane {
         times: Times,
     ) -> anyhow::Result<Window> {
         // Taken out for the time, so that the path can be asked beside it.
-        let Some(mut pair) = self.pairs.remove(&(work, direction)) else {
+        let Some(mut pairs) = self.pairs.remove(&(work, direction)) else {
             anyhow::bail!("no load for {work:?} {}", direction.name());
         };
-        let seen = self.observe(&mut pair, work, times);
-        self.pairs.insert((work, direction), pair);
+        let seen = self.observe(&mut pairs, work, times);
+        self.pairs.insert((work, direction), pairs);
         seen
     }
 
-    fn observe(&mut self, pair: &mut Pair, work: Work, times: Times) -> anyhow::Result<Window> {
-        pair.active.go()?;
-        let seen = self.open(pair, work, times);
-        pair.active.stop()?;
+    fn observe(&mut self, pairs: &mut [Pair], work: Work, times: Times) -> anyhow::Result<Window> {
+        for pair in &mut *pairs {
+            pair.active.go()?;
+        }
+        let seen = self.open(pairs, work, times);
+        for pair in pairs {
+            pair.active.stop()?;
+        }
         // What is under way arrives before another lane has its turn.
         interrupt::sleep(Duration::from_millis(10))?;
         seen
     }
 
-    fn open(&mut self, pair: &mut Pair, work: Work, times: Times) -> anyhow::Result<Window> {
+    fn open(&mut self, pairs: &mut [Pair], work: Work, times: Times) -> anyhow::Result<Window> {
         interrupt::sleep(times.warm_up)?;
         let path = self.between.reading()?;
         let machine = Machine::read();
-        let cpu = self.cpu_times(pair);
-        mark(pair, work)?;
+        let cpu = self.cpu_times(pairs);
+        mark(pairs, work)?;
         interrupt::sleep(times.window)?;
-        let mark = mark(pair, work)?;
-        let cpu_ns = self.cpu_times(pair).since(&cpu);
+        let mark = mark(pairs, work)?;
+        let cpu_ns = self.cpu_times(pairs).since(&cpu);
         let disturbed = Machine::read().disturbed_since(machine);
         let path = self.between.reading()?.since(&path);
         Ok(Window {
@@ -96,11 +100,29 @@ impl Lane {
     }
 }
 
-fn mark(pair: &mut Pair, work: Work) -> anyhow::Result<Mark> {
-    match work {
-        Work::Stream => pair.passive.mark(),
-        Work::Requests(_) => pair.active.mark(),
+/// What all pairs did since the last mark. Latencies are those of the slowest.
+fn mark(pairs: &mut [Pair], work: Work) -> anyhow::Result<Mark> {
+    let mut all = Mark::default();
+    for pair in pairs {
+        let mark = match work {
+            Work::Stream => pair.passive.mark(),
+            Work::Requests(_) => pair.active.mark(),
+        }?;
+        all = Mark {
+            ns: all.ns.max(mark.ns),
+            bytes: all.bytes + mark.bytes,
+            operations: all.operations + mark.operations,
+            cpu_ns: all.cpu_ns + mark.cpu_ns,
+            segments: all.segments + mark.segments,
+            p50_us: later(all.p50_us, mark.p50_us),
+            p99_us: later(all.p99_us, mark.p99_us),
+        };
     }
+    Ok(all)
+}
+
+fn later(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    a.into_iter().chain(b).reduce(f64::max)
 }
 
 impl Window {

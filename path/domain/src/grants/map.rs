@@ -15,6 +15,9 @@ pub struct Map {
     mapped: Vec<bool>,
     batch: Vec<MapOp>,
     unmaps: Vec<Unmap>,
+    /// Pages that a device writes, kept apart from the batch: frames may be written to the same
+    /// guest meanwhile.
+    posted: Vec<Unmap>,
     status: Vec<GrantStatus>,
 }
 
@@ -28,6 +31,7 @@ impl Map {
             mapped,
             batch: Vec::new(),
             unmaps: Vec::new(),
+            posted: Vec::new(),
             status: Vec::new(),
         }
     }
@@ -89,6 +93,7 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         self.unmap();
+        self.post_end();
     }
 }
 
@@ -109,6 +114,37 @@ impl Grants for Map {
     fn read_end(&mut self) {
         let before = self.guest.ledger.enter(Hop::Grant);
         self.unmap();
+        self.guest.ledger.enter(before);
+    }
+
+    fn post_begin(&mut self, accesses: &mut [Access]) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        self.map(accesses.iter().map(|access| access.gref), false);
+        for access in accesses {
+            access.result = self.usable(access.gref).and_then(|slot| {
+                self.guest
+                    .span(slot, access.offset, access.len)
+                    .ok_or(GrantStatus::BadCopyArg)
+            });
+        }
+        self.batch.clear();
+        self.posted.append(&mut self.unmaps);
+        self.guest.ledger.enter(before);
+    }
+
+    fn post_end(&mut self) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for op in &self.posted {
+            let entry = (op.slot.0 - self.guest.first.0) as usize;
+            if let Some(mapped) = self.mapped.get_mut(entry) {
+                *mapped = false;
+            }
+        }
+        if !self.posted.is_empty() {
+            self.guest
+                .call(|calls| calls.unmap(&self.posted, &mut self.status));
+        }
+        self.posted.clear();
         self.guest.ledger.enter(before);
     }
 

@@ -205,6 +205,36 @@ fn map_writes_where_it_may() {
 }
 
 #[test]
+fn map_keeps_what_a_device_writes_while_frames_are_written_beside_it() {
+    let monitor = Monitor::new();
+    let mut map = Map::new(monitor.guest.clone());
+    let access = |&gref| Access {
+        gref: GrantRef(gref),
+        offset: 8,
+        len: 100,
+        result: Err(GrantStatus::GeneralError),
+    };
+    for grefs in [&[1, READ_ONLY, 2], &[2, 3, NONE]] {
+        let mut posted: Vec<Access> = grefs.iter().map(access).collect();
+        map.post_begin(&mut posted);
+        let okay: Vec<bool> = posted.iter().map(|access| access.result.is_ok()).collect();
+        let may: Vec<bool> = grefs.iter().map(|&gref| gref < READ_ONLY).collect();
+        assert_eq!(okay, may);
+    }
+    let posted = BTreeMap::from([1, 2, 3].map(|index| (FIRST + index, true)));
+    assert_eq!(monitor.mapped(), posted);
+    assert_eq!(write(&mut map, &[2, 4], source()), [GrantStatus::Okay; 2]);
+    assert_eq!(monitor.mapped(), posted);
+    map.post_end();
+    assert_eq!(monitor.mapped(), BTreeMap::new());
+    assert_eq!(write(&mut map, &[2], source()), [GrantStatus::Okay]);
+    let mut posted = [access(&5)];
+    map.post_begin(&mut posted);
+    drop(map);
+    assert_eq!(monitor.mapped(), BTreeMap::new());
+}
+
+#[test]
 fn map_dropped_in_the_middle_of_a_batch_unmaps() {
     let monitor = Monitor::new();
     let mut map = Map::new(monitor.guest.clone());

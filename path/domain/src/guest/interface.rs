@@ -42,6 +42,7 @@ pub struct Interface {
     first_frame: u32,
     layout: Layout,
     features: Features,
+    prefetch: u32,
     mac: [u8; 6],
     endpoint: Box<dyn Nic>,
     state: XenbusState,
@@ -134,6 +135,7 @@ impl Interface {
                     Offloads::Checksum => Features::CHECKSUM,
                     Offloads::Tso => Features::ALL,
                 },
+                prefetch: vif.prefetch,
                 mac: vif.mac,
                 endpoint,
                 state: XenbusState::Initialising,
@@ -204,6 +206,7 @@ impl Interface {
             backend: peer.domain,
             mac: self.mac,
             features: self.features,
+            prefetch: self.prefetch,
         };
         // The driver domain says which mechanism it uses.
         self.new_table = if back.features.has(Features::NEW_GRANTS) {

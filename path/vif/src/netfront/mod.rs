@@ -50,6 +50,8 @@ pub struct Setup {
     pub mac: [u8; 6],
     /// What it is to take, at the most.
     pub features: Features,
+    /// Slots ahead of the one that is looked at whose headers are fetched into the cache.
+    pub prefetch: u32,
 }
 
 /// Why a netfront could not be set up.
@@ -97,6 +99,9 @@ pub struct Netfront {
     posted: Vec<u16>,
     /// Responses of a packet at the head of the ring whose rest is not there yet.
     partial: u32,
+    prefetch: u32,
+    /// Responses at the head of the ring whose headers were fetched.
+    fetched: u32,
 }
 
 impl Netfront {
@@ -208,6 +213,8 @@ impl Netfront {
             tx_extras: 0,
             rx_pool: Stack::new(rx_slots),
             partial: 0,
+            prefetch: setup.prefetch,
+            fetched: 0,
         };
         front.post();
         front.rx.publish();

@@ -41,10 +41,10 @@ impl Netfront {
         if let Err(overrun) = self.rx.ready_for(budget.min(u32::MAX as usize) as u32) {
             return self.fail(overrun);
         }
-        self.prefetch(budget);
         let mut frames = 0;
         let mut bad = false;
         for _ in 0..budget {
+            self.fetch_ahead();
             out.push(Frame::empty());
             let Some(frame) = out.last_mut() else { break };
             let found = self.scan(frame);
@@ -102,11 +102,16 @@ impl Netfront {
         }
     }
 
-    /// Fetches the headers of what has arrived, as far as it was posted in order.
-    fn prefetch(&self, budget: usize) {
-        for n in 0..self.rx.ready().min(budget as u32) {
-            let Some(words) = self.rx.peek(n) else { break };
-            let posted = self.posted_at(n);
+    /// Fetches the headers of what has arrived, up to the prefetch distance ahead of the packet
+    /// that is looked at (thesis, 5.2).
+    #[inline]
+    fn fetch_ahead(&mut self) {
+        while self.fetched < self.prefetch {
+            let Some(words) = self.rx.peek(self.fetched) else {
+                break;
+            };
+            let posted = self.posted_at(self.fetched);
+            self.fetched += 1;
             if let Some(slot) = self.rx_pool.get(usize::from(posted)) {
                 let offset = usize::from(RxResponse::decode(words).offset);
                 slot.span
@@ -138,6 +143,7 @@ impl Netfront {
             }
         }
         self.rx.consume(slots);
+        self.fetched = self.fetched.saturating_sub(slots);
         let made = match packet.verdict {
             Some(reason) => Err(reason),
             None => packet.finish(&self.terms.to_guest),

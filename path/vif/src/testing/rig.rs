@@ -96,6 +96,7 @@ impl Rig {
             backend: BACKEND,
             mac: [2, 0, 0, 0, 0, 1],
             features: front,
+            prefetch: 2,
         };
         let (front, record) = Netfront::new(&setup, &mut table, &back).expect("a front");
         let record = FrontRecord::decode(&record.encode()).expect("a record");

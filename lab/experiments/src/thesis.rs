@@ -1,0 +1,156 @@
+//! How Ram's thesis counts: cycles of the machine under test alone, by domain and by class of
+//! functions (Table 2.1).
+//!
+//! The wire's far end is another machine in the thesis, so it is in no sum here. The guest domain is a
+//! machine with its application; here the application is a process of its own, and is charged to the
+//! guest. A packet is a full segment, 1514 bytes on the wire. What the monitor does is charged to the driver domain, which asks for it as long as packets
+//! flow; it is printed beside, outside the total.
+
+use crate::lane::Direction;
+use crate::lane::machine::Running;
+use crate::metric::SEGMENT_BYTES;
+use std::collections::BTreeMap;
+
+/// Hops of the ledger by domain and class. A ledger cannot split a system call: what the kernel does
+/// for an endpoint stays one class.
+const CLASSES: &[(&str, &str, &[&str])] = &[
+    ("driver", "driver", &["nic"]),
+    ("driver", "copy", &["copy"]),
+    ("driver", "netback", &["netback", "ring"]),
+    ("driver", "grant", &["grant"]),
+    ("driver", UNSPLIT, &["lro", "bridge", "control", "idle"]),
+    ("guest", "netfront", &["netfront", "ring", "lro"]),
+    ("guest", "grant", &["grant"]),
+    ("guest", UNSPLIT, &["endpoint", "control", "idle"]),
+];
+
+const UNSPLIT: &str = "network+usercopy+other";
+
+/// Page frames that guests grant to the driver domain.
+///
+/// # Errors
+/// If the monitor does not answer.
+pub fn pages(machine: &Running) -> anyhow::Result<u32> {
+    let audit = machine.audit()?;
+    Ok(audit.domains.iter().map(|domain| domain.granted).sum())
+}
+
+/// Turns the figures of a stream's window of `seconds` into the thesis's. `pages` are those that the
+/// guests granted; none: there is no machine.
+pub fn count(
+    direction: Direction,
+    seconds: f64,
+    pages: Option<u32>,
+    figures: &mut BTreeMap<String, f64>,
+) {
+    let of = |part: &str| {
+        let name = format!("cycles_per_packet.{part}");
+        figures.get(&name).copied().unwrap_or(0.0)
+    };
+    let near = match direction {
+        Direction::ToGuest => "receiver",
+        Direction::FromGuest => "sender",
+    };
+    let (driver, guest) = (of("driver") + of("monitor"), of("guest") + of(near));
+    let mut counted = vec![
+        ("driver".to_owned(), driver),
+        ("guest".to_owned(), guest),
+        ("total".to_owned(), driver + guest + of("nic_kernel")),
+    ];
+    if let Some(pages) = pages {
+        for (domain, class, hops) in CLASSES {
+            let hop = |hop: &&str| of(&format!("{domain}.hop.{hop}"));
+            counted.push((
+                format!("{domain}.class.{class}"),
+                hops.iter().map(hop).sum(),
+            ));
+        }
+        for (domain, asked) in [("driver", of("monitor")), ("guest", 0.0)] {
+            let own = own_threads(domain, figures).unwrap_or_else(|| of(domain));
+            let agent = (of(domain) - own).max(0.0);
+            counted.push((format!("{domain}.class.xen"), agent + asked));
+        }
+        let bytes = figures.get("throughput").copied().unwrap_or(0.0) * 1e9 / 8.0 * seconds;
+        let reused = bytes / SEGMENT_BYTES / f64::from(pages.max(1));
+        figures.insert("pages_reused".to_owned(), reused);
+    }
+    figures.retain(|name, _| !name.ends_with(".receive_side"));
+    for (part, cycles) in counted {
+        figures.insert(format!("cycles_per_byte.{part}"), cycles / SEGMENT_BYTES);
+        figures.insert(format!("cycles_per_packet.{part}"), cycles);
+    }
+}
+
+/// What a domain's own threads used, without its agent: the ledger's sum, less what it does not
+/// close by.
+fn own_threads(domain: &str, figures: &BTreeMap<String, f64>) -> Option<f64> {
+    let hops = format!("cycles_per_packet.{domain}.hop.");
+    let ledger: f64 = figures
+        .iter()
+        .filter(|(name, _)| name.starts_with(&hops))
+        .map(|(_, cycles)| cycles)
+        .sum();
+    let closure = *figures.get(&format!("closure.{domain}"))?;
+    (closure > 0.0).then(|| ledger / closure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(all: &[(&str, f64)]) -> BTreeMap<String, f64> {
+        let per_packet = |(name, value): &(&str, f64)| match *name {
+            "throughput" | "closure.driver" => ((*name).to_owned(), *value),
+            name => (format!("cycles_per_packet.{name}"), *value),
+        };
+        all.iter().map(per_packet).collect()
+    }
+
+    #[test]
+    fn the_far_end_is_another_machine_and_the_monitor_works_for_the_driver() {
+        let mut seen = figures(&[
+            ("throughput", 1448.0 * 8.0 / 1e3),
+            ("sender", 1000.0),
+            ("receiver", 300.0),
+            ("driver", 500.0),
+            ("guest", 200.0),
+            ("monitor", 40.0),
+            ("total", 2040.0),
+            ("receive_side", 1040.0),
+            ("driver.hop.nic", 300.0),
+            ("driver.hop.netback", 60.0),
+            ("driver.hop.ring", 20.0),
+            ("driver.hop.idle", 20.0),
+            ("closure.driver", 1.0),
+            ("guest.hop.lro", 7.0),
+        ]);
+        count(Direction::ToGuest, 0.5, Some(1000), &mut seen);
+        let of = |part: &str| seen[&format!("cycles_per_packet.{part}")];
+        assert_eq!(
+            (of("driver"), of("guest"), of("total")),
+            (540.0, 500.0, 1040.0)
+        );
+        assert_eq!(of("driver.class.driver"), 300.0);
+        assert_eq!(of("driver.class.netback"), 80.0);
+        assert_eq!(of("driver.class.network+usercopy+other"), 20.0);
+        assert_eq!(
+            of("driver.class.xen"),
+            140.0,
+            "100 of the agent, 40 of the monitor"
+        );
+        assert_eq!(of("guest.class.netfront"), 7.0);
+        assert_eq!(of("monitor"), 40.0, "beside");
+        assert_eq!(seen["cycles_per_byte.total"], 1040.0 / 1448.0);
+        assert_eq!(seen["pages_reused"], 500.0);
+        assert!(!seen.contains_key("cycles_per_packet.receive_side"));
+    }
+
+    #[test]
+    fn the_kernels_own_path_is_its_application() {
+        let mut seen = figures(&[("throughput", 1.0), ("sender", 70.0), ("receiver", 30.0)]);
+        count(Direction::FromGuest, 1.0, None, &mut seen);
+        assert_eq!(seen["cycles_per_packet.total"], 70.0);
+        assert!(!seen.contains_key("pages_reused"));
+        assert!(!seen.keys().any(|name| name.contains("class")));
+    }
+}
