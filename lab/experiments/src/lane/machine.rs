@@ -568,7 +568,7 @@ mod tests {
             let config = config(
                 "/proc/1/ns/net".into(),
                 "/proc/2/ns/net".into(),
-                None,
+                OnWire::tap(&Wire::unbounded()),
                 place,
                 cores,
             );
