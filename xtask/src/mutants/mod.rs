@@ -2,9 +2,9 @@
 //! code in small ways, and a test must notice each.
 //!
 //! Resumable: what became of a mutant is kept below `target/mutants/`. A run that was broken off
-//! goes on where it stopped, and one after tests were added tries only what they had missed. When
-//! a file of a module changes, the module begins anew. The order is random, so that what is kept
-//! of a run that was broken off is a fair sample.
+//! goes on where it stopped, and one after tests were added tries only what they had missed. The
+//! mutants of a file that changes begin anew. The order is random, so that what is kept of a run
+//! that was broken off is a fair sample.
 
 mod verdicts;
 
@@ -15,7 +15,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use verdicts::{Tally, Verdict, Verdicts};
+use verdicts::{Sources, Tally, Verdict, Verdicts};
 
 /// What is mutated together.
 struct Module {
@@ -134,16 +134,9 @@ fn named(names: &[String]) -> Result<Vec<Module>> {
 impl Module {
     /// Tries what was not yet noticed; `all` is the folder of all modules' results.
     fn try_open(&self, all: &Path) -> Result<()> {
-        let files = self.files()?;
         let folder = all.join(self.name);
-        if !self.is_kept(&folder)? {
-            if folder.exists() {
-                fs::remove_dir_all(&folder)?;
-            }
-            fs::create_dir_all(&folder)?;
-            fs::write(folder.join("sources"), hash(&files)?)?;
-        }
-        let verdicts = Verdicts::open(&folder)?;
+        fs::create_dir_all(&folder)?;
+        let verdicts = Verdicts::open(&folder, &self.sources()?)?;
         if !self.list()?.iter().any(|name| verdicts.is_open(name)) {
             return Ok(());
         }
@@ -173,26 +166,28 @@ impl Module {
     fn told(&self, all: &Path) -> Result<Tally> {
         let folder = all.join(self.name);
         let mutants = self.list()?;
-        let tally = if self.is_kept(&folder)? {
-            let verdicts = Verdicts::open(&folder)?;
-            for verdict in [Verdict::Missed, Verdict::Timeout] {
-                let of_this = |name: &&String| verdicts.of(name) == Some(verdict);
-                for name in mutants.iter().filter(of_this) {
-                    println!("{verdict:?}: {name}");
-                }
+        fs::create_dir_all(&folder)?;
+        let verdicts = Verdicts::open(&folder, &self.sources()?)?;
+        for verdict in [Verdict::Missed, Verdict::Timeout] {
+            let of_this = |name: &&String| verdicts.of(name) == Some(verdict);
+            for name in mutants.iter().filter(of_this) {
+                println!("{verdict:?}: {name}");
             }
-            verdicts.tally(&mutants)
-        } else {
-            Tally::of_none(&mutants)
-        };
+        }
+        let tally = verdicts.tally(&mutants);
         println!("{}: {tally}", self.name);
         Ok(tally)
     }
 
-    /// Whether what a folder keeps is about the sources as they are.
-    fn is_kept(&self, folder: &Path) -> Result<bool> {
-        let sources = hash(&self.files()?)?;
-        Ok(fs::read_to_string(folder.join("sources")).ok() == Some(sources))
+    /// A number for the content of each of its files.
+    fn sources(&self) -> Result<Sources> {
+        let numbered = |file: PathBuf| {
+            let mut hasher = DefaultHasher::new();
+            fs::read(workspace::root().join(&file))?.hash(&mut hasher);
+            let number = format!("{:016x}", hasher.finish());
+            Ok((file.to_string_lossy().into_owned(), number))
+        };
+        self.files()?.into_iter().map(numbered).collect()
     }
 
     /// Its files, from the workspace's root.
@@ -229,16 +224,6 @@ impl Module {
     }
 }
 
-/// One number for the content of files and their names.
-fn hash(files: &[PathBuf]) -> Result<String> {
-    let mut hasher = DefaultHasher::new();
-    for file in files {
-        file.hash(&mut hasher);
-        fs::read(workspace::root().join(file))?.hash(&mut hasher);
-    }
-    Ok(format!("{:016x}\n", hasher.finish()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,8 +233,7 @@ mod tests {
         for module in MODULES {
             let files = module.files().unwrap();
             assert!(!files.is_empty() && files.iter().all(|file| file.is_relative()));
-            assert_eq!(hash(&files).unwrap(), hash(&files).unwrap());
-            assert_ne!(hash(&files).unwrap(), hash(&files[1..]).unwrap());
+            assert_eq!(module.sources().unwrap().len(), files.len());
         }
     }
 

@@ -1,5 +1,6 @@
 //! What became of each mutant, kept over runs in the file `verdicts`: a line each, the verdict and
-//! the name (which begins with file, line and column); of two lines the later counts.
+//! the name (which begins with file, line and column). The file `sources` says which sources that
+//! is about: a line each, a number for the content and the path.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -7,6 +8,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// A number for the content of each file, by its path.
+pub(super) type Sources = BTreeMap<String, String>;
 
 /// What became of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,14 +62,6 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Nothing was tried.
-    pub(super) fn of_none(mutants: &[String]) -> Self {
-        Self {
-            untried: mutants.len() as u64,
-            ..Self::default()
-        }
-    }
-
     /// Share of the mutants that were tried and compile that was noticed, percent. One that never
     /// ends was noticed.
     pub(super) fn noticed(self) -> f64 {
@@ -97,6 +93,18 @@ impl fmt::Display for Tally {
     }
 }
 
+/// The lines of a file, each cut at its first space; none if there is no file.
+fn pairs(file: &Path) -> Result<impl Iterator<Item = (String, String)> + use<>> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let cut = |line: &str| {
+        let (first, rest) = line.split_once(' ')?;
+        Some((first.to_owned(), rest.to_owned()))
+    };
+    let pairs: Option<Vec<_>> = text.lines().map(cut).collect();
+    let pairs = pairs.with_context(|| format!("{} is not as it was written", file.display()))?;
+    Ok(pairs.into_iter())
+}
+
 /// The verdicts of a module.
 #[derive(Debug)]
 pub(super) struct Verdicts {
@@ -106,27 +114,36 @@ pub(super) struct Verdicts {
 }
 
 impl Verdicts {
-    /// Reads what is kept, and keeps what the last run, whether it came to its end or not, has
-    /// found beyond that.
-    pub(super) fn open(folder: &Path) -> Result<Self> {
+    /// Reads what is kept of these sources, and keeps what the last run, whether it came to its
+    /// end or not, has found beyond that.
+    pub(super) fn open(folder: &Path, sources: &Sources) -> Result<Self> {
         let mut verdicts = Self {
             folder: folder.to_path_buf(),
             by_name: BTreeMap::new(),
         };
-        let kept = fs::read_to_string(folder.join("verdicts")).unwrap_or_default();
-        for line in kept.lines() {
-            let (word, name) = line.split_once(' ').context("a verdict without a name")?;
-            let verdict = Verdict::from_word(word).with_context(|| format!("verdict {word}"))?;
-            verdicts.by_name.insert(name.to_owned(), verdict);
+        let (file, kept) = (folder.join("sources"), folder.join("verdicts"));
+        for (word, name) in pairs(&kept)? {
+            let verdict = Verdict::from_word(&word).with_context(|| format!("verdict {word}"))?;
+            verdicts.by_name.insert(name, verdict);
         }
         let outcomes = folder.join("mutants.out/outcomes.json");
         // A run that is broken off while it writes leaves half a file; its mutants are tried again.
-        if let Ok(outcomes) = fs::read(outcomes)
-            && let Ok(outcomes) = serde_json::from_slice(&outcomes)
-        {
-            verdicts.add(&outcomes);
-            verdicts.write()?;
+        if let Ok(bytes) = fs::read(&outcomes) {
+            if let Ok(outcomes) = serde_json::from_slice(&bytes) {
+                verdicts.add(&outcomes);
+            }
+            fs::remove_file(outcomes)?;
         }
+        // What was found so far is about the sources of that time.
+        let then: Sources = pairs(&file)?.map(|(number, path)| (path, number)).collect();
+        verdicts.by_name.retain(|name, _| {
+            let path = name.split(':').next().unwrap_or_default();
+            sources.contains_key(path) && then.get(path) == sources.get(path)
+        });
+        verdicts.write()?;
+        let lines = sources.iter();
+        let lines = lines.map(|(path, number)| format!("{number} {path}\n"));
+        fs::write(file, lines.collect::<String>())?;
         Ok(verdicts)
     }
 
@@ -208,20 +225,30 @@ mod tests {
         all.iter().map(|&name| name.to_owned()).collect()
     }
 
+    fn sources(all: &[(&str, &str)]) -> Sources {
+        let owned = all
+            .iter()
+            .map(|&(path, number)| (path.into(), number.into()));
+        owned.collect()
+    }
+
     #[test]
     fn a_run_is_kept_and_the_next_one_tries_what_was_missed() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("mutants.out");
-        fs::create_dir(&out).unwrap();
-        fs::write(out.join("outcomes.json"), OUTCOMES).unwrap();
+        let now = sources(&[("a.rs", "1"), ("b.rs", "2")]);
+        let open = || Verdicts::open(folder.path(), &now).unwrap();
+        let ran = |text: &str| fs::write(out.join("outcomes.json"), text).unwrap();
         let all = names(&[
             "a.rs:1:2: replace f with ()",
             "a.rs:3:4: replace + with - in g",
             "b.rs:5:6: delete !",
             "b.rs:7:8: replace h with None",
         ]);
+        open().before_a_run().unwrap();
+        ran(OUTCOMES);
 
-        let verdicts = Verdicts::open(folder.path()).unwrap();
+        let verdicts = open();
         assert_eq!(
             all.iter()
                 .map(|name| verdicts.is_open(name))
@@ -234,21 +261,33 @@ mod tests {
         assert_eq!(told, format!("{}\n{}\n", all[0], all[3]));
 
         // The next run catches one and is broken off while it writes.
-        fs::write(
-            out.join("outcomes.json"),
-            OUTCOMES.replace("MissedMutant", "CaughtMutant"),
-        )
-        .unwrap();
-        Verdicts::open(folder.path()).unwrap();
-        fs::write(out.join("outcomes.json"), &OUTCOMES[..100]).unwrap();
-        let verdicts = Verdicts::open(folder.path()).unwrap();
-        let more = [all, names(&["c.rs:9:9: not tried"])].concat();
-        let tally = verdicts.tally(&more);
+        ran(&OUTCOMES.replace("MissedMutant", "CaughtMutant"));
+        open();
+        ran(&OUTCOMES[..100]);
+        let more = [all, names(&["b.rs:9:9: not tried"])].concat();
         assert_eq!(
-            tally.to_string(),
+            open().tally(&more).to_string(),
             "100.0 % noticed: 2 caught, 1 without end, 0 missed; 1 do not compile, 1 not tried"
         );
-        assert_eq!(Tally::of_none(&more).untried, 5);
+    }
+
+    #[test]
+    fn the_mutants_of_a_file_that_changes_begin_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |all| Verdicts::open(folder.path(), &sources(all)).unwrap();
+        let before = open(&[("a.rs", "1"), ("b.rs", "2")]);
+        before.before_a_run().unwrap();
+        fs::write(folder.path().join("mutants.out/outcomes.json"), OUTCOMES).unwrap();
+        // Also if it changes while they are tried.
+        let after = open(&[("a.rs", "1"), ("b.rs", "3")]);
+        assert_eq!(
+            after.of("a.rs:1:2: replace f with ()"),
+            Some(Verdict::Caught)
+        );
+        assert_eq!(after.of("b.rs:7:8: replace h with None"), None);
+        let back = open(&[("a.rs", "1"), ("b.rs", "2")]);
+        assert_eq!(back.by_name.len(), 2);
+        assert_eq!(open(&[("b.rs", "2")]).by_name.len(), 0);
     }
 
     #[test]
