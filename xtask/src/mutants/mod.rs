@@ -54,7 +54,12 @@ const MODULES: [Module; 4] = [
             "tcb/monitor/src/grant/mod.rs",
             "tcb/monitor/src/grant/table.rs",
         ],
-        tests: &["--test=grants", "--test=hypercalls", "--test=new_grants"],
+        tests: &[
+            "--lib",
+            "--test=grants",
+            "--test=hypercalls",
+            "--test=new_grants",
+        ],
         names: &[],
     },
     Module {
