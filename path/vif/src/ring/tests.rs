@@ -400,6 +400,10 @@ struct Oracle {
     taken: VecDeque<u32>,
     answered: VecDeque<u32>,
     answers: VecDeque<u32>,
+    reaped: u32,
+    /// Requests and responses about which the peer was not asked yet.
+    requests_untold: usize,
+    responses_untold: usize,
     /// The consumer sleeps: it looked, there was nothing, and nobody has told it since.
     back_sleeps: bool,
     front_sleeps: bool,
@@ -419,6 +423,8 @@ fn run<const N: usize>(order: u8, ops: &[Op]) {
     let mut pair = pair::<N>(order);
     let mut oracle = Oracle::default();
     let slots = slots(order) as usize;
+    assert_eq!(pair.front.slots() as usize, slots);
+    assert_eq!(pair.back.slots() as usize, slots);
     for op in ops {
         match *op {
             Op::Request(n) => {
@@ -426,7 +432,9 @@ fn run<const N: usize>(order: u8, ops: &[Op]) {
                     let full = oracle.in_ring() == slots;
                     let index = pair.front.request([oracle.next; N]);
                     assert_eq!(index, (!full).then_some(oracle.next));
-                    if !full {
+                    if let Some(index) = index {
+                        assert_eq!(pair.front.slot(index), index as usize % slots);
+                        oracle.requests_untold += 1;
                         oracle.written.push_back(oracle.next);
                         oracle.next += 1;
                     }
@@ -456,6 +464,7 @@ fn run<const N: usize>(order: u8, ops: &[Op]) {
                         pair.back.respond([next.map_or(0, |n| !n); N]),
                         next.is_some()
                     );
+                    oracle.responses_untold += usize::from(next.is_some());
                     oracle.answered.extend(next);
                 }
             }
@@ -473,6 +482,7 @@ fn run<const N: usize>(order: u8, ops: &[Op]) {
                     assert_eq!(pair.front.peek(ahead), Some([!want; N]));
                 }
                 pair.front.consume(n);
+                oracle.reaped += n;
                 oracle.front_sleeps &= n == 0;
             }
             Op::SleepBack => {
@@ -489,13 +499,19 @@ fn run<const N: usize>(order: u8, ops: &[Op]) {
                 let tell = pair.front.should_notify();
                 assert!(tell || !oracle.back_sleeps || oracle.published.is_empty());
                 oracle.back_sleeps &= oracle.published.is_empty();
+                oracle.requests_untold = oracle.written.len();
             }
             Op::TellFront => {
                 let tell = pair.back.should_notify();
                 assert!(tell || !oracle.front_sleeps || oracle.answers.is_empty());
                 oracle.front_sleeps &= oracle.answers.is_empty();
+                oracle.responses_untold = oracle.answered.len();
             }
         }
+        assert_eq!(pair.front.next(), oracle.reaped);
+        assert_eq!(pair.front.has_news(), oracle.requests_untold > 0);
+        assert_eq!(pair.back.has_news(), oracle.responses_untold > 0);
+        assert_eq!(pair.back.untold() as usize, oracle.responses_untold);
         assert_eq!(pair.front.free() as usize, slots - oracle.in_ring());
         assert_eq!(pair.back.owed() as usize, oracle.taken.len());
     }
