@@ -197,6 +197,36 @@ fn an_entry_rewritten_while_in_use_changes_nothing() {
     rig.end();
 }
 
+/// Copies from an entry to itself, `count` of them in a batch.
+fn copies(count: u16) -> Op {
+    let place = Place::Granted {
+        domain: DomId(1),
+        gref: GrantRef(0),
+    };
+    let copy = |n| Copy {
+        src: place,
+        dst: place,
+        src_offset: n * 16,
+        dst_offset: n * 16 + 8,
+        len: 8,
+    };
+    Op::Copy {
+        of: DomId(0),
+        ops: (0..count).map(copy).collect(),
+    }
+}
+
+/// The entry is marked for as long as the last use of each kind lasts, and counted once.
+#[test]
+fn uses_of_every_kind_at_once() {
+    let mut rig = run(&[granted(2, false), copies(2), map(0, true), map(1, false)]);
+    assert_eq!(rig.mapped(DomId(0)), [(0, 2, false), (1, 2, true)]);
+    for op in [copies(3), unmap(0), copies(3), unmap(1), copies(1)] {
+        rig.step(&op);
+    }
+    rig.end();
+}
+
 #[test]
 fn a_granter_that_dies_stays_mapped_until_the_user_lets_go() {
     let mut rig = run(&[granted(2, false), map(0, false)]);

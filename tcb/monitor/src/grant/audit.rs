@@ -186,3 +186,6 @@ fn leaked(tables: &Tables) -> u64 {
     let unmatched = by_windows.values().flatten().chain(copying.values());
     wrong + unmatched.map(|&n| u64::from(n)).sum::<u64>()
 }
+
+#[cfg(test)]
+mod tests;
