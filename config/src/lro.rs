@@ -38,7 +38,8 @@ impl Default for Lro {
             psh: Psh::Flush,
             buffers: Form::Skb,
             backend: Backend::Scatter,
-            flush: Flush::Poll,
+            // What is sparse goes on at once, what is dense waits for more.
+            flush: Flush::Adaptive,
             hold_us: 200,
             flows: 1024,
             segments: 64,

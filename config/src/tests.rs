@@ -148,7 +148,7 @@ fn defaults_are_as_documented() {
     );
     assert_eq!(
         (lro.buffers, lro.backend, lro.flush),
-        (lro::Form::Skb, lro::Backend::Scatter, lro::Flush::Poll)
+        (lro::Form::Skb, lro::Backend::Scatter, lro::Flush::Adaptive)
     );
     assert_eq!((lro.hold_us, lro.flows, lro.segments), (200, 1024, 64));
     assert_eq!(config.nic_ifname(0).as_deref(), Some("wire"));

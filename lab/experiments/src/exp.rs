@@ -19,7 +19,7 @@ pub struct Args {
     pub rounds: Option<usize>,
     /// Another length of a window than the plan's, seconds.
     pub seconds: Option<f64>,
-    /// Only columns whose names contain this.
+    /// Only columns whose names contain this, or one of several parts with commas between.
     pub only: Option<String>,
     /// A folder to keep the data and its pictures in.
     pub out: Option<PathBuf>,

@@ -482,9 +482,10 @@ impl Plan {
         if let Some(seconds) = args.seconds {
             self.full.window_s = seconds;
         }
-        if let Some(part) = &args.only {
-            self.column.retain(|column| column.name.contains(part));
-            self.frames.retain(|frames| frames.name.contains(part));
+        if let Some(parts) = &args.only {
+            let wanted = |name: &str| parts.split(',').any(|part| name.contains(part));
+            self.column.retain(|column| wanted(&column.name));
+            self.frames.retain(|frames| wanted(&frames.name));
             let columns = self.column.iter().map(|c| c.name.as_str());
             let left: BTreeSet<&str> = columns
                 .chain(self.frames.iter().map(|frames| frames.name.as_str()))
@@ -499,7 +500,7 @@ impl Plan {
                 left.iter().any(ours)
             });
             if self.column.is_empty() && self.frames.is_empty() {
-                return Err(Failure::Usage(format!("no column contains `{part}`")));
+                return Err(Failure::Usage(format!("no column contains `{parts}`")));
             }
         }
         self.check().map_err(Failure::Usage)?;
