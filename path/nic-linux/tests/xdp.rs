@@ -226,10 +226,8 @@ impl Station {
             address.sll_ifindex = index as i32;
             let bytes = size_of_val(&address) as u32;
             // SAFETY: bind reads the address, whose size is given.
-            assert_eq!(
-                unsafe { libc::bind(fd, (&raw const address).cast(), bytes) },
-                0
-            );
+            let bound = unsafe { libc::bind(fd, (&raw const address).cast(), bytes) };
+            assert_eq!(bound, 0);
             fd
         });
         // SAFETY: the kernel has just made it for us.
