@@ -1,5 +1,6 @@
 //! Real traffic across real machines.
 
+mod forged;
 mod lro;
 mod machine;
 mod pairs;

@@ -1,0 +1,76 @@
+//! A guest in which somebody sends what no kernel would: nobody else's traffic comes to it.
+
+use crate::machine::{Machine, text};
+use crate::programs::{DB, IPV4, NAMES, WEB, WIRE, start_with};
+
+/// Sends each frame that it is given, in hexadecimal, a hundred times, past the kernel's own stack.
+const SENDER: &str = "
+import socket, sys
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+wire.bind((sys.argv[1], 0))
+for frame in sys.argv[2:]:
+    for _ in range(100):
+        wire.send(bytes.fromhex(frame))
+";
+const TIMES: u64 = 100;
+
+const EVERYBODY: &str = "ffffffffffff";
+
+/// The MAC of a place's interface, in hexadecimal.
+fn mac(machine: &Machine, place: usize) -> String {
+    let run = machine.run(place, "ip", &["-br", "link", "show", NAMES[place]]);
+    let line = text(&run.stdout);
+    let mac = line.split_whitespace().nth(2);
+    mac.unwrap_or_else(|| panic!("{run:?}")).replace(':', "")
+}
+
+fn hex(address: &str) -> String {
+    let parts = address.split('.');
+    parts
+        .map(|part| format!("{:02x}", part.parse::<u8>().unwrap()))
+        .collect()
+}
+
+/// BR-3, BR-13, end to end.
+#[test]
+fn forged_macs_and_arp_take_nobody_s_traffic() {
+    let Some(machine) = start_with("", &["python3", "ip", "ping"]) else {
+        return;
+    };
+    let [own, victim] = [WEB, DB].map(|place| mac(&machine, place));
+    let driver = || machine.ask(&["stat", "driver"])["driver"].clone();
+    let delivered = || {
+        let value = &driver()["ports"][format!("vif.{}-0", NAMES[WEB])]["traffic"]["out_packets"];
+        value.as_u64().unwrap_or_else(|| panic!("{}", driver()))
+    };
+    // "The victim's MAC is here", and "the victim's address is at my MAC", asked and unasked.
+    let source = format!("{EVERYBODY}{victim}88b5{}", "00".repeat(46));
+    let arp = |operation: &str| {
+        let head = format!("{EVERYBODY}{own}0806000108000604{operation}");
+        let address = hex(IPV4[DB]);
+        format!("{head}{own}{address}{}{address}", "00".repeat(6))
+    };
+    let frames = [source, arp("0001"), arp("0002")];
+    let args = [
+        &["-c", SENDER, NAMES[WEB]][..],
+        &frames.each_ref().map(String::as_str),
+    ]
+    .concat();
+    let run = machine.run(WEB, "python3", &args);
+    assert!(run.status.success(), "{run:?}");
+
+    let before = delivered();
+    let args = ["-c", "100", "-i", "0.005", "-w", "20", IPV4[DB]];
+    let run = machine.run(WIRE, "ping", &args);
+    assert!(text(&run.stdout).contains("100 received"), "{run:?}");
+    // What comes to everybody comes to it too.
+    let seen = delivered() - before;
+    assert!(seen < 50, "{seen} frames came to the forger");
+    let neighbour = machine.run(WIRE, "ip", &["neigh", "show", IPV4[DB]]);
+    let neighbour = text(&neighbour.stdout).replace(':', "");
+    assert!(neighbour.contains(&victim), "{neighbour} is not {victim}");
+    let drops = &driver()["drops"];
+    assert_eq!(drops["forged_source"], TIMES, "{drops}");
+    assert_eq!(drops["forged_arp"], 2 * TIMES, "{drops}");
+    machine.end();
+}
