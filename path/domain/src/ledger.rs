@@ -5,10 +5,14 @@
 //! once, system calls included.
 //!
 //! A difference of stamps also contains time in which another process had the CPU. The thread's
-//! own CPU clock is read at both ends of such a stretch: what the stretch has too much was lost
-//! to preemption, and since a preemption shows as one long hop, it is taken from the longest ones.
+//! own CPU clock is read at both ends of a stretch: what the stretch has too much was lost to
+//! preemption, and since a preemption shows as one long charge, it is taken from the longest ones.
 //! How much was corrected is reported, and so is the CPU time itself, so that a reader can close
 //! the account.
+//!
+//! That clock is a system call and costs as much as thirty stamps, so it is not read about every
+//! sleep: a stretch holds many, the time asleep is left out of it by the stamps about each, and what
+//! falling asleep and waking up cost is known from those sleeps that end a stretch.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
@@ -54,9 +58,15 @@ hops! {
     Control = "control",
 }
 
-/// How often a second a thread that never sleeps compares its stamps with its CPU clock: so often
-/// that there is hardly more than one preemption in between.
-const CHECKPOINTS_PER_S: u64 = 2000;
+/// How often a second stamps are compared with the CPU clock: so often that the preemptions in
+/// between are among the [`LONG`] longest charges.
+const CHECKPOINTS_PER_S: u64 = 500;
+/// Longest charges that a stretch remembers.
+const LONG: usize = 16;
+/// Charges per second that are worth remembering: those above 10 µs.
+const LONG_PER_S: u64 = 100_000;
+/// A new sleep moves what sleeps are taken to cost by this part, as a shift.
+const LEARN: u32 = 3;
 const HOPS: usize = Hop::ALL.len();
 
 /// The account of one thread.
@@ -68,18 +78,24 @@ pub struct Ledger {
     current: Cell<Hop>,
     last: Cell<u64>,
     stretch: Cell<Stretch>,
-    /// The longest single charge of each hop in this stretch.
-    longest: [Cell<u64>; HOPS],
+    /// The longest charges of this stretch, cycles and hop, in no order.
+    long: [Cell<(u64, usize)>; LONG],
+    /// Cycles of CPU that a sleep takes by itself.
+    sleep_cost: Cell<u64>,
     corrected: Cell<u64>,
     stamps: Cell<u64>,
+    clock_reads: Cell<u64>,
     turns: Cell<u64>,
 }
 
-/// What is known about the time since the thread last woke up.
+/// What is known about the time since the CPU clock was last read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {
     from_tsc: u64,
     from_cpu_ns: u64,
+    /// Cycles between the stamps about its sleeps.
+    asleep: u64,
+    sleeps: u64,
 }
 
 /// Nanoseconds of CPU that this thread has used.
@@ -102,9 +118,11 @@ impl Ledger {
             current: Cell::new(Hop::Control),
             last: Cell::new(tsc()),
             stretch: Cell::new(Stretch::default()),
-            longest: [const { Cell::new(0) }; HOPS],
+            long: [const { Cell::new((0, 0)) }; LONG],
+            sleep_cost: Cell::new(0),
             corrected: Cell::new(0),
             stamps: Cell::new(0),
+            clock_reads: Cell::new(0),
             turns: Cell::new(0),
         };
         ledger.begin(thread_cpu_ns());
@@ -140,7 +158,23 @@ impl Ledger {
     /// itself is charged, to [`Hop::Idle`].
     pub fn sleep<T>(&self, sleep: impl FnOnce() -> T) -> T {
         let before = self.enter(Hop::Idle);
-        let result = self.call(sleep);
+        let result = if !self.enabled {
+            sleep()
+        } else if self.is_due() || self.sleep_cost.get() == 0 {
+            let (result, cycles) = self.alone(sleep);
+            self.learn(cycles);
+            result
+        } else {
+            let from = self.last.get();
+            let result = sleep();
+            let now = tsc();
+            self.last.set(now);
+            let mut stretch = self.stretch.get();
+            stretch.asleep = stretch.asleep.wrapping_add(now.wrapping_sub(from));
+            stretch.sleeps += 1;
+            self.stretch.set(stretch);
+            result
+        };
         self.enter(before);
         result
     }
@@ -151,25 +185,44 @@ impl Ledger {
         if !self.enabled {
             return call();
         }
-        let hop = self.enter(self.current.get());
-        let before = self.settle();
-        let result = call();
-        let after = thread_cpu_ns();
-        self.cycles(hop, self.to_cycles(after.saturating_sub(before)));
-        self.begin(after);
-        result
+        self.enter(self.current.get());
+        self.alone(call).0
     }
 
     /// Closes the stretch if it has lasted long: under constant load a thread never sleeps.
     pub fn checkpoint(&self) {
-        let stretch = self.stretch.get();
-        if self.enabled
-            && self.last.get().wrapping_sub(stretch.from_tsc) > self.hz / CHECKPOINTS_PER_S
-        {
+        if self.enabled && self.is_due() {
             self.enter(self.current.get());
             let now = self.settle();
             self.begin(now);
         }
+    }
+
+    fn is_due(&self) -> bool {
+        let age = self.last.get().wrapping_sub(self.stretch.get().from_tsc);
+        age > self.hz / CHECKPOINTS_PER_S
+    }
+
+    /// Runs what may give up the CPU between two readings of the CPU clock; the cycles that it
+    /// used, which are charged to the hop where the ledger is.
+    fn alone<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
+        let before = self.settle();
+        let result = work();
+        let after = self.cpu_clock();
+        let cycles = self.to_cycles(after.saturating_sub(before));
+        self.cycles(self.current.get() as usize, cycles);
+        self.begin(after);
+        (result, cycles)
+    }
+
+    /// Moves what a sleep is taken to cost towards what one has cost.
+    fn learn(&self, cycles: u64) {
+        let known = self.sleep_cost.get();
+        let next = match known {
+            0 => cycles,
+            _ => known - (known >> LEARN) + (cycles >> LEARN),
+        };
+        self.sleep_cost.set(next.max(1));
     }
 
     /// The account as JSON: cycles by hop, and what they are to be closed against.
@@ -178,6 +231,7 @@ impl Ledger {
         self.enter(self.current.get());
         let cpu_ns = self.settle();
         self.begin(cpu_ns);
+        let cost = Cost::measure();
         let hops: serde_json::Map<String, Value> = Hop::ALL
             .iter()
             .map(|&(hop, name)| {
@@ -192,62 +246,129 @@ impl Ledger {
             "tsc_hz": self.hz,
             "corrected_cycles": self.corrected.get(),
             "stamps": self.stamps.get(),
+            "clock_reads": self.clock_reads.get(),
             "turns": self.turns.get(),
+            "cost_ns": { "stamp": cost.stamp_ns, "clock_read": cost.clock_ns },
         })
     }
 
-    /// A stretch begins with the CPU clock at `from_cpu_ns`, which was read just now: the clock is
-    /// a system call, and a thread that sleeps often reads it twice per sleep as it is.
+    /// A stretch begins with the CPU clock at `from_cpu_ns`, which was read just now.
     fn begin(&self, from_cpu_ns: u64) {
         let from_tsc = tsc();
         self.last.set(from_tsc);
         self.stretch.set(Stretch {
             from_tsc,
             from_cpu_ns,
+            ..Stretch::default()
         });
-        self.longest.iter().for_each(|longest| longest.set(0));
+        self.long.iter().for_each(|long| long.set((0, 0)));
     }
 
-    /// Takes out of the stretch that ends now what the CPU clock does not confirm; the CPU clock.
+    /// Takes out of the stretch that ends now what the CPU clock does not confirm, and charges what
+    /// its sleeps used; the CPU clock.
     fn settle(&self) -> u64 {
-        let cpu_ns = thread_cpu_ns();
+        let cpu_ns = self.cpu_clock();
         let stretch = self.stretch.get();
         let wall = self.last.get().wrapping_sub(stretch.from_tsc);
+        let awake = wall.saturating_sub(stretch.asleep);
         let used = self.to_cycles(cpu_ns.saturating_sub(stretch.from_cpu_ns));
-        let mut excess = wall.saturating_sub(used);
-        let mut longest = self.longest.each_ref().map(Cell::get);
-        while excess > 0
-            && let Some((hop, most)) = longest.iter_mut().enumerate().max_by_key(|hop| *hop.1)
-            && *most > 0
-        {
-            let part = excess.min(std::mem::take(most));
-            excess -= part;
-            if let Some(cell) = self.cycles.get(hop) {
-                cell.set(cell.get().saturating_sub(part));
-            }
-            self.corrected.set(self.corrected.get() + part);
+        let asleep = stretch.sleeps.saturating_mul(self.sleep_cost.get());
+        let taken = self.correct(awake.saturating_add(asleep).saturating_sub(used));
+        if stretch.sleeps > 0 {
+            let rest = used.saturating_sub(awake.saturating_sub(taken));
+            self.cycles(Hop::Idle as usize, rest);
         }
         cpu_ns
     }
 
+    /// Takes `excess` cycles out of the longest charges; how many there were to take.
+    fn correct(&self, excess: u64) -> u64 {
+        if excess == 0 {
+            return 0;
+        }
+        let mut long = self.long.each_ref().map(Cell::get);
+        long.sort_unstable_by_key(|charge| std::cmp::Reverse(charge.0));
+        let mut left = excess;
+        for (cycles, hop) in long {
+            let part = left.min(cycles);
+            left -= part;
+            if let Some(cell) = self.cycles.get(hop) {
+                cell.set(cell.get().saturating_sub(part));
+            }
+        }
+        let taken = excess - left;
+        self.corrected.set(self.corrected.get() + taken);
+        taken
+    }
+
+    /// [`thread_cpu_ns`], counted: it costs many times what a stamp does.
+    fn cpu_clock(&self) -> u64 {
+        self.clock_reads.set(self.clock_reads.get() + 1);
+        thread_cpu_ns()
+    }
+
     fn charge(&self, hop: Hop, cycles: u64) {
-        self.cycles(hop, cycles);
+        self.cycles(hop as usize, cycles);
         self.stamps.set(self.stamps.get() + 1);
-        if let Some(longest) = self.longest.get(hop as usize)
-            && cycles > longest.get()
-        {
-            longest.set(cycles);
+        if cycles > self.hz / LONG_PER_S {
+            self.remember(hop as usize, cycles);
         }
     }
 
-    fn cycles(&self, hop: Hop, cycles: u64) {
-        if let Some(cell) = self.cycles.get(hop as usize) {
+    /// Keeps a charge if it is among the longest of this stretch.
+    #[cold]
+    fn remember(&self, hop: usize, cycles: u64) {
+        let shortest = self.long.iter().min_by_key(|long| long.get().0);
+        if let Some(shortest) = shortest.filter(|long| long.get().0 < cycles) {
+            shortest.set((cycles, hop));
+        }
+    }
+
+    fn cycles(&self, hop: usize, cycles: u64) {
+        if let Some(cell) = self.cycles.get(hop) {
             cell.set(cell.get().wrapping_add(cycles));
         }
     }
 
+    fn median_ns(&self, times: u32, work: impl Fn(u32)) -> f64 {
+        let mut runs = [0u64; 5];
+        for run in &mut runs {
+            let from = tsc();
+            (0..times).for_each(&work);
+            *run = tsc().wrapping_sub(from);
+        }
+        runs.sort_unstable();
+        let [_, _, median, ..] = runs;
+        median as f64 * 1e9 / self.hz as f64 / f64::from(times)
+    }
+
     fn to_cycles(&self, ns: u64) -> u64 {
         (u128::from(ns) * u128::from(self.hz) / 1_000_000_000) as u64
+    }
+}
+
+/// What the account itself costs on this machine, nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    stamp_ns: f64,
+    clock_ns: f64,
+}
+
+impl Cost {
+    /// Of several short runs the middle one: some tens of microseconds in all.
+    fn measure() -> Self {
+        const STAMPS: u32 = 256;
+        const READS: u32 = 8;
+        let ledger = Ledger::new(true);
+        Self {
+            stamp_ns: ledger.median_ns(STAMPS, |n| {
+                let hop = if n % 2 == 0 { Hop::Nic } else { Hop::Bridge };
+                ledger.enter(std::hint::black_box(hop));
+            }),
+            clock_ns: ledger.median_ns(READS, |_| {
+                std::hint::black_box(ledger.cpu_clock());
+            }),
+        }
     }
 }
 
@@ -284,6 +405,51 @@ mod tests {
         ledger.sleep(|| std::thread::sleep(std::time::Duration::from_millis(50)));
         let report = ledger.report();
         assert!(cycles(&report, "idle") < ledger.hz / 100, "{report}");
+        // Twice for the sleep, once for the report.
+        assert_eq!(report["clock_reads"], 3, "{report}");
+    }
+
+    #[test]
+    fn many_short_sleeps_need_few_looks_at_the_clock() {
+        const SLEEPS: u64 = 2000;
+        let ledger = Ledger::new(true);
+        for _ in 0..SLEEPS {
+            ledger.sleep(|| std::hint::black_box(()));
+        }
+        let report = ledger.report();
+        let reads = report["clock_reads"].as_u64().expect("a number");
+        assert!(reads < SLEEPS, "{report}");
+    }
+
+    #[test]
+    fn preemption_is_told_from_sleep_in_the_same_stretch() {
+        let long = || {
+            let from = tsc();
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            tsc().wrapping_sub(from)
+        };
+        let ledger = Ledger::new(true);
+        // What a sleep costs is known from here on, and the stretch is a new one.
+        ledger.sleep(|| ());
+        ledger.enter(Hop::Copy);
+        let asleep = ledger.sleep(long);
+        // Stands for a preemption: the thread does not run, and the ledger is not told.
+        let away = long();
+        let report = ledger.report();
+        assert!(cycles(&report, "copy") < ledger.hz / 100, "{report}");
+        assert!(cycles(&report, "idle") < ledger.hz / 100, "{report}");
+        let corrected = report["corrected_cycles"].as_u64().expect("a number");
+        let expected = away / 2..away + asleep / 2;
+        assert!(expected.contains(&corrected), "{expected:?} {report}");
+    }
+
+    #[test]
+    fn its_own_price_is_told() {
+        let report = Ledger::new(true).report();
+        for part in ["stamp", "clock_read"] {
+            let ns = report["cost_ns"][part].as_f64().expect("a number");
+            assert!(ns > 0.5, "{report}");
+        }
     }
 
     #[test]
