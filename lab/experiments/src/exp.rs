@@ -3,7 +3,7 @@
 use crate::plan::Plan;
 use crate::provenance::Provenance;
 use crate::report::{self, Figure};
-use crate::{base, interrupt, plot, tables};
+use crate::{base, interrupt, overhead, plot, receive_buffer, tables};
 use std::path::PathBuf;
 
 /// What the user asked for.
@@ -31,26 +31,47 @@ pub struct Args {
 /// [`crate::Failure`]s carry their exit status; see [`crate::exit_code`].
 pub fn run(args: &Args) -> anyhow::Result<()> {
     interrupt::watch();
-    let plan = Plan::find(&args.plan)?.adjusted(args)?;
-    let (provenance, figures) = base::run(&plan, args.quick)?;
-    if let Some(folder) = &args.out {
-        report::save(folder, &plan.name, &provenance, &figures)?;
-        plot::save(folder, &plan.name, &figures)?;
+    match args.plan.as_str() {
+        overhead::NAME => {
+            let plan = overhead::Plan::adjusted(args)?;
+            let ran = overhead::run(&plan, args.quick)?;
+            done(args, &plan.about, &ran, |figures| {
+                overhead::tables(&plan, figures)
+            })
+        }
+        receive_buffer::NAME => {
+            let plan = receive_buffer::Plan::adjusted(args)?;
+            let ran = receive_buffer::run(&plan, args.quick)?;
+            done(args, &plan.about, &ran, |figures| {
+                receive_buffer::tables(&plan, figures)
+            })
+        }
+        name => {
+            let plan = Plan::find(name)?.adjusted(args)?;
+            let ran = base::run(&plan, args.quick)?;
+            done(args, &plan.about, &ran, |figures| {
+                tables::tables(&plan, figures)
+            })
+        }
     }
-    print(args, &plan, &provenance, &figures)
 }
 
-fn print(
+/// Keeps and prints what a plan has found.
+fn done(
     args: &Args,
-    plan: &Plan,
-    provenance: &Provenance,
-    figures: &[Figure],
+    about: &str,
+    (provenance, figures): &(Provenance, Vec<Figure>),
+    tables: impl FnOnce(&[Figure]) -> String,
 ) -> anyhow::Result<()> {
+    if let Some(folder) = &args.out {
+        report::save(folder, &args.plan, provenance, figures)?;
+        plot::save(folder, &args.plan, figures)?;
+    }
     if args.json {
         return report::print_json(provenance, figures);
     }
-    println!("{}: {}\n", plan.name, plan.about);
+    println!("{}: {about}\n", args.plan);
     println!("{}\n", provenance.text());
-    print!("{}", tables::tables(plan, figures));
+    print!("{}", tables(figures));
     Ok(())
 }

@@ -4,13 +4,19 @@
 use crate::{Failure, child, forwarder, load, ns, spin};
 use serde::de::DeserializeOwned;
 
-/// Runs a helper: `internal <load|ns|forward|spin> [JSON]`. Returns only if it could not start; the
-/// error was then also said on standard output, for the process that waits there.
+/// Runs a helper: `internal <load|ns|forward|spin> [JSON]`. Returns only if it could not start.
 ///
 /// # Errors
 /// If the arguments are wrong or the helper cannot do its work.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
-    let done = dispatch(args);
+    told(dispatch(args))
+}
+
+/// Says a helper's error also on standard output, for the process that waits there.
+///
+/// # Errors
+/// The same one.
+pub fn told(done: anyhow::Result<()>) -> anyhow::Result<()> {
     if let Err(error) = &done {
         let exit = crate::exit_code(error);
         child::say(&serde_json::json!({ "error": format!("{error:#}"), "exit": exit }));
@@ -29,6 +35,10 @@ fn dispatch(args: &[String]) -> anyhow::Result<()> {
     }
 }
 
-fn parse<T: DeserializeOwned>(spec: &str) -> anyhow::Result<T> {
+/// A helper's argument.
+///
+/// # Errors
+/// [`Failure::Usage`] if it is not what the helper expects.
+pub fn parse<T: DeserializeOwned>(spec: &str) -> anyhow::Result<T> {
     serde_json::from_str(spec).map_err(|error| Failure::Usage(error.to_string()).into())
 }

@@ -36,5 +36,7 @@ pub mod thesis;
 pub mod base;
 pub mod demo;
 pub mod exp;
+pub mod overhead;
+pub mod receive_buffer;
 
 pub use failure::{Failure, exit_code};

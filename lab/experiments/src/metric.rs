@@ -34,9 +34,12 @@ pub fn unit(metric: &str) -> &'static str {
         "grants" => "pages",
         "pages_reused" => "packets/page",
         "system_calls" => "calls",
-        "steal" | "share" | "difference" => "share",
+        "steal" | "share" | "difference" | "overhead" | "loss" => "share",
         "cycles" | "ran_in" | "on_behalf_of" => "cycles",
         "samples" => "samples",
+        "cost_ns" => "ns",
+        "rate" => "1/s",
+        "bytes_per_receive" => "bytes",
         _ => "",
     }
 }

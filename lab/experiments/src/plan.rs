@@ -88,6 +88,32 @@ impl Rounds {
             window: Duration::from_secs_f64(self.window_s),
         }
     }
+
+    /// These, or the `quick` ones, as a command line changes them.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] if what is left makes no run.
+    pub fn adjusted(self, quick: Self, args: &crate::exp::Args) -> Result<Self, Failure> {
+        let mut rounds = if args.quick { quick } else { self };
+        if let Some(count) = args.rounds {
+            rounds.rounds = count;
+        }
+        if let Some(seconds) = args.seconds {
+            rounds.window_s = seconds;
+        }
+        rounds.check("rounds").map_err(Failure::Usage)?;
+        Ok(rounds)
+    }
+
+    fn check(self, name: &str) -> Result<(), String> {
+        if self.rounds < 3 || !(0.0..=1.0e3).contains(&self.warm_up_s) {
+            return Err(format!("{name}: at least 3 rounds, warm_up_s not negative"));
+        }
+        if !(0.05..=600.0).contains(&self.window_s) {
+            return Err(format!("{name}: window_s from 0.05 to 600"));
+        }
+        Ok(())
+    }
 }
 
 /// A column.
@@ -437,7 +463,9 @@ pub fn names_column(pattern: &str, column: &str) -> bool {
 /// Names of all plans.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
-    EMBEDDED.iter().map(|(name, _)| *name).collect()
+    let own_form = [crate::overhead::NAME, crate::receive_buffer::NAME];
+    let embedded = EMBEDDED.iter().map(|(name, _)| *name);
+    embedded.chain(own_form).collect()
 }
 
 impl Plan {
@@ -546,12 +574,7 @@ impl Plan {
 
     fn check(&self) -> Result<(), String> {
         for (name, rounds) in [("full", self.full), ("quick", self.quick)] {
-            if rounds.rounds < 3 || !(0.0..=1.0e3).contains(&rounds.warm_up_s) {
-                return Err(format!("{name}: at least 3 rounds, warm_up_s not negative"));
-            }
-            if !(0.05..=600.0).contains(&rounds.window_s) {
-                return Err(format!("{name}: window_s from 0.05 to 600"));
-            }
+            rounds.check(name)?;
         }
         if self.quick.window_s > 1.0 {
             return Err("quick: window_s is at most 1".to_owned());
@@ -643,8 +666,8 @@ mod tests {
 
     #[test]
     fn embedded_plans_are_valid_and_named_as_their_file() {
-        for name in names() {
-            assert_eq!(Plan::find(name).unwrap().name, name);
+        for (name, _) in EMBEDDED {
+            assert_eq!(Plan::find(name).unwrap().name, *name);
         }
     }
 
@@ -685,7 +708,7 @@ mod tests {
 
     #[test]
     fn a_quick_run_fits_into_two_minutes() {
-        for name in names() {
+        for (name, _) in EMBEDDED {
             let plan = Plan::find(name).unwrap();
             let stops: usize = plan
                 .column

@@ -394,6 +394,27 @@ pub fn lane(
     Lane::new(ends, Box::new(running), cores, loads)
 }
 
+/// The lane to the driver domain itself: the receiver is a socket behind a TAP on the driver's own
+/// bridge, without ring and grants.
+///
+/// # Errors
+/// As [`lane`].
+pub fn local_lane(place: Place, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
+    let ends = Ends::new()?;
+    let (near, far) = (ends.wire.path(), ends.guest.path());
+    let speed = Wire::unbounded();
+    let mut config = config(near, far, OnWire::tap(&speed), place, cores);
+    for guest in std::mem::take(&mut config.guests) {
+        for vif in guest.vifs {
+            if let Endpoint::Tap { port } = vif.endpoint {
+                config.nics.push(Nic::new("local", Kind::Local { port }));
+            }
+        }
+    }
+    let running = Running::start(&config)?;
+    Lane::new(ends, Box::new(running), cores, loads)
+}
+
 /// Milliseconds until a machine with so many guests is ready: one wire, every guest with a TAP,
 /// all of them in one namespace apart from the wire's.
 ///

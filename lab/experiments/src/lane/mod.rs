@@ -300,6 +300,16 @@ impl Lane {
         machine.switch(lro)
     }
 
+    /// From now on the receiver of a stream takes at most so many bytes with one call.
+    ///
+    /// # Errors
+    /// If there is no stream in this direction, or the receiver has gone.
+    pub fn receive_by(&mut self, direction: Direction, bytes: usize) -> anyhow::Result<()> {
+        let pairs = self.pairs.get_mut(&(Work::Stream, direction));
+        let mut pairs = pairs.context("no such stream")?.iter_mut();
+        pairs.try_for_each(|pair| pair.passive.take(bytes))
+    }
+
     fn cpu_times(&self, pairs: &[Pair]) -> CpuTimes {
         let mut parts = self.between.parts();
         parts.push(("nic_kernel", self.softirqs.clone()));

@@ -19,7 +19,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +29,9 @@ pub const CONGESTION: &str = "cubic";
 
 /// Bytes that a source hands to the kernel at once.
 pub const CHUNK: usize = 128 << 10;
+
+/// Bytes that a sink takes from the kernel at once, unless told otherwise, and at most.
+pub const TAKE_MAX: usize = 256 << 10;
 
 /// What a load does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,6 +127,14 @@ impl Load {
         self.child.tell("stop")
     }
 
+    /// From now on a sink takes at most so many bytes with one call; [`TAKE_MAX`] bounds it.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub fn take(&mut self, bytes: usize) -> anyhow::Result<()> {
+        self.child.tell(&format!("take {bytes}"))
+    }
+
     /// Its counters since the last mark.
     ///
     /// # Errors
@@ -162,6 +173,8 @@ struct Shared {
     run: AtomicBool,
     bytes: AtomicU64,
     operations: AtomicU64,
+    /// Bytes that a sink takes at once.
+    take: AtomicUsize,
     /// Round trips, nanoseconds.
     latency: Mutex<Histogram<u64>>,
 }
@@ -174,6 +187,7 @@ impl Shared {
             run: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
             operations: AtomicU64::new(0),
+            take: AtomicUsize::new(TAKE_MAX),
             latency: Mutex::new(Histogram::new_with_max(60_000_000_000, 3)?),
         }))
     }
@@ -284,6 +298,12 @@ pub fn main(spec: &Spec) -> anyhow::Result<()> {
     child::serve(|line| match line {
         "go" | "stop" => {
             shared.set(line == "go");
+            None
+        }
+        _ if line.starts_with("take ") => {
+            if let Some(Ok(bytes)) = line.strip_prefix("take ").map(str::parse) {
+                shared.take.store(bytes, Ordering::Relaxed);
+            }
             None
         }
         _ => {

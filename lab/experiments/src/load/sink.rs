@@ -1,15 +1,14 @@
 //! The sink: one thread, any number of streams.
 
-use super::{Shared, Spec, socket};
+use super::{Shared, Spec, TAKE_MAX, socket};
 use rustix::event::epoll;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-/// Bytes taken from a socket at once.
-const TAKE: usize = 256 << 10;
 const LISTENER: u64 = u64::MAX;
 
 pub(super) fn start(spec: &Spec, shared: &Arc<Shared>) -> anyhow::Result<()> {
@@ -36,7 +35,7 @@ fn work(listener: &TcpListener, shared: &Shared) -> anyhow::Result<()> {
     };
     add(listener, LISTENER)?;
     let mut streams: BTreeMap<u64, TcpStream> = BTreeMap::new();
-    let mut bytes = vec![0u8; TAKE];
+    let mut bytes = vec![0u8; TAKE_MAX];
     let mut events = Vec::with_capacity(64);
     loop {
         match epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), None) {
@@ -57,13 +56,36 @@ fn work(listener: &TcpListener, shared: &Shared) -> anyhow::Result<()> {
             let Some(stream) = streams.get_mut(&key) else {
                 continue;
             };
-            match stream.read(&mut bytes) {
-                Ok(0) => drop(streams.remove(&key)),
-                Ok(count) => shared.count(count),
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(_) => drop(streams.remove(&key)),
+            if take(stream, &mut bytes, shared).is_err() {
+                streams.remove(&key);
             }
         }
     }
+}
+
+/// Receives with the buffer that the application is told to have, as fast as it can, until
+/// [`TAKE_MAX`] bytes are taken or there are no more: with small buffers only the calls that
+/// receive get more, not those that wait.
+fn take(stream: &mut TcpStream, bytes: &mut [u8], shared: &Shared) -> std::io::Result<()> {
+    let size = shared.take.load(Ordering::Relaxed).clamp(1, bytes.len());
+    let Some(buffer) = bytes.get_mut(..size) else {
+        return Ok(());
+    };
+    let mut left = TAKE_MAX;
+    while left > 0 {
+        match stream.read(buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                shared.count(count);
+                left = left.saturating_sub(count.max(size));
+            }
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
