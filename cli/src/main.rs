@@ -109,7 +109,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             clap_complete::generate(shell, &mut Cli::command(), "grantway", &mut text);
             output::print(&String::from_utf8_lossy(&text))
         }
-        Command::Internal { args } => experiments::internal::main(&args),
+        Command::Internal { args } => match args.split_first() {
+            Some((helper, spec)) if helper == xenoprof::record::bare::HELPER => {
+                xenoprof::record::bare::main(spec)
+            }
+            _ => experiments::internal::main(&args),
+        },
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,7 +10,10 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
-use xenoprof::model::{Session, file};
+use xenoprof::model::{Mode, Session, file};
+use xenoprof::record::Participants;
+use xenoprof::session::participant;
+use xenoprof::session::state::Expected;
 use xenoprof::show::diff::Diff;
 use xenoprof::show::{self, report::Form};
 
@@ -36,6 +39,8 @@ pub(crate) enum Prof {
         force: bool,
         #[command(flatten)]
         sampling: Sampling,
+        #[command(flatten)]
+        with: With,
         /// How long at most
         #[arg(long, value_name = "S")]
         seconds: Option<f64>,
@@ -115,6 +120,41 @@ pub(crate) enum Prof {
         #[arg(long, value_name = "N")]
         count: Option<u64>,
     },
+    /// Take part in a session as a domain that attributes its own samples
+    ///
+    /// Waits for `grantway prof record --participants …`, takes part in that one session and ends
+    /// with it. Without --pid the domain is the PID namespace in which this command runs.
+    #[command(
+        after_help = "Examples:\n  grantway prof participate web --pid 1234\n  \
+        grantway prof participate uml --passive --pid 1234 --symbols kallsyms\n  \
+        grantway prof participate vm --agent-only -- ./server"
+    )]
+    Participate {
+        /// The domain's name
+        name: String,
+        /// Its processes, PID[,PID…]; what they start belongs to it too
+        #[arg(long, value_name = "PID", value_delimiter = ',')]
+        pid: Vec<u32>,
+        /// Let the initiator attribute its samples
+        #[arg(long)]
+        passive: bool,
+        /// Symbols of a passive domain: ADDRESS KIND NAME, as in /proc/kallsyms
+        #[arg(long, value_name = "FILE", requires = "passive", value_hint = ValueHint::FilePath)]
+        symbols: Option<PathBuf>,
+        /// Run and sample a command here, and bring the result: stands in for a machine of its own
+        #[arg(long, conflicts_with_all = ["passive", "pid"], requires = "command")]
+        agent_only: bool,
+        /// Where the initiator listens
+        #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
+        socket: Option<PathBuf>,
+        /// Seconds to wait for a session
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+        wait: u32,
+        /// What an agent runs
+        #[arg(last = true, value_name = "CMD", requires = "agent_only",
+              value_hint = ValueHint::CommandWithArguments)]
+        command: Vec<String>,
+    },
 }
 
 /// A session, and how it is looked at.
@@ -155,6 +195,40 @@ impl Classes {
     }
 }
 
+/// Who else takes part.
+#[derive(Debug, Args)]
+pub(crate) struct With {
+    /// Domains with a profiler of their own (`prof participate`): how many, or NAME[,NAME…]
+    #[arg(long, value_name = "N|NAMES", value_parser = Expected::parse)]
+    participants: Option<Expected>,
+    /// Seconds to wait for them; then the session goes on and names who is missing
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    timeout: u32,
+    /// Where they come to
+    #[arg(long, value_name = "SOCKET", requires = "participants", value_hint = ValueHint::FilePath)]
+    socket: Option<PathBuf>,
+}
+
+impl With {
+    fn participants(&self) -> anyhow::Result<Option<Participants>> {
+        let Some(expected) = self.participants.clone() else {
+            return Ok(None);
+        };
+        Ok(Some(Participants {
+            expected,
+            timeout: Duration::from_secs(self.timeout.into()),
+            socket: socket(self.socket.as_ref())?,
+        }))
+    }
+}
+
+fn socket(given: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
+    Ok(match given {
+        Some(path) => path.clone(),
+        None => xenoprof::session::default_socket()?,
+    })
+}
+
 /// How to sample.
 #[derive(Debug, Args)]
 pub(crate) struct Sampling {
@@ -183,6 +257,7 @@ impl Sampling {
             named: self.domain.clone(),
             kallsyms: self.kallsyms.clone(),
             command: command.to_vec(),
+            ..xenoprof::record::Options::default()
         }
     }
 }
@@ -193,10 +268,14 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
             output,
             force,
             sampling,
+            with,
             seconds,
             command,
         } => {
-            let options = sampling.options(*seconds, command);
+            let options = xenoprof::record::Options {
+                participants: with.participants()?,
+                ..sampling.options(*seconds, command)
+            };
             let status = xenoprof::record::to_file(&options, output, *force)?;
             Ok(status.map_or(ExitCode::SUCCESS, exit_code))
         }
@@ -212,13 +291,16 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
             };
             let session = read(&view.file)?;
             let classes = &view.classing;
+            let mut text = Vec::new();
             show::report(
                 &session,
                 &classes.rules()?,
                 classes.classing(),
                 form,
                 *functions,
+                &mut text,
             )?;
+            crate::output::print(&String::from_utf8_lossy(&text))?;
             Ok(ExitCode::SUCCESS)
         }
         Prof::Diff {
@@ -252,7 +334,8 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
                 .unwrap_or_else(|| view.file.with_extension("json"));
             let file = File::create(&path).with_context(|| path.display().to_string())?;
             let mut file = BufWriter::new(file);
-            show::export::firefox(&session, &view.classing.rules()?, &mut file)?;
+            show::export::firefox(&session, &view.classing.rules()?, &mut file)
+                .with_context(|| path.display().to_string())?;
             file.flush().with_context(|| path.display().to_string())?;
             say_files(&[path], json)?;
             Ok(ExitCode::SUCCESS)
@@ -270,6 +353,36 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
                 json,
             };
             show::top::top(&sampling.options(None, &[]), &classing.rules()?, view)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Prof::Participate {
+            name,
+            pid,
+            passive,
+            symbols,
+            agent_only,
+            socket: given,
+            wait,
+            command,
+        } => {
+            let mode = match (passive, agent_only) {
+                (true, _) => Mode::Passive,
+                (_, true) => Mode::AgentOnly,
+                _ => Mode::Active,
+            };
+            let took = participant::run(&participant::Options {
+                name: name.clone(),
+                mode,
+                pids: pid.clone(),
+                symbols: symbols.clone(),
+                command: command.clone(),
+                socket: socket(given.as_ref())?,
+                wait: Duration::from_secs((*wait).into()),
+            })?;
+            eprintln!(
+                "{} samples of `{name}` in the session; {} came through its ring, {} addresses named",
+                took.samples, took.read, took.names
+            );
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -292,8 +405,9 @@ fn diff(
     let diff = Diff::new(&a, &b, &rules, classing.classing(), domain);
     if json {
         let provenance = serde_json::json!({ "A": a.head.provenance, "B": b.head.provenance });
-        let mut out = std::io::stdout().lock();
-        show::report::write_json(&mut out, &provenance, &diff.figures(functions))
+        let mut text = Vec::new();
+        show::report::write_json(&mut text, &provenance, &diff.figures(functions))?;
+        crate::output::print(&String::from_utf8_lossy(&text))
     } else {
         crate::output::print(&diff.text(functions))
     }

@@ -4,3 +4,4 @@ mod capture;
 mod commands;
 mod machine;
 mod place;
+mod prof;

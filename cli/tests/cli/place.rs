@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, Once};
@@ -179,6 +180,12 @@ impl Place {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
+    /// Lets everybody use the folder.
+    pub(crate) fn open_to_all(&self) {
+        let everybody = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(self.dir.path(), everybody).unwrap();
+    }
+
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.path("grantway"));
         command
@@ -197,6 +204,12 @@ impl Place {
         Run::new(child.wait_with_output().unwrap())
     }
 
+    /// Runs it to its end as another user.
+    pub(crate) fn run_as(&self, user: u32, args: &[&str]) -> Run {
+        let child = spawn(self.command(args).uid(user).gid(user));
+        Run::new(child.wait_with_output().unwrap())
+    }
+
     /// Starts it, with its output going to the file `out`.
     pub(crate) fn start(&self, args: &[&str]) -> Running {
         let out = fs::File::create(self.path("out")).unwrap();
@@ -210,6 +223,14 @@ impl Place {
     /// The content of a file that somebody else writes in one go, once it is there.
     pub(crate) fn wait_for(&self, name: &str) -> String {
         wait(|| Some(self.read(name)).filter(|text| !text.is_empty()))
+    }
+
+    /// Waits until a file is there; false: what is running has ended before.
+    pub(crate) fn wait_for_file_or_end(&self, name: &str, running: &Running) -> bool {
+        wait(|| match self.has(name) {
+            true => Some(true),
+            false => (!is_alive(&running.pid())).then_some(false),
+        })
     }
 
     /// Waits until what is running has printed something.
@@ -259,6 +280,10 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    pub(crate) fn pid(&self) -> String {
+        self.child.as_ref().unwrap().id().to_string()
+    }
+
     /// Sends SIGTERM and waits for the end.
     pub(crate) fn terminate(self) -> Run {
         self.signal(rustix::process::Signal::TERM)

@@ -16,6 +16,7 @@
 //! | [`attribute`] | samples to classes, functions and whom they serve, by a rule file |
 //! | [`show`] | reports, comparisons, flame graphs, exports |
 //! | [`record`] | the command `prof record` |
+//! | [`session`] | several domains, each with a profiler of its own |
 #![allow(unsafe_code)]
 
 pub mod attribute;
@@ -26,6 +27,7 @@ pub mod model;
 pub mod record;
 pub mod resolve;
 pub mod sampler;
+pub mod session;
 pub mod show;
 
 #[cfg(test)]

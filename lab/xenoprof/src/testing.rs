@@ -14,6 +14,7 @@ fn domain(name: &str, kind: Kind, cpu_ns: u64) -> Domain {
         agent_ns: None,
         ledger: None,
         traffic: None,
+        buffer: None,
         missing: None,
     }
 }

@@ -32,6 +32,9 @@ fn options(command: Vec<String>) -> Options {
         named: Vec::new(),
         kallsyms: None,
         command,
+        participants: None,
+        own: false,
+        stop: None,
     }
 }
 

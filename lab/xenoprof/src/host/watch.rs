@@ -82,6 +82,12 @@ impl Watch {
         watch
     }
 
+    /// Notes that these processes are a domain because it says so itself.
+    pub fn domain(&mut self, name: &str, pids: impl IntoIterator<Item = u32>) {
+        self.named
+            .push((name.to_owned(), pids.into_iter().collect()));
+    }
+
     /// Notes the command of the session.
     pub fn command(&mut self, pid: u32, name: &str) {
         self.command = Some((pid, name.to_owned()));
@@ -412,7 +418,9 @@ impl Assigned {
         if let Some(domain) = self.by_pid.get(&pid) {
             return *domain;
         }
-        let found = self.domains.iter().position(|domain| domain.name == name);
+        // A process that calls itself `driver` is not the driver domain.
+        let is_it = |domain: &Domain| domain.name == name && domain.kind == kind;
+        let found = self.domains.iter().position(is_it);
         let index = found.unwrap_or_else(|| {
             self.domains.push(Domain {
                 name: name.to_owned(),
@@ -422,6 +430,7 @@ impl Assigned {
                 agent_ns: None,
                 ledger: None,
                 traffic: None,
+                buffer: None,
                 missing: None,
             });
             self.domains.len() - 1
@@ -526,5 +535,6 @@ mod tests {
         assert_eq!(assigned.put(5, "other", Kind::Other), driver);
         assert_eq!(assigned.put(6, "driver", Kind::Driver), driver);
         assert_eq!(assigned.domains.len(), 1);
+        assert_ne!(assigned.put(7, "driver", Kind::Process), driver);
     }
 }

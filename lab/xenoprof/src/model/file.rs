@@ -6,7 +6,7 @@
 
 use super::{Domain, Frame, Head, Loss, Module, Sample, Session, Stack, Thread};
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -68,7 +68,8 @@ pub enum FileError {
 /// an hour to learn that the name was taken. Removed again if nothing is written.
 #[derive(Debug)]
 pub struct Reserved {
-    path: PathBuf,
+    /// Where it is written; none: into a device or a pipe, which stays what it is.
+    path: Option<PathBuf>,
     file: Option<File>,
 }
 
@@ -77,6 +78,15 @@ pub struct Reserved {
 /// # Errors
 /// [`FileError::Exists`] without `force`.
 pub fn reserve(path: &Path, force: bool) -> Result<Reserved, FileError> {
+    let there = std::fs::metadata(path).ok();
+    if there.as_ref().is_some_and(|there| !there.is_file()) {
+        let file = OpenOptions::new().write(true).open(path);
+        return Ok(Reserved {
+            path: None,
+            file: Some(file.map_err(|error| io_error(path, error))?),
+        });
+    }
+    let force = force || is_left_over(path);
     // An old session stays until the new one is complete.
     let place = if force && path.exists() {
         path.with_extension("prof.part")
@@ -86,7 +96,7 @@ pub fn reserve(path: &Path, force: bool) -> Result<Reserved, FileError> {
     let mut options = OpenOptions::new();
     options.write(true);
     if force {
-        options.create(true).truncate(true);
+        options.create(true).truncate(false);
     } else {
         options.create_new(true);
     }
@@ -94,10 +104,26 @@ pub fn reserve(path: &Path, force: bool) -> Result<Reserved, FileError> {
         io::ErrorKind::AlreadyExists => FileError::Exists(path.to_owned()),
         _ => io_error(path, error),
     })?;
+    // Held as long as the file is open, so that nobody takes it for a left-over one.
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => return Err(FileError::Exists(path.to_owned())),
+        // A file system without locks.
+        Err(TryLockError::Error(_)) | Ok(()) => {}
+    }
+    file.set_len(0).map_err(|error| io_error(path, error))?;
     Ok(Reserved {
-        path: place,
+        path: Some(place),
         file: Some(file),
     })
+}
+
+/// Whether a recorder was killed while it had reserved this file: empty, and held by nobody.
+fn is_left_over(path: &Path) -> bool {
+    let is_free = |file: File| {
+        let is_empty = file.metadata().is_ok_and(|there| there.len() == 0);
+        is_empty && file.try_lock_shared().is_ok()
+    };
+    File::open(path).is_ok_and(is_free)
 }
 
 impl Reserved {
@@ -109,7 +135,10 @@ impl Reserved {
         let Some(file) = self.file.take() else {
             return Ok(());
         };
-        let done = write(&file, session).and_then(|()| std::fs::rename(&self.path, path));
+        let done = write(&file, session).and_then(|()| match &self.path {
+            Some(written) => std::fs::rename(written, path),
+            None => Ok(()),
+        });
         if done.is_err() {
             self.file = Some(file);
         }
@@ -119,8 +148,8 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        if self.file.is_some() {
-            let _gone_already = std::fs::remove_file(&self.path);
+        if let (Some(_), Some(path)) = (&self.file, &self.path) {
+            let _gone_already = std::fs::remove_file(path);
         }
     }
 }
@@ -205,6 +234,17 @@ pub fn read(path: &Path) -> Result<Session, FileError> {
     })
 }
 
+/// Reads a session that somebody sent.
+///
+/// # Errors
+/// The line that is wrong, and how.
+pub fn from_bytes(bytes: &[u8]) -> Result<Session, String> {
+    parse(bytes).map_err(|problem| match problem {
+        Problem::Io(error) => error.to_string(),
+        Problem::Damaged(line, what) => format!("line {line}: {what}"),
+    })
+}
+
 #[derive(Debug)]
 enum Problem {
     Io(io::Error),
@@ -244,7 +284,10 @@ fn parse(mut from: impl BufRead) -> Result<Session, Problem> {
             }
             let mut rest = [0];
             return match from.read(&mut rest).map_err(Problem::Io)? {
-                0 => Ok(session),
+                0 => {
+                    session.clean();
+                    Ok(session)
+                }
                 _ => Err(damaged("something stands behind the end")),
             };
         }
@@ -433,5 +476,40 @@ mod tests {
         reserve(&path, true).unwrap().write(&path, &other).unwrap();
         assert_eq!(read(&path).unwrap(), other);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_killed_recorder_leaves_is_free_and_what_a_running_one_has_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.prof");
+        let mine = reserve(&path, false).unwrap();
+        assert!(matches!(reserve(&path, false), Err(FileError::Exists(_))));
+        drop(mine);
+        File::create(&path).unwrap();
+        reserve(&path, false)
+            .unwrap()
+            .write(&path, &session())
+            .unwrap();
+        assert_eq!(read(&path).unwrap(), session());
+    }
+
+    #[test]
+    fn a_device_stays_a_device() {
+        let full = Path::new("/dev/full");
+        let error = reserve(full, true).unwrap().write(full, &session());
+        assert!(error.unwrap_err().to_string().contains("/dev/full: "));
+        assert!(!std::fs::metadata(full).unwrap().is_file());
+    }
+
+    #[test]
+    fn names_do_not_speak_to_the_terminal() {
+        let mut hostile = session();
+        hostile.threads[0].name = "\u{1b}]0;x\u{7}".to_owned();
+        hostile.domains[0].missing = Some("a\nb".to_owned());
+        let mut out = Vec::new();
+        write(&mut out, &hostile).unwrap();
+        let read = from_bytes(&out).unwrap();
+        assert_eq!(read.threads[0].name, "\u{fffd}]0;x\u{fffd}");
+        assert_eq!(read.domains[0].missing.as_deref(), Some("a\u{fffd}b"));
     }
 }

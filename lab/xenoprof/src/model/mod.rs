@@ -175,9 +175,30 @@ pub struct Domain {
     /// What it carried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<Traffic>,
+    /// The samples that its own profiler was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer: Option<Buffer>,
     /// What is missing, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
+}
+
+impl Domain {
+    fn texts(&mut self) -> impl Iterator<Item = &mut String> {
+        std::iter::once(&mut self.name).chain(&mut self.missing)
+    }
+}
+
+/// Samples that went through a domain's own ring: `offered` less `dropped` and `unread` is what its
+/// profiler took out. The session holds them all the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffer {
+    /// Its samples.
+    pub offered: u64,
+    /// Those for which the ring had no room.
+    pub dropped: u64,
+    /// Those that its profiler never took.
+    pub unread: u64,
 }
 
 /// A domain's hop ledger between two readings of it.
@@ -293,6 +314,24 @@ pub struct Sample(
 );
 
 impl Session {
+    /// Takes control characters out of everything that is shown. Names come from the processes that
+    /// were profiled, who may want to speak to the terminal of whoever reads the report.
+    pub fn clean(&mut self) {
+        let head = [&mut self.head.event].into_iter();
+        let texts = head
+            .chain(&mut self.head.command)
+            .chain(&mut self.head.notes)
+            .chain(self.domains.iter_mut().flat_map(Domain::texts))
+            .chain(self.threads.iter_mut().map(|thread| &mut thread.name))
+            .chain(self.modules.iter_mut().map(|module| &mut module.path))
+            .chain(self.frames.iter_mut().map(|frame| &mut frame.symbol));
+        for text in texts {
+            if text.chars().any(char::is_control) {
+                *text = text.replace(char::is_control, "\u{fffd}");
+            }
+        }
+    }
+
     /// The thread of a sample.
     #[must_use]
     pub fn thread(&self, sample: &Sample) -> Option<&Thread> {

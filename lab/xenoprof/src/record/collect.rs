@@ -2,11 +2,12 @@
 
 use crate::sampler::Sampler;
 use crate::sampler::parse::{Record, What};
+use crate::session::demux::Demux;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -31,8 +32,11 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// Starts to sample and to collect.
-    pub(crate) fn start(mut sampler: Sampler) -> io::Result<Self> {
+    /// Starts to sample and to collect; domains with a profiler of their own are given theirs.
+    pub(crate) fn start(
+        mut sampler: Sampler,
+        demux: Option<Arc<Mutex<Demux>>>,
+    ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
         sampler.start()?;
@@ -42,14 +46,22 @@ impl Collector {
                 let mut room = Room::new(ROOM_BYTES);
                 let mut collected = Collected::default();
                 let mut fresh = Vec::new();
+                let offer = |fresh: &[Record]| {
+                    if let Some(demux) = &demux {
+                        let mut demux = demux.lock().unwrap_or_else(PoisonError::into_inner);
+                        demux.offer(fresh);
+                    }
+                };
                 while !asked.load(Ordering::Relaxed) {
                     sampler.wait(LOOK);
                     collected.nonsense += sampler.drain(&mut fresh);
+                    offer(&fresh);
                     room.keep(&mut fresh, &mut collected);
                 }
                 // Sampling that cannot be stopped ends with the descriptors.
                 let _stopped = sampler.stop();
                 collected.nonsense += sampler.drain(&mut fresh);
+                offer(&fresh);
                 room.keep(&mut fresh, &mut collected);
                 collected.records.sort_by_key(|record| record.time_ns);
                 collected

@@ -1,5 +1,7 @@
 //! The command `prof record`: a session from its beginning to its file.
 
+pub mod bare;
+mod calibrate;
 mod collect;
 
 use crate::event::Event;
@@ -9,15 +11,22 @@ use crate::loss::Counts;
 use crate::model::{Head, Session, Tier, file};
 use crate::resolve::{Resolver, Symbolizer};
 use crate::sampler::{Sampler, SamplerError, Scope};
+use crate::session::SessionError;
+use crate::session::initiator::{Configuration, Initiator};
+use crate::session::merge;
+use crate::session::state::Expected;
 use anyhow::Context as _;
 use collect::{Collected, Collector};
 use experiments::provenance::Provenance;
 use experiments::{Failure, interrupt, measure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -26,11 +35,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub const DEFAULT_HZ: u32 = 997;
 /// From one look at processes and domains to the next.
 const LOOK: Duration = Duration::from_millis(250);
-/// From one look at the command to the next.
-const STEP: Duration = Duration::from_millis(20);
+/// From one look at the clock and at Ctrl-C to the next: every wake-up is time that the machine
+/// does not have for what is measured.
+const STEP: Duration = Duration::from_millis(100);
 
 /// What to record.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The event; none: the best that there is.
     pub event: Option<String>,
@@ -44,6 +54,34 @@ pub struct Options {
     pub kallsyms: Option<PathBuf>,
     /// The command to run; empty: until the limit or Ctrl-C.
     pub command: Vec<String>,
+    /// Domains with a profiler of their own that are to take part.
+    pub participants: Option<Participants>,
+    /// Sample the command and nothing else, whatever this user may do.
+    pub own: bool,
+    /// Ends the session when it is set.
+    pub stop: Option<Arc<AtomicBool>>,
+}
+
+impl Options {
+    /// The process domains.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] for what is not `NAME=PID[,PID…]`.
+    pub(crate) fn domains(&self) -> Result<Vec<(String, Vec<u32>)>, Failure> {
+        let named = self.named.iter().map(|text| named(text));
+        named.collect::<Result<_, _>>().map_err(Failure::Usage)
+    }
+}
+
+/// Who is to take part, and how they come.
+#[derive(Clone, Debug)]
+pub struct Participants {
+    /// Who.
+    pub expected: Expected,
+    /// How long to wait for them.
+    pub timeout: Duration,
+    /// Where they come to.
+    pub socket: PathBuf,
 }
 
 /// Records a session into a file; what the command ended with.
@@ -86,7 +124,11 @@ pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Ve
     let period = event.period(options.hz.into(), shmem::time::tsc_hz());
     let cpus = online_cpus();
     let open = |scope| Sampler::open(event, tier, scope, period, &cpus);
-    let sampler = match open(Scope::Machine) {
+    let sampler = match open(if options.own {
+        Scope::Own
+    } else {
+        Scope::Machine
+    }) {
         // Whoever may not look at others may look at what he starts himself.
         Err(SamplerError::Denied) if !options.command.is_empty() => open(Scope::Own),
         other => other,
@@ -100,24 +142,38 @@ pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Ve
 /// # Errors
 /// If this machine or user cannot sample, or the command cannot be started.
 pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
-    let named = options
-        .named
-        .iter()
-        .map(|text| named(text))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(Failure::Usage)?;
+    let named = options.domains()?;
     interrupt::watch();
     let (event, period, sampler, cpus) = open(options)?;
     let tier = sampler.tier();
+    let id = session_id();
+    let mut initiator = match &options.participants {
+        Some(participants) => {
+            let configuration = Configuration {
+                id,
+                privileged: tier != Tier::OwnUser,
+                expected: participants.expected.clone(),
+                timeout: participants.timeout,
+                event: (event.name().to_owned(), period),
+            };
+            Some(reserve(participants, configuration)?)
+        }
+        None => None,
+    };
 
-    let started_unix_ns = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |time| time.as_nanos() as u64);
+    let watch = Watch::new(named);
+    let demux = initiator.as_ref().map(Initiator::demux);
+    if let Some(initiator) = &mut initiator {
+        let at = initiator.arm();
+        std::thread::sleep(Duration::from_nanos(at.saturating_sub(raw_ns())));
+    }
+    let served = initiator.map(Initiator::serve);
+    let started_unix_ns = unix_ns();
     let steal = steal_ns();
     let own_cpu = measure::cpu_ns(std::process::id().cast_signed()).unwrap_or(0);
-    let watcher = Watcher::start(Watch::new(named));
+    let watcher = Watcher::start(watch);
     let start_ns = raw_ns();
-    let collector = Collector::start(sampler).context("cannot start sampling")?;
+    let collector = Collector::start(sampler, demux).context("cannot start sampling")?;
     let mut resolver = Resolver::new(start_ns);
     // After the start, so that no mapping falls between this look and the first record.
     for pid in watcher.with(|watch| watch.pids().collect::<Vec<_>>()) {
@@ -126,18 +182,24 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     let children = process::children_cpu_ns();
     let done = wait(options, &watcher);
     let end_ns = raw_ns();
-    let watch = watcher.stop();
+    let mut watch = watcher.stop();
     let children = process::children_cpu_ns().saturating_sub(children);
     let collected = collector.stop(start_ns..=end_ns);
     let own_cpu = measure::cpu_ns(std::process::id().cast_signed())
         .unwrap_or(0)
         .saturating_sub(own_cpu);
     let steal = steal_since(&steal);
+    let (outcome, ending) = served.map_or_else(Default::default, |served| {
+        served.drain(|| interrupt::check().is_err())
+    });
+    for member in &outcome.members {
+        watch.domain(&member.name, member.given.pids.keys().copied());
+    }
     let status = done?;
 
     let head = Head {
         version: file::VERSION,
-        id: started_unix_ns ^ u64::from(std::process::id()) << 32,
+        id,
         event: event.name().to_owned(),
         tier,
         period,
@@ -151,10 +213,48 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
         provenance: provenance(tier),
         notes: notes(&collected, tier),
     };
-    let symbolizer = Symbolizer::new(options.kallsyms.clone());
+    let mut symbolizer = Symbolizer::new(options.kallsyms.clone());
     let lone = options.command.first().map(|_| children);
-    let session = assemble(head, collected, resolver, symbolizer, &watch, &steal, lone);
+    merge::names(&outcome, &collected.records, &mut resolver, &mut symbolizer);
+    let mut session = assemble(head, collected, resolver, symbolizer, &watch, &steal, lone);
+    merge::domains(outcome, &mut session);
+    ending.tell(&session);
     Ok((session, status))
+}
+
+/// Waits for participants; says who does not come.
+fn reserve(participants: &Participants, with: Configuration) -> anyhow::Result<Initiator> {
+    let several = with.expected.len();
+    let opened = Initiator::open(&participants.socket, with).map_err(|error| match error {
+        SessionError::NotPrivileged(_) | SessionError::Busy(_) => {
+            Failure::CannotRun(error.to_string())
+        }
+        _ => Failure::Failed(format!("{}: {error}", participants.socket.display())),
+    });
+    let mut initiator = opened?;
+    eprintln!(
+        "waiting for {several} participants at {}",
+        participants.socket.display()
+    );
+    initiator.reserve(|| interrupt::check().is_err());
+    interrupt::check()?;
+    if !initiator.absent().is_empty() {
+        eprintln!(
+            "without {}: not ready in time",
+            initiator.absent().join(", ")
+        );
+    }
+    Ok(initiator)
+}
+
+fn unix_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_nanos() as u64)
+}
+
+fn session_id() -> u64 {
+    unix_ns() ^ u64::from(std::process::id()) << 32
 }
 
 /// Puts a session together from everything that was seen. `children_ns` is what the command and
@@ -243,10 +343,18 @@ fn provenance(tier: Tier) -> serde_json::Value {
 /// Runs the command, or waits for the limit or Ctrl-C.
 fn wait(options: &Options, watcher: &Watcher) -> anyhow::Result<Option<ExitStatus>> {
     let end = options.limit.map(|limit| Instant::now() + limit);
-    let over = || end.is_some_and(|end| Instant::now() >= end);
+    let asked = || {
+        let stop = options.stop.as_ref();
+        stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
+    };
+    let left = || match end {
+        _ if asked() => Duration::ZERO,
+        Some(end) => end.saturating_duration_since(Instant::now()),
+        None => Duration::MAX,
+    };
     let [program, args @ ..] = options.command.as_slice() else {
-        while !over() && interrupt::check().is_ok() {
-            std::thread::sleep(STEP);
+        while !left().is_zero() && interrupt::check().is_ok() {
+            std::thread::sleep(STEP.min(left()));
         }
         return Ok(None);
     };
@@ -256,55 +364,54 @@ fn wait(options: &Options, watcher: &Watcher) -> anyhow::Result<Option<ExitStatu
         .map_err(|error| Failure::Usage(format!("cannot start `{program}`: {error}")))?;
     let name = program.rsplit('/').next().unwrap_or(program);
     watcher.with(|watch| watch.command(child.id(), name));
-    let mut asked = false;
+    let ended = Pid::from_child(&child);
+    let ended = pidfd_open(ended, PidfdFlags::empty()).context("cannot wait for the command")?;
+    let mut told = false;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if !asked && (over() || interrupt::check().is_err()) {
-            asked = true;
+        if !told && (left().is_zero() || interrupt::check().is_err()) {
+            told = true;
             terminate(&child);
         }
-        std::thread::sleep(STEP);
+        let step = if told { STEP } else { STEP.min(left()) };
+        let step = Timespec {
+            tv_sec: 0,
+            tv_nsec: step.subsec_nanos().into(),
+        };
+        // A signal only makes the next look come sooner.
+        let _looked = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&step));
     }
 }
 
 fn terminate(child: &Child) {
-    if let Some(pid) = rustix::process::Pid::from_raw(child.id().cast_signed()) {
-        // It may be on its way out by the same Ctrl-C.
-        let _gone_already = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-    }
+    // It may be on its way out by the same Ctrl-C.
+    let _gone_already = kill_process(Pid::from_child(child), Signal::TERM);
 }
 
 /// Looks at processes and domains in a thread of its own: a monitor that does not answer must not
 /// keep the rings from being emptied.
 struct Watcher {
     watch: Arc<Mutex<Watch>>,
-    stop: Arc<AtomicBool>,
+    /// Dropped to end the thread.
+    run: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Watcher {
     fn start(watch: Watch) -> Self {
         let watch = Arc::new(Mutex::new(watch));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (shared, asked) = (watch.clone(), stop.clone());
+        let (run, running) = mpsc::channel::<()>();
+        let shared = watch.clone();
         let thread = std::thread::spawn(move || {
-            let mut next = Instant::now() + LOOK;
-            while !asked.load(Ordering::Relaxed) {
-                std::thread::sleep(STEP);
-                if Instant::now() >= next {
-                    shared.lock().unwrap_or_else(PoisonError::into_inner).look();
-                    next = Instant::now() + LOOK;
-                }
+            let look = || shared.lock().unwrap_or_else(PoisonError::into_inner).look();
+            while running.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                look();
             }
-            shared.lock().unwrap_or_else(PoisonError::into_inner).look();
+            look();
         });
-        Self {
-            watch,
-            stop,
-            thread,
-        }
+        Self { watch, run, thread }
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut Watch) -> T) -> T {
@@ -312,7 +419,7 @@ impl Watcher {
     }
 
     fn stop(self) -> Watch {
-        self.stop.store(true, Ordering::Relaxed);
+        drop(self.run);
         // A panic of the thread was printed; what it saw until then stays.
         let _ended = self.thread.join();
         std::mem::take(&mut *self.watch.lock().unwrap_or_else(PoisonError::into_inner))

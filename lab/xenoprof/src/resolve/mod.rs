@@ -8,8 +8,9 @@ pub use symbols::Symbolizer;
 use crate::host::process::Mapping;
 use crate::model::{Module, Sample, Session, Space, Stack, Thread};
 use crate::sampler::parse::{Address, Record, What};
+use crate::session::message::Named;
 use spaces::{Place, Spaces};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
 /// Gives equal values the same number, in the order in which they first came.
@@ -45,6 +46,8 @@ impl<T: Clone + Eq + Hash> Numbers<T> {
 pub struct Resolver {
     start_ns: u64,
     spaces: Spaces,
+    /// Places of addresses that the processes' own profiler knows.
+    named: HashMap<(u32, u64), Place>,
     modules: Numbers<Module>,
     places: Numbers<Place>,
     /// Caller and place.
@@ -76,6 +79,52 @@ impl Resolver {
     /// Tells a thread's name.
     pub fn thread_name(&mut self, tid: u32, name: String) {
         self.names.insert(tid, name);
+    }
+
+    /// Tells where an address of a process lies, as the process's own profiler has it. `address` is
+    /// as [`lookup`] gives it.
+    pub fn named(&mut self, pid: u32, address: u64, path: &str, offset: u64) {
+        let module = self.modules.of(Module {
+            path: path.to_owned(),
+            space: Space::User,
+        });
+        self.named.insert((pid, address), Place { module, offset });
+    }
+
+    /// Names of addresses, each with its process and as [`lookup`] gives it, as far as they lie in
+    /// known files.
+    #[must_use]
+    pub fn names(&self, symbolizer: &mut Symbolizer, wanted: &BTreeSet<(u32, u64)>) -> Vec<Named> {
+        let found: Vec<((u32, u64), Place)> = wanted
+            .iter()
+            .filter_map(|&(pid, address)| Some(((pid, address), self.find(pid, address)?)))
+            .collect();
+        let places: Vec<Place> = found.iter().map(|(_, place)| *place).collect();
+        let mut frames = Numbers::default();
+        let named = symbolizer.frames(&self.modules.values, &places, &mut frames);
+        let name = |number: &u32| {
+            let frame = frames.values.get(*number as usize)?;
+            Some((frame.symbol.clone(), frame.inlined))
+        };
+        found
+            .into_iter()
+            .zip(named)
+            .filter_map(|(((pid, address), place), numbers)| {
+                let module = self.modules.values.get(place.module as usize)?;
+                Some(Named {
+                    pid,
+                    address,
+                    module: module.path.clone(),
+                    offset: place.offset,
+                    frames: numbers.iter().filter_map(name).collect(),
+                })
+            })
+            .collect()
+    }
+
+    fn find(&self, pid: u32, address: u64) -> Option<Place> {
+        let named = self.named.get(&(pid, address)).copied();
+        named.or_else(|| self.spaces.find(pid, address))
     }
 
     /// Parents of the processes that were started during the session.
@@ -176,16 +225,14 @@ impl Resolver {
     fn stack(&mut self, pid: u32, chain: &[Address]) -> u32 {
         let mut node = None;
         for (depth, address) in self.credible(pid, chain).iter().enumerate().rev() {
-            // A caller's address is where the call returns to: one back lies in the call.
-            let back = u64::from(depth > 0);
             let place = match *address {
                 Address::Kernel(address) => Place {
                     module: self.kernel(),
-                    offset: address.saturating_sub(back),
+                    offset: lookup(depth, address),
                 },
                 Address::User(address) => {
-                    let address = address.saturating_sub(back);
-                    match self.spaces.find(pid, address) {
+                    let address = lookup(depth, address);
+                    match self.find(pid, address) {
                         Some(place) => place,
                         None => Place {
                             module: self.unknown(),
@@ -218,7 +265,7 @@ impl Resolver {
             Address::Kernel(_) => false,
             Address::User(address) => {
                 users += 1;
-                users > 1 && self.spaces.find(pid, address.saturating_sub(1)).is_none()
+                users > 1 && self.find(pid, lookup(users, address)).is_none()
             }
         };
         let end = chain.iter().position(false_caller).unwrap_or(chain.len());
@@ -279,6 +326,13 @@ impl Resolver {
             ..Session::default()
         }
     }
+}
+
+/// Where to look for the function of an address in a call stack, 0 the innermost: a caller's
+/// address is where the call returns to, and one back lies in the call.
+#[must_use]
+pub fn lookup(depth: usize, address: u64) -> u64 {
+    address.saturating_sub(u64::from(depth > 0))
 }
 
 /// What the kernel is called among the modules.
@@ -404,6 +458,32 @@ mod tests {
         assert!(names(&resolver).is_empty());
         resolver.take(sample(2, 5, &[Address::User(0x4020)]));
         assert_eq!(names(&resolver), ["/a+0x20"]);
+    }
+
+    #[test]
+    fn names_of_a_domains_own_profiler_come_first() {
+        let mut theirs = Resolver::new(0);
+        theirs.take(map(5, 0x4000, "/a"));
+        let wanted = BTreeSet::from([(5, 0x4010), (5, 0x4020), (5, 0x9000)]);
+        let names = theirs.names(&mut Symbolizer::without_symbols(), &wanted);
+        assert_eq!(names.len(), 2, "what lies nowhere has no name: {names:?}");
+
+        let (mut ours, mut symbolizer) = (Resolver::new(0), Symbolizer::without_symbols());
+        ours.take(map(5, 0x4000, "/other"));
+        symbolizer.know(
+            "web:/a",
+            0x10,
+            vec![("outer".to_owned(), false), ("inner".to_owned(), true)],
+        );
+        ours.named(5, 0x4010, "web:/a", 0x10);
+        ours.take(sample(1, 5, &[0x4010, 0x4021].map(Address::User)));
+        let session = ours.session(&mut symbolizer, |_| 0);
+        let symbols: Vec<&str> = session
+            .stacks
+            .iter()
+            .map(|stack| session.frames[stack.1 as usize].symbol.as_str())
+            .collect();
+        assert_eq!(symbols, ["0x20", "outer", "inner"]);
     }
 
     #[test]

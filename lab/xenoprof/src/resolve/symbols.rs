@@ -44,6 +44,12 @@ impl Symbolizer {
         }
     }
 
+    /// Takes over what a domain's own profiler knows: functions from the outermost to the innermost,
+    /// and whether each was inlined.
+    pub fn know(&mut self, path: &str, offset: u64, names: Vec<(String, bool)>) {
+        self.known.insert((path.to_owned(), offset), names);
+    }
+
     /// The frames of each place, from the outermost to the innermost.
     pub(super) fn frames(
         &mut self,

@@ -26,7 +26,10 @@ pub fn files(
     let mut put = |name: String, domain: Option<usize>| -> anyhow::Result<()> {
         let path = folder.join(name);
         let file = File::create(&path).with_context(|| path.display().to_string())?;
-        picture(session, domain, &mut BufWriter::new(file))?;
+        let mut file = BufWriter::new(file);
+        picture(session, domain, &mut file)
+            .and_then(|()| Ok(file.flush()?))
+            .with_context(|| path.display().to_string())?;
         written.push(path);
         Ok(())
     };

@@ -23,28 +23,28 @@ pub enum Form {
     Csv,
 }
 
-/// Prints a report. `symbols` is how many functions each domain's table has.
+/// Writes a report. `symbols` is how many functions each domain's table has.
 ///
 /// # Errors
-/// If standard output is gone.
+/// If `out` fails.
 pub fn report(
     session: &Session,
     rules: &Rules,
     classing: Classing,
     form: Form,
     symbols: usize,
+    out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let found = Attribution::new(session, rules, classing);
-    let mut out = std::io::stdout().lock();
     match form {
         Form::Text => out.write_all(text::report(session, &found, classing, symbols).as_bytes())?,
         Form::Json => {
             let figures = figures(session, &found, classing);
-            write_json(&mut out, &session.head.provenance, &figures)?;
+            write_json(out, &session.head.provenance, &figures)?;
         }
-        Form::Csv => write_csv(&mut out, &figures(session, &found, classing))?,
+        Form::Csv => write_csv(out, &figures(session, &found, classing))?,
     }
-    Ok(out.flush()?)
+    Ok(())
 }
 
 /// The figures of a session.
@@ -80,6 +80,12 @@ pub fn figures(session: &Session, found: &Attribution, classing: Classing) -> Ve
         to.closure(sums);
         to.hops(sums, session.head.tsc_hz, packets);
         to.classes(sums, &found.classes, packets);
+    }
+    let seen = |name: &str| all.iter().any(|sums| sums.domain.name == name);
+    for domain in session.domains.iter().filter(|d| !seen(&d.name)) {
+        if let Some(missing) = &domain.missing {
+            to.refused(&format!("cycles.{}", domain.name), missing);
+        }
     }
     to.per("total", total, packets, bytes);
     to.behalf(&all);
@@ -346,6 +352,20 @@ mod tests {
         let figures = all(&session);
         let refused = of(&figures, "share.driver.class.copy");
         assert!(refused.note.as_ref().unwrap().starts_with("50 samples"));
+    }
+
+    #[test]
+    fn a_domain_of_which_nothing_is_there_has_a_reason() {
+        let mut session = session();
+        let mut absent = session.domains[0].clone();
+        absent.name = "web".to_owned();
+        (absent.cpu_ns, absent.ledger) = (None, None);
+        absent.missing = Some("was not ready".to_owned());
+        session.domains.push(absent);
+        let figures = all(&session);
+        let web = of(&figures, "cycles.web");
+        assert_eq!(web.verdict, Some(Verdict::NotMeasurable));
+        assert_eq!(web.note.as_deref(), Some("was not ready"));
     }
 
     #[test]

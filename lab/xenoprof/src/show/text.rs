@@ -320,15 +320,18 @@ fn notes(session: &Session, all: &[Sums<'_>]) -> String {
                 "{name}: its ledger makes {closure:.2} of its exact CPU time"
             ));
         }
-        if let Some(missing) = &sums.domain.missing {
-            notes.push(format!("{name}: {missing}"));
-        }
         if sums.domain.mode == Mode::AgentOnly {
             notes.push(format!(
                 "{name}: its own sampler in its own machine; not part of this one's time"
             ));
         }
     }
+    // Also of domains that have no row, because nothing of them is there.
+    let missing = session.domains.iter().filter_map(|domain| {
+        let missing = domain.missing.as_ref()?;
+        Some(format!("{}: {missing}", domain.name))
+    });
+    notes.extend(missing);
     let mut out = String::new();
     for note in notes {
         let _infallible = writeln!(out, "\n{note}.");
@@ -388,6 +391,17 @@ mod tests {
             ledger.cpu_ns *= 2;
         }
         assert!(text(&session).contains("its ledger makes 0.50"));
+    }
+
+    #[test]
+    fn what_is_missing_is_told_of_a_domain_without_a_row_too() {
+        let mut session = session();
+        let mut absent = session.domains[0].clone();
+        absent.name = "web".to_owned();
+        (absent.cpu_ns, absent.ledger) = (None, None);
+        absent.missing = Some("was not ready".to_owned());
+        session.domains.push(absent);
+        assert!(text(&session).contains("\nweb: was not ready.\n"));
     }
 
     #[test]

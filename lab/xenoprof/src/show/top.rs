@@ -10,11 +10,12 @@ use crate::model::{Head, Session};
 use crate::record::{Options, open, raw_ns};
 use crate::resolve::{Resolver, Symbolizer};
 use crate::sampler::parse::Record;
+use anyhow::Context as _;
 use experiments::report::{number, table};
 use experiments::{Failure, interrupt};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 /// How long a record waits for those of other rings that are older.
@@ -43,6 +44,7 @@ pub struct View {
 /// If this machine or user cannot sample.
 pub fn top(options: &Options, rules: &Rules, view: View) -> anyhow::Result<()> {
     interrupt::watch();
+    let named = options.domains()?;
     let (event, period, mut sampler, cpus) = open(options)?;
     let mut head = Head {
         event: event.name().to_owned(),
@@ -52,7 +54,7 @@ pub fn top(options: &Options, rules: &Rules, view: View) -> anyhow::Result<()> {
         tsc_hz: shmem::time::tsc_hz(),
         ..Head::default()
     };
-    let mut watch = Watch::new(Vec::new());
+    let mut watch = Watch::new(named);
     let mut resolver = Resolver::new(0);
     let mut symbolizer = Symbolizer::new(options.kallsyms.clone());
     sampler.start()?;
@@ -82,7 +84,11 @@ pub fn top(options: &Options, rules: &Rules, view: View) -> anyhow::Result<()> {
         head.ran_ns = from.elapsed().as_nanos() as u64;
         let session = interval(&head, &watch, &mut resolver, &mut symbolizer, &mut used);
         let found = Attribution::new(&session, rules, view.classing);
-        show(&session, &found, view.json)?;
+        match show(&session, &found, view.json) {
+            // A reader that has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            shown => shown.context("write to standard output")?,
+        }
         pictures += 1;
     }
     Ok(())
@@ -100,6 +106,7 @@ fn interval(
     let mut session = resolver.session(symbolizer, |pid| assigned.of(pid));
     resolver.forget_samples();
     session.domains = assigned.domains;
+    session.clean();
     session.head = head.clone();
     for domain in &mut session.domains {
         if let Some(ns) = domain.cpu_ns {
@@ -110,8 +117,8 @@ fn interval(
     session
 }
 
-fn show(session: &Session, found: &Attribution, json: bool) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+fn show(session: &Session, found: &Attribution, json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
     if json {
         writeln!(out, "{}", object(session, found))?;
     } else {
@@ -121,7 +128,7 @@ fn show(session: &Session, found: &Attribution, json: bool) -> anyhow::Result<()
         }
         out.write_all(text(session, found).as_bytes())?;
     }
-    Ok(out.flush()?)
+    out.flush()
 }
 
 fn object(session: &Session, found: &Attribution) -> serde_json::Value {

@@ -1,0 +1,151 @@
+//! The sampler by itself, as a helper process of experiments: everything that runs while a session
+//! is recorded, nothing of what comes before and after. Started and stopped over its standard
+//! streams, so that one window can have it and the next one not.
+
+use super::calibrate::{self, Costs};
+use super::{Options, Watcher, collect::Collector, open, raw_ns};
+use crate::host::watch::Watch;
+use crate::sampler::parse::What;
+use experiments::{child, internal, measure};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// Its name behind `internal`.
+pub const HELPER: &str = "sample";
+
+/// What the helper is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Spec {
+    /// Samples a second and CPU.
+    hz: u32,
+    /// Where samples are timed.
+    cpu: usize,
+}
+
+/// What came between `start` and `stop`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct Counts {
+    /// Nanoseconds.
+    ran_ns: u64,
+    /// By CPU.
+    samples: BTreeMap<u32, u64>,
+    /// What the kernel could not write.
+    lost: u64,
+    /// Addresses of all call stacks.
+    frames: u64,
+    /// CPU time of the profiler.
+    cpu_ns: u64,
+}
+
+struct Running {
+    watcher: Watcher,
+    collector: Collector,
+    start_ns: u64,
+    cpu_ns: u64,
+}
+
+impl Running {
+    fn start(hz: u32) -> anyhow::Result<Self> {
+        let options = Options {
+            hz,
+            ..Options::default()
+        };
+        let (_, _, sampler, _) = open(&options)?;
+        let watcher = Watcher::start(Watch::new(Vec::new()));
+        let cpu_ns = own_cpu_ns();
+        let start_ns = raw_ns();
+        let collector = Collector::start(sampler, None)?;
+        Ok(Self {
+            watcher,
+            collector,
+            start_ns,
+            cpu_ns,
+        })
+    }
+
+    fn stop(self) -> Counts {
+        let end_ns = raw_ns();
+        // Before the rest is put in order, which a session does when the load has ended.
+        let cpu_ns = own_cpu_ns().saturating_sub(self.cpu_ns);
+        let collected = self.collector.stop(self.start_ns..=end_ns);
+        drop(self.watcher.stop());
+        let mut counts = Counts {
+            ran_ns: end_ns.saturating_sub(self.start_ns),
+            cpu_ns,
+            ..Counts::default()
+        };
+        for record in &collected.records {
+            match &record.what {
+                What::Sample { chain, .. } => {
+                    *counts.samples.entry(record.cpu).or_default() += 1;
+                    counts.frames += chain.len() as u64;
+                }
+                What::Lost(lost) => counts.lost += lost,
+                _ => {}
+            }
+        }
+        counts
+    }
+}
+
+fn own_cpu_ns() -> u64 {
+    measure::cpu_ns(std::process::id().cast_signed()).unwrap_or(0)
+}
+
+/// The helper: `start`, `stop` and `calibrate` are answered, the end of standard input ends it.
+///
+/// # Errors
+/// If its argument is wrong, or this user may not sample.
+pub fn main(args: &[String]) -> anyhow::Result<()> {
+    internal::told(serve(args))
+}
+
+fn serve(args: &[String]) -> anyhow::Result<()> {
+    let spec: Spec = internal::parse(args.first().map_or("null", String::as_str))?;
+    // What cannot be is said at once.
+    drop(Running::start(spec.hz)?.stop());
+    child::say(&json!({"ready": true}));
+    let mut running = None;
+    child::serve(|line| {
+        let done = match line {
+            "start" => Running::start(spec.hz).map(|now| {
+                running = Some(now);
+                json!({})
+            }),
+            "stop" => {
+                let counts = running.take().map(Running::stop).unwrap_or_default();
+                serde_json::to_value(counts).map_err(Into::into)
+            }
+            _ => calibrate::measure(spec.cpu)
+                .and_then(|costs: Costs| Ok(serde_json::to_value(costs)?)),
+        };
+        Some(done.unwrap_or_else(|error| json!({ "error": format!("{error:#}") })))
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use experiments::{Failure, exit_code};
+
+    #[test]
+    fn what_happens_between_start_and_stop_is_counted() {
+        let running = match Running::start(500) {
+            Ok(running) => running,
+            Err(error) => {
+                assert_eq!(exit_code(&error), 3, "{error}");
+                assert!(error.downcast_ref::<Failure>().is_some());
+                eprintln!("skipped: {error}");
+                return;
+            }
+        };
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let counts = running.stop();
+        assert!(counts.ran_ns >= 200_000_000);
+        assert!(counts.samples.values().sum::<u64>() >= 50, "{counts:?}");
+        assert!(counts.cpu_ns > 0);
+    }
+}

@@ -1,0 +1,221 @@
+//! What a sample costs on this machine.
+//!
+//! It is timed as the work that it takes away: the same system calls, a few megabytes through TCP
+//! on the loopback, with and without sampling in turn. That is the work whose samples a session
+//! here is full of: deep in the kernel, with a long call stack.
+//!
+//! The least that any profiler must pay is timed the same way: a timer's interrupt with a sample
+//! that is nothing but an id. In a virtual machine it is most of the cost, because the interrupt and
+//! the setting of the next one leave the machine.
+
+use crate::event::Event;
+use crate::sampler::parse::What;
+use crate::sampler::{Sampler, Scope};
+use anyhow::Context as _;
+use perf_event::{Builder, SampleFlag, events::Software};
+use serde::Serialize;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+/// Samples a second while one is timed: enough that they show, few enough that the kernel does
+/// not throttle.
+const HZ: u64 = 4000;
+/// Times with and without, for each cost.
+const PAIRS: usize = 200;
+/// Nanoseconds of one such time: short, so that what else the machine does is in both of a pair.
+const TIME_NS: u64 = 10_000_000;
+/// Bytes of one write: goes through the whole stack, and fits into the buffers.
+const WRITE: usize = 16 << 10;
+/// Bytes of the ring of bare interrupts, which nobody reads while they are timed.
+const RING_BYTES: usize = 1 << 16;
+
+/// Nanoseconds, one figure for each pair.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Costs {
+    /// A sample as sessions take it.
+    sample_ns: Vec<f64>,
+    /// Addresses in the call stack of such a sample.
+    frames: f64,
+    /// A timer's interrupt.
+    interrupt_ns: Vec<f64>,
+}
+
+/// Measures them, in a thread on `cpu`.
+pub(super) fn measure(cpu: usize) -> anyhow::Result<Costs> {
+    let measured = std::thread::spawn(move || {
+        experiments::load::pin(cpu)?;
+        let mut work = Work::new()?;
+        let mut samples = Samples::open(cpu)?;
+        let sample_ns = pairs(&mut work, &mut samples, PAIRS)?;
+        Ok(Costs {
+            sample_ns,
+            frames: samples.frames as f64 / samples.count.max(1) as f64,
+            interrupt_ns: pairs(&mut work, &mut Interrupts::open(cpu)?, PAIRS)?,
+        })
+    });
+    measured.join().unwrap_or_else(|_| {
+        anyhow::bail!("the calibration broke");
+    })
+}
+
+/// Both ends of a connection.
+struct Work {
+    near: TcpStream,
+    far: TcpStream,
+    bytes: Vec<u8>,
+}
+
+impl Work {
+    fn new() -> anyhow::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no loopback")?;
+        let near = TcpStream::connect(listener.local_addr()?)?;
+        let (far, _) = listener.accept()?;
+        near.set_nodelay(true)?;
+        Ok(Self {
+            near,
+            far,
+            bytes: vec![0; WRITE],
+        })
+    }
+
+    /// Nanoseconds of CPU time of so many writes and reads: what others run meanwhile is not in it,
+    /// what interrupts do is.
+    fn time(&mut self, times: u64) -> anyhow::Result<u64> {
+        let start = cpu_ns();
+        for _ in 0..times {
+            self.near.write_all(&self.bytes)?;
+            self.far.read_exact(&mut self.bytes)?;
+        }
+        Ok(cpu_ns().saturating_sub(start))
+    }
+}
+
+/// CPU time of this thread, nanoseconds.
+fn cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// What can be switched on and off beside the work.
+trait Burden {
+    fn on(&mut self) -> anyhow::Result<()>;
+    /// How often it came.
+    fn off(&mut self) -> anyhow::Result<u64>;
+}
+
+/// Nanoseconds that one occurrence of a burden takes from the work.
+fn pairs(work: &mut Work, burden: &mut impl Burden, times: usize) -> anyhow::Result<Vec<f64>> {
+    const PROBE: u64 = 200;
+    work.time(PROBE)?;
+    let rounds = PROBE * TIME_NS / work.time(PROBE)?.max(1);
+    let mut costs = Vec::new();
+    for pair in 0..times {
+        let (mut difference, mut count) = (0.0, 0);
+        // In turns, so that a machine that gets slower or faster favours neither.
+        for on in [pair % 2 == 0, pair % 2 != 0] {
+            if on {
+                burden.on()?;
+                difference += work.time(rounds)? as f64;
+                count = burden.off()?;
+            } else {
+                difference -= work.time(rounds)? as f64;
+            }
+        }
+        if count > 0 {
+            costs.push(difference / count as f64);
+        }
+    }
+    anyhow::ensure!(!costs.is_empty(), "sampling this CPU gives nothing");
+    Ok(costs)
+}
+
+/// Samples as a session takes them.
+struct Samples {
+    sampler: Sampler,
+    count: u64,
+    frames: usize,
+}
+
+impl Samples {
+    fn open(cpu: usize) -> anyhow::Result<Self> {
+        let (event, tier) = Event::best();
+        let period = event.period(HZ, shmem::time::tsc_hz());
+        let cpus = [u32::try_from(cpu)?];
+        Ok(Self {
+            sampler: Sampler::open(event, tier, Scope::Machine, period, &cpus)?,
+            count: 0,
+            frames: 0,
+        })
+    }
+}
+
+impl Burden for Samples {
+    fn on(&mut self) -> anyhow::Result<()> {
+        Ok(self.sampler.start()?)
+    }
+
+    fn off(&mut self) -> anyhow::Result<u64> {
+        self.sampler.stop()?;
+        let mut records = Vec::new();
+        self.sampler.drain(&mut records);
+        let chains = records.iter().filter_map(|record| match &record.what {
+            What::Sample { chain, .. } => Some(chain.len()),
+            _ => None,
+        });
+        let count = chains.clone().count() as u64;
+        self.frames += chains.sum::<usize>();
+        self.count += count;
+        Ok(count)
+    }
+}
+
+/// A timer, and next to nothing of a sample.
+struct Interrupts(perf_event::Sampler);
+
+impl Interrupts {
+    fn open(cpu: usize) -> anyhow::Result<Self> {
+        let mut builder = Builder::new(Software::CPU_CLOCK);
+        builder
+            .one_cpu(cpu)
+            .any_pid()
+            .include_kernel()
+            .exclude_hv(true)
+            .sample_period(1_000_000_000 / HZ)
+            .sample(SampleFlag::TID)
+            .enabled(false);
+        Ok(Self(builder.build()?.sampled(RING_BYTES)?))
+    }
+}
+
+impl Burden for Interrupts {
+    fn on(&mut self) -> anyhow::Result<()> {
+        Ok(self.0.enable()?)
+    }
+
+    fn off(&mut self) -> anyhow::Result<u64> {
+        self.0.disable()?;
+        Ok(std::iter::from_fn(|| self.0.next_record().map(drop)).count() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_go_round() {
+        let mut work = Work::new().unwrap();
+        assert!(work.time(3).unwrap() > 0);
+    }
+
+    #[test]
+    fn every_pair_has_a_cost() {
+        let mut interrupts = match Interrupts::open(0) {
+            Ok(interrupts) => interrupts,
+            Err(error) => return eprintln!("skipped: {error:#}"),
+        };
+        experiments::load::pin(0).unwrap();
+        let costs = pairs(&mut Work::new().unwrap(), &mut interrupts, 3).unwrap();
+        assert!((1..=3).contains(&costs.len()), "{costs:?}");
+    }
+}

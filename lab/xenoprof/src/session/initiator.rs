@@ -1,0 +1,504 @@
+//! The privileged side of a coordinated session.
+//!
+//! One thread serves all participants without ever waiting for one of them: every socket is read
+//! and written without blocking, and every turn takes a bounded number of messages from each.
+
+use super::demux::{Demux, Given, check_scope};
+use super::message::{Envelope, Link, Message, Named, Scope, listen_at, read_document};
+use super::ring::Producer;
+use super::state::{Action, Expected, Input, LEAD_NS, MemberId, Phase, Standing, State};
+use super::{SessionError, merge};
+use crate::model::{Kind, Mode, Session, file};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Connections at one time: more are closed at once.
+const LINKS_MAX: usize = 64;
+/// Messages that one participant gets through in one turn.
+const TURN_MAX: usize = 64;
+/// Bytes of messages that one participant may send in all.
+const BYTES_MAX: usize = 64 << 20;
+/// Names that one participant may give.
+const NAMES_MAX: usize = 1 << 20;
+/// Longest name of a function or module, bytes, and most functions inlined at one address.
+const NAME_MAX: usize = 4096;
+const FRAMES_MAX: usize = 64;
+/// From one look at the time to the next.
+const TURN: Duration = Duration::from_millis(20);
+
+/// What a participant sent.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// Names of addresses.
+    pub names: Vec<Named>,
+    /// Symbols of a passive domain, by address.
+    pub symbols: merge::Symbols,
+    /// The session of an agent.
+    pub session: Option<Box<Session>>,
+    /// Samples that it says it took.
+    pub read: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    /// None: closed.
+    link: Option<Link>,
+    peer: (u32, u32),
+    scope: Scope,
+    mode: Mode,
+    bytes: usize,
+    received: Received,
+}
+
+/// What a session's coordination came to.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Participants that were ready when the session began.
+    pub members: Vec<Taken>,
+    /// Those that were not.
+    pub absent: Vec<String>,
+}
+
+/// One participant, at the end.
+#[derive(Debug)]
+pub struct Taken {
+    /// Its domain's name.
+    pub name: String,
+    /// Who attributes.
+    pub mode: Mode,
+    /// Why it has not given everything, if so.
+    pub lost: Option<String>,
+    /// What it was given.
+    pub given: Given,
+    /// What it sent.
+    pub received: Received,
+}
+
+/// A session's initiator.
+#[derive(Debug)]
+pub struct Initiator {
+    id: u64,
+    path: PathBuf,
+    listener: OwnedFd,
+    state: State,
+    connections: BTreeMap<MemberId, Connection>,
+    next: MemberId,
+    event: (String, u64),
+    demux: Arc<Mutex<Demux>>,
+    now: fn() -> u64,
+}
+
+/// What is to be sampled, and with whom.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// The session's id.
+    pub id: u64,
+    /// Whether the initiator may profile others.
+    pub privileged: bool,
+    /// Who is to take part.
+    pub expected: Expected,
+    /// How long to wait for them.
+    pub timeout: Duration,
+    /// The event, by Xenoprof's name, and its period.
+    pub event: (String, u64),
+}
+
+impl Initiator {
+    /// Opens a session at a socket.
+    ///
+    /// # Errors
+    /// [`SessionError::NotPrivileged`], [`SessionError::Busy`], or the system's.
+    pub fn open(path: &Path, with: Configuration) -> Result<Self, SessionError> {
+        let now = crate::record::raw_ns;
+        let timeout = u64::try_from(with.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let deadline = now().saturating_add(timeout);
+        let state = State::new(with.privileged, with.expected, deadline)?;
+        Ok(Self {
+            id: with.id,
+            path: path.to_owned(),
+            listener: listen_at(path)?,
+            state,
+            connections: BTreeMap::new(),
+            next: 0,
+            event: with.event,
+            demux: Arc::default(),
+            now,
+        })
+    }
+
+    /// Where samples are to be offered.
+    #[must_use]
+    pub fn demux(&self) -> Arc<Mutex<Demux>> {
+        Arc::clone(&self.demux)
+    }
+
+    /// Where the session is.
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        self.state.phase()
+    }
+
+    /// Who is absent.
+    #[must_use]
+    pub fn absent(&self) -> &[String] {
+        self.state.absent()
+    }
+
+    /// Waits until everybody is ready, or it is too late, or `stop`.
+    pub fn reserve(&mut self, stop: impl Fn() -> bool) {
+        while self.phase() == Phase::Configured && !stop() {
+            self.turn();
+        }
+    }
+
+    /// Starts: the instant of `CLOCK_MONOTONIC_RAW` at which all begin, nanoseconds.
+    pub fn arm(&mut self) -> u64 {
+        let now_ns = (self.now)();
+        self.take_at(Input::Start, now_ns);
+        now_ns.saturating_add(LEAD_NS)
+    }
+
+    /// Serves participants in a thread of its own while the session runs.
+    #[must_use]
+    pub fn serve(mut self) -> Served {
+        let stop = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !asked.load(Ordering::Relaxed) {
+                self.turn();
+            }
+            self
+        });
+        Served { stop, thread }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Demux> {
+        self.demux.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks once at everybody, and at the time.
+    pub fn turn(&mut self) {
+        let limit = Timespec {
+            tv_sec: 0,
+            tv_nsec: TURN.subsec_nanos().into(),
+        };
+        let links = self.connections.values().filter_map(|c| c.link.as_ref());
+        let mut fds: Vec<PollFd<'_>> = std::iter::once(self.listener.as_fd())
+            .chain(links.map(AsFd::as_fd))
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        // An interrupted wait only makes the next look come sooner.
+        let _looked = poll(&mut fds, Some(&limit));
+        let called = fds
+            .first()
+            .is_some_and(|listener| listener.revents().contains(PollFlags::IN));
+        if called {
+            self.accept();
+        }
+        let ids: Vec<MemberId> = self.connections.keys().copied().collect();
+        for id in ids {
+            self.hear(id);
+        }
+        self.take(Input::Tick);
+    }
+
+    fn accept(&mut self) {
+        let Ok(link) = Link::accept(&self.listener) else {
+            return;
+        };
+        let open = self.connections.values().filter(|c| c.link.is_some());
+        if open.count() >= LINKS_MAX {
+            return;
+        }
+        let Ok(peer) = link.peer() else {
+            return;
+        };
+        let (event, period) = self.event.clone();
+        let told = link.send(self.id, Message::Configured { event, period }, &[]);
+        if told.is_ok() {
+            self.next += 1;
+            let connection = Connection {
+                link: Some(link),
+                peer,
+                scope: Scope::Elsewhere,
+                mode: Mode::Passive,
+                bytes: 0,
+                received: Received::default(),
+            };
+            self.connections.insert(self.next, connection);
+        }
+    }
+
+    fn hear(&mut self, id: MemberId) {
+        for _ in 0..TURN_MAX {
+            let Some(connection) = self.connections.get_mut(&id) else {
+                return;
+            };
+            let Some(link) = &connection.link else {
+                return;
+            };
+            let (envelope, bytes, descriptors) = match link.receive() {
+                Ok(None) => return,
+                Ok(Some(message)) => message,
+                Err(SessionError::Io(_)) => return self.lose(id, "went away".to_owned()),
+                Err(error) => return self.lose(id, error.to_string()),
+            };
+            connection.bytes += bytes;
+            if connection.bytes > BYTES_MAX {
+                return self.lose(id, "sent more than a participant may".to_owned());
+            }
+            if let Err(why) = self.understand(id, envelope, descriptors) {
+                // Whether it hears why or not, it is out.
+                let _told = self.tell(id, Message::Refused { why: why.clone() });
+                return self.lose(id, why);
+            }
+        }
+    }
+
+    /// A message, or why its sender must go.
+    fn understand(
+        &mut self,
+        id: MemberId,
+        envelope: Envelope,
+        mut descriptors: Vec<OwnedFd>,
+    ) -> Result<(), String> {
+        if envelope.session != self.id {
+            return Err("spoke of another session".to_owned());
+        }
+        let phase = self.phase();
+        let draining = phase == Phase::Draining;
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Ok(());
+        };
+        let received = &mut connection.received;
+        match envelope.message {
+            Message::Register { name, mode, scope } => {
+                let elsewhere = scope == Scope::Elsewhere;
+                if elsewhere != (mode == Mode::AgentOnly) {
+                    return Err("an agent has no process here, everybody else has".to_owned());
+                }
+                check_scope(connection.peer.0, &scope)?;
+                (connection.scope, connection.mode) = (scope, mode);
+                self.take(Input::Register(id, name, mode));
+            }
+            Message::Ready => self.take(Input::Ready(id)),
+            Message::Symbols if phase == Phase::Configured => {
+                let fd = descriptors.pop().ok_or("sent symbols without a document")?;
+                let text = read_document(fd).map_err(|error| error.to_string())?;
+                received.symbols = merge::Symbols::parse(&text);
+            }
+            Message::Names { names } if draining => {
+                if received.names.len() + names.len() > NAMES_MAX {
+                    return Err("sent more names than a participant may".to_owned());
+                }
+                received.names.extend(names.into_iter().filter(is_sane));
+            }
+            Message::Profile if draining && connection.mode == Mode::AgentOnly => {
+                let fd = descriptors
+                    .pop()
+                    .ok_or("sent a profile without a document")?;
+                let text = read_document(fd).map_err(|error| error.to_string())?;
+                received.session = Some(Box::new(file::from_bytes(&text)?));
+            }
+            Message::Drained { read } => {
+                received.read = Some(read);
+                self.take(Input::Drained(id));
+            }
+            _ => return Err("spoke out of turn".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, input: Input) {
+        self.take_at(input, (self.now)());
+    }
+
+    fn take_at(&mut self, input: Input, now_ns: u64) {
+        let actions = self.state.take(input, now_ns);
+        for action in actions {
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        let (id, done) = match action {
+            Action::Reserve(id) => (id, self.admit(id)),
+            Action::Refuse(id, why) => {
+                // Whether it hears why or not, it is out.
+                let _told = self.tell(id, Message::Refused { why });
+                self.close(id);
+                return;
+            }
+            Action::Arm(id, at_raw_ns) => (id, self.tell(id, Message::Armed { at_raw_ns })),
+            Action::Drain(id) => (id, self.tell(id, Message::Drain)),
+        };
+        if done.is_err() {
+            self.lose(id, "did not read what it was told".to_owned());
+        }
+    }
+
+    fn admit(&mut self, id: MemberId) -> Result<(), SessionError> {
+        let Some(connection) = self.connections.get(&id) else {
+            return Ok(());
+        };
+        let (peer, scope, mode) = (connection.peer, connection.scope.clone(), connection.mode);
+        let link = connection.link.as_ref();
+        let ring = match mode {
+            Mode::Active => Some(Producer::new(peer.1 == 0)?),
+            Mode::Passive | Mode::AgentOnly => None,
+        };
+        if let (Some(ring), Some(link)) = (&ring, link) {
+            link.send(self.id, Message::Reserved, &ring.descriptors())?;
+        } else {
+            self.tell(id, Message::Reserved)?;
+        }
+        if mode != Mode::AgentOnly {
+            self.lock().join(id, peer, &scope, ring);
+        }
+        Ok(())
+    }
+
+    fn tell(&self, id: MemberId, message: Message) -> Result<(), SessionError> {
+        match self.connections.get(&id).and_then(|c| c.link.as_ref()) {
+            Some(link) => Ok(link.send(self.id, message, &[])?),
+            None => Err(SessionError::Nonsense("nothing")),
+        }
+    }
+
+    fn lose(&mut self, id: MemberId, why: String) {
+        self.close(id);
+        self.take(Input::Gone(id, why));
+    }
+
+    fn close(&mut self, id: MemberId) {
+        let configured = self.phase() == Phase::Configured;
+        let stranger = !self.state.members().contains_key(&id);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.link = None;
+        }
+        if configured || stranger {
+            self.lock().leave(id);
+            self.connections.remove(&id);
+        }
+    }
+
+    /// Collects what everybody has, for as long as that may take.
+    fn drain(mut self, stop: impl Fn() -> bool) -> (Outcome, Ending) {
+        self.lock().flush();
+        self.take(Input::Stop);
+        while self.phase() != Phase::Merged && !stop() {
+            self.turn();
+        }
+        let mut given = self.lock().given();
+        let mut ending = Ending {
+            id: self.id,
+            links: BTreeMap::new(),
+        };
+        let mut outcome = Outcome {
+            members: Vec::new(),
+            absent: self.state.absent().to_vec(),
+        };
+        for (id, member) in self.state.members() {
+            let connection = self.connections.remove(id);
+            let mut lost = match &member.standing {
+                Standing::Lost(why) => Some(why.clone()),
+                Standing::Drained => None,
+                _ => Some("was interrupted".to_owned()),
+            };
+            let (link, received) =
+                connection.map_or_else(Default::default, |c| (c.link, c.received));
+            let given = given.remove(id).unwrap_or_default();
+            // Says more than what came of it.
+            if given.broken {
+                lost = Some("lied about the indices of its ring".to_owned());
+            }
+            if let Some(link) = link {
+                ending.links.insert(member.name.clone(), link);
+            }
+            outcome.members.push(Taken {
+                name: member.name.clone(),
+                mode: member.mode,
+                lost,
+                given,
+                received,
+            });
+        }
+        (outcome, ending)
+    }
+}
+
+impl Drop for Initiator {
+    fn drop(&mut self) {
+        let _gone_already = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Names become lines of reports: short ones, without control characters.
+fn is_sane(named: &Named) -> bool {
+    let good = |text: &str| text.len() <= NAME_MAX && !text.chars().any(char::is_control);
+    named.frames.len() <= FRAMES_MAX
+        && !named.frames.is_empty()
+        && good(&named.module)
+        && named.frames.iter().all(|(symbol, _)| good(symbol))
+}
+
+/// An initiator whose participants are being served.
+#[derive(Debug)]
+pub struct Served {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Initiator>,
+}
+
+impl Served {
+    /// Ends the session: what everybody gave, and how to tell them that it is over.
+    #[must_use]
+    pub fn drain(self, stop: impl Fn() -> bool) -> (Outcome, Ending) {
+        self.stop.store(true, Ordering::Relaxed);
+        match self.thread.join() {
+            Ok(initiator) => initiator.drain(stop),
+            // The panic was printed; samples are attributed on everybody's behalf.
+            Err(_) => (Outcome::default(), Ending::default()),
+        }
+    }
+}
+
+/// Connections that wait for the last word.
+#[derive(Debug, Default)]
+pub struct Ending {
+    id: u64,
+    links: BTreeMap<String, Link>,
+}
+
+impl Ending {
+    /// Tells every participant how many samples of its domain the session holds.
+    pub fn tell(&self, session: &Session) {
+        for (name, link) in &self.links {
+            let is_own = |domain: &str| {
+                domain == name
+                    || domain
+                        .strip_prefix(name.as_str())
+                        .is_some_and(|rest| rest.starts_with('/'))
+            };
+            let own = |place: usize| {
+                let domain = session.domains.get(place);
+                domain.is_some_and(|d| {
+                    let can_be = d.kind == Kind::Process || d.mode == Mode::AgentOnly;
+                    can_be && is_own(&d.name)
+                })
+            };
+            let samples = session
+                .samples
+                .iter()
+                .filter(|sample| own(session.domain_of(sample)))
+                .count() as u64;
+            // Who has gone meanwhile does not need to know.
+            let _told = link.send(self.id, Message::Merged { samples }, &[]);
+        }
+    }
+}

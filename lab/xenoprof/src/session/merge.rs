@@ -1,0 +1,354 @@
+//! What participants gave, into one session.
+
+use super::initiator::{Outcome, Taken};
+use super::message::Named;
+use crate::model::{Buffer, Domain, Kind, Mode, Session};
+use crate::resolve::{Resolver, Symbolizer, lookup};
+use crate::sampler::parse::{Address, Record, What};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Symbols of a passive domain: addresses in its processes, as a copy of a kernel's
+/// `/proc/kallsyms` has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Symbols(BTreeMap<u64, String>);
+
+/// How far the last symbol reaches at most, bytes.
+const LAST_BYTES: u64 = 64 << 10;
+
+impl Symbols {
+    /// Lines `ADDRESS KIND NAME`; others count for nothing.
+    #[must_use]
+    pub fn parse(text: &[u8]) -> Self {
+        let line = |line: &str| {
+            let mut words = line.split_whitespace();
+            let address = u64::from_str_radix(words.next()?, 16).ok()?;
+            let name = words.nth(1)?.to_owned();
+            (address != 0).then_some((address, name))
+        };
+        Self(
+            String::from_utf8_lossy(text)
+                .lines()
+                .filter_map(line)
+                .collect(),
+        )
+    }
+
+    fn find(&self, address: u64) -> Option<(u64, &str)> {
+        let (start, name) = self.0.range(..=address).next_back()?;
+        let is_last = self.0.range(address.saturating_add(1)..).next().is_none();
+        (!is_last || address - start < LAST_BYTES).then_some((*start, name))
+    }
+}
+
+/// Teaches names that participants gave to who resolves the samples; before those are taken.
+pub fn names(
+    outcome: &Outcome,
+    records: &[Record],
+    resolver: &mut Resolver,
+    symbolizer: &mut Symbolizer,
+) {
+    for member in &outcome.members {
+        let outer: BTreeMap<u32, u32> = member
+            .given
+            .pids
+            .iter()
+            .map(|(outer, inner)| (*inner, *outer))
+            .collect();
+        for named in &member.received.names {
+            // Of processes that are not its own nobody asked it.
+            if let Some(pid) = outer.get(&named.pid) {
+                learn(&member.name, *pid, named, resolver, symbolizer);
+            }
+        }
+        if !member.received.symbols.0.is_empty() {
+            saved(member, records, resolver, symbolizer);
+        }
+    }
+}
+
+fn learn(
+    domain: &str,
+    pid: u32,
+    named: &Named,
+    resolver: &mut Resolver,
+    symbolizer: &mut Symbolizer,
+) {
+    // Its files need not be this host's, even where they have the same names.
+    let module = format!("{domain}:{}", named.module);
+    symbolizer.know(&module, named.offset, named.frames.clone());
+    resolver.named(pid, named.address, &module, named.offset);
+}
+
+/// Looks up a passive domain's addresses in the symbols that were saved for it.
+fn saved(member: &Taken, records: &[Record], resolver: &mut Resolver, symbolizer: &mut Symbolizer) {
+    let mut done = BTreeSet::new();
+    for record in records {
+        let What::Sample { pid, chain, .. } = &record.what else {
+            continue;
+        };
+        if !member.given.pids.contains_key(pid) {
+            continue;
+        }
+        for (depth, address) in chain.iter().enumerate() {
+            let Address::User(address) = *address else {
+                continue;
+            };
+            let address = lookup(depth, address);
+            if !done.insert((*pid, address)) {
+                continue;
+            }
+            if let Some((start, symbol)) = member.received.symbols.find(address) {
+                let named = Named {
+                    pid: *pid,
+                    address,
+                    module: "[saved symbols]".to_owned(),
+                    offset: start,
+                    frames: vec![(symbol.to_owned(), false)],
+                };
+                learn(&member.name, *pid, &named, resolver, symbolizer);
+            }
+        }
+    }
+}
+
+/// Says in a session who took part and how, and adds what agents brought.
+pub fn domains(outcome: Outcome, session: &mut Session) {
+    for member in outcome.members {
+        let buffer = (member.mode == Mode::Active).then(|| Buffer {
+            offered: member.given.fate.offered,
+            dropped: member.given.fate.dropped,
+            unread: member
+                .given
+                .fate
+                .written
+                .saturating_sub(member.received.read.unwrap_or(0)),
+        });
+        let missing = missing(&member, buffer);
+        if member.mode == Mode::AgentOnly {
+            match member.received.session {
+                Some(agent) if member.lost.is_none() => add_agent(&member.name, *agent, session),
+                _ => absent(&member.name, Mode::AgentOnly, missing, session),
+            }
+            continue;
+        }
+        let is_it = |d: &&mut Domain| d.name == member.name && d.kind == Kind::Process;
+        match session.domains.iter_mut().find(is_it) {
+            Some(domain) => {
+                // Whoever gave nothing was attributed by us.
+                domain.mode = match member.lost {
+                    Some(_) => Mode::Passive,
+                    None => member.mode,
+                };
+                domain.buffer = buffer;
+                if missing.is_some() {
+                    domain.missing = missing;
+                }
+            }
+            None => absent(&member.name, member.mode, missing, session),
+        }
+    }
+    for name in outcome.absent {
+        if session.domains.iter().all(|domain| domain.name != name) {
+            let why = "was not ready when the session began".to_owned();
+            absent(&name, Mode::Active, Some(why), session);
+        }
+    }
+}
+
+fn missing(member: &Taken, buffer: Option<Buffer>) -> Option<String> {
+    if let Some(why) = &member.lost {
+        let rest = match member.mode {
+            Mode::AgentOnly => "its profile is missing",
+            _ => "its samples were attributed on its behalf",
+        };
+        return Some(format!("its profiler {why}: {rest}"));
+    }
+    let buffer = buffer.filter(|buffer| buffer.dropped + buffer.unread > 0)?;
+    Some(format!(
+        "its profiler was too slow for {} of {} samples",
+        buffer.dropped + buffer.unread,
+        buffer.offered
+    ))
+}
+
+fn absent(name: &str, mode: Mode, missing: Option<String>, session: &mut Session) {
+    let none = || "none of its processes was seen running".to_owned();
+    session.domains.push(Domain {
+        name: name.to_owned(),
+        kind: Kind::Process,
+        mode,
+        cpu_ns: None,
+        agent_ns: None,
+        ledger: None,
+        traffic: None,
+        buffer: None,
+        missing: Some(missing.unwrap_or_else(none)),
+    });
+}
+
+/// Adds an agent's session: its domains are the agent's and never the host's time.
+fn add_agent(name: &str, agent: Session, session: &mut Session) {
+    let used: BTreeSet<u32> = agent.threads.iter().map(|thread| thread.domain).collect();
+    let mut places = BTreeMap::new();
+    for (place, mut domain) in (0u32..).zip(agent.domains) {
+        if used.contains(&place) {
+            domain.name = match used.len() {
+                1 => name.to_owned(),
+                _ => format!("{name}/{}", domain.name),
+            };
+            domain.mode = Mode::AgentOnly;
+            places.insert(place, session.domains.len() as u32);
+            session.domains.push(domain);
+        }
+    }
+    let [threads, modules, frames, stacks] = [
+        session.threads.len(),
+        session.modules.len(),
+        session.frames.len(),
+        session.stacks.len(),
+    ]
+    .map(|len| len as u32);
+    session
+        .threads
+        .extend(agent.threads.into_iter().map(|mut thread| {
+            thread.domain = places.get(&thread.domain).copied().unwrap_or(0);
+            thread
+        }));
+    session
+        .modules
+        .extend(agent.modules.into_iter().map(|mut module| {
+            module.path = format!("{name}:{}", module.path);
+            module
+        }));
+    session
+        .frames
+        .extend(agent.frames.into_iter().map(|mut frame| {
+            frame.module += modules;
+            frame
+        }));
+    session
+        .stacks
+        .extend(agent.stacks.into_iter().map(|mut stack| {
+            stack.0 = stack.0.map(|caller| caller + stacks);
+            stack.1 += frames;
+            stack
+        }));
+    session
+        .samples
+        .extend(agent.samples.into_iter().map(|mut sample| {
+            sample.2 += threads;
+            sample.3 += stacks;
+            sample
+        }));
+    session.samples.sort_by_key(|sample| sample.0);
+    session
+        .losses
+        .extend(agent.losses.into_iter().filter_map(|mut loss| {
+            loss.domain = Some(*places.get(&loss.domain?)?);
+            Some(loss)
+        }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::demux::Given;
+    use super::super::initiator::Received;
+    use super::super::ring::Fate;
+    use super::*;
+    use crate::testing;
+
+    fn taken(name: &str, mode: Mode, lost: Option<&str>) -> Taken {
+        Taken {
+            name: name.to_owned(),
+            mode,
+            lost: lost.map(str::to_owned),
+            given: Given::default(),
+            received: Received::default(),
+        }
+    }
+
+    #[test]
+    fn saved_symbols_reach_to_the_next() {
+        let text = b"0000000000001000 T start\nnonsense\n1100 t end\n0 A zero\n";
+        let symbols = Symbols::parse(text);
+        assert_eq!(symbols.find(0xfff), None);
+        assert_eq!(symbols.find(0x10ff), Some((0x1000, "start")));
+        assert_eq!(symbols.find(0x1100), Some((0x1100, "end")));
+        assert_eq!(symbols.find(0x1100 + LAST_BYTES), None);
+    }
+
+    #[test]
+    fn an_agents_session_is_added_and_never_counted_as_the_hosts() {
+        let (mut session, agent) = (testing::session(), testing::session());
+        let before = session.clone();
+        let mut vm = taken("vm", Mode::AgentOnly, None);
+        vm.received.session = Some(Box::new(agent.clone()));
+        let outcome = Outcome {
+            members: vec![vm],
+            absent: Vec::new(),
+        };
+        domains(outcome, &mut session);
+        assert_eq!(session.samples.len(), before.samples.len() * 2);
+        let added: Vec<&Domain> = session.domains.iter().skip(before.domains.len()).collect();
+        let names: Vec<&str> = added.iter().map(|domain| domain.name.as_str()).collect();
+        assert_eq!(names, ["vm/driver", "vm/idle"]);
+        assert!(added.iter().all(|domain| domain.mode == Mode::AgentOnly));
+        // It is a session still: what is written can be read.
+        let mut bytes = Vec::new();
+        crate::model::file::write(&mut bytes, &session).unwrap();
+        assert_eq!(crate::model::file::from_bytes(&bytes).unwrap(), session);
+        let host = |session: &Session| {
+            let samples = session.samples.iter();
+            let own = samples.filter(|s| session.domain_of(s) < before.domains.len());
+            own.count()
+        };
+        assert_eq!(host(&session), before.samples.len());
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let mut slow = taken("driver", Mode::Active, None);
+        slow.given.fate = Fate {
+            offered: 10,
+            written: 8,
+            dropped: 2,
+        };
+        slow.received.read = Some(7);
+        let outcome = Outcome {
+            members: vec![
+                slow,
+                taken("guest", Mode::Active, Some("went away")),
+                taken("vm", Mode::AgentOnly, Some("went away")),
+            ],
+            absent: vec!["db".to_owned()],
+        };
+        let mut session = testing::session();
+        let mut namesake = session.domains[0].clone();
+        for domain in &mut session.domains {
+            domain.kind = Kind::Process;
+        }
+        namesake.kind = Kind::Driver;
+        session.domains.push(namesake.clone());
+        domains(outcome, &mut session);
+        assert!(session.domains.contains(&namesake), "it is somebody else");
+        let of = |name: &str| session.domains.iter().find(|d| d.name == name).unwrap();
+        assert_eq!(of("driver").mode, Mode::Active);
+        let buffer = of("driver").buffer.unwrap();
+        assert_eq!((buffer.offered, buffer.dropped, buffer.unread), (10, 2, 1));
+        assert!(of("driver").missing.as_ref().unwrap().contains("3 of 10"));
+        assert_eq!(
+            of("guest").mode,
+            Mode::Passive,
+            "attributed by the initiator"
+        );
+        assert!(of("guest").missing.as_ref().unwrap().contains("went away"));
+        assert!(
+            of("vm")
+                .missing
+                .as_ref()
+                .unwrap()
+                .contains("profile is missing")
+        );
+        assert!(of("db").missing.as_ref().unwrap().contains("not ready"));
+    }
+}

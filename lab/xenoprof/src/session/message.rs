@@ -1,0 +1,372 @@
+//! What initiator and participants say: one JSON object a message, over a Unix socket that keeps
+//! messages apart (`SOCK_SEQPACKET`) and carries descriptors.
+
+use super::SessionError;
+use crate::model::Mode;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
+};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Longest message, bytes.
+pub const MESSAGE_MAX: usize = 64 << 10;
+/// Longest document that comes as a descriptor, bytes.
+pub const DOCUMENT_MAX: u64 = 64 << 20;
+
+/// A message and the session it belongs to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Envelope {
+    /// The session's id.
+    pub session: u64,
+    /// What is said.
+    pub message: Message,
+}
+
+/// What is said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Message {
+    /// Initiator: there is a session, and this is sampled.
+    Configured {
+        /// The event, by Xenoprof's name.
+        event: String,
+        /// Events from one sample to the next.
+        period: u64,
+    },
+    /// Participant: this domain takes part.
+    Register {
+        /// Its name.
+        name: String,
+        /// Who attributes its samples.
+        mode: Mode,
+        /// Which processes it is.
+        scope: Scope,
+    },
+    /// Participant, with a sealed memfd: symbols of the domain, in the form of `/proc/kallsyms`.
+    Symbols,
+    /// Initiator: registered; for an active domain with its ring and its virtual interrupt.
+    Reserved,
+    /// Initiator: not registered, or not any more.
+    Refused {
+        /// Why.
+        why: String,
+    },
+    /// Participant: samples can come.
+    Ready,
+    /// Initiator: all begin at this instant.
+    Armed {
+        /// `CLOCK_MONOTONIC_RAW`, nanoseconds.
+        at_raw_ns: u64,
+    },
+    /// Initiator: sampling has ended, give what you have.
+    Drain,
+    /// Participant: names of addresses that it was given.
+    Names {
+        /// Some of them; more messages may follow.
+        names: Vec<Named>,
+    },
+    /// Agent-only participant, with a sealed memfd: its whole session, as a file has it.
+    Profile,
+    /// Participant: that was everything.
+    Drained {
+        /// Samples that it took out of its ring.
+        read: u64,
+    },
+    /// Initiator: the session is complete.
+    Merged {
+        /// Samples of the domain in it.
+        samples: u64,
+    },
+}
+
+/// Which processes a domain is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Scope {
+    /// These, and what they start.
+    Processes(Vec<u32>),
+    /// The PID namespace of the participant.
+    Namespace,
+    /// None of this host's: an agent in a machine of its own.
+    Elsewhere,
+}
+
+/// The name of an address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Named {
+    /// The process, as the participant knows it.
+    pub pid: u32,
+    /// The address; of a caller, the one before that it returns to.
+    pub address: u64,
+    /// The program or library.
+    pub module: String,
+    /// Where in it.
+    pub offset: u64,
+    /// Functions from the outermost to the innermost inlined one, and whether each was inlined.
+    pub frames: Vec<(String, bool)>,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Link(OwnedFd);
+
+/// Descriptors that one message can bring.
+const DESCRIPTORS: usize = 2;
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    Ok(socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        flags,
+        None,
+    )?)
+}
+
+/// Listens at `path`.
+///
+/// # Errors
+/// [`SessionError::Busy`] if somebody does already.
+pub fn listen_at(path: &Path) -> Result<OwnedFd, SessionError> {
+    let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
+    let socket = new_socket()?;
+    match bind(&socket, &address) {
+        Err(Errno::ADDRINUSE) if Link::connect(path).is_ok() => {
+            return Err(SessionError::Busy(path.to_owned()));
+        }
+        Err(Errno::ADDRINUSE) => {
+            // Left over from a session that was killed.
+            std::fs::remove_file(path)?;
+            bind(&socket, &address).map_err(io::Error::from)?;
+        }
+        done => done.map_err(io::Error::from)?,
+    }
+    // Who may reach the folder may ask; what comes of it depends on who asks.
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    std::fs::set_permissions(path, everybody)?;
+    listen(&socket, 16).map_err(io::Error::from)?;
+    Ok(socket)
+}
+
+impl Link {
+    /// To the initiator that listens at `path`.
+    ///
+    /// # Errors
+    /// If nobody does.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let socket = new_socket()?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Self(socket))
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn accept(listener: impl AsFd) -> io::Result<Self> {
+        Ok(Self(accept_with(listener, SocketFlags::CLOEXEC)?))
+    }
+
+    /// Process and user at the other end, as the kernel saw them connect.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub fn peer(&self) -> io::Result<(u32, u32)> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.0)?;
+        let pid = peer.pid.as_raw_nonzero().get();
+        Ok((pid.cast_unsigned(), peer.uid.as_raw()))
+    }
+
+    /// Sends a message; never waits for a peer that does not read.
+    ///
+    /// # Errors
+    /// If the peer has gone, or reads too slowly.
+    pub fn send(
+        &self,
+        session: u64,
+        message: Message,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        self.write(session, message, descriptors, SendFlags::DONTWAIT)
+    }
+
+    /// Sends a message, and waits until there is room for it.
+    ///
+    /// # Errors
+    /// If the peer has gone.
+    pub fn send_all(
+        &self,
+        session: u64,
+        message: Message,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        self.write(session, message, descriptors, SendFlags::empty())
+    }
+
+    fn write(
+        &self,
+        session: u64,
+        message: Message,
+        descriptors: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> io::Result<()> {
+        let bytes = serde_json::to_vec(&Envelope { session, message })?;
+        if bytes.len() > MESSAGE_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        let bytes = [IoSlice::new(&bytes)];
+        sendmsg(&self.0, &bytes, &mut control, flags | SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// The next message and its descriptors, if one is there; none: there is none yet.
+    ///
+    /// # Errors
+    /// If the peer has gone, or what it sent is no message.
+    pub fn receive(&self) -> Result<Option<(Envelope, usize, Vec<OwnedFd>)>, SessionError> {
+        let mut bytes = vec![0u8; MESSAGE_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let got = match recvmsg(&self.0, &mut parts, &mut control, flags) {
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            other => other.map_err(io::Error::from)?,
+        };
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                descriptors.extend(received);
+            }
+        }
+        if got.bytes == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        if got.flags.contains(ReturnFlags::TRUNC) {
+            return Err(SessionError::Nonsense("a message that is too long"));
+        }
+        let text = bytes.get(..got.bytes).unwrap_or_default();
+        let envelope = serde_json::from_slice(text)
+            .map_err(|_| SessionError::Nonsense("what is no message"))?;
+        Ok(Some((envelope, got.bytes, descriptors)))
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A document as a descriptor: sealed memory, so that reading it cannot hang and it stays as it is.
+///
+/// # Errors
+/// If there is no memory.
+pub fn document(write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = File::from(memfd_create("xenoprof-document", flags)?);
+    write(&file)?;
+    fcntl_add_seals(&file, sealed())?;
+    Ok(file.into())
+}
+
+const fn sealed() -> SealFlags {
+    SealFlags::WRITE
+        .union(SealFlags::SHRINK)
+        .union(SealFlags::GROW)
+        .union(SealFlags::SEAL)
+}
+
+/// What a peer's document says.
+///
+/// # Errors
+/// If it is not sealed memory, or too long.
+pub fn read_document(fd: OwnedFd) -> Result<Vec<u8>, SessionError> {
+    let is_sealed = fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(sealed()));
+    if !is_sealed {
+        return Err(SessionError::Nonsense("a document that can change"));
+    }
+    let mut file = File::from(fd);
+    if file.metadata()?.len() > DOCUMENT_MAX {
+        return Err(SessionError::Nonsense("a document that is too long"));
+    }
+    // Its writer shares the position.
+    io::Seek::rewind(&mut file)?;
+    let mut bytes = Vec::new();
+    file.take(DOCUMENT_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    fn pair() -> (Link, Link, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let listener = listen_at(&path).unwrap();
+        let near = Link::connect(&path).unwrap();
+        (near, Link::accept(&listener).unwrap(), folder)
+    }
+
+    #[test]
+    fn messages_stay_apart_and_carry_documents() {
+        let (near, far, _folder) = pair();
+        let fd = document(|mut file| file.write_all(b"00 T x\n")).unwrap();
+        near.send(5, Message::Symbols, &[fd.as_fd()]).unwrap();
+        near.send(5, Message::Ready, &[]).unwrap();
+        let (envelope, _, mut descriptors) = far.receive().unwrap().unwrap();
+        assert_eq!(envelope.message, Message::Symbols);
+        let bytes = read_document(descriptors.pop().unwrap()).unwrap();
+        assert_eq!(bytes, b"00 T x\n");
+        assert_eq!(far.receive().unwrap().unwrap().0.message, Message::Ready);
+        assert!(far.receive().unwrap().is_none());
+        assert_eq!(far.peer().unwrap().0, std::process::id());
+        drop(near);
+        assert!(far.receive().is_err());
+    }
+
+    #[test]
+    fn documents_that_can_change_or_hang_are_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        assert!(read_document(memfd_create("x", flags).unwrap()).is_err());
+        let (reader, _writer) = std::io::pipe().unwrap();
+        assert!(read_document(reader.into()).is_err());
+    }
+
+    #[test]
+    fn one_session_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let first = listen_at(&path).unwrap();
+        assert!(matches!(listen_at(&path), Err(SessionError::Busy(_))));
+        drop(first);
+        assert!(listen_at(&path).is_ok(), "what was left over is replaced");
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error() {
+        let (near, far, _folder) = pair();
+        for nonsense in [&b"{"[..], b"{\"session\":1,\"message\":\"x\"}"] {
+            rustix::net::send(&near, nonsense, SendFlags::empty()).unwrap();
+            assert!(far.receive().is_err());
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! `grantway prof participate`: a domain's own profiler.
+
+use super::message::{Link, Message, Named, Scope, document};
+use super::ring::Consumer;
+use crate::host::process;
+use crate::model::{Mode, Session, file};
+use crate::record::{self, raw_ns};
+use crate::resolve::{Resolver, Symbolizer, lookup};
+use crate::sampler::parse::{Address, Record, What};
+use anyhow::{Context as _, bail};
+use experiments::{Failure, interrupt};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longest time between two looks at the ring.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long the initiator may take to answer where it has to.
+const ANSWER: Duration = Duration::from_secs(10);
+/// About the bytes of a message of names.
+const NAMES_BYTES: usize = 32 << 10;
+/// Longest name of a function that is given, bytes, and most inlined at one address.
+const SYMBOL_MAX: usize = 512;
+const FRAMES_MAX: usize = 16;
+
+/// How to take part.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The domain's name.
+    pub name: String,
+    /// Who attributes its samples.
+    pub mode: Mode,
+    /// Its processes; empty: its PID namespace.
+    pub pids: Vec<u32>,
+    /// Saved symbols of a passive domain.
+    pub symbols: Option<PathBuf>,
+    /// What an agent runs and samples.
+    pub command: Vec<String>,
+    /// Where the initiator listens.
+    pub socket: PathBuf,
+    /// How long to wait for it.
+    pub wait: Duration,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Took {
+    /// Samples of the domain in the merged session.
+    pub samples: u64,
+    /// Samples that came through the ring.
+    pub read: u64,
+    /// Addresses that got a name.
+    pub names: u64,
+}
+
+/// Takes part in one session, from its registration to its end.
+///
+/// # Errors
+/// [`Failure::CannotRun`] if nobody records a session, or it refuses.
+pub fn run(options: &Options) -> anyhow::Result<Took> {
+    interrupt::watch();
+    let link = connect(options)?;
+    let mut session = Talk { link, id: 0 };
+    let (message, _) = session.answer()?;
+    let Message::Configured { .. } = message else {
+        bail!("the initiator does not speak as expected");
+    };
+    let scope = match (options.mode, options.pids.as_slice()) {
+        (Mode::AgentOnly, _) => Scope::Elsewhere,
+        (_, []) => Scope::Namespace,
+        (_, pids) => Scope::Processes(pids.to_vec()),
+    };
+    session.say(Message::Register {
+        name: options.name.clone(),
+        mode: options.mode,
+        scope,
+    })?;
+    let (message, descriptors) = session.answer()?;
+    match message {
+        Message::Reserved => {}
+        Message::Refused { why } => {
+            return Err(Failure::CannotRun(format!("the initiator refuses: {why}")).into());
+        }
+        _ => bail!("the initiator does not speak as expected"),
+    }
+    if let Some(path) = &options.symbols {
+        let text = std::fs::read(path).with_context(|| path.display().to_string())?;
+        let symbols = document(|mut file| file.write_all(&text))?;
+        session.say_with(Message::Symbols, &[symbols.as_fd()])?;
+    }
+    let ring = match <[OwnedFd; 2]>::try_from(descriptors) {
+        Ok([memory, doorbell]) if options.mode == Mode::Active => {
+            Some(Consumer::new(&memory, doorbell)?)
+        }
+        _ => None,
+    };
+    session.say(Message::Ready)?;
+    eprintln!("`{}` is ready", options.name);
+    Part {
+        options,
+        session,
+        ring,
+        attributor: Attributor::new(),
+        agent: None,
+        took: Took::default(),
+    }
+    .play()
+}
+
+fn connect(options: &Options) -> anyhow::Result<Link> {
+    let end = Instant::now() + options.wait;
+    loop {
+        match Link::connect(&options.socket) {
+            Ok(link) => return Ok(link),
+            Err(_) if Instant::now() < end => interrupt::sleep(LOOK)?,
+            Err(error) => {
+                return Err(Failure::CannotRun(format!(
+                    "nobody records a session with participants at {}: {error}",
+                    options.socket.display()
+                ))
+                .into());
+            }
+        }
+    }
+}
+
+/// The connection, and the session's id once it is known.
+struct Talk {
+    link: Link,
+    id: u64,
+}
+
+impl Talk {
+    fn say(&self, message: Message) -> anyhow::Result<()> {
+        self.say_with(message, &[])
+    }
+
+    fn say_with(&self, message: Message, descriptors: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
+        self.link
+            .send_all(self.id, message, descriptors)
+            .context("the initiator has gone")
+    }
+
+    fn hear(&mut self) -> anyhow::Result<Option<(Message, Vec<OwnedFd>)>> {
+        let heard = self.link.receive().context("the initiator has gone")?;
+        Ok(heard.map(|(envelope, _, descriptors)| {
+            self.id = envelope.session;
+            (envelope.message, descriptors)
+        }))
+    }
+
+    fn answer(&mut self) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
+        let end = Instant::now() + ANSWER;
+        while Instant::now() < end {
+            interrupt::check()?;
+            wait(&[self.link.as_fd()]);
+            if let Some(heard) = self.hear()? {
+                return Ok(heard);
+            }
+        }
+        bail!("the initiator does not answer")
+    }
+}
+
+fn wait(fds: &[BorrowedFd<'_>]) {
+    let limit = Timespec {
+        tv_sec: 0,
+        tv_nsec: LOOK.subsec_nanos().into(),
+    };
+    let mut fds: Vec<PollFd<'_>> = fds
+        .iter()
+        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+        .collect();
+    // A signal only makes the next look come sooner.
+    let _looked = poll(&mut fds, Some(&limit));
+}
+
+/// A participant that is ready.
+struct Part<'a> {
+    options: &'a Options,
+    session: Talk,
+    ring: Option<Consumer>,
+    attributor: Attributor,
+    agent: Option<Agent>,
+    took: Took,
+}
+
+impl Part<'_> {
+    fn play(mut self) -> anyhow::Result<Took> {
+        loop {
+            interrupt::check()?;
+            let mut fds = vec![self.session.link.as_fd()];
+            fds.extend(self.ring.as_ref().map(Consumer::doorbell));
+            wait(&fds);
+            self.drain()?;
+            match self.session.hear()? {
+                None => {}
+                Some((Message::Armed { at_raw_ns }, _)) => self.armed(at_raw_ns),
+                Some((Message::Drain, _)) => self.give()?,
+                Some((Message::Merged { samples }, _)) => {
+                    self.took.samples = samples;
+                    return Ok(self.took);
+                }
+                Some((Message::Refused { why }, _)) => {
+                    return Err(Failure::CannotRun(format!("the initiator refuses: {why}")).into());
+                }
+                Some(_) => bail!("the initiator does not speak as expected"),
+            }
+        }
+    }
+
+    fn armed(&mut self, at_raw_ns: u64) {
+        if self.options.mode == Mode::AgentOnly {
+            self.agent = Some(Agent::start(&self.options.command, at_raw_ns));
+        }
+    }
+
+    fn drain(&mut self) -> anyhow::Result<()> {
+        let Some(ring) = &mut self.ring else {
+            return Ok(());
+        };
+        let mut records = Vec::new();
+        ring.drain(&mut records)?;
+        self.took.read = ring.read;
+        for record in records {
+            self.attributor.take(record);
+        }
+        Ok(())
+    }
+
+    fn give(&mut self) -> anyhow::Result<()> {
+        self.drain()?;
+        if let Some(agent) = self.agent.take() {
+            let session = agent.stop()?;
+            let profile = document(|file| file::write(file, &session))?;
+            self.session
+                .say_with(Message::Profile, &[profile.as_fd()])?;
+        }
+        let mut names = Vec::new();
+        let mut bytes = 0;
+        for named in self.attributor.names() {
+            self.took.names += 1;
+            let symbols: usize = named
+                .frames
+                .iter()
+                .map(|(symbol, _)| symbol.len() + 16)
+                .sum();
+            bytes += symbols + named.module.len() + 96;
+            names.push(named);
+            if bytes > NAMES_BYTES {
+                bytes = 0;
+                let names = std::mem::take(&mut names);
+                self.session.say(Message::Names { names })?;
+            }
+        }
+        if !names.is_empty() {
+            self.session.say(Message::Names { names })?;
+        }
+        let read = self.took.read;
+        self.session.say(Message::Drained { read })
+    }
+}
+
+/// Attributes a domain's samples inside the domain: with its maps, its files.
+struct Attributor {
+    resolver: Resolver,
+    known: BTreeSet<u32>,
+    addresses: BTreeSet<(u32, u64)>,
+}
+
+impl Attributor {
+    fn new() -> Self {
+        Self {
+            resolver: Resolver::new(0),
+            known: BTreeSet::new(),
+            addresses: BTreeSet::new(),
+        }
+    }
+
+    fn take(&mut self, record: Record) {
+        if let What::Sample { pid, chain, .. } = &record.what {
+            if self.known.insert(*pid) {
+                self.resolver.process(*pid, &process::mappings(*pid));
+            }
+            for (depth, address) in chain.iter().enumerate() {
+                if let Address::User(address) = *address {
+                    self.addresses.insert((*pid, lookup(depth, address)));
+                }
+            }
+        }
+        self.resolver.take(record);
+    }
+
+    fn names(&mut self) -> Vec<Named> {
+        let mut names = self
+            .resolver
+            .names(&mut Symbolizer::new(None), &self.addresses);
+        for named in &mut names {
+            // The innermost say most.
+            let surplus = named.frames.len().saturating_sub(FRAMES_MAX);
+            named.frames.drain(..surplus);
+            for (symbol, _) in &mut named.frames {
+                let end = symbol.floor_char_boundary(SYMBOL_MAX);
+                symbol.truncate(end);
+            }
+        }
+        names
+    }
+}
+
+/// An agent's own sampler: a whole session of what it runs, in a thread.
+struct Agent {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<anyhow::Result<Session>>,
+}
+
+impl Agent {
+    fn start(command: &[String], at_raw_ns: u64) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let options = record::Options {
+            hz: record::DEFAULT_HZ,
+            command: command.to_vec(),
+            own: true,
+            stop: Some(Arc::clone(&stop)),
+            ..record::Options::default()
+        };
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_nanos(at_raw_ns.saturating_sub(raw_ns())));
+            Ok(record::run(&options)?.0)
+        });
+        Self { stop, thread }
+    }
+
+    fn stop(self) -> anyhow::Result<Session> {
+        self.stop.store(true, Ordering::Relaxed);
+        match self.thread.join() {
+            Ok(done) => done,
+            Err(_) => bail!("the agent's sampler broke"),
+        }
+    }
+}

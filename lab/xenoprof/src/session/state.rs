@@ -1,0 +1,555 @@
+//! The session's state machine: pure, time is an argument.
+//!
+//! ```text
+//! CONFIGURED ──all ready, or too late──▶ RESERVED ──start──▶ ARMED ──the instant──▶ RUNNING
+//!                                                                                     │ stop
+//!                        MERGED ◀──all have answered, or too late── DRAINING ◀────────┘
+//! ```
+//! The initiator configures, starts and stops (section 4.2 of Xenoprof's paper). Whoever is absent,
+//! goes away or speaks out of turn is noted and changes nothing for the others.
+
+use crate::model::Mode;
+use std::collections::BTreeMap;
+
+/// A participant's connection.
+pub type MemberId = u32;
+
+/// Longest time from a stop until every participant has answered, nanoseconds.
+pub const DRAIN_NS: u64 = 10_000_000_000;
+/// From the start to the instant at which all begin, nanoseconds: enough to tell everybody.
+pub const LEAD_NS: u64 = 50_000_000;
+
+/// Who is to take part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// So many.
+    Count(usize),
+    /// These.
+    Named(Vec<String>),
+}
+
+impl Expected {
+    /// As it is typed: a number, or names with commas.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if let Ok(count) = text.parse() {
+            return Ok(Self::Count(count));
+        }
+        let names: Vec<String> = text.split(',').map(str::to_owned).collect();
+        if let Some(wrong) = names.iter().find(|name| !is_name(name)) {
+            return Err(format!(
+                "`{wrong}` is no name of a domain: letters, digits, - and _, at most 32"
+            ));
+        }
+        Ok(Self::Named(names))
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Count(count) => *count,
+            Self::Named(names) => names.len(),
+        }
+    }
+
+    /// Whether nobody is to take part.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Whether a domain may have this name.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    let good = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
+    (1..=32).contains(&name.len()) && name.bytes().all(good)
+}
+
+/// Where a session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Events are chosen, participants register.
+    Configured,
+    /// Everybody who will take part is ready.
+    Reserved,
+    /// The instant is set.
+    Armed,
+    /// Samples are taken.
+    Running,
+    /// Participants give what they have.
+    Draining,
+    /// Done.
+    Merged,
+}
+
+/// How far a participant is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Known.
+    Registered,
+    /// Waits for the start, or takes part.
+    Ready,
+    /// Has given everything.
+    Drained,
+    /// Takes no part any more: why.
+    Lost(String),
+}
+
+/// A participant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its domain's name.
+    pub name: String,
+    /// Who attributes.
+    pub mode: Mode,
+    /// How far it is.
+    pub standing: Standing,
+}
+
+/// What happens to a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Somebody wants to take part.
+    Register(MemberId, String, Mode),
+    /// It can take samples.
+    Ready(MemberId),
+    /// It has given everything.
+    Drained(MemberId),
+    /// It has gone, or must go: why.
+    Gone(MemberId, String),
+    /// The initiator starts.
+    Start,
+    /// The initiator stops.
+    Stop,
+    /// Time passes.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Give it its ring.
+    Reserve(MemberId),
+    /// Tell it why, and forget it.
+    Refuse(MemberId, String),
+    /// Tell it the instant, nanoseconds.
+    Arm(MemberId, u64),
+    /// Ask it for everything.
+    Drain(MemberId),
+}
+
+/// Why there is no such session.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "profiling several domains is a privilege (CAP_PERFMON, or perf_event_paranoid 0 and below): \
+     an unprivileged user may profile a command of their own, without --participants"
+)]
+pub struct NotPrivileged;
+
+/// A session.
+#[derive(Clone, Debug)]
+pub struct State {
+    phase: Phase,
+    expected: Expected,
+    deadline_ns: u64,
+    members: BTreeMap<MemberId, Member>,
+    absent: Vec<String>,
+}
+
+impl State {
+    /// A configured session that waits for participants until `deadline_ns`.
+    ///
+    /// # Errors
+    /// [`NotPrivileged`] if somebody else's domain is to be profiled.
+    pub fn new(
+        privileged: bool,
+        expected: Expected,
+        deadline_ns: u64,
+    ) -> Result<Self, NotPrivileged> {
+        if !privileged && !expected.is_empty() {
+            return Err(NotPrivileged);
+        }
+        let phase = if expected.is_empty() {
+            Phase::Reserved
+        } else {
+            Phase::Configured
+        };
+        Ok(Self {
+            phase,
+            expected,
+            deadline_ns,
+            members: BTreeMap::new(),
+            absent: Vec::new(),
+        })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Everybody who ever was ready, and those who registered since.
+    #[must_use]
+    pub const fn members(&self) -> &BTreeMap<MemberId, Member> {
+        &self.members
+    }
+
+    /// Who was expected and was not ready in time; of a mere number how many.
+    #[must_use]
+    pub fn absent(&self) -> &[String] {
+        &self.absent
+    }
+
+    /// Takes what happens at `now_ns`.
+    pub fn take(&mut self, input: Input, now_ns: u64) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match input {
+            Input::Register(id, name, mode) => self.register(id, name, mode, &mut actions),
+            Input::Ready(id) => {
+                let standing = self.members.get_mut(&id).map(|member| &mut member.standing);
+                match standing {
+                    Some(standing @ Standing::Registered) if self.phase == Phase::Configured => {
+                        *standing = Standing::Ready;
+                    }
+                    _ => self.breach(id, &mut actions),
+                }
+            }
+            Input::Drained(id) => {
+                let standing = self.members.get_mut(&id).map(|member| &mut member.standing);
+                match standing {
+                    Some(standing @ Standing::Ready) if self.phase == Phase::Draining => {
+                        *standing = Standing::Drained;
+                    }
+                    _ => self.breach(id, &mut actions),
+                }
+            }
+            Input::Gone(id, why) => self.lose(id, why),
+            Input::Start if self.phase == Phase::Reserved => {
+                self.phase = Phase::Armed;
+                self.deadline_ns = now_ns.saturating_add(LEAD_NS);
+                let at = self.deadline_ns;
+                actions.extend(self.ready().map(|id| Action::Arm(id, at)));
+            }
+            Input::Stop if matches!(self.phase, Phase::Armed | Phase::Running) => {
+                self.phase = Phase::Draining;
+                self.deadline_ns = now_ns.saturating_add(DRAIN_NS);
+                actions.extend(self.ready().map(Action::Drain));
+            }
+            Input::Start | Input::Stop | Input::Tick => {}
+        }
+        self.advance(now_ns, &mut actions);
+        actions
+    }
+
+    fn register(&mut self, id: MemberId, name: String, mode: Mode, actions: &mut Vec<Action>) {
+        let known = self.members.values().any(|member| member.name == name);
+        let why = if self.phase != Phase::Configured {
+            Some("the session has begun".to_owned())
+        } else if self.members.contains_key(&id) {
+            return self.breach(id, actions);
+        } else if !is_name(&name) {
+            Some("that is no name of a domain".to_owned())
+        } else if known {
+            Some(format!("`{name}` takes part already"))
+        } else {
+            match &self.expected {
+                Expected::Named(names) if !names.contains(&name) => {
+                    Some(format!("`{name}` is not expected: {}", names.join(", ")))
+                }
+                Expected::Count(count) if self.members.len() >= *count => {
+                    Some(format!("there are {count} participants already"))
+                }
+                _ => None,
+            }
+        };
+        if let Some(why) = why {
+            actions.push(Action::Refuse(id, why));
+            return;
+        }
+        let standing = Standing::Registered;
+        let member = Member {
+            name,
+            mode,
+            standing,
+        };
+        self.members.insert(id, member);
+        actions.push(Action::Reserve(id));
+    }
+
+    /// Spoken out of turn.
+    fn breach(&mut self, id: MemberId, actions: &mut Vec<Action>) {
+        let why = "spoke out of turn".to_owned();
+        actions.push(Action::Refuse(id, why.clone()));
+        self.lose(id, why);
+    }
+
+    fn lose(&mut self, id: MemberId, why: String) {
+        if self.phase == Phase::Configured {
+            // It, or another of its name, may still come back.
+            self.members.remove(&id);
+        } else if let Some(member) = self.members.get_mut(&id)
+            && member.standing == Standing::Ready
+        {
+            member.standing = Standing::Lost(why);
+        }
+    }
+
+    fn ready(&self) -> impl Iterator<Item = MemberId> {
+        self.members
+            .iter()
+            .filter(|(_, member)| member.standing == Standing::Ready)
+            .map(|(id, _)| *id)
+    }
+
+    fn advance(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        let late = now_ns >= self.deadline_ns;
+        match self.phase {
+            Phase::Configured => {
+                let ready = self.ready().count();
+                if ready == self.expected.len() {
+                    self.phase = Phase::Reserved;
+                } else if late {
+                    self.phase = Phase::Reserved;
+                    self.give_up(ready, actions);
+                }
+            }
+            Phase::Armed if late => self.phase = Phase::Running,
+            Phase::Draining => {
+                if late {
+                    for member in self.members.values_mut() {
+                        if member.standing == Standing::Ready {
+                            let why = "did not give its results in time".to_owned();
+                            member.standing = Standing::Lost(why);
+                        }
+                    }
+                }
+                if self.ready().next().is_none() {
+                    self.phase = Phase::Merged;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Goes on without those who are not ready.
+    fn give_up(&mut self, ready: usize, actions: &mut Vec<Action>) {
+        let here: Vec<&String> = self.members.values().map(|member| &member.name).collect();
+        match &self.expected {
+            Expected::Count(count) => {
+                let nameless = count.saturating_sub(self.members.len());
+                if nameless > 0 {
+                    self.absent.push(format!("{nameless} of {count}"));
+                }
+            }
+            Expected::Named(names) => {
+                let absent = names.iter().filter(|name| !here.contains(name));
+                self.absent.extend(absent.cloned());
+            }
+        }
+        debug_assert!(ready <= self.expected.len());
+        for (id, member) in &mut self.members {
+            if member.standing == Standing::Registered {
+                let why = "was not ready in time".to_owned();
+                member.standing = Standing::Lost(why.clone());
+                self.absent.push(member.name.clone());
+                actions.push(Action::Refuse(*id, why));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const NAMES: [&str; 3] = ["web", "db", "log"];
+    const DEADLINE: u64 = 1000;
+
+    fn input() -> impl Strategy<Value = Input> {
+        let id = 0u32..4;
+        prop_oneof![
+            3 => (id.clone(), 0usize..4).prop_map(|(id, name)| {
+                let name = NAMES.get(name).copied().unwrap_or("stranger");
+                Input::Register(id, name.to_owned(), Mode::Active)
+            }),
+            3 => id.clone().prop_map(Input::Ready),
+            2 => id.clone().prop_map(Input::Drained),
+            1 => id.prop_map(|id| Input::Gone(id, "gone".to_owned())),
+            1 => Just(Input::Start),
+            1 => Just(Input::Stop),
+            1 => Just(Input::Tick),
+        ]
+    }
+
+    /// What the session should be, told from its whole history: nothing is kept from step to step.
+    #[derive(Debug, PartialEq)]
+    struct Oracle {
+        phase: Phase,
+        ready: BTreeSet<MemberId>,
+        drained: BTreeSet<MemberId>,
+    }
+
+    fn oracle(history: &[(u64, Input)]) -> Oracle {
+        let (mut names, mut ready) = (BTreeMap::new(), BTreeSet::new());
+        let mut drained = BTreeSet::new();
+        let (mut phase, mut until) = (Phase::Configured, DEADLINE);
+        for (now, input) in history {
+            match (phase, input) {
+                (Phase::Configured, Input::Register(id, name, _)) => {
+                    if names.contains_key(id) {
+                        names.remove(id);
+                        ready.remove(id);
+                    } else if NAMES.contains(&name.as_str()) && !names.values().any(|n| n == name) {
+                        names.insert(*id, name.clone());
+                    }
+                }
+                (Phase::Configured, Input::Ready(id)) => {
+                    if names.contains_key(id) && !ready.contains(id) {
+                        ready.insert(*id);
+                    } else {
+                        names.remove(id);
+                        ready.remove(id);
+                    }
+                }
+                (Phase::Configured, Input::Drained(id) | Input::Gone(id, _)) => {
+                    names.remove(id);
+                    ready.remove(id);
+                }
+                (Phase::Draining, Input::Drained(id)) if ready.contains(id) => {
+                    ready.remove(id);
+                    drained.insert(*id);
+                }
+                (_, Input::Ready(id) | Input::Drained(id) | Input::Gone(id, _)) => {
+                    ready.remove(id);
+                }
+                (Phase::Reserved, Input::Start) => (phase, until) = (Phase::Armed, now + LEAD_NS),
+                (Phase::Armed | Phase::Running, Input::Stop) => {
+                    (phase, until) = (Phase::Draining, now + DRAIN_NS);
+                }
+                _ => {}
+            }
+            let late = *now >= until;
+            phase = match phase {
+                Phase::Configured if late || ready.len() == NAMES.len() => Phase::Reserved,
+                Phase::Armed if late => Phase::Running,
+                Phase::Draining if late || ready.is_empty() => {
+                    ready.clear();
+                    Phase::Merged
+                }
+                phase => phase,
+            };
+        }
+        Oracle {
+            phase,
+            ready,
+            drained,
+        }
+    }
+
+    fn standing(state: &State, wanted: &Standing) -> BTreeSet<MemberId> {
+        let members = state.members().iter();
+        members
+            .filter(|(_, member)| member.standing == *wanted)
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn sessions_go_as_the_oracle_says(
+            steps in proptest::collection::vec((input(), prop_oneof![
+                8 => 0u64..200,
+                1 => Just(LEAD_NS),
+                1 => Just(DRAIN_NS),
+            ]), 1..80),
+        ) {
+            let expected = Expected::Named(NAMES.map(str::to_owned).to_vec());
+            let mut state = State::new(true, expected, DEADLINE).unwrap();
+            let (mut now, mut history) = (0, Vec::new());
+            for (input, wait) in steps {
+                now += wait;
+                let before = state.phase();
+                let ready = standing(&state, &Standing::Ready);
+                history.push((now, input.clone()));
+                let actions = state.take(input, now);
+                let expected = oracle(&history);
+                prop_assert_eq!(state.phase(), expected.phase);
+                prop_assert_eq!(standing(&state, &Standing::Ready), expected.ready);
+                prop_assert_eq!(standing(&state, &Standing::Drained), expected.drained);
+                prop_assert!(state.phase() >= before, "no session goes back");
+                for action in &actions {
+                    match action {
+                        Action::Arm(id, at) => {
+                            prop_assert!(*at > now && ready.contains(id));
+                        }
+                        Action::Drain(id) => prop_assert!(ready.contains(id)),
+                        Action::Reserve(_) => prop_assert_eq!(before, Phase::Configured),
+                        Action::Refuse(..) => {}
+                    }
+                }
+                if state.phase() > Phase::Configured {
+                    let known: BTreeSet<&str> =
+                        state.members().values().map(|m| m.name.as_str()).collect();
+                    for name in NAMES {
+                        let told = state.absent().iter().any(|absent| absent == name);
+                        prop_assert!(told || known.contains(name), "{} is missing unsaid", name);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn several_domains_are_a_privilege() {
+        let one = Expected::Count(1);
+        assert_eq!(
+            State::new(false, one.clone(), 0).unwrap_err(),
+            NotPrivileged
+        );
+        assert!(State::new(true, one, 0).is_ok());
+        let alone = State::new(false, Expected::Count(0), 0).unwrap();
+        assert_eq!(alone.phase(), Phase::Reserved);
+    }
+
+    #[test]
+    fn a_timeout_names_the_absent() {
+        let expected = Expected::parse("web,db,log").unwrap();
+        let mut state = State::new(true, expected, 100).unwrap();
+        let register = |name: &str| Input::Register(1, name.to_owned(), Mode::Active);
+        assert_eq!(state.take(register("web"), 1), [Action::Reserve(1)]);
+        let late = Input::Register(2, "db".to_owned(), Mode::Passive);
+        state.take(late, 2);
+        state.take(Input::Ready(1), 3);
+        let actions = state.take(Input::Tick, 100);
+        assert_eq!(state.phase(), Phase::Reserved);
+        assert_eq!(state.absent(), ["log", "db"]);
+        assert_eq!(
+            actions,
+            [Action::Refuse(2, "was not ready in time".to_owned())]
+        );
+        assert_eq!(
+            state.take(Input::Start, 101),
+            [Action::Arm(1, 101 + LEAD_NS)]
+        );
+
+        let mut state = State::new(true, Expected::Count(3), 100).unwrap();
+        state.take(register("web"), 1);
+        state.take(Input::Ready(1), 2);
+        state.take(Input::Tick, 100);
+        assert_eq!(state.absent(), ["2 of 3"]);
+    }
+
+    #[test]
+    fn what_is_typed_is_read() {
+        assert_eq!(Expected::parse("3"), Ok(Expected::Count(3)));
+        assert!(Expected::parse("web,,db").is_err());
+        assert!(Expected::parse("../x").is_err());
+    }
+}

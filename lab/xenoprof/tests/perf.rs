@@ -1,0 +1,144 @@
+//! Beside `perf record` in the same window: shares of processes agree within three points.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use xenoprof::record::{self, Options};
+
+/// Points by which a share may differ.
+const POINTS: f64 = 3.0;
+
+/// A shell that works for so much of the time.
+struct Busy(Child);
+
+impl Busy {
+    fn start(script: &str) -> Self {
+        let child = Command::new("sh").args(["-c", script]).spawn();
+        Self(child.expect("`sh` starts"))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+}
+
+/// Samples of each process within a time.
+fn count(samples: &[(u32, u64)], within: &Range<u64>) -> BTreeMap<u32, f64> {
+    let mut counts = BTreeMap::new();
+    for (pid, _) in samples.iter().filter(|sample| within.contains(&sample.1)) {
+        *counts.entry(*pid).or_default() += 1.0;
+    }
+    counts
+}
+
+/// A line of `perf script`: `PID SECONDS.NANOSECONDS:`.
+fn line(text: &str) -> Option<(u32, u64)> {
+    let mut words = text.split_whitespace();
+    let pid = words.next()?.parse().ok()?;
+    let (seconds, ns) = words.next()?.strip_suffix(':')?.split_once('.')?;
+    let seconds: u64 = seconds.parse().ok()?;
+    Some((pid, seconds * 1_000_000_000 + ns.parse::<u64>().ok()?))
+}
+
+#[test]
+fn process_totals_agree_with_perf() {
+    let works = Command::new("perf")
+        .args([
+            "record",
+            "-q",
+            "-a",
+            "-e",
+            "cpu-clock",
+            "-k",
+            "CLOCK_MONOTONIC_RAW",
+            "-o",
+            "/dev/null",
+            "true",
+        ])
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .status();
+    if !works.is_ok_and(|status| status.success()) {
+        return skip("no `perf record -a` here");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("perf.data");
+    let busy = [
+        Busy::start("while :; do :; done"),
+        Busy::start("while :; do head -c 2000000 /dev/zero >/dev/null; done"),
+    ];
+    let mut perf = Command::new("perf")
+        .args(["record", "-q", "-a", "-e", "cpu-clock", "-F", "997"])
+        .args(["-k", "CLOCK_MONOTONIC_RAW", "-o"])
+        .arg(&data)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("perf starts");
+    std::thread::sleep(Duration::from_millis(500));
+    let options = Options {
+        hz: 997,
+        limit: Some(Duration::from_secs(4)),
+        ..Options::default()
+    };
+    let (session, _) = record::run(&options).expect("records");
+    // What it has written until then counts, whatever it says of being interrupted.
+    kill_process(Pid::from_child(&perf), Signal::INT).expect("perf runs until it is told to end");
+    let _interrupted = perf.wait().expect("perf ends");
+    drop(busy);
+
+    let text = Command::new("perf")
+        .args(["script", "--ns", "-F", "pid,time", "-i"])
+        .arg(&data)
+        .output()
+        .expect("perf reads what it wrote");
+    let text = String::from_utf8_lossy(&text.stdout);
+    let theirs: Vec<(u32, u64)> = text.lines().filter_map(line).collect();
+    let start_ns = session.head.started_raw_ns;
+    let ours: Vec<(u32, u64)> = session
+        .samples
+        .iter()
+        .map(|sample| {
+            let pid = session.thread(sample).map_or(0, |thread| thread.pid);
+            (pid, start_ns + sample.0)
+        })
+        .collect();
+    // The time that both have seen.
+    let seen = |samples: &[(u32, u64)]| {
+        let times = samples.iter().map(|sample| sample.1);
+        Some(times.clone().min()?..times.max()?)
+    };
+    let (Some(here), Some(there)) = (seen(&ours), seen(&theirs)) else {
+        panic!("{} and {} samples", ours.len(), theirs.len());
+    };
+    let both = here.start.max(there.start)..here.end.min(there.end);
+    let [ours, theirs] = [&ours, &theirs].map(|samples| count(samples, &both));
+    let (all_ours, all_theirs): (f64, f64) = (ours.values().sum(), theirs.values().sum());
+    assert!(
+        all_ours > 1000.0 && all_theirs > 1000.0,
+        "{all_ours} {all_theirs}"
+    );
+    let mut compared = 0;
+    for (pid, count) in &ours {
+        let share = 100.0 * count / all_ours;
+        let other = 100.0 * theirs.get(pid).copied().unwrap_or(0.0) / all_theirs;
+        if share.max(other) < 5.0 {
+            continue;
+        }
+        compared += 1;
+        eprintln!("process {pid}: {share:.1} % here, {other:.1} % by perf");
+        assert!(
+            (share - other).abs() <= POINTS,
+            "process {pid}: {share:.1} % here, {other:.1} % by perf"
+        );
+    }
+    assert!(compared > 0, "no process has five percent: {ours:?}");
+}

@@ -1,0 +1,270 @@
+//! Participants that die, hang, lie and flood beside one that behaves: the session goes on, keeps
+//! what the good one gives, and says what is missing.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use xenoprof::host::process;
+use xenoprof::model::{Mode, Session};
+use xenoprof::sampler::parse::{Address, Record, What};
+use xenoprof::session::initiator::{Configuration, Initiator, Outcome, Taken};
+use xenoprof::session::message::{Link, Message, Named, Scope};
+use xenoprof::session::participant::{self, Took};
+use xenoprof::session::state::{Expected, Phase};
+
+const SAMPLES: u64 = 1000;
+
+/// A process that does nothing, and ends with the test.
+struct Idle(Child);
+
+impl Idle {
+    fn start() -> Self {
+        let child = Command::new("cat").stdin(Stdio::piped()).spawn();
+        Self(child.expect("`cat` starts"))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// An address in its code, and the file that this lies in.
+    fn code(&self) -> (u64, String) {
+        let test = std::env::current_exe().expect("this test's own file");
+        loop {
+            // Until the program is there, the mappings are those of its parent.
+            let found = process::mappings(self.pid());
+            let program = found.into_iter().next().filter(|mapping| {
+                mapping.path.starts_with('/') && Path::new(&mapping.path) != test
+            });
+            if let Some(program) = program {
+                return (program.start + 0x40, program.path);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn samples(&self) -> Vec<Record> {
+        let (address, _) = self.code();
+        let sample = |time_ns| Record {
+            time_ns,
+            cpu: 0,
+            what: What::Sample {
+                pid: self.pid(),
+                tid: self.pid(),
+                chain: [Address::User(address)].into(),
+            },
+        };
+        (0..SAMPLES).map(sample).collect()
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+/// A participant as it must not be.
+struct Rogue {
+    link: Link,
+    id: u64,
+}
+
+impl Rogue {
+    fn register(socket: &Path, name: &str, pid: u32) -> (Self, Vec<OwnedFd>) {
+        let link = Link::connect(socket).expect("the initiator listens");
+        let mut rogue = Self { link, id: 0 };
+        assert!(matches!(rogue.hear().0, Message::Configured { .. }));
+        rogue.say(Message::Register {
+            name: name.to_owned(),
+            mode: Mode::Active,
+            scope: Scope::Processes(vec![pid]),
+        });
+        let (message, descriptors) = rogue.hear();
+        assert_eq!(message, Message::Reserved);
+        rogue.say(Message::Ready);
+        (rogue, descriptors)
+    }
+
+    fn say(&self, message: Message) {
+        self.link.send_all(self.id, message, &[]).expect("is heard");
+    }
+
+    fn hear(&mut self) -> (Message, Vec<OwnedFd>) {
+        let end = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < end {
+            if let Some((envelope, _, descriptors)) = self.link.receive().expect("is told") {
+                self.id = envelope.session;
+                return (envelope.message, descriptors);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("nothing came");
+    }
+
+    fn until(&mut self, wanted: &Message) {
+        while self.hear().0 != *wanted {}
+    }
+}
+
+fn good(socket: &Path, pid: u32) -> JoinHandle<anyhow::Result<Took>> {
+    let options = participant::Options {
+        name: "good".to_owned(),
+        mode: Mode::Active,
+        pids: vec![pid],
+        symbols: None,
+        command: Vec::new(),
+        socket: socket.to_owned(),
+        wait: Duration::from_secs(10),
+    };
+    std::thread::spawn(move || participant::run(&options))
+}
+
+fn open(socket: &Path, expected: &str, timeout: Duration) -> Initiator {
+    let configuration = Configuration {
+        id: 77,
+        privileged: true,
+        expected: Expected::parse(expected).expect("names"),
+        timeout,
+        event: ("cpu-clock".to_owned(), 1_000_000),
+    };
+    Initiator::open(socket, configuration).expect("opens")
+}
+
+fn socket(folder: &tempfile::TempDir) -> PathBuf {
+    folder.path().join("session")
+}
+
+fn member<'a>(outcome: &'a Outcome, name: &str) -> &'a Taken {
+    let found = outcome.members.iter().find(|member| member.name == name);
+    found.unwrap_or_else(|| panic!("no {name} in {outcome:?}"))
+}
+
+fn lost(outcome: &Outcome, name: &str) -> String {
+    member(outcome, name).lost.clone().unwrap_or_default()
+}
+
+#[test]
+fn who_dies_hangs_lies_or_floods_harms_nobody_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = socket(&folder);
+    let names = ["good", "dead", "hanging", "lying", "flooding"];
+    let idle = names.map(|_| Idle::start());
+    let [own, dead, hanging, lying, flooding] = idle.each_ref().map(Idle::pid);
+    let mut initiator = open(&socket, &names.join(","), Duration::from_secs(20));
+    let good = good(&socket, own);
+    let (did_harm, harm) = mpsc::channel();
+    let rogues = {
+        let socket = socket.clone();
+        std::thread::spawn(move || {
+            let (mut dead, _) = Rogue::register(&socket, "dead", dead);
+            let (hanging, _) = Rogue::register(&socket, "hanging", hanging);
+            let (liar, descriptors) = Rogue::register(&socket, "lying", lying);
+            let (mut flooding, _) = Rogue::register(&socket, "flooding", flooding);
+            dead.hear();
+            drop(dead);
+            let ring = std::fs::File::from(descriptors.into_iter().next().expect("a ring"));
+            let claim = (u64::MAX / 2).to_ne_bytes();
+            ring.write_all_at(&claim, 64).expect("the ring is shared");
+            did_harm.send(()).expect("the test waits");
+            flooding.until(&Message::Drain);
+            let named = Named {
+                pid: 1,
+                address: 1,
+                module: "x".repeat(1000),
+                offset: 0,
+                frames: vec![("y".to_owned(), false)],
+            };
+            let flood = Message::Names {
+                names: vec![named; 50],
+            };
+            let mut sent = 0u64;
+            while flooding
+                .link
+                .send_all(flooding.id, flood.clone(), &[])
+                .is_ok()
+            {
+                sent += 1;
+            }
+            (sent, hanging, liar)
+        })
+    };
+    initiator.reserve(|| false);
+    assert_eq!(initiator.phase(), Phase::Reserved);
+    assert!(initiator.absent().is_empty(), "{:?}", initiator.absent());
+    let demux = initiator.demux();
+    initiator.arm();
+    let served = initiator.serve();
+    harm.recv()
+        .expect("the liar has lied and the dead has gone");
+    for idle in &idle {
+        let mut demux = demux.lock().unwrap_or_else(PoisonError::into_inner);
+        demux.offer(&idle.samples());
+    }
+    let (outcome, ending) = served.drain(|| false);
+    for name in names {
+        let fate = member(&outcome, name).given.fate;
+        assert_eq!(fate.offered, SAMPLES, "{name}");
+        assert_eq!(fate.offered, fate.written + fate.dropped, "{name}");
+    }
+    let own = member(&outcome, "good");
+    assert_eq!(own.lost, None);
+    assert_eq!(own.received.read, Some(own.given.fate.written));
+    assert_eq!(own.received.names.len(), 1, "all samples have one address");
+    let program = idle.each_ref().map(Idle::code)[0].1.clone();
+    assert!(
+        own.received
+            .names
+            .iter()
+            .all(|named| named.module == program)
+    );
+    assert_eq!(lost(&outcome, "dead"), "went away");
+    assert!(lost(&outcome, "hanging").contains("in time"), "{outcome:?}");
+    assert!(lost(&outcome, "lying").contains("indices"), "{outcome:?}");
+    assert_eq!(member(&outcome, "lying").given.fate.written, 0);
+    assert!(
+        lost(&outcome, "flooding").contains("more than"),
+        "{outcome:?}"
+    );
+    ending.tell(&Session::default());
+    let took = good.join().expect("no panic").expect("takes part");
+    assert_eq!(took.read, SAMPLES);
+    let (sent, _hanging, _liar) = rogues.join().expect("no panic");
+    assert!(sent < 5000, "{sent} messages were taken");
+    assert!(!socket.exists(), "the session leaves its socket behind");
+}
+
+#[test]
+fn strangers_are_refused_and_the_absent_are_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = socket(&folder);
+    let idle = Idle::start();
+    let mut initiator = open(&socket, "web,db", Duration::from_millis(600));
+    let pid = idle.pid();
+    let stranger = {
+        let socket = socket.clone();
+        std::thread::spawn(move || {
+            let link = Link::connect(&socket).expect("the initiator listens");
+            let mut stranger = Rogue { link, id: 0 };
+            stranger.hear();
+            stranger.say(Message::Register {
+                name: "cache".to_owned(),
+                mode: Mode::Active,
+                scope: Scope::Processes(vec![pid]),
+            });
+            stranger.hear().0
+        })
+    };
+    initiator.reserve(|| false);
+    let Ok(Message::Refused { why }) = stranger.join() else {
+        panic!("a stranger takes part");
+    };
+    assert!(why.contains("not expected"), "{why}");
+    assert_eq!(initiator.absent(), ["web", "db"]);
+    assert_eq!(initiator.phase(), Phase::Reserved, "the session goes on");
+}
