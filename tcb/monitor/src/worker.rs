@@ -214,8 +214,9 @@ fn run(job: Job, control: &Control) {
         })
     });
     if let Err(why) = served {
-        process.strike();
+        // Told first, so that the reason is known before the end is seen.
         post.killed(id, &why.to_string());
+        process.strike();
     }
     shared.grants.lock().end(id);
     shared.connections.close_all(id);
