@@ -80,10 +80,11 @@ impl Plan {
         let mut plan: Self =
             toml::from_str(PLAN).map_err(|error| Failure::Usage(error.to_string()))?;
         plan.full = plan.full.adjusted(plan.quick, args)?;
-        if let Some(part) = &args.only {
-            plan.column.retain(|column| column.name().contains(part));
+        if let Some(parts) = &args.only {
+            let wanted = |name: &str| parts.split(',').any(|part| name.contains(part));
+            plan.column.retain(|column| wanted(column.name()));
             if plan.column.is_empty() {
-                return Err(Failure::Usage(format!("no column contains `{part}`")));
+                return Err(Failure::Usage(format!("no column contains `{parts}`")));
             }
         }
         Ok(plan)
@@ -244,6 +245,8 @@ mod tests {
             Plan::adjusted(&args)
         };
         assert_eq!(only("guest").unwrap().column, [Receiver::Guest]);
+        let both = [Receiver::Local, Receiver::Guest];
+        assert_eq!(only("local,guest").unwrap().column, both);
         assert!(only("domain0").is_err());
     }
 
