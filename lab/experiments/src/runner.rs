@@ -151,16 +151,13 @@ impl Samples {
 
     /// The other column's configuration at the same keys, as far as it has them.
     fn partner(&self, config: &Config, column: &str) -> Option<Config> {
-        self.order
-            .iter()
-            .find(|other| {
-                other.column == column
-                    && other
-                        .keys
-                        .iter()
-                        .all(|(key, value)| config.keys.get(key) == Some(value))
-            })
-            .cloned()
+        let same = |other: &&Config| {
+            let mut keys = other.keys.iter();
+            other.column == column && keys.all(|(key, value)| config.keys.get(key) == Some(value))
+        };
+        // A stream has one key less than requests of several sizes.
+        let nearest = |other: &&Config| other.keys.len();
+        self.order.iter().filter(same).max_by_key(nearest).cloned()
     }
 
     /// How much more of something there is than in another column, round by round.
@@ -311,6 +308,36 @@ mod tests {
             to: "forwarder".to_owned(),
             paper: None,
         }]
+    }
+
+    #[test]
+    fn requests_are_compared_with_requests() {
+        let mut samples = Samples::default();
+        for column in ["adaptive", "poll"] {
+            let stream = Config::new(column, &[("wire", "5")]);
+            let requests = stream.clone().with("req", "1");
+            for round in 0..3 {
+                samples.add(&stream, round, &one("throughput", 1.0));
+                samples.add(&requests, round, &one("transactions", 1.0));
+            }
+        }
+        let ratio = Ratio {
+            own: "adaptive".to_owned(),
+            to: "poll".to_owned(),
+            paper: None,
+        };
+        let figures = samples.ratios("lro", &[ratio], &[]);
+        let found: Vec<_> = figures
+            .iter()
+            .map(|figure| (figure.config.as_str(), figure.metric.as_str()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("adaptive@wire=5", "ratio.poll.throughput"),
+                ("adaptive@req=1,wire=5", "ratio.poll.transactions"),
+            ]
+        );
     }
 
     #[test]
