@@ -76,8 +76,8 @@ struct Stop {
 #[derive(Default)]
 struct Lanes {
     lanes: Vec<Lane>,
-    /// Machines that several columns share, by place, wire and what that is.
-    shared: BTreeMap<(&'static str, String, WireNic, What), usize>,
+    /// Machines that several columns share, by place, wire, what that is and how it is moderated.
+    shared: BTreeMap<(&'static str, String, WireNic, Option<u32>, What), usize>,
     stops: Vec<Stop>,
 }
 
@@ -258,7 +258,13 @@ impl Run<'_> {
                 mechanisms: column.machine,
                 guests,
             };
-            let key = (place.name(), wire.name.clone(), column.nic, what);
+            let key = (
+                place.name(),
+                wire.name.clone(),
+                column.nic,
+                column.tick_us,
+                what,
+            );
             let lane = match lanes.shared.get(&key) {
                 Some(&lane) if column.lro.is_some() => lane,
                 _ if column.path == PathKind::Forwarder => {
@@ -268,7 +274,7 @@ impl Run<'_> {
                     let near = OnWire {
                         nic: column.nic,
                         speed: wire,
-                        tick_us: self.plan.tick_us,
+                        tick_us: column.tick_us,
                     };
                     let lane = machine::lane(place, near, what, self.cores, loads);
                     let lane = lanes.push(lane.with_context(|| format!("column {name}"))?);

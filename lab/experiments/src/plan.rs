@@ -41,9 +41,6 @@ pub struct Plan {
     /// Speeds of the wire.
     #[serde(default = "one_wire")]
     pub wire: Vec<Wire>,
-    /// Interrupt moderation of the machine's wire: microseconds from one look to the next; none:
-    /// a look for every event.
-    pub tick_us: Option<u32>,
     /// How long and how often.
     pub full: Rounds,
     /// The same for a run that only shows that everything works.
@@ -130,6 +127,9 @@ pub struct Column {
     /// What the machine's wire is.
     #[serde(default)]
     pub nic: WireNic,
+    /// Interrupt moderation of the machine's wire: microseconds from one look to the next; none:
+    /// a look for every event.
+    pub tick_us: Option<u32>,
     /// In which ways the machine differs from the usual one.
     #[serde(default)]
     pub machine: Mechanisms,
@@ -596,10 +596,12 @@ impl Plan {
                     column.name
                 ));
             }
-            let usual = column.machine == Mechanisms::default() && column.guests == [1];
+            let usual = column.machine == Mechanisms::default()
+                && column.guests == [1]
+                && column.tick_us.is_none();
             if column.path != PathKind::Machine && !usual {
                 return Err(format!(
-                    "column `{}`: `machine` and `guests` belong to machine",
+                    "column `{}`: `machine`, `guests` and `tick_us` belong to machine",
                     column.name
                 ));
             }
