@@ -11,6 +11,7 @@ use super::{SessionError, merge};
 use crate::model::{Kind, Mode, Session, file};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +30,8 @@ const NAMES_MAX: usize = 1 << 20;
 /// Longest name of a function or module, bytes, and most functions inlined at one address.
 const NAME_MAX: usize = 4096;
 const FRAMES_MAX: usize = 64;
+/// Why a participant is out whose end of the connection is closed.
+const GONE: &str = "went away";
 /// From one look at the time to the next.
 const TURN: Duration = Duration::from_millis(20);
 
@@ -246,7 +249,7 @@ impl Initiator {
             let (envelope, bytes, descriptors) = match link.receive() {
                 Ok(None) => return,
                 Ok(Some(message)) => message,
-                Err(SessionError::Io(_)) => return self.lose(id, "went away".to_owned()),
+                Err(SessionError::Io(_)) => return self.lose(id, GONE.to_owned()),
                 Err(error) => return self.lose(id, error.to_string()),
             };
             connection.bytes += bytes;
@@ -338,8 +341,17 @@ impl Initiator {
             Action::Arm(id, at_raw_ns) => (id, self.tell(id, Message::Armed { at_raw_ns })),
             Action::Drain(id) => (id, self.tell(id, Message::Drain)),
         };
-        if done.is_err() {
-            self.lose(id, "did not read what it was told".to_owned());
+        match done {
+            Ok(()) => {}
+            Err(SessionError::Io(why))
+                if matches!(
+                    why.kind(),
+                    ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+                ) =>
+            {
+                self.lose(id, GONE.to_owned());
+            }
+            Err(_) => self.lose(id, "did not read what it was told".to_owned()),
         }
     }
 
