@@ -150,6 +150,10 @@ impl Check<'_> {
         );
         let buffers = config.buffers;
         self.range(Place::Buffers, "to_guest", buffers.to_guest, 32..=4096);
+        self.range(Place::Buffers, "spare", buffers.spare, 0..=4096);
+        if let Some(threshold) = buffers.release_threshold {
+            self.release(threshold);
+        }
         self.range(Place::Buffers, "from_guest", buffers.from_guest, 32..=4096);
         self.range(Place::Buffers, "prefetch", buffers.prefetch, 0..=256);
         let slots = config.ring.slots;
@@ -167,6 +171,27 @@ impl Check<'_> {
                 remedy,
             );
         }
+    }
+
+    /// Pages can be revoked only where the driver domain lets go of them between two frames.
+    fn release(&mut self, threshold: u32) {
+        let (place, key) = (Place::Buffers, "release_threshold");
+        self.range(place, key, threshold, 0..=4096);
+        if self.config.buffers.spare == 0 {
+            let what = "there is a `release_threshold` and no `spare`";
+            let remedy = "leave it out, or write the `spare` buffers that may come and go";
+            self.say(place, key, what, remedy);
+        }
+        let grants = match self.config.driver.grants {
+            GrantMode::Mapped => "mapped",
+            GrantMode::Shared => "shared",
+            GrantMode::Copy | GrantMode::Map | GrantMode::New => return,
+        };
+        let what =
+            format!("there is a `release_threshold`, and the driver's `grants` is \"{grants}\"");
+        let remedy = "leave it out, or write grants = \"new\", \"map\" or \"copy\" in [driver]: \
+                      otherwise a page stays with the driver domain as long as the connection lasts";
+        self.say(place, key, what, remedy);
     }
 
     fn nics(&mut self) {

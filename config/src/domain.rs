@@ -278,6 +278,10 @@ pub struct GuestVif {
     /// Buffers of the pool that may wait for frames to the guest; the rest is kept for frames
     /// from it.
     pub to_guest_buffers: u32,
+    /// Buffers beside the pool whose pages are granted when there are to be more.
+    pub spare_buffers: u32,
+    /// Whole free pages of receive buffers that stay granted; none: all do.
+    pub release_threshold: Option<u32>,
     /// Received frames ahead of the one that is looked at whose headers are fetched into the cache.
     pub prefetch: u32,
     /// The most that it asks for.
@@ -489,6 +493,8 @@ mod tests {
                     buffers: BufferSize::Half,
                     pool_pages: 256,
                     to_guest_buffers: 256,
+                    spare_buffers: 64,
+                    release_threshold: Some(16),
                     prefetch: 8,
                     offloads: Offloads::Tso,
                     forwards: true,

@@ -135,10 +135,17 @@ fn pool_pages(config: &Config) -> u32 {
     pages.max(to_guest.saturating_add(FROM_GUEST_PAGES_TSO))
 }
 
+/// Pages of one vif's buffers that are granted when they are needed.
+fn spare_pages(config: &Config) -> u32 {
+    let buffers = config.buffers;
+    buffers.spare.div_ceil(buffers.size.per_page())
+}
+
 /// Entries of a guest's grant table: one for each page that it may grant, and as many again, so
 /// that a reference need not be used anew at once.
 fn grant_entries(config: &Config, guest: &Guest) -> u32 {
     let pages = pool_pages(config)
+        .saturating_add(spare_pages(config))
         .saturating_mul(2)
         .saturating_add(ring_pages(config));
     let wanted = pages
@@ -452,12 +459,16 @@ fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
             buffers: config.buffers.size,
             pool_pages: pool_pages(config),
             to_guest_buffers: config.buffers.to_guest,
+            spare_buffers: config.buffers.spare,
+            release_threshold: config.buffers.release_threshold,
             prefetch: config.buffers.prefetch,
             offloads: vif.offloads.min(config.driver.offloads),
             forwards: vif.forwards,
         });
     }
-    let pages = pool_pages(config).saturating_add(ring_pages(config));
+    let pages = pool_pages(config)
+        .saturating_add(spare_pages(config))
+        .saturating_add(ring_pages(config));
     let frames = pages
         .saturating_mul(guest.vifs.len() as u32)
         .saturating_add(SPARE_FRAMES);

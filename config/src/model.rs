@@ -114,6 +114,11 @@ pub struct Buffers {
     pub size: BufferSize,
     /// Buffers that wait for frames to the guest.
     pub to_guest: u32,
+    /// Buffers beside those that take the place of buffers whose frames the guest still has.
+    pub spare: u32,
+    /// Whole pages of free buffers for frames to the guest that stay granted, more are revoked;
+    /// none: all stay.
+    pub release_threshold: Option<u32>,
     /// Buffers for frames from the guest.
     pub from_guest: u32,
     /// Received frames ahead of the one that a guest looks at whose headers it fetches into the
@@ -128,6 +133,8 @@ impl Default for Buffers {
         Self {
             size: BufferSize::Half,
             to_guest: 512,
+            spare: 0,
+            release_threshold: None,
             from_guest: 256,
             prefetch: 64,
         }

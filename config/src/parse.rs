@@ -105,6 +105,8 @@ fn machine(root: &Table<'_, '_, '_>) -> Config {
         buffers = Buffers {
             size: t.choice("size", &SIZES).unwrap_or(usual.size),
             to_guest: t.number("to_guest").unwrap_or(usual.to_guest),
+            spare: t.number("spare").unwrap_or(usual.spare),
+            release_threshold: t.number("release_threshold"),
             from_guest: t.number("from_guest").unwrap_or(usual.from_guest),
             prefetch: t.number("prefetch").unwrap_or(usual.prefetch),
         };

@@ -79,11 +79,14 @@ fn uncommented() -> String {
                 .split_once(" = ")
                 .is_some_and(|(key, _)| !key.contains(' '))
     };
-    EXAMPLE.lines().fold(String::new(), |mut text, line| {
+    let text = EXAMPLE.lines().fold(String::new(), |mut text, line| {
         let rest = line.strip_prefix("# ").filter(|rest| is_config(rest));
         let _ = writeln!(text, "{}", rest.unwrap_or(line));
         text
-    })
+    });
+    // What a release threshold needs.
+    text.replacen("grants = \"mapped\"", "grants = \"new\"", 1)
+        .replacen("spare = 0", "spare = 64", 1)
 }
 
 #[test]
@@ -140,6 +143,8 @@ fn defaults_are_as_documented() {
         ),
         (512, 256, 64)
     );
+    let buffers = config.buffers;
+    assert_eq!((buffers.spare, buffers.release_threshold), (0, None));
     assert_eq!((config.ring.slots, config.ring_order()), (1024, 2));
     let lro = config.lro;
     assert_eq!(

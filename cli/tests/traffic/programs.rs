@@ -208,6 +208,36 @@ fn files_arrive_whatever_the_switches_say() {
     }
 }
 
+/// Pages leave the pool of receive buffers under traffic and come back, by every mechanism that can
+/// take one back; every byte arrives, and what is free in the end is not granted.
+#[test]
+fn files_arrive_while_pages_come_and_go() {
+    const THRESHOLD: u64 = 4;
+    for grants in ["new", "copy", "map"] {
+        let switches = format!(
+            "[driver]\ngrants = \"{grants}\"\n[buffers]\nsize = \"full\"\nto_guest = 256\n\
+             spare = 64\nrelease_threshold = {THRESHOLD}"
+        );
+        let Some(machine) = start_with(&switches, FOR_FILES) else {
+            return;
+        };
+        carry_files(&machine, 5_000_000);
+        let stat = machine.ask(&["stat", "web"]);
+        let pool = &stat["web"]["vifs"]["0"]["pool"];
+        let of = |key: &str| {
+            pool[key]
+                .as_u64()
+                .unwrap_or_else(|| panic!("{key}: {stat}"))
+        };
+        assert_eq!(of("pages"), 256 + 64);
+        assert!(of("revoked") > 0 && of("refused") == 0, "{grants}: {pool}");
+        assert_eq!(of("granted"), 256 + of("granted_anew") - of("revoked"));
+        assert!(of("granted") <= 256 + THRESHOLD, "{grants}: {pool}");
+        assert!(of("buffers_posted") > 1000 + of("granted_anew"));
+        machine.end();
+    }
+}
+
 /// Runs `iperf3` both ends and answers the client's report.
 fn iperf3(machine: &Machine, from: usize, to: usize, args: &[&str]) -> Value {
     let server = machine.spawn(to, "iperf3", &["-s", "-1"]);

@@ -172,9 +172,10 @@ impl Run<'_> {
         )?;
         let mut figures = window.figures(self.tsc_hz);
         if self.plan.as_thesis {
-            let pages = lane.between().machine().map(thesis::pages).transpose()?;
+            let machine = lane.between().machine();
+            let shared = machine.map(thesis::Shared::of).transpose()?;
             let seconds = times.window.as_secs_f64();
-            thesis::count(direction, seconds, pages, &mut figures);
+            thesis::count(direction, seconds, shared, &mut figures);
         }
         self.samples.add(config, round, &figures);
         self.bar.inc(1);

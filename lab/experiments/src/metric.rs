@@ -33,6 +33,7 @@ pub fn unit(metric: &str) -> &'static str {
         "dominated" => "policies",
         "grants" => "pages",
         "pages_reused" => "packets/page",
+        "granted_anew" => "pages/packet",
         "system_calls" => "calls",
         "steal" | "share" | "difference" | "overhead" | "loss" => "share",
         "cycles" | "ran_in" | "on_behalf_of" => "cycles",

@@ -327,6 +327,10 @@ pub struct Mechanisms {
     pub buffers: BufferSize,
     /// Received frames ahead whose headers a guest fetches; none: as usual.
     pub prefetch: Option<u32>,
+    /// Buffers that replace those whose frames the guest still has.
+    pub spare: u32,
+    /// Pages of free buffers that stay granted; none: all do.
+    pub release_threshold: Option<u32>,
 }
 
 /// What lies between wire and guest.

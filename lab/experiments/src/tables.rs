@@ -125,6 +125,8 @@ fn thesis_table(plan: &Plan, index: &Index<'_>) -> String {
         ("cycles_per_packet.guest", "guest"),
         ("cycles_per_packet.total", "total"),
         ("throughput", "Gb/s"),
+        ("pages_reused", "packets/page"),
+        ("granted_anew", "anew/packet"),
     ];
     let mut header = vec!["cycles per packet", "guests"];
     header.extend(metrics.map(|(_, title)| title));

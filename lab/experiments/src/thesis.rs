@@ -3,8 +3,8 @@
 //!
 //! The wire's far end is another machine in the thesis, so it is in no sum here. The guest domain is a
 //! machine with its application; here the application is a process of its own, and is charged to the
-//! guest. A packet is a full segment, 1514 bytes on the wire. What the monitor does is charged to the driver domain, which asks for it as long as packets
-//! flow; it is printed beside, outside the total.
+//! guest. A packet is a full segment, 1514 bytes on the wire. What the monitor and the driver domain's agent do is charged to the domain that asks for it as
+//! long as packets flow: the driver domain with the classic mechanisms, the guest with the new one. The monitor's part is printed beside too, outside the total.
 
 use crate::lane::Direction;
 use crate::lane::machine::Running;
@@ -26,21 +26,34 @@ const CLASSES: &[(&str, &str, &[&str])] = &[
 
 const UNSPLIT: &str = "network+usercopy+other";
 
-/// Page frames that guests grant to the driver domain.
-///
-/// # Errors
-/// If the monitor does not answer.
-pub fn pages(machine: &Running) -> anyhow::Result<u32> {
-    let audit = machine.audit()?;
-    Ok(audit.domains.iter().map(|domain| domain.granted).sum())
+/// What a machine's domains share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// Page frames that guests grant to the driver domain.
+    pub pages: u32,
+    /// Whether it is the guests that make hypercalls as long as packets flow, not the driver domain.
+    pub asked_by_guests: bool,
 }
 
-/// Turns the figures of a stream's window of `seconds` into the thesis's. `pages` are those that the
-/// guests granted; none: there is no machine.
+impl Shared {
+    /// Asks the monitor.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn of(machine: &Running) -> anyhow::Result<Self> {
+        let audit = machine.audit()?;
+        Ok(Self {
+            pages: audit.domains.iter().map(|domain| domain.granted).sum(),
+            asked_by_guests: machine.grants().is_new(),
+        })
+    }
+}
+
+/// Turns the figures of a stream's window of `seconds` into the thesis's. `shared`, none: there is no machine.
 pub fn count(
     direction: Direction,
     seconds: f64,
-    pages: Option<u32>,
+    shared: Option<Shared>,
     figures: &mut BTreeMap<String, f64>,
 ) {
     let of = |part: &str| {
@@ -51,13 +64,25 @@ pub fn count(
         Direction::ToGuest => "receiver",
         Direction::FromGuest => "sender",
     };
-    let (driver, guest) = (of("driver") + of("monitor"), of("guest") + of(near));
+    let agent = |domain: &str| {
+        let own = own_threads(domain, figures).unwrap_or_else(|| of(domain));
+        (of(domain) - own).max(0.0)
+    };
+    let (mut driver, mut guest) = (of("driver"), of("guest") + of(near));
+    let mut asked = of("monitor");
+    if shared.is_some_and(|shared| shared.asked_by_guests) {
+        driver -= agent("driver");
+        asked += agent("driver");
+        guest += asked;
+    } else {
+        driver += asked;
+    }
     let mut counted = vec![
         ("driver".to_owned(), driver),
         ("guest".to_owned(), guest),
         ("total".to_owned(), driver + guest + of("nic_kernel")),
     ];
-    if let Some(pages) = pages {
+    if let Some(shared) = shared {
         for (domain, class, hops) in CLASSES {
             let hop = |hop: &&str| of(&format!("{domain}.hop.{hop}"));
             counted.push((
@@ -65,13 +90,17 @@ pub fn count(
                 hops.iter().map(hop).sum(),
             ));
         }
-        for (domain, asked) in [("driver", of("monitor")), ("guest", 0.0)] {
-            let own = own_threads(domain, figures).unwrap_or_else(|| of(domain));
-            let agent = (of(domain) - own).max(0.0);
-            counted.push((format!("{domain}.class.xen"), agent + asked));
-        }
+        let (by_driver, by_guest) = match shared.asked_by_guests {
+            true => (0.0, asked),
+            false => (asked + agent("driver"), 0.0),
+        };
+        counted.push(("driver.class.xen".to_owned(), by_driver));
+        counted.push(("guest.class.xen".to_owned(), by_guest + agent("guest")));
         let bytes = figures.get("throughput").copied().unwrap_or(0.0) * 1e9 / 8.0 * seconds;
-        let reused = bytes / SEGMENT_BYTES / f64::from(pages.max(1));
+        let packets = bytes / SEGMENT_BYTES;
+        // Pages that came and went count as often as they came.
+        let anew = figures.get("granted_anew").copied().unwrap_or(0.0) * packets;
+        let reused = packets / (f64::from(shared.pages) + anew).max(1.0);
         figures.insert("pages_reused".to_owned(), reused);
     }
     figures.retain(|name, _| !name.ends_with(".receive_side"));
@@ -124,7 +153,14 @@ mod tests {
             ("closure.driver", 1.0),
             ("guest.hop.lro", 7.0),
         ]);
-        count(Direction::ToGuest, 0.5, Some(1000), &mut seen);
+        let shared = |asked_by_guests| {
+            Some(Shared {
+                pages: 1000,
+                asked_by_guests,
+            })
+        };
+        let mut new = seen.clone();
+        count(Direction::ToGuest, 0.5, shared(false), &mut seen);
         let of = |part: &str| seen[&format!("cycles_per_packet.{part}")];
         assert_eq!(
             (of("driver"), of("guest"), of("total")),
@@ -143,6 +179,20 @@ mod tests {
         assert_eq!(seen["cycles_per_byte.total"], 1040.0 / 1448.0);
         assert_eq!(seen["pages_reused"], 500.0);
         assert!(!seen.contains_key("cycles_per_packet.receive_side"));
+
+        // With the new mechanism the guest asks; half of the packets are worth a page anew.
+        new.insert("granted_anew".to_owned(), 0.5);
+        count(Direction::ToGuest, 0.5, shared(true), &mut new);
+        let of = |part: &str| new[&format!("cycles_per_packet.{part}")];
+        assert_eq!(
+            (of("driver"), of("guest"), of("total")),
+            (400.0, 640.0, 1040.0)
+        );
+        assert_eq!(
+            (of("driver.class.xen"), of("guest.class.xen")),
+            (0.0, 140.0)
+        );
+        assert_eq!(new["pages_reused"], 500_000.0 / 251_000.0);
     }
 
     #[test]

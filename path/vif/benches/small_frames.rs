@@ -26,6 +26,7 @@ impl Loop {
             tx_order: order,
             rx_order: order,
             rx_pages: 128,
+            rx_spare_pages: 0,
             rx_buffer: 2048,
             tx_small_pages: 128,
             tx_large_pages: 32,

@@ -27,6 +27,7 @@ pub struct Running {
     /// Domain names by part, in the order of start.
     domains: Vec<(Part, String)>,
     parts: Vec<(Part, Vec<i32>)>,
+    grants: GrantMode,
 }
 
 /// A name that no other instance of this or another run has.
@@ -76,7 +77,14 @@ impl Running {
             _log: Log(log),
             domains,
             parts: by_part.into_iter().collect(),
+            grants: config.driver.grants,
         })
+    }
+
+    /// How the driver domain gets at granted pages.
+    #[must_use]
+    pub fn grants(&self) -> GrantMode {
+        self.grants
     }
 
     /// Milliseconds from the monitor's start until every connection was up.
@@ -208,6 +216,9 @@ fn digest(part: &str, stat: &Value, reading: &mut Reading) {
         if let Some(count) = count.as_f64() {
             add(format!("lro.waits.{ns}"), count);
         }
+    }
+    if let Some(count) = stat["pool"]["granted_anew"].as_f64() {
+        add("granted_anew".to_owned(), count);
     }
     for port in stat["ports"].as_object().into_iter().flatten() {
         for name in ["acks", "sacks"] {
@@ -342,9 +353,13 @@ impl What {
             vmq,
             buffers,
             prefetch,
+            spare,
+            release_threshold,
         } = self.mechanisms;
         config.driver.grants = grants;
         config.buffers.size = buffers;
+        config.buffers.spare = spare;
+        config.buffers.release_threshold = release_threshold;
         config.buffers.prefetch = prefetch.unwrap_or(config.buffers.prefetch);
         if vmq {
             for nic in &mut config.nics {

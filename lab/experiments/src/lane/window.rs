@@ -136,6 +136,7 @@ impl Window {
     /// | `<domain>.cpu` | cycles of CPU time of the domain's own threads, as it counts them |
     /// | `drops.<reason>` | packets |
     /// | `<domain>.lro.segments`, `<domain>.lro.aggregates` | packets into and out of LRO |
+    /// | `granted_anew` | pages that entered guests' pools of receive buffers |
     /// | `lro.waits.<ns>` | aggregates whose first packet waited so many nanoseconds |
     /// | `acks`, `sacks` | acknowledgements sent to the wire, and those of them that are selective |
     #[must_use]
@@ -194,6 +195,9 @@ impl Window {
             if let Some(ns) = wait(&self.path, quantile) {
                 out.insert(format!("flush_latency_us.{name}"), ns / 1e3);
             }
+        }
+        if let Some(anew) = self.path.sums.get("granted_anew") {
+            out.insert("granted_anew".to_owned(), anew / packets);
         }
         for name in ["acks", "sacks"] {
             if let Some(count) = self.path.sums.get(name) {
@@ -285,6 +289,7 @@ mod tests {
                 ("driver.cpu", 1e9),
                 ("drops.no_buffer", 3.0),
                 ("acks", 14_480.0),
+                ("granted_anew", 50_000.0),
                 ("lro.waits.1000", 50.0),
                 ("lro.waits.20000", 49.0),
                 ("lro.waits.300000", 1.0),
@@ -294,6 +299,7 @@ mod tests {
         let figures = window.figures(2_000_000_000);
         assert_eq!(figures["acks"], 10_000.0);
         assert_eq!(figures["segments"], 500_000.0);
+        assert_eq!(figures["granted_anew"], 0.05);
         assert_eq!(figures["flush_latency_us.p50"], 1.0);
         assert_eq!(figures["flush_latency_us.p99"], 20.0);
         assert_eq!(figures["throughput"], 5.792);

@@ -27,7 +27,7 @@ use shmem::home::Home;
 use std::cell::RefCell;
 use std::rc::Rc;
 use vif::Counters;
-use vif::netfront::{GrantTable, Granter, Layout, Netfront, Setup, Sizes};
+use vif::netfront::{GrantTable, Granter, Layout, Netfront, Setup, Sizes, Turnover};
 use vif::netif::{BackRecord, Features};
 
 /// One interface of the guest.
@@ -43,6 +43,7 @@ pub struct Interface {
     layout: Layout,
     features: Features,
     prefetch: u32,
+    release_threshold: Option<u32>,
     mac: [u8; 6],
     endpoint: Box<dyn Nic>,
     state: XenbusState,
@@ -52,6 +53,8 @@ pub struct Interface {
     closing: bool,
     /// What netfronts before this one have counted.
     past: Counters,
+    /// What their pools have done.
+    past_turnover: Turnover,
     trouble: String,
     given: Given,
     /// Whether frames wait for room: in the ring, or in the pool that the endpoint reads into.
@@ -84,6 +87,7 @@ fn sizes(config: &GuestVif) -> Sizes {
         tx_order: config.ring_order,
         rx_order: config.ring_order,
         rx_pages,
+        rx_spare_pages: config.spare_buffers.div_ceil(config.buffers.per_page()),
         rx_buffer: config.buffers.bytes() as u16,
         tx_small_pages: tx_pages - tx_large_pages,
         tx_large_pages,
@@ -96,6 +100,18 @@ fn merging(endpoint: Caps, config: &Lro) -> Lro {
     Lro {
         at: if takes { config.at } else { At::None },
         ..*config
+    }
+}
+
+/// Does something with whatever grants an interface's pages.
+fn granted<T>(
+    new: &mut Option<NewTable>,
+    classic: &RefCell<GrantTable>,
+    act: impl FnOnce(&mut dyn Granter) -> T,
+) -> T {
+    match new {
+        Some(table) => act(table),
+        None => act(&mut *classic.borrow_mut()),
     }
 }
 
@@ -136,6 +152,7 @@ impl Interface {
                     Offloads::Tso => Features::ALL,
                 },
                 prefetch: vif.prefetch,
+                release_threshold: vif.release_threshold,
                 mac: vif.mac,
                 endpoint,
                 state: XenbusState::Initialising,
@@ -143,6 +160,7 @@ impl Interface {
                 netfront: None,
                 closing: false,
                 past: Counters::default(),
+                past_turnover: Turnover::default(),
                 trouble: String::new(),
                 given: Given::default(),
                 starved: false,
@@ -207,10 +225,12 @@ impl Interface {
             mac: self.mac,
             features: self.features,
             prefetch: self.prefetch,
+            release_threshold: self.release_threshold,
         };
         // The driver domain says which mechanism it uses.
         self.new_table = if back.features.has(Features::NEW_GRANTS) {
-            let table = NewTable::create(&self.calls, self.conn, self.grant_entries)
+            let (entries, first) = (self.grant_entries, self.first_frame);
+            let table = NewTable::create(&self.calls, self.conn, entries, first)
                 .map_err(|why| format!("no grant table: {}", why.text()))?;
             Some(table)
         } else {
@@ -226,9 +246,23 @@ impl Interface {
 
     /// Does something with whatever grants this interface's pages.
     fn granted<T>(&mut self, act: impl FnOnce(&mut dyn Granter) -> T) -> T {
-        match &mut self.new_table {
-            Some(table) => act(table),
-            None => act(&mut *self.table.borrow_mut()),
+        granted(&mut self.new_table, &self.table, act)
+    }
+
+    /// Lets pages enter or leave the pool of receive buffers, if they can.
+    fn turn_over(&mut self, ledger: &Ledger, act: fn(&mut Netfront, &mut dyn Granter)) {
+        let Self {
+            netfront,
+            new_table,
+            table,
+            ..
+        } = self;
+        if let Some(netfront) = netfront
+            && netfront.is_elastic()
+        {
+            ledger.at(Hop::Grant, || {
+                granted(new_table, table, |granter| act(netfront, granter));
+            });
         }
     }
 
@@ -276,6 +310,7 @@ impl Interface {
         {
             if self.granted(|granter| netfront.close(granter)).is_ok() {
                 self.past += *netfront.counters();
+                self.past_turnover += *netfront.turnover();
                 self.closing = false;
                 self.new_table = None;
             } else {
@@ -321,6 +356,13 @@ impl Interface {
         } else {
             ledger.at(Hop::Netfront, || netfront.receive(budget, &mut frames))
         };
+        if taken.is_ok_and(|frames| frames > 0) {
+            // The driver domain goes on while the endpoint has these.
+            self.turn_over(ledger, |netfront, granter| {
+                netfront.refill(granter);
+                netfront.publish();
+            });
+        }
         if !frames.is_empty() {
             moved = true;
             trace.begin(Hop::Netfront, "the ring", &frames);
@@ -338,6 +380,7 @@ impl Interface {
             if let Some(netfront) = &mut self.netfront {
                 ledger.at(Hop::Netfront, || netfront.receive_done(&mut frames));
             }
+            self.turn_over(ledger, Netfront::release);
         }
         self.received = frames;
         if let Err(fatal) = taken {
@@ -506,7 +549,34 @@ impl Interface {
             "counters": crate::report::counters(&self.counters()),
             "endpoint": crate::report::device(&self.given, self.endpoint.counters()),
             "lro": self.lro.stat(),
+            "pool": self.pool_stat(),
         })
+    }
+
+    /// The pages of receive buffers: how many are granted now, and what came and went on all
+    /// connections.
+    fn pool_stat(&self) -> Value {
+        let (granted, pages) = self.netfront.as_ref().map_or((0, 0), Netfront::rx_pages);
+        let turnover = self.turnover();
+        json!({
+            "pages": pages,
+            "granted": granted,
+            "granted_anew": turnover.entered,
+            "revoked": turnover.left,
+            "held_back": turnover.held_back,
+            "refused": turnover.refused,
+            "buffers_posted": turnover.posted,
+        })
+    }
+
+    /// What came into the pool of receive buffers and left it, on all connections.
+    #[must_use]
+    pub fn turnover(&self) -> Turnover {
+        let mut turnover = self.past_turnover;
+        if let Some(netfront) = &self.netfront {
+            turnover += *netfront.turnover();
+        }
+        turnover
     }
 
     /// What was counted on all its connections.

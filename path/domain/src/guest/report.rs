@@ -4,16 +4,19 @@ use super::turn::Guest;
 use crate::lro::Sums;
 use crate::report::DropTable;
 use serde_json::{Value, json};
+use vif::netfront::Turnover;
 
 /// Everything that the guest counts.
 pub(super) fn stat(guest: &Guest) -> Value {
     let mut drops = DropTable::default();
     let mut lro = Sums::default();
+    let mut pool = Turnover::default();
     let mut vifs = serde_json::Map::new();
     for (n, interface) in guest.interfaces.iter().enumerate() {
         drops.add_vif(&interface.counters());
         drops.add_device(&interface.given());
         interface.add_lro(&mut lro);
+        pool += interface.turnover();
         vifs.insert(n.to_string(), interface.stat());
     }
     json!({
@@ -21,5 +24,6 @@ pub(super) fn stat(guest: &Guest) -> Value {
         "vifs": vifs,
         "drops": Value::from(drops),
         "lro": Value::from(lro),
+        "pool": { "granted_anew": pool.entered, "revoked": pool.left },
     })
 }

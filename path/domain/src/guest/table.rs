@@ -1,8 +1,9 @@
-//! A netfront's pages, granted by the new mechanism: by hypercall, once, in the order in which
-//! they lie, so that they are one mapping.
+//! A netfront's pages, granted by the new mechanism, by hypercall. Entry *n* is always page *n*, so
+//! that pages which lie side by side are one mapping.
 
 use crate::call::Calls;
-use abi::hypercall::Create;
+use abi::hypercall::{Create, Revoke};
+use abi::ngm::Revocation;
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,12 +14,12 @@ use vif::netfront::{GrantError, GrantedPage, Granter};
 pub struct NewTable {
     calls: Rc<RefCell<Calls>>,
     handle: Handle,
-    /// Entries that were used.
-    used: u32,
+    /// The domain's frame that entry 0 grants.
+    first_frame: u32,
 }
 
 impl NewTable {
-    /// A table for connection `conn`, of `entries` entries.
+    /// A table for connection `conn`, of `entries` entries, for frames from `first_frame` on.
     ///
     /// # Errors
     /// What the monitor says.
@@ -26,40 +27,60 @@ impl NewTable {
         calls: &Rc<RefCell<Calls>>,
         conn: ConnId,
         entries: u32,
+        first_frame: u32,
     ) -> Result<Self, GrantStatus> {
         let handle = calls.borrow_mut().create_table(conn, entries)?;
         Ok(Self {
             calls: Rc::clone(calls),
             handle,
-            used: 0,
+            first_frame,
         })
     }
 }
 
 impl Granter for NewTable {
     /// Whom the table is for was said when it was made.
-    fn grant(
+    fn enter(
         &mut self,
         _: DomId,
         pages: &[GrantedPage],
-        grefs: &mut Vec<GrantRef>,
-    ) -> Result<(), GrantError> {
-        let ops: Vec<_> = (self.used..)
-            .zip(pages)
-            .map(|(index, page)| Create {
+        made: &mut Vec<Result<GrantRef, GrantError>>,
+    ) {
+        let ops: Vec<_> = pages
+            .iter()
+            .map(|page| Create {
                 table: self.handle,
-                index,
+                index: page.frame.wrapping_sub(self.first_frame),
                 frame: page.frame,
                 readonly: page.readonly,
             })
             .collect();
-        self.used = self.used.saturating_add(pages.len() as u32);
-        let mut made = Vec::with_capacity(ops.len());
-        self.calls.borrow_mut().create_grants(&ops, &mut made);
-        for gref in made {
-            grefs.push(gref.map_err(GrantError::Refused)?);
-        }
-        Ok(())
+        let mut outcomes = Vec::with_capacity(ops.len());
+        self.calls.borrow_mut().create_grants(&ops, &mut outcomes);
+        made.extend(
+            outcomes
+                .into_iter()
+                .map(|made| made.map_err(GrantError::Refused)),
+        );
+    }
+
+    /// By force: whatever the other end says that it does with the page.
+    fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
+        let ops: Vec<_> = grefs
+            .iter()
+            .map(|&gref| Revoke {
+                table: self.handle,
+                gref,
+                how: Revocation::Force,
+            })
+            .collect();
+        let mut statuses = Vec::with_capacity(ops.len());
+        self.calls.borrow_mut().revoke_grants(&ops, &mut statuses);
+        left.extend(
+            statuses
+                .into_iter()
+                .map(|status| status == GrantStatus::Okay),
+        );
     }
 
     /// All of them, whatever the other end does with them just now.

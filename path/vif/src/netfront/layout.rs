@@ -15,6 +15,8 @@ pub struct Sizes {
     pub rx_order: u8,
     /// Pages of receive buffers.
     pub rx_pages: u32,
+    /// Pages of receive buffers that are granted when they are needed, beside those.
+    pub rx_spare_pages: u32,
     /// Bytes of a receive buffer: a page or half of one.
     pub rx_buffer: u16,
     /// Pages of small transmit buffers, two to a page.
@@ -39,6 +41,7 @@ impl Sizes {
             tx_order: order,
             rx_order: order,
             rx_pages,
+            rx_spare_pages: 0,
             rx_buffer,
             tx_small_pages: tx_pages - tx_large_pages,
             tx_large_pages,
@@ -50,10 +53,12 @@ impl Sizes {
     #[must_use]
     pub fn clamped(self) -> Self {
         let half = usize::from(self.rx_buffer) <= RX_BUFFER_MIN;
+        let rx_pages = self.rx_pages.clamp(1, BUFFERS_MAX / 2);
         Self {
             tx_order: self.tx_order.min(ORDER_MAX),
             rx_order: self.rx_order.min(ORDER_MAX),
-            rx_pages: self.rx_pages.clamp(1, BUFFERS_MAX / 2),
+            rx_pages,
+            rx_spare_pages: self.rx_spare_pages.min(BUFFERS_MAX / 2 - rx_pages),
             rx_buffer: if half { RX_BUFFER_MIN } else { PAGE } as u16,
             tx_small_pages: self.tx_small_pages.clamp(1, BUFFERS_MAX / 2),
             tx_large_pages: self.tx_large_pages.min(BUFFERS_MAX / 2),
@@ -64,7 +69,7 @@ impl Sizes {
 /// Where a netfront's pages lie, counted from its first frame.
 ///
 /// ```text
-///   tx ring │ rx ring │ event page │ receive buffers │ small tx buffers │ large tx buffers
+///   tx ring │ rx ring │ event page │ receive buffers │ small tx buffers │ large tx buffers │ spare receive buffers
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -89,7 +94,7 @@ impl Layout {
     /// Frames that it takes, one after the other.
     #[must_use]
     pub fn frames(&self) -> u32 {
-        self.tx_large().end
+        self.rx_spare().end
     }
 
     /// Entries of the domain's grant table that it takes. The table's entry 0 is never used, so a
@@ -133,6 +138,12 @@ impl Layout {
     #[must_use]
     pub fn tx_large(&self) -> Range<u32> {
         after(self.tx_small(), self.sizes.tx_large_pages)
+    }
+
+    /// Receive buffers that are granted when they are needed.
+    #[must_use]
+    pub fn rx_spare(&self) -> Range<u32> {
+        after(self.tx_large(), self.sizes.rx_spare_pages)
     }
 }
 

@@ -1,12 +1,13 @@
 //! The frontend of one virtual interface, in the guest domain.
 //!
-//! All its memory is laid out once ([`Layout`]) and granted once, page by page: the rings and the
-//! event page and the receive buffers to be written, the transmit buffers to be read only.
+//! All its memory is laid out once ([`Layout`]) and granted page by page: the rings and the event
+//! page and the receive buffers to be written, the transmit buffers to be read only. Spare pages of
+//! receive buffers are granted when they are needed, and revoked when they are not ([`turnover`]).
 //!
-//! A turn of the guest is: [`Netfront::receive`] (responses → frames), the endpoint takes them,
-//! [`Netfront::receive_done`] (their buffers are posted again); the endpoint yields frames into
-//! [`Netfront::buffers`], [`Netfront::transmit`] sends them; [`Netfront::publish`],
-//! `fence(SeqCst)`, [`Netfront::notify`].
+//! A turn of the guest is: [`Netfront::receive`] (responses → frames), [`Netfront::refill`], the
+//! endpoint takes the frames, [`Netfront::receive_done`] (their buffers are free or posted again),
+//! [`Netfront::release`]; the endpoint yields frames into [`Netfront::buffers`],
+//! [`Netfront::transmit`] sends them; [`Netfront::publish`], `fence(SeqCst)`, [`Netfront::notify`].
 //!
 //! Nothing that the driver domain writes is believed: ids, offsets, lengths and flags are checked
 //! against what was posted (rows 2, 3, 6 of the field's list).
@@ -16,11 +17,13 @@ mod pool;
 mod receive;
 mod table;
 mod transmit;
+mod turnover;
 
 pub use layout::{Layout, Sizes};
 pub use pool::{TX_SMALL_BYTES, TxPool};
 pub use table::{GrantError, GrantTable, GrantedPage, Granter};
 pub use transmit::Transmitted;
+pub use turnover::Turnover;
 
 use crate::Fatal;
 use crate::counters::Counters;
@@ -34,6 +37,7 @@ use pool::{Slot, Stack};
 use shmem::sync::fence;
 use shmem::{Area, Fault, Span};
 use std::sync::atomic::Ordering;
+use turnover::RxPages;
 
 /// What a netfront is made of.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +56,8 @@ pub struct Setup {
     pub features: Features,
     /// Slots ahead of the one that is looked at whose headers are fetched into the cache.
     pub prefetch: u32,
+    /// Whole free pages of receive buffers that stay granted; none: all do.
+    pub release_threshold: Option<u32>,
 }
 
 /// Why a netfront could not be set up.
@@ -89,12 +95,14 @@ pub struct Netfront {
     terms: Terms,
     counters: Counters,
     fatal: Option<Fatal>,
+    /// Grants of all pages but those of receive buffers.
     grants: Vec<GrantRef>,
 
     tx_pool: TxPool,
     /// Extra infos that were sent and not yet answered.
     tx_extras: u32,
     rx_pool: Stack,
+    rx_pages: RxPages,
     /// For each slot of the rx ring the buffer that was posted there last.
     posted: Vec<u16>,
     /// Responses of a packet at the head of the ring whose rest is not there yet.
@@ -134,7 +142,7 @@ impl Netfront {
         let layout = setup.layout;
         let sizes = *layout.sizes();
         let (mut spans, mut granted) = (Vec::new(), Vec::new());
-        for n in 0..layout.frames() {
+        for n in 0..layout.rx_spare().start {
             let frame = setup.first_frame + n;
             let page = setup.frames.page(frame).ok_or(SetupError::Frames)?;
             // Whatever lay here before is nobody's business (row 22).
@@ -145,6 +153,11 @@ impl Netfront {
                 readonly: n >= layout.tx_small().start,
             });
         }
+        let spare: Vec<_> = layout
+            .rx_spare()
+            .map(|n| setup.frames.page(setup.first_frame + n))
+            .collect::<Option<_>>()
+            .ok_or(SetupError::Frames)?;
         table.grant(setup.backend, &granted, grants)?;
         let pages: Vec<_> = spans.into_iter().zip(grants.iter().copied()).collect();
         let part = |range: std::ops::Range<u32>| {
@@ -183,12 +196,26 @@ impl Netfront {
         let terms = Terms::of(back, &record)?;
 
         let bytes = usize::from(terms.rx_buffer);
-        let rx_slots = part(layout.rx_pool())?
+        let per_page = PAGE / bytes;
+        let granted_rx = part(layout.rx_pool())?;
+        // A spare page has its reference when it is granted.
+        let spare = spare.into_iter().map(|page| (page, GrantRef(0)));
+        let rx_slots = granted_rx
             .iter()
-            .flat_map(|&(page, gref)| {
-                (0..PAGE / bytes).map(move |n| Slot::new(page, gref, n * bytes, bytes))
+            .copied()
+            .chain(spare)
+            .flat_map(|(page, gref)| {
+                (0..per_page).map(move |n| Slot::new(page, gref, n * bytes, bytes))
             })
             .collect();
+        let rx_frames = layout.rx_pool().chain(layout.rx_spare());
+        let rx_pages = RxPages::new(
+            (setup.frames, setup.backend),
+            rx_frames.map(|n| setup.first_frame + n).collect(),
+            per_page,
+            layout.sizes().rx_pages,
+            setup.release_threshold,
+        );
         let small = part(layout.tx_small())?
             .iter()
             .enumerate()
@@ -208,10 +235,17 @@ impl Netfront {
             terms,
             counters: Counters::default(),
             fatal: None,
-            grants: std::mem::take(grants),
+            // Those of receive buffers come and go with their pages.
+            grants: grants
+                .iter()
+                .zip(0..)
+                .filter(|(_, n)| !layout.rx_pool().contains(n))
+                .map(|(gref, _)| *gref)
+                .collect(),
             tx_pool: TxPool::new(small, large),
             tx_extras: 0,
-            rx_pool: Stack::new(rx_slots),
+            rx_pool: Stack::new(rx_slots, layout.sizes().rx_pages as usize * per_page),
+            rx_pages,
             partial: 0,
             prefetch: setup.prefetch,
             fetched: 0,
@@ -228,6 +262,8 @@ impl Netfront {
     /// [`GrantError::InUse`]: some are still in use; call again.
     pub fn close(&mut self, table: &mut dyn Granter) -> Result<(), GrantError> {
         self.fatal.get_or_insert(Fatal::Closed);
+        let in_pool = self.take_rx_grants();
+        self.grants.extend(in_pool);
         table.end(&mut self.grants);
         if self.grants.is_empty() {
             Ok(())

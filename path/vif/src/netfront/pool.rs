@@ -19,6 +19,8 @@ enum State {
     Out,
     /// With the peer.
     InFlight,
+    /// Its page is not granted.
+    Away,
 }
 
 /// One granted buffer.
@@ -54,11 +56,21 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    pub(super) fn new(slots: Vec<Slot>) -> Self {
-        let free = (0..slots.len().min(usize::from(u16::MAX)) as u16)
+    /// Buffers of which the first `granted` are free and the others away.
+    pub(super) fn new(mut slots: Vec<Slot>, granted: usize) -> Self {
+        let free = (0..slots.len().min(granted).min(usize::from(u16::MAX)) as u16)
             .rev()
             .collect();
+        for slot in slots.iter_mut().skip(granted) {
+            slot.state = State::Away;
+        }
         Self { slots, free }
+    }
+
+    /// Buffers that are all free.
+    fn all(slots: Vec<Slot>) -> Self {
+        let granted = slots.len();
+        Self::new(slots, granted)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -72,6 +84,34 @@ impl Stack {
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&Slot> {
         self.slots.get(index)
+    }
+
+    /// The free buffers, the one that is taken next last.
+    pub(super) fn free(&self) -> &[u16] {
+        &self.free
+    }
+
+    /// Free → away, for all buffers that `leaves` names: their pages are the domain's alone now.
+    pub(super) fn withdraw(&mut self, leaves: impl Fn(u16) -> bool) {
+        let slots = &mut self.slots;
+        self.free.retain(|&index| {
+            let leaving = leaves(index);
+            if leaving && let Some(slot) = slots.get_mut(usize::from(index)) {
+                slot.state = State::Away;
+            }
+            !leaving
+        });
+    }
+
+    /// Away → free: a page was granted anew, by another reference.
+    pub(super) fn restore(&mut self, index: u16, gref: GrantRef) {
+        if let Some(slot) = self.slots.get_mut(usize::from(index))
+            && slot.state == State::Away
+        {
+            slot.state = State::Free;
+            slot.gref = gref;
+            self.free.push(index);
+        }
     }
 
     /// Free → out.
@@ -129,8 +169,8 @@ pub struct TxPool {
 impl TxPool {
     pub(super) fn new(small: Vec<Slot>, large: Vec<Slot>) -> Self {
         Self {
-            small: Stack::new(small),
-            large: Stack::new(large),
+            small: Stack::all(small),
+            large: Stack::all(large),
         }
     }
 

@@ -70,7 +70,7 @@ impl Netfront {
         Ok(frames)
     }
 
-    /// Gives the buffers of received frames back and posts them again.
+    /// Gives the buffers of received frames back and posts them again, as far as it is not done yet.
     pub fn receive_done(&mut self, frames: &mut Vec<Frame>) {
         for mut frame in frames.drain(..) {
             for piece in frame.pieces.drain(..) {
@@ -80,9 +80,9 @@ impl Netfront {
         self.post();
     }
 
-    /// Posts free buffers while the ring has room.
+    /// Posts free buffers while there are to be more and the ring has room.
     pub(super) fn post(&mut self) {
-        while self.rx.free() > 0 {
+        for _ in 0..self.lacking() {
             let Some((index, slot)) = self.rx_pool.take() else {
                 break;
             };
@@ -98,6 +98,7 @@ impl Netfront {
                 if let Some(posted) = self.posted.get_mut(at) {
                     *posted = index;
                 }
+                self.rx_pages.turnover.posted += 1;
             }
         }
     }

@@ -32,23 +32,46 @@ pub struct GrantedPage {
 
 /// One grant mechanism, from the granter's side, for one netfront.
 pub trait Granter {
-    /// Lets domain `to` use `pages`; their references are appended to `grefs`, in order.
+    /// Lets domain `to` use `pages`; one outcome for each, in order, is appended to `made`.
+    fn enter(
+        &mut self,
+        to: DomId,
+        pages: &[GrantedPage],
+        made: &mut Vec<Result<GrantRef, GrantError>>,
+    );
+
+    /// Takes single pages back; whether it could is appended to `left`, one for each, in order.
+    /// From then on the other domain cannot reach the page.
+    fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>);
+
+    /// Ends the netfront's grants and takes them out of `grefs`; those that are in use and cannot
+    /// be ended now stay in it.
+    fn end(&mut self, grefs: &mut Vec<GrantRef>);
+
+    /// The table of the new mechanism that the references are of; 0: the classic one.
+    fn table(&self) -> Handle;
+
+    /// [`Granter::enter`], all or an error; the references are appended to `grefs`.
     ///
     /// # Errors
-    /// [`GrantError`]; `grefs` has those that were made by then.
+    /// The first [`GrantError`]; `grefs` has those that were made.
     fn grant(
         &mut self,
         to: DomId,
         pages: &[GrantedPage],
         grefs: &mut Vec<GrantRef>,
-    ) -> Result<(), GrantError>;
-
-    /// Ends grants and takes them out of `grefs`; those that are in use and cannot be ended now
-    /// stay in it.
-    fn end(&mut self, grefs: &mut Vec<GrantRef>);
-
-    /// The table of the new mechanism that the references are of; 0: the classic one.
-    fn table(&self) -> Handle;
+    ) -> Result<(), GrantError> {
+        let mut made = Vec::with_capacity(pages.len());
+        self.enter(to, pages, &mut made);
+        let mut outcome = Ok(());
+        for gref in made {
+            match gref {
+                Ok(gref) => grefs.push(gref),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        outcome
+    }
 }
 
 /// Gives out the entries of one domain's grant table. Entry 0 stays unused, so that a reference
@@ -127,16 +150,21 @@ impl GrantTable {
 }
 
 impl Granter for GrantTable {
-    fn grant(
+    fn enter(
         &mut self,
         to: DomId,
         pages: &[GrantedPage],
-        grefs: &mut Vec<GrantRef>,
-    ) -> Result<(), GrantError> {
-        for page in pages {
-            grefs.push(Self::grant(self, to, page.frame, page.readonly)?);
-        }
-        Ok(())
+        made: &mut Vec<Result<GrantRef, GrantError>>,
+    ) {
+        made.extend(
+            pages
+                .iter()
+                .map(|page| Self::grant(self, to, page.frame, page.readonly)),
+        );
+    }
+
+    fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
+        left.extend(grefs.iter().map(|&gref| Self::end(self, gref).is_ok()));
     }
 
     fn end(&mut self, grefs: &mut Vec<GrantRef>) {

@@ -42,6 +42,7 @@ pub fn sizes() -> Sizes {
         rx_pages: 64,
         rx_buffer: 2048,
         tx_small_pages: 32,
+        rx_spare_pages: 0,
         tx_large_pages: 40,
     }
 }
@@ -81,6 +82,20 @@ impl Rig {
     /// They do not agree.
     #[must_use]
     pub fn with_record(sizes: Sizes, front: Features, back: BackRecord) -> Self {
+        Self::with_threshold(sizes, front, back, None)
+    }
+
+    /// Two ends, of which the guest's keeps so many free pages of receive buffers granted.
+    ///
+    /// # Panics
+    /// They do not agree.
+    #[must_use]
+    pub fn with_threshold(
+        sizes: Sizes,
+        front: Features,
+        back: BackRecord,
+        release_threshold: Option<u32>,
+    ) -> Self {
         let layout = Layout::new(sizes);
         let table_pages = (layout.grants() as usize * 8 + 8).div_ceil(PAGE);
         let memory = Memory::new(layout.frames() + table_pages as u32);
@@ -97,6 +112,7 @@ impl Rig {
             mac: [2, 0, 0, 0, 0, 1],
             features: front,
             prefetch: 2,
+            release_threshold,
         };
         let (front, record) = Netfront::new(&setup, &mut table, &back).expect("a front");
         let record = FrontRecord::decode(&record.encode()).expect("a record");

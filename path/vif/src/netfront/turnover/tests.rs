@@ -1,0 +1,311 @@
+//! Pages enter the pool and leave it: with a driver domain that writes through the guest's own
+//! grant table, so that a request which names a page that is not granted costs a frame.
+
+use super::*;
+use crate::netfront::{GrantError, GrantTable, GrantedPage, Sizes};
+use crate::netif::Features;
+use crate::testing::{Memory, Rig, back_record, frame_at, packet, sizes};
+use abi::{GrantEntry, Handle};
+use nic::Frame;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+const PAGES: u32 = 8;
+const SPARE: u32 = 8;
+
+fn rig(rx_buffer: u16, threshold: Option<u32>) -> Rig {
+    let sizes = Sizes {
+        rx_pages: PAGES,
+        rx_spare_pages: SPARE,
+        rx_buffer,
+        ..sizes()
+    };
+    let back = back_record(Features::ALL);
+    Rig::with_threshold(sizes, Features::ALL, back, threshold)
+}
+
+/// Frames of the pool that the driver domain can reach.
+fn reachable(rig: &Rig) -> BTreeSet<u32> {
+    let (pool, spare) = (rig.layout.rx_pool(), rig.layout.rx_spare());
+    let table = rig.table_span();
+    (0..table.len() / 8)
+        .filter_map(|n| table.load_u64(n * 8).ok())
+        .map(GrantEntry)
+        .filter(|entry| entry.permits())
+        .map(GrantEntry::frame)
+        .filter(|frame| pool.contains(frame) || spare.contains(frame))
+        .collect()
+}
+
+/// A burst of frames, which the guest has now.
+fn burst(rig: &mut Rig, frames: u64, out: &mut Vec<Frame>) {
+    let source = Memory::new(1);
+    for n in 0..frames {
+        let bytes = packet(1000, n);
+        assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 1000)]), 1, "{n}");
+    }
+    let before = out.len();
+    rig.front.receive(256, out).unwrap();
+    for (frame, n) in out[before..].iter().zip(0..) {
+        assert_eq!(frame.to_vec().unwrap(), packet(1000, n));
+    }
+    rig.front.refill(&mut rig.table);
+    rig.front.publish();
+}
+
+fn done(rig: &mut Rig, frames: &mut Vec<Frame>) {
+    rig.front.receive_done(frames);
+    rig.front.release(&mut rig.table);
+    rig.front.publish();
+}
+
+#[test]
+fn the_ring_stays_filled_while_the_guest_has_frames() {
+    let mut rig = rig(4096, None);
+    let mut held = Vec::new();
+    assert_eq!(rig.front.rx_pages(), (8, 16));
+    burst(&mut rig, 8, &mut held);
+    assert_eq!(rig.back.posted(64), PAGES, "as many as before");
+    assert_eq!(rig.front.rx_pages(), (16, 16));
+    burst(&mut rig, 8, &mut held);
+    assert_eq!(rig.back.posted(64), 0, "there are no further pages");
+    done(&mut rig, &mut held);
+    assert_eq!(rig.back.posted(64), PAGES);
+    // Without a threshold what has entered stays.
+    assert_eq!(
+        (reachable(&rig).len(), rig.front.turnover().entered),
+        (16, 8)
+    );
+}
+
+#[test]
+fn a_page_that_left_is_out_of_reach_and_one_that_enters_is_zeroed() {
+    let mut rig = rig(4096, Some(0));
+    let mut held = Vec::new();
+    for round in 0..5 {
+        burst(&mut rig, 3, &mut held);
+        assert_eq!(reachable(&rig).len(), 11);
+        done(&mut rig, &mut held);
+        let reached = reachable(&rig);
+        assert_eq!(reached.len(), PAGES as usize, "those that are posted");
+        let counted = 11 * round + 3;
+        let turnover = *rig.front.turnover();
+        assert_eq!((turnover.entered, turnover.left), (counted, counted));
+        // What the domain does with its own pages is nobody's business.
+        let pool = rig.layout.rx_pool().chain(rig.layout.rx_spare());
+        for frame in pool.filter(|frame| !reached.contains(frame)) {
+            let own = rig.memory().area().page(frame).unwrap();
+            own.fill(0x5a).unwrap();
+        }
+        burst(&mut rig, 8, &mut held);
+        let posted: Vec<u32> = reachable(&rig).difference(&reached).copied().collect();
+        assert_eq!(posted.len(), SPARE as usize, "all of them have entered");
+        for frame in posted {
+            let mut bytes = [1; abi::PAGE];
+            let page = rig.memory().area().page(frame).unwrap();
+            page.read(&mut bytes).unwrap();
+            assert_eq!(bytes, [0; abi::PAGE]);
+        }
+        done(&mut rig, &mut held);
+    }
+}
+
+#[test]
+fn as_many_free_pages_stay_as_the_threshold_says() {
+    for (threshold, left) in [(0, 6), (2, 4), (6, 0), (9, 0)] {
+        let mut rig = rig(4096, Some(threshold));
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            burst(&mut rig, 6, &mut held);
+            done(&mut rig, &mut held);
+        }
+        let turnover = rig.front.turnover();
+        assert_eq!(turnover.left, 3 * left, "threshold {threshold}");
+        let entered = if left == 0 { 6 } else { 6 + 2 * left };
+        assert_eq!(turnover.entered, entered, "threshold {threshold}");
+        assert_eq!(rig.front.rx_pages().0, 8 + 6 - left as usize);
+    }
+}
+
+/// Thesis, 5.3: a grant that serves two buffers goes when both are free.
+#[test]
+fn half_a_page_does_not_leave() {
+    let mut rig = rig(2048, Some(0));
+    let mut held = Vec::new();
+    burst(&mut rig, 2, &mut held);
+    assert_eq!(rig.front.turnover().entered, 1, "two buffers, one page");
+    let mut one = vec![held.remove(0)];
+    done(&mut rig, &mut one);
+    assert_eq!(rig.front.turnover().left, 0, "its other half is out");
+    done(&mut rig, &mut held);
+    assert_eq!(rig.front.turnover().left, 1);
+}
+
+#[test]
+fn a_page_that_is_in_use_is_held_back_until_it_is_not() {
+    let mut rig = rig(4096, Some(0));
+    let mut held = Vec::new();
+    burst(&mut rig, 2, &mut held);
+    let entries: Vec<_> = held
+        .iter()
+        .map(|frame| {
+            let buffer = frame.pieces[0].buffer;
+            let index = super::super::receive::rx_index(buffer).unwrap();
+            let gref = rig.front.rx_pool.get(index).unwrap().gref;
+            rig.table_span().u64(gref.index() as usize * 8).unwrap()
+        })
+        .collect();
+    // The driver domain copies into one of them just now.
+    entries[1].fetch_or(u64::from(abi::GrantEntry::WRITING), Ordering::Relaxed);
+    done(&mut rig, &mut held);
+    assert_eq!(
+        (rig.front.turnover().left, rig.front.turnover().held_back),
+        (1, 1)
+    );
+    assert_eq!(rig.front.rx_pages().0, 9);
+    entries[1].fetch_and(!u64::from(abi::GrantEntry::WRITING), Ordering::Relaxed);
+    done(&mut rig, &mut held);
+    assert_eq!(rig.front.turnover().left, 2);
+    assert_eq!(rig.front.rx_pages().0, 8);
+}
+
+/// A monitor that refuses some pages for now, as it does with entries in quarantine (N-12).
+struct Refusing<'a> {
+    table: &'a mut GrantTable,
+    refused: BTreeSet<u32>,
+}
+
+impl Granter for Refusing<'_> {
+    fn enter(
+        &mut self,
+        to: DomId,
+        pages: &[GrantedPage],
+        made: &mut Vec<Result<GrantRef, GrantError>>,
+    ) {
+        for page in pages {
+            made.push(match self.refused.contains(&page.frame) {
+                true => Err(GrantError::InUse),
+                false => self.table.grant(to, page.frame, page.readonly),
+            });
+        }
+    }
+
+    fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
+        self.table.leave(grefs, left);
+    }
+
+    fn end(&mut self, grefs: &mut Vec<GrantRef>) {
+        Granter::end(self.table, grefs);
+    }
+
+    fn table(&self) -> Handle {
+        Handle(0)
+    }
+}
+
+#[test]
+fn others_enter_in_place_of_a_page_that_is_refused() {
+    let mut rig = rig(4096, Some(0));
+    let source = Memory::new(1);
+    let frame = || frame_at(&source, 0, &packet(100, 1), 100);
+    assert_eq!(rig.give(&[frame(), frame()]), 2);
+    let mut held = Vec::new();
+    rig.front.receive(64, &mut held).unwrap();
+    let first = rig.layout.rx_spare().start;
+    let mut granter = Refusing {
+        table: &mut rig.table,
+        refused: [first].into(),
+    };
+    rig.front.refill(&mut granter);
+    let turnover = *rig.front.turnover();
+    assert_eq!((turnover.entered, turnover.refused), (1, 1));
+    rig.front.refill(&mut granter);
+    assert_eq!(rig.front.turnover().entered, 2, "another one");
+    rig.front.publish();
+    assert_eq!(rig.back.posted(64), PAGES);
+    assert!(!reachable(&rig).contains(&first));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// The driver gives frames of so many bytes.
+    Give(u8, u16),
+    Receive(u8),
+    Refill,
+    /// The guest is done with so many of the frames that it has.
+    Done(u8),
+    Release,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (1..12_u8, 60..9000_u16).prop_map(|(n, len)| Op::Give(n, len)),
+        4 => (1..16_u8).prop_map(Op::Receive),
+        3 => Just(Op::Refill),
+        3 => any::<u8>().prop_map(Op::Done),
+        3 => Just(Op::Release),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// At any time the driver domain reaches exactly the pages that are in the pool, every frame
+    /// arrives whole, no page is lost, and what is free beyond the threshold has left.
+    #[test]
+    fn whatever_happens_only_the_pool_is_reached(
+        ops in prop::collection::vec(op(), 1..60),
+        half in any::<bool>(),
+        threshold in prop::option::of(0..10_u32),
+    ) {
+        let mut rig = rig(if half { 2048 } else { 4096 }, threshold);
+        let entries = rig.table.available();
+        let source = Memory::new(4);
+        let (mut sent, mut held) = (std::collections::VecDeque::new(), Vec::<Frame>::new());
+        let mut seed = 0;
+        for op in ops {
+            match op {
+                Op::Give(n, len) => for _ in 0..n {
+                    seed += 1;
+                    let bytes = packet(usize::from(len), seed);
+                    if rig.give(&[frame_at(&source, 0, &bytes, usize::from(len))]) == 1 {
+                        sent.push_back(bytes);
+                    }
+                },
+                Op::Receive(budget) => {
+                    let before = held.len();
+                    rig.front.receive(usize::from(budget), &mut held).unwrap();
+                    for frame in &held[before..] {
+                        assert_eq!(Some(frame.to_vec().unwrap()), sent.pop_front());
+                    }
+                }
+                Op::Refill => rig.front.refill(&mut rig.table),
+                Op::Done(n) => {
+                    let n = usize::from(n).min(held.len());
+                    rig.front.receive_done(&mut held.drain(..n).collect());
+                }
+                Op::Release => {
+                    rig.front.release(&mut rig.table);
+                    let free = rig.front.rx_pool.available();
+                    if let Some(threshold) = threshold {
+                        // Half pages may keep each other from leaving.
+                        prop_assert!(half || free <= threshold as usize);
+                    }
+                }
+            }
+            rig.front.publish();
+            let reached = reachable(&rig).len();
+            prop_assert_eq!(reached, rig.front.rx_pages().0);
+            let turnover = rig.front.turnover();
+            prop_assert_eq!(reached as u64, 8 + turnover.entered - turnover.left);
+        }
+        rig.front.receive_done(&mut held);
+        prop_assert_eq!(rig.back.counters().to_guest_drops.get(crate::Drop::Grant), 0);
+        prop_assert_eq!(rig.front.counters().to_guest_drops.total(), 0);
+        rig.front.close(&mut rig.table).unwrap();
+        prop_assert!(reachable(&rig).is_empty());
+        let fixed = (rig.layout.frames() - PAGES - SPARE) as usize;
+        prop_assert_eq!(rig.table.available(), entries + fixed + PAGES as usize);
+    }
+}
