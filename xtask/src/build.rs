@@ -1,4 +1,4 @@
-//! Builds the four programs and runs the demo.
+//! Builds the programs and runs the demo.
 
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The package and the name of each program.
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("cli", "grantway"),
     ("grantwayd", "grantwayd"),
     ("domain", "driver"),
     ("domain", "guest"),
+    ("domain", "pointers"),
 ];
 
 /// Builds the programs and puts them side by side into `target/release/`, and beside cargo's own

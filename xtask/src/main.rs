@@ -15,7 +15,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <task>
 
-  build              build grantway, grantwayd, driver and guest into target/release/
+  build              build grantway, grantwayd, driver, guest and pointers into target/release/
   demo [ARGS…]       build, then run `grantway demo ARGS…` (also: cargo demo)
   layering           check who depends on whom and who may use `unsafe` (xtask/layering.txt)
   tcb                count the trusted base: lines and `unsafe` blocks per crate

@@ -99,13 +99,21 @@ pub fn listed() -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// The monitor's program: beside the running one (tests lie one directory deeper).
+/// The monitor's program.
 ///
 /// # Errors
 /// There is none.
 pub fn daemon_path() -> Result<PathBuf, Error> {
+    program_path("grantwayd")
+}
+
+/// A program of this workspace: beside the running one (tests lie one directory deeper).
+///
+/// # Errors
+/// There is none.
+pub fn program_path(name: &str) -> Result<PathBuf, Error> {
     let own = std::env::current_exe().map_err(|e| Error::io("find the own program", e))?;
-    let beside = own.with_file_name("grantwayd");
+    let beside = own.with_file_name(name);
     if beside.is_file() {
         return Ok(beside);
     }
@@ -113,7 +121,7 @@ pub fn daemon_path() -> Result<PathBuf, Error> {
         .parent()
         .filter(|dir| dir.ends_with("deps"))
         .and_then(Path::parent);
-    match deeper.map(|dir| dir.join("grantwayd")) {
+    match deeper.map(|dir| dir.join(name)) {
         Some(path) if path.is_file() => Ok(path),
         _ => Err(Error::NoDaemon(beside)),
     }

@@ -82,6 +82,15 @@ impl Calls {
         Some(Self { page, number: 0 })
     }
 
+    /// The caller of a process that has no monitor: every call is refused.
+    #[must_use]
+    pub fn refused() -> Self {
+        Self {
+            page: Span::EMPTY,
+            number: 0,
+        }
+    }
+
     /// The caller of a call page that a test answers.
     #[cfg(test)]
     pub(crate) fn over(page: Span) -> Self {

@@ -19,6 +19,12 @@ impl Doorbell {
         shmem::attach::call(Attach::Doorbell(conn)).map(Self)
     }
 
+    /// The doorbell of a thread of this very process.
+    #[must_use]
+    pub fn of_thread(event: OwnedFd) -> Self {
+        Self(event)
+    }
+
     /// Wakes the other end.
     pub fn ring(&self) {
         wait::ring(self.0.as_fd());

@@ -1,4 +1,4 @@
-//! What every domain links, and the two programs: `driver` and `guest`.
+//! What every domain links, and the programs: `driver`, `guest`, and `pointers` for experiments.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -20,6 +20,7 @@
 //! | [`idle`] | look again, wait a tick, or sleep |
 //! | [`guest`] | the guest domain's turn: netfronts and endpoints |
 //! | [`endpoint`] | what stands behind a netfront |
+//! | [`pointers`] | both domains as threads of one process, for comparison |
 
 pub mod call;
 pub mod connection;
@@ -33,6 +34,7 @@ pub mod idle;
 pub mod ledger;
 pub mod lro;
 pub mod mailbox;
+pub mod pointers;
 pub mod report;
 pub mod sim;
 pub mod start;

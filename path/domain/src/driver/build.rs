@@ -6,7 +6,7 @@
 use super::linear::Linear;
 use super::nics::NicPort;
 use super::port::Port;
-use super::turn::Driver;
+use super::turn::{Driver, vifs};
 use super::vifs::{Shared, VifPort, Window};
 use crate::call::Calls;
 use crate::device;
@@ -27,6 +27,19 @@ use std::rc::Rc;
 
 /// Makes the driver and tells the monitor that it is ready.
 pub(super) fn build(started: Started<DriverConfig>) -> Result<Driver, StartError> {
+    let (mut driver, calls) = assemble(started)?;
+    calls
+        .borrow_mut()
+        .ready()
+        .map_err(|why| refused("ready", why))?;
+    vifs(&mut driver.ports).for_each(VifPort::advance);
+    Ok(driver)
+}
+
+/// A driver none of whose guests is connected yet, and its hypercalls.
+pub(super) fn assemble(
+    started: Started<DriverConfig>,
+) -> Result<(Driver, Rc<RefCell<Calls>>), StartError> {
     let Started {
         home,
         calls,
@@ -75,17 +88,9 @@ pub(super) fn build(started: Started<DriverConfig>) -> Result<Driver, StartError
         ))));
     }
     let bridge = bridge(&config)?;
-    calls
-        .borrow_mut()
-        .ready()
-        .map_err(|why| refused("ready", why))?;
-    for port in &mut ports {
-        if let Port::Vif(vif) = port {
-            vif.advance();
-        }
-    }
     let mailbox = Mailbox::new(home.info.span());
-    Ok(Driver::new(ports, bridge, ledger, waiter, mailbox, &config))
+    let driver = Driver::new(ports, bridge, ledger, waiter, mailbox, &config);
+    Ok((driver, calls))
 }
 
 /// The driver's own frames, given out from the first on.

@@ -26,4 +26,4 @@ pub mod turn;
 pub mod vifs;
 pub mod vmq;
 
-pub use turn::run;
+pub use turn::{run, run_joined};

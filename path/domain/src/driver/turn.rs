@@ -61,10 +61,21 @@ pub struct Driver {
 /// # Errors
 /// A device, a connection or a hypercall was refused at the start, or sleeping failed.
 pub fn run(started: Started<DriverConfig>) -> Result<Infallible, StartError> {
-    let mut driver = super::build::build(started)?;
-    loop {
-        driver.turn().map_err(|why| refused("epoll", why))?;
-    }
+    super::build::build(started)?.go_on()
+}
+
+/// Runs a driver domain whose guests are threads of this process: `join` connects them to its
+/// ports, by [`VifPort::join`].
+///
+/// # Errors
+/// As [`run`], and what `join` says.
+pub fn run_joined(
+    started: Started<DriverConfig>,
+    join: impl FnOnce(Vec<&mut VifPort>) -> Result<(), StartError>,
+) -> Result<Infallible, StartError> {
+    let (mut driver, _) = super::build::assemble(started)?;
+    join(vifs(&mut driver.ports).collect())?;
+    driver.go_on()
 }
 
 impl Driver {
@@ -105,6 +116,12 @@ impl Driver {
             frames: Vec::new(),
             verdicts: Vec::new(),
             picks,
+        }
+    }
+
+    fn go_on(mut self) -> Result<Infallible, StartError> {
+        loop {
+            self.turn().map_err(|why| refused("epoll", why))?;
         }
     }
 
@@ -387,7 +404,7 @@ struct Rest {
     until_ns: Option<u64>,
 }
 
-fn vifs(ports: &mut [Port]) -> impl Iterator<Item = &mut VifPort> {
+pub(super) fn vifs(ports: &mut [Port]) -> impl Iterator<Item = &mut VifPort> {
     ports.iter_mut().filter_map(|port| match port {
         Port::Vif(vif) => Some(&mut **vif),
         Port::Nic(_) => None,

@@ -16,6 +16,7 @@ use crate::grants::copy::Copy;
 use crate::grants::map::Map;
 use crate::grants::mapped::Mapped;
 use crate::grants::new::New;
+use crate::grants::pointers::Pointers;
 use crate::ledger::{Hop, Ledger};
 use abi::hypercall::{Map as MapOp, Unmap};
 use abi::{ConnId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState};
@@ -204,7 +205,9 @@ impl VifPort {
         }
     }
 
-    fn record(&self) -> BackRecord {
+    /// What it offers the guest.
+    #[must_use]
+    pub fn record(&self) -> BackRecord {
         let features = match self.shared.offloads {
             Offloads::None => Features::PLAIN,
             Offloads::Checksum => Features::CHECKSUM,
@@ -234,17 +237,55 @@ impl VifPort {
         }
     }
 
-    fn connect(&mut self, peer: &Peer) -> Result<(), String> {
-        let front = FrontRecord::decode(&peer.body).map_err(|error| error.to_string())?;
+    /// Connects it to a guest that is a thread of this process, without a hand-shake: the guest's
+    /// record has `body`, its pages are those of `frames`, numbered as [`Numbers`] does.
+    ///
+    /// # Errors
+    /// What is wrong with the record.
+    ///
+    /// [`Numbers`]: crate::grants::pointers::Numbers
+    pub fn join(
+        &mut self,
+        body: &[u8; RECORD_BYTES],
+        frames: Area,
+        doorbell: Doorbell,
+    ) -> Result<(), String> {
+        let (front, terms) = self.agree(body)?;
+        let pointers = Pointers::new(frames, Rc::clone(&self.shared.ledger));
+        let pages: Option<Vec<_>> = front.references().map(|gref| pointers.page(gref)).collect();
+        let pages = pages.ok_or("a ring's page is not there")?;
+        self.link(terms, &front, (Box::new(pointers), Vec::new(), pages))?;
+        self.doorbell = Some(doorbell);
+        self.state = XenbusState::Connected;
+        Ok(())
+    }
+
+    /// The guest's record, and what it comes to with this end's.
+    fn agree(&self, body: &[u8; RECORD_BYTES]) -> Result<(FrontRecord, Terms), String> {
+        let front = FrontRecord::decode(body).map_err(|error| error.to_string())?;
         if front.mac != self.mac {
             return Err("the guest claims another MAC address than it was given".into());
         }
         let terms = Terms::of(&self.record(), &front).map_err(|error| error.to_string())?;
+        Ok((front, terms))
+    }
+
+    fn connect(&mut self, peer: &Peer) -> Result<(), String> {
+        let (front, terms) = self.agree(&peer.body)?;
         if self.doorbell.is_none() {
             let doorbell = Doorbell::attach(self.conn).map_err(|error| error.to_string())?;
             self.doorbell = Some(doorbell);
         }
-        let (mechanism, rings, pages) = self.open(peer, &front)?;
+        let opened = self.open(peer, &front)?;
+        self.link(terms, &front, opened)
+    }
+
+    fn link(
+        &mut self,
+        terms: Terms,
+        front: &FrontRecord,
+        (mechanism, rings, pages): Opened,
+    ) -> Result<(), String> {
         let (tx, rest) = pages.split_at(front.tx_ring.len());
         let (rx, event) = rest.split_at(front.rx_ring.len());
         let event = event.first().copied().unwrap_or(Span::EMPTY);

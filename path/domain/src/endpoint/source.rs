@@ -32,6 +32,8 @@ pub struct Source {
     written: Vec<usize>,
     /// The most buffers that were ever free at once: when none is under way.
     most_free: usize,
+    /// The most frames that were ever under way at once, where the supply can tell.
+    most_under_way: usize,
     blocked: bool,
     starved: bool,
     short: u64,
@@ -69,6 +71,7 @@ impl Source {
             start_ns: None,
             written: Vec::new(),
             most_free: 0,
+            most_under_way: 0,
             blocked: false,
             starved: false,
             short: 0,
@@ -90,10 +93,11 @@ impl Source {
             allowed = allowed.min(behind.clamp(0.0, CATCH_UP) as usize);
         }
         self.blocked = false;
+        let free = buffers.free();
+        self.most_free = self.most_free.max(free.unwrap_or(0));
         if self.window != 0
-            && let Some(free) = buffers.free()
+            && let Some(free) = free
         {
-            self.most_free = self.most_free.max(free);
             let room = self.window.saturating_sub(self.most_free - free);
             self.blocked = room < allowed;
             allowed = allowed.min(room);
@@ -164,6 +168,10 @@ impl Nic for Source {
         let before = out.len();
         out.extend((0..allowed).map_while(|_| self.frame(buffers)));
         self.starved = out.len() - before < allowed;
+        if let Some(free) = buffers.free() {
+            let under_way = self.most_free.saturating_sub(free);
+            self.most_under_way = self.most_under_way.max(under_way);
+        }
         out.len() - before
     }
 
@@ -198,6 +206,7 @@ impl Nic for Source {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("source_frames", self.sent),
+            ("source_under_way_max", self.most_under_way as u64),
             ("source_short_buffers", self.short),
         ]
     }
@@ -281,5 +290,6 @@ mod tests {
         assert_eq!(source.next_due(7), Some(7 + WINDOW_POLL_NS));
         out.pop().unwrap().recycle(&mut pool);
         assert_eq!(source.rx(0, 64, &mut pool, &mut out), 1);
+        assert!(source.counters().contains(&("source_under_way_max", 4)));
     }
 }

@@ -6,6 +6,7 @@
 //! | [`map`] | one hypercall maps the batch's pages, one unmaps them | the same, and copies by hand between |
 //! | [`mapped`] | pages are mapped at first use and stay mapped for the connection | the same |
 //! | [`new`] | the guest has its pages mapped; each use is counted, without a hypercall | the same |
+//! | [`pointers`] | no mechanism: the guest's pages are this process's own | the same |
 //!
 //! Every mechanism shows page `index` of a guest's grant table at slot `first + index` of the
 //! window, so that what is adjacent in the guest's pool is adjacent in the window and becomes one
@@ -15,6 +16,7 @@ pub mod copy;
 pub mod map;
 pub mod mapped;
 pub mod new;
+pub mod pointers;
 
 use crate::call::Calls;
 use crate::ledger::Ledger;

@@ -11,13 +11,14 @@ use super::table::NewTable;
 use crate::call::{Calls, Peer};
 use crate::connection::Doorbell;
 use crate::device;
+use crate::grants::pointers::Numbers;
 use crate::ledger::{Hop, Ledger};
 use crate::lro::{Merger, Side, Sums};
 use crate::report::Given;
 use crate::start::StartError;
 use crate::trace::{Fate, Trace};
 use abi::layout::info;
-use abi::{ConnId, RECORD_BYTES, XenbusState};
+use abi::{ConnId, DomId, RECORD_BYTES, XenbusState};
 use config::domain::{GuestConfig, GuestVif, Lro, Offloads};
 use config::lro::At;
 use nic::{Caps, Frame, Nic};
@@ -27,7 +28,7 @@ use shmem::home::Home;
 use std::cell::RefCell;
 use std::rc::Rc;
 use vif::Counters;
-use vif::netfront::{GrantTable, Granter, Layout, Netfront, Setup, Sizes, Turnover};
+use vif::netfront::{GrantTable, Granter, Layout, Netfront, Setup, SetupError, Sizes, Turnover};
 use vif::netif::{BackRecord, Features};
 
 /// One interface of the guest.
@@ -217,16 +218,7 @@ impl Interface {
             let doorbell = Doorbell::attach(self.conn).map_err(|error| error.to_string())?;
             self.doorbell = Some(doorbell);
         }
-        let setup = Setup {
-            frames: self.frames,
-            first_frame: self.first_frame,
-            layout: self.layout,
-            backend: peer.domain,
-            mac: self.mac,
-            features: self.features,
-            prefetch: self.prefetch,
-            release_threshold: self.release_threshold,
-        };
+        let setup = self.setup(peer.domain);
         // The driver domain says which mechanism it uses.
         self.new_table = if back.features.has(Features::NEW_GRANTS) {
             let (entries, first) = (self.grant_entries, self.first_frame);
@@ -241,6 +233,37 @@ impl Interface {
             .map_err(|error| error.to_string())?;
         self.netfront = Some(netfront);
         self.trouble.clear();
+        Ok(record.encode())
+    }
+
+    fn setup(&self, backend: DomId) -> Setup {
+        Setup {
+            frames: self.frames,
+            first_frame: self.first_frame,
+            layout: self.layout,
+            backend,
+            mac: self.mac,
+            features: self.features,
+            prefetch: self.prefetch,
+            release_threshold: self.release_threshold,
+        }
+    }
+
+    /// Connects it to a driver domain that is a thread of this process and offers `back`, without
+    /// a hand-shake; the body of its record.
+    ///
+    /// # Errors
+    /// Both ends do not fit.
+    pub fn join(
+        &mut self,
+        back: &BackRecord,
+        doorbell: Doorbell,
+    ) -> Result<[u8; RECORD_BYTES], SetupError> {
+        let setup = self.setup(DomId(0));
+        let (netfront, record) = Netfront::new(&setup, &mut Numbers, back)?;
+        self.netfront = Some(netfront);
+        self.doorbell = Some(doorbell);
+        self.state = XenbusState::Connected;
         Ok(record.encode())
     }
 

@@ -12,4 +12,4 @@ pub mod report;
 pub mod table;
 pub mod turn;
 
-pub use turn::run;
+pub use turn::{run, run_joined};

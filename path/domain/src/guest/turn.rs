@@ -2,6 +2,7 @@
 
 use super::interface::Interface;
 use super::report;
+use crate::call::Calls;
 use crate::idle::{Idle, Step};
 use crate::ledger::{Hop, Ledger};
 use crate::mailbox::{Mailbox, Switches};
@@ -37,6 +38,31 @@ pub struct Guest {
 /// # Errors
 /// A device, a connection or a hypercall was refused at the start, or sleeping failed.
 pub fn run(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
+    let (mut guest, calls) = assemble(started)?;
+    calls
+        .borrow_mut()
+        .ready()
+        .map_err(|why| refused("ready", why))?;
+    guest.interfaces.iter_mut().for_each(Interface::advance);
+    guest.go_on()
+}
+
+/// Runs a guest domain whose driver domain is a thread of this process: `join` connects its
+/// interfaces, by [`Interface::join`].
+///
+/// # Errors
+/// As [`run`], and what `join` says.
+pub fn run_joined(
+    started: Started<GuestConfig>,
+    join: impl FnOnce(&mut [Interface]) -> Result<(), StartError>,
+) -> Result<Infallible, StartError> {
+    let (mut guest, _) = assemble(started)?;
+    join(&mut guest.interfaces)?;
+    guest.go_on()
+}
+
+/// A guest none of whose interfaces is connected yet, and its hypercalls.
+fn assemble(started: Started<GuestConfig>) -> Result<(Guest, Rc<RefCell<Calls>>), StartError> {
     let Started {
         home,
         calls,
@@ -45,11 +71,7 @@ pub fn run(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
     } = started;
     let calls = Rc::new(RefCell::new(calls));
     let interfaces = Interface::build_all(&home, &calls, &config)?;
-    calls
-        .borrow_mut()
-        .ready()
-        .map_err(|why| refused("ready", why))?;
-    let mut guest = Guest {
+    let guest = Guest {
         interfaces,
         ledger: Rc::new(Ledger::new(config.ledger)),
         trace: Trace::default(),
@@ -66,13 +88,16 @@ pub fn run(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
                 .map(|number| format!("interface {number}")),
         },
     };
-    guest.interfaces.iter_mut().for_each(Interface::advance);
-    loop {
-        guest.turn().map_err(|why| refused("epoll", why))?;
-    }
+    Ok((guest, calls))
 }
 
 impl Guest {
+    fn go_on(mut self) -> Result<Infallible, StartError> {
+        loop {
+            self.turn().map_err(|why| refused("epoll", why))?;
+        }
+    }
+
     fn turn(&mut self) -> std::io::Result<()> {
         self.ledger.turn();
         self.waiter.heartbeat();
