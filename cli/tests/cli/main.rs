@@ -2,6 +2,7 @@
 
 mod capture;
 mod commands;
+mod exp;
 mod machine;
 mod place;
 mod prof;

@@ -133,7 +133,7 @@ impl Place {
     pub(crate) fn with_machine() -> Self {
         let place = Self::new();
         let from = Path::new(env!("CARGO_BIN_EXE_grantway")).parent().unwrap();
-        let programs = ["grantwayd", "driver", "guest"];
+        let programs = ["grantwayd", "driver", "guest", "pointers"];
         BUILT.call_once(|| {
             if programs.iter().any(|name| !from.join(name).is_file()) {
                 build(from);
@@ -201,6 +201,12 @@ impl Place {
     /// Runs it to its end.
     pub(crate) fn run(&self, args: &[&str]) -> Run {
         let child = spawn(&mut self.command(args));
+        Run::new(child.wait_with_output().unwrap())
+    }
+
+    /// Runs it to its end where no other program is installed.
+    pub(crate) fn run_without_programs(&self, args: &[&str]) -> Run {
+        let child = spawn(self.command(args).env("PATH", self.dir.path()));
         Run::new(child.wait_with_output().unwrap())
     }
 

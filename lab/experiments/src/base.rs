@@ -3,12 +3,13 @@
 use crate::lane::machine::{self, FrameRun, OnWire, What};
 use crate::lane::window::{Times, Work};
 use crate::lane::{Cores, Direction, Lane, Loads, Place, forward, kernel_path};
-use crate::plan::{Column, Frames, Lro, PathKind, Plan, Up, Wake, Wire, WireNic};
+use crate::peers::{self, PeerRun};
+use crate::plan::{Column, Frames, Lro, PathKind, Peer, Plan, Up, Wake, Wire, WireNic};
 use crate::provenance::Provenance;
 use crate::report::Figure;
 use crate::runner::{Config, Samples};
 use crate::spin::Spinners;
-use crate::{Failure, frontier, interrupt, thesis};
+use crate::{Failure, frontier, interrupt, prototype, thesis};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
@@ -19,11 +20,21 @@ use std::collections::BTreeMap;
 /// If a lane of ours cannot be set up or breaks, or the user asked to stop. A column whose
 /// programs are not installed is reported as not measurable instead.
 pub fn run(plan: &Plan, quick: bool) -> anyhow::Result<(Provenance, Vec<Figure>)> {
+    if !plan.peer.is_empty() {
+        let kinds: Vec<peers::Kind> = plan.peer.iter().map(|peer| peer.switch).collect();
+        peers::need(&kinds)?;
+    }
     let cores = Cores::choose();
-    let placement = format!(
-        "wire on core {}, guest on core {}; driver on the guest's (one-core) or the wire's (split)",
-        cores.wire, cores.guest
-    );
+    let placement = match plan.column.is_empty() {
+        true => format!(
+            "guests on core {}, driver on core {}",
+            cores.wire, cores.guest
+        ),
+        false => format!(
+            "wire on core {}, guest on core {}; driver on the guest's (one-core) or the wire's (split)",
+            cores.wire, cores.guest
+        ),
+    };
     let provenance = Provenance::collect(placement, quick);
     let mut run = Run {
         plan,
@@ -46,6 +57,7 @@ pub fn run(plan: &Plan, quick: bool) -> anyhow::Result<(Provenance, Vec<Figure>)
     let mut figures = run.samples.figures(&plan.name);
     figures.extend(run.samples.ratios(&plan.name, &plan.ratio, &plan.bar));
     figures.extend(frontier::figures(plan, &run.samples));
+    figures.extend(prototype::figures(plan, &run.samples));
     Ok((provenance, figures))
 }
 
@@ -294,44 +306,58 @@ impl Run<'_> {
     /// all alike.
     fn frames(&mut self) -> anyhow::Result<()> {
         let plan = self.plan;
-        let stops: Vec<(&Frames, u32, f64)> = plan
-            .frames
-            .iter()
-            .flat_map(|frames| {
-                let loads =
-                    move |&size: &u32| frames.load.iter().map(move |&load| (frames, size, load));
-                frames.size.iter().flat_map(loads)
-            })
-            .collect();
+        let own = plan.frames.iter().flat_map(|frames| {
+            let loads =
+                move |&size: &u32| frames.load.iter().map(move |&load| (frames, size, load));
+            let stop = |(frames, size, load)| (Through::Own(frames, load), size);
+            frames.size.iter().flat_map(loads).map(stop)
+        });
+        let peers = plan.peer.iter().flat_map(|peer| {
+            let stop = move |&size: &u32| (Through::Peer(peer), size);
+            peer.size.iter().map(stop)
+        });
+        let stops: Vec<(Through<'_>, u32)> = own.chain(peers).collect();
         self.allow_redo(stops.len() * plan.full.rounds);
+        let planned = (stops.len() * plan.full.rounds) as u64;
+        self.bar.set_length(planned);
+        self.bar.set_position(0);
         // What the first column carries of each size, frames a second.
         let mut most = BTreeMap::new();
         for round in 0..plan.full.rounds {
-            for &(frames, size, load) in &stops {
-                let config = frames.config(size, load);
-                self.bar.set_message(config.name());
-                let run = FrameRun {
-                    grants: &frames.grants,
-                    size,
-                    guests: frames.guests,
-                    active: frames.active,
-                    rate_pps: most
-                        .get(&size)
-                        .filter(|_| load < 1.0)
-                        .map(|most| most * load),
-                    cores: self.cores,
+            for &(through, size) in &stops {
+                let (cores, times, tsc_hz) = (self.cores, self.times(), self.tsc_hz);
+                let config = match through {
+                    Through::Own(frames, load) => frames.config(size, load),
+                    Through::Peer(peer) => peer.config(size),
                 };
-                let times = self.times();
-                let tsc_hz = self.tsc_hz;
-                let window = self.undisturbed(
-                    &config,
-                    || run.measure(times, tsc_hz),
-                    |window| window.disturbed,
-                )?;
+                self.bar.set_message(config.name());
+                let most_pps = most.get(&size).copied();
+                let measure = || match through {
+                    Through::Own(frames, load) => FrameRun {
+                        grants: &frames.grants,
+                        size,
+                        guests: frames.guests,
+                        active: frames.active,
+                        rate_pps: most_pps.filter(|_| load < 1.0).map(|most: f64| most * load),
+                        touch: frames.touch,
+                        from_guest: frames.from_guest,
+                        cores,
+                    }
+                    .measure(times, tsc_hz),
+                    Through::Peer(peer) => PeerRun {
+                        kind: peer.switch,
+                        size,
+                        cores,
+                    }
+                    .measure(times, tsc_hz),
+                };
+                let window = self.undisturbed(&config, measure, |window| window.disturbed)?;
                 if let Some(mpps) = window.figures.get("packets") {
                     most.entry(size).or_insert(mpps * 1e6);
                 }
                 self.samples.add(&config, round, &window.figures);
+                self.samples.note(&config, &window.conditions);
+                self.bar.inc(1);
             }
         }
         Ok(())
@@ -349,6 +375,13 @@ impl Run<'_> {
         }
         Ok(())
     }
+}
+
+/// Whose switch raw frames go through: the driver domain's at some load, or somebody else's.
+#[derive(Clone, Copy)]
+enum Through<'a> {
+    Own(&'a Frames, f64),
+    Peer(&'a Peer),
 }
 
 /// How often a machine is started to see how long that takes.

@@ -21,6 +21,7 @@ pub fn unit(metric: &str) -> &'static str {
     match last {
         "throughput" => "Gb/s",
         "packets" => "Mpps",
+        "in_flight" => "frames",
         "transactions" => "1/s",
         "latency_us" | "flush_latency_us" => "us",
         "cycles_per_byte" => "cycles/byte",

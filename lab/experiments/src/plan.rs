@@ -7,7 +7,7 @@ use crate::lane::window::{Times, Work};
 use crate::lane::{Direction, Place};
 use crate::runner::Config;
 use crate::stats::Side;
-use crate::{Failure, metric};
+use crate::{Failure, metric, peers};
 use config::domain::{BufferSize, GrantMode};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +16,10 @@ use std::time::Duration;
 const EMBEDDED: &[(&str, &str)] = &[
     ("base", include_str!("../plans/base.toml")),
     ("lro", include_str!("../plans/lro.toml")),
+    ("peers", include_str!("../plans/peers.toml")),
     ("tcp", include_str!("../plans/tcp.toml")),
     ("isolation", include_str!("../plans/isolation.toml")),
+    ("small", include_str!("../plans/small.toml")),
     ("scale", include_str!("../plans/scale.toml")),
     ("thesis", include_str!("../plans/thesis.toml")),
 ];
@@ -51,6 +53,12 @@ pub struct Plan {
     /// Raw frames from guest to guest.
     #[serde(default)]
     pub frames: Vec<Frames>,
+    /// The same through switches of others.
+    #[serde(default)]
+    pub peer: Vec<Peer>,
+    /// What each hop cost where the data path was measured by itself.
+    #[serde(default)]
+    pub prototype: Vec<Prototype>,
     /// How long machines take to come up.
     pub up: Option<Up>,
     /// Whether cycles are counted as Ram's thesis has them: see [`crate::thesis`].
@@ -367,6 +375,61 @@ pub struct Frames {
     /// How many of them send, and share the load.
     #[serde(default = "one")]
     pub active: u32,
+    /// Whether the guests write and read every byte of a frame.
+    #[serde(default)]
+    pub touch: bool,
+    /// Buffers for frames from a guest; none: as many as usual. Half of them hold single frames.
+    pub from_guest: Option<u32>,
+}
+
+/// Raw frames from a guest through somebody else's switch and back.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peer {
+    /// The column's name.
+    pub name: String,
+    /// The switch.
+    pub switch: peers::Kind,
+    /// Bytes of a frame.
+    pub size: Vec<u32>,
+}
+
+impl Peer {
+    /// The configuration of one size.
+    #[must_use]
+    pub fn config(&self, size: u32) -> Config {
+        of_size(&self.name, &self.size, size)
+    }
+}
+
+/// A column's configuration of one size, with that as a key if there are several.
+fn of_size(column: &str, sizes: &[u32], size: u32) -> Config {
+    let config = Config::new(column, &[]);
+    match sizes.len() {
+        0 | 1 => config,
+        _ => config.with("size", &size.to_string()),
+    }
+}
+
+/// What a hop costs a packet in the data path alone: who measures the machine prints how far it is
+/// from there.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Prototype {
+    /// `driver` or `guest`.
+    pub part: String,
+    /// The hop of the ledger.
+    pub hop: String,
+    /// Bytes of a frame, and cycles.
+    pub cycles: BTreeMap<u32, f64>,
+}
+
+impl Prototype {
+    /// The metric that it is the measure of.
+    #[must_use]
+    pub fn metric(&self) -> String {
+        format!("cycles_per_packet.{}.hop.{}", self.part, self.hop)
+    }
 }
 
 fn one() -> u32 {
@@ -381,10 +444,7 @@ impl Frames {
     /// The configuration of one size and load, with the keys in which the column varies.
     #[must_use]
     pub fn config(&self, size: u32, load: f64) -> Config {
-        let mut config = Config::new(&self.name, &[]);
-        if self.size.len() > 1 {
-            config = config.with("size", &size.to_string());
-        }
+        let mut config = of_size(&self.name, &self.size, size);
         if self.load.len() > 1 {
             config = config.with("load", &load.to_string());
         }
@@ -518,9 +578,11 @@ impl Plan {
             let wanted = |name: &str| parts.split(',').any(|part| name.contains(part));
             self.column.retain(|column| wanted(&column.name));
             self.frames.retain(|frames| wanted(&frames.name));
+            self.peer.retain(|peer| wanted(&peer.name));
             let columns = self.column.iter().map(|c| c.name.as_str());
             let left: BTreeSet<&str> = columns
                 .chain(self.frames.iter().map(|frames| frames.name.as_str()))
+                .chain(self.peer.iter().map(|peer| peer.name.as_str()))
                 .collect();
             self.up = self.up.filter(|up| left.contains(up.column.as_str()));
             self.ratio.retain(|ratio| {
@@ -531,7 +593,7 @@ impl Plan {
                 let ours = |column: &&str| names_column(&bar.column, column);
                 left.iter().any(ours)
             });
-            if self.column.is_empty() && self.frames.is_empty() {
+            if left.is_empty() {
                 return Err(Failure::Usage(format!("no column contains `{parts}`")));
             }
         }
@@ -644,6 +706,14 @@ impl Plan {
                     "`{}`: loads up to 1, which comes first",
                     frames.name
                 ));
+            }
+        }
+        for peer in &self.peer {
+            if !seen.insert(peer.name.as_str()) {
+                return Err(format!("column `{}` twice", peer.name));
+            }
+            if peer.size.is_empty() || !peer.size.iter().all(|size| (60..=1514).contains(size)) {
+                return Err(format!("`{}`: a `size` from 60 to 1514", peer.name));
             }
         }
         for name in self.ratio.iter().flat_map(|r| [&r.own, &r.to]) {

@@ -53,6 +53,8 @@ pub struct Samples {
     disturbed: BTreeSet<Config>,
     /// Configurations that could not be had, and why.
     absent: BTreeMap<Config, String>,
+    /// Under which conditions a configuration was measured.
+    notes: BTreeMap<Config, String>,
     order: Vec<Config>,
 }
 
@@ -82,6 +84,35 @@ impl Samples {
     pub fn absent(&mut self, config: &Config, why: &str) {
         self.know(config);
         self.absent.insert(config.clone(), why.to_owned());
+    }
+
+    /// Notes under which conditions a configuration was measured: printed beside its figures.
+    pub fn note(&mut self, config: &Config, conditions: &str) {
+        self.notes.insert(config.clone(), conditions.to_owned());
+    }
+
+    /// All configurations of a column.
+    pub fn of_column<'a>(&'a self, column: &'a str) -> impl Iterator<Item = &'a Config> {
+        self.order
+            .iter()
+            .filter(move |config| config.column == column)
+    }
+
+    /// What is to be said beside a figure of these configurations, the first of which it is of.
+    #[must_use]
+    pub fn remark(&self, sides: &[&Config]) -> Option<String> {
+        let disturbed = sides.iter().any(|side| self.disturbed.contains(side));
+        let mut words: Vec<&str> = disturbed.then_some(DISTURBED).into_iter().collect();
+        let mut conditions: Vec<&str> = sides
+            .iter()
+            .filter_map(|side| self.notes.get(side).map(String::as_str))
+            .collect();
+        conditions.dedup();
+        let conditions = conditions.join(" – against: ");
+        if !conditions.is_empty() {
+            words.push(&conditions);
+        }
+        (!words.is_empty()).then(|| words.join("; "))
     }
 
     fn know(&mut self, config: &Config) {
@@ -114,9 +145,9 @@ impl Samples {
                     continue;
                 };
                 let mut figure = Figure::new(plan, &name, metric, estimate);
+                figure.note = self.remark(&[config]);
                 if self.disturbed.contains(config) {
                     figure.verdict = Some(Verdict::Unresolved);
-                    figure.note = Some(DISTURBED.to_owned());
                 }
                 out.push(figure);
             }
@@ -219,8 +250,8 @@ impl Samples {
         let full = sides[0].name();
         let estimate = stats::estimate(pairs, stats::seed(&[&full, name]))?;
         let mut figure = Figure::new(plan, &full, name, estimate);
+        figure.note = self.remark(&sides);
         figure.verdict = Some(if sides.iter().any(|side| self.disturbed.contains(side)) {
-            figure.note = Some(DISTURBED.to_owned());
             Verdict::Unresolved
         } else {
             judge(&estimate)

@@ -3,6 +3,7 @@
 use crate::lane::Direction;
 use crate::lane::window::Work;
 use crate::plan::{Plan, Wake, Wire};
+use crate::prototype;
 use crate::report::{Figure, Index, cell, number, table};
 
 /// The figures as tables.
@@ -21,6 +22,7 @@ pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
         }
     }
     out.push_str(&frame_table(plan, &index));
+    out.push_str(&prototype::tables(plan, &index));
     out.push_str(&ratio_table(figures));
     for figure in figures.iter().filter(|f| f.metric == "up_ms") {
         out.push_str(&format!(
@@ -170,6 +172,23 @@ fn short(figure: Option<&Figure>) -> String {
         .map_or_else(|| "–".to_owned(), number)
 }
 
+/// A configuration with raw frames.
+fn frame_row(index: &Index<'_>, name: &str, touch: bool) -> Vec<String> {
+    let medians = [
+        "cycles_per_packet.guest",
+        "cycles_per_packet.monitor",
+        "closure.driver",
+        "in_flight",
+    ];
+    let touch = if touch { "yes" } else { "no" };
+    [name.to_owned()]
+        .into_iter()
+        .chain(["packets", "cycles_per_packet.driver"].map(|m| cell(index.get(name, m))))
+        .chain(medians.map(|metric| short(index.get(name, metric))))
+        .chain([touch.to_owned()])
+        .collect()
+}
+
 fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
     let mut rows = Vec::new();
     for frames in &plan.frames {
@@ -179,21 +198,16 @@ fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
             .flat_map(|&size| frames.load.iter().map(move |&load| (size, load)))
         {
             let name = frames.config(size, load).name();
-            rows.push(
-                std::iter::once(name.clone())
-                    .chain(
-                        [
-                            "packets",
-                            "cycles_per_packet.driver",
-                            "cycles_per_packet.guest",
-                            "cycles_per_packet.monitor",
-                            "closure.driver",
-                        ]
-                        .map(|metric| cell(index.get(&name, metric))),
-                    )
-                    .collect(),
-            );
+            rows.push(frame_row(index, &name, frames.touch));
         }
+    }
+    for (peer, &size) in plan
+        .peer
+        .iter()
+        .flat_map(|peer| peer.size.iter().map(move |size| (peer, size)))
+    {
+        let name = peer.config(size).name();
+        rows.push(frame_row(index, &name, false));
     }
     if rows.is_empty() {
         return String::new();
@@ -202,9 +216,11 @@ fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
         "guest to guest",
         "Mpps",
         "driver cyc",
-        "guests cyc",
-        "monitor cyc",
+        "guests",
+        "monitor",
         "closure",
+        "under way",
+        "touched",
     ];
     format!("{}\n\n", table(&header, &rows))
 }
@@ -221,6 +237,8 @@ fn word(figure: &Figure) -> String {
 fn ratio_table(figures: &[Figure]) -> String {
     let rows: Vec<Vec<String>> = figures
         .iter()
+        // What has no verdict has a table of its own.
+        .filter(|f| f.verdict.is_some())
         .filter(|f| f.metric.starts_with("ratio.") || f.metric.starts_with("difference."))
         .map(|f| vec![f.config.clone(), f.metric.clone(), cell(Some(f)), word(f)])
         .collect();

@@ -49,6 +49,7 @@ impl Between for Forwarder {
         let drops = self.counters()?.drops as f64;
         Ok(Reading {
             sums: BTreeMap::from([("drops.not_taken".to_owned(), drops)]),
+            ..Reading::default()
         })
     }
 }

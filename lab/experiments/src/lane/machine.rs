@@ -1,6 +1,7 @@
 //! The lane through the machine: monitor, driver domain and guest domain, with a TAP at each end;
 //! and machines without a wire, for raw frames and for the time to come up.
 
+use super::one_process::{self, OneProcess};
 use super::window::{Times, account};
 use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, Loads, PREFIX, Place, Reading, WIRE};
 use crate::measure::{CpuTimes, Machine as Cpus, Part};
@@ -190,7 +191,7 @@ impl Between for Running {
 }
 
 /// Adds a domain's counters to a reading: see [`super::window::Window::figures`] for the names.
-fn digest(part: &str, stat: &Value, reading: &mut Reading) {
+pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
     let mut add = |name: String, value: f64| *reading.sums.entry(name).or_default() += value;
     let ledger = &stat["ledger"];
     for (hop, entry) in ledger["hops"].as_object().into_iter().flatten() {
@@ -227,21 +228,19 @@ fn digest(part: &str, stat: &Value, reading: &mut Reading) {
             }
         }
     }
-    add(format!("{part}.delivered"), delivered(stat));
-}
-
-/// Frames that what stands behind a guest's interfaces has taken: `tx_packets` of every
-/// `endpoint` in its counters.
-fn delivered(stat: &Value) -> f64 {
-    let Some(map) = stat.as_object() else {
-        return 0.0;
-    };
-    map.iter()
-        .map(|(key, value)| match key.as_str() {
-            "endpoint" => value["tx_packets"].as_f64().unwrap_or(0.0),
-            _ => delivered(value),
-        })
-        .sum()
+    // What stands behind a guest's interfaces: the frames that it has taken, and those of its own
+    // that were under way at once.
+    for vif in stat["vifs"].as_object().into_iter().flatten() {
+        let endpoint = &vif.1["endpoint"];
+        add(
+            format!("{part}.delivered"),
+            endpoint["tx_packets"].as_f64().unwrap_or(0.0),
+        );
+        if let Some(count) = endpoint["source_under_way_max"].as_f64() {
+            let most = reading.most.entry("under_way".to_owned()).or_default();
+            *most = most.max(count);
+        }
+    }
 }
 
 /// A machine's wire.
@@ -466,7 +465,8 @@ pub fn up_ms(guests: u32) -> anyhow::Result<f64> {
 /// process that sends and receives beside the one that switches, as DPDK's switches are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRun<'a> {
-    /// How the driver gets at granted pages: as a configuration file has it.
+    /// How the driver gets at granted pages: as a configuration file has it, or `pointers`, where
+    /// guest and driver are one process.
     pub grants: &'a str,
     /// Bytes of a frame.
     pub size: u32,
@@ -476,6 +476,10 @@ pub struct FrameRun<'a> {
     pub active: u32,
     /// Frames sent a second, by all of them together; none: as fast as they are taken.
     pub rate_pps: Option<f64>,
+    /// Whether they write and read every byte.
+    pub touch: bool,
+    /// Buffers for frames from a guest; none: as many as usual.
+    pub from_guest: Option<u32>,
     /// The driver has the guest's core, the guest has the wire's.
     pub cores: Cores,
 }
@@ -485,6 +489,8 @@ pub struct FrameRun<'a> {
 pub struct FrameWindow {
     /// Figures by metric.
     pub figures: BTreeMap<String, f64>,
+    /// The conditions, in words.
+    pub conditions: String,
     /// Whether the hypervisor below took too much CPU time.
     pub disturbed: bool,
 }
@@ -495,7 +501,24 @@ impl FrameRun<'_> {
     /// # Errors
     /// If it does not start.
     pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
-        let mut running = Running::start(&self.config()?)?;
+        let config = self.config()?;
+        if self.grants == one_process::NAME {
+            let mut running = OneProcess::start(&config)?;
+            return self.open(&mut running, &config, times, tsc_hz);
+        }
+        let mut running = Running::start(&config)?;
+        let window = self.open(&mut running, &config, times, tsc_hz)?;
+        running.down()?;
+        Ok(window)
+    }
+
+    fn open(
+        &self,
+        running: &mut dyn Between,
+        config: &Config,
+        times: Times,
+        tsc_hz: u64,
+    ) -> anyhow::Result<FrameWindow> {
         interrupt::sleep(times.warm_up)?;
         let cpus = Cpus::read();
         let cpu = CpuTimes::read(&running.parts());
@@ -506,16 +529,29 @@ impl FrameRun<'_> {
         let seconds = start.elapsed().as_secs_f64();
         let used = CpuTimes::read(&running.parts()).since(&cpu);
         let disturbed = Cpus::read().disturbed_since(cpus);
-        running.down()?;
         let path = after.since(&before);
         let packets = path.sums.get("guest.delivered").copied().unwrap_or(0.0);
         let mut figures = BTreeMap::from([("packets".to_owned(), packets / seconds / 1e6)]);
         if packets > 0.0 {
-            let per = tsc_hz as f64 / 1e9 / packets;
             let mut total = 0.0;
+            let mut put = |part: &str, cycles: f64| {
+                total += cycles / packets;
+                figures.insert(format!("cycles_per_packet.{part}"), cycles / packets);
+            };
             for (part, ns) in &used {
-                total += *ns as f64 * per;
-                figures.insert(format!("cycles_per_packet.{part}"), *ns as f64 * per);
+                put(part, *ns as f64 * tsc_hz as f64 / 1e9);
+            }
+            for part in ["driver", "guest"]
+                .iter()
+                .filter(|part| !used.contains_key(*part))
+            {
+                put(
+                    part,
+                    path.sums
+                        .get(&format!("{part}.cpu"))
+                        .copied()
+                        .unwrap_or(0.0),
+                );
             }
             figures.insert("cycles_per_packet.total".to_owned(), total);
         }
@@ -526,16 +562,29 @@ impl FrameRun<'_> {
                 .filter(|(name, _)| name.starts_with("drops."))
                 .map(|(name, sum)| (name.clone(), *sum)),
         );
-        Ok(FrameWindow { figures, disturbed })
+        let under_way = after.most.get("under_way").copied().unwrap_or(0.0);
+        figures.insert("in_flight".to_owned(), under_way);
+        Ok(FrameWindow {
+            figures,
+            conditions: format!(
+                "at most {under_way} frames of a guest under way and {} waiting for it; payload {}; pages of 4 KB",
+                config.buffers.to_guest,
+                if self.touch { "touched" } else { "not touched" }
+            ),
+            disturbed,
+        })
     }
 
     fn config(&self) -> anyhow::Result<Config> {
-        let grants: GrantMode = serde_json::from_value(Value::from(self.grants))
-            .with_context(|| format!("no grant mechanism `{}`", self.grants))?;
+        let grants: GrantMode = match self.grants {
+            one_process::NAME => GrantMode::Shared,
+            grants => serde_json::from_value(Value::from(grants))
+                .with_context(|| format!("no grant mechanism `{grants}`"))?,
+        };
         let guest = |number| Guest {
             name: format!("guest{number}"),
             cpus: vec![self.cores.wire],
-            vifs: vec![Vif::new(Endpoint::Sink { touch: false })],
+            vifs: vec![Vif::new(Endpoint::Sink { touch: self.touch })],
             ..Guest::default()
         };
         let mut config = Config {
@@ -551,7 +600,7 @@ impl FrameRun<'_> {
                 rate_pps: self.rate_pps.map(|all| all / f64::from(self.active)),
                 window: 0,
                 count: None,
-                touch: false,
+                touch: self.touch,
             });
             if let Some(guest) = config.guests.get_mut(number) {
                 guest.vifs.push(source);
@@ -559,6 +608,9 @@ impl FrameRun<'_> {
         }
         config.driver.cpus = vec![self.cores.guest];
         config.driver.grants = grants;
+        if let Some(buffers) = self.from_guest {
+            config.buffers.from_guest = buffers;
+        }
         Ok(config)
     }
 }
@@ -573,7 +625,7 @@ mod tests {
             "ledger": {"hops": {"nic": {"cycles": 30}, "idle": {"cycles": 10}},
                        "cpu_ns": 20, "tsc_hz": 2_000_000_000u64},
             "drops": {"no_buffer": 2, "spoofed": 0},
-            "vifs": {"0": {"endpoint": {"tx_packets": 5, "tx_full": 1}}},
+            "vifs": {"0": {"endpoint": {"tx_packets": 5, "source_under_way_max": 7}}},
         });
         let mut reading = Reading::default();
         digest("guest", &stat, &mut reading);
@@ -583,6 +635,7 @@ mod tests {
         assert_eq!(reading.sums["drops.no_buffer"], 4.0);
         assert_eq!(reading.sums["drops.spoofed"], 0.0, "zeros are printed too");
         assert_eq!(reading.sums["guest.delivered"], 10.0);
+        assert_eq!(reading.most["under_way"], 7.0);
     }
 
     #[test]
@@ -610,13 +663,15 @@ mod tests {
             );
             config.machine().unwrap();
         }
-        for grants in ["copy", "map", "mapped", "new", "shared"] {
+        for grants in ["copy", "map", "mapped", "new", "shared", "pointers"] {
             let run = FrameRun {
                 grants,
                 size: 64,
                 guests: 64,
                 active: 3,
                 rate_pps: None,
+                touch: true,
+                from_guest: Some(1536),
                 cores,
             };
             run.config().unwrap().machine().unwrap();
@@ -627,6 +682,8 @@ mod tests {
             guests: 1,
             active: 1,
             rate_pps: None,
+            touch: false,
+            from_guest: None,
             cores,
         };
         assert!(run.config().is_err());

@@ -7,6 +7,7 @@
 pub mod forward;
 pub mod kernel_path;
 pub mod machine;
+pub mod one_process;
 pub mod window;
 
 use crate::load::{Load, Role, Spec};
@@ -129,6 +130,8 @@ pub struct Reading {
     /// Counters and sums by name: `drops.<reason>`, `<domain>.hop.<hop>` in cycles, … as
     /// [`window`] documents them.
     pub sums: BTreeMap<String, f64>,
+    /// The most that something was since the path is up: `under_way`, frames of one source.
+    pub most: BTreeMap<String, f64>,
 }
 
 impl Reading {
@@ -143,7 +146,10 @@ impl Reading {
                 (name.clone(), now - before)
             })
             .collect();
-        Self { sums }
+        Self {
+            sums,
+            most: self.most.clone(),
+        }
     }
 }
 

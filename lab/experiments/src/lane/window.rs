@@ -269,6 +269,7 @@ mod tests {
     fn sums(pairs: &[(&str, f64)]) -> Reading {
         Reading {
             sums: pairs.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect(),
+            ..Reading::default()
         }
     }
 

@@ -1,0 +1,69 @@
+//! Experiments with raw frames as a script meets them.
+
+use crate::place::Place;
+use serde_json::Value;
+
+/// Figures of a run's standard output, behind its provenance.
+fn figures(out: &str) -> Vec<Value> {
+    let mut lines = out.lines().map(|line| serde_json::from_str(line).unwrap());
+    let head: Value = lines.next().unwrap();
+    assert!(head["provenance"]["placement"].is_string(), "{head}");
+    lines.collect()
+}
+
+/// Its median, and its note.
+fn figure<'a>(figures: &'a [Value], config: &str, metric: &str) -> (f64, &'a str) {
+    let found = figures
+        .iter()
+        .find(|figure| figure["config"] == config && figure["metric"] == metric);
+    let found = found.unwrap_or_else(|| panic!("no {metric} of {config}"));
+    (
+        found["value"].as_f64().unwrap(),
+        found["note"].as_str().unwrap(),
+    )
+}
+
+#[test]
+fn small_frames_are_told_with_window_and_touch() {
+    let place = Place::with_machine();
+    let only = "pointers-64,shared-64,ngm-64";
+    let args = ["exp", "small", "--only", only, "--seconds", "0.05"];
+    let run = place.run(&[&args[..], &["--quick", "--json"]].concat());
+    assert!(run.ok(), "{run:?}");
+    let figures = figures(&run.out);
+    for config in ["pointers-64", "shared-64", "ngm-64", "ngm-64-touched"] {
+        let (mpps, note) = figure(&figures, config, "packets");
+        assert!(mpps > 0.0, "{config}");
+        assert!(note.contains(" frames of a guest under way"), "{note}");
+        assert_eq!(
+            note.contains("payload not touched"),
+            !config.ends_with("touched"),
+            "{config}: {note}"
+        );
+        for metric in [
+            "cycles_per_packet.driver",
+            "cycles_per_packet.guest",
+            "cycles_per_packet.driver.hop.copy",
+            "difference.prototype.cycles_per_packet.driver.hop.netback",
+            "drops.no_request",
+        ] {
+            figure(&figures, config, metric);
+        }
+    }
+    let (under_way, _) = figure(&figures, "ngm-64-window-768", "in_flight");
+    let (usual, _) = figure(&figures, "ngm-64", "in_flight");
+    assert!(usual <= 128.0 && under_way <= 768.0, "{usual} {under_way}");
+    figure(&figures, "ngm-64", "ratio.shared-64.packets");
+    figure(&figures, "ngm-64", "ratio.pointers-64.packets");
+}
+
+#[test]
+fn peers_that_are_not_installed_are_named_by_their_packages() {
+    let place = Place::new();
+    let run = place.run_without_programs(&["exp", "peers", "--quick", "--json"]);
+    assert_eq!((run.code, run.out.as_str()), (3, ""), "{run:?}");
+    for package in ["dpdk-dev", "openvswitch-switch-dpdk"] {
+        assert!(run.err.contains(package), "{run:?}");
+    }
+    assert_eq!(run.err.lines().count(), 1, "{run:?}");
+}

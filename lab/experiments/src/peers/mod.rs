@@ -1,0 +1,203 @@
+//! Switches of others in the shape that ours is measured in: one process on the first core sends
+//! and receives frames, the switch on the second sends each back. Only programs of the system's
+//! packages; nothing of them is left when a run ends.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`huge`] | the huge pages that they need, lent and given back |
+//! | [`process`] | a program of theirs, which ends with what started it |
+//! | [`testpmd`] | DPDK's forwarder, asked by its command line: guest, and switch |
+//! | [`ovs`] | Open vSwitch with DPDK |
+
+pub mod huge;
+pub mod ovs;
+pub mod process;
+pub mod testpmd;
+
+use crate::lane::Cores;
+use crate::lane::machine::FrameWindow;
+use crate::lane::window::Times;
+use crate::measure::{CpuTimes, Machine};
+use crate::{Failure, interrupt, kernel};
+use huge::HugePages;
+use ovs::Ovs;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use testpmd::{Place, Testpmd};
+
+/// Frames that go round: testpmd's bursts of 32.
+const BURSTS: u32 = 24;
+const UNDER_WAY: u32 = BURSTS * testpmd::BURST;
+/// Huge pages for a guest and a switch.
+const HUGE_PAGES: u64 = 448;
+
+/// A switch of somebody else's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// testpmd over memif, whose client (the guest) lends its buffers: no copy of its own.
+    MemifZeroCopy,
+    /// testpmd over vhost-user.
+    Vhost,
+    /// Open vSwitch over vhost-user, with one flow.
+    OvsDpdk,
+}
+
+/// Whether peers can be run here.
+///
+/// # Errors
+/// [`Failure::CannotRun`] with what is missing.
+pub fn need(kinds: &[Kind]) -> Result<(), Failure> {
+    let mut absent = Vec::new();
+    if kernel::need(&["dpdk-testpmd"]).is_err() {
+        absent.push("dpdk-dev");
+    }
+    if kinds.contains(&Kind::OvsDpdk) && !ovs::is_installed() {
+        absent.push("openvswitch-switch-dpdk");
+    }
+    if !absent.is_empty() {
+        return Err(Failure::CannotRun(format!(
+            "DPDK and Open vSwitch are not installed: packages {}",
+            absent.join(" and ")
+        )));
+    }
+    kernel::need(&["stdbuf", "setpriv"])?;
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::CannotRun(
+            "DPDK and Open vSwitch need huge pages, which root alone can set aside".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// A run of a peer.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerRun {
+    /// Which.
+    pub kind: Kind,
+    /// Bytes of a frame.
+    pub size: u32,
+    /// The guest has the wire's core, the switch has the guest's.
+    pub cores: Cores,
+}
+
+/// A guest and a switch that are connected.
+enum Switch {
+    Testpmd(Testpmd),
+    Ovs(Ovs),
+}
+
+impl Switch {
+    fn pid(&self) -> i32 {
+        match self {
+            Self::Testpmd(switch) => switch.pid(),
+            Self::Ovs(switch) => switch.pid(),
+        }
+    }
+
+    /// Cycles that it works on a packet, and packets that it could not pass on.
+    fn work(&mut self) -> anyhow::Result<(f64, f64)> {
+        match self {
+            Self::Testpmd(switch) => {
+                let forwarded = switch.forwarded()?;
+                Ok((forwarded.cycles, forwarded.dropped))
+            }
+            Self::Ovs(switch) => Ok((switch.cycles()?, 0.0)),
+        }
+    }
+}
+
+impl PeerRun {
+    /// Starts guest and switch, lets frames go round, opens a window, ends both.
+    ///
+    /// # Errors
+    /// If they do not start, or do not find each other.
+    pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
+        let _pages = HugePages::reserve(HUGE_PAGES)?;
+        let folder = tempfile::tempdir()?;
+        let (mut guest, mut switch) = self.start(folder.path())?;
+        guest.wait_for_link()?;
+        match &mut switch {
+            Switch::Testpmd(switch) => switch.wait_for_link()?,
+            Switch::Ovs(switch) => switch.wait_for_port()?,
+        }
+        if let Switch::Testpmd(switch) = &mut switch {
+            switch.forward(None)?;
+        }
+        guest.forward(Some(BURSTS))?;
+        interrupt::sleep(times.warm_up)?;
+        let parts = [("driver", vec![switch.pid()]), ("guest", vec![guest.pid()])];
+        if let Switch::Ovs(switch) = &mut switch {
+            switch.clear()?;
+        }
+        let cpus = Machine::read();
+        let cpu = CpuTimes::read(&parts);
+        guest.rate()?;
+        interrupt::sleep(times.window)?;
+        let pps = guest.rate()?;
+        let used = CpuTimes::read(&parts).since(&cpu);
+        let disturbed = Machine::read().disturbed_since(cpus);
+        let (switch_cycles, lost_there) = switch.work()?;
+        let own = guest.forwarded()?;
+
+        let mut figures = BTreeMap::from([
+            ("packets".to_owned(), pps / 1e6),
+            (
+                "in_flight".to_owned(),
+                f64::from(UNDER_WAY) - lost_there - own.dropped,
+            ),
+        ]);
+        let packets = pps * times.window.as_secs_f64();
+        if packets > 0.0 {
+            let mut total = 0.0;
+            for (part, busy) in [("driver", switch_cycles), ("guest", own.cycles)] {
+                let ns = used.get(part).copied().unwrap_or(0) as f64;
+                let cycles = ns * tsc_hz as f64 / 1e9 / packets;
+                total += cycles;
+                figures.insert(format!("cycles_per_packet.{part}"), cycles);
+                // They look for packets all the time.
+                let idle = (cycles - busy).max(0.0);
+                figures.insert(format!("cycles_per_packet.{part}.hop.idle"), idle);
+            }
+            figures.insert("cycles_per_packet.total".to_owned(), total);
+        }
+        Ok(FrameWindow {
+            figures,
+            conditions: format!("{UNDER_WAY} frames go round; payload not touched; pages of 2 MB"),
+            disturbed,
+        })
+    }
+
+    fn start(&self, folder: &std::path::Path) -> anyhow::Result<(Testpmd, Switch)> {
+        let socket = folder.join("port");
+        let path = socket.display();
+        let memif = |number, role, more| {
+            format!(
+                "net_memif{number},role={role},id=0,socket={path},socket-abstract=no,rsize=10{more}"
+            )
+        };
+        let (near, far) = match self.kind {
+            Kind::MemifZeroCopy => (memif(0, "client", ",zero-copy=yes"), memif(0, "server", "")),
+            Kind::Vhost | Kind::OvsDpdk => (
+                format!("net_virtio_user0,path={path},queues=1,queue_size=1024"),
+                format!("net_vhost0,iface={path},queues=1"),
+            ),
+        };
+        let at = |core, name| Place { core, folder, name };
+        // Who listens comes first.
+        let switch = if self.kind == Kind::OvsDpdk {
+            Switch::Ovs(Ovs::start(
+                folder,
+                self.cores.wire,
+                self.cores.guest,
+                &socket,
+            )?)
+        } else {
+            let place = at(self.cores.guest, "switch");
+            Switch::Testpmd(Testpmd::start(place, &far, "macswap", self.size)?)
+        };
+        process::wait_for(&socket)?;
+        let guest = Testpmd::start(at(self.cores.wire, "guest"), &near, "io", self.size)?;
+        Ok((guest, switch))
+    }
+}

@@ -1,0 +1,217 @@
+//! Open vSwitch with its data path in DPDK: one bridge, one vhost-user port, one flow.
+
+use super::process::{self, Running};
+use super::testpmd::number_after;
+use crate::{Failure, kernel};
+use anyhow::{Context as _, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The daemon that was built with DPDK, as Debian has it beside the one that was not.
+const DAEMON: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+const PROGRAMS: &[&str] = &[
+    "ovsdb-tool",
+    "ovsdb-server",
+    "ovs-vsctl",
+    "ovs-ofctl",
+    "ovs-appctl",
+];
+
+/// Whether it is there.
+#[must_use]
+pub fn is_installed() -> bool {
+    kernel::need(PROGRAMS).is_ok()
+        && [DAEMON, SCHEMA]
+            .iter()
+            .all(|file| Path::new(file).is_file())
+}
+
+/// A running one.
+#[derive(Debug)]
+pub struct Ovs {
+    folder: PathBuf,
+    daemon: Running,
+    _database: Running,
+}
+
+impl Ovs {
+    /// Starts database and daemon in `folder`: its poll loop on core `core`, everything else on
+    /// `other`; its port listens at `socket`, which must lie in `folder`.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start(folder: &Path, other: usize, core: usize, socket: &Path) -> anyhow::Result<Self> {
+        let at = |name: &str| folder.join(name).display().to_string();
+        run(folder, "ovsdb-tool", &["create", &at("conf.db"), SCHEMA])?;
+        let quiet = ["-vconsole:off", "-vsyslog:off", "-vfile:off"];
+        let mut database = process::mortal("ovsdb-server");
+        database
+            .arg(at("conf.db"))
+            .arg(format!("--remote=punix:{}", at("db.sock")))
+            .arg(format!("--unixctl={}", at("db.ctl")))
+            .args(quiet);
+        let database = Running::start(home(&mut database, folder))?;
+        process::wait_for(&folder.join("db.sock"))?;
+        let set =
+            |setting: String| vsctl(folder, &["--no-wait", "set", "Open_vSwitch", ".", &setting]);
+        vsctl(folder, &["--no-wait", "init"])?;
+        set("other_config:dpdk-init=true".to_owned())?;
+        set(format!("other_config:dpdk-lcore-mask={:#x}", 1u64 << other))?;
+        set(format!("other_config:pmd-cpu-mask={:#x}", 1u64 << core))?;
+        set("other_config:dpdk-socket-mem=512".to_owned())?;
+        set("other_config:dpdk-extra=\"--no-pci --in-memory --single-file-segments\"".to_owned())?;
+        let mut daemon = process::mortal(DAEMON);
+        daemon
+            .arg(format!("unix:{}", at("db.sock")))
+            .arg(format!("--unixctl={}", at("vs.ctl")))
+            .args(quiet)
+            .arg("--disable-system");
+        let daemon = Running::start(home(&mut daemon, folder))?;
+        process::wait_for(&folder.join("vs.ctl"))?;
+        let this = Self {
+            folder: folder.to_owned(),
+            daemon,
+            _database: database,
+        };
+        let port = socket.file_name().and_then(|name| name.to_str());
+        let port = port.context("a socket without a name")?;
+        vsctl(
+            folder,
+            &[
+                "add-br",
+                "br0",
+                "--",
+                "set",
+                "bridge",
+                "br0",
+                "datapath_type=netdev",
+                "fail_mode=secure",
+            ],
+        )?;
+        vsctl(
+            folder,
+            &[
+                "add-port",
+                "br0",
+                port,
+                "--",
+                "set",
+                "interface",
+                port,
+                "type=dpdkvhostuser",
+            ],
+        )?;
+        run(
+            folder,
+            "ovs-ofctl",
+            &["add-flow", &at("br0.mgmt"), "actions=in_port"],
+        )?;
+        Ok(this)
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.daemon.pid()
+    }
+
+    /// Waits until its poll loop looks at the port.
+    ///
+    /// # Errors
+    /// If that does not happen in time.
+    pub fn wait_for_port(&mut self) -> anyhow::Result<()> {
+        process::wait("Open vSwitch's port", || {
+            Ok(self.ask("dpif-netdev/pmd-rxq-show")?.contains("(enabled)"))
+        })
+    }
+
+    /// Counts anew from here.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub fn clear(&mut self) -> anyhow::Result<()> {
+        self.ask("dpif-netdev/pmd-stats-clear").map(drop)
+    }
+
+    /// Cycles of the time stamp counter for a packet since [`Ovs::clear`], looks in vain left out.
+    ///
+    /// # Errors
+    /// If it has gone, or has seen no packets.
+    pub fn cycles(&mut self) -> anyhow::Result<f64> {
+        let said = self.ask("dpif-netdev/pmd-stats-show")?;
+        cycles(&said).with_context(|| format!("Open vSwitch: no statistics in `{said}`"))
+    }
+
+    fn ask(&self, question: &str) -> anyhow::Result<String> {
+        let control = self.folder.join("vs.ctl").display().to_string();
+        run(&self.folder, "ovs-appctl", &["-t", &control, question])
+    }
+}
+
+/// Of the poll loop's thread, which comes first.
+fn cycles(said: &str) -> Option<f64> {
+    let pmd = said.split("main thread").next()?;
+    number_after(pmd, "avg processing cycles per packet:")
+}
+
+fn vsctl(folder: &Path, words: &[&str]) -> anyhow::Result<()> {
+    let database = format!("--db=unix:{}", folder.join("db.sock").display());
+    let all: Vec<&str> = ["--timeout=20", database.as_str()]
+        .into_iter()
+        .chain(words.iter().copied())
+        .collect();
+    run(folder, "ovs-vsctl", &all).map(drop)
+}
+
+/// Runs one of its tools to the end; what it printed.
+fn run(folder: &Path, program: &str, words: &[&str]) -> anyhow::Result<String> {
+    let mut command = process::mortal(program);
+    command
+        .args(words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let output = home(&mut command, folder).output()?;
+    if !output.status.success() {
+        bail!(Failure::Failed(format!(
+            "{program} {}: {}",
+            words.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        )));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Where it leaves its files, DPDK's among them.
+fn home<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
+    for name in [
+        "OVS_RUNDIR",
+        "OVS_LOGDIR",
+        "OVS_DBDIR",
+        "OVS_SYSCONFDIR",
+        "RUNTIME_DIRECTORY",
+    ] {
+        command.env(name, folder);
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cycles_are_those_of_the_poll_loop() {
+        let said = "\
+pmd thread numa_id 0 core_id 1:
+  packets received: 10650000
+  avg cycles per packet: 244.10 (2600000000/10650000)
+  avg processing cycles per packet: 240.25 (2559000000/10650000)
+main thread:
+  packets received: 1
+  avg processing cycles per packet: 9000.00 (9000/1)
+";
+        assert_eq!(cycles(said), Some(240.25));
+        assert_eq!(cycles("pmd thread\nmain thread:"), None);
+    }
+}

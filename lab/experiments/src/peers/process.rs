@@ -1,0 +1,78 @@
+//! A program of somebody else's, which ends with what started it.
+
+use crate::{Failure, interrupt};
+use anyhow::{Context as _, bail};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long one of them may take until it is ready.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A program that is killed when this one dies, whatever it dies of.
+#[must_use]
+pub fn mortal(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", program])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // A terminal's Ctrl-C reaches this process only, which then ends its helpers.
+        .process_group(0);
+    command
+}
+
+/// A running program. It ends with the value.
+#[derive(Debug)]
+pub struct Running(pub Child);
+
+impl Running {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {command:?}"))?;
+        Ok(Self(child))
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.0.id().cast_signed()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+/// Waits until `ready`.
+///
+/// # Errors
+/// If it does not come true in time, or the user asked to stop.
+pub fn wait(what: &str, mut ready: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while !ready()? {
+        if Instant::now() > end {
+            bail!(Failure::Failed(format!("{what}: waited in vain")));
+        }
+        interrupt::sleep(Duration::from_millis(20))?;
+    }
+    Ok(())
+}
+
+/// Waits until there is such a file.
+///
+/// # Errors
+/// As [`wait`].
+pub fn wait_for(path: &Path) -> anyhow::Result<()> {
+    wait(&path.display().to_string(), || Ok(path.exists()))
+}
