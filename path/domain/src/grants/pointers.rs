@@ -15,14 +15,18 @@ use vif::netfront::{GrantError, GrantedPage, Granter};
 pub struct Numbers;
 
 impl Granter for Numbers {
-    fn grant(
+    fn enter(
         &mut self,
         _: DomId,
         pages: &[GrantedPage],
-        grefs: &mut Vec<GrantRef>,
-    ) -> Result<(), GrantError> {
-        grefs.extend(pages.iter().map(|page| GrantRef(page.frame + 1)));
-        Ok(())
+        made: &mut Vec<Result<GrantRef, GrantError>>,
+    ) {
+        made.extend(pages.iter().map(|page| Ok(GrantRef(page.frame + 1))));
+    }
+
+    /// A pointer cannot be taken back.
+    fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
+        left.extend(grefs.iter().map(|_| false));
     }
 
     fn end(&mut self, grefs: &mut Vec<GrantRef>) {

@@ -259,7 +259,11 @@ impl Interface {
         back: &BackRecord,
         doorbell: Doorbell,
     ) -> Result<[u8; RECORD_BYTES], SetupError> {
-        let setup = self.setup(DomId(0));
+        let setup = Setup {
+            // Its pages cannot leave.
+            release_threshold: None,
+            ..self.setup(DomId(0))
+        };
         let (netfront, record) = Netfront::new(&setup, &mut Numbers, back)?;
         self.netfront = Some(netfront);
         self.doorbell = Some(doorbell);
