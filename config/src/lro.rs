@@ -19,6 +19,8 @@ pub struct Lro {
     pub buffers: Form,
     /// How it goes over the bridge.
     pub backend: Backend,
+    /// Where its segment size travels on a ring.
+    pub meta: Meta,
     /// How long it waits for more.
     pub flush: Flush,
     /// Microseconds that none is held longer, whatever `flush` says.
@@ -38,6 +40,7 @@ impl Default for Lro {
             psh: Psh::Flush,
             buffers: Form::Skb,
             backend: Backend::Scatter,
+            meta: Meta::Response,
             // What is sparse goes on at once, what is dense waits for more.
             flush: Flush::Adaptive,
             hold_us: 200,
@@ -115,6 +118,17 @@ pub enum Backend {
     Scatter,
 }
 
+/// Where the segment size of a packet to a guest travels. Agreed on at the start of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Meta {
+    /// In the place of a response, so that a request is consumed whose buffer is not used (netif;
+    /// Ram's thesis, 5.1).
+    Request,
+    /// In the packet's first response, if the guest can read it there.
+    Response,
+}
+
 /// How long an aggregate waits for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -147,6 +161,8 @@ pub(crate) const AT: [(&str, At); 4] = [
 pub(crate) const RULES: [(&str, Rules); 2] = [("gro", Rules::Gro), ("lro", Rules::Lro)];
 pub(crate) const PSH: [(&str, Psh); 2] = [("flush", Psh::Flush), ("merge", Psh::Merge)];
 pub(crate) const FORMS: [(&str, Form); 2] = [("skb", Form::Skb), ("page", Form::Page)];
+pub(crate) const METAS: [(&str, Meta); 2] =
+    [("request", Meta::Request), ("response", Meta::Response)];
 pub(crate) const BACKENDS: [(&str, Backend); 2] = [
     ("linearize", Backend::Linearize),
     ("scatter", Backend::Scatter),
@@ -333,6 +349,7 @@ mod tests {
             psh: Psh::Merge,
             buffers: Form::Page,
             backend: Backend::Linearize,
+            meta: Meta::Response,
             flush: Flush::Polls(2),
             hold_us: 500,
             segments: 32,

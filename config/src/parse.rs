@@ -180,6 +180,7 @@ fn read_lro(t: &Table<'_, '_, '_>) -> Lro {
         psh: t.choice("psh", &lro::PSH).unwrap_or(usual.psh),
         buffers: t.choice("buffers", &lro::FORMS).unwrap_or(usual.buffers),
         backend: t.choice("backend", &lro::BACKENDS).unwrap_or(usual.backend),
+        meta: t.choice("meta", &lro::METAS).unwrap_or(usual.meta),
         flush: t
             .parsed_or("flush", lro::FLUSH_REMEDY)
             .unwrap_or(usual.flush),

@@ -50,6 +50,40 @@ fn files_of_100_mb_arrive_by_queues_of_their_own() {
     machine.end();
 }
 
+/// Merged in the guests' pages, with and without a request for what that needs: every byte arrives, most
+/// frames merged, and what consumes requests says so.
+#[test]
+fn files_arrive_merged_in_the_guests_pages() {
+    for meta in ["request", "response"] {
+        let lro = format!("[lro]\nat = \"physical\"\nmeta = \"{meta}\"\n");
+        let with_queues = |namespaces: &[String]| {
+            config(&lro, namespaces).replacen(
+                "kind = \"tap\"",
+                "kind = \"tap\"\nqueues = \"vmq\"",
+                1,
+            )
+        };
+        let names = crate::programs::NAMES;
+        let Some(machine) = Machine::start(FOR_FILES, &names, with_queues) else {
+            return;
+        };
+        if vmq(&machine).is_some() {
+            carry_files(&machine, FILE_BYTES / 10);
+            let driver = driver(&machine);
+            let vmq = &driver["ports"]["nic.wire"]["vmq"];
+            assert_eq!(vmq["misdirected"], 0, "{vmq}");
+            assert!(count(&vmq["lro"]["merged"]) > 1000, "{meta}: {vmq}");
+            let web = &driver["ports"]["vif.web-0"];
+            // Segments of 64 KB from the sibling guest are said of in the same way.
+            let consumed = count(&web["counters"]["meta_requests"]);
+            assert_eq!(consumed > 0, meta == "request", "{web}");
+            let drops = &web["counters"]["to_guest_drops"];
+            assert_eq!(drops["bad_offload"], 0, "{web}");
+        }
+        machine.end();
+    }
+}
+
 const GUESTS: usize = 8;
 const QUEUES: usize = 4;
 

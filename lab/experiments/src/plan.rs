@@ -9,6 +9,7 @@ use crate::runner::Config;
 use crate::stats::Side;
 use crate::{Failure, metric, peers};
 use config::domain::{BufferSize, GrantMode};
+use config::lro::Meta;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -339,6 +340,8 @@ pub struct Mechanisms {
     pub spare: u32,
     /// Pages of free buffers that stay granted; none: all do.
     pub release_threshold: Option<u32>,
+    /// Where the segment size of an aggregate travels on the ring; none: as usual.
+    pub meta: Option<Meta>,
 }
 
 /// What lies between wire and guest.

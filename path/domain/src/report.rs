@@ -39,6 +39,7 @@ pub fn counters(counters: &Counters) -> Value {
         "from_guest_bytes": counters.from_guest_bytes,
         "to_guest_packets": counters.to_guest,
         "to_guest_bytes": counters.to_guest_bytes,
+        "meta_requests": counters.meta_requests,
         "notifications": counters.notifications,
         "from_guest_drops": by_reason(&counters.from_guest_drops),
         "to_guest_drops": by_reason(&counters.to_guest_drops),

@@ -122,6 +122,9 @@ pub struct Counters {
     pub from_guest_drops: Drops,
     /// Packets to the guest that were dropped.
     pub to_guest_drops: Drops,
+    /// Requests to the guest that were consumed for what belongs to a packet and is none of its bytes
+    /// (counted by the backend).
+    pub meta_requests: u64,
     /// Times that the peer was told of news (its doorbell may have been rung).
     pub notifications: u64,
 }
@@ -134,6 +137,7 @@ impl std::ops::AddAssign for Counters {
         self.to_guest_bytes += other.to_guest_bytes;
         self.from_guest_drops += other.from_guest_drops;
         self.to_guest_drops += other.to_guest_drops;
+        self.meta_requests += other.meta_requests;
         self.notifications += other.notifications;
     }
 }

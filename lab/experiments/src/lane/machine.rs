@@ -354,11 +354,13 @@ impl What {
             prefetch,
             spare,
             release_threshold,
+            meta,
         } = self.mechanisms;
         config.driver.grants = grants;
         config.buffers.size = buffers;
         config.buffers.spare = spare;
         config.buffers.release_threshold = release_threshold;
+        config.lro.meta = meta.unwrap_or(config.lro.meta);
         config.buffers.prefetch = prefetch.unwrap_or(config.buffers.prefetch);
         if vmq {
             for nic in &mut config.nics {

@@ -70,6 +70,7 @@ pub(super) fn assemble(
         grants: config.grants,
         offloads: config.offloads,
         ring_order: config.ring_order,
+        meta: config.lro.meta,
     };
     for vif in &config.vifs {
         let staging = room.take(vif.staging_pages as usize * PAGE)?;

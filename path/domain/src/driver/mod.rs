@@ -9,6 +9,7 @@
 //! | [`nics`] | ports that are devices |
 //! | [`linear`] | aggregates copied to one buffer |
 //! | [`vifs`] | ports that are guests: hand-shake, netback, doorbell |
+//! | [`merge`] | large receive offload where frames lie in guest pages |
 //! | [`vmq`] | queues of a NIC for single guests: who has one, frames straight into guest pages |
 //! | [`outbox`] | frames on their way to one port: segmentation and checksums where it lacks them |
 //! | [`room`] | aggregates cut to what a guest has room for |
@@ -17,6 +18,7 @@
 mod build;
 pub mod fairness;
 pub mod linear;
+pub mod merge;
 pub mod nics;
 pub mod outbox;
 pub mod port;

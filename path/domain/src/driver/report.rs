@@ -21,6 +21,7 @@ pub(super) fn stat(driver: &Driver) -> Value {
                 let number = ports.len();
                 if let Some(queues) = driver.queues.iter().find(|queues| queues.nic == number) {
                     drops.add("misdirected", queues.misdirected);
+                    queues.add_lro(&mut lro);
                     value["vmq"] = queues.stat(&driver.ports);
                 }
                 value

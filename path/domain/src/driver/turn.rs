@@ -392,6 +392,9 @@ impl Driver {
                         nic.set_lro(&self.switches.lro);
                     }
                 }
+                for queues in &mut self.queues {
+                    queues.set_lro(&self.switches.lro);
+                }
                 Ok(json!({ "key": key, "value": value }))
             }
         }

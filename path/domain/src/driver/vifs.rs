@@ -21,6 +21,7 @@ use crate::ledger::{Hop, Ledger};
 use abi::hypercall::{Map as MapOp, Unmap};
 use abi::{ConnId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState};
 use config::domain::{GrantMode, Offloads};
+use config::lro::Meta;
 use nic::{Caps, Frame};
 use shmem::{Area, Span};
 use std::cell::RefCell;
@@ -47,6 +48,8 @@ pub struct Shared {
     pub offloads: Offloads,
     /// log2 of the largest ring that guests are offered, in pages.
     pub ring_order: u8,
+    /// Where the segment size of a packet to a guest travels.
+    pub meta: Meta,
 }
 
 /// The part of the grant window that one guest's grants appear in.
@@ -217,6 +220,10 @@ impl VifPort {
             features.with(Features::NEW_GRANTS)
         } else {
             features
+        };
+        let features = match self.shared.meta {
+            Meta::Request => features,
+            Meta::Response => features.with(Features::RX_META),
         };
         BackRecord {
             features,
@@ -460,6 +467,12 @@ impl VifPort {
             && self
                 .caps()
                 .is_some_and(|own| own.checksum || !caps.checksum)
+    }
+
+    /// Whether the guest takes packets of several buffers that are to be segmented.
+    #[must_use]
+    pub fn takes_merged(&self) -> bool {
+        self.caps().is_some_and(|caps| caps.tso && caps.checksum)
     }
 
     /// Answers what a NIC has written, and counts it.

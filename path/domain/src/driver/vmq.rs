@@ -14,11 +14,13 @@
 //! Whatever lies in a guest's page was decided on like any other frame, by the bridge and on its
 //! snapshot; what the bridge does not send to this very guest is not delivered.
 
+use super::merge::QueueMerger;
 use super::nics::Seen;
 use super::port::Port;
 use super::turn::Driver;
 use crate::ledger::Hop;
-use config::domain::{DriverConfig, FRAME_EXTRA_BYTES};
+use crate::lro::Sums;
+use config::domain::{DriverConfig, FRAME_EXTRA_BYTES, Lro};
 use net::bridge::Verdict;
 use nic::vmq::{Backend, Freed, QueueId, VmqError};
 use nic::{Buffer, BufferId, Buffers, Frame, Pool};
@@ -55,6 +57,7 @@ pub struct Queues {
     direct: Vec<Frame>,
     /// Frames of a batch that lie in buffers of ours.
     own: Vec<Frame>,
+    merger: QueueMerger,
     counts: Counts,
     trouble: String,
 }
@@ -117,11 +120,22 @@ impl Queues {
                 next_ns: 0,
                 direct: Vec::new(),
                 own: Vec::new(),
+                merger: QueueMerger::new(&config.lro),
                 counts: Counts::default(),
                 trouble: String::new(),
             })
         })
         .collect()
+    }
+
+    /// Changes large receive offload.
+    pub fn set_lro(&mut self, lro: &Lro) {
+        self.merger.set(lro);
+    }
+
+    /// Adds what large receive offload has counted.
+    pub fn add_lro(&self, sums: &mut Sums) {
+        self.merger.add_to(sums);
     }
 
     /// Counts frames that the shared queue has brought.
@@ -163,6 +177,7 @@ impl Queues {
             "given": self.counts.given,
             "taken_back": self.counts.taken_back,
             "trouble": self.trouble,
+            "lro": self.merger.stat(),
         })
     }
 
@@ -373,8 +388,13 @@ impl Driver {
         let Some((vmq, pool)) = nic.vmq() else {
             return 0;
         };
+        let merging = queues.merger.is_active() && vif.takes_merged();
+        let mut netback = (phase == Phase::Active).then(|| vif.posting()).flatten();
+        if let Some(netback) = &mut netback {
+            netback.expect_merged(merging);
+        }
         let mut posting = Posting {
-            netback: (phase == Phase::Active).then(|| vif.posting()).flatten(),
+            netback,
             through: false,
             pool,
             bytes: queues.frame_bytes,
@@ -394,6 +414,14 @@ impl Driver {
         queues.note(port, frames as u64);
         queues.counts.direct += queues.direct.len() as u64;
         queues.counts.through += queues.own.len() as u64;
+        if merging
+            && queues.direct.len() > 1
+            && let Some(netback) = vif.posting()
+        {
+            let Queues { merger, direct, .. } = &mut *queues;
+            self.ledger
+                .at(Hop::Lro, || merger.merge(netback, now_ns, direct));
+        }
         if phase == Phase::Active {
             self.hand_over(queues, port, now_ns);
         }
@@ -426,18 +454,16 @@ impl Driver {
             let before = self.ledger.enter(Hop::Netback);
             if let Some(netback) = vif.posting() {
                 for (frame, verdict) in queues.direct.iter().zip(&verdicts) {
-                    let id = frame
-                        .pieces
-                        .first()
-                        .map_or(BufferId::NONE, |piece| piece.buffer);
-                    let id = BufferId(id.0 & !POSTED);
                     match verdict {
-                        Verdict::Unicast(to) if *to == port => netback.accept(id, frame),
-                        Verdict::Drop(_) => netback.refuse(id),
-                        Verdict::Unicast(_) | Verdict::Many(_) => {
-                            queues.misdirected += 1;
-                            netback.refuse(id);
+                        Verdict::Unicast(to) if *to == port => {
+                            netback.accept(frame);
+                            continue;
                         }
+                        Verdict::Drop(_) => {}
+                        Verdict::Unicast(_) | Verdict::Many(_) => queues.misdirected += 1,
+                    }
+                    for piece in &frame.pieces {
+                        netback.refuse(piece.buffer);
                     }
                 }
             }
@@ -505,12 +531,15 @@ impl Backend for Posting<'_> {
         }
     }
 
-    fn netif_rx(&mut self, frame: Frame) {
+    fn netif_rx(&mut self, mut frame: Frame) {
         let posted = frame
             .pieces
             .iter()
             .any(|piece| piece.buffer.0 & POSTED != 0);
         if posted {
+            for piece in &mut frame.pieces {
+                piece.buffer.0 &= !POSTED;
+            }
             self.direct.push(frame);
         } else {
             self.own.push(frame);

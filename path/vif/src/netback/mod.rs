@@ -60,6 +60,8 @@ pub struct Netback<G> {
     post_accesses: Vec<Access>,
     post_next: usize,
     posting: bool,
+    /// Whether requests are left out for what merged frames need.
+    leaves_out: bool,
 }
 
 impl<G: Grants> Netback<G> {
@@ -99,6 +101,7 @@ impl<G: Grants> Netback<G> {
             post_accesses: Vec::new(),
             post_next: 0,
             posting: false,
+            leaves_out: false,
         })
     }
 

@@ -8,7 +8,7 @@ use crate::netif::{
 };
 use abi::{GrantRef, GrantStatus, PAGE};
 use net::packet::segment::packets;
-use nic::{Checksum, Frame};
+use nic::{Checksum, Frame, GsoKind};
 use shmem::Span;
 
 /// What became of the frames given to [`Netback::to_guest`].
@@ -71,7 +71,18 @@ impl<G: Grants> Netback<G> {
         let data = frame
             .len()
             .div_ceil(usize::from(self.terms.rx_buffer).max(1)) as u32;
-        data.max(1) + u32::from(frame.offload.gso.is_some())
+        data.max(1) + u32::from(self.extra(frame).is_some())
+    }
+
+    /// What takes a request of its own to say about a frame (NETIF-6).
+    pub(super) fn extra(&self, frame: &Frame) -> Option<ExtraInfo> {
+        let gso = frame.offload.gso.filter(|_| !self.terms.rx_meta)?;
+        Some(ExtraInfo::of(gso))
+    }
+
+    /// Slots that a packet takes besides those of its bytes, if it is still to be segmented.
+    fn meta_slots(&self) -> u32 {
+        u32::from(!self.terms.rx_meta)
     }
 
     /// Bytes of the longest frame that is still to be segmented for which `slots` slots do; at most
@@ -79,7 +90,7 @@ impl<G: Grants> Netback<G> {
     #[must_use]
     pub fn bytes_for(&self, slots: u32) -> usize {
         let data = slots
-            .saturating_sub(1)
+            .saturating_sub(self.meta_slots())
             .min(self.terms.to_guest.max_slots.into());
         (data as usize * usize::from(self.terms.rx_buffer)).min(MAX_PACKET)
     }
@@ -91,7 +102,7 @@ impl<G: Grants> Netback<G> {
         }
         check(frame, &self.terms)?;
         let slots = self.slots_for(frame);
-        let extra = frame.offload.gso.map(ExtraInfo::of);
+        let extra = self.extra(frame);
         if slots - u32::from(extra.is_some()) > u32::from(self.terms.to_guest.max_slots) {
             return Err(Drop::TooManySlots);
         }
@@ -125,20 +136,23 @@ impl<G: Grants> Netback<G> {
                 &mut self.copies,
             );
             let first = slot == 0;
-            let mut flags = if first { flags_of(frame) } else { 0 };
-            if cut.left > 0 {
-                flags |= rxf::MORE_DATA;
-            }
-            let response = RxResponse {
+            let mut response = RxResponse {
                 id: request.id,
                 offset: (offset + colour) as u16,
-                flags,
+                flags: 0,
                 status: bytes as i16,
             };
+            if first {
+                say(frame, &self.terms, &mut response);
+            }
+            if cut.left > 0 {
+                response.flags |= rxf::MORE_DATA;
+            }
             self.rx_responses.push(response.encode());
             slot += 1;
             if first && let Some(extra) = extra {
                 self.rx_responses.push(extra.encode());
+                self.counters.meta_requests += 1;
                 slot += 1;
             }
         }
@@ -213,19 +227,25 @@ pub(super) fn colour(gref: u32, len: usize, room: usize) -> usize {
     if len + colour <= room { colour } else { 0 }
 }
 
-pub(super) fn flags_of(frame: &Frame) -> u16 {
-    let checksum = match frame.offload.checksum {
+/// What a packet's first response says about all of it.
+pub(super) fn say(frame: &Frame, terms: &Terms, response: &mut RxResponse) {
+    response.flags = match frame.offload.checksum {
         Checksum::Unknown => 0,
         // A blank checksum is as good as checked: nothing can have happened to the bytes.
         Checksum::Blank { .. } => rxf::CSUM_BLANK | rxf::DATA_VALIDATED,
         Checksum::Valid => rxf::DATA_VALIDATED,
     };
-    checksum
-        | if frame.offload.gso.is_some() {
-            rxf::EXTRA_INFO
-        } else {
-            0
+    match frame.offload.gso {
+        None => {}
+        Some(_) if !terms.rx_meta => response.flags |= rxf::EXTRA_INFO,
+        Some(gso) => {
+            response.flags |= match gso.kind {
+                GsoKind::Tcp4 => rxf::GSO_TCPV4,
+                GsoKind::Tcp6 => rxf::GSO_TCPV6,
+            };
+            response.id = gso.size;
         }
+    }
 }
 
 /// Turns the responses of one frame into errors; the extra info among them stays.

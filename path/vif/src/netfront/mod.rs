@@ -178,7 +178,10 @@ impl Netfront {
             .ok_or(SetupError::Frames)?;
 
         let record = FrontRecord {
-            features: setup.features.with(Features::RX_COPY),
+            features: setup
+                .features
+                .with(Features::RX_COPY)
+                .with(Features::RX_META),
             max_slots: MAX_SLOTS,
             rx_buffer: if back.features.has(Features::RX_OFFSET)
                 && setup.features.has(Features::RX_OFFSET)

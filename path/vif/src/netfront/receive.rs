@@ -4,8 +4,8 @@ use super::Netfront;
 use crate::Fatal;
 use crate::counters::Drop;
 use crate::netif::{
-    Abilities, ExtraInfo, FATAL_SLOTS, MIN_PACKET, RX_WORDS, RxRequest, RxResponse, extra, rxf,
-    transport,
+    Abilities, ExtraInfo, FATAL_SLOTS, MIN_PACKET, RX_WORDS, RxRequest, RxResponse, extra, rsp,
+    rxf, transport,
 };
 use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Offload, Piece};
 
@@ -26,6 +26,8 @@ enum Packet {
     Frame,
     /// Something is wrong with it; its buffers are free again.
     Bad(Drop),
+    /// A buffer that comes back unused.
+    Unused,
     /// None, or not all of it.
     Nothing,
 }
@@ -60,6 +62,7 @@ impl Netfront {
                     self.counters.to_guest_drops.count(reason);
                     bad = true;
                 }
+                Ok(Packet::Unused) => bad = true,
                 Ok(_) => break,
                 Err(fatal) => return self.fail(fatal),
             }
@@ -145,6 +148,10 @@ impl Netfront {
         }
         self.rx.consume(slots);
         self.fetched = self.fetched.saturating_sub(slots);
+        if packet.unused {
+            self.recycle(frame);
+            return Ok(Packet::Unused);
+        }
         let made = match packet.verdict {
             Some(reason) => Err(reason),
             None => packet.finish(&self.terms.to_guest),
@@ -178,13 +185,18 @@ impl Netfront {
             };
             slots += 1;
             let response = RxResponse::decode(words);
-            if response.id != posted {
+            parts += 1;
+            let has_meta = parts == 1 && self.terms.rx_meta && response.has(rxf::GSO);
+            if has_meta {
+                packet.meta(&response);
+            } else if response.id != posted {
                 return Err(Fatal::ResponseId);
             }
-            parts += 1;
-            self.part(&response, packet);
+            self.part(posted, &response, packet);
             if parts == 1 {
                 packet.flags = response.flags;
+                packet.unused = response.status == rsp::DROPPED
+                    && !response.has(rxf::MORE_DATA | rxf::EXTRA_INFO);
                 let mut more = response.has(rxf::EXTRA_INFO);
                 while more {
                     let Some((_, [one, two])) = self.slot(slots)? else {
@@ -221,10 +233,10 @@ impl Netfront {
     }
 
     /// Appends one part to the packet: always its buffer, so that it is given back.
-    fn part(&self, response: &RxResponse, packet: &mut Head<'_>) {
-        let buffer = BufferId(RX_BASE + u32::from(response.id));
+    fn part(&self, posted: u16, response: &RxResponse, packet: &mut Head<'_>) {
+        let buffer = BufferId(RX_BASE + u32::from(posted));
         let mut span = shmem::Span::EMPTY;
-        if let Some(slot) = self.rx_pool.get(usize::from(response.id)) {
+        if let Some(slot) = self.rx_pool.get(usize::from(posted)) {
             match usize::try_from(response.status) {
                 Err(_) => packet.bad(Drop::PeerError),
                 Ok(0) => packet.bad(Drop::ZeroSize),
@@ -251,6 +263,8 @@ struct Head<'a> {
     /// Extra infos: they lie in the slots 1 to this one.
     extras: u32,
     verdict: Option<Drop>,
+    /// It is no packet: its one buffer was not used.
+    unused: bool,
 }
 
 impl<'a> Head<'a> {
@@ -261,11 +275,28 @@ impl<'a> Head<'a> {
             gso: None,
             extras: 0,
             verdict: None,
+            unused: false,
         }
     }
 
     fn bad(&mut self, reason: Drop) {
         self.verdict.get_or_insert(reason);
+    }
+
+    /// What the first response says itself, in the place of its id (NETIF-21).
+    fn meta(&mut self, response: &RxResponse) {
+        let kind = match response.flags & rxf::GSO {
+            rxf::GSO_TCPV4 => GsoKind::Tcp4,
+            rxf::GSO_TCPV6 => GsoKind::Tcp6,
+            _ => return self.bad(Drop::BadExtra),
+        };
+        self.gso = Some(Gso {
+            kind,
+            size: response.id,
+        });
+        if response.id == 0 {
+            self.bad(Drop::BadExtra);
+        }
     }
 
     fn extra(&mut self, info: &ExtraInfo) {

@@ -40,6 +40,12 @@ pub mod rxf {
     pub const MORE_DATA: u16 = 1 << 2;
     /// The next slot is an extra info, not a response.
     pub const EXTRA_INFO: u16 = 1 << 3;
+    /// TCP over IPv4 to be cut; the id is the segment size (NETIF-21).
+    pub const GSO_TCPV4: u16 = 1 << 8;
+    /// TCP over IPv6 to be cut; the id is the segment size.
+    pub const GSO_TCPV6: u16 = 1 << 9;
+    /// Either of them.
+    pub const GSO: u16 = GSO_TCPV4 | GSO_TCPV6;
 }
 
 /// Status of a response (`NETIF_RSP_*`).

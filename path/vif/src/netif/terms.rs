@@ -28,7 +28,11 @@ impl Features {
     /// the frontend's record and of its requests then are of.
     pub const NEW_GRANTS: Self = Self(1 << 8);
 
-    /// Everything that this implementation can do.
+    /// A packet's segment size travels in its first response (NETIF-21).
+    pub const RX_META: Self = Self(1 << 9);
+
+    /// Everything that every end of this implementation does; the mechanism of grants and where the
+    /// segment size travels are chosen besides.
     pub const ALL: Self = Self(
         Self::SG.0
             | Self::GSO_TCPV4.0
@@ -133,6 +137,8 @@ pub struct Terms {
     pub rx_buffer: u16,
     /// Whether receive requests carry an offset.
     pub rx_offset: bool,
+    /// Whether the segment size of a packet to the guest travels in its first response.
+    pub rx_meta: bool,
     /// What the backend may send to the guest.
     pub to_guest: Abilities,
     /// What the guest may send to the backend.
@@ -165,6 +171,7 @@ impl Terms {
             rx_order: front.rx_order(),
             rx_buffer: front.rx_buffer,
             rx_offset,
+            rx_meta: back.features.has(Features::RX_META) && front.features.has(Features::RX_META),
             to_guest: Abilities::of(front.features, max_slots),
             from_guest: Abilities::of(back.features, max_slots),
             mac: front.mac,

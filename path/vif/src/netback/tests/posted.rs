@@ -36,7 +36,7 @@ fn a_frame_lies_in_the_guest_s_page_and_was_not_copied() {
         let bytes = packet(1000 + number as usize, number);
         let buffer = post(&mut rig);
         let frame = received(buffer, &bytes);
-        rig.back.accept(buffer.id, &frame);
+        rig.back.accept(&frame);
         assert_eq!(answered(&mut rig).delivered, 1);
         assert_eq!(rig.receive(64), [bytes]);
     }
@@ -69,10 +69,10 @@ fn responses_keep_the_order_of_requests() {
     let frames: Vec<Frame> = (0..5)
         .map(|n| received(buffers[n], &packet(100 + n, n as u64)))
         .collect();
-    rig.back.accept(buffers[3].id, &frames[3]);
+    rig.back.accept(&frames[3]);
     rig.back.refuse(buffers[1].id);
     rig.back.put_back(buffers[0].id, true);
-    rig.back.accept(buffers[2].id, &frames[2]);
+    rig.back.accept(&frames[2]);
     rig.back.put_back(buffers[4].id, false);
     let report = answered(&mut rig);
     assert_eq!((report.delivered, report.drops.get(Drop::Fault)), (2, 1));
@@ -105,7 +105,7 @@ fn requests_that_post_nonsense_are_answered_when_their_turn_comes() {
     let buffer = post(&mut rig);
     let bytes = packet(60, 9);
     let frame = received(buffer, &bytes);
-    rig.back.accept(buffer.id, &frame);
+    rig.back.accept(&frame);
     let report = answered(&mut rig);
     assert_eq!(report.delivered, 1);
     assert_eq!(report.drops.get(Drop::BadRequest), 1);
@@ -127,7 +127,7 @@ fn a_guest_that_posts_nothing_gets_nothing_and_one_that_overruns_is_ended() {
     for _ in 0..2 {
         let buffer = post(&mut rig);
         let frame = received(buffer, &packet(60, 1));
-        rig.back.accept(buffer.id, &frame);
+        rig.back.accept(&frame);
     }
     assert!(rig.back.post(FRAME).is_none());
     assert_eq!(answered(&mut rig).delivered, 2);
@@ -153,11 +153,275 @@ fn what_the_guest_does_not_take_is_not_delivered() {
         start: 34,
         offset: 16,
     };
-    rig.back.accept(buffer.id, &frame);
+    rig.back.accept(&frame);
     let report = answered(&mut rig);
     assert_eq!((report.delivered, report.drops.total()), (0, 1));
     // Numbers that are not out mean nothing.
-    rig.back.accept(BufferId(7), &frame);
+    rig.back.accept(&frame);
+    for piece in &mut frame.pieces {
+        piece.buffer = BufferId::NONE;
+    }
+    rig.back.accept(&frame);
     rig.back.refuse(BufferId::NONE);
+    rig.back.refuse(BufferId(7));
     assert_eq!(answered(&mut rig), ToGuest::default());
+}
+
+mod merged {
+    use super::*;
+    use crate::netif::{Features, rxf};
+    use crate::testing::{back_record, ipv4_tcp};
+    use nic::{Gso, GsoKind};
+
+    const PAYLOAD: usize = 1448;
+    const HEADERS: usize = 54;
+    const SLOTS: u32 = 18;
+
+    /// A guest with 64 buffers, whose segment sizes travel in responses if `meta`.
+    fn rig(meta: bool) -> Rig {
+        let features = match meta {
+            true => Features::ALL.with(Features::RX_META),
+            false => Features::ALL,
+        };
+        let sizes = crate::netfront::Sizes {
+            rx_pages: 32,
+            ..sizes()
+        };
+        let back = crate::netif::BackRecord {
+            max_slots: SLOTS as u16,
+            ..back_record(features)
+        };
+        let mut rig = Rig::with_record(sizes, Features::ALL, back);
+        assert_eq!(rig.back.terms().rx_meta, meta);
+        rig.back.expect_merged(true);
+        rig
+    }
+
+    /// What a device and an engine do: packets in these buffers, and one frame of them, whose header
+    /// was changed.
+    fn merge(buffers: &[Buffer]) -> (Frame, Vec<u8>) {
+        let mut whole: Option<Frame> = None;
+        for (n, buffer) in buffers.iter().enumerate() {
+            let frame = received(*buffer, &ipv4_tcp(PAYLOAD, n as u64));
+            match &mut whole {
+                None => whole = Some(frame),
+                Some(whole) => whole.push(Piece {
+                    span: frame.pieces[0].span.skip(HEADERS),
+                    buffer: buffer.id,
+                }),
+            }
+        }
+        let mut frame = whole.unwrap();
+        let total = (frame.len() - 14) as u16;
+        frame.header_mut()[16..18].copy_from_slice(&total.to_be_bytes());
+        if buffers.len() > 1 {
+            frame.offload.gso = Some(Gso {
+                kind: GsoKind::Tcp4,
+                size: PAYLOAD as u16,
+            });
+            frame.offload.checksum = Checksum::Blank {
+                start: 34,
+                offset: 16,
+            };
+        }
+        let bytes = frame.to_vec().unwrap();
+        (frame, bytes)
+    }
+
+    fn posts(rig: &mut Rig, buffers: usize) -> Vec<Buffer> {
+        (0..buffers).map(|_| post(rig)).collect()
+    }
+
+    /// What the guest gets, with its offloads.
+    fn receive(rig: &mut Rig) -> Vec<(Vec<u8>, Option<u16>)> {
+        let mut frames = Vec::new();
+        rig.front.receive(64, &mut frames).unwrap();
+        let got = frames.iter().map(|frame| {
+            let size = frame.offload.gso.map(|gso| gso.size);
+            (frame.to_vec().unwrap(), size)
+        });
+        let got = got.collect();
+        rig.front.receive_done(&mut frames);
+        rig.front.publish();
+        got
+    }
+
+    /// VMQ-10: five packets, five requests; NETIF-21: the size lies in the first response.
+    #[test]
+    fn without_a_request_for_the_segment_size() {
+        let mut rig = rig(true);
+        let buffers = posts(&mut rig, 7);
+        let (one, alone) = merge(&buffers[..1]);
+        let (many, bytes) = merge(&buffers[1..6]);
+        rig.back.accept(&one);
+        rig.back.accept(&many);
+        rig.back.put_back(buffers[6].id, false);
+        let report = answered(&mut rig);
+        assert_eq!(
+            (report.delivered, report.bytes),
+            (2, (alone.len() + bytes.len()) as u64)
+        );
+        let raw = rig.raw_rx();
+        let responses: Vec<_> = raw
+            .responses(0)
+            .into_iter()
+            .map(RxResponse::decode)
+            .collect();
+        assert_eq!(responses.len(), 6);
+        assert_eq!(responses[1].id, PAYLOAD as u16);
+        assert!(responses[1].has(rxf::GSO_TCPV4) && !responses[1].has(rxf::EXTRA_INFO));
+        let expected = [(alone, None), (bytes, Some(PAYLOAD as u16))];
+        assert_eq!(receive(&mut rig), expected);
+        assert_eq!(rig.back.counters().meta_requests, 0);
+    }
+
+    /// VMQ-11: the request behind the first buffer is left out, and consumed.
+    #[test]
+    fn with_a_request_for_the_segment_size() {
+        let mut rig = rig(false);
+        let buffers = posts(&mut rig, 6);
+        let ids: Vec<u32> = buffers.iter().map(|buffer| buffer.id.0).collect();
+        assert_eq!(ids, [0, 2, 3, 4, 5, 6]);
+        let (many, bytes) = merge(&buffers[..5]);
+        let (one, alone) = merge(&buffers[5..]);
+        rig.back.accept(&many);
+        rig.back.accept(&one);
+        assert_eq!(answered(&mut rig).delivered, 2);
+        assert_eq!(rig.raw_rx().rsp_prod(), 7);
+        let expected = [(bytes, Some(PAYLOAD as u16)), (alone, None)];
+        assert_eq!(receive(&mut rig), expected);
+        assert_eq!(rig.back.counters().meta_requests, 1);
+        assert_eq!(rig.back.posted(128), 64, "all buffers are posted again");
+    }
+
+    /// VMQ-11: what was left out for nothing comes back unused, and is no drop; at the end of a
+    /// batch it stays on the ring.
+    #[test]
+    fn a_request_that_was_left_out_for_nothing() {
+        let mut rig = rig(false);
+        let buffers = posts(&mut rig, 2);
+        let (first, a) = merge(&buffers[..1]);
+        let (second, b) = merge(&buffers[1..]);
+        rig.back.accept(&first);
+        rig.back.accept(&second);
+        assert_eq!(answered(&mut rig).drops.total(), 0);
+        let raw = rig.raw_rx();
+        let status = |words| RxResponse::decode(words).status;
+        let statuses: Vec<i16> = raw.responses(0).into_iter().map(status).collect();
+        assert_eq!(statuses, [a.len() as i16, rsp::DROPPED, b.len() as i16]);
+        assert_eq!(receive(&mut rig), [(a.clone(), None), (b, None)]);
+        assert_eq!(rig.front.counters().to_guest_drops.total(), 0);
+        assert_eq!(rig.back.posted(128), 64);
+
+        let buffer = post(&mut rig);
+        let next = post(&mut rig);
+        rig.back.put_back(next.id, false);
+        let (alone, a) = merge(&[buffer]);
+        rig.back.accept(&alone);
+        assert_eq!(answered(&mut rig).delivered, 1);
+        assert_eq!(rig.raw_rx().rsp_prod(), 4);
+        assert_eq!(receive(&mut rig), [(a, None)]);
+        assert_eq!(rig.back.counters().meta_requests, 1);
+    }
+
+    /// VMQ-11: who may begin and who may follow, over the whole batch.
+    #[test]
+    fn every_so_many_buffers_one_may_begin() {
+        let mut rig = rig(false);
+        let buffers = posts(&mut rig, 2 * SLOTS as usize + 1);
+        let begins: Vec<u32> = buffers
+            .iter()
+            .map(|buffer| buffer.id)
+            .filter(|id| rig.back.may_begin(*id))
+            .map(|id| id.0)
+            .collect();
+        assert_eq!(begins, [0, SLOTS + 1, 2 * SLOTS + 2]);
+        for two in buffers.windows(2) {
+            let follows = !rig.back.may_begin(two[1].id);
+            assert_eq!(rig.back.may_follow(two[0].id, two[1].id), follows);
+        }
+        let (whole, bytes) = merge(&buffers[..SLOTS as usize]);
+        rig.back.accept(&whole);
+        assert_eq!(answered(&mut rig).delivered, 1);
+        assert_eq!(receive(&mut rig), [(bytes, Some(PAYLOAD as u16))]);
+    }
+
+    /// What has no place on the ring is dropped, as many packets as it is, and nothing else.
+    #[test]
+    fn what_cannot_be_said_is_dropped() {
+        let mut rig = rig(false);
+        let buffers = posts(&mut rig, 6);
+        let (middle, _) = merge(&buffers[1..4]);
+        let (apart, _) = merge(&[buffers[0], buffers[4]]);
+        let (good, bytes) = merge(&buffers[5..]);
+        for frame in [&middle, &apart, &good] {
+            rig.back.accept(frame);
+        }
+        let report = answered(&mut rig);
+        assert_eq!(
+            (report.delivered, report.drops.get(Drop::BadOffload)),
+            (1, 5)
+        );
+        assert_eq!(receive(&mut rig), [(bytes, None)]);
+
+        let mut rig = self::rig(true);
+        let buffers = posts(&mut rig, SLOTS as usize + 1);
+        let (long, _) = merge(&buffers);
+        rig.back.accept(&long);
+        let report = answered(&mut rig);
+        assert_eq!(report.drops.get(Drop::TooManySlots), u64::from(SLOTS) + 1);
+    }
+
+    #[test]
+    fn refused_frames_leave_no_trace_in_the_order() {
+        let mut rig = rig(true);
+        let buffers = posts(&mut rig, 4);
+        let (_, _) = merge(&buffers[..3]);
+        for buffer in &buffers[..3] {
+            rig.back.refuse(buffer.id);
+        }
+        let (one, bytes) = merge(&buffers[3..]);
+        rig.back.accept(&one);
+        assert_eq!(answered(&mut rig).delivered, 1);
+        assert_eq!(receive(&mut rig), [(bytes, None)]);
+    }
+
+    /// Hostile driver domains: NETIF-21 in every wrong way costs a packet, or the interface.
+    #[test]
+    fn a_lying_first_response() {
+        let answer = |rig: &mut Rig, flags: u16, id: Option<u16>| {
+            let buffer = post(rig);
+            let (frame, _) = merge(&[buffer]);
+            rig.back.accept(&frame);
+            let at = rig.raw_rx().rsp_prod();
+            answered(rig);
+            let raw = rig.raw_rx_back();
+            let mut response = RxResponse::decode(rig.raw_rx().responses(at)[0]);
+            response.flags = flags;
+            response.id = id.unwrap_or(response.id);
+            raw.response(at, &response.encode());
+            rig.front.receive(64, &mut Vec::new())
+        };
+        let blank = rxf::CSUM_BLANK | rxf::DATA_VALIDATED;
+        for (flags, id, reason) in [
+            (blank | rxf::GSO_TCPV4, 0, Drop::BadExtra),
+            (blank | rxf::GSO, 1448, Drop::BadExtra),
+            (blank | rxf::GSO_TCPV6, 1448, Drop::BadOffload),
+            (rxf::GSO_TCPV4, 1448, Drop::BadOffload),
+        ] {
+            let mut rig = rig(true);
+            assert_eq!(answer(&mut rig, flags, Some(id)), Ok(0));
+            assert_eq!(
+                rig.front.counters().to_guest_drops.get(reason),
+                1,
+                "{flags:x}"
+            );
+            rig.front.publish();
+            assert_eq!(rig.back.posted(128), 64, "its buffer is posted again");
+        }
+        // A guest that was never told of it takes an id for an id.
+        let mut rig = rig(false);
+        let wrong = answer(&mut rig, blank | rxf::GSO_TCPV4, Some(1448));
+        assert!(wrong.is_err());
+    }
 }
