@@ -82,6 +82,16 @@ impl Map {
         self.unmaps.clear();
     }
 
+    fn begin(&mut self, accesses: &mut [Access], readonly: bool) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        self.map(accesses.iter().map(|access| access.gref), readonly);
+        for access in accesses {
+            let slot = self.usable(access.gref);
+            access.result = self.guest.place(access, slot);
+        }
+        self.guest.ledger.enter(before);
+    }
+
     fn usable(&self, gref: GrantRef) -> Result<Slot, GrantStatus> {
         match self.mapped.get(gref.index() as usize) {
             Some(true) => self.guest.slot(gref).ok_or(GrantStatus::BadRef),
@@ -99,16 +109,7 @@ impl Drop for Map {
 
 impl Grants for Map {
     fn read_begin(&mut self, accesses: &mut [Access]) {
-        let before = self.guest.ledger.enter(Hop::Grant);
-        self.map(accesses.iter().map(|access| access.gref), true);
-        for access in accesses {
-            access.result = self.usable(access.gref).and_then(|slot| {
-                self.guest
-                    .span(slot, access.offset, access.len)
-                    .ok_or(GrantStatus::BadCopyArg)
-            });
-        }
-        self.guest.ledger.enter(before);
+        self.begin(accesses, true);
     }
 
     fn read_end(&mut self) {
@@ -118,18 +119,9 @@ impl Grants for Map {
     }
 
     fn post_begin(&mut self, accesses: &mut [Access]) {
-        let before = self.guest.ledger.enter(Hop::Grant);
-        self.map(accesses.iter().map(|access| access.gref), false);
-        for access in accesses {
-            access.result = self.usable(access.gref).and_then(|slot| {
-                self.guest
-                    .span(slot, access.offset, access.len)
-                    .ok_or(GrantStatus::BadCopyArg)
-            });
-        }
+        self.begin(accesses, false);
         self.batch.clear();
         self.posted.append(&mut self.unmaps);
-        self.guest.ledger.enter(before);
     }
 
     fn post_end(&mut self) {

@@ -128,6 +128,21 @@ impl Mapped {
     }
 }
 
+impl Mapped {
+    fn begin(&mut self, accesses: &mut [Access], readonly: bool) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for access in &*accesses {
+            self.want(access.gref, readonly);
+        }
+        self.map_wanted();
+        for access in accesses {
+            let slot = self.usable(access.gref, readonly);
+            access.result = self.guest.place(access, slot);
+        }
+        self.guest.ledger.enter(before);
+    }
+}
+
 impl Drop for Mapped {
     fn drop(&mut self) {
         self.release();
@@ -136,37 +151,13 @@ impl Drop for Mapped {
 
 impl Grants for Mapped {
     fn read_begin(&mut self, accesses: &mut [Access]) {
-        let before = self.guest.ledger.enter(Hop::Grant);
-        for access in &*accesses {
-            self.want(access.gref, true);
-        }
-        self.map_wanted();
-        for access in accesses {
-            access.result = self.usable(access.gref, true).and_then(|slot| {
-                self.guest
-                    .span(slot, access.offset, access.len)
-                    .ok_or(GrantStatus::BadCopyArg)
-            });
-        }
-        self.guest.ledger.enter(before);
+        self.begin(accesses, true);
     }
 
     fn read_end(&mut self) {}
 
     fn post_begin(&mut self, accesses: &mut [Access]) {
-        let before = self.guest.ledger.enter(Hop::Grant);
-        for access in &*accesses {
-            self.want(access.gref, false);
-        }
-        self.map_wanted();
-        for access in accesses {
-            access.result = self.usable(access.gref, false).and_then(|slot| {
-                self.guest
-                    .span(slot, access.offset, access.len)
-                    .ok_or(GrantStatus::BadCopyArg)
-            });
-        }
-        self.guest.ledger.enter(before);
+        self.begin(accesses, false);
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {

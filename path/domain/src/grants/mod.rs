@@ -25,7 +25,7 @@ use nic::Frame;
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::rc::Rc;
-use vif::grants::{CopyOut, Source};
+use vif::grants::{Access, CopyOut, Source};
 
 /// What every mechanism needs: whose grants, and where they may appear.
 #[derive(Clone, Debug)]
@@ -56,6 +56,12 @@ impl Guest {
     /// Makes hypercalls: what the monitor needs for them is not this domain's time.
     fn call<T>(&self, call: impl FnOnce(&mut Calls) -> T) -> T {
         self.ledger.call(|| call(&mut self.calls.borrow_mut()))
+    }
+
+    /// Where an access goes whose page is mapped at `slot`, or why it has none.
+    fn place(&self, access: &Access, slot: Result<Slot, GrantStatus>) -> Result<Span, GrantStatus> {
+        self.span(slot?, access.offset, access.len)
+            .ok_or(GrantStatus::BadCopyArg)
     }
 
     /// The bytes of a slot.

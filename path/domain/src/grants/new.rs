@@ -162,6 +162,37 @@ impl<const COUNTED: bool> New<COUNTED> {
     }
 }
 
+/// Which list of uses is meant: what is read or what is posted.
+type Uses<T> = fn(&mut T) -> &mut Vec<GrantRef>;
+
+impl<const COUNTED: bool> New<COUNTED> {
+    fn begin(&mut self, accesses: &mut [Access], write: bool, uses: Uses<Self>) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for access in &mut *accesses {
+            // What was not counted is not used, even if it is granted by the time of the re-check.
+            access.result = if self.claim(access.gref, write) {
+                uses(self).extend(COUNTED.then_some(access.gref));
+                Ok(Span::EMPTY)
+            } else {
+                Err(GrantStatus::BadRef)
+            };
+        }
+        Self::settle();
+        for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
+            access.result = self.open(access.gref, access.offset, access.len, write);
+        }
+        self.guest.ledger.enter(before);
+    }
+
+    fn end(&mut self, uses: Uses<Self>) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        while let Some(gref) = uses(self).pop() {
+            self.table.release(gref);
+        }
+        self.guest.ledger.enter(before);
+    }
+}
+
 impl<const COUNTED: bool> Drop for New<COUNTED> {
     fn drop(&mut self) {
         let held = self.kept.drain(..).chain(self.reading.drain(..));
@@ -175,54 +206,19 @@ impl<const COUNTED: bool> Drop for New<COUNTED> {
 
 impl<const COUNTED: bool> Grants for New<COUNTED> {
     fn read_begin(&mut self, accesses: &mut [Access]) {
-        let before = self.guest.ledger.enter(Hop::Grant);
-        for access in &mut *accesses {
-            // What was not counted is not used, even if it is granted by the time of the re-check.
-            access.result = if self.claim(access.gref, false) {
-                self.reading.extend(COUNTED.then_some(access.gref));
-                Ok(Span::EMPTY)
-            } else {
-                Err(GrantStatus::BadRef)
-            };
-        }
-        Self::settle();
-        for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
-            access.result = self.open(access.gref, access.offset, access.len, false);
-        }
-        self.guest.ledger.enter(before);
+        self.begin(accesses, false, |own| &mut own.reading);
     }
 
     fn read_end(&mut self) {
-        let before = self.guest.ledger.enter(Hop::Grant);
-        for gref in self.reading.drain(..) {
-            self.table.release(gref);
-        }
-        self.guest.ledger.enter(before);
+        self.end(|own| &mut own.reading);
     }
 
     fn post_begin(&mut self, accesses: &mut [Access]) {
-        let before = self.guest.ledger.enter(Hop::Grant);
-        for access in &mut *accesses {
-            access.result = if self.claim(access.gref, true) {
-                self.posted.extend(COUNTED.then_some(access.gref));
-                Ok(Span::EMPTY)
-            } else {
-                Err(GrantStatus::BadRef)
-            };
-        }
-        Self::settle();
-        for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
-            access.result = self.open(access.gref, access.offset, access.len, true);
-        }
-        self.guest.ledger.enter(before);
+        self.begin(accesses, true, |own| &mut own.posted);
     }
 
     fn post_end(&mut self) {
-        let before = self.guest.ledger.enter(Hop::Grant);
-        for gref in self.posted.drain(..) {
-            self.table.release(gref);
-        }
-        self.guest.ledger.enter(before);
+        self.end(|own| &mut own.posted);
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
