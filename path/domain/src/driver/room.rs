@@ -24,11 +24,14 @@ impl Room {
         pick: &[u32],
     ) -> ToGuest {
         let chosen = || pick.iter().filter_map(|&index| frames.get(index as usize));
+        // Only aggregates can be cut.
+        if !chosen().any(|frame| frame.offload.gso.is_some()) {
+            return netback.to_guest(frames, pick);
+        }
         let most = netback.bytes_for(u32::MAX);
         let is_long = |frame: &Frame| frame.offload.gso.is_some() && frame.len() > most;
         let slots = chosen().map(|frame| netback.slots_for(frame)).sum();
-        let enough = netback.posted(slots) >= slots && !chosen().any(is_long);
-        if enough || !chosen().any(|frame| frame.offload.gso.is_some()) {
+        if netback.posted(slots) >= slots && !chosen().any(is_long) {
             return netback.to_guest(frames, pick);
         }
         self.fit.clear();

@@ -211,9 +211,14 @@ impl Driver {
         (taken, bytes)
     }
 
-    /// Decides where each frame of a batch goes, and hands it over.
-    pub(super) fn forward(&mut self, in_port: usize, now_ns: u64, frames: &mut [Frame]) {
-        let before = self.ledger.enter(Hop::Bridge);
+    /// Decides where each frame of a batch goes, one verdict for each.
+    pub(super) fn decide(
+        &mut self,
+        in_port: usize,
+        now_ns: u64,
+        frames: &mut [Frame],
+        verdicts: &mut Vec<Verdict>,
+    ) {
         if let Some(port) = self.ports.get(in_port) {
             let hop = port.hop();
             self.trace.begin(hop, port.name(), frames);
@@ -223,14 +228,19 @@ impl Driver {
                 });
             }
         }
-        let mut verdicts = std::mem::take(&mut self.verdicts);
         verdicts.clear();
-        self.bridge
-            .forward_batch(frames, in_port, now_ns, &mut verdicts);
+        self.bridge.forward_batch(frames, in_port, now_ns, verdicts);
         if let Some(verdict) = verdicts.first() {
             self.trace
                 .step(Hop::Bridge, || decision(verdict, &self.ports));
         }
+    }
+
+    /// Decides where each frame of a batch goes, and hands it over.
+    pub(super) fn forward(&mut self, in_port: usize, now_ns: u64, frames: &mut [Frame]) {
+        let before = self.ledger.enter(Hop::Bridge);
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        self.decide(in_port, now_ns, frames, &mut verdicts);
         if let Some(queues) = self.queues.iter_mut().find(|queues| queues.nic == in_port) {
             queues.count(&verdicts);
         }
@@ -351,10 +361,7 @@ impl Driver {
                 }
                 Wake::Event(due) => due,
             };
-            rest.until_ns = match (rest.until_ns, until) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
+            rest.until_ns = rest.until_ns.into_iter().chain(until).min();
         }
         Some(rest)
     }

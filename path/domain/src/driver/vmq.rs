@@ -185,18 +185,16 @@ impl Queues {
         self.loads.get(port).map_or(0, |load| load.usual)
     }
 
+    /// Whether frames can be written straight to the pages of the guest at `port`.
+    fn is_able(&self, ports: &[Port], port: usize, caps: nic::Caps) -> bool {
+        matches!(ports.get(port), Some(Port::Vif(vif)) if vif.can_post(self.frame_bytes, caps))
+    }
+
     /// Ports of guests that have no queue and could have one, the busiest first.
     fn candidates(&self, ports: &[Port], caps: nic::Caps) -> Vec<usize> {
-        let able = |(number, port): (usize, &Port)| match port {
-            Port::Vif(vif) if vif.can_post(self.frame_bytes, caps) => Some(number),
-            _ => None,
-        };
-        let without = |port: &usize| self.held.iter().all(|held| held.port != *port);
-        let mut found: Vec<usize> = ports
-            .iter()
-            .enumerate()
-            .filter_map(able)
-            .filter(without)
+        let without = |port: usize| self.held.iter().all(|held| held.port != port);
+        let mut found: Vec<usize> = (0..ports.len())
+            .filter(|&port| self.is_able(ports, port, caps) && without(port))
             .collect();
         found.sort_by_key(|&port| std::cmp::Reverse(self.usual(port)));
         found
@@ -212,15 +210,12 @@ impl Queues {
         for load in &mut self.loads {
             load.usual = (load.usual + std::mem::take(&mut load.now)) / 2;
         }
-        let Some(Port::Nic(nic)) = ports.get(self.nic) else {
+        let Some(Port::Nic(nic)) = ports.get_mut(self.nic) else {
             return;
         };
+        let mut free = nic.vmq().map_or(0, |(vmq, _)| vmq.avail_queues());
         let caps = nic.caps();
         let mut candidates = self.candidates(ports, caps).into_iter().peekable();
-        let mut free = match ports.get_mut(self.nic) {
-            Some(Port::Nic(nic)) => nic.vmq().map_or(0, |(vmq, _)| vmq.avail_queues()),
-            _ => 0,
-        };
         while free > 0
             && let Some(port) = candidates.next()
         {
@@ -235,8 +230,7 @@ impl Queues {
         holders.retain(|held| held.phase != Phase::Leaving);
         holders.sort_by_key(|held| self.usual(held.port));
         for held in holders {
-            let able = matches!(ports.get(held.port), Some(Port::Vif(vif))
-                if vif.can_post(self.frame_bytes, caps));
+            let able = self.is_able(ports, held.port, caps);
             let needed_more = |port: &usize| {
                 self.rebalance_ns > 0 && self.usual(*port) > 2 * self.usual(held.port) + SWAP_FRAMES
             };
@@ -437,17 +431,9 @@ impl Driver {
     /// Decides on the frames that lie in a guest's pages, and answers its requests.
     fn hand_over(&mut self, queues: &mut Queues, port: usize, now_ns: u64) {
         let mut verdicts = std::mem::take(&mut self.verdicts);
-        verdicts.clear();
         if !queues.direct.is_empty() {
             let before = self.ledger.enter(Hop::Bridge);
-            if let Some(nic) = self.ports.get(queues.nic) {
-                self.trace.begin(Hop::Nic, nic.name(), &queues.direct);
-            }
-            self.bridge
-                .forward_batch(&mut queues.direct, queues.nic, now_ns, &mut verdicts);
-            if let Some(verdict) = verdicts.first() {
-                self.trace.step(Hop::Bridge, || format!("{verdict:?}"));
-            }
+            self.decide(queues.nic, now_ns, &mut queues.direct, &mut verdicts);
             self.ledger.enter(before);
         }
         if let Some(Port::Vif(vif)) = self.ports.get_mut(port) {
