@@ -110,7 +110,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             output::print(&String::from_utf8_lossy(&text))
         }
         Command::Internal { args } => match args.split_first() {
-            Some((helper, spec)) if helper == xenoprof::record::bare::HELPER => {
+            Some((helper, spec)) if helper == experiments::overhead::HELPER => {
                 xenoprof::record::bare::main(spec)
             }
             _ => experiments::internal::main(&args),

@@ -24,6 +24,12 @@ pub fn cpu_ns(pid: i32) -> Option<u64> {
     u64::try_from(time.tv_sec() * 1_000_000_000 + time.tv_nsec()).ok()
 }
 
+/// CPU time of this process, nanoseconds.
+#[must_use]
+pub fn own_cpu_ns() -> u64 {
+    cpu_ns(std::process::id().cast_signed()).unwrap_or(0)
+}
+
 /// Ids of all processes, kernel threads among them.
 #[must_use]
 pub fn processes() -> Vec<i32> {

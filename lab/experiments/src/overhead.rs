@@ -18,7 +18,7 @@ use crate::runner::{Config, Samples};
 use crate::stats::{self, Side};
 use crate::{Failure, interrupt};
 use anyhow::Context as _;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -63,22 +63,43 @@ impl Plan {
     }
 }
 
-/// What the sampler's helper answers to `stop`.
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Counts {
-    ran_ns: u64,
-    samples: BTreeMap<u32, u64>,
-    lost: u64,
-    frames: u64,
-    cpu_ns: u64,
+/// The name behind `internal` of the sampler's helper, which the profiler has.
+pub const HELPER: &str = "sample";
+
+/// What the helper is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// Samples a second and CPU.
+    pub hz: u32,
+    /// Where samples are timed.
+    pub cpu: usize,
 }
 
-/// What it answers to `calibrate`, nanoseconds.
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Costs {
-    sample_ns: Vec<f64>,
-    frames: f64,
-    interrupt_ns: Vec<f64>,
+/// What it answers to `stop`: what came since `start`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Nanoseconds.
+    pub ran_ns: u64,
+    /// By CPU.
+    pub samples: BTreeMap<u32, u64>,
+    /// What the kernel could not write.
+    pub lost: u64,
+    /// Addresses of all call stacks.
+    pub frames: u64,
+    /// CPU time of the profiler.
+    pub cpu_ns: u64,
+}
+
+/// What it answers to `calibrate`: nanoseconds, one figure for each pair.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Costs {
+    /// A sample as sessions take it.
+    pub sample_ns: Vec<f64>,
+    /// Addresses in the call stack of such a sample.
+    pub frames: f64,
+    /// A timer's interrupt.
+    pub interrupt_ns: Vec<f64>,
 }
 
 const WAIT: Duration = Duration::from_secs(30);
@@ -99,8 +120,12 @@ pub fn run(plan: &Plan, quick: bool) -> anyhow::Result<(Provenance, Vec<Figure>)
         ),
         quick,
     );
-    let mut command = child::own("sample")?;
-    command.arg(serde_json::json!({"hz": plan.hz, "cpu": cores.guest}).to_string());
+    let mut command = child::own(HELPER)?;
+    let spec = Spec {
+        hz: plan.hz,
+        cpu: cores.guest,
+    };
+    command.arg(serde_json::to_string(&spec)?);
     let mut sampler = LineChild::start("sampler", command, WAIT)?;
     eprintln!("timing a sample");
     let costs: Costs = serde_json::from_value(sampler.ask("calibrate", WAIT)?)?;

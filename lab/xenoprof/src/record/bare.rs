@@ -2,42 +2,12 @@
 //! is recorded, nothing of what comes before and after. Started and stopped over its standard
 //! streams, so that one window can have it and the next one not.
 
-use super::calibrate::{self, Costs};
-use super::{Options, Watcher, collect::Collector, open, raw_ns};
+use super::{Options, Watcher, calibrate, collect::Collector, open, raw_ns};
 use crate::host::watch::Watch;
 use crate::sampler::parse::What;
+use experiments::overhead::{Counts, Spec};
 use experiments::{child, internal, measure};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::collections::BTreeMap;
-
-/// Its name behind `internal`.
-pub const HELPER: &str = "sample";
-
-/// What the helper is told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Spec {
-    /// Samples a second and CPU.
-    hz: u32,
-    /// Where samples are timed.
-    cpu: usize,
-}
-
-/// What came between `start` and `stop`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-struct Counts {
-    /// Nanoseconds.
-    ran_ns: u64,
-    /// By CPU.
-    samples: BTreeMap<u32, u64>,
-    /// What the kernel could not write.
-    lost: u64,
-    /// Addresses of all call stacks.
-    frames: u64,
-    /// CPU time of the profiler.
-    cpu_ns: u64,
-}
 
 struct Running {
     watcher: Watcher,
@@ -54,7 +24,7 @@ impl Running {
         };
         let (_, _, sampler, _) = open(&options)?;
         let watcher = Watcher::start(Watch::new(Vec::new()));
-        let cpu_ns = own_cpu_ns();
+        let cpu_ns = measure::own_cpu_ns();
         let start_ns = raw_ns();
         let collector = Collector::start(sampler, None)?;
         Ok(Self {
@@ -68,7 +38,7 @@ impl Running {
     fn stop(self) -> Counts {
         let end_ns = raw_ns();
         // Before the rest is put in order, which a session does when the load has ended.
-        let cpu_ns = own_cpu_ns().saturating_sub(self.cpu_ns);
+        let cpu_ns = measure::own_cpu_ns().saturating_sub(self.cpu_ns);
         let collected = self.collector.stop(self.start_ns..=end_ns);
         drop(self.watcher.stop());
         let mut counts = Counts {
@@ -88,10 +58,6 @@ impl Running {
         }
         counts
     }
-}
-
-fn own_cpu_ns() -> u64 {
-    measure::cpu_ns(std::process::id().cast_signed()).unwrap_or(0)
 }
 
 /// The helper: `start`, `stop` and `calibrate` are answered, the end of standard input ends it.
@@ -118,8 +84,7 @@ fn serve(args: &[String]) -> anyhow::Result<()> {
                 let counts = running.take().map(Running::stop).unwrap_or_default();
                 serde_json::to_value(counts).map_err(Into::into)
             }
-            _ => calibrate::measure(spec.cpu)
-                .and_then(|costs: Costs| Ok(serde_json::to_value(costs)?)),
+            _ => calibrate::measure(spec.cpu).and_then(|costs| Ok(serde_json::to_value(costs)?)),
         };
         Some(done.unwrap_or_else(|error| json!({ "error": format!("{error:#}") })))
     });

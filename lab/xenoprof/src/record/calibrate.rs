@@ -12,8 +12,8 @@ use crate::event::Event;
 use crate::sampler::parse::What;
 use crate::sampler::{Sampler, Scope};
 use anyhow::Context as _;
+use experiments::overhead::Costs;
 use perf_event::{Builder, SampleFlag, events::Software};
-use serde::Serialize;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
@@ -28,17 +28,6 @@ const TIME_NS: u64 = 10_000_000;
 const WRITE: usize = 16 << 10;
 /// Bytes of the ring of bare interrupts, which nobody reads while they are timed.
 const RING_BYTES: usize = 1 << 16;
-
-/// Nanoseconds, one figure for each pair.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Costs {
-    /// A sample as sessions take it.
-    sample_ns: Vec<f64>,
-    /// Addresses in the call stack of such a sample.
-    frames: f64,
-    /// A timer's interrupt.
-    interrupt_ns: Vec<f64>,
-}
 
 /// Measures them, in a thread on `cpu`.
 pub(super) fn measure(cpu: usize) -> anyhow::Result<Costs> {

@@ -170,7 +170,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     let served = initiator.map(Initiator::serve);
     let started_unix_ns = unix_ns();
     let steal = steal_ns();
-    let own_cpu = measure::cpu_ns(std::process::id().cast_signed()).unwrap_or(0);
+    let own_cpu = measure::own_cpu_ns();
     let watcher = Watcher::start(watch);
     let start_ns = raw_ns();
     let collector = Collector::start(sampler, demux).context("cannot start sampling")?;
@@ -185,9 +185,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     let mut watch = watcher.stop();
     let children = process::children_cpu_ns().saturating_sub(children);
     let collected = collector.stop(start_ns..=end_ns);
-    let own_cpu = measure::cpu_ns(std::process::id().cast_signed())
-        .unwrap_or(0)
-        .saturating_sub(own_cpu);
+    let own_cpu = measure::own_cpu_ns().saturating_sub(own_cpu);
     let steal = steal_since(&steal);
     let (outcome, ending) = served.map_or_else(Default::default, |served| {
         served.drain(|| interrupt::check().is_err())
