@@ -25,6 +25,15 @@ pub struct Args {
     pub out: Option<PathBuf>,
 }
 
+impl Args {
+    /// Whether the user wants a column of this name.
+    #[must_use]
+    pub fn wants(&self, name: &str) -> bool {
+        let named = |parts: &String| parts.split(',').any(|part| name.contains(part));
+        self.only.as_ref().is_none_or(named)
+    }
+}
+
 /// Runs a plan and prints its figures.
 ///
 /// # Errors

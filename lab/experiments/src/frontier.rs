@@ -9,7 +9,7 @@
 use crate::lane::Direction;
 use crate::lane::window::Work;
 use crate::metric;
-use crate::plan::{Lro, Plan, Wake, Wire};
+use crate::plan::{Column, Lro, Plan, Wake, Wire};
 use crate::report::Figure;
 use crate::runner::{Config, Samples};
 use crate::stats::{self, Side};
@@ -26,9 +26,9 @@ fn judged(plan: &Plan) -> Vec<(&'static str, Work)> {
     .collect()
 }
 
-/// A column of a family: its name and its policy.
+/// A column of a family, and its policy.
 struct Member<'a> {
-    column: &'a str,
+    column: &'a Column,
     flush: &'a str,
 }
 
@@ -46,10 +46,7 @@ fn families(plan: &Plan) -> Vec<Vec<Member<'_>>> {
             continue;
         };
         let name = format!("{at}-{buffers}-{backend}");
-        let member = Member {
-            column: &column.name,
-            flush,
-        };
+        let member = Member { column, flush };
         match found.iter_mut().find(|(known, _)| *known == name) {
             Some((_, members)) => members.push(member),
             None => found.push((name, vec![member])),
@@ -62,34 +59,12 @@ fn families(plan: &Plan) -> Vec<Vec<Member<'_>>> {
         .collect()
 }
 
-/// Where a figure of a member is kept.
-fn place(
-    plan: &Plan,
-    member: &Member<'_>,
-    wire: &Wire,
-    work: Work,
-    direction: Direction,
-    wake: Wake,
-) -> Option<Config> {
-    let column = plan.column.iter().find(|c| c.name == member.column)?;
-    let stop = plan.stop(column, column.place.first().copied(), wire, 1);
-    Some(plan.keyed(&stop, work, direction, wake))
-}
-
-/// How much better (above 0) or worse each round of `own` was than that of `other`, as a share of
-/// `other`.
-fn gains(samples: &Samples, metric: &str, own: &Config, other: &Config) -> Vec<f64> {
-    let empty = Vec::new();
-    let own = samples.series(own, metric).unwrap_or(&empty);
-    let other = samples.series(other, metric).unwrap_or(&empty);
-    let sign = match metric::better(metric) {
+/// 1 where more of a metric is better, -1 where less is.
+fn sign(metric: &str) -> f64 {
+    match metric::better(metric) {
         Side::Above => 1.0,
         Side::Below => -1.0,
-    };
-    stats::ratios(own, other)
-        .into_iter()
-        .map(|ratio| sign * (ratio - 1.0))
-        .collect()
+    }
 }
 
 /// Regrets of every member, and at each wire's speed which member dominates which: `dominated`
@@ -100,67 +75,119 @@ pub fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
     let (Some(&direction), Some(&wake)) = (plan.direction.first(), plan.wake.first()) else {
         return out;
     };
+    let ground = Ground {
+        plan,
+        samples,
+        direction,
+        wake,
+    };
     for family in families(plan) {
         for member in &family {
             let mut regret: Vec<f64> = Vec::new();
             for wire in &plan.wire {
                 for (metric, work) in judged(plan) {
-                    let at = |m: &Member<'_>| place(plan, m, wire, work, direction, wake);
-                    add(&mut regret, &losses(samples, metric, &family, member, at));
+                    add(
+                        &mut regret,
+                        &ground.losses(metric, &family, member, wire, work),
+                    );
                 }
-                let name = place(plan, member, wire, Work::Stream, direction, wake);
                 let by: Vec<&str> = family
                     .iter()
-                    .filter(|other| other.column != member.column)
-                    .filter(|other| dominates(plan, samples, other, member, wire, direction, wake))
+                    .filter(|other| other.column.name != member.column.name)
+                    .filter(|other| ground.dominates(other, member, wire))
                     .map(|other| other.flush)
                     .collect();
-                if let Some(name) = name {
-                    let count = by.len() as f64;
-                    let mut figure = Figure::single(&plan.name, &name.name(), "dominated", count);
-                    figure.note = (!by.is_empty()).then(|| format!("by {}", by.join(", ")));
-                    out.push(figure);
-                }
+                let name = ground.place(member, wire, Work::Stream).name();
+                let count = by.len() as f64;
+                let mut figure = Figure::single(&plan.name, &name, "dominated", count);
+                figure.note = (!by.is_empty()).then(|| format!("by {}", by.join(", ")));
+                out.push(figure);
             }
-            let seed = stats::seed(&[member.column, "regret"]);
+            let seed = stats::seed(&[&member.column.name, "regret"]);
             if let Some(estimate) = stats::estimate(&regret, seed) {
-                out.push(Figure::new(&plan.name, member.column, "regret", estimate));
+                out.push(Figure::new(
+                    &plan.name,
+                    &member.column.name,
+                    "regret",
+                    estimate,
+                ));
             }
         }
     }
     out
 }
 
-/// By how much a member lost against the best of its family at one load, round by round.
-fn losses(
-    samples: &Samples,
-    metric: &str,
-    family: &[Member<'_>],
-    member: &Member<'_>,
-    at: impl Fn(&Member<'_>) -> Option<Config>,
-) -> Vec<f64> {
-    let median = |m: &Member<'_>| {
-        let series = samples.series(&at(m)?, metric)?;
-        let values: Vec<f64> = series.iter().flatten().copied().collect();
-        Some(stats::median(&values))
-    };
-    let sign = match metric::better(metric) {
-        Side::Above => 1.0,
-        Side::Below => -1.0,
-    };
-    let best = family
-        .iter()
-        .filter_map(|m| Some((m, sign * median(m)?)))
-        .max_by(|a, b| a.1.total_cmp(&b.1));
-    match (best, at(member)) {
-        (Some((best, _)), Some(own)) => match at(best) {
-            Some(best) => gains(samples, metric, &own, &best)
-                .into_iter()
-                .map(|gain| -gain)
-                .collect(),
-            None => Vec::new(),
-        },
-        _ => Vec::new(),
+/// What members are compared on.
+struct Ground<'a> {
+    plan: &'a Plan,
+    samples: &'a Samples,
+    direction: Direction,
+    wake: Wake,
+}
+
+impl Ground<'_> {
+    /// Where a figure of a member is kept.
+    fn place(&self, member: &Member<'_>, wire: &Wire, work: Work) -> Config {
+        let place = member.column.place.first().copied();
+        let stop = self.plan.stop(member.column, place, wire, 1);
+        self.plan.keyed(&stop, work, self.direction, self.wake)
+    }
+
+    /// How much better (above 0) or worse each round of `own` was than that of `other`, as a share
+    /// of `other`.
+    fn gains(&self, metric: &str, own: &Config, other: &Config) -> Vec<f64> {
+        let series = |config| {
+            self.samples
+                .series(config, metric)
+                .map_or(&[][..], Vec::as_slice)
+        };
+        stats::ratios(series(own), series(other))
+            .into_iter()
+            .map(|ratio| sign(metric) * (ratio - 1.0))
+            .collect()
+    }
+
+    /// By how much a member lost against the best of its family at one load, round by round.
+    fn losses(
+        &self,
+        metric: &str,
+        family: &[Member<'_>],
+        member: &Member<'_>,
+        wire: &Wire,
+        work: Work,
+    ) -> Vec<f64> {
+        let median = |config: Config| {
+            let series = self.samples.series(&config, metric)?;
+            let values: Vec<f64> = series.iter().flatten().copied().collect();
+            Some((config, sign(metric) * stats::median(&values)))
+        };
+        let best = family
+            .iter()
+            .filter_map(|other| median(self.place(other, wire, work)))
+            .max_by(|a, b| a.1.total_cmp(&b.1));
+        let Some((best, _)) = best else {
+            return Vec::new();
+        };
+        let own = self.place(member, wire, work);
+        let gains = self.gains(metric, &own, &best);
+        gains.into_iter().map(|gain| -gain).collect()
+    }
+
+    /// Whether `other` is better than `own` in one figure at this wire, and worse in none.
+    fn dominates(&self, other: &Member<'_>, own: &Member<'_>, wire: &Wire) -> bool {
+        let mut better = false;
+        for (metric, work) in judged(self.plan) {
+            let (theirs, ours) = (self.place(other, wire, work), self.place(own, wire, work));
+            let seed = stats::seed(&[&other.column.name, &own.column.name, metric]);
+            let Some(gain) = stats::estimate(&self.gains(metric, &theirs, &ours), seed) else {
+                return false;
+            };
+            if gain.hi < 0.0 {
+                return false;
+            }
+            better |= gain.lo > 0.0 && gain.n > 1;
+        }
+        better
     }
 }
 
@@ -172,35 +199,6 @@ fn add(sums: &mut Vec<f64>, more: &[f64]) {
     for (sum, value) in sums.iter_mut().zip(more) {
         *sum += value;
     }
-}
-
-/// Whether `other` is better than `own` in one figure at this wire, and worse in none.
-fn dominates(
-    plan: &Plan,
-    samples: &Samples,
-    other: &Member<'_>,
-    own: &Member<'_>,
-    wire: &Wire,
-    direction: Direction,
-    wake: Wake,
-) -> bool {
-    let mut better = false;
-    for (metric, work) in judged(plan) {
-        let at = |member| place(plan, member, wire, work, direction, wake);
-        let (Some(theirs), Some(ours)) = (at(other), at(own)) else {
-            return false;
-        };
-        let gains = gains(samples, metric, &theirs, &ours);
-        let Some(gain) = stats::estimate(&gains, stats::seed(&[other.column, own.column, metric]))
-        else {
-            return false;
-        };
-        if gain.hi < 0.0 {
-            return false;
-        }
-        better |= gain.lo > 0.0 && gain.n > 1;
-    }
-    better
 }
 
 #[cfg(test)]

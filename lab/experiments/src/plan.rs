@@ -578,10 +578,9 @@ impl Plan {
             self.full.window_s = seconds;
         }
         if let Some(parts) = &args.only {
-            let wanted = |name: &str| parts.split(',').any(|part| name.contains(part));
-            self.column.retain(|column| wanted(&column.name));
-            self.frames.retain(|frames| wanted(&frames.name));
-            self.peer.retain(|peer| wanted(&peer.name));
+            self.column.retain(|column| args.wants(&column.name));
+            self.frames.retain(|frames| args.wants(&frames.name));
+            self.peer.retain(|peer| args.wants(&peer.name));
             let columns = self.column.iter().map(|c| c.name.as_str());
             let left: BTreeSet<&str> = columns
                 .chain(self.frames.iter().map(|frames| frames.name.as_str()))

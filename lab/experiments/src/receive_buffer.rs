@@ -81,8 +81,7 @@ impl Plan {
             toml::from_str(PLAN).map_err(|error| Failure::Usage(error.to_string()))?;
         plan.full = plan.full.adjusted(plan.quick, args)?;
         if let Some(parts) = &args.only {
-            let wanted = |name: &str| parts.split(',').any(|part| name.contains(part));
-            plan.column.retain(|column| wanted(column.name()));
+            plan.column.retain(|column| args.wants(column.name()));
             if plan.column.is_empty() {
                 return Err(Failure::Usage(format!("no column contains `{parts}`")));
             }

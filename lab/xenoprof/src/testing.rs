@@ -27,6 +27,19 @@ fn frame(module: u32, symbol: &str) -> Frame {
     }
 }
 
+/// The same session, and a domain of which nothing is there.
+pub(crate) fn with_an_absent_domain() -> Session {
+    let mut session = session();
+    session.domains.push(Domain {
+        name: "web".to_owned(),
+        cpu_ns: None,
+        ledger: None,
+        missing: Some("was not ready".to_owned()),
+        ..session.domains[0].clone()
+    });
+    session
+}
+
 /// A driver that copies (60 samples of it) and writes to a TAP whose stack runs at once (40), and
 /// an idle CPU (100); 1 ms a sample.
 pub(crate) fn session() -> Session {

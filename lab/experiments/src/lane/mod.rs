@@ -26,7 +26,11 @@ pub const IFNAME: &str = "gw0";
 /// The wire's address.
 pub const WIRE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
 /// The guest's address; further guests have those after it.
-pub const GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+pub const GUEST: IpAddr = guest_address(0);
+const fn guest_address(number: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2 + number))
+}
+
 /// Bits of the network's prefix.
 pub const PREFIX: u8 = 24;
 
@@ -218,15 +222,8 @@ impl Ends {
 
     /// The guests' namespaces, and the addresses in them.
     pub fn guests(&self) -> impl Iterator<Item = (&Namespace, IpAddr)> {
-        let address = |n: u8| match GUEST {
-            IpAddr::V4(first) => {
-                let [a, b, c, d] = first.octets();
-                Ipv4Addr::new(a, b, c, d.saturating_add(n)).into()
-            }
-            v6 @ IpAddr::V6(_) => v6,
-        };
         let all = std::iter::once(&self.guest).chain(&self.further);
-        (0..).zip(all).map(move |(n, guest)| (guest, address(n)))
+        (0..).zip(all).map(|(n, guest)| (guest, guest_address(n)))
     }
 }
 

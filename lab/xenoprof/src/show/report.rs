@@ -284,7 +284,7 @@ fn csv_field(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::session;
+    use crate::testing::{session, with_an_absent_domain};
 
     fn all(session: &Session) -> Vec<Figure> {
         let found = Attribution::new(session, &Rules::thesis(), Classing::Nearest);
@@ -356,13 +356,7 @@ mod tests {
 
     #[test]
     fn a_domain_of_which_nothing_is_there_has_a_reason() {
-        let mut session = session();
-        let mut absent = session.domains[0].clone();
-        absent.name = "web".to_owned();
-        (absent.cpu_ns, absent.ledger) = (None, None);
-        absent.missing = Some("was not ready".to_owned());
-        session.domains.push(absent);
-        let figures = all(&session);
+        let figures = all(&with_an_absent_domain());
         let web = of(&figures, "cycles.web");
         assert_eq!(web.verdict, Some(Verdict::NotMeasurable));
         assert_eq!(web.note.as_deref(), Some("was not ready"));

@@ -343,7 +343,7 @@ fn notes(session: &Session, all: &[Sums<'_>]) -> String {
 mod tests {
     use super::*;
     use crate::attribute::rules::Rules;
-    use crate::testing::session;
+    use crate::testing::{session, with_an_absent_domain};
 
     fn text(session: &Session) -> String {
         let found = Attribution::new(session, &Rules::thesis(), Classing::Nearest);
@@ -395,13 +395,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_told_of_a_domain_without_a_row_too() {
-        let mut session = session();
-        let mut absent = session.domains[0].clone();
-        absent.name = "web".to_owned();
-        (absent.cpu_ns, absent.ledger) = (None, None);
-        absent.missing = Some("was not ready".to_owned());
-        session.domains.push(absent);
-        assert!(text(&session).contains("\nweb: was not ready.\n"));
+        assert!(text(&with_an_absent_domain()).contains("\nweb: was not ready.\n"));
     }
 
     #[test]
