@@ -72,22 +72,22 @@ pub enum Error {
     #[error("the monitor's answer makes no sense: {0}")]
     Nonsense(String),
     /// Anything else of the system's.
-    #[error("{what}: {source}")]
+    #[error("{what}: {error}")]
     Io {
         /// What was tried.
         what: String,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
 impl Error {
     /// An I/O error with what was tried; "permission denied" gets its own sentence.
-    pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
+    pub(crate) fn io(what: impl Into<String>, error: io::Error) -> Self {
         let what = what.into();
-        match source.kind() {
+        match error.kind() {
             io::ErrorKind::PermissionDenied => Self::Denied { what },
-            _ => Self::Io { what, source },
+            _ => Self::Io { what, error },
         }
     }
 
