@@ -198,6 +198,48 @@ impl Span {
         done(unsafe { engine::store_u32(word, value) })
     }
 
+    /// Reads `N` words from `offset` on, each once, as atomic loads with acquire ordering: 1, 2 or
+    /// 3 of them, at no more than the cost of one.
+    ///
+    /// # Errors
+    /// [`Fault`] if the page is not there, or the words are not aligned or not inside.
+    #[inline]
+    pub fn load_words<const N: usize>(self, offset: usize) -> Result<[u32; N], Fault> {
+        const { assert!(1 <= N && N <= 3) };
+        let words = self.words(offset, N).ok_or(Fault)?;
+        let mut loaded = [0; N];
+        // SAFETY: inside the span's range, aligned.
+        unsafe {
+            match loaded.as_mut_slice() {
+                [a] => *a = engine::load_u32(words).ok_or(Fault)?,
+                [a, b] => [*a, *b] = engine::load_2(words).ok_or(Fault)?,
+                [a, b, c] => [*a, *b, *c] = engine::load_3(words).ok_or(Fault)?,
+                _ => {}
+            }
+        }
+        Ok(loaded)
+    }
+
+    /// Writes `N` words from `offset` on, as atomic stores with release ordering: 1, 2 or 3 of
+    /// them.
+    ///
+    /// # Errors
+    /// [`Fault`] if the page is not there or read-only, or the words are not aligned or not inside.
+    #[inline]
+    pub fn store_words<const N: usize>(self, offset: usize, words: [u32; N]) -> Result<(), Fault> {
+        const { assert!(1 <= N && N <= 3) };
+        let at = self.words(offset, N).ok_or(Fault)?;
+        // SAFETY: inside the span's range, aligned.
+        done(unsafe {
+            match *words.as_slice() {
+                [a] => engine::store_u32(at, a),
+                [a, b] => engine::store_2(at, [a, b]),
+                [a, b, c] => engine::store_3(at, [a, b, c]),
+                _ => true,
+            }
+        })
+    }
+
     /// Writes the word at `offset` and returns what it was, as one sequentially consistent step.
     ///
     /// # Errors
@@ -237,6 +279,13 @@ impl Span {
     #[inline]
     pub fn as_ptr(self) -> *mut u8 {
         core::ptr::with_exposed_provenance_mut(self.addr)
+    }
+
+    /// Pointer to `count` aligned 4-byte words at `offset`.
+    #[inline]
+    fn words(self, offset: usize, count: usize) -> Option<*mut u8> {
+        let words = self.sub(offset, count * 4)?;
+        words.addr.is_multiple_of(4).then_some(words.as_ptr())
     }
 
     /// Pointer to the aligned word of `size` bytes at `offset`.

@@ -103,14 +103,12 @@ impl<W: Words, const N: usize> Back<W, N> {
     /// response does not have stay as they are.
     #[inline]
     pub fn respond<const M: usize>(&mut self, response: [u32; M]) -> bool {
+        const { assert!(M <= N) };
         if self.owed() == 0 {
             return false;
         }
         let (page, offset) = self.place(self.prod);
-        for (n, word) in response.into_iter().take(N).enumerate() {
-            self.words
-                .store(page, offset + n * 4, word, Ordering::Relaxed);
-        }
+        self.words.set_slot(page, offset, response);
         self.prod = self.prod.wrapping_add(1);
         true
     }

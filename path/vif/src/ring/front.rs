@@ -70,10 +70,7 @@ impl<W: Words, const N: usize> Front<W, N> {
         }
         let index = self.prod;
         let (page, offset) = self.place(index);
-        for (n, word) in request.into_iter().enumerate() {
-            self.words
-                .store(page, offset + n * 4, word, Ordering::Relaxed);
-        }
+        self.words.set_slot(page, offset, request);
         self.prod = index.wrapping_add(1);
         Some(index)
     }

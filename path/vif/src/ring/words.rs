@@ -23,6 +23,14 @@ pub trait Words {
         }
         slot
     }
+
+    /// Writes the first `N` words of a slot.
+    #[inline]
+    fn set_slot<const N: usize>(&self, page: usize, offset: usize, words: [u32; N]) {
+        for (n, word) in words.into_iter().enumerate() {
+            self.store(page, offset + n * 4, word, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Not the pages of a ring: not a power of two of them, or not whole aligned pages.
@@ -84,6 +92,19 @@ impl Words for Pages {
         if let Some(span) = self.spans.get(page) {
             // Release. What is gone is no loss.
             let _ = span.store_u32(offset, value);
+        }
+    }
+
+    #[inline]
+    fn slot<const N: usize>(&self, page: usize, offset: usize) -> [u32; N] {
+        let span = self.spans.get(page);
+        span.map_or([0; N], |span| span.load_words(offset).unwrap_or([0; N]))
+    }
+
+    #[inline]
+    fn set_slot<const N: usize>(&self, page: usize, offset: usize, words: [u32; N]) {
+        if let Some(span) = self.spans.get(page) {
+            let _ = span.store_words(offset, words);
         }
     }
 }

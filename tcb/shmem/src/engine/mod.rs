@@ -155,6 +155,7 @@ pub(crate) unsafe fn load_u32(src: *const u8) -> Option<u32> {
             [],
             src = in(reg) src,
             value = out(reg) value,
+            options(readonly),
         )
     };
     ok.then_some(value)
@@ -174,9 +175,97 @@ pub(crate) unsafe fn load_u64(src: *const u8) -> Option<u64> {
             [],
             src = in(reg) src,
             value = out(reg) value,
+            options(readonly),
         )
     };
     ok.then_some(value)
+}
+
+/// Reads two adjacent 4-byte words, each once: acquire, as every load of this processor.
+///
+/// # Safety
+/// See the module's contract; `src` is a multiple of 4.
+#[inline(always)]
+pub(crate) unsafe fn load_2(src: *const u8) -> Option<[u32; 2]> {
+    let pair: u64;
+    // SAFETY: touches [0, 8), which the caller vouches for. The output is set before the access.
+    let ok = unsafe {
+        guarded!(
+            ["xor {pair:e}, {pair:e}", "mov {pair}, qword ptr [{src}]"],
+            [],
+            src = in(reg) src,
+            pair = out(reg) pair,
+            options(readonly),
+        )
+    };
+    ok.then_some([pair as u32, (pair >> 32) as u32])
+}
+
+/// Reads three adjacent 4-byte words, each once: acquire, as every load of this processor.
+///
+/// # Safety
+/// See the module's contract; `src` is a multiple of 4.
+#[inline(always)]
+pub(crate) unsafe fn load_3(src: *const u8) -> Option<[u32; 3]> {
+    let (pair, third): (u64, u32);
+    // SAFETY: touches [0, 12), which the caller vouches for. The outputs are set before the first
+    // access.
+    let ok = unsafe {
+        guarded!(
+            [
+                "xor {pair:e}, {pair:e}",
+                "xor {third:e}, {third:e}",
+                "mov {pair}, qword ptr [{src}]",
+                "mov {third:e}, dword ptr [{src} + 8]",
+            ],
+            [],
+            src = in(reg) src,
+            pair = out(reg) pair,
+            third = out(reg) third,
+            options(readonly),
+        )
+    };
+    ok.then_some([pair as u32, (pair >> 32) as u32, third])
+}
+
+/// Writes two adjacent 4-byte words: release, as every store of this processor.
+///
+/// # Safety
+/// See the module's contract; `dst` is a multiple of 4.
+#[inline(always)]
+pub(crate) unsafe fn store_2(dst: *mut u8, [first, second]: [u32; 2]) -> bool {
+    let pair = u64::from(first) | u64::from(second) << 32;
+    // SAFETY: touches [0, 8), which the caller vouches for.
+    unsafe {
+        guarded!(
+            ["mov qword ptr [{dst}], {pair}"],
+            [],
+            dst = in(reg) dst,
+            pair = in(reg) pair,
+        )
+    }
+}
+
+/// Writes three adjacent 4-byte words: release, as every store of this processor.
+///
+/// # Safety
+/// See the module's contract; `dst` is a multiple of 4.
+#[inline(always)]
+pub(crate) unsafe fn store_3(dst: *mut u8, [first, second, third]: [u32; 3]) -> bool {
+    let pair = u64::from(first) | u64::from(second) << 32;
+    // SAFETY: touches [0, 12), which the caller vouches for.
+    unsafe {
+        guarded!(
+            [
+                "mov qword ptr [{dst}], {pair}",
+                "mov dword ptr [{dst} + 8], {third:e}",
+            ],
+            [],
+            dst = in(reg) dst,
+            pair = in(reg) pair,
+            third = in(reg) third,
+        )
+    }
 }
 
 /// Writes one aligned 4-byte word in one access: release, as every store of this processor.
