@@ -77,6 +77,8 @@ pub struct Frame {
     header_len: u8,
     /// Bytes of the snapshot, its first ones, that have no piece behind them.
     bare: u8,
+    /// Whether the snapshot may differ from what the pieces hold.
+    changed: bool,
     len: u32,
     /// Every byte of the frame but those of a bare header, in order.
     pub pieces: SmallVec<[Piece; 3]>,
@@ -118,6 +120,7 @@ impl Frame {
             header: [0; SNAPSHOT],
             header_len: 0,
             bare: 0,
+            changed: false,
             len: 0,
             pieces: SmallVec::new(),
             offload: Offload::default(),
@@ -235,6 +238,7 @@ impl Frame {
     ///
     /// # Errors
     /// The memory is not there.
+    #[inline]
     pub fn snapshot(&mut self) -> Result<(), Fault> {
         self.header_len = self.bare;
         self.need(HOT)
@@ -291,9 +295,17 @@ impl Frame {
 
     /// The snapshot, to be changed before it is sent on.
     pub fn header_mut(&mut self) -> &mut [u8] {
+        self.changed = true;
         self.header
             .get_mut(..usize::from(self.header_len))
             .unwrap_or(&mut [])
+    }
+
+    /// Whether the snapshot was given away to be changed: the pieces may hold other bytes.
+    #[must_use]
+    #[inline]
+    pub const fn is_header_changed(&self) -> bool {
+        self.changed
     }
 
     /// Bytes of the snapshot.
@@ -325,6 +337,7 @@ impl Frame {
             header: self.header,
             header_len: self.header_len,
             bare: self.bare,
+            changed: self.changed,
             len: self.len,
             pieces: std::mem::take(&mut self.pieces),
             offload: self.offload,

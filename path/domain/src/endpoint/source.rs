@@ -105,34 +105,36 @@ impl Source {
         allowed
     }
 
-    /// A frame in a buffer of the supply; none: the supply is exhausted.
-    fn frame(&mut self, buffers: &mut dyn Buffers) -> Option<Frame> {
+    /// Appends a frame in a buffer of the supply; none: the supply is exhausted.
+    fn frame(&mut self, buffers: &mut dyn Buffers, out: &mut Vec<Frame>) -> Option<()> {
         let buffer = buffers.take()?;
         if buffer.span.len() < self.size {
             buffers.put(buffer.id);
             self.short += 1;
             return None;
         }
+        // Made where it stays: to move a frame costs more than to make it.
+        out.push(Frame::empty());
+        let frame = out.last_mut()?;
         let index = buffer.id.0 as usize;
         let known = self.written.get(index) == Some(&buffer.span.addr());
-        let write = || {
+        let mut write = || {
             if !known || self.touch {
                 buffer.span.take(self.size).fill(self.sent as u8)?;
                 buffer.span.write(&self.header)?;
                 buffer.span.skip(ETHERNET).write(&self.sent.to_le_bytes())?;
             }
-            Frame::new(
-                Piece {
-                    span: buffer.span,
-                    buffer: buffer.id,
-                },
-                self.size,
-            )
+            frame.push(Piece {
+                span: buffer.span.take(self.size),
+                buffer: buffer.id,
+            });
+            frame.snapshot()
         };
-        let Ok(frame) = write() else {
+        if write().is_err() {
+            out.pop();
             buffers.put(buffer.id);
             return None;
-        };
+        }
         // Numbers of pools are small; one that is not costs its bytes every time.
         if !known && index < 1 << 16 {
             if self.written.len() <= index {
@@ -144,7 +146,7 @@ impl Source {
         }
         self.sent += 1;
         self.left -= 1;
-        Some(frame)
+        Some(())
     }
 }
 
@@ -166,7 +168,7 @@ impl Nic for Source {
     ) -> usize {
         let allowed = self.allowed(now_ns, budget, buffers);
         let before = out.len();
-        out.extend((0..allowed).map_while(|_| self.frame(buffers)));
+        (0..allowed).try_for_each(|_| self.frame(buffers, out));
         self.starved = out.len() - before < allowed;
         if let Some(free) = buffers.free() {
             let under_way = self.most_free.saturating_sub(free);

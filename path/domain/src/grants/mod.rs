@@ -74,6 +74,7 @@ impl Guest {
 }
 
 /// Copies one piece to a page that is mapped at `dst`.
+#[inline]
 fn copy_to(dst: Span, source: Source, frames: &[Frame]) -> GrantStatus {
     let copied = match source {
         Source::Span(span) if span.len() == dst.len() => shmem::copy(dst, span),

@@ -19,29 +19,11 @@ struct Table {
 }
 
 impl Table {
+    /// Counts a use, if the entry permits it: its words. [`uses::settle`] and [`uses::holds`] follow.
     #[inline]
-    fn words(&self, gref: GrantRef) -> Option<Words> {
+    fn claim(&self, gref: GrantRef, write: bool) -> Option<Words> {
         Words::of(self.translation, self.status, gref.index())
-    }
-
-    /// Counts a use; whether the entry permits it. [`uses::settle`] and [`Table::holds`] follow.
-    #[inline]
-    fn claim(&self, gref: GrantRef, write: bool) -> bool {
-        self.words(gref)
-            .is_some_and(|words| uses::claim(&words, gref, write))
-    }
-
-    #[inline]
-    fn holds(&self, gref: GrantRef, write: bool) -> bool {
-        self.words(gref)
-            .is_some_and(|words| uses::holds(&words, gref, write))
-    }
-
-    #[inline]
-    fn release(&self, gref: GrantRef) {
-        if let Some(words) = self.words(gref) {
-            uses::release(&words);
-        }
+            .filter(|words| uses::claim(words, gref, write))
     }
 }
 
@@ -55,13 +37,13 @@ pub struct New<const COUNTED: bool> {
     handle: Handle,
     table: Table,
     /// Uses that last as long as the connection: the rings'.
-    kept: Vec<GrantRef>,
+    kept: Vec<Words>,
     /// Uses of the batch that is being read.
-    reading: Vec<GrantRef>,
+    reading: Vec<Words>,
     /// Uses of the batch that is being written; empty in between.
-    writing: Vec<GrantRef>,
+    writing: Vec<Words>,
     /// Uses of pages that a device may write now.
-    posted: Vec<GrantRef>,
+    posted: Vec<Words>,
 }
 
 impl<const COUNTED: bool> New<COUNTED> {
@@ -108,22 +90,14 @@ impl<const COUNTED: bool> New<COUNTED> {
             .page(gref)
             .and_then(|page| page.sub(0, PAGE))
             .ok_or(GrantStatus::BadRef)?;
-        if !self.table.claim(gref, true) {
-            return Err(GrantStatus::BadRef);
-        }
-        self.kept.push(gref);
+        let words = self.table.claim(gref, true).ok_or(GrantStatus::BadRef)?;
+        self.kept.push(words);
         uses::settle();
-        if self.table.holds(gref, true) {
+        if uses::holds(&words, gref, true) {
             Ok(page)
         } else {
             Err(GrantStatus::BadRef)
         }
-    }
-
-    /// Counts a use; whether it may go on, if it still may after [`New::settle`].
-    #[inline]
-    fn claim(&self, gref: GrantRef, write: bool) -> bool {
-        !COUNTED || self.table.claim(gref, write)
     }
 
     #[inline]
@@ -146,58 +120,63 @@ impl<const COUNTED: bool> New<COUNTED> {
 
     /// The bytes that an access that holds gives.
     #[inline]
-    fn open(
-        &self,
-        gref: GrantRef,
-        offset: u16,
-        len: u16,
-        write: bool,
-    ) -> Result<Span, GrantStatus> {
-        if COUNTED && !self.table.holds(gref, write) {
-            return Err(GrantStatus::BadRef);
-        }
+    fn open(&self, gref: GrantRef, offset: u16, len: u16) -> Result<Span, GrantStatus> {
         let page = self.page(gref).ok_or(GrantStatus::BadRef)?;
         page.sub(usize::from(offset), usize::from(len))
             .ok_or(GrantStatus::BadCopyArg)
     }
-}
 
-/// Which list of uses is meant: what is read or what is posted.
-type Uses<T> = fn(&mut T) -> &mut Vec<GrantRef>;
-
-impl<const COUNTED: bool> New<COUNTED> {
-    fn begin(&mut self, accesses: &mut [Access], write: bool, uses: Uses<Self>) {
+    /// Begins uses that last, and notes them in `uses`.
+    fn begin(&self, accesses: &mut [Access], write: bool, uses: &mut Vec<Words>) {
         let before = self.guest.ledger.enter(Hop::Grant);
-        for access in &mut *accesses {
-            // What was not counted is not used, even if it is granted by the time of the re-check.
-            access.result = if self.claim(access.gref, write) {
-                uses(self).extend(COUNTED.then_some(access.gref));
-                Ok(Span::EMPTY)
-            } else {
-                Err(GrantStatus::BadRef)
-            };
+        let first = uses.len();
+        if COUNTED {
+            for access in &mut *accesses {
+                // What was not counted is not used, even if it is granted by the time of the
+                // re-check.
+                access.result = match self.table.claim(access.gref, write) {
+                    Some(words) => {
+                        uses.push(words);
+                        Ok(Span::EMPTY)
+                    }
+                    None => Err(GrantStatus::BadRef),
+                };
+            }
         }
         Self::settle();
-        for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
-            access.result = self.open(access.gref, access.offset, access.len, write);
+        let mut claimed = uses.iter().skip(first);
+        for access in accesses.iter_mut() {
+            let holds = !COUNTED
+                || access.result.is_ok()
+                    && claimed
+                        .next()
+                        .is_some_and(|words| uses::holds(words, access.gref, write));
+            access.result = match holds {
+                true => self.open(access.gref, access.offset, access.len),
+                false => Err(GrantStatus::BadRef),
+            };
         }
         self.guest.ledger.enter(before);
     }
 
-    fn end(&mut self, uses: Uses<Self>) {
+    fn end(&self, uses: &mut Vec<Words>) {
         let before = self.guest.ledger.enter(Hop::Grant);
-        while let Some(gref) = uses(self).pop() {
-            self.table.release(gref);
-        }
+        release(uses);
         self.guest.ledger.enter(before);
+    }
+}
+
+/// Ends uses, and forgets them.
+fn release(uses: &mut Vec<Words>) {
+    for words in uses.drain(..) {
+        uses::release(&words);
     }
 }
 
 impl<const COUNTED: bool> Drop for New<COUNTED> {
     fn drop(&mut self) {
-        let held = self.kept.drain(..).chain(self.reading.drain(..));
-        for gref in held.chain(self.posted.drain(..)) {
-            self.table.release(gref);
+        for uses in [&mut self.kept, &mut self.reading, &mut self.posted] {
+            release(uses);
         }
         // A guest that is gone has ended the table already.
         let _ = self.guest.calls.borrow_mut().end_table(self.handle);
@@ -206,49 +185,70 @@ impl<const COUNTED: bool> Drop for New<COUNTED> {
 
 impl<const COUNTED: bool> Grants for New<COUNTED> {
     fn read_begin(&mut self, accesses: &mut [Access]) {
-        self.begin(accesses, false, |own| &mut own.reading);
+        let mut reading = std::mem::take(&mut self.reading);
+        self.begin(accesses, false, &mut reading);
+        self.reading = reading;
     }
 
     fn read_end(&mut self) {
-        self.end(|own| &mut own.reading);
+        let mut reading = std::mem::take(&mut self.reading);
+        self.end(&mut reading);
+        self.reading = reading;
     }
 
     fn post_begin(&mut self, accesses: &mut [Access]) {
-        self.begin(accesses, true, |own| &mut own.posted);
+        let mut posted = std::mem::take(&mut self.posted);
+        self.begin(accesses, true, &mut posted);
+        self.posted = posted;
     }
 
     fn post_end(&mut self) {
-        self.end(|own| &mut own.posted);
+        let mut posted = std::mem::take(&mut self.posted);
+        self.end(&mut posted);
+        self.posted = posted;
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
         let before = self.guest.ledger.enter(Hop::Grant);
-        let mut last = None;
-        for op in &mut *copies {
-            // Header and payload of a frame go to one page: one use.
-            if last == Some(op.gref) {
-                continue;
-            }
-            if self.claim(op.gref, true) {
-                self.writing.extend(COUNTED.then_some(op.gref));
-                last = Some(op.gref);
-            } else {
-                op.status = GrantStatus::BadRef;
+        let mut writing = std::mem::take(&mut self.writing);
+        if COUNTED {
+            let mut last = None;
+            for op in &mut *copies {
+                // Header and payload of a frame go to one page: one use.
+                if last == Some(op.gref) {
+                    continue;
+                }
+                match self.table.claim(op.gref, true) {
+                    Some(words) => {
+                        writing.push(words);
+                        last = Some(op.gref);
+                    }
+                    None => op.status = GrantStatus::BadRef,
+                }
             }
         }
         Self::settle();
         self.guest.ledger.enter(Hop::Copy);
+        let mut claimed = writing.iter();
+        let mut last = None;
+        let mut holds = !COUNTED;
         let counted = |op: &&mut CopyOut| op.status != GrantStatus::BadRef;
         for op in copies.iter_mut().filter(counted) {
-            op.status = match self.open(op.gref, op.offset, op.len, true) {
-                Ok(dst) => copy_to(dst, op.source, frames),
-                Err(status) => status,
+            if COUNTED && last != Some(op.gref) {
+                last = Some(op.gref);
+                let words = claimed.next();
+                holds = words.is_some_and(|words| uses::holds(words, op.gref, true));
+            }
+            op.status = match holds {
+                true => self
+                    .open(op.gref, op.offset, op.len)
+                    .map_or_else(|status| status, |dst| copy_to(dst, op.source, frames)),
+                false => GrantStatus::BadRef,
             };
         }
         self.guest.ledger.enter(Hop::Grant);
-        for gref in self.writing.drain(..) {
-            self.table.release(gref);
-        }
+        release(&mut writing);
+        self.writing = writing;
         self.guest.ledger.enter(before);
     }
 }

@@ -32,7 +32,7 @@ impl Netfront {
     /// (in the ring, or buffers to copy them into) stay in it.
     ///
     /// A frame whose pieces lie in [`Netfront::buffers`] is sent from where it lies, one piece a
-    /// slot; its snapshot is written back first. Others are copied into buffers. Buffers of
+    /// slot; its snapshot is written back first, if it was changed. Others are copied into buffers. Buffers of
     /// frames that were sent or dropped are taken care of.
     ///
     /// # Errors
@@ -105,7 +105,9 @@ impl Netfront {
             if self.tx.free() < frame.pieces.len() as u32 + extra {
                 return Err(Held::Later);
             }
-            write_header(frame).map_err(|()| Held::Never(Drop::Fault))?;
+            if frame.is_header_changed() {
+                write_header(frame).map_err(|()| Held::Never(Drop::Fault))?;
+            }
         }
         self.request(frame);
         Ok(())
