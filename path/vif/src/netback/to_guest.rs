@@ -196,12 +196,13 @@ impl<G: Grants> Netback<G> {
             payload.fold(behind, |at, span| copy(at, Source::Span(span), span.len()));
         }
         let response = self.rx_responses.len() as u32;
-        let answer = RxResponse {
+        let mut answer = RxResponse {
             id: request.id,
             offset: offset as u16,
-            flags: flags_of(frame),
+            flags: 0,
             status: frame.len() as i16,
         };
+        say(frame, &self.terms, &mut answer);
         self.rx_responses.push(answer.encode());
         self.planned.push(Planned {
             copies: (copies, self.copies.len() as u32),
