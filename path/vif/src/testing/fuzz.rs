@@ -1,13 +1,14 @@
 //! Fuzz bodies: any bytes, no panic, and what has to hold whatever a peer does.
 
 use crate::netback::{ACCESSES_MAX, Netback};
+use crate::netfront::Sizes;
 use crate::netif::{
     BackRecord, ExtraInfo, Features, FrontRecord, RxRequest, RxResponse, TX_WORDS, Terms,
     TxRequest, TxResponse, transport,
 };
-use crate::testing::{FakeGrants, Memory, Rig, frame_at, packet, sizes};
+use crate::testing::{FakeGrants, Memory, Rig, back_record, frame_at, ipv4_tcp, packet, sizes};
 use abi::RECORD_BYTES;
-use nic::{Checksum, Frame, Gso, GsoKind};
+use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Piece};
 
 /// Numbers out of any bytes; zeros when they are used up.
 struct Input<'a>(&'a [u8]);
@@ -84,14 +85,14 @@ pub fn hostile_records(data: &[u8]) {
 /// A promise of the netback's was broken.
 pub fn hostile_frontend(data: &[u8]) {
     let mut input = Input(data);
-    let mut rig = Rig::new(sizes());
+    let mut rig = Rig::with(sizes(), Features::ALL, features(&mut input));
     let (tx, rx) = (rig.raw_tx(), rig.raw_rx());
     let source = Memory::new(24);
     let mut out = Vec::new();
     let mut turns = 0;
     while !input.is_empty() && turns < 4096 {
         turns += 1;
-        match input.byte() % 12 {
+        match input.byte() % 13 {
             0 => tx.set_req_prod(near(&mut input, tx.req_prod())),
             1 => rx.set_req_prod(near(&mut input, rx.req_prod())),
             2 => tx.set_rsp_event(input.word()),
@@ -130,6 +131,7 @@ pub fn hostile_frontend(data: &[u8]) {
             }
             8 | 9 => take(&mut rig.back, usize::from(input.byte()), &mut out),
             10 => give(&mut rig.back, &mut input, &source),
+            11 => post(&mut rig.back, &mut input),
             _ => {
                 rig.back.publish();
                 let _ = rig.back.notify();
@@ -152,14 +154,23 @@ pub fn hostile_frontend(data: &[u8]) {
 /// A promise of the netfront's was broken.
 pub fn hostile_backend(data: &[u8]) {
     let mut input = Input(data);
-    let mut rig = Rig::new(sizes());
+    // Pages of receive buffers come and go.
+    let mut rig = Rig::with_threshold(
+        Sizes {
+            rx_spare_pages: 16,
+            ..sizes()
+        },
+        Features::ALL,
+        back_record(features(&mut input)),
+        Some(4),
+    );
     let (tx, rx) = (rig.raw_tx_back(), rig.raw_rx_back());
     let mut frames = Vec::new();
     let mut held = Vec::new();
     let mut turns = 0;
     while !input.is_empty() && turns < 4096 {
         turns += 1;
-        match input.byte() % 12 {
+        match input.byte() % 14 {
             0 => tx.set_rsp_prod(near(&mut input, tx.rsp_prod())),
             1 => rx.set_rsp_prod(near(&mut input, rx.rsp_prod())),
             2 => tx.set_req_event(input.word()),
@@ -194,7 +205,7 @@ pub fn hostile_backend(data: &[u8]) {
                         offset: request
                             .offset
                             .wrapping_add(if lie > 250 { 2047 } else { 0 }),
-                        flags: u16::from(input.byte()),
+                        flags: u16::from(input.byte()) | (u16::from(lie) & 3) << 8,
                         status: input.word() as i16 & if lie < 200 { 0x7ff } else { -1 },
                     };
                     rx.answer(&[&response.encode()]);
@@ -218,6 +229,8 @@ pub fn hostile_backend(data: &[u8]) {
                 }
             }
             9 => rig.front.receive_done(&mut frames),
+            12 => rig.front.refill(&mut rig.table),
+            13 => rig.front.release(&mut rig.table),
             10 => {
                 let bytes = packet(usize::from(input.byte()) * 40 + 14, 1);
                 held.extend(rig.guest_frame(&bytes));
@@ -232,6 +245,14 @@ pub fn hostile_backend(data: &[u8]) {
                 rig.front.disarm();
             }
         }
+    }
+}
+
+/// What a backend offers: everything, with or without `rx-meta`.
+fn features(input: &mut Input<'_>) -> Features {
+    match input.byte() & 1 {
+        0 => Features::ALL,
+        _ => Features::ALL.with(Features::RX_META),
     }
 }
 
@@ -300,5 +321,51 @@ fn give(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &Memory) 
         .collect();
     let report = back.to_guest(&frames, &[2, 0, 1, 9]);
     assert_eq!(u64::from(report.delivered) + report.drops.total(), 3);
+    back.publish();
+}
+
+/// A device writes frames to what the guest has posted; neighbours are merged.
+fn post(back: &mut Netback<FakeGrants>, input: &mut Input<'_>) {
+    const BYTES: usize = 100;
+    back.expect_merged(input.byte() & 1 != 0);
+    let mut whole: Option<Frame> = None;
+    let mut last = BufferId::NONE;
+    let gso = Gso {
+        kind: GsoKind::Tcp4,
+        size: 46,
+    };
+    for _ in 0..input.byte() % 64 {
+        let Some(buffer) = back.post(1519) else { break };
+        match input.byte() % 8 {
+            0 => back.put_back(buffer.id, input.byte() & 1 != 0),
+            1 => back.refuse(buffer.id),
+            merge => {
+                let bytes = ipv4_tcp(BYTES - 54, u64::from(merge));
+                buffer.span.write(&bytes).expect("granted memory");
+                let piece = Piece {
+                    span: buffer.span.take(BYTES),
+                    buffer: buffer.id,
+                };
+                match &mut whole {
+                    Some(whole) if merge > 3 && back.may_follow(last, buffer.id) => {
+                        whole.push(piece);
+                        whole.offload.gso = Some(gso);
+                    }
+                    _ => {
+                        if let Some(frame) = whole.take() {
+                            back.accept(&frame);
+                        }
+                        whole = Frame::new(piece, BYTES).ok();
+                    }
+                }
+                last = buffer.id;
+            }
+        }
+    }
+    if let Some(frame) = whole {
+        back.accept(&frame);
+    }
+    let report = back.post_end();
+    assert!(u64::from(report.delivered) * BYTES as u64 <= report.bytes);
     back.publish();
 }
