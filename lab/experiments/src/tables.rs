@@ -2,7 +2,7 @@
 
 use crate::lane::Direction;
 use crate::lane::window::Work;
-use crate::plan::{Plan, Wake, Wire};
+use crate::plan::{Column, Plan, Wake, Wire};
 use crate::prototype;
 use crate::report::{Figure, Index, cell, number, table};
 
@@ -13,6 +13,7 @@ pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
     let mut out = String::new();
     if plan.as_thesis {
         out.push_str(&thesis_table(plan, &index));
+        out.push_str(&pages_table(plan, &index));
     }
     for &wake in plan.wake.iter().filter(|_| !plan.as_thesis) {
         for &direction in &plan.direction {
@@ -127,41 +128,70 @@ fn thesis_table(plan: &Plan, index: &Index<'_>) -> String {
         ("cycles_per_packet.guest", "guest"),
         ("cycles_per_packet.total", "total"),
         ("throughput", "Gb/s"),
-        ("pages_reused", "packets/page"),
-        ("granted_anew", "anew/packet"),
     ];
     let mut header = vec!["cycles per packet", "guests"];
     header.extend(metrics.map(|(_, title)| title));
     header.extend(["÷ Linux", "thesis", "verdict"]);
     let mut rows = Vec::new();
+    for (column, guests, name) in thesis_rows(plan) {
+        let mut row = vec![column.name.clone(), guests.to_string()];
+        row.extend(metrics.map(|(metric, _)| short(index.get(&name, metric))));
+        let ratio = plan
+            .ratio
+            .iter()
+            .find(|r| r.own == column.name && r.paper.is_some());
+        let figure = ratio.and_then(|ratio| {
+            index.get(
+                &name,
+                &format!("ratio.{}.cycles_per_packet.total", ratio.to),
+            )
+        });
+        row.push(short(figure));
+        row.push(
+            ratio
+                .and_then(|r| r.paper)
+                .map_or_else(String::new, |p| p.to_string()),
+        );
+        row.push(figure.map_or_else(String::new, word));
+        rows.push(row);
+    }
+    format!("{}\n\n", table(&header, &rows))
+}
+
+/// Every column and number of guests, with the name under which its figures are.
+fn thesis_rows(plan: &Plan) -> Vec<(&Column, u32, String)> {
+    let mut rows = Vec::new();
     for column in &plan.column {
-        let wires = plan.wire.iter().filter(|wire| column.is_at(wire));
-        let stops = wires.flat_map(|wire| column.guests.iter().map(move |&g| (wire, g)));
-        for (wire, guests) in stops {
-            let place = column.place.first().copied();
-            let name = plan.stop(column, place, wire, guests).name();
-            let mut row = vec![column.name.clone(), guests.to_string()];
-            row.extend(metrics.map(|(metric, _)| short(index.get(&name, metric))));
-            let ratio = plan
-                .ratio
-                .iter()
-                .find(|r| r.own == column.name && r.paper.is_some());
-            let figure = ratio.and_then(|ratio| {
-                index.get(
-                    &name,
-                    &format!("ratio.{}.cycles_per_packet.total", ratio.to),
-                )
-            });
-            row.push(short(figure));
-            row.push(
-                ratio
-                    .and_then(|r| r.paper)
-                    .map_or_else(String::new, |p| p.to_string()),
-            );
-            row.push(figure.map_or_else(String::new, word));
-            rows.push(row);
+        for wire in plan.wire.iter().filter(|wire| column.is_at(wire)) {
+            for &guests in &column.guests {
+                let place = column.place.first().copied();
+                let name = plan.stop(column, place, wire, guests).name();
+                rows.push((column, guests, name));
+            }
         }
     }
+    rows
+}
+
+/// How often the pages of a machine's buffers are used again. In the thesis 1114 pages received
+/// 2 996 824 packets in a window.
+fn pages_table(plan: &Plan, index: &Index<'_>) -> String {
+    let rows: Vec<_> = thesis_rows(plan)
+        .into_iter()
+        .filter_map(|(column, guests, name)| {
+            let reused = index.get(&name, "pages_reused")?;
+            Some(vec![
+                column.name.clone(),
+                guests.to_string(),
+                short(Some(reused)),
+                short(index.get(&name, "granted_anew")),
+            ])
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let header = ["pages", "guests", "packets/page", "granted anew/packet"];
     format!("{}\n\n", table(&header, &rows))
 }
 
