@@ -75,11 +75,10 @@ impl Netfront {
 
     /// Gives the buffers of received frames back and posts them again, as far as it is not done yet.
     pub fn receive_done(&mut self, frames: &mut Vec<Frame>) {
-        for mut frame in frames.drain(..) {
-            for piece in frame.pieces.drain(..) {
-                self.put(piece.buffer);
-            }
+        for piece in frames.iter().flat_map(|frame| &frame.pieces) {
+            self.put(piece.buffer);
         }
+        frames.clear();
         self.post();
     }
 

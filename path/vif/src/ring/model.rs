@@ -41,6 +41,16 @@ impl Words for Model {
     fn store(&self, page: usize, offset: usize, value: u32, order: Ordering) {
         self.word(page, offset).store(value, order);
     }
+
+    fn slot<const N: usize>(&self, page: usize, offset: usize) -> [u32; N] {
+        std::array::from_fn(|n| self.load(page, offset + n * 4, Ordering::Relaxed))
+    }
+
+    fn set_slot<const N: usize>(&self, page: usize, offset: usize, words: [u32; N]) {
+        for (n, word) in words.into_iter().enumerate() {
+            self.store(page, offset + n * 4, word, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The event channel in loom's memory.

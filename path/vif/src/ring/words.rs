@@ -15,22 +15,9 @@ pub trait Words {
     fn store(&self, page: usize, offset: usize, value: u32, order: Ordering);
 
     /// Reads a slot of `N` words, each once.
-    #[inline]
-    fn slot<const N: usize>(&self, page: usize, offset: usize) -> [u32; N] {
-        let mut slot = [0; N];
-        for (n, word) in slot.iter_mut().enumerate() {
-            *word = self.load(page, offset + n * 4, Ordering::Relaxed);
-        }
-        slot
-    }
-
+    fn slot<const N: usize>(&self, page: usize, offset: usize) -> [u32; N];
     /// Writes the first `N` words of a slot.
-    #[inline]
-    fn set_slot<const N: usize>(&self, page: usize, offset: usize, words: [u32; N]) {
-        for (n, word) in words.into_iter().enumerate() {
-            self.store(page, offset + n * 4, word, Ordering::Relaxed);
-        }
-    }
+    fn set_slot<const N: usize>(&self, page: usize, offset: usize, words: [u32; N]);
 }
 
 /// Not the pages of a ring: not a power of two of them, or not whole aligned pages.
