@@ -1,7 +1,8 @@
 //! Experiments with raw frames as a script meets them.
 
-use crate::place::Place;
+use crate::place::{Place, wait};
 use serde_json::Value;
+use std::fs;
 
 /// Figures of a run's standard output, behind its provenance.
 fn figures(out: &str) -> Vec<Value> {
@@ -55,6 +56,54 @@ fn small_frames_are_told_with_window_and_touch() {
     assert!(usual <= 128.0 && under_way <= 768.0, "{usual} {under_way}");
     figure(&figures, "ngm-64", "ratio.shared-64.packets");
     figure(&figures, "ngm-64", "ratio.pointers-64.packets");
+}
+
+/// In one test, because all runs lend from the same pool of huge pages.
+#[test]
+fn peers_run_beside_ours_and_leave_nothing_behind() {
+    let pages = || fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap_or_default();
+    let place = Place::with_machine();
+    let before = pages();
+    let all = ["exp", "peers", "--json", "--quick", "--seconds"];
+    let run = place.run(&[&all[..], &["0.05"]].concat());
+    if run.code == 3 {
+        eprintln!("left out: {}", run.err.trim());
+        return;
+    }
+    assert!(run.ok(), "{run:?}");
+    let figures = figures(&run.out);
+    for peer in ["memif", "vhost", "ovs-dpdk"] {
+        for size in ["64", "1514"] {
+            let config = format!("{peer}@size={size}");
+            let (mpps, note) = figure(&figures, &config, "packets");
+            assert!(mpps > 0.0 && note.contains("pages of 2 MB"), "{note}");
+            assert!(figure(&figures, &config, "cycles_per_packet.driver").0 > 0.0);
+            let (ratio, note) = figure(
+                &figures,
+                &format!("ngm@size={size}"),
+                &format!("ratio.{peer}.packets"),
+            );
+            assert!(ratio > 0.0 && note.contains("pages of 4 KB"), "{note}");
+            assert!(note.contains("against: 768 frames go round"), "{note}");
+        }
+    }
+    assert_eq!((pages(), place.left()), (before.clone(), Vec::new()));
+    assert_eq!(place.users(), Vec::<String>::new());
+
+    let running = place.start(&[&all[..], &["60", "--only", "ovs"]].concat());
+    // Guest and switch are there when the guest has the switch's port.
+    wait(|| {
+        place
+            .users()
+            .iter()
+            .any(|words| words.contains("virtio_user"))
+            .then_some(())
+    });
+    assert_ne!(pages(), before);
+    let run = running.terminate();
+    assert_eq!(run.code, 130, "{run:?}");
+    assert_eq!((pages(), place.left()), (before, Vec::new()));
+    assert_eq!(place.users(), Vec::<String>::new());
 }
 
 #[test]

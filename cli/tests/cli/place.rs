@@ -48,6 +48,9 @@ name = "web"
 endpoint = "echo"
 "#;
 
+/// What lies beside `grantway`.
+const PROGRAMS: [&str; 4] = ["grantwayd", "driver", "guest", "pointers"];
+
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Held while a program is written and while one is started: a child of another test, between
@@ -133,20 +136,40 @@ impl Place {
     pub(crate) fn with_machine() -> Self {
         let place = Self::new();
         let from = Path::new(env!("CARGO_BIN_EXE_grantway")).parent().unwrap();
-        let programs = ["grantwayd", "driver", "guest", "pointers"];
         BUILT.call_once(|| {
-            if programs.iter().any(|name| !from.join(name).is_file()) {
+            if PROGRAMS.iter().any(|name| !from.join(name).is_file()) {
                 build(from);
             }
         });
         let _exec = EXEC.lock().unwrap();
-        for name in programs {
+        for name in PROGRAMS {
             let (from, to) = (from.join(name), place.path(name));
             fs::hard_link(&from, &to)
                 .or_else(|_| fs::copy(&from, &to).map(drop))
                 .unwrap();
         }
         place
+    }
+
+    /// Names of what is there beside the programs.
+    pub(crate) fn left(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.path()).unwrap();
+        let name = |entry: std::io::Result<fs::DirEntry>| {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let known = ["grantway", "run", "out"].contains(&name.as_str());
+            (!known && !PROGRAMS.contains(&name.as_str())).then_some(name)
+        };
+        entries.filter_map(name).collect()
+    }
+
+    /// Processes that have to do with a file here, but for those of `grantway`.
+    pub(crate) fn users(&self) -> Vec<String> {
+        let here = self.dir.path().to_str().unwrap();
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        processes
+            .filter_map(|entry| fs::read_to_string(entry.path().join("cmdline")).ok())
+            .filter(|words| words.contains(here) && !words.contains(&format!("{here}/grantway")))
+            .collect()
     }
 
     /// Whether a file is there.
@@ -192,6 +215,7 @@ impl Place {
             .args(args)
             .current_dir(self.dir.path())
             .env("GRANTWAY_RUNTIME_DIR", self.path("run"))
+            .env("TMPDIR", self.dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
