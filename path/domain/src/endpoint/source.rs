@@ -105,7 +105,8 @@ impl Source {
         allowed
     }
 
-    /// Appends a frame in a buffer of the supply; none: the supply is exhausted.
+    /// Appends a frame, without its snapshot, in a buffer of the supply; none: the supply is
+    /// exhausted.
     fn frame(&mut self, buffers: &mut dyn Buffers, out: &mut Vec<Frame>) -> Option<()> {
         let buffer = buffers.take()?;
         if buffer.span.len() < self.size {
@@ -113,28 +114,25 @@ impl Source {
             self.short += 1;
             return None;
         }
-        // Made where it stays: to move a frame costs more than to make it.
-        out.push(Frame::empty());
-        let frame = out.last_mut()?;
         let index = buffer.id.0 as usize;
         let known = self.written.get(index) == Some(&buffer.span.addr());
-        let mut write = || {
-            if !known || self.touch {
-                buffer.span.take(self.size).fill(self.sent as u8)?;
-                buffer.span.write(&self.header)?;
-                buffer.span.skip(ETHERNET).write(&self.sent.to_le_bytes())?;
-            }
-            frame.push(Piece {
-                span: buffer.span.take(self.size),
-                buffer: buffer.id,
-            });
-            frame.snapshot()
+        let write = || {
+            buffer.span.take(self.size).fill(self.sent as u8)?;
+            buffer.span.write(&self.header)?;
+            buffer.span.skip(ETHERNET).write(&self.sent.to_le_bytes())
         };
-        if write().is_err() {
-            out.pop();
+        if (!known || self.touch) && write().is_err() {
             buffers.put(buffer.id);
             return None;
         }
+        // Made where it stays: to move a frame costs more than to make it.
+        out.push(Frame::empty());
+        let frame = out.last_mut()?;
+        frame.push(Piece {
+            span: buffer.span.take(self.size),
+            buffer: buffer.id,
+        });
+        buffer.span.prefetch();
         // Numbers of pools are small; one that is not costs its bytes every time.
         if !known && index < 1 << 16 {
             if self.written.len() <= index {
@@ -169,6 +167,13 @@ impl Nic for Source {
         let allowed = self.allowed(now_ns, budget, buffers);
         let before = out.len();
         (0..allowed).try_for_each(|_| self.frame(buffers, out));
+        // By now the lines of all of them are on their way.
+        let mut made = out.iter_mut().skip(before);
+        if let Some(lost) = made.position(|frame| frame.snapshot().is_err()) {
+            for mut frame in out.drain(before + lost..) {
+                frame.recycle(buffers);
+            }
+        }
         self.starved = out.len() - before < allowed;
         if let Some(free) = buffers.free() {
             let under_way = self.most_free.saturating_sub(free);

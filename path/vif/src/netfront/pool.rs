@@ -32,7 +32,6 @@ pub(super) struct Slot {
     pub(super) gref: GrantRef,
     /// Its first byte within the page.
     pub(super) offset: u16,
-    state: State,
 }
 
 impl Slot {
@@ -43,7 +42,6 @@ impl Slot {
             span,
             gref,
             offset: offset as u16,
-            state: State::Free,
         }
     }
 }
@@ -52,19 +50,27 @@ impl Slot {
 #[derive(Debug)]
 pub(super) struct Stack {
     slots: Vec<Slot>,
+    /// Of each slot; apart, because a slot that is read right after a byte of it was written has
+    /// to wait for that byte.
+    states: Vec<State>,
     free: Vec<u16>,
 }
 
 impl Stack {
     /// Buffers of which the first `granted` are free and the others away.
-    pub(super) fn new(mut slots: Vec<Slot>, granted: usize) -> Self {
+    pub(super) fn new(slots: Vec<Slot>, granted: usize) -> Self {
         let free = (0..slots.len().min(granted).min(usize::from(u16::MAX)) as u16)
             .rev()
             .collect();
-        for slot in slots.iter_mut().skip(granted) {
-            slot.state = State::Away;
+        let state = |index| match index < granted {
+            true => State::Free,
+            false => State::Away,
+        };
+        Self {
+            states: (0..slots.len()).map(state).collect(),
+            slots,
+            free,
         }
-        Self { slots, free }
     }
 
     /// Buffers that are all free.
@@ -93,11 +99,11 @@ impl Stack {
 
     /// Free → away, for all buffers that `leaves` names: their pages are the domain's alone now.
     pub(super) fn withdraw(&mut self, leaves: impl Fn(u16) -> bool) {
-        let slots = &mut self.slots;
+        let states = &mut self.states;
         self.free.retain(|&index| {
             let leaving = leaves(index);
-            if leaving && let Some(slot) = slots.get_mut(usize::from(index)) {
-                slot.state = State::Away;
+            if leaving && let Some(state) = states.get_mut(usize::from(index)) {
+                *state = State::Away;
             }
             !leaving
         });
@@ -105,10 +111,9 @@ impl Stack {
 
     /// Away → free: a page was granted anew, by another reference.
     pub(super) fn restore(&mut self, index: u16, gref: GrantRef) {
-        if let Some(slot) = self.slots.get_mut(usize::from(index))
-            && slot.state == State::Away
+        if self.move_state(usize::from(index), State::Away, State::Free)
+            && let Some(slot) = self.slots.get_mut(usize::from(index))
         {
-            slot.state = State::Free;
             slot.gref = gref;
             self.free.push(index);
         }
@@ -118,9 +123,8 @@ impl Stack {
     #[inline]
     pub(super) fn take(&mut self) -> Option<(u16, Slot)> {
         let index = self.free.pop()?;
-        let slot = self.slots.get_mut(usize::from(index))?;
-        slot.state = State::Out;
-        Some((index, *slot))
+        *self.states.get_mut(usize::from(index))? = State::Out;
+        Some((index, *self.slots.get(usize::from(index))?))
     }
 
     /// Out → in flight; whether it was out.
@@ -147,9 +151,9 @@ impl Stack {
 
     #[inline]
     fn move_state(&mut self, index: usize, from: State, to: State) -> bool {
-        match self.slots.get_mut(index) {
-            Some(slot) if slot.state == from => {
-                slot.state = to;
+        match self.states.get_mut(index) {
+            Some(state) if *state == from => {
+                *state = to;
                 true
             }
             _ => false,
