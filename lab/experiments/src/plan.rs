@@ -23,6 +23,7 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("small", include_str!("../plans/small.toml")),
     ("scale", include_str!("../plans/scale.toml")),
     ("thesis", include_str!("../plans/thesis.toml")),
+    ("pool", include_str!("../plans/pool.toml")),
 ];
 
 /// A plan.
