@@ -394,6 +394,11 @@ impl Rig {
         assert_eq!(self.grants.audit(&NewGrants::default()).1, 0, "in between");
         self.grants.lock().end(of);
         self.model.alive[usize::from(of.0)] = false;
+        let accounts = self.grants.audit(&NewGrants::default()).0;
+        assert!(
+            accounts.get(&of).is_none_or(|account| !account.alive),
+            "its grants can be used anew"
+        );
         let mapper = self.mappers[usize::from(of.0)].take().unwrap();
         mapper.tear_down(&self.grants);
         for slot in 0..SLOTS {
