@@ -370,7 +370,7 @@ pub struct Frames {
     /// Bytes of a frame.
     pub size: Vec<u32>,
     /// What is sent, as a share of what the first column of the plan carries of this size; 1 is as
-    /// fast as it goes, and comes first.
+    /// fast as it goes, and comes first there.
     #[serde(default = "full_load")]
     pub load: Vec<f64>,
     /// Guests of the machine, each of which sends to itself.
@@ -449,7 +449,7 @@ impl Frames {
     #[must_use]
     pub fn config(&self, size: u32, load: f64) -> Config {
         let mut config = of_size(&self.name, &self.size, size);
-        if self.load.len() > 1 {
+        if self.load != full_load() {
             config = config.with("load", &load.to_string());
         }
         config
@@ -703,13 +703,18 @@ impl Plan {
                     frames.name
                 ));
             }
-            let starts_full = frames.load.first() == Some(&1.0);
-            if !starts_full || frames.load.iter().any(|load| !(0.001..=1.0).contains(load)) {
-                return Err(format!(
-                    "`{}`: loads up to 1, which comes first",
-                    frames.name
-                ));
+            let loads = &frames.load;
+            if loads.is_empty() || loads.iter().any(|load| !(0.001..=1.0).contains(load)) {
+                return Err(format!("`{}`: loads up to 1", frames.name));
             }
+        }
+        if let Some(first) = self.frames.first()
+            && first.load.first() != Some(&1.0)
+        {
+            return Err(format!(
+                "`{}`: loads are shares of what the first column carries, so its first one is 1",
+                first.name
+            ));
         }
         for peer in &self.peer {
             if !seen.insert(peer.name.as_str()) {

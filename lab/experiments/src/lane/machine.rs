@@ -115,10 +115,10 @@ impl Running {
     /// # Errors
     /// If it does not answer.
     pub fn stat(&self, domain: &str) -> anyhow::Result<Value> {
-        Ok(self
-            .instance
+        self.instance
             .relay(domain, &Request::Stat)
-            .map_err(failure)?)
+            .map_err(failure)
+            .with_context(|| format!("the counters of {domain}"))
     }
 
     /// Switches all domains to another way of aggregating.
