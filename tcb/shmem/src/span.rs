@@ -262,14 +262,20 @@ impl Span {
         done(unsafe { engine::store_u64(word, value) })
     }
 
-    /// Asks the processor to fetch the first cache line for reading. Never faults.
+    /// Asks the processor to fetch every cache line of it for reading: [`Span::take`] as many bytes
+    /// as will be read. Never faults.
     #[inline]
     pub fn prefetch(self) {
-        // SAFETY: a prefetch is a hint; it is allowed at any address.
-        unsafe {
-            core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(
-                self.as_ptr().cast(),
-            );
+        const LINE: usize = 64;
+        let mut line = self.addr - self.addr % LINE;
+        while line < self.addr + self.len {
+            // SAFETY: a prefetch is a hint; it is allowed at any address.
+            unsafe {
+                core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(
+                    core::ptr::without_provenance(line),
+                );
+            }
+            line += LINE;
         }
     }
 

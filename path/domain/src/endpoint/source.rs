@@ -1,6 +1,7 @@
 //! An endpoint that makes frames.
 
 use super::FRAME_MAX;
+use nic::frame::HOT;
 use nic::{Buffers, Caps, Frame, Nic, Piece, TxReport};
 
 /// EtherType for local experiments (IEEE 802).
@@ -132,7 +133,7 @@ impl Source {
             span: buffer.span.take(self.size),
             buffer: buffer.id,
         });
-        buffer.span.prefetch();
+        buffer.span.take(self.size.min(HOT)).prefetch();
         // Numbers of pools are small; one that is not costs its bytes every time.
         if !known && index < 1 << 16 {
             if self.written.len() <= index {

@@ -153,7 +153,7 @@ impl Packets {
     fn receive(&self, range: Range<usize>, checksum: Checksum, out: &mut Vec<Frame>) {
         for index in range {
             if index + 8 < PACKETS {
-                self.span(index + 8).prefetch();
+                self.span(index + 8).take(HEADER).prefetch();
             }
             let piece = Piece {
                 span: self.span(index),

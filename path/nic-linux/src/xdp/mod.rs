@@ -17,6 +17,7 @@
 mod ring;
 
 use abi::xdp::{Ring, RingLayout};
+use nic::frame::HOT;
 use nic::{BufferId, Buffers, Caps, Frame, Nic, Piece, TxReport};
 use ring::{Consumer, Descriptor, Producer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -384,7 +385,7 @@ impl XdpNic {
         if let Some(packet) = packet
             && let Ok(address) = usize::try_from(packet.address)
         {
-            self.umem.skip(address).prefetch();
+            self.umem.skip(address).take(HOT).prefetch();
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::netif::{
 };
 use crate::{Fatal, ring};
 use abi::{GrantStatus, PAGE};
+use nic::frame::HOT;
 use nic::{BufferId, Checksum, Frame, Gso, Offload, Piece};
 
 /// One packet of the batch: where its parts and its responses lie in the batch's lists.
@@ -73,7 +74,7 @@ impl<G: Grants> Netback<G> {
                 .get(chain.accesses.0 as usize)
                 .map(|a| a.result)
             {
-                span.prefetch();
+                span.take(HOT).prefetch();
             }
         }
         let frames = self.build(out);

@@ -7,6 +7,7 @@ use crate::netif::{
     Abilities, ExtraInfo, FATAL_SLOTS, MIN_PACKET, RX_WORDS, RxRequest, RxResponse, extra, rsp,
     rxf, transport,
 };
+use nic::frame::HOT;
 use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Offload, Piece};
 
 /// Numbers of receive buffers start here, so that they are told from transmit buffers.
@@ -116,10 +117,10 @@ impl Netfront {
             let posted = self.posted_at(self.fetched);
             self.fetched += 1;
             if let Some(slot) = self.rx_pool.get(usize::from(posted)) {
-                let offset = usize::from(RxResponse::decode(words).offset);
-                slot.span
-                    .skip(offset.saturating_sub(usize::from(slot.offset)))
-                    .prefetch();
+                let response = RxResponse::decode(words);
+                let before = usize::from(response.offset.saturating_sub(slot.offset));
+                let bytes = usize::try_from(response.status).unwrap_or(0);
+                slot.span.skip(before).take(bytes.min(HOT)).prefetch();
             }
         }
     }
