@@ -2,7 +2,7 @@
 //!
 //! All its memory is laid out once ([`Layout`]) and granted page by page: the rings and the event
 //! page and the receive buffers to be written, the transmit buffers to be read only. Spare pages of
-//! receive buffers are granted when they are needed, and revoked when they are not ([`turnover`]).
+//! receive buffers are granted when they are needed, and revoked when they are not (`turnover.rs`).
 //!
 //! A turn of the guest is: [`Netfront::receive`] (responses → frames), [`Netfront::refill`], the
 //! endpoint takes the frames, [`Netfront::receive_done`] (their buffers are free or posted again),
