@@ -2,8 +2,9 @@
 
 use super::{CONGESTION, Spec};
 use anyhow::Context as _;
-use rustix::net::sockopt::set_tcp_congestion;
-use std::net::{TcpListener, TcpStream};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_congestion};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// A listening socket; connections inherit its congestion control.
@@ -16,11 +17,22 @@ pub(super) fn listen(spec: &Spec) -> anyhow::Result<TcpListener> {
 }
 
 /// A connected socket.
+///
+/// The congestion control is chosen before the handshake: a connection that was established with
+/// one that paces (BBR, the default of some systems) is paced for good, by a timer of the kernel's
+/// for every burst, also if it changes to one that does not.
 pub(super) fn connect(spec: &Spec) -> anyhow::Result<TcpStream> {
-    // std offers no option before connecting; the handshake itself has no congestion window yet.
-    let stream = retry(|| TcpStream::connect_timeout(&spec.address, Duration::from_secs(1)))
+    let family = match spec.address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_tcp_congestion(&socket, CONGESTION).context("no congestion control `cubic`")?;
+    set_socket_timeout(&socket, Timeout::Send, Some(Duration::from_secs(1)))?;
+    retry(|| Ok(rustix::net::connect(&socket, &spec.address)?))
         .with_context(|| format!("nobody answers at {}", spec.address))?;
-    set_tcp_congestion(&stream, CONGESTION).context("no congestion control `cubic`")?;
+    set_socket_timeout(&socket, Timeout::Send, None)?;
+    let stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;
     Ok(stream)
 }
