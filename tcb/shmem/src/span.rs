@@ -206,7 +206,7 @@ impl Span {
     #[inline]
     pub fn load_words<const N: usize>(self, offset: usize) -> Result<[u32; N], Fault> {
         const { assert!(1 <= N && N <= 3) };
-        let words = self.words(offset, N).ok_or(Fault)?;
+        let words = self.words(offset, 4, N).ok_or(Fault)?;
         let mut loaded = [0; N];
         // SAFETY: inside the span's range, aligned.
         unsafe {
@@ -228,7 +228,7 @@ impl Span {
     #[inline]
     pub fn store_words<const N: usize>(self, offset: usize, words: [u32; N]) -> Result<(), Fault> {
         const { assert!(1 <= N && N <= 3) };
-        let at = self.words(offset, N).ok_or(Fault)?;
+        let at = self.words(offset, 4, N).ok_or(Fault)?;
         // SAFETY: inside the span's range, aligned.
         done(unsafe {
             match *words.as_slice() {
@@ -287,18 +287,17 @@ impl Span {
         core::ptr::with_exposed_provenance_mut(self.addr)
     }
 
-    /// Pointer to `count` aligned 4-byte words at `offset`.
-    #[inline]
-    fn words(self, offset: usize, count: usize) -> Option<*mut u8> {
-        let words = self.sub(offset, count * 4)?;
-        words.addr.is_multiple_of(4).then_some(words.as_ptr())
-    }
-
     /// Pointer to the aligned word of `size` bytes at `offset`.
     #[inline]
     fn word(self, offset: usize, size: usize) -> Option<*mut u8> {
-        let word = self.sub(offset, size)?;
-        word.addr.is_multiple_of(size).then_some(word.as_ptr())
+        self.words(offset, size, 1)
+    }
+
+    /// Pointer to `count` aligned words of `size` bytes at `offset`.
+    #[inline]
+    fn words(self, offset: usize, size: usize, count: usize) -> Option<*mut u8> {
+        let words = self.sub(offset, size * count)?;
+        words.addr.is_multiple_of(size).then_some(words.as_ptr())
     }
 }
 

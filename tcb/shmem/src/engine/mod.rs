@@ -161,10 +161,11 @@ pub(crate) unsafe fn load_u32(src: *const u8) -> Option<u32> {
     ok.then_some(value)
 }
 
-/// Reads one aligned 8-byte word in one access: acquire, as every load of this processor.
+/// Reads an 8-byte word: in one access if it is aligned, else each half of it in one. Acquire, as
+/// every load of this processor.
 ///
 /// # Safety
-/// See the module's contract; `src` is a multiple of 8.
+/// See the module's contract; `src` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn load_u64(src: *const u8) -> Option<u64> {
     let value: u64;
@@ -181,24 +182,24 @@ pub(crate) unsafe fn load_u64(src: *const u8) -> Option<u64> {
     ok.then_some(value)
 }
 
+/// Two adjacent 4-byte words, as the 8-byte word that they are.
+const fn pair([first, second]: [u32; 2]) -> u64 {
+    first as u64 | (second as u64) << 32
+}
+
+/// The words of a [`pair`].
+const fn halves(pair: u64) -> [u32; 2] {
+    [pair as u32, (pair >> 32) as u32]
+}
+
 /// Reads two adjacent 4-byte words, each once: acquire, as every load of this processor.
 ///
 /// # Safety
 /// See the module's contract; `src` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn load_2(src: *const u8) -> Option<[u32; 2]> {
-    let pair: u64;
-    // SAFETY: touches [0, 8), which the caller vouches for. The output is set before the access.
-    let ok = unsafe {
-        guarded!(
-            ["xor {pair:e}, {pair:e}", "mov {pair}, qword ptr [{src}]"],
-            [],
-            src = in(reg) src,
-            pair = out(reg) pair,
-            options(readonly),
-        )
-    };
-    ok.then_some([pair as u32, (pair >> 32) as u32])
+    // SAFETY: handed on to the caller.
+    unsafe { load_u64(src) }.map(halves)
 }
 
 /// Reads three adjacent 4-byte words, each once: acquire, as every load of this processor.
@@ -225,7 +226,8 @@ pub(crate) unsafe fn load_3(src: *const u8) -> Option<[u32; 3]> {
             options(readonly),
         )
     };
-    ok.then_some([pair as u32, (pair >> 32) as u32, third])
+    let [first, second] = halves(pair);
+    ok.then_some([first, second, third])
 }
 
 /// Writes two adjacent 4-byte words: release, as every store of this processor.
@@ -233,17 +235,9 @@ pub(crate) unsafe fn load_3(src: *const u8) -> Option<[u32; 3]> {
 /// # Safety
 /// See the module's contract; `dst` is a multiple of 4.
 #[inline(always)]
-pub(crate) unsafe fn store_2(dst: *mut u8, [first, second]: [u32; 2]) -> bool {
-    let pair = u64::from(first) | u64::from(second) << 32;
-    // SAFETY: touches [0, 8), which the caller vouches for.
-    unsafe {
-        guarded!(
-            ["mov qword ptr [{dst}], {pair}"],
-            [],
-            dst = in(reg) dst,
-            pair = in(reg) pair,
-        )
-    }
+pub(crate) unsafe fn store_2(dst: *mut u8, words: [u32; 2]) -> bool {
+    // SAFETY: handed on to the caller.
+    unsafe { store_u64(dst, pair(words)) }
 }
 
 /// Writes three adjacent 4-byte words: release, as every store of this processor.
@@ -252,7 +246,7 @@ pub(crate) unsafe fn store_2(dst: *mut u8, [first, second]: [u32; 2]) -> bool {
 /// See the module's contract; `dst` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn store_3(dst: *mut u8, [first, second, third]: [u32; 3]) -> bool {
-    let pair = u64::from(first) | u64::from(second) << 32;
+    let pair = pair([first, second]);
     // SAFETY: touches [0, 12), which the caller vouches for.
     unsafe {
         guarded!(
@@ -306,10 +300,11 @@ pub(crate) unsafe fn swap_u32(at: *mut u8, value: u32) -> Option<u32> {
     ok.then_some(before)
 }
 
-/// Writes one aligned 8-byte word in one access: release, as every store of this processor.
+/// Writes an 8-byte word: in one access if it is aligned, else each half of it in one. Release, as
+/// every store of this processor.
 ///
 /// # Safety
-/// See the module's contract; `dst` is a multiple of 8.
+/// See the module's contract; `dst` is a multiple of 4.
 #[inline(always)]
 pub(crate) unsafe fn store_u64(dst: *mut u8, value: u64) -> bool {
     // SAFETY: touches [0, 8), which the caller vouches for.
