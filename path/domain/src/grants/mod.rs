@@ -73,6 +73,14 @@ impl Guest {
     }
 }
 
+/// The bytes of an access, in the page that its reference shows, if it does.
+#[inline]
+fn part(page: Option<Span>, offset: u16, len: u16) -> Result<Span, GrantStatus> {
+    let page = page.ok_or(GrantStatus::BadRef)?;
+    page.sub(usize::from(offset), usize::from(len))
+        .ok_or(GrantStatus::BadCopyArg)
+}
+
 /// Copies one piece to a page that is mapped at `dst`.
 #[inline]
 fn copy_to(dst: Span, source: Source, frames: &[Frame]) -> GrantStatus {

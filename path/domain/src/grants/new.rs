@@ -1,7 +1,7 @@
 //! The new mechanism: the guest has its pages mapped, this domain counts its uses of them, and no
 //! hypercall is made (`shmem::uses` has the protocol).
 
-use super::{Guest, copy_to};
+use super::{Guest, copy_to, part};
 use crate::ledger::Hop;
 use abi::hypercall::Bind;
 use abi::ngm::{status_bytes, translation_bytes};
@@ -11,93 +11,20 @@ use shmem::Span;
 use shmem::uses::{self, Words};
 use vif::grants::{Access, CopyOut, Grants};
 
-/// Both sub-tables of one guest.
-#[derive(Clone, Copy, Debug)]
-struct Table {
+/// What one guest grants, by both sub-tables. Without `COUNTED` they are not looked at.
+#[derive(Debug)]
+struct Table<const COUNTED: bool> {
+    guest: Guest,
     translation: Span,
     status: Span,
 }
 
-impl Table {
+impl<const COUNTED: bool> Table<COUNTED> {
     /// Counts a use, if the entry permits it: its words. [`uses::settle`] and [`uses::holds`] follow.
     #[inline]
     fn claim(&self, gref: GrantRef, write: bool) -> Option<Words> {
         Words::of(self.translation, self.status, gref.index())
             .filter(|words| uses::claim(words, gref, write))
-    }
-}
-
-/// The mechanism, for one guest. Whatever it holds ends with the value.
-///
-/// Without `COUNTED` nothing is checked and nothing is counted: a page that is not granted
-/// faults, and one that is can only be taken back by force.
-#[derive(Debug)]
-pub struct New<const COUNTED: bool> {
-    guest: Guest,
-    handle: Handle,
-    table: Table,
-    /// Uses that last as long as the connection: the rings'.
-    kept: Vec<Words>,
-    /// Uses of the batch that is being read.
-    reading: Vec<Words>,
-    /// Uses of the batch that is being written; empty in between.
-    writing: Vec<Words>,
-    /// Uses of pages that a device may write now.
-    posted: Vec<Words>,
-}
-
-impl<const COUNTED: bool> New<COUNTED> {
-    /// Binds the guest's table `handle`: its pages to the guest's slots, its sub-tables from
-    /// slot `tables` on.
-    ///
-    /// # Errors
-    /// What the monitor says.
-    pub fn bind(guest: Guest, handle: Handle, tables: Slot) -> Result<Self, GrantStatus> {
-        let entries = guest.slots;
-        let (translation, status) = (translation_bytes(entries), status_bytes(entries));
-        let part = |offset, bytes| {
-            let at = (tables.0 as usize).checked_mul(PAGE)?.checked_add(offset)?;
-            guest.window.at(at, bytes)
-        };
-        let table = Table {
-            translation: part(0, translation).ok_or(GrantStatus::BadSlot)?,
-            status: part(translation, status).ok_or(GrantStatus::BadSlot)?,
-        };
-        guest.calls.borrow_mut().bind_table(&Bind {
-            granter: guest.domain,
-            table: handle,
-            first: guest.first,
-            tables,
-            entries,
-        })?;
-        Ok(Self {
-            guest,
-            handle,
-            table,
-            kept: Vec::new(),
-            reading: Vec::new(),
-            writing: Vec::new(),
-            posted: Vec::new(),
-        })
-    }
-
-    /// A page that is in use as long as this exists.
-    ///
-    /// # Errors
-    /// `BadRef`: it is not granted, or not for writing.
-    pub fn keep(&mut self, gref: GrantRef) -> Result<Span, GrantStatus> {
-        let page = self
-            .page(gref)
-            .and_then(|page| page.sub(0, PAGE))
-            .ok_or(GrantStatus::BadRef)?;
-        let words = self.table.claim(gref, true).ok_or(GrantStatus::BadRef)?;
-        self.kept.push(words);
-        uses::settle();
-        if uses::holds(&words, gref, true) {
-            Ok(page)
-        } else {
-            Err(GrantStatus::BadRef)
-        }
     }
 
     #[inline]
@@ -118,14 +45,6 @@ impl<const COUNTED: bool> New<COUNTED> {
         self.guest.window.page(slot)
     }
 
-    /// The bytes that an access that holds gives.
-    #[inline]
-    fn open(&self, gref: GrantRef, offset: u16, len: u16) -> Result<Span, GrantStatus> {
-        let page = self.page(gref).ok_or(GrantStatus::BadRef)?;
-        page.sub(usize::from(offset), usize::from(len))
-            .ok_or(GrantStatus::BadCopyArg)
-    }
-
     /// Begins uses that last, and notes them in `uses`.
     fn begin(&self, accesses: &mut [Access], write: bool, uses: &mut Vec<Words>) {
         let before = self.guest.ledger.enter(Hop::Grant);
@@ -134,7 +53,7 @@ impl<const COUNTED: bool> New<COUNTED> {
             for access in &mut *accesses {
                 // What was not counted is not used, even if it is granted by the time of the
                 // re-check.
-                access.result = match self.table.claim(access.gref, write) {
+                access.result = match self.claim(access.gref, write) {
                     Some(words) => {
                         uses.push(words);
                         Ok(Span::EMPTY)
@@ -152,7 +71,7 @@ impl<const COUNTED: bool> New<COUNTED> {
                         .next()
                         .is_some_and(|words| uses::holds(words, access.gref, write));
             access.result = match holds {
-                true => self.open(access.gref, access.offset, access.len),
+                true => part(self.page(access.gref), access.offset, access.len),
                 false => Err(GrantStatus::BadRef),
             };
         }
@@ -163,6 +82,81 @@ impl<const COUNTED: bool> New<COUNTED> {
         let before = self.guest.ledger.enter(Hop::Grant);
         release(uses);
         self.guest.ledger.enter(before);
+    }
+}
+
+/// The mechanism, for one guest. Whatever it holds ends with the value.
+///
+/// Without `COUNTED` nothing is checked and nothing is counted: a page that is not granted
+/// faults, and one that is can only be taken back by force.
+#[derive(Debug)]
+pub struct New<const COUNTED: bool> {
+    handle: Handle,
+    table: Table<COUNTED>,
+    /// Uses that last as long as the connection: the rings'.
+    kept: Vec<Words>,
+    /// Uses of the batch that is being read.
+    reading: Vec<Words>,
+    /// Uses of the batch that is being written; empty in between.
+    writing: Vec<Words>,
+    /// Uses of pages that a device may write now.
+    posted: Vec<Words>,
+}
+
+impl<const COUNTED: bool> New<COUNTED> {
+    /// Binds the guest's table `handle`: its pages to the guest's slots, its sub-tables from
+    /// slot `tables` on.
+    ///
+    /// # Errors
+    /// What the monitor says.
+    pub fn bind(guest: Guest, handle: Handle, tables: Slot) -> Result<Self, GrantStatus> {
+        let entries = guest.slots;
+        let (translation, status) = (translation_bytes(entries), status_bytes(entries));
+        let sub_table = |offset, bytes| {
+            let at = (tables.0 as usize).checked_mul(PAGE)?.checked_add(offset)?;
+            guest.window.at(at, bytes)
+        };
+        let translation_span = sub_table(0, translation).ok_or(GrantStatus::BadSlot)?;
+        let status_span = sub_table(translation, status).ok_or(GrantStatus::BadSlot)?;
+        guest.calls.borrow_mut().bind_table(&Bind {
+            granter: guest.domain,
+            table: handle,
+            first: guest.first,
+            tables,
+            entries,
+        })?;
+        Ok(Self {
+            handle,
+            table: Table {
+                guest,
+                translation: translation_span,
+                status: status_span,
+            },
+            kept: Vec::new(),
+            reading: Vec::new(),
+            writing: Vec::new(),
+            posted: Vec::new(),
+        })
+    }
+
+    /// A page that is in use as long as this exists.
+    ///
+    /// # Errors
+    /// `BadRef`: it is not granted, or not for writing.
+    pub fn keep(&mut self, gref: GrantRef) -> Result<Span, GrantStatus> {
+        let page = self
+            .table
+            .page(gref)
+            .and_then(|page| page.sub(0, PAGE))
+            .ok_or(GrantStatus::BadRef)?;
+        let words = self.table.claim(gref, true).ok_or(GrantStatus::BadRef)?;
+        self.kept.push(words);
+        uses::settle();
+        if uses::holds(&words, gref, true) {
+            Ok(page)
+        } else {
+            Err(GrantStatus::BadRef)
+        }
     }
 }
 
@@ -179,38 +173,31 @@ impl<const COUNTED: bool> Drop for New<COUNTED> {
             release(uses);
         }
         // A guest that is gone has ended the table already.
-        let _ = self.guest.calls.borrow_mut().end_table(self.handle);
+        let _ = self.table.guest.calls.borrow_mut().end_table(self.handle);
     }
 }
 
 impl<const COUNTED: bool> Grants for New<COUNTED> {
     fn read_begin(&mut self, accesses: &mut [Access]) {
-        let mut reading = std::mem::take(&mut self.reading);
-        self.begin(accesses, false, &mut reading);
-        self.reading = reading;
+        self.table.begin(accesses, false, &mut self.reading);
     }
 
     fn read_end(&mut self) {
-        let mut reading = std::mem::take(&mut self.reading);
-        self.end(&mut reading);
-        self.reading = reading;
+        self.table.end(&mut self.reading);
     }
 
     fn post_begin(&mut self, accesses: &mut [Access]) {
-        let mut posted = std::mem::take(&mut self.posted);
-        self.begin(accesses, true, &mut posted);
-        self.posted = posted;
+        self.table.begin(accesses, true, &mut self.posted);
     }
 
     fn post_end(&mut self) {
-        let mut posted = std::mem::take(&mut self.posted);
-        self.end(&mut posted);
-        self.posted = posted;
+        self.table.end(&mut self.posted);
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
-        let before = self.guest.ledger.enter(Hop::Grant);
-        let mut writing = std::mem::take(&mut self.writing);
+        let Self { table, writing, .. } = self;
+        let ledger = &table.guest.ledger;
+        let before = ledger.enter(Hop::Grant);
         if COUNTED {
             let mut last = None;
             for op in &mut *copies {
@@ -218,7 +205,7 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
                 if last == Some(op.gref) {
                     continue;
                 }
-                match self.table.claim(op.gref, true) {
+                match table.claim(op.gref, true) {
                     Some(words) => {
                         writing.push(words);
                         last = Some(op.gref);
@@ -227,8 +214,8 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
                 }
             }
         }
-        Self::settle();
-        self.guest.ledger.enter(Hop::Copy);
+        Table::<COUNTED>::settle();
+        ledger.enter(Hop::Copy);
         let mut claimed = writing.iter();
         let mut last = None;
         let mut holds = !COUNTED;
@@ -240,15 +227,13 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
                 holds = words.is_some_and(|words| uses::holds(words, op.gref, true));
             }
             op.status = match holds {
-                true => self
-                    .open(op.gref, op.offset, op.len)
+                true => part(table.page(op.gref), op.offset, op.len)
                     .map_or_else(|status| status, |dst| copy_to(dst, op.source, frames)),
                 false => GrantStatus::BadRef,
             };
         }
-        self.guest.ledger.enter(Hop::Grant);
-        release(&mut writing);
-        self.writing = writing;
-        self.guest.ledger.enter(before);
+        ledger.enter(Hop::Grant);
+        release(writing);
+        ledger.enter(before);
     }
 }

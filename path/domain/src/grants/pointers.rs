@@ -1,9 +1,9 @@
 //! No mechanism: guest and driver domain are threads of one process, and a reference is the number
 //! of a page. What the path costs without any isolation, to measure what isolation costs.
 
-use super::copy_to;
+use super::{copy_to, part};
 use crate::ledger::{Hop, Ledger};
-use abi::{DomId, GrantRef, GrantStatus, Handle};
+use abi::{DomId, GrantRef, Handle};
 use nic::Frame;
 use shmem::{Area, Span};
 use std::rc::Rc;
@@ -59,39 +59,30 @@ impl Pointers {
         self.frames.page(gref.index().checked_sub(1)?)
     }
 
-    #[inline]
-    fn open(&self, gref: GrantRef, offset: u16, len: u16) -> Result<Span, GrantStatus> {
-        let page = self.page(gref).ok_or(GrantStatus::BadRef)?;
-        page.sub(usize::from(offset), usize::from(len))
-            .ok_or(GrantStatus::BadCopyArg)
-    }
-
-    fn open_all(&self, accesses: &mut [Access]) {
+    fn open(&self, accesses: &mut [Access]) {
+        let before = self.ledger.enter(Hop::Grant);
         for access in accesses {
-            access.result = self.open(access.gref, access.offset, access.len);
+            access.result = part(self.page(access.gref), access.offset, access.len);
         }
+        self.ledger.enter(before);
     }
 }
 
 impl Grants for Pointers {
     fn read_begin(&mut self, accesses: &mut [Access]) {
-        let before = self.ledger.enter(Hop::Grant);
-        self.open_all(accesses);
-        self.ledger.enter(before);
+        self.open(accesses);
     }
 
     fn read_end(&mut self) {}
 
     fn post_begin(&mut self, accesses: &mut [Access]) {
-        let before = self.ledger.enter(Hop::Grant);
-        self.open_all(accesses);
-        self.ledger.enter(before);
+        self.open(accesses);
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
         let before = self.ledger.enter(Hop::Copy);
         for op in copies {
-            op.status = match self.open(op.gref, op.offset, op.len) {
+            op.status = match part(self.page(op.gref), op.offset, op.len) {
                 Ok(dst) => copy_to(dst, op.source, frames),
                 Err(status) => status,
             };
@@ -123,7 +114,7 @@ mod tests {
         }
         assert_eq!(pointers.page(GrantRef(0)), None);
         assert_eq!(pointers.page(GrantRef(5)), None);
-        assert!(pointers.open(grefs[3], 4000, 96).is_ok());
-        assert!(pointers.open(grefs[3], 4000, 97).is_err());
+        assert!(part(pointers.page(grefs[3]), 4000, 96).is_ok());
+        assert!(part(pointers.page(grefs[3]), 4000, 97).is_err());
     }
 }

@@ -156,12 +156,7 @@ impl<G: Grants> Netback<G> {
         if bad {
             self.copies.truncate(first_copy);
         }
-        self.planned.push(Planned {
-            copies: (first_copy as u32, self.copies.len() as u32),
-            responses: (first_response as u32, self.rx_responses.len() as u32),
-            bytes: frame.len() as u32,
-            bad,
-        });
+        self.note(frame, first_copy, first_response, bad);
         Ok(())
     }
 
@@ -172,7 +167,7 @@ impl<G: Grants> Netback<G> {
         let words = self.rx.peek(0).ok_or(Drop::NoRequest)?;
         let request = RxRequest::decode(words);
         self.rx.consume(1);
-        let copies = self.copies.len() as u32;
+        let (first_copy, first_response) = (self.copies.len(), self.rx_responses.len());
         let buffer = buffer(&request, &self.terms);
         let (offset, room) = buffer.unwrap_or_default();
         let offset = offset + colour(request.gref, frame.len(), room);
@@ -195,22 +190,27 @@ impl<G: Grants> Netback<G> {
             let payload = frame.payload().filter(|span| !span.is_empty());
             payload.fold(behind, |at, span| copy(at, Source::Span(span), span.len()));
         }
-        let response = self.rx_responses.len() as u32;
-        let mut answer = RxResponse {
+        let mut response = RxResponse {
             id: request.id,
             offset: offset as u16,
             flags: 0,
             status: frame.len() as i16,
         };
-        say(frame, &self.terms, &mut answer);
-        self.rx_responses.push(answer.encode());
-        self.planned.push(Planned {
-            copies: (copies, self.copies.len() as u32),
-            responses: (response, response + 1),
-            bytes: frame.len() as u32,
-            bad: buffer.is_none(),
-        });
+        say(frame, &self.terms, &mut response);
+        self.rx_responses.push(response.encode());
+        self.note(frame, first_copy, first_response, buffer.is_none());
         Ok(())
+    }
+
+    /// Adds a frame to the batch, whose copies and responses are the last ones of their lists.
+    #[inline]
+    fn note(&mut self, frame: &Frame, first_copy: usize, first_response: usize, bad: bool) {
+        self.planned.push(Planned {
+            copies: (first_copy as u32, self.copies.len() as u32),
+            responses: (first_response as u32, self.rx_responses.len() as u32),
+            bytes: frame.len() as u32,
+            bad,
+        });
     }
 
     /// Whether the guest has posted so many buffers; if not, why nothing can be given to it.

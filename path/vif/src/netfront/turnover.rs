@@ -120,7 +120,7 @@ impl RxPages {
             if out.len() == surplus {
                 break;
             }
-            let page = usize::from(buffer) / self.per_page;
+            let page = self.page_of(buffer);
             if let Some(count) = self.counts.get_mut(page)
                 && usize::from(*count) == self.per_page
                 && let Some(slot) = pool.get(usize::from(buffer))
@@ -226,11 +226,8 @@ impl Netfront {
                 *count = u8::MAX;
             }
         }
-        let (counts, per_page) = (&pages.counts, pages.per_page);
-        self.rx_pool.withdraw(|buffer| {
-            let page = usize::from(buffer) / per_page;
-            counts.get(page) == Some(&u8::MAX)
-        });
+        self.rx_pool
+            .withdraw(|buffer| pages.counts.get(pages.page_of(buffer)) == Some(&u8::MAX));
         pages.turnover.left += gone.len() as u64;
         pages.turnover.held_back += (leaving.len() - gone.len()) as u64;
         pages.away.extend(gone);
