@@ -125,24 +125,33 @@ impl LineChild {
                     wait.as_secs_f64()
                 );
             }
-            let step = Timespec {
-                tv_sec: 0,
-                tv_nsec: left.min(Duration::from_millis(50)).subsec_nanos().into(),
-            };
-            let mut set = [PollFd::new(&self.stdout, PollFlags::IN)];
-            if poll(&mut set, Some(&step)).unwrap_or(0) == 0 {
-                continue;
-            }
-            let mut bytes = [0u8; 4096];
-            let count = self.stdout.read(&mut bytes)?;
-            if count == 0 {
+            if read_some(&mut self.stdout, left, &mut self.pending)? == Some(0) {
                 let status = self.child.wait()?;
                 bail!("{} ended early ({status})", self.name);
             }
-            self.pending
-                .extend_from_slice(bytes.get(..count).unwrap_or_default());
         }
     }
+}
+
+/// Appends what a program says next: how many bytes, 0 at its end. None: it said nothing within `wait`,
+/// or within the twentieth of a second after which one looks whether the user wants to stop.
+pub(crate) fn read_some(
+    stdout: &mut ChildStdout,
+    wait: Duration,
+    into: &mut Vec<u8>,
+) -> std::io::Result<Option<usize>> {
+    let step = Timespec {
+        tv_sec: 0,
+        tv_nsec: wait.min(Duration::from_millis(50)).subsec_nanos().into(),
+    };
+    let mut set = [PollFd::new(stdout, PollFlags::IN)];
+    if poll(&mut set, Some(&step)).unwrap_or(0) == 0 {
+        return Ok(None);
+    }
+    let mut bytes = [0u8; 4096];
+    let count = stdout.read(&mut bytes)?;
+    into.extend_from_slice(bytes.get(..count).unwrap_or_default());
+    Ok(Some(count))
 }
 
 impl Drop for LineChild {

@@ -2,7 +2,7 @@
 //! and machines without a wire, for raw frames and for the time to come up.
 
 use super::one_process::{self, OneProcess};
-use super::window::{Times, account};
+use super::window::{Times, account, per_packet};
 use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, Loads, PREFIX, Place, Reading, WIRE};
 use crate::measure::{CpuTimes, Machine as Cpus, Part};
 use crate::plan::{Lro, Mechanisms, Wire, WireNic};
@@ -534,29 +534,15 @@ impl FrameRun<'_> {
         let path = after.since(&before);
         let packets = path.sums.get("guest.delivered").copied().unwrap_or(0.0);
         let mut figures = BTreeMap::from([("packets".to_owned(), packets / seconds / 1e6)]);
-        if packets > 0.0 {
-            let mut total = 0.0;
-            let mut put = |part: &str, cycles: f64| {
-                total += cycles / packets;
-                figures.insert(format!("cycles_per_packet.{part}"), cycles / packets);
-            };
-            for (part, ns) in &used {
-                put(part, *ns as f64 * tsc_hz as f64 / 1e9);
-            }
-            for part in ["driver", "guest"]
-                .iter()
-                .filter(|part| !used.contains_key(*part))
-            {
-                put(
-                    part,
-                    path.sums
-                        .get(&format!("{part}.cpu"))
-                        .copied()
-                        .unwrap_or(0.0),
-                );
-            }
-            figures.insert("cycles_per_packet.total".to_owned(), total);
-        }
+        // Threads of one process have no CPU time of their own but what their ledgers say.
+        let of_ledger = |part: Part| path.sums.get(&format!("{part}.cpu")).copied();
+        let mut cycles =
+            BTreeMap::from(["driver", "guest"].map(|part| (part, of_ledger(part).unwrap_or(0.0))));
+        let exact = used
+            .iter()
+            .map(|(part, ns)| (*part, *ns as f64 * tsc_hz as f64 / 1e9));
+        cycles.extend(exact);
+        per_packet(&cycles, packets, &mut figures);
         account(&path, packets, &mut figures);
         figures.extend(
             path.sums

@@ -240,6 +240,18 @@ fn wait(path: &Reading, quantile: f64) -> Option<f64> {
     })
 }
 
+/// Cycles per packet of each part, and of all of them together.
+pub fn per_packet(cycles: &BTreeMap<Part, f64>, packets: f64, out: &mut BTreeMap<String, f64>) {
+    if packets <= 0.0 {
+        return;
+    }
+    let total: f64 = cycles.values().sum();
+    let all = cycles.iter().map(|(part, cycles)| (*part, *cycles));
+    for (part, cycles) in all.chain([("total", total)]) {
+        out.insert(format!("cycles_per_packet.{part}"), cycles / packets);
+    }
+}
+
 /// Cycles per packet by domain and hop from a ledger, and how well it closes.
 pub fn account(path: &Reading, packets: f64, out: &mut BTreeMap<String, f64>) {
     let mut ledgers: BTreeMap<&str, f64> = BTreeMap::new();

@@ -16,8 +16,8 @@ pub mod testpmd;
 
 use crate::lane::Cores;
 use crate::lane::machine::FrameWindow;
-use crate::lane::window::Times;
-use crate::measure::{CpuTimes, Machine};
+use crate::lane::window::{Times, per_packet};
+use crate::measure::{CpuTimes, Machine, Part};
 use crate::{Failure, interrupt, kernel};
 use huge::HugePages;
 use ovs::Ovs;
@@ -148,18 +148,18 @@ impl PeerRun {
             ),
         ]);
         let packets = pps * times.window.as_secs_f64();
-        if packets > 0.0 {
-            let mut total = 0.0;
-            for (part, busy) in [("driver", switch_cycles), ("guest", own.cycles)] {
-                let ns = used.get(part).copied().unwrap_or(0) as f64;
-                let cycles = ns * tsc_hz as f64 / 1e9 / packets;
-                total += cycles;
-                figures.insert(format!("cycles_per_packet.{part}"), cycles);
+        let cycles = |part: Part| {
+            let ns = used.get(part).copied().unwrap_or(0);
+            (part, ns as f64 * tsc_hz as f64 / 1e9)
+        };
+        let cycles = BTreeMap::from(["driver", "guest"].map(cycles));
+        per_packet(&cycles, packets, &mut figures);
+        for (part, busy) in [("driver", switch_cycles), ("guest", own.cycles)] {
+            if let Some(cycles) = figures.get(&format!("cycles_per_packet.{part}")) {
                 // They look for packets all the time.
                 let idle = (cycles - busy).max(0.0);
                 figures.insert(format!("cycles_per_packet.{part}.hop.idle"), idle);
             }
-            figures.insert("cycles_per_packet.total".to_owned(), total);
         }
         Ok(FrameWindow {
             figures,

@@ -1,10 +1,9 @@
 //! DPDK's packet forwarder, driven by its command line.
 
 use super::process::{self, PATIENCE, Running};
-use crate::{Failure, interrupt};
+use crate::{Failure, child, interrupt};
 use anyhow::{Context as _, bail};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::time::Instant;
@@ -149,32 +148,23 @@ impl Testpmd {
                 return Ok(said);
             }
             interrupt::check()?;
-            if Instant::now() > end {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 bail!(Failure::Failed(format!(
                     "testpmd, {}: no answer, but `{}`",
                     self.name,
                     self.said.trim()
                 )));
             }
-            let step = Timespec {
-                tv_sec: 0,
-                tv_nsec: 50_000_000,
-            };
-            let mut set = [PollFd::new(&self.stdout, PollFlags::IN)];
-            if poll(&mut set, Some(&step)).unwrap_or(0) == 0 {
-                continue;
-            }
-            let mut bytes = [0u8; 4096];
-            let count = self.stdout.read(&mut bytes)?;
-            if count == 0 {
+            let mut bytes = Vec::new();
+            if child::read_some(&mut self.stdout, left, &mut bytes)? == Some(0) {
                 bail!(Failure::Failed(format!(
                     "testpmd, {}: it ended: `{}`",
                     self.name,
                     self.said.trim()
                 )));
             }
-            let text = bytes.get(..count).unwrap_or_default();
-            self.said.push_str(&String::from_utf8_lossy(text));
+            self.said.push_str(&String::from_utf8_lossy(&bytes));
         }
     }
 }

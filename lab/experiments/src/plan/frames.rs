@@ -1,0 +1,103 @@
+//! Columns of raw frames: through the driver domain, and through switches of others.
+
+use crate::peers;
+use crate::runner::Config;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// Raw frames from a guest through the driver to another.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Frames {
+    /// The column's name.
+    pub name: String,
+    /// How the driver gets at granted pages, as a configuration file has it.
+    pub grants: String,
+    /// Bytes of a frame.
+    pub size: Vec<u32>,
+    /// What is sent, as a share of what the first column of the plan carries of this size; 1 is as
+    /// fast as it goes, and comes first there.
+    #[serde(default = "full_load")]
+    pub load: Vec<f64>,
+    /// Guests of the machine, each of which sends to itself.
+    #[serde(default = "one")]
+    pub guests: u32,
+    /// How many of them send, and share the load.
+    #[serde(default = "one")]
+    pub active: u32,
+    /// Whether the guests write and read every byte of a frame.
+    #[serde(default)]
+    pub touch: bool,
+    /// Buffers for frames from a guest; none: as many as usual. Half of them hold single frames.
+    pub from_guest: Option<u32>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn full_load() -> Vec<f64> {
+    vec![1.0]
+}
+
+impl Frames {
+    /// The configuration of one size and load, with the keys in which the column varies.
+    #[must_use]
+    pub fn config(&self, size: u32, load: f64) -> Config {
+        let mut config = of_size(&self.name, &self.size, size);
+        if self.load != full_load() {
+            config = config.with("load", &load.to_string());
+        }
+        config
+    }
+}
+
+/// Raw frames from a guest through somebody else's switch and back.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peer {
+    /// The column's name.
+    pub name: String,
+    /// The switch.
+    pub switch: peers::Kind,
+    /// Bytes of a frame.
+    pub size: Vec<u32>,
+}
+
+impl Peer {
+    /// The configuration of one size.
+    #[must_use]
+    pub fn config(&self, size: u32) -> Config {
+        of_size(&self.name, &self.size, size)
+    }
+}
+
+/// A column's configuration of one size, with that as a key if there are several.
+fn of_size(column: &str, sizes: &[u32], size: u32) -> Config {
+    let config = Config::new(column, &[]);
+    match sizes.len() {
+        0 | 1 => config,
+        _ => config.with("size", &size.to_string()),
+    }
+}
+
+/// What a hop costs a packet in the data path alone: who measures the machine prints how far it is
+/// from there.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Prototype {
+    /// `driver` or `guest`.
+    pub part: String,
+    /// The hop of the ledger.
+    pub hop: String,
+    /// Bytes of a frame, and cycles.
+    pub cycles: BTreeMap<u32, f64>,
+}
+
+impl Prototype {
+    /// The metric that it is the measure of.
+    #[must_use]
+    pub fn metric(&self) -> String {
+        format!("cycles_per_packet.{}.hop.{}", self.part, self.hop)
+    }
+}
