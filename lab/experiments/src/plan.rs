@@ -12,7 +12,7 @@ use crate::lane::{Direction, Place};
 use crate::runner::Config;
 use crate::stats::Side;
 use crate::{Failure, metric};
-use config::domain::{BufferSize, GrantMode};
+use config::domain::{BufferSize, GrantMode, Offloads};
 use config::lro::Meta;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -347,6 +347,8 @@ pub struct Mechanisms {
     pub release_threshold: Option<u32>,
     /// Where the segment size of an aggregate travels on the ring; none: as usual.
     pub meta: Option<Meta>,
+    /// What the guests' interfaces may leave to the driver domain.
+    pub offloads: Offloads,
 }
 
 /// What lies between wire and guest.

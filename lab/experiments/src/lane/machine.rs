@@ -355,6 +355,7 @@ impl What {
             spare,
             release_threshold,
             meta,
+            offloads,
         } = self.mechanisms;
         config.driver.grants = grants;
         config.buffers.size = buffers;
@@ -370,6 +371,9 @@ impl What {
                     rebalance_ms: 0,
                 });
             }
+        }
+        for vif in config.guests.iter_mut().flat_map(|guest| &mut guest.vifs) {
+            vif.offloads = offloads;
         }
         let first = config.guests.first().cloned();
         for (number, (namespace, address)) in ends.guests().enumerate().skip(1) {
