@@ -4,7 +4,8 @@
 //! each core in each profiled window, times what one of them costs: a sample by a calibration of the
 //! same run, a stamp by the domain's own timing. The *difference* compares throughput in pairs of
 //! windows next to each other, one of them profiled, and so holds everything, the profiler's own
-//! reading of its rings too.
+//! reading of its rings too. A third window beside each pair has the timers alone, as many interrupts
+//! that take no sample: what of the difference is the machine's price for being interrupted.
 
 use crate::child::{self, LineChild};
 use crate::exp::Args;
@@ -104,8 +105,42 @@ pub struct Costs {
 
 const WAIT: Duration = Duration::from_secs(30);
 
-/// Whether the profiler runs, as columns.
-const COLUMNS: [&str; 2] = ["bare", "profiled"];
+/// What runs beside the load, as a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    /// The timers of a profiler, and no samples.
+    Timers,
+    Profiler,
+}
+
+impl Beside {
+    const ALL: [Self; 3] = [Self::Nothing, Self::Timers, Self::Profiler];
+
+    fn column(self) -> &'static str {
+        match self {
+            Self::Nothing => "bare",
+            Self::Timers => "timers",
+            Self::Profiler => "profiled",
+        }
+    }
+
+    /// What the helper is asked before a window.
+    fn start(self) -> Option<&'static str> {
+        match self {
+            Self::Nothing => None,
+            Self::Timers => Some("timers"),
+            Self::Profiler => Some("start"),
+        }
+    }
+}
+
+/// Losses of throughput: a metric, whose, and against what.
+const LOSSES: [(&str, Beside, Beside); 3] = [
+    ("loss.throughput", Beside::Profiler, Beside::Nothing),
+    ("loss.timers", Beside::Timers, Beside::Nothing),
+    ("loss.sampling", Beside::Profiler, Beside::Timers),
+];
 
 /// Runs the plan.
 ///
@@ -167,13 +202,6 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn config(&self, column: &str, place: Place, direction: Direction) -> Config {
-        Config::new(
-            column,
-            &[("dir", direction.name()), ("place", place.name())],
-        )
-    }
-
     fn pairs(&mut self, place: Place, direction: Direction) -> anyhow::Result<()> {
         let loads = Loads {
             works: vec![Work::Stream],
@@ -185,9 +213,11 @@ impl Run<'_> {
         let rounds = self.plan.full.rounds;
         for round in 0..rounds {
             eprintln!("pair {} of {rounds}", round + 1);
-            for profiled in [round % 2 == 0, round % 2 != 0] {
+            let first = round % Beside::ALL.len();
+            let turn = Beside::ALL.into_iter().cycle().skip(first);
+            for beside in turn.take(Beside::ALL.len()) {
                 interrupt::check()?;
-                self.window(&mut lane, place, direction, round, profiled)?;
+                self.window(&mut lane, place, direction, round, beside)?;
             }
         }
         Ok(())
@@ -199,20 +229,21 @@ impl Run<'_> {
         place: Place,
         direction: Direction,
         round: usize,
-        profiled: bool,
+        beside: Beside,
     ) -> anyhow::Result<()> {
-        let column = COLUMNS.get(usize::from(profiled)).copied();
-        let config = self.config(column.unwrap_or_default(), place, direction);
-        if profiled {
-            self.sampler.ask("start", WAIT)?;
+        let config = config(beside, place, direction);
+        if let Some(start) = beside.start() {
+            self.sampler.ask(start, WAIT)?;
         }
         let before = Stamps::read(lane)?;
         let window = lane.window(Work::Stream, direction, self.plan.full.times());
         let stamps = Stamps::read(lane)?.since(&before);
         let mut figures = BTreeMap::new();
-        if profiled {
+        if beside.start().is_some() {
             let counts: Counts = serde_json::from_value(self.sampler.ask("stop", WAIT)?)?;
-            self.account(&counts, &stamps, place, &mut figures);
+            if beside == Beside::Profiler {
+                self.account(&counts, &stamps, place, &mut figures);
+            }
         }
         let window = window?;
         if window.disturbed {
@@ -293,25 +324,34 @@ impl Run<'_> {
         }
         for &place in &self.plan.place {
             for &direction in &self.plan.direction {
-                let [bare, profiled] = COLUMNS.map(|column| self.config(column, place, direction));
-                figures.extend(self.loss(&bare, &profiled));
+                figures.extend(LOSSES.iter().filter_map(|&(metric, own, other)| {
+                    let of = |beside| config(beside, place, direction);
+                    self.loss(metric, &of(own), &of(other))
+                }));
             }
         }
         figures
     }
 
-    fn loss(&self, bare: &Config, profiled: &Config) -> Option<Figure> {
+    fn loss(&self, metric: &str, own: &Config, other: &Config) -> Option<Figure> {
         let of = |config| self.samples.series(config, "throughput");
-        let losses: Vec<f64> = stats::ratios(of(profiled)?, of(bare)?)
+        let losses: Vec<f64> = stats::ratios(of(own)?, of(other)?)
             .iter()
             .map(|ratio| 1.0 - ratio)
             .collect();
-        let name = profiled.name();
-        let estimate = stats::estimate(&losses, stats::seed(&[&name, "loss"]))?;
-        let mut figure = Figure::new(NAME, &name, "loss.throughput", estimate);
-        against(&mut figure, self.plan.bar.throughput);
+        let name = own.name();
+        let estimate = stats::estimate(&losses, stats::seed(&[&name, metric]))?;
+        let mut figure = Figure::new(NAME, &name, metric, estimate);
+        if metric == "loss.throughput" {
+            against(&mut figure, self.plan.bar.throughput);
+        }
         Some(figure)
     }
+}
+
+fn config(beside: Beside, place: Place, direction: Direction) -> Config {
+    let keys = [("dir", direction.name()), ("place", place.name())];
+    Config::new(beside.column(), &keys)
 }
 
 /// The verdict on a share that should not be above `bar`, and the bound that the data give.
@@ -440,20 +480,18 @@ pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
     ));
     for &place in &plan.place {
         for &direction in &plan.direction {
-            let config = |column: &str| {
-                let keys = [("dir", direction.name()), ("place", place.name())];
-                Config::new(column, &keys).name()
-            };
-            let [bare, profiled] = COLUMNS.map(config);
-            let percent = |metric: &str| {
+            let [bare, timers, profiled] =
+                Beside::ALL.map(|beside| config(beside, place, direction).name());
+            let bound = |config: &str, metric: &str| {
                 index
-                    .get(&profiled, metric)
+                    .get(config, metric)
                     .and_then(|figure| Some((figure.value?, figure.hi?)))
                     .map_or_else(
                         || "–".to_owned(),
                         |(value, hi)| format!("{:.2} (≤ {:.2})", value * 100.0, hi * 100.0),
                     )
             };
+            let percent = |metric: &str| bound(&profiled, metric);
             let rows: Vec<Vec<String>> = ["wire", "guest"]
                 .iter()
                 .map(|core| {
@@ -481,17 +519,21 @@ pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
             out.push_str(&table(&header, &rows));
             out.push_str(&format!(
                 "\n\na stamp: {} ns, a look at the CPU clock: {} ns\n\
-                 the profiler itself: {} % of one CPU\nthroughput: {} Gb/s, profiled {} Gb/s; \
-                 median loss {} % of {} pairs\n\n",
+                 the profiler itself: {} % of one CPU\n\
+                 throughput: {} Gb/s, with bare timers {} Gb/s, profiled {} Gb/s\n\
+                 median loss of {} pairs: {} %; by the timers alone {} %, by sampling against timers {} %\n\n",
                 cell(index.get(&profiled, "cost_ns.stamp")),
                 cell(index.get(&profiled, "cost_ns.clock")),
                 percent("overhead.profiler"),
                 cell(index.get(&bare, "throughput")),
+                cell(index.get(&timers, "throughput")),
                 cell(index.get(&profiled, "throughput")),
-                percent("loss.throughput"),
                 index
                     .get(&profiled, "loss.throughput")
                     .map_or(0, |figure| figure.n),
+                percent("loss.throughput"),
+                bound(&timers, "loss.timers"),
+                percent("loss.sampling"),
             ));
         }
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 pub(super) fn start(spec: &Spec, shared: &Arc<Shared>) -> anyhow::Result<()> {
-    let stream = socket::connect(spec)?;
+    let stream = socket::connect(spec.address)?;
     let shared = Arc::clone(shared);
     let size = spec.size.max(1);
     std::thread::Builder::new().spawn(move || {

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 pub(super) fn start(spec: &Spec, shared: &Arc<Shared>) -> anyhow::Result<()> {
-    let listener = socket::listen(spec)?;
+    let listener = socket::listen(spec.address)?;
     let shared = Arc::clone(shared);
     let size = spec.size.max(1);
     std::thread::Builder::new().spawn(move || {

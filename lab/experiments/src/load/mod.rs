@@ -7,7 +7,7 @@
 mod client;
 mod echo;
 mod sink;
-mod socket;
+pub mod socket;
 mod source;
 
 use crate::child::{self, LineChild};

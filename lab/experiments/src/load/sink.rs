@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 const LISTENER: u64 = u64::MAX;
 
 pub(super) fn start(spec: &Spec, shared: &Arc<Shared>) -> anyhow::Result<()> {
-    let listener = socket::listen(spec)?;
+    let listener = socket::listen(spec.address)?;
     listener.set_nonblocking(true)?;
     let shared = Arc::clone(shared);
     std::thread::Builder::new().spawn(move || {

@@ -1,6 +1,6 @@
 //! Sockets as every load has them.
 
-use super::{CONGESTION, Spec};
+use super::CONGESTION;
 use anyhow::Context as _;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_congestion};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -8,10 +8,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// A listening socket; connections inherit its congestion control.
-pub(super) fn listen(spec: &Spec) -> anyhow::Result<TcpListener> {
+///
+/// # Errors
+/// If the address cannot be had for some seconds.
+pub fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     // The address may still be under duplicate address detection.
-    let listener = retry(|| TcpListener::bind(spec.address))
-        .with_context(|| format!("cannot listen at {}", spec.address))?;
+    let listener = retry(|| TcpListener::bind(address))
+        .with_context(|| format!("cannot listen at {}", address))?;
     set_tcp_congestion(&listener, CONGESTION).context("no congestion control `cubic`")?;
     Ok(listener)
 }
@@ -21,16 +24,19 @@ pub(super) fn listen(spec: &Spec) -> anyhow::Result<TcpListener> {
 /// The congestion control is chosen before the handshake: a connection that was established with
 /// one that paces (BBR, the default of some systems) is paced for good, by a timer of the kernel's
 /// for every burst, also if it changes to one that does not.
-pub(super) fn connect(spec: &Spec) -> anyhow::Result<TcpStream> {
-    let family = match spec.address {
+///
+/// # Errors
+/// If nobody answers for some seconds.
+pub fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
+    let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_tcp_congestion(&socket, CONGESTION).context("no congestion control `cubic`")?;
     set_socket_timeout(&socket, Timeout::Send, Some(Duration::from_secs(1)))?;
-    retry(|| Ok(rustix::net::connect(&socket, &spec.address)?))
-        .with_context(|| format!("nobody answers at {}", spec.address))?;
+    retry(|| Ok(rustix::net::connect(&socket, &address)?))
+        .with_context(|| format!("nobody answers at {}", address))?;
     set_socket_timeout(&socket, Timeout::Send, None)?;
     let stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 pub(super) fn start(spec: &Spec, shared: &Arc<Shared>) -> anyhow::Result<()> {
     for _ in 0..spec.flows.max(1) {
-        let mut stream = socket::connect(spec)?;
+        let mut stream = socket::connect(spec.address)?;
         let shared = Arc::clone(shared);
         std::thread::Builder::new().spawn(move || {
             let chunk: Vec<u8> = (0..CHUNK).map(|at| (at * 131) as u8).collect();

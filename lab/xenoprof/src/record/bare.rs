@@ -1,8 +1,9 @@
 //! The sampler by itself, as a helper process of experiments: everything that runs while a session
-//! is recorded, nothing of what comes before and after. Started and stopped over its standard
+//! is recorded, nothing of what comes before and after; or its timers alone. Started and stopped over its standard
 //! streams, so that one window can have it and the next one not.
 
-use super::{Options, Watcher, calibrate, collect::Collector, open, raw_ns};
+use super::timers::Interrupts;
+use super::{Options, Watcher, calibrate, collect::Collector, online_cpus, open, raw_ns};
 use crate::host::watch::Watch;
 use crate::sampler::parse::What;
 use experiments::overhead::{Counts, Spec};
@@ -74,16 +75,18 @@ fn serve(args: &[String]) -> anyhow::Result<()> {
     drop(Running::start(spec.hz)?.stop());
     child::say(&json!({"ready": true}));
     let mut running = None;
+    let mut timers = Interrupts::open(spec.hz.into(), &online_cpus())?;
     child::serve(|line| {
         let done = match line {
             "start" => Running::start(spec.hz).map(|now| {
                 running = Some(now);
                 json!({})
             }),
-            "stop" => {
+            "timers" => timers.start().map(|()| json!({})),
+            "stop" => timers.stop().and_then(|_| {
                 let counts = running.take().map(Running::stop).unwrap_or_default();
-                serde_json::to_value(counts).map_err(Into::into)
-            }
+                Ok(serde_json::to_value(counts)?)
+            }),
             _ => calibrate::measure(spec.cpu).and_then(|costs| Ok(serde_json::to_value(costs)?)),
         };
         Some(done.unwrap_or_else(|error| json!({ "error": format!("{error:#}") })))

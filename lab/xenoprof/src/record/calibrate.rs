@@ -8,14 +8,14 @@
 //! that is nothing but an id. In a virtual machine it is most of the cost, because the interrupt and
 //! the setting of the next one leave the machine.
 
+use super::timers::Interrupts;
 use crate::event::Event;
 use crate::sampler::parse::What;
 use crate::sampler::{Sampler, Scope};
-use anyhow::Context as _;
+use experiments::load::socket;
 use experiments::overhead::Costs;
-use perf_event::{Builder, SampleFlag, events::Software};
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 
 /// Samples a second while one is timed: enough that they show, few enough that the kernel does
 /// not throttle.
@@ -26,20 +26,19 @@ const PAIRS: usize = 200;
 const TIME_NS: u64 = 10_000_000;
 /// Bytes of one write: goes through the whole stack, and fits into the buffers.
 const WRITE: usize = 16 << 10;
-/// Bytes of the ring of bare interrupts, which nobody reads while they are timed.
-const RING_BYTES: usize = 1 << 16;
 
 /// Measures them, in a thread on `cpu`.
 pub(super) fn measure(cpu: usize) -> anyhow::Result<Costs> {
     let measured = std::thread::spawn(move || {
         experiments::load::pin(cpu)?;
         let mut work = Work::new()?;
-        let mut samples = Samples::open(cpu)?;
+        let cpus = [u32::try_from(cpu)?];
+        let mut samples = Samples::open(&cpus)?;
         let sample_ns = pairs(&mut work, &mut samples, PAIRS)?;
         Ok(Costs {
             sample_ns,
             frames: samples.frames as f64 / samples.count.max(1) as f64,
-            interrupt_ns: pairs(&mut work, &mut Interrupts::open(cpu)?, PAIRS)?,
+            interrupt_ns: pairs(&mut work, &mut Interrupts::open(HZ, &cpus)?, PAIRS)?,
         })
     });
     measured.join().unwrap_or_else(|_| {
@@ -56,10 +55,9 @@ struct Work {
 
 impl Work {
     fn new() -> anyhow::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no loopback")?;
-        let near = TcpStream::connect(listener.local_addr()?)?;
+        let listener = socket::listen((Ipv4Addr::LOCALHOST, 0).into())?;
+        let near = socket::connect(listener.local_addr()?)?;
         let (far, _) = listener.accept()?;
-        near.set_nodelay(true)?;
         Ok(Self {
             near,
             far,
@@ -126,12 +124,11 @@ struct Samples {
 }
 
 impl Samples {
-    fn open(cpu: usize) -> anyhow::Result<Self> {
+    fn open(cpus: &[u32]) -> anyhow::Result<Self> {
         let (event, tier) = Event::best();
         let period = event.period(HZ, shmem::time::tsc_hz());
-        let cpus = [u32::try_from(cpu)?];
         Ok(Self {
-            sampler: Sampler::open(event, tier, Scope::Machine, period, &cpus)?,
+            sampler: Sampler::open(event, tier, Scope::Machine, period, cpus)?,
             count: 0,
             frames: 0,
         })
@@ -158,32 +155,13 @@ impl Burden for Samples {
     }
 }
 
-/// A timer, and next to nothing of a sample.
-struct Interrupts(perf_event::Sampler);
-
-impl Interrupts {
-    fn open(cpu: usize) -> anyhow::Result<Self> {
-        let mut builder = Builder::new(Software::CPU_CLOCK);
-        builder
-            .one_cpu(cpu)
-            .any_pid()
-            .include_kernel()
-            .exclude_hv(true)
-            .sample_period(1_000_000_000 / HZ)
-            .sample(SampleFlag::TID)
-            .enabled(false);
-        Ok(Self(builder.build()?.sampled(RING_BYTES)?))
-    }
-}
-
 impl Burden for Interrupts {
     fn on(&mut self) -> anyhow::Result<()> {
-        Ok(self.0.enable()?)
+        self.start()
     }
 
     fn off(&mut self) -> anyhow::Result<u64> {
-        self.0.disable()?;
-        Ok(std::iter::from_fn(|| self.0.next_record().map(drop)).count() as u64)
+        self.stop()
     }
 }
 
@@ -199,7 +177,7 @@ mod tests {
 
     #[test]
     fn every_pair_has_a_cost() {
-        let mut interrupts = match Interrupts::open(0) {
+        let mut interrupts = match Interrupts::open(HZ, &[0]) {
             Ok(interrupts) => interrupts,
             Err(error) => return eprintln!("skipped: {error:#}"),
         };

@@ -3,6 +3,7 @@
 pub mod bare;
 mod calibrate;
 mod collect;
+mod timers;
 
 use crate::event::Event;
 use crate::host::process;
