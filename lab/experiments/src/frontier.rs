@@ -10,7 +10,7 @@ use crate::lane::Direction;
 use crate::lane::window::Work;
 use crate::metric;
 use crate::plan::{Column, Lro, Plan, Wake, Wire};
-use crate::report::Figure;
+use crate::report::{Figure, Index, cell, table};
 use crate::runner::{Config, Samples};
 use crate::stats::{self, Side};
 
@@ -117,6 +117,57 @@ pub fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
     out
 }
 
+/// The same as text: every policy of a family with its regret, and at each wire's speed by which others
+/// it is dominated.
+#[must_use]
+pub fn tables(plan: &Plan, index: &Index<'_>) -> String {
+    let (Some(&direction), Some(&wake)) = (plan.direction.first(), plan.wake.first()) else {
+        return String::new();
+    };
+    let mut header = vec!["flush policies".to_owned(), "regret".to_owned()];
+    header.extend(
+        plan.wire
+            .iter()
+            .map(|wire| format!("{}, dominated", wire.name)),
+    );
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let mut out = String::new();
+    for family in families(plan) {
+        let rows: Vec<Vec<String>> = family
+            .iter()
+            .map(|member| {
+                let regret = cell(index.get(&member.column.name, "regret"));
+                let mut row = vec![member.column.name.clone(), regret];
+                row.extend(plan.wire.iter().map(|wire| {
+                    let name = place(plan, member, wire, Work::Stream, direction, wake).name();
+                    let dominated = index.get(&name, "dominated");
+                    dominated.map_or("–".to_owned(), |figure| {
+                        figure.note.clone().unwrap_or("no".to_owned())
+                    })
+                }));
+                row
+            })
+            .collect();
+        out.push_str(&table(&header, &rows));
+        out.push_str("\n\n");
+    }
+    out
+}
+
+/// Where a figure of a member is kept.
+fn place(
+    plan: &Plan,
+    member: &Member<'_>,
+    wire: &Wire,
+    work: Work,
+    direction: Direction,
+    wake: Wake,
+) -> Config {
+    let place = member.column.place.first().copied();
+    let stop = plan.stop(member.column, place, wire, 1);
+    plan.keyed(&stop, work, direction, wake)
+}
+
 /// What members are compared on.
 struct Ground<'a> {
     plan: &'a Plan,
@@ -126,11 +177,8 @@ struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    /// Where a figure of a member is kept.
     fn place(&self, member: &Member<'_>, wire: &Wire, work: Work) -> Config {
-        let place = member.column.place.first().copied();
-        let stop = self.plan.stop(member.column, place, wire, 1);
-        self.plan.keyed(&stop, work, self.direction, self.wake)
+        place(self.plan, member, wire, work, self.direction, self.wake)
     }
 
     /// How much better (above 0) or worse each round of `own` was than that of `other`, as a share
@@ -272,6 +320,9 @@ mod tests {
         let regret = value(&figures, "physical-skb-scatter-poll", "regret");
         assert!((regret - 2.0 * (0.2 + 0.25)).abs() < 1e-9, "{regret}");
         assert_eq!(value(&figures, "physical-skb-scatter-t50", "regret"), 0.0);
+        let text = tables(&plan, &Index::new(&figures));
+        assert!(text.contains("by t50"), "{text}");
+        assert!(text.contains("unbounded, dominated"), "{text}");
         assert!(
             figures.iter().all(|f| !f.config.contains("page")),
             "alone, it is no family"

@@ -3,8 +3,8 @@
 use crate::lane::Direction;
 use crate::lane::window::Work;
 use crate::plan::{Column, Plan, Wake, Wire};
-use crate::prototype;
 use crate::report::{Figure, Index, cell, number, table};
+use crate::{frontier, prototype};
 
 /// The figures as tables.
 #[must_use]
@@ -24,6 +24,7 @@ pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
     }
     out.push_str(&frame_table(plan, &index));
     out.push_str(&prototype::tables(plan, &index));
+    out.push_str(&frontier::tables(plan, &index));
     out.push_str(&ratio_table(figures));
     for figure in figures.iter().filter(|f| f.metric == "up_ms") {
         out.push_str(&format!(
