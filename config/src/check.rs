@@ -6,6 +6,7 @@ use crate::model::{
     Config, Endpoint, KernelPort, Kind, Nic, Polling, Queues, SLOTS_PER_PAGE, Station, XdpWire,
 };
 use crate::problem::{Finding, Lines, Place, Problem, Problems};
+use crate::rule::{RULES_MAX, Rule};
 use crate::{Cidr, Mac};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -222,6 +223,7 @@ impl Check<'_> {
             if let Queues::Vmq(vmq) = nic.queues {
                 self.vmq(n, nic, vmq);
             }
+            self.rules(place, &nic.rules, |r| Place::NicRule(n, r));
             match &nic.kind {
                 Kind::Tap { port, offloads } => {
                     if *offloads == Offloads::Tso {
@@ -355,6 +357,7 @@ impl Check<'_> {
         self.range(place, "mtu", vif.mtu, 576..=9000);
         self.rate(place, "rate_mbps", vif.rate_mbps);
         self.range(place, "weight", vif.weight, 1..=1000);
+        self.rules(place, &vif.rules, |r| Place::VifRule(g, v, r));
         match &vif.endpoint {
             Endpoint::Tap { port } => self.port(place, port, self.config.vif_ifname(g, v)),
             Endpoint::Stack { station } => {
@@ -377,6 +380,30 @@ impl Check<'_> {
             }
             Endpoint::Pcap { read, write } => self.files(place, read, write),
             Endpoint::Sink { .. } | Endpoint::Echo => {}
+        }
+    }
+
+    fn rules(&mut self, place: Place, rules: &[Rule], rule_place: impl Fn(usize) -> Place) {
+        if rules.len() > RULES_MAX {
+            let what = format!("it has {} rules", rules.len());
+            self.say(place, "", what, format!("{RULES_MAX} is the most"));
+            return;
+        }
+        let mut names = BTreeMap::new();
+        for (r, rule) in rules.iter().enumerate() {
+            let place = rule_place(r);
+            self.name(place, &rule.name, 32);
+            if let Some(first) = names.insert(&rule.name, r) {
+                let what = format!(
+                    "the name \"{}\" is that of rule {} too",
+                    rule.name,
+                    first + 1
+                );
+                self.say(place, "name", what, "give each its own");
+            }
+            if let Some((key, what, remedy)) = rule.contradiction() {
+                self.say(place, key, what, remedy);
+            }
         }
     }
 

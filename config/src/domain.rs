@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 
 pub use crate::address::Cidr;
 pub use crate::lro::Lro;
+use crate::rule::{Firewall, Rule};
 
 /// What the driver domain is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,6 +79,9 @@ pub struct NicConfig {
     /// Its queues for single guests, if it has any.
     #[serde(default)]
     pub vmq: Option<Vmq>,
+    /// Which frames may pass it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
 }
 
 /// Bytes beyond the MTU that a buffer has which a frame is received into in one piece: an Ethernet
@@ -194,6 +198,12 @@ pub struct VifConfig {
     pub staging_pages: u32,
     /// Whether the guest forwards packets that come in by it.
     pub forwards: bool,
+    /// Which frames may pass it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
+    /// What rules mean for its queues of NICs.
+    #[serde(default, skip_serializing_if = "Firewall::is_default")]
+    pub firewall: Firewall,
 }
 
 /// How the driver domain gets at granted pages.
@@ -562,6 +572,7 @@ mod tests {
                         queues: 2,
                         rebalance_ms: 100,
                     }),
+                    rules: vec![Rule::any("1", true)],
                 })
                 .collect(),
             vifs: vec![VifConfig {
@@ -576,6 +587,8 @@ mod tests {
                 tables_slot: 1024,
                 staging_pages: 0,
                 forwards: false,
+                rules: vec![Rule::any("all", false)],
+                firewall: Firewall::Shared,
             }],
             grants: GrantMode::Mapped,
             offloads: Offloads::Checksum,

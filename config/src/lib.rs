@@ -15,6 +15,7 @@ mod model;
 mod parse;
 mod problem;
 mod read;
+pub mod rule;
 #[cfg(test)]
 mod tests;
 

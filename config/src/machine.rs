@@ -336,6 +336,7 @@ fn driver(config: &Config) -> Domain {
             buffers: nic.buffers,
             addresses: plain(nic.addresses().0),
             vmq: vmq(nic, &vif_macs(config)),
+            rules: nic.rules.clone(),
         });
     }
     if let Some(nic) = nics.first_mut() {
@@ -367,6 +368,8 @@ fn driver(config: &Config) -> Domain {
                 tables_slot: window_slots.saturating_add(slots),
                 staging_pages,
                 forwards: vif.forwards,
+                rules: vif.rules.clone(),
+                firewall: vif.firewall,
             });
             window_slots = window_slots.saturating_add(slots).saturating_add(tables);
             frames = frames.saturating_add(staging_pages);

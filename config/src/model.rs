@@ -3,6 +3,7 @@
 
 use crate::domain::{BufferSize, GrantMode, Moderation, Offloads, StackApp, Vmq};
 use crate::lro::Lro;
+use crate::rule::{Firewall, Rule};
 use crate::{Cidr, Mac};
 use std::net::IpAddr;
 
@@ -176,6 +177,8 @@ pub struct Nic {
     pub buffers: u32,
     /// Where it puts what it receives.
     pub queues: Queues,
+    /// Which frames may pass it: the first rule that fits decides, what none fits may.
+    pub rules: Vec<Rule>,
 }
 
 /// Where a NIC puts what it receives.
@@ -201,6 +204,7 @@ impl Nic {
             moderation: Moderation::Event,
             buffers: 1024,
             queues: Queues::Shared,
+            rules: Vec::new(),
         }
     }
 
@@ -345,6 +349,10 @@ pub struct Vif {
     pub weight: u32,
     /// Whether the guest forwards packets that come in by it.
     pub forwards: bool,
+    /// Which frames may pass it: the first rule that fits decides, what none fits may.
+    pub rules: Vec<Rule>,
+    /// What rules mean for its queues of NICs.
+    pub firewall: Firewall,
 }
 
 impl Vif {
@@ -359,6 +367,8 @@ impl Vif {
             rate_mbps: None,
             weight: 1,
             forwards: false,
+            rules: Vec::new(),
+            firewall: Firewall::default(),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::model::{
 };
 use crate::problem::{Located, Place, Problem, Problems};
 use crate::read::{Reader, Reading, Table};
+use crate::rule;
 use std::net::{IpAddr, Ipv4Addr};
 use toml::de::DeTable;
 
@@ -259,6 +260,10 @@ fn read_nic(n: usize, t: Table<'_, '_, '_>) -> Nic {
         moderation: read_moderation(&t),
         buffers: t.number("buffers").unwrap_or(usual.buffers),
         queues: read_queues(&t),
+        rules: rule::read(
+            t.tables("rule", "nic.rule", |r| Place::NicRule(n, r)),
+            &rule::OF_NIC,
+        ),
     };
     if kind.is_some() {
         t.finish();
@@ -463,6 +468,13 @@ fn read_vif(g: usize, v: usize, t: Table<'_, '_, '_>) -> Vif {
         rate_mbps: t.real("rate_mbps"),
         weight: t.number("weight").unwrap_or(usual.weight),
         forwards: t.flag("forwards").unwrap_or(usual.forwards),
+        rules: rule::read(
+            t.tables("rule", "guest.vif.rule", |r| Place::VifRule(g, v, r)),
+            &rule::OF_VIF,
+        ),
+        firewall: t
+            .choice("firewall", &rule::FIREWALL)
+            .unwrap_or(usual.firewall),
     };
     if endpoint.is_some() {
         t.finish();

@@ -20,12 +20,16 @@ pub enum Place {
     Nic(usize),
     /// A NIC's station's program.
     NicApp(usize, usize),
+    /// A NIC's firewall rule.
+    NicRule(usize, usize),
     /// A guest.
     Guest(usize),
     /// A guest's interface.
     Vif(usize, usize),
     /// A program of the stack behind a guest's interface.
     VifApp(usize, usize, usize),
+    /// A firewall rule of a guest's interface.
+    VifRule(usize, usize, usize),
 }
 
 impl fmt::Display for Place {
@@ -39,10 +43,14 @@ impl fmt::Display for Place {
             Self::Lro => f.write_str("[lro]"),
             Self::Nic(n) => write!(f, "[[nic]] {}", n + 1),
             Self::NicApp(n, a) => write!(f, "[[nic]] {}, app {}", n + 1, a + 1),
+            Self::NicRule(n, r) => write!(f, "[[nic]] {}, rule {}", n + 1, r + 1),
             Self::Guest(g) => write!(f, "[[guest]] {}", g + 1),
             Self::Vif(g, v) => write!(f, "[[guest]] {}, vif {}", g + 1, v + 1),
             Self::VifApp(g, v, a) => {
                 write!(f, "[[guest]] {}, vif {}, app {}", g + 1, v + 1, a + 1)
+            }
+            Self::VifRule(g, v, r) => {
+                write!(f, "[[guest]] {}, vif {}, rule {}", g + 1, v + 1, r + 1)
             }
         }
     }

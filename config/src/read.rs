@@ -177,6 +177,23 @@ impl<'r, 't, 'a> Table<'r, 't, 'a> {
         parsed
     }
 
+    /// A number, or a text that means something, with what to do if it does not.
+    pub(crate) fn parsed_any<T: FromStr<Err: Display>>(
+        &self,
+        key: &'static str,
+        remedy: &str,
+    ) -> Option<T> {
+        let value = self.get(key)?;
+        let parsed = match value.get_ref() {
+            DeValue::String(text) => text.parse().ok(),
+            other => integer::<i64>(other).and_then(|number| number.to_string().parse().ok()),
+        };
+        if parsed.is_none() {
+            self.wrong(key, value, remedy);
+        }
+        parsed
+    }
+
     /// A list of texts that mean something.
     pub(crate) fn parsed_list<T: FromStr<Err: Display>>(
         &self,

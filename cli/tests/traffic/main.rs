@@ -1,8 +1,10 @@
 //! Real traffic across real machines.
 
+mod firewall;
 mod forged;
 mod lro;
 mod machine;
+mod pages;
 mod pairs;
 mod programs;
 mod queues;

@@ -2,10 +2,9 @@
 //! guest's pages, however often the queues change hands.
 
 use crate::machine::Machine;
+use crate::pages::{Pages, pid};
 use crate::programs::{FILE_BYTES, FOR_FILES, carry_files, config};
 use serde_json::Value;
-use std::fs;
-use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -52,18 +51,19 @@ fn files_of_100_mb_arrive_by_queues_of_their_own() {
     machine.end();
 }
 
-/// Merged in the guests' pages, with and without a request for what that needs: every byte arrives, most
-/// frames merged, and what consumes requests says so.
+/// Merged in the guests' pages, with and without a request for what that needs, and with headers that
+/// come last because there are rules: every byte arrives, most frames merged, and what consumes
+/// requests says so.
 #[test]
 fn files_arrive_merged_in_the_guests_pages() {
-    for meta in ["request", "response"] {
+    const RULE: &str = "[[nic.rule]]\nname = \"no-telnet\"\naction = \"deny\"\nprotocol = \"tcp\"\n\
+                        direction = \"from-wire\"\ndestination_ports = 23\n";
+    for (meta, rule) in [("request", ""), ("response", ""), ("response", RULE)] {
         let lro = format!("[lro]\nat = \"physical\"\nmeta = \"{meta}\"\n");
         let with_queues = |namespaces: &[String]| {
-            config(&lro, namespaces).replacen(
-                "kind = \"tap\"",
-                "kind = \"tap\"\nqueues = \"vmq\"",
-                1,
-            )
+            let vmq = "kind = \"tap\"\nqueues = \"vmq\"";
+            let text = config(&lro, namespaces).replacen("kind = \"tap\"", vmq, 1);
+            text.replacen("[[guest]]", &format!("{rule}[[guest]]"), 1)
         };
         let names = crate::programs::NAMES;
         let Some(machine) = Machine::start(FOR_FILES, &names, with_queues) else {
@@ -74,6 +74,9 @@ fn files_arrive_merged_in_the_guests_pages() {
             let driver = driver(&machine);
             let vmq = &driver["ports"]["nic.wire"]["vmq"];
             assert_eq!(vmq["misdirected"], 0, "{vmq}");
+            for queue in vmq["queues"].as_array().unwrap() {
+                assert_eq!(queue["split"], !rule.is_empty(), "{queue}");
+            }
             assert!(count(&vmq["lro"]["merged"]) > 1000, "{meta}: {vmq}");
             let web = &driver["ports"]["vif.web-0"];
             // Segments of 64 KB from the sibling guest are said of in the same way.
@@ -131,57 +134,28 @@ while True:
     turn += 1
 "#;
 
-/// The pages of a domain, as bytes: what the domain itself could read in them.
-struct Pages {
-    memory: fs::File,
-    from: u64,
-    bytes: usize,
-}
-
-impl Pages {
-    /// The domain's own frames (`abi::layout::FRAMES`).
-    fn of(pid: u64) -> Self {
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-        let line = maps.lines().find(|line| line.starts_with("5e0000000000-"));
-        let range = line.unwrap().split_once(' ').unwrap().0;
-        let (from, to) = range.split_once('-').unwrap();
-        let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
-        Self {
-            memory: fs::File::open(format!("/proc/{pid}/mem")).unwrap(),
-            from: number(from),
-            bytes: (number(to) - number(from)) as usize,
+/// The guests for whom frames lie in these pages, one flag each.
+fn for_whom(pages: &Pages, room: &mut Vec<u8>) -> [bool; GUESTS] {
+    const MARK: &[u8] = b"FOR-GUEST-";
+    pages.read(room);
+    let mut found = [false; GUESTS];
+    // A mark every 20 bytes of a frame: looking at every buffer's middle would miss short
+    // leftovers, looking everywhere takes too long to catch what is soon written over.
+    for line in room.chunks(512) {
+        let at = line.windows(MARK.len()).position(|window| window == MARK);
+        let digits = at.and_then(|at| line.get(at + MARK.len()..at + MARK.len() + 2));
+        let number = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+        if let Some(flag) = number.and_then(|n: usize| found.get_mut(n)) {
+            *flag = true;
         }
     }
-
-    /// The guests for whom frames lie in these pages, one flag each.
-    fn for_whom(&self, room: &mut Vec<u8>) -> [bool; GUESTS] {
-        const MARK: &[u8] = b"FOR-GUEST-";
-        room.resize(self.bytes, 0);
-        self.memory.read_exact_at(room, self.from).unwrap();
-        let mut found = [false; GUESTS];
-        // A mark every 20 bytes of a frame: looking at every buffer's middle would miss short
-        // leftovers, looking everywhere takes too long to catch what is soon written over.
-        for line in room.chunks(512) {
-            let at = line.windows(MARK.len()).position(|window| window == MARK);
-            let digits = at.and_then(|at| line.get(at + MARK.len()..at + MARK.len() + 2));
-            let number = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-            if let Some(flag) = number.and_then(|n: usize| found.get_mut(n)) {
-                *flag = true;
-            }
-        }
-        found
-    }
+    found
 }
 
 /// The process of each guest.
 fn guests(machine: &Machine) -> Vec<u64> {
-    let status = machine.ask(&["status"]);
-    let domains = status["domains"].as_array().unwrap();
-    let pid = |n: usize| {
-        let named = |domain: &&Value| domain["name"] == format!("g{n}");
-        count(&domains.iter().find(named).unwrap()["pid"])
-    };
-    (0..GUESTS).map(pid).collect()
+    let names = (0..GUESTS).map(|n| format!("g{n}"));
+    names.map(|name| pid(machine, &name)).collect()
 }
 
 fn start_crowd() -> Option<Machine> {
@@ -201,7 +175,7 @@ fn a_guest_never_sees_another_s_frame_over_1000_reassignments() {
     let last = loop {
         for _ in 0..50 {
             for (n, pages) in pages.iter().enumerate() {
-                for (whose, found) in pages.for_whom(&mut room).into_iter().enumerate() {
+                for (whose, found) in for_whom(pages, &mut room).into_iter().enumerate() {
                     assert!(
                         !found || whose == n,
                         "guest {n} has a frame of guest {whose}"

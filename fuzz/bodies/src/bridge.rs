@@ -1,19 +1,48 @@
 //! The bridge between two NIC ports and three guests, all of which may lie.
 
 use crate::input::Input;
-use net::bridge::{Bridge, Port, Settings, Verdict};
+use net::bridge::{Bridge, Port, Rule, Settings, Verdict, Way};
 use net::packet::Mac;
 
 /// Ports 0 and 1 are NICs, 2 … 4 guests.
 const NICS: usize = 2;
 const PORTS: usize = 5;
 
+/// The guest that has rules: it hears ARP only, and may not send one EtherType.
+const FIREWALLED: usize = 4;
+const DENIED_IN: u16 = 0x86dd;
+
+fn rules_of(port: usize) -> Vec<Rule> {
+    let ethertype = |number, way, allow| Rule {
+        ethertype: Some(number),
+        way: Some(way),
+        ..Rule::any(allow)
+    };
+    match port {
+        FIREWALLED => vec![
+            ethertype(DENIED_IN, Way::In, false),
+            ethertype(0x0806, Way::Out, true),
+            Rule {
+                way: Some(Way::Out),
+                ..Rule::any(false)
+            },
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// Whether what a frame carries stands behind a VLAN tag.
+fn is_tagged(frame: &[u8]) -> bool {
+    matches!(frame.get(12..14), Some([0x81, 0] | [0x88, 0xa8]))
+}
+
 fn guest_mac(port: usize) -> Mac {
     Mac([2, 0, 0, 0, 0, port as u8])
 }
 
 /// Forwards frames and checks what must hold whatever they say: nothing goes back where it came
-/// from, nobody takes a guest's MAC, unknown unicast reaches no guest, groups have a budget.
+/// from, nobody takes a guest's MAC, unknown unicast reaches no guest, groups have a budget, and what
+/// a port's rules deny does not pass it.
 pub fn bridge(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let settings = Settings {
@@ -24,11 +53,12 @@ pub fn bridge(bytes: &[u8]) {
     };
     let mut bridge = Bridge::new(settings);
     for port in 0..PORTS {
-        let added = if port < NICS {
+        let mut added = if port < NICS {
             Port::nic()
         } else {
             Port::guest(guest_mac(port))
         };
+        added.rules = rules_of(port);
         bridge.add(port, &added).expect("a port of its own");
     }
     // Time stands still, so that each port may send `group_burst` group frames and no more.
@@ -47,6 +77,9 @@ pub fn bridge(bytes: &[u8]) {
         }
         assert!(frame.len() >= 14 && in_port < PORTS);
         assert!(!outs.contains(&in_port), "back where it came from");
+        let number = [frame[12], frame[13]];
+        assert!(in_port != FIREWALLED || number != DENIED_IN.to_be_bytes());
+        assert!(!outs.contains(&FIREWALLED) || number == [8, 6] || is_tagged(&frame));
         let mac = |at: usize| Mac(std::array::from_fn(|i| frame[at + i]));
         let (destination, source) = (mac(0), mac(6));
         if in_port >= NICS {

@@ -349,6 +349,9 @@ pub struct Mechanisms {
     pub meta: Option<Meta>,
     /// What the guests' interfaces may leave to the driver domain.
     pub offloads: Offloads,
+    /// Firewall rules of each guest's interface that are asked about every frame to it, and none of
+    /// which fits a load's.
+    pub rules: u16,
 }
 
 /// What lies between wire and guest.

@@ -35,6 +35,7 @@ fn guest(macs: &[Mac], addresses: &[&str]) -> Port {
         },
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
         rate: None,
+        rules: Vec::new(),
     }
 }
 

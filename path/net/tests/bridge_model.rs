@@ -156,6 +156,7 @@ fn agree(ops: &[Op], hash_seed: u64) {
                     kind,
                     addresses: Vec::new(),
                     rate: None,
+                    rules: Vec::new(),
                 };
                 assert_eq!(bridge.add(*port, &guest).is_ok(), fits);
             }

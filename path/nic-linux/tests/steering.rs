@@ -5,6 +5,7 @@
 mod common;
 
 use common::{ETHERTYPE, Guests, MACS, OTHER, SHARED_ONLY, Sender, frame_to};
+use nic::frame::SNAPSHOT;
 use nic::vmq::{QueueId, VmqError};
 use nic::{Nic, Pool};
 use shmem::Area;
@@ -102,4 +103,52 @@ fn only_what_the_tap_was_set_up_for_can_be_steered() {
     assert!(steering.steer(MACS[0], Some(MACS.len() as u32)).is_err());
     assert!(steering.steer(MACS[0], None).is_ok(), "it was not steered");
     assert!(steering.steer(MACS[0], Some(0)).is_ok());
+}
+
+/// With headers kept apart the kernel writes what follows them straight behind their place, and
+/// nothing to their place.
+#[test]
+fn headers_of_a_queue_are_kept_out_of_its_buffers() {
+    let Some(mut guests) = Guests::new() else {
+        return;
+    };
+    let queue = guests.give(1, true);
+    let sender = Sender::new(&guests);
+    let lengths = [60, SNAPSHOT - 1, SNAPSHOT, SNAPSHOT + 1, 1514];
+    let sent = lengths.map(|len| {
+        let mut frame = frame_to(MACS[1], len as u32);
+        frame.extend((frame.len()..len).map(|at| at as u8));
+        frame
+    });
+    let mut came = Vec::new();
+    let until = Instant::now() + Duration::from_secs(5);
+    sent.iter().for_each(|frame| sender.send(frame));
+    while came.len() < sent.len() && Instant::now() < until {
+        came.extend(guests.poll_with(queue, |frame| {
+            assert_eq!(
+                (frame.bare(), frame.pieces.len()),
+                (frame.len().min(SNAPSHOT), 1)
+            );
+            let rest = frame.pieces[0].span;
+            let mut behind = vec![0; rest.len()];
+            rest.read(&mut behind).unwrap();
+            (frame.header().to_vec(), behind, rest)
+        }));
+    }
+    assert_eq!(came.len(), sent.len());
+    for ((header, behind, rest), sent) in came.into_iter().zip(sent) {
+        assert_eq!([header.clone(), behind].concat(), sent);
+        // Buffers begin with every 2048th byte of an area of whole pages, and were zeros.
+        let buffer = rest.addr() & !2047;
+        assert_eq!(rest.addr() - buffer, header.len());
+        let place = guests.buffer_at(buffer);
+        let mut held = vec![0xff; header.len()];
+        place.read(&mut held).unwrap();
+        assert_eq!(
+            held,
+            vec![0; header.len()],
+            "a header of {} bytes",
+            header.len()
+        );
+    }
 }

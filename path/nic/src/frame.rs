@@ -1,6 +1,6 @@
 //! A frame: a private header snapshot and opaque payload pieces.
 
-use crate::buffer::{BufferId, Buffers};
+use crate::buffer::{Buffer, BufferId, Buffers};
 use shmem::{Fault, Span};
 use smallvec::SmallVec;
 
@@ -142,6 +142,46 @@ impl Frame {
         frame.bare = header.len() as u8;
         frame.len = header.len() as u32;
         Some(frame)
+    }
+
+    /// A frame of `len` bytes that was received with its header apart: `header`, its first bytes, is
+    /// bare, and the rest lies in `buffer` behind the place that is left for it. None if `header` is
+    /// longer than [`SNAPSHOT`], or the frame longer than the buffer.
+    #[must_use]
+    pub fn split(header: &[u8], buffer: Buffer, len: usize) -> Option<Self> {
+        let mut frame = Self::with_header(header)?;
+        let rest = len.checked_sub(header.len())?;
+        let span = buffer.span.skip(header.len()).take(rest);
+        if span.len() < rest {
+            return None;
+        }
+        frame.push(Piece {
+            span,
+            buffer: buffer.id,
+        });
+        Some(frame)
+    }
+
+    /// The other way: puts the bare header where it was left out, into the first bytes of `whole`,
+    /// which is the frame's one piece from then on. A frame that has no bare header stays as it is.
+    ///
+    /// # Errors
+    /// The memory is not there, or not the frame's; the frame is as it was.
+    pub fn put_header_back(&mut self, whole: Span) -> Result<(), Fault> {
+        let (bare, whole) = (self.bare(), whole.take(self.len()));
+        if bare == 0 {
+            return Ok(());
+        }
+        let [piece] = self.pieces.as_mut_slice() else {
+            return Err(Fault);
+        };
+        if whole.skip(bare) != piece.span {
+            return Err(Fault);
+        }
+        whole.write(self.header.get(..bare).unwrap_or(&[]))?;
+        piece.span = whole;
+        self.bare = 0;
+        Ok(())
     }
 
     /// A frame that holds `bytes` in memory of its own, in as many of `buffers` as it takes.

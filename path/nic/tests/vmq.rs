@@ -4,6 +4,7 @@
 mod common;
 
 use common::{bytes, pool};
+use nic::frame::SNAPSHOT;
 use nic::sim::{Cable, SimNic};
 use nic::vmq::{Backend, Freed, MultiQueue, QueueId, Receive, Received, Steering, Vmq, VmqError};
 use nic::{Buffer, BufferId, Buffers, Frame, Nic, Pool};
@@ -123,6 +124,87 @@ fn a_queue_has_the_frames_of_its_mac_and_the_shared_one_all_others() {
     assert_eq!(posted.pool.available(), 16, "no buffer is kept");
 }
 
+/// What a queue yields with its headers kept apart: the frames, and what their buffers hold.
+#[derive(Default)]
+struct Apart {
+    pool: Option<Pool>,
+    frames: Vec<(Frame, Buffer)>,
+    out: Vec<Buffer>,
+}
+
+impl Backend for Apart {
+    fn alloc(&mut self) -> Option<Buffer> {
+        let buffer = self.pool.as_mut()?.take()?;
+        buffer.span.write(&[0x55; 2048]).unwrap();
+        self.out.push(buffer);
+        Some(buffer)
+    }
+
+    fn free(&mut self, buffer: BufferId, _why: Freed) {
+        self.pool.as_mut().unwrap().put(buffer);
+    }
+
+    fn netif_rx(&mut self, frame: Frame) {
+        let buffer = self
+            .out
+            .iter()
+            .find(|buffer| buffer.id == frame.pieces[0].buffer);
+        self.frames.push((frame, *buffer.unwrap()));
+    }
+}
+
+/// Headers that are kept apart are in no buffer before they are put there.
+#[test]
+fn headers_are_kept_apart_until_they_are_put_back() {
+    let mut wire = Wire::new(16);
+    let mut apart = Apart {
+        pool: Some(pool(16, 2048)),
+        ..Apart::default()
+    };
+    let vmq = wire.vmq();
+    assert_eq!(vmq.split_headers(QueueId(0), true), Err(VmqError::NoQueue));
+    let queue = vmq.alloc_queue().unwrap();
+    vmq.split_headers(queue, true).unwrap();
+    vmq.set_mac(queue, A).unwrap();
+    vmq.enable_queue(queue).unwrap();
+    assert_eq!(vmq.split_headers(queue, false), Err(VmqError::Enabled));
+    let lengths = [60, 100, SNAPSHOT, SNAPSHOT + 1, 1514];
+    for len in lengths {
+        let mut bytes = bytes(len as u8, len);
+        bytes[..6].copy_from_slice(&A);
+        let mut frame = Frame::from_bytes(&bytes, &mut wire.buffers).unwrap();
+        wire.far.tx(0, std::slice::from_ref(&frame), &[0]);
+        frame.recycle(&mut wire.buffers);
+    }
+    assert_eq!(wire.vmq().poll(queue, 0, 64, &mut apart), Ok(lengths.len()));
+    for ((mut frame, buffer), len) in apart.frames.into_iter().zip(lengths) {
+        let sent = frame.to_vec().unwrap();
+        assert_eq!((frame.len(), sent.len()), (len, len));
+        let head = len.min(SNAPSHOT);
+        let read = || {
+            let mut held = vec![0; 2048];
+            buffer.span.read(&mut held).unwrap();
+            held
+        };
+        assert_eq!(read()[..head], vec![0x55; head], "no byte of the header");
+        assert_eq!(read()[head..len], sent[head..]);
+        assert_eq!(
+            read()[len..],
+            vec![0x55; 2048 - len],
+            "and nothing behind the frame"
+        );
+        let elsewhere = Buffer {
+            span: buffer.span.skip(1),
+            ..buffer
+        };
+        assert!(frame.put_header_back(elsewhere.span).is_err());
+        assert_eq!(read()[..head], vec![0x55; head]);
+        frame.put_header_back(buffer.span).unwrap();
+        assert_eq!(read()[..len], sent);
+        assert_eq!((frame.bare(), frame.to_vec().unwrap()), (0, sent));
+    }
+}
+
 #[test]
 fn calls_come_in_their_order_or_are_refused() {
     let mut wire = Wire::new(16);
@@ -227,6 +309,7 @@ impl Receive for Handle {
         _queue: QueueId,
         _now_ns: u64,
         budget: usize,
+        _split: bool,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> Received {

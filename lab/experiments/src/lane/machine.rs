@@ -12,6 +12,7 @@ use abi::mailbox::Request;
 use anyhow::Context as _;
 use client::{Instance, Options};
 use config::domain::{GrantMode, Moderation, Offloads, Vmq};
+use config::rule::{Ports, Rule, Way};
 use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Queues, Vif, XdpWire};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -356,7 +357,10 @@ impl What {
             release_threshold,
             meta,
             offloads,
+            rules,
         } = self.mechanisms;
+        let vifs = config.guests.iter_mut().flat_map(|guest| &mut guest.vifs);
+        vifs.for_each(|vif| vif.rules = (1..=rules).map(unfit_rule).collect());
         config.driver.grants = grants;
         config.buffers.size = buffers;
         config.buffers.spare = spare;
@@ -392,6 +396,21 @@ impl What {
             }
             config.guests.push(guest);
         }
+    }
+}
+
+/// A rule that fits no frame of a load's: it asks for an address and a port, and finds another
+/// port.
+fn unfit_rule(number: u16) -> Rule {
+    Rule {
+        way: Some(Way::Out),
+        source: Some(Cidr {
+            address: WIRE,
+            prefix: PREFIX,
+        }),
+        // Below every port that a load uses.
+        destination_ports: Some(Ports(number..=number)),
+        ..Rule::any(number.to_string(), false)
     }
 }
 

@@ -3,6 +3,7 @@
 //! The driver's own frames hold, in this order: each NIC's pool and its buffers for whole
 //! aggregates, and where the grant mechanism is `copy`, each guest's staging pages.
 
+use super::firewall;
 use super::linear::Linear;
 use super::nics::NicPort;
 use super::port::Port;
@@ -152,11 +153,13 @@ fn bridge(config: &DriverConfig) -> Result<Bridge, StartError> {
     });
     let nics = config.nics.iter().map(|nic| bridge::Port {
         addresses: nic.addresses.clone(),
+        rules: firewall::rules(&nic.rules),
         ..bridge::Port::nic()
     });
     // Rate limits are kept where they are back-pressure, not drops: see `fairness`.
     let guests = config.vifs.iter().map(|vif| bridge::Port {
         addresses: vif.addresses.clone(),
+        rules: firewall::rules(&vif.rules),
         ..bridge::Port::guest(Mac(vif.mac))
     });
     for (number, port) in nics.chain(guests).enumerate() {

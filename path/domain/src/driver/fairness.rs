@@ -134,6 +134,8 @@ mod tests {
             tables_slot: 0,
             staging_pages: 0,
             forwards: false,
+            rules: Vec::new(),
+            firewall: config::rule::Firewall::default(),
         }
     }
 

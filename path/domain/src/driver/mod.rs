@@ -5,6 +5,7 @@
 //! | `build` | from a configuration to ports |
 //! | [`turn`] | the main loop |
 //! | [`fairness`] | whose turn it is among the guests |
+//! | [`firewall`] | rules between configuration and bridge |
 //! | [`port`] | what the bridge's ports have in common |
 //! | [`nics`] | ports that are devices |
 //! | [`linear`] | aggregates copied to one buffer |
@@ -17,6 +18,7 @@
 
 mod build;
 pub mod fairness;
+pub mod firewall;
 pub mod linear;
 pub mod merge;
 pub mod nics;

@@ -13,12 +13,11 @@ pub(super) fn stat(driver: &Driver) -> Value {
     let mut drops = DropTable::default();
     let mut lro = Sums::default();
     let mut ports = serde_json::Map::new();
-    for port in &driver.ports {
-        let value = match port {
+    for (number, port) in driver.ports.iter().enumerate() {
+        let mut value = match port {
             Port::Nic(nic) => {
                 nic.lro.add_to(&mut lro);
                 let mut value = nic_stat(nic, &mut drops);
-                let number = ports.len();
                 if let Some(queues) = driver.queues.iter().find(|queues| queues.nic == number) {
                     drops.add("misdirected", queues.misdirected);
                     queues.add_lro(&mut lro);
@@ -28,6 +27,9 @@ pub(super) fn stat(driver: &Driver) -> Value {
             }
             Port::Vif(vif) => vif_stat(vif, &mut drops),
         };
+        if let Some(rules) = driver.firewall.stat(number, &driver.bridge) {
+            value["rules"] = rules;
+        }
         ports.insert(port.name().to_owned(), value);
     }
     for (reason, count) in driver.bridge.drops_total().iter() {

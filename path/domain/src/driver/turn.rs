@@ -5,6 +5,7 @@
 //! doorbells that need it. Only a turn that found nothing goes to sleep.
 
 use super::fairness::Fairness;
+use super::firewall::Firewall;
 use super::outbox::Outbox;
 use super::port::Port;
 use super::vifs::VifPort;
@@ -20,7 +21,7 @@ use abi::XenbusState;
 use abi::layout::info;
 use abi::mailbox::Request;
 use config::domain::DriverConfig;
-use net::bridge::{Bridge, Verdict};
+use net::bridge::{Bridge, DropReason, Verdict};
 use net::fair::QUANTUM_MIN;
 use nic::Frame;
 use nic::moderation::Wake;
@@ -34,6 +35,7 @@ use std::sync::atomic::{Ordering, fence};
 pub struct Driver {
     pub(super) ports: Vec<Port>,
     pub(super) bridge: Bridge,
+    pub(super) firewall: Firewall,
     pub(super) outbox: Outbox,
     pub(super) ledger: Rc<Ledger>,
     /// Of each NIC that has queues for single guests.
@@ -93,6 +95,7 @@ impl Driver {
         Self {
             ports,
             bridge,
+            firewall: Firewall::of(config),
             outbox: Outbox::default(),
             ledger,
             queues: Queues::of(config),
@@ -230,9 +233,20 @@ impl Driver {
         }
         verdicts.clear();
         self.bridge.forward_batch(frames, in_port, now_ns, verdicts);
-        if let Some(verdict) = verdicts.first() {
-            self.trace
-                .step(Hop::Bridge, || decision(verdict, &self.ports));
+        if let (Some(verdict), Some(frame)) = (verdicts.first(), frames.first()) {
+            let Self {
+                trace,
+                bridge,
+                firewall,
+                ports,
+                ..
+            } = self;
+            trace.step(Hop::Bridge, || match verdict {
+                Verdict::Drop(DropReason::Firewall) => {
+                    firewall.denial(bridge, ports, frame.header(), in_port, now_ns)
+                }
+                _ => decision(verdict, ports),
+            });
         }
     }
 

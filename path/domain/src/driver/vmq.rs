@@ -12,7 +12,9 @@
 //!
 //! A queue is free, and can be another guest's, when the NIC says that no frame can be left in it.
 //! Whatever lies in a guest's page was decided on like any other frame, by the bridge and on its
-//! snapshot; what the bridge does not send to this very guest is not delivered.
+//! snapshot; what the bridge does not send to this very guest is not delivered. Where firewall rules
+//! stand between the NIC and the guest, a frame's header is put into the guest's page only when it
+//! has been decided on, or the guest gets no queue: see [`Arrival`].
 
 use super::merge::QueueMerger;
 use super::nics::Seen;
@@ -20,7 +22,8 @@ use super::port::Port;
 use super::turn::Driver;
 use crate::ledger::Hop;
 use crate::lro::Sums;
-use config::domain::{DriverConfig, FRAME_EXTRA_BYTES, Lro};
+use config::domain::{DriverConfig, FRAME_EXTRA_BYTES, Lro, NicConfig, VifConfig};
+use config::rule::{self, Firewall, Rule};
 use net::bridge::Verdict;
 use nic::vmq::{Backend, Freed, QueueId, VmqError};
 use nic::{Buffer, BufferId, Buffers, Frame, Pool};
@@ -49,6 +52,8 @@ pub struct Queues {
     held: Vec<Held>,
     /// By port, frames of late.
     loads: Vec<Load>,
+    /// By port, how frames may get into a guest's pages.
+    arrivals: Vec<Arrival>,
     /// Room that a frame needs in one piece.
     frame_bytes: usize,
     rebalance_ns: u64,
@@ -70,6 +75,33 @@ struct Counts {
     taken_back: u64,
 }
 
+/// How frames of a NIC get into the pages of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrival {
+    /// Whole: there are no rules.
+    Whole,
+    /// Their headers last, when the rules have been asked.
+    HeaderLast,
+    /// Not at all: by the shared queue, copied when the rules have been asked.
+    Copied,
+}
+
+impl Arrival {
+    /// How frames of `nic` get to each port.
+    fn of_ports(config: &DriverConfig, nic: &NicConfig) -> Vec<Self> {
+        let asks = |rules: &[Rule], way| rules.iter().any(|rule| rule.is_for(way));
+        let of_guest = |vif: &VifConfig| match vif.firewall {
+            _ if !asks(&nic.rules, rule::Way::In) && !asks(&vif.rules, rule::Way::Out) => {
+                Self::Whole
+            }
+            Firewall::Split => Self::HeaderLast,
+            Firewall::Shared => Self::Copied,
+        };
+        let nics = config.nics.iter().map(|_| Self::Copied);
+        nics.chain(config.vifs.iter().map(of_guest)).collect()
+    }
+}
+
 /// A queue that a guest has.
 #[derive(Clone, Copy, Debug)]
 struct Held {
@@ -78,6 +110,8 @@ struct Held {
     port: usize,
     phase: Phase,
     given_ns: u64,
+    /// Whether headers come last.
+    split: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +149,7 @@ impl Queues {
                 misdirected: 0,
                 held: Vec::new(),
                 loads: vec![Load::default(); config.nics.len() + config.vifs.len()],
+                arrivals: Arrival::of_ports(config, config_of_nic),
                 frame_bytes: (config_of_nic.mtu + FRAME_EXTRA_BYTES) as usize,
                 rebalance_ns: u64::from(vmq.rebalance_ms) * 1_000_000,
                 next_ns: 0,
@@ -167,6 +202,7 @@ impl Queues {
                 "queue": held.queue.0,
                 "guest": ports.get(held.port).map_or("", Port::name),
                 "phase": held.phase.name(),
+                "split": held.split,
             })
         });
         json!({
@@ -181,13 +217,18 @@ impl Queues {
         })
     }
 
+    fn arrival(&self, port: usize) -> Arrival {
+        self.arrivals.get(port).copied().unwrap_or(Arrival::Copied)
+    }
+
     fn usual(&self, port: usize) -> u64 {
         self.loads.get(port).map_or(0, |load| load.usual)
     }
 
     /// Whether frames can be written straight to the pages of the guest at `port`.
     fn is_able(&self, ports: &[Port], port: usize, caps: nic::Caps) -> bool {
-        matches!(ports.get(port), Some(Port::Vif(vif)) if vif.can_post(self.frame_bytes, caps))
+        self.arrival(port) != Arrival::Copied
+            && matches!(ports.get(port), Some(Port::Vif(vif)) if vif.can_post(self.frame_bytes, caps))
     }
 
     /// Ports of guests that have no queue and could have one, the busiest first.
@@ -256,8 +297,10 @@ impl Queues {
         };
         let (vmq, _) = nic.vmq().ok_or(VmqError::NoQueue)?;
         let queue = vmq.alloc_queue().ok_or(VmqError::NoQueue)?;
+        let split = self.arrival(port) == Arrival::HeaderLast;
         let given = vmq
             .set_size(queue, budget)
+            .and_then(|()| vmq.split_headers(queue, split))
             .and_then(|()| vmq.set_mac(queue, vif.mac()))
             .and_then(|()| vmq.enable_queue(queue));
         if let Err(error) = given {
@@ -270,6 +313,7 @@ impl Queues {
             port,
             phase: Phase::Joining,
             given_ns: now_ns,
+            split,
         });
         Ok(())
     }
@@ -369,7 +413,11 @@ impl Driver {
     /// One batch from one queue.
     fn poll_queue(&mut self, queues: &mut Queues, at: usize, now_ns: u64) -> usize {
         let Some(&Held {
-            queue, port, phase, ..
+            queue,
+            port,
+            phase,
+            split,
+            ..
         }) = queues.held.get(at)
         else {
             return 0;
@@ -408,16 +456,19 @@ impl Driver {
         queues.note(port, frames as u64);
         queues.counts.direct += queues.direct.len() as u64;
         queues.counts.through += queues.own.len() as u64;
-        if merging
-            && queues.direct.len() > 1
-            && let Some(netback) = vif.posting()
-        {
-            let Queues { merger, direct, .. } = &mut *queues;
-            self.ledger
-                .at(Hop::Lro, || merger.merge(netback, now_ns, direct));
-        }
         if phase == Phase::Active {
-            self.hand_over(queues, port, now_ns);
+            // Headers that come last are there only when the bridge has decided on each frame; else
+            // a merged frame is decided on once.
+            if split {
+                self.judge(queues, port, split, now_ns);
+            }
+            if merging {
+                self.merge(queues, port, now_ns);
+            }
+            if !split {
+                self.judge(queues, port, split, now_ns);
+            }
+            self.hand_over(queues, port);
         }
         if !queues.own.is_empty() {
             self.forward(queues.nic, now_ns, &mut queues.own);
@@ -428,39 +479,70 @@ impl Driver {
         frames
     }
 
-    /// Decides on the frames that lie in a guest's pages, and answers its requests.
-    fn hand_over(&mut self, queues: &mut Queues, port: usize, now_ns: u64) {
+    /// Merges frames that lie in a guest's pages.
+    fn merge(&mut self, queues: &mut Queues, port: usize, now_ns: u64) {
+        let Queues { merger, direct, .. } = queues;
+        if direct.len() > 1
+            && let Some(Port::Vif(vif)) = self.ports.get_mut(port)
+            && let Some(netback) = vif.posting()
+        {
+            self.ledger
+                .at(Hop::Lro, || merger.merge(netback, now_ns, direct));
+        }
+    }
+
+    /// Decides on the frames that lie in a guest's pages: those stay that are for the guest, with
+    /// their headers where they belong.
+    fn judge(&mut self, queues: &mut Queues, port: usize, split: bool, now_ns: u64) {
+        if queues.direct.is_empty() {
+            return;
+        }
         let mut verdicts = std::mem::take(&mut self.verdicts);
-        if !queues.direct.is_empty() {
-            let before = self.ledger.enter(Hop::Bridge);
-            self.decide(queues.nic, now_ns, &mut queues.direct, &mut verdicts);
-            self.ledger.enter(before);
-        }
-        if let Some(Port::Vif(vif)) = self.ports.get_mut(port) {
-            let before = self.ledger.enter(Hop::Netback);
-            if let Some(netback) = vif.posting() {
-                for (frame, verdict) in queues.direct.iter().zip(&verdicts) {
-                    match verdict {
-                        Verdict::Unicast(to) if *to == port => {
-                            netback.accept(frame);
-                            continue;
-                        }
-                        Verdict::Drop(_) => {}
-                        Verdict::Unicast(_) | Verdict::Many(_) => queues.misdirected += 1,
-                    }
-                    for piece in &frame.pieces {
-                        netback.refuse(piece.buffer);
-                    }
-                }
-            }
-            self.ledger.enter(before);
-            vif.posted(&self.ledger);
+        let before = self.ledger.enter(Hop::Bridge);
+        self.decide(queues.nic, now_ns, &mut queues.direct, &mut verdicts);
+        self.ledger.enter(Hop::Netback);
+        let is_for_it = |verdict: &Verdict| matches!(verdict, Verdict::Unicast(to) if *to == port);
+        if verdicts.first().is_some_and(is_for_it) {
+            let name = self.ports.get(port).map_or("", Port::name);
             self.trace
-                .step(Hop::Netback, || format!("lies in a page of {}", vif.name));
+                .step(Hop::Netback, || format!("lies in a page of {name}"));
         }
+        if let Some(Port::Vif(vif)) = self.ports.get_mut(port)
+            && let Some(netback) = vif.posting()
+        {
+            let mut each = verdicts.iter();
+            queues.direct.retain_mut(|frame| {
+                match each.next() {
+                    Some(verdict) if is_for_it(verdict) => {
+                        return !split || netback.put_header(frame);
+                    }
+                    Some(Verdict::Drop(_)) => {}
+                    _ => queues.misdirected += 1,
+                }
+                for piece in &frame.pieces {
+                    netback.refuse(piece.buffer);
+                }
+                false
+            });
+        }
+        self.ledger.enter(before);
         self.trace.end();
-        queues.direct.clear();
         self.verdicts = verdicts;
+    }
+
+    /// Gives the guest the frames that lie in its pages, and answers its requests.
+    fn hand_over(&mut self, queues: &mut Queues, port: usize) {
+        if let Some(Port::Vif(vif)) = self.ports.get_mut(port) {
+            if let Some(netback) = vif.posting() {
+                let before = self.ledger.enter(Hop::Netback);
+                for frame in &queues.direct {
+                    netback.accept(frame);
+                }
+                self.ledger.enter(before);
+            }
+            vif.posted(&self.ledger);
+        }
+        queues.direct.clear();
     }
 
     /// A queue that has drained is free.

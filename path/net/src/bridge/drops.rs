@@ -49,6 +49,8 @@ reasons! {
     ForgedRouter = "forged_router";
     /// From a guest: headers that hide what the frame is (too many, too long, or nonsense).
     Obscure = "obscure";
+    /// A rule of the port that it came in by, or of the one that it would go out by, denies it.
+    Firewall = "firewall";
     /// To a group address that bridges keep to themselves.
     ReservedGroup = "reserved_group";
     /// Above the port's rate.

@@ -81,7 +81,8 @@ impl Guard {
             Network::Arp(arp) => self.arp(&arp, source, owners),
             Network::Ipv6(ip) => self.ipv6(header, &packet, &ip, source, owners),
             Network::Ipv4(_) => Ok(()),
-            Network::Other => no_disguise(header, &packet),
+            Network::Other if is_disguised(header, &packet) => Err(DropReason::Obscure),
+            Network::Other => Ok(()),
         }
     }
 
@@ -178,17 +179,11 @@ fn link_addresses(header: &[u8], at: usize, end: usize, source: u64) -> Result<(
     Ok(())
 }
 
-/// 802.3 frames may carry ARP and IPv6 behind a SNAP header (RFC 1042). Nobody needs that, and
-/// some stacks understand it.
-fn no_disguise(header: &[u8], packet: &Packet) -> Result<(), DropReason> {
+/// 802.3 frames may carry ARP and IP behind a SNAP header (RFC 1042). Nobody needs that, and some
+/// stacks understand it.
+pub(super) fn is_disguised(header: &[u8], packet: &Packet) -> bool {
     const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
-    let is_length = packet.ethertype < 1536;
-    let is_snap = array(header, packet.network_at) == Ok(SNAP);
-    if is_length && is_snap {
-        Err(DropReason::Obscure)
-    } else {
-        Ok(())
-    }
+    packet.ethertype < 1536 && array(header, packet.network_at) == Ok(SNAP)
 }
 
 /// The longest headers that are looked into: tags, IPv6, and a redirect with one option.

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `table` | which port a station is behind: bound for good, or learned for a while |
 //! | `guard` | what a guest may claim about itself in ARP and neighbour discovery |
+//! | `rules` | what may pass a port: a firewall |
 //! | `ports` | sets of ports |
 //! | `drops` | why a frame went nowhere, counted |
 //!
@@ -14,17 +15,20 @@
 mod drops;
 mod guard;
 mod ports;
+mod rules;
 mod table;
 
 pub use drops::{DropReason, Drops};
 pub use guard::wanted;
 pub use ports::{MAX_PORTS, PortSet};
+pub use rules::{Count, Prefix, Rule, Way};
 pub use table::Station;
 
 use crate::packet::{ETHERNET_BYTES, Mac};
 use guard::Guard;
 use nic::Frame;
 use nic::rate::TokenBucket;
+use rules::{Rules, Seen};
 use shmem::Fault;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -102,6 +106,8 @@ pub struct Port {
     pub addresses: Vec<IpAddr>,
     /// What may come in by it; none: no limit.
     pub rate: Option<Rate>,
+    /// Which frames may pass it: the first rule that fits decides, and what none fits may pass.
+    pub rules: Vec<Rule>,
 }
 
 impl Port {
@@ -112,6 +118,7 @@ impl Port {
             kind: Kind::Nic,
             addresses: Vec::new(),
             rate: None,
+            rules: Vec::new(),
         }
     }
 
@@ -127,6 +134,7 @@ impl Port {
             kind,
             addresses: Vec::new(),
             rate: None,
+            rules: Vec::new(),
         }
     }
 }
@@ -187,6 +195,8 @@ pub struct Bridge {
     settings: Settings,
     table: Table,
     ports: Vec<Option<State>>,
+    /// By port, up to the last that has any.
+    rules: Vec<Rules>,
     owners: BTreeMap<IpAddr, usize>,
     /// Drops of ports that are no more, and of frames that came in by none.
     past: Drops,
@@ -200,6 +210,7 @@ impl Bridge {
             settings,
             table: Table::new(settings.learned_max, settings.ageing_ns, settings.hash_seed),
             ports: Vec::new(),
+            rules: Vec::new(),
             owners: BTreeMap::new(),
             past: Drops::default(),
         }
@@ -249,6 +260,12 @@ impl Bridge {
         if let Some(slot) = self.ports.get_mut(number) {
             *slot = Some(state);
         }
+        if !port.rules.is_empty() && self.rules.len() <= number {
+            self.rules.resize_with(number + 1, Rules::default);
+        }
+        if let Some(rules) = self.rules.get_mut(number) {
+            *rules = Rules::new(&port.rules);
+        }
         self.wire();
         Ok(())
     }
@@ -292,6 +309,9 @@ impl Bridge {
             return false;
         };
         self.past.absorb(&state.drops);
+        if let Some(rules) = self.rules.get_mut(number) {
+            *rules = Rules::default();
+        }
         self.table.forget_port(number);
         self.owners.retain(|_, owner| *owner != number);
         self.wire();
@@ -328,6 +348,7 @@ impl Bridge {
         };
         let mut arrivals = Arrivals {
             table: &mut self.table,
+            rules: &mut self.rules,
             owners: &self.owners,
             in_port,
             now_ns,
@@ -353,12 +374,14 @@ impl Bridge {
         };
         let mut arrivals = Arrivals {
             table: &mut self.table,
+            rules: &mut self.rules,
             owners: &self.owners,
             in_port,
             now_ns,
         };
         verdicts.extend(frames.iter_mut().map(|frame| {
-            if state.guard.is_some() && lengthen(frame).is_err() {
+            let looked_into = state.guard.is_some() || !arrivals.rules.is_empty();
+            if looked_into && lengthen(frame).is_err() {
                 state.drops.count(DropReason::Fault);
                 return Verdict::Drop(DropReason::Fault);
             }
@@ -382,6 +405,37 @@ impl Bridge {
         total
     }
 
+    /// What each rule of a port has decided about, in their order.
+    pub fn rule_counts(&self, number: usize) -> impl Iterator<Item = Count> + '_ {
+        self.rules.get(number).into_iter().flat_map(Rules::counts)
+    }
+
+    /// The rule that denies a frame that came in by `in_port`, if one does: the port whose rule it
+    /// is, and its place among that port's. Nothing is counted.
+    #[must_use]
+    pub fn denied_by(&self, header: &[u8], in_port: usize, now_ns: u64) -> Option<(usize, usize)> {
+        let seen = Seen::of(header);
+        let denies = |port: usize, way| {
+            let (rule, allowed) = self.rules.get(port)?.find(way, &seen)?;
+            (!allowed).then_some((port, rule))
+        };
+        if let Some(denied) = denies(in_port, Way::In) {
+            return Some(denied);
+        }
+        let state = self.ports.get(in_port)?.as_ref()?;
+        let destination = destination_of(header.first_chunk()?);
+        let (found, flood) = match destination & GROUP_BIT {
+            0 => (self.table.find(destination, now_ns), &state.unknown),
+            _ => (None, &state.flood),
+        };
+        match (found, flood) {
+            (Some(port), _) => denies(port, Way::Out),
+            (None, Ok(Verdict::Unicast(port))) => denies(*port, Way::Out),
+            (None, Ok(Verdict::Many(set))) => set.iter().find_map(|port| denies(port, Way::Out)),
+            _ => None,
+        }
+    }
+
     /// Every station that the bridge knows at `now_ns`.
     pub fn stations(&self, now_ns: u64) -> impl Iterator<Item = Station> + '_ {
         self.table.stations(now_ns)
@@ -400,6 +454,7 @@ fn lengthen(frame: &mut Frame) -> Result<(), Fault> {
 /// What frames are judged by that come in by one port at one time.
 struct Arrivals<'a> {
     table: &'a mut Table,
+    rules: &'a mut [Rules],
     owners: &'a BTreeMap<IpAddr, usize>,
     in_port: usize,
     now_ns: u64,
@@ -425,13 +480,23 @@ impl Arrivals<'_> {
         let ethernet = header
             .first_chunk::<ETHERNET_BYTES>()
             .ok_or(DropReason::Runt)?;
-        let [a, b, c, d, e, f, g, h, ..] = *ethernet;
-        let destination = u64::from_le_bytes([a, b, c, d, e, f, g, h]) & MAC_BITS;
+        let destination = destination_of(ethernet);
         let [.., a, b, c, d, e, f, g, h] = *ethernet;
         let rest = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         let (source, ethertype) = (rest & MAC_BITS, (rest >> 48) as u16);
 
-        self.admit(state, header, source, ethertype)?;
+        self.identify(state, header, source, ethertype)?;
+        let seen = (!self.rules.is_empty()).then(|| Seen::of(header));
+        if let Some(seen) = &seen
+            && !self.pass(self.in_port, Way::In, seen, len)
+        {
+            return Err(DropReason::Firewall);
+        }
+        if state.guard.is_none()
+            && self.table.learn(source, self.in_port, self.now_ns) == Learned::Bound
+        {
+            return Err(DropReason::BoundSource);
+        }
         if destination & RESERVED_MASK == RESERVED {
             return Err(DropReason::ReservedGroup);
         }
@@ -440,23 +505,28 @@ impl Arrivals<'_> {
         {
             return Err(DropReason::RateLimit);
         }
-        if destination & GROUP_BIT != 0 {
-            return match state.group.take(self.now_ns, 1) {
+        let verdict = if destination & GROUP_BIT != 0 {
+            match state.group.take(self.now_ns, 1) {
                 true => state.flood.clone(),
                 false => Err(DropReason::GroupBudget),
-            };
-        }
-        match self.table.find(destination, self.now_ns) {
-            Some(port) if port == self.in_port => Err(DropReason::SamePort),
-            Some(port) => Ok(Verdict::Unicast(port)),
-            None => state.unknown.clone(),
+            }
+        } else {
+            match self.table.find(destination, self.now_ns) {
+                Some(port) if port == self.in_port => Err(DropReason::SamePort),
+                Some(port) => Ok(Verdict::Unicast(port)),
+                None => state.unknown.clone(),
+            }
+        };
+        match seen {
+            None => verdict,
+            Some(seen) => self.let_out(verdict?, &seen, len),
         }
     }
 
     /// Whether a frame with this source may come in by this port at all.
     #[inline]
-    fn admit(
-        &mut self,
+    fn identify(
+        &self,
         state: &State,
         header: &[u8],
         source: u64,
@@ -474,9 +544,40 @@ impl Arrivals<'_> {
         if source & GROUP_BIT != 0 || source == 0 {
             return Err(DropReason::BadSource);
         }
-        match self.table.learn(source, self.in_port, self.now_ns) {
-            Learned::Bound => Err(DropReason::BoundSource),
-            Learned::Yes | Learned::Full => Ok(()),
+        Ok(())
+    }
+
+    /// Whether the rules of a port let a frame pass.
+    fn pass(&mut self, port: usize, way: Way, seen: &Seen, len: usize) -> bool {
+        let rules = self.rules.get_mut(port);
+        rules.is_none_or(|rules| rules.allow(way, seen, len))
+    }
+
+    /// What of a verdict the rules of the ports allow that the frame would go out by.
+    fn let_out(
+        &mut self,
+        verdict: Verdict,
+        seen: &Seen,
+        len: usize,
+    ) -> Result<Verdict, DropReason> {
+        let allowed = match &verdict {
+            Verdict::Unicast(port) => self.pass(*port, Way::Out, seen, len),
+            Verdict::Many(set) => {
+                let asked = set.iter().count();
+                let allowed: PortSet = set
+                    .iter()
+                    .filter(|port| self.pass(*port, Way::Out, seen, len))
+                    .collect();
+                if allowed.iter().count() < asked {
+                    return Verdict::to(allowed).map_err(|_| DropReason::Firewall);
+                }
+                true
+            }
+            Verdict::Drop(_) => true,
+        };
+        match allowed {
+            true => Ok(verdict),
+            false => Err(DropReason::Firewall),
         }
     }
 }
@@ -491,6 +592,13 @@ impl Verdict {
             _ => Ok(Self::Many(set)),
         }
     }
+}
+
+/// The destination of a frame, first byte lowest.
+#[inline]
+fn destination_of(ethernet: &[u8; ETHERNET_BYTES]) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = *ethernet;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h]) & MAC_BITS
 }
 
 /// A MAC as loaded from a frame: first byte lowest.

@@ -71,6 +71,7 @@ impl TapNic {
             checksum: self.checksum,
             tso: self.tso,
             bytes: self.rx_max(),
+            split: false,
         }
     }
 

@@ -32,13 +32,18 @@ impl Receive for TapQueues {
         queue: QueueId,
         _now_ns: u64,
         budget: usize,
+        split: bool,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> Received {
         let Some((fd, receiver)) = self.queues.get_mut(queue.0 as usize) else {
             return Received::default();
         };
-        let frames = receiver.batch(fd.as_fd(), self.limits, budget, buffers, out);
+        let limits = Limits {
+            split,
+            ..self.limits
+        };
+        let frames = receiver.batch(fd.as_fd(), limits, budget, buffers, out);
         Received {
             frames,
             empty: receiver.empty,

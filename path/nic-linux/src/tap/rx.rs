@@ -1,6 +1,7 @@
 //! Frames that the kernel sends out of the interface.
 
 use super::virtio;
+use nic::frame::SNAPSHOT;
 use nic::{Buffer, Buffers, Frame, Offload, Piece};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -13,6 +14,8 @@ pub(super) struct Limits {
     pub(super) tso: bool,
     /// Bytes of the largest frame that may come.
     pub(super) bytes: usize,
+    /// Whether headers are kept out of the buffers.
+    pub(super) split: bool,
 }
 
 /// Frames that came and were not handed on, and calls that ended early.
@@ -59,7 +62,6 @@ enum Dropped {
 }
 
 /// The buffers that the next frame goes into, and the vectors that name them.
-#[derive(Default)]
 pub(super) struct Receiver {
     /// A small buffer, where every frame begins.
     first: Option<Buffer>,
@@ -70,8 +72,10 @@ pub(super) struct Receiver {
     more_bytes: usize,
     /// Where the kernel puts the virtio header: memory of our own.
     header: [u8; virtio::BYTES],
-    /// One for the header, one for `first`, and one for each stretch of `more` that lies in one
-    /// piece.
+    /// Where the kernel puts a frame's header if that is kept out of the buffers.
+    start: [u8; SNAPSHOT],
+    /// One for the virtio header, one for `start`, one for `first`, and one for each stretch of
+    /// `more` that lies in one piece.
     vectors: Vec<libc::iovec>,
     /// Whether `vectors` no longer say what `more` says.
     stale: bool,
@@ -85,9 +89,27 @@ pub(super) struct Receiver {
     pub(super) counters: Counters,
 }
 
+impl Default for Receiver {
+    fn default() -> Self {
+        Self {
+            first: None,
+            more: Vec::new(),
+            more_bytes: 0,
+            header: [0; virtio::BYTES],
+            start: [0; SNAPSHOT],
+            vectors: Vec::new(),
+            stale: false,
+            has_large: false,
+            starved: false,
+            empty: false,
+            counters: Counters::default(),
+        }
+    }
+}
+
 // SAFETY: the pointers in `vectors` are only passed to the kernel, during a call with exclusive
-// access; what they point to is `header` (set anew for every call) and spans, which every thread
-// may use.
+// access; what they point to is `header` and `start` (set anew for every call) and spans, which
+// every thread may use.
 unsafe impl Send for Receiver {}
 
 impl std::fmt::Debug for Receiver {
@@ -119,7 +141,7 @@ impl Receiver {
                 self.starved = true;
                 break;
             }
-            let read = match self.read(fd, limits.vnet_header) {
+            let read = match self.read(fd, limits) {
                 Ok(bytes) => self.frame(bytes, limits),
                 Err(libc::EAGAIN) => {
                     self.empty = true;
@@ -168,7 +190,7 @@ impl Receiver {
             self.has_large |= large.is_some();
             let next = large.or_else(|| if self.has_large { None } else { buffers.take() });
             let Some(buffer) = next else { return false };
-            if buffer.span.is_empty() || self.more.len() + 2 >= libc::UIO_MAXIOV as usize {
+            if buffer.span.is_empty() || self.more.len() + 3 >= libc::UIO_MAXIOV as usize {
                 buffers.put(buffer.id);
                 return false;
             }
@@ -181,7 +203,7 @@ impl Receiver {
 
     /// Brings `vectors` up to date. Buffers that lie one behind the other make one vector: a pool
     /// hands pages out in whatever order they came back, so they are sorted.
-    fn write_vectors(&mut self, vnet_header: bool) {
+    fn write_vectors(&mut self, limits: Limits) {
         if std::mem::take(&mut self.stale) || self.vectors.is_empty() {
             self.more.sort_unstable_by_key(|buffer| buffer.span.addr());
             self.vectors.clear();
@@ -189,11 +211,11 @@ impl Receiver {
                 [libc::iovec {
                     iov_base: std::ptr::null_mut(),
                     iov_len: 0,
-                }; 2],
+                }; 3],
             );
             for buffer in &self.more {
                 let (start, len) = (buffer.span.as_ptr(), buffer.span.len());
-                match self.vectors.get_mut(2..).and_then(<[_]>::last_mut) {
+                match self.vectors.get_mut(3..).and_then(<[_]>::last_mut) {
                     Some(last) if last.iov_base as usize + last.iov_len == start as usize => {
                         last.iov_len += len;
                     }
@@ -204,17 +226,23 @@ impl Receiver {
                 }
             }
         }
-        if let ([header, start, ..], Some(first)) = (self.vectors.as_mut_slice(), self.first) {
+        if let ([header, start, rest, ..], Some(first)) = (self.vectors.as_mut_slice(), self.first)
+        {
+            let apart = if limits.split { SNAPSHOT } else { 0 };
+            let behind = first.span.skip(apart);
             header.iov_base = (&raw mut self.header).cast();
-            header.iov_len = if vnet_header { virtio::BYTES } else { 0 };
-            start.iov_base = first.span.as_ptr().cast();
-            start.iov_len = first.span.len();
+            header.iov_len = if limits.vnet_header { virtio::BYTES } else { 0 };
+            start.iov_base = (&raw mut self.start).cast();
+            start.iov_len = apart;
+            rest.iov_base = behind.as_ptr().cast();
+            rest.iov_len = behind.len();
         }
     }
 
     /// One system call; how many bytes of header and frame came, or an errno.
-    fn read(&mut self, fd: BorrowedFd<'_>, vnet_header: bool) -> Result<usize, i32> {
-        if !vnet_header
+    fn read(&mut self, fd: BorrowedFd<'_>, limits: Limits) -> Result<usize, i32> {
+        if !limits.vnet_header
+            && !limits.split
             && self.more.is_empty()
             && let Some(first) = self.first
         {
@@ -224,9 +252,9 @@ impl Receiver {
                 unsafe { libc::read(fd.as_raw_fd(), first.span.as_ptr().cast(), first.span.len()) };
             return result(got);
         }
-        self.write_vectors(vnet_header);
-        // SAFETY: the first vector is `header`, exclusively borrowed through the call; the others
-        // are spans, as above, or several of them that lie one behind the other. There are at
+        self.write_vectors(limits);
+        // SAFETY: the first vectors are `header` and `start`, exclusively borrowed through the call,
+        // and no longer than these; the others are spans, as above, or several of them that lie one behind the other. There are at
         // most UIO_MAXIOV (`make_ready`).
         let got = unsafe {
             libc::readv(
@@ -256,14 +284,17 @@ impl Receiver {
         } else {
             Offload::default()
         };
-        let mut frame = Frame::empty();
-        let mut rest = len;
+        let apart = if limits.split { len.min(SNAPSHOT) } else { 0 };
+        let header = self.start.get(..apart).unwrap_or(&[]);
+        let mut frame = Frame::with_header(header).ok_or(Dropped::Malformed)?;
+        let mut rest = len - apart;
         let mut used = 0;
         for buffer in self.first.iter().chain(&self.more) {
-            if rest == 0 {
+            if rest == 0 && used > 0 {
                 break;
             }
-            let span = buffer.span.take(rest);
+            let place = if used == 0 { apart } else { 0 };
+            let span = buffer.span.skip(place).take(rest);
             rest -= span.len();
             used += 1;
             frame.push(Piece {

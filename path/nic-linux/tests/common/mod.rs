@@ -6,7 +6,7 @@ use nic::{Buffer, BufferId, Buffers, Frame, Nic, Pool};
 use nic_linux::TapNic;
 use nic_linux::setup::netns::Namespace;
 use nic_linux::setup::{SetupError, Steering, TapSpec, open_queues};
-use shmem::Area;
+use shmem::{Area, Span};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -37,6 +37,8 @@ pub struct Guests {
     pub nic: TapNic,
     pub steering: Arc<Steering>,
     pub namespace: Namespace,
+    /// What the pool is over.
+    memory: Area,
     pool: Pool,
 }
 
@@ -85,12 +87,20 @@ impl Guests {
         let direct = Box::new(Direct(Arc::clone(&steering)));
         let nic = TapNic::new(opened.shared, false, false, false, 1500)
             .with_queues(opened.queues, direct);
+        let memory = Area::anonymous(64 * 2048).unwrap();
         Some(Self {
             nic,
             steering,
             namespace,
-            pool: Pool::new(Area::anonymous(64 * 2048).unwrap(), 2048),
+            memory,
+            pool: Pool::new(memory, 2048),
         })
+    }
+
+    /// The buffer that begins at an address.
+    pub fn buffer_at(&self, address: usize) -> Span {
+        let all = self.memory.span();
+        all.sub(address - all.addr(), 2048).unwrap()
     }
 
     pub fn vmq(&mut self) -> &mut dyn Vmq {
@@ -99,8 +109,14 @@ impl Guests {
 
     /// Gives guest `n` the next queue.
     pub fn give_queue(&mut self, n: usize) -> QueueId {
+        self.give(n, false)
+    }
+
+    /// The same, with headers kept apart or not.
+    pub fn give(&mut self, n: usize, split: bool) -> QueueId {
         let vmq = self.vmq();
         let queue = vmq.alloc_queue().unwrap();
+        vmq.split_headers(queue, split).unwrap();
         vmq.set_mac(queue, MACS[n]).unwrap();
         vmq.enable_queue(queue).unwrap();
         queue
@@ -108,6 +124,15 @@ impl Guests {
 
     /// What is in a queue, as bytes.
     pub fn poll(&mut self, queue: QueueId) -> Vec<Vec<u8>> {
+        self.poll_with(queue, |frame| frame.to_vec().unwrap())
+    }
+
+    /// What `look` makes of what is in a queue.
+    pub fn poll_with<T>(
+        &mut self,
+        queue: QueueId,
+        mut look: impl FnMut(&mut Frame) -> T,
+    ) -> Vec<T> {
         let mut posted = Posted {
             pool: &mut self.pool,
             frames: Vec::new(),
@@ -122,9 +147,9 @@ impl Guests {
         }
         let Posted { frames, .. } = posted;
         let read = |mut frame: Frame| {
-            let bytes = frame.to_vec().unwrap();
+            let seen = look(&mut frame);
             frame.recycle(&mut self.pool);
-            bytes
+            seen
         };
         frames.into_iter().map(read).collect()
     }

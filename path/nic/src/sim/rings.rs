@@ -1,8 +1,9 @@
 //! The receiving side of a simulated NIC with queues: frames choose theirs when they arrive.
 
 use super::{Direction, Flight};
+use crate::frame::SNAPSHOT;
 use crate::vmq::{QueueId, Receive, Received, Steering, VmqError};
-use crate::{Buffers, Frame};
+use crate::{Buffers, CopyError, Frame};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -91,6 +92,7 @@ impl Receive for InRings {
         queue: QueueId,
         now_ns: u64,
         budget: usize,
+        split: bool,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> Received {
@@ -103,7 +105,11 @@ impl Receive for InRings {
                 received.empty = true;
                 break;
             };
-            match Frame::from_bytes(&flight.bytes, buffers) {
+            let stored = match split {
+                true => store_split(&flight.bytes, buffers),
+                false => Frame::from_bytes(&flight.bytes, buffers),
+            };
+            match stored {
                 Ok(mut frame) => {
                     frame.offload = flight.offload;
                     out.push(frame);
@@ -125,4 +131,19 @@ impl Receive for InRings {
             ("queue_no_buffer", rings.no_buffer),
         ]
     }
+}
+
+/// Stores a frame but for its header.
+fn store_split(bytes: &[u8], buffers: &mut dyn Buffers) -> Result<Frame, CopyError> {
+    let (header, rest) = bytes.split_at(bytes.len().min(SNAPSHOT));
+    let buffer = buffers.take().ok_or(CopyError::NoBuffer)?;
+    let stored = match Frame::split(header, buffer, bytes.len()) {
+        Some(frame) => match buffer.span.skip(header.len()).write(rest) {
+            Ok(()) => return Ok(frame),
+            Err(fault) => fault.into(),
+        },
+        None => CopyError::NoBuffer,
+    };
+    buffers.put(buffer.id);
+    Err(stored)
 }

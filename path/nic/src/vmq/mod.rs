@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   backend ──── Vmq, 8 calls ────► NIC       avail, alloc, free, size, set_size, set_mac,
-//!                                             enable, disable
+//!                                             enable, disable (and one more: split_headers)
 //!   backend ◄─── Backend, 3 calls ── NIC      alloc a buffer, free a buffer, a frame came
 //! ```
 //!
@@ -100,6 +100,16 @@ pub trait Vmq {
     /// # Errors
     /// There is no such queue, it is enabled or drains, or another queue has the MAC.
     fn set_mac(&mut self, queue: QueueId, mac: [u8; 6]) -> Result<(), VmqError>;
+
+    /// Whether the first [`SNAPSHOT`](crate::frame::SNAPSHOT) bytes of what the queue yields are kept
+    /// out of the backend's buffers: they are the frame's bare header, and the buffer holds only what
+    /// follows, behind the place of these bytes. So nobody who reads the buffer has seen the header of
+    /// a frame before the backend has put it there ([`Frame::put_header_back`]). Not one of the
+    /// thesis's calls: its section 3.4 names the lack of this as a limitation.
+    ///
+    /// # Errors
+    /// There is no such queue, it is enabled or drains.
+    fn split_headers(&mut self, queue: QueueId, split: bool) -> Result<(), VmqError>;
 
     /// From now on frames to the queue's MAC go to the queue (`vmq_enable_queue`). Those that came
     /// before are in the shared queue.

@@ -24,14 +24,15 @@ pub trait Receive {
     /// Queues.
     fn queues(&self) -> usize;
 
-    /// Takes up to `budget` frames that are in `queue`, each in one buffer of `buffers`. A buffer
-    /// that could not be written is put back; those left over stay ready until
-    /// [`Receive::release`].
+    /// Takes up to `budget` frames that are in `queue`, each in one buffer of `buffers`, but for its
+    /// header with `split` ([`Vmq::split_headers`]). A buffer that could not be written is put back;
+    /// those left over stay ready until [`Receive::release`].
     fn receive(
         &mut self,
         queue: QueueId,
         now_ns: u64,
         budget: usize,
+        split: bool,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> Received;
@@ -59,6 +60,7 @@ struct Queue {
     state: State,
     mac: Option<[u8; 6]>,
     size: usize,
+    split: bool,
 }
 
 /// The queues of a NIC that steers by `S` and receives by `R`.
@@ -80,6 +82,7 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
             state: State::Free,
             mac: None,
             size: SIZE,
+            split: false,
         };
         Self {
             queues: vec![free; receive.queues()],
@@ -143,6 +146,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
             state: State::Idle,
             mac: None,
             size: SIZE,
+            split: false,
         };
         Some(QueueId(at as u32))
     }
@@ -161,6 +165,11 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
             return Err(VmqError::NoBuffers);
         }
         self.idle(queue)?.size = buffers;
+        Ok(())
+    }
+
+    fn split_headers(&mut self, queue: QueueId, split: bool) -> Result<(), VmqError> {
+        self.idle(queue)?.split = split;
         Ok(())
     }
 
@@ -208,7 +217,9 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         budget: usize,
         backend: &mut dyn Backend,
     ) -> Result<usize, VmqError> {
-        let Queue { state, size, .. } = *self.get(queue)?;
+        let Queue {
+            state, size, split, ..
+        } = *self.get(queue)?;
         // Asked before the look: what was on its way until then is in the queue by now.
         let settled = match state {
             State::Enabled => false,
@@ -220,9 +231,9 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
             why: Freed::Fault,
         };
         let budget = budget.min(size);
-        let received = self
-            .receive
-            .receive(queue, now_ns, budget, &mut posting, &mut self.frames);
+        let received =
+            self.receive
+                .receive(queue, now_ns, budget, split, &mut posting, &mut self.frames);
         posting.why = Freed::Unused;
         self.receive.release(queue, &mut posting);
         for frame in self.frames.drain(..) {

@@ -3,7 +3,8 @@
 //!
 //! A batch is: [`Netback::post`] for each buffer that the device asks for, [`Netback::put_back`]
 //! for those that it did not use, [`Netback::accept`] or [`Netback::refuse`] for each frame that
-//! came, and [`Netback::post_end`]. Until then no request is consumed: what was posted and not
+//! came (and before that [`Netback::put_header`], where headers were kept apart), and
+//! [`Netback::post_end`]. Until then no request is consumed: what was posted and not
 //! used stays at the head of the ring, for the next batch or for [`Netback::to_guest`]. Responses
 //! keep the order of the requests (NETIF-5), so a buffer before the last one in use that has no
 //! frame for the guest is answered with an error.
@@ -199,6 +200,22 @@ impl<G: Grants> Netback<G> {
         if !fault && id.0 as usize + 1 == self.post_next {
             self.post_next -= 1;
         }
+    }
+
+    /// A frame that was received with its header apart ([`nic::vmq::Vmq::split_headers`]) may reach the
+    /// guest: its header is put into the buffer, so that it can be merged or accepted. Whether it could
+    /// be; if not, the buffer is answered with an error.
+    pub fn put_header(&mut self, frame: &mut Frame) -> bool {
+        let Some(id) = frame.pieces.first().map(|piece| piece.buffer) else {
+            return false;
+        };
+        let access = self.post_accesses.get(id.0 as usize);
+        let buffer = access.and_then(|access| access.result.ok());
+        let put = buffer.is_some_and(|buffer| frame.put_header_back(buffer).is_ok());
+        if !put {
+            self.settle(id, State::Failed(Drop::Fault));
+        }
+        put
     }
 
     /// A frame that lies in posted buffers is for the guest: in one, or merged from frames of which

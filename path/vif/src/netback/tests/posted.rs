@@ -4,6 +4,7 @@ use super::*;
 use crate::Drop;
 use crate::netback::ToGuest;
 use crate::netif::{RxRequest, RxResponse, rsp};
+use nic::frame::SNAPSHOT;
 use nic::{Buffer, BufferId, Checksum, Frame, Piece};
 
 const FRAME: usize = 1519;
@@ -81,6 +82,62 @@ fn responses_keep_the_order_of_requests() {
     let status: Vec<i16> = responses.map(|response| response.status).collect();
     assert_eq!(status, [rsp::ERROR, rsp::ERROR, 102, 103]);
     assert_eq!(rig.receive(64), [packet(102, 2), packet(103, 3)]);
+}
+
+/// What a device does that keeps headers apart.
+fn received_apart(buffer: Buffer, bytes: &[u8]) -> Frame {
+    let (header, rest) = bytes.split_at(bytes.len().min(SNAPSHOT));
+    buffer.span.skip(header.len()).write(rest).unwrap();
+    Frame::split(header, buffer, bytes.len()).unwrap()
+}
+
+/// A header that came apart is in the guest's page when the frame is accepted, and no earlier.
+#[test]
+fn headers_reach_the_guest_s_page_last() {
+    let mut rig = Rig::new(sizes());
+    let first = |buffer: Buffer| {
+        let mut bytes = [0; SNAPSHOT];
+        buffer.span.read(&mut bytes).unwrap();
+        bytes
+    };
+    let lengths = [60, SNAPSHOT, 700];
+    for (number, len) in (0u64..).zip(lengths) {
+        let bytes = packet(len, number);
+        let [denied, allowed] = [post(&mut rig), post(&mut rig)];
+        let before = [denied, allowed].map(first);
+        let secret = received_apart(denied, &packet(len, 99));
+        let mut frame = received_apart(allowed, &bytes);
+        rig.back.refuse(secret.pieces[0].buffer);
+        assert_eq!([denied, allowed].map(first), before);
+        assert!(rig.back.put_header(&mut frame));
+        rig.back.accept(&frame);
+        let report = answered(&mut rig);
+        assert_eq!((report.delivered, report.bytes), (1, len as u64));
+        assert_eq!(rig.receive(64), [bytes]);
+        assert_eq!(first(denied), before[0], "the other one's never does");
+    }
+    assert_eq!(rig.back.grants_mut().writes, 0);
+}
+
+/// A page that was taken back meanwhile, and a frame that is somewhere else.
+#[test]
+fn a_header_that_has_no_place_costs_its_frame_alone() {
+    let mut rig = Rig::new(sizes());
+    let [one, other, last] = [post(&mut rig), post(&mut rig), post(&mut rig)];
+    let mut misplaced = received_apart(one, &packet(700, 1));
+    misplaced.pieces[0].buffer = other.id;
+    assert!(!rig.back.put_header(&mut misplaced));
+    misplaced.pieces[0].buffer = BufferId(77);
+    assert!(!rig.back.put_header(&mut misplaced));
+    assert!(!rig.back.put_header(&mut Frame::empty()));
+    rig.back.put_back(one.id, true);
+    let bytes = packet(700, 2);
+    let mut frame = received_apart(last, &bytes);
+    assert!(rig.back.put_header(&mut frame));
+    rig.back.accept(&frame);
+    let report = answered(&mut rig);
+    assert_eq!((report.delivered, report.drops.get(Drop::Fault)), (1, 2));
+    assert_eq!(rig.receive(64), [bytes]);
 }
 
 #[test]

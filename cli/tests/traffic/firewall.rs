@@ -1,0 +1,201 @@
+//! Firewall rules with real traffic: what is denied reaches no socket, and where a NIC writes to a
+//! guest's pages itself, no header of it those pages.
+
+use crate::machine::{Machine, text};
+use crate::pages::Pages;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Port that is denied, and one that is not.
+const DENIED: u16 = 4001;
+const ALLOWED: u16 = 4002;
+const DATAGRAMS: u64 = 200;
+
+/// A wire with queues for single guests, and a guest with rules.
+fn config(namespaces: &[String], queues: &str, rules: &str) -> String {
+    format!(
+        "[[nic]]\nname = \"wire\"\nkind = \"tap\"\nifname = \"wire\"\nnetns = \"{}\"\n\
+         addresses = [\"10.9.0.1/24\", \"fd09::1/64\"]\n{queues}\n\
+         [[guest]]\nname = \"web\"\n[[guest.vif]]\nendpoint = \"tap\"\nifname = \"web\"\n\
+         netns = \"{}\"\naddresses = [\"10.9.0.2/24\", \"fd09::2/64\"]\n{rules}",
+        namespaces[0], namespaces[1]
+    )
+}
+
+/// Denies one port, of UDP.
+fn deny_port(name: &str) -> String {
+    format!(
+        "[[guest.vif.rule]]\nname = \"{name}\"\naction = \"deny\"\ndirection = \"to-guest\"\n\
+         protocol = \"udp\"\ndestination_ports = {DENIED}\n"
+    )
+}
+
+fn start(queues: &str, rules: &str) -> Option<Machine> {
+    Machine::start(&["python3", "ping"], &["wire", "web"], |namespaces| {
+        config(namespaces, queues, rules)
+    })
+}
+
+const VMQ: &str = "queues = \"vmq\"";
+
+/// Sends datagrams to two ports in turns. Each says in its first bytes, and behind its first 128 bytes
+/// of frame, which port it is for.
+const SENDER: &str = r#"
+import socket, sys, time
+address, times, ports = sys.argv[1], int(sys.argv[2]), [int(port) for port in sys.argv[3:]]
+s = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+for n in range(times):
+    for port in ports:
+        head = b"HEAD-%d-OF-IT " % port
+        body = b"BODY-%d-OF-IT " % port
+        s.sendto(head * 2 + b"." * 200 + body * 50, (address, port))
+    time.sleep(0.001)
+"#;
+
+/// Counts datagrams to each port until one comes that says so.
+const RECEIVER: &str = r#"
+import select, socket, sys, time
+ports = [int(port) for port in sys.argv[1:]]
+sockets = {}
+for port in ports:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        s = socket.socket(family, socket.SOCK_DGRAM)
+        if family == socket.AF_INET6:
+            s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        s.bind(("", port))
+        sockets[s] = port
+counts = {port: 0 for port in ports}
+print("ready", flush=True)
+idle, end = 0, time.monotonic() + 60
+while idle < 10 and time.monotonic() < end:
+    ready, _, _ = select.select(list(sockets), [], [], 0.1)
+    idle = 0 if ready else idle + 1 if sum(counts.values()) else 0
+    for s in ready:
+        s.recv(65536)
+        counts[sockets[s]] += 1
+print(*[counts[port] for port in ports])
+"#;
+
+fn driver(machine: &Machine) -> Value {
+    machine.ask(&["stat", "driver"])["driver"].clone()
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+/// Datagrams that the sockets of the denied and of the allowed port get.
+fn exchange(machine: &Machine, address: &str) -> [u64; 2] {
+    let ports = [DENIED, ALLOWED].map(|port| port.to_string());
+    let ports = ports.each_ref().map(String::as_str);
+    let receiver = machine.spawn(1, "python3", &[&["-c", RECEIVER][..], &ports].concat());
+    // Both ends know each other, and the receiver listens, when a ping has passed.
+    let ping = machine.run(0, "ping", &["-c", "3", "-i", "0.3", "-w", "10", address]);
+    assert!(text(&ping.stdout).contains("received"), "{ping:?}");
+    let times = DATAGRAMS.to_string();
+    let args = [&["-c", SENDER, address, &times][..], &ports].concat();
+    let sent = machine.run(0, "python3", &args);
+    assert!(sent.status.success(), "{sent:?}");
+    let out = text(&receiver.output().stdout);
+    let last = out.lines().last().unwrap_or_default();
+    let counts: Vec<u64> = last
+        .split(' ')
+        .map(|count| count.parse().unwrap())
+        .collect();
+    counts.try_into().unwrap()
+}
+
+/// What the driver says about the queues of its wire. None: this system cannot steer frames.
+fn vmq(machine: &Machine) -> Option<Value> {
+    let status = machine.ask(&["status"]);
+    if status["missing"].to_string().contains("NIC queues") {
+        eprintln!("skipped: {}", status["missing"]);
+        return None;
+    }
+    Some(driver(machine)["ports"]["nic.wire"]["vmq"].clone())
+}
+
+/// BR-18, by the shared queue and by one of the guest's own, merged and not.
+#[test]
+fn what_is_denied_reaches_no_socket() {
+    for queues in ["", VMQ] {
+        let Some(machine) = start(queues, &deny_port("no-4001")) else {
+            return;
+        };
+        for (address, times) in [("10.9.0.2", 1), ("fd09::2", 2)] {
+            let [denied, allowed] = exchange(&machine, address);
+            assert_eq!(denied, 0, "{queues} {address}");
+            assert!(
+                allowed > DATAGRAMS * 9 / 10,
+                "{queues} {address}: {allowed}"
+            );
+            let stat = driver(&machine);
+            let rule = &stat["ports"]["vif.web-0"]["rules"]["no-4001"];
+            assert_eq!(count(&rule["frames"]), times * DATAGRAMS, "{rule}");
+            assert!(count(&rule["bytes"]) > times * DATAGRAMS * 900, "{rule}");
+            assert_eq!(stat["drops"]["firewall"], times * DATAGRAMS, "{stat}");
+        }
+        machine.end();
+    }
+}
+
+/// The driver's trace of the next packet that comes from the wire, which is sent to the denied port.
+fn trace_of_a_denied_one(machine: &Machine) -> String {
+    let port = DENIED.to_string();
+    let sender = machine.spawn(0, "python3", &["-c", SENDER, "10.9.0.2", "3000", &port]);
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let trace = machine.ask(&["trace", "driver"]).to_string();
+        if trace.contains("firewall") || Instant::now() > end {
+            drop(sender);
+            return trace;
+        }
+    }
+}
+
+/// VMQ-14, from outside: a guest that looks into its own pages.
+#[test]
+fn a_denied_header_never_reaches_the_guest() {
+    let Some(machine) = start(VMQ, &deny_port("no-4001")) else {
+        return;
+    };
+    if vmq(&machine).is_some() {
+        assert_eq!(exchange(&machine, "10.9.0.2")[0], 0);
+        let vmq = vmq(&machine).unwrap();
+        assert_eq!(vmq["queues"][0]["split"], true, "{vmq}");
+        assert!(count(&vmq["direct_packets"]) > DATAGRAMS, "{vmq}");
+        let pages = Pages::of_guest(&machine, "web");
+        let has = |part: &str, port: u16| pages.hold(format!("{part}-{port}-OF-IT").as_bytes());
+        assert!(
+            has("HEAD", ALLOWED) && has("BODY", ALLOWED),
+            "the scanner sees what there is"
+        );
+        assert!(!has("HEAD", DENIED), "a header of what is denied");
+        assert!(
+            has("BODY", DENIED),
+            "what lies behind is there, as documented"
+        );
+        let trace = trace_of_a_denied_one(&machine);
+        assert!(trace.contains("rule no-4001 of vif.web-0"), "{trace}");
+    }
+    machine.end();
+}
+
+/// VMQ-15.
+#[test]
+fn who_wants_nothing_of_a_denied_frame_gets_no_queue() {
+    let rules = format!("firewall = \"shared\"\n{}", deny_port("no-4001"));
+    let Some(machine) = start(VMQ, &rules) else {
+        return;
+    };
+    if vmq(&machine).is_some() {
+        assert_eq!(exchange(&machine, "10.9.0.2")[0], 0);
+        let vmq = vmq(&machine).unwrap();
+        assert_eq!(count(&vmq["direct_packets"]), 0, "{vmq}");
+        let pages = Pages::of_guest(&machine, "web");
+        let has = |part: &str, port: u16| pages.hold(format!("{part}-{port}-OF-IT").as_bytes());
+        assert!(has("BODY", ALLOWED), "the scanner sees what there is");
+        assert!(!has("HEAD", DENIED) && !has("BODY", DENIED));
+    }
+    machine.end();
+}

@@ -1,0 +1,403 @@
+//! Firewall rules of a NIC or of a guest's interface: as they are written, and as the driver domain
+//! is told.
+
+use crate::Cidr;
+use crate::read::{Table, alternatives};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+/// Rules that a NIC or an interface may have.
+pub const RULES_MAX: usize = 256;
+
+/// IP protocols by name. Numbers do for the others.
+const PROTOCOLS: [(&str, u8); 4] = [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmpv6", 58)];
+/// Protocols whose header begins with two ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
+const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
+/// EtherTypes by name.
+const ETHERTYPES: [(&str, u16); 3] = [("ipv4", 0x0800), ("arp", 0x0806), ("ipv6", 0x86dd)];
+
+/// Which frames that pass a port of the bridge a rule is for, as the bridge sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// Those that come in by the port: from the wire, from the guest.
+    In,
+    /// Those that go out by the port: to the wire, to the guest.
+    Out,
+}
+
+/// Directions of a NIC's rules, by name.
+pub(crate) const OF_NIC: [(&str, Way); 2] = [("from-wire", Way::In), ("to-wire", Way::Out)];
+/// Directions of a guest interface's rules, by name.
+pub(crate) const OF_VIF: [(&str, Way); 2] = [("from-guest", Way::In), ("to-guest", Way::Out)];
+
+/// A rule: what fits everything that it says is decided by it, unless a rule before it has decided.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Its name in counters, unique among the rules of its port.
+    pub name: String,
+    /// Whether what fits may pass; otherwise it is dropped.
+    pub allow: bool,
+    /// Frames that pass this way; none: both ways.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way: Option<Way>,
+    /// The EtherType behind VLAN tags; none: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ethertype: Option<EtherType>,
+    /// The IP protocol; none: any, and what is not IP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Protocol>,
+    /// Where packets come from; none: anywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Cidr>,
+    /// Where packets go; none: anywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination: Option<Cidr>,
+    /// The ports that they come from; none: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_ports: Option<Ports>,
+    /// The ports that they go to; none: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination_ports: Option<Ports>,
+}
+
+impl Rule {
+    /// The rule that decides about everything.
+    #[must_use]
+    pub fn any(name: impl Into<String>, allow: bool) -> Self {
+        Self {
+            name: name.into(),
+            allow,
+            way: None,
+            ethertype: None,
+            protocol: None,
+            source: None,
+            destination: None,
+            source_ports: None,
+            destination_ports: None,
+        }
+    }
+
+    /// Whether it is for frames that pass this way.
+    #[must_use]
+    pub fn is_for(&self, way: Way) -> bool {
+        self.way.is_none_or(|own| own == way)
+    }
+
+    /// What in it contradicts the rest, so that it would never fit: the key, what, remedy.
+    pub(crate) fn contradiction(&self) -> Option<(&'static str, String, &'static str)> {
+        let versions = [("source", self.source), ("destination", self.destination)];
+        let is_v4 = |prefix: Cidr| prefix.address.is_ipv4();
+        if let [(_, Some(from)), (key, Some(to))] = versions
+            && is_v4(from) != is_v4(to)
+        {
+            let what = format!("`source` is {from} and `{key}` is {to}");
+            return Some((key, what, "write two of one IP version"));
+        }
+        let ethertype = self.ethertype.map(|ethertype| ethertype.0);
+        for (key, prefix) in versions {
+            let Some(prefix) = prefix else { continue };
+            let own = if is_v4(prefix) { 0x0800 } else { 0x86dd };
+            if ethertype.is_some_and(|given| given != own) {
+                let what = format!("`{key}` is {prefix}, which no frame of this `ethertype` has");
+                return Some((key, what, "leave `ethertype` out"));
+            }
+        }
+        let has_ports = self.source_ports.is_some() || self.destination_ports.is_some();
+        let is_ip = ethertype.is_none_or(|given| matches!(given, 0x0800 | 0x86dd));
+        if !is_ip && (self.protocol.is_some() || has_ports) {
+            let what = "it asks for a protocol or ports, which no frame of this `ethertype` has";
+            return Some(("ethertype", what.to_owned(), "leave one of them out"));
+        }
+        match self.protocol {
+            Some(protocol) if has_ports && !WITH_PORTS.contains(&protocol.0) => {
+                let what = format!("it asks for ports, which protocol {protocol} does not have");
+                Some((
+                    "protocol",
+                    what,
+                    "write \"tcp\" or \"udp\", or leave the ports out",
+                ))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What rules mean for a guest that could have a queue of a NIC's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Firewall {
+    /// It may have one: the header of a frame is put into its page when the rules have allowed it.
+    #[default]
+    Split,
+    /// It has none: nothing of a frame is put into its page before.
+    Shared,
+}
+
+impl Firewall {
+    /// Whether it is the default.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// By name.
+pub(crate) const FIREWALL: [(&str, Firewall); 2] =
+    [("split", Firewall::Split), ("shared", Firewall::Shared)];
+
+/// Something that has names, or is a number.
+fn named<T: Copy + FromStr>(names: &[(&str, T)], text: &str) -> Option<T> {
+    let known = names.iter().find(|(name, _)| *name == text);
+    known.map(|(_, value)| *value).or_else(|| text.parse().ok())
+}
+
+fn name_of<T: Copy + PartialEq>(names: &[(&'static str, T)], value: T) -> Option<&'static str> {
+    let known = names.iter().find(|(_, other)| *other == value);
+    known.map(|(name, _)| *name)
+}
+
+/// A text that is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not {0}")]
+pub struct NotThat(&'static str);
+
+/// An EtherType, at least 1536 (below are lengths); written by name or number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct EtherType(pub u16);
+
+impl FromStr for EtherType {
+    type Err = NotThat;
+
+    fn from_str(text: &str) -> Result<Self, NotThat> {
+        let number = named(&ETHERTYPES, text).filter(|number| *number >= 1536);
+        number.map(Self).ok_or(NotThat("an EtherType"))
+    }
+}
+
+impl fmt::Display for EtherType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match name_of(&ETHERTYPES, self.0) {
+            Some(name) => f.write_str(name),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+/// An IP protocol, written by name or number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Protocol(pub u8);
+
+impl FromStr for Protocol {
+    type Err = NotThat;
+
+    fn from_str(text: &str) -> Result<Self, NotThat> {
+        let number = named(&PROTOCOLS, text);
+        number.map(Self).ok_or(NotThat("an IP protocol"))
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match name_of(&PROTOCOLS, self.0) {
+            Some(name) => f.write_str(name),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+/// A port, or a range of them, written `22` or `1024-65535`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Ports(pub RangeInclusive<u16>);
+
+impl FromStr for Ports {
+    type Err = NotThat;
+
+    fn from_str(text: &str) -> Result<Self, NotThat> {
+        let wrong = NotThat("a port or a range of ports");
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let number = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong);
+        let range = number(first)?..=number(last)?;
+        match range.is_empty() {
+            true => Err(wrong),
+            false => Ok(Self(range)),
+        }
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, last) = (self.0.start(), self.0.end());
+        match first == last {
+            true => write!(f, "{first}"),
+            false => write!(f, "{first}-{last}"),
+        }
+    }
+}
+
+macro_rules! as_text {
+    ($($kind:ty),*) => {$(
+        impl From<$kind> for String {
+            fn from(value: $kind) -> Self {
+                value.to_string()
+            }
+        }
+
+        impl TryFrom<String> for $kind {
+            type Error = NotThat;
+
+            fn try_from(text: String) -> Result<Self, NotThat> {
+                text.parse()
+            }
+        }
+    )*};
+}
+
+as_text!(EtherType, Protocol, Ports);
+
+/// Reads the rules of a port whose directions have these names.
+pub(crate) fn read(tables: Vec<Table<'_, '_, '_>>, ways: &[(&str, Way)]) -> Vec<Rule> {
+    const PREFIX: &str = "10.0.0.0/8";
+    let numbered = tables.into_iter().enumerate();
+    let read = |(n, t): (usize, Table<'_, '_, '_>)| {
+        let action = t.choice("action", &[("allow", true), ("deny", false)]);
+        let remedy = "write action = \"allow\" or \"deny\"";
+        let ports = "write a port or a range of ports, like 22 or \"1024-65535\"";
+        let rule = Rule {
+            name: t.text("name").unwrap_or_else(|| (n + 1).to_string()),
+            allow: t.required("action", action, remedy).unwrap_or(false),
+            way: t.choice("direction", ways),
+            ethertype: t.parsed_any("ethertype", &by_name(&ETHERTYPES)),
+            protocol: t.parsed_any("protocol", &by_name(&PROTOCOLS)),
+            source: t.parsed("source", PREFIX),
+            destination: t.parsed("destination", PREFIX),
+            source_ports: t.parsed_any("source_ports", ports),
+            destination_ports: t.parsed_any("destination_ports", ports),
+        };
+        t.finish();
+        rule
+    };
+    numbered.map(read).collect()
+}
+
+fn by_name<T>(names: &[(&str, T)]) -> String {
+    let mut words: Vec<String> = names
+        .iter()
+        .map(|(name, _)| format!("\"{name}\""))
+        .collect();
+    words.push("its number".to_owned());
+    format!("write {}", alternatives(&words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_rules_ask_for_is_written_by_name_or_number() {
+        for (text, number) in [("tcp", 6), ("icmpv6", 58), ("89", 89)] {
+            let protocol: Protocol = text.parse().unwrap();
+            assert_eq!((protocol.0, protocol.to_string().as_str()), (number, text));
+        }
+        for (text, number) in [("ipv6", 0x86dd), ("arp", 0x0806), ("35020", 0x88cc)] {
+            let ethertype: EtherType = text.parse().unwrap();
+            assert_eq!(
+                (ethertype.0, ethertype.to_string().as_str()),
+                (number, text)
+            );
+        }
+        for (text, range) in [
+            ("22", 22..=22),
+            ("0-65535", 0..=65_535),
+            ("1024-2048", 1024..=2048),
+        ] {
+            let ports: Ports = text.parse().unwrap();
+            assert_eq!((ports.0.clone(), ports.to_string().as_str()), (range, text));
+        }
+        for text in ["", "-", "2-1", "1-", "65536", "http", "1-2-3", "-1"] {
+            assert!(text.parse::<Ports>().is_err(), "{text}");
+        }
+        for text in ["", "256", "TCP", "-1", "6.0"] {
+            assert!(text.parse::<Protocol>().is_err(), "{text}");
+        }
+        for text in ["", "1535", "65536", "vlan"] {
+            assert!(text.parse::<EtherType>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn rules_that_never_fit_are_found() {
+        let rule = Rule {
+            source: Some("10.0.0.0/8".parse().unwrap()),
+            ..Rule::any("r", false)
+        };
+        assert_eq!(rule.contradiction(), None);
+        let key = |rule: Rule| rule.contradiction().map(|(key, ..)| key);
+        let six = Some("fd00::/8".parse().unwrap());
+        assert_eq!(
+            key(Rule {
+                destination: six,
+                ..rule.clone()
+            }),
+            Some("destination")
+        );
+        let ethertype = |number| Some(EtherType(number));
+        assert_eq!(
+            key(Rule {
+                ethertype: ethertype(0x86dd),
+                ..rule.clone()
+            }),
+            Some("source")
+        );
+        assert_eq!(
+            key(Rule {
+                ethertype: ethertype(0x0800),
+                ..rule.clone()
+            }),
+            None
+        );
+        let arp = Rule {
+            ethertype: ethertype(0x0806),
+            ..Rule::any("r", false)
+        };
+        assert_eq!(key(arp.clone()), None);
+        let protocol = |number| Some(Protocol(number));
+        assert_eq!(
+            key(Rule {
+                protocol: protocol(6),
+                ..arp
+            }),
+            Some("ethertype")
+        );
+        let ports = |number| Rule {
+            protocol: protocol(number),
+            source_ports: Some(Ports(1..=2)),
+            ..Rule::any("r", false)
+        };
+        assert_eq!(key(ports(1)), Some("protocol"));
+        assert_eq!((key(ports(17)), key(ports(132))), (None, None));
+    }
+
+    #[test]
+    fn a_rule_survives_json_and_says_no_more_than_it_must() {
+        let rule = Rule {
+            way: Some(Way::Out),
+            protocol: Some(Protocol(17)),
+            destination_ports: Some(Ports(53..=54)),
+            ..Rule::any("dns", false)
+        };
+        let text = serde_json::to_string(&rule).unwrap();
+        assert_eq!(
+            text,
+            r#"{"name":"dns","allow":false,"way":"out","protocol":"udp","destination_ports":"53-54"}"#
+        );
+        assert_eq!(serde_json::from_str::<Rule>(&text).unwrap(), rule);
+        assert!(rule.is_for(Way::Out) && !rule.is_for(Way::In));
+    }
+}
