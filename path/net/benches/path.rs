@@ -1,7 +1,7 @@
 //! What a frame costs: the bridge's verdict, and cutting 64 KB into MTU frames.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use net::bridge::{Bridge, Port, Settings};
+use net::bridge::{Bridge, Port, Prefix, Rule, Settings, Way};
 use net::packet::Mac;
 use net::packet::segment::segment;
 use nic::{BufferId, Caps, Frame, Gso, GsoKind, Piece};
@@ -43,21 +43,40 @@ fn station(n: u8) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, n])
 }
 
-fn forward(c: &mut Criterion) {
+/// A NIC and 64 guests, each with these rules.
+fn bridge(rules: &[Rule]) -> Bridge {
     let mut bridge = Bridge::new(Settings {
         hash_seed: 1,
         ..Settings::default()
     });
     bridge.add(0, &Port::nic()).expect("a port");
     for n in 0..64 {
-        bridge
-            .add(usize::from(n) + 1, &Port::guest(guest(n)))
-            .expect("a port");
+        let port = Port {
+            rules: rules.to_vec(),
+            ..Port::guest(guest(n))
+        };
+        bridge.add(usize::from(n) + 1, &port).expect("a port");
     }
+    bridge
+}
+
+/// Rules that fit the packets' addresses, and none of which fits their ports.
+fn unfit(count: u16) -> Vec<Rule> {
+    let rule = |port| Rule {
+        way: Some(Way::Out),
+        source: Some(Prefix::new([10, 0, 0, 0].into(), 8)),
+        destination_ports: Some(port..=port),
+        ..Rule::any(false)
+    };
+    (1000..1000 + count).map(rule).collect()
+}
+
+fn forward(c: &mut Criterion) {
+    let (mut plain, mut with_rules) = (bridge(&[]), bridge(&unfit(16)));
     let mut group = c.benchmark_group("bridge");
     group.throughput(Throughput::Elements(BATCH as u64));
     let mut verdicts = Vec::with_capacity(BATCH);
-    let mut run = |name: &str, port: usize, mut frames: Vec<Frame>| {
+    let mut run = |name: &str, bridge: &mut Bridge, port: usize, mut frames: Vec<Frame>| {
         group.bench_function(name, |b| {
             b.iter(|| {
                 verdicts.clear();
@@ -69,21 +88,31 @@ fn forward(c: &mut Criterion) {
     let batch = |make: &dyn Fn(u8) -> Frame| (0..BATCH as u8).map(make).collect::<Vec<_>>();
     run(
         "wire-to-one-guest",
+        &mut plain,
+        0,
+        batch(&|_| frame(guest(3), station(1), 64)),
+    );
+    run(
+        "wire-to-one-guest-16-rules",
+        &mut with_rules,
         0,
         batch(&|_| frame(guest(3), station(1), 64)),
     );
     run(
         "wire-to-64-guests",
+        &mut plain,
         0,
         batch(&|n| frame(guest(n), station(n), 64)),
     );
     run(
         "guest-to-guest",
+        &mut plain,
         1,
         batch(&|_| frame(guest(3), guest(0), 64)),
     );
     run(
         "guest-to-wire",
+        &mut plain,
         1,
         batch(&|_| frame(station(1), guest(0), 64)),
     );
