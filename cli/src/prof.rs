@@ -236,10 +236,9 @@ pub(crate) struct Sampling {
     /// best that this machine has
     #[arg(long)]
     event: Option<String>,
-    /// Samples a second and CPU
-    #[arg(long, default_value_t = xenoprof::record::DEFAULT_HZ,
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    hz: u32,
+    /// Samples a second and CPU; otherwise as many as take 2 % of a busy core, and 997 at most
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    hz: Option<u32>,
     /// Processes that are to be a domain, NAME=PID[,PID…]; can be given more than once
     #[arg(long, value_name = "NAME=PID")]
     domain: Vec<String>,

@@ -85,7 +85,7 @@ fn process_totals_agree_with_perf() {
         .expect("perf starts");
     std::thread::sleep(Duration::from_millis(500));
     let options = Options {
-        hz: 997,
+        hz: Some(997),
         limit: Some(Duration::from_secs(4)),
         ..Options::default()
     };

@@ -26,7 +26,7 @@ fn busy(status: u8) -> Vec<String> {
 fn options(command: Vec<String>) -> Options {
     Options {
         event: Some("cpu-clock".to_owned()),
-        hz: DEFAULT_HZ,
+        hz: Some(DEFAULT_HZ),
         // Never met, unless a busy machine has no time for the command at all.
         limit: Some(Duration::from_secs(120)),
         named: Vec::new(),

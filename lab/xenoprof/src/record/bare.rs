@@ -20,10 +20,10 @@ struct Running {
 impl Running {
     fn start(hz: u32) -> anyhow::Result<Self> {
         let options = Options {
-            hz,
+            hz: Some(hz),
             ..Options::default()
         };
-        let (_, _, sampler, _) = open(&options)?;
+        let sampler = open(&options)?.sampler;
         let watcher = Watcher::start(Watch::new(Vec::new()));
         let cpu_ns = measure::own_cpu_ns();
         let start_ns = raw_ns();

@@ -12,6 +12,7 @@ use super::timers::Interrupts;
 use crate::event::Event;
 use crate::sampler::parse::What;
 use crate::sampler::{Sampler, Scope};
+use anyhow::Context as _;
 use experiments::load::socket;
 use experiments::overhead::Costs;
 use std::io::{Read as _, Write as _};
@@ -27,21 +28,45 @@ const TIME_NS: u64 = 10_000_000;
 /// Bytes of one write: goes through the whole stack, and fits into the buffers.
 const WRITE: usize = 16 << 10;
 
+/// Pairs for an estimate: a third of a second.
+const FEW_PAIRS: usize = 15;
+
 /// Measures them, in a thread on `cpu`.
 pub(super) fn measure(cpu: usize) -> anyhow::Result<Costs> {
-    let measured = std::thread::spawn(move || {
-        experiments::load::pin(cpu)?;
-        let mut work = Work::new()?;
-        let cpus = [u32::try_from(cpu)?];
-        let mut samples = Samples::open(&cpus)?;
-        let sample_ns = pairs(&mut work, &mut samples, PAIRS)?;
+    on(cpu, |work, cpus| {
+        let mut samples = Samples::open(cpus)?;
+        let sample_ns = pairs(work, &mut samples, PAIRS)?;
         Ok(Costs {
             sample_ns,
             frames: samples.frames as f64 / samples.count.max(1) as f64,
-            interrupt_ns: pairs(&mut work, &mut Interrupts::open(HZ, &cpus)?, PAIRS)?,
+            interrupt_ns: pairs(work, &mut Interrupts::open(HZ, cpus)?, PAIRS)?,
         })
+    })
+}
+
+/// What a sample costs, roughly: the median of a few pairs, nanoseconds.
+pub(super) fn estimate(cpu: usize) -> anyhow::Result<f64> {
+    on(cpu, |work, cpus| {
+        let mut costs = pairs(work, &mut Samples::open(cpus)?, FEW_PAIRS)?;
+        costs.sort_by(f64::total_cmp);
+        let median = costs.get(costs.len() / 2);
+        median.copied().context("sampling this CPU gives nothing")
+    })
+}
+
+/// Work in a thread on `cpu`, and that CPU as samplers have it.
+fn on<T: Send>(
+    cpu: usize,
+    measure: impl FnOnce(&mut Work, &[u32]) -> anyhow::Result<T> + Send,
+) -> anyhow::Result<T> {
+    let measured = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            experiments::load::pin(cpu)?;
+            measure(&mut Work::new()?, &[u32::try_from(cpu)?])
+        });
+        thread.join()
     });
-    measured.join().unwrap_or_else(|_| {
+    measured.unwrap_or_else(|_| {
         anyhow::bail!("the calibration broke");
     })
 }

@@ -32,8 +32,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Samples a second and CPU: about a thousand, and not in step with the kernel's own timers.
+/// Samples a second and CPU, unless told otherwise and where they cost no more than [`SHARE`]: about
+/// a thousand, and not in step with the kernel's own timers.
 pub const DEFAULT_HZ: u32 = 997;
+/// What sampling may take of a busy core, unless told otherwise.
+const SHARE: f64 = 0.02;
 /// From one look at processes and domains to the next.
 const LOOK: Duration = Duration::from_millis(250);
 /// From one look at the clock and at Ctrl-C to the next: every wake-up is time that the machine
@@ -45,8 +48,8 @@ const STEP: Duration = Duration::from_millis(100);
 pub struct Options {
     /// The event; none: the best that there is.
     pub event: Option<String>,
-    /// Samples a second and CPU.
-    pub hz: u32,
+    /// Samples a second and CPU; none: [`DEFAULT_HZ`], or as many as take a fiftieth of a busy core.
+    pub hz: Option<u32>,
     /// How long at most.
     pub limit: Option<Duration>,
     /// Process domains: `NAME=PID[,PID…]`.
@@ -114,7 +117,16 @@ pub fn to_file(
 }
 
 /// A session's event and its sampler, not started yet.
-pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Vec<u32>)> {
+pub(crate) struct Opened {
+    pub(crate) event: Event,
+    pub(crate) period: u64,
+    pub(crate) sampler: Sampler,
+    pub(crate) cpus: Vec<u32>,
+    /// Why it is fewer samples than usual.
+    note: Option<String>,
+}
+
+pub(crate) fn open(options: &Options) -> anyhow::Result<Opened> {
     let (event, tier) = match &options.event {
         None => Event::best(),
         Some(name) => {
@@ -122,8 +134,12 @@ pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Ve
             (event, event.probe().map_err(Failure::CannotRun)?)
         }
     };
-    let period = event.period(options.hz.into(), shmem::time::tsc_hz());
     let cpus = online_cpus();
+    let (hz, note) = match options.hz {
+        Some(hz) => (hz, None),
+        None => affordable(event, options.own, &cpus),
+    };
+    let period = event.period(hz.into(), shmem::time::tsc_hz());
     let open = |scope| Sampler::open(event, tier, scope, period, &cpus);
     let sampler = match open(if options.own {
         Scope::Own
@@ -135,7 +151,45 @@ pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Ve
         other => other,
     };
     let sampler = sampler.map_err(|error| Failure::CannotRun(error.to_string()))?;
-    Ok((event, period, sampler, cpus))
+    Ok(Opened {
+        event,
+        period,
+        sampler,
+        cpus,
+        note,
+    })
+}
+
+/// Samples a second that take no more than [`SHARE`] of a busy core, and why they are fewer than
+/// usual. A timer's interrupt leaves a virtual machine several times, which can cost tens of
+/// microseconds; a counter's costs less, and one's own processes cannot be timed beforehand.
+fn affordable(event: Event, own: bool, cpus: &[u32]) -> (u32, Option<String>) {
+    let usual = (DEFAULT_HZ, None);
+    let (Event::CpuClock, false, Some(&cpu)) = (event, own, cpus.last()) else {
+        return usual;
+    };
+    let Ok(sample_ns) = calibrate::estimate(cpu as usize) else {
+        return usual;
+    };
+    match affordable_hz(sample_ns) {
+        DEFAULT_HZ => usual,
+        hz => {
+            let note = format!(
+                "{hz} samples a second: one costs {:.0} us here, and they are to take no more than {:.0} % of a busy core (--hz takes another rate)",
+                sample_ns / 1e3,
+                SHARE * 100.0
+            );
+            (hz, Some(note))
+        }
+    }
+}
+
+/// The same, of what a sample costs. Odd, so as not to be in step with the kernel's own timers.
+fn affordable_hz(sample_ns: f64) -> u32 {
+    match (SHARE * 1e9 / sample_ns.max(1.0)) as u32 {
+        hz if hz >= DEFAULT_HZ => DEFAULT_HZ,
+        hz => hz.saturating_sub(1) | 1,
+    }
 }
 
 /// Records a session.
@@ -145,7 +199,13 @@ pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Ve
 pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     let named = options.domains()?;
     interrupt::watch();
-    let (event, period, sampler, cpus) = open(options)?;
+    let Opened {
+        event,
+        period,
+        sampler,
+        cpus,
+        note,
+    } = open(options)?;
     let tier = sampler.tier();
     let id = session_id();
     let mut initiator = match &options.participants {
@@ -210,7 +270,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
         command: options.command.clone(),
         profiler_cpu_ns: own_cpu,
         provenance: provenance(tier),
-        notes: notes(&collected, tier),
+        notes: note.into_iter().chain(notes(&collected, tier)).collect(),
     };
     let mut symbolizer = Symbolizer::new(options.kallsyms.clone());
     let lone = options.command.first().map(|_| children);
@@ -488,6 +548,17 @@ fn steal_since(before: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn samples_take_their_share_at_most() {
+        assert_eq!(affordable_hz(12_000.0), DEFAULT_HZ);
+        assert_eq!(affordable_hz(0.0), DEFAULT_HZ);
+        for sample_ns in [25_000.0, 36_887.0, 1e6, 1e12] {
+            let hz = affordable_hz(sample_ns);
+            assert_eq!(hz % 2, 1);
+            assert!(hz == 1 || f64::from(hz) * sample_ns <= SHARE * 1e9, "{hz}");
+        }
+    }
 
     #[test]
     fn what_users_type_is_read() {

@@ -324,7 +324,7 @@ impl Agent {
     fn start(command: &[String], at_raw_ns: u64) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let options = record::Options {
-            hz: record::DEFAULT_HZ,
+            hz: Some(record::DEFAULT_HZ),
             command: command.to_vec(),
             own: true,
             stop: Some(Arc::clone(&stop)),
