@@ -19,6 +19,9 @@ const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 
+/// EtherTypes below this are lengths of 802.3 frames.
+const LENGTHS: u16 = 1536;
+
 /// Options of neighbour discovery.
 const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
@@ -38,6 +41,21 @@ pub fn wanted(header: &[u8]) -> usize {
 /// Whether an IPv6 header without a tag is followed by TCP or UDP.
 fn is_plain(header: &[u8]) -> bool {
     matches!(byte(header, 20), Ok(protocol::TCP | protocol::UDP))
+}
+
+/// Whether this is the EtherType of a protocol that nobody looks into: no tag, and no length of an
+/// 802.3 frame, behind which anything may be.
+fn is_opaque(ethertype: u16) -> bool {
+    ethertype >= LENGTHS
+        && !matches!(
+            ethertype,
+            ethertype::ARP
+                | ethertype::RARP
+                | ethertype::IPV4
+                | ethertype::IPV6
+                | ethertype::VLAN
+                | ethertype::SERVICE_VLAN
+        )
 }
 
 /// What is enforced on one guest port.
@@ -67,15 +85,26 @@ impl Guard {
     }
 
     /// Judges a frame that is not plain IPv4; its source is one of the guest's.
+    #[inline]
     pub(super) fn inspect(
         &self,
         header: &[u8],
         source: u64,
         owners: &BTreeMap<IpAddr, usize>,
     ) -> Result<(), DropReason> {
-        if be16(header, 12) == Ok(ethertype::IPV6) && is_plain(header) {
-            return Ok(());
+        match be16(header, 12) {
+            Ok(ethertype::IPV6) if is_plain(header) => Ok(()),
+            Ok(ethertype) if is_opaque(ethertype) => Ok(()),
+            _ => self.look_into(header, source, owners),
         }
+    }
+
+    fn look_into(
+        &self,
+        header: &[u8],
+        source: u64,
+        owners: &BTreeMap<IpAddr, usize>,
+    ) -> Result<(), DropReason> {
         let packet = Packet::parse(header).map_err(|_| DropReason::Obscure)?;
         match packet.network {
             Network::Arp(arp) => self.arp(&arp, source, owners),
@@ -183,7 +212,7 @@ fn link_addresses(header: &[u8], at: usize, end: usize, source: u64) -> Result<(
 /// stacks understand it.
 pub(super) fn is_disguised(header: &[u8], packet: &Packet) -> bool {
     const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
-    packet.ethertype < 1536 && array(header, packet.network_at) == Ok(SNAP)
+    packet.ethertype < LENGTHS && array(header, packet.network_at) == Ok(SNAP)
 }
 
 /// The longest headers that are looked into: tags, IPv6, and a redirect with one option.
