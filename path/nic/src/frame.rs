@@ -284,6 +284,16 @@ impl Frame {
         self.need(HOT)
     }
 
+    /// Sets the hot part of the header, as [`Frame::snapshot`] does, to what the caller knows that
+    /// the pieces start with, because it has written it: they are not read.
+    #[inline]
+    pub fn set_snapshot(&mut self, known: &[u8; HOT]) {
+        if let Some(hot) = self.header.first_chunk_mut() {
+            *hot = *known;
+        }
+        self.header_len = HOT.min(self.len as usize) as u8;
+    }
+
     /// Makes sure that the snapshot has `bytes` bytes, if the frame has so many and the snapshot
     /// can hold them. Bytes that were copied before are not read again.
     ///

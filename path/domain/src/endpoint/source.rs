@@ -6,6 +6,8 @@ use nic::{Buffers, Caps, Frame, Nic, Piece, TxReport};
 
 /// EtherType for local experiments (IEEE 802).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+/// What frames are filled with.
+const FILLING: u8 = 0x5a;
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 /// When to look again whether frames of a full window have come back.
@@ -20,7 +22,8 @@ const CATCH_UP: f64 = 256.0;
 /// 14 … 21 are the frame's number, little-endian.
 #[derive(Debug)]
 pub struct Source {
-    header: [u8; ETHERNET],
+    /// What every frame starts with.
+    start: [u8; HOT],
     size: usize,
     rate_pps: Option<f64>,
     window: usize,
@@ -55,14 +58,15 @@ impl Source {
         count: Option<u64>,
         touch: bool,
     ) -> Self {
-        let mut header = [0; ETHERNET];
+        let mut start = [FILLING; HOT];
         let parts = to.into_iter().chain(mac).chain(ETHERTYPE);
-        header
+        let number = 0_u64.to_le_bytes();
+        start
             .iter_mut()
-            .zip(parts)
+            .zip(parts.chain(number))
             .for_each(|(byte, part)| *byte = part);
         Self {
-            header,
+            start,
             size: (size as usize).clamp(60, FRAME_MAX),
             rate_pps,
             window: window as usize,
@@ -106,8 +110,7 @@ impl Source {
         allowed
     }
 
-    /// Appends a frame, without its snapshot, in a buffer of the supply; none: the supply is
-    /// exhausted.
+    /// Appends a frame in a buffer of the supply; none: the supply is exhausted.
     fn frame(&mut self, buffers: &mut dyn Buffers, out: &mut Vec<Frame>) -> Option<()> {
         let buffer = buffers.take()?;
         if buffer.span.len() < self.size {
@@ -117,10 +120,15 @@ impl Source {
         }
         let index = buffer.id.0 as usize;
         let known = self.written.get(index) == Some(&buffer.span.addr());
+        if self.touch
+            && let Some(number) = self.start.get_mut(ETHERNET..ETHERNET + 8)
+        {
+            number.copy_from_slice(&self.sent.to_le_bytes());
+        }
         let write = || {
-            buffer.span.take(self.size).fill(self.sent as u8)?;
-            buffer.span.write(&self.header)?;
-            buffer.span.skip(ETHERNET).write(&self.sent.to_le_bytes())
+            let frame = buffer.span.take(self.size);
+            frame.fill(FILLING)?;
+            frame.write(&self.start)
         };
         if (!known || self.touch) && write().is_err() {
             buffers.put(buffer.id);
@@ -133,7 +141,7 @@ impl Source {
             span: buffer.span.take(self.size),
             buffer: buffer.id,
         });
-        buffer.span.take(self.size.min(HOT)).prefetch();
+        frame.set_snapshot(&self.start);
         // Numbers of pools are small; one that is not costs its bytes every time.
         if !known && index < 1 << 16 {
             if self.written.len() <= index {
@@ -168,13 +176,6 @@ impl Nic for Source {
         let allowed = self.allowed(now_ns, budget, buffers);
         let before = out.len();
         (0..allowed).try_for_each(|_| self.frame(buffers, out));
-        // By now the lines of all of them are on their way.
-        let mut made = out.iter_mut().skip(before);
-        if let Some(lost) = made.position(|frame| frame.snapshot().is_err()) {
-            for mut frame in out.drain(before + lost..) {
-                frame.recycle(buffers);
-            }
-        }
         self.starved = out.len() - before < allowed;
         if let Some(free) = buffers.free() {
             let under_way = self.most_free.saturating_sub(free);
