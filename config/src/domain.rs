@@ -26,6 +26,8 @@ pub struct DriverConfig {
     pub offloads: Offloads,
     /// log2 of the pages of a ring that it offers, 0 … [`RING_ORDER_MAX`].
     pub ring_order: u8,
+    /// How rings lie in their pages, if the guest wants them so; else as Xen's.
+    pub ring_format: RingFormat,
     /// Broadcast and multicast frames that each port may send, per second.
     pub broadcast_pps: u32,
     /// Seconds after which a silent station behind a NIC is forgotten.
@@ -281,6 +283,8 @@ pub struct GuestVif {
     pub endpoint: Endpoint,
     /// log2 of the pages of a ring that it asks for, 0 … [`RING_ORDER_MAX`].
     pub ring_order: u8,
+    /// How its rings lie in their pages, if the driver domain offers that; else as Xen's.
+    pub ring_format: RingFormat,
     /// Size of a buffer.
     pub buffers: BufferSize,
     /// Pages of its pool of granted buffers, both directions together.
@@ -298,6 +302,18 @@ pub struct GuestVif {
     pub offloads: Offloads,
     /// Whether the guest forwards packets that come in by it.
     pub forwards: bool,
+}
+
+/// How rings lie in their pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RingFormat {
+    /// Requests, responses and indices apart from each other: no line of the cache is written by
+    /// both ends.
+    #[default]
+    Native,
+    /// As Xen's `ring.h` has it.
+    Xen,
 }
 
 /// Size of a guest's buffers.
@@ -500,6 +516,7 @@ mod tests {
                     mtu: 1500,
                     endpoint,
                     ring_order: 2,
+                    ring_format: RingFormat::Native,
                     buffers: BufferSize::Half,
                     pool_pages: 256,
                     to_guest_buffers: 256,
@@ -593,6 +610,7 @@ mod tests {
             grants: GrantMode::Mapped,
             offloads: Offloads::Checksum,
             ring_order: 0,
+            ring_format: RingFormat::Xen,
             broadcast_pps: 1000,
             mac_ageing_s: 300,
             spin_us: 50,

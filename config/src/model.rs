@@ -1,7 +1,7 @@
 //! A machine as people think of it. Every value has a default; [`crate::parse`] fills one in from
 //! a file, experiments and tests build theirs by hand.
 
-use crate::domain::{BufferSize, GrantMode, Moderation, Offloads, StackApp, Vmq};
+use crate::domain::{BufferSize, GrantMode, Moderation, Offloads, RingFormat, StackApp, Vmq};
 use crate::lro::Lro;
 use crate::rule::{Firewall, Rule};
 use crate::{Cidr, Mac};
@@ -147,11 +147,16 @@ impl Default for Buffers {
 pub struct Ring {
     /// Slots of each of the two rings: 256, 512, 1024, 2048 or 4096. A stock peer takes 256.
     pub slots: u32,
+    /// How they lie in their pages.
+    pub format: RingFormat,
 }
 
 impl Default for Ring {
     fn default() -> Self {
-        Self { slots: 1024 }
+        Self {
+            slots: 1024,
+            format: RingFormat::default(),
+        }
     }
 }
 

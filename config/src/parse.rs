@@ -1,6 +1,6 @@
 //! From a file's text to a [`Config`].
 
-use crate::domain::{BufferSize, GrantMode, Moderation, Offloads, StackApp, Vmq};
+use crate::domain::{BufferSize, GrantMode, Moderation, Offloads, RingFormat, StackApp, Vmq};
 use crate::lro::{self, Lro};
 use crate::model::{
     Buffers, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Queues,
@@ -25,6 +25,7 @@ const OFFLOADS: [(&str, Offloads); 3] = [
     ("tso", Offloads::Tso),
 ];
 const SIZES: [(&str, BufferSize); 2] = [("half", BufferSize::Half), ("full", BufferSize::Full)];
+const FORMATS: [(&str, RingFormat); 2] = [("native", RingFormat::Native), ("xen", RingFormat::Xen)];
 const ADDRESS: &str = "10.0.0.2/24";
 const MAC: &str = "02:00:00:00:00:01";
 const PLAIN_ADDRESS: &str = "10.0.0.1";
@@ -117,6 +118,7 @@ fn machine(root: &Table<'_, '_, '_>) -> Config {
     if let Some(t) = root.table("ring", "ring", Place::Ring) {
         ring = Ring {
             slots: t.number("slots").unwrap_or(ring.slots),
+            format: t.choice("format", &FORMATS).unwrap_or(ring.format),
         };
         t.finish();
     }

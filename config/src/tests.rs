@@ -146,6 +146,7 @@ fn defaults_are_as_documented() {
     let buffers = config.buffers;
     assert_eq!((buffers.spare, buffers.release_threshold), (0, None));
     assert_eq!((config.ring.slots, config.ring_order()), (1024, 2));
+    assert_eq!(config.ring.format, crate::domain::RingFormat::Native);
     let lro = config.lro;
     assert_eq!(
         (lro.at, lro.rules, lro.psh),

@@ -196,6 +196,7 @@ fn files_arrive_whatever_the_switches_say() {
         "[buffers]\nsize = \"full\"",
         "[buffers]\nto_guest = 64\nfrom_guest = 32",
         "[ring]\nslots = 256",
+        "[ring]\nformat = \"xen\"",
         "[driver]\nnotify_us = 10000",
         "[driver]\ntick_us = 100\nempty_ticks = 20",
     ] {

@@ -4,20 +4,24 @@ use crate::input::Input;
 use abi::PAGE;
 use shmem::{Area, Span};
 use std::collections::VecDeque;
-use vif::ring::{Back, Front, Pages};
+use std::sync::atomic::Ordering;
+use vif::ring::{Back, Format, Front, Index, Pages, Words};
 
 const WORDS: usize = 2;
-const REQ_PROD: usize = 0;
-const RSP_PROD: usize = 8;
 
 /// The ring's indices, slots and notifications.
 pub fn ring(bytes: &[u8]) {
-    thread_local!(static PAGES: Area = Area::anonymous(2 * PAGE).expect("memory"));
+    thread_local!(static PAGES: Area = Area::anonymous(3 * PAGE).expect("memory"));
     let memory = PAGES.with(|area| area.span());
     memory.fill(0).expect("own memory");
     let mut input = Input::new(bytes);
-    let pages: &[Span] = &[memory.take(PAGE), memory.skip(PAGE)];
-    let pages = &pages[..=input.below(2)];
+    let page = |n: usize| memory.skip(n * PAGE).take(PAGE);
+    let spans: &[Span] = &[page(1), page(2)];
+    let spans = &spans[..=input.below(2)];
+    let format = Format::ALL[input.below(2)];
+    // The control block lies in the first page.
+    let ring = Pages::new(format, spans, page(0)).expect("whole pages");
+    let pages = &Shared { memory, ring };
     match input.below(3) {
         0 => hostile_front(&mut input, pages),
         1 => hostile_back(&mut input, pages),
@@ -25,27 +29,40 @@ pub fn ring(bytes: &[u8]) {
     }
 }
 
-/// Anything anywhere, or an index near one that makes sense.
-fn scribble(input: &mut Input<'_>, pages: &[Span], index_at: usize, sensible: u32) {
-    let (page, offset, value) = if input.bool() {
-        (0, index_at, input.near(sensible))
-    } else {
-        (
-            input.below(pages.len()),
-            (usize::from(input.u16()) % PAGE) & !3,
-            input.u32(),
-        )
-    };
-    pages[page].store_u32(offset, value).expect("own memory");
+/// What both ends share.
+struct Shared {
+    /// The ring's pages, and one before them.
+    memory: Span,
+    ring: Pages,
 }
 
-fn hostile_front(input: &mut Input<'_>, pages: &[Span]) {
-    let mut back = Back::<_, WORDS>::new(Pages::new(pages).expect("whole pages"));
+impl Shared {
+    fn index(&self, index: Index) -> u32 {
+        self.ring.index(index, Ordering::Acquire)
+    }
+}
+
+/// Anything anywhere, or an index near one that makes sense.
+fn scribble(input: &mut Input<'_>, pages: &Shared, index: Index, sensible: u32) {
+    if input.bool() {
+        let value = input.near(sensible);
+        pages.ring.set_index(index, value, Ordering::Release);
+    } else {
+        let page = input.below(pages.memory.len() / PAGE);
+        let offset = (usize::from(input.u16()) % PAGE) & !3;
+        let at = page * PAGE + offset;
+        let value = input.u32();
+        pages.memory.store_u32(at, value).expect("own memory");
+    }
+}
+
+fn hostile_front(input: &mut Input<'_>, pages: &Shared) {
+    let mut back = Back::<_, WORDS, WORDS>::new(pages.ring);
     let slots = back.slots();
     let (mut consumed, mut answered, mut published) = (0_u32, 0_u32, 0_u32);
     while !input.is_empty() {
         match input.below(6) {
-            0 | 1 => scribble(input, pages, REQ_PROD, consumed),
+            0 | 1 => scribble(input, pages, Index::ReqProd, consumed),
             2 => {
                 let before = back.ready();
                 match back.ready_for(u32::from(input.u8())) {
@@ -67,7 +84,7 @@ fn hostile_front(input: &mut Input<'_>, pages: &[Span]) {
             4 => {
                 let owed = consumed > answered;
                 assert_eq!(
-                    back.respond([input.u32()]),
+                    back.respond([input.u32(), 0]),
                     owed,
                     "one answer for each request"
                 );
@@ -76,7 +93,7 @@ fn hostile_front(input: &mut Input<'_>, pages: &[Span]) {
             _ => {
                 back.publish();
                 if answered != published {
-                    assert_eq!(pages[0].load_u32(RSP_PROD), Ok(answered));
+                    assert_eq!(pages.index(Index::RspProd), answered);
                     published = answered;
                 }
                 let _ = back.should_notify();
@@ -88,12 +105,12 @@ fn hostile_front(input: &mut Input<'_>, pages: &[Span]) {
     }
 }
 
-fn hostile_back(input: &mut Input<'_>, pages: &[Span]) {
-    let mut front = Front::<_, WORDS>::new(Pages::new(pages).expect("whole pages"));
+fn hostile_back(input: &mut Input<'_>, pages: &Shared) {
+    let mut front = Front::<_, WORDS, WORDS>::new(pages.ring);
     let (mut made, mut published, mut consumed) = (0_u32, 0_u32, 0_u32);
     while !input.is_empty() {
         match input.below(6) {
-            0 | 1 => scribble(input, pages, RSP_PROD, consumed),
+            0 | 1 => scribble(input, pages, Index::RspProd, consumed),
             2 => {
                 let room = made - consumed < front.slots();
                 assert_eq!(front.request([input.u32(), 0]), room.then_some(made));
@@ -119,7 +136,7 @@ fn hostile_back(input: &mut Input<'_>, pages: &[Span]) {
             _ => {
                 front.publish();
                 if made != published {
-                    assert_eq!(pages[0].load_u32(REQ_PROD), Ok(made));
+                    assert_eq!(pages.index(Index::ReqProd), made);
                     published = made;
                 }
                 let _ = front.should_notify();
@@ -133,9 +150,9 @@ fn hostile_back(input: &mut Input<'_>, pages: &[Span]) {
 }
 
 /// Both ends keep the protocol: everything arrives once, in order, and whoever armed is told.
-fn honest(input: &mut Input<'_>, pages: &[Span]) {
-    let mut front = Front::<_, WORDS>::new(Pages::new(pages).expect("whole pages"));
-    let mut back = Back::<_, WORDS>::new(Pages::new(pages).expect("whole pages"));
+fn honest(input: &mut Input<'_>, pages: &Shared) {
+    let mut front = Front::<_, WORDS, WORDS>::new(pages.ring);
+    let mut back = Back::<_, WORDS, WORDS>::new(pages.ring);
     // What is on its way: written, visible to the other end, taken by it.
     let mut requests: [VecDeque<u32>; 2] = Default::default();
     let mut responses: [VecDeque<u32>; 2] = Default::default();

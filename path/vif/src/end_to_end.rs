@@ -3,7 +3,10 @@
 
 use crate::netfront::Sizes;
 use crate::netif::Features;
-use crate::testing::{Memory, Rig, frame_at, ipv4_tcp, packet, sizes};
+use crate::ring::Format;
+use crate::testing::{
+    Memory, Rig, frame_at, ipv4_tcp, over_each_format, packet, sizes, with_format,
+};
 use nic::{Buffers, Checksum, Frame, Gso, GsoKind, Offload};
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -157,203 +160,221 @@ proptest! {
             (pages, Features::ALL.without(Features::RX_OFFSET)),
             (Sizes { rx_pages: 200, tx_large_pages: 0, ..sizes() }, Features::ALL),
         ] {
-            let mut world = world(sizes, features);
-            for op in &ops {
-                world.run(op);
+            for format in Format::ALL {
+                let mut world = with_format(format, || world(sizes, features));
+                for op in &ops {
+                    world.run(op);
+                }
+                world.end();
             }
-            world.end();
         }
     }
 }
 
 #[test]
 fn a_segment_of_64_kb_passes_whole_both_ways() {
-    let mut rig = Rig::new(sizes());
-    let bytes = ipv4_tcp(65_535 - 54, 3);
-    let gso = Gso {
-        kind: GsoKind::Tcp4,
-        size: 1448,
-    };
-    let offload = Offload {
-        checksum: Checksum::Blank {
-            start: 34,
-            offset: 16,
-        },
-        gso: Some(gso),
-    };
-    for _ in 0..20 {
-        assert!(rig.send(&bytes, offload));
-        let mut frames = Vec::new();
-        assert_eq!(rig.back.from_guest(64, &mut frames), Ok(1));
-        assert_eq!((frames[0].offload, frames[0].len()), (offload, 65_535));
-        // Straight back, out of the pages it was sent from.
-        assert_eq!(rig.give(&frames), 1);
-        rig.back.from_guest_done();
-        let mut frames = Vec::new();
-        assert_eq!(rig.front.receive(64, &mut frames), Ok(1));
-        assert_eq!(frames[0].offload, offload);
-        assert!(frames[0].to_vec().unwrap() == bytes);
-        rig.front.receive_done(&mut frames);
-        rig.front.publish();
-    }
-    assert_eq!(rig.front.counters().from_guest, 20);
-    assert_eq!(rig.front.counters().to_guest_bytes, 20 * 65_535);
-    assert_eq!(rig.back.counters().from_guest_bytes, 20 * 65_535);
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let bytes = ipv4_tcp(65_535 - 54, 3);
+        let gso = Gso {
+            kind: GsoKind::Tcp4,
+            size: 1448,
+        };
+        let offload = Offload {
+            checksum: Checksum::Blank {
+                start: 34,
+                offset: 16,
+            },
+            gso: Some(gso),
+        };
+        for _ in 0..20 {
+            assert!(rig.send(&bytes, offload));
+            let mut frames = Vec::new();
+            assert_eq!(rig.back.from_guest(64, &mut frames), Ok(1));
+            assert_eq!((frames[0].offload, frames[0].len()), (offload, 65_535));
+            // Straight back, out of the pages it was sent from.
+            assert_eq!(rig.give(&frames), 1);
+            rig.back.from_guest_done();
+            let mut frames = Vec::new();
+            assert_eq!(rig.front.receive(64, &mut frames), Ok(1));
+            assert_eq!(frames[0].offload, offload);
+            assert!(frames[0].to_vec().unwrap() == bytes);
+            rig.front.receive_done(&mut frames);
+            rig.front.publish();
+        }
+        assert_eq!(rig.front.counters().from_guest, 20);
+        assert_eq!(rig.front.counters().to_guest_bytes, 20 * 65_535);
+        assert_eq!(rig.back.counters().from_guest_bytes, 20 * 65_535);
+    });
 }
 
 /// A received frame is sent on as it is: its buffer is a receive buffer, so it is copied, and
 /// posted again.
 #[test]
 fn received_frames_can_be_sent_on() {
-    let mut rig = Rig::new(sizes());
-    let source = Memory::new(1);
-    for n in 0..500 {
-        let bytes = packet(1000, n);
-        assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 1000)]), 1);
-        let mut frames = Vec::new();
-        assert_eq!(rig.front.receive(64, &mut frames), Ok(1));
-        assert_eq!(rig.front.transmit(&mut frames).unwrap().sent, 1);
-        assert!(frames.is_empty());
-        rig.front.receive_done(&mut frames);
-        rig.front.publish();
-        assert_eq!(rig.take(64), [bytes]);
-    }
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let source = Memory::new(1);
+        for n in 0..500 {
+            let bytes = packet(1000, n);
+            assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 1000)]), 1);
+            let mut frames = Vec::new();
+            assert_eq!(rig.front.receive(64, &mut frames), Ok(1));
+            assert_eq!(rig.front.transmit(&mut frames).unwrap().sent, 1);
+            assert!(frames.is_empty());
+            rig.front.receive_done(&mut frames);
+            rig.front.publish();
+            assert_eq!(rig.take(64), [bytes]);
+        }
+    });
 }
 
 #[test]
 fn a_changed_header_is_what_is_sent() {
-    let mut rig = Rig::new(sizes());
-    let bytes = packet(1000, 1);
-    let mut frame = rig.guest_frame(&bytes).unwrap();
-    frame.header_mut()[..6].copy_from_slice(&[0xff; 6]);
-    assert_eq!(rig.front.transmit(&mut vec![frame]).unwrap().bytes, 1000);
-    rig.front.publish();
-    assert_eq!(rig.take(64), [[&[0xff; 6], &bytes[6..]].concat()]);
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let bytes = packet(1000, 1);
+        let mut frame = rig.guest_frame(&bytes).unwrap();
+        frame.header_mut()[..6].copy_from_slice(&[0xff; 6]);
+        assert_eq!(rig.front.transmit(&mut vec![frame]).unwrap().bytes, 1000);
+        rig.front.publish();
+        assert_eq!(rig.take(64), [[&[0xff; 6], &bytes[6..]].concat()]);
+    });
 }
 
 #[test]
 fn frames_for_which_there_is_no_room_stay() {
-    let mut rig = Rig::new(Sizes {
-        tx_small_pages: 200,
-        ..sizes()
+    over_each_format(|| {
+        let mut rig = Rig::new(Sizes {
+            tx_small_pages: 200,
+            ..sizes()
+        });
+        let bytes = packet(60, 1);
+        let mut frames: Vec<Frame> = (0..300).filter_map(|_| rig.guest_frame(&bytes)).collect();
+        assert_eq!(frames.len(), 300);
+        assert_eq!(rig.front.transmit(&mut frames).unwrap().sent, 256);
+        assert_eq!(frames.len(), 44);
+        rig.front.publish();
+        assert!(!rig.front.prepare_sleep(true));
+        assert_eq!(rig.take(10).len(), 10);
+        assert!(rig.bells().1, "room was wanted");
+        assert!(rig.front.has_room_to_reap());
+        assert_eq!(rig.front.transmit(&mut frames).unwrap().sent, 10);
+        assert_eq!(frames.len(), 34);
     });
-    let bytes = packet(60, 1);
-    let mut frames: Vec<Frame> = (0..300).filter_map(|_| rig.guest_frame(&bytes)).collect();
-    assert_eq!(frames.len(), 300);
-    assert_eq!(rig.front.transmit(&mut frames).unwrap().sent, 256);
-    assert_eq!(frames.len(), 44);
-    rig.front.publish();
-    assert!(!rig.front.prepare_sleep(true));
-    assert_eq!(rig.take(10).len(), 10);
-    assert!(rig.bells().1, "room was wanted");
-    assert!(rig.front.has_room_to_reap());
-    assert_eq!(rig.front.transmit(&mut frames).unwrap().sent, 10);
-    assert_eq!(frames.len(), 34);
 }
 
 #[test]
 fn frames_that_never_fit_are_dropped_and_their_buffers_kept() {
-    let mut rig = Rig::new(Sizes {
-        tx_large_pages: 3,
-        ..sizes()
-    });
-    let foreign = Memory::new(17);
-    let before = (
-        rig.front.buffers().available(),
-        rig.front.buffers().available_large(),
-    );
-    let mut frames = vec![
-        frame_at(&foreign, 0, &packet(13, 1), 13),
-        frame_at(&foreign, 0, &packet(65_536, 1), 70_000),
-        frame_at(&foreign, 0, &packet(40_000, 1), 70_000),
-        rig.guest_frame(&packet(13, 1)).unwrap(),
-    ];
-    let report = rig.front.transmit(&mut frames).unwrap();
-    assert_eq!((report.sent, report.dropped, frames.len()), (0, 4, 0));
-    assert_eq!(
-        (
+    over_each_format(|| {
+        let mut rig = Rig::new(Sizes {
+            tx_large_pages: 3,
+            ..sizes()
+        });
+        let foreign = Memory::new(17);
+        let before = (
             rig.front.buffers().available(),
-            rig.front.buffers().available_large()
-        ),
-        before
-    );
-    let drops = rig.front.counters().from_guest_drops;
-    assert_eq!(drops.get(crate::Drop::TooShort), 2);
-    assert_eq!(drops.get(crate::Drop::TooLong), 1);
-    assert_eq!(drops.get(crate::Drop::NoBuffer), 1);
+            rig.front.buffers().available_large(),
+        );
+        let mut frames = vec![
+            frame_at(&foreign, 0, &packet(13, 1), 13),
+            frame_at(&foreign, 0, &packet(65_536, 1), 70_000),
+            frame_at(&foreign, 0, &packet(40_000, 1), 70_000),
+            rig.guest_frame(&packet(13, 1)).unwrap(),
+        ];
+        let report = rig.front.transmit(&mut frames).unwrap();
+        assert_eq!((report.sent, report.dropped, frames.len()), (0, 4, 0));
+        assert_eq!(
+            (
+                rig.front.buffers().available(),
+                rig.front.buffers().available_large()
+            ),
+            before
+        );
+        let drops = rig.front.counters().from_guest_drops;
+        assert_eq!(drops.get(crate::Drop::TooShort), 2);
+        assert_eq!(drops.get(crate::Drop::TooLong), 1);
+        assert_eq!(drops.get(crate::Drop::NoBuffer), 1);
+    });
 }
 
 #[test]
 fn buffers_are_given_back_once() {
-    let mut rig = Rig::new(sizes());
-    let pool = rig.front.buffers();
-    let before = pool.available();
-    let buffer = pool.take().unwrap();
-    pool.put(buffer.id);
-    pool.put(buffer.id);
-    pool.put(nic::BufferId::NONE);
-    pool.put(nic::BufferId(12_345));
-    assert_eq!(pool.available(), before);
-    let large = pool.take_large().unwrap();
-    assert_eq!(large.span.len(), 4096);
-    pool.put(large.id);
-    assert_eq!(pool.available(), before);
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let pool = rig.front.buffers();
+        let before = pool.available();
+        let buffer = pool.take().unwrap();
+        pool.put(buffer.id);
+        pool.put(buffer.id);
+        pool.put(nic::BufferId::NONE);
+        pool.put(nic::BufferId(12_345));
+        assert_eq!(pool.available(), before);
+        let large = pool.take_large().unwrap();
+        assert_eq!(large.span.len(), 4096);
+        pool.put(large.id);
+        assert_eq!(pool.available(), before);
+    });
 }
 
 #[test]
 fn closing_ends_every_grant_that_is_not_in_use() {
-    use abi::GrantEntry;
-    let mut rig = Rig::new(sizes());
-    let before = rig.table.available();
-    let at = rig.record.event.index() as usize * 8;
-    let entry = rig.table_span().load_u64(at).unwrap();
-    let used = GrantEntry(entry).flags() | GrantEntry::WRITING;
-    rig.table_span()
-        .store_u64(at, GrantEntry(entry).with_flags(used).0)
-        .unwrap();
-    assert!(rig.front.close(&mut rig.table).is_err());
-    assert_eq!(
-        rig.table.available(),
-        before + rig.layout.grants() as usize - 1
-    );
-    assert!(rig.front.receive(1, &mut Vec::new()).is_err());
-    rig.table_span().store_u64(at, entry).unwrap();
-    assert_eq!(rig.front.close(&mut rig.table), Ok(()));
-    assert_eq!(rig.table.available(), before + rig.layout.grants() as usize);
+    over_each_format(|| {
+        use abi::GrantEntry;
+        let mut rig = Rig::new(sizes());
+        let before = rig.table.available();
+        let at = rig.record.event.index() as usize * 8;
+        let entry = rig.table_span().load_u64(at).unwrap();
+        let used = GrantEntry(entry).flags() | GrantEntry::WRITING;
+        rig.table_span()
+            .store_u64(at, GrantEntry(entry).with_flags(used).0)
+            .unwrap();
+        assert!(rig.front.close(&mut rig.table).is_err());
+        assert_eq!(
+            rig.table.available(),
+            before + rig.layout.grants() as usize - 1
+        );
+        assert!(rig.front.receive(1, &mut Vec::new()).is_err());
+        rig.table_span().store_u64(at, entry).unwrap();
+        assert_eq!(rig.front.close(&mut rig.table), Ok(()));
+        assert_eq!(rig.table.available(), before + rig.layout.grants() as usize);
+    });
 }
 
 /// What cannot be left to the other end is done before it is sent: here a checksum that the
 /// backend does not fill in, and one in a place where it would not look.
 #[test]
 fn a_checksum_that_nobody_else_fills_in() {
-    let blank = |start, offset| Offload {
-        checksum: Checksum::Blank { start, offset },
-        gso: None,
-    };
-    let bytes = ipv4_tcp(301, 4);
-    for (features, offload) in [
-        (Features::PLAIN, blank(34, 16)),
-        (Features::ALL, blank(34, 6)),
-        (Features::ALL, blank(54, 2)),
-    ] {
-        let Checksum::Blank { start, offset } = offload.checksum else {
-            unreachable!()
+    over_each_format(|| {
+        let blank = |start, offset| Offload {
+            checksum: Checksum::Blank { start, offset },
+            gso: None,
         };
-        let (start, field) = (usize::from(start), usize::from(start + offset));
-        let mut rig = Rig::with(sizes(), Features::ALL, features);
-        assert!(rig.send(&bytes, offload));
-        let mut frames = Vec::new();
-        assert_eq!(rig.back.from_guest(1, &mut frames), Ok(1));
-        assert_eq!(frames[0].offload, Offload::default());
-        let sent = frames[0].to_vec().unwrap();
-        // The field is the complement of the sum of everything, its own old value included.
-        let old = u32::from(u16::from_be_bytes([bytes[field], bytes[field + 1]]));
-        let sum = shmem::ones_sum_bytes(&sent[start..], old);
-        let folded = (sum >> 16) + (sum & 0xffff);
-        let folded = (folded >> 16) + (folded & 0xffff);
-        assert_eq!(folded, 0xffff, "{offload:?}");
-        assert_eq!(sent[..field], bytes[..field]);
-        assert_eq!(sent[field + 2..], bytes[field + 2..]);
-        rig.back.from_guest_done();
-    }
+        let bytes = ipv4_tcp(301, 4);
+        for (features, offload) in [
+            (Features::PLAIN, blank(34, 16)),
+            (Features::ALL, blank(34, 6)),
+            (Features::ALL, blank(54, 2)),
+        ] {
+            let Checksum::Blank { start, offset } = offload.checksum else {
+                unreachable!()
+            };
+            let (start, field) = (usize::from(start), usize::from(start + offset));
+            let mut rig = Rig::with(sizes(), Features::ALL, features);
+            assert!(rig.send(&bytes, offload));
+            let mut frames = Vec::new();
+            assert_eq!(rig.back.from_guest(1, &mut frames), Ok(1));
+            assert_eq!(frames[0].offload, Offload::default());
+            let sent = frames[0].to_vec().unwrap();
+            // The field is the complement of the sum of everything, its own old value included.
+            let old = u32::from(u16::from_be_bytes([bytes[field], bytes[field + 1]]));
+            let sum = shmem::ones_sum_bytes(&sent[start..], old);
+            let folded = (sum >> 16) + (sum & 0xffff);
+            let folded = (folded >> 16) + (folded & 0xffff);
+            assert_eq!(folded, 0xffff, "{offload:?}");
+            assert_eq!(sent[..field], bytes[..field]);
+            assert_eq!(sent[field + 2..], bytes[field + 2..]);
+            rig.back.from_guest_done();
+        }
+    });
 }

@@ -9,7 +9,7 @@
 //!      192  armed      frontend  backend      the frontend sleeps or is about to
 //! ```
 //!
-//! Each word has a cache line of its own. Each side can write all four at any time: a hostile
+//! What the rings keep in the page lies behind them (NETIF-25). Each word has a cache line of its own. Each side can write all four at any time: a hostile
 //! peer can make this side look for work that is not there, or keep it from being woken by that
 //! very peer; nothing else. Clauses RING-11 to RING-13.
 

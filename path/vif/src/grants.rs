@@ -2,6 +2,7 @@
 //! implementation per grant mechanism (crate `domain`).
 
 use abi::{GrantRef, GrantStatus};
+use nic::frame::HOT;
 use shmem::Span;
 
 /// Access to (part of) a granted page for reading, for the time of a batch.
@@ -15,6 +16,16 @@ pub struct Access {
     pub len: u16,
     /// Where the bytes can be read until [`Grants::read_end`], or why they cannot.
     pub result: Result<Span, GrantStatus>,
+}
+
+impl Access {
+    /// Asks the processor for the header that may begin there, so that it is there when it is read.
+    #[inline]
+    pub fn prefetch(&self) {
+        if let Ok(span) = self.result {
+            span.take(HOT).prefetch();
+        }
+    }
 }
 
 /// Where the bytes of a [`CopyOut`] come from.
@@ -48,7 +59,8 @@ pub struct CopyOut {
 
 /// One mechanism, for one guest.
 pub trait Grants {
-    /// Makes every access of the batch usable, or says per access why not.
+    /// Makes every access of the batch usable, or says per access why not. What begins there is
+    /// read next: a mechanism fetches it ahead as soon as it knows where it is.
     fn read_begin(&mut self, accesses: &mut [Access]);
 
     /// The accesses of the last [`Grants::read_begin`] are over.

@@ -2,7 +2,7 @@
 //!
 //! | module | what it is | what it must never know |
 //! |---|---|---|
-//! | [`ring`] | the shared ring in Xen's layout | what a slot means |
+//! | [`ring`] | the shared ring, in Xen's format and in a native one | what a slot means |
 //! | [`netif`] | the wire format: slots, records, what was agreed | mapping, threads, time |
 //! | [`events`] | the event channel: pending and armed words in a shared page | rings |
 //! | [`grants`] | how a netback reaches granted pages | packets |

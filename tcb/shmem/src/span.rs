@@ -198,30 +198,21 @@ impl Span {
         done(unsafe { engine::store_u32(word, value) })
     }
 
-    /// Reads `N` words from `offset` on, each once, as atomic loads with acquire ordering: 1, 2 or
-    /// 3 of them, at no more than the cost of one.
+    /// Copies words from `offset` on into `dst`, at the cost of one access. In no order: whoever
+    /// wrote them has to have published them by a word that was read before.
     ///
     /// # Errors
-    /// [`Fault`] if the page is not there, or the words are not aligned or not inside.
+    /// [`Fault`] if a page is not there, or the words are not aligned or not inside; `dst` then
+    /// holds anything.
     #[inline]
-    pub fn load_words<const N: usize>(self, offset: usize) -> Result<[u32; N], Fault> {
-        const { assert!(1 <= N && N <= 3) };
-        let words = self.words(offset, 4, N).ok_or(Fault)?;
-        let mut loaded = [0; N];
-        // SAFETY: inside the span's range, aligned.
-        unsafe {
-            match loaded.as_mut_slice() {
-                [a] => *a = engine::load_u32(words).ok_or(Fault)?,
-                [a, b] => [*a, *b] = engine::load_2(words).ok_or(Fault)?,
-                [a, b, c] => [*a, *b, *c] = engine::load_3(words).ok_or(Fault)?,
-                _ => {}
-            }
-        }
-        Ok(loaded)
+    pub fn read_words(self, offset: usize, dst: &mut [u32]) -> Result<(), Fault> {
+        let words = self.words(offset, 4, dst.len()).ok_or(Fault)?;
+        // SAFETY: `dst` is exclusively ours; the words lie inside the span's range.
+        done(unsafe { engine::copy(dst.as_mut_ptr().cast(), words, size_of_val(dst)) })
     }
 
     /// Writes `N` words from `offset` on, as atomic stores with release ordering: 1, 2 or 3 of
-    /// them.
+    /// them, at no more than the cost of one.
     ///
     /// # Errors
     /// [`Fault`] if the page is not there or read-only, or the words are not aligned or not inside.
@@ -266,17 +257,24 @@ impl Span {
     /// as will be read. Never faults.
     #[inline]
     pub fn prefetch(self) {
+        self.lines().for_each(engine::prefetch);
+    }
+
+    /// Asks the processor to fetch every cache line of it for writing: [`Span::take`] as many bytes
+    /// as will be written. Never faults.
+    #[inline]
+    pub fn prefetch_write(self) {
+        self.lines().for_each(engine::prefetch_write);
+    }
+
+    /// The addresses of its cache lines.
+    #[inline]
+    fn lines(self) -> impl Iterator<Item = *const u8> {
         const LINE: usize = 64;
-        let mut line = self.addr - self.addr % LINE;
-        while line < self.addr + self.len {
-            // SAFETY: a prefetch is a hint; it is allowed at any address.
-            unsafe {
-                core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(
-                    core::ptr::without_provenance(line),
-                );
-            }
-            line += LINE;
-        }
+        let first = self.addr - self.addr % LINE;
+        (first..self.addr + self.len)
+            .step_by(LINE)
+            .map(core::ptr::without_provenance)
     }
 
     /// The address as a pointer, for system calls. To make a Rust reference of it is unsound: a

@@ -71,6 +71,7 @@ pub(super) fn assemble(
         grants: config.grants,
         offloads: config.offloads,
         ring_order: config.ring_order,
+        ring_format: config.ring_format,
         meta: config.lro.meta,
     };
     for vif in &config.vifs {

@@ -20,7 +20,7 @@ use crate::grants::pointers::Pointers;
 use crate::ledger::{Hop, Ledger};
 use abi::hypercall::{Map as MapOp, Unmap};
 use abi::{ConnId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState};
-use config::domain::{GrantMode, Offloads};
+use config::domain::{GrantMode, Offloads, RingFormat};
 use config::lro::Meta;
 use nic::{Caps, Frame};
 use shmem::{Area, Span};
@@ -48,6 +48,8 @@ pub struct Shared {
     pub offloads: Offloads,
     /// log2 of the largest ring that guests are offered, in pages.
     pub ring_order: u8,
+    /// How rings lie in their pages, if guests want them so.
+    pub ring_format: RingFormat,
     /// Where the segment size of a packet to a guest travels.
     pub meta: Meta,
 }
@@ -224,6 +226,10 @@ impl VifPort {
         let features = match self.shared.meta {
             Meta::Request => features,
             Meta::Response => features.with(Features::RX_META),
+        };
+        let features = match self.shared.ring_format {
+            RingFormat::Xen => features,
+            RingFormat::Native => features.with(Features::NATIVE_RINGS),
         };
         BackRecord {
             features,

@@ -140,6 +140,7 @@ impl Grants for Copy {
                     (GrantStatus::Okay, None) => Err(GrantStatus::NoSpace),
                     (&error, _) => Err(error),
                 };
+                access.prefetch();
             }
         }
         self.guest.ledger.enter(before);

@@ -110,6 +110,7 @@ impl Drop for Map {
 impl Grants for Map {
     fn read_begin(&mut self, accesses: &mut [Access]) {
         self.begin(accesses, true);
+        accesses.iter().for_each(Access::prefetch);
     }
 
     fn read_end(&mut self) {

@@ -152,6 +152,7 @@ impl Drop for Mapped {
 impl Grants for Mapped {
     fn read_begin(&mut self, accesses: &mut [Access]) {
         self.begin(accesses, true);
+        accesses.iter().for_each(Access::prefetch);
     }
 
     fn read_end(&mut self) {}

@@ -22,6 +22,7 @@ use crate::call::Calls;
 use crate::ledger::Ledger;
 use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
 use nic::Frame;
+use nic::frame::HOT;
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -81,6 +82,15 @@ fn part(page: Option<Span>, offset: u16, len: u16) -> Result<Span, GrantStatus> 
         .ok_or(GrantStatus::BadCopyArg)
 }
 
+/// Asks the processor for where a copy starts: by the time of the copy it is there. What is behind
+/// it the processor sees coming by itself.
+#[inline]
+fn fetch_start(dst: Option<Span>) {
+    if let Some(dst) = dst {
+        dst.take(HOT).prefetch_write();
+    }
+}
+
 /// Copies one piece to a page that is mapped at `dst`.
 #[inline]
 fn copy_to(dst: Span, source: Source, frames: &[Frame]) -> GrantStatus {
@@ -112,6 +122,12 @@ fn copy_mapped(
     frames: &[Frame],
     slot: impl Fn(GrantRef) -> Result<Slot, GrantStatus>,
 ) {
+    for op in &*copies {
+        let dst = slot(op.gref)
+            .ok()
+            .and_then(|slot| guest.span(slot, op.offset, op.len));
+        fetch_start(dst);
+    }
     for op in copies {
         op.status = match slot(op.gref) {
             Ok(slot) => match guest.span(slot, op.offset, op.len) {

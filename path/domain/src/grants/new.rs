@@ -1,7 +1,7 @@
 //! The new mechanism: the guest has its pages mapped, this domain counts its uses of them, and no
 //! hypercall is made (`shmem::uses` has the protocol).
 
-use super::{Guest, copy_to, part};
+use super::{Guest, copy_to, fetch_start, part};
 use crate::ledger::Hop;
 use abi::hypercall::Bind;
 use abi::ngm::{status_bytes, translation_bytes};
@@ -49,31 +49,29 @@ impl<const COUNTED: bool> Table<COUNTED> {
     fn begin(&self, accesses: &mut [Access], write: bool, uses: &mut Vec<Words>) {
         let before = self.guest.ledger.enter(Hop::Grant);
         let first = uses.len();
-        if COUNTED {
-            for access in &mut *accesses {
+        for access in &mut *accesses {
+            access.result = part(self.page(access.gref), access.offset, access.len);
+            if COUNTED && access.result.is_ok() {
                 // What was not counted is not used, even if it is granted by the time of the
                 // re-check.
-                access.result = match self.claim(access.gref, write) {
-                    Some(words) => {
-                        uses.push(words);
-                        Ok(Span::EMPTY)
-                    }
-                    None => Err(GrantStatus::BadRef),
-                };
+                match self.claim(access.gref, write) {
+                    Some(words) => uses.push(words),
+                    None => access.result = Err(GrantStatus::BadRef),
+                }
+            }
+            // A page that is taken away before the re-check is asked for in vain.
+            if !write {
+                access.prefetch();
             }
         }
         Self::settle();
-        let mut claimed = uses.iter().skip(first);
-        for access in accesses.iter_mut() {
-            let holds = !COUNTED
-                || access.result.is_ok()
-                    && claimed
-                        .next()
-                        .is_some_and(|words| uses::holds(words, access.gref, write));
-            access.result = match holds {
-                true => part(self.page(access.gref), access.offset, access.len),
-                false => Err(GrantStatus::BadRef),
-            };
+        if COUNTED {
+            let claimed = accesses.iter_mut().filter(|access| access.result.is_ok());
+            for (access, words) in claimed.zip(uses.iter().skip(first)) {
+                if !uses::holds(words, access.gref, write) {
+                    access.result = Err(GrantStatus::BadRef);
+                }
+            }
         }
         self.guest.ledger.enter(before);
     }
@@ -198,21 +196,23 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
         let Self { table, writing, .. } = self;
         let ledger = &table.guest.ledger;
         let before = ledger.enter(Hop::Grant);
-        if COUNTED {
-            let mut last = None;
-            for op in &mut *copies {
-                // Header and payload of a frame go to one page: one use.
-                if last == Some(op.gref) {
-                    continue;
-                }
+        let mut last = None;
+        for op in &mut *copies {
+            // Header and payload of a frame go to one page: one use.
+            if last == Some(op.gref) {
+                continue;
+            }
+            if COUNTED {
                 match table.claim(op.gref, true) {
-                    Some(words) => {
-                        writing.push(words);
-                        last = Some(op.gref);
+                    Some(words) => writing.push(words),
+                    None => {
+                        op.status = GrantStatus::BadRef;
+                        continue;
                     }
-                    None => op.status = GrantStatus::BadRef,
                 }
             }
+            last = Some(op.gref);
+            fetch_start(part(table.page(op.gref), op.offset, op.len).ok());
         }
         Table::<COUNTED>::settle();
         ledger.enter(Hop::Copy);

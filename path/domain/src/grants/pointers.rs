@@ -1,7 +1,7 @@
 //! No mechanism: guest and driver domain are threads of one process, and a reference is the number
 //! of a page. What the path costs without any isolation, to measure what isolation costs.
 
-use super::{copy_to, part};
+use super::{copy_to, fetch_start, part};
 use crate::ledger::{Hop, Ledger};
 use abi::{DomId, GrantRef, Handle};
 use nic::Frame;
@@ -71,6 +71,7 @@ impl Pointers {
 impl Grants for Pointers {
     fn read_begin(&mut self, accesses: &mut [Access]) {
         self.open(accesses);
+        accesses.iter().for_each(Access::prefetch);
     }
 
     fn read_end(&mut self) {}
@@ -81,6 +82,9 @@ impl Grants for Pointers {
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
         let before = self.ledger.enter(Hop::Copy);
+        for op in &*copies {
+            fetch_start(part(self.page(op.gref), op.offset, op.len).ok());
+        }
         for op in copies {
             op.status = match part(self.page(op.gref), op.offset, op.len) {
                 Ok(dst) => copy_to(dst, op.source, frames),

@@ -19,7 +19,7 @@ use crate::start::StartError;
 use crate::trace::{Fate, Trace};
 use abi::layout::info;
 use abi::{ConnId, DomId, RECORD_BYTES, XenbusState};
-use config::domain::{GuestConfig, GuestVif, Lro, Offloads};
+use config::domain::{GuestConfig, GuestVif, Lro, Offloads, RingFormat};
 use config::lro::At;
 use nic::{Caps, Frame, Nic};
 use serde_json::{Value, json};
@@ -95,6 +95,19 @@ fn sizes(config: &GuestVif) -> Sizes {
     }
 }
 
+/// What a netfront is to take at the most, from its configuration.
+fn features(config: &GuestVif) -> Features {
+    let features = match config.offloads {
+        Offloads::None => Features::PLAIN,
+        Offloads::Checksum => Features::CHECKSUM,
+        Offloads::Tso => Features::ALL,
+    };
+    match config.ring_format {
+        RingFormat::Xen => features,
+        RingFormat::Native => features.with(Features::NATIVE_RINGS),
+    }
+}
+
 /// Large receive offload before an endpoint: none if it takes single packets only.
 fn merging(endpoint: Caps, config: &Lro) -> Lro {
     let takes = endpoint.tso && endpoint.checksum;
@@ -147,11 +160,7 @@ impl Interface {
                 frames: home.frames,
                 first_frame,
                 layout,
-                features: match vif.offloads {
-                    Offloads::None => Features::PLAIN,
-                    Offloads::Checksum => Features::CHECKSUM,
-                    Offloads::Tso => Features::ALL,
-                },
+                features: features(vif),
                 prefetch: vif.prefetch,
                 release_threshold: vif.release_threshold,
                 mac: vif.mac,
@@ -373,6 +382,11 @@ impl Interface {
         let Some(netfront) = netfront else {
             return false;
         };
+        // Most looks find nothing: they are not worth a stamp.
+        if !lro.is_active() && !netfront.has_work() {
+            self.received = frames;
+            return false;
+        }
         let mut moved = false;
         let taken = if lro.is_active() {
             let taken = ledger.at(Hop::Netfront, || netfront.receive(budget, arrived));
@@ -393,20 +407,27 @@ impl Interface {
         if !frames.is_empty() {
             moved = true;
             trace.begin(Hop::Netfront, "the ring", &frames);
+            let before = ledger.enter(Hop::Endpoint);
+            let mut rest = frames.as_slice();
             // A frame that is followed goes by itself, so that what is counted is what became of it.
-            let alone = usize::from(trace.is_running());
-            let (first, rest) = frames.split_at(alone);
-            let before = Fate::of_device(&self.given);
-            ledger.at(Hop::Endpoint, || self.hand_over(now_ns, first));
-            trace.step(Hop::Endpoint, || {
-                Fate::of_device(&self.given).since(&before, "the endpoint")
-            });
-            trace.end();
-            ledger.at(Hop::Endpoint, || self.hand_over(now_ns, rest));
-            self.touched = true;
-            if let Some(netfront) = &mut self.netfront {
-                ledger.at(Hop::Netfront, || netfront.receive_done(&mut frames));
+            if trace.is_running()
+                && let Some((first, others)) = rest.split_at_checked(1)
+            {
+                rest = others;
+                let before = Fate::of_device(&self.given);
+                self.hand_over(now_ns, first);
+                trace.step(Hop::Endpoint, || {
+                    Fate::of_device(&self.given).since(&before, "the endpoint")
+                });
+                trace.end();
             }
+            self.hand_over(now_ns, rest);
+            self.touched = true;
+            ledger.enter(Hop::Netfront);
+            if let Some(netfront) = &mut self.netfront {
+                netfront.receive_done(&mut frames);
+            }
+            ledger.enter(before);
             self.turn_over(ledger, Netfront::release);
         }
         self.received = frames;
@@ -443,15 +464,16 @@ impl Interface {
         let Some(netfront) = &mut self.netfront else {
             return false;
         };
+        let hop = ledger.enter(Hop::Netfront);
         // Buffers that the driver domain has given back are what the endpoint reads into.
-        let reaped = ledger.at(Hop::Netfront, || netfront.reap());
+        let reaped = netfront.reap();
         let waiting = !frames.is_empty();
         let mut taken = 0;
         if !waiting {
-            let endpoint = &mut self.endpoint;
-            taken = ledger.at(Hop::Endpoint, || {
-                endpoint.rx(now_ns, budget, netfront.buffers(), &mut frames)
-            });
+            ledger.enter(Hop::Endpoint);
+            let pool = netfront.buffers();
+            taken = self.endpoint.rx(now_ns, budget, pool, &mut frames);
+            ledger.enter(Hop::Netfront);
         }
         let before = frames.len();
         if taken > 0 {
@@ -461,15 +483,17 @@ impl Interface {
         if trace.is_running() {
             let rest = frames.split_off(frames.len().min(1));
             let before = Fate::of_driver(netfront.counters());
-            sent = ledger.at(Hop::Netfront, || netfront.transmit(&mut frames).map(drop));
+            sent = netfront.transmit(&mut frames).map(drop);
             trace.step(Hop::Netfront, || {
                 Fate::of_driver(netfront.counters()).since(&before, "the ring")
             });
             trace.end();
             frames.extend(rest);
         }
-        let sent = sent
-            .and_then(|()| ledger.at(Hop::Netfront, || netfront.transmit(&mut frames).map(drop)));
+        if !frames.is_empty() {
+            sent = sent.and_then(|()| netfront.transmit(&mut frames).map(drop));
+        }
+        ledger.enter(hop);
         let moved = frames.len() < before;
         let pool = netfront.buffers();
         let empty = pool.available() == 0 || self.endpoint.starved();

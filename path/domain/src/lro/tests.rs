@@ -322,7 +322,7 @@ fn packets_with_a_slot_for_the_header_are_merged_too() {
         for (bytes, at) in packets.iter().zip((0..).step_by(2)) {
             let (header, payload) = bytes.split_at(HEADERS);
             for (part, at, flags) in [(header, at, rxf::MORE_DATA), (payload, at + 1, 0)] {
-                let request = RxRequest::decode(back.slot(at));
+                let request = RxRequest::decode(back.request_at(at));
                 let page = rig.layout.rx_pool().start + u32::from(request.id) / 2;
                 let page = rig.memory().area().page(page).unwrap();
                 page.skip(usize::from(request.offset)).write(part).unwrap();
@@ -335,8 +335,7 @@ fn packets_with_a_slot_for_the_header_are_merged_too() {
                 responses.push(response.encode());
             }
         }
-        let words: Vec<&[u32]> = responses.iter().map(|words| &words[..]).collect();
-        back.answer(&words);
+        back.answer(&responses);
         let config = Config {
             buffers,
             ..config(Flush::Poll)

@@ -1,15 +1,15 @@
 //! Packets from the guest: requests → frames, and the answers.
 
 use super::{ACCESSES_MAX, Netback};
+use crate::Fatal;
 use crate::counters::Drop;
 use crate::grants::{Access, Grants};
+use crate::netif::rings::{TX_REQUEST, TxBack};
 use crate::netif::{
     Abilities, ExtraInfo, FATAL_SLOTS, MIN_PACKET, TxRequest, TxResponse, extra, rsp, transport,
     txf,
 };
-use crate::{Fatal, ring};
 use abi::{GrantStatus, PAGE};
-use nic::frame::HOT;
 use nic::{BufferId, Checksum, Frame, Gso, Offload, Piece};
 
 /// One packet of the batch: where its parts and its responses lie in the batch's lists.
@@ -68,15 +68,6 @@ impl<G: Grants> Netback<G> {
         }
         self.grants.read_begin(&mut self.accesses);
         self.reading = true;
-        for chain in &self.chains {
-            if let Some(Ok(span)) = self
-                .accesses
-                .get(chain.accesses.0 as usize)
-                .map(|a| a.result)
-            {
-                span.take(HOT).prefetch();
-            }
-        }
         let frames = self.build(out);
         if frames == 0 {
             self.from_guest_done();
@@ -275,10 +266,7 @@ struct Slots {
 impl Slots {
     /// The next slot; none if the guest has not published it.
     #[inline]
-    fn next<const N: usize>(
-        &mut self,
-        ring: &mut ring::Back<ring::Pages, N>,
-    ) -> Result<Option<[u32; N]>, Fatal> {
+    fn next(&mut self, ring: &mut TxBack) -> Result<Option<[u32; TX_REQUEST]>, Fatal> {
         if self.taken == FATAL_SLOTS {
             return Err(Fatal::EndlessPacket);
         }
@@ -297,7 +285,7 @@ fn refuse(responses: &mut [u32], (from, to): (u32, u32)) {
         .get_mut(from as usize..to as usize)
         .unwrap_or(&mut [])
     {
-        let response = TxResponse::decode([*word, 0, 0]);
+        let response = TxResponse::decode([*word]);
         if response.status != rsp::NULL {
             let [refused] = TxResponse {
                 status: rsp::ERROR,

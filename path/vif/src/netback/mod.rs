@@ -14,12 +14,13 @@ mod to_guest;
 
 pub use to_guest::ToGuest;
 
+use crate::Fatal;
 use crate::counters::Counters;
 use crate::events::{EventPage, Events};
 use crate::grants::{Access, CopyOut, Grants};
-use crate::netif::{Abilities, RX_WORDS, TX_WORDS, Terms};
-use crate::ring::{Back, BadPages, Pages};
-use crate::{Fatal, ring};
+use crate::netif::rings::{RX_RESPONSE, RxBack, TxBack, rings};
+use crate::netif::{Abilities, Terms};
+use crate::ring::BadPages;
 use from_guest::Chain;
 use posted::Posted;
 use shmem::Span;
@@ -34,8 +35,8 @@ pub const ACCESSES_MAX: usize = 256;
 /// The backend of one virtual interface.
 #[derive(Debug)]
 pub struct Netback<G> {
-    tx: Back<Pages, TX_WORDS>,
-    rx: Back<Pages, RX_WORDS>,
+    tx: TxBack,
+    rx: RxBack,
     events: Events<EventPage>,
     grants: G,
     terms: Terms,
@@ -53,7 +54,7 @@ pub struct Netback<G> {
     // Room for the work of `to_guest`; empty between calls.
     planned: Vec<Planned>,
     copies: Vec<CopyOut>,
-    rx_responses: Vec<[u32; RX_WORDS]>,
+    rx_responses: Vec<[u32; RX_RESPONSE]>,
 
     // The batch of `post`; empty between batches.
     posted: Vec<Posted>,
@@ -77,13 +78,10 @@ impl<G: Grants> Netback<G> {
         event_page: Span,
         grants: G,
     ) -> Result<Self, BadPages> {
-        let fits = |pages: &[Span], order: u8| pages.len() == 1 << order.min(ring::ORDER_MAX);
-        if !fits(tx_pages, terms.tx_order) || !fits(rx_pages, terms.rx_order) {
-            return Err(BadPages);
-        }
+        let (tx, rx) = rings(&terms, tx_pages, rx_pages, event_page)?;
         Ok(Self {
-            tx: Back::new(Pages::new(tx_pages)?),
-            rx: Back::new(Pages::new(rx_pages)?),
+            tx: TxBack::new(tx),
+            rx: RxBack::new(rx),
             events: Events::back(EventPage::new(event_page).ok_or(BadPages)?),
             grants,
             terms,

@@ -3,8 +3,9 @@
 use super::Netback;
 use crate::counters::{Drop, Drops};
 use crate::grants::{CopyOut, Grants, Source};
+use crate::netif::rings::RX_RESPONSE;
 use crate::netif::{
-    ExtraInfo, MAX_PACKET, MIN_PACKET, RX_WORDS, RxRequest, RxResponse, Terms, rsp, rxf, transport,
+    ExtraInfo, MAX_PACKET, MIN_PACKET, RxRequest, RxResponse, Terms, rsp, rxf, transport,
 };
 use abi::{GrantRef, GrantStatus, PAGE};
 use net::packet::segment::packets;
@@ -306,7 +307,7 @@ pub(super) fn say(frame: &Frame, terms: &Terms, response: &mut RxResponse) {
 }
 
 /// Turns the responses of one frame into errors; the extra info among them stays.
-fn refuse(responses: &mut [[u32; RX_WORDS]]) {
+fn refuse(responses: &mut [[u32; RX_RESPONSE]]) {
     let mut extra = false;
     for words in responses {
         if std::mem::take(&mut extra) {

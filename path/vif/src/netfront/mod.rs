@@ -28,10 +28,9 @@ pub use turnover::Turnover;
 use crate::Fatal;
 use crate::counters::Counters;
 use crate::events::{EventPage, Events};
-use crate::netif::{
-    Abilities, BackRecord, Features, FrontRecord, MAX_SLOTS, RX_WORDS, RecordError, TX_WORDS, Terms,
-};
-use crate::ring::{BadPages, Front, Pages};
+use crate::netif::rings::{RxFront, TxFront, rings};
+use crate::netif::{Abilities, BackRecord, Features, FrontRecord, MAX_SLOTS, RecordError, Terms};
+use crate::ring::BadPages;
 use abi::{DomId, GrantRef, PAGE};
 use pool::{Slot, Stack};
 use shmem::sync::fence;
@@ -89,8 +88,8 @@ impl From<Fault> for SetupError {
 /// The frontend of one virtual interface.
 #[derive(Debug)]
 pub struct Netfront {
-    tx: Front<Pages, TX_WORDS>,
-    rx: Front<Pages, RX_WORDS>,
+    tx: TxFront,
+    rx: RxFront,
     events: Events<EventPage>,
     terms: Terms,
     counters: Counters,
@@ -229,9 +228,10 @@ impl Netfront {
             .map(|&(page, gref)| Slot::new(page, gref, 0, PAGE))
             .collect();
 
-        let rx = Front::new(Pages::new(&spans(rx_ring))?);
+        let (tx, rx) = rings(&terms, &spans(tx_ring), &spans(rx_ring), event)?;
+        let rx = RxFront::new(rx);
         let mut front = Self {
-            tx: Front::new(Pages::new(&spans(tx_ring))?),
+            tx: TxFront::new(tx),
             posted: vec![0; rx.slots() as usize],
             rx,
             events: Events::front(EventPage::new(event).ok_or(BadPages)?),

@@ -2,7 +2,7 @@
 //! start at different cache lines of their pages, so that they do not compete for two sets of it.
 
 use abi::{GrantRef, PAGE};
-use nic::{Buffer, BufferId, Buffers};
+use nic::{Buffer, BufferId, Buffers, Piece};
 use shmem::Span;
 
 /// Bytes of a small transmit buffer: half a page without the room for its colour.
@@ -43,6 +43,14 @@ impl Slot {
             gref,
             offset: offset as u16,
         }
+    }
+
+    /// How far into the buffer a piece starts, if it has bytes and lies inside.
+    #[inline]
+    pub(super) fn find(&self, piece: &Piece) -> Option<u16> {
+        let within = piece.span.addr().checked_sub(self.span.addr())?;
+        let inside = !piece.span.is_empty() && self.span.sub(within, piece.span.len()).is_some();
+        inside.then_some(within as u16)
     }
 }
 
@@ -139,6 +147,16 @@ impl Stack {
         self.move_state(index, State::InFlight, State::Out)
     }
 
+    /// In flight → free; whether it was in flight.
+    #[inline]
+    fn reclaim(&mut self, index: usize) -> bool {
+        let landed = self.move_state(index, State::InFlight, State::Free);
+        if landed {
+            self.free.push(index as u16);
+        }
+        landed
+    }
+
     /// Out → free; whether it was out.
     #[inline]
     pub(super) fn put(&mut self, index: usize) -> bool {
@@ -222,7 +240,7 @@ impl TxPool {
     #[inline]
     pub(super) fn land(&mut self, id: u16) -> bool {
         let (stack, index) = self.of(usize::from(id));
-        stack.land(index) && stack.put(index)
+        stack.reclaim(index)
     }
 }
 

@@ -5,6 +5,7 @@
 //! the netfront's matter. Clauses: `specs/netif.md`.
 
 pub mod record;
+pub mod rings;
 pub mod slot;
 pub mod terms;
 pub mod transport;
@@ -12,11 +13,6 @@ pub mod transport;
 pub use record::{BackRecord, FrontRecord, RecordError};
 pub use slot::{ExtraInfo, GsoInfo, RxRequest, RxResponse, TxRequest, TxResponse};
 pub use terms::{Abilities, Features, Terms};
-
-/// Words of a slot of the ring from the guest (`netif_tx`: 12 bytes).
-pub const TX_WORDS: usize = 3;
-/// Words of a slot of the ring to the guest (`netif_rx`: 8 bytes).
-pub const RX_WORDS: usize = 2;
 
 /// Flags of a transmit request (`NETTXF_*`).
 pub mod txf {

@@ -1,6 +1,7 @@
 //! The five things that a slot can hold.
 
-use super::{RX_WORDS, TX_WORDS, extra};
+use super::extra;
+use super::rings::{RX_REQUEST, RX_RESPONSE, TX_REQUEST, TX_RESPONSE};
 use abi::GrantRef;
 use nic::{Gso, GsoKind};
 
@@ -35,7 +36,7 @@ impl TxRequest {
     /// As the words of a slot.
     #[must_use]
     #[inline]
-    pub const fn encode(self) -> [u32; TX_WORDS] {
+    pub const fn encode(self) -> [u32; TX_REQUEST] {
         [
             self.gref,
             pair(self.offset, self.flags),
@@ -46,7 +47,7 @@ impl TxRequest {
     /// From the words of a slot.
     #[must_use]
     #[inline]
-    pub const fn decode(words: [u32; TX_WORDS]) -> Self {
+    pub const fn decode(words: [u32; TX_REQUEST]) -> Self {
         let [gref, second, third] = words;
         Self {
             gref,
@@ -82,21 +83,20 @@ pub struct TxResponse {
 }
 
 impl TxResponse {
-    /// As the first word of a slot; a response has no more.
+    /// As the words of a slot.
     #[must_use]
     #[inline]
-    pub const fn encode(self) -> [u32; 1] {
+    pub const fn encode(self) -> [u32; TX_RESPONSE] {
         [pair(self.id, self.status as u16)]
     }
 
     /// From the words of a slot.
     #[must_use]
     #[inline]
-    pub const fn decode(words: [u32; TX_WORDS]) -> Self {
-        let [first, ..] = words;
+    pub const fn decode([word]: [u32; TX_RESPONSE]) -> Self {
         Self {
-            id: low(first),
-            status: high(first) as i16,
+            id: low(word),
+            status: high(word) as i16,
         }
     }
 }
@@ -117,14 +117,14 @@ impl RxRequest {
     /// As the words of a slot.
     #[must_use]
     #[inline]
-    pub const fn encode(self) -> [u32; RX_WORDS] {
+    pub const fn encode(self) -> [u32; RX_REQUEST] {
         [pair(self.id, self.offset), self.gref]
     }
 
     /// From the words of a slot.
     #[must_use]
     #[inline]
-    pub const fn decode(words: [u32; RX_WORDS]) -> Self {
+    pub const fn decode(words: [u32; RX_REQUEST]) -> Self {
         let [first, gref] = words;
         Self {
             id: low(first),
@@ -151,7 +151,7 @@ impl RxResponse {
     /// As the words of a slot.
     #[must_use]
     #[inline]
-    pub const fn encode(self) -> [u32; RX_WORDS] {
+    pub const fn encode(self) -> [u32; RX_RESPONSE] {
         [
             pair(self.id, self.offset),
             pair(self.flags, self.status as u16),
@@ -161,7 +161,7 @@ impl RxResponse {
     /// From the words of a slot.
     #[must_use]
     #[inline]
-    pub const fn decode(words: [u32; RX_WORDS]) -> Self {
+    pub const fn decode(words: [u32; RX_RESPONSE]) -> Self {
         let [first, second] = words;
         Self {
             id: low(first),

@@ -1,6 +1,7 @@
 //! What the two ends agreed on.
 
 use super::{BackRecord, FrontRecord, MAX_SLOTS, MAX_SLOTS_STOCK, RecordError};
+use crate::ring::Format;
 use abi::PAGE;
 use nic::{Checksum, GsoKind, Offload};
 
@@ -30,9 +31,11 @@ impl Features {
 
     /// A packet's segment size travels in its first response (NETIF-21).
     pub const RX_META: Self = Self(1 << 9);
+    /// Rings in the native format (NETIF-25).
+    pub const NATIVE_RINGS: Self = Self(1 << 10);
 
-    /// Everything that every end of this implementation does; the mechanism of grants and where the
-    /// segment size travels are chosen besides.
+    /// Everything that every end of this implementation does; the mechanism of grants, where the
+    /// segment size travels and the rings' format are chosen besides.
     pub const ALL: Self = Self(
         Self::SG.0
             | Self::GSO_TCPV4.0
@@ -129,6 +132,8 @@ impl Abilities {
 /// result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
+    /// How the rings lie in their pages.
+    pub format: Format,
     /// log2 of the pages of the ring from the guest.
     pub tx_order: u8,
     /// log2 of the pages of the ring to the guest.
@@ -159,19 +164,24 @@ impl Terms {
         if !front.features.has(Features::RX_COPY) {
             return Err(RecordError::RxCopy);
         }
-        let rx_offset =
-            back.features.has(Features::RX_OFFSET) && front.features.has(Features::RX_OFFSET);
+        let both = |feature| back.features.has(feature) && front.features.has(feature);
+        let rx_offset = both(Features::RX_OFFSET);
         if !rx_offset && usize::from(front.rx_buffer) != PAGE {
             return Err(RecordError::RxBuffer);
         }
         let slots = |own: u16, peer: u16| own.min(peer).clamp(MAX_SLOTS_STOCK, MAX_SLOTS);
         let max_slots = slots(back.max_slots, front.max_slots);
         Ok(Self {
+            format: if both(Features::NATIVE_RINGS) {
+                Format::Native
+            } else {
+                Format::Xen
+            },
             tx_order: front.tx_order(),
             rx_order: front.rx_order(),
             rx_buffer: front.rx_buffer,
             rx_offset,
-            rx_meta: back.features.has(Features::RX_META) && front.features.has(Features::RX_META),
+            rx_meta: both(Features::RX_META),
             to_guest: Abilities::of(front.features, max_slots),
             from_guest: Abilities::of(back.features, max_slots),
             mac: front.mac,

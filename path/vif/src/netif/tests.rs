@@ -1,6 +1,7 @@
 use super::record::RX_BUFFER_MIN;
 use super::*;
-use crate::testing::{hostile_records, hostile_words, ipv4_tcp, packet};
+use crate::ring::Format;
+use crate::testing::{Memory, hostile_records, hostile_words, ipv4_tcp, packet};
 use abi::{GrantRef, PAGE, RECORD_BYTES};
 use nic::{Checksum, Gso, GsoKind, Offload};
 use proptest::prelude::*;
@@ -30,7 +31,7 @@ fn netif_3_a_transmit_response_as_bytes() {
     }
     .encode();
     assert_eq!(word.to_le_bytes(), [1, 2, 0xfe, 0xff]);
-    assert_eq!(TxResponse::decode([word, 7, 7]).status, -2);
+    assert_eq!(TxResponse::decode([word]).status, -2);
 }
 
 #[test]
@@ -245,6 +246,35 @@ fn netif_16_what_two_ends_agree_on() {
         ..front()
     };
     assert_eq!(Terms::of(&back(), &no_copy), Err(RecordError::RxCopy));
+}
+
+#[test]
+fn netif_25_rings_are_native_if_both_ends_say_so() {
+    let native = Features::ALL.with(Features::NATIVE_RINGS);
+    let agreed = |back_features, front_features| {
+        let back = BackRecord {
+            features: back_features,
+            ..back()
+        };
+        let front = FrontRecord {
+            features: front_features,
+            ..front()
+        };
+        Terms::of(&back, &front).unwrap().format
+    };
+    assert_eq!(agreed(native, native), Format::Native);
+    assert_eq!(agreed(native, Features::ALL), Format::Xen);
+    assert_eq!(agreed(Features::ALL, native), Format::Xen);
+}
+
+#[test]
+fn netif_25_control_blocks_lie_behind_the_words_of_the_event_channel() {
+    let memory = Memory::new(1);
+    let page = memory.area().page(0).unwrap();
+    let blocks = [0, 1].map(|ring| rings::control(page, ring));
+    let places = blocks.map(|block| (block.addr() - page.addr(), block.len()));
+    assert_eq!(places, [(256, 256), (512, 256)]);
+    assert!(rings::control(page.take(700), 1).is_empty());
 }
 
 #[test]

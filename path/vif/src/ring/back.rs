@@ -1,16 +1,18 @@
 //! The backend's view of a ring: takes requests, gives responses.
 
-use super::{Overrun, REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD, Words, passes, place, slots};
+use super::burst::{Slots, Window};
+use super::{Index, Overrun, Words, fits, passes, slots};
 use shmem::sync::fence;
 use std::sync::atomic::Ordering;
 
-/// The backend's handle of a ring whose slots have `N` words.
+/// The backend's handle of a ring whose requests have `REQ` words and whose responses have `RSP`.
 ///
 /// Indices count from 0 and wrap at 2^32; a slot's place is the index modulo the ring's size.
 #[derive(Debug)]
-pub struct Back<W, const N: usize> {
+pub struct Back<W, const REQ: usize, const RSP: usize> {
     words: W,
-    slots: u32,
+    requests: Slots,
+    responses: Slots,
     /// `req_prod` as last read and found possible.
     seen: u32,
     /// Requests consumed.
@@ -21,28 +23,39 @@ pub struct Back<W, const N: usize> {
     published: u32,
     /// Responses about which the front was told, or did not want to be.
     told: u32,
+    window: Window<REQ>,
 }
 
-impl<W: Words, const N: usize> Back<W, N> {
+impl<W: Words, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
     /// A view of a ring in which no request was answered yet.
     #[must_use]
     pub fn new(words: W) -> Self {
+        const { assert!(fits(REQ, RSP)) };
         let slots = slots(words.pages().trailing_zeros() as u8);
+        let format = words.format();
         Self {
             words,
-            slots,
+            requests: Slots {
+                place: format.requests(REQ),
+                slots,
+            },
+            responses: Slots {
+                place: format.responses(REQ, RSP),
+                slots,
+            },
             seen: 0,
             cons: 0,
             prod: 0,
             published: 0,
             told: 0,
+            window: Window::new(),
         }
     }
 
     /// Slots of the ring.
     #[must_use]
     pub fn slots(&self) -> u32 {
-        self.slots
+        self.requests.slots
     }
 
     /// Requests that can be read without looking at the shared index again.
@@ -64,9 +77,9 @@ impl<W: Words, const N: usize> Back<W, N> {
             return Ok(self.ready());
         }
         // Acquire: the requests are read after the index that covers them.
-        let prod = self.words.load(0, REQ_PROD, Ordering::Acquire);
+        let prod = self.words.index(Index::ReqProd, Ordering::Acquire);
         let unanswered = self.cons.wrapping_sub(self.prod);
-        if prod.wrapping_sub(self.cons) > self.slots.wrapping_sub(unanswered)
+        if prod.wrapping_sub(self.cons) > self.slots().wrapping_sub(unanswered)
             || prod.wrapping_sub(self.cons) < self.ready()
         {
             return Err(Overrun);
@@ -75,15 +88,17 @@ impl<W: Words, const N: usize> Back<W, N> {
         Ok(self.ready())
     }
 
-    /// Copies out request number `ahead` of those that are ready; none if it is not.
+    /// Request number `ahead` of those that are ready; none if it is not. It is copied out with
+    /// those behind it.
     #[must_use]
-    #[inline]
-    pub fn peek(&self, ahead: u32) -> Option<[u32; N]> {
+    #[inline(always)]
+    pub fn peek(&mut self, ahead: u32) -> Option<[u32; REQ]> {
         if ahead >= self.ready() {
             return None;
         }
-        let (page, offset) = self.place(self.cons.wrapping_add(ahead));
-        Some(self.words.slot(page, offset))
+        let index = self.cons.wrapping_add(ahead);
+        self.window
+            .get(&self.words, &self.requests, index, self.seen)
     }
 
     /// The next `count` requests are consumed: each is owed a response.
@@ -99,16 +114,13 @@ impl<W: Words, const N: usize> Back<W, N> {
         self.cons.wrapping_sub(self.prod)
     }
 
-    /// Writes a response; whether there was a request to answer (RING-6). The words that a
-    /// response does not have stay as they are.
+    /// Writes a response; whether there was a request to answer (RING-6).
     #[inline]
-    pub fn respond<const M: usize>(&mut self, response: [u32; M]) -> bool {
-        const { assert!(M <= N) };
+    pub fn respond(&mut self, response: [u32; RSP]) -> bool {
         if self.owed() == 0 {
             return false;
         }
-        let (page, offset) = self.place(self.prod);
-        self.words.set_slot(page, offset, response);
+        self.responses.write(&self.words, self.prod, response);
         self.prod = self.prod.wrapping_add(1);
         true
     }
@@ -119,7 +131,8 @@ impl<W: Words, const N: usize> Back<W, N> {
         if self.published != self.prod {
             self.published = self.prod;
             // Release: who sees the index sees the responses.
-            self.words.store(0, RSP_PROD, self.prod, Ordering::Release);
+            self.words
+                .set_index(Index::RspProd, self.prod, Ordering::Release);
         }
     }
 
@@ -146,7 +159,7 @@ impl<W: Words, const N: usize> Back<W, N> {
         if self.told == self.published {
             return false;
         }
-        let event = self.words.load(0, RSP_EVENT, Ordering::Relaxed);
+        let event = self.words.index(Index::RspEvent, Ordering::Relaxed);
         let old = std::mem::replace(&mut self.told, self.published);
         passes(event, old, self.published)
     }
@@ -157,7 +170,8 @@ impl<W: Words, const N: usize> Back<W, N> {
     #[inline]
     pub fn arm(&mut self, beyond: u32) {
         let event = self.cons.wrapping_add(beyond).wrapping_add(1);
-        self.words.store(0, REQ_EVENT, event, Ordering::Relaxed);
+        self.words
+            .set_index(Index::ReqEvent, event, Ordering::Relaxed);
     }
 
     /// How many unconsumed requests the shared index speaks of. Any number, if the peer is
@@ -166,7 +180,7 @@ impl<W: Words, const N: usize> Back<W, N> {
     #[inline]
     pub fn pending(&self) -> u32 {
         self.words
-            .load(0, REQ_PROD, Ordering::Acquire)
+            .index(Index::ReqProd, Ordering::Acquire)
             .wrapping_sub(self.cons)
     }
 
@@ -177,10 +191,5 @@ impl<W: Words, const N: usize> Back<W, N> {
         self.arm(beyond);
         fence(Ordering::SeqCst);
         self.pending() > beyond
-    }
-
-    #[inline]
-    fn place(&self, index: u32) -> (usize, usize) {
-        place::<N>(index & self.slots.wrapping_sub(1))
     }
 }

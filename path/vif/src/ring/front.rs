@@ -1,16 +1,18 @@
 //! The frontend's view of a ring: gives requests, takes responses.
 
-use super::{Overrun, REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD, Words, passes, place, slots};
+use super::burst::{Slots, Window};
+use super::{Index, Overrun, Words, fits, passes, slots};
 use shmem::sync::fence;
 use std::sync::atomic::Ordering;
 
-/// The frontend's handle of a ring whose slots have `N` words.
+/// The frontend's handle of a ring whose requests have `REQ` words and whose responses have `RSP`.
 ///
 /// Indices count from 0 and wrap at 2^32; a slot's place is the index modulo the ring's size.
 #[derive(Debug)]
-pub struct Front<W, const N: usize> {
+pub struct Front<W, const REQ: usize, const RSP: usize> {
     words: W,
-    slots: u32,
+    requests: Slots,
+    responses: Slots,
     /// Requests written.
     prod: u32,
     /// Requests published: what the back may see, and so may answer.
@@ -21,38 +23,54 @@ pub struct Front<W, const N: usize> {
     cons: u32,
     /// `rsp_prod` as last read and found possible.
     seen: u32,
+    window: Window<RSP>,
 }
 
-impl<W: Words, const N: usize> Front<W, N> {
-    /// A new, empty ring: writes its header (RING-4).
+impl<W: Words, const REQ: usize, const RSP: usize> Front<W, REQ, RSP> {
+    /// A new, empty ring: writes its indices (RING-4).
     #[must_use]
     pub fn new(words: W) -> Self {
+        const { assert!(fits(REQ, RSP)) };
         let slots = slots(words.pages().trailing_zeros() as u8);
-        for (offset, value) in [(REQ_PROD, 0), (REQ_EVENT, 1), (RSP_PROD, 0), (RSP_EVENT, 1)] {
-            words.store(0, offset, value, Ordering::Relaxed);
+        for (index, value) in [
+            (Index::ReqProd, 0),
+            (Index::ReqEvent, 1),
+            (Index::RspProd, 0),
+            (Index::RspEvent, 1),
+        ] {
+            words.set_index(index, value, Ordering::Relaxed);
         }
+        let format = words.format();
         Self {
             words,
-            slots,
+            requests: Slots {
+                place: format.requests(REQ),
+                slots,
+            },
+            responses: Slots {
+                place: format.responses(REQ, RSP),
+                slots,
+            },
             prod: 0,
             published: 0,
             told: 0,
             cons: 0,
             seen: 0,
+            window: Window::new(),
         }
     }
 
     /// Slots of the ring.
     #[must_use]
     pub fn slots(&self) -> u32 {
-        self.slots
+        self.requests.slots
     }
 
     /// Requests that may be written now.
     #[must_use]
     #[inline]
     pub fn free(&self) -> u32 {
-        self.slots.wrapping_sub(self.owed())
+        self.slots().wrapping_sub(self.owed())
     }
 
     /// Requests that were written and whose response was not consumed yet.
@@ -64,13 +82,12 @@ impl<W: Words, const N: usize> Front<W, N> {
 
     /// Writes a request; its index, or none if the ring is full.
     #[inline]
-    pub fn request(&mut self, request: [u32; N]) -> Option<u32> {
+    pub fn request(&mut self, request: [u32; REQ]) -> Option<u32> {
         if self.free() == 0 {
             return None;
         }
         let index = self.prod;
-        let (page, offset) = self.place(index);
-        self.words.set_slot(page, offset, request);
+        self.requests.write(&self.words, index, request);
         self.prod = index.wrapping_add(1);
         Some(index)
     }
@@ -81,7 +98,8 @@ impl<W: Words, const N: usize> Front<W, N> {
         if self.published != self.prod {
             self.published = self.prod;
             // Release: who sees the index sees the requests.
-            self.words.store(0, REQ_PROD, self.prod, Ordering::Release);
+            self.words
+                .set_index(Index::ReqProd, self.prod, Ordering::Release);
         }
     }
 
@@ -100,7 +118,7 @@ impl<W: Words, const N: usize> Front<W, N> {
         if self.told == self.published {
             return false;
         }
-        let event = self.words.load(0, REQ_EVENT, Ordering::Relaxed);
+        let event = self.words.index(Index::ReqEvent, Ordering::Relaxed);
         let old = std::mem::replace(&mut self.told, self.published);
         passes(event, old, self.published)
     }
@@ -123,7 +141,7 @@ impl<W: Words, const N: usize> Front<W, N> {
             return Ok(self.ready());
         }
         // Acquire: the responses are read after the index that covers them.
-        let prod = self.words.load(0, RSP_PROD, Ordering::Acquire);
+        let prod = self.words.index(Index::RspProd, Ordering::Acquire);
         let new = prod.wrapping_sub(self.cons);
         if new > self.published.wrapping_sub(self.cons) || new < self.ready() {
             return Err(Overrun);
@@ -139,15 +157,17 @@ impl<W: Words, const N: usize> Front<W, N> {
         self.cons
     }
 
-    /// Copies out response number `ahead` of those that are ready; none if it is not.
+    /// Response number `ahead` of those that are ready; none if it is not. It is copied out with
+    /// those behind it.
     #[must_use]
-    #[inline]
-    pub fn peek(&self, ahead: u32) -> Option<[u32; N]> {
+    #[inline(always)]
+    pub fn peek(&mut self, ahead: u32) -> Option<[u32; RSP]> {
         if ahead >= self.ready() {
             return None;
         }
-        let (page, offset) = self.place(self.cons.wrapping_add(ahead));
-        Some(self.words.slot(page, offset))
+        let index = self.cons.wrapping_add(ahead);
+        self.window
+            .get(&self.words, &self.responses, index, self.seen)
     }
 
     /// The next `count` responses are consumed.
@@ -162,13 +182,15 @@ impl<W: Words, const N: usize> Front<W, N> {
     #[inline]
     pub fn arm(&mut self, beyond: u32) {
         let event = self.cons.wrapping_add(beyond).wrapping_add(1);
-        self.words.store(0, RSP_EVENT, event, Ordering::Relaxed);
+        self.words
+            .set_index(Index::RspEvent, event, Ordering::Relaxed);
     }
 
     /// Asks the back not to tell about responses.
     #[inline]
     pub fn disarm(&mut self) {
-        self.words.store(0, RSP_EVENT, self.cons, Ordering::Relaxed);
+        self.words
+            .set_index(Index::RspEvent, self.cons, Ordering::Relaxed);
     }
 
     /// How many unconsumed responses the shared index speaks of. Any number, if the peer is
@@ -177,7 +199,7 @@ impl<W: Words, const N: usize> Front<W, N> {
     #[inline]
     pub fn pending(&self) -> u32 {
         self.words
-            .load(0, RSP_PROD, Ordering::Acquire)
+            .index(Index::RspProd, Ordering::Acquire)
             .wrapping_sub(self.cons)
     }
 
@@ -194,11 +216,6 @@ impl<W: Words, const N: usize> Front<W, N> {
     #[must_use]
     #[inline]
     pub fn slot(&self, index: u32) -> usize {
-        (index & self.slots.wrapping_sub(1)) as usize
-    }
-
-    #[inline]
-    fn place(&self, index: u32) -> (usize, usize) {
-        place::<N>(index & self.slots.wrapping_sub(1))
+        (index & self.slots().wrapping_sub(1)) as usize
     }
 }

@@ -1,4 +1,6 @@
-//! The shared ring in Xen's layout (public/io/ring.h), and nothing of what a slot means.
+//! The shared ring in either of two formats, and nothing of what a slot means.
+//!
+//! Xen's (public/io/ring.h): a response overwrites its request, and all indices share a line.
 //!
 //! ```text
 //!            page 0                                    page 1 …
@@ -13,23 +15,40 @@
 //!            └───────────────────────────┘            └───────────────────────────┘
 //! ```
 //!
+//! The native one: requests and responses lie apart, and each index has a line of its own in the
+//! ring's *control block*, so that no line is written by both ends. For slots of 12 and 4 bytes:
+//!
+//! ```text
+//!            page 0                       page 1 …             control block
+//!   offset 0 ┌──────────────────┐         ┌──────────────┐     ┌────────────────────────┐
+//!            │ requests 0 … 255 │         │ 256 … 511    │   0 │ req_prod   front writes │
+//!            │   front writes   │         │              │  64 │ req_event  back writes  │
+//!       3072 ├──────────────────┤         ├──────────────┤ 128 │ rsp_prod   back writes  │
+//!            │ responses 0 … 255│         │ 256 … 511    │ 192 │ rsp_event  front writes │
+//!            │   back writes    │         │              │     └────────────────────────┘
+//!       4096 └──────────────────┘         └──────────────┘
+//! ```
+//!
 //! OWNERSHIP. A slot is the front's until `req_prod` has passed it, then the back's until
-//! `rsp_prod` has passed it, then the front's again; a response overwrites the request that lay
-//! in the slot. The pages belong to the front's domain, and either side may write anything
-//! anywhere at any time: so everything that a handle relies on (indices, masks) lives in the
-//! handle ([`Front`], [`Back`]), and each slot is copied out of shared memory once.
+//! `rsp_prod` has passed it, then the front's again. The pages belong to the front's domain, and
+//! either side may write anything anywhere at any time: so everything that a handle relies on
+//! (indices, masks) lives in the handle ([`Front`], [`Back`]), and slots are copied out of shared
+//! memory, [a burst](BURST) at once.
 //!
 //! Clauses: `specs/ring.md`.
 
 mod back;
+mod burst;
 mod front;
 mod words;
 
 pub use back::Back;
 pub use front::Front;
-pub use words::{BadPages, Pages, Words};
+pub use words::{BadPages, CONTROL_BYTES, Index, Pages, Words};
 
-/// Bytes before the first slot of a page.
+use abi::PAGE;
+
+/// Bytes before the first slot of a page in Xen's format.
 pub const HEADER_BYTES: usize = 64;
 /// Slots of a page, whatever their size (RING-3).
 pub const SLOTS_PER_PAGE: u32 = 256;
@@ -37,11 +56,75 @@ pub const SLOTS_PER_PAGE: u32 = 256;
 pub const ORDER_MAX: u8 = 4;
 /// The most pages that a ring may have.
 pub const PAGES_MAX: usize = 1 << ORDER_MAX;
+/// Slots that are copied out by one access at the most.
+pub const BURST: usize = 64;
 
-const REQ_PROD: usize = 0;
-const REQ_EVENT: usize = 4;
-const RSP_PROD: usize = 8;
-const RSP_EVENT: usize = 12;
+/// How a ring lies in its pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// As Xen's peers have it.
+    #[default]
+    Xen,
+    /// Requests, responses and indices apart from each other (RING-14).
+    Native,
+}
+
+impl Format {
+    /// Every format.
+    pub const ALL: [Self; 2] = [Self::Xen, Self::Native];
+
+    /// Where requests of `req` words lie whose responses have `rsp`.
+    #[must_use]
+    pub const fn requests(self, req: usize) -> Place {
+        Place {
+            at: match self {
+                Self::Xen => HEADER_BYTES,
+                Self::Native => 0,
+            },
+            stride: req * 4,
+        }
+    }
+
+    /// Where their responses lie.
+    #[must_use]
+    pub const fn responses(self, req: usize, rsp: usize) -> Place {
+        match self {
+            Self::Xen => self.requests(req),
+            Self::Native => Place {
+                at: SLOTS_PER_PAGE as usize * req * 4,
+                stride: rsp * 4,
+            },
+        }
+    }
+}
+
+/// Where the slots of one kind lie in each page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Offset of the first one.
+    pub at: usize,
+    /// Bytes from one to the next.
+    pub stride: usize,
+}
+
+impl Place {
+    /// Page and offset of slot number `index` (already masked).
+    #[must_use]
+    #[inline]
+    pub const fn of(self, index: u32) -> (usize, usize) {
+        let (page, slot) = (index / SLOTS_PER_PAGE, index % SLOTS_PER_PAGE);
+        (page as usize, self.at + slot as usize * self.stride)
+    }
+}
+
+/// Whether both formats have room for slots of so many words.
+const fn fits(req: usize, rsp: usize) -> bool {
+    let slots = SLOTS_PER_PAGE as usize;
+    0 < rsp
+        && rsp <= req
+        && HEADER_BYTES + slots * req * 4 <= PAGE
+        && slots * (req + rsp) * 4 <= PAGE
+}
 
 /// A peer moved its producer index further than its side of the ring allows (XSA-39). What the
 /// ring holds is meaningless from then on.
@@ -62,14 +145,6 @@ pub const fn slots(order: u8) -> u32 {
 #[inline]
 pub const fn passes(event: u32, old: u32, new: u32) -> bool {
     new.wrapping_sub(event) < new.wrapping_sub(old)
-}
-
-/// Page and offset of slot number `index` (already masked) of a ring with `N` words in a slot.
-#[inline]
-const fn place<const N: usize>(index: u32) -> (usize, usize) {
-    let page = index / SLOTS_PER_PAGE;
-    let slot = index % SLOTS_PER_PAGE;
-    (page as usize, HEADER_BYTES + slot as usize * N * 4)
 }
 
 #[cfg(all(test, loom))]

@@ -1,55 +1,85 @@
 //! Every order of events, by loom: `RUSTFLAGS="--cfg loom" cargo test -p vif --lib model`.
 
-use super::{Back, Front, Words};
+use super::{Back, Format, Front, Index, Words};
 use crate::events::{EventWords, Events};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::thread;
 
-/// A ring of one page in loom's memory: the header and the first few slots.
+/// A ring of one page in loom's memory: the indices and the first few slots.
 #[derive(Clone)]
-struct Model(Arc<Vec<AtomicU32>>);
+struct Model {
+    format: Format,
+    indices: Arc<[AtomicU32; 4]>,
+    /// In the native format requests, then responses.
+    slots: Arc<Vec<AtomicU32>>,
+}
 
-/// Words of the header and of two slots of two words.
-const WORDS: usize = 4 + 4;
+/// Words of a slot.
+const N: usize = 2;
+/// Words of the slots of one kind that there are.
+const WORDS: usize = 2 * N;
 
 impl Model {
-    fn new() -> Self {
-        Self(Arc::new((0..WORDS).map(|_| AtomicU32::new(0)).collect()))
+    fn new(format: Format) -> Self {
+        Self {
+            format,
+            indices: Arc::new(std::array::from_fn(|_| AtomicU32::new(0))),
+            slots: Arc::new((0..2 * WORDS).map(|_| AtomicU32::new(0)).collect()),
+        }
     }
 
-    fn word(&self, page: usize, offset: usize) -> &AtomicU32 {
-        assert_eq!(page, 0);
-        let at = if offset < super::HEADER_BYTES {
-            offset / 4
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        let (requests, responses) = (self.format.requests(N), self.format.responses(N, N));
+        let at = if offset >= responses.at && responses != requests {
+            WORDS + (offset - responses.at) / 4
         } else {
-            4 + (offset - super::HEADER_BYTES) / 4
+            (offset - requests.at) / 4
         };
-        &self.0[at]
+        &self.slots[at]
     }
 }
 
 impl Words for Model {
+    fn format(&self) -> Format {
+        self.format
+    }
+
     fn pages(&self) -> usize {
         1
     }
 
-    fn load(&self, page: usize, offset: usize, order: Ordering) -> u32 {
-        self.word(page, offset).load(order)
+    fn index(&self, index: Index, order: Ordering) -> u32 {
+        self.indices[index as usize].load(order)
     }
 
-    fn store(&self, page: usize, offset: usize, value: u32, order: Ordering) {
-        self.word(page, offset).store(value, order);
+    fn set_index(&self, index: Index, value: u32, order: Ordering) {
+        self.indices[index as usize].store(value, order);
     }
 
-    fn slot<const N: usize>(&self, page: usize, offset: usize) -> [u32; N] {
-        std::array::from_fn(|n| self.load(page, offset + n * 4, Ordering::Relaxed))
-    }
-
-    fn set_slot<const N: usize>(&self, page: usize, offset: usize, words: [u32; N]) {
-        for (n, word) in words.into_iter().enumerate() {
-            self.store(page, offset + n * 4, word, Ordering::Relaxed);
+    fn read<const M: usize>(&self, _: usize, offset: usize, stride: usize, to: &mut [[u32; M]]) {
+        for (n, slot) in to.iter_mut().enumerate() {
+            for (m, word) in slot.iter_mut().enumerate() {
+                let at = offset + n * stride + m * 4;
+                *word = self.word(at).load(Ordering::Relaxed);
+            }
         }
+    }
+
+    fn write<const M: usize>(&self, _: usize, offset: usize, slot: [u32; M]) {
+        for (m, word) in slot.into_iter().enumerate() {
+            let word_at = self.word(offset + m * 4);
+            word_at.store(word, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Both formats, one after the other.
+fn model(body: impl Fn(Format) + Sync + Send + 'static) {
+    let body = std::sync::Arc::new(body);
+    for format in Format::ALL {
+        let body = std::sync::Arc::clone(&body);
+        loom::model(move || body(format));
     }
 }
 
@@ -81,10 +111,10 @@ impl EventWords for Channel {
 /// seen as the request that lay there.
 #[test]
 fn publish_and_consume() {
-    loom::model(|| {
-        let words = Model::new();
-        let mut front = Front::<_, 2>::new(words.clone());
-        let mut back = Back::<_, 2>::new(words);
+    model(|format| {
+        let words = Model::new(format);
+        let mut front = Front::<_, N, N>::new(words.clone());
+        let mut back = Back::<_, N, N>::new(words);
         let guest = thread::spawn(move || {
             for n in 1..=2 {
                 front.request([n, n]);
@@ -115,12 +145,12 @@ fn publish_and_consume() {
 /// passed: the ring's event index and the channel's armed flag.
 #[test]
 fn no_wake_up_is_lost() {
-    loom::model(|| {
-        let words = Model::new();
+    model(|format| {
+        let words = Model::new(format);
         let channel = Channel::new();
         let front_events = Events::front(channel.clone());
-        let mut front = Front::<_, 2>::new(words.clone());
-        let mut back = Back::<_, 2>::new(words);
+        let mut front = Front::<_, N, N>::new(words.clone());
+        let mut back = Back::<_, N, N>::new(words);
         let back_events = Events::back(channel);
         // The back has slept before, and was told: its event index is behind.
         front.request([1, 1]);
@@ -195,10 +225,10 @@ fn a_bell_is_rung_once() {
 /// asked; two sleepers, neither lost.
 #[test]
 fn one_fence_serves_two_rings() {
-    loom::model(|| {
-        let rings = [Model::new(), Model::new()];
-        let mut fronts = rings.clone().map(Front::<_, 2>::new);
-        let mut backs = rings.map(Back::<_, 2>::new);
+    model(|format| {
+        let rings = [Model::new(format), Model::new(format)];
+        let mut fronts = rings.clone().map(Front::<_, N, N>::new);
+        let mut backs = rings.map(Back::<_, N, N>::new);
         // Requests that the back will answer.
         for (front, back) in fronts.iter_mut().zip(&mut backs) {
             front.request([1, 1]);
@@ -210,7 +240,7 @@ fn one_fence_serves_two_rings() {
         }
         let driver = thread::spawn(move || {
             for back in &mut backs {
-                back.respond([1]);
+                back.respond([1, 1]);
                 back.publish();
             }
             fence(Ordering::SeqCst);

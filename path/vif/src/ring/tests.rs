@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{Memory, RawBack, RawFront};
+use crate::testing::{Memory, RawBack, RawFront, format, over_each_format, with_format};
 use proptest::prelude::*;
 use shmem::Span;
 use std::collections::VecDeque;
@@ -8,50 +8,82 @@ fn pages(memory: &Memory, count: u32) -> Vec<Span> {
     (0..count).map(|n| memory.area().page(n).unwrap()).collect()
 }
 
-struct Pair<const N: usize> {
-    front: Front<Pages, N>,
-    back: Back<Pages, N>,
-    raw_front: RawFront<N>,
-    raw_back: RawBack<N>,
-    _memory: Memory,
+struct Pair<const REQ: usize, const RSP: usize> {
+    front: Front<Pages, REQ, RSP>,
+    back: Back<Pages, REQ, RSP>,
+    raw_front: RawFront<REQ, RSP>,
+    raw_back: RawBack<REQ, RSP>,
+    memory: Memory,
 }
 
-fn pair<const N: usize>(order: u8) -> Pair<N> {
-    let memory = Memory::new(1 << order);
-    let pages = pages(&memory, 1 << order);
+/// Both ends of a ring of the thread's format; the page behind the ring's is its control block's.
+fn pair<const REQ: usize, const RSP: usize>(order: u8) -> Pair<REQ, RSP> {
+    let memory = Memory::new((1 << order) + 1);
+    let control = memory.area().page(1 << order).unwrap();
+    let pages = Pages::new(format(), &pages(&memory, 1 << order), control).unwrap();
     Pair {
-        front: Front::new(Pages::new(&pages).unwrap()),
-        back: Back::new(Pages::new(&pages).unwrap()),
-        raw_front: RawFront::new(&pages),
-        raw_back: RawBack::new(&pages),
-        _memory: memory,
+        front: Front::new(pages),
+        back: Back::new(pages),
+        raw_front: RawFront::new(pages),
+        raw_back: RawBack::new(pages),
+        memory,
     }
+}
+
+/// The word at `offset` of page `page` of a pair's memory.
+fn word<const REQ: usize, const RSP: usize>(
+    pair: &Pair<REQ, RSP>,
+    page: u32,
+    offset: usize,
+) -> u32 {
+    pair.memory
+        .area()
+        .page(page)
+        .unwrap()
+        .load_u32(offset)
+        .unwrap()
+}
+
+/// A ring in which one request was made and answered, as both ends see its memory.
+fn answered() -> Pair<3, 1> {
+    let mut pair = pair::<3, 1>(0);
+    pair.front.request([1, 2, 3]);
+    pair.front.publish();
+    assert_eq!(pair.back.ready_for(1), Ok(1));
+    assert_eq!(pair.back.peek(0), Some([1, 2, 3]));
+    pair.back.consume(1);
+    pair.back.respond([9]);
+    pair.back.publish();
+    pair
 }
 
 #[test]
 fn ring_1_the_header_lies_where_xen_has_it() {
-    let mut pair = pair::<3>(0);
-    assert_eq!(pair.raw_front.req_event(), 1);
-    assert_eq!(pair.raw_front.rsp_event(), 1);
-    pair.front.request([1, 2, 3]);
-    pair.front.publish();
+    let pair = with_format(Format::Xen, || pair::<3, 1>(0));
+    assert_eq!([0, 4, 8, 12].map(|at| word(&pair, 0, at)), [0, 1, 0, 1]);
+    let pair = with_format(Format::Xen, answered);
+    assert_eq!([0, 8].map(|at| word(&pair, 0, at)), [1, 1]);
     assert_eq!(
-        (pair.raw_front.req_prod(), pair.raw_front.rsp_prod()),
-        (1, 0)
-    );
-    assert_eq!(pair.back.ready_for(1), Ok(1));
-    pair.back.consume(1);
-    pair.back.respond([9]);
-    pair.back.publish();
-    assert_eq!(
-        (pair.raw_front.req_prod(), pair.raw_front.rsp_prod()),
-        (1, 1)
-    );
-    assert_eq!(
-        pair.raw_front.slot(0),
+        [64, 68, 72].map(|at| word(&pair, 0, at)),
         [9, 2, 3],
         "a response covers only what it has"
     );
+}
+
+#[test]
+fn ring_14_requests_responses_and_indices_lie_apart() {
+    let pair = with_format(Format::Native, || pair::<3, 1>(0));
+    let control = |pair: &Pair<3, 1>| [0, 64, 128, 192].map(|at| word(pair, 1, at));
+    assert_eq!(control(&pair), [0, 1, 0, 1]);
+    let pair = with_format(Format::Native, answered);
+    assert_eq!(control(&pair), [1, 1, 1, 1]);
+    assert_eq!([0, 4, 8].map(|at| word(&pair, 0, at)), [1, 2, 3]);
+    assert_eq!(word(&pair, 0, 3072), 9);
+    let place = |place: Place, index| place.of(index);
+    let (requests, responses) = (Format::Native.requests(2), Format::Native.responses(2, 2));
+    assert_eq!(place(requests, 4095), (15, 255 * 8));
+    assert_eq!(place(responses, 4095), (15, 2048 + 255 * 8));
+    assert!(fits(3, 1) && fits(2, 2) && !fits(3, 2) && !fits(2, 0));
 }
 
 #[test]
@@ -60,228 +92,283 @@ fn ring_3_slots_are_numbered_through_the_pages() {
         (0..=5).map(slots).collect::<Vec<_>>(),
         [256, 512, 1024, 2048, 4096, 4096]
     );
-    assert_eq!(place::<3>(0), (0, 64));
-    assert_eq!(place::<3>(1), (0, 76));
-    assert_eq!(place::<3>(255), (0, 64 + 255 * 12));
-    assert_eq!(place::<3>(256), (1, 64));
-    assert_eq!(place::<2>(4095), (15, 64 + 255 * 8));
-    let mut pair = pair::<2>(1);
-    for n in 0..512 {
-        assert_eq!(pair.front.request([n, !n]), Some(n));
-    }
-    assert_eq!(pair.front.request([0, 0]), None);
-    pair.front.publish();
-    assert_eq!(pair.back.ready_for(512), Ok(512));
-    for n in 0..512 {
-        assert_eq!(pair.back.peek(n), Some([n, !n]));
-    }
-    assert_eq!(pair.back.peek(512), None);
+    let xen = Format::Xen;
+    assert_eq!(xen.requests(3), xen.responses(3, 1));
+    let places = [0, 1, 255, 256].map(|index| xen.requests(3).of(index));
+    assert_eq!(places, [(0, 64), (0, 76), (0, 64 + 255 * 12), (1, 64)]);
+    assert_eq!(xen.requests(2).of(4095), (15, 64 + 255 * 8));
+    over_each_format(|| {
+        let mut pair = pair::<2, 2>(1);
+        for n in 0..512 {
+            assert_eq!(pair.front.request([n, !n]), Some(n));
+        }
+        assert_eq!(pair.front.request([0, 0]), None);
+        pair.front.publish();
+        assert_eq!(pair.back.ready_for(512), Ok(512));
+        for n in 0..512 {
+            assert_eq!(pair.back.peek(n), Some([n, !n]));
+            assert_eq!(pair.raw_back.request_at(n), [n, !n]);
+        }
+        assert_eq!(pair.back.peek(512), None);
+    });
 }
 
 #[test]
 fn a_ring_is_made_of_whole_aligned_pages_in_powers_of_two() {
     let memory = Memory::new(32);
     let all = pages(&memory, 32);
-    for count in 0..=32 {
-        let made = Pages::new(&all[..count]);
-        assert_eq!(made.is_ok(), matches!(count, 1 | 2 | 4 | 8 | 16), "{count}");
+    let control = all[31];
+    for format in Format::ALL {
+        for count in 0..=32 {
+            let made = Pages::new(format, &all[..count], control);
+            assert_eq!(made.is_ok(), matches!(count, 1 | 2 | 4 | 8 | 16), "{count}");
+        }
+        let short = Pages::new(format, &[all[0].take(4095)], control);
+        assert_eq!(short.err(), Some(BadPages));
+        let shifted = memory.area().at(64, abi::PAGE).unwrap();
+        let shifted = Pages::new(format, &[shifted], control);
+        assert_eq!(shifted.err(), Some(BadPages));
     }
-    assert_eq!(Pages::new(&[all[0].take(4095)]).err(), Some(BadPages));
-    let shifted = memory.area().at(64, abi::PAGE).unwrap();
-    assert_eq!(Pages::new(&[shifted]).err(), Some(BadPages));
-    let words = Pages::new(&all[..2]).unwrap();
-    assert_eq!(words.pages(), 2);
-    words.store(1, 8, 5, std::sync::atomic::Ordering::Relaxed);
-    assert_eq!(words.load(1, 8, std::sync::atomic::Ordering::Relaxed), 5);
-    assert_eq!(words.load(2, 8, std::sync::atomic::Ordering::Relaxed), 0);
+    // Xen's format needs no control block; the native one needs all of it, and aligned.
+    for (bad, xen) in [
+        (Span::EMPTY, true),
+        (control.take(195), true),
+        (control.skip(2), true),
+    ] {
+        let made = |format| Pages::new(format, &all[..1], bad).is_ok();
+        assert_eq!((made(Format::Xen), made(Format::Native)), (xen, false));
+    }
+}
+
+/// Row 4: what was looked at is what is used. The slots behind it were copied with it.
+#[test]
+fn a_slot_is_copied_once_with_those_behind_it() {
+    over_each_format(|| {
+        let mut pair = pair::<3, 1>(0);
+        for n in 0..100 {
+            pair.front.request([n; 3]);
+        }
+        pair.front.publish();
+        assert_eq!(pair.back.ready_for(100), Ok(100));
+        assert_eq!(pair.back.peek(0), Some([0; 3]));
+        for n in 0..100 {
+            pair.raw_front.request(n, [!n; 3]);
+        }
+        for n in 0..BURST as u32 {
+            assert_eq!(pair.back.peek(0), Some([n; 3]));
+            pair.back.consume(1);
+        }
+        let later = BURST as u32;
+        assert_eq!(pair.back.peek(0), Some([!later; 3]));
+    });
 }
 
 #[test]
 fn attack_01_producer_beyond_ring() {
-    for (prod, fine) in [
-        (0, true),
-        (256, true),
-        (257, false),
-        (u32::MAX, false),
-        (1 << 31, false),
-    ] {
-        let mut pair = pair::<3>(0);
-        pair.raw_front.set_req_prod(prod);
-        assert_eq!(
-            pair.back.ready_for(1),
-            if fine { Ok(prod) } else { Err(Overrun) },
-            "{prod}"
-        );
-    }
+    over_each_format(|| {
+        for (prod, fine) in [
+            (0, true),
+            (256, true),
+            (257, false),
+            (u32::MAX, false),
+            (1 << 31, false),
+        ] {
+            let mut pair = pair::<3, 1>(0);
+            pair.raw_front.set_req_prod(prod);
+            assert_eq!(
+                pair.back.ready_for(1),
+                if fine { Ok(prod) } else { Err(Overrun) },
+                "{prod}"
+            );
+        }
+    });
 }
 
 #[test]
 fn attack_01_producer_beyond_what_is_answered() {
-    let mut pair = pair::<3>(0);
-    pair.raw_front.set_req_prod(256);
-    assert_eq!(pair.back.ready_for(256), Ok(256));
-    pair.back.consume(256);
-    // All consumed and none answered: the ring is full, though nothing is ready.
-    pair.raw_front.set_req_prod(257);
-    assert_eq!(pair.back.ready_for(1), Err(Overrun));
-    pair.back.respond([0]);
-    assert_eq!(pair.back.ready_for(1), Ok(1));
-    pair.raw_front.set_req_prod(258);
-    assert_eq!(pair.back.ready_for(2), Err(Overrun));
+    over_each_format(|| {
+        let mut pair = pair::<3, 1>(0);
+        pair.raw_front.set_req_prod(256);
+        assert_eq!(pair.back.ready_for(256), Ok(256));
+        pair.back.consume(256);
+        // All consumed and none answered: the ring is full, though nothing is ready.
+        pair.raw_front.set_req_prod(257);
+        assert_eq!(pair.back.ready_for(1), Err(Overrun));
+        pair.back.respond([0]);
+        assert_eq!(pair.back.ready_for(1), Ok(1));
+        pair.raw_front.set_req_prod(258);
+        assert_eq!(pair.back.ready_for(2), Err(Overrun));
+    });
 }
 
 #[test]
 fn attack_01_producer_going_backwards() {
-    let mut pair = pair::<3>(0);
-    pair.raw_front.set_req_prod(10);
-    assert_eq!(pair.back.ready_for(10), Ok(10));
-    pair.back.consume(4);
-    pair.raw_front.set_req_prod(10);
-    assert_eq!(pair.back.ready_for(7), Ok(6));
-    for prod in [9, 5, 4, 3, 0] {
-        pair.raw_front.set_req_prod(prod);
-        assert_eq!(pair.back.ready_for(7), Err(Overrun), "{prod}");
-    }
+    over_each_format(|| {
+        let mut pair = pair::<3, 1>(0);
+        pair.raw_front.set_req_prod(10);
+        assert_eq!(pair.back.ready_for(10), Ok(10));
+        pair.back.consume(4);
+        pair.raw_front.set_req_prod(10);
+        assert_eq!(pair.back.ready_for(7), Ok(6));
+        for prod in [9, 5, 4, 3, 0] {
+            pair.raw_front.set_req_prod(prod);
+            assert_eq!(pair.back.ready_for(7), Err(Overrun), "{prod}");
+        }
+    });
 }
 
 #[test]
 fn attack_02_responses_to_nothing() {
-    let mut pair = pair::<3>(0);
-    pair.raw_back.set_rsp_prod(1);
-    assert_eq!(pair.front.ready_for(1), Err(Overrun));
-    pair.raw_back.set_rsp_prod(0);
-    pair.front.request([0; 3]);
-    pair.front.request([0; 3]);
-    pair.raw_back.set_rsp_prod(1);
-    assert_eq!(
-        pair.front.ready_for(1),
-        Err(Overrun),
-        "a request that was not published"
-    );
-    pair.front.publish();
-    assert_eq!(pair.front.ready_for(1), Ok(1));
-    pair.raw_back.set_rsp_prod(3);
-    assert_eq!(pair.front.ready_for(2), Err(Overrun));
-    pair.raw_back.set_rsp_prod(2);
-    assert_eq!(pair.front.ready_for(2), Ok(2));
-    pair.front.consume(1);
-    for prod in [1, 0, u32::MAX] {
-        pair.raw_back.set_rsp_prod(prod);
-        assert_eq!(pair.front.ready_for(2), Err(Overrun), "{prod}");
-    }
+    over_each_format(|| {
+        let mut pair = pair::<3, 1>(0);
+        pair.raw_back.set_rsp_prod(1);
+        assert_eq!(pair.front.ready_for(1), Err(Overrun));
+        pair.raw_back.set_rsp_prod(0);
+        pair.front.request([0; 3]);
+        pair.front.request([0; 3]);
+        pair.raw_back.set_rsp_prod(1);
+        assert_eq!(
+            pair.front.ready_for(1),
+            Err(Overrun),
+            "a request that was not published"
+        );
+        pair.front.publish();
+        assert_eq!(pair.front.ready_for(1), Ok(1));
+        pair.raw_back.set_rsp_prod(3);
+        assert_eq!(pair.front.ready_for(2), Err(Overrun));
+        pair.raw_back.set_rsp_prod(2);
+        assert_eq!(pair.front.ready_for(2), Ok(2));
+        pair.front.consume(1);
+        for prod in [1, 0, u32::MAX] {
+            pair.raw_back.set_rsp_prod(prod);
+            assert_eq!(pair.front.ready_for(2), Err(Overrun), "{prod}");
+        }
+    });
 }
 
 #[test]
 fn attack_03_no_response_without_a_request() {
-    let mut pair = pair::<2>(0);
-    assert!(!pair.back.respond([0, 0]));
-    pair.raw_front.set_req_prod(2);
-    assert_eq!(pair.back.ready_for(2), Ok(2));
-    assert!(!pair.back.respond([0, 0]), "not consumed yet");
-    pair.back.consume(1);
-    assert_eq!(pair.back.owed(), 1);
-    assert!(pair.back.respond([0, 0]));
-    assert!(!pair.back.respond([0, 0]));
-    pair.back.consume(100);
-    assert_eq!(
-        (pair.back.owed(), pair.back.ready()),
-        (1, 0),
-        "no more than is ready"
-    );
+    over_each_format(|| {
+        let mut pair = pair::<2, 2>(0);
+        assert!(!pair.back.respond([0, 0]));
+        pair.raw_front.set_req_prod(2);
+        assert_eq!(pair.back.ready_for(2), Ok(2));
+        assert!(!pair.back.respond([0, 0]), "not consumed yet");
+        pair.back.consume(1);
+        assert_eq!(pair.back.owed(), 1);
+        assert!(pair.back.respond([0, 0]));
+        assert!(!pair.back.respond([0, 0]));
+        pair.back.consume(100);
+        assert_eq!(
+            (pair.back.owed(), pair.back.ready()),
+            (1, 0),
+            "no more than is ready"
+        );
+    });
 }
 
 #[test]
 fn nothing_is_seen_before_it_is_published() {
-    let mut pair = pair::<3>(0);
-    pair.front.request([1, 2, 3]);
-    assert_eq!((pair.back.ready_for(1), pair.back.pending()), (Ok(0), 0));
-    pair.front.publish();
-    assert_eq!((pair.back.ready(), pair.back.pending()), (0, 1));
-    assert_eq!(pair.back.ready_for(1), Ok(1));
-    assert_eq!(pair.back.peek(0), Some([1, 2, 3]));
-    pair.back.consume(1);
-    assert_eq!(pair.back.pending(), 0);
-    pair.back.respond([4, 5, 6]);
-    assert_eq!((pair.front.ready_for(1), pair.front.pending()), (Ok(0), 0));
-    pair.back.publish();
-    assert_eq!((pair.front.ready(), pair.front.pending()), (0, 1));
-    assert_eq!(pair.front.ready_for(1), Ok(1));
-    assert_eq!(pair.front.peek(0), Some([4, 5, 6]));
-    assert_eq!(pair.front.peek(1), None);
-    assert_eq!((pair.front.free(), pair.front.owed()), (255, 1));
-    pair.front.consume(9);
-    assert_eq!(
-        (pair.front.free(), pair.front.owed(), pair.front.ready()),
-        (256, 0, 0)
-    );
-    assert_eq!(pair.front.slot(256 + 3), 3);
+    over_each_format(|| {
+        let mut pair = pair::<3, 1>(0);
+        pair.front.request([1, 2, 3]);
+        assert_eq!((pair.back.ready_for(1), pair.back.pending()), (Ok(0), 0));
+        pair.front.publish();
+        assert_eq!((pair.back.ready(), pair.back.pending()), (0, 1));
+        assert_eq!(pair.back.ready_for(1), Ok(1));
+        assert_eq!(pair.back.peek(0), Some([1, 2, 3]));
+        pair.back.consume(1);
+        assert_eq!(pair.back.pending(), 0);
+        pair.back.respond([4]);
+        assert_eq!((pair.front.ready_for(1), pair.front.pending()), (Ok(0), 0));
+        pair.back.publish();
+        assert_eq!((pair.front.ready(), pair.front.pending()), (0, 1));
+        assert_eq!(pair.front.ready_for(1), Ok(1));
+        assert_eq!(pair.front.peek(0), Some([4]));
+        assert_eq!(pair.front.peek(1), None);
+        assert_eq!((pair.front.free(), pair.front.owed()), (255, 1));
+        pair.front.consume(9);
+        assert_eq!(
+            (pair.front.free(), pair.front.owed(), pair.front.ready()),
+            (256, 0, 0)
+        );
+        assert_eq!(pair.front.slot(256 + 3), 3);
+    });
 }
 
 #[test]
 fn the_index_is_read_only_when_it_has_to_be() {
-    let mut pair = pair::<3>(0);
-    pair.raw_front.set_req_prod(5);
-    assert_eq!(pair.back.ready_for(3), Ok(5));
-    pair.raw_front.set_req_prod(1000);
-    assert_eq!(
-        pair.back.ready_for(5),
-        Ok(5),
-        "enough is known: not looked at"
-    );
-    assert_eq!(pair.back.ready_for(6), Err(Overrun));
+    over_each_format(|| {
+        let mut pair = pair::<3, 1>(0);
+        pair.raw_front.set_req_prod(5);
+        assert_eq!(pair.back.ready_for(3), Ok(5));
+        pair.raw_front.set_req_prod(1000);
+        assert_eq!(
+            pair.back.ready_for(5),
+            Ok(5),
+            "enough is known: not looked at"
+        );
+        assert_eq!(pair.back.ready_for(6), Err(Overrun));
+    });
 }
 
 #[test]
 fn the_fronts_index_is_read_only_when_it_has_to_be() {
-    let mut pair = pair::<3>(0);
-    for _ in 0..6 {
-        pair.front.request([0; 3]);
-    }
-    pair.front.publish();
-    pair.raw_back.set_rsp_prod(5);
-    assert_eq!(pair.front.ready_for(3), Ok(5));
-    pair.raw_back.set_rsp_prod(1000);
-    assert_eq!(
-        pair.front.ready_for(5),
-        Ok(5),
-        "enough is known: not looked at"
-    );
-    assert_eq!(pair.front.ready_for(6), Err(Overrun));
+    over_each_format(|| {
+        let mut pair = pair::<3, 1>(0);
+        for _ in 0..6 {
+            pair.front.request([0; 3]);
+        }
+        pair.front.publish();
+        pair.raw_back.set_rsp_prod(5);
+        assert_eq!(pair.front.ready_for(3), Ok(5));
+        pair.raw_back.set_rsp_prod(1000);
+        assert_eq!(
+            pair.front.ready_for(5),
+            Ok(5),
+            "enough is known: not looked at"
+        );
+        assert_eq!(pair.front.ready_for(6), Err(Overrun));
+    });
 }
 
 /// Nothing new: the line that the peer reads is not written either.
 #[test]
 fn publishing_nothing_writes_nothing() {
-    let mut pair = pair::<3>(0);
-    pair.raw_front.set_req_prod(7);
-    pair.raw_back.set_rsp_prod(9);
-    pair.front.publish();
-    pair.back.publish();
-    assert_eq!(
-        (pair.raw_front.req_prod(), pair.raw_front.rsp_prod()),
-        (7, 9)
-    );
+    over_each_format(|| {
+        let mut pair = pair::<3, 1>(0);
+        pair.raw_front.set_req_prod(7);
+        pair.raw_back.set_rsp_prod(9);
+        pair.front.publish();
+        pair.back.publish();
+        assert_eq!(
+            (pair.raw_front.req_prod(), pair.raw_front.rsp_prod()),
+            (7, 9)
+        );
+    });
 }
 
 #[test]
 fn news_are_news_until_the_peer_was_asked() {
-    let mut pair = pair::<3>(0);
-    assert!(!pair.front.has_news() && !pair.back.has_news());
-    pair.front.request([0; 3]);
-    assert!(pair.front.has_news(), "written");
-    pair.front.publish();
-    assert!(pair.front.has_news(), "published");
-    let _ = pair.front.should_notify();
-    assert!(!pair.front.has_news());
-    assert_eq!(pair.back.ready_for(1), Ok(1));
-    pair.back.consume(1);
-    assert!(!pair.back.has_news());
-    pair.back.respond([0]);
-    assert!(pair.back.has_news(), "written");
-    pair.back.publish();
-    assert!(pair.back.has_news(), "published");
-    let _ = pair.back.should_notify();
-    assert!(!pair.back.has_news());
+    over_each_format(|| {
+        let mut pair = pair::<3, 1>(0);
+        assert!(!pair.front.has_news() && !pair.back.has_news());
+        pair.front.request([0; 3]);
+        assert!(pair.front.has_news(), "written");
+        pair.front.publish();
+        assert!(pair.front.has_news(), "published");
+        let _ = pair.front.should_notify();
+        assert!(!pair.front.has_news());
+        assert_eq!(pair.back.ready_for(1), Ok(1));
+        pair.back.consume(1);
+        assert!(!pair.back.has_news());
+        pair.back.respond([0]);
+        assert!(pair.back.has_news(), "written");
+        pair.back.publish();
+        assert!(pair.back.has_news(), "published");
+        let _ = pair.back.should_notify();
+        assert!(!pair.back.has_news());
+    });
 }
 
 #[test]
@@ -302,64 +389,68 @@ fn ring_9_the_formula() {
 
 #[test]
 fn ring_9_the_back_is_told_once_when_it_asked() {
-    let mut pair = pair::<3>(0);
-    let send = |pair: &mut Pair<3>, n: u32| {
-        for _ in 0..n {
-            pair.front.request([0; 3]);
-        }
-        pair.front.publish();
-        pair.front.should_notify()
-    };
-    assert!(!pair.front.should_notify(), "nothing was published");
-    assert!(send(&mut pair, 1), "a new ring asks for the first request");
-    assert!(!pair.front.should_notify(), "it was told");
-    assert!(!send(&mut pair, 3), "it did not ask again");
-    assert!(pair.back.prepare_sleep(0), "there is work");
-    assert_eq!(pair.back.ready_for(4), Ok(4));
-    pair.back.consume(4);
-    assert!(!pair.back.prepare_sleep(0));
-    assert_eq!(pair.raw_front.req_event(), 5);
-    assert!(send(&mut pair, 2));
-    assert!(!send(&mut pair, 2));
-    // Two of the four that wait belong to a packet that is not all there.
-    assert!(pair.back.prepare_sleep(2));
-    assert!(!pair.back.prepare_sleep(4));
-    assert!(send(&mut pair, 1));
+    over_each_format(|| {
+        let mut pair = pair::<3, 1>(0);
+        let send = |pair: &mut Pair<3, 1>, n: u32| {
+            for _ in 0..n {
+                pair.front.request([0; 3]);
+            }
+            pair.front.publish();
+            pair.front.should_notify()
+        };
+        assert!(!pair.front.should_notify(), "nothing was published");
+        assert!(send(&mut pair, 1), "a new ring asks for the first request");
+        assert!(!pair.front.should_notify(), "it was told");
+        assert!(!send(&mut pair, 3), "it did not ask again");
+        assert!(pair.back.prepare_sleep(0), "there is work");
+        assert_eq!(pair.back.ready_for(4), Ok(4));
+        pair.back.consume(4);
+        assert!(!pair.back.prepare_sleep(0));
+        assert_eq!(pair.raw_front.req_event(), 5);
+        assert!(send(&mut pair, 2));
+        assert!(!send(&mut pair, 2));
+        // Two of the four that wait belong to a packet that is not all there.
+        assert!(pair.back.prepare_sleep(2));
+        assert!(!pair.back.prepare_sleep(4));
+        assert!(send(&mut pair, 1));
+    });
 }
 
 #[test]
 fn ring_9_the_front_is_told_once_when_it_asked() {
-    let mut pair = pair::<3>(0);
-    for _ in 0..20 {
-        pair.front.request([0; 3]);
-    }
-    pair.front.publish();
-    assert_eq!(pair.back.ready_for(20), Ok(20));
-    pair.back.consume(20);
-    let answer = |pair: &mut Pair<3>, n: u32| {
-        for _ in 0..n {
-            pair.back.respond([0]);
+    over_each_format(|| {
+        let mut pair = pair::<3, 1>(0);
+        for _ in 0..20 {
+            pair.front.request([0; 3]);
         }
-        pair.back.publish();
-        pair.back.should_notify()
-    };
-    assert!(!pair.back.should_notify(), "nothing was published");
-    assert!(
-        answer(&mut pair, 1),
-        "a new ring asks for the first response"
-    );
-    assert!(!pair.back.should_notify(), "it was told");
-    assert!(!answer(&mut pair, 3), "it did not ask again");
-    assert!(pair.front.prepare_sleep(0), "there is work");
-    assert!(pair.front.prepare_sleep(3));
-    assert!(!pair.front.prepare_sleep(4));
-    assert_eq!(pair.raw_front.rsp_event(), 5);
-    assert!(answer(&mut pair, 1));
-    assert_eq!(pair.front.ready_for(5), Ok(5));
-    pair.front.consume(5);
-    assert!(!pair.front.prepare_sleep(0));
-    pair.front.disarm();
-    assert!(!answer(&mut pair, 8), "it does not want to know");
+        pair.front.publish();
+        assert_eq!(pair.back.ready_for(20), Ok(20));
+        pair.back.consume(20);
+        let answer = |pair: &mut Pair<3, 1>, n: u32| {
+            for _ in 0..n {
+                pair.back.respond([0]);
+            }
+            pair.back.publish();
+            pair.back.should_notify()
+        };
+        assert!(!pair.back.should_notify(), "nothing was published");
+        assert!(
+            answer(&mut pair, 1),
+            "a new ring asks for the first response"
+        );
+        assert!(!pair.back.should_notify(), "it was told");
+        assert!(!answer(&mut pair, 3), "it did not ask again");
+        assert!(pair.front.prepare_sleep(0), "there is work");
+        assert!(pair.front.prepare_sleep(3));
+        assert!(!pair.front.prepare_sleep(4));
+        assert_eq!(pair.raw_front.rsp_event(), 5);
+        assert!(answer(&mut pair, 1));
+        assert_eq!(pair.front.ready_for(5), Ok(5));
+        pair.front.consume(5);
+        assert!(!pair.front.prepare_sleep(0));
+        pair.front.disarm();
+        assert!(!answer(&mut pair, 8), "it does not want to know");
+    });
 }
 
 #[derive(Clone, Debug)]
@@ -419,8 +510,8 @@ impl Oracle {
     }
 }
 
-fn run<const N: usize>(order: u8, ops: &[Op]) {
-    let mut pair = pair::<N>(order);
+fn run<const REQ: usize, const RSP: usize>(order: u8, ops: &[Op]) {
+    let mut pair = pair::<REQ, RSP>(order);
     let mut oracle = Oracle::default();
     let slots = slots(order) as usize;
     assert_eq!(pair.front.slots() as usize, slots);
@@ -430,7 +521,7 @@ fn run<const N: usize>(order: u8, ops: &[Op]) {
             Op::Request(n) => {
                 for _ in 0..n {
                     let full = oracle.in_ring() == slots;
-                    let index = pair.front.request([oracle.next; N]);
+                    let index = pair.front.request([oracle.next; REQ]);
                     assert_eq!(index, (!full).then_some(oracle.next));
                     if let Some(index) = index {
                         assert_eq!(pair.front.slot(index), index as usize % slots);
@@ -451,7 +542,7 @@ fn run<const N: usize>(order: u8, ops: &[Op]) {
                 let n = ready.min(u32::from(n));
                 for ahead in 0..n {
                     let want = oracle.published.pop_front().unwrap();
-                    assert_eq!(pair.back.peek(ahead), Some([want; N]));
+                    assert_eq!(pair.back.peek(ahead), Some([want; REQ]));
                     oracle.taken.push_back(want);
                 }
                 pair.back.consume(n);
@@ -461,7 +552,7 @@ fn run<const N: usize>(order: u8, ops: &[Op]) {
                 for _ in 0..n {
                     let next = oracle.taken.pop_front();
                     assert_eq!(
-                        pair.back.respond([next.map_or(0, |n| !n); N]),
+                        pair.back.respond([next.map_or(0, |n| !n); RSP]),
                         next.is_some()
                     );
                     oracle.responses_untold += usize::from(next.is_some());
@@ -479,7 +570,7 @@ fn run<const N: usize>(order: u8, ops: &[Op]) {
                 let n = ready.min(u32::from(n));
                 for ahead in 0..n {
                     let want = oracle.answers.pop_front().unwrap();
-                    assert_eq!(pair.front.peek(ahead), Some([!want; N]));
+                    assert_eq!(pair.front.peek(ahead), Some([!want; RSP]));
                 }
                 pair.front.consume(n);
                 oracle.reaped += n;
@@ -522,7 +613,9 @@ proptest! {
 
     #[test]
     fn a_ring_is_five_queues(order in 0_u8..3, ops in prop::collection::vec(op(), 0..200)) {
-        run::<3>(order, &ops);
-        run::<2>(order, &ops);
+        for format in Format::ALL {
+            with_format(format, || run::<3, 1>(order, &ops));
+            with_format(format, || run::<2, 2>(order, &ops));
+        }
     }
 }

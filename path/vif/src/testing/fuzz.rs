@@ -2,11 +2,15 @@
 
 use crate::netback::{ACCESSES_MAX, Netback};
 use crate::netfront::Sizes;
+use crate::netif::rings::TX_REQUEST;
 use crate::netif::{
-    BackRecord, ExtraInfo, Features, FrontRecord, RxRequest, RxResponse, TX_WORDS, Terms,
-    TxRequest, TxResponse, transport,
+    BackRecord, ExtraInfo, Features, FrontRecord, RxRequest, RxResponse, Terms, TxRequest,
+    TxResponse, transport,
 };
-use crate::testing::{FakeGrants, Memory, Rig, back_record, frame_at, ipv4_tcp, packet, sizes};
+use crate::ring::Format;
+use crate::testing::{
+    FakeGrants, Memory, Rig, back_record, frame_at, ipv4_tcp, packet, sizes, with_format,
+};
 use abi::RECORD_BYTES;
 use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Piece};
 
@@ -39,10 +43,10 @@ impl Input<'_> {
 /// It is not.
 pub fn hostile_words(data: &[u8]) {
     let mut input = Input(data);
-    let words: [u32; TX_WORDS] = std::array::from_fn(|_| input.word());
+    let words: [u32; TX_REQUEST] = std::array::from_fn(|_| input.word());
     let [one, two, three] = words;
     assert_eq!(TxRequest::decode(words).encode(), words);
-    assert_eq!(TxResponse::decode(words).encode(), [one]);
+    assert_eq!(TxResponse::decode([one]).encode(), [one]);
     assert_eq!(RxRequest::decode([one, two]).encode(), [one, two]);
     assert_eq!(RxResponse::decode([one, two]).encode(), [one, two]);
     // One byte of an extra info is padding.
@@ -85,7 +89,9 @@ pub fn hostile_records(data: &[u8]) {
 /// A promise of the netback's was broken.
 pub fn hostile_frontend(data: &[u8]) {
     let mut input = Input(data);
-    let mut rig = Rig::with(sizes(), Features::ALL, features(&mut input));
+    let mut rig = with_format(format(&mut input), || {
+        Rig::with(sizes(), Features::ALL, features(&mut input))
+    });
     let (tx, rx) = (rig.raw_tx(), rig.raw_rx());
     let source = Memory::new(24);
     let mut out = Vec::new();
@@ -155,15 +161,17 @@ pub fn hostile_frontend(data: &[u8]) {
 pub fn hostile_backend(data: &[u8]) {
     let mut input = Input(data);
     // Pages of receive buffers come and go.
-    let mut rig = Rig::with_threshold(
-        Sizes {
-            rx_spare_pages: 16,
-            ..sizes()
-        },
-        Features::ALL,
-        back_record(features(&mut input)),
-        Some(4),
-    );
+    let mut rig = with_format(format(&mut input), || {
+        Rig::with_threshold(
+            Sizes {
+                rx_spare_pages: 16,
+                ..sizes()
+            },
+            Features::ALL,
+            back_record(features(&mut input)),
+            Some(4),
+        )
+    });
     let (tx, rx) = (rig.raw_tx_back(), rig.raw_rx_back());
     let mut frames = Vec::new();
     let mut held = Vec::new();
@@ -179,7 +187,7 @@ pub fn hostile_backend(data: &[u8]) {
                 let count = u32::from(input.byte() % 40);
                 for _ in 0..count {
                     let at = tx.rsp_prod();
-                    let request = TxRequest::decode(tx.slot(at));
+                    let request = TxRequest::decode(tx.request_at(at));
                     let lie = input.byte();
                     let id = if lie == 255 {
                         u16::from(input.byte())
@@ -187,14 +195,14 @@ pub fn hostile_backend(data: &[u8]) {
                         request.id
                     };
                     let status = if lie == 254 { 1 } else { 0 };
-                    tx.answer(&[&TxResponse { id, status }.encode()]);
+                    tx.answer(&[TxResponse { id, status }.encode()]);
                 }
             }
             4 | 5 => {
                 let count = u32::from(input.byte() % 40);
                 for _ in 0..count {
                     let at = rx.rsp_prod();
-                    let request = RxRequest::decode(rx.slot(at));
+                    let request = RxRequest::decode(rx.request_at(at));
                     let lie = input.byte();
                     let response = RxResponse {
                         id: if lie == 255 {
@@ -208,12 +216,12 @@ pub fn hostile_backend(data: &[u8]) {
                         flags: u16::from(input.byte()) | (u16::from(lie) & 3) << 8,
                         status: input.word() as i16 & if lie < 200 { 0x7ff } else { -1 },
                     };
-                    rx.answer(&[&response.encode()]);
+                    rx.answer(&[response.encode()]);
                 }
             }
             6 => {
                 let at = u32::from(input.byte());
-                rx.response(at, &[input.word(), input.word()]);
+                rx.response(at, [input.word(), input.word()]);
             }
             7 => {
                 let word = usize::from(input.byte() % 4);
@@ -245,6 +253,14 @@ pub fn hostile_backend(data: &[u8]) {
                 rig.front.disarm();
             }
         }
+    }
+}
+
+/// The format of the rings.
+fn format(input: &mut Input<'_>) -> Format {
+    match input.byte() & 1 {
+        0 => Format::Native,
+        _ => Format::Xen,
     }
 }
 

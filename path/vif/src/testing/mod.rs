@@ -4,6 +4,7 @@
 //! Not part of any program. Unlike the rest of the crate it may panic: that is how a harness says
 //! that a promise was broken.
 
+mod formats;
 mod fuzz;
 mod grants;
 mod memory;
@@ -11,6 +12,7 @@ mod packets;
 mod raw;
 mod rig;
 
+pub use formats::{format, over_each_format, with_format};
 pub use fuzz::{hostile_backend, hostile_frontend, hostile_records, hostile_words};
 pub use grants::FakeGrants;
 pub use memory::Memory;

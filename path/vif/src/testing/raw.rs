@@ -1,96 +1,122 @@
 //! Peers that write words: the other end of a ring without a handle, so without any rule.
 
-use crate::ring::{HEADER_BYTES, SLOTS_PER_PAGE};
-use shmem::Span;
+use crate::ring::{Index, Pages, Words};
 use std::sync::atomic::Ordering;
 
-/// The pages of a ring whose slots have `N` words, as bytes for anybody.
-#[derive(Clone, Debug)]
-struct Raw<const N: usize>(Vec<Span>);
+/// A ring whose slots have `REQ` and `RSP` words, for anybody.
+#[derive(Clone, Copy, Debug)]
+struct Raw<const REQ: usize, const RSP: usize>(Pages);
 
-impl<const N: usize> Raw<N> {
-    fn word(&self, offset: usize) -> u32 {
-        self.0[0].load_u32(offset).expect("own memory")
+impl<const REQ: usize, const RSP: usize> Raw<REQ, RSP> {
+    fn index(&self, index: Index) -> u32 {
+        self.0.index(index, Ordering::Acquire)
     }
 
-    fn set_word(&self, offset: usize, value: u32) {
-        self.0[0].store_u32(offset, value).expect("own memory");
+    fn set_index(&self, index: Index, value: u32) {
+        self.0.set_index(index, value, Ordering::Release);
     }
 
-    fn slot(&self, index: u32, n: usize) -> (Span, usize) {
-        let index = index as usize % (self.0.len() * SLOTS_PER_PAGE as usize);
-        let page = self.0[index / SLOTS_PER_PAGE as usize];
-        (
-            page,
-            HEADER_BYTES + (index % SLOTS_PER_PAGE as usize) * N * 4 + n * 4,
-        )
+    fn masked(&self, index: u32) -> u32 {
+        index % (self.0.pages() as u32 * crate::ring::SLOTS_PER_PAGE)
     }
 
-    fn get(&self, index: u32) -> [u32; N] {
-        std::array::from_fn(|n| {
-            let (page, at) = self.slot(index, n);
-            page.u32(at).expect("aligned").load(Ordering::Relaxed)
-        })
+    fn request_place(&self, index: u32) -> (usize, usize) {
+        let place = self.0.format().requests(REQ);
+        place.of(self.masked(index))
     }
 
-    fn set(&self, index: u32, words: &[u32]) {
-        for (n, &word) in words.iter().enumerate() {
-            let (page, at) = self.slot(index, n);
-            page.u32(at)
-                .expect("aligned")
-                .store(word, Ordering::Release);
-        }
+    fn response_place(&self, index: u32) -> (usize, usize) {
+        let place = self.0.format().responses(REQ, RSP);
+        place.of(self.masked(index))
+    }
+
+    fn request(&self, index: u32) -> [u32; REQ] {
+        let mut slot = [[0; REQ]];
+        let (page, offset) = self.request_place(index);
+        self.0.read(page, offset, REQ * 4, &mut slot);
+        slot[0]
+    }
+
+    fn response(&self, index: u32) -> [u32; RSP] {
+        let mut slot = [[0; RSP]];
+        let (page, offset) = self.response_place(index);
+        self.0.read(page, offset, RSP * 4, &mut slot);
+        slot[0]
+    }
+
+    fn set_request(&self, index: u32, words: [u32; REQ]) {
+        let (page, offset) = self.request_place(index);
+        self.0.write(page, offset, words);
+    }
+
+    fn set_response(&self, index: u32, words: [u32; RSP]) {
+        let (page, offset) = self.response_place(index);
+        self.0.write(page, offset, words);
     }
 }
 
-macro_rules! header {
-    ($($(#[$doc:meta])* $get:ident $set:ident $offset:literal;)*) => {$(
-        $(#[$doc])*
+macro_rules! shared {
+    ($($(#[$doc:meta])* $get:ident $set:ident $index:ident;)*) => {
+        /// The ring in its pages.
         #[must_use]
-        pub fn $get(&self) -> u32 {
-            self.0.word($offset)
+        pub fn new(pages: Pages) -> Self {
+            Self(Raw(pages))
         }
 
-        $(#[$doc])*
-        pub fn $set(&self, value: u32) {
-            self.0.set_word($offset, value);
+        /// What lies where request `index` does.
+        #[must_use]
+        pub fn request_at(&self, index: u32) -> [u32; REQ] {
+            self.0.request(index)
         }
-    )*};
+
+        /// What lies where response `index` does.
+        #[must_use]
+        pub fn response_at(&self, index: u32) -> [u32; RSP] {
+            self.0.response(index)
+        }
+
+        $(
+            $(#[$doc])*
+            #[must_use]
+            pub fn $get(&self) -> u32 {
+                self.0.index(Index::$index)
+            }
+
+            $(#[$doc])*
+            pub fn $set(&self, value: u32) {
+                self.0.set_index(Index::$index, value);
+            }
+        )*
+    };
 }
 
 /// A frontend without rules.
-#[derive(Clone, Debug)]
-pub struct RawFront<const N: usize>(Raw<N>);
+#[derive(Clone, Copy, Debug)]
+pub struct RawFront<const REQ: usize, const RSP: usize>(Raw<REQ, RSP>);
 
 /// A backend without rules.
-#[derive(Clone, Debug)]
-pub struct RawBack<const N: usize>(Raw<N>);
+#[derive(Clone, Copy, Debug)]
+pub struct RawBack<const REQ: usize, const RSP: usize>(Raw<REQ, RSP>);
 
-impl<const N: usize> RawFront<N> {
-    /// The front of the ring in `pages`.
-    #[must_use]
-    pub fn new(pages: &[Span]) -> Self {
-        Self(Raw(pages.to_vec()))
-    }
-
-    header! {
+impl<const REQ: usize, const RSP: usize> RawFront<REQ, RSP> {
+    shared! {
         /// Requests published.
-        req_prod set_req_prod 0;
+        req_prod set_req_prod ReqProd;
         /// The front's wish to be told.
-        rsp_event set_rsp_event 12;
+        rsp_event set_rsp_event RspEvent;
         /// Responses that the back has published.
-        rsp_prod set_rsp_prod 8;
+        rsp_prod set_rsp_prod RspProd;
         /// The back's wish to be told.
-        req_event set_req_event 4;
+        req_event set_req_event ReqEvent;
     }
 
     /// Writes request `index`.
-    pub fn request(&self, index: u32, words: [u32; N]) {
-        self.0.set(index, &words);
+    pub fn request(&self, index: u32, words: [u32; REQ]) {
+        self.0.set_request(index, words);
     }
 
     /// Writes requests after those that are published and publishes them.
-    pub fn send(&self, requests: &[[u32; N]]) {
+    pub fn send(&self, requests: &[[u32; REQ]]) {
         let prod = self.req_prod();
         for (n, words) in requests.iter().enumerate() {
             self.request(prod.wrapping_add(n as u32), *words);
@@ -98,55 +124,37 @@ impl<const N: usize> RawFront<N> {
         self.set_req_prod(prod.wrapping_add(requests.len() as u32));
     }
 
-    /// What lies at `index`.
-    #[must_use]
-    pub fn slot(&self, index: u32) -> [u32; N] {
-        self.0.get(index)
-    }
-
     /// Every response from `from` on.
     #[must_use]
-    pub fn responses(&self, from: u32) -> Vec<[u32; N]> {
+    pub fn responses(&self, from: u32) -> Vec<[u32; RSP]> {
         (0..self.rsp_prod().wrapping_sub(from))
-            .map(|n| self.slot(from.wrapping_add(n)))
+            .map(|n| self.response_at(from.wrapping_add(n)))
             .collect()
     }
 }
 
-impl<const N: usize> RawBack<N> {
-    /// The back of the ring in `pages`.
-    #[must_use]
-    pub fn new(pages: &[Span]) -> Self {
-        Self(Raw(pages.to_vec()))
-    }
-
-    header! {
+impl<const REQ: usize, const RSP: usize> RawBack<REQ, RSP> {
+    shared! {
         /// Requests that the front has published.
-        req_prod set_req_prod 0;
+        req_prod set_req_prod ReqProd;
         /// Responses published.
-        rsp_prod set_rsp_prod 8;
+        rsp_prod set_rsp_prod RspProd;
         /// The back's wish to be told.
-        req_event set_req_event 4;
+        req_event set_req_event ReqEvent;
         /// The front's wish to be told.
-        rsp_event set_rsp_event 12;
+        rsp_event set_rsp_event RspEvent;
     }
 
-    /// What lies at `index`.
-    #[must_use]
-    pub fn slot(&self, index: u32) -> [u32; N] {
-        self.0.get(index)
-    }
-
-    /// Writes response `index`; a response may have fewer words than a slot.
-    pub fn response(&self, index: u32, words: &[u32]) {
-        self.0.set(index, words);
+    /// Writes response `index`.
+    pub fn response(&self, index: u32, words: [u32; RSP]) {
+        self.0.set_response(index, words);
     }
 
     /// Writes responses after those that are published and publishes them.
-    pub fn answer(&self, responses: &[&[u32]]) {
+    pub fn answer(&self, responses: &[[u32; RSP]]) {
         let prod = self.rsp_prod();
         for (n, words) in responses.iter().enumerate() {
-            self.response(prod.wrapping_add(n as u32), words);
+            self.response(prod.wrapping_add(n as u32), *words);
         }
         self.set_rsp_prod(prod.wrapping_add(responses.len() as u32));
     }

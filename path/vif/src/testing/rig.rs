@@ -2,8 +2,10 @@
 
 use crate::netback::Netback;
 use crate::netfront::{GrantTable, Layout, Netfront, Setup, Sizes};
-use crate::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, RX_WORDS, TX_WORDS, Terms};
-use crate::testing::{FakeGrants, Memory, RawBack, RawFront};
+use crate::netif::rings::{RX_REQUEST, RX_RESPONSE, TX_REQUEST, TX_RESPONSE, rings};
+use crate::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, Terms};
+use crate::ring::{Format, Pages};
+use crate::testing::{FakeGrants, Memory, RawBack, RawFront, format};
 use abi::{DomId, GrantEntry, PAGE};
 use nic::Frame;
 use shmem::Span;
@@ -28,9 +30,9 @@ pub struct Rig {
     pub layout: Layout,
     memory: Memory,
     table_span: Span,
-    /// The pages of the ring from the guest, of the one to it, and of the event channel, as the
-    /// grants named them before a hostile guest could rewrite its table.
-    pages: (Vec<Span>, Vec<Span>, Span),
+    /// The ring from the guest, the one to it, and the page of the event channel, as the grants
+    /// named them before a hostile guest could rewrite its table.
+    pages: (Pages, Pages, Span),
 }
 
 /// Small sizes that have everything.
@@ -85,7 +87,8 @@ impl Rig {
         Self::with_threshold(sizes, front, back, None)
     }
 
-    /// Two ends, of which the guest's keeps so many free pages of receive buffers granted.
+    /// Two ends, of which the guest's keeps so many free pages of receive buffers granted. Their
+    /// rings have the thread's [`format`].
     ///
     /// # Panics
     /// They do not agree.
@@ -96,6 +99,17 @@ impl Rig {
         back: BackRecord,
         release_threshold: Option<u32>,
     ) -> Self {
+        let rings_feature = match format() {
+            Format::Xen => Features::default(),
+            Format::Native => Features::NATIVE_RINGS,
+        };
+        let (front, back) = (
+            front.with(rings_feature),
+            BackRecord {
+                features: back.features.with(rings_feature),
+                ..back
+            },
+        );
         let layout = Layout::new(sizes);
         let table_pages = (layout.grants() as usize * 8 + 8).div_ceil(PAGE);
         let memory = Memory::new(layout.frames() + table_pages as u32);
@@ -120,6 +134,7 @@ impl Rig {
         assert_eq!(&terms, front.terms(), "both ends agree on the same");
         let grants = FakeGrants::new(table_span, area, BACKEND);
         let pages = Self::pages(&memory, table_span, &record);
+        let shared = rings(&terms, &pages.0, &pages.1, pages.2).expect("rings");
         let back = Netback::new(terms, &pages.0, &pages.1, pages.2, grants).expect("a back");
         Self {
             front,
@@ -129,7 +144,7 @@ impl Rig {
             layout,
             memory,
             table_span,
-            pages,
+            pages: (shared.0, shared.1, pages.2),
         }
     }
 
@@ -164,26 +179,26 @@ impl Rig {
 
     /// The ring from the guest, with a hostile guest at it.
     #[must_use]
-    pub fn raw_tx(&self) -> RawFront<TX_WORDS> {
-        RawFront::new(&self.pages.0)
+    pub fn raw_tx(&self) -> RawFront<TX_REQUEST, TX_RESPONSE> {
+        RawFront::new(self.pages.0)
     }
 
     /// The ring to the guest, with a hostile guest at it.
     #[must_use]
-    pub fn raw_rx(&self) -> RawFront<RX_WORDS> {
-        RawFront::new(&self.pages.1)
+    pub fn raw_rx(&self) -> RawFront<RX_REQUEST, RX_RESPONSE> {
+        RawFront::new(self.pages.1)
     }
 
     /// The ring from the guest, with a hostile driver domain at it.
     #[must_use]
-    pub fn raw_tx_back(&self) -> RawBack<TX_WORDS> {
-        RawBack::new(&self.pages.0)
+    pub fn raw_tx_back(&self) -> RawBack<TX_REQUEST, TX_RESPONSE> {
+        RawBack::new(self.pages.0)
     }
 
     /// The ring to the guest, with a hostile driver domain at it.
     #[must_use]
-    pub fn raw_rx_back(&self) -> RawBack<RX_WORDS> {
-        RawBack::new(&self.pages.1)
+    pub fn raw_rx_back(&self) -> RawBack<RX_REQUEST, RX_RESPONSE> {
+        RawBack::new(self.pages.1)
     }
 
     /// The event channel's page.

@@ -122,6 +122,28 @@ pub(crate) unsafe fn copy_96(dst: *mut u8, src: *const u8) -> bool {
     }
 }
 
+/// Asks the processor to fetch a cache line for reading.
+#[inline(always)]
+pub(crate) fn prefetch(line: *const u8) {
+    // SAFETY: a prefetch is a hint; it is allowed at any address.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+    }
+}
+
+/// Asks the processor to fetch a cache line for writing: nobody else then has it.
+#[inline(always)]
+pub(crate) fn prefetch_write(line: *const u8) {
+    // SAFETY: as in `prefetch`; processors without the instruction do nothing.
+    unsafe {
+        core::arch::asm!(
+            "prefetchw [{line}]",
+            line = in(reg) line,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+}
+
 /// Sets `len` bytes to `byte`.
 ///
 /// # Safety
@@ -185,49 +207,6 @@ pub(crate) unsafe fn load_u64(src: *const u8) -> Option<u64> {
 /// Two adjacent 4-byte words, as the 8-byte word that they are.
 const fn pair([first, second]: [u32; 2]) -> u64 {
     first as u64 | (second as u64) << 32
-}
-
-/// The words of a [`pair`].
-const fn halves(pair: u64) -> [u32; 2] {
-    [pair as u32, (pair >> 32) as u32]
-}
-
-/// Reads two adjacent 4-byte words, each once: acquire, as every load of this processor.
-///
-/// # Safety
-/// See the module's contract; `src` is a multiple of 4.
-#[inline(always)]
-pub(crate) unsafe fn load_2(src: *const u8) -> Option<[u32; 2]> {
-    // SAFETY: handed on to the caller.
-    unsafe { load_u64(src) }.map(halves)
-}
-
-/// Reads three adjacent 4-byte words, each once: acquire, as every load of this processor.
-///
-/// # Safety
-/// See the module's contract; `src` is a multiple of 4.
-#[inline(always)]
-pub(crate) unsafe fn load_3(src: *const u8) -> Option<[u32; 3]> {
-    let (pair, third): (u64, u32);
-    // SAFETY: touches [0, 12), which the caller vouches for. The outputs are set before the first
-    // access.
-    let ok = unsafe {
-        guarded!(
-            [
-                "xor {pair:e}, {pair:e}",
-                "xor {third:e}, {third:e}",
-                "mov {pair}, qword ptr [{src}]",
-                "mov {third:e}, dword ptr [{src} + 8]",
-            ],
-            [],
-            src = in(reg) src,
-            pair = out(reg) pair,
-            third = out(reg) third,
-            options(readonly),
-        )
-    };
-    let [first, second] = halves(pair);
-    ok.then_some([first, second, third])
 }
 
 /// Writes two adjacent 4-byte words: release, as every store of this processor.

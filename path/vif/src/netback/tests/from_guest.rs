@@ -4,7 +4,7 @@ use crate::Drop;
 use crate::netif::{
     ExtraInfo, Features, GsoInfo, MAX_SLOTS, TxRequest, TxResponse, extra, rsp, txf,
 };
-use crate::testing::{Rig, ipv4_tcp, packet, sizes};
+use crate::testing::{Rig, ipv4_tcp, over_each_format, packet, sizes};
 use nic::{Checksum, Gso, GsoKind, Offload};
 
 /// A rig whose guest's end is written by hand. Transmit page `n` of the guest's holds pattern
@@ -89,169 +89,187 @@ mod ring2pkt {
 
     #[test]
     fn emptyring() {
-        let mut hand = hand();
-        assert!(hand.take().is_empty());
-        assert!(!hand.rig.back.has_work());
-        assert!(hand.answers().is_empty());
+        over_each_format(|| {
+            let mut hand = hand();
+            assert!(hand.take().is_empty());
+            assert!(!hand.rig.back.has_work());
+            assert!(hand.answers().is_empty());
+        });
     }
 
     #[test]
     fn one_req() {
-        let mut hand = hand();
-        hand.send(&[hand.part(1, 60, 0)]);
-        assert!(hand.rig.back.has_work());
-        assert_eq!(hand.take(), [bytes_at(1, 0, 60)]);
-        assert_eq!(hand.answers(), [(101, rsp::OKAY)]);
-        assert!(!hand.rig.back.has_work());
+        over_each_format(|| {
+            let mut hand = hand();
+            hand.send(&[hand.part(1, 60, 0)]);
+            assert!(hand.rig.back.has_work());
+            assert_eq!(hand.take(), [bytes_at(1, 0, 60)]);
+            assert_eq!(hand.answers(), [(101, rsp::OKAY)]);
+            assert!(!hand.rig.back.has_work());
+        });
     }
 
     #[test]
     fn two_req() {
-        let mut hand = hand();
-        hand.send(&[hand.part(1, 160, txf::MORE_DATA), hand.part(2, 60, 0)]);
-        assert_eq!(
-            hand.take(),
-            [[bytes_at(1, 0, 100), bytes_at(2, 0, 60)].concat()]
-        );
-        assert_eq!(hand.answers(), [(101, rsp::OKAY), (102, rsp::OKAY)]);
+        over_each_format(|| {
+            let mut hand = hand();
+            hand.send(&[hand.part(1, 160, txf::MORE_DATA), hand.part(2, 60, 0)]);
+            assert_eq!(
+                hand.take(),
+                [[bytes_at(1, 0, 100), bytes_at(2, 0, 60)].concat()]
+            );
+            assert_eq!(hand.answers(), [(101, rsp::OKAY), (102, rsp::OKAY)]);
+        });
     }
 
     #[test]
     fn three_req() {
-        let mut hand = hand();
-        hand.send(&[
-            hand.part(1, 3000, txf::MORE_DATA),
-            TxRequest {
-                offset: 4000,
-                ..hand.part(2, 96, txf::MORE_DATA)
-            },
-            TxRequest {
-                offset: 7,
-                ..hand.part(3, 1000, 0)
-            },
-        ]);
-        let want = [
-            bytes_at(1, 0, 1904),
-            bytes_at(2, 4000, 96),
-            bytes_at(3, 7, 1000),
-        ]
-        .concat();
-        assert_eq!(hand.take(), [want]);
-        assert_eq!(hand.answers().len(), 3);
+        over_each_format(|| {
+            let mut hand = hand();
+            hand.send(&[
+                hand.part(1, 3000, txf::MORE_DATA),
+                TxRequest {
+                    offset: 4000,
+                    ..hand.part(2, 96, txf::MORE_DATA)
+                },
+                TxRequest {
+                    offset: 7,
+                    ..hand.part(3, 1000, 0)
+                },
+            ]);
+            let want = [
+                bytes_at(1, 0, 1904),
+                bytes_at(2, 4000, 96),
+                bytes_at(3, 7, 1000),
+            ]
+            .concat();
+            assert_eq!(hand.take(), [want]);
+            assert_eq!(hand.answers().len(), 3);
+        });
     }
 
     #[test]
     fn several_packets_of_a_batch_keep_their_order() {
-        let mut hand = hand();
-        hand.send(&[
-            hand.part(1, 60, 0),
-            hand.part(2, 1100, txf::MORE_DATA),
-            hand.part(3, 100, 0),
-            hand.part(4, 61, 0),
-        ]);
-        let mut frames = Vec::new();
-        assert_eq!(hand.rig.back.from_guest(2, &mut frames), Ok(2));
-        assert_eq!(
-            frames.iter().map(|frame| frame.token).collect::<Vec<_>>(),
-            [0, 1]
-        );
-        assert!(
-            hand.answers().is_empty(),
-            "nothing is answered while it is used"
-        );
-        hand.rig.back.from_guest_done();
-        assert_eq!(hand.answers().len(), 3);
-        assert_eq!(hand.take(), [bytes_at(4, 0, 61)]);
-        assert_eq!(hand.rig.back.counters().from_guest, 3);
-        assert_eq!(hand.rig.back.counters().from_guest_bytes, 60 + 1100 + 61);
+        over_each_format(|| {
+            let mut hand = hand();
+            hand.send(&[
+                hand.part(1, 60, 0),
+                hand.part(2, 1100, txf::MORE_DATA),
+                hand.part(3, 100, 0),
+                hand.part(4, 61, 0),
+            ]);
+            let mut frames = Vec::new();
+            assert_eq!(hand.rig.back.from_guest(2, &mut frames), Ok(2));
+            assert_eq!(
+                frames.iter().map(|frame| frame.token).collect::<Vec<_>>(),
+                [0, 1]
+            );
+            assert!(
+                hand.answers().is_empty(),
+                "nothing is answered while it is used"
+            );
+            hand.rig.back.from_guest_done();
+            assert_eq!(hand.answers().len(), 3);
+            assert_eq!(hand.take(), [bytes_at(4, 0, 61)]);
+            assert_eq!(hand.rig.back.counters().from_guest, 3);
+            assert_eq!(hand.rig.back.counters().from_guest_bytes, 60 + 1100 + 61);
+        });
     }
 
     #[test]
     fn extra() {
-        let mut hand = hand();
-        let bytes = ipv4_tcp(3000, 5);
-        let page = hand
-            .rig
-            .memory()
-            .area()
-            .page(hand.rig.layout.tx_small().start)
-            .unwrap();
-        page.write(&bytes).unwrap();
-        let first = hand.part(0, bytes.len() as u16, txf::CSUM_BLANK | txf::EXTRA_INFO);
-        let gso = Gso {
-            kind: GsoKind::Tcp4,
-            size: 1448,
-        };
-        hand.rig
-            .raw_tx()
-            .send(&[first.encode(), gso_slot(ExtraInfo::of(gso))]);
-        let mut frames = Vec::new();
-        assert_eq!(hand.rig.back.from_guest(64, &mut frames), Ok(1));
-        assert_eq!(frames[0].to_vec().unwrap(), bytes);
-        assert_eq!(
-            frames[0].offload,
-            Offload {
-                checksum: Checksum::Blank {
-                    start: 34,
-                    offset: 16
-                },
-                gso: Some(gso)
-            }
-        );
-        hand.rig.back.from_guest_done();
-        assert_eq!(hand.answers(), [(100, rsp::OKAY), (0, rsp::NULL)]);
+        over_each_format(|| {
+            let mut hand = hand();
+            let bytes = ipv4_tcp(3000, 5);
+            let page = hand
+                .rig
+                .memory()
+                .area()
+                .page(hand.rig.layout.tx_small().start)
+                .unwrap();
+            page.write(&bytes).unwrap();
+            let first = hand.part(0, bytes.len() as u16, txf::CSUM_BLANK | txf::EXTRA_INFO);
+            let gso = Gso {
+                kind: GsoKind::Tcp4,
+                size: 1448,
+            };
+            hand.rig
+                .raw_tx()
+                .send(&[first.encode(), gso_slot(ExtraInfo::of(gso))]);
+            let mut frames = Vec::new();
+            assert_eq!(hand.rig.back.from_guest(64, &mut frames), Ok(1));
+            assert_eq!(frames[0].to_vec().unwrap(), bytes);
+            assert_eq!(
+                frames[0].offload,
+                Offload {
+                    checksum: Checksum::Blank {
+                        start: 34,
+                        offset: 16
+                    },
+                    gso: Some(gso)
+                }
+            );
+            hand.rig.back.from_guest_done();
+            assert_eq!(hand.answers(), [(100, rsp::OKAY), (0, rsp::NULL)]);
+        });
     }
 
     /// A packet whose rest is not there yet is left alone, and is no reason to stay awake.
     #[test]
     fn partial() {
-        let mut hand = hand();
-        hand.send(&[hand.part(1, 200, txf::MORE_DATA)]);
-        assert!(hand.rig.back.has_work());
-        assert!(hand.take().is_empty());
-        assert!(!hand.rig.back.has_work());
-        assert!(!hand.rig.back.prepare_sleep());
-        assert_eq!(hand.rig.raw_tx().req_event(), 2);
-        assert!(hand.answers().is_empty());
-        hand.send(&[hand.part(2, 100, 0)]);
-        assert!(hand.rig.back.has_work());
-        assert_eq!(
-            hand.take(),
-            [[bytes_at(1, 0, 100), bytes_at(2, 0, 100)].concat()]
-        );
-        assert_eq!(hand.answers().len(), 2);
+        over_each_format(|| {
+            let mut hand = hand();
+            hand.send(&[hand.part(1, 200, txf::MORE_DATA)]);
+            assert!(hand.rig.back.has_work());
+            assert!(hand.take().is_empty());
+            assert!(!hand.rig.back.has_work());
+            assert!(!hand.rig.back.prepare_sleep());
+            assert_eq!(hand.rig.raw_tx().req_event(), 2);
+            assert!(hand.answers().is_empty());
+            hand.send(&[hand.part(2, 100, 0)]);
+            assert!(hand.rig.back.has_work());
+            assert_eq!(
+                hand.take(),
+                [[bytes_at(1, 0, 100), bytes_at(2, 0, 100)].concat()]
+            );
+            assert_eq!(hand.answers().len(), 2);
+        });
     }
 
     #[test]
     fn partial_behind_a_whole_one() {
-        let mut hand = hand();
-        hand.send(&[hand.part(1, 60, 0), hand.part(2, 100, txf::EXTRA_INFO)]);
-        assert_eq!(hand.take(), [bytes_at(1, 0, 60)]);
-        assert_eq!(hand.answers(), [(101, rsp::OKAY)]);
-        assert!(!hand.rig.back.has_work());
-        let gso = ExtraInfo {
-            kind: 77,
-            ..ExtraInfo::default()
-        };
-        hand.rig.raw_tx().send(&[gso_slot(gso)]);
-        assert!(hand.take().is_empty());
-        assert_eq!(hand.answers(), [(102, rsp::ERROR), (0, rsp::NULL)]);
+        over_each_format(|| {
+            let mut hand = hand();
+            hand.send(&[hand.part(1, 60, 0), hand.part(2, 100, txf::EXTRA_INFO)]);
+            assert_eq!(hand.take(), [bytes_at(1, 0, 60)]);
+            assert_eq!(hand.answers(), [(101, rsp::OKAY)]);
+            assert!(!hand.rig.back.has_work());
+            let gso = ExtraInfo {
+                kind: 77,
+                ..ExtraInfo::default()
+            };
+            hand.rig.raw_tx().send(&[gso_slot(gso)]);
+            assert!(hand.take().is_empty());
+            assert_eq!(hand.answers(), [(102, rsp::ERROR), (0, rsp::NULL)]);
+        });
     }
 
     #[test]
     fn wraps() {
-        let mut hand = hand();
-        for _ in 0..255 {
-            hand.send(&[hand.part(0, 60, 0)]);
-            assert_eq!(hand.take().len(), 1);
-        }
-        assert_eq!(hand.answers().len(), 255);
-        hand.send(&[hand.part(1, 160, txf::MORE_DATA), hand.part(2, 60, 0)]);
-        assert_eq!(
-            hand.take(),
-            [[bytes_at(1, 0, 100), bytes_at(2, 0, 60)].concat()]
-        );
-        assert_eq!(hand.answers(), [(101, rsp::OKAY), (102, rsp::OKAY)]);
+        over_each_format(|| {
+            let mut hand = hand();
+            for _ in 0..255 {
+                hand.send(&[hand.part(0, 60, 0)]);
+                assert_eq!(hand.take().len(), 1);
+            }
+            assert_eq!(hand.answers().len(), 255);
+            hand.send(&[hand.part(1, 160, txf::MORE_DATA), hand.part(2, 60, 0)]);
+            assert_eq!(
+                hand.take(),
+                [[bytes_at(1, 0, 100), bytes_at(2, 0, 60)].concat()]
+            );
+            assert_eq!(hand.answers(), [(101, rsp::OKAY), (102, rsp::OKAY)]);
+        });
     }
 }
 
@@ -260,262 +278,280 @@ mod txpkt2rsp {
 
     #[test]
     fn emptypkt() {
-        let mut hand = hand();
-        hand.rig.back.from_guest_done();
-        assert!(hand.answers().is_empty());
+        over_each_format(|| {
+            let mut hand = hand();
+            hand.rig.back.from_guest_done();
+            assert!(hand.answers().is_empty());
+        });
     }
 
     #[test]
     fn long() {
-        let mut hand = hand();
-        let parts = MAX_SLOTS - 10;
-        let mut requests = vec![hand.part(0, parts * 100, txf::MORE_DATA)];
-        for n in 1..parts {
-            let more = if n + 1 < parts { txf::MORE_DATA } else { 0 };
-            requests.push(hand.part(u32::from(n), 100, more));
-        }
-        hand.send(&requests);
-        assert_eq!(hand.take()[0].len(), usize::from(parts) * 100);
-        let want: Vec<_> = (0..parts).map(|n| (100 + n, rsp::OKAY)).collect();
-        assert_eq!(hand.answers(), want);
+        over_each_format(|| {
+            let mut hand = hand();
+            let parts = MAX_SLOTS - 10;
+            let mut requests = vec![hand.part(0, parts * 100, txf::MORE_DATA)];
+            for n in 1..parts {
+                let more = if n + 1 < parts { txf::MORE_DATA } else { 0 };
+                requests.push(hand.part(u32::from(n), 100, more));
+            }
+            hand.send(&requests);
+            assert_eq!(hand.take()[0].len(), usize::from(parts) * 100);
+            let want: Vec<_> = (0..parts).map(|n| (100 + n, rsp::OKAY)).collect();
+            assert_eq!(hand.answers(), want);
+        });
     }
 
     /// Everything that makes a packet wrong in itself: answered with errors, and the packet after
     /// it passes.
     #[test]
     fn invalid() {
-        type Case = (Drop, fn(&Hand) -> Vec<TxRequest>);
-        let cases: &[Case] = &[
-            (Drop::ZeroSize, |h| vec![h.part(1, 0, 0)]),
-            (Drop::TooShort, |h| vec![h.part(1, 13, 0)]),
-            (Drop::CrossesPage, |h| {
-                vec![TxRequest {
-                    offset: 4037,
-                    ..h.part(1, 60, 0)
-                }]
-            }),
-            (Drop::CrossesPage, |h| {
-                vec![TxRequest {
-                    offset: u16::MAX,
-                    ..h.part(1, 60, 0)
-                }]
-            }),
-            (Drop::CrossesPage, |h| vec![h.part(1, 4097, 0)]),
-            (Drop::CrossesPage, |h| vec![h.part(1, u16::MAX, 0)]),
-            (Drop::ZeroSize, |h| {
-                vec![h.part(1, 100, txf::MORE_DATA), h.part(2, 0, 0)]
-            }),
-            (Drop::CrossesPage, |h| {
-                vec![
-                    h.part(1, 5000, txf::MORE_DATA),
-                    TxRequest {
-                        offset: 1,
-                        ..h.part(2, 4096, 0)
-                    },
-                ]
-            }),
-            (Drop::SizeMismatch, |h| {
-                vec![h.part(1, 100, txf::MORE_DATA), h.part(2, 100, 0)]
-            }),
-            (Drop::SizeMismatch, |h| {
-                vec![h.part(1, 100, txf::MORE_DATA), h.part(2, 3000, 0)]
-            }),
-            (Drop::TooManySlots, |h| {
-                (0..41)
-                    .map(|n| {
-                        let more = if n < 40 { txf::MORE_DATA } else { 0 };
-                        h.part(n % 32, if n == 0 { 4100 } else { 1 }, more)
-                    })
-                    .collect()
-            }),
-            (Drop::BadOffload, |h| vec![h.part(1, 60, txf::CSUM_BLANK)]),
-        ];
-        for (n, (reason, requests)) in cases.iter().enumerate() {
-            let mut hand = hand();
-            let requests = requests(&hand);
-            hand.send(&requests);
-            hand.send(&[hand.part(9, 60, 0)]);
-            assert_eq!(hand.take(), [bytes_at(9, 0, 60)], "case {n}");
-            assert_eq!(hand.drops(*reason), 1, "case {n}");
-            assert_eq!(
-                hand.rig.back.counters().from_guest_drops.total(),
-                1,
-                "case {n}"
-            );
-            let mut want: Vec<_> = requests.iter().map(|r| (r.id, rsp::ERROR)).collect();
-            want.push((109, rsp::OKAY));
-            assert_eq!(hand.answers(), want, "case {n}");
-        }
+        over_each_format(|| {
+            type Case = (Drop, fn(&Hand) -> Vec<TxRequest>);
+            let cases: &[Case] = &[
+                (Drop::ZeroSize, |h| vec![h.part(1, 0, 0)]),
+                (Drop::TooShort, |h| vec![h.part(1, 13, 0)]),
+                (Drop::CrossesPage, |h| {
+                    vec![TxRequest {
+                        offset: 4037,
+                        ..h.part(1, 60, 0)
+                    }]
+                }),
+                (Drop::CrossesPage, |h| {
+                    vec![TxRequest {
+                        offset: u16::MAX,
+                        ..h.part(1, 60, 0)
+                    }]
+                }),
+                (Drop::CrossesPage, |h| vec![h.part(1, 4097, 0)]),
+                (Drop::CrossesPage, |h| vec![h.part(1, u16::MAX, 0)]),
+                (Drop::ZeroSize, |h| {
+                    vec![h.part(1, 100, txf::MORE_DATA), h.part(2, 0, 0)]
+                }),
+                (Drop::CrossesPage, |h| {
+                    vec![
+                        h.part(1, 5000, txf::MORE_DATA),
+                        TxRequest {
+                            offset: 1,
+                            ..h.part(2, 4096, 0)
+                        },
+                    ]
+                }),
+                (Drop::SizeMismatch, |h| {
+                    vec![h.part(1, 100, txf::MORE_DATA), h.part(2, 100, 0)]
+                }),
+                (Drop::SizeMismatch, |h| {
+                    vec![h.part(1, 100, txf::MORE_DATA), h.part(2, 3000, 0)]
+                }),
+                (Drop::TooManySlots, |h| {
+                    (0..41)
+                        .map(|n| {
+                            let more = if n < 40 { txf::MORE_DATA } else { 0 };
+                            h.part(n % 32, if n == 0 { 4100 } else { 1 }, more)
+                        })
+                        .collect()
+                }),
+                (Drop::BadOffload, |h| vec![h.part(1, 60, txf::CSUM_BLANK)]),
+            ];
+            for (n, (reason, requests)) in cases.iter().enumerate() {
+                let mut hand = hand();
+                let requests = requests(&hand);
+                hand.send(&requests);
+                hand.send(&[hand.part(9, 60, 0)]);
+                assert_eq!(hand.take(), [bytes_at(9, 0, 60)], "case {n}");
+                assert_eq!(hand.drops(*reason), 1, "case {n}");
+                assert_eq!(
+                    hand.rig.back.counters().from_guest_drops.total(),
+                    1,
+                    "case {n}"
+                );
+                let mut want: Vec<_> = requests.iter().map(|r| (r.id, rsp::ERROR)).collect();
+                want.push((109, rsp::OKAY));
+                assert_eq!(hand.answers(), want, "case {n}");
+            }
+        });
     }
 
     #[test]
     fn invalid_extra() {
-        let gso = ExtraInfo::of(Gso {
-            kind: GsoKind::Tcp4,
-            size: 1448,
+        over_each_format(|| {
+            let gso = ExtraInfo::of(Gso {
+                kind: GsoKind::Tcp4,
+                size: 1448,
+            });
+            let more = ExtraInfo {
+                flags: extra::FLAG_MORE,
+                ..gso
+            };
+            let cases: &[(Drop, u16, &[ExtraInfo])] = &[
+                (
+                    Drop::BadExtra,
+                    txf::CSUM_BLANK,
+                    &[ExtraInfo { kind: 0, ..gso }],
+                ),
+                (
+                    Drop::BadExtra,
+                    txf::CSUM_BLANK,
+                    &[ExtraInfo { kind: 2, ..gso }],
+                ),
+                (
+                    Drop::BadExtra,
+                    txf::CSUM_BLANK,
+                    &[ExtraInfo {
+                        gso: GsoInfo { size: 0, ..gso.gso },
+                        ..gso
+                    }],
+                ),
+                (
+                    Drop::BadExtra,
+                    txf::CSUM_BLANK,
+                    &[ExtraInfo {
+                        gso: GsoInfo { kind: 9, ..gso.gso },
+                        ..gso
+                    }],
+                ),
+                (Drop::BadExtra, txf::CSUM_BLANK, &[more, gso]),
+                (Drop::BadOffload, 0, &[gso]),
+                // The page holds no TCP: found when the packet is looked at.
+                (Drop::BadOffload, txf::CSUM_BLANK, &[gso]),
+            ];
+            for (n, (reason, flags, infos)) in cases.iter().enumerate() {
+                let mut hand = hand();
+                let first = hand.part(1, 100, flags | txf::EXTRA_INFO | txf::MORE_DATA);
+                let mut words = vec![first.encode()];
+                words.extend(infos.iter().map(|info| gso_slot(*info)));
+                words.push(hand.part(2, 40, 0).encode());
+                hand.rig.raw_tx().send(&words);
+                assert!(hand.take().is_empty(), "case {n}");
+                assert_eq!(hand.drops(*reason), 1, "case {n}");
+                let mut want = vec![(101, rsp::ERROR)];
+                want.extend(infos.iter().map(|_| (0, rsp::NULL)));
+                want.push((102, rsp::ERROR));
+                assert_eq!(hand.answers(), want, "case {n}");
+            }
         });
-        let more = ExtraInfo {
-            flags: extra::FLAG_MORE,
-            ..gso
-        };
-        let cases: &[(Drop, u16, &[ExtraInfo])] = &[
-            (
-                Drop::BadExtra,
-                txf::CSUM_BLANK,
-                &[ExtraInfo { kind: 0, ..gso }],
-            ),
-            (
-                Drop::BadExtra,
-                txf::CSUM_BLANK,
-                &[ExtraInfo { kind: 2, ..gso }],
-            ),
-            (
-                Drop::BadExtra,
-                txf::CSUM_BLANK,
-                &[ExtraInfo {
-                    gso: GsoInfo { size: 0, ..gso.gso },
-                    ..gso
-                }],
-            ),
-            (
-                Drop::BadExtra,
-                txf::CSUM_BLANK,
-                &[ExtraInfo {
-                    gso: GsoInfo { kind: 9, ..gso.gso },
-                    ..gso
-                }],
-            ),
-            (Drop::BadExtra, txf::CSUM_BLANK, &[more, gso]),
-            (Drop::BadOffload, 0, &[gso]),
-            // The page holds no TCP: found when the packet is looked at.
-            (Drop::BadOffload, txf::CSUM_BLANK, &[gso]),
-        ];
-        for (n, (reason, flags, infos)) in cases.iter().enumerate() {
-            let mut hand = hand();
-            let first = hand.part(1, 100, flags | txf::EXTRA_INFO | txf::MORE_DATA);
-            let mut words = vec![first.encode()];
-            words.extend(infos.iter().map(|info| gso_slot(*info)));
-            words.push(hand.part(2, 40, 0).encode());
-            hand.rig.raw_tx().send(&words);
-            assert!(hand.take().is_empty(), "case {n}");
-            assert_eq!(hand.drops(*reason), 1, "case {n}");
-            let mut want = vec![(101, rsp::ERROR)];
-            want.extend(infos.iter().map(|_| (0, rsp::NULL)));
-            want.push((102, rsp::ERROR));
-            assert_eq!(hand.answers(), want, "case {n}");
-        }
     }
 
     /// The grant is the error: an unknown one, another domain's, one that was ended.
     #[test]
     fn error() {
-        let mut hand = hand();
-        let entry = hand.gref(3) as usize * 8;
-        hand.rig.table_span().store_u64(entry, 0).unwrap();
-        hand.send(&[
-            TxRequest {
-                gref: 0,
-                ..hand.part(1, 60, 0)
-            },
-            TxRequest {
-                gref: u32::MAX,
-                ..hand.part(2, 60, 0)
-            },
-            hand.part(3, 60, 0),
-            hand.part(4, 160, txf::MORE_DATA),
-            TxRequest {
-                gref: 1 << 19,
-                ..hand.part(5, 60, 0)
-            },
-            hand.part(6, 60, 0),
-        ]);
-        assert_eq!(hand.take(), [bytes_at(6, 0, 60)]);
-        assert_eq!(hand.drops(Drop::Grant), 4);
-        let want = (101..=105)
-            .map(|id| (id, rsp::ERROR))
-            .chain([(106, rsp::OKAY)]);
-        assert_eq!(hand.answers(), want.collect::<Vec<_>>());
+        over_each_format(|| {
+            let mut hand = hand();
+            let entry = hand.gref(3) as usize * 8;
+            hand.rig.table_span().store_u64(entry, 0).unwrap();
+            hand.send(&[
+                TxRequest {
+                    gref: 0,
+                    ..hand.part(1, 60, 0)
+                },
+                TxRequest {
+                    gref: u32::MAX,
+                    ..hand.part(2, 60, 0)
+                },
+                hand.part(3, 60, 0),
+                hand.part(4, 160, txf::MORE_DATA),
+                TxRequest {
+                    gref: 1 << 19,
+                    ..hand.part(5, 60, 0)
+                },
+                hand.part(6, 60, 0),
+            ]);
+            assert_eq!(hand.take(), [bytes_at(6, 0, 60)]);
+            assert_eq!(hand.drops(Drop::Grant), 4);
+            let want = (101..=105)
+                .map(|id| (id, rsp::ERROR))
+                .chain([(106, rsp::OKAY)]);
+            assert_eq!(hand.answers(), want.collect::<Vec<_>>());
+        });
     }
 
     /// Only grants that fail: nothing is held, the answers are out.
     #[test]
     fn error_alone() {
-        let mut hand = hand();
-        hand.send(&[TxRequest {
-            gref: 0,
-            ..hand.part(1, 60, 0)
-        }]);
-        let mut frames = Vec::new();
-        assert_eq!(hand.rig.back.from_guest(64, &mut frames), Ok(0));
-        assert_eq!(hand.answers(), [(101, rsp::ERROR)]);
-        assert!(!hand.rig.back.grants_mut().reading);
+        over_each_format(|| {
+            let mut hand = hand();
+            hand.send(&[TxRequest {
+                gref: 0,
+                ..hand.part(1, 60, 0)
+            }]);
+            let mut frames = Vec::new();
+            assert_eq!(hand.rig.back.from_guest(64, &mut frames), Ok(0));
+            assert_eq!(hand.answers(), [(101, rsp::ERROR)]);
+            assert!(!hand.rig.back.grants_mut().reading);
+        });
     }
 
     #[test]
     fn offload_that_was_not_negotiated() {
-        let bytes = ipv4_tcp(100, 5);
-        let gso = gso_slot(ExtraInfo::of(Gso {
-            kind: GsoKind::Tcp4,
-            size: 60,
-        }));
-        for (features, plain, whole) in [
-            (Features::ALL, 1, 1),
-            (Features::CHECKSUM, 1, 0),
-            (Features::PLAIN, 0, 0),
-            (Features::ALL.without(Features::GSO_TCPV4), 1, 0),
-            (Features::ALL.without(Features::SG), 1, 0),
-        ] {
-            let mut hand = hand_with(Features::ALL, features);
-            let page = hand
-                .rig
-                .memory()
-                .area()
-                .page(hand.rig.layout.tx_small().start)
-                .unwrap();
-            page.write(&bytes).unwrap();
-            let first = hand.part(0, bytes.len() as u16, txf::CSUM_BLANK);
-            hand.send(&[first]);
-            assert_eq!(hand.take().len(), plain, "{features:?}");
-            let first = TxRequest {
-                flags: txf::CSUM_BLANK | txf::EXTRA_INFO,
-                ..first
-            };
-            hand.rig.raw_tx().send(&[first.encode(), gso]);
-            assert_eq!(hand.take().len(), whole, "{features:?}");
-            assert_eq!(
-                hand.drops(Drop::OffloadNotNegotiated),
-                2 - plain as u64 - whole as u64
-            );
-        }
-        // Several slots without scatter-gather.
-        let mut hand = hand_with(Features::ALL, Features::ALL.without(Features::SG));
-        hand.send(&[hand.part(1, 160, txf::MORE_DATA), hand.part(2, 60, 0)]);
-        assert!(hand.take().is_empty());
-        assert_eq!(hand.drops(Drop::TooManySlots), 1);
+        over_each_format(|| {
+            let bytes = ipv4_tcp(100, 5);
+            let gso = gso_slot(ExtraInfo::of(Gso {
+                kind: GsoKind::Tcp4,
+                size: 60,
+            }));
+            for (features, plain, whole) in [
+                (Features::ALL, 1, 1),
+                (Features::CHECKSUM, 1, 0),
+                (Features::PLAIN, 0, 0),
+                (Features::ALL.without(Features::GSO_TCPV4), 1, 0),
+                (Features::ALL.without(Features::SG), 1, 0),
+            ] {
+                let mut hand = hand_with(Features::ALL, features);
+                let page = hand
+                    .rig
+                    .memory()
+                    .area()
+                    .page(hand.rig.layout.tx_small().start)
+                    .unwrap();
+                page.write(&bytes).unwrap();
+                let first = hand.part(0, bytes.len() as u16, txf::CSUM_BLANK);
+                hand.send(&[first]);
+                assert_eq!(hand.take().len(), plain, "{features:?}");
+                let first = TxRequest {
+                    flags: txf::CSUM_BLANK | txf::EXTRA_INFO,
+                    ..first
+                };
+                hand.rig.raw_tx().send(&[first.encode(), gso]);
+                assert_eq!(hand.take().len(), whole, "{features:?}");
+                assert_eq!(
+                    hand.drops(Drop::OffloadNotNegotiated),
+                    2 - plain as u64 - whole as u64
+                );
+            }
+            // Several slots without scatter-gather.
+            let mut hand = hand_with(Features::ALL, Features::ALL.without(Features::SG));
+            hand.send(&[hand.part(1, 160, txf::MORE_DATA), hand.part(2, 60, 0)]);
+            assert!(hand.take().is_empty());
+            assert_eq!(hand.drops(Drop::TooManySlots), 1);
+        });
     }
 
     /// The checksum's place has to be in the packet, to its last byte.
     #[test]
     fn offload_of_a_packet_that_ends_before_its_checksum() {
-        let bytes = ipv4_tcp(100, 5);
-        for (len, taken) in [(51, 0), (52, 1)] {
-            let mut hand = hand();
-            let page = hand.rig.layout.tx_small().start;
-            let page = hand.rig.memory().area().page(page).unwrap();
-            page.write(&bytes).unwrap();
-            hand.send(&[hand.part(0, len, txf::CSUM_BLANK)]);
-            assert_eq!(hand.take().len(), taken, "{len}");
-            assert_eq!(hand.drops(Drop::BadOffload), 1 - taken as u64);
-        }
+        over_each_format(|| {
+            let bytes = ipv4_tcp(100, 5);
+            for (len, taken) in [(51, 0), (52, 1)] {
+                let mut hand = hand();
+                let page = hand.rig.layout.tx_small().start;
+                let page = hand.rig.memory().area().page(page).unwrap();
+                page.write(&bytes).unwrap();
+                hand.send(&[hand.part(0, len, txf::CSUM_BLANK)]);
+                assert_eq!(hand.take().len(), taken, "{len}");
+                assert_eq!(hand.drops(Drop::BadOffload), 1 - taken as u64);
+            }
+        });
     }
 
     #[test]
     fn validated_checksums_are_passed_on() {
-        let mut hand = hand();
-        hand.send(&[hand.part(1, 60, txf::DATA_VALIDATED)]);
-        let mut frames = Vec::new();
-        assert_eq!(hand.rig.back.from_guest(64, &mut frames), Ok(1));
-        assert_eq!(frames[0].offload.checksum, Checksum::Valid);
+        over_each_format(|| {
+            let mut hand = hand();
+            hand.send(&[hand.part(1, 60, txf::DATA_VALIDATED)]);
+            let mut frames = Vec::new();
+            assert_eq!(hand.rig.back.from_guest(64, &mut frames), Ok(1));
+            assert_eq!(frames[0].offload.checksum, Checksum::Valid);
+        });
     }
 }
 
@@ -535,72 +571,82 @@ mod txpkt2gnttab {
 
     #[test]
     fn empty() {
-        assert!(accesses(&mut hand()).is_empty());
+        over_each_format(|| {
+            assert!(accesses(&mut hand()).is_empty());
+        });
     }
 
     #[test]
     fn short() {
-        let mut hand = hand();
-        hand.send(&[TxRequest {
-            offset: 40,
-            ..hand.part(1, 60, 0)
-        }]);
-        assert_eq!(accesses(&mut hand), [(hand.gref(1), 40, 60)]);
+        over_each_format(|| {
+            let mut hand = hand();
+            hand.send(&[TxRequest {
+                offset: 40,
+                ..hand.part(1, 60, 0)
+            }]);
+            assert_eq!(accesses(&mut hand), [(hand.gref(1), 40, 60)]);
+        });
     }
 
     #[test]
     fn two_req() {
-        let mut hand = hand();
-        hand.send(&[
-            TxRequest {
-                offset: 40,
-                ..hand.part(1, 160, txf::MORE_DATA)
-            },
-            TxRequest {
-                offset: 50,
-                ..hand.part(2, 60, 0)
-            },
-        ]);
-        assert_eq!(
-            accesses(&mut hand),
-            [(hand.gref(1), 40, 100), (hand.gref(2), 50, 60)]
-        );
+        over_each_format(|| {
+            let mut hand = hand();
+            hand.send(&[
+                TxRequest {
+                    offset: 40,
+                    ..hand.part(1, 160, txf::MORE_DATA)
+                },
+                TxRequest {
+                    offset: 50,
+                    ..hand.part(2, 60, 0)
+                },
+            ]);
+            assert_eq!(
+                accesses(&mut hand),
+                [(hand.gref(1), 40, 100), (hand.gref(2), 50, 60)]
+            );
+        });
     }
 
     /// A bad packet between two good ones asks for no access.
     #[test]
     fn bad_between() {
-        let mut hand = hand();
-        hand.send(&[
-            hand.part(1, 60, 0),
-            hand.part(2, 13, 0),
-            hand.part(3, 61, 0),
-        ]);
-        assert_eq!(
-            accesses(&mut hand),
-            [(hand.gref(1), 0, 60), (hand.gref(3), 0, 61)]
-        );
+        over_each_format(|| {
+            let mut hand = hand();
+            hand.send(&[
+                hand.part(1, 60, 0),
+                hand.part(2, 13, 0),
+                hand.part(3, 61, 0),
+            ]);
+            assert_eq!(
+                accesses(&mut hand),
+                [(hand.gref(1), 0, 60), (hand.gref(3), 0, 61)]
+            );
+        });
     }
 
     /// However many slots packets have: the accesses of a batch are bounded, none are lost.
     #[test]
     fn many() {
-        let mut hand = hand();
-        let parts = 40;
-        for _ in 0..6 {
-            let requests: Vec<_> = (0..parts)
-                .map(|n| {
-                    let more = if n + 1 < parts { txf::MORE_DATA } else { 0 };
-                    hand.part(n % 32, if n == 0 { 400 } else { 10 }, more)
-                })
-                .collect();
-            hand.send(&requests);
-        }
-        let mut frames = Vec::new();
-        let first = hand.rig.back.from_guest(64, &mut frames).unwrap();
-        assert_eq!(first, 5);
-        assert_eq!(hand.rig.back.accesses.len(), 200);
-        assert!(hand.rig.back.has_work());
-        assert_eq!(hand.take().len(), 1);
+        over_each_format(|| {
+            let mut hand = hand();
+            let parts = 40;
+            for _ in 0..6 {
+                let requests: Vec<_> = (0..parts)
+                    .map(|n| {
+                        let more = if n + 1 < parts { txf::MORE_DATA } else { 0 };
+                        hand.part(n % 32, if n == 0 { 400 } else { 10 }, more)
+                    })
+                    .collect();
+                hand.send(&requests);
+            }
+            let mut frames = Vec::new();
+            let first = hand.rig.back.from_guest(64, &mut frames).unwrap();
+            assert_eq!(first, 5);
+            assert_eq!(hand.rig.back.accesses.len(), 200);
+            assert!(hand.rig.back.has_work());
+            assert_eq!(hand.take().len(), 1);
+        });
     }
 }

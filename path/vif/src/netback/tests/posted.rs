@@ -32,56 +32,62 @@ fn answered(rig: &mut Rig) -> ToGuest {
 
 #[test]
 fn a_frame_lies_in_the_guest_s_page_and_was_not_copied() {
-    let mut rig = Rig::new(sizes());
-    for number in 0..100u64 {
-        let bytes = packet(1000 + number as usize, number);
-        let buffer = post(&mut rig);
-        let frame = received(buffer, &bytes);
-        rig.back.accept(&frame);
-        assert_eq!(answered(&mut rig).delivered, 1);
-        assert_eq!(rig.receive(64), [bytes]);
-    }
-    assert_eq!(rig.back.grants_mut().writes, 0);
-    assert_eq!(rig.back.counters().to_guest, 100);
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        for number in 0..100u64 {
+            let bytes = packet(1000 + number as usize, number);
+            let buffer = post(&mut rig);
+            let frame = received(buffer, &bytes);
+            rig.back.accept(&frame);
+            assert_eq!(answered(&mut rig).delivered, 1);
+            assert_eq!(rig.receive(64), [bytes]);
+        }
+        assert_eq!(rig.back.grants_mut().writes, 0);
+        assert_eq!(rig.back.counters().to_guest, 100);
+    });
 }
 
 #[test]
 fn what_was_not_used_stays_at_the_head_of_the_ring() {
-    let mut rig = Rig::new(sizes());
-    let before = rig.back.posted(u32::MAX);
-    for _ in 0..10 {
-        let buffer = post(&mut rig);
-        rig.back.put_back(buffer.id, false);
-        assert_eq!(post(&mut rig).id, buffer.id, "it goes out again");
-        rig.back.put_back(buffer.id, false);
-        assert_eq!(answered(&mut rig), ToGuest::default());
-    }
-    assert_eq!(rig.back.posted(u32::MAX), before);
-    let source = Memory::new(1);
-    let bytes = packet(60, 1);
-    assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 60)]), 1);
-    assert_eq!(rig.receive(64), [bytes]);
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let before = rig.back.posted(u32::MAX);
+        for _ in 0..10 {
+            let buffer = post(&mut rig);
+            rig.back.put_back(buffer.id, false);
+            assert_eq!(post(&mut rig).id, buffer.id, "it goes out again");
+            rig.back.put_back(buffer.id, false);
+            assert_eq!(answered(&mut rig), ToGuest::default());
+        }
+        assert_eq!(rig.back.posted(u32::MAX), before);
+        let source = Memory::new(1);
+        let bytes = packet(60, 1);
+        assert_eq!(rig.give(&[frame_at(&source, 0, &bytes, 60)]), 1);
+        assert_eq!(rig.receive(64), [bytes]);
+    });
 }
 
 #[test]
 fn responses_keep_the_order_of_requests() {
-    let mut rig = Rig::new(sizes());
-    let buffers: Vec<Buffer> = (0..5).map(|_| post(&mut rig)).collect();
-    let frames: Vec<Frame> = (0..5)
-        .map(|n| received(buffers[n], &packet(100 + n, n as u64)))
-        .collect();
-    rig.back.accept(&frames[3]);
-    rig.back.refuse(buffers[1].id);
-    rig.back.put_back(buffers[0].id, true);
-    rig.back.accept(&frames[2]);
-    rig.back.put_back(buffers[4].id, false);
-    let report = answered(&mut rig);
-    assert_eq!((report.delivered, report.drops.get(Drop::Fault)), (2, 1));
-    let raw = rig.raw_rx();
-    let responses = raw.responses(0).into_iter().map(RxResponse::decode);
-    let status: Vec<i16> = responses.map(|response| response.status).collect();
-    assert_eq!(status, [rsp::ERROR, rsp::ERROR, 102, 103]);
-    assert_eq!(rig.receive(64), [packet(102, 2), packet(103, 3)]);
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let buffers: Vec<Buffer> = (0..5).map(|_| post(&mut rig)).collect();
+        let frames: Vec<Frame> = (0..5)
+            .map(|n| received(buffers[n], &packet(100 + n, n as u64)))
+            .collect();
+        rig.back.accept(&frames[3]);
+        rig.back.refuse(buffers[1].id);
+        rig.back.put_back(buffers[0].id, true);
+        rig.back.accept(&frames[2]);
+        rig.back.put_back(buffers[4].id, false);
+        let report = answered(&mut rig);
+        assert_eq!((report.delivered, report.drops.get(Drop::Fault)), (2, 1));
+        let raw = rig.raw_rx();
+        let responses = raw.responses(0).into_iter().map(RxResponse::decode);
+        let status: Vec<i16> = responses.map(|response| response.status).collect();
+        assert_eq!(status, [rsp::ERROR, rsp::ERROR, 102, 103]);
+        assert_eq!(rig.receive(64), [packet(102, 2), packet(103, 3)]);
+    });
 }
 
 /// What a device does that keeps headers apart.
@@ -142,86 +148,92 @@ fn a_header_that_has_no_place_costs_its_frame_alone() {
 
 #[test]
 fn requests_that_post_nonsense_are_answered_when_their_turn_comes() {
-    let mut rig = Rig::new(sizes());
-    let raw = rig.raw_rx();
-    let good = raw.slot(1);
-    let nonsense = [
-        // The buffer crosses its page; no such grant; a grant of the ring's own page is one.
-        RxRequest {
-            offset: 3000,
-            ..RxRequest::decode(good)
-        },
-        RxRequest {
-            gref: 0xdead,
-            ..RxRequest::decode(good)
-        },
-    ];
-    for (at, request) in (0u32..).zip(nonsense) {
-        raw.request(at, request.encode());
-    }
-    let buffer = post(&mut rig);
-    let bytes = packet(60, 9);
-    let frame = received(buffer, &bytes);
-    rig.back.accept(&frame);
-    let report = answered(&mut rig);
-    assert_eq!(report.delivered, 1);
-    assert_eq!(report.drops.get(Drop::BadRequest), 1);
-    assert_eq!(report.drops.get(Drop::Grant), 1);
-    let statuses: Vec<i16> = raw
-        .responses(0)
-        .into_iter()
-        .map(|words| RxResponse::decode(words).status)
-        .collect();
-    assert_eq!(statuses, [rsp::ERROR, rsp::ERROR, 60]);
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let raw = rig.raw_rx();
+        let good = raw.request_at(1);
+        let nonsense = [
+            // The buffer crosses its page; no such grant; a grant of the ring's own page is one.
+            RxRequest {
+                offset: 3000,
+                ..RxRequest::decode(good)
+            },
+            RxRequest {
+                gref: 0xdead,
+                ..RxRequest::decode(good)
+            },
+        ];
+        for (at, request) in (0u32..).zip(nonsense) {
+            raw.request(at, request.encode());
+        }
+        let buffer = post(&mut rig);
+        let bytes = packet(60, 9);
+        let frame = received(buffer, &bytes);
+        rig.back.accept(&frame);
+        let report = answered(&mut rig);
+        assert_eq!(report.delivered, 1);
+        assert_eq!(report.drops.get(Drop::BadRequest), 1);
+        assert_eq!(report.drops.get(Drop::Grant), 1);
+        let statuses: Vec<i16> = raw
+            .responses(0)
+            .into_iter()
+            .map(|words| RxResponse::decode(words).status)
+            .collect();
+        assert_eq!(statuses, [rsp::ERROR, rsp::ERROR, 60]);
+    });
 }
 
 #[test]
 fn a_guest_that_posts_nothing_gets_nothing_and_one_that_overruns_is_ended() {
-    let mut rig = Rig::new(crate::netfront::Sizes {
-        rx_pages: 1,
-        ..sizes()
+    over_each_format(|| {
+        let mut rig = Rig::new(crate::netfront::Sizes {
+            rx_pages: 1,
+            ..sizes()
+        });
+        for _ in 0..2 {
+            let buffer = post(&mut rig);
+            let frame = received(buffer, &packet(60, 1));
+            rig.back.accept(&frame);
+        }
+        assert!(rig.back.post(FRAME).is_none());
+        assert_eq!(answered(&mut rig).delivered, 2);
+        assert!(rig.back.post(FRAME).is_none());
+        assert_eq!(answered(&mut rig), ToGuest::default());
+        rig.raw_rx().set_req_prod(5000);
+        assert!(rig.back.post(FRAME).is_none());
+        assert!(rig.back.fatal().is_some());
     });
-    for _ in 0..2 {
-        let buffer = post(&mut rig);
-        let frame = received(buffer, &packet(60, 1));
-        rig.back.accept(&frame);
-    }
-    assert!(rig.back.post(FRAME).is_none());
-    assert_eq!(answered(&mut rig).delivered, 2);
-    assert!(rig.back.post(FRAME).is_none());
-    assert_eq!(answered(&mut rig), ToGuest::default());
-    rig.raw_rx().set_req_prod(5000);
-    assert!(rig.back.post(FRAME).is_none());
-    assert!(rig.back.fatal().is_some());
 }
 
 #[test]
 fn what_the_guest_does_not_take_is_not_delivered() {
-    let mut rig = Rig::with(
-        sizes(),
-        crate::netif::Features::PLAIN,
-        crate::netif::Features::ALL,
-    );
-    let whole_pages = rig.back.post(4097);
-    assert!(whole_pages.is_none(), "no buffer is as large");
-    let buffer = post(&mut rig);
-    let mut frame = received(buffer, &packet(200, 1));
-    frame.offload.checksum = Checksum::Blank {
-        start: 34,
-        offset: 16,
-    };
-    rig.back.accept(&frame);
-    let report = answered(&mut rig);
-    assert_eq!((report.delivered, report.drops.total()), (0, 1));
-    // Numbers that are not out mean nothing.
-    rig.back.accept(&frame);
-    for piece in &mut frame.pieces {
-        piece.buffer = BufferId::NONE;
-    }
-    rig.back.accept(&frame);
-    rig.back.refuse(BufferId::NONE);
-    rig.back.refuse(BufferId(7));
-    assert_eq!(answered(&mut rig), ToGuest::default());
+    over_each_format(|| {
+        let mut rig = Rig::with(
+            sizes(),
+            crate::netif::Features::PLAIN,
+            crate::netif::Features::ALL,
+        );
+        let whole_pages = rig.back.post(4097);
+        assert!(whole_pages.is_none(), "no buffer is as large");
+        let buffer = post(&mut rig);
+        let mut frame = received(buffer, &packet(200, 1));
+        frame.offload.checksum = Checksum::Blank {
+            start: 34,
+            offset: 16,
+        };
+        rig.back.accept(&frame);
+        let report = answered(&mut rig);
+        assert_eq!((report.delivered, report.drops.total()), (0, 1));
+        // Numbers that are not out mean nothing.
+        rig.back.accept(&frame);
+        for piece in &mut frame.pieces {
+            piece.buffer = BufferId::NONE;
+        }
+        rig.back.accept(&frame);
+        rig.back.refuse(BufferId::NONE);
+        rig.back.refuse(BufferId(7));
+        assert_eq!(answered(&mut rig), ToGuest::default());
+    });
 }
 
 mod merged {
@@ -306,179 +318,193 @@ mod merged {
     /// VMQ-10: five packets, five requests; NETIF-21: the size lies in the first response.
     #[test]
     fn without_a_request_for_the_segment_size() {
-        let mut rig = rig(true);
-        let buffers = posts(&mut rig, 7);
-        let (one, alone) = merge(&buffers[..1]);
-        let (many, bytes) = merge(&buffers[1..6]);
-        rig.back.accept(&one);
-        rig.back.accept(&many);
-        rig.back.put_back(buffers[6].id, false);
-        let report = answered(&mut rig);
-        assert_eq!(
-            (report.delivered, report.bytes),
-            (2, (alone.len() + bytes.len()) as u64)
-        );
-        let raw = rig.raw_rx();
-        let responses: Vec<_> = raw
-            .responses(0)
-            .into_iter()
-            .map(RxResponse::decode)
-            .collect();
-        assert_eq!(responses.len(), 6);
-        assert_eq!(responses[1].id, PAYLOAD as u16);
-        assert!(responses[1].has(rxf::GSO_TCPV4) && !responses[1].has(rxf::EXTRA_INFO));
-        let expected = [(alone, None), (bytes, Some(PAYLOAD as u16))];
-        assert_eq!(receive(&mut rig), expected);
-        assert_eq!(rig.back.counters().meta_requests, 0);
+        over_each_format(|| {
+            let mut rig = rig(true);
+            let buffers = posts(&mut rig, 7);
+            let (one, alone) = merge(&buffers[..1]);
+            let (many, bytes) = merge(&buffers[1..6]);
+            rig.back.accept(&one);
+            rig.back.accept(&many);
+            rig.back.put_back(buffers[6].id, false);
+            let report = answered(&mut rig);
+            assert_eq!(
+                (report.delivered, report.bytes),
+                (2, (alone.len() + bytes.len()) as u64)
+            );
+            let raw = rig.raw_rx();
+            let responses: Vec<_> = raw
+                .responses(0)
+                .into_iter()
+                .map(RxResponse::decode)
+                .collect();
+            assert_eq!(responses.len(), 6);
+            assert_eq!(responses[1].id, PAYLOAD as u16);
+            assert!(responses[1].has(rxf::GSO_TCPV4) && !responses[1].has(rxf::EXTRA_INFO));
+            let expected = [(alone, None), (bytes, Some(PAYLOAD as u16))];
+            assert_eq!(receive(&mut rig), expected);
+            assert_eq!(rig.back.counters().meta_requests, 0);
+        });
     }
 
     /// VMQ-11: the request behind the first buffer is left out, and consumed.
     #[test]
     fn with_a_request_for_the_segment_size() {
-        let mut rig = rig(false);
-        let buffers = posts(&mut rig, 6);
-        let ids: Vec<u32> = buffers.iter().map(|buffer| buffer.id.0).collect();
-        assert_eq!(ids, [0, 2, 3, 4, 5, 6]);
-        let (many, bytes) = merge(&buffers[..5]);
-        let (one, alone) = merge(&buffers[5..]);
-        rig.back.accept(&many);
-        rig.back.accept(&one);
-        assert_eq!(answered(&mut rig).delivered, 2);
-        assert_eq!(rig.raw_rx().rsp_prod(), 7);
-        let expected = [(bytes, Some(PAYLOAD as u16)), (alone, None)];
-        assert_eq!(receive(&mut rig), expected);
-        assert_eq!(rig.back.counters().meta_requests, 1);
-        assert_eq!(rig.back.posted(128), 64, "all buffers are posted again");
+        over_each_format(|| {
+            let mut rig = rig(false);
+            let buffers = posts(&mut rig, 6);
+            let ids: Vec<u32> = buffers.iter().map(|buffer| buffer.id.0).collect();
+            assert_eq!(ids, [0, 2, 3, 4, 5, 6]);
+            let (many, bytes) = merge(&buffers[..5]);
+            let (one, alone) = merge(&buffers[5..]);
+            rig.back.accept(&many);
+            rig.back.accept(&one);
+            assert_eq!(answered(&mut rig).delivered, 2);
+            assert_eq!(rig.raw_rx().rsp_prod(), 7);
+            let expected = [(bytes, Some(PAYLOAD as u16)), (alone, None)];
+            assert_eq!(receive(&mut rig), expected);
+            assert_eq!(rig.back.counters().meta_requests, 1);
+            assert_eq!(rig.back.posted(128), 64, "all buffers are posted again");
+        });
     }
 
     /// VMQ-11: what was left out for nothing comes back unused, and is no drop; at the end of a
     /// batch it stays on the ring.
     #[test]
     fn a_request_that_was_left_out_for_nothing() {
-        let mut rig = rig(false);
-        let buffers = posts(&mut rig, 2);
-        let (first, a) = merge(&buffers[..1]);
-        let (second, b) = merge(&buffers[1..]);
-        rig.back.accept(&first);
-        rig.back.accept(&second);
-        assert_eq!(answered(&mut rig).drops.total(), 0);
-        let raw = rig.raw_rx();
-        let status = |words| RxResponse::decode(words).status;
-        let statuses: Vec<i16> = raw.responses(0).into_iter().map(status).collect();
-        assert_eq!(statuses, [a.len() as i16, rsp::DROPPED, b.len() as i16]);
-        assert_eq!(receive(&mut rig), [(a.clone(), None), (b, None)]);
-        assert_eq!(rig.front.counters().to_guest_drops.total(), 0);
-        assert_eq!(rig.back.posted(128), 64);
+        over_each_format(|| {
+            let mut rig = rig(false);
+            let buffers = posts(&mut rig, 2);
+            let (first, a) = merge(&buffers[..1]);
+            let (second, b) = merge(&buffers[1..]);
+            rig.back.accept(&first);
+            rig.back.accept(&second);
+            assert_eq!(answered(&mut rig).drops.total(), 0);
+            let raw = rig.raw_rx();
+            let status = |words| RxResponse::decode(words).status;
+            let statuses: Vec<i16> = raw.responses(0).into_iter().map(status).collect();
+            assert_eq!(statuses, [a.len() as i16, rsp::DROPPED, b.len() as i16]);
+            assert_eq!(receive(&mut rig), [(a.clone(), None), (b, None)]);
+            assert_eq!(rig.front.counters().to_guest_drops.total(), 0);
+            assert_eq!(rig.back.posted(128), 64);
 
-        let buffer = post(&mut rig);
-        let next = post(&mut rig);
-        rig.back.put_back(next.id, false);
-        let (alone, a) = merge(&[buffer]);
-        rig.back.accept(&alone);
-        assert_eq!(answered(&mut rig).delivered, 1);
-        assert_eq!(rig.raw_rx().rsp_prod(), 4);
-        assert_eq!(receive(&mut rig), [(a, None)]);
-        assert_eq!(rig.back.counters().meta_requests, 1);
+            let buffer = post(&mut rig);
+            let next = post(&mut rig);
+            rig.back.put_back(next.id, false);
+            let (alone, a) = merge(&[buffer]);
+            rig.back.accept(&alone);
+            assert_eq!(answered(&mut rig).delivered, 1);
+            assert_eq!(rig.raw_rx().rsp_prod(), 4);
+            assert_eq!(receive(&mut rig), [(a, None)]);
+            assert_eq!(rig.back.counters().meta_requests, 1);
+        });
     }
 
     /// VMQ-11: who may begin and who may follow, over the whole batch.
     #[test]
     fn every_so_many_buffers_one_may_begin() {
-        let mut rig = rig(false);
-        let buffers = posts(&mut rig, 2 * SLOTS as usize + 1);
-        let begins: Vec<u32> = buffers
-            .iter()
-            .map(|buffer| buffer.id)
-            .filter(|id| rig.back.may_begin(*id))
-            .map(|id| id.0)
-            .collect();
-        assert_eq!(begins, [0, SLOTS + 1, 2 * SLOTS + 2]);
-        for two in buffers.windows(2) {
-            let follows = !rig.back.may_begin(two[1].id);
-            assert_eq!(rig.back.may_follow(two[0].id, two[1].id), follows);
-        }
-        let (whole, bytes) = merge(&buffers[..SLOTS as usize]);
-        rig.back.accept(&whole);
-        assert_eq!(answered(&mut rig).delivered, 1);
-        assert_eq!(receive(&mut rig), [(bytes, Some(PAYLOAD as u16))]);
+        over_each_format(|| {
+            let mut rig = rig(false);
+            let buffers = posts(&mut rig, 2 * SLOTS as usize + 1);
+            let begins: Vec<u32> = buffers
+                .iter()
+                .map(|buffer| buffer.id)
+                .filter(|id| rig.back.may_begin(*id))
+                .map(|id| id.0)
+                .collect();
+            assert_eq!(begins, [0, SLOTS + 1, 2 * SLOTS + 2]);
+            for two in buffers.windows(2) {
+                let follows = !rig.back.may_begin(two[1].id);
+                assert_eq!(rig.back.may_follow(two[0].id, two[1].id), follows);
+            }
+            let (whole, bytes) = merge(&buffers[..SLOTS as usize]);
+            rig.back.accept(&whole);
+            assert_eq!(answered(&mut rig).delivered, 1);
+            assert_eq!(receive(&mut rig), [(bytes, Some(PAYLOAD as u16))]);
+        });
     }
 
     /// What has no place on the ring is dropped, as many packets as it is, and nothing else.
     #[test]
     fn what_cannot_be_said_is_dropped() {
-        let mut rig = rig(false);
-        let buffers = posts(&mut rig, 6);
-        let (middle, _) = merge(&buffers[1..4]);
-        let (apart, _) = merge(&[buffers[0], buffers[4]]);
-        let (good, bytes) = merge(&buffers[5..]);
-        for frame in [&middle, &apart, &good] {
-            rig.back.accept(frame);
-        }
-        let report = answered(&mut rig);
-        assert_eq!(
-            (report.delivered, report.drops.get(Drop::BadOffload)),
-            (1, 5)
-        );
-        assert_eq!(receive(&mut rig), [(bytes, None)]);
+        over_each_format(|| {
+            let mut rig = rig(false);
+            let buffers = posts(&mut rig, 6);
+            let (middle, _) = merge(&buffers[1..4]);
+            let (apart, _) = merge(&[buffers[0], buffers[4]]);
+            let (good, bytes) = merge(&buffers[5..]);
+            for frame in [&middle, &apart, &good] {
+                rig.back.accept(frame);
+            }
+            let report = answered(&mut rig);
+            assert_eq!(
+                (report.delivered, report.drops.get(Drop::BadOffload)),
+                (1, 5)
+            );
+            assert_eq!(receive(&mut rig), [(bytes, None)]);
 
-        let mut rig = self::rig(true);
-        let buffers = posts(&mut rig, SLOTS as usize + 1);
-        let (long, _) = merge(&buffers);
-        rig.back.accept(&long);
-        let report = answered(&mut rig);
-        assert_eq!(report.drops.get(Drop::TooManySlots), u64::from(SLOTS) + 1);
+            let mut rig = self::rig(true);
+            let buffers = posts(&mut rig, SLOTS as usize + 1);
+            let (long, _) = merge(&buffers);
+            rig.back.accept(&long);
+            let report = answered(&mut rig);
+            assert_eq!(report.drops.get(Drop::TooManySlots), u64::from(SLOTS) + 1);
+        });
     }
 
     #[test]
     fn refused_frames_leave_no_trace_in_the_order() {
-        let mut rig = rig(true);
-        let buffers = posts(&mut rig, 4);
-        let (_, _) = merge(&buffers[..3]);
-        for buffer in &buffers[..3] {
-            rig.back.refuse(buffer.id);
-        }
-        let (one, bytes) = merge(&buffers[3..]);
-        rig.back.accept(&one);
-        assert_eq!(answered(&mut rig).delivered, 1);
-        assert_eq!(receive(&mut rig), [(bytes, None)]);
+        over_each_format(|| {
+            let mut rig = rig(true);
+            let buffers = posts(&mut rig, 4);
+            let (_, _) = merge(&buffers[..3]);
+            for buffer in &buffers[..3] {
+                rig.back.refuse(buffer.id);
+            }
+            let (one, bytes) = merge(&buffers[3..]);
+            rig.back.accept(&one);
+            assert_eq!(answered(&mut rig).delivered, 1);
+            assert_eq!(receive(&mut rig), [(bytes, None)]);
+        });
     }
 
     /// Hostile driver domains: NETIF-21 in every wrong way costs a packet, or the interface.
     #[test]
     fn a_lying_first_response() {
-        let answer = |rig: &mut Rig, flags: u16, id: Option<u16>| {
-            let buffer = post(rig);
-            let (frame, _) = merge(&[buffer]);
-            rig.back.accept(&frame);
-            let at = rig.raw_rx().rsp_prod();
-            answered(rig);
-            let raw = rig.raw_rx_back();
-            let mut response = RxResponse::decode(rig.raw_rx().responses(at)[0]);
-            response.flags = flags;
-            response.id = id.unwrap_or(response.id);
-            raw.response(at, &response.encode());
-            rig.front.receive(64, &mut Vec::new())
-        };
-        let blank = rxf::CSUM_BLANK | rxf::DATA_VALIDATED;
-        for (flags, id, reason) in [
-            (blank | rxf::GSO_TCPV4, 0, Drop::BadExtra),
-            (blank | rxf::GSO, 1448, Drop::BadExtra),
-            (blank | rxf::GSO_TCPV6, 1448, Drop::BadOffload),
-            (rxf::GSO_TCPV4, 1448, Drop::BadOffload),
-        ] {
-            let mut rig = rig(true);
-            assert_eq!(answer(&mut rig, flags, Some(id)), Ok(0));
-            assert_eq!(
-                rig.front.counters().to_guest_drops.get(reason),
-                1,
-                "{flags:x}"
-            );
-            rig.front.publish();
-            assert_eq!(rig.back.posted(128), 64, "its buffer is posted again");
-        }
-        // A guest that was never told of it takes an id for an id.
-        let mut rig = rig(false);
-        let wrong = answer(&mut rig, blank | rxf::GSO_TCPV4, Some(1448));
-        assert!(wrong.is_err());
+        over_each_format(|| {
+            let answer = |rig: &mut Rig, flags: u16, id: Option<u16>| {
+                let buffer = post(rig);
+                let (frame, _) = merge(&[buffer]);
+                rig.back.accept(&frame);
+                let at = rig.raw_rx().rsp_prod();
+                answered(rig);
+                let raw = rig.raw_rx_back();
+                let mut response = RxResponse::decode(rig.raw_rx().responses(at)[0]);
+                response.flags = flags;
+                response.id = id.unwrap_or(response.id);
+                raw.response(at, response.encode());
+                rig.front.receive(64, &mut Vec::new())
+            };
+            let blank = rxf::CSUM_BLANK | rxf::DATA_VALIDATED;
+            for (flags, id, reason) in [
+                (blank | rxf::GSO_TCPV4, 0, Drop::BadExtra),
+                (blank | rxf::GSO, 1448, Drop::BadExtra),
+                (blank | rxf::GSO_TCPV6, 1448, Drop::BadOffload),
+                (rxf::GSO_TCPV4, 1448, Drop::BadOffload),
+            ] {
+                let mut rig = rig(true);
+                assert_eq!(answer(&mut rig, flags, Some(id)), Ok(0));
+                assert_eq!(
+                    rig.front.counters().to_guest_drops.get(reason),
+                    1,
+                    "{flags:x}"
+                );
+                rig.front.publish();
+                assert_eq!(rig.back.posted(128), 64, "its buffer is posted again");
+            }
+            // A guest that was never told of it takes an id for an id.
+            let mut rig = rig(false);
+            let wrong = answer(&mut rig, blank | rxf::GSO_TCPV4, Some(1448));
+            assert!(wrong.is_err());
+        });
     }
 }

@@ -3,7 +3,7 @@
 use crate::Drop;
 use crate::netback::{ToGuest, to_guest};
 use crate::netif::{ExtraInfo, Features, RxRequest, RxResponse, rsp, rxf};
-use crate::testing::{Memory, Rig, frame_at, ipv4_tcp, packet, sizes};
+use crate::testing::{Memory, Rig, frame_at, ipv4_tcp, over_each_format, packet, sizes};
 use nic::{Checksum, Frame, Gso, GsoKind, Offload};
 
 /// Frames to the guest, and a guest that reads the ring by hand.
@@ -68,66 +68,74 @@ mod rxpkt2gnttab {
 
     #[test]
     fn empty() {
-        let mut give = give(sizes());
-        assert_eq!(give.rig.back.to_guest(&[], &[]), ToGuest::default());
-        assert_eq!(give.rig.back.to_guest(&[], &[0, 7]), ToGuest::default());
-        give.rig.back.publish();
-        assert!(give.responses().is_empty());
+        over_each_format(|| {
+            let mut give = give(sizes());
+            assert_eq!(give.rig.back.to_guest(&[], &[]), ToGuest::default());
+            assert_eq!(give.rig.back.to_guest(&[], &[0, 7]), ToGuest::default());
+            give.rig.back.publish();
+            assert!(give.responses().is_empty());
+        });
     }
 
     /// One copy for the header, one for the rest, never beyond the true length (row 22).
     #[test]
     fn short() {
-        let mut give = give(sizes());
-        let bytes = packet(1514, 3);
-        let frame = give.frame(0, &bytes);
-        give.rig.back.plan(0, &frame).unwrap();
-        let copies = give.rig.back.copies.clone();
-        assert_eq!(copies.len(), 2);
-        assert_eq!(copies[0].source, Source::Header { frame: 0, from: 0 });
-        assert_eq!(
-            (usize::from(copies[0].len), usize::from(copies[1].len)),
-            (HOT, 1514 - HOT)
-        );
-        assert_eq!(copies[0].offset % 64, 0);
-        assert_eq!(
-            usize::from(copies[1].offset),
-            usize::from(copies[0].offset) + HOT
-        );
-        assert!(
-            copies
-                .iter()
-                .all(|copy| copy.status == GrantStatus::GeneralError)
-        );
+        over_each_format(|| {
+            let mut give = give(sizes());
+            let bytes = packet(1514, 3);
+            let frame = give.frame(0, &bytes);
+            give.rig.back.plan(0, &frame).unwrap();
+            let copies = give.rig.back.copies.clone();
+            assert_eq!(copies.len(), 2);
+            assert_eq!(copies[0].source, Source::Header { frame: 0, from: 0 });
+            assert_eq!(
+                (usize::from(copies[0].len), usize::from(copies[1].len)),
+                (HOT, 1514 - HOT)
+            );
+            assert_eq!(copies[0].offset % 64, 0);
+            assert_eq!(
+                usize::from(copies[1].offset),
+                usize::from(copies[0].offset) + HOT
+            );
+            assert!(
+                copies
+                    .iter()
+                    .all(|copy| copy.status == GrantStatus::GeneralError)
+            );
+        });
     }
 
     #[test]
     fn shorter_than_the_snapshot() {
-        let mut give = give(sizes());
-        let frame = give.frame(0, &packet(60, 3));
-        give.rig.back.plan(0, &frame).unwrap();
-        let copies = &give.rig.back.copies;
-        assert_eq!((copies.len(), copies[0].len), (1, 60));
+        over_each_format(|| {
+            let mut give = give(sizes());
+            let frame = give.frame(0, &packet(60, 3));
+            give.rig.back.plan(0, &frame).unwrap();
+            let copies = &give.rig.back.copies;
+            assert_eq!((copies.len(), copies[0].len), (1, 60));
+        });
     }
 
     #[test]
     fn two_req() {
-        let mut give = give(sizes());
-        let bytes = packet(5000, 3);
-        let frame = frame_at(&give.source, 100, &bytes, 3000);
-        give.rig.back.plan(0, &frame).unwrap();
-        let copies: Vec<_> = give
-            .rig
-            .back
-            .copies
-            .iter()
-            .map(|copy| (usize::from(copy.offset % 2048), usize::from(copy.len)))
-            .collect();
-        // Header, rest of the first buffer; up to the piece's end, over it; the rest.
-        assert_eq!(
-            copies,
-            [(0, HOT), (HOT, 2048 - HOT), (0, 952), (952, 1096), (0, 904)]
-        );
+        over_each_format(|| {
+            let mut give = give(sizes());
+            let bytes = packet(5000, 3);
+            let frame = frame_at(&give.source, 100, &bytes, 3000);
+            give.rig.back.plan(0, &frame).unwrap();
+            let copies: Vec<_> = give
+                .rig
+                .back
+                .copies
+                .iter()
+                .map(|copy| (usize::from(copy.offset % 2048), usize::from(copy.len)))
+                .collect();
+            // Header, rest of the first buffer; up to the piece's end, over it; the rest.
+            assert_eq!(
+                copies,
+                [(0, HOT), (HOT, 2048 - HOT), (0, 952), (952, 1096), (0, 904)]
+            );
+        });
     }
 }
 
@@ -136,303 +144,331 @@ mod rxpkt2rsp {
 
     #[test]
     fn short() {
-        let mut give = give(sizes());
-        let bytes = packet(1514, 3);
-        let frame = give.frame(0, &bytes);
-        let report = give.give(&[frame]);
-        assert_eq!((report.delivered, report.bytes), (1, 1514));
-        let responses = give.responses();
-        assert_eq!(responses.len(), 1);
-        assert_eq!((responses[0].status, responses[0].flags), (1514, 0));
-        assert_eq!(give.bytes(&responses[0]), bytes);
+        over_each_format(|| {
+            let mut give = give(sizes());
+            let bytes = packet(1514, 3);
+            let frame = give.frame(0, &bytes);
+            let report = give.give(&[frame]);
+            assert_eq!((report.delivered, report.bytes), (1, 1514));
+            let responses = give.responses();
+            assert_eq!(responses.len(), 1);
+            assert_eq!((responses[0].status, responses[0].flags), (1514, 0));
+            assert_eq!(give.bytes(&responses[0]), bytes);
+        });
     }
 
     #[test]
     fn two_short() {
-        let mut give = give(sizes());
-        let (one, two) = (packet(60, 3), packet(1514, 4));
-        let frames = [give.frame(0, &one), give.frame(4096, &two)];
-        assert_eq!(give.give(&frames).delivered, 2);
-        let responses = give.responses();
-        let got: Vec<_> = responses
-            .iter()
-            .map(|response| give.bytes(response))
-            .collect();
-        assert_eq!(got, [one, two]);
-        assert!(responses.iter().all(|response| response.flags == 0));
+        over_each_format(|| {
+            let mut give = give(sizes());
+            let (one, two) = (packet(60, 3), packet(1514, 4));
+            let frames = [give.frame(0, &one), give.frame(4096, &two)];
+            assert_eq!(give.give(&frames).delivered, 2);
+            let responses = give.responses();
+            let got: Vec<_> = responses
+                .iter()
+                .map(|response| give.bytes(response))
+                .collect();
+            assert_eq!(got, [one, two]);
+            assert!(responses.iter().all(|response| response.flags == 0));
+        });
     }
 
     #[test]
     fn two_slots() {
-        let mut give = give(sizes());
-        let bytes = packet(3000, 3);
-        let frame = give.frame(0, &bytes);
-        assert_eq!(give.give(&[frame]).delivered, 1);
-        let responses = give.responses();
-        let shape: Vec<_> = responses.iter().map(|r| (r.status, r.flags)).collect();
-        assert_eq!(shape, [(2048, rxf::MORE_DATA), (952, 0)]);
-        let got: Vec<u8> = responses.iter().flat_map(|r| give.bytes(r)).collect();
-        assert_eq!(got, bytes);
+        over_each_format(|| {
+            let mut give = give(sizes());
+            let bytes = packet(3000, 3);
+            let frame = give.frame(0, &bytes);
+            assert_eq!(give.give(&[frame]).delivered, 1);
+            let responses = give.responses();
+            let shape: Vec<_> = responses.iter().map(|r| (r.status, r.flags)).collect();
+            assert_eq!(shape, [(2048, rxf::MORE_DATA), (952, 0)]);
+            let got: Vec<u8> = responses.iter().flat_map(|r| give.bytes(r)).collect();
+            assert_eq!(got, bytes);
+        });
     }
 
     #[test]
     fn extra() {
-        let mut give = give(sizes());
-        let bytes = ipv4_tcp(5000, 3);
-        let mut frame = give.frame(0, &bytes);
-        let gso = Gso {
-            kind: GsoKind::Tcp4,
-            size: 1448,
-        };
-        let checksum = Checksum::Blank {
-            start: 34,
-            offset: 16,
-        };
-        frame.offload = Offload {
-            checksum,
-            gso: Some(gso),
-        };
-        assert_eq!(give.rig.back.slots_for(&frame), 4);
-        assert_eq!(give.give(&[frame]).delivered, 1);
-        let responses = give.responses();
-        assert_eq!(responses.len(), 4);
-        let flags = rxf::CSUM_BLANK | rxf::DATA_VALIDATED | rxf::EXTRA_INFO | rxf::MORE_DATA;
-        assert_eq!(responses[0].flags, flags);
-        let [one, two] = responses[1].encode();
-        assert_eq!(ExtraInfo::decode(one, two), ExtraInfo::of(gso));
-        assert_eq!(responses[2].flags, rxf::MORE_DATA);
-        assert_eq!(
-            (responses[3].flags, responses[3].status),
-            (0, (bytes.len() - 4096) as i16)
-        );
-        let got: Vec<u8> = [0, 2, 3]
-            .iter()
-            .flat_map(|n| give.bytes(&responses[*n]))
-            .collect();
-        assert_eq!(got, bytes);
+        over_each_format(|| {
+            let mut give = give(sizes());
+            let bytes = ipv4_tcp(5000, 3);
+            let mut frame = give.frame(0, &bytes);
+            let gso = Gso {
+                kind: GsoKind::Tcp4,
+                size: 1448,
+            };
+            let checksum = Checksum::Blank {
+                start: 34,
+                offset: 16,
+            };
+            frame.offload = Offload {
+                checksum,
+                gso: Some(gso),
+            };
+            assert_eq!(give.rig.back.slots_for(&frame), 4);
+            assert_eq!(give.give(&[frame]).delivered, 1);
+            let responses = give.responses();
+            assert_eq!(responses.len(), 4);
+            let flags = rxf::CSUM_BLANK | rxf::DATA_VALIDATED | rxf::EXTRA_INFO | rxf::MORE_DATA;
+            assert_eq!(responses[0].flags, flags);
+            let [one, two] = responses[1].encode();
+            assert_eq!(ExtraInfo::decode(one, two), ExtraInfo::of(gso));
+            assert_eq!(responses[2].flags, rxf::MORE_DATA);
+            assert_eq!(
+                (responses[3].flags, responses[3].status),
+                (0, (bytes.len() - 4096) as i16)
+            );
+            let got: Vec<u8> = [0, 2, 3]
+                .iter()
+                .flat_map(|n| give.bytes(&responses[*n]))
+                .collect();
+            assert_eq!(got, bytes);
+        });
     }
 
     /// The second of three buffers cannot be written: all parts of that packet say so, none of
     /// its neighbours'.
     #[test]
     fn copyerror() {
-        let mut give = give(sizes());
-        let frames = [
-            give.frame(0, &packet(60, 1)),
-            give.frame(8192, &packet(5000, 2)),
-            give.frame(16384, &packet(61, 3)),
-        ];
-        let request = RxRequest::decode(give.rig.raw_rx().slot(2));
-        let page = give.rig.layout.rx_pool().start + u32::from(request.id) / 2;
-        assert_eq!(request.gref, page + 1);
-        // Buffers 1 and 2 of the second packet; buffer 0 of it shares its page with one of them.
-        give.rig
-            .table_span()
-            .store_u64(request.gref as usize * 8, 0)
-            .unwrap();
-        let report = give.give(&frames);
-        assert_eq!((report.delivered, report.bytes), (2, 121));
-        assert_eq!(report.drops.get(Drop::Grant), 1);
-        let shape: Vec<_> = give
-            .responses()
-            .iter()
-            .map(|r| (r.status, r.flags))
-            .collect();
-        let more = rxf::MORE_DATA;
-        assert_eq!(shape, [(60, 0), (-1, more), (-1, more), (-1, 0), (61, 0)]);
+        over_each_format(|| {
+            let mut give = give(sizes());
+            let frames = [
+                give.frame(0, &packet(60, 1)),
+                give.frame(8192, &packet(5000, 2)),
+                give.frame(16384, &packet(61, 3)),
+            ];
+            let request = RxRequest::decode(give.rig.raw_rx().request_at(2));
+            let page = give.rig.layout.rx_pool().start + u32::from(request.id) / 2;
+            assert_eq!(request.gref, page + 1);
+            // Buffers 1 and 2 of the second packet; buffer 0 of it shares its page with one of them.
+            give.rig
+                .table_span()
+                .store_u64(request.gref as usize * 8, 0)
+                .unwrap();
+            let report = give.give(&frames);
+            assert_eq!((report.delivered, report.bytes), (2, 121));
+            assert_eq!(report.drops.get(Drop::Grant), 1);
+            let shape: Vec<_> = give
+                .responses()
+                .iter()
+                .map(|r| (r.status, r.flags))
+                .collect();
+            let more = rxf::MORE_DATA;
+            assert_eq!(shape, [(60, 0), (-1, more), (-1, more), (-1, 0), (61, 0)]);
+        });
     }
 
     #[test]
     fn copyerror_extra() {
-        let mut give = give(sizes());
-        let bytes = ipv4_tcp(100, 3);
-        let mut frame = give.frame(0, &bytes);
-        let gso = Gso {
-            kind: GsoKind::Tcp4,
-            size: 60,
-        };
-        let checksum = Checksum::Blank {
-            start: 34,
-            offset: 16,
-        };
-        frame.offload = Offload {
-            checksum,
-            gso: Some(gso),
-        };
-        give.rig.back.grants_mut().writes_left = 0;
-        assert_eq!(give.give(&[frame]).delivered, 0);
-        let responses = give.responses();
-        assert_eq!(responses[0].status, rsp::ERROR);
-        let [one, two] = responses[1].encode();
-        assert_eq!(
-            ExtraInfo::decode(one, two),
-            ExtraInfo::of(gso),
-            "the extra info stays one"
-        );
-        assert_eq!(give.rig.receive(64), Vec::<Vec<u8>>::new());
-        assert_eq!(
-            give.rig
-                .front
-                .counters()
-                .to_guest_drops
-                .get(Drop::PeerError),
-            1
-        );
+        over_each_format(|| {
+            let mut give = give(sizes());
+            let bytes = ipv4_tcp(100, 3);
+            let mut frame = give.frame(0, &bytes);
+            let gso = Gso {
+                kind: GsoKind::Tcp4,
+                size: 60,
+            };
+            let checksum = Checksum::Blank {
+                start: 34,
+                offset: 16,
+            };
+            frame.offload = Offload {
+                checksum,
+                gso: Some(gso),
+            };
+            give.rig.back.grants_mut().writes_left = 0;
+            assert_eq!(give.give(&[frame]).delivered, 0);
+            let responses = give.responses();
+            assert_eq!(responses[0].status, rsp::ERROR);
+            let [one, two] = responses[1].encode();
+            assert_eq!(
+                ExtraInfo::decode(one, two),
+                ExtraInfo::of(gso),
+                "the extra info stays one"
+            );
+            assert_eq!(give.rig.receive(64), Vec::<Vec<u8>>::new());
+            assert_eq!(
+                give.rig
+                    .front
+                    .counters()
+                    .to_guest_drops
+                    .get(Drop::PeerError),
+                1
+            );
+        });
     }
 
     #[test]
     fn too_many_slots() {
-        let mut give = give(crate::netfront::Sizes {
-            rx_pages: 128,
-            ..sizes()
+        over_each_format(|| {
+            let mut give = give(crate::netfront::Sizes {
+                rx_pages: 128,
+                ..sizes()
+            });
+            give.rig.back.terms.to_guest.max_slots = 3;
+            let fits = give.frame(0, &packet(3 * 2048, 1));
+            let too_long = give.frame(65536, &packet(3 * 2048 + 1, 2));
+            assert_eq!(give.give(&[too_long, fits]).delivered, 1);
+            assert_eq!(give.drops(Drop::TooManySlots), 1);
+            assert_eq!(
+                give.responses().len(),
+                3,
+                "what is not sent takes no buffers"
+            );
         });
-        give.rig.back.terms.to_guest.max_slots = 3;
-        let fits = give.frame(0, &packet(3 * 2048, 1));
-        let too_long = give.frame(65536, &packet(3 * 2048 + 1, 2));
-        assert_eq!(give.give(&[too_long, fits]).delivered, 1);
-        assert_eq!(give.drops(Drop::TooManySlots), 1);
-        assert_eq!(
-            give.responses().len(),
-            3,
-            "what is not sent takes no buffers"
-        );
     }
 
     #[test]
     fn no_request() {
-        let mut give = give(crate::netfront::Sizes {
-            rx_pages: 2,
-            ..sizes()
+        over_each_format(|| {
+            let mut give = give(crate::netfront::Sizes {
+                rx_pages: 2,
+                ..sizes()
+            });
+            assert_eq!(give.rig.back.posted(100), 4);
+            let long = give.frame(0, &packet(4 * 2048 + 1, 1));
+            let fits = give.frame(65536, &packet(4 * 2048, 2));
+            let late = give.frame(131_072, &packet(60, 2));
+            let report = give.give(&[long, fits, late]);
+            assert_eq!(
+                (report.delivered, report.drops.get(Drop::NoRequest)),
+                (1, 2)
+            );
+            assert_eq!(give.rig.back.posted(1), 0);
+            assert_eq!(give.rig.receive(64).len(), 1);
+            assert_eq!(give.rig.back.posted(100), 4);
         });
-        assert_eq!(give.rig.back.posted(100), 4);
-        let long = give.frame(0, &packet(4 * 2048 + 1, 1));
-        let fits = give.frame(65536, &packet(4 * 2048, 2));
-        let late = give.frame(131_072, &packet(60, 2));
-        let report = give.give(&[long, fits, late]);
-        assert_eq!(
-            (report.delivered, report.drops.get(Drop::NoRequest)),
-            (1, 2)
-        );
-        assert_eq!(give.rig.back.posted(1), 0);
-        assert_eq!(give.rig.receive(64).len(), 1);
-        assert_eq!(give.rig.back.posted(100), 4);
     }
 
     #[test]
     fn too_short_and_too_long() {
-        let mut give = give(sizes());
-        let frames = [
-            give.frame(0, &packet(13, 1)),
-            give.frame(4096, &packet(65536, 1)),
-        ];
-        assert_eq!(give.give(&frames).delivered, 0);
-        assert_eq!(
-            (give.drops(Drop::TooShort), give.drops(Drop::TooLong)),
-            (1, 1)
-        );
-        let frame = give.frame(4096, &packet(65535, 1));
-        assert_eq!(give.give(&[frame]).delivered, 1, "64 KB pass whole");
-        assert_eq!(give.rig.receive(64), [packet(65535, 1)]);
+        over_each_format(|| {
+            let mut give = give(sizes());
+            let frames = [
+                give.frame(0, &packet(13, 1)),
+                give.frame(4096, &packet(65536, 1)),
+            ];
+            assert_eq!(give.give(&frames).delivered, 0);
+            assert_eq!(
+                (give.drops(Drop::TooShort), give.drops(Drop::TooLong)),
+                (1, 1)
+            );
+            let frame = give.frame(4096, &packet(65535, 1));
+            assert_eq!(give.give(&[frame]).delivered, 1, "64 KB pass whole");
+            assert_eq!(give.rig.receive(64), [packet(65535, 1)]);
+        });
     }
 
     #[test]
     fn offloads_that_the_guest_does_not_take() {
-        let gso = Some(Gso {
-            kind: GsoKind::Tcp4,
-            size: 1448,
-        });
-        let checksum = Checksum::Blank {
-            start: 34,
-            offset: 16,
-        };
-        for (features, plain, whole) in [
-            (Features::ALL, 1, 1),
-            (Features::CHECKSUM, 1, 0),
-            (Features::PLAIN, 0, 0),
-        ] {
-            let mut give = give_with(sizes(), features);
-            let mut frame = give.frame(0, &ipv4_tcp(2000, 3));
-            frame.offload = Offload {
-                checksum,
-                gso: None,
+        over_each_format(|| {
+            let gso = Some(Gso {
+                kind: GsoKind::Tcp4,
+                size: 1448,
+            });
+            let checksum = Checksum::Blank {
+                start: 34,
+                offset: 16,
             };
-            assert_eq!(give.give(std::slice::from_ref(&frame)).delivered, plain);
-            frame.offload.gso = gso;
-            assert_eq!(give.give(&[frame]).delivered, whole);
-            assert_eq!(
-                give.drops(Drop::OffloadNotNegotiated),
-                u64::from(2 - plain - whole)
-            );
-        }
+            for (features, plain, whole) in [
+                (Features::ALL, 1, 1),
+                (Features::CHECKSUM, 1, 0),
+                (Features::PLAIN, 0, 0),
+            ] {
+                let mut give = give_with(sizes(), features);
+                let mut frame = give.frame(0, &ipv4_tcp(2000, 3));
+                frame.offload = Offload {
+                    checksum,
+                    gso: None,
+                };
+                assert_eq!(give.give(std::slice::from_ref(&frame)).delivered, plain);
+                frame.offload.gso = gso;
+                assert_eq!(give.give(&[frame]).delivered, whole);
+                assert_eq!(
+                    give.drops(Drop::OffloadNotNegotiated),
+                    u64::from(2 - plain - whole)
+                );
+            }
+        });
     }
 
     #[test]
     fn a_blank_checksum_in_a_place_that_cannot_be_said() {
-        let mut give = give(sizes());
-        let mut frame = give.frame(0, &ipv4_tcp(2000, 3));
-        let checksum = Checksum::Blank {
-            start: 84,
-            offset: 16,
-        };
-        frame.offload = Offload {
-            checksum,
-            gso: None,
-        };
-        assert_eq!(give.give(&[frame]).delivered, 0);
-        assert_eq!(give.drops(Drop::BadOffload), 1);
+        over_each_format(|| {
+            let mut give = give(sizes());
+            let mut frame = give.frame(0, &ipv4_tcp(2000, 3));
+            let checksum = Checksum::Blank {
+                start: 84,
+                offset: 16,
+            };
+            frame.offload = Offload {
+                checksum,
+                gso: None,
+            };
+            assert_eq!(give.give(&[frame]).delivered, 0);
+            assert_eq!(give.drops(Drop::BadOffload), 1);
+        });
     }
 
     /// Stock receive requests: whole pages, no offsets, and colours all the same.
     #[test]
     fn whole_pages() {
-        let sizes = crate::netfront::Sizes {
-            rx_buffer: 4096,
-            ..sizes()
-        };
-        let mut give = give_with(sizes, Features::ALL.without(Features::RX_OFFSET));
-        let bytes = packet(9000, 1);
-        let frame = give.frame(0, &bytes);
-        assert_eq!(give.give(&[frame]).delivered, 1);
-        let shape: Vec<_> = give
-            .responses()
-            .iter()
-            .map(|r| (r.offset, r.status))
-            .collect();
-        assert_eq!(shape, [(0, 4096), (0, 4096), (0, 808)].map(|(_, n)| (0, n)));
-        assert_eq!(give.rig.receive(64), [bytes]);
-        let mut offsets = Vec::new();
-        for n in 0..16 {
-            let frame = give.frame(0, &packet(1514, n));
-            give.give(&[frame]);
-            offsets.extend(give.responses().iter().map(|response| response.offset));
-        }
-        assert!(
-            offsets
+        over_each_format(|| {
+            let sizes = crate::netfront::Sizes {
+                rx_buffer: 4096,
+                ..sizes()
+            };
+            let mut give = give_with(sizes, Features::ALL.without(Features::RX_OFFSET));
+            let bytes = packet(9000, 1);
+            let frame = give.frame(0, &bytes);
+            assert_eq!(give.give(&[frame]).delivered, 1);
+            let shape: Vec<_> = give
+                .responses()
                 .iter()
-                .all(|offset| *offset < 512 && offset % 64 == 0)
-        );
-        offsets.sort_unstable();
-        offsets.dedup();
-        assert!(offsets.len() >= 8, "colours: {offsets:?}");
+                .map(|r| (r.offset, r.status))
+                .collect();
+            assert_eq!(shape, [(0, 4096), (0, 4096), (0, 808)].map(|(_, n)| (0, n)));
+            assert_eq!(give.rig.receive(64), [bytes]);
+            let mut offsets = Vec::new();
+            for n in 0..16 {
+                let frame = give.frame(0, &packet(1514, n));
+                give.give(&[frame]);
+                offsets.extend(give.responses().iter().map(|response| response.offset));
+            }
+            assert!(
+                offsets
+                    .iter()
+                    .all(|offset| *offset < 512 && offset % 64 == 0)
+            );
+            offsets.sort_unstable();
+            offsets.dedup();
+            assert!(offsets.len() >= 8, "colours: {offsets:?}");
+        });
     }
 
     #[test]
     fn a_frame_that_fits_barely_has_no_colour() {
-        assert_eq!(to_guest::colour(7, 1600, 2048), 448);
-        assert_eq!(to_guest::colour(7, 1601, 2048), 0);
-        assert_eq!(to_guest::colour(8, 60, 2048), 0);
-        assert_eq!(to_guest::colour(9, 60, 2048), 64);
+        over_each_format(|| {
+            assert_eq!(to_guest::colour(7, 1600, 2048), 448);
+            assert_eq!(to_guest::colour(7, 1601, 2048), 0);
+            assert_eq!(to_guest::colour(8, 60, 2048), 0);
+            assert_eq!(to_guest::colour(9, 60, 2048), 64);
+        });
     }
 }
 
 /// A segment that software cut: its header lies in no buffer.
 #[test]
 fn to_guest_a_header_of_our_own_goes_before_the_payload() {
-    let mut g = give(sizes());
-    let bytes = ipv4_tcp(5000, 3);
-    let payload = g.frame(0, &bytes[54..]);
-    let mut frame = Frame::with_header(&bytes[..54]).unwrap();
-    payload.pieces.iter().for_each(|piece| frame.push(*piece));
-    assert_eq!(g.give(&[frame]).delivered, 1);
-    assert_eq!(g.rig.receive(8), [bytes]);
+    over_each_format(|| {
+        let mut g = give(sizes());
+        let bytes = ipv4_tcp(5000, 3);
+        let payload = g.frame(0, &bytes[54..]);
+        let mut frame = Frame::with_header(&bytes[..54]).unwrap();
+        payload.pieces.iter().for_each(|piece| frame.push(*piece));
+        assert_eq!(g.give(&[frame]).delivered, 1);
+        assert_eq!(g.rig.receive(8), [bytes]);
+    });
 }

@@ -1,0 +1,76 @@
+//! Slots on their way out of the ring's pages, a burst at once: an access that survives a fault
+//! hides from the compiler what is in registers, so it is made for many slots.
+//!
+//! What is written goes straight into the pages: gathered slots would be read again before the
+//! processor has written them, and wait for every store before.
+
+use super::{BURST, Place, SLOTS_PER_PAGE, Words};
+
+/// Where slots of one kind lie, in a ring of so many slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slots {
+    pub(super) place: Place,
+    pub(super) slots: u32,
+}
+
+impl Slots {
+    /// Writes slot `index`.
+    #[inline]
+    pub(super) fn write<const N: usize>(&self, words: &impl Words, index: u32, slot: [u32; N]) {
+        let (page, offset) = self.place.of(self.masked(index));
+        words.write(page, offset, slot);
+    }
+
+    #[inline]
+    fn masked(&self, index: u32) -> u32 {
+        index & self.slots.wrapping_sub(1)
+    }
+}
+
+/// Slots of the peer's that were copied out: each is read once, unless somebody goes back.
+#[derive(Debug)]
+pub(super) struct Window<const N: usize> {
+    copied: [[u32; N]; BURST],
+    /// Index of the first one.
+    first: u32,
+    count: u32,
+}
+
+impl<const N: usize> Window<N> {
+    pub(super) const fn new() -> Self {
+        Self {
+            copied: [[0; N]; BURST],
+            first: 0,
+            count: 0,
+        }
+    }
+
+    /// Slot `index`, which is published; `end` is the first index that is not.
+    #[inline(always)]
+    pub(super) fn get(
+        &mut self,
+        words: &impl Words,
+        slots: &Slots,
+        index: u32,
+        end: u32,
+    ) -> Option<[u32; N]> {
+        if index.wrapping_sub(self.first) >= self.count {
+            self.copy(words, slots, index, end);
+        }
+        let at = index.wrapping_sub(self.first);
+        self.copied.get(at as usize).copied()
+    }
+
+    /// Copies out what lies together from slot `index` on.
+    #[cold]
+    #[inline(never)]
+    fn copy(&mut self, words: &impl Words, slots: &Slots, index: u32, end: u32) {
+        let number = slots.masked(index);
+        let (page, offset) = slots.place.of(number);
+        let left = SLOTS_PER_PAGE - number % SLOTS_PER_PAGE;
+        self.first = index;
+        self.count = left.min(end.wrapping_sub(index)).min(BURST as u32);
+        let room = self.copied.get_mut(..self.count as usize);
+        words.read(page, offset, slots.place.stride, room.unwrap_or(&mut []));
+    }
+}
