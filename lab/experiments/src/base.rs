@@ -341,6 +341,7 @@ impl Run<'_> {
                         rate_pps: most_pps.filter(|_| load < 1.0).map(|most: f64| most * load),
                         touch: frames.touch,
                         from_guest: frames.from_guest,
+                        ring: frames.ring,
                         cores,
                     }
                     .measure(times, tsc_hz),

@@ -11,7 +11,7 @@ use abi::machine::{Audit, Program, Status};
 use abi::mailbox::Request;
 use anyhow::Context as _;
 use client::{Instance, Options};
-use config::domain::{GrantMode, Moderation, Offloads, Vmq};
+use config::domain::{GrantMode, Moderation, Offloads, RingFormat, Vmq};
 use config::rule::{Ports, Rule, Way};
 use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Queues, Vif, XdpWire};
 use serde_json::Value;
@@ -505,6 +505,8 @@ pub struct FrameRun<'a> {
     pub touch: bool,
     /// Buffers for frames from a guest; none: as many as usual.
     pub from_guest: Option<u32>,
+    /// How rings lie in their pages; none: as usual.
+    pub ring: Option<RingFormat>,
     /// The driver has the guest's core, the guest has the wire's.
     pub cores: Cores,
 }
@@ -622,6 +624,9 @@ impl FrameRun<'_> {
         if let Some(buffers) = self.from_guest {
             config.buffers.from_guest = buffers;
         }
+        if let Some(format) = self.ring {
+            config.ring.format = format;
+        }
         Ok(config)
     }
 }
@@ -683,6 +688,7 @@ mod tests {
                 rate_pps: None,
                 touch: true,
                 from_guest: Some(1536),
+                ring: Some(RingFormat::Xen),
                 cores,
             };
             run.config().unwrap().machine().unwrap();
@@ -695,6 +701,7 @@ mod tests {
             rate_pps: None,
             touch: false,
             from_guest: None,
+            ring: None,
             cores,
         };
         assert!(run.config().is_err());

@@ -2,6 +2,7 @@
 
 use crate::peers;
 use crate::runner::Config;
+use config::domain::RingFormat;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -30,6 +31,8 @@ pub struct Frames {
     pub touch: bool,
     /// Buffers for frames from a guest; none: as many as usual. Half of them hold single frames.
     pub from_guest: Option<u32>,
+    /// How rings lie in their pages; none: as usual.
+    pub ring: Option<RingFormat>,
 }
 
 fn one() -> u32 {
