@@ -28,7 +28,7 @@ use crate::packet::{ETHERNET_BYTES, Mac};
 use guard::Guard;
 use nic::Frame;
 use nic::rate::TokenBucket;
-use rules::{Rules, Seen};
+use rules::{Asked, Rules, Seen};
 use shmem::Fault;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -486,10 +486,8 @@ impl Arrivals<'_> {
         let (source, ethertype) = (rest & MAC_BITS, (rest >> 48) as u16);
 
         self.identify(state, header, source, ethertype)?;
-        let seen = (!self.rules.is_empty()).then(|| Seen::of(header));
-        if let Some(seen) = &seen
-            && !self.pass(self.in_port, Way::In, seen, len)
-        {
+        let mut asked = Asked::new(header, len);
+        if !self.pass(self.in_port, Way::In, &mut asked) {
             return Err(DropReason::Firewall);
         }
         if state.guard.is_none()
@@ -517,10 +515,10 @@ impl Arrivals<'_> {
                 None => state.unknown.clone(),
             }
         };
-        match seen {
-            None => verdict,
-            Some(seen) => self.let_out(verdict?, &seen, len),
+        if self.rules.is_empty() {
+            return verdict;
         }
+        self.let_out(verdict?, &mut asked)
     }
 
     /// Whether a frame with this source may come in by this port at all.
@@ -548,27 +546,23 @@ impl Arrivals<'_> {
     }
 
     /// Whether the rules of a port let a frame pass.
-    fn pass(&mut self, port: usize, way: Way, seen: &Seen, len: usize) -> bool {
+    #[inline]
+    fn pass(&mut self, port: usize, way: Way, asked: &mut Asked<'_>) -> bool {
         let rules = self.rules.get_mut(port);
-        rules.is_none_or(|rules| rules.allow(way, seen, len))
+        rules.is_none_or(|rules| rules.allow(way, asked))
     }
 
     /// What of a verdict the rules of the ports allow that the frame would go out by.
-    fn let_out(
-        &mut self,
-        verdict: Verdict,
-        seen: &Seen,
-        len: usize,
-    ) -> Result<Verdict, DropReason> {
+    fn let_out(&mut self, verdict: Verdict, asked: &mut Asked<'_>) -> Result<Verdict, DropReason> {
         let allowed = match &verdict {
-            Verdict::Unicast(port) => self.pass(*port, Way::Out, seen, len),
+            Verdict::Unicast(port) => self.pass(*port, Way::Out, asked),
             Verdict::Many(set) => {
-                let asked = set.iter().count();
+                let ports = set.iter().count();
                 let allowed: PortSet = set
                     .iter()
-                    .filter(|port| self.pass(*port, Way::Out, seen, len))
+                    .filter(|port| self.pass(*port, Way::Out, asked))
                     .collect();
-                if allowed.iter().count() < asked {
+                if allowed.iter().count() < ports {
                     return Verdict::to(allowed).map_err(|_| DropReason::Firewall);
                 }
                 true

@@ -119,10 +119,10 @@ impl Rule {
         let (from_port, to_port) = (self.source_ports.as_ref(), self.destination_ports.as_ref());
         fits(self.ethertype.map(is))
             && fits(self.protocol.map(carries))
-            && fits(self.source.map(from))
-            && fits(self.destination.map(to))
             && fits(from_port.map(|own| seen.ports.fits(|(from, _)| own.contains(from))))
             && fits(to_port.map(|own| seen.ports.fits(|(_, to)| own.contains(to))))
+            && fits(self.source.map(from))
+            && fits(self.destination.map(to))
             && !(self.allow && unknown)
     }
 }
@@ -263,6 +263,25 @@ const fn has_ports(number: u8) -> bool {
     matches!(number, protocol::TCP | protocol::UDP | 33 | 132 | 136)
 }
 
+/// A frame that rules may be asked about: it is looked into when the first one is.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    header: &'a [u8],
+    len: usize,
+    seen: Option<Seen>,
+}
+
+impl<'a> Asked<'a> {
+    /// A frame of `len` bytes with this snapshot.
+    pub(super) fn new(header: &'a [u8], len: usize) -> Self {
+        Self {
+            header,
+            len,
+            seen: None,
+        }
+    }
+}
+
 /// Frames that a rule has decided about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
@@ -289,14 +308,21 @@ impl Rules {
         self.0.get(at).map(|(rule, _)| (at, rule.allow))
     }
 
-    /// Whether a frame of `len` bytes may pass `way`; counted.
-    pub(super) fn allow(&mut self, way: Way, seen: &Seen, len: usize) -> bool {
+    /// Whether a frame may pass `way`; counted.
+    #[inline]
+    pub(super) fn allow(&mut self, way: Way, asked: &mut Asked<'_>) -> bool {
+        self.0.is_empty() || self.decide(way, asked)
+    }
+
+    fn decide(&mut self, way: Way, asked: &mut Asked<'_>) -> bool {
+        let header = asked.header;
+        let seen = asked.seen.get_or_insert_with(|| Seen::of(header));
         let Some((at, allow)) = self.find(way, seen) else {
             return true;
         };
         if let Some((_, count)) = self.0.get_mut(at) {
             count.frames += 1;
-            count.bytes += len as u64;
+            count.bytes += asked.len as u64;
         }
         allow
     }
