@@ -10,6 +10,7 @@
 //! | [`nics`] | ports that are devices |
 //! | [`linear`] | aggregates copied to one buffer |
 //! | [`vifs`] | ports that are guests: hand-shake, netback, doorbell |
+//! | [`news`] | which guests something was done for |
 //! | [`merge`] | large receive offload where frames lie in guest pages |
 //! | [`vmq`] | queues of a NIC for single guests: who has one, frames straight into guest pages |
 //! | [`outbox`] | frames on their way to one port: segmentation and checksums where it lacks them |
@@ -21,6 +22,7 @@ pub mod fairness;
 pub mod firewall;
 pub mod linear;
 pub mod merge;
+pub mod news;
 pub mod nics;
 pub mod outbox;
 pub mod port;

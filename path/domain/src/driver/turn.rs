@@ -6,6 +6,7 @@
 
 use super::fairness::Fairness;
 use super::firewall::Firewall;
+use super::news::News;
 use super::outbox::Outbox;
 use super::port::Port;
 use super::vifs::VifPort;
@@ -29,6 +30,7 @@ use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
+use vif::ring::Watch;
 
 /// The driver domain.
 #[derive(Debug)]
@@ -56,6 +58,10 @@ pub struct Driver {
     pub(super) verdicts: Vec<Verdict>,
     /// Per port, which of `frames` go out by it.
     picks: Vec<Vec<u32>>,
+    /// Per port, a look at whether a guest has sent something.
+    watches: Vec<Watch>,
+    /// Guests that are to be shown what was done.
+    pub(super) news: News,
 }
 
 /// Runs the driver domain. Returns only if it cannot go on.
@@ -91,6 +97,7 @@ impl Driver {
         config: &DriverConfig,
     ) -> Self {
         let picks = ports.iter().map(|_| Vec::new()).collect();
+        let watches = ports.iter().map(|_| Watch::NONE).collect();
         let fairness = Fairness::new(&config.vifs, config.nics.len(), config.poll_budget);
         Self {
             ports,
@@ -119,10 +126,13 @@ impl Driver {
             frames: Vec::new(),
             verdicts: Vec::new(),
             picks,
+            watches,
+            news: News::default(),
         }
     }
 
     fn go_on(mut self) -> Result<Infallible, StartError> {
+        self.watch_all();
         loop {
             self.turn().map_err(|why| refused("epoll", why))?;
         }
@@ -167,6 +177,7 @@ impl Driver {
                     moved |= self.serve(index, now_ns, budget).0 > 0;
                     moved |= self.serve_queues(index, now_ns) > 0;
                 }
+                Some(Port::Vif(_)) if self.watches.get(index).is_some_and(Watch::is_idle) => {}
                 Some(Port::Vif(vif)) if vif.has_work() => {
                     self.fairness.activate(index);
                     guests += 1;
@@ -180,13 +191,27 @@ impl Driver {
             };
             let (packets, bytes) = self.serve(share.port, now_ns, share.packets);
             let more = match self.ports.get(share.port) {
-                Some(Port::Vif(vif)) => vif.has_work(),
+                Some(Port::Vif(vif)) => {
+                    if let Some(watch) = self.watches.get_mut(share.port) {
+                        *watch = vif.watch();
+                    }
+                    vif.has_work()
+                }
                 _ => false,
             };
             self.fairness.served(share.port, packets, bytes, more);
             moved |= packets > 0;
         }
         moved
+    }
+
+    /// Looks anew at all guests: their connections may be others.
+    fn watch_all(&mut self) {
+        for (watch, port) in self.watches.iter_mut().zip(&self.ports) {
+            if let Port::Vif(vif) = port {
+                *watch = vif.watch();
+            }
+        }
     }
 
     /// One batch from one port: its frames, and the bytes that they count for. A frame that was
@@ -209,6 +234,7 @@ impl Driver {
         }
         if let Some(port) = self.ports.get_mut(index) {
             port.done(&mut frames, &self.ledger);
+            self.news.mark(index);
         }
         self.frames = frames;
         (taken, bytes)
@@ -284,9 +310,14 @@ impl Driver {
             outbox,
             ledger,
             trace,
+            news,
             ..
         } = self;
-        for (port, pick) in ports.iter_mut().zip(picks) {
+        for (number, (port, pick)) in ports.iter_mut().zip(picks).enumerate() {
+            if pick.is_empty() {
+                continue;
+            }
+            news.mark(number);
             let mut rest = pick.as_slice();
             // The frame that is followed goes by itself, so that what is counted is what became of
             // it.
@@ -308,14 +339,24 @@ impl Driver {
     fn publish(&mut self, now_ns: u64) {
         let before = self.ledger.enter(Hop::Ring);
         let mut published = false;
-        for vif in vifs(&mut self.ports) {
-            published |= vif.publish();
+        for &port in self.news.ports() {
+            if let Some(Port::Vif(vif)) = self.ports.get_mut(port) {
+                published |= vif.publish();
+            }
         }
-        if published && !self.may_wait(now_ns) {
+        // Who was shown something and is told later stays among the news.
+        if !published {
+            self.news.clear();
+        } else if !self.may_wait(now_ns) {
             self.told_ns = now_ns;
             // One for all rings: between publishing the indices and reading who wants to know.
             fence(Ordering::SeqCst);
-            vifs(&mut self.ports).for_each(VifPort::notify);
+            for &port in self.news.ports() {
+                if let Some(Port::Vif(vif)) = self.ports.get_mut(port) {
+                    vif.notify();
+                }
+            }
+            self.news.clear();
         }
         self.ledger.enter(before);
     }
@@ -394,6 +435,7 @@ impl Driver {
         let before = self.ledger.enter(Hop::Control);
         if pending & info::PENDING_CONNECT != 0 {
             vifs(&mut self.ports).for_each(VifPort::advance);
+            self.watch_all();
         }
         if pending & info::PENDING_MAILBOX != 0 {
             let mailbox = self.mailbox.clone();

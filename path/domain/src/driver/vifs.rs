@@ -30,6 +30,7 @@ use vif::Counters;
 use vif::grants::Grants;
 use vif::netback::Netback;
 use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, Terms};
+use vif::ring::Watch;
 
 /// What every guest's port has in common.
 #[derive(Clone, Debug)]
@@ -534,6 +535,14 @@ impl VifPort {
         if let Some(link) = &mut self.link {
             link.netback.disarm();
         }
+    }
+
+    /// A look at whether the guest may have sent something since it had nothing; good until
+    /// [`VifPort::take`] or [`VifPort::advance`].
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        let link = self.link.as_ref();
+        link.map_or(Watch::NONE, |link| link.netback.watch())
     }
 
     /// Whether the guest has sent something.

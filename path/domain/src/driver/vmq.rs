@@ -541,6 +541,7 @@ impl Driver {
                 self.ledger.enter(before);
             }
             vif.posted(&self.ledger);
+            self.news.mark(port);
         }
         queues.direct.clear();
     }

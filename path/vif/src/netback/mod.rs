@@ -20,7 +20,7 @@ use crate::events::{EventPage, Events};
 use crate::grants::{Access, CopyOut, Grants};
 use crate::netif::rings::{RX_RESPONSE, RxBack, TxBack, rings};
 use crate::netif::{Abilities, Terms};
-use crate::ring::BadPages;
+use crate::ring::{BadPages, Watch};
 use from_guest::Chain;
 use posted::Posted;
 use shmem::Span;
@@ -205,6 +205,13 @@ impl<G: Grants> Netback<G> {
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.fatal.is_none() && self.tx.pending() > self.partial
+    }
+
+    /// A look at whether [`Netback::has_work`] may have changed since it was false; it is good until
+    /// the next [`Netback::from_guest`].
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        self.tx.watch(self.partial)
     }
 
     /// [`Netback::arm`], fence, [`Netback::has_work`]: whether sleeping is wrong after all; if so

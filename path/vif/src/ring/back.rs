@@ -1,7 +1,9 @@
 //! The backend's view of a ring: takes requests, gives responses.
 
+use super::Pages;
 use super::burst::{Slots, Window};
 use super::{Index, Overrun, Words, fits, passes, slots};
+use shmem::Span;
 use shmem::sync::fence;
 use std::sync::atomic::Ordering;
 
@@ -191,5 +193,39 @@ impl<W: Words, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
         self.arm(beyond);
         fence(Ordering::SeqCst);
         self.pending() > beyond
+    }
+}
+
+impl<const REQ: usize, const RSP: usize> Back<Pages, REQ, RSP> {
+    /// A look at whether there are more than `beyond` requests, until more are consumed.
+    #[must_use]
+    pub fn watch(&self, beyond: u32) -> Watch {
+        Watch {
+            word: self.words.word(Index::ReqProd),
+            idle: self.cons.wrapping_add(beyond),
+        }
+    }
+}
+
+/// What a ring shows while its front makes no further request: whoever has many rings looks at this
+/// word of each, and at nothing else of those that are idle.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    word: Span,
+    idle: u32,
+}
+
+impl Watch {
+    /// Of no ring: never idle.
+    pub const NONE: Self = Self {
+        word: Span::EMPTY,
+        idle: 0,
+    };
+
+    /// Whether there is certainly nothing new. If not, [`Back::pending`] says what there is.
+    #[must_use]
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.word.load_u32(0) == Ok(self.idle)
     }
 }

@@ -42,7 +42,7 @@ mod burst;
 mod front;
 mod words;
 
-pub use back::Back;
+pub use back::{Back, Watch};
 pub use front::Front;
 pub use words::{BadPages, CONTROL_BYTES, Index, Pages, Words};
 

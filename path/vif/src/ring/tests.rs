@@ -268,6 +268,23 @@ fn attack_03_no_response_without_a_request() {
 }
 
 #[test]
+fn a_watched_ring_is_idle_until_a_request_is_published() {
+    over_each_format(|| {
+        let mut pair = pair::<3, 1>(0);
+        let watch = pair.back.watch(0);
+        assert!(watch.is_idle());
+        pair.front.request([0; 3]);
+        assert!(watch.is_idle());
+        pair.front.publish();
+        assert!(!watch.is_idle() && pair.back.watch(1).is_idle());
+        assert_eq!(pair.back.ready_for(1), Ok(1));
+        pair.back.consume(1);
+        assert!(pair.back.watch(0).is_idle() && !watch.is_idle());
+        assert!(!Watch::NONE.is_idle());
+    });
+}
+
+#[test]
 fn nothing_is_seen_before_it_is_published() {
     over_each_format(|| {
         let mut pair = pair::<3, 1>(0);

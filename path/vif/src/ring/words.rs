@@ -104,7 +104,7 @@ impl Pages {
     }
 
     #[inline]
-    fn word(&self, index: Index) -> Span {
+    pub(super) fn word(&self, index: Index) -> Span {
         let [req_prod, req_event, rsp_prod, rsp_event] = self.indices;
         match index {
             Index::ReqProd => req_prod,
