@@ -32,8 +32,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Samples a second and CPU, unless told otherwise and where they cost no more than [`SHARE`]: about
-/// a thousand, and not in step with the kernel's own timers.
+/// Samples a second and CPU, unless told otherwise or they cost more than a fiftieth of a busy core:
+/// about a thousand, and not in step with the kernel's own timers.
 pub const DEFAULT_HZ: u32 = 997;
 /// What sampling may take of a busy core, unless told otherwise.
 const SHARE: f64 = 0.02;

@@ -14,7 +14,7 @@
 //! Whatever lies in a guest's page was decided on like any other frame, by the bridge and on its
 //! snapshot; what the bridge does not send to this very guest is not delivered. Where firewall rules
 //! stand between the NIC and the guest, a frame's header is put into the guest's page only when it
-//! has been decided on, or the guest gets no queue: see [`Arrival`].
+//! has been decided on, or the guest gets no queue: see `Arrival`.
 
 use super::merge::QueueMerger;
 use super::nics::Seen;

@@ -88,7 +88,7 @@ impl Rig {
     }
 
     /// Two ends, of which the guest's keeps so many free pages of receive buffers granted. Their
-    /// rings have the thread's [`format`].
+    /// rings have the thread's [`format()`].
     ///
     /// # Panics
     /// They do not agree.
