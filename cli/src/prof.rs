@@ -236,7 +236,7 @@ pub(crate) struct Sampling {
     /// best that this machine has
     #[arg(long)]
     event: Option<String>,
-    /// Samples a second and CPU; otherwise as many as take 2 % of a busy core, and 997 at most
+    /// Samples a second and CPU; otherwise 997, and a word where these take over 2 % of a busy core
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     hz: Option<u32>,
     /// Processes that are to be a domain, NAME=PID[,PID…]; can be given more than once

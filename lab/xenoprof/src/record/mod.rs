@@ -32,10 +32,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Samples a second and CPU, unless told otherwise or they cost more than a fiftieth of a busy core:
-/// about a thousand, and not in step with the kernel's own timers.
+/// Samples a second and CPU, unless told otherwise: about a thousand, and not in step with the
+/// kernel's own timers.
 pub const DEFAULT_HZ: u32 = 997;
-/// What sampling may take of a busy core, unless told otherwise.
+/// What sampling may take of a busy core without a word about it.
 const SHARE: f64 = 0.02;
 /// From one look at processes and domains to the next.
 const LOOK: Duration = Duration::from_millis(250);
@@ -48,7 +48,7 @@ const STEP: Duration = Duration::from_millis(100);
 pub struct Options {
     /// The event; none: the best that there is.
     pub event: Option<String>,
-    /// Samples a second and CPU; none: [`DEFAULT_HZ`], or as many as take a fiftieth of a busy core.
+    /// Samples a second and CPU; none: [`DEFAULT_HZ`].
     pub hz: Option<u32>,
     /// How long at most.
     pub limit: Option<Duration>,
@@ -122,7 +122,7 @@ pub(crate) struct Opened {
     pub(crate) period: u64,
     pub(crate) sampler: Sampler,
     pub(crate) cpus: Vec<u32>,
-    /// Why it is fewer samples than usual.
+    /// What is to be said of its cost.
     note: Option<String>,
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn open(options: &Options) -> anyhow::Result<Opened> {
     let cpus = online_cpus();
     let (hz, note) = match options.hz {
         Some(hz) => (hz, None),
-        None => affordable(event, options.own, &cpus),
+        None => (DEFAULT_HZ, price(event, options.own, &cpus)),
     };
     let period = event.period(hz.into(), shmem::time::tsc_hz());
     let open = |scope| Sampler::open(event, tier, scope, period, &cpus);
@@ -160,31 +160,27 @@ pub(crate) fn open(options: &Options) -> anyhow::Result<Opened> {
     })
 }
 
-/// Samples a second that take no more than [`SHARE`] of a busy core, and why they are fewer than
-/// usual. A timer's interrupt leaves a virtual machine several times, which can cost tens of
-/// microseconds; a counter's costs less, and one's own processes cannot be timed beforehand.
-fn affordable(event: Event, own: bool, cpus: &[u32]) -> (u32, Option<String>) {
-    let usual = (DEFAULT_HZ, None);
+/// What the usual number of samples costs, where it is more than [`SHARE`] of a busy core. A timer's
+/// interrupt leaves a virtual machine several times, which can take tens of microseconds; a counter's
+/// costs less, and one's own processes cannot be timed beforehand.
+fn price(event: Event, own: bool, cpus: &[u32]) -> Option<String> {
     let (Event::CpuClock, false, Some(&cpu)) = (event, own, cpus.last()) else {
-        return usual;
+        return None;
     };
-    let Ok(sample_ns) = calibrate::estimate(cpu as usize) else {
-        return usual;
-    };
-    match affordable_hz(sample_ns) {
-        DEFAULT_HZ => usual,
-        hz => {
-            let note = format!(
-                "{hz} samples a second: one costs {:.0} us here, and they are to take no more than {:.0} % of a busy core (--hz takes another rate)",
-                sample_ns / 1e3,
-                SHARE * 100.0
-            );
-            (hz, Some(note))
-        }
-    }
+    let sample_ns = calibrate::estimate(cpu as usize).ok()?;
+    let hz = affordable_hz(sample_ns);
+    (hz < DEFAULT_HZ).then(|| {
+        format!(
+            "a sample costs {:.0} us here, so sampling took {:.1} % of a busy core: `--hz {hz}` takes {:.0} %",
+            sample_ns / 1e3,
+            f64::from(DEFAULT_HZ) * sample_ns / 1e7,
+            SHARE * 100.0
+        )
+    })
 }
 
-/// The same, of what a sample costs. Odd, so as not to be in step with the kernel's own timers.
+/// Samples a second that take no more than [`SHARE`] of a busy core, and no more than usual. Odd, so
+/// as not to be in step with the kernel's own timers.
 fn affordable_hz(sample_ns: f64) -> u32 {
     match (SHARE * 1e9 / sample_ns.max(1.0)) as u32 {
         hz if hz >= DEFAULT_HZ => DEFAULT_HZ,
