@@ -23,7 +23,7 @@ impl Running {
             hz: Some(hz),
             ..Options::default()
         };
-        let sampler = open(&options)?.sampler;
+        let (_, _, sampler, _) = open(&options)?;
         let watcher = Watcher::start(Watch::new(Vec::new()));
         let cpu_ns = measure::own_cpu_ns();
         let start_ns = raw_ns();

@@ -116,17 +116,8 @@ pub fn to_file(
     Ok(status)
 }
 
-/// A session's event and its sampler, not started yet.
-pub(crate) struct Opened {
-    pub(crate) event: Event,
-    pub(crate) period: u64,
-    pub(crate) sampler: Sampler,
-    pub(crate) cpus: Vec<u32>,
-    /// What is to be said of its cost.
-    note: Option<String>,
-}
-
-pub(crate) fn open(options: &Options) -> anyhow::Result<Opened> {
+/// A session's event, its period and its sampler, which has not started, over which CPUs.
+pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Vec<u32>)> {
     let (event, tier) = match &options.event {
         None => Event::best(),
         Some(name) => {
@@ -135,10 +126,7 @@ pub(crate) fn open(options: &Options) -> anyhow::Result<Opened> {
         }
     };
     let cpus = online_cpus();
-    let (hz, note) = match options.hz {
-        Some(hz) => (hz, None),
-        None => (DEFAULT_HZ, price(event, options.own, &cpus)),
-    };
+    let hz = options.hz.unwrap_or(DEFAULT_HZ);
     let period = event.period(hz.into(), shmem::time::tsc_hz());
     let open = |scope| Sampler::open(event, tier, scope, period, &cpus);
     let sampler = match open(if options.own {
@@ -151,20 +139,14 @@ pub(crate) fn open(options: &Options) -> anyhow::Result<Opened> {
         other => other,
     };
     let sampler = sampler.map_err(|error| Failure::CannotRun(error.to_string()))?;
-    Ok(Opened {
-        event,
-        period,
-        sampler,
-        cpus,
-        note,
-    })
+    Ok((event, period, sampler, cpus))
 }
 
 /// What the usual number of samples costs, where it is more than [`SHARE`] of a busy core. A timer's
 /// interrupt leaves a virtual machine several times, which can take tens of microseconds; a counter's
 /// costs less, and one's own processes cannot be timed beforehand.
-fn price(event: Event, own: bool, cpus: &[u32]) -> Option<String> {
-    let (Event::CpuClock, false, Some(&cpu)) = (event, own, cpus.last()) else {
+fn price(tier: Tier, cpus: &[u32]) -> Option<String> {
+    let (Tier::CpuClock, Some(&cpu)) = (tier, cpus.last()) else {
         return None;
     };
     let sample_ns = calibrate::estimate(cpu as usize).ok()?;
@@ -195,14 +177,12 @@ fn affordable_hz(sample_ns: f64) -> u32 {
 pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
     let named = options.domains()?;
     interrupt::watch();
-    let Opened {
-        event,
-        period,
-        sampler,
-        cpus,
-        note,
-    } = open(options)?;
+    let (event, period, sampler, cpus) = open(options)?;
     let tier = sampler.tier();
+    let price = match options.hz {
+        Some(_) => None,
+        None => price(tier, &cpus),
+    };
     let id = session_id();
     let mut initiator = match &options.participants {
         Some(participants) => {
@@ -266,7 +246,7 @@ pub fn run(options: &Options) -> anyhow::Result<(Session, Option<ExitStatus>)> {
         command: options.command.clone(),
         profiler_cpu_ns: own_cpu,
         provenance: provenance(tier),
-        notes: note.into_iter().chain(notes(&collected, tier)).collect(),
+        notes: price.into_iter().chain(notes(&collected, tier)).collect(),
     };
     let mut symbolizer = Symbolizer::new(options.kallsyms.clone());
     let lone = options.command.first().map(|_| children);

@@ -7,7 +7,7 @@ use crate::attribute::{Attribution, Classing};
 use crate::host::process;
 use crate::host::watch::Watch;
 use crate::model::{Head, Session};
-use crate::record::{Opened, Options, open, raw_ns};
+use crate::record::{Options, open, raw_ns};
 use crate::resolve::{Resolver, Symbolizer};
 use crate::sampler::parse::Record;
 use anyhow::Context as _;
@@ -45,13 +45,7 @@ pub struct View {
 pub fn top(options: &Options, rules: &Rules, view: View) -> anyhow::Result<()> {
     interrupt::watch();
     let named = options.domains()?;
-    let Opened {
-        event,
-        period,
-        mut sampler,
-        cpus,
-        ..
-    } = open(options)?;
+    let (event, period, mut sampler, cpus) = open(options)?;
     let mut head = Head {
         event: event.name().to_owned(),
         tier: sampler.tier(),
