@@ -2,7 +2,7 @@
 
 use super::Pages;
 use super::burst::{Slots, Window};
-use super::{Index, Overrun, Words, fits, passes, slots};
+use super::{Index, Overrun, Words, passes};
 use shmem::Span;
 use shmem::sync::fence;
 use std::sync::atomic::Ordering;
@@ -32,19 +32,11 @@ impl<W: Words, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
     /// A view of a ring in which no request was answered yet.
     #[must_use]
     pub fn new(words: W) -> Self {
-        const { assert!(fits(REQ, RSP)) };
-        let slots = slots(words.pages().trailing_zeros() as u8);
-        let format = words.format();
+        let (requests, responses) = Slots::of::<REQ, RSP>(&words);
         Self {
             words,
-            requests: Slots {
-                place: format.requests(REQ),
-                slots,
-            },
-            responses: Slots {
-                place: format.responses(REQ, RSP),
-                slots,
-            },
+            requests,
+            responses,
             seen: 0,
             cons: 0,
             prod: 0,

@@ -4,7 +4,7 @@
 //! What is written goes straight into the pages: gathered slots would be read again before the
 //! processor has written them, and wait for every store before.
 
-use super::{BURST, Place, SLOTS_PER_PAGE, Words};
+use super::{BURST, Place, SLOTS_PER_PAGE, Words, fits, slots};
 
 /// Where slots of one kind lie, in a ring of so many slots.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +14,15 @@ pub(super) struct Slots {
 }
 
 impl Slots {
+    /// The requests of `REQ` words and the responses of `RSP` that lie in `words`.
+    pub(super) fn of<const REQ: usize, const RSP: usize>(words: &impl Words) -> (Self, Self) {
+        const { assert!(fits(REQ, RSP)) };
+        let format = words.format();
+        let slots = slots(words.pages().trailing_zeros() as u8);
+        let of = |place| Self { place, slots };
+        (of(format.requests(REQ)), of(format.responses(REQ, RSP)))
+    }
+
     /// Writes slot `index`.
     #[inline]
     pub(super) fn write<const N: usize>(&self, words: &impl Words, index: u32, slot: [u32; N]) {
@@ -22,7 +31,7 @@ impl Slots {
     }
 
     #[inline]
-    fn masked(&self, index: u32) -> u32 {
+    pub(super) fn masked(&self, index: u32) -> u32 {
         index & self.slots.wrapping_sub(1)
     }
 }

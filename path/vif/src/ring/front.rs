@@ -1,7 +1,7 @@
 //! The frontend's view of a ring: gives requests, takes responses.
 
 use super::burst::{Slots, Window};
-use super::{Index, Overrun, Words, fits, passes, slots};
+use super::{Index, Overrun, Words, passes};
 use shmem::sync::fence;
 use std::sync::atomic::Ordering;
 
@@ -30,8 +30,7 @@ impl<W: Words, const REQ: usize, const RSP: usize> Front<W, REQ, RSP> {
     /// A new, empty ring: writes its indices (RING-4).
     #[must_use]
     pub fn new(words: W) -> Self {
-        const { assert!(fits(REQ, RSP)) };
-        let slots = slots(words.pages().trailing_zeros() as u8);
+        let (requests, responses) = Slots::of::<REQ, RSP>(&words);
         for (index, value) in [
             (Index::ReqProd, 0),
             (Index::ReqEvent, 1),
@@ -40,17 +39,10 @@ impl<W: Words, const REQ: usize, const RSP: usize> Front<W, REQ, RSP> {
         ] {
             words.set_index(index, value, Ordering::Relaxed);
         }
-        let format = words.format();
         Self {
             words,
-            requests: Slots {
-                place: format.requests(REQ),
-                slots,
-            },
-            responses: Slots {
-                place: format.responses(REQ, RSP),
-                slots,
-            },
+            requests,
+            responses,
             prod: 0,
             published: 0,
             told: 0,
