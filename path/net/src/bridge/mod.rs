@@ -554,24 +554,15 @@ impl Arrivals<'_> {
 
     /// What of a verdict the rules of the ports allow that the frame would go out by.
     fn let_out(&mut self, verdict: Verdict, asked: &mut Asked<'_>) -> Result<Verdict, DropReason> {
-        let allowed = match &verdict {
-            Verdict::Unicast(port) => self.pass(*port, Way::Out, asked),
-            Verdict::Many(set) => {
-                let ports = set.iter().count();
-                let allowed: PortSet = set
-                    .iter()
-                    .filter(|port| self.pass(*port, Way::Out, asked))
-                    .collect();
-                if allowed.iter().count() < ports {
-                    return Verdict::to(allowed).map_err(|_| DropReason::Firewall);
-                }
-                true
+        match &verdict {
+            Verdict::Unicast(port) if !self.pass(*port, Way::Out, asked) => {
+                Err(DropReason::Firewall)
             }
-            Verdict::Drop(_) => true,
-        };
-        match allowed {
-            true => Ok(verdict),
-            false => Err(DropReason::Firewall),
+            Verdict::Many(set) => {
+                let allowed = set.iter().filter(|port| self.pass(*port, Way::Out, asked));
+                Verdict::to(allowed.collect()).map_err(|_| DropReason::Firewall)
+            }
+            Verdict::Unicast(_) | Verdict::Drop(_) => Ok(verdict),
         }
     }
 }

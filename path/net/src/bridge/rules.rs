@@ -218,11 +218,8 @@ impl Seen {
         };
         let ethertype = be16(header, 12).ok().filter(plain);
         // ARP has no addresses that rules ask for, whatever is wrong with it.
-        let (is_ip, is_known) = match ethertype {
-            Some(ethertype::IPV4 | ethertype::IPV6) => (true, true),
-            found => (false, found.is_some()),
-        };
-        let hidden = is_ip || !is_known;
+        let hidden =
+            ethertype.is_none_or(|found| matches!(found, ethertype::IPV4 | ethertype::IPV6));
         Self {
             ethertype: ethertype.map_or(Shown::Hidden, Shown::Is),
             addresses: if hidden { Shown::Hidden } else { Shown::Absent },
