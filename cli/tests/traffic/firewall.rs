@@ -3,7 +3,7 @@
 
 use crate::machine::{Machine, text};
 use crate::pages::Pages;
-use serde_json::Value;
+use crate::queues::{count, driver, vmq};
 use std::time::{Duration, Instant};
 
 /// Port that is denied, and one that is not.
@@ -76,14 +76,6 @@ while idle < 10 and time.monotonic() < end:
 print(*[counts[port] for port in ports])
 "#;
 
-fn driver(machine: &Machine) -> Value {
-    machine.ask(&["stat", "driver"])["driver"].clone()
-}
-
-fn count(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value}"))
-}
-
 /// Datagrams that the sockets of the denied and of the allowed port get.
 fn exchange(machine: &Machine, address: &str) -> [u64; 2] {
     let ports = [DENIED, ALLOWED].map(|port| port.to_string());
@@ -103,16 +95,6 @@ fn exchange(machine: &Machine, address: &str) -> [u64; 2] {
         .map(|count| count.parse().unwrap())
         .collect();
     counts.try_into().unwrap()
-}
-
-/// What the driver says about the queues of its wire. None: this system cannot steer frames.
-fn vmq(machine: &Machine) -> Option<Value> {
-    let status = machine.ask(&["status"]);
-    if status["missing"].to_string().contains("NIC queues") {
-        eprintln!("skipped: {}", status["missing"]);
-        return None;
-    }
-    Some(driver(machine)["ports"]["nic.wire"]["vmq"].clone())
 }
 
 /// BR-18, by the shared queue and by one of the guest's own, merged and not.

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// What the driver says about the queues of its wire. None: this system cannot steer frames.
-fn vmq(machine: &Machine) -> Option<Value> {
+pub(crate) fn vmq(machine: &Machine) -> Option<Value> {
     let status = machine.ask(&["status"]);
     if status["missing"].to_string().contains("NIC queues") {
         eprintln!("skipped: {}", status["missing"]);
@@ -19,11 +19,11 @@ fn vmq(machine: &Machine) -> Option<Value> {
     Some(driver(machine)["ports"]["nic.wire"]["vmq"].clone())
 }
 
-fn driver(machine: &Machine) -> Value {
+pub(crate) fn driver(machine: &Machine) -> Value {
     machine.ask(&["stat", "driver"])["driver"].clone()
 }
 
-fn count(value: &Value) -> u64 {
+pub(crate) fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
