@@ -199,6 +199,16 @@ fn udp4(port: u16, data: &[u8], blank: bool) -> Vec<u8> {
     bytes
 }
 
+/// Waits for what holds when a TAP's descriptor is closed. A process that another test starts at that moment
+/// has the descriptor too, and so keeps the interface, until it executes its program.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        thread::yield_now();
+    }
+}
+
 fn neighbour(namespace: &Namespace) {
     let mac = "02:00:00:00:00:aa";
     for (address, family) in [("10.9.0.2", "-4"), ("fd09::2", "-6")] {
@@ -220,7 +230,8 @@ fn neighbour(namespace: &Namespace) {
 #[test]
 fn a_tap_comes_up_configured_and_goes_with_its_descriptor() {
     let Some(namespace) = namespace() else { return };
-    let mut tap = spec(&namespace, "tap0");
+    // A name that no other test has, in whichever namespace.
+    let mut tap = spec(&namespace, "configured0");
     tap.mtu = 1400;
     tap.tx_queue = 77;
     tap.gateway = Some("10.9.0.254".to_owned());
@@ -236,20 +247,24 @@ fn a_tap_comes_up_configured_and_goes_with_its_descriptor() {
             .unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    let link = show(&["link", "show", "dev", "tap0"]);
+    let link = show(&["link", "show", "dev", "configured0"]);
     for part in ["mtu 1400", "qlen 77", "02:00:00:00:00:bb", ",UP"] {
         assert!(link.contains(part), "{part} in {link}");
     }
-    let addresses = show(&["address", "show", "dev", "tap0"]);
+    let addresses = show(&["address", "show", "dev", "configured0"]);
     for part in ["10.9.0.1/24", "fd09::1/64"] {
         assert!(addresses.contains(part), "{part} in {addresses}");
     }
-    assert!(!addresses.contains("tentative"), "{addresses}");
-    assert!(show(&["route"]).contains("default via 10.9.0.254 dev tap0"));
+    // The one that the kernel makes of the MAC is none of ours.
+    let mut given = addresses.lines().filter(|line| !line.contains("fe80:"));
+    assert!(!given.any(|line| line.contains("tentative")), "{addresses}");
+    assert!(show(&["route"]).contains("default via 10.9.0.254 dev configured0"));
     drop(fd);
-    assert!(!show(&["link"]).contains("tap0"));
+    eventually("the interface is gone", || {
+        !show(&["link"]).contains("configured0")
+    });
     let own = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-    assert!(!own.contains("tap0"));
+    assert!(!own.contains("configured0"), "{own}");
 }
 
 #[test]
@@ -299,8 +314,7 @@ fn set_up_errors_say_what_and_where() {
         },
         &["/etc/passwd"],
     );
-    // A name each: a process that another test starts at this moment holds the last one's descriptor,
-    // and so its interface, until it executes its program.
+    // A name each: see `eventually`.
     let other = |ifname: &str, change: &dyn Fn(&mut TapSpec)| {
         let mut tap = spec(&namespace, ifname);
         tap.addresses.clear();
@@ -325,13 +339,10 @@ fn set_up_errors_say_what_and_where() {
         &other("tap4", &|tap| tap.mac = Some([1, 0, 0, 0, 0, 1])),
         &["tap4", "MAC"],
     );
-    let deadline = Instant::now() + Duration::from_secs(10);
     for ifname in ["tap1", "tap2", "tap3", "tap4"] {
-        // Whoever failed has left nothing.
-        while let Err(left) = open_tap(&other(ifname, &|_| ())) {
-            assert!(Instant::now() < deadline, "{left}");
-            thread::yield_now();
-        }
+        eventually("whoever failed has left nothing", || {
+            open_tap(&other(ifname, &|_| ())).is_ok()
+        });
     }
 }
 
