@@ -1,6 +1,6 @@
 //! What people read.
 
-use abi::machine::{Audit, Program, Status};
+use abi::machine::{Audit, DomainStatus, Program, Status};
 use client::Instance;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
 use config::{Cidr, Config, Endpoint, KernelPort, Kind, XdpWire};
@@ -68,7 +68,7 @@ pub(crate) fn status(status: &Status) -> String {
         domains.add_row([
             domain.name.clone(),
             program.to_owned(),
-            domain.state.clone(),
+            state(domain),
             domain.pid.to_string(),
             ms(domain.cpu_ns),
             ms(domain.agent_cpu_ns),
@@ -91,6 +91,16 @@ pub(crate) fn status(status: &Status) -> String {
         let _ = writeln!(text, "{connections}");
     }
     text
+}
+
+/// Where a domain stands, and how often it was started again.
+fn state(domain: &DomainStatus) -> String {
+    let count = domain.restarts.as_ref().map_or(0, |r| r.count);
+    match count {
+        0 => domain.state.clone(),
+        1 => format!("{}, restarted once", domain.state),
+        n => format!("{}, restarted {n} times", domain.state),
+    }
 }
 
 /// `grantway grants`.
@@ -323,7 +333,7 @@ pub(crate) fn how_to_reach(
 mod tests {
     use super::*;
     use abi::XenbusState;
-    use abi::machine::{ConnectionStatus, DomainAudit, DomainStatus, GrantInUse};
+    use abi::machine::{ConnectionStatus, DomainAudit, GrantInUse, Restarts};
     use serde_json::json;
 
     #[test]
@@ -358,6 +368,10 @@ mod tests {
             hypercalls: 7,
             operations: 8,
             system_calls: 12,
+            restarts: Some(Restarts {
+                count: 3,
+                ..Restarts::default()
+            }),
         };
         let connection = ConnectionStatus {
             backend: "driver".into(),
@@ -381,6 +395,7 @@ mod tests {
             "ready after 12.3 ms",
             "without: mseal",
             "4711",
+            "running, restarted 3 times",
             "1.5 ms",
             "web-0",
             "driver Connected",

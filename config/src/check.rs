@@ -149,6 +149,12 @@ impl Check<'_> {
             driver.mac_ageing_s,
             1..=1_000_000,
         );
+        self.range(
+            Place::Driver,
+            "restart_pause_ms",
+            driver.restart_pause_ms,
+            0..=60_000,
+        );
         let buffers = config.buffers;
         self.range(Place::Buffers, "to_guest", buffers.to_guest, 32..=4096);
         self.range(Place::Buffers, "spare", buffers.spare, 0..=4096);

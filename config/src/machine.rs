@@ -404,6 +404,7 @@ fn driver(config: &Config) -> Domain {
         grant_entries: RESERVED_GRANTS,
         window_slots,
         collateral,
+        restart_pause_ms: own.restart.then_some(own.restart_pause_ms),
         cpus: own.cpus.clone(),
         devices: devices.0,
         config: json(&config_text),
@@ -494,6 +495,8 @@ fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
         // A guest is granted nothing.
         window_slots: 0,
         collateral: 0,
+        // Whoever runs it knows what its end means.
+        restart_pause_ms: None,
         cpus: guest.cpus.clone(),
         devices: devices.0,
         config: json(&config_text),

@@ -66,6 +66,10 @@ pub struct Driver {
     pub mac_ageing_s: u32,
     /// Whether all domains keep the hop ledger.
     pub ledger: bool,
+    /// Whether it is started again when it has ended.
+    pub restart: bool,
+    /// Milliseconds that this waits at the most, where it keeps ending.
+    pub restart_pause_ms: u32,
 }
 
 impl Driver {
@@ -86,6 +90,8 @@ impl Default for Driver {
             broadcast_pps: 10_000,
             mac_ageing_s: 300,
             ledger: true,
+            restart: true,
+            restart_pause_ms: 5_000,
         }
     }
 }

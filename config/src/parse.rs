@@ -172,6 +172,10 @@ fn read_driver(t: &Table<'_, '_, '_>) -> Driver {
         broadcast_pps: t.number("broadcast_pps").unwrap_or(usual.broadcast_pps),
         mac_ageing_s: t.number("mac_ageing_s").unwrap_or(usual.mac_ageing_s),
         ledger: t.flag("ledger").unwrap_or(usual.ledger),
+        restart: t.flag("restart").unwrap_or(usual.restart),
+        restart_pause_ms: t
+            .number("restart_pause_ms")
+            .unwrap_or(usual.restart_pause_ms),
     }
 }
 

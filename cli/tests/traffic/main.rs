@@ -8,4 +8,5 @@ mod pages;
 mod pairs;
 mod programs;
 mod queues;
+mod restart;
 mod xdp;

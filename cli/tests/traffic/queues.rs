@@ -4,6 +4,7 @@
 use crate::machine::Machine;
 use crate::pages::{Pages, pid};
 use crate::programs::{FILE_BYTES, FOR_FILES, carry_files, config};
+use crate::restart;
 use serde_json::Value;
 use std::process::Command;
 use std::thread;
@@ -93,9 +94,9 @@ const GUESTS: usize = 8;
 const QUEUES: usize = 4;
 
 /// A wire with fewer queues than guests, which change hands as soon as load moves.
-fn crowd(namespaces: &[String]) -> String {
+fn crowd(driver: &str, namespaces: &[String]) -> String {
     let mut text = format!(
-        "[[nic]]\nname = \"wire\"\nkind = \"tap\"\nifname = \"wire\"\nnetns = \"{}\"\n\
+        "[driver]\n{driver}\n[[nic]]\nname = \"wire\"\nkind = \"tap\"\nifname = \"wire\"\nnetns = \"{}\"\n\
          queues = \"vmq\"\nvmq_queues = {QUEUES}\nvmq_rebalance_ms = 2\n",
         namespaces[0]
     );
@@ -152,20 +153,36 @@ fn for_whom(pages: &Pages, room: &mut Vec<u8>) -> [bool; GUESTS] {
     found
 }
 
+/// Looks for others' frames in every guest's pages, and notes who has own ones.
+fn scan(pages: &[Pages], room: &mut Vec<u8>, seen: &mut [bool; GUESTS]) {
+    for (n, pages) in pages.iter().enumerate() {
+        for (whose, found) in for_whom(pages, room).into_iter().enumerate() {
+            assert!(
+                !found || whose == n,
+                "guest {n} has a frame of guest {whose}"
+            );
+            seen[n] |= found;
+        }
+    }
+}
+
 /// The process of each guest.
 fn guests(machine: &Machine) -> Vec<u64> {
     let names = (0..GUESTS).map(|n| format!("g{n}"));
     names.map(|name| pid(machine, &name)).collect()
 }
 
-fn start_crowd() -> Option<Machine> {
-    let machine = Machine::start(&["python3"], &["wire"], crowd)?;
+fn start_crowd(driver: &str) -> Option<Machine> {
+    let config = |namespaces: &[String]| crowd(driver, namespaces);
+    let machine = Machine::start(&["python3"], &["wire"], config)?;
     vmq(&machine).is_some().then_some(machine)
 }
 
 #[test]
 fn a_guest_never_sees_another_s_frame_over_1000_reassignments() {
-    let Some(machine) = start_crowd() else { return };
+    let Some(machine) = start_crowd("") else {
+        return;
+    };
     let pages: Vec<Pages> = guests(&machine).into_iter().map(Pages::of).collect();
     let guests = GUESTS.to_string();
     let sender = machine.spawn(0, "python3", &["-c", SENDER, &guests, "0.03"]);
@@ -174,15 +191,7 @@ fn a_guest_never_sees_another_s_frame_over_1000_reassignments() {
     let mut seen = [false; GUESTS];
     let last = loop {
         for _ in 0..50 {
-            for (n, pages) in pages.iter().enumerate() {
-                for (whose, found) in for_whom(pages, &mut room).into_iter().enumerate() {
-                    assert!(
-                        !found || whose == n,
-                        "guest {n} has a frame of guest {whose}"
-                    );
-                    seen[n] |= found;
-                }
-            }
+            scan(&pages, &mut room, &mut seen);
         }
         let vmq = vmq(&machine).unwrap();
         assert_eq!(vmq["misdirected"], 0, "{vmq}");
@@ -197,9 +206,43 @@ fn a_guest_never_sees_another_s_frame_over_1000_reassignments() {
     machine.end();
 }
 
+/// Frames lie in the queues of a driver that dies, and the next one gives the queues to others.
+#[test]
+fn a_guest_never_sees_another_s_frame_while_drivers_die() {
+    const KILLS: usize = 30;
+    let Some(machine) = start_crowd("restart_pause_ms = 20") else {
+        return;
+    };
+    let pages: Vec<Pages> = guests(&machine).into_iter().map(Pages::of).collect();
+    let guests = GUESTS.to_string();
+    let sender = machine.spawn(0, "python3", &["-c", SENDER, &guests, "0.03"]);
+    let mut room = Vec::new();
+    let mut seen = [false; GUESTS];
+    for _ in 0..KILLS {
+        let end = Instant::now() + Duration::from_secs(30);
+        let direct = || count(&vmq(&machine).unwrap()["direct_packets"]);
+        while direct() < 1000 {
+            scan(&pages, &mut room, &mut seen);
+            assert!(Instant::now() < end, "nothing comes by a guest's queue");
+        }
+        let before = restart::driver(&machine);
+        restart::kill(count(&before["pid"]));
+        scan(&pages, &mut room, &mut seen);
+        restart::wait_for_another(&machine, &before);
+        scan(&pages, &mut room, &mut seen);
+        let vmq = vmq(&machine).unwrap();
+        assert_eq!(vmq["misdirected"], 0, "{vmq}");
+    }
+    assert_eq!(seen, [true; GUESTS], "the scanner sees what there is");
+    drop(sender);
+    machine.end();
+}
+
 #[test]
 fn who_dies_with_buffers_posted_leaves_nothing_behind() {
-    let Some(machine) = start_crowd() else { return };
+    let Some(machine) = start_crowd("restart = false") else {
+        return;
+    };
     let guests = guests(&machine);
     let number = GUESTS.to_string();
     let sender = machine.spawn(0, "python3", &["-c", SENDER, &number, "0.01"]);

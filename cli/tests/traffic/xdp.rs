@@ -125,7 +125,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 #[test]
 fn a_driver_that_is_killed_with_frames_in_flight_leaves_nothing() {
-    let Some(machine) = start("", "", &["iperf3"]) else {
+    let Some(machine) = start("[driver]\nrestart = false", "", &["iperf3"]) else {
         return;
     };
     let server = machine.spawn(WEB, "iperf3", &["-s", "-1"]);

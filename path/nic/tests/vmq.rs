@@ -371,6 +371,26 @@ fn a_queue_drains_until_nothing_is_under_way_and_nothing_is_left() {
 }
 
 #[test]
+fn what_another_driver_left_drains_before_anybody_has_the_queue() {
+    let slow = Rc::new(Slow::default());
+    slow.in_queue.borrow_mut().push_back(frame_to(A, 1));
+    slow.under_way.borrow_mut().push_back(frame_to(A, 2));
+    let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(Rc::clone(&slow)));
+    let mut posted = Posted::new(8);
+    assert_eq!(nic.recover(&[A]), Ok(1));
+    assert_eq!((nic.avail_queues(), nic.alloc_queue()), (0, None));
+    let queue = QueueId(0);
+    assert_eq!(nic.poll(queue, 0, 8, &mut posted), Ok(1));
+    slow.arrive();
+    slow.settled.set(slow.point.get());
+    assert_eq!(nic.free_queue(queue), Err(VmqError::Draining));
+    assert_eq!(nic.poll(queue, 1_000_000, 8, &mut posted), Ok(1));
+    assert_eq!(posted.take(), [frame_to(A, 1), frame_to(A, 2)]);
+    nic.free_queue(queue).unwrap();
+    assert_eq!(nic.alloc_queue(), Some(queue));
+}
+
+#[test]
 fn a_queue_that_cannot_be_steered_stays_idle() {
     let slow = Rc::new(Slow::default());
     let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(slow));

@@ -45,6 +45,9 @@ pub struct Domain {
     /// [`crate::ngm::Revocation::Force`].
     #[serde(default)]
     pub collateral: u32,
+    /// Whether it is started again when it has ended: the longest pause before that, milliseconds.
+    #[serde(default)]
+    pub restart_pause_ms: Option<u32>,
     /// CPUs that it may run on; empty: all.
     pub cpus: Vec<usize>,
     /// Devices that it may attach, in order.
@@ -231,6 +234,22 @@ pub struct DomainStatus {
     pub operations: u64,
     /// System calls that its filter lets through.
     pub system_calls: u32,
+    /// What is known of its ends before this one; none: it is not started again.
+    #[serde(default)]
+    pub restarts: Option<Restarts>,
+}
+
+/// How often a domain was started again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restarts {
+    /// Processes that were started after the first.
+    pub count: u64,
+    /// How many of them in a row ended soon.
+    pub in_a_row: u32,
+    /// The last outage: nanoseconds from its beginning until a new process was ready; none: not yet.
+    pub ready_ns: Option<u64>,
+    /// The same until all its connections were up, but for those whose other end is dead.
+    pub connected_ns: Option<u64>,
 }
 
 /// One connection in [`Status`].

@@ -1,7 +1,8 @@
 //! From a description to running domains.
 
 use crate::console::Console;
-use crate::devices;
+use crate::devices::Devices;
+use crate::restart::Restart;
 use abi::DomId;
 use abi::machine::{Domain, Machine, Program};
 use monitor::{DomainError, Hypervisor, Start};
@@ -15,6 +16,8 @@ use std::path::Path;
 pub(crate) struct Built {
     pub(crate) hypervisor: Hypervisor,
     pub(crate) consoles: Vec<(DomId, Console)>,
+    /// Those that are started again when they have ended.
+    pub(crate) restarts: Vec<Restart>,
 }
 
 /// Builds and starts everything. On an error nothing is left: domains that were started end with
@@ -22,16 +25,20 @@ pub(crate) struct Built {
 pub(crate) fn build(machine: &Machine, programs: &Path) -> Result<Built, String> {
     let mut hypervisor = Hypervisor::new().map_err(|e| e.to_string())?;
     let mut ids: BTreeMap<&str, DomId> = BTreeMap::new();
+    let mut restarts = Vec::new();
     for domain in &machine.domains {
         let id = hypervisor
             .create_domain(domain, monotonic_ns())
             .map_err(|e| e.to_string())?;
-        let frames = hypervisor.frames(id).unwrap_or(Span::EMPTY);
-        let (devices, lacks) = devices::open(&domain.name, &domain.devices, frames)?;
+        let (devices, lacks) = Devices::open(domain)?;
         for what in lacks {
             hypervisor.lacks(what);
         }
-        hypervisor.give_devices(id, devices);
+        equip(&mut hypervisor, id, &devices, 0)?;
+        if let Some(pause_ms) = domain.restart_pause_ms {
+            let files = (devices, programs.to_owned());
+            restarts.push(Restart::new(id, domain.clone(), files, pause_ms));
+        }
         if ids.insert(&domain.name, id).is_some() {
             return Err(format!("there are two domains named {}", domain.name));
         }
@@ -50,20 +57,43 @@ pub(crate) fn build(machine: &Machine, programs: &Path) -> Result<Built, String>
     let mut built = Built {
         hypervisor,
         consoles: Vec::new(),
+        restarts,
     };
     for domain in &machine.domains {
-        let started = ids
-            .get(domain.name.as_str())
-            .map_or(Ok(()), |&id| start(&mut built, id, domain, programs));
-        if let Err(error) = started {
-            built.hypervisor.kill_all("killed: the start failed");
-            return Err(error);
+        let Some(&id) = ids.get(domain.name.as_str()) else {
+            continue;
+        };
+        match start(&mut built.hypervisor, id, domain, programs) {
+            Ok(console) => built.consoles.push((id, console)),
+            Err(error) => {
+                built.hypervisor.kill_all("killed: the start failed");
+                return Err(error);
+            }
         }
     }
     Ok(built)
 }
 
-fn start(built: &mut Built, id: DomId, domain: &Domain, programs: &Path) -> Result<(), String> {
+/// Gives a domain its devices; `life` is how often it was started before.
+pub(crate) fn equip(
+    hypervisor: &mut Hypervisor,
+    id: DomId,
+    devices: &Devices,
+    life: u64,
+) -> Result<(), String> {
+    let frames = hypervisor.frames(id).unwrap_or(Span::EMPTY);
+    let devices = devices.hand_out(frames, life)?;
+    hypervisor.give_devices(id, devices);
+    Ok(())
+}
+
+/// Starts a domain; its console.
+pub(crate) fn start(
+    hypervisor: &mut Hypervisor,
+    id: DomId,
+    domain: &Domain,
+    programs: &Path,
+) -> Result<Console, String> {
     let (console, theirs) = Console::create(&domain.name, monotonic_ns())
         .map_err(|e| format!("domain {}: its console: {e}", domain.name))?;
     let program = programs.join(match domain.program {
@@ -76,8 +106,7 @@ fn start(built: &mut Built, id: DomId, domain: &Domain, programs: &Path) -> Resu
         console: theirs.as_fd(),
         uid: Some(user_of(id)),
     };
-    built
-        .hypervisor
+    hypervisor
         .start(id, &start, monotonic_ns())
         .map_err(|error| match &error {
             DomainError::Spawn { .. } => match sandbox::probe() {
@@ -86,8 +115,7 @@ fn start(built: &mut Built, id: DomId, domain: &Domain, programs: &Path) -> Resu
             },
             _ => error.to_string(),
         })?;
-    built.consoles.push((id, console));
-    Ok(())
+    Ok(console)
 }
 
 /// A user of a domain's own, that differs between domains and (mostly) between instances, far

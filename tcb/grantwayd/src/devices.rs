@@ -19,63 +19,90 @@ use std::sync::Arc;
 /// What status says where no TAP can be told which queue a frame goes to.
 const NO_STEERING: &str = "NIC queues for single guests (bpf(2) is not permitted)";
 
-/// Opens every device of a domain, in order; and what the system could not provide. `frames` are
-/// the domain's own.
-pub(crate) fn open(
-    domain: &str,
-    devices: &[machine::Device],
-    frames: Span,
-) -> Result<(Vec<Device>, Vec<&'static str>), String> {
-    let mut opened = Vec::new();
-    let mut lacks = Vec::new();
-    let mut queues = VecDeque::new();
-    for device in devices {
-        let wrong = |error: String| format!("domain {domain}: {error}");
-        let device = match device {
-            machine::Device::Tap(tap) => {
-                let tap = setup::open_queues(tap).map_err(|error| wrong(error.to_string()))?;
-                queues = tap.queues.into();
-                let control = match tap.steering {
-                    Some(Ok(steering)) => {
-                        Some(Arc::new(TapSteering(steering)) as Arc<dyn DeviceControl>)
-                    }
-                    Some(Err(error)) => {
-                        eprintln!("grantwayd: {error}");
-                        lacks.push(NO_STEERING);
-                        None
-                    }
-                    None => None,
-                };
-                Device {
-                    control,
-                    ..tap.shared.into()
-                }
-            }
-            machine::Device::TapQueue => {
-                let queue = queues.pop_front();
-                queue
-                    .ok_or_else(|| wrong("a queue without a TAP before it".into()))?
-                    .into()
-            }
-            machine::Device::Xdp(spec) => {
-                let (device, what) = open_xdp(spec, frames).map_err(wrong)?;
-                lacks.extend(what);
-                device
-            }
-            machine::Device::Read(path) => open_read(path).map_err(wrong)?.into(),
-            machine::Device::Write(path) => open_write(path).map_err(wrong)?.into(),
-        };
-        opened.push(device);
-    }
-    Ok((opened, lacks))
+/// A domain's devices, as they outlive its processes.
+pub(crate) struct Devices {
+    domain: String,
+    kept: Vec<Kept>,
 }
 
-/// An AF_XDP socket over part of its domain's frames, and what it lacks.
-fn open_xdp(spec: &machine::Xdp, frames: Span) -> Result<(Device, Vec<&'static str>), String> {
+/// One of them.
+enum Kept {
+    /// A TAP, or a queue of one: whoever has its descriptor has it.
+    Tap(OwnedFd, Option<Arc<TapSteering>>),
+    /// A wire, of which each life has a socket of its own, over frames of its own.
+    Xdp(Arc<xdp::Wire>, machine::Xdp),
+    /// Files that are opened anew for each life.
+    Read(String),
+    Write(String),
+}
+
+impl Devices {
+    /// Opens every device of a domain; and what the system could not provide.
+    pub(crate) fn open(domain: &machine::Domain) -> Result<(Self, Vec<&'static str>), String> {
+        let mut kept = Vec::new();
+        let mut lacks = Vec::new();
+        let mut queues = VecDeque::new();
+        for device in &domain.devices {
+            let wrong = |error: String| format!("domain {}: {error}", domain.name);
+            kept.push(match device {
+                machine::Device::Tap(tap) => {
+                    let tap = setup::open_queues(tap).map_err(|error| wrong(error.to_string()))?;
+                    queues = tap.queues.into();
+                    let steering = match tap.steering {
+                        Some(Ok(steering)) => Some(Arc::new(TapSteering(steering))),
+                        Some(Err(error)) => {
+                            eprintln!("grantwayd: {error}");
+                            lacks.push(NO_STEERING);
+                            None
+                        }
+                        None => None,
+                    };
+                    Kept::Tap(tap.shared, steering)
+                }
+                machine::Device::TapQueue => {
+                    let queue = queues.pop_front();
+                    let queue =
+                        queue.ok_or_else(|| wrong("a queue without a TAP before it".into()));
+                    Kept::Tap(queue?, None)
+                }
+                machine::Device::Xdp(spec) => {
+                    let wire = xdp::Wire::open(spec).map_err(|error| wrong(error.to_string()))?;
+                    lacks.extend(wire.lacks());
+                    Kept::Xdp(Arc::new(wire), spec.clone())
+                }
+                machine::Device::Read(path) => Kept::Read(path.clone()),
+                machine::Device::Write(path) => Kept::Write(path.clone()),
+            });
+        }
+        let domain = domain.name.clone();
+        Ok((Self { domain, kept }, lacks))
+    }
+
+    /// What the domain gets that has `frames`, in order; `life` domains had them before.
+    pub(crate) fn hand_out(&self, frames: Span, life: u64) -> Result<Vec<Device>, String> {
+        let give = |kept: &Kept| match kept {
+            Kept::Tap(fd, steering) => Ok(Device {
+                fd: fd.try_clone().map_err(|error| format!("a TAP: {error}"))?,
+                control: steering.clone().map(|s| s as Arc<dyn DeviceControl>),
+                pages: Vec::new(),
+            }),
+            Kept::Xdp(wire, spec) => socket(wire, spec, frames),
+            Kept::Read(path) => open_read(path).map(Device::from),
+            Kept::Write(path) if life == 0 => open_write(path).map(Device::from),
+            // What the ones before have written stays.
+            Kept::Write(path) => open_write(&format!("{path}.{life}")).map(Device::from),
+        };
+        let devices: Result<_, String> = self.kept.iter().map(give).collect();
+        devices.map_err(|error| format!("domain {}: {error}", self.domain))
+    }
+}
+
+/// An AF_XDP socket over part of its domain's frames.
+fn socket(wire: &Arc<xdp::Wire>, spec: &machine::Xdp, frames: Span) -> Result<Device, String> {
     let bytes = |pages: u32| pages as usize * PAGE;
     let umem = frames.sub(bytes(spec.first_frame), bytes(spec.frames));
     let umem = umem.ok_or("an AF_XDP socket over frames that the domain does not have")?;
-    let device = xdp::open(spec, umem).map_err(|error| error.to_string())?;
+    let device = wire.bind(umem).map_err(|error| error.to_string())?;
     let slots = Ring::slots(spec.entries);
     let pages = device.ring_pages().map(|part| {
         let place = part.ring.place().checked_mul(slots);
@@ -90,13 +117,11 @@ fn open_xdp(spec: &machine::Xdp, frames: Span) -> Result<(Device, Vec<&'static s
     let pages: Option<Vec<_>> = pages.into_iter().collect();
     let pages = pages.ok_or("this kernel's AF_XDP rings do not fit their slots")?;
     let fd = device.socket().try_clone_to_owned();
-    let lacks = device.lacks().to_vec();
-    let device = Device {
+    Ok(Device {
         fd: fd.map_err(|error| format!("an AF_XDP socket: {error}"))?,
         control: Some(Arc::new(XdpSocket(device))),
         pages,
-    };
-    Ok((device, lacks))
+    })
 }
 
 fn open_read(path: &str) -> Result<OwnedFd, String> {

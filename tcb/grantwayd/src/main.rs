@@ -16,6 +16,7 @@ mod console;
 mod control;
 mod devices;
 mod log;
+mod restart;
 mod serve;
 mod signals;
 

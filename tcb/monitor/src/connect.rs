@@ -24,6 +24,18 @@ struct End {
     budget: Budget,
 }
 
+impl End {
+    fn new(domain: DomId, port: Arc<Port>, now_ns: u64) -> Self {
+        Self {
+            domain,
+            port: Some(port),
+            state: XenbusState::Initialising,
+            body: [0; RECORD_BYTES],
+            budget: Budget::new(WRITES_BURST, WRITES_PER_SECOND, now_ns),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Connection {
     handle: u16,
@@ -123,13 +135,7 @@ impl Connections {
             .or_default()
             .push((at, Role::Frontend));
         let ports = [Arc::clone(&backend.1), Arc::clone(&frontend.1)];
-        let end = |(domain, port)| End {
-            domain,
-            port: Some(port),
-            state: XenbusState::Initialising,
-            body: [0; RECORD_BYTES],
-            budget: Budget::new(WRITES_BURST, WRITES_PER_SECOND, now_ns),
-        };
+        let end = |(domain, port)| End::new(domain, port, now_ns);
         records.connections.push(Connection {
             handle,
             backend: end(backend),
@@ -199,6 +205,56 @@ impl Connections {
         let mut records = self.lock();
         let (connection, role) = records.find(domain, conn).ok_or(Errno::NOENT)?;
         connection.ends(role).1.port.clone().ok_or(Errno::NOTCONN)
+    }
+
+    /// A domain takes the place of a dead one: the dead one's ends begin anew, under the same numbers,
+    /// and both domains are told. Who is at the other ends, and their numbers there.
+    ///
+    /// What the other ends have written stays: it is theirs to take back.
+    pub fn replace(
+        &self,
+        dead: DomId,
+        (domain, port): (DomId, Arc<Port>),
+        now_ns: u64,
+    ) -> Vec<(DomId, ConnId)> {
+        let mut records = self.lock();
+        let own = records.by_domain.remove(&dead).unwrap_or_default();
+        let mut told = vec![Arc::clone(&port)];
+        let mut others = Vec::new();
+        for &(at, role) in &own {
+            let Some(connection) = records.connections.get_mut(at) else {
+                continue;
+            };
+            let (end, other) = connection.ends(role);
+            *end = End::new(domain, Arc::clone(&port), now_ns);
+            // Who has to close and come back may do so, however often that is.
+            other.budget = Budget::new(WRITES_BURST, WRITES_PER_SECOND, now_ns);
+            told.extend(other.port.clone());
+            let peer = other.domain;
+            let numbers = records.by_domain.get(&peer).into_iter().flatten();
+            let number = numbers.zip(0..).find(|((place, _), _)| *place == at);
+            others.extend(number.map(|(_, number)| (peer, ConnId(number))));
+        }
+        records.by_domain.insert(domain, own);
+        drop(records);
+        for port in told {
+            port.raise(info::PENDING_CONNECT);
+        }
+        others
+    }
+
+    /// Whether every connection of a domain's is up, but for those whose other end is dead.
+    #[must_use]
+    pub fn are_up(&self, domain: DomId) -> bool {
+        let mut records = self.lock();
+        let own = records.by_domain.get(&domain).cloned().unwrap_or_default();
+        own.into_iter().all(|(at, role)| {
+            records.connections.get_mut(at).is_some_and(|connection| {
+                let (own, other) = connection.ends(role);
+                let up = [own.state, other.state] == [XenbusState::Connected; 2];
+                up || other.port.is_none()
+            })
+        })
     }
 
     /// A domain is dead: its ends are closed, and the others are told.

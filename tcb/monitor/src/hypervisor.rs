@@ -10,7 +10,7 @@ use crate::hypercall::Shared;
 use crate::life::{Demand, Life};
 use crate::mailbox::RelayError;
 use crate::worker::{Notice, Post};
-use abi::layout::info;
+use abi::layout::{fd, info};
 use abi::{DomId, machine};
 use shmem::Span;
 use std::collections::BTreeSet;
@@ -37,8 +37,10 @@ pub enum Source {
 #[derive(Debug)]
 pub struct Hypervisor {
     pub(crate) shared: Arc<Shared>,
-    /// By id; ids are never reused.
+    /// In the order of creation; what replaces a domain takes its place.
     pub(crate) domains: Vec<Domain>,
+    /// Ids that were given out: none is ever given out twice.
+    ids: u32,
     post: Post,
     notices: Receiver<Notice>,
     pub(crate) missing: BTreeSet<&'static str>,
@@ -54,6 +56,7 @@ impl Hypervisor {
         Ok(Self {
             shared: Arc::default(),
             domains: Vec::new(),
+            ids: 0,
             post,
             notices,
             missing: BTreeSet::new(),
@@ -69,7 +72,14 @@ impl Hypervisor {
         spec: &machine::Domain,
         now_ns: u64,
     ) -> Result<DomId, DomainError> {
-        let id = u16::try_from(self.domains.len())
+        let domain = self.build(spec, now_ns)?;
+        let id = domain.id;
+        self.domains.push(domain);
+        Ok(id)
+    }
+
+    fn build(&mut self, spec: &machine::Domain, now_ns: u64) -> Result<Domain, DomainError> {
+        let id = u16::try_from(self.ids)
             .map(DomId)
             .map_err(|_| DomainError::Spec {
                 name: spec.name.clone(),
@@ -77,32 +87,78 @@ impl Hypervisor {
             })?;
         let domain = Domain::build(id, spec, now_ns)?;
         if let Some(parts) = &domain.parts {
-            self.shared
-                .grants
-                .lock()
-                .insert(id, Arc::clone(&parts.memory), spec.window_slots);
+            let memory = Arc::clone(&parts.memory);
+            let mut grants = self.shared.grants.lock();
+            grants.insert(id, memory, spec.window_slots);
         }
-        self.domains.push(domain);
+        self.ids += 1;
+        Ok(domain)
+    }
+
+    /// Builds a domain in the place of one of which nothing is left: it has another id and other
+    /// memory, and the connections of the one before, which begin anew under the same numbers. Devices
+    /// are to be given to it again.
+    ///
+    /// # Errors
+    /// Something of the one before is left, or as [`Hypervisor::create_domain`]; nothing has changed
+    /// then.
+    pub fn replace(
+        &mut self,
+        dead: DomId,
+        spec: &machine::Domain,
+        now_ns: u64,
+    ) -> Result<DomId, DomainError> {
+        let is_gone = |d: &Domain| d.id == dead && matches!(d.life, Life::Gone(_));
+        let place = self.domains.iter().position(is_gone);
+        // Nobody can make it pile up memory by holding on to what it has granted.
+        let place = place.filter(|_| !self.shared.grants.lock().knows(dead));
+        let place = place.ok_or_else(|| DomainError::Spec {
+            name: spec.name.clone(),
+            what: "something of the one before is still there".into(),
+        })?;
+        let domain = self.build(spec, now_ns)?;
+        let id = domain.id;
+        if let Some(parts) = &domain.parts {
+            let new = (id, Arc::clone(&parts.port));
+            for (peer, conn) in self.shared.connections.replace(dead, new, now_ns) {
+                // The doorbell that it has is the dead one's.
+                if let Some(parts) = self.domain_mut(peer).and_then(|d| d.parts.as_mut()) {
+                    parts.attached.remove(&(fd::DOORBELL + conn.0 as i32));
+                }
+            }
+        }
+        if let Some(of_old) = self.domains.get_mut(place) {
+            *of_old = domain;
+        }
         Ok(id)
+    }
+
+    fn domain(&self, id: DomId) -> Option<&Domain> {
+        self.domains.iter().find(|domain| domain.id == id)
+    }
+
+    fn domain_mut(&mut self, id: DomId) -> Option<&mut Domain> {
+        self.domains.iter_mut().find(|domain| domain.id == id)
     }
 
     /// A domain's page frames: what a device of its own may be set up over.
     #[must_use]
     pub fn frames(&self, id: DomId) -> Option<Span> {
-        let domain = self.domains.get(usize::from(id.0))?;
+        let domain = self.domain(id)?;
         Some(domain.parts.as_ref()?.memory.frames().span())
     }
 
     /// Gives a domain that was not started yet what it may attach, in the order of its
     /// specification.
     pub fn give_devices(&mut self, id: DomId, devices: Vec<Device>) {
-        let domain = self.domains.get_mut(usize::from(id.0));
+        let shared = Arc::clone(&self.shared);
+        let domain = self.domain_mut(id);
         let Some(parts) = domain.and_then(|domain| domain.parts.as_mut()) else {
             return;
         };
         for (number, device) in (0u64..).zip(devices) {
             if let Some(control) = device.control {
-                self.shared.controls.insert(id, number, control);
+                shared.controls.insert(id, number, control);
             }
             if !device.pages.is_empty() {
                 parts.device_pages.push((parts.devices.len(), device.pages));
@@ -124,7 +180,7 @@ impl Hypervisor {
         now_ns: u64,
     ) -> Result<(), DomainError> {
         let port = |id: DomId| {
-            let domain = self.domains.get(usize::from(id.0))?;
+            let domain = self.domain(id)?;
             Some((id, Arc::clone(&domain.parts.as_ref()?.port)))
         };
         let error = |what: String| DomainError::Spec {
@@ -147,19 +203,30 @@ impl Hypervisor {
     /// Starts a domain's process.
     ///
     /// # Errors
-    /// See [`DomainError`]; no process is left then.
+    /// See [`DomainError`]; no process is left then, and the domain can be given up.
     pub fn start(&mut self, id: DomId, start: &Start<'_>, now_ns: u64) -> Result<(), DomainError> {
         let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
-        let Some(domain) = self.domains.get_mut(usize::from(id.0)) else {
+        let Some(domain) = self.domain_mut(id) else {
             let what = "there is no such domain".into();
             return Err(DomainError::Spec {
                 name: id.to_string(),
                 what,
             });
         };
-        self.missing
-            .extend(domain.start(start, shared, post, now_ns)?);
+        let missing = domain.start(start, shared, post, now_ns)?;
+        self.missing.extend(missing);
         Ok(())
+    }
+
+    /// Clears away a domain that was built and has no process.
+    pub fn give_up(&mut self, id: DomId, why: &str) {
+        if let Some(domain) = self.domain_mut(id)
+            && domain.running().is_none()
+        {
+            domain.life = Life::Ending(why.to_owned());
+            self.shared.grants.lock().clear(id);
+            self.gone(id);
+        }
     }
 
     /// Notes something that this system could not provide, beside what starting domains finds.
@@ -170,8 +237,7 @@ impl Hypervisor {
     /// A domain's name.
     #[must_use]
     pub fn name(&self, id: DomId) -> String {
-        self.domains
-            .get(usize::from(id.0))
+        self.domain(id)
             .map_or_else(|| id.to_string(), |d| d.name.clone())
     }
 
@@ -187,9 +253,7 @@ impl Hypervisor {
     /// Where a domain stands.
     #[must_use]
     pub fn life(&self, id: DomId) -> Option<&Life> {
-        self.domains
-            .get(usize::from(id.0))
-            .map(|domain| &domain.life)
+        self.domain(id).map(|domain| &domain.life)
     }
 
     /// Every domain's id, in the order of creation.
@@ -210,6 +274,12 @@ impl Hypervisor {
                 .list()
                 .iter()
                 .all(|c| c.backend_state == Connected && c.frontend_state == Connected)
+    }
+
+    /// Whether every connection of a domain's is up, but for those whose other end is dead.
+    #[must_use]
+    pub fn is_connected(&self, id: DomId) -> bool {
+        self.shared.connections.are_up(id)
     }
 
     /// Whether nothing is left of any domain that was started.
@@ -241,14 +311,14 @@ impl Hypervisor {
             Source::Workers => self.hear(now_ns),
             Source::Ended(id) => {
                 let how = self
-                    .domains
-                    .get(usize::from(id.0))
+                    .domain(id)
                     .and_then(|domain| domain.running()?.process.how_it_ended());
                 self.kill(id, &how.unwrap_or_else(|| "ended".into()));
             }
             Source::Attach(id) => {
-                if let Some(domain) = self.domains.get_mut(usize::from(id.0)) {
-                    attach::serve(domain, &self.shared.connections, now_ns);
+                let shared = Arc::clone(&self.shared);
+                if let Some(domain) = self.domain_mut(id) {
+                    attach::serve(domain, &shared.connections, now_ns);
                 }
             }
         }
@@ -259,7 +329,7 @@ impl Hypervisor {
         while let Ok(notice) = self.notices.try_recv() {
             match notice {
                 Notice::Ready(id) => {
-                    if let Some(domain) = self.domains.get_mut(usize::from(id.0)) {
+                    if let Some(domain) = self.domain_mut(id) {
                         domain.life.ready(now_ns);
                     }
                 }
@@ -308,15 +378,16 @@ impl Hypervisor {
 
     /// Kills every domain.
     pub fn kill_all(&mut self, why: &str) {
-        for at in 0..self.domains.len() {
-            self.kill(DomId(at as u16), why);
+        let all: Vec<DomId> = self.ids().collect();
+        for id in all {
+            self.kill(id, why);
         }
     }
 
     /// Ends a domain, dead or alive: nobody gets a new use of its grants, its connections are
     /// closed, and its worker clears it away.
     pub fn kill(&mut self, id: DomId, why: &str) {
-        let Some(domain) = self.domains.get_mut(usize::from(id.0)) else {
+        let Some(domain) = self.domain_mut(id) else {
             return;
         };
         if !domain.life.is_alive() {
@@ -342,7 +413,7 @@ impl Hypervisor {
 
     /// A domain's worker has cleared it away.
     fn gone(&mut self, id: DomId) {
-        let Some(domain) = self.domains.get_mut(usize::from(id.0)) else {
+        let Some(domain) = self.domain_mut(id) else {
             return;
         };
         domain.read_cpu();
@@ -361,10 +432,7 @@ impl Hypervisor {
     /// # Errors
     /// See [`RelayError`].
     pub fn relay(&mut self, id: DomId, request: &[u8], now_ns: u64) -> Result<(), RelayError> {
-        let domain = self
-            .domains
-            .get_mut(usize::from(id.0))
-            .ok_or(RelayError::Unknown)?;
+        let domain = self.domain_mut(id).ok_or(RelayError::Unknown)?;
         if !domain.life.is_alive() {
             return Err(RelayError::Dead);
         }
@@ -376,7 +444,7 @@ impl Hypervisor {
 
     /// The outcome of the request that waits in a domain's mailbox, once there is one.
     pub fn relayed(&mut self, id: DomId, now_ns: u64) -> Option<Result<Vec<u8>, RelayError>> {
-        let Some(domain) = self.domains.get_mut(usize::from(id.0)) else {
+        let Some(domain) = self.domain_mut(id) else {
             return Some(Err(RelayError::Unknown));
         };
         match domain.parts.as_mut() {

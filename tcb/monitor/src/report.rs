@@ -26,6 +26,7 @@ impl Hypervisor {
                     hypercalls: domain.counters.calls.load(Ordering::Relaxed),
                     operations: domain.counters.operations.load(Ordering::Relaxed),
                     system_calls: sandbox::system_calls(profile(domain.program)).len() as u32,
+                    restarts: None,
                 }
             })
             .collect()

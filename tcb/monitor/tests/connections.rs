@@ -196,6 +196,68 @@ fn the_end_of_a_domain_closes_its_ends() {
 }
 
 #[test]
+fn what_takes_the_place_of_a_dead_end_begins_anew_under_the_same_number() {
+    const NEW: DomId = DomId(9);
+    let (connections, back, front) = pair();
+    for (who, state) in [
+        (BACK, XenbusState::Connected),
+        (FRONT, XenbusState::Connected),
+    ] {
+        connections.set(who, ConnId(0), state, &BODY, 0).unwrap();
+    }
+    assert!(connections.are_up(BACK) && connections.are_up(FRONT));
+    let spent = || (0..100).take_while(|_| closes(&connections)).count();
+    assert!(spent() < 64);
+    connections.close_all(BACK);
+    connections.forget_all(BACK);
+    back.told();
+    front.told();
+    let left = connections.get(FRONT, ConnId(0)).unwrap().own;
+    let new = End::new(NEW);
+    let others = connections.replace(BACK, (NEW, Arc::clone(&new.port)), 0);
+    assert_eq!(others, [(FRONT, ConnId(0))]);
+    assert_eq!(
+        (back.told(), front.told(), new.told()),
+        (0, info::PENDING_CONNECT, info::PENDING_CONNECT)
+    );
+    assert_eq!(
+        connections.get(BACK, ConnId(0)).unwrap_err(),
+        Errno::NOENT,
+        "the dead have no connections"
+    );
+    let seen = connections.get(FRONT, ConnId(0)).unwrap();
+    assert_eq!(
+        (seen.peer, seen.state, seen.body),
+        (NEW, XenbusState::Initialising, [0; RECORD_BYTES])
+    );
+    let seen = connections.get(NEW, ConnId(0)).unwrap();
+    assert_eq!((seen.peer, seen.role), (FRONT, Role::Backend));
+    assert_eq!(seen.state, left);
+    assert!(!connections.are_up(NEW));
+    // Who could write no more can: it has to come back.
+    assert!(spent() > 60);
+    let port = connections.other_end(FRONT, ConnId(0)).unwrap();
+    assert!(Arc::ptr_eq(&port, &new.port));
+    // Where the other end is dead there is nobody to wait for.
+    connections.close_all(FRONT);
+    assert!(connections.are_up(NEW));
+    assert_eq!(
+        connections.replace(DomId(7), (DomId(8), Arc::clone(&new.port)), 0),
+        []
+    );
+}
+
+/// Lets the frontend close, or come back.
+fn closes(connections: &Connections) -> bool {
+    let own = connections.get(FRONT, ConnId(0)).unwrap().own;
+    let state = match own {
+        XenbusState::Closed => XenbusState::Initialising,
+        _ => XenbusState::Closed,
+    };
+    connections.set(FRONT, ConnId(0), state, &BODY, 0).is_ok()
+}
+
+#[test]
 fn only_who_sleeps_is_rung() {
     let (connections, _back, front) = pair();
     let set = || connections.set(BACK, ConnId(0), XenbusState::Initialising, &BODY, 0);

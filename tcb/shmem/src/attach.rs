@@ -30,8 +30,9 @@ pub fn call(what: Attach) -> io::Result<OwnedFd> {
     if answer != i64::from(expected) {
         return Err(io::ErrorKind::NotConnected.into());
     }
-    // SAFETY: the monitor has just put a new descriptor there, for us alone; it refuses a second
-    // attach of the same thing, so nobody owns the number already.
+    // SAFETY: the monitor has just put a new descriptor there, for us alone. It refuses a second
+    // attach of the same thing, so nobody owns the number already; but for a doorbell whose end is
+    // another domain by now, and the number of a doorbell cannot be closed, whoever owned it.
     Ok(unsafe { OwnedFd::from_raw_fd(expected) })
 }
 

@@ -193,6 +193,7 @@ fn machine(cores: Cores, seconds: u32) -> Config {
         ..Config::default()
     };
     config.driver.cpus = vec![cores.wire];
+    config.driver.restart = false;
     config
 }
 

@@ -317,6 +317,8 @@ pub fn config(
     }
     config.driver.cpus = vec![driver_core];
     config.driver.polling = NO_SPIN;
+    // What ends in a window is no figure.
+    config.driver.restart = false;
     config
 }
 
@@ -621,6 +623,7 @@ impl FrameRun<'_> {
         }
         config.driver.cpus = vec![self.cores.guest];
         config.driver.grants = grants;
+        config.driver.restart = false;
         if let Some(buffers) = self.from_guest {
             config.buffers.from_guest = buffers;
         }

@@ -89,13 +89,17 @@ pub fn run_joined(
 impl Driver {
     /// A driver with these ports, none of which has carried anything yet.
     pub(super) fn new(
-        ports: Vec<Port>,
+        mut ports: Vec<Port>,
         bridge: Bridge,
         ledger: Rc<Ledger>,
         waiter: Waiter,
         mailbox: Mailbox,
         config: &DriverConfig,
     ) -> Self {
+        let mut queues = Queues::of(config);
+        for queues in &mut queues {
+            queues.recover(&mut ports);
+        }
         let picks = ports.iter().map(|_| Vec::new()).collect();
         let watches = ports.iter().map(|_| Watch::NONE).collect();
         let fairness = Fairness::new(&config.vifs, config.nics.len(), config.poll_budget);
@@ -105,7 +109,7 @@ impl Driver {
             firewall: Firewall::of(config),
             outbox: Outbox::default(),
             ledger,
-            queues: Queues::of(config),
+            queues,
             trace: Trace::default(),
             waiter,
             mailbox,

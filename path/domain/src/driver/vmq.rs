@@ -163,6 +163,31 @@ impl Queues {
         .collect()
     }
 
+    /// Begins with no frame in any queue: what a driver domain before this one has left there goes on
+    /// as if it had come by the shared queue.
+    pub fn recover(&mut self, ports: &mut [Port]) {
+        let vifs = ports.iter().enumerate();
+        let vifs = vifs.filter_map(|(port, of)| match of {
+            Port::Vif(vif) => Some((port, vif.mac())),
+            Port::Nic(_) => None,
+        });
+        let (at, macs): (Vec<usize>, Vec<[u8; 6]>) = vifs.unzip();
+        let (Some(Port::Nic(nic)), Some(&port)) = (ports.get_mut(self.nic), at.first()) else {
+            return;
+        };
+        match nic.vmq().map_or(Ok(0), |(vmq, _)| vmq.recover(&macs)) {
+            // Whose they were nobody knows: they stand in the first guest's name.
+            Ok(queues) => self.held.extend((0..queues).map(|queue| Held {
+                queue: QueueId(queue),
+                port,
+                phase: Phase::Leaving,
+                given_ns: 0,
+                split: false,
+            })),
+            Err(error) => self.complain(ports, error),
+        }
+    }
+
     /// Changes large receive offload.
     pub fn set_lro(&mut self, lro: &Lro) {
         self.merger.set(lro);

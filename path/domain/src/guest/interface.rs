@@ -4,8 +4,10 @@
 //! |---|---|---|
 //! | Initialising | InitWait | memory is laid out and granted, the record is written: Initialised |
 //! | Initialised | Connected | Connected: frames flow |
-//! | Initialised, Connected | Closing, Closed, Unknown | grants are ended: Closed |
-//! | Closed | InitWait | from the start: Initialising |
+//! | Initialised, Connected | Closing, Closed, Unknown, another domain | grants are ended: Closed |
+//! | Closed | InitWait, or another domain, or Closed because it has refused | from the start: Initialising |
+//!
+//! Another domain: the driver domain has died and was started again, perhaps before this end has looked.
 
 use super::table::NewTable;
 use crate::call::{Calls, Peer};
@@ -31,6 +33,9 @@ use vif::Counters;
 use vif::netfront::{GrantTable, Granter, Layout, Netfront, Setup, SetupError, Sizes, Turnover};
 use vif::netif::{BackRecord, Features};
 
+/// How often in a row a driver domain that refuses is asked again.
+const REFUSALS: u32 = 3;
+
 /// One interface of the guest.
 pub struct Interface {
     conn: ConnId,
@@ -48,6 +53,10 @@ pub struct Interface {
     mac: [u8; 6],
     endpoint: Box<dyn Nic>,
     state: XenbusState,
+    /// The driver domain that it last had to do with.
+    backend: Option<DomId>,
+    /// How often in a row it has refused the connection.
+    refusals: u32,
     doorbell: Option<Doorbell>,
     netfront: Option<Netfront>,
     /// Whether the netfront is of a connection that has ended and only waits for its grants.
@@ -166,6 +175,8 @@ impl Interface {
                 mac: vif.mac,
                 endpoint,
                 state: XenbusState::Initialising,
+                backend: None,
+                refusals: 0,
                 doorbell: None,
                 netfront: None,
                 closing: false,
@@ -195,9 +206,29 @@ impl Interface {
             let peer = self.calls.borrow_mut().connection(self.conn);
             let Ok(Some(peer)) = peer else { return };
             use XenbusState as S;
+            let is_new = self.backend != Some(peer.domain);
             match (self.state, peer.state) {
+                (S::Initialised | S::Connected, _) if is_new => {
+                    self.close("the driver domain was started again");
+                }
+                (S::Closed, _) if is_new && self.is_free() => {
+                    self.set(S::Initialising, &[0; RECORD_BYTES]);
+                }
                 (S::Initialising, S::InitWait) => self.initialise(&peer),
-                (S::Initialised, S::Connected) => self.set(S::Connected, &[0; RECORD_BYTES]),
+                (S::Initialised, S::Connected) => {
+                    self.refusals = 0;
+                    self.set(S::Connected, &[0; RECORD_BYTES]);
+                }
+                // It may have read what was meant for the one before.
+                (S::Initialised, S::Closed) => {
+                    self.refusals += 1;
+                    self.close("");
+                }
+                (S::Closed, S::Closed)
+                    if (1..=REFUSALS).contains(&self.refusals) && self.is_free() =>
+                {
+                    self.set(S::Initialising, &[0; RECORD_BYTES]);
+                }
                 (S::Initialised | S::Connected, S::Closing | S::Closed) => self.close(""),
                 (S::Initialised | S::Connected, S::Unknown) => {
                     self.close("the driver domain has died");
@@ -215,6 +246,10 @@ impl Interface {
     }
 
     fn initialise(&mut self, peer: &Peer) {
+        if self.backend.replace(peer.domain) != Some(peer.domain) {
+            // The other end's is another one, under the same number: the old one goes first.
+            self.doorbell = None;
+        }
         match self.lay_out(peer) {
             Ok(body) => self.set(XenbusState::Initialised, &body),
             Err(trouble) => self.close(&trouble),

@@ -125,6 +125,14 @@ pub trait Vmq {
     /// The queue is not enabled, or steering was refused.
     fn disable_queue(&mut self, queue: QueueId) -> Result<(), VmqError>;
 
+    /// Takes all queues out of the hands in which a driver domain before this one may have left them: from
+    /// now on frames to `macs`, all that can be steered, go to the shared queue, and every queue
+    /// drains. The first call of a driver's; how many queues there are.
+    ///
+    /// # Errors
+    /// Steering was refused.
+    fn recover(&mut self, macs: &[[u8; 6]]) -> Result<u32, VmqError>;
+
     /// Whether the queue may still yield frames to its last MAC.
     fn is_draining(&self, queue: QueueId) -> bool;
 

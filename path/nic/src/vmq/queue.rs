@@ -205,6 +205,17 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         Ok(())
     }
 
+    fn recover(&mut self, macs: &[[u8; 6]]) -> Result<u32, VmqError> {
+        let mut point = 0;
+        for &mac in macs {
+            point = self.steering.steer(mac, None)?.max(point);
+        }
+        for queue in &mut self.queues {
+            queue.state = State::Draining(point);
+        }
+        Ok(self.queues.len() as u32)
+    }
+
     fn is_draining(&self, queue: QueueId) -> bool {
         self.get(queue)
             .is_ok_and(|queue| matches!(queue.state, State::Draining(_)))

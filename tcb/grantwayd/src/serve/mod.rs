@@ -7,6 +7,7 @@ use crate::client::{Client, Waits};
 use crate::console::Console;
 use crate::control::Socket;
 use crate::log::Log;
+use crate::restart::{News, Restart};
 use abi::DomId;
 use monitor::{Hypervisor, Source};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -39,6 +40,7 @@ pub(crate) struct Server {
     name: String,
     hypervisor: Hypervisor,
     consoles: Vec<(DomId, Console)>,
+    restarts: Vec<Restart>,
     socket: Socket,
     clients: BTreeMap<u64, Client>,
     next_client: u64,
@@ -68,6 +70,7 @@ impl Server {
             name,
             hypervisor: built.hypervisor,
             consoles: built.consoles,
+            restarts: built.restarts,
             socket,
             clients: BTreeMap::new(),
             next_client: 0,
@@ -166,6 +169,13 @@ impl Server {
         for at in clients.chain(consoles) {
             deadline = Some(deadline.map_or(at, |d| d.min(at)));
         }
+        if self.restarts_now() {
+            let due = self
+                .restarts
+                .iter()
+                .filter_map(|r| r.due_ns(&self.hypervisor));
+            deadline = deadline.into_iter().chain(due).min();
+        }
         let look_again_ns = match (self.ending, self.complete_ns) {
             // The end has a deadline of its own.
             (true, _) => Some(10_000_000),
@@ -184,6 +194,7 @@ impl Server {
         self.requests(now);
         self.relay(now);
         self.report_ends();
+        self.restart(now);
         self.clients.retain(|_, client| !client.is_over(now));
     }
 
@@ -196,6 +207,35 @@ impl Server {
             if life.is_over() && self.reported.insert(id) {
                 let line = format!("{}: {}", self.hypervisor.name(id), life.text());
                 self.log.line("grantwayd", &line);
+            }
+        }
+    }
+
+    /// Whether a domain that has ended may be started again: not before the machine was complete,
+    /// for then its start has failed.
+    fn restarts_now(&self) -> bool {
+        self.complete_ns.is_some() && !self.ending
+    }
+
+    /// Starts domains again that have ended.
+    fn restart(&mut self, now: u64) {
+        if !self.restarts_now() {
+            return;
+        }
+        for restart in &mut self.restarts {
+            let news = restart.turn(&mut self.hypervisor, now);
+            self.reported.extend(restart.stillborn());
+            for news in news {
+                match news {
+                    News::Line(line) => self.log.line("grantwayd", &line),
+                    News::Replaced(old, new, fresh) => {
+                        let mut consoles = self.consoles.iter_mut();
+                        if let Some((id, console)) = consoles.find(|(id, _)| *id == old) {
+                            console.drain(&mut self.log, now);
+                            (*id, *console) = (new, fresh);
+                        }
+                    }
+                }
             }
         }
     }

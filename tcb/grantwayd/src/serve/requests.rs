@@ -87,6 +87,10 @@ impl Server {
 
     fn status(&mut self, now: u64) -> Status {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        let mut domains = self.hypervisor.domain_status();
+        for status in &mut domains {
+            self.restarts.iter().for_each(|r| r.tell(status, now));
+        }
         Status {
             name: self.name.clone(),
             pid: std::process::id(),
@@ -94,7 +98,7 @@ impl Server {
             up_took_ns: self.complete_ns.map(|at| at.saturating_sub(self.began_ns)),
             monitor_cpu_ns: (cpu.tv_sec as u64).saturating_mul(1_000_000_000) + cpu.tv_nsec as u64,
             missing: self.hypervisor.missing(),
-            domains: self.hypervisor.domain_status(),
+            domains,
             connections: self.hypervisor.connection_status(),
         }
     }

@@ -25,6 +25,7 @@ use shmem::{Region, Span};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Name of the end of a pair that the socket is on, alone in its namespace.
 const NEAR: &str = "xdp0";
@@ -37,23 +38,31 @@ const XDP_DROP: i32 = 1;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
+const GIVEN: &str = "given to an AF_XDP socket";
 const PRIVILEGES: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF outside of a user \
                           namespace, and Linux 6.4; use kind = \"tap\" where they are missing";
 
-/// An interface whose packets go to a socket, as long as this lives.
+/// An interface whose packets go to a socket, if there is one; as long as this lives. It outlives
+/// the domain that has the socket.
+#[derive(Debug)]
+pub struct Wire {
+    spec: Xdp,
+    /// What this system could not provide, in words.
+    lacks: Vec<&'static str>,
+    /// The program's link to the interface, and its map: gone with their descriptors.
+    program: (OwnedFd, Map),
+    /// The socket that keeps the interface listening to every address.
+    _promiscuous: Option<OwnedFd>,
+    // After everything that is bound to it.
+    pair: Option<Pair>,
+}
+
+/// A socket that gets the packets of a wire.
 #[derive(Debug)]
 pub struct XdpDevice {
     socket: OwnedFd,
     layouts: [RingLayout; 4],
-    entries: u32,
-    /// What this system could not provide, in words.
-    lacks: Vec<&'static str>,
-    /// The program's link to the interface, and its map: gone with their descriptors.
-    _program: (OwnedFd, Map),
-    /// The socket that keeps the interface listening to every address.
-    _promiscuous: Option<OwnedFd>,
-    // After everything that is bound to it.
-    _pair: Option<Pair>,
+    wire: Arc<Wire>,
 }
 
 /// Part of a socket's mappings, and which of the domain's places for rings shows it.
@@ -69,43 +78,10 @@ pub struct RingPages {
 
 /// Sets up what `spec` describes; packets are received into `umem` and sent from it.
 ///
-/// The calling thread's own namespace does not change.
-///
 /// # Errors
-/// Which step failed on which interface of which namespace, and what to do about it.
+/// As [`Wire::open`] and [`Wire::bind`].
 pub fn open(spec: &Xdp, umem: Span) -> Result<XdpDevice, SetupError> {
-    match &spec.netdev {
-        Netdev::Veth(far) => {
-            check(far)?;
-            let network = Network::of(far)?;
-            let pair = Pair::new(far)?;
-            let opened = pair.near.enter(|| {
-                let step = |step| failed(far, step, PRIVILEGES);
-                Bound::new(NEAR, spec, umem).map_err(step("made the wire of an AF_XDP socket"))
-            });
-            let bound = opened.map_err(failed(far, "entered", PRIVILEGES))??;
-            in_place(far.netns.as_deref(), || configure(far, &network))??;
-            Ok(bound.into_device(spec, true, None, Some(pair)))
-        }
-        Netdev::Existing { ifname, netns } => {
-            let (bound, whole, promiscuous) = in_place(netns.as_deref(), || {
-                let place = TapSpec {
-                    ifname: ifname.clone(),
-                    netns: netns.clone(),
-                    ..TapSpec::default()
-                };
-                inspect_here(ifname, netns.as_deref())?;
-                let checksums = "made to carry whole checksums";
-                let hint = "the checksums of its other end cannot be switched off";
-                let whole = whole_checksums(ifname).map_err(failed(&place, checksums, hint))?;
-                let taken = failed(&place, "given to an AF_XDP socket", PRIVILEGES);
-                let bound = Bound::new(ifname, spec, umem).map_err(taken)?;
-                let heard = failed(&place, "made to take every frame", PRIVILEGES);
-                Ok((bound, whole, promiscuous(ifname).map_err(heard)?))
-            })??;
-            Ok(bound.into_device(spec, whole, Some(promiscuous), None))
-        }
-    }
+    Arc::new(Wire::open(spec)?).bind(umem)
 }
 
 /// Whether this process can set up AF_XDP sockets: by setting one up and leaving nothing.
@@ -213,17 +189,15 @@ fn promiscuous(ifname: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// A socket on an interface, and what leads packets to it.
-struct Bound {
-    socket: OwnedFd,
-    layouts: [RingLayout; 4],
+/// What leads packets of an interface to a socket.
+struct Led {
     program: (OwnedFd, Map),
     native: bool,
 }
 
-impl Bound {
+impl Led {
     /// In the calling thread's namespace.
-    fn new(ifname: &str, spec: &Xdp, umem: Span) -> io::Result<Self> {
+    fn new(ifname: &str) -> io::Result<Self> {
         let mut netlink = Netlink::open()?;
         let index = netlink.index(ifname)?;
         let map = Map::sockets(QUEUE + 1)?;
@@ -234,40 +208,121 @@ impl Bound {
             Err(_) => (attach_xdp(&program, index, XDP_FLAGS_SKB_MODE)?, false),
         };
         netlink.set_up(index)?;
-        let socket = socket::open(umem, spec.chunk_bytes, spec.entries)?;
-        socket::bind(&socket, index, QUEUE)?;
-        map.set(&QUEUE.to_ne_bytes(), socket.as_raw_fd() as u32)?;
         Ok(Self {
-            layouts: socket::layouts(&socket)?,
-            socket,
             program: (link, map),
             native,
         })
     }
 
-    fn into_device(
+    fn into_wire(
         self,
         spec: &Xdp,
         whole_checksums: bool,
         promiscuous: Option<OwnedFd>,
         pair: Option<Pair>,
-    ) -> XdpDevice {
+    ) -> Wire {
         let slow = "XDP in a NIC's driver (packets take the kernel's slower, generic way)";
         let undone =
             "whole checksums from a veth's end in another namespace (ethtool -K NAME tx off)";
         let lacks = [(!self.native, slow), (!whole_checksums, undone)];
-        XdpDevice {
-            socket: self.socket,
-            layouts: self.layouts,
-            entries: spec.entries,
+        Wire {
+            spec: spec.clone(),
             lacks: lacks
                 .into_iter()
                 .filter_map(|(lacks, what)| lacks.then_some(what))
                 .collect(),
-            _program: self.program,
+            program: self.program,
             _promiscuous: promiscuous,
-            _pair: pair,
+            pair,
         }
+    }
+}
+
+impl Wire {
+    /// Sets up the interface that `spec` describes; packets are dropped until there is a socket.
+    ///
+    /// The calling thread's own namespace does not change.
+    ///
+    /// # Errors
+    /// Which step failed on which interface of which namespace, and what to do about it.
+    pub fn open(spec: &Xdp) -> Result<Self, SetupError> {
+        match &spec.netdev {
+            Netdev::Veth(far) => {
+                check(far)?;
+                let network = Network::of(far)?;
+                let pair = Pair::new(far)?;
+                let opened = pair.near.enter(|| {
+                    let step = |step| failed(far, step, PRIVILEGES);
+                    Led::new(NEAR).map_err(step("made the wire of an AF_XDP socket"))
+                });
+                let led = opened.map_err(failed(far, "entered", PRIVILEGES))??;
+                in_place(far.netns.as_deref(), || configure(far, &network))??;
+                Ok(led.into_wire(spec, true, None, Some(pair)))
+            }
+            Netdev::Existing { ifname, netns } => {
+                let (led, whole, promiscuous) = in_place(netns.as_deref(), || {
+                    let place = place(ifname, netns);
+                    inspect_here(ifname, netns.as_deref())?;
+                    let checksums = "made to carry whole checksums";
+                    let hint = "the checksums of its other end cannot be switched off";
+                    let whole = whole_checksums(ifname).map_err(failed(&place, checksums, hint))?;
+                    let taken = failed(&place, GIVEN, PRIVILEGES);
+                    let led = Led::new(ifname).map_err(taken)?;
+                    let heard = failed(&place, "made to take every frame", PRIVILEGES);
+                    Ok((led, whole, promiscuous(ifname).map_err(heard)?))
+                })??;
+                Ok(led.into_wire(spec, whole, Some(promiscuous), None))
+            }
+        }
+    }
+
+    /// Makes a socket that gets the wire's packets; they are received into `umem` and sent from it. A
+    /// wire has one socket at a time.
+    ///
+    /// # Errors
+    /// The step that failed. Some milliseconds after the end of a socket before, the kernel may
+    /// still say that the interface is busy.
+    pub fn bind(self: &Arc<Self>, umem: Span) -> Result<XdpDevice, SetupError> {
+        let (spec, (_, map)) = (&self.spec, &self.program);
+        let bound = |ifname: &str| {
+            let index = Netlink::open()?.index(ifname)?;
+            let socket = socket::open(umem, spec.chunk_bytes, spec.entries)?;
+            socket::bind(&socket, index, QUEUE)?;
+            map.set(&QUEUE.to_ne_bytes(), socket.as_raw_fd() as u32)?;
+            Ok((socket::layouts(&socket)?, socket))
+        };
+        let made: io::Result<_> = match (&spec.netdev, &self.pair) {
+            (Netdev::Existing { ifname, netns }, _) => {
+                in_place(netns.as_deref(), || bound(ifname))?
+            }
+            (Netdev::Veth(_), Some(pair)) => pair.near.enter(|| bound(NEAR)).and_then(|made| made),
+            (Netdev::Veth(_), None) => Err(io::ErrorKind::NotFound.into()),
+        };
+        let place = match &spec.netdev {
+            Netdev::Existing { ifname, netns } => place(ifname, netns),
+            Netdev::Veth(far) => far.clone(),
+        };
+        let (layouts, socket) = made.map_err(failed(&place, GIVEN, PRIVILEGES))?;
+        Ok(XdpDevice {
+            socket,
+            layouts,
+            wire: Arc::clone(self),
+        })
+    }
+
+    /// What this system could not provide, in words.
+    #[must_use]
+    pub fn lacks(&self) -> &[&'static str] {
+        &self.lacks
+    }
+}
+
+/// An interface that exists, for messages.
+fn place(ifname: &str, netns: &Option<String>) -> TapSpec {
+    TapSpec {
+        ifname: ifname.to_owned(),
+        netns: netns.clone(),
+        ..TapSpec::default()
     }
 }
 
@@ -302,7 +357,7 @@ impl XdpDevice {
     #[must_use]
     pub fn ring_pages(&self) -> [RingPages; 4] {
         Ring::ALL.map(|ring| {
-            let entries = self.entries as usize * ring.entry_bytes();
+            let entries = self.wire.spec.entries as usize * ring.entry_bytes();
             let bytes = usize::from(self.layout(ring).entries) + entries;
             RingPages {
                 ring,
@@ -318,12 +373,6 @@ impl XdpDevice {
     /// The kernel refused.
     pub fn counter(&self, counter: Counter) -> io::Result<u64> {
         socket::counter(self.socket(), counter)
-    }
-
-    /// What this system could not provide, in words.
-    #[must_use]
-    pub fn lacks(&self) -> &[&'static str] {
-        &self.lacks
     }
 }
 

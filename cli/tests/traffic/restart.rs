@@ -1,0 +1,174 @@
+//! A driver domain that dies under real traffic comes back: streams of unmodified programs stall, and
+//! go on.
+
+use crate::machine::{Machine, Running, text};
+use crate::pages::pid;
+use crate::programs::{FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config};
+use serde_json::Value;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A driver that is back soon, however often it dies.
+const SOON: &str = "restart_pause_ms = 20\n";
+
+fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
+    let switches = format!("[driver]\n{SOON}{switches}\n");
+    Machine::start(needed, &NAMES, |namespaces| {
+        config(&switches, namespaces).replacen("kind = \"tap\"", nic, 1)
+    })
+}
+
+pub(crate) fn driver(machine: &Machine) -> Value {
+    let status = machine.ask(&["status"]);
+    let mut domains = status["domains"].as_array().unwrap().iter();
+    domains.find(|d| d["name"] == "driver").unwrap().clone()
+}
+
+pub(crate) fn kill(pid: u64) {
+    let pid = pid.to_string();
+    // It may have died by itself a moment ago.
+    let _ = Command::new("kill").args(["-KILL", &pid]).status().unwrap();
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Waits until a driver that is none of `before` serves every guest that lives.
+pub(crate) fn wait_for_another(machine: &Machine, before: &Value) -> Value {
+    let mut now = Value::Null;
+    wait_until("no other driver serves the guests", || {
+        now = driver(machine);
+        now["id"] != before["id"]
+            && now["state"] == "running"
+            && !now["restarts"]["connected_ns"].is_null()
+    });
+    now
+}
+
+fn kill_driver(machine: &Machine) -> Value {
+    let before = driver(machine);
+    kill(before["pid"].as_u64().unwrap());
+    wait_for_another(machine, &before)
+}
+
+/// Whatever the NIC and the grants are: a file that is carried meanwhile arrives whole, and then every
+/// way works.
+#[test]
+fn a_file_arrives_whole_over_a_driver_that_is_killed() {
+    for (switches, nic) in [
+        ("", "kind = \"tap\""),
+        ("grants = \"new\"", "kind = \"tap\""),
+        ("grants = \"copy\"", "kind = \"tap\""),
+        ("grants = \"map\"", "kind = \"tap\""),
+        ("grants = \"new\"", "kind = \"tap\"\nqueues = \"vmq\""),
+        ("", "kind = \"xdp\""),
+    ] {
+        eprintln!("{switches} {nic}");
+        let Some(machine) = start(switches, nic, FOR_FILES) else {
+            return;
+        };
+        let file = SomeFile::new(&machine, 40_000_000);
+        thread::scope(|scope| {
+            let ways = scope.spawn(|| {
+                for (from, to) in WAYS {
+                    file.carry(from, (to, IPV4[from]), &["--limit-rate", "40M"]);
+                }
+            });
+            let mut kills = 0;
+            while !ways.is_finished() {
+                kill_driver(&machine);
+                kills += 1;
+                thread::sleep(Duration::from_millis(300));
+            }
+            println!("{kills} kills");
+            assert!(kills > 4, "{kills}");
+        });
+        carry_files(&machine, 100_000);
+        let audit = machine.ask(&["grants"]);
+        assert_eq!(audit["leaked"], 0, "{audit}");
+        machine.end();
+    }
+}
+
+fn iperf3(machine: &Machine, seconds: &str) -> (Running, Running) {
+    let server = machine.spawn(WEB, "iperf3", &["-s", "-1"]);
+    machine.wait_for_listener(WEB, 5201);
+    let args = ["-c", IPV4[WEB], "-t", seconds, "-P", "2", "--bidir"];
+    (machine.spawn(WIRE, "iperf3", &args), server)
+}
+
+#[test]
+fn a_hundred_kills_in_a_row_under_load() {
+    let Some(machine) = start(
+        "grants = \"new\"",
+        "kind = \"tap\"",
+        &["iperf3", "curl", "python3"],
+    ) else {
+        return;
+    };
+    kill_driver(&machine);
+    let monitor = machine.ask(&["status"])["pid"].as_u64().unwrap();
+    let descriptors = || {
+        let folder = format!("/proc/{monitor}/fd");
+        std::fs::read_dir(folder).unwrap().count()
+    };
+    let before = descriptors();
+    let load = iperf3(&machine, "600");
+    for round in 0..100 {
+        let old = driver(&machine);
+        if round % 4 == 0 {
+            // While it is under way.
+            kill(old["pid"].as_u64().unwrap());
+            wait_until("no other process", || {
+                let now = driver(&machine);
+                now["id"] != old["id"] && now["pid"] != 0
+            });
+        }
+        kill_driver(&machine);
+    }
+    drop(load);
+    carry_files(&machine, 100_000);
+    // The connection of `status` is one of them at both times.
+    wait_until("descriptors stay open", || descriptors() <= before);
+    let restarts = driver(&machine)["restarts"].clone();
+    assert!(restarts["count"].as_u64().unwrap() > 100, "{restarts}");
+    machine.end();
+}
+
+#[test]
+fn a_guest_that_dies_while_its_driver_is_away_holds_up_nobody() {
+    let Some(machine) = start("", "kind = \"tap\"", FOR_FILES) else {
+        return;
+    };
+    let before = driver(&machine);
+    let guest = pid(&machine, "db");
+    kill(before["pid"].as_u64().unwrap());
+    kill(guest);
+    let now = wait_for_another(&machine, &before);
+    assert_eq!(now["restarts"]["count"], 1, "{now}");
+    SomeFile::new(&machine, 5_000_000).carry(WIRE, (WEB, IPV4[WIRE]), &[]);
+    machine.end();
+}
+
+#[test]
+fn who_does_not_want_it_back_is_told_that_it_is_gone() {
+    let Some(machine) = start("restart = false", "kind = \"tap\"", &[]) else {
+        return;
+    };
+    kill(driver(&machine)["pid"].as_u64().unwrap());
+    wait_until("the guests are told", || {
+        let status = machine.ask(&["status"]);
+        let mut connections = status["connections"].as_array().unwrap().iter();
+        connections.all(|c| c["backend_state"] == "unknown" && c["frontend_state"] == "closed")
+    });
+    let status = machine.grantway(&["status"]);
+    assert!(text(&status.stdout).contains("killed by signal 9"));
+    assert!(driver(&machine)["restarts"].is_null());
+    machine.end();
+}

@@ -1,0 +1,399 @@
+//! Real monitors whose driver domain dies and is started again (`specs/grants.md`, R-1 … R-8):
+//! another domain, the same connections, nothing left of the one before.
+
+mod common;
+
+use abi::hypercall::{Create, Kind, Map};
+use abi::machine::{Machine, Program};
+use abi::{DomId, GrantRef, Handle, Slot};
+use common::{Daemon, eventually, is_process, kill, machine};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A driver domain that comes back, and so many guests.
+fn plan(guests: u16) -> Machine {
+    let mut plan = machine(guests);
+    plan.domains[0].restart_pause_ms = Some(5);
+    plan
+}
+
+fn driver(daemon: &Daemon) -> Value {
+    daemon.domain_status("driver")
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+/// Ends the driver, and waits until there is another that has connected.
+fn kill_driver(daemon: &Daemon) -> Value {
+    let before = driver(daemon);
+    kill(before["pid"].as_i64().unwrap());
+    come_back(daemon, &before)
+}
+
+fn come_back(daemon: &Daemon, before: &Value) -> Value {
+    let mut now = Value::Null;
+    eventually("the driver comes back", SOON, || {
+        now = driver(daemon);
+        now["state"] == "running"
+            && now["id"] != before["id"]
+            && !now["restarts"]["connected_ns"].is_null()
+    });
+    now
+}
+
+fn call(daemon: &Daemon, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Value {
+    let call = json!({ "do": "call", "kind": kind as u32, "ops": ops });
+    let answer = daemon.order(domain, call);
+    assert_eq!(answer["result"], 0, "{answer}");
+    answer["ops"].clone()
+}
+
+/// Whom a domain sees behind its only connection, and in which state.
+fn other_end(daemon: &Daemon, domain: &str) -> (u64, u64) {
+    let seen = call(daemon, domain, Kind::ConnectGet, &[[0, 0, 0]]);
+    (count(&seen[0][1]), count(&seen[0][4]))
+}
+
+fn grant_to(daemon: &Daemon, domain: u16) {
+    let grant = json!({ "do": "grant", "index": 0, "to": domain, "frame": 3 });
+    daemon.order("g0", grant);
+}
+
+/// The driver maps what the guest grants; the status.
+fn map(daemon: &Daemon) -> i64 {
+    let map = Map {
+        domain: DomId(1),
+        gref: GrantRef(0),
+        slot: Slot(0),
+        readonly: false,
+    };
+    let done = call(daemon, "driver", Kind::GrantMap, &[map.encode()]);
+    done[0][5].as_i64().unwrap()
+}
+
+#[test]
+fn another_driver_takes_the_place_of_a_dead_one_and_has_nothing_of_its() {
+    let daemon = Daemon::up(&plan(2));
+    daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
+    grant_to(&daemon, 0);
+    assert_eq!(map(&daemon), 0);
+    daemon.order("driver", json!({ "do": "fill", "frame": 5, "byte": 9 }));
+    let first = driver(&daemon);
+    assert_eq!(other_end(&daemon, "g0"), (0, 4));
+    let second = kill_driver(&daemon);
+    assert_eq!((&first["id"], &second["id"]), (&json!(0), &json!(3)));
+    assert!(!is_process(first["pid"].as_i64().unwrap()));
+    assert!(!is_process(first["agent_pid"].as_i64().unwrap()));
+    let restarts = &second["restarts"];
+    assert_eq!(
+        (&restarts["count"], &restarts["in_a_row"]),
+        (&json!(1), &json!(1))
+    );
+    assert!(count(&restarts["ready_ns"]) <= count(&restarts["connected_ns"]));
+    assert_eq!(daemon.order("driver", json!({ "do": "id" })), 3);
+    // other memory, no mapping, and what was granted to the dead is granted to nobody.
+    assert_eq!(
+        daemon.order("driver", json!({ "do": "look", "frame": 5 })),
+        0
+    );
+    let slot = json!({ "do": "look-slot", "slot": 0 });
+    assert_eq!(daemon.order("driver", slot.clone()), "fault");
+    assert_eq!(map(&daemon), -3, "granted to another domain");
+    assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+    // the same connection; the guest has its doorbell once more, once.
+    assert_eq!(other_end(&daemon, "g0"), (3, 4));
+    grant_to(&daemon, 3);
+    assert_eq!(map(&daemon), 0);
+    assert_eq!(daemon.order("driver", slot), 7);
+    let log = daemon.log();
+    for line in [
+        "grantwayd: driver: killed by signal 9\n",
+        "grantwayd: driver: started again (restart 1): ready after ",
+        "grantwayd: driver: connected again after ",
+    ] {
+        assert!(log.contains(line), "{log}");
+    }
+    assert_eq!(
+        log.matches("driver: up as").count(),
+        2,
+        "its console: {log}"
+    );
+    daemon.down();
+}
+
+#[test]
+fn a_doorbell_is_attached_anew_when_its_domain_is_another() {
+    let daemon = Daemon::up(&plan(1));
+    let attach =
+        |domain: &str| daemon.order(domain, json!({ "do": "attach", "kind": 2, "index": 0 }));
+    for _ in 0..3 {
+        assert_eq!(attach("g0"), "attached");
+        assert_eq!(attach("g0"), 17, "EEXIST");
+        assert_eq!(attach("driver"), "attached");
+        kill_driver(&daemon);
+    }
+    daemon.down();
+}
+
+#[test]
+fn however_it_ends_it_comes_back() {
+    let daemon = Daemon::up(&plan(1));
+    for (n, how) in ["exit", "agent", "hang"].into_iter().enumerate() {
+        let before = driver(&daemon);
+        if how == "agent" {
+            kill(before["agent_pid"].as_i64().unwrap());
+        } else {
+            daemon.order("driver", json!({ "do": how, "code": 7 }));
+        }
+        let now = come_back(&daemon, &before);
+        assert_eq!(now["restarts"]["count"], n as u64 + 1, "{how}: {now}");
+        assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
+    }
+    let log = daemon.log();
+    assert!(
+        log.contains("driver: killed: no heartbeat for 5 s\n"),
+        "{log}"
+    );
+    daemon.down();
+}
+
+#[test]
+fn an_empty_collateral_costs_a_restart_and_others_are_served_again() {
+    use abi::hypercall::{Bind, Revoke};
+    use abi::ngm::Revocation;
+    let daemon = Daemon::up(&plan(2));
+    for round in 0..3u64 {
+        let before = driver(&daemon);
+        let made = call(&daemon, "g0", Kind::TableCreate, &[[0, 4, 0]]);
+        let table = Handle(count(&made[0][1]) as u32);
+        assert_eq!(made[0][5], 0, "{made}");
+        let bind = Bind {
+            granter: DomId(1),
+            table,
+            first: Slot(0),
+            tables: Slot(8),
+            entries: 4,
+        };
+        let bound = call(&daemon, "driver", Kind::TableBind, &[bind.encode()]);
+        assert_eq!(bound[0][5], 0, "{bound}");
+        for index in 0..3u32 {
+            let claim = json!({ "do": "poke", "slot": 9, "offset": index * 4, "value": 1 });
+            assert_eq!(daemon.order("driver", claim), "done");
+            let (frame, readonly) = (3 + index, false);
+            let create = Create {
+                table,
+                index,
+                frame,
+                readonly,
+            }
+            .encode();
+            let made = call(&daemon, "g0", Kind::GrantCreate, &[create]);
+            let gref = GrantRef(count(&made[0][3]) as u32);
+            let how = Revocation::Force;
+            let revoke = Revoke { table, gref, how }.encode();
+            let done = call(&daemon, "g0", Kind::GrantRevoke, &[revoke]);
+            assert_eq!(done[0][5], 0, "force always succeeds");
+        }
+        let now = come_back(&daemon, &before);
+        assert_eq!(now["restarts"]["count"], round + 1);
+        assert_eq!(daemon.domain_audit("driver")["collateral_used"], 0);
+        assert_eq!(other_end(&daemon, "g1").1, 4);
+        let ended = call(&daemon, "g0", Kind::TableEnd, &[[u64::from(table.0), 0, 0]]);
+        assert_eq!(ended[0][5], 0, "what was made for the dead can be ended");
+    }
+    assert!(
+        daemon
+            .log()
+            .contains("it does not let go of grants that were revoked")
+    );
+    daemon.down();
+}
+
+/// Descriptors, threads and mappings of the monitor, and children of its.
+fn held(daemon: &Daemon) -> [usize; 4] {
+    let pid = daemon.child.id();
+    let entries = |what: &str| {
+        std::fs::read_dir(format!("/proc/{pid}/{what}"))
+            .unwrap()
+            .count()
+    };
+    let lines = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap();
+    [
+        entries("fd"),
+        entries("task"),
+        lines("maps")
+            .lines()
+            .filter(|line| line.contains("memfd:"))
+            .count(),
+        lines(&format!("task/{pid}/children"))
+            .split_whitespace()
+            .count(),
+    ]
+}
+
+/// What it holds when the clients are gone that have asked it so far.
+fn at_rest(daemon: &Daemon) -> [usize; 4] {
+    let mut last = [0; 4];
+    eventually("the monitor is at rest", SOON, || {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = held(daemon);
+        std::mem::replace(&mut last, now) == now
+    });
+    last
+}
+
+#[test]
+fn a_hundred_kills_in_a_row_leave_nothing() {
+    let mut plan = plan(4);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    common::with_file(&mut plan, 0, file.path());
+    let daemon = Daemon::up(&plan);
+    kill_driver(&daemon);
+    let before = at_rest(&daemon);
+    let start = Instant::now();
+    for round in 0..100u64 {
+        let id = count(&driver(&daemon)["id"]) as u16;
+        grant_to(&daemon, id);
+        assert_eq!(map(&daemon), 0);
+        if round % 3 == 0 {
+            // Killed again before it has said that it is ready.
+            let old = driver(&daemon);
+            kill(old["pid"].as_i64().unwrap());
+            let mut now = Value::Null;
+            eventually("another process", SOON, || {
+                now = driver(&daemon);
+                now["id"] != old["id"] && now["pid"] != 0
+            });
+            let _gone_already = rustix::process::kill_process(
+                rustix::process::Pid::from_raw(now["pid"].as_i64().unwrap() as i32).unwrap(),
+                rustix::process::Signal::KILL,
+            );
+            come_back(&daemon, &now);
+        } else {
+            kill_driver(&daemon);
+        }
+        let audit = daemon.audit();
+        assert_eq!(audit["domains"].as_array().unwrap().len(), 5, "{audit}");
+    }
+    println!("100 restarts in {:?}", start.elapsed());
+    assert_eq!(at_rest(&daemon), before);
+    assert!(count(&driver(&daemon)["restarts"]["count"]) >= 100);
+    for guest in 0..4 {
+        let id = daemon.order(&format!("g{guest}"), json!({ "do": "id" }));
+        assert_eq!(id, guest + 1);
+    }
+    daemon.down();
+}
+
+#[test]
+fn a_guest_that_dies_or_never_comes_back_holds_up_nobody() {
+    let daemon = Daemon::up(&plan(3));
+    // One will not close its end: to the new driver it looks as it did to the dead one.
+    let before = driver(&daemon);
+    kill(before["pid"].as_i64().unwrap());
+    kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
+    let now = come_back(&daemon, &before);
+    assert_eq!(now["restarts"]["count"], 1);
+    eventually("the guest is cleared away", SOON, || {
+        daemon.domain_audit("g0")["owned"] == 0
+    });
+    for guest in ["g1", "g2"] {
+        assert_eq!(other_end(&daemon, guest), (4, 4));
+    }
+    let closed = call(&daemon, "g1", Kind::ConnectSet, &[[0, 6, 0]]);
+    assert_eq!(closed[0][5], 0);
+    let old = driver(&daemon);
+    kill(old["pid"].as_i64().unwrap());
+    eventually("ready without the guest that stays away", SOON, || {
+        let now = driver(&daemon);
+        now["id"] != old["id"] && now["state"] == "running" && other_end(&daemon, "g2").1 == 4
+    });
+    assert!(driver(&daemon)["restarts"]["connected_ns"].is_null());
+    daemon.down();
+}
+
+#[test]
+fn what_is_still_held_of_a_dead_driver_holds_up_its_successor() {
+    let daemon = Daemon::up(&plan(1));
+    let grant = json!({ "do": "grant", "index": 0, "to": 1, "frame": 3 });
+    daemon.order("driver", grant);
+    let map = Map {
+        domain: DomId(0),
+        gref: GrantRef(0),
+        slot: Slot(0),
+        readonly: true,
+    };
+    let mapped = call(&daemon, "g0", Kind::GrantMap, &[map.encode()]);
+    assert_eq!(mapped[0][5], 0);
+    kill(driver(&daemon)["pid"].as_i64().unwrap());
+    let waits = "something of the one before is still there";
+    eventually("it is said", SOON, || {
+        driver(&daemon)["state"].as_str().unwrap().contains(waits)
+    });
+    assert_eq!(daemon.log().matches(waits).count(), 1, "once");
+    assert_eq!(daemon.domain_audit("driver")["owned"], 16);
+    let unmapped = call(&daemon, "g0", Kind::GrantUnmap, &[[0, 0, 0]]);
+    assert_eq!(unmapped[0][5], 0);
+    eventually("it comes back", SOON, || {
+        driver(&daemon)["state"] == "running"
+    });
+    daemon.down();
+}
+
+#[test]
+fn who_keeps_dying_is_started_ever_more_seldom_and_the_machine_can_end_meanwhile() {
+    let mut plan = machine(1);
+    plan.domains[0].restart_pause_ms = Some(60_000);
+    let daemon = Daemon::up(&plan);
+    let program = daemon.dir.path().join("driver");
+    // From now on it cannot even be started.
+    std::fs::remove_file(&program).unwrap();
+    kill(driver(&daemon)["pid"].as_i64().unwrap());
+    eventually("some attempts", SOON, || {
+        count(&driver(&daemon)["restarts"]["in_a_row"]) >= 8
+    });
+    let status = driver(&daemon);
+    let state = status["state"].as_str().unwrap().to_owned();
+    assert!(
+        state.contains("; did not start: domain driver: "),
+        "{state}"
+    );
+    assert_eq!(
+        (&status["alive"], &status["restarts"]["count"]),
+        (&json!(false), &json!(0))
+    );
+    let log = daemon.log();
+    assert_eq!(log.matches("did not start again").count(), 1, "{log}");
+    assert_eq!(log.matches("No such file").count(), 1, "{log}");
+    assert!(
+        log.contains("driver: starts again in 640 ms: start 8 in a row\n"),
+        "{log}"
+    );
+    assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
+    assert_eq!(daemon.audit()["leaked"], 0);
+    daemon.down();
+}
+
+#[test]
+fn a_guest_is_not_started_again_nor_is_a_driver_that_never_started() {
+    let mut plan = plan(1);
+    let daemon = Daemon::up(&plan);
+    kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
+    eventually("the guest is gone", SOON, || {
+        daemon.domain_status("g0")["state"] == "killed by signal 9"
+    });
+    assert!(daemon.domain_status("g0")["restarts"].is_null());
+    daemon.down();
+    plan.domains[0].config = json!({ "silent": true }).to_string();
+    let (_daemon, line) = Daemon::start(&plan);
+    let error = line["error"].as_str().unwrap();
+    assert!(
+        error.contains("domain driver did not start: killed"),
+        "{error}"
+    );
+    assert_eq!(plan.domains[0].program, Program::Driver);
+}
