@@ -5,7 +5,7 @@
 //! hypercall; the monitor sets and clears the two in-use flags. One immutable format: there is no
 //! version to switch (the class of XSA-379).
 
-use crate::DomId;
+use crate::{DomId, Slot};
 
 /// One entry of a grant table, as its 8 bytes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,12 +22,33 @@ impl GrantEntry {
     pub const READING: u16 = 1 << 3;
     /// Flag, set by the monitor while the grant is in use for writing (`GTF_writing`).
     pub const WRITING: u16 = 1 << 4;
+    /// Flag: a page may be put in the place of the one at this slot (`GTF_accept_transfer`). It stands
+    /// alone: the two below say what has become of it.
+    pub const ACCEPT_TRANSFER: u16 = 2;
+    /// Flag of such an entry, set by the monitor: it is used, and the page is on its way
+    /// (`GTF_transfer_committed`).
+    pub const COMMITTED: u16 = 1 << 2;
+    /// Flag of such an entry, set by the monitor: the page is there (`GTF_transfer_completed`).
+    pub const COMPLETED: u16 = 1 << 3;
 
     /// An entry that lets `to` use page `frame` of the granting domain.
     #[must_use]
     pub const fn access(to: DomId, frame: u32, readonly: bool) -> Self {
         let flags = Self::PERMIT_ACCESS | if readonly { Self::READONLY } else { 0 };
         Self(flags as u64 | (to.0 as u64) << 16 | (frame as u64) << 32)
+    }
+
+    /// An entry that lets `from` put a page at slot `slot` of the granting domain's window, in
+    /// exchange for the one that is there.
+    #[must_use]
+    pub const fn transfer(from: DomId, slot: Slot) -> Self {
+        Self(Self::ACCEPT_TRANSFER as u64 | (from.0 as u64) << 16 | (slot.0 as u64) << 32)
+    }
+
+    /// Whether it accepts a page that nobody has begun to put there.
+    #[must_use]
+    pub const fn accepts(self) -> bool {
+        self.flags() == Self::ACCEPT_TRANSFER
     }
 
     /// The flags.
@@ -48,7 +69,7 @@ impl GrantEntry {
         DomId((self.0 >> 16) as u16)
     }
 
-    /// Which of the granting domain's frames is granted.
+    /// Which of the granting domain's frames is granted; of a transfer, which slot of its window.
     #[must_use]
     pub const fn frame(self) -> u32 {
         (self.0 >> 32) as u32

@@ -69,6 +69,13 @@ pub enum Kind {
     GrantCreate = 10,
     /// [`Revoke`] operations.
     GrantRevoke = 11,
+    /// The granter's half of an exchange: pages that change hands, all zero at first. One operation:
+    /// word 0 the connection, word 1 pages of each end, word 2 the slot that the caller's appear from on,
+    /// in free slots. The answer: word 1 the [`crate::Handle`]. The other half is a [`Kind::TableBind`]
+    /// (no sub-tables), the end a [`Kind::TableEnd`].
+    ExchangeCreate = 12,
+    /// [`Transfer`] operations.
+    GrantTransfer = 13,
     /// Tell a device of the domain's own something. One operation: word 0 the device's number,
     /// words 1 and 2 what the device understands ([`TapControl`]). The answer: word 3.
     DeviceControl = 16,
@@ -90,6 +97,8 @@ impl Kind {
             9 => Self::TableEnd,
             10 => Self::GrantCreate,
             11 => Self::GrantRevoke,
+            12 => Self::ExchangeCreate,
+            13 => Self::GrantTransfer,
             16 => Self::DeviceControl,
             _ => return None,
         })
@@ -330,6 +339,40 @@ impl Revoke {
             table: Handle((words[0] >> 32) as u32),
             gref: GrantRef(words[0] as u32),
             how: Revocation::from_wire(words[1]),
+        }
+    }
+}
+
+/// Give a page away and get one for it (`GNTTABOP_transfer`): the page at a slot of the caller's
+/// appears where the granter accepts one, and the page that was there, zeroed, at the caller's slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The exchange that both slots are of.
+    pub exchange: Handle,
+    /// The caller's slot.
+    pub slot: Slot,
+    /// An entry of the granter's classic table that accepts a page.
+    pub gref: GrantRef,
+}
+
+impl Transfer {
+    /// As words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            (self.exchange.0 as u64) << 32 | self.gref.0 as u64,
+            self.slot.0 as u64,
+            0,
+        ]
+    }
+
+    /// From words 0 … 2.
+    #[must_use]
+    pub const fn decode(words: [u64; 3]) -> Self {
+        Self {
+            exchange: Handle((words[0] >> 32) as u32),
+            slot: Slot(words[1] as u32),
+            gref: GrantRef(words[0] as u32),
         }
     }
 }

@@ -43,6 +43,16 @@ id! {
     Handle(u32)
 }
 
+impl Handle {
+    /// The number under which an address space knows the table's memory. Domains' own are below; the
+    /// next one is the table's too.
+    #[must_use]
+    pub const fn memory(self) -> u32 {
+        const BASE: u32 = 1 << 16;
+        BASE.wrapping_add(self.0.wrapping_mul(2))
+    }
+}
+
 impl GrantRef {
     /// Bits of a reference that index the table.
     pub const INDEX_BITS: u32 = 20;

@@ -290,7 +290,7 @@ pub struct DomainAudit {
     pub name: String,
     /// Whether it is alive.
     pub alive: bool,
-    /// Page frames that it owns.
+    /// Pages that it owns: its page frames, and those of exchanges that are its own now.
     pub owned: u32,
     /// Distinct frames of its own that it grants to somebody.
     pub granted: u32,

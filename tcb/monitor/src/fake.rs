@@ -87,6 +87,20 @@ impl AddressSpace for FakeSpace {
         self.lost()
     }
 
+    fn replace(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
+        self.fate().map_err(SpaceError::fatal)?;
+        for map in maps {
+            assert!(
+                self.memories.contains(&map.memory),
+                "memory {} is not there",
+                map.memory
+            );
+            let before = self.mapped.insert(map.slot, *map);
+            assert!(before.is_some(), "slot {} showed nothing", map.slot);
+        }
+        self.lost()
+    }
+
     fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError> {
         self.gone()?;
         for slot in slots {

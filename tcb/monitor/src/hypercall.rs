@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use crate::space::{AddressSpace, SpaceError};
 use abi::hypercall::{
     ANSWER_WORD, Bind, COUNT, Copy, Create, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST,
-    RESULT, Revoke, STATUS_WORD, Unmap,
+    RESULT, Revoke, STATUS_WORD, Transfer, Unmap,
 };
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantStatus, Handle, RECORD_BYTES, Slot, XenbusState};
@@ -286,6 +286,17 @@ impl<S: AddressSpace> Server<S> {
                 let new = &self.shared.new;
                 page.put_statuses(&new.revoke(&self.shared.grants, self.id, &ops));
             }
+            Kind::ExchangeCreate if count == 1 => {
+                let made = self.exchange_create();
+                self.answer(0, made.map(|handle| u64::from(handle.0)), 1);
+            }
+            Kind::GrantTransfer => {
+                let ops: Vec<_> = (0..count)
+                    .map(|op| Transfer::decode(page.words(op)))
+                    .collect();
+                let Shared { grants, new, .. } = &*self.shared;
+                page.put_statuses(&new.transfer(grants, self.id, &ops));
+            }
             Kind::DeviceControl if count == 1 => {
                 let [device, word, other] = page.words(0);
                 let told = self.shared.controls.tell(self.id, device, [word, other]);
@@ -299,17 +310,27 @@ impl<S: AddressSpace> Server<S> {
     }
 
     fn table_create(&self) -> Result<Handle, GrantStatus> {
-        let conn = connection(self.page.get(0, 0)).map_err(|_| GrantStatus::BadDomain)?;
+        let (own, peer) = self.ends()?;
         let entries = u32::try_from(self.page.get(0, 1)).map_err(|_| GrantStatus::NoSpace)?;
-        let connections = &self.shared.connections;
-        let view = connections
-            .get(self.id, conn)
-            .map_err(|_| GrantStatus::BadDomain)?;
-        let grants = &self.shared.grants;
-        let own = (self.id, conn);
-        self.shared
-            .new
-            .create_table(grants, own, view.peer, entries)
+        let Shared { grants, new, .. } = &*self.shared;
+        new.create_table(grants, own, peer, entries)
+    }
+
+    fn exchange_create(&self) -> Result<Handle, GrantStatus> {
+        let (own, peer) = self.ends()?;
+        let [_, pages, first] = self.page.words(0).map(u32::try_from);
+        let place = pages.and_then(|pages| Ok((pages, Slot(first?))));
+        let Shared { grants, new, .. } = &*self.shared;
+        let place = place.map_err(|_| GrantStatus::BadSlot)?;
+        new.create_exchange(grants, own, peer, place)
+    }
+
+    /// The caller's end of the connection that word 0 names, and who is at the other.
+    fn ends(&self) -> Result<((DomId, ConnId), DomId), GrantStatus> {
+        let conn = connection(self.page.get(0, 0)).map_err(|_| GrantStatus::BadDomain)?;
+        let view = self.shared.connections.get(self.id, conn);
+        let peer = view.map_err(|_| GrantStatus::BadDomain)?.peer;
+        Ok(((self.id, conn), peer))
     }
 
     /// Writes the status of an operation and, if it is `Okay`, its answer.

@@ -53,6 +53,12 @@ pub trait AddressSpace {
     /// See [`SpaceError`].
     fn map(&mut self, maps: &[PageMap]) -> Result<(), SpaceError>;
 
+    /// Maps pages over others, which are out of reach when this returns.
+    ///
+    /// # Errors
+    /// [`SpaceError::Lost`] alone: a slot that shows neither is as bad as one that nobody knows of.
+    fn replace(&mut self, maps: &[PageMap]) -> Result<(), SpaceError>;
+
     /// Takes the pages out again. When this returns, no access to them is possible any more.
     ///
     /// # Errors
@@ -61,4 +67,22 @@ pub trait AddressSpace {
 
     /// Ends the domain. When this returns nothing of it runs any more.
     fn destroy(&mut self, why: &str);
+}
+
+/// Makes a memory known and maps pages, some of which are of it: both, or neither.
+///
+/// # Errors
+/// See [`SpaceError`].
+pub(crate) fn enter(
+    space: &mut dyn AddressSpace,
+    memory: u32,
+    (rw, ro): (BorrowedFd<'_>, BorrowedFd<'_>),
+    maps: &[PageMap],
+) -> Result<(), SpaceError> {
+    space.add_memory(memory, rw, ro)?;
+    let mapped = space.map(maps);
+    if let Err(SpaceError::Refused(_)) = mapped {
+        space.remove_memory(memory)?;
+    }
+    mapped
 }

@@ -132,12 +132,13 @@ fn nonsense_is_refused_as_a_whole() {
     rig.put(0, STATUS_WORD, 77);
     for (kind, count) in [
         (0, 0),
-        (12, 1),
+        (14, 1),
         (u32::MAX, 1),
         (Kind::GrantCopy as u32, OPS_MAX as u32 + 1),
         (Kind::GrantMap as u32, u32::MAX),
         (Kind::ConnectGet as u32, 0),
         (Kind::ConnectSet as u32, 2),
+        (Kind::ExchangeCreate as u32, 2),
     ] {
         assert_eq!(rig.call(kind, count), Err(Errno::INVAL), "{kind} {count}");
         assert_eq!(rig.get(0, STATUS_WORD), 77);
@@ -278,7 +279,7 @@ proptest! {
             (0..6u32, any::<bool>()).prop_map(|(f, ro)| GrantEntry::access(DomId(0), f, ro).0),
         ], ENTRIES as usize),
         calls in prop::collection::vec((
-            prop_oneof![0..13u32, any::<u32>()],
+            prop_oneof![0..15u32, any::<u32>()],
             prop_oneof![0..9u32, 0..OPS_MAX as u32 + 2, any::<u32>()],
             prop::collection::vec(word(), 0..60),
         ), 1..20),

@@ -3,6 +3,7 @@
 //! entries, the user's window and its collateral are as the model says, and the audit finds nothing leaked.
 
 mod new_model;
+mod spy;
 
 use abi::ngm::Revocation;
 use abi::{ConnId, DomId, GrantStatus};

@@ -8,7 +8,7 @@ use abi::hypercall::{
     STATUS_WORD,
 };
 use abi::layout::info;
-use abi::{ConnId, DomId, PAGE, XenbusState};
+use abi::{ConnId, DomId, PAGE, Slot, XenbusState};
 use rustix::event::epoll;
 use serde_json::{Value, json};
 use shmem::Span;
@@ -179,10 +179,14 @@ impl Probe {
             // Fills a frame of its own.
             "fill" => outcome(frame("frame").fill(n("byte") as u8)),
             "look" => look(frame("frame")),
-            // Writes a grant entry.
+            // Writes a grant entry; one that accepts a page names a slot.
             "grant" => {
                 let to = DomId(n("to") as u16);
-                let entry = GrantEntry::access(to, n("frame") as u32, order["readonly"] == true);
+                let frame = n("frame") as u32;
+                let entry = match order["accept"] == true {
+                    true => GrantEntry::transfer(to, Slot(frame)),
+                    false => GrantEntry::access(to, frame, order["readonly"] == true),
+                };
                 self.entry(n("index"), if order["end"] == true { 0 } else { entry.0 })
             }
             // Looks through its window, or writes through it.
@@ -246,7 +250,7 @@ impl Probe {
             // Calls, many.
             "storm" => {
                 for kind in 0..n("calls") {
-                    self.call(kind as u32 % 13, u32::MAX >> (kind % 32));
+                    self.call(kind as u32 % 15, u32::MAX >> (kind % 32));
                 }
                 json!("done")
             }

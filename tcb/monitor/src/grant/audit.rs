@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 pub struct GrantAudit {
     /// Whether others may still begin to use its grants.
     pub alive: bool,
-    /// Page frames that it owns.
+    /// Pages that it owns: frames, and those of exchanges that are its own now.
     pub owned: u32,
     /// Distinct frames of its own that it grants to somebody, in use or not.
     pub granted: u32,
@@ -47,8 +47,8 @@ impl Grants {
     #[must_use]
     pub fn audit(&self, new: &NewGrants) -> (BTreeMap<DomId, GrantAudit>, u64) {
         let tables = self.lock();
-        let leaked = leaked(&tables) + slots_without_table(&tables, new);
-        let mut parts = new.audit();
+        let (mut parts, strays) = new.audit();
+        let leaked = leaked(&tables) + slots_without_table(&tables, new) + strays;
         let mut audits = BTreeMap::new();
         let mut memories: Vec<(DomId, Arc<Memory>, BTreeSet<u32>)> = Vec::new();
         for (id, account) in tables.all() {
@@ -65,7 +65,7 @@ impl Grants {
                 id,
                 GrantAudit {
                     alive: account.alive,
-                    owned: account.memory.frame_count(),
+                    owned: account.memory.frame_count() + part.exchanged,
                     granted: 0,
                     collateral_used: part.collateral_used,
                     mapped: mapped.len() as u32,

@@ -7,10 +7,12 @@
 //!
 //! One lock covers all tables. It is held for a batch's bookkeeping and never while bytes are
 //! copied or an address space is changed: pin under the lock, act without it, then commit or
-//! roll back under the lock. The new mechanism ([`NewGrants`]) has tables and locks of its own.
+//! roll back under the lock. The new mechanism ([`NewGrants`]) and pages that change hands have tables
+//! and locks of their own.
 
 mod audit;
 mod copy;
+mod flip;
 mod map;
 mod new;
 mod table;

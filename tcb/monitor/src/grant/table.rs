@@ -3,7 +3,7 @@
 use crate::memory::Memory;
 use abi::grant::GrantEntry;
 use abi::layout::info;
-use abi::{DomId, GrantRef, GrantStatus, Handle};
+use abi::{DomId, GrantRef, GrantStatus, Handle, Slot};
 use shmem::Span;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,7 +110,7 @@ pub(crate) struct Account {
 
 impl Account {
     /// The stored form of an entry.
-    fn entry(&self, index: u32) -> Option<&'static AtomicU64> {
+    pub(crate) fn entry(&self, index: u32) -> Option<&'static AtomicU64> {
         if index >= self.memory.grant_entries() {
             return None;
         }
@@ -164,6 +164,11 @@ impl Tables {
 
     pub(crate) fn account(&self, id: DomId) -> Option<&Account> {
         self.accounts.get(usize::from(id.0))?.as_ref()
+    }
+
+    /// The account of a domain whose grants may be used.
+    pub(crate) fn alive(&self, id: DomId) -> Option<&Account> {
+        self.account(id).filter(|account| account.alive)
     }
 
     pub(crate) fn account_mut(&mut self, id: DomId) -> Option<&mut Account> {
@@ -396,6 +401,23 @@ fn capture(
         let marked = now.with_flags(now.flags() & !IN_USE | mark);
         match entry.compare_exchange(now.0, marked.0, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return Ok(marked),
+            Err(other) => now = GrantEntry(other),
+        }
+    }
+    Err(GrantStatus::Again)
+}
+
+/// Reads an entry that accepts a page of `from`'s and uses it up, in one step as seen from the domain
+/// that owns it; the slot for the page.
+pub(crate) fn commit(entry: &AtomicU64, from: DomId) -> Result<Slot, GrantStatus> {
+    let mut now = GrantEntry(entry.load(Ordering::Acquire));
+    for _ in 0..ENTRY_TRIES {
+        if !now.accepts() || now.domain() != from {
+            return Err(GrantStatus::BadRef);
+        }
+        let marked = now.with_flags(now.flags() | GrantEntry::COMMITTED);
+        match entry.compare_exchange(now.0, marked.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Ok(Slot(marked.frame())),
             Err(other) => now = GrantEntry(other),
         }
     }

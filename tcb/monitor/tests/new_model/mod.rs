@@ -1,16 +1,13 @@
 //! The model: what tables of the new mechanism are, without any of the monitor's machinery.
 
+use crate::spy::Spy;
 use abi::hypercall::{Bind, Create, Revoke};
 use abi::layout::PAGE;
 use abi::ngm::{GENERATION_MAX, Revocation, Translation, table_slots};
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, Slot};
-use monitor::fake::FakeSpace;
 use monitor::grant::{Grants, Mapper, NewGrants};
 use monitor::memory::Memory;
-use monitor::space::{AddressSpace, PageMap, SpaceError};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -59,44 +56,6 @@ pub(crate) enum Op {
     Kill(u16),
     /// The user's agent carries out one more call, and nobody learns of it.
     Silence,
-}
-
-/// The user's address space: a fake that keeps the descriptors.
-#[derive(Default)]
-pub(crate) struct Spy {
-    fake: FakeSpace,
-    files: BTreeMap<u32, File>,
-}
-
-impl AddressSpace for Spy {
-    fn add_memory(
-        &mut self,
-        memory: u32,
-        rw: BorrowedFd<'_>,
-        ro: BorrowedFd<'_>,
-    ) -> Result<(), SpaceError> {
-        self.fake.add_memory(memory, rw, ro)?;
-        let file = rw.try_clone_to_owned().unwrap();
-        self.files.insert(memory, file.into());
-        Ok(())
-    }
-
-    fn remove_memory(&mut self, memory: u32) -> Result<(), SpaceError> {
-        self.files.remove(&memory);
-        self.fake.remove_memory(memory)
-    }
-
-    fn map(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
-        self.fake.map(maps)
-    }
-
-    fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError> {
-        self.fake.unmap(slots)
-    }
-
-    fn destroy(&mut self, why: &str) {
-        self.fake.destroy(why);
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -609,7 +568,7 @@ impl Rig {
         } else if self.tables.get(&id).is_some_and(|t| !t.granter_done) {
             self.model_granter_ends(id);
         }
-        Mapper::new(DomId(id), FakeSpace::default()).tear_down(&self.grants);
+        Mapper::new(DomId(id), Spy::default()).tear_down(&self.grants);
         if id != USER.0 {
             assert!(!self.grants.lock().knows(DomId(id)), "N-14: it is gone");
         }

@@ -14,7 +14,8 @@ mod change;
 mod table;
 
 use super::Grants;
-use crate::space::{AddressSpace, SpaceError};
+use super::flip::Exchange;
+use crate::space::{AddressSpace, SpaceError, enter};
 use abi::hypercall::Bind;
 use abi::ngm::ENTRIES_MAX;
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
@@ -43,10 +44,18 @@ struct User {
 }
 
 #[derive(Default)]
-struct Registry {
+pub(super) struct Registry {
     last: u32,
     tables: BTreeMap<Handle, Arc<Table>>,
+    pub(super) exchanges: BTreeMap<Handle, Arc<Exchange>>,
     users: BTreeMap<DomId, User>,
+}
+
+impl Registry {
+    pub(super) fn next_handle(&mut self) -> Result<Handle, GrantStatus> {
+        self.last = self.last.checked_add(1).ok_or(GrantStatus::NoSpace)?;
+        Ok(Handle(self.last))
+    }
 }
 
 /// What has been done with grants of the new mechanism.
@@ -69,9 +78,11 @@ pub struct NewAudit {
     pub mapped: BTreeSet<(DomId, u32)>,
     /// Collateral of its own that is used.
     pub collateral_used: u32,
+    /// Pages of exchanges that are its own.
+    pub exchanged: u32,
 }
 
-/// All tables of the new mechanism.
+/// All tables of the new mechanism, and all exchanges: whatever has a handle.
 pub struct NewGrants {
     registry: Mutex<Registry>,
     patience: Duration,
@@ -102,7 +113,7 @@ impl NewGrants {
         }
     }
 
-    fn registry(&self) -> MutexGuard<'_, Registry> {
+    pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,9 +145,9 @@ impl NewGrants {
     ) -> Result<Handle, GrantStatus> {
         let memory = {
             let tables = grants.lock();
-            let alive = |id| tables.account(id).filter(|account| account.alive);
-            alive(user).ok_or(GrantStatus::BadDomain)?;
-            Arc::clone(&alive(granter).ok_or(GrantStatus::BadDomain)?.memory)
+            tables.alive(user).ok_or(GrantStatus::BadDomain)?;
+            let granter = tables.alive(granter).ok_or(GrantStatus::BadDomain)?;
+            Arc::clone(&granter.memory)
         };
         if entries == 0 || entries > memory.grant_entries().min(ENTRIES_MAX) {
             return Err(GrantStatus::NoSpace);
@@ -147,8 +158,7 @@ impl NewGrants {
             if registry.tables.values().filter(same).count() >= TABLES_PER_CONNECTION {
                 return Err(GrantStatus::NoSpace);
             }
-            registry.last = registry.last.checked_add(1).ok_or(GrantStatus::NoSpace)?;
-            Handle(registry.last)
+            registry.next_handle()?
         };
         let table = Table::create(handle, (granter, conn), user, entries, memory)
             .map_err(|_| GrantStatus::NoSpace)?;
@@ -162,6 +172,9 @@ impl NewGrants {
     /// `BadHandle`: no such table for this domain, or it has been bound. `BadSlot`: a slot is not
     /// there or not free. `NoSpace`: the address space refuses.
     pub fn bind(&self, grants: &Grants, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
+        if let Some(exchange) = self.flipping(op.table) {
+            return self.bind_exchange(grants, &exchange, user, op);
+        }
         let table = self
             .table(op.table)
             .filter(|t| t.user == user && t.granter == op.granter && t.entries == op.entries)
@@ -189,16 +202,7 @@ impl NewGrants {
         let done = self.on(user, |space| {
             space.add_memory(own, rw, ro)?;
             let (rw, ro) = (table.memory.frames_fd(), table.memory.frames_readonly_fd());
-            let mapped = match space.add_memory(frames, rw, ro) {
-                Ok(()) => match space.map(&maps) {
-                    Err(refused @ SpaceError::Refused(_)) => {
-                        space.remove_memory(frames)?;
-                        Err(refused)
-                    }
-                    other => other,
-                },
-                Err(why) => Err(why),
-            };
+            let mapped = enter(space, frames, (rw, ro), &maps);
             if let Err(SpaceError::Refused(_)) = mapped {
                 space.remove_memory(own)?;
             }
@@ -223,6 +227,9 @@ impl NewGrants {
         caller: DomId,
         handle: Handle,
     ) -> Result<(), GrantStatus> {
+        if let Some(exchange) = self.flipping(handle) {
+            return self.end_exchange(grants, &exchange, caller);
+        }
         let table = self.table(handle).ok_or(GrantStatus::BadHandle)?;
         let _op = table.op();
         if table.granter == caller && !table.state().granter_done {
@@ -235,8 +242,9 @@ impl NewGrants {
         Ok(())
     }
 
-    /// A domain is dead and its process is gone: its part in every table ends.
+    /// A domain is dead and its process is gone: its part in every table and exchange ends.
     pub fn tear_down(&self, grants: &Grants, id: DomId) {
+        self.tear_down_exchanges(grants, id);
         let tables: Vec<_> = {
             let mut registry = self.registry();
             registry.users.remove(&id);
@@ -348,8 +356,7 @@ impl NewGrants {
     fn reserve(&self, grants: &Grants, table: &Table, bound: Bound) -> Result<(), GrantStatus> {
         let mut tables = grants.lock();
         let ranges = ranges(table, bound).ok_or(GrantStatus::BadSlot)?;
-        let alive = |id| tables.account(id).is_some_and(|account| account.alive);
-        if !alive(table.user) || !alive(table.granter) {
+        if tables.alive(table.user).is_none() || tables.alive(table.granter).is_none() {
             return Err(GrantStatus::BadDomain);
         }
         if !tables.reserve(table.user, table.handle, &ranges) {
@@ -369,7 +376,7 @@ impl NewGrants {
 
     /// Changes a domain's address space. One that does not let itself be changed is ended, and
     /// its end waited for.
-    fn on<T>(
+    pub(super) fn on<T>(
         &self,
         user: DomId,
         change: impl FnOnce(&mut dyn AddressSpace) -> Result<T, SpaceError>,
@@ -393,10 +400,19 @@ impl NewGrants {
         let _ = self.on(user, |_| Err::<(), _>(SpaceError::Lost(why.into())));
     }
 
-    /// Every domain's part, for the audit.
+    /// Every domain's part, for the audit, and how many pages of exchanges are nobody's or of several.
     #[must_use]
-    pub fn audit(&self) -> BTreeMap<DomId, NewAudit> {
+    pub fn audit(&self) -> (BTreeMap<DomId, NewAudit>, u64) {
         let mut all: BTreeMap<DomId, NewAudit> = BTreeMap::new();
+        let exchanges: Vec<_> = self.registry().exchanges.values().cloned().collect();
+        let mut wrong = 0;
+        for exchange in exchanges {
+            let (owned, strays) = exchange.audit();
+            for (id, pages) in owned {
+                all.entry(id).or_default().exchanged += pages;
+            }
+            wrong += strays;
+        }
         let tables: Vec<_> = {
             let registry = self.registry();
             for (&id, user) in &registry.users {
@@ -415,13 +431,14 @@ impl NewGrants {
                 }
             }
         }
-        all
+        (all, wrong)
     }
 
-    /// Whether there is such a table.
+    /// Whether there is such a table or exchange.
     #[must_use]
     pub fn knows(&self, handle: Handle) -> bool {
-        self.registry().tables.contains_key(&handle)
+        let registry = self.registry();
+        registry.tables.contains_key(&handle) || registry.exchanges.contains_key(&handle)
     }
 }
 

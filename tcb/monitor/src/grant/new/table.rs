@@ -132,9 +132,7 @@ impl Table {
 
     /// The number under which the user's address space knows the sub-tables.
     pub(super) fn own_memory(&self) -> u32 {
-        /// Domains' own numbers are below.
-        const BASE: u32 = 1 << 16;
-        BASE.wrapping_add(self.handle.0.wrapping_mul(2))
+        self.handle.memory()
     }
 
     /// The number under which it knows the granter's frames, for this table.

@@ -1,0 +1,196 @@
+//! Real monitors with domains that exchange pages (`specs/grants.md`, F-1 … F-11): the processor keeps
+//! either end from what is the other's now.
+
+mod common;
+
+use abi::hypercall::{Bind, Kind, Transfer};
+use abi::{DomId, GrantRef, Handle, Slot};
+use common::{Daemon, eventually, kill, machine};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+const S: Duration = Duration::from_secs(1);
+const PAGES: u32 = 4;
+
+fn call(daemon: &Daemon, domain: &str, kind: Kind, words: [u64; 3]) -> (i64, Value) {
+    let call = json!({ "do": "call", "kind": kind as u32, "ops": [words] });
+    let answer = daemon.order(domain, call);
+    assert_eq!(answer["result"], 0, "{answer}");
+    let op = answer["ops"][0].clone();
+    (op[5].as_i64().unwrap(), op)
+}
+
+/// An exchange of guest 0's with the driver: slots 0 … 3 of both.
+struct Pages<'a> {
+    daemon: &'a Daemon,
+    handle: Handle,
+}
+
+impl<'a> Pages<'a> {
+    fn new(daemon: &'a Daemon) -> Self {
+        let (conn, first) = (0, 0);
+        let create = [conn, PAGES.into(), first];
+        let (status, made) = call(daemon, "g0", Kind::ExchangeCreate, create);
+        assert_eq!(status, 0, "{made}");
+        let handle = Handle(made[1].as_u64().unwrap() as u32);
+        let bind = Bind {
+            granter: DomId(1),
+            table: handle,
+            first: Slot(0),
+            tables: Slot(0),
+            entries: PAGES,
+        };
+        let (status, bound) = call(daemon, "driver", Kind::TableBind, bind.encode());
+        assert_eq!(status, 0, "{bound}");
+        Self { daemon, handle }
+    }
+
+    fn fill(&self, domain: &str, slot: u32, byte: u8) {
+        let fill = json!({ "do": "fill-slot", "slot": slot, "byte": byte });
+        assert_eq!(self.daemon.order(domain, fill), "done");
+    }
+
+    fn look(&self, domain: &str, slot: u32) -> Value {
+        self.daemon
+            .order(domain, json!({ "do": "look-slot", "slot": slot }))
+    }
+
+    /// The guest accepts a page at a slot by the entry of the same number.
+    fn accept(&self, slot: u32) {
+        let accept =
+            json!({ "do": "grant", "accept": true, "index": slot, "to": 0, "frame": slot });
+        self.daemon.order("g0", accept);
+    }
+
+    /// The driver gives the page at one of its slots for the one at a slot of the guest's.
+    fn transfer(&self, slot: u32, to: u32) -> i64 {
+        let op = Transfer {
+            exchange: self.handle,
+            slot: Slot(slot),
+            gref: GrantRef(to),
+        };
+        call(self.daemon, "driver", Kind::GrantTransfer, op.encode()).0
+    }
+
+    fn stop_agent(&self, domain: &str) {
+        let agent = self.daemon.domain_status(domain)["agent_pid"].as_i64();
+        let agent = Pid::from_raw(agent.unwrap() as i32).unwrap();
+        kill_process(agent, Signal::STOP).unwrap();
+    }
+}
+
+fn is_cleared(daemon: &Daemon, domain: &str) -> bool {
+    daemon.domain_audit(domain)["owned"] == 0
+}
+
+#[test]
+fn pages_change_hands_and_neither_end_keeps_anything() {
+    let daemon = Daemon::up(&machine(2));
+    let pages = Pages::new(&daemon);
+    for domain in ["driver", "g0"] {
+        assert_eq!(daemon.domain_audit(domain)["owned"], 16 + PAGES);
+    }
+    pages.fill("driver", 1, 9);
+    pages.fill("g0", 2, 7);
+    pages.accept(2);
+    assert_eq!(pages.transfer(1, 2), 0);
+    assert_eq!(
+        (pages.look("g0", 2), pages.look("driver", 1)),
+        (json!(9), json!(0))
+    );
+    // Each writes to its own now.
+    pages.fill("driver", 1, 5);
+    assert_eq!(pages.look("g0", 2), 9);
+    pages.fill("g0", 2, 6);
+    assert_eq!(pages.look("driver", 1), 5);
+    // The entry is used up; what was there before is nobody's but the guest's.
+    assert_eq!(pages.transfer(0, 2), -3);
+    assert_eq!(pages.look("g0", 2), 6);
+    // The guest next door has no part in it.
+    assert_eq!(pages.look("g1", 2), "fault");
+    daemon.down();
+}
+
+/// A thousand transfers round and round: every page carries its bytes, none comes back with any.
+#[test]
+fn round_and_round() {
+    let daemon = Daemon::up(&machine(1));
+    let pages = Pages::new(&daemon);
+    for n in 0..1000u32 {
+        let (from, to) = (n % PAGES, n / PAGES % PAGES);
+        assert_eq!(pages.look("driver", from), 0, "round {n}");
+        let byte = 1 + (n % 250) as u8;
+        pages.fill("driver", from, byte);
+        pages.accept(to);
+        assert_eq!(pages.transfer(from, to), 0);
+        assert_eq!(pages.look("g0", to), byte, "round {n}");
+    }
+    assert_eq!(daemon.audit()["leaked"], 0);
+    daemon.down();
+}
+
+#[test]
+fn a_guest_whose_agent_does_not_answer_dies_and_the_driver_keeps_its_page() {
+    let daemon = Daemon::up(&machine(2));
+    let pages = Pages::new(&daemon);
+    pages.fill("driver", 1, 9);
+    pages.accept(2);
+    pages.stop_agent("g0");
+    let start = Instant::now();
+    assert_eq!(pages.transfer(1, 2), -2);
+    assert!(start.elapsed() < S, "{:?}", start.elapsed());
+    assert_eq!(pages.look("driver", 1), 9);
+    eventually("the guest is cleared away", 3 * S, || {
+        is_cleared(&daemon, "g0")
+    });
+    // The driver has its pages until it gives them up; there is nobody to exchange them with.
+    assert_eq!(pages.transfer(1, 2), -4);
+    assert_eq!(daemon.domain_audit("driver")["owned"], 16 + PAGES);
+    let handle = [u64::from(pages.handle.0), 0, 0];
+    assert_eq!(call(&daemon, "driver", Kind::TableEnd, handle).0, 0);
+    assert_eq!(pages.look("driver", 1), "fault");
+    assert_eq!(daemon.domain_audit("driver")["owned"], 16);
+    daemon.down();
+}
+
+#[test]
+fn a_driver_whose_agent_does_not_answer_dies_and_the_guest_has_its_page() {
+    let daemon = Daemon::up(&machine(2));
+    let pages = Pages::new(&daemon);
+    pages.fill("driver", 1, 9);
+    pages.fill("g0", 2, 7);
+    pages.accept(2);
+    pages.stop_agent("driver");
+    let op = Transfer {
+        exchange: pages.handle,
+        slot: Slot(1),
+        gref: GrantRef(2),
+    };
+    let call = json!({ "do": "call", "kind": Kind::GrantTransfer as u32, "ops": [op.encode()] });
+    // The call is the driver's last.
+    daemon.order("driver", call);
+    eventually("the driver is cleared away", 5 * S, || {
+        is_cleared(&daemon, "driver")
+    });
+    assert_eq!(pages.look("g0", 2), 9);
+    assert_eq!(daemon.domain_audit("g0")["owned"], 16 + PAGES);
+    assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
+    daemon.down();
+}
+
+#[test]
+fn a_guest_that_dies_leaves_nothing_with_anybody() {
+    let daemon = Daemon::up(&machine(2));
+    let pages = Pages::new(&daemon);
+    pages.fill("g0", 2, 7);
+    kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
+    eventually("the guest is cleared away", 3 * S, || {
+        is_cleared(&daemon, "g0")
+    });
+    assert_eq!(pages.transfer(0, 2), -4);
+    for slot in 0..PAGES {
+        assert_eq!(pages.look("driver", slot), 0);
+    }
+    daemon.down();
+}

@@ -1,0 +1,185 @@
+//! Pages that change hands against a simple model: random sequences of everything that granters, users,
+//! agents that fall silent and deaths can do (F-1 … F-11). After each step statuses, entries and every byte that
+//! an end can see are as the model says, no page is in two places, and the audit finds nothing lost.
+
+mod flip_model;
+mod spy;
+
+use abi::{DomId, GrantEntry, GrantStatus as S, Slot};
+use flip_model::{Op, PAGES, Rig};
+use proptest::prelude::*;
+
+fn op() -> impl Strategy<Value = Op> {
+    let guest = || 1..3u16;
+    // One slot and one entry too many.
+    let slot = || 0..PAGES + 1;
+    let entry = (0..3u16, slot(), prop_oneof![6 => Just(2u16), 1 => 0..32u16]).prop_map(
+        |(to, slot, flags)| GrantEntry::transfer(DomId(to), Slot(slot)).with_flags(flags),
+    );
+    let transfer = || {
+        (
+            guest(),
+            prop_oneof![8 => 0..2 * PAGES, 1 => Just(99)],
+            0..5u32,
+        )
+    };
+    prop_oneof![
+        3 => guest().prop_map(Op::Create),
+        3 => guest().prop_map(Op::Bind),
+        10 => (guest(), 0..4u32, entry).prop_map(|(guest, index, entry)| Op::Offer { guest, index, entry }),
+        8 => (0..3u16, slot(), 1..=255u8).prop_map(|(of, slot, byte)| Op::Write { of, slot, byte }),
+        12 => prop::collection::vec(transfer(), 1..5).prop_map(Op::Transfer),
+        1 => (0..3u16, guest()).prop_map(|(of, guest)| Op::End { of, guest }),
+        1 => (0..3u16).prop_map(Op::Kill),
+        1 => (0..3u16, any::<bool>()).prop_map(|(of, lost)| Op::Fail { of, lost }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn flips_are_as_the_model_says(ops in prop::collection::vec(op(), 1..32)) {
+        let mut rig = Rig::new();
+        for op in &ops {
+            rig.step(op);
+        }
+        rig.end();
+    }
+}
+
+/// Guest 1 has an exchange that the user has bound, and accepts a page at each slot `n` by entry `n`.
+fn offered() -> Rig {
+    let mut rig = Rig::new();
+    for op in [Op::Create(1), Op::Bind(1)] {
+        rig.step(&op);
+        assert_eq!(rig.statuses, [S::Okay]);
+    }
+    for n in 0..PAGES {
+        rig.step(&offer(n, n));
+    }
+    rig
+}
+
+fn offer(index: u32, slot: u32) -> Op {
+    Op::Offer {
+        guest: 1,
+        index,
+        entry: GrantEntry::transfer(DomId(0), Slot(slot)),
+    }
+}
+
+fn write(of: u16, slot: u32, byte: u8) -> Op {
+    Op::Write { of, slot, byte }
+}
+
+/// F-6: the granter has the bytes, the user has zeroes.
+#[test]
+fn a_page_changes_hands_and_comes_back_empty() {
+    let mut rig = offered();
+    rig.step(&write(1, 2, 7));
+    rig.step(&write(0, 1, 9));
+    rig.step(&Op::Transfer(vec![(1, 1, 2)]));
+    assert_eq!(rig.statuses, [S::Okay]);
+    assert_eq!((rig.sees(1, 2), rig.sees(0, 1)), (9, 0));
+    assert_eq!(rig.entry(1, 2).flags(), 2 | 4 | 8);
+    rig.end();
+}
+
+/// F-4: an entry is good for one transfer, in one batch or in two.
+#[test]
+fn an_entry_is_used_once() {
+    let mut rig = offered();
+    rig.step(&Op::Transfer(vec![(1, 0, 2), (1, 1, 2)]));
+    assert_eq!(rig.statuses, [S::Okay, S::BadRef]);
+    rig.step(&Op::Transfer(vec![(1, 1, 2)]));
+    assert_eq!(rig.statuses, [S::BadRef]);
+    rig.step(&offer(2, 2));
+    rig.step(&Op::Transfer(vec![(1, 1, 2)]));
+    assert_eq!(rig.statuses, [S::Okay]);
+    rig.end();
+}
+
+/// F-5: a slot of either end is once in a batch, whatever entries say.
+#[test]
+fn two_entries_for_one_slot_and_one_page_for_two() {
+    let mut rig = offered();
+    rig.step(&offer(0, 2));
+    rig.step(&Op::Transfer(vec![(1, 0, 0), (1, 1, 2), (1, 0, 1)]));
+    assert_eq!(rig.statuses, [S::Okay, S::BadSlot, S::BadSlot]);
+    // The user's mistake has not used up entry 1.
+    rig.step(&Op::Transfer(vec![(1, 2, 1)]));
+    assert_eq!(rig.statuses, [S::Okay]);
+    rig.end();
+}
+
+/// F-3: neither another's slots nor another's entries.
+#[test]
+fn slots_and_entries_of_others() {
+    let mut rig = offered();
+    rig.step(&Op::Create(2));
+    rig.step(&Op::Bind(2));
+    // Guest 2's page of the user's, to guest 1; then a slot that is not the user's at all.
+    rig.step(&Op::Transfer(vec![
+        (1, PAGES, 0),
+        (1, 99, 0),
+        (2, PAGES, 0),
+    ]));
+    assert_eq!(rig.statuses, [S::BadSlot, S::BadSlot, S::BadRef]);
+    // A page for somebody else.
+    rig.step(&Op::Offer {
+        guest: 1,
+        index: 0,
+        entry: GrantEntry::transfer(DomId(2), Slot(0)),
+    });
+    rig.step(&Op::Transfer(vec![(1, 0, 0)]));
+    assert_eq!(rig.statuses, [S::BadRef]);
+    // Who is not the user gives nothing.
+    assert_eq!(rig.transfer_as(2, &[(1, 0, 1)]), [S::BadHandle]);
+    assert_eq!(rig.transfer_as(1, &[(1, 0, 1)]), [S::BadHandle]);
+    rig.end();
+}
+
+/// F-8: who does not answer is dead, the other end has what is its own and goes on.
+#[test]
+fn an_agent_that_does_not_answer_costs_its_domains_life() {
+    for of in [1, 0] {
+        let mut rig = offered();
+        rig.step(&write(0, 0, 9));
+        rig.step(&write(1, 0, 7));
+        rig.step(&Op::Fail { of, lost: true });
+        rig.step(&Op::Transfer(vec![(1, 0, 0)]));
+        assert!(rig.is_dead(of) && !rig.is_dead(1 - of));
+        match of {
+            1 => assert_eq!((&rig.statuses, rig.sees(0, 0)), (&vec![S::BadDomain], 9)),
+            _ => assert_eq!(rig.sees(1, 0), 9),
+        }
+        rig.end();
+    }
+}
+
+/// F-2: two exchanges a connection at the most, in slots that are free and of pages that there are.
+#[test]
+fn exchanges_are_bounded() {
+    let mut rig = Rig::new();
+    for (pages, first, status) in [
+        (0, 0, S::BadSlot),
+        (u32::MAX, 0, S::BadSlot),
+        (9, 0, S::BadSlot),
+        (2, 7, S::BadSlot),
+        (2, u32::MAX, S::BadSlot),
+        (2, 0, S::Okay),
+        (2, 1, S::BadSlot),
+        (2, 2, S::Okay),
+        (2, 4, S::NoSpace),
+    ] {
+        assert_eq!(
+            rig.create(1, pages, first).err().unwrap_or(S::Okay),
+            status,
+            "{pages} {first}"
+        );
+    }
+    assert_eq!(rig.audit_of(1), 4);
+    rig.kill(1);
+    assert_eq!(rig.audit_of(1), 0);
+}

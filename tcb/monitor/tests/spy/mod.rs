@@ -1,0 +1,50 @@
+//! An address space whose bytes a test can see.
+
+use abi::Slot;
+use monitor::fake::FakeSpace;
+use monitor::space::{AddressSpace, PageMap, SpaceError};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+
+/// An address space: a fake that keeps the descriptors, so that bytes can be seen through it.
+#[derive(Default)]
+pub(crate) struct Spy {
+    pub(crate) fake: FakeSpace,
+    pub(crate) files: BTreeMap<u32, File>,
+}
+
+impl AddressSpace for Spy {
+    fn add_memory(
+        &mut self,
+        memory: u32,
+        rw: BorrowedFd<'_>,
+        ro: BorrowedFd<'_>,
+    ) -> Result<(), SpaceError> {
+        self.fake.add_memory(memory, rw, ro)?;
+        let file = rw.try_clone_to_owned().unwrap();
+        self.files.insert(memory, file.into());
+        Ok(())
+    }
+
+    fn remove_memory(&mut self, memory: u32) -> Result<(), SpaceError> {
+        self.files.remove(&memory);
+        self.fake.remove_memory(memory)
+    }
+
+    fn map(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
+        self.fake.map(maps)
+    }
+
+    fn replace(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
+        self.fake.replace(maps)
+    }
+
+    fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError> {
+        self.fake.unmap(slots)
+    }
+
+    fn destroy(&mut self, why: &str) {
+        self.fake.destroy(why);
+    }
+}
