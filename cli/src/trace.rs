@@ -4,7 +4,7 @@
 //! same packet is seen by its headers; where it is not, all are asked again.
 
 use crate::{output, tables};
-use abi::machine::Program;
+use abi::machine::{DomainStatus, Program};
 use abi::mailbox::Request;
 use client::Instance;
 use comfy_table::CellAlignment;
@@ -26,17 +26,18 @@ pub(crate) fn trace(
     as_json: bool,
 ) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
-    let (first, others) = match domain {
-        Some(domain) => (domain.to_owned(), Vec::new()),
-        None => driver_and_guests(&instance)?,
+    let (firsts, others) = match domain {
+        Some(domain) => (vec![domain.to_owned()], Vec::new()),
+        None => drivers_and_guests(&instance)?,
     };
     interrupt::watch();
-    let spinner = output::spinner(&format!("waiting for a packet in {first}"));
+    let place = firsts.join(" or ");
+    let spinner = output::spinner(&format!("waiting for a packet in {place}"));
     let end = Instant::now() + Duration::from_secs(wait_s.into());
     let mut found = None;
     let mut until = end;
     while Instant::now() < until {
-        let Some(traces) = follow(&instance, &first, &others, until)? else {
+        let Some(traces) = follow(&instance, &firsts, &others, until)? else {
             break;
         };
         let joined = traces.len() > 1;
@@ -48,7 +49,7 @@ pub(crate) fn trace(
     }
     spinner.finish_and_clear();
     let Some(traces) = found else {
-        let text = format!("no packet came through {first} within {wait_s} s");
+        let text = format!("no packet came through {place} within {wait_s} s");
         return Err(Failure::Failed(text).into());
     };
     let trace = join(&traces);
@@ -59,20 +60,22 @@ pub(crate) fn trace(
     }
 }
 
-fn driver_and_guests(instance: &Instance) -> anyhow::Result<(String, Vec<String>)> {
+/// The driver domain's workers, and the guests.
+fn drivers_and_guests(instance: &Instance) -> anyhow::Result<(Vec<String>, Vec<String>)> {
     let alive = instance.status()?.domains.into_iter().filter(|d| d.alive);
     let (drivers, guests): (Vec<_>, Vec<_>) = alive.partition(|d| d.program == Program::Driver);
-    let Some(driver) = drivers.into_iter().next() else {
+    if drivers.is_empty() {
         return Err(Failure::Failed("the driver domain is not running".into()).into());
-    };
-    Ok((driver.name, guests.into_iter().map(|d| d.name).collect()))
+    }
+    let names = |domains: Vec<DomainStatus>| domains.into_iter().map(|d| d.name).collect();
+    Ok((names(drivers), names(guests)))
 }
 
-/// Arms the domains and waits for a packet in the first: its trace, and those of the others that
-/// followed the same packet. None: no packet came in time.
+/// Arms the domains and waits for a packet in one of the first: its trace, and those of the others
+/// that followed the same packet. None: no packet came in time.
 fn follow(
     instance: &Instance,
-    first: &str,
+    firsts: &[String],
     others: &[String],
     until: Instant,
 ) -> anyhow::Result<Option<Vec<(String, Value)>>> {
@@ -81,15 +84,22 @@ fn follow(
         Ok(reply.get("trace").cloned().unwrap_or(Value::Null))
     };
     // What this returns is that of an earlier request.
-    for domain in others {
+    for domain in others.iter().chain(firsts) {
         ask(domain)?;
     }
-    ask(first)?;
-    let trace = loop {
+    let look = || -> anyhow::Result<Option<(String, Value)>> {
+        for first in firsts {
+            let trace = ask(first)?;
+            if !trace.is_null() {
+                return Ok(Some((first.clone(), trace)));
+            }
+        }
+        Ok(None)
+    };
+    let (first, trace) = loop {
         interrupt::sleep(LOOK)?;
-        let trace = ask(first)?;
-        if !trace.is_null() {
-            break trace;
+        if let Some(found) = look()? {
+            break found;
         }
         if Instant::now() > until {
             return Ok(None);
@@ -103,7 +113,7 @@ fn follow(
             traces.push((domain.clone(), other));
         }
     }
-    traces.insert(0, (first.to_owned(), trace));
+    traces.insert(0, (first, trace));
     Ok(Some(traces))
 }
 

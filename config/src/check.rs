@@ -20,7 +20,15 @@ const VIFS_PER_GUEST: usize = 16;
 /// Longest name of a network interface, bytes.
 const IFNAME_MAX: usize = 15;
 /// The name of the driver domain.
-pub(crate) const DRIVER: &str = "driver";
+const DRIVER: &str = "driver";
+
+/// The name of a worker of the driver domain.
+pub(crate) fn worker_name(worker: u32) -> String {
+    match worker {
+        0 => DRIVER.to_owned(),
+        _ => format!("{DRIVER}-{worker}"),
+    }
+}
 
 impl Config {
     /// Check it, as [`crate::parse`] does with what it has read.
@@ -129,6 +137,12 @@ impl Check<'_> {
         self.name(Place::Machine, &config.name, 32);
         let driver = &config.driver;
         self.cpus(Place::Driver, &driver.cpus);
+        self.range(
+            Place::Driver,
+            "workers",
+            driver.workers,
+            1..=crate::model::Driver::WORKERS_MAX,
+        );
         self.polling(Place::Driver, driver.polling);
         self.range(Place::Driver, "poll_budget", driver.poll_budget, 1..=256);
         self.range(
@@ -229,6 +243,7 @@ impl Check<'_> {
             if let Queues::Vmq(vmq) = nic.queues {
                 self.vmq(n, nic, vmq);
             }
+            self.shared_by_workers(place, nic);
             self.rules(place, &nic.rules, |r| Place::NicRule(n, r));
             match &nic.kind {
                 Kind::Tap { port, offloads } => {
@@ -311,8 +326,30 @@ impl Check<'_> {
         }
     }
 
+    /// Workers share a NIC whose packets the kernel spreads over queues.
+    fn shared_by_workers(&mut self, place: Place, nic: &Nic) {
+        let workers = self.config.driver.workers;
+        if workers < 2 {
+            return;
+        }
+        if !matches!(nic.kind, Kind::Tap { .. } | Kind::Local { .. }) {
+            let what = format!("the driver has {workers} `workers`, and this NIC has one queue");
+            let remedy = "write kind = \"tap\" or \"local\", or workers = 1 in [driver]";
+            self.say(place, "kind", what, remedy);
+        }
+        if matches!(nic.queues, Queues::Vmq(_)) {
+            let what = format!("`queues` is \"vmq\", and the driver has {workers} `workers`");
+            let remedy = "write queues = \"shared\", or workers = 1 in [driver]: a NIC either leads \
+                          frames to single guests or spreads flows over workers";
+            self.say(place, "queues", what, remedy);
+        }
+    }
+
     fn guests(&mut self) {
         let mut names = BTreeMap::new();
+        let workers: Vec<_> = (0..self.config.driver.workers.max(1))
+            .map(worker_name)
+            .collect();
         let most = usize::from(u16::MAX);
         if self.config.guests.len() > most {
             self.say(
@@ -326,8 +363,8 @@ impl Check<'_> {
         for (g, guest) in self.config.guests.iter().enumerate() {
             let place = Place::Guest(g);
             self.name(place, &guest.name, 32);
-            if guest.name == DRIVER {
-                let what = "the name \"driver\" is that of the driver domain";
+            if workers.contains(&guest.name) {
+                let what = format!("the name \"{}\" is that of the driver domain", guest.name);
                 self.say(place, "name", what, "choose another");
             } else if let Some(first) = names.insert(&guest.name, g) {
                 let what = format!(

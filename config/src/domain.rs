@@ -269,12 +269,12 @@ pub struct GuestConfig {
     pub lro: Lro,
 }
 
-/// One interface of a guest: a netfront and what stands behind it.
+/// One interface of a guest: a netfront for each queue, and what stands behind all of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestVif {
-    /// Number of the guest's connection.
-    pub conn: u32,
+    /// Number of the guest's connection of each queue: one to each worker of the driver domain.
+    pub conns: Vec<u32>,
     /// Its MAC.
     pub mac: [u8; 6],
     /// Bytes of IP in its longest frame (a TSO packet may be larger).
@@ -350,8 +350,8 @@ impl BufferSize {
 pub enum Endpoint {
     /// A TAP with virtio-net headers in a network namespace: any unmodified program.
     Tap {
-        /// Number of the device.
-        device: u32,
+        /// Number of the device of each queue.
+        devices: Vec<u32>,
     },
     /// A TCP/IP stack inside the guest domain.
     Stack {
@@ -487,7 +487,9 @@ mod tests {
             ],
         };
         let endpoints = [
-            Endpoint::Tap { device: 0 },
+            Endpoint::Tap {
+                devices: vec![0, 1],
+            },
             Endpoint::Stack {
                 stack: stack.clone(),
             },
@@ -511,7 +513,7 @@ mod tests {
                 .into_iter()
                 .zip(0..)
                 .map(|(endpoint, conn)| GuestVif {
-                    conn,
+                    conns: vec![2 * conn, 2 * conn + 1],
                     mac: [2, 0, 0, 0, 0, 1],
                     mtu: 1500,
                     endpoint,

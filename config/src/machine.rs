@@ -2,7 +2,7 @@
 //! and the text for each domain's program.
 
 use crate::Cidr;
-use crate::check::DRIVER;
+use crate::check::worker_name;
 use crate::domain::{
     self, DriverConfig, GrantMode, GuestConfig, GuestVif, NicConfig, NicKind, Offloads, Stack,
     VifConfig, Vmq,
@@ -56,12 +56,9 @@ pub(crate) fn too_large(config: &Config) -> Vec<(Place, String, String)> {
         return found;
     }
     let machine = build(config);
+    let workers = config.driver.workers.max(1) as usize;
     for (n, domain) in machine.domains.iter().enumerate() {
-        let place = if n == 0 {
-            Place::Machine
-        } else {
-            Place::Guest(n - 1)
-        };
+        let place = n.checked_sub(workers).map_or(Place::Machine, Place::Guest);
         let limits = [
             ("page frames", domain.frames as usize, FRAMES_MAX as usize),
             (
@@ -93,16 +90,20 @@ pub(crate) fn too_large(config: &Config) -> Vec<(Place, String, String)> {
 }
 
 fn build(config: &Config) -> Machine {
-    let mut domains = vec![driver(config)];
+    let workers = 0..config.driver.workers.max(1);
+    let mut domains: Vec<_> = workers
+        .clone()
+        .map(|worker| driver(config, worker))
+        .collect();
     let mut connections = Vec::new();
     for (g, guest) in config.guests.iter().enumerate() {
         domains.push(self::guest(config, g, guest));
         for handle in 0..guest.vifs.len() {
-            connections.push(Connection {
-                backend: DRIVER.to_owned(),
+            connections.extend(workers.clone().map(|worker| Connection {
+                backend: worker_name(worker),
                 frontend: guest.name.clone(),
                 handle: handle as u16,
-            });
+            }));
         }
     }
     Machine {
@@ -141,6 +142,11 @@ fn spare_pages(config: &Config) -> u32 {
     buffers.spare.div_ceil(buffers.size.per_page())
 }
 
+/// Queues of a guest, over all of its interfaces.
+fn queues(config: &Config, guest: &Guest) -> u32 {
+    (guest.vifs.len() as u32).saturating_mul(config.driver.workers.max(1))
+}
+
 /// Entries of a guest's grant table: one for each page that it may grant, and as many again, so
 /// that a reference need not be used anew at once.
 fn grant_entries(config: &Config, guest: &Guest) -> u32 {
@@ -149,7 +155,7 @@ fn grant_entries(config: &Config, guest: &Guest) -> u32 {
         .saturating_mul(2)
         .saturating_add(ring_pages(config));
     let wanted = pages
-        .saturating_mul(guest.vifs.len() as u32)
+        .saturating_mul(queues(config, guest))
         .saturating_add(RESERVED_GRANTS);
     wanted.checked_next_power_of_two().unwrap_or(u32::MAX)
 }
@@ -162,6 +168,21 @@ impl Devices {
     fn add(&mut self, device: Device) -> u32 {
         self.0.push(device);
         self.0.len() as u32 - 1
+    }
+
+    /// A TAP with as many shared queues as there are workers: for this domain the one of `worker`, of
+    /// which the first makes the TAP.
+    fn share(&mut self, tap: Tap, worker: u32, workers: u32) -> u32 {
+        self.add(match worker {
+            0 => Device::Tap(Tap {
+                shares: workers.saturating_sub(1),
+                ..tap
+            }),
+            _ => Device::TapShare {
+                ifname: tap.ifname,
+                netns: tap.netns,
+            },
+        })
     }
 
     fn files(&mut self, read: &Option<String>, write: &Option<String>) -> [Option<u32>; 2] {
@@ -192,6 +213,7 @@ fn tap(
         tx_queue: port.tx_queue,
         queues: 0,
         steered: Vec::new(),
+        shares: 0,
     }
 }
 
@@ -243,8 +265,14 @@ fn vmq(nic: &Nic, macs: &[[u8; 6]]) -> Option<Vmq> {
     }
 }
 
-fn driver(config: &Config) -> Domain {
+/// A worker's share of what all of them together may let through.
+fn share_of(mbps: Option<f64>, config: &Config) -> Option<f64> {
+    mbps.map(|mbps| mbps / f64::from(config.driver.workers.max(1)))
+}
+
+fn driver(config: &Config, worker: u32) -> Domain {
     let own = &config.driver;
+    let workers = own.workers.max(1);
     let mut devices = Devices::default();
     let mut frames = SPARE_FRAMES;
     let (mut window_slots, mut collateral) = (0u32, 0u32);
@@ -268,7 +296,7 @@ fn driver(config: &Config) -> Domain {
                 };
                 let queues = tap.queues;
                 NicKind::Tap {
-                    device: devices.add(Device::Tap(tap)),
+                    device: devices.share(tap, worker, workers),
                     vnet_header: *offloads > Offloads::None,
                     checksum: *offloads >= Offloads::Checksum,
                     queues: (0..queues).map(|_| devices.add(Device::TapQueue)).collect(),
@@ -302,7 +330,10 @@ fn driver(config: &Config) -> Domain {
                 }
             }
             Kind::Local { port } => NicKind::Local {
-                device: devices.add(Device::Tap(tap(port, ifname, mac, nic.mtu, Offloads::Tso))),
+                device: {
+                    let tap = tap(port, ifname, mac, nic.mtu, Offloads::Tso);
+                    devices.share(tap, worker, workers)
+                },
                 mac,
             },
             Kind::Sim {
@@ -330,7 +361,7 @@ fn driver(config: &Config) -> Domain {
             name: nic.name.clone(),
             kind,
             mtu: nic.mtu,
-            rate_mbps: nic.rate_mbps,
+            rate_mbps: share_of(nic.rate_mbps, config),
             burst_bytes: nic.burst_bytes,
             moderation: nic.moderation,
             buffers: nic.buffers,
@@ -361,7 +392,7 @@ fn driver(config: &Config) -> Domain {
                 name: format!("{}-{v}", guest.name),
                 mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
                 addresses: plain(vif.addresses().0),
-                rate_mbps: vif.rate_mbps,
+                rate_mbps: share_of(vif.rate_mbps, config),
                 weight: vif.weight,
                 first_slot: window_slots,
                 slots,
@@ -387,7 +418,7 @@ fn driver(config: &Config) -> Domain {
         offloads: own.offloads,
         ring_order: config.ring_order(),
         ring_format: config.ring.format,
-        broadcast_pps: own.broadcast_pps,
+        broadcast_pps: own.broadcast_pps.div_ceil(workers),
         mac_ageing_s: own.mac_ageing_s,
         spin_us: spin_us(config, own.polling.spin_us),
         tick_us: own.polling.tick_us,
@@ -398,14 +429,14 @@ fn driver(config: &Config) -> Domain {
         lro: config.lro,
     };
     Domain {
-        name: DRIVER.to_owned(),
+        name: worker_name(worker),
         program: Program::Driver,
         frames,
         grant_entries: RESERVED_GRANTS,
         window_slots,
         collateral,
         restart_pause_ms: own.restart.then_some(own.restart_pause_ms),
-        cpus: own.cpus.clone(),
+        cpus: own.worker_cpus(worker),
         devices: devices.0,
         config: json(&config_text),
     }
@@ -413,6 +444,7 @@ fn driver(config: &Config) -> Domain {
 
 fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
     let mut devices = Devices::default();
+    let workers = config.driver.workers.max(1);
     let mut vifs = Vec::new();
     for (v, vif) in guest.vifs.iter().enumerate() {
         let mac = config.vif_mac(g, v).map_or([0; 6], |mac| mac.0);
@@ -426,8 +458,9 @@ fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
                     vnet_header: true,
                     ..tap
                 };
+                let queue = |worker| devices.share(tap.clone(), worker, workers);
                 domain::Endpoint::Tap {
-                    device: devices.add(Device::Tap(tap)),
+                    devices: (0..workers).map(queue).collect(),
                 }
             }
             Endpoint::Stack { station } => domain::Endpoint::Stack {
@@ -456,7 +489,9 @@ fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
             }
         };
         vifs.push(GuestVif {
-            conn: v as u32,
+            conns: (0..workers)
+                .map(|worker| v as u32 * workers + worker)
+                .collect(),
             mac,
             mtu: vif.mtu,
             endpoint,
@@ -476,7 +511,7 @@ fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
         .saturating_add(spare_pages(config))
         .saturating_add(ring_pages(config));
     let frames = pages
-        .saturating_mul(guest.vifs.len() as u32)
+        .saturating_mul(queues(config, guest))
         .saturating_add(SPARE_FRAMES);
     let config_text = GuestConfig {
         vifs,

@@ -48,6 +48,9 @@ impl Default for Config {
 pub struct Driver {
     /// CPUs that it may run on; empty: all.
     pub cpus: Vec<usize>,
+    /// Domains that it consists of, 1 … [`Driver::WORKERS_MAX`]. They share nothing: each has a queue
+    /// of every NIC and of every guest interface.
+    pub workers: u32,
     /// How it gets at granted pages.
     pub grants: GrantMode,
     /// The most that it offers to guests.
@@ -76,12 +79,23 @@ impl Driver {
     /// How long guests on the driver's own CPU are left asleep under load. A guest that is woken
     /// takes the CPU from the driver; this is some batches of a wire at several Gb/s.
     pub const NOTIFY_SHARED_US: u32 = 300;
+    /// The most workers.
+    pub const WORKERS_MAX: u32 = 16;
+
+    /// CPUs that a worker may run on: from its own place in the list on every so manyth; empty: all.
+    pub(crate) fn worker_cpus(&self, worker: u32) -> Vec<usize> {
+        let first = worker as usize % self.cpus.len().max(1);
+        let every = self.workers.max(1) as usize;
+        let own = self.cpus.iter().skip(first).step_by(every);
+        own.copied().collect()
+    }
 }
 
 impl Default for Driver {
     fn default() -> Self {
         Self {
             cpus: Vec::new(),
+            workers: 1,
             grants: GrantMode::default(),
             offloads: Offloads::default(),
             polling: Polling::default(),
@@ -479,10 +493,11 @@ impl Config {
         self.guests.get(guest)?.vifs.get(vif)
     }
 
-    /// Whether the driver domain has CPUs that no guest may use.
+    /// Whether the driver domain has CPUs that no guest may use, one for each worker.
     #[must_use]
     pub fn is_driver_apart(&self) -> bool {
         !self.driver.cpus.is_empty()
+            && self.driver.cpus.len() >= self.driver.workers as usize
             && self.guests.iter().all(|guest| {
                 !guest.cpus.is_empty()
                     && guest.cpus.iter().all(|cpu| !self.driver.cpus.contains(cpu))

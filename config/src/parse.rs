@@ -164,6 +164,7 @@ fn read_driver(t: &Table<'_, '_, '_>) -> Driver {
     let usual = Driver::default();
     Driver {
         cpus: t.numbers("cpus"),
+        workers: t.number("workers").unwrap_or(usual.workers),
         grants: t.choice("grants", &GRANTS).unwrap_or(usual.grants),
         offloads: t.choice("offloads", &OFFLOADS).unwrap_or(usual.offloads),
         polling: read_polling(t),

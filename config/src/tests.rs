@@ -519,6 +519,118 @@ fn irreversible_merging_is_refused_before_a_router() {
 }
 
 #[test]
+fn workers_share_taps_and_nothing_else() {
+    let text = format!(
+        "[driver]\nworkers = 3\ncpus = [4, 5, 6, 7]\nbroadcast_pps = 100\n{}",
+        SMALL
+            .replacen("name = \"wire\"", "name = \"wire\"\nrate_mbps = 900", 1)
+            .replacen(
+                "endpoint = \"tap\"",
+                "endpoint = \"tap\"\nrate_mbps = 30",
+                1
+            )
+    );
+    let machine = parse("f", &text).unwrap().machine().unwrap();
+    let names: Vec<_> = machine.domains.iter().map(|d| d.name.as_str()).collect();
+    assert_eq!(names, ["driver", "driver-1", "driver-2", "a", "b"]);
+    let cpus: Vec<_> = machine.domains.iter().map(|d| d.cpus.clone()).collect();
+    assert_eq!(cpus[..3], [vec![4, 7], vec![5], vec![6]]);
+
+    // Who comes first makes the TAP, with a queue for each of the others.
+    let shares = |devices: &[Device]| match devices {
+        [Device::Tap(tap), ..] => tap.shares,
+        other => panic!("{other:?}"),
+    };
+    let share = |ifname: &str, netns: &str| Device::TapShare {
+        ifname: ifname.into(),
+        netns: Some(netns.into()),
+    };
+    assert_eq!(shares(&machine.domains[0].devices), 2);
+    for worker in &machine.domains[1..3] {
+        assert_eq!(worker.devices, [share("wire", "w")]);
+    }
+    let a = &machine.domains[3];
+    assert_eq!(shares(&a.devices), 2);
+    assert_eq!(a.devices[1..], [share("eth0", "a"), share("eth0", "a")]);
+    let guest: GuestConfig = serde_json::from_str(&a.config).unwrap();
+    assert_eq!(guest.vifs[0].conns, [0, 1, 2]);
+
+    // A guest's connections are in the order of its queues, a worker's in that of interfaces.
+    let ends: Vec<_> = machine
+        .connections
+        .iter()
+        .map(|c| (c.backend.as_str(), c.frontend.as_str(), c.handle))
+        .collect();
+    assert_eq!(
+        ends,
+        [
+            ("driver", "a", 0),
+            ("driver-1", "a", 0),
+            ("driver-2", "a", 0),
+            ("driver", "b", 0),
+            ("driver-1", "b", 0),
+            ("driver-2", "b", 0),
+        ]
+    );
+    let one = parse("f", SMALL).unwrap().machine().unwrap();
+    let pages = |machine: &abi::machine::Machine| machine.domains.last().unwrap().frames;
+    assert_eq!(pages(&machine) - 64, 3 * (pages(&one) - 64));
+
+    // What is limited is limited for all of them together.
+    for worker in &machine.domains[..3] {
+        let text: DriverConfig = serde_json::from_str(&worker.config).unwrap();
+        assert_eq!(text.broadcast_pps, 34);
+        assert_eq!(text.nics[0].rate_mbps, Some(300.0));
+        assert_eq!(text.vifs[0].rate_mbps, Some(10.0));
+        let conns: Vec<_> = text.vifs.iter().map(|vif| vif.conn).collect();
+        assert_eq!(conns, [0, 1]);
+    }
+}
+
+#[test]
+fn workers_need_nics_that_spread_flows() {
+    let with = |workers: &str, from: &str, to: &str| {
+        assert!(SMALL.contains(from), "{from}");
+        format!(
+            "[driver]\nworkers = {workers}\n{}",
+            SMALL.replacen(from, to, 1)
+        )
+    };
+    let wire = "kind = \"tap\"\nnetns = \"w\"\naddresses = [\"10.0.0.1/24\"]";
+    for (to, what) in [
+        (
+            "kind = \"sim\"\naddresses = [\"10.0.0.1/24\"]",
+            "the driver has 2 `workers`, and this NIC has one queue",
+        ),
+        ("kind = \"pcap\"\nread = \"f\"", "has one queue"),
+        ("kind = \"xdp\"\nnetns = \"w\"", "has one queue"),
+        (
+            "kind = \"tap\"\nqueues = \"vmq\"",
+            "`queues` is \"vmq\", and the driver has 2 `workers`",
+        ),
+    ] {
+        let text = errors(&with("2", wire, to));
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(
+            text.contains(what) && text.contains("workers = 1"),
+            "{text}"
+        );
+        assert!(parse("f", &with("1", wire, to)).is_ok());
+    }
+    let guest = "name = \"b\"";
+    let text = errors(&with("3", guest, "name = \"driver-2\""));
+    assert!(
+        text.contains("\"driver-2\" is that of the driver domain"),
+        "{text}"
+    );
+    assert!(parse("f", &with("2", guest, "name = \"driver-2\"")).is_ok());
+    for workers in ["0", "17"] {
+        let text = errors(&with(workers, guest, guest));
+        assert!(text.contains("write a number from 1 to 16"), "{text}");
+    }
+}
+
+#[test]
 fn sizes_follow_from_the_configuration() {
     let config = parse("f", SMALL).unwrap();
     let machine = config.machine().unwrap();
@@ -665,14 +777,15 @@ proptest! {
     #[test]
     fn generated_files_are_read_as_meant(
         grants in 0..5usize, offloads in 0..3usize, slots in 0..5u32, buffers in 32..4096u32,
+        workers in 1..4u32,
         guests in proptest::collection::vec((1..5usize, proptest::option::of(1..100_000u32), 1..1000u32, any::<bool>()), 0..6),
     ) {
         let grant_words = ["copy", "map", "mapped", "new", "shared"];
         let offload_words = ["none", "checksum", "tso"];
         let slots = 256 << slots;
         let mut text = format!(
-            "[driver]\ngrants = \"{}\"\noffloads = \"{}\"\n[ring]\nslots = {slots}\n[buffers]\nto_guest = {buffers}\n\
-             [[nic]]\nname = \"n\"\nkind = \"pcap\"\nread = \"f\"\n",
+            "[driver]\nworkers = {workers}\ngrants = \"{}\"\noffloads = \"{}\"\n[ring]\nslots = {slots}\n\
+             [buffers]\nto_guest = {buffers}\n[[nic]]\nname = \"n\"\nkind = \"tap\"\n",
             grant_words[grants], offload_words[offloads],
         );
         for (n, (vifs, rate, weight, touch)) in guests.iter().enumerate() {
@@ -687,6 +800,7 @@ proptest! {
         let config = parse("f", &text).map_err(|e| TestCaseError::fail(e.to_string()))?;
         let modes = [GrantMode::Copy, GrantMode::Map, GrantMode::Mapped, GrantMode::New, GrantMode::Shared];
         prop_assert_eq!(config.driver.grants, modes[grants]);
+        prop_assert_eq!(config.driver.workers, workers);
         prop_assert_eq!(config.ring.slots, slots);
         prop_assert_eq!(config.buffers.to_guest, buffers);
         prop_assert_eq!(config.guests.len(), guests.len());
@@ -699,18 +813,20 @@ proptest! {
         }
         let machine = config.machine().map_err(|e| TestCaseError::fail(e.to_string()))?;
         // Slots of the window are each kept for one vif.
-        let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
-        let mut next = 0;
-        for (vif, conn) in driver.vifs.iter().zip(0..) {
-            prop_assert_eq!((vif.conn, vif.first_slot), (conn, next));
-            next += vif.slots;
-            // The sub-tables of the new mechanism lie behind its pages.
-            prop_assert_eq!(vif.tables_slot, next);
-            if config.driver.grants.is_new() {
-                next += abi::ngm::table_slots(vif.slots);
+        for worker in machine.domains.iter().take(workers as usize) {
+            let driver: DriverConfig = serde_json::from_str(&worker.config).unwrap();
+            let mut next = 0;
+            for (vif, conn) in driver.vifs.iter().zip(0..) {
+                prop_assert_eq!((vif.conn, vif.first_slot), (conn, next));
+                next += vif.slots;
+                // The sub-tables of the new mechanism lie behind its pages.
+                prop_assert_eq!(vif.tables_slot, next);
+                if config.driver.grants.is_new() {
+                    next += abi::ngm::table_slots(vif.slots);
+                }
             }
+            prop_assert_eq!(worker.window_slots, next);
         }
-        prop_assert_eq!(machine.domains[0].window_slots, next);
         for domain in &machine.domains {
             prop_assert!(domain.grant_entries.is_power_of_two());
         }

@@ -6,3 +6,4 @@ mod exp;
 mod machine;
 mod place;
 mod prof;
+mod workers;

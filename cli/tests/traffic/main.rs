@@ -9,4 +9,5 @@ mod pairs;
 mod programs;
 mod queues;
 mod restart;
+mod workers;
 mod xdp;

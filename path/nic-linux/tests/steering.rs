@@ -43,7 +43,7 @@ fn every_frame_is_in_the_queue_of_its_mac_and_everything_else_in_the_shared_one(
     for n in 0..MACS.len() {
         guests.give_queue(n);
     }
-    let sender = Sender::new(&guests);
+    let sender = Sender::new(&guests.namespace);
     let targets = [MACS[0], MACS[1], OTHER, MACS[2], SHARED_ONLY];
     for round in 0..200u32 {
         for mac in targets {
@@ -67,7 +67,7 @@ fn a_mac_moves_at_once_and_its_queue_is_free_when_nothing_can_come_any_more() {
         return;
     };
     let queue = guests.give_queue(0);
-    let sender = Sender::new(&guests);
+    let sender = Sender::new(&guests.namespace);
     sender.send(&frame_to(MACS[0], 1));
     guests.vmq().disable_queue(queue).unwrap();
     sender.send(&frame_to(MACS[0], 2));
@@ -113,7 +113,7 @@ fn headers_of_a_queue_are_kept_out_of_its_buffers() {
         return;
     };
     let queue = guests.give(1, true);
-    let sender = Sender::new(&guests);
+    let sender = Sender::new(&guests.namespace);
     let lengths = [60, SNAPSHOT - 1, SNAPSHOT, SNAPSHOT + 1, 1514];
     let sent = lengths.map(|len| {
         let mut frame = frame_to(MACS[1], len as u32);

@@ -64,6 +64,14 @@ pub enum Device {
     Tap(Tap),
     /// The next queue of the TAP before it in the list.
     TapQueue,
+    /// The next shared queue ([`Tap::shares`]) of a TAP that is before it in the machine, this
+    /// domain's or another's.
+    TapShare {
+        /// [`Tap::ifname`].
+        ifname: String,
+        /// [`Tap::netns`], written alike.
+        netns: Option<String>,
+    },
     /// An AF_XDP socket on an interface of the kernel.
     Xdp(Xdp),
     /// A file that is only read.
@@ -102,6 +110,10 @@ pub struct Tap {
     /// The MACs that may be led to one of these queues; everything else is for the shared one.
     #[serde(default)]
     pub steered: Vec<[u8; 6]>,
+    /// Shared queues beside the first, each a [`Device::TapShare`]; the kernel spreads flows over all
+    /// of them. Not together with `queues`.
+    #[serde(default)]
+    pub shares: u32,
 }
 
 /// An AF_XDP socket, which receives everything that comes by its interface.

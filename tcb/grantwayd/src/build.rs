@@ -1,7 +1,7 @@
 //! From a description to running domains.
 
 use crate::console::Console;
-use crate::devices::Devices;
+use crate::devices::{Devices, Shares};
 use crate::restart::Restart;
 use abi::DomId;
 use abi::machine::{Domain, Machine, Program};
@@ -26,11 +26,12 @@ pub(crate) fn build(machine: &Machine, programs: &Path) -> Result<Built, String>
     let mut hypervisor = Hypervisor::new().map_err(|e| e.to_string())?;
     let mut ids: BTreeMap<&str, DomId> = BTreeMap::new();
     let mut restarts = Vec::new();
+    let mut shares = Shares::new();
     for domain in &machine.domains {
         let id = hypervisor
             .create_domain(domain, monotonic_ns())
             .map_err(|e| e.to_string())?;
-        let (devices, lacks) = Devices::open(domain)?;
+        let (devices, lacks) = Devices::open(domain, &mut shares)?;
         for what in lacks {
             hypervisor.lacks(what);
         }

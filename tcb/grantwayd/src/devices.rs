@@ -10,7 +10,7 @@ use nic_linux::setup::xdp::XdpDevice;
 use nic_linux::setup::{self, SteerError, Steering, xdp};
 use rustix::io::Errno;
 use shmem::Span;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,6 +18,9 @@ use std::sync::Arc;
 
 /// What status says where no TAP can be told which queue a frame goes to.
 const NO_STEERING: &str = "NIC queues for single guests (bpf(2) is not permitted)";
+
+/// Shared queues of TAPs that no domain has been given yet, by interface and namespace.
+pub(crate) type Shares = BTreeMap<(String, Option<String>), VecDeque<OwnedFd>>;
 
 /// A domain's devices, as they outlive its processes.
 pub(crate) struct Devices {
@@ -37,8 +40,12 @@ enum Kept {
 }
 
 impl Devices {
-    /// Opens every device of a domain; and what the system could not provide.
-    pub(crate) fn open(domain: &machine::Domain) -> Result<(Self, Vec<&'static str>), String> {
+    /// Opens every device of a domain; and what the system could not provide. What TAPs have for further
+    /// domains goes to `shares`.
+    pub(crate) fn open(
+        domain: &machine::Domain,
+        shares: &mut Shares,
+    ) -> Result<(Self, Vec<&'static str>), String> {
         let mut kept = Vec::new();
         let mut lacks = Vec::new();
         let mut queues = VecDeque::new();
@@ -46,8 +53,10 @@ impl Devices {
             let wrong = |error: String| format!("domain {}: {error}", domain.name);
             kept.push(match device {
                 machine::Device::Tap(tap) => {
+                    let place = (tap.ifname.clone(), tap.netns.clone());
                     let tap = setup::open_queues(tap).map_err(|error| wrong(error.to_string()))?;
                     queues = tap.queues.into();
+                    shares.insert(place, tap.shares.into());
                     let steering = match tap.steering {
                         Some(Ok(steering)) => Some(Arc::new(TapSteering(steering))),
                         Some(Err(error)) => {
@@ -64,6 +73,13 @@ impl Devices {
                     let queue =
                         queue.ok_or_else(|| wrong("a queue without a TAP before it".into()));
                     Kept::Tap(queue?, None)
+                }
+                machine::Device::TapShare { ifname, netns } => {
+                    let left = shares.get_mut(&(ifname.clone(), netns.clone()));
+                    let share = left.and_then(VecDeque::pop_front);
+                    let share =
+                        share.ok_or_else(|| wrong(format!("the TAP {ifname} has no queue left")));
+                    Kept::Tap(share?, None)
                 }
                 machine::Device::Xdp(spec) => {
                     let wire = xdp::Wire::open(spec).map_err(|error| wrong(error.to_string()))?;

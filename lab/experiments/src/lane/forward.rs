@@ -24,6 +24,7 @@ fn tap(netns: PathBuf, address: IpAddr) -> Tap {
         tx_queue: 500,
         queues: 0,
         steered: Vec::new(),
+        shares: 0,
     }
 }
 

@@ -6,14 +6,17 @@
 //! | [`sink`] | counts frames and throws them away |
 //! | [`source`] | makes frames of one size |
 //! | [`echo`] | sends every frame back |
+//! | [`shared`] | one of them behind several queues |
 //! | [`stack`] | a TCP/IP station with programs; also the far end of a `sim` NIC |
 
 pub mod echo;
+pub mod shared;
 pub mod sink;
 pub mod source;
 pub mod stack;
 
 pub use echo::Echo;
+pub use shared::Shared;
 pub use sink::Sink;
 pub use source::Source;
 pub use stack::StackEndpoint;

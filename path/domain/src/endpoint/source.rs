@@ -1,6 +1,7 @@
 //! An endpoint that makes frames.
 
 use super::FRAME_MAX;
+use net::packet::flow::flow_hash;
 use nic::frame::HOT;
 use nic::{Buffers, Caps, Frame, Nic, Piece, TxReport};
 
@@ -81,6 +82,13 @@ impl Source {
             starved: false,
             short: 0,
         }
+    }
+
+    /// The flow that all of its frames are of.
+    #[must_use]
+    pub fn flow(&self) -> u32 {
+        // The number of a frame comes behind what a flow is made of.
+        flow_hash(&self.start)
     }
 
     /// Frames that may be made now.

@@ -36,8 +36,10 @@ use vif::netif::{BackRecord, Features};
 /// How often in a row a driver domain that refuses is asked again.
 const REFUSALS: u32 = 3;
 
-/// One interface of the guest.
+/// One interface of the guest, or one queue of several that it has.
 pub struct Interface {
+    /// Its number; with several queues, those of interface and queue.
+    name: String,
     conn: ConnId,
     calls: Rc<RefCell<Calls>>,
     table: Rc<RefCell<GrantTable>>,
@@ -139,7 +141,7 @@ fn granted<T>(
 }
 
 impl Interface {
-    /// Every interface of the guest, none connected yet.
+    /// Every interface of the guest, each queue by itself, none connected yet.
     ///
     /// # Errors
     /// An endpoint's device was refused.
@@ -156,44 +158,50 @@ impl Interface {
         let table = Rc::new(RefCell::new(GrantTable::new(table)));
         let mut first_frame = 0;
         let mut all = Vec::new();
-        for vif in &config.vifs {
+        for (number, vif) in config.vifs.iter().enumerate() {
             let layout = Layout::new(sizes(vif));
-            let endpoint = device::endpoint(vif)?;
-            let lro = merging(endpoint.caps(), &config.lro);
-            all.push(Self {
-                conn: ConnId(vif.conn),
-                calls: Rc::clone(calls),
-                table: Rc::clone(&table),
-                new_table: None,
-                grant_entries: home.grant_entries,
-                frames: home.frames,
-                first_frame,
-                layout,
-                features: features(vif),
-                prefetch: vif.prefetch,
-                release_threshold: vif.release_threshold,
-                mac: vif.mac,
-                endpoint,
-                state: XenbusState::Initialising,
-                backend: None,
-                refusals: 0,
-                doorbell: None,
-                netfront: None,
-                closing: false,
-                past: Counters::default(),
-                past_turnover: Turnover::default(),
-                trouble: String::new(),
-                given: Given::default(),
-                starved: false,
-                touched: false,
-                // The driver domain always finds half of the buffers posted.
-                lro: Merger::new(Side::Virtual, &lro, vif.to_guest_buffers as usize / 2),
-                arrived: Vec::new(),
-                received: Vec::new(),
-                pick: Vec::new(),
-                to_send: Vec::new(),
-            });
-            first_frame += layout.frames();
+            let endpoints = device::endpoints(vif)?;
+            for (queue, (endpoint, &conn)) in endpoints.into_iter().zip(&vif.conns).enumerate() {
+                let lro = merging(endpoint.caps(), &config.lro);
+                all.push(Self {
+                    name: match vif.conns.len() {
+                        1 => number.to_string(),
+                        _ => format!("{number}.{queue}"),
+                    },
+                    conn: ConnId(conn),
+                    calls: Rc::clone(calls),
+                    table: Rc::clone(&table),
+                    new_table: None,
+                    grant_entries: home.grant_entries,
+                    frames: home.frames,
+                    first_frame,
+                    layout,
+                    features: features(vif),
+                    prefetch: vif.prefetch,
+                    release_threshold: vif.release_threshold,
+                    mac: vif.mac,
+                    endpoint,
+                    state: XenbusState::Initialising,
+                    backend: None,
+                    refusals: 0,
+                    doorbell: None,
+                    netfront: None,
+                    closing: false,
+                    past: Counters::default(),
+                    past_turnover: Turnover::default(),
+                    trouble: String::new(),
+                    given: Given::default(),
+                    starved: false,
+                    touched: false,
+                    // The driver domain always finds half of the buffers posted.
+                    lro: Merger::new(Side::Virtual, &lro, vif.to_guest_buffers as usize / 2),
+                    arrived: Vec::new(),
+                    received: Vec::new(),
+                    pick: Vec::new(),
+                    to_send: Vec::new(),
+                });
+                first_frame += layout.frames();
+            }
         }
         Ok(all)
     }
@@ -352,7 +360,7 @@ impl Interface {
     fn close(&mut self, trouble: &str) {
         if !trouble.is_empty() {
             trouble.clone_into(&mut self.trouble);
-            eprintln!("interface {}: {trouble}", self.conn);
+            eprintln!("interface {}: {trouble}", self.name);
         }
         // What was received was received, even if nobody is told so any more.
         let mut held = Vec::new();
@@ -624,6 +632,12 @@ impl Interface {
     #[must_use]
     pub fn given(&self) -> Given {
         self.given
+    }
+
+    /// Its number; with several queues, those of interface and queue with a dot between.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Counters as JSON.

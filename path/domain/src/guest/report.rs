@@ -12,12 +12,12 @@ pub(super) fn stat(guest: &Guest) -> Value {
     let mut lro = Sums::default();
     let mut pool = Turnover::default();
     let mut vifs = serde_json::Map::new();
-    for (n, interface) in guest.interfaces.iter().enumerate() {
+    for interface in &guest.interfaces {
         drops.add_vif(&interface.counters());
         drops.add_device(&interface.given());
         interface.add_lro(&mut lro);
         pool += interface.turnover();
-        vifs.insert(n.to_string(), interface.stat());
+        vifs.insert(interface.name().to_owned(), interface.stat());
     }
     json!({
         "ledger": guest.ledger.report(),

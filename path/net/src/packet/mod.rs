@@ -8,6 +8,7 @@
 
 pub mod ack;
 pub mod checksum;
+pub mod flow;
 pub mod segment;
 
 mod network;

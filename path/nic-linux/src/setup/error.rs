@@ -48,6 +48,12 @@ pub enum SetupError {
         /// The interface.
         interface: String,
     },
+    /// Frames cannot both be led to single guests and be spread.
+    #[error("interface `{interface}`: `queues` and `shares` exclude each other")]
+    Shares {
+        /// The interface.
+        interface: String,
+    },
     /// Not an address.
     #[error(
         "`{text}` is not an address: write it like 10.0.0.2/24 or fd00::2/64 (a gateway without the prefix length)"

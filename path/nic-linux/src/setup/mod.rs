@@ -34,6 +34,10 @@ pub struct Opened {
     pub shared: OwnedFd,
     /// One descriptor for each queue that was asked for, in order.
     pub queues: Vec<OwnedFd>,
+    /// One descriptor like `shared` for each further shared queue that was asked for: a flow comes by
+    /// the queue that the last frame of it, in either direction, went or came by, and a new one by a
+    /// hash of its addresses and ports.
+    pub shares: Vec<OwnedFd>,
     /// What makes the queues receive anything; none if no queue was asked for. Where the system
     /// does not permit it ([`SetupError::Steering`]) the TAP works all the same, by its shared
     /// descriptor.
@@ -118,6 +122,11 @@ fn check(spec: &TapSpec) -> Result<(), SetupError> {
             interface: spec.ifname.clone(),
         });
     }
+    if spec.queues > 0 && spec.shares > 0 {
+        return Err(SetupError::Shares {
+            interface: spec.ifname.clone(),
+        });
+    }
     Ok(())
 }
 
@@ -168,12 +177,14 @@ fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
             tun::Queue::Next
         })?);
     }
-    // The last queue is the shared one.
-    let fd = open(if queues.is_empty() {
-        tun::Queue::Only
-    } else {
-        tun::Queue::Next
+    // The last of these queues is the shared one.
+    let fd = open(match (queues.is_empty(), spec.shares) {
+        (false, _) => tun::Queue::Next,
+        (true, 0) => tun::Queue::Only,
+        (true, _) => tun::Queue::First,
     })?;
+    let shares = (0..spec.shares).map(|_| open(tun::Queue::Next));
+    let shares = shares.collect::<Result<Vec<_>, _>>()?;
     let steering = (!queues.is_empty()).then(|| {
         Steering::install(&fd, &spec.steered, spec.queues).map_err(|error| SetupError::Steering {
             interface: spec.ifname.clone(),
@@ -194,6 +205,7 @@ fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
     Ok(Opened {
         shared: fd,
         queues,
+        shares,
         steering,
     })
 }
@@ -318,6 +330,17 @@ mod tests {
             ..spec("t")
         };
         assert!(matches!(check(&tap), Err(SetupError::Offloads { .. })));
+    }
+
+    #[test]
+    fn queues_are_for_single_guests_or_shared() {
+        let tap = |queues, shares| TapSpec {
+            queues,
+            shares,
+            ..spec("t")
+        };
+        assert!(matches!(check(&tap(1, 1)), Err(SetupError::Shares { .. })));
+        assert!(check(&tap(1, 0)).is_ok() && check(&tap(0, 1)).is_ok());
     }
 
     #[test]

@@ -179,8 +179,8 @@ impl Backend for Posted<'_> {
 pub struct Sender(OwnedFd);
 
 impl Sender {
-    pub fn new(guests: &Guests) -> Self {
-        let fd = guests.namespace.enter(|| {
+    pub fn new(namespace: &Namespace) -> Self {
+        let fd = namespace.enter(|| {
             let name = CString::new("wire").unwrap();
             // SAFETY: a system call without pointers, and one that reads the name.
             let (fd, index) = unsafe {

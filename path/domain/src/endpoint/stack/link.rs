@@ -1,5 +1,6 @@
 //! Between smoltcp and frames.
 
+use super::lanes::Lanes;
 use net::packet::checksum::{Sum, pseudo_v4, pseudo_v6};
 use net::packet::{Network, Packet, Transport};
 use nic::{Buffer, BufferId, Buffers, Checksum, Frame, Gso, GsoKind, Offload, TxReport};
@@ -172,54 +173,69 @@ pub(super) struct Link<'a> {
 
 struct Output<'a> {
     outgoing: &'a mut Outgoing,
+    exit: Exit<'a>,
+}
+
+/// Where the frames of a turn go.
+pub(super) enum Exit<'a> {
+    /// To the one queue that there is.
+    Frames(Frames<'a>),
+    /// To several queues.
+    Lanes(&'a mut Lanes),
+}
+
+/// Frames for a single queue.
+pub(super) struct Frames<'a> {
     supply: Supply<'a>,
     out: &'a mut Vec<Frame>,
     /// Frames that may be in `out` when the turn ends.
     limit: usize,
 }
 
-impl<'a> Link<'a> {
-    /// At most `budget` frames will be made.
-    pub(super) fn new(
-        inbox: &'a mut Inbox,
-        outgoing: &'a mut Outgoing,
+impl<'a> Exit<'a> {
+    /// At most `budget` frames, appended to `out`, in buffers of `buffers`.
+    pub(super) fn frames(
         buffers: &'a mut dyn Buffers,
         out: &'a mut Vec<Frame>,
         budget: usize,
     ) -> Self {
         let limit = out.len().saturating_add(budget);
-        outgoing.starved = false;
         let supply = Supply {
             first: None,
             more: Vec::new(),
             more_bytes: 0,
             buffers,
         };
+        Self::Frames(Frames { supply, out, limit })
+    }
+}
+
+impl<'a> Link<'a> {
+    /// Frames will go to `exit`.
+    pub(super) fn new(inbox: &'a mut Inbox, outgoing: &'a mut Outgoing, exit: Exit<'a>) -> Self {
+        outgoing.starved = false;
         Self {
             inbox,
-            output: Output {
-                outgoing,
-                supply,
-                out,
-                limit,
-            },
+            output: Output { outgoing, exit },
         }
     }
 
     /// Whether no frame can be made any more in this turn.
     pub(super) fn is_full(&mut self) -> bool {
-        let Output {
-            outgoing,
-            supply,
-            out,
-            limit,
-        } = &mut self.output;
-        out.len() >= *limit || !supply.prepare(outgoing.frame_max())
+        let Output { outgoing, exit } = &mut self.output;
+        match exit {
+            Exit::Frames(Frames { supply, out, limit }) => {
+                out.len() >= *limit || !supply.prepare(outgoing.frame_max())
+            }
+            Exit::Lanes(_) => false,
+        }
     }
 
     /// Gives back what was taken and not used.
     pub(super) fn finish(self) {
-        self.output.supply.give_back();
+        if let Exit::Frames(frames) = self.output.exit {
+            frames.supply.give_back();
+        }
     }
 }
 
@@ -227,10 +243,13 @@ impl Output<'_> {
     /// Whether the largest frame could be made now: smoltcp does not take a frame back that finds
     /// no buffer.
     fn has_room(&mut self) -> bool {
-        if self.out.len() >= self.limit {
+        let Exit::Frames(frames) = &mut self.exit else {
+            return true;
+        };
+        if frames.out.len() >= frames.limit {
             return false;
         }
-        let room = self.supply.prepare(self.outgoing.frame_max());
+        let room = frames.supply.prepare(self.outgoing.frame_max());
         self.outgoing.starved |= !room;
         room
     }
@@ -240,10 +259,14 @@ impl Output<'_> {
             return;
         };
         let offload = finish_tcp(bytes, segment, self.outgoing.checksum);
-        match Frame::from_bytes(bytes, &mut self.supply) {
+        let frames = match &mut self.exit {
+            Exit::Frames(frames) => frames,
+            Exit::Lanes(lanes) => return lanes.put(bytes, offload),
+        };
+        match Frame::from_bytes(bytes, &mut frames.supply) {
             Ok(mut frame) => {
                 frame.offload = offload;
-                self.out.push(frame);
+                frames.out.push(frame);
             }
             Err(_) => self.outgoing.no_buffer += 1,
         }

@@ -7,11 +7,13 @@
 //! | module | what it is |
 //! |---|---|
 //! | `link` | between smoltcp and frames: queues, buffers, checksums |
+//! | `lanes` | from a station to several queues |
 //! | `server` | programs that take connections |
 //! | `client` | programs that make connections, and `ping` |
 //! | `latency` | round-trip times |
 
 mod client;
+mod lanes;
 mod latency;
 mod link;
 mod server;
@@ -20,7 +22,7 @@ mod tests;
 
 use super::FRAME_MAX;
 use config::domain::{Stack, StackApp};
-use link::{Inbox, Link, Outgoing};
+use link::{Exit, Inbox, Link, Outgoing};
 use nic::{Buffers, Caps, Frame, Nic, TxReport};
 use serde_json::{Map, Value, json};
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketSet};
@@ -166,18 +168,17 @@ impl StackEndpoint {
         json!({ "apps": apps })
     }
 
+    /// Whether a turn is worth its time.
+    fn is_due(&self, now_ns: u64) -> bool {
+        !self.inbox.is_empty() || self.due_ns.is_some_and(|due| due <= now_ns)
+    }
+
     /// One turn: frames that came, programs, frames to send, until nothing moves.
-    fn turn(
-        &mut self,
-        now_ns: u64,
-        budget: usize,
-        buffers: &mut dyn Buffers,
-        out: &mut Vec<Frame>,
-    ) {
+    fn turn<'a>(&'a mut self, now_ns: u64, exit: Exit<'a>) {
         let now = Instant::from_micros((now_ns / 1000) as i64);
         let start_ns = *self.start_ns.get_or_insert(now_ns);
         let since_start_ns = now_ns.saturating_sub(start_ns);
-        let mut link = Link::new(&mut self.inbox, &mut self.outgoing, buffers, out, budget);
+        let mut link = Link::new(&mut self.inbox, &mut self.outgoing, exit);
         self.interface.poll_maintenance(now);
         loop {
             let mut taken = 0;
@@ -236,7 +237,7 @@ fn interface(
 ) -> Interface {
     let mut nothing = Vec::new();
     let mut supply = link::NoBuffers;
-    let mut link = Link::new(inbox, outgoing, &mut supply, &mut nothing, 0);
+    let mut link = Link::new(inbox, outgoing, Exit::frames(&mut supply, &mut nothing, 0));
     let mut interface = Interface::new(config, &mut link, Instant::ZERO);
     interface.update_ip_addrs(|addresses| {
         for cidr in &stack.addresses {
@@ -360,12 +361,12 @@ impl Nic for StackEndpoint {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        if self.inbox.is_empty() && self.due_ns.is_none_or(|due| due > now_ns) {
+        if !self.is_due(now_ns) {
             self.outgoing.not_starved();
             return 0;
         }
         let before = out.len();
-        self.turn(now_ns, budget, buffers, out);
+        self.turn(now_ns, Exit::frames(buffers, out, budget));
         out.len() - before
     }
 

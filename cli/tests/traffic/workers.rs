@@ -1,0 +1,339 @@
+//! A driver domain of several workers: real programs through every queue, frames of a flow in order,
+//! broadcasts once, and a worker that dies takes its own flows only.
+
+use crate::machine::{Machine, text};
+use crate::pages::pid;
+use crate::programs::{
+    FILE_BYTES, FOR_FILES, IPV4, NAMES, WAYS, WEB, WIRE, carry_files, start_with,
+};
+use crate::queues::count;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn worker(number: usize) -> String {
+    match number {
+        0 => "driver".to_owned(),
+        _ => format!("driver-{number}"),
+    }
+}
+
+fn with_workers(workers: usize, needed: &[&str]) -> Option<Machine> {
+    start_with(&format!("[driver]\nworkers = {workers}"), needed)
+}
+
+/// What a worker says of its ports.
+fn ports(machine: &Machine, number: usize) -> Value {
+    let name = worker(number);
+    machine.ask(&["stat", &name])[&name]["ports"].clone()
+}
+
+/// Packets that each worker has carried towards the place `to`.
+fn carried_to(machine: &Machine, to: usize, workers: usize) -> Vec<u64> {
+    let port = match to {
+        WIRE => "nic.wire".to_owned(),
+        guest => format!("vif.{}-0", NAMES[guest]),
+    };
+    let of = |number| count(&ports(machine, number)[&port]["traffic"]["out_packets"]);
+    (0..workers).map(of).collect()
+}
+
+#[test]
+fn files_arrive_through_every_queue() {
+    for workers in [2, 4] {
+        let Some(machine) = with_workers(workers, FOR_FILES) else {
+            return;
+        };
+        carry_files(&machine, FILE_BYTES / 5);
+        // The kernel chooses the queue of a connection: after some more of them each has had one.
+        let end = Instant::now() + Duration::from_secs(300);
+        let has_carried = |to| {
+            let carried = carried_to(&machine, to, workers);
+            carried.iter().all(|&packets| packets > 100)
+        };
+        while !WAYS.iter().all(|&(_, to)| has_carried(to)) {
+            assert!(Instant::now() < end, "a queue is never used");
+            carry_files(&machine, FILE_BYTES / 50);
+        }
+        machine.end();
+    }
+}
+
+#[test]
+fn files_arrive_by_every_grant_mechanism() {
+    for grants in ["copy", "map", "new"] {
+        let switches = format!("[driver]\nworkers = 2\ngrants = \"{grants}\"");
+        let Some(machine) = start_with(&switches, FOR_FILES) else {
+            return;
+        };
+        carry_files(&machine, FILE_BYTES / 20);
+        machine.end();
+    }
+}
+
+/// Takes numbered datagrams until none comes for a second, and says how many came of each flow, and
+/// how many after one with a higher number, or again.
+const TAKER: &str = r#"
+import json, os, socket, struct, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+SO_RCVBUFFORCE = 33
+s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)
+s.bind(("", 9000))
+open("taker-" + sys.argv[1], "w").close()
+flows, late = {}, 0
+s.settimeout(30)
+try:
+    while True:
+        flow, number = struct.unpack("!HI", s.recv(64)[:6])
+        s.settimeout(1)
+        before = flows.get(flow, [0, -1])
+        late += number <= before[1]
+        flows[flow] = [before[0] + 1, max(number, before[1])]
+except socket.timeout:
+    pass
+print(json.dumps({"flows": [count for count, _ in flows.values()], "late": late}))
+"#;
+
+/// Sends numbered datagrams of several flows.
+const GIVER: &str = r#"
+import socket, struct, sys, time
+to, flows, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+made = []
+for _ in range(flows):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+    s.connect((to, 9000))
+    made.append(s)
+for number in range(count):
+    for flow, s in enumerate(made):
+        s.send(struct.pack("!HI", flow, number))
+    time.sleep(0.001)
+"#;
+
+/// Sends datagrams of `flows` flows; what those in `takers` have got.
+fn datagrams(
+    machine: &Machine,
+    (from, to): (usize, &str),
+    takers: &[usize],
+    [flows, each]: [usize; 2],
+) -> Vec<Value> {
+    let start = |&place: &usize| {
+        let name = NAMES[place];
+        let ready = machine.folder.path().join(format!("taker-{name}"));
+        let _ = std::fs::remove_file(&ready);
+        let taker = machine.spawn(place, "python3", &["-c", TAKER, name]);
+        let end = Instant::now() + Duration::from_secs(20);
+        while !ready.exists() {
+            assert!(Instant::now() < end, "nobody takes datagrams");
+            thread::sleep(Duration::from_millis(20));
+        }
+        taker
+    };
+    let running: Vec<_> = takers.iter().map(start).collect();
+    let (flows, each) = (flows.to_string(), each.to_string());
+    let sent = machine.run(from, "python3", &["-c", GIVER, to, &flows, &each]);
+    assert!(sent.status.success(), "{}", text(&sent.stderr));
+    let result = |taker: crate::machine::Running| {
+        let run = taker.output();
+        let parsed = serde_json::from_slice(&run.stdout);
+        parsed.unwrap_or_else(|_| panic!("{}", text(&run.stderr)))
+    };
+    running.into_iter().map(result).collect()
+}
+
+#[test]
+fn frames_of_one_flow_stay_in_order() {
+    const FLOWS: usize = 16;
+    const EACH: usize = 500;
+    let Some(machine) = with_workers(4, &["python3"]) else {
+        return;
+    };
+    for (from, to) in WAYS {
+        let before = carried_to(&machine, to, 4);
+        let got = datagrams(&machine, (from, IPV4[to]), &[to], [FLOWS, EACH]);
+        let way = format!("{} to {}: {got:?}", NAMES[from], NAMES[to]);
+        assert_eq!(got[0]["late"], 0, "{way}");
+        let counts = got[0]["flows"].as_array().unwrap();
+        assert_eq!(counts.len(), FLOWS, "{way}");
+        assert!(
+            counts.iter().all(|n| count(n) > EACH as u64 * 9 / 10),
+            "{way}"
+        );
+        let after = carried_to(&machine, to, 4);
+        let used = before
+            .iter()
+            .zip(&after)
+            .filter(|(before, after)| *after > *before);
+        assert!(
+            used.count() > 1,
+            "{way} by one queue: {before:?}, {after:?}"
+        );
+    }
+    machine.end();
+}
+
+#[test]
+fn broadcasts_arrive_once_everywhere() {
+    const FLOWS: usize = 16;
+    const EACH: usize = 20;
+    let Some(machine) = with_workers(4, &["python3"]) else {
+        return;
+    };
+    for (from, name) in NAMES.iter().enumerate() {
+        let others: Vec<usize> = (0..NAMES.len()).filter(|&place| place != from).collect();
+        let all = datagrams(&machine, (from, "10.0.0.255"), &others, [FLOWS, EACH]);
+        for (got, to) in all.iter().zip(others) {
+            let each = json!({ "flows": vec![EACH; FLOWS], "late": 0 });
+            assert_eq!(*got, each, "{name} to {}", NAMES[to]);
+        }
+    }
+    machine.end();
+}
+
+/// Sends back what it gets, on every connection.
+const ECHO: &str = r#"
+import socket, threading
+s = socket.create_server(("", 7000))
+def serve(c):
+    while True:
+        data = c.recv(4096)
+        if not data:
+            return
+        c.sendall(data)
+while True:
+    c, _ = s.accept()
+    threading.Thread(target=serve, args=(c,), daemon=True).start()
+"#;
+
+/// Holds connections, and sends on one of them what it is told to: whether it comes back in time.
+const TALKER: &str = r#"
+import socket, sys
+to, flows = sys.argv[1], int(sys.argv[2])
+made = [socket.create_connection((to, 7000), 20) for _ in range(flows)]
+ctl = socket.socket(socket.AF_UNIX)
+ctl.bind("talker")
+ctl.listen()
+lines = ctl.accept()[0].makefile("rw")
+for line in lines:
+    flow, times, seconds = line.split()
+    c = made[int(flow)]
+    c.settimeout(float(seconds))
+    try:
+        for _ in range(int(times)):
+            c.sendall(b"x" * 100)
+            got = 0
+            while got < 100:
+                got += len(c.recv(100 - got))
+        lines.write("came back\n")
+    except socket.timeout:
+        lines.write("did not\n")
+    lines.flush()
+"#;
+
+#[test]
+fn a_worker_that_dies_takes_its_own_flows_only() {
+    const FLOWS: usize = 12;
+    const WORKERS: usize = 2;
+    let Some(machine) = with_workers(WORKERS, &["python3"]) else {
+        return;
+    };
+    let _echo = machine.spawn(WEB, "python3", &["-c", ECHO]);
+    machine.wait_for_listener(WEB, 7000);
+    let flows = FLOWS.to_string();
+    let _talker = machine.spawn(WIRE, "python3", &["-c", TALKER, IPV4[WEB], &flows]);
+    let end = Instant::now() + Duration::from_secs(30);
+    let talker = loop {
+        match UnixStream::connect(machine.folder.path().join("talker")) {
+            Ok(talker) => break talker,
+            Err(error) => assert!(Instant::now() < end, "nobody talks: {error}"),
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    let mut answers = BufReader::new(talker.try_clone().unwrap()).lines();
+    let mut talk = |flow: usize, times: u32, seconds: u32| {
+        writeln!(&talker, "{flow} {times} {seconds}").unwrap();
+        answers.next().unwrap().unwrap() == "came back"
+    };
+    // Whose each flow is: who carries its packets.
+    let whose: Vec<usize> = (0..FLOWS)
+        .map(|flow| {
+            let before = carried_to(&machine, WEB, WORKERS);
+            assert!(talk(flow, 50, 20));
+            let after = carried_to(&machine, WEB, WORKERS);
+            let carried = before
+                .iter()
+                .zip(&after)
+                .map(|(before, after)| after - before);
+            let carried: Vec<_> = carried.collect();
+            let (most, _) = carried.iter().enumerate().max_by_key(|(_, n)| **n).unwrap();
+            assert!(carried[most] >= 50 && carried[1 - most] < 50, "{carried:?}");
+            most
+        })
+        .collect();
+    assert!(whose.contains(&0) && whose.contains(&1), "{whose:?}");
+    let killed = pid(&machine, &worker(1)).to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-9", &killed])
+            .status()
+            .unwrap()
+            .success()
+    );
+    for (flow, _) in whose.iter().enumerate().filter(|(_, worker)| **worker == 0) {
+        assert!(talk(flow, 50, 2), "flow {flow} of {whose:?}");
+    }
+    assert_eq!(machine.ask(&["grants"])["leaked"], 0);
+    machine.end();
+}
+
+/// Domains that share one CPU lose nothing of what their rings can hold.
+#[test]
+fn on_one_core_nothing_is_lost() {
+    const SOURCES: u8 = 6;
+    const FRAMES: u64 = 5000;
+    const WORKERS: usize = 2;
+    let config = |_: &[String]| {
+        let mut config = format!(
+            "[driver]\nworkers = {WORKERS}\ncpus = [0]\n[[guest]]\nname = \"sink\"\ncpus = [0]\n\
+             [[guest.vif]]\nendpoint = \"sink\"\nmac = \"02:00:00:00:00:ff\"\n"
+        );
+        for n in 0..SOURCES {
+            config += &format!(
+                "[[guest]]\nname = \"s{n}\"\ncpus = [0]\n[[guest.vif]]\nendpoint = \"source\"\n\
+                 mac = \"02:00:00:00:00:{n:02x}\"\nto = \"02:00:00:00:00:ff\"\nrate_pps = 2000\n\
+                 count = {FRAMES}\n"
+            );
+        }
+        config
+    };
+    let Some(machine) = Machine::start::<&str>(&[], &[], config) else {
+        return;
+    };
+    let taken = || {
+        let stat = machine.ask(&["stat", "sink"]);
+        let vifs = stat["sink"]["vifs"].as_object().unwrap();
+        assert_eq!(vifs.keys().collect::<Vec<_>>(), ["0.0", "0.1"]);
+        let of = |vif: &Value| count(&vif["endpoint"]["tx_packets"]);
+        vifs.values().map(of).collect::<Vec<_>>()
+    };
+    // Sources begin when they are connected themselves.
+    let too_early = || {
+        let of = |number| count(&ports(&machine, number)["vif.sink-0"]["not_connected"]);
+        (0..WORKERS).map(of).sum::<u64>()
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while taken().iter().sum::<u64>() + too_early() < u64::from(SOURCES) * FRAMES {
+        assert!(Instant::now() < end, "{:?}, {}", taken(), too_early());
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(too_early() < FRAMES / 10, "{}", too_early());
+    assert!(
+        taken().iter().all(|&frames| frames > FRAMES / 2),
+        "{:?}",
+        taken()
+    );
+    machine.end();
+}

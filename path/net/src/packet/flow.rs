@@ -1,0 +1,144 @@
+//! Which flow a frame belongs to, as a number.
+
+use super::{Mac, Network, Packet, Transport, array};
+use std::net::IpAddr;
+
+/// A number that all frames of a flow have in common, in both directions: of addresses, protocol and
+/// ports; of addresses and protocol where there are no ports or a fragment may not show them; of the
+/// two MACs and the EtherType of what is no IP. `header` is a frame's first bytes.
+///
+/// It spreads, it does not hide: who chooses ports chooses the number.
+#[must_use]
+pub fn flow_hash(header: &[u8]) -> u32 {
+    let Ok(packet) = Packet::parse(header) else {
+        let mac = |at| array(header, at).unwrap_or_default();
+        return mix(bytes_of(Mac(mac(0))), bytes_of(Mac(mac(6))), 0);
+    };
+    let (from, to, protocol, in_parts): (IpAddr, IpAddr, _, _) = match packet.network {
+        Network::Ipv4(ip) => (
+            ip.source.into(),
+            ip.destination.into(),
+            ip.protocol,
+            ip.is_fragment(),
+        ),
+        Network::Ipv6(ip) => (
+            ip.source.into(),
+            ip.destination.into(),
+            ip.protocol,
+            ip.fragment.is_some(),
+        ),
+        Network::Arp(_) | Network::Other => {
+            let (from, to) = (bytes_of(packet.source), bytes_of(packet.destination));
+            return mix(from, to, packet.ethertype);
+        }
+    };
+    let ports = match packet.transport(header) {
+        Ok(Transport::Tcp(tcp)) if !in_parts => array(header, tcp.at).ok(),
+        Ok(Transport::Udp { at }) if !in_parts => array(header, at).ok(),
+        _ => None,
+    };
+    let [a, b, c, d] = ports.unwrap_or([0; 4]);
+    let end = |address, port: [u8; 2]| {
+        let address = match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        u128::from(address).rotate_left(16) ^ u128::from(u16::from_be_bytes(port))
+    };
+    mix(end(from, [a, b]), end(to, [c, d]), protocol.into())
+}
+
+fn bytes_of(mac: Mac) -> u128 {
+    mac.0
+        .iter()
+        .fold(0, |all, &byte| all << 8 | u128::from(byte))
+}
+
+/// Mixes two ends, whichever of them comes first.
+fn mix(one: u128, other: u128, kind: u16) -> u32 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let (low, high) = (one.min(other), one.max(other));
+    let halves = |end: u128| [end as u64, (end >> 64) as u64];
+    let ([a, b], [c, d]) = (halves(low), halves(high));
+    let words = [a, b, c, d, u64::from(kind)];
+    let mixed = words.iter().fold(0u64, |hash, word| {
+        let hash = (hash ^ word).wrapping_mul(ODD);
+        hash ^ hash >> 29
+    });
+    (mixed >> 32) as u32 ^ mixed as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::flow_hash;
+
+    fn tcp(from: ([u8; 4], u16), to: ([u8; 4], u16), fragment: u16) -> Vec<u8> {
+        let mut frame = vec![2; 12];
+        frame.extend([8, 0, 0x45, 0, 0, 40, 0, 1]);
+        frame.extend(fragment.to_be_bytes());
+        frame.extend([64, 6, 0, 0]);
+        frame.extend(from.0);
+        frame.extend(to.0);
+        frame.extend(from.1.to_be_bytes());
+        frame.extend(to.1.to_be_bytes());
+        frame.extend([0; 8]);
+        frame.extend([0x50, 0x10]);
+        frame.extend([0; 6]);
+        frame
+    }
+
+    const A: [u8; 4] = [10, 0, 0, 1];
+    const B: [u8; 4] = [10, 0, 0, 2];
+
+    #[test]
+    fn both_directions_of_a_flow_have_one_number() {
+        let there = tcp((A, 5001), (B, 40_000), 0);
+        let back = tcp((B, 40_000), (A, 5001), 0);
+        assert_eq!(flow_hash(&there), flow_hash(&back));
+        assert_ne!(
+            flow_hash(&there),
+            flow_hash(&tcp((A, 5001), (B, 40_001), 0))
+        );
+    }
+
+    #[test]
+    fn fragments_go_with_the_first_of_them() {
+        const MORE: u16 = 0x2000;
+        let first = tcp((A, 5001), (B, 40_000), MORE);
+        let later = tcp((A, 7), (B, 8), 185);
+        assert_eq!(flow_hash(&first), flow_hash(&later));
+    }
+
+    #[test]
+    fn flows_spread_over_queues() {
+        for queues in [2, 3, 4, 16] {
+            let mut found = vec![0; queues];
+            for port in 0..1600 {
+                let hash = flow_hash(&tcp((A, 5001), (B, 40_000 + port), 0));
+                found[hash as usize % queues] += 1;
+            }
+            let fair = 1600 / queues;
+            assert!(
+                found.iter().all(|&n| n > fair * 2 / 3 && n < fair * 4 / 3),
+                "{found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_string_of_bytes_has_a_number() {
+        let whole = tcp((A, 1), (B, 2), 0);
+        // Where the addresses cannot be read the stations count.
+        for len in 12..34 {
+            assert_eq!(flow_hash(&whole[..len]), flow_hash(&whole[..12]), "{len}");
+        }
+        assert_ne!(flow_hash(&whole), flow_hash(&whole[..12]));
+        assert_eq!(flow_hash(&[]), flow_hash(&[2; 5]));
+        let mut other = vec![2; 60];
+        other[12..14].copy_from_slice(&[0x88, 0xb5]);
+        let mut back = other.clone();
+        other[5] = 1;
+        back[11] = 1;
+        assert_eq!(flow_hash(&other), flow_hash(&back));
+    }
+}
