@@ -285,6 +285,11 @@ fn a_worker_that_dies_takes_its_own_flows_only() {
     for (flow, _) in whose.iter().enumerate().filter(|(_, worker)| **worker == 0) {
         assert!(talk(flow, 50, 2), "flow {flow} of {whose:?}");
     }
+    // Another takes its place, and what is behind TAPs notices a pause.
+    for (flow, _) in whose.iter().enumerate().filter(|(_, worker)| **worker == 1) {
+        assert!(talk(flow, 50, 60), "flow {flow} of {whose:?}");
+    }
+    assert_ne!(pid(&machine, &worker(1)).to_string(), killed);
     assert_eq!(machine.ask(&["grants"])["leaked"], 0);
     machine.end();
 }
