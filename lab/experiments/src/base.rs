@@ -105,14 +105,14 @@ impl Lanes {
         column: &Column,
         place: Option<Place>,
         wire: &Wire,
-        guests: u32,
+        what: What,
         lane: usize,
     ) {
         self.stops.push(Stop {
             lane,
             lro: column.lro.clone(),
             direction: column.direction,
-            config: plan.stop(column, place, wire, guests),
+            config: plan.stop(column, place, wire, what),
         });
     }
 }
@@ -164,6 +164,7 @@ impl Run<'_> {
         Loads {
             works: std::iter::once(Work::Stream).chain(requests).collect(),
             directions: self.plan.direction.clone(),
+            flows: 1,
         }
     }
 
@@ -263,14 +264,11 @@ impl Run<'_> {
         if column.place.is_empty() {
             let lane = kernel_path::lane(bridged, gro, self.cores, loads)?;
             let lane = lanes.push(lane);
-            lanes.stop(self.plan, column, None, wire, 1, lane);
+            lanes.stop(self.plan, column, None, wire, What::default(), lane);
         }
-        let each = |&place| column.guests.iter().map(move |&guests| (place, guests));
-        for (place, guests) in column.place.iter().flat_map(each) {
-            let what = What {
-                mechanisms: column.machine,
-                guests,
-            };
+        let machines = column.machines();
+        let each = |&place| machines.iter().map(move |&what| (place, what));
+        for (place, what) in column.place.iter().flat_map(each) {
             let key = (
                 place.name(),
                 wire.name.clone(),
@@ -297,7 +295,7 @@ impl Run<'_> {
                     lane
                 }
             };
-            lanes.stop(self.plan, column, Some(place), wire, guests, lane);
+            lanes.stop(self.plan, column, Some(place), wire, what, lane);
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 //! interval.
 
 use crate::lane::Direction;
+use crate::lane::machine::What;
 use crate::lane::window::Work;
 use crate::metric;
 use crate::plan::{Column, Lro, Plan, Wake, Wire};
@@ -164,7 +165,7 @@ fn place(
     wake: Wake,
 ) -> Config {
     let place = member.column.place.first().copied();
-    let stop = plan.stop(member.column, place, wire, 1);
+    let stop = plan.stop(member.column, place, wire, What::default());
     plan.keyed(&stop, work, direction, wake)
 }
 

@@ -206,6 +206,7 @@ impl Run<'_> {
         let loads = Loads {
             works: vec![Work::Stream],
             directions: vec![direction],
+            ..Loads::default()
         };
         let speed = Wire::unbounded();
         let (near, what) = (OnWire::tap(&speed), What::default());

@@ -7,6 +7,7 @@ mod frames;
 pub use frames::{Frames, Peer, Prototype};
 
 use crate::lane::kernel_path::Gro;
+use crate::lane::machine::What;
 use crate::lane::window::{Times, Work};
 use crate::lane::{Direction, Place};
 use crate::runner::Config;
@@ -28,6 +29,7 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("scale", include_str!("../plans/scale.toml")),
     ("thesis", include_str!("../plans/thesis.toml")),
     ("pool", include_str!("../plans/pool.toml")),
+    ("workers", include_str!("../plans/workers.toml")),
 ];
 
 /// A plan.
@@ -150,6 +152,9 @@ pub struct Column {
     /// Guests that have the same load at once.
     #[serde(default = "one_guest")]
     pub guests: Vec<u32>,
+    /// Streams of each guest's load.
+    #[serde(default = "one_flow")]
+    pub flows: Vec<u32>,
     /// The only direction that it is measured in; none: all of the plan's.
     pub direction: Option<Direction>,
     /// How the kernel's paths look at frames.
@@ -166,6 +171,19 @@ impl Column {
     #[must_use]
     pub fn goes(&self, direction: Direction) -> bool {
         self.direction.is_none_or(|only| only == direction)
+    }
+
+    /// The machines that it is measured with.
+    #[must_use]
+    pub fn machines(&self) -> Vec<What> {
+        let of = |&guests| {
+            self.flows.iter().map(move |&flows| What {
+                mechanisms: self.machine,
+                guests,
+                flows,
+            })
+        };
+        self.guests.iter().flat_map(of).collect()
     }
 
     /// Whether it is measured at this speed of the wire.
@@ -314,6 +332,10 @@ fn one_guest() -> Vec<u32> {
     vec![1]
 }
 
+fn one_flow() -> Vec<u32> {
+    vec![1]
+}
+
 fn one_wire() -> Vec<Wire> {
     vec![Wire::unbounded()]
 }
@@ -349,6 +371,8 @@ pub struct Mechanisms {
     pub meta: Option<Meta>,
     /// What the guests' interfaces may leave to the driver domain.
     pub offloads: Offloads,
+    /// Workers of the driver domain; none: one.
+    pub workers: Option<u32>,
     /// Firewall rules of each guest's interface that are asked about every frame to it, and none of
     /// which fits a load's.
     pub rules: u16,
@@ -519,7 +543,7 @@ impl Plan {
     /// The configuration of a column at one place and wire, with the keys in which this plan
     /// varies.
     #[must_use]
-    pub fn stop(&self, column: &Column, place: Option<Place>, wire: &Wire, guests: u32) -> Config {
+    pub fn stop(&self, column: &Column, place: Option<Place>, wire: &Wire, what: What) -> Config {
         let mut config = Config::new(&column.name, &[]);
         let varies = self.column.iter().any(|column| column.place.len() > 1);
         if let Some(place) = place.filter(|_| varies) {
@@ -529,7 +553,10 @@ impl Plan {
             config = config.with("wire", &wire.name);
         }
         if column.guests.len() > 1 {
-            config = config.with("guests", &guests.to_string());
+            config = config.with("guests", &what.guests.to_string());
+        }
+        if column.flows.len() > 1 {
+            config = config.with("flows", &what.flows.to_string());
         }
         config
     }
@@ -579,12 +606,16 @@ impl Plan {
             }
             let usual = column.machine == Mechanisms::default()
                 && column.guests == [1]
+                && column.flows == [1]
                 && column.tick_us.is_none();
             if column.path != PathKind::Machine && !usual {
                 return Err(format!(
-                    "column `{}`: `machine`, `guests` and `tick_us` belong to machine",
+                    "column `{}`: `machine`, `guests`, `flows` and `tick_us` belong to machine",
                     column.name
                 ));
+            }
+            if !column.flows.iter().all(|flows| (1..=64).contains(flows)) {
+                return Err(format!("column `{}`: 1 to 64 `flows`", column.name));
             }
             if !column.guests.iter().all(|guests| (1..=64).contains(guests))
                 || self
@@ -712,7 +743,8 @@ mod tests {
                 .map(|column| {
                     let wires = plan.wire.iter().filter(|wire| column.is_at(wire)).count();
                     let ways = column.direction.map_or(plan.direction.len(), |_| 1);
-                    column.place.len().max(1) * column.guests.len() * wires * ways
+                    let machines = column.guests.len() * column.flows.len();
+                    column.place.len().max(1) * machines * wires * ways
                 })
                 .sum();
             let works = 1 + plan.requests.len();

@@ -104,6 +104,7 @@ pub fn run(plan: &Plan, quick: bool) -> anyhow::Result<(Provenance, Vec<Figure>)
     let loads = Loads {
         works: vec![Work::Stream],
         directions: vec![Direction::ToGuest],
+        ..Loads::default()
     };
     let mut samples = Samples::default();
     let mut lanes = Vec::new();

@@ -85,12 +85,20 @@ fn lane_table(
             [] => vec![None],
             places => places.iter().copied().map(Some).collect(),
         };
-        for place in places {
-            let stop = plan.stop(column, place, wire, 1);
-            let mut row = vec![match place.filter(|_| stop.keys.contains_key("place")) {
+        let machines = column.machines();
+        let each = |&place| machines.iter().map(move |&what| (place, what));
+        for (place, what) in places.iter().flat_map(each) {
+            let stop = plan.stop(column, place, wire, what);
+            let mut title = match place.filter(|_| stop.keys.contains_key("place")) {
                 Some(place) => format!("{} {}", column.name, place.name()),
                 None => column.name.clone(),
-            }];
+            };
+            for key in ["guests", "flows"] {
+                if let Some(value) = stop.keys.get(key) {
+                    title += &format!(" {key}={value}");
+                }
+            }
+            let mut row = vec![title];
             let name = plan.keyed(&stop, Work::Stream, direction, wake).name();
             row.extend(
                 stream
@@ -164,10 +172,10 @@ fn thesis_rows(plan: &Plan) -> Vec<(&Column, u32, String)> {
     let mut rows = Vec::new();
     for column in &plan.column {
         for wire in plan.wire.iter().filter(|wire| column.is_at(wire)) {
-            for &guests in &column.guests {
+            for what in column.machines() {
                 let place = column.place.first().copied();
-                let name = plan.stop(column, place, wire, guests).name();
-                rows.push((column, guests, name));
+                let name = plan.stop(column, place, wire, what).name();
+                rows.push((column, what.guests, name));
             }
         }
     }

@@ -336,6 +336,8 @@ pub struct What {
     pub mechanisms: Mechanisms,
     /// How many guests it has.
     pub guests: u32,
+    /// Streams of each guest's load.
+    pub flows: u32,
 }
 
 impl Default for What {
@@ -343,13 +345,14 @@ impl Default for What {
         Self {
             mechanisms: Mechanisms::default(),
             guests: 1,
+            flows: 1,
         }
     }
 }
 
 impl What {
     /// Makes this of the usual machine with one guest.
-    fn apply(self, ends: &Ends, config: &mut Config) {
+    fn apply(self, ends: &Ends, place: Place, cores: Cores, config: &mut Config) {
         let Mechanisms {
             grants,
             vmq,
@@ -359,8 +362,16 @@ impl What {
             release_threshold,
             meta,
             offloads,
+            workers,
             rules,
         } = self.mechanisms;
+        if let Some(workers) = workers {
+            config.driver.workers = workers;
+            if place == Place::Split {
+                config.driver.cpus = vec![cores.wire, cores.guest];
+                config.driver.cpus.truncate(workers as usize);
+            }
+        }
         let vifs = config.guests.iter_mut().flat_map(|guest| &mut guest.vifs);
         vifs.for_each(|vif| vif.rules = (1..=rules).map(unfit_rule).collect());
         config.driver.grants = grants;
@@ -430,9 +441,13 @@ pub fn lane(
     let ends = Ends::of_guests(what.guests)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
     let mut config = config(near, far, wire, place, cores);
-    what.apply(&ends, &mut config);
+    what.apply(&ends, place, cores, &mut config);
     let running = Running::start(&config)?;
-    Lane::new(ends, Box::new(running), cores, loads)
+    let loads = Loads {
+        flows: what.flows,
+        ..loads.clone()
+    };
+    Lane::new(ends, Box::new(running), cores, &loads)
 }
 
 /// The lane to the driver domain itself: the receiver is a socket behind a TAP on the driver's own

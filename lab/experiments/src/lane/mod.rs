@@ -64,7 +64,8 @@ impl Direction {
 pub enum Place {
     /// Driver and guest on the guest's core, only the wire's socket on the other.
     OneCore,
-    /// The driver on the wire's core, the guest on its own.
+    /// The driver on the wire's core, the guest on its own; a second worker of the driver's on the
+    /// guest's.
     Split,
 }
 
@@ -176,6 +177,8 @@ pub struct Loads {
     pub works: Vec<Work>,
     /// Which way.
     pub directions: Vec<Direction>,
+    /// Connections of a stream's sender.
+    pub flows: u32,
 }
 
 impl Default for Loads {
@@ -183,6 +186,7 @@ impl Default for Loads {
         Self {
             works: Work::BOTH.to_vec(),
             directions: Direction::BOTH.to_vec(),
+            flows: 1,
         }
     }
 }
@@ -277,7 +281,7 @@ impl Lane {
                     cpu: Some(*cpu),
                     address: SocketAddr::new(to.2, port),
                     size,
-                    flows: 1,
+                    flows: loads.flows as usize,
                 })
             };
             let passive = load(passive, to)?;
