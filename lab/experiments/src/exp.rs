@@ -3,7 +3,7 @@
 use crate::plan::Plan;
 use crate::provenance::Provenance;
 use crate::report::{self, Figure};
-use crate::{base, interrupt, overhead, plot, receive_buffer, tables};
+use crate::{base, interrupt, overhead, plot, receive_buffer, restart, tables};
 use std::path::PathBuf;
 
 /// What the user asked for.
@@ -53,6 +53,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let ran = receive_buffer::run(&plan, args.quick)?;
             done(args, &plan.about, &ran, |figures| {
                 receive_buffer::tables(&plan, figures)
+            })
+        }
+        restart::NAME => {
+            let plan = restart::Plan::adjusted(args)?;
+            let ran = restart::run(&plan, args.quick)?;
+            done(args, &plan.about, &ran, |figures| {
+                restart::tables(&plan, figures)
             })
         }
         name => {

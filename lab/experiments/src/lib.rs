@@ -40,5 +40,6 @@ pub mod demo;
 pub mod exp;
 pub mod overhead;
 pub mod receive_buffer;
+pub mod restart;
 
 pub use failure::{Failure, exit_code};

@@ -467,7 +467,11 @@ pub fn names_column(pattern: &str, column: &str) -> bool {
 /// Names of all plans.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
-    let own_form = [crate::overhead::NAME, crate::receive_buffer::NAME];
+    let own_form = [
+        crate::overhead::NAME,
+        crate::receive_buffer::NAME,
+        crate::restart::NAME,
+    ];
     let embedded = EMBEDDED.iter().map(|(name, _)| *name);
     embedded.chain(own_form).collect()
 }

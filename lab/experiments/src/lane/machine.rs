@@ -438,10 +438,39 @@ pub fn lane(
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
+    lane_of(place, wire, what, cores, loads, |_| ())
+}
+
+/// [`lane`] whose driver domain is started again at once, however often it ends.
+///
+/// # Errors
+/// As there.
+pub fn lane_that_comes_back(
+    place: Place,
+    wire: OnWire<'_>,
+    what: What,
+    cores: Cores,
+    loads: &Loads,
+) -> anyhow::Result<Lane> {
+    lane_of(place, wire, what, cores, loads, |config| {
+        config.driver.restart = true;
+        config.driver.restart_pause_ms = 0;
+    })
+}
+
+fn lane_of(
+    place: Place,
+    wire: OnWire<'_>,
+    what: What,
+    cores: Cores,
+    loads: &Loads,
+    change: impl FnOnce(&mut Config),
+) -> anyhow::Result<Lane> {
     let ends = Ends::of_guests(what.guests)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
     let mut config = config(near, far, wire, place, cores);
     what.apply(&ends, place, cores, &mut config);
+    change(&mut config);
     let running = Running::start(&config)?;
     let loads = Loads {
         flows: what.flows,

@@ -317,6 +317,27 @@ impl Lane {
         pairs.try_for_each(|pair| pair.passive.take(bytes))
     }
 
+    /// Starts the streams of a direction, or stops them.
+    ///
+    /// # Errors
+    /// If a sender has gone.
+    pub fn stream(&mut self, direction: Direction, go: bool) -> anyhow::Result<()> {
+        let pairs = self.pairs.get_mut(&(Work::Stream, direction));
+        let mut pairs = pairs.context("no such stream")?.iter_mut();
+        pairs.try_for_each(|Pair { active, .. }| if go { active.go() } else { active.stop() })
+    }
+
+    /// Bytes that the first guest's stream has brought since this was last asked.
+    ///
+    /// # Errors
+    /// If there is no such stream, or its receiver has gone.
+    pub fn arrived(&mut self, direction: Direction) -> anyhow::Result<u64> {
+        let pairs = self.pairs.get_mut(&(Work::Stream, direction));
+        let first = pairs.and_then(|pairs| pairs.first_mut());
+        let mark = first.context("no such stream")?.passive.mark()?;
+        Ok(mark.bytes)
+    }
+
     fn cpu_times(&self, pairs: &[Pair]) -> CpuTimes {
         let mut parts = self.between.parts();
         parts.push(("nic_kernel", self.softirqs.clone()));

@@ -1,0 +1,350 @@
+//! The plan `restart`: how long guests are without a network when the driver domain is killed under
+//! a running stream.
+//!
+//! The receiver is an ordinary socket behind a guest's TAP (or behind the wire's). What it notices is
+//! a time without a byte; what the monitor notes is when another driver domain was ready and when all
+//! guests were connected. The difference is TCP's: when its sender tries again.
+
+use crate::exp::Args;
+use crate::lane::machine::{OnWire, What, lane_that_comes_back};
+use crate::lane::window::Work;
+use crate::lane::{Cores, Direction, Lane, Loads, Place};
+use crate::plan::{Mechanisms, Rounds, Wire, WireNic};
+use crate::provenance::Provenance;
+use crate::report::{Figure, Index, cell, table};
+use crate::runner::{Config, Samples};
+use crate::{Failure, interrupt, stats};
+use abi::machine::{DomainStatus, Program};
+use anyhow::Context as _;
+use config::domain::GrantMode;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The plan's name.
+pub const NAME: &str = "restart";
+const PLAN: &str = include_str!("../plans/restart.toml");
+/// How often the receiver is asked.
+const LOOK: Duration = Duration::from_micros(500);
+/// A stream that has not gone on for so long will not.
+const LOST: Duration = Duration::from_secs(20);
+/// What is measured, in the order of a table.
+const METRICS: [(&str, &str); 5] = [
+    ("outage_ms.ready", "driver ready"),
+    ("outage_ms.connected", "guests connected"),
+    ("outage_ms.first_byte", "first byte"),
+    ("outage_ms.p50", "without a byte, median"),
+    ("outage_ms.max", "without a byte, most"),
+];
+
+/// The plan.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Its name.
+    pub name: String,
+    /// What it is about, for people.
+    pub about: String,
+    kills: usize,
+    quick_kills: usize,
+    column: Vec<Column>,
+    full: Rounds,
+    quick: Rounds,
+}
+
+/// A machine.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Column {
+    name: String,
+    #[serde(default)]
+    nic: WireNic,
+    #[serde(default)]
+    grants: GrantMode,
+    #[serde(default)]
+    vmq: bool,
+    #[serde(default = "one")]
+    guests: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Column {
+    fn config(&self, direction: Direction) -> Config {
+        let guests = self.guests.to_string();
+        let keys = [("dir", direction.name()), ("guests", &guests)];
+        Config::new(&self.name, &keys)
+    }
+
+    fn lane(&self, cores: Cores) -> anyhow::Result<Lane> {
+        let speed = Wire::unbounded();
+        let wire = OnWire {
+            nic: self.nic,
+            ..OnWire::tap(&speed)
+        };
+        let what = What {
+            mechanisms: Mechanisms {
+                grants: self.grants,
+                vmq: self.vmq,
+                ..Mechanisms::default()
+            },
+            guests: self.guests,
+        };
+        let loads = Loads {
+            works: vec![Work::Stream],
+            directions: Direction::BOTH.to_vec(),
+        };
+        lane_that_comes_back(Place::OneCore, wire, what, cores, &loads)
+    }
+}
+
+impl Plan {
+    /// The plan as a command line changes it.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`].
+    pub fn adjusted(args: &Args) -> Result<Self, Failure> {
+        let mut plan: Self =
+            toml::from_str(PLAN).map_err(|error| Failure::Usage(error.to_string()))?;
+        plan.full = plan.full.adjusted(plan.quick, args)?;
+        if args.quick {
+            plan.kills = plan.quick_kills;
+        }
+        if let Some(parts) = &args.only {
+            plan.column.retain(|column| args.wants(&column.name));
+            if plan.column.is_empty() {
+                return Err(Failure::Usage(format!("no column contains `{parts}`")));
+            }
+        }
+        Ok(plan)
+    }
+}
+
+/// Runs the plan.
+///
+/// # Errors
+/// If a lane cannot be set up, or a driver domain does not come back.
+pub fn run(plan: &Plan, quick: bool) -> anyhow::Result<(Provenance, Vec<Figure>)> {
+    let cores = Cores::choose();
+    let placement = format!(
+        "wire's socket on core {}; driver, guests and their sockets on core {}",
+        cores.wire, cores.guest
+    );
+    let provenance = Provenance::collect(placement, quick);
+    let mut samples = Samples::default();
+    let mut lanes = Vec::new();
+    for column in &plan.column {
+        match column.lane(cores) {
+            Ok(lane) => lanes.push((column, lane)),
+            Err(error) => match error.downcast_ref::<Failure>() {
+                Some(Failure::CannotRun(why)) if column.nic == WireNic::Xdp => {
+                    for direction in Direction::BOTH {
+                        samples.absent(&column.config(direction), why);
+                    }
+                }
+                _ => return Err(error.context(format!("column {}", column.name))),
+            },
+        }
+    }
+    for round in 0..plan.full.rounds {
+        eprintln!("round {} of {}", round + 1, plan.full.rounds);
+        for (column, lane) in &mut lanes {
+            for direction in Direction::BOTH {
+                let config = column.config(direction);
+                let outages = outages(plan, lane, direction).with_context(|| config.name())?;
+                samples.add(&config, round, &figures(&outages));
+            }
+        }
+    }
+    Ok((provenance, samples.figures(NAME)))
+}
+
+/// What one kill has cost, milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Outage {
+    ready: f64,
+    connected: f64,
+    first_byte: f64,
+    without_a_byte: f64,
+}
+
+/// The kills of one round.
+fn outages(plan: &Plan, lane: &mut Lane, direction: Direction) -> anyhow::Result<Vec<Outage>> {
+    let times = plan.full.times();
+    lane.stream(direction, true)?;
+    sleep(times.warm_up);
+    let kills = (0..plan.kills).map(|_| {
+        interrupt::check()?;
+        outage(lane, direction, times.window)
+    });
+    let outages = kills.collect::<anyhow::Result<_>>()?;
+    lane.stream(direction, false)?;
+    // What is under way arrives.
+    sleep(times.warm_up);
+    Ok(outages)
+}
+
+fn outage(lane: &mut Lane, direction: Direction, watch: Duration) -> anyhow::Result<Outage> {
+    let before = driver(lane)?;
+    lane.arrived(direction)?;
+    let began = Instant::now();
+    let pid = Pid::from_raw(before.pid).context("the driver domain has no process")?;
+    kill_process(pid, Signal::KILL).context("the driver domain cannot be killed")?;
+    let mut stall = Stall::new();
+    loop {
+        let now = began.elapsed();
+        if lane.arrived(direction)? > 0 {
+            stall.arrived(now);
+        }
+        if now >= watch && stall.is_over(now) {
+            break;
+        }
+        if now >= watch + LOST {
+            let left = (watch + LOST).as_secs();
+            anyhow::bail!("the stream has not gone on within {left} s");
+        }
+        sleep(LOOK);
+    }
+    let after = driver(lane)?;
+    let known = after.restarts.context("it is not started again")?;
+    let ms = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e6);
+    let times = ms(known.ready_ns).zip(ms(known.connected_ns));
+    let (ready, connected) = times
+        .filter(|_| after.id != before.id)
+        .with_context(|| format!("the driver domain is not back: {}", after.state))?;
+    let in_ms = |time: Duration| time.as_secs_f64() * 1e3;
+    Ok(Outage {
+        ready,
+        connected,
+        first_byte: in_ms(stall.end),
+        without_a_byte: in_ms(stall.length),
+    })
+}
+
+fn driver(lane: &Lane) -> anyhow::Result<DomainStatus> {
+    let machine = lane.between().machine().context("no machine")?;
+    let mut domains = machine.status()?.domains.into_iter();
+    let driver = domains.find(|domain| domain.program == Program::Driver);
+    driver.context("no driver domain")
+}
+
+/// The longest time without a byte. Times are since the kill.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Stall {
+    last: Duration,
+    length: Duration,
+    end: Duration,
+}
+
+impl Stall {
+    fn new() -> Self {
+        Self {
+            last: Duration::ZERO,
+            length: Duration::ZERO,
+            end: Duration::ZERO,
+        }
+    }
+
+    fn arrived(&mut self, now: Duration) {
+        let length = now.saturating_sub(self.last);
+        if length > self.length {
+            (self.length, self.end) = (length, now);
+        }
+        self.last = now;
+    }
+
+    /// Whether it does not last now.
+    fn is_over(&self, now: Duration) -> bool {
+        self.end > Duration::ZERO && now.saturating_sub(self.last) < self.length
+    }
+}
+
+fn figures(outages: &[Outage]) -> BTreeMap<String, f64> {
+    let all = |of: fn(&Outage) -> f64| outages.iter().map(of).collect::<Vec<_>>();
+    let without = all(|outage| outage.without_a_byte);
+    let values = [
+        stats::median(&all(|outage| outage.ready)),
+        stats::median(&all(|outage| outage.connected)),
+        stats::median(&all(|outage| outage.first_byte)),
+        stats::median(&without),
+        without.iter().copied().fold(0.0, f64::max),
+    ];
+    let names = METRICS.iter().map(|(metric, _)| (*metric).to_owned());
+    names.zip(values).collect()
+}
+
+/// The figures as text.
+#[must_use]
+pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
+    let index = Index::new(figures);
+    let mut rows = Vec::new();
+    for column in &plan.column {
+        for direction in Direction::BOTH {
+            let config = column.config(direction).name();
+            let cells = METRICS.map(|(metric, _)| cell(index.get(&config, metric)));
+            rows.push([&[config][..], &cells].concat());
+        }
+    }
+    let mut header = vec!["milliseconds"];
+    header.extend(METRICS.map(|(_, title)| title));
+    table(&header, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_plan_kills_and_watches() {
+        let plan = Plan::adjusted(&Args::default()).unwrap();
+        assert_eq!(plan.name, NAME);
+        let name = plan.column[1].config(Direction::ToGuest).name();
+        assert_eq!(name, "tap@dir=to_guest,guests=16");
+        let args = Args {
+            quick: true,
+            only: Some("xdp,vmq".to_owned()),
+            ..Args::default()
+        };
+        let quick = Plan::adjusted(&args).unwrap();
+        assert!(quick.kills < plan.kills);
+        assert_eq!(quick.column.len(), 2);
+        let args = Args {
+            only: Some("frames".to_owned()),
+            ..Args::default()
+        };
+        assert!(Plan::adjusted(&args).is_err());
+    }
+
+    #[test]
+    fn the_longest_time_without_a_byte_is_found() {
+        let mut stall = Stall::new();
+        assert!(!stall.is_over(ms(5)), "nothing has come yet");
+        for now in [1, 2, 232, 233, 240] {
+            stall.arrived(ms(now));
+        }
+        assert_eq!((stall.length, stall.end), (ms(230), ms(232)));
+        assert!(stall.is_over(ms(469)));
+        assert!(!stall.is_over(ms(470)), "it lasts longer than the longest");
+    }
+
+    #[test]
+    fn a_rounds_figures_are_medians_and_the_most() {
+        let outage = |without_a_byte| Outage {
+            ready: 1.0,
+            connected: 2.0,
+            first_byte: without_a_byte + 1.0,
+            without_a_byte,
+        };
+        let found = figures(&[outage(30.0), outage(10.0), outage(20.0)]);
+        let values: Vec<f64> = METRICS.iter().map(|(name, _)| found[*name]).collect();
+        assert_eq!(values, [1.0, 2.0, 21.0, 20.0, 30.0]);
+    }
+}
