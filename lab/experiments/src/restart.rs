@@ -32,11 +32,11 @@ const LOOK: Duration = Duration::from_micros(500);
 const LOST: Duration = Duration::from_secs(20);
 /// What is measured, in the order of a table.
 const METRICS: [(&str, &str); 5] = [
-    ("outage_ms.ready", "driver ready"),
-    ("outage_ms.connected", "guests connected"),
+    ("outage_ms.ready", "ready"),
+    ("outage_ms.connected", "connected"),
     ("outage_ms.first_byte", "first byte"),
-    ("outage_ms.p50", "without a byte, median"),
-    ("outage_ms.max", "without a byte, most"),
+    ("outage_ms.p50", "no byte"),
+    ("outage_ms.max", "at most"),
 ];
 
 /// The plan.
@@ -285,11 +285,13 @@ pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
     for column in &plan.column {
         for direction in Direction::BOTH {
             let config = column.config(direction).name();
-            let cells = METRICS.map(|(metric, _)| cell(index.get(&config, metric)));
-            rows.push([&[config][..], &cells].concat());
+            let (guests, way) = (column.guests.to_string(), direction.name().to_owned());
+            let mut row = vec![column.name.clone(), guests, way];
+            row.extend(METRICS.map(|(metric, _)| cell(index.get(&config, metric))));
+            rows.push(row);
         }
     }
-    let mut header = vec!["milliseconds"];
+    let mut header = vec!["ms", "guests", "stream"];
     header.extend(METRICS.map(|(_, title)| title));
     table(&header, &rows)
 }
