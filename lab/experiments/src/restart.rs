@@ -93,10 +93,11 @@ impl Column {
                 ..Mechanisms::default()
             },
             guests: self.guests,
+            ..What::default()
         };
         let loads = Loads {
             works: vec![Work::Stream],
-            directions: Direction::BOTH.to_vec(),
+            ..Loads::default()
         };
         lane_that_comes_back(Place::OneCore, wire, what, cores, &loads)
     }
