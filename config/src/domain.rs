@@ -257,6 +257,8 @@ pub struct GuestConfig {
     /// Microseconds that it looks for work before it sleeps; 0 when it shares a CPU with the
     /// driver.
     pub spin_us: u32,
+    /// Whether it offers the CPU to others after each look that found nothing.
+    pub yields: bool,
     /// Microseconds of a polling tick between spinning and sleeping; 0: sleep at once.
     pub tick_us: u32,
     /// Ticks without work until it sleeps for good.
@@ -530,6 +532,7 @@ mod tests {
                 })
                 .collect(),
             spin_us: 0,
+            yields: false,
             tick_us: 0,
             empty_ticks: 0,
             poll_budget: 64,

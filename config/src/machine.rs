@@ -516,6 +516,7 @@ fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
     let config_text = GuestConfig {
         vifs,
         spin_us: spin_us(config, guest.polling.spin_us),
+        yields: is_crowded(config, guest),
         tick_us: guest.polling.tick_us,
         empty_ticks: guest.polling.empty_ticks,
         poll_budget: config.driver.poll_budget,
@@ -546,6 +547,12 @@ fn spin_us(config: &Config, given: Option<u32>) -> u32 {
         0
     };
     given.unwrap_or(usual)
+}
+
+/// Whether more guests may use the CPUs of one than there are.
+fn is_crowded(config: &Config, guest: &Guest) -> bool {
+    let shares = |other: &&Guest| other.cpus.iter().any(|cpu| guest.cpus.contains(cpu));
+    config.guests.iter().filter(shares).count() > guest.cpus.len()
 }
 
 /// How long guests are left asleep while a NIC has more for them: as given, or by whether driver

@@ -728,6 +728,27 @@ fn domains_spin_and_wake_each_other_at_once_only_when_the_driver_has_a_cpu_of_it
     );
 }
 
+#[test]
+fn guests_offer_their_cpu_where_there_are_more_of_them_than_cpus() {
+    let yields = |first: &str, second: &str| {
+        let text = SMALL.replace("\n[[nic]]", "[driver]\ncpus = [9]\n[[nic]]");
+        let text = text.replace("name = \"a\"\n", &format!("name = \"a\"\ncpus = {first}\n"));
+        let text = text.replace(
+            "name = \"b\"\n",
+            &format!("name = \"b\"\ncpus = {second}\n"),
+        );
+        let machine = parse("f", &text).unwrap().machine().unwrap();
+        let guests = machine.domains[1..].iter();
+        let configs =
+            guests.map(|guest| serde_json::from_str::<GuestConfig>(&guest.config).unwrap());
+        configs.map(|config| config.yields).collect::<Vec<_>>()
+    };
+    assert_eq!(yields("[0]", "[0]"), [true, true]);
+    assert_eq!(yields("[0]", "[1]"), [false, false]);
+    assert_eq!(yields("[0, 1]", "[0, 1]"), [false, false]);
+    assert_eq!(yields("[0]", "[0, 1]"), [true, false]);
+}
+
 proptest! {
     #[test]
     fn no_text_panics(text in ".{0,400}") {

@@ -3,12 +3,16 @@
 //! Three stages (a wake-up from another core costs its sender tens of microseconds in a VM):
 //! look for work again for a while; then look once a tick, with doorbells still switched off;
 //! then arm the doorbells and sleep. Where a peer runs on this domain's own core the first stage
-//! has length 0: spinning would keep it from working.
+//! has length 0: spinning would keep it from working. Where others may want to run there that are no peers,
+//! the CPU is offered to them between two looks: that is dearer than a look, and far cheaper than to sleep
+//! and be woken.
 
 /// The policy, and where it stands.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
     spin_ns: u64,
+    /// Whether the CPU is offered to others between two looks.
+    yields: bool,
     tick_ns: u64,
     ticks: u32,
     since_ns: Option<u64>,
@@ -20,6 +24,8 @@ pub struct Idle {
 pub enum Step {
     /// Look again at once.
     Again,
+    /// Look again when others that want the CPU have had it.
+    Yield,
     /// Look again after so many nanoseconds; nobody has to ring.
     Tick(u64),
     /// Sleep until somebody rings.
@@ -32,11 +38,18 @@ impl Idle {
     pub fn new(spin_us: u32, tick_us: u32, empty_ticks: u32) -> Self {
         Self {
             spin_ns: u64::from(spin_us) * 1000,
+            yields: false,
             tick_ns: u64::from(tick_us) * 1000,
             ticks: if tick_us == 0 { 0 } else { empty_ticks },
             since_ns: None,
             empty: 0,
         }
+    }
+
+    /// The same, but the CPU is offered to others between two looks if it `yields`.
+    #[must_use]
+    pub fn yielding(self, yields: bool) -> Self {
+        Self { yields, ..self }
     }
 
     /// A turn is over at `now_ns`; did it find work?
@@ -54,7 +67,10 @@ impl Idle {
         }
         let since = *self.since_ns.get_or_insert(now_ns);
         if now_ns.saturating_sub(since) < self.spin_ns {
-            return Step::Again;
+            return match self.yields {
+                true => Step::Yield,
+                false => Step::Again,
+            };
         }
         if self.empty < self.ticks {
             self.empty += 1;
@@ -87,6 +103,16 @@ mod tests {
         idle.step(false, 10_000);
         idle.step(true, 20_000);
         assert_eq!(idle.step(false, 20_001), Step::Again);
+    }
+
+    #[test]
+    fn who_shares_a_core_offers_it_after_every_look_that_found_nothing() {
+        let mut idle = Idle::new(10, 0, 0).yielding(true);
+        assert_eq!(idle.step(true, 0), Step::Again);
+        assert_eq!(idle.step(false, 1_000), Step::Yield);
+        assert_eq!(idle.step(true, 2_000), Step::Again);
+        assert_eq!(idle.step(false, 3_000), Step::Yield);
+        assert_eq!(idle.step(false, 13_000), Step::Sleep);
     }
 
     #[test]

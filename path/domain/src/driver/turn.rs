@@ -152,7 +152,8 @@ impl Driver {
         self.publish(now_ns);
         self.ledger.checkpoint();
         let slept = match self.idle.step(moved, now_ns) {
-            Step::Again => Ok(()),
+            // The driver domain spins on CPUs of its own alone.
+            Step::Again | Step::Yield => Ok(()),
             Step::Tick(ns) => {
                 let held = nics(&self.ports).filter_map(|nic| nic.lro.next_due());
                 tick(&self.ledger, ns, held.min());

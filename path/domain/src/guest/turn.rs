@@ -12,6 +12,7 @@ use crate::wait::{Bell, Waiter, tick};
 use abi::layout::info;
 use abi::mailbox::Request;
 use config::domain::GuestConfig;
+use rustix::thread::sched_yield;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -77,7 +78,7 @@ fn assemble(started: Started<GuestConfig>) -> Result<(Guest, Rc<RefCell<Calls>>)
         trace: Trace::default(),
         waiter,
         mailbox: Mailbox::new(home.info.span()),
-        idle: Idle::new(config.spin_us, config.tick_us, config.empty_ticks),
+        idle: Idle::new(config.spin_us, config.tick_us, config.empty_ticks).yielding(config.yields),
         switches: Switches {
             budget: config.poll_budget as usize,
             lro: config.lro,
@@ -114,6 +115,10 @@ impl Guest {
         self.ledger.checkpoint();
         let slept = match self.idle.step(moved, now_ns) {
             Step::Again => Ok(()),
+            Step::Yield => {
+                self.ledger.sleep(sched_yield);
+                Ok(())
+            }
             Step::Tick(ns) => {
                 let held = self.interfaces.iter().filter_map(Interface::held_until);
                 tick(&self.ledger, ns, held.min());
