@@ -1,6 +1,8 @@
 //! What a configuration means, checked: names, addresses, numbers, sizes.
 
-use crate::domain::{FRAME_EXTRA_BYTES, GrantMode, Offloads, StackApp, Vmq, XDP_MTU_MAX};
+use crate::domain::{
+    BufferSize, FRAME_EXTRA_BYTES, GrantMode, Offloads, StackApp, Vmq, XDP_MTU_MAX,
+};
 use crate::lro;
 use crate::model::{
     Config, Endpoint, KernelPort, Kind, Nic, Polling, Queues, SLOTS_PER_PAGE, Station, XdpWire,
@@ -19,6 +21,8 @@ const CPUS: usize = 64;
 const VIFS_PER_GUEST: usize = 16;
 /// Longest name of a network interface, bytes.
 const IFNAME_MAX: usize = 15;
+/// Pages that may change hands in all, of each end.
+const FLIP_PAGES: usize = 16_384;
 /// The name of the driver domain.
 const DRIVER: &str = "driver";
 
@@ -175,6 +179,9 @@ impl Check<'_> {
         if let Some(threshold) = buffers.release_threshold {
             self.release(threshold);
         }
+        if driver.grants == GrantMode::Flip {
+            self.flip();
+        }
         self.range(Place::Buffers, "from_guest", buffers.from_guest, 32..=4096);
         self.range(Place::Buffers, "prefetch", buffers.prefetch, 0..=256);
         let slots = config.ring.slots;
@@ -206,6 +213,7 @@ impl Check<'_> {
         let grants = match self.config.driver.grants {
             GrantMode::Mapped => "mapped",
             GrantMode::Shared => "shared",
+            GrantMode::Flip => "flip",
             GrantMode::Copy | GrantMode::Map | GrantMode::New => return,
         };
         let what =
@@ -213,6 +221,38 @@ impl Check<'_> {
         let remedy = "leave it out, or write grants = \"new\", \"map\" or \"copy\" in [driver]: \
                       otherwise a page stays with the driver domain as long as the connection lasts";
         self.say(place, key, what, remedy);
+    }
+
+    /// Pages change hands one by one: as a whole, for as many as were posted, and each is a mapping of
+    /// its own with whoever has it.
+    fn flip(&mut self) {
+        let buffers = self.config.buffers;
+        let wrong = "the driver's `grants` is \"flip\"";
+        if buffers.size != BufferSize::Full {
+            let what = format!("{wrong} and `size` is \"half\"");
+            let remedy = "write size = \"full\": a page changes hands with one frame in it";
+            self.say(Place::Buffers, "size", what, remedy);
+        }
+        if buffers.spare > 0 {
+            let what = format!("{wrong} and there are `spare` buffers");
+            let remedy = "leave them out: pages are exchanged one for one, none comes or goes";
+            self.say(Place::Buffers, "spare", what, remedy);
+        }
+        let vifs: usize = self
+            .config
+            .guests
+            .iter()
+            .map(|guest| guest.vifs.len())
+            .sum();
+        let pages = vifs.saturating_mul(buffers.to_guest as usize);
+        if pages > FLIP_PAGES {
+            let what = format!("{wrong} and {vifs} interfaces have {pages} buffers `to_guest`");
+            let remedy = format!(
+                "{FLIP_PAGES} is the most: each page is a mapping of its own in the driver domain, \
+                 of which the kernel allows a process some 65 000"
+            );
+            self.say(Place::Buffers, "to_guest", what, remedy);
+        }
     }
 
     fn nics(&mut self) {
@@ -309,8 +349,13 @@ impl Check<'_> {
             self.say(place, "queues", what, remedy);
         }
         let grants = self.config.driver.grants;
-        if grants == GrantMode::Copy {
-            let what = format!("{wrong} and the driver's `grants` is \"copy\"");
+        if let GrantMode::Copy | GrantMode::Flip = grants {
+            let mode = if grants == GrantMode::Copy {
+                "copy"
+            } else {
+                "flip"
+            };
+            let what = format!("{wrong} and the driver's `grants` is \"{mode}\"");
             let remedy = "write another `grants` in [driver], or queues = \"shared\" here: a NIC can only write to pages that are within the driver domain's reach";
             self.say(place, "queues", what, remedy);
         }

@@ -194,8 +194,12 @@ pub struct VifConfig {
     pub first_slot: u32,
     /// Slots kept: grant references from here on cannot be mapped.
     pub slots: u32,
-    /// First slot of the grant window that is kept for the sub-tables of [`GrantMode::New`].
+    /// First slot of the grant window that is kept for the sub-tables of [`GrantMode::New`], or for the
+    /// pages of [`GrantMode::Flip`].
     pub tables_slot: u32,
+    /// Pages that [`GrantMode::Flip`] exchanges, as many as the guest's; 0 with other modes.
+    #[serde(default)]
+    pub flip_pages: u32,
     /// Pages of the driver's own that [`GrantMode::Copy`] copies to and from; 0 with other modes.
     pub staging_pages: u32,
     /// Whether the guest forwards packets that come in by it.
@@ -216,6 +220,9 @@ pub enum GrantMode {
     Copy,
     /// Every page is mapped for its packet and unmapped after it (`frames-map`).
     Map,
+    /// Pages change hands: the one that holds a frame for the one that the guest has posted, zeroed. What
+    /// guests send is mapped as with [`GrantMode::Map`].
+    Flip,
     /// A page is mapped at its first use and stays until the connection ends (`frames-mapped`).
     #[default]
     Mapped,
@@ -607,6 +614,7 @@ mod tests {
                 first_slot: 0,
                 slots: 1024,
                 tables_slot: 1024,
+                flip_pages: 0,
                 staging_pages: 0,
                 forwards: false,
                 rules: vec![Rule::any("all", false)],

@@ -147,6 +147,14 @@ fn queues(config: &Config, guest: &Guest) -> u32 {
     (guest.vifs.len() as u32).saturating_mul(config.driver.workers.max(1))
 }
 
+/// Pages of each end of one queue of a vif that change hands.
+fn flip_pages(config: &Config) -> u32 {
+    match config.driver.grants {
+        GrantMode::Flip => config.buffers.to_guest,
+        _ => 0,
+    }
+}
+
 /// Entries of a guest's grant table: one for each page that it may grant, and as many again, so
 /// that a reference need not be used anew at once.
 fn grant_entries(config: &Config, guest: &Guest) -> u32 {
@@ -384,7 +392,7 @@ fn driver(config: &Config, worker: u32) -> Domain {
         let tables = if own.grants.is_new() {
             abi::ngm::table_slots(slots)
         } else {
-            0
+            flip_pages(config)
         };
         for (v, vif) in guest.vifs.iter().enumerate() {
             vifs.push(VifConfig {
@@ -397,6 +405,7 @@ fn driver(config: &Config, worker: u32) -> Domain {
                 first_slot: window_slots,
                 slots,
                 tables_slot: window_slots.saturating_add(slots),
+                flip_pages: flip_pages(config),
                 staging_pages,
                 forwards: vif.forwards,
                 rules: vif.rules.clone(),
@@ -528,8 +537,8 @@ fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
         program: Program::Guest,
         frames,
         grant_entries: grant_entries(config, guest),
-        // A guest is granted nothing.
-        window_slots: 0,
+        // A guest is granted nothing, and has pages that change hands at the most.
+        window_slots: flip_pages(config).saturating_mul(queues(config, guest)),
         collateral: 0,
         // Whoever runs it knows what its end means.
         restart_pause_ms: None,

@@ -12,9 +12,10 @@ use crate::rule;
 use std::net::{IpAddr, Ipv4Addr};
 use toml::de::DeTable;
 
-const GRANTS: [(&str, GrantMode); 5] = [
+const GRANTS: [(&str, GrantMode); 6] = [
     ("copy", GrantMode::Copy),
     ("map", GrantMode::Map),
+    ("flip", GrantMode::Flip),
     ("mapped", GrantMode::Mapped),
     ("new", GrantMode::New),
     ("shared", GrantMode::Shared),

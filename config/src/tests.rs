@@ -326,6 +326,46 @@ fn queues_for_single_guests_need_what_they_need() {
 }
 
 #[test]
+fn pages_that_change_hands_are_whole_and_stay_as_many() {
+    let with = |guests: &str, buffers: &str| {
+        format!("[driver]\ngrants = \"flip\"\n{SMALL}{guests}\n[buffers]\n{buffers}\n")
+    };
+    let full = "size = \"full\"\nto_guest = 100";
+    let config = parse("f", &with("", full)).unwrap();
+    let machine = config.machine().unwrap();
+    let text: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+    assert_eq!(text.grants, GrantMode::Flip);
+    // As many of the driver's as of the guest's, behind the slots for its grants.
+    let mut next = 0;
+    for (vif, guest) in text.vifs.iter().zip(&machine.domains[1..]) {
+        assert_eq!((vif.first_slot, vif.flip_pages), (next, 100));
+        assert_eq!(vif.tables_slot, next + vif.slots);
+        next = vif.tables_slot + 100;
+        assert_eq!(guest.window_slots, 100);
+    }
+    assert_eq!(machine.domains[0].window_slots, next);
+    for (buffers, remedy) in [
+        ("to_guest = 100", "write size = \"full\""),
+        ("size = \"full\"\nspare = 8", "leave them out"),
+        (
+            "size = \"full\"\nspare = 8\nrelease_threshold = 4",
+            "write grants = \"new\", \"map\" or \"copy\"",
+        ),
+    ] {
+        let text = errors(&with("", buffers));
+        assert!(text.contains(remedy), "{text}");
+    }
+    let queues = with("", full).replacen("kind = \"tap\"", "kind = \"tap\"\nqueues = \"vmq\"", 1);
+    let text = errors(&queues);
+    assert!(text.contains("`grants` is \"flip\""), "{text}");
+    let guests: String = (0..5)
+        .map(|n| format!("[[guest]]\nname = \"more{n}\"\n[[guest.vif]]\nendpoint = \"sink\"\n"))
+        .collect();
+    let text = errors(&with(&guests, "size = \"full\"\nto_guest = 4096"));
+    assert!(text.contains("16384 is the most"), "{text}");
+}
+
+#[test]
 fn an_af_xdp_wire_is_a_veth_pair_or_an_interface_that_is_there() {
     let wire = "kind = \"tap\"\nnetns = \"w\"\naddresses = [\"10.0.0.1/24\"]";
     let machine = |to: &str| {

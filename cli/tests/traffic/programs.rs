@@ -191,6 +191,7 @@ fn files_arrive_whatever_the_switches_say() {
         "[driver]\ngrants = \"copy\"",
         "[driver]\ngrants = \"map\"",
         "[driver]\ngrants = \"new\"",
+        "[driver]\ngrants = \"flip\"\n[buffers]\nsize = \"full\"",
         "[driver]\noffloads = \"none\"",
         "[driver]\noffloads = \"checksum\"",
         "[buffers]\nsize = \"full\"",
@@ -240,6 +241,46 @@ fn files_arrive_while_pages_come_and_go() {
             of("buffers_posted") > BYTES as u64 / 4096,
             "{grants}: {pool}"
         );
+        machine.end();
+    }
+}
+
+/// Pages change hands with what is in them: every byte arrives, nobody owns more pages than before, and
+/// a guest that goes down leaves its pages with nobody.
+#[test]
+fn files_arrive_in_pages_that_change_hands() {
+    const PAGES: u64 = 128;
+    let switches =
+        format!("[driver]\ngrants = \"flip\"\n[buffers]\nsize = \"full\"\nto_guest = {PAGES}");
+    for lro in ["none", "physical"] {
+        let switches = format!("{switches}\n[lro]\nat = \"{lro}\"");
+        let Some(machine) = start_with(&switches, FOR_FILES) else {
+            return;
+        };
+        let owned = |machine: &Machine| -> Vec<u64> {
+            let audit = machine.ask(&["grants"]);
+            assert_eq!(audit["leaked"], 0, "{audit}");
+            let domains = audit["domains"].as_array().unwrap().iter();
+            domains.map(|of| of["owned"].as_u64().unwrap()).collect()
+        };
+        let before = owned(&machine);
+        carry_files(&machine, 5_000_000);
+        assert_eq!(owned(&machine), before);
+        let stat = machine.ask(&["stat", "driver"]);
+        let web = &stat["driver"]["ports"]["vif.web-0"]["counters"]["to_guest_drops"];
+        assert_eq!(web["grant"], 0, "{lro}: {stat}");
+        // Both ends of two exchanges; a guest that dies takes one end with it, the driver gives up the other.
+        let status = machine.ask(&["status"]);
+        let pid = status["domains"][1]["pid"].as_u64().unwrap().to_string();
+        let kill = std::process::Command::new("kill")
+            .args(["-KILL", &pid])
+            .status();
+        assert!(kill.unwrap().success());
+        let end = Instant::now() + Duration::from_secs(20);
+        while owned(&machine) != [before[0] - PAGES, 0, before[2]] {
+            assert!(Instant::now() < end, "{:?} of {before:?}", owned(&machine));
+            thread::sleep(Duration::from_millis(20));
+        }
         machine.end();
     }
 }

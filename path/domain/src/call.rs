@@ -2,10 +2,10 @@
 
 use abi::hypercall::{
     ANSWER_WORD, Bind, COUNT, Copy, Create, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST,
-    RESULT, Revoke, STATUS_WORD, Unmap,
+    RESULT, Revoke, STATUS_WORD, Transfer, Unmap,
 };
 use abi::{
-    ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Role, XenbusState,
+    ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Role, Slot, XenbusState,
     layout::info,
 };
 use rustix::io::Errno;
@@ -68,6 +68,12 @@ impl Op for Revoke {
     }
 }
 
+impl Op for Transfer {
+    fn words(&self) -> [u64; 3] {
+        self.encode()
+    }
+}
+
 impl Op for Unmap {
     fn words(&self) -> [u64; 3] {
         [u64::from(self.slot.0), 0, 0]
@@ -124,7 +130,7 @@ impl Calls {
         Ok(Handle(self.get(1) as u32))
     }
 
-    /// Binds a table of another domain's to this one's window.
+    /// Binds a table of another domain's, or an exchange, to this one's window.
     ///
     /// # Errors
     /// What the monitor says.
@@ -132,12 +138,32 @@ impl Calls {
         self.single(Kind::TableBind, bind.encode())
     }
 
-    /// Ends this domain's part in a table.
+    /// Ends this domain's part in a table or an exchange.
     ///
     /// # Errors
     /// What the monitor says.
     pub fn end_table(&mut self, table: Handle) -> Result<(), GrantStatus> {
         self.single(Kind::TableEnd, [u64::from(table.0), 0, 0])
+    }
+
+    /// Makes an exchange with a connection's other end: `pages` of this domain's, from slot `first` on.
+    ///
+    /// # Errors
+    /// What the monitor says.
+    pub fn create_exchange(
+        &mut self,
+        conn: ConnId,
+        pages: u32,
+        first: Slot,
+    ) -> Result<Handle, GrantStatus> {
+        let words = [conn.0, pages, first.0].map(u64::from);
+        self.single(Kind::ExchangeCreate, words)?;
+        Ok(Handle(self.get(1) as u32))
+    }
+
+    /// Gives pages away and gets as many; one status per operation is appended to `status`.
+    pub fn transfer(&mut self, ops: &[Transfer], status: &mut Vec<GrantStatus>) {
+        self.batches(Kind::GrantTransfer, ops, status);
     }
 
     /// Grants pages by tables that this domain made; one outcome per operation is appended to

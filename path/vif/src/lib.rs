@@ -39,6 +39,9 @@ pub enum Fatal {
     /// A response to a request that is not in flight: unknown, answered before, or out of range.
     #[error("a response to nothing that is in flight")]
     ResponseId,
+    /// A response for a buffer whose page has not changed hands, or is only about to.
+    #[error("a response without the page that it is for")]
+    NotExchanged,
     /// Nobody broke anything: this end was taken down.
     #[error("the interface was taken down")]
     Closed,

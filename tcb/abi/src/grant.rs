@@ -12,6 +12,8 @@ use crate::{DomId, Slot};
 pub struct GrantEntry(pub u64);
 
 impl GrantEntry {
+    /// Flags of an entry that has accepted a page.
+    pub const TRANSFERRED: u16 = Self::ACCEPT_TRANSFER | Self::COMMITTED | Self::COMPLETED;
     /// An entry that grants nothing.
     pub const INVALID: Self = Self(0);
     /// Flag: the frame may be mapped, or copied from and to (`GTF_permit_access`).
@@ -49,6 +51,12 @@ impl GrantEntry {
     #[must_use]
     pub const fn accepts(self) -> bool {
         self.flags() == Self::ACCEPT_TRANSFER
+    }
+
+    /// Whether it has accepted one, which is there.
+    #[must_use]
+    pub const fn is_transferred(self) -> bool {
+        self.flags() == Self::TRANSFERRED
     }
 
     /// The flags.

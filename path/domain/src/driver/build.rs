@@ -80,6 +80,7 @@ pub(super) fn assemble(
             first: Slot(vif.first_slot),
             slots: vif.slots,
             tables: Slot(vif.tables_slot),
+            flips: vif.flip_pages,
         };
         ports.push(Port::Vif(Box::new(VifPort::new(
             format!("vif.{}", vif.name),

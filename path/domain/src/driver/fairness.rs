@@ -132,6 +132,7 @@ mod tests {
             first_slot: 0,
             slots: 0,
             tables_slot: 0,
+            flip_pages: 0,
             staging_pages: 0,
             forwards: false,
             rules: Vec::new(),

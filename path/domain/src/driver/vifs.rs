@@ -13,6 +13,7 @@ use crate::call::{Calls, Peer};
 use crate::connection::Doorbell;
 use crate::grants::Guest;
 use crate::grants::copy::Copy;
+use crate::grants::flip::Flip;
 use crate::grants::map::Map;
 use crate::grants::mapped::Mapped;
 use crate::grants::new::New;
@@ -62,8 +63,10 @@ pub struct Window {
     pub first: Slot,
     /// Entries that appear.
     pub slots: u32,
-    /// Where the sub-tables of the new mechanism appear.
+    /// Where the sub-tables of the new mechanism appear, or pages that change hands.
     pub tables: Slot,
+    /// Pages that change hands.
+    pub flips: u32,
 }
 
 /// One guest's port.
@@ -224,6 +227,10 @@ impl VifPort {
         } else {
             features
         };
+        let features = match self.shared.grants {
+            GrantMode::Flip => features.with(Features::RX_FLIP),
+            _ => features,
+        };
         let features = match self.shared.meta {
             Meta::Request => features,
             Meta::Response => features.with(Features::RX_META),
@@ -322,6 +329,7 @@ impl VifPort {
         let mechanism: Box<dyn Grants> = match self.shared.grants {
             GrantMode::New => return self.open_new::<true>(guest, front),
             GrantMode::Shared => return self.open_new::<false>(guest, front),
+            GrantMode::Flip => return self.open_flip(guest, peer, front),
             GrantMode::Copy => Box::new(Copy::new(guest, self.shared.frames, self.staging)),
             GrantMode::Map => Box::new(Map::new(guest)),
             GrantMode::Mapped => Box::new(Mapped::new(guest)),
@@ -343,6 +351,17 @@ impl VifPort {
         let pages: Result<Vec<_>, _> = front.references().map(|gref| new.keep(gref)).collect();
         let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.text()))?;
         Ok((Box::new(new), Vec::new(), pages))
+    }
+
+    fn open_flip(&self, guest: Guest, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
+        if !front.features.has(Features::RX_FLIP) {
+            return Err("the guest does not exchange pages".into());
+        }
+        let flip = Flip::bind(guest, front.table, self.window.tables, self.window.flips);
+        let flip =
+            flip.map_err(|why| format!("the guest's exchange cannot be bound: {}", why.text()))?;
+        let (rings, pages) = self.map_rings(peer, front)?;
+        Ok((Box::new(flip), rings, pages))
     }
 
     /// Maps the pages of both rings and of the event channel, in the record's order.

@@ -5,6 +5,7 @@
 //! | [`copy`] | one hypercall copies the batch into pages of the driver's own | one hypercall copies the batch into the guest's pages |
 //! | [`map`] | one hypercall maps the batch's pages, one unmaps them | the same, and copies by hand between |
 //! | [`mapped`] | pages are mapped at first use and stay mapped for the connection | the same |
+//! | [`flip`] | as `map` | one hypercall exchanges pages of the driver's own that hold the batch for the guest's |
 //! | [`new`] | the guest has its pages mapped; each use is counted, without a hypercall | the same |
 //! | [`pointers`] | no mechanism: the guest's pages are this process's own | the same |
 //!
@@ -13,6 +14,7 @@
 //! mapping.
 
 pub mod copy;
+pub mod flip;
 pub mod map;
 pub mod mapped;
 pub mod new;

@@ -107,6 +107,7 @@ mod tests {
             .map(|frame| GrantedPage {
                 frame,
                 readonly: false,
+                exchanged: false,
             })
             .collect();
         let mut grefs = Vec::new();

@@ -1,12 +1,14 @@
 //! The mechanisms against a monitor of the test's own: a thread that answers the call page.
 
 use super::copy::Copy;
+use super::flip::Flip;
 use super::map::Map;
 use super::mapped::Mapped;
 use super::*;
+use abi::Handle;
 use abi::hypercall::{
     COUNT, Copy as CopyOp, DONE, KIND, Kind, Map as MapOp, OP_WORDS, OPS, Place, REQUEST, RESULT,
-    STATUS_WORD,
+    STATUS_WORD, Transfer,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +23,9 @@ const SLOTS: u32 = 16;
 const READ_ONLY: u32 = 8;
 /// Grants from here on do not exist.
 const NONE: u32 = 12;
+/// Pages that change hands, behind the slots for grants.
+const FLIPS: u32 = 3;
+const EXCHANGE: Handle = Handle(4);
 
 /// What the monitor knows, and what it was asked: one line a call.
 #[derive(Debug, Default)]
@@ -28,6 +33,9 @@ struct World {
     mapped: BTreeMap<u32, bool>,
     calls: Vec<String>,
     copied: Vec<CopyOp>,
+    window: Option<Area>,
+    /// Pages that were given away, for which grant, as they were then.
+    given: Vec<(u32, Vec<u8>)>,
 }
 
 impl World {
@@ -65,6 +73,22 @@ impl World {
                 self.copied.push(op);
                 status
             }
+            Some(Kind::GrantTransfer) => {
+                let op = Transfer::decode(words);
+                assert_eq!(op.exchange, EXCHANGE);
+                let flips = FIRST + SLOTS..FIRST + SLOTS + FLIPS;
+                assert!(flips.contains(&op.slot.0), "{op:?}");
+                let status = allowed(op.gref, true);
+                if status == GrantStatus::Okay {
+                    let page = self.window.unwrap().page(op.slot.0).unwrap();
+                    let mut bytes = vec![0; PAGE];
+                    page.read(&mut bytes).unwrap();
+                    page.fill(0).unwrap();
+                    self.given.push((op.gref.0, bytes));
+                }
+                status
+            }
+            Some(Kind::TableBind | Kind::TableEnd) => GrantStatus::Okay,
             _ => GrantStatus::GeneralError,
         }
     }
@@ -81,7 +105,11 @@ struct Monitor {
 impl Monitor {
     fn new() -> Self {
         let page = Area::anonymous(2 * PAGE).unwrap().span();
-        let world = Arc::new(Mutex::new(World::default()));
+        let window = Area::anonymous((FIRST + SLOTS + FLIPS) as usize * PAGE).unwrap();
+        let world = Arc::new(Mutex::new(World {
+            window: Some(window),
+            ..World::default()
+        }));
         let stop = Arc::new(AtomicBool::new(false));
         let (shared, stopped) = (Arc::clone(&world), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
@@ -119,7 +147,7 @@ impl Monitor {
             guest: Guest {
                 calls: Rc::new(RefCell::new(Calls::over(page))),
                 domain: DOMAIN,
-                window: Area::anonymous((FIRST + SLOTS) as usize * PAGE).unwrap(),
+                window,
                 first: Slot(FIRST),
                 slots: SLOTS,
                 ledger: Rc::new(Ledger::new(false)),
@@ -340,4 +368,102 @@ fn copy_reads_every_access_into_a_page_of_its_own() {
     // More than there are pages for.
     let got = read(&mut copy, &[1; 20]);
     assert!(got[13].is_ok() && got[14..].iter().all(Result::is_err));
+}
+
+fn flip(monitor: &Monitor) -> Flip {
+    let flip = Flip::bind(monitor.guest.clone(), EXCHANGE, Slot(FIRST + SLOTS), FLIPS);
+    assert_eq!(monitor.take_calls(), ["TableBind 1"]);
+    flip.unwrap()
+}
+
+fn given(monitor: &Monitor) -> Vec<(u32, Vec<u8>)> {
+    std::mem::take(&mut monitor.world.lock().unwrap().given)
+}
+
+/// A page that holds so many bytes from offset 16 on, and nothing else.
+fn page_of(parts: &[&[u8]]) -> Vec<u8> {
+    let mut page = vec![0; 16];
+    page.extend(parts.concat());
+    page.resize(PAGE, 0);
+    page
+}
+
+#[test]
+fn flip_gives_a_page_for_each_buffer_that_holds_its_bytes_alone() {
+    let monitor = Monitor::new();
+    let mut flip = flip(&monitor);
+    // As many pages at a time as there are.
+    let status = write(&mut flip, &[1, 2, 3, 4, 5, 6, 7], source());
+    assert_eq!(status, [GrantStatus::Okay; 7]);
+    assert_eq!(
+        monitor.take_calls(),
+        ["GrantTransfer 3", "GrantTransfer 3", "GrantTransfer 1"]
+    );
+    let expected: Vec<_> = (1..8).map(|gref| (gref, page_of(&[b"abcd"]))).collect();
+    assert_eq!(given(&monitor), expected);
+    // What lies in one buffer is one page.
+    let copy = |gref, offset| CopyOut {
+        source: Source::Span(source()),
+        gref: GrantRef(gref),
+        offset,
+        len: 4,
+        status: GrantStatus::GeneralError,
+    };
+    let mut copies = [copy(1, 16), copy(1, 20), copy(2, 16)];
+    flip.write(&mut copies, &[]);
+    assert_eq!(monitor.take_calls(), ["GrantTransfer 2"]);
+    let expected = [(1, page_of(&[b"abcd", b"abcd"])), (2, page_of(&[b"abcd"]))];
+    assert_eq!(given(&monitor), expected);
+    drop(flip);
+    assert_eq!(monitor.take_calls(), ["TableEnd 1"]);
+}
+
+/// What was meant for one buffer is not in the page that another gets.
+#[test]
+fn flip_leaves_nothing_in_a_page_that_was_not_given() {
+    let monitor = Monitor::new();
+    let mut flip = flip(&monitor);
+    let status = write(&mut flip, &[READ_ONLY, 1], source());
+    assert_eq!(status, [GrantStatus::PermissionDenied, GrantStatus::Okay]);
+    // Bytes that are not there: half a frame.
+    let copy = |source, offset, len| CopyOut {
+        source,
+        gref: GrantRef(1),
+        offset,
+        len,
+        status: GrantStatus::GeneralError,
+    };
+    let nothing = Source::Header { frame: 9, from: 0 };
+    for bad in [copy(nothing, 100, 4), copy(Source::Span(source()), 4094, 4)] {
+        let mut copies = [copy(Source::Span(source()), 16, 4), bad];
+        flip.write(&mut copies, &[]);
+        assert_eq!(copies[1].status, GrantStatus::BadCopyArg);
+    }
+    for slot in FIRST + SLOTS..FIRST + SLOTS + FLIPS {
+        let mut bytes = vec![1; PAGE];
+        let page = monitor.guest.window.page(slot).unwrap();
+        page.read(&mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0), "slot {slot}");
+    }
+    assert_eq!(given(&monitor), [(1, page_of(&[b"abcd"]))]);
+}
+
+#[test]
+fn flip_reads_as_map_does_and_lets_no_device_write() {
+    let monitor = Monitor::new();
+    let mut flip = flip(&monitor);
+    let got = read(&mut flip, &[3, NONE]);
+    let at = monitor.guest.span(Slot(FIRST + 3), 8, 100).unwrap();
+    assert_eq!(got, [Ok(at), Err(GrantStatus::BadRef)]);
+    assert_eq!(monitor.mapped(), [(FIRST + 3, false)].into());
+    flip.read_end();
+    assert_eq!(monitor.take_calls(), ["GrantMap 2", "GrantUnmap 1"]);
+    let mut posted = [Access {
+        gref: GrantRef(1),
+        offset: 0,
+        len: 100,
+        result: Ok(Span::EMPTY),
+    }];
+    flip.post_begin(&mut posted);
+    assert_eq!(posted[0].result, Err(GrantStatus::GeneralError));
 }

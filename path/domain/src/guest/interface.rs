@@ -9,7 +9,7 @@
 //!
 //! Another domain: the driver domain has died and was started again, perhaps before this end has looked.
 
-use super::table::NewTable;
+use super::table::{FlipPages, NewTable};
 use crate::call::{Calls, Peer};
 use crate::connection::Doorbell;
 use crate::device;
@@ -20,7 +20,7 @@ use crate::report::Given;
 use crate::start::StartError;
 use crate::trace::{Fate, Trace};
 use abi::layout::info;
-use abi::{ConnId, DomId, RECORD_BYTES, XenbusState};
+use abi::{ConnId, DomId, RECORD_BYTES, Slot, XenbusState};
 use config::domain::{GuestConfig, GuestVif, Lro, Offloads, RingFormat};
 use config::lro::At;
 use nic::{Caps, Frame, Nic};
@@ -45,6 +45,11 @@ pub struct Interface {
     table: Rc<RefCell<GrantTable>>,
     /// The table of the new mechanism, while there is one.
     new_table: Option<NewTable>,
+    /// Pages that change hands, while there are any.
+    flips: Option<FlipPages>,
+    /// Where they appear.
+    window: Area,
+    flip_slot: Slot,
     grant_entries: u32,
     frames: Area,
     first_frame: u32,
@@ -156,7 +161,8 @@ impl Interface {
             .at(info::GRANT_TABLE, entries)
             .ok_or(StartError::Damaged("no grant table"))?;
         let table = Rc::new(RefCell::new(GrantTable::new(table)));
-        let mut first_frame = 0;
+        // Of frames, and of slots for pages that change hands: one queue's behind the other's.
+        let (mut first_frame, mut flip_slot) = (0, 0);
         let mut all = Vec::new();
         for (number, vif) in config.vifs.iter().enumerate() {
             let layout = Layout::new(sizes(vif));
@@ -172,6 +178,9 @@ impl Interface {
                     calls: Rc::clone(calls),
                     table: Rc::clone(&table),
                     new_table: None,
+                    flips: None,
+                    window: home.window,
+                    flip_slot: Slot(flip_slot),
                     grant_entries: home.grant_entries,
                     frames: home.frames,
                     first_frame,
@@ -201,6 +210,7 @@ impl Interface {
                     to_send: Vec::new(),
                 });
                 first_frame += layout.frames();
+                flip_slot += layout.sizes().rx_pages;
             }
         }
         Ok(all)
@@ -270,7 +280,7 @@ impl Interface {
             let doorbell = Doorbell::attach(self.conn).map_err(|error| error.to_string())?;
             self.doorbell = Some(doorbell);
         }
-        let setup = self.setup(peer.domain);
+        let mut setup = self.setup(peer.domain);
         // The driver domain says which mechanism it uses.
         self.new_table = if back.features.has(Features::NEW_GRANTS) {
             let (entries, first) = (self.grant_entries, self.first_frame);
@@ -280,6 +290,16 @@ impl Interface {
         } else {
             None
         };
+        if back.features.has(Features::RX_FLIP) {
+            let pages = self.layout.sizes().rx_pages;
+            let place = (self.window, self.flip_slot, pages);
+            // What a connection that came to nothing has left lies in the same place.
+            self.flips = None;
+            let flips = FlipPages::create(&self.calls, self.conn, place)
+                .map_err(|why| format!("no pages that change hands: {}", why.text()))?;
+            setup.exchange = Some(flips.exchange(self.table.borrow().span()));
+            self.flips = Some(flips);
+        }
         let (netfront, record) = self
             .granted(|granter| Netfront::new(&setup, granter, &back))
             .map_err(|error| error.to_string())?;
@@ -298,6 +318,7 @@ impl Interface {
             features: self.features,
             prefetch: self.prefetch,
             release_threshold: self.release_threshold,
+            exchange: None,
         }
     }
 
@@ -392,6 +413,7 @@ impl Interface {
                 self.past_turnover += *netfront.turnover();
                 self.closing = false;
                 self.new_table = None;
+                self.flips = None;
             } else {
                 self.netfront = Some(netfront);
             }

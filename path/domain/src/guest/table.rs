@@ -1,13 +1,14 @@
 //! A netfront's pages, granted by the new mechanism, by hypercall. Entry *n* is always page *n*, so
-//! that pages which lie side by side are one mapping.
+//! that pages which lie side by side are one mapping. And its pages that change hands.
 
 use crate::call::Calls;
 use abi::hypercall::{Create, Revoke};
 use abi::ngm::Revocation;
-use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle};
+use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, Slot};
+use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::rc::Rc;
-use vif::netfront::{GrantError, GrantedPage, Granter};
+use vif::netfront::{Exchange, GrantError, GrantedPage, Granter};
 
 /// The table of one connection. Ends with the value.
 #[derive(Debug)]
@@ -101,5 +102,55 @@ impl Granter for NewTable {
 impl Drop for NewTable {
     fn drop(&mut self) {
         self.end(&mut Vec::new());
+    }
+}
+
+/// The pages of one connection that change hands. This domain's part in them ends with the value.
+#[derive(Debug)]
+pub struct FlipPages {
+    calls: Rc<RefCell<Calls>>,
+    handle: Handle,
+    pages: Area,
+    first: Slot,
+}
+
+impl FlipPages {
+    /// So many pages for connection `conn`, at slots of this domain's window from the one named on.
+    ///
+    /// # Errors
+    /// What the monitor says.
+    pub fn create(
+        calls: &Rc<RefCell<Calls>>,
+        conn: ConnId,
+        (window, first, count): (Area, Slot, u32),
+    ) -> Result<Self, GrantStatus> {
+        let pages = window
+            .part(first.0 as usize * PAGE, count as usize * PAGE)
+            .ok_or(GrantStatus::BadSlot)?;
+        let handle = calls.borrow_mut().create_exchange(conn, count, first)?;
+        Ok(Self {
+            calls: Rc::clone(calls),
+            handle,
+            pages,
+            first,
+        })
+    }
+
+    /// The same for a netfront, whose offers are entries of `table`.
+    #[must_use]
+    pub fn exchange(&self, table: Span) -> Exchange {
+        Exchange {
+            pages: self.pages,
+            first: self.first,
+            handle: self.handle,
+            table,
+        }
+    }
+}
+
+impl Drop for FlipPages {
+    fn drop(&mut self) {
+        // Only one that is not there cannot be ended.
+        let _ = self.calls.borrow_mut().end_table(self.handle);
     }
 }

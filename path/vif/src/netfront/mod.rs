@@ -13,6 +13,7 @@
 //! against what was posted (rows 2, 3, 6 of the field's list).
 
 mod layout;
+mod offers;
 mod pool;
 mod receive;
 mod table;
@@ -20,6 +21,7 @@ mod transmit;
 mod turnover;
 
 pub use layout::{Layout, Sizes};
+pub use offers::Exchange;
 pub use pool::{TX_SMALL_BYTES, TxPool};
 pub use table::{GrantError, GrantTable, GrantedPage, Granter};
 pub use transmit::Transmitted;
@@ -32,6 +34,7 @@ use crate::netif::rings::{RxFront, TxFront, rings};
 use crate::netif::{Abilities, BackRecord, Features, FrontRecord, MAX_SLOTS, RecordError, Terms};
 use crate::ring::BadPages;
 use abi::{DomId, GrantRef, PAGE};
+use offers::Offers;
 use pool::{Slot, Stack};
 use shmem::sync::fence;
 use shmem::{Area, Fault, Span};
@@ -57,6 +60,9 @@ pub struct Setup {
     pub prefetch: u32,
     /// Whole free pages of receive buffers that stay granted; none: all do.
     pub release_threshold: Option<u32>,
+    /// Where receive buffers lie, if their pages change hands; the layout's frames for them are left
+    /// alone then.
+    pub exchange: Option<Exchange>,
 }
 
 /// Why a netfront could not be set up.
@@ -102,6 +108,8 @@ pub struct Netfront {
     tx_extras: u32,
     rx_pool: Stack,
     rx_pages: RxPages,
+    /// What receive buffers accept, if their pages change hands.
+    offers: Option<Offers>,
     /// For each slot of the rx ring the buffer that was posted there last.
     posted: Vec<u16>,
     /// Responses of a packet at the head of the ring whose rest is not there yet.
@@ -142,14 +150,22 @@ impl Netfront {
         let sizes = *layout.sizes();
         let (mut spans, mut granted) = (Vec::new(), Vec::new());
         for n in 0..layout.rx_spare().start {
-            let frame = setup.first_frame + n;
-            let page = setup.frames.page(frame).ok_or(SetupError::Frames)?;
+            let exchange = setup.exchange.filter(|_| layout.rx_pool().contains(&n));
+            let (memory, at, first) = match &exchange {
+                None => (setup.frames, setup.first_frame + n, 0),
+                Some(exchange) => {
+                    let number = n - layout.rx_pool().start;
+                    (exchange.pages, number, exchange.first.0)
+                }
+            };
+            let page = memory.page(at).ok_or(SetupError::Frames)?;
             // Whatever lay here before is nobody's business (row 22).
             page.fill(0)?;
             spans.push(page);
             granted.push(GrantedPage {
-                frame,
+                frame: first + at,
                 readonly: n >= layout.tx_small().start,
+                exchanged: exchange.is_some(),
             });
         }
         let spare: Vec<_> = layout
@@ -176,21 +192,22 @@ impl Netfront {
             .copied()
             .ok_or(SetupError::Frames)?;
 
+        let features = setup
+            .features
+            .with(Features::RX_COPY)
+            .with(Features::RX_META);
+        let halves = setup.exchange.is_none()
+            && back.features.has(Features::RX_OFFSET)
+            && setup.features.has(Features::RX_OFFSET);
         let record = FrontRecord {
-            features: setup
-                .features
-                .with(Features::RX_COPY)
-                .with(Features::RX_META),
-            max_slots: MAX_SLOTS,
-            rx_buffer: if back.features.has(Features::RX_OFFSET)
-                && setup.features.has(Features::RX_OFFSET)
-            {
-                sizes.rx_buffer
-            } else {
-                PAGE as u16
+            features: match setup.exchange {
+                None => features,
+                Some(_) => features.with(Features::RX_FLIP),
             },
+            max_slots: MAX_SLOTS,
+            rx_buffer: if halves { sizes.rx_buffer } else { PAGE as u16 },
             mac: setup.mac,
-            table: table.table(),
+            table: setup.exchange.map_or(table.table(), |own| own.handle),
             event: event_ref,
             tx_ring: refs(tx_ring),
             rx_ring: refs(rx_ring),
@@ -249,6 +266,7 @@ impl Netfront {
             tx_extras: 0,
             rx_pool: Stack::new(rx_slots, layout.sizes().rx_pages as usize * per_page),
             rx_pages,
+            offers: setup.exchange.map(|own| Offers::new(own, setup.backend)),
             partial: 0,
             prefetch: setup.prefetch,
             fetched: 0,

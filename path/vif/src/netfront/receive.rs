@@ -99,6 +99,9 @@ impl Netfront {
                 offset,
                 gref: slot.gref.0,
             };
+            if let Some(offers) = &self.offers {
+                offers.make(slot.gref, index);
+            }
             if let Some(at) = self.rx.request(request.encode()) {
                 self.rx_pool.launch(usize::from(index));
                 let at = self.rx.slot(at);
@@ -146,6 +149,7 @@ impl Netfront {
         if response.id != posted || !self.rx_pool.land(usize::from(posted)) {
             return Err(Fatal::ResponseId);
         }
+        self.came_back(posted, true)?;
         self.partial = 0;
         self.rx.consume(1);
         self.fetched = self.fetched.saturating_sub(1);
@@ -185,7 +189,12 @@ impl Netfront {
                 return Err(Fatal::ResponseId);
             }
             // In the place of an extra info lies a buffer that was not used.
-            if n != 0 && n <= packet.extras {
+            let unused = n != 0 && n <= packet.extras;
+            self.came_back(
+                posted,
+                !unused && !packet.unused && packet.verdict.is_none(),
+            )?;
+            if unused {
                 self.rx_pool.put(usize::from(posted));
             }
         }

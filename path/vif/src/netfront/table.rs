@@ -1,6 +1,6 @@
 //! How a netfront's pages are granted: by its domain's own grant table, or however else.
 
-use abi::{DomId, GrantEntry, GrantRef, GrantStatus, Handle};
+use abi::{DomId, GrantEntry, GrantRef, GrantStatus, Handle, Slot};
 use shmem::Span;
 use std::sync::atomic::Ordering;
 
@@ -28,6 +28,9 @@ pub struct GrantedPage {
     pub frame: u32,
     /// Not to be written.
     pub readonly: bool,
+    /// It changes hands: `frame` is its slot of the domain's window, and the reference accepts nothing
+    /// before it is offered.
+    pub exchanged: bool,
 }
 
 /// One grant mechanism, from the granter's side, for one netfront.
@@ -93,6 +96,12 @@ impl GrantTable {
         }
     }
 
+    /// The table.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        self.table
+    }
+
     /// Entries that can be given out.
     #[must_use]
     pub fn available(&self) -> usize {
@@ -104,13 +113,17 @@ impl GrantTable {
     /// # Errors
     /// [`GrantError::Full`].
     pub fn grant(&mut self, to: DomId, frame: u32, readonly: bool) -> Result<GrantRef, GrantError> {
+        self.put(GrantEntry::access(to, frame, readonly))
+    }
+
+    fn put(&mut self, granted: GrantEntry) -> Result<GrantRef, GrantError> {
         let index = self.free.pop().ok_or(GrantError::Full)?;
         let entry = self
             .table
             .u64(index as usize * 8)
             .ok_or(GrantError::NoSuch)?;
         // Release: who uses the grant sees the page as it was prepared.
-        entry.store(GrantEntry::access(to, frame, readonly).0, Ordering::Release);
+        entry.store(granted.0, Ordering::Release);
         Ok(GrantRef(index))
     }
 
@@ -126,10 +139,12 @@ impl GrantTable {
             .ok_or(GrantError::NoSuch)?;
         let mut now = entry.load(Ordering::Relaxed);
         loop {
-            if !GrantEntry(now).permits() {
+            let granted = GrantEntry(now);
+            let is_over = granted.accepts() || granted.is_transferred();
+            if !granted.permits() && granted.flags() & GrantEntry::ACCEPT_TRANSFER == 0 {
                 return Err(GrantError::NoSuch);
             }
-            if GrantEntry(now).in_use() {
+            if !is_over && (granted.in_use() || !granted.permits()) {
                 return Err(GrantError::InUse);
             }
             // The monitor sets the in-use flags with an exchange of its own: exactly one of the
@@ -156,11 +171,13 @@ impl Granter for GrantTable {
         pages: &[GrantedPage],
         made: &mut Vec<Result<GrantRef, GrantError>>,
     ) {
-        made.extend(
-            pages
-                .iter()
-                .map(|page| Self::grant(self, to, page.frame, page.readonly)),
-        );
+        made.extend(pages.iter().map(|page| match page.exchanged {
+            true => {
+                let nothing = GrantEntry::transfer(to, Slot(page.frame));
+                self.put(nothing.with_flags(GrantEntry::TRANSFERRED))
+            }
+            false => self.grant(to, page.frame, page.readonly),
+        }));
     }
 
     fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {

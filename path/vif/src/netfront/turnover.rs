@@ -182,6 +182,7 @@ impl Netfront {
             .map(|&frame| GrantedPage {
                 frame,
                 readonly: false,
+                exchanged: false,
             })
             .collect();
         let mut made = Vec::with_capacity(granted.len());

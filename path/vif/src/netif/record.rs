@@ -7,7 +7,7 @@
 //!   frontend  offset  0 u32 magic, 4 u16 version, 6 u16 max-slots, 8 u32 features,
 //!                    12 u8 tx order, 13 u8 rx order, 14 u16 bytes of a receive buffer,
 //!                    16 u32 grant of the event page, 20 6 bytes MAC,
-//!                    28 u32 table of the new grant mechanism (0: the classic table),
+//!                    28 u32 table of the new grant mechanism (0: the classic table), or exchange,
 //!                    32 u32 × 16 grants of the tx ring, 96 u32 × 16 grants of the rx ring
 //! ```
 //!
@@ -81,7 +81,7 @@ pub struct FrontRecord {
     /// Its MAC.
     pub mac: [u8; 6],
     /// The table of the new grant mechanism that all its references are of; 0: its own classic
-    /// table.
+    /// table. With [`Features::RX_FLIP`] the exchange, and references are of the classic table.
     pub table: Handle,
     /// The grant of the event channel's page.
     pub event: GrantRef,

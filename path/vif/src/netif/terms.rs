@@ -33,6 +33,9 @@ impl Features {
     pub const RX_META: Self = Self(1 << 9);
     /// Rings in the native format (NETIF-25).
     pub const NATIVE_RINGS: Self = Self(1 << 10);
+    /// Packets to the guest change hands with their pages (`feature-rx-flip`, NETIF-26): the frontend's
+    /// record names an exchange in the place of a table, and buffers are whole pages.
+    pub const RX_FLIP: Self = Self(1 << 11);
 
     /// Everything that every end of this implementation does; the mechanism of grants, where the
     /// segment size travels and the rings' format are chosen besides.
@@ -167,6 +170,9 @@ impl Terms {
         let both = |feature| back.features.has(feature) && front.features.has(feature);
         let rx_offset = both(Features::RX_OFFSET);
         if !rx_offset && usize::from(front.rx_buffer) != PAGE {
+            return Err(RecordError::RxBuffer);
+        }
+        if both(Features::RX_FLIP) && usize::from(front.rx_buffer) != PAGE {
             return Err(RecordError::RxBuffer);
         }
         let slots = |own: u16, peer: u16| own.min(peer).clamp(MAX_SLOTS_STOCK, MAX_SLOTS);

@@ -2,7 +2,7 @@
 //! pages directly, with the checks that a monitor makes.
 
 use crate::grants::{Access, CopyOut, Grants, Source};
-use abi::{DomId, GrantEntry, GrantRef, GrantStatus, PAGE};
+use abi::{DomId, GrantEntry, GrantRef, GrantStatus, PAGE, Slot};
 use shmem::{Area, Span};
 use std::sync::atomic::Ordering;
 
@@ -12,6 +12,8 @@ pub struct FakeGrants {
     table: Span,
     frames: Area,
     domain: DomId,
+    /// Pages that change hands, if there are any, and the slot of the first.
+    pub exchange: Option<(Area, Slot)>,
     /// Whether accesses have begun and not ended.
     pub reading: bool,
     /// Whether pages are within a device's reach.
@@ -32,12 +34,27 @@ impl FakeGrants {
             table,
             frames,
             domain,
+            exchange: None,
             reading: false,
             posting: false,
             reads: 0,
             writes: 0,
             writes_left: u64::MAX,
         }
+    }
+
+    /// The page that comes to where a grant accepts one, as the monitor would put it there.
+    fn accepted(&self, gref: GrantRef) -> Option<Span> {
+        let (pages, first) = self.exchange?;
+        let word = self.table.u64(gref.index() as usize * 8)?;
+        let entry = GrantEntry(word.load(Ordering::Acquire));
+        let at = entry.frame().checked_sub(first.0);
+        let page = at.and_then(|at| pages.page(at));
+        let page = page.filter(|_| entry.accepts() && entry.domain() == self.domain)?;
+        page.fill(0).ok()?;
+        let done = entry.with_flags(GrantEntry::TRANSFERRED);
+        word.store(done.0, Ordering::Release);
+        Some(page)
     }
 
     /// The bytes that a grant gives access to.
@@ -100,6 +117,7 @@ impl Grants for FakeGrants {
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]) {
+        let mut given = None;
         for copy in copies {
             assert_eq!(
                 copy.status,
@@ -109,7 +127,17 @@ impl Grants for FakeGrants {
             if self.writes_left == 0 {
                 continue;
             }
-            let to = match self.open(copy.gref, copy.offset, copy.len, true) {
+            // A page is given once for all copies to it; it comes zeroed.
+            given = given
+                .filter(|(gref, _)| *gref == copy.gref)
+                .or_else(|| Some((copy.gref, self.accepted(copy.gref)?)));
+            let opened = match given {
+                Some((_, page)) => page
+                    .sub(usize::from(copy.offset), usize::from(copy.len))
+                    .ok_or(GrantStatus::BadCopyArg),
+                None => self.open(copy.gref, copy.offset, copy.len, true),
+            };
+            let to = match opened {
                 Ok(to) => to,
                 Err(status) => {
                     copy.status = status;

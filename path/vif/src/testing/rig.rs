@@ -1,12 +1,12 @@
 //! Both ends of one interface over the same pages, in one thread.
 
 use crate::netback::Netback;
-use crate::netfront::{GrantTable, Layout, Netfront, Setup, Sizes};
+use crate::netfront::{Exchange, GrantTable, Layout, Netfront, Setup, Sizes};
 use crate::netif::rings::{RX_REQUEST, RX_RESPONSE, TX_REQUEST, TX_RESPONSE, rings};
 use crate::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, Terms};
 use crate::ring::{Format, Pages};
 use crate::testing::{FakeGrants, Memory, RawBack, RawFront, format};
-use abi::{DomId, GrantEntry, PAGE};
+use abi::{DomId, GrantEntry, Handle, PAGE, Slot};
 use nic::Frame;
 use shmem::Span;
 use shmem::sync::fence;
@@ -14,6 +14,9 @@ use std::sync::atomic::Ordering;
 
 /// The driver domain, as rigs number it.
 pub const BACKEND: DomId = DomId(7);
+
+/// Where the first page of an exchange appears, in rigs that have one.
+const FIRST_SLOT: Slot = Slot(9);
 
 /// A guest, a driver domain, and the interface between them.
 #[derive(Debug)]
@@ -112,12 +115,25 @@ impl Rig {
         );
         let layout = Layout::new(sizes);
         let table_pages = (layout.grants() as usize * 8 + 8).div_ceil(PAGE);
-        let memory = Memory::new(layout.frames() + table_pages as u32);
+        // Pages that change hands lie behind all others; the first is at a slot that is not 0.
+        let flips = back.features.has(Features::RX_FLIP);
+        let exchanged = layout.frames() + table_pages as u32;
+        let memory = Memory::new(exchanged + if flips { layout.sizes().rx_pages } else { 0 });
         let area = memory.area();
         let table_span = area
             .at(layout.frames() as usize * PAGE, table_pages * PAGE)
             .expect("room for the table");
         let mut table = GrantTable::new(table_span);
+        let pages = area.part(
+            exchanged as usize * PAGE,
+            area.len() - exchanged as usize * PAGE,
+        );
+        let exchange = pages.filter(|_| flips).map(|pages| Exchange {
+            pages,
+            first: FIRST_SLOT,
+            handle: Handle(5),
+            table: table_span,
+        });
         let setup = Setup {
             frames: area,
             first_frame: 0,
@@ -127,12 +143,14 @@ impl Rig {
             features: front,
             prefetch: 2,
             release_threshold,
+            exchange,
         };
         let (front, record) = Netfront::new(&setup, &mut table, &back).expect("a front");
         let record = FrontRecord::decode(&record.encode()).expect("a record");
         let terms = Terms::of(&back, &record).expect("terms");
         assert_eq!(&terms, front.terms(), "both ends agree on the same");
-        let grants = FakeGrants::new(table_span, area, BACKEND);
+        let mut grants = FakeGrants::new(table_span, area, BACKEND);
+        grants.exchange = exchange.map(|own| (own.pages, own.first));
         let pages = Self::pages(&memory, table_span, &record);
         let shared = rings(&terms, &pages.0, &pages.1, pages.2).expect("rings");
         let back = Netback::new(terms, &pages.0, &pages.1, pages.2, grants).expect("a back");
