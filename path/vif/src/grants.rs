@@ -80,6 +80,20 @@ pub trait Grants {
 
     /// No device writes any page of [`Grants::post_begin`] any more.
     fn post_end(&mut self) {}
+
+    /// Makes pages usable for a device that writes them itself until [`Grants::let_go`] of each, or
+    /// says per access why not; appends to `frames`, for every access, which of the guest's frames the
+    /// page is. A mechanism that is not told that cannot.
+    fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
+        for access in accesses {
+            access.result = Err(GrantStatus::GeneralError);
+            frames.push(0);
+        }
+    }
+
+    /// No device writes the page for the sake of this access any more: one that [`Grants::hold`] has
+    /// made usable.
+    fn let_go(&mut self, _gref: GrantRef) {}
 }
 
 impl<G: Grants + ?Sized> Grants for Box<G> {
@@ -101,5 +115,13 @@ impl<G: Grants + ?Sized> Grants for Box<G> {
 
     fn post_end(&mut self) {
         (**self).post_end();
+    }
+
+    fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
+        (**self).hold(accesses, frames);
+    }
+
+    fn let_go(&mut self, gref: GrantRef) {
+        (**self).let_go(gref);
     }
 }

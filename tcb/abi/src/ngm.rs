@@ -85,6 +85,12 @@ impl Translation {
         self.0 & (Self::GENERATION | Self::STATE | readonly) == wanted
     }
 
+    /// The granter's frame, of an entry that is valid.
+    #[must_use]
+    pub const fn frame(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
     /// Whether the grant is read-only.
     #[must_use]
     pub const fn readonly(self) -> bool {

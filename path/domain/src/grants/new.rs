@@ -4,11 +4,12 @@
 use super::{Guest, copy_to, fetch_start, part};
 use crate::ledger::Hop;
 use abi::hypercall::Bind;
-use abi::ngm::{status_bytes, translation_bytes};
+use abi::ngm::{Translation, status_bytes, translation_bytes};
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
 use nic::Frame;
 use shmem::Span;
-use shmem::uses::{self, Words};
+use shmem::uses::{self, EntryWords, Words};
+use std::sync::atomic::Ordering;
 use vif::grants::{Access, CopyOut, Grants};
 
 /// What one guest grants, by both sub-tables. Without `COUNTED` they are not looked at.
@@ -20,10 +21,16 @@ struct Table<const COUNTED: bool> {
 }
 
 impl<const COUNTED: bool> Table<COUNTED> {
+    /// The words of an entry.
+    #[inline]
+    fn words(&self, gref: GrantRef) -> Option<Words> {
+        Words::of(self.translation, self.status, gref.index())
+    }
+
     /// Counts a use, if the entry permits it: its words. [`uses::settle`] and [`uses::holds`] follow.
     #[inline]
     fn claim(&self, gref: GrantRef, write: bool) -> Option<Words> {
-        Words::of(self.translation, self.status, gref.index())
+        self.words(gref)
             .filter(|words| uses::claim(words, gref, write))
     }
 
@@ -190,6 +197,33 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
 
     fn post_end(&mut self) {
         self.table.end(&mut self.posted);
+    }
+
+    fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
+        // What was claimed and does not hold is given up at once.
+        for access in &mut *accesses {
+            access.result = part(self.table.page(access.gref), access.offset, access.len);
+            if COUNTED && access.result.is_ok() && self.table.claim(access.gref, true).is_none() {
+                access.result = Err(GrantStatus::BadRef);
+            }
+        }
+        Table::<COUNTED>::settle();
+        for access in accesses {
+            let words = self.table.words(access.gref);
+            let entry = words.map_or(0, |words| words.translation(Ordering::Acquire));
+            let entry = Translation(entry);
+            frames.push(entry.frame());
+            if COUNTED && access.result.is_ok() && !entry.permits(access.gref, true) {
+                access.result = Err(GrantStatus::BadRef);
+                self.let_go(access.gref);
+            }
+        }
+    }
+
+    fn let_go(&mut self, gref: GrantRef) {
+        if COUNTED && let Some(words) = self.table.words(gref) {
+            uses::release(&words);
+        }
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {

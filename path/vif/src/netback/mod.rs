@@ -9,9 +9,11 @@
 //! (row 31 of the field's list); a response is written only after its copies (RING-8).
 
 mod from_guest;
+mod lent;
 mod posted;
 mod to_guest;
 
+pub use lent::{Loan, Returned};
 pub use to_guest::ToGuest;
 
 use crate::Fatal;
@@ -22,6 +24,7 @@ use crate::netif::rings::{RX_RESPONSE, RxBack, TxBack, rings};
 use crate::netif::{Abilities, Terms};
 use crate::ring::{BadPages, Watch};
 use from_guest::Chain;
+use lent::Lent;
 use posted::Posted;
 use shmem::Span;
 use shmem::sync::fence;
@@ -61,6 +64,8 @@ pub struct Netback<G> {
     post_accesses: Vec<Access>,
     post_next: usize,
     posting: bool,
+    /// Requests that a device has from turn to turn.
+    lent: Lent,
     /// Whether requests are left out for what merged frames need.
     leaves_out: bool,
 }
@@ -99,6 +104,7 @@ impl<G: Grants> Netback<G> {
             post_accesses: Vec::new(),
             post_next: 0,
             posting: false,
+            lent: Lent::default(),
             leaves_out: false,
         })
     }
@@ -141,6 +147,9 @@ impl<G: Grants> Netback<G> {
         }
         if self.posting {
             self.grants.post_end();
+        }
+        for gref in self.lent.drain() {
+            self.grants.let_go(gref);
         }
         self.grants
     }

@@ -330,7 +330,10 @@ impl<G: Grants> Netback<G> {
                 }
                 State::Extra(extra) => {
                     self.counters.meta_requests += 1;
-                    extra.encode()
+                    match self.terms.any_order {
+                        true => extra.in_place_of(posted.request.id).encode(),
+                        false => extra.encode(),
+                    }
                 }
                 State::LeftOut => {
                     self.counters.meta_requests += 1;

@@ -81,6 +81,14 @@ impl<G: Grants> Netback<G> {
         Some(ExtraInfo::of(gso))
     }
 
+    /// An extra info that takes the place of request number `ahead`.
+    fn placed(&mut self, extra: ExtraInfo, ahead: u32) -> ExtraInfo {
+        match self.rx.peek(ahead).filter(|_| self.terms.any_order) {
+            Some(words) => extra.in_place_of(RxRequest::decode(words).id),
+            None => extra,
+        }
+    }
+
     /// Slots that a packet takes besides those of its bytes, if it is still to be segmented.
     fn meta_slots(&self) -> u32 {
         u32::from(!self.terms.rx_meta)
@@ -148,6 +156,7 @@ impl<G: Grants> Netback<G> {
             self.rx_responses.push(response.encode());
             slot += 1;
             if first && let Some(extra) = extra {
+                let extra = self.placed(extra, slot);
                 self.rx_responses.push(extra.encode());
                 self.counters.meta_requests += 1;
                 slot += 1;

@@ -201,7 +201,7 @@ impl Netfront {
             && setup.features.has(Features::RX_OFFSET);
         let record = FrontRecord {
             features: match setup.exchange {
-                None => features,
+                None => features.with(Features::RX_ANY_ORDER),
                 Some(_) => features.with(Features::RX_FLIP),
             },
             max_slots: MAX_SLOTS,

@@ -10,6 +10,7 @@ use crate::netif::{
 };
 use nic::frame::HOT;
 use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Offload, Piece};
+use smallvec::SmallVec;
 
 /// Numbers of receive buffers start here, so that they are told from transmit buffers.
 const RX_BASE: u32 = 1 << 31;
@@ -121,10 +122,10 @@ impl Netfront {
             let Some(words) = self.rx.peek(self.fetched) else {
                 break;
             };
-            let posted = self.posted_at(self.fetched);
+            let response = RxResponse::decode(words);
+            let posted = self.named(self.fetched, response.id);
             self.fetched += 1;
             if let Some(slot) = self.rx_pool.get(usize::from(posted)) {
-                let response = RxResponse::decode(words);
                 let before = usize::from(response.offset.saturating_sub(slot.offset));
                 let bytes = usize::try_from(response.status).unwrap_or(0);
                 slot.span.skip(before).take(bytes.min(HOT)).prefetch();
@@ -145,7 +146,7 @@ impl Netfront {
     /// [`Netfront::scan`] does.
     #[inline]
     fn take(&mut self, response: &RxResponse, frame: &mut Frame) -> Result<Packet, Fatal> {
-        let posted = self.posted_at(0);
+        let posted = self.named(0, response.id);
         if response.id != posted || !self.rx_pool.land(usize::from(posted)) {
             return Err(Fatal::ResponseId);
         }
@@ -183,8 +184,7 @@ impl Netfront {
         };
         self.partial = 0;
         // Only now are buffers taken from the peer: a packet that is not all there keeps them.
-        for n in 0..slots {
-            let posted = self.posted_at(n);
+        for (n, &posted) in (0..).zip(&packet.buffers) {
             if !self.rx_pool.land(usize::from(posted)) {
                 return Err(Fatal::ResponseId);
             }
@@ -217,16 +217,29 @@ impl Netfront {
             .unwrap_or(u16::MAX)
     }
 
+    /// The buffer that response number `ahead` is about: the one that was posted there, or where they
+    /// come in any order (NETIF-27) the one that it names.
+    #[inline]
+    fn named(&self, ahead: u32, id: u16) -> u16 {
+        if self.terms.any_order {
+            id
+        } else {
+            self.posted_at(ahead)
+        }
+    }
+
     /// Reads slots until the packet ends; how many, or none if it does not end yet.
     fn walk(&mut self, packet: &mut Head<'_>) -> Result<Option<u32>, Fatal> {
         let mut slots = 0;
         let mut parts: u32 = 0;
         loop {
-            let Some((posted, words)) = self.slot(slots)? else {
+            let Some(words) = self.slot(slots)? else {
                 return Ok(None);
             };
-            slots += 1;
             let response = RxResponse::decode(words);
+            let posted = self.named(slots, response.id);
+            packet.buffers.push(posted);
+            slots += 1;
             parts += 1;
             let has_meta = parts == 1 && self.terms.rx_meta && response.has(rxf::GSO);
             if has_meta {
@@ -241,11 +254,12 @@ impl Netfront {
                     && !response.has(rxf::MORE_DATA | rxf::EXTRA_INFO);
                 let mut more = response.has(rxf::EXTRA_INFO);
                 while more {
-                    let Some((_, [one, two])) = self.slot(slots)? else {
+                    let Some([one, two]) = self.slot(slots)? else {
                         return Ok(None);
                     };
-                    slots += 1;
                     let info = ExtraInfo::decode(one, two);
+                    packet.buffers.push(self.named(slots, info.gso.place));
+                    slots += 1;
                     packet.extra(&info);
                     more = info.flags & extra::FLAG_MORE != 0;
                 }
@@ -260,18 +274,15 @@ impl Netfront {
         Ok(Some(slots))
     }
 
-    /// Slot number `ahead` with the buffer that was posted there.
-    fn slot(&mut self, ahead: u32) -> Result<Option<(u16, [u32; RX_RESPONSE])>, Fatal> {
+    /// Response number `ahead`.
+    fn slot(&mut self, ahead: u32) -> Result<Option<[u32; RX_RESPONSE]>, Fatal> {
         if ahead == FATAL_SLOTS {
             return Err(Fatal::EndlessPacket);
         }
         if self.rx.ready() <= ahead && self.rx.ready_for(ahead + 1)? <= ahead {
             return Ok(None);
         }
-        Ok(self
-            .rx
-            .peek(ahead)
-            .map(|words| (self.posted_at(ahead), words)))
+        Ok(self.rx.peek(ahead))
     }
 
     /// Appends one part to the packet: always its buffer, so that it is given back.
@@ -303,6 +314,8 @@ struct Head<'a> {
     frame: &'a mut Frame,
     flags: u16,
     gso: Option<Gso>,
+    /// The buffer that each of its slots is about.
+    buffers: SmallVec<[u16; 4]>,
     /// Extra infos: they lie in the slots 1 to this one.
     extras: u32,
     verdict: Option<Drop>,
@@ -316,6 +329,7 @@ impl<'a> Head<'a> {
             frame,
             flags: 0,
             gso: None,
+            buffers: SmallVec::new(),
             extras: 0,
             verdict: None,
             unused: false,

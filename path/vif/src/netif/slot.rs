@@ -186,8 +186,9 @@ pub struct GsoInfo {
     pub size: u16,
     /// [`extra::GSO_TCPV4`] or [`extra::GSO_TCPV6`].
     pub kind: u8,
-    /// Always 0.
-    pub features: u16,
+    /// The id of the receive request whose place the info takes, where responses come in any order
+    /// (NETIF-27); otherwise 0.
+    pub place: u16,
 }
 
 impl GsoInfo {
@@ -219,7 +220,7 @@ impl From<Gso> for GsoInfo {
         Self {
             size: gso.size,
             kind,
-            features: 0,
+            place: 0,
         }
     }
 }
@@ -247,13 +248,25 @@ impl ExtraInfo {
         }
     }
 
+    /// The same in the place of the receive request `id` names.
+    #[must_use]
+    pub fn in_place_of(self, id: u16) -> Self {
+        Self {
+            gso: GsoInfo {
+                place: id,
+                ..self.gso
+            },
+            ..self
+        }
+    }
+
     /// As the first words of a slot.
     #[must_use]
     #[inline]
     pub const fn encode(self) -> [u32; 2] {
         [
             self.kind as u32 | (self.flags as u32) << 8 | (self.gso.size as u32) << 16,
-            pair(self.gso.kind as u16, self.gso.features),
+            pair(self.gso.kind as u16, self.gso.place),
         ]
     }
 
@@ -267,7 +280,7 @@ impl ExtraInfo {
             gso: GsoInfo {
                 size: high(first),
                 kind: second as u8,
-                features: high(second),
+                place: high(second),
             },
         }
     }

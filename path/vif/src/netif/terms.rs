@@ -37,6 +37,9 @@ impl Features {
     /// record names an exchange in the place of a table, and buffers are whole pages.
     pub const RX_FLIP: Self = Self(1 << 11);
 
+    /// Receive responses name their buffers and come in any order (NETIF-27).
+    pub const RX_ANY_ORDER: Self = Self(1 << 12);
+
     /// Everything that every end of this implementation does; the mechanism of grants, where the
     /// segment size travels and the rings' format are chosen besides.
     pub const ALL: Self = Self(
@@ -147,6 +150,8 @@ pub struct Terms {
     pub rx_offset: bool,
     /// Whether the segment size of a packet to the guest travels in its first response.
     pub rx_meta: bool,
+    /// Whether receive responses come in any order, each with its request's id.
+    pub any_order: bool,
     /// What the backend may send to the guest.
     pub to_guest: Abilities,
     /// What the guest may send to the backend.
@@ -175,6 +180,7 @@ impl Terms {
         if both(Features::RX_FLIP) && usize::from(front.rx_buffer) != PAGE {
             return Err(RecordError::RxBuffer);
         }
+        let any_order = both(Features::RX_ANY_ORDER);
         let slots = |own: u16, peer: u16| own.min(peer).clamp(MAX_SLOTS_STOCK, MAX_SLOTS);
         let max_slots = slots(back.max_slots, front.max_slots);
         Ok(Self {
@@ -187,7 +193,9 @@ impl Terms {
             rx_order: front.rx_order(),
             rx_buffer: front.rx_buffer,
             rx_offset,
-            rx_meta: both(Features::RX_META),
+            // In any order a first response has to name its buffer, where the size would be.
+            rx_meta: both(Features::RX_META) && !any_order,
+            any_order,
             to_guest: Abilities::of(front.features, max_slots),
             from_guest: Abilities::of(back.features, max_slots),
             mac: front.mac,

@@ -18,6 +18,8 @@ pub struct FakeGrants {
     pub reading: bool,
     /// Whether pages are within a device's reach.
     pub posting: bool,
+    /// Pages that a device has from turn to turn.
+    pub held: u64,
     /// Accesses that were made usable.
     pub reads: u64,
     /// Copies that were carried out.
@@ -37,6 +39,7 @@ impl FakeGrants {
             exchange: None,
             reading: false,
             posting: false,
+            held: 0,
             reads: 0,
             writes: 0,
             writes_left: u64::MAX,
@@ -114,6 +117,22 @@ impl Grants for FakeGrants {
     fn post_end(&mut self) {
         assert!(self.posting, "something was posted");
         self.posting = false;
+    }
+
+    fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
+        for access in accesses {
+            access.result = self.open(access.gref, access.offset, access.len, true);
+            let page = access
+                .result
+                .map_or(0, |span| (span.addr() - self.frames.span().addr()) / PAGE);
+            frames.push(page as u32);
+            self.held += u64::from(access.result.is_ok());
+        }
+    }
+
+    fn let_go(&mut self, _: GrantRef) {
+        assert_ne!(self.held, 0, "something is held");
+        self.held -= 1;
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]) {

@@ -1,0 +1,255 @@
+//! Requests that a device has from turn to turn: a queue of the NIC is the guest's alone, and what
+//! comes by it is written into the guest's pages when it comes, not when somebody looks
+//! (`specs/xdp.md`).
+//!
+//! ```text
+//!   ring ── lend ──► with the device ── deliver ──► response with the frame
+//!                                    ── give_back ─► response without: unused, or an error
+//! ```
+//!
+//! Such a request has left the ring, and its page is in use. So responses come in the order in which
+//! the device is done with them, and the guest has to take them so (NETIF-27). Other frames for the
+//! guest take the requests that are behind those: some always stay in the ring for them.
+
+use super::Netback;
+use super::to_guest::{ToGuest, buffer, check, say};
+use crate::counters::Drop;
+use crate::grants::{Access, Grants};
+use crate::netif::{RxRequest, RxResponse, rsp};
+use abi::{GrantRef, GrantStatus};
+use nic::{BufferId, Frame};
+use shmem::Span;
+
+/// A buffer of the guest's for a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Loan {
+    /// Names it from now on.
+    pub id: BufferId,
+    /// Which of the guest's page frames it lies in, as the grant mechanism says.
+    pub frame: u32,
+    /// Its first byte within that.
+    pub offset: u16,
+    /// Its bytes, as far as this domain can touch them.
+    pub span: Span,
+}
+
+/// How a buffer comes back without a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returned {
+    /// Nothing has come for it.
+    Unused,
+    /// What it holds is not for the guest, or the device cannot write to it: it is answered with an
+    /// error.
+    Failed,
+}
+
+/// One request that the device has.
+#[derive(Clone, Copy, Debug)]
+struct Out {
+    request: RxRequest,
+    span: Span,
+}
+
+/// The requests that a device has, by number.
+#[derive(Debug, Default)]
+pub(super) struct Lent {
+    out: Vec<Option<Out>>,
+    free: Vec<u32>,
+    count: usize,
+    // Room for the work of `lend`; empty between calls.
+    requests: Vec<RxRequest>,
+    accesses: Vec<Access>,
+    frames: Vec<u32>,
+}
+
+impl Lent {
+    fn put(&mut self, out: Out) -> BufferId {
+        self.count += 1;
+        if let Some(id) = self.free.pop()
+            && let Some(place) = self.out.get_mut(id as usize)
+        {
+            *place = Some(out);
+            return BufferId(id);
+        }
+        self.out.push(Some(out));
+        BufferId(self.out.len() as u32 - 1)
+    }
+
+    fn take(&mut self, id: BufferId) -> Option<Out> {
+        let out = self.out.get_mut(id.0 as usize)?.take()?;
+        self.free.push(id.0);
+        self.count -= 1;
+        Some(out)
+    }
+
+    /// All of them: none is with the device any more.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = GrantRef> {
+        self.count = 0;
+        self.free.clear();
+        let out = std::mem::take(&mut self.out).into_iter().flatten();
+        out.map(|out| GrantRef(out.request.gref))
+    }
+}
+
+impl<G: Grants> Netback<G> {
+    /// Whether a device can be lent buffers that frames of `bytes` bytes fit.
+    #[must_use]
+    pub fn can_lend(&self, bytes: usize) -> bool {
+        self.terms.any_order && self.terms.rx_offset && self.can_post(bytes)
+    }
+
+    /// Requests that the device has.
+    #[must_use]
+    pub fn lent(&self) -> usize {
+        self.lent.count
+    }
+
+    /// Takes up to `most` requests off the ring for a device, but leaves `leave` there, and appends
+    /// their buffers to `out`. What is no buffer, or may not be written, is answered with an error.
+    pub fn lend(&mut self, most: usize, leave: usize, out: &mut Vec<Loan>) {
+        if self.fatal.is_some() || self.posting || !self.terms.any_order {
+            return;
+        }
+        let want = most.saturating_add(leave).min(u32::MAX as usize);
+        let ready = self.posted(want as u32) as usize;
+        let count = ready.saturating_sub(leave).min(most);
+        if count == 0 {
+            return;
+        }
+        let mut lent = std::mem::take(&mut self.lent);
+        for n in 0..count {
+            let Some(words) = self.rx.peek(n as u32) else {
+                break;
+            };
+            let request = RxRequest::decode(words);
+            let place = buffer(&request, &self.terms);
+            lent.requests.push(request);
+            // What is no buffer has no bytes: no mechanism says anything else.
+            let (offset, len) = place.unwrap_or((0, 0));
+            lent.accesses.push(Access {
+                gref: GrantRef(request.gref),
+                offset: offset as u16,
+                len: len as u16,
+                result: Err(GrantStatus::GeneralError),
+            });
+        }
+        self.rx.consume(lent.requests.len() as u32);
+        self.grants.hold(&mut lent.accesses, &mut lent.frames);
+        let Lent {
+            requests,
+            accesses,
+            frames,
+            ..
+        } = &mut lent;
+        let (requests, accesses, frames) = (
+            std::mem::take(requests),
+            std::mem::take(accesses),
+            std::mem::take(frames),
+        );
+        let all = requests.iter().zip(&accesses).zip(&frames);
+        for ((request, access), &frame) in all {
+            match access.result {
+                Ok(span) if !span.is_empty() => out.push(Loan {
+                    id: lent.put(Out {
+                        request: *request,
+                        span,
+                    }),
+                    frame,
+                    offset: access.offset,
+                    span,
+                }),
+                usable => {
+                    let reason = match usable {
+                        Ok(_) => {
+                            self.grants.let_go(access.gref);
+                            Drop::BadRequest
+                        }
+                        Err(_) => Drop::Grant,
+                    };
+                    self.counters.to_guest_drops.count(reason);
+                    self.without(request, rsp::ERROR);
+                }
+            }
+        }
+        lent.requests = cleared(requests);
+        lent.accesses = cleared(accesses);
+        lent.frames = cleared(frames);
+        self.lent = lent;
+    }
+
+    /// A frame that lies in one lent buffer is for the guest, and the device is done with the buffer.
+    pub fn deliver(&mut self, frame: &Frame, report: &mut ToGuest) {
+        let [piece] = frame.pieces.as_slice() else {
+            return;
+        };
+        let Some(out) = self.take_back(piece.buffer) else {
+            return;
+        };
+        match self.whole(frame, &out, piece.span) {
+            Ok(response) => {
+                self.rx.respond(response.encode());
+                self.counters.to_guest += 1;
+                self.counters.to_guest_bytes += frame.len() as u64;
+                report.delivered += 1;
+                report.bytes += frame.len() as u64;
+            }
+            Err(reason) => {
+                self.counters.to_guest_drops.count(reason);
+                report.drops.count(reason);
+                self.without(&out.request, rsp::ERROR);
+            }
+        }
+    }
+
+    /// What is said of a frame in one buffer.
+    fn whole(&self, frame: &Frame, out: &Out, span: Span) -> Result<RxResponse, Drop> {
+        check(frame, &self.terms)?;
+        let within = span.addr().checked_sub(out.span.addr());
+        let within = within.filter(|&within| out.span.sub(within, span.len()).is_some());
+        let within = within.ok_or(Drop::CrossesPage)?;
+        if frame.offload.gso.is_some() || span.len() != frame.len() {
+            return Err(Drop::BadOffload);
+        }
+        let mut response = RxResponse {
+            id: out.request.id,
+            offset: out.request.offset + within as u16,
+            flags: 0,
+            status: span.len() as i16,
+        };
+        say(frame, &self.terms, &mut response);
+        Ok(response)
+    }
+
+    /// A lent buffer comes back without a frame; the device is done with it.
+    pub fn give_back(&mut self, id: BufferId, how: Returned) {
+        if let Some(out) = self.take_back(id) {
+            let status = match how {
+                Returned::Unused => rsp::DROPPED,
+                Returned::Failed => rsp::ERROR,
+            };
+            self.without(&out.request, status);
+        }
+    }
+
+    fn take_back(&mut self, id: BufferId) -> Option<Out> {
+        let out = self.lent.take(id)?;
+        self.grants.let_go(GrantRef(out.request.gref));
+        Some(out)
+    }
+
+    /// Answers a request without a frame.
+    fn without(&mut self, request: &RxRequest, status: i16) {
+        let response = RxResponse {
+            id: request.id,
+            offset: request.offset,
+            flags: 0,
+            status,
+        };
+        self.rx.respond(response.encode());
+    }
+}
+
+fn cleared<T>(mut list: Vec<T>) -> Vec<T> {
+    list.clear();
+    list
+}
