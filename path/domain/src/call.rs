@@ -253,6 +253,16 @@ impl Calls {
         self.outcome().map(|()| self.get(ANSWER_WORD))
     }
 
+    /// Says that it has done with a device of its own for good, and has closed its descriptor of it.
+    ///
+    /// # Errors
+    /// There is no such device, or the descriptor is there.
+    pub fn end_device(&mut self, device: u32) -> Result<(), Errno> {
+        self.put(0, u64::from(device));
+        self.enter(Kind::DeviceEnd, 1)?;
+        self.outcome()
+    }
+
     /// Says that the domain has started.
     ///
     /// # Errors

@@ -79,6 +79,9 @@ pub enum Kind {
     /// Tell a device of the domain's own something. One operation: word 0 the device's number,
     /// words 1 and 2 what the device understands ([`TapControl`]). The answer: word 3.
     DeviceControl = 16,
+    /// The domain has done with a device of its own for good, and has closed its descriptor of it. One
+    /// operation: word 0 the device's number. `-EBUSY`: it has the descriptor still.
+    DeviceEnd = 17,
 }
 
 impl Kind {
@@ -100,6 +103,7 @@ impl Kind {
             12 => Self::ExchangeCreate,
             13 => Self::GrantTransfer,
             16 => Self::DeviceControl,
+            17 => Self::DeviceEnd,
             _ => return None,
         })
     }

@@ -63,8 +63,8 @@ impl Chosen {
     fn fd<'a>(&'a self, parts: &'a Parts) -> Result<BorrowedFd<'a>, Errno> {
         match &self.what {
             What::Device(n) => {
-                let device = parts.devices.get(*n as usize).ok_or(Errno::NOENT)?;
-                Ok(device.as_fd())
+                let device = parts.devices.get(*n as usize).and_then(Option::as_ref);
+                Ok(device.ok_or(Errno::NOENT)?.as_fd())
             }
             What::Doorbell(port) => Ok(port.doorbell()),
         }
@@ -90,7 +90,8 @@ fn choose(
     match Attach::decode(args).ok_or(Errno::INVAL)? {
         Attach::Device(n) => {
             let at = place(fd::DEVICE, n, fd::DEVICES_MAX)?;
-            let device = parts.devices.get(n as usize).ok_or(Errno::NOENT)?;
+            let device = parts.devices.get(n as usize).and_then(Option::as_ref);
+            let device = device.ok_or(Errno::NOENT)?;
             let data = epoll::EventData::new_u64(u64::from(n));
             match epoll::add(&parts.epoll, device, data, epoll::EventFlags::IN) {
                 // A file is always ready, so it cannot be waited for; and a call whose answer

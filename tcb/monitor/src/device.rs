@@ -1,10 +1,11 @@
 //! Devices: descriptors that a domain may attach, what a device can be told beside, and pages of
 //! its own that the domain sees.
 //!
-//! To the monitor all are opaque: it knows whose device it is, passes two words on, and has the
-//! pages mapped.
+//! To the monitor all are opaque: it knows whose device it is, passes two words on, has the
+//! pages mapped, and exchanges what a device has pinned before it is its owner's alone again.
 
-use abi::DomId;
+use crate::pins::Pin;
+use abi::{DomId, Slot};
 use rustix::io::Errno;
 pub use sandbox::DeviceMap;
 use std::collections::BTreeMap;
@@ -20,6 +21,10 @@ pub trait DeviceControl: Debug + Send + Sync {
     /// # Errors
     /// What the domain is told.
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno>;
+
+    /// Its domain has done with the device for good: when this returns nothing comes by it any more.
+    /// May take as long as a grace period of the kernel's; only the domain itself waits.
+    fn end(&self) {}
 }
 
 /// One device of a domain.
@@ -32,6 +37,8 @@ pub struct Device {
     /// What of its memory lies in the domain's window, from before the domain's first hypercall is
     /// answered. No grant is ever mapped there, unless the domain itself asks for it.
     pub pages: Vec<DeviceMap>,
+    /// What it has pinned of another domain's memory, if anything.
+    pub pin: Option<Pin>,
 }
 
 impl From<OwnedFd> for Device {
@@ -40,18 +47,61 @@ impl From<OwnedFd> for Device {
             fd,
             control: None,
             pages: Vec::new(),
+            pin: None,
         }
     }
 }
 
+/// A device that can be told something, and where it is seen.
+#[derive(Clone, Debug)]
+struct Told {
+    control: Arc<dyn DeviceControl>,
+    slots: Vec<Slot>,
+}
+
 /// The controls of every domain's devices.
 #[derive(Debug, Default)]
-pub struct Controls(Mutex<BTreeMap<(DomId, u64), Arc<dyn DeviceControl>>>);
+pub struct Controls(Mutex<BTreeMap<(DomId, u64), Told>>);
 
 impl Controls {
-    /// From now on device `number` of a domain can be told something.
-    pub fn insert(&self, domain: DomId, number: u64, control: Arc<dyn DeviceControl>) {
-        self.with(|all| all.insert((domain, number), control));
+    /// From now on device `number` of a domain, of which `pages` lie in the domain's window, can be
+    /// told something.
+    pub fn insert(
+        &self,
+        domain: DomId,
+        number: u64,
+        control: Arc<dyn DeviceControl>,
+        pages: &[DeviceMap],
+    ) {
+        let slots = pages.iter().flat_map(|part| {
+            let end = part.slot.0.saturating_add(part.pages);
+            (part.slot.0..end).map(Slot)
+        });
+        let slots = slots.collect();
+        self.with(|all| all.insert((domain, number), Told { control, slots }));
+    }
+
+    /// What a domain has done with for good, and the slots at which it sees that.
+    #[must_use]
+    pub fn get(&self, domain: DomId, number: u64) -> Option<(Arc<dyn DeviceControl>, Vec<Slot>)> {
+        let told = self.with(|all| all.get(&(domain, number)).cloned())?;
+        Some((told.control, told.slots))
+    }
+
+    /// A device is no more.
+    pub fn remove(&self, domain: DomId, number: u64) {
+        self.with(|all| all.remove(&(domain, number)));
+    }
+
+    /// A domain's process is gone: nothing comes by its devices any more when this returns.
+    pub fn end_all(&self, domain: DomId) {
+        let all: Vec<_> = self.with(|all| {
+            let own = all.iter().filter(|((of, _), _)| *of == domain);
+            own.map(|(_, told)| Arc::clone(&told.control)).collect()
+        });
+        for control in all {
+            control.end();
+        }
     }
 
     /// A domain is no more.
@@ -64,14 +114,11 @@ impl Controls {
     /// # Errors
     /// ENOENT: it has no such device, or one that can be told nothing; otherwise the device's.
     pub fn tell(&self, domain: DomId, number: u64, words: [u64; 2]) -> Result<u64, Errno> {
-        let control = self.with(|all| all.get(&(domain, number)).cloned());
-        control.ok_or(Errno::NOENT)?.control(words)
+        let told = self.with(|all| all.get(&(domain, number)).cloned());
+        told.ok_or(Errno::NOENT)?.control.control(words)
     }
 
-    fn with<T>(
-        &self,
-        f: impl FnOnce(&mut BTreeMap<(DomId, u64), Arc<dyn DeviceControl>>) -> T,
-    ) -> T {
+    fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<(DomId, u64), Told>) -> T) -> T {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -79,7 +79,8 @@ pub(crate) struct Parts {
     pub(crate) port: Arc<Port>,
     /// The domain's epoll set: a descriptor of ours of the same set.
     pub(crate) epoll: OwnedFd,
-    pub(crate) devices: Vec<OwnedFd>,
+    /// None: the domain has done with it.
+    pub(crate) devices: Vec<Option<OwnedFd>>,
     /// By number of the device, what of it lies in the window.
     pub(crate) device_pages: Vec<(usize, Vec<DeviceMap>)>,
     pub(crate) mailbox: Mailbox,
@@ -183,7 +184,7 @@ impl Domain {
         let parts = self.parts.as_ref().filter(|parts| parts.process.is_none());
         let parts = parts.ok_or_else(|| spec_error("it was started already"))?;
         let devices = parts.device_pages.iter().filter_map(|(device, pages)| {
-            let fd = parts.devices.get(*device)?;
+            let fd = parts.devices.get(*device)?.as_ref()?;
             Some(fd.try_clone().map(|fd| (fd, pages.clone())))
         });
         let devices = devices

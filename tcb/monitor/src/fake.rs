@@ -12,6 +12,8 @@ pub struct FakeSpace {
     pub mapped: BTreeMap<Slot, PageMap>,
     /// Every memory that is known.
     pub memories: BTreeSet<u32>,
+    /// Numbers of the domain's descriptors.
+    pub descriptors: BTreeSet<i32>,
     /// The next call that would change something is refused.
     pub refuse_next: bool,
     /// The next call that would change something is carried out, but nobody learns of it.
@@ -110,6 +112,10 @@ impl AddressSpace for FakeSpace {
             );
         }
         self.lost()
+    }
+
+    fn has_descriptor(&self, number: i32) -> bool {
+        self.descriptors.contains(&number)
     }
 
     fn destroy(&mut self, why: &str) {

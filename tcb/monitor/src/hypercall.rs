@@ -14,7 +14,7 @@ use abi::hypercall::{
     ANSWER_WORD, Bind, COUNT, Copy, Create, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST,
     RESULT, Revoke, STATUS_WORD, Transfer, Unmap,
 };
-use abi::layout::info;
+use abi::layout::{fd, info};
 use abi::{ConnId, DomId, GrantStatus, Handle, RECORD_BYTES, Slot, XenbusState};
 use rustix::io::Errno;
 use shmem::{Span, time};
@@ -145,6 +145,8 @@ pub struct Server<S> {
     counters: Arc<Counters>,
     ready: Arc<AtomicBool>,
     connected: bool,
+    /// Devices that the domain has done with since this was last asked.
+    ended: Vec<u64>,
     churn: Budget,
     copies: Vec<Copy>,
     maps: Vec<Map>,
@@ -172,6 +174,7 @@ impl<S: AddressSpace> Server<S> {
             counters,
             ready,
             connected: false,
+            ended: Vec::new(),
             churn: Budget::new(CHURN_BURST, CHURN_PER_SECOND, time::monotonic_ns()),
             copies: Vec::with_capacity(OPS_MAX),
             maps: Vec::with_capacity(OPS_MAX),
@@ -188,6 +191,11 @@ impl<S: AddressSpace> Server<S> {
     /// The mapper and its address space.
     pub fn mapper(&self) -> &Mapper<S> {
         &self.mapper
+    }
+
+    /// The same, to change.
+    pub fn mapper_mut(&mut self) -> &mut Mapper<S> {
+        &mut self.mapper
     }
 
     /// Carries out the call that lies in the page and says how it went; `number` is its number.
@@ -303,9 +311,33 @@ impl<S: AddressSpace> Server<S> {
                 page.put(0, ANSWER_WORD, told.unwrap_or(0));
                 page.put(0, STATUS_WORD, errno_word(told.map(drop)));
             }
+            Kind::DeviceEnd if count == 1 => {
+                let ended = self.device_end(page.get(0, 0))?;
+                page.put(0, STATUS_WORD, errno_word(ended));
+            }
             Kind::Ready if count == 0 => self.ready.store(true, Ordering::Release),
             _ => return Ok(Err(Errno::INVAL)),
         }
+        Ok(Ok(()))
+    }
+
+    /// The domain has done with one of its devices for good.
+    fn device_end(&mut self, number: u64) -> Result<Result<(), Errno>, SpaceError> {
+        let Shared { controls, new, .. } = &*self.shared;
+        let Some((control, slots)) = controls.get(self.id, number) else {
+            return Ok(Err(Errno::NOENT));
+        };
+        let at = i32::try_from(number).ok();
+        let at = at.and_then(|number| fd::DEVICE.checked_add(number));
+        if at.is_none_or(|at| self.mapper.space().has_descriptor(at)) {
+            return Ok(Err(Errno::BUSY));
+        }
+        control.end();
+        let unmapped = self.mapper.space_mut().unmap(&slots);
+        unmapped.map_err(SpaceError::fatal)?;
+        controls.remove(self.id, number);
+        new.pins.remove(self.id, number);
+        self.ended.push(number);
         Ok(Ok(()))
     }
 
@@ -378,6 +410,11 @@ impl<S: AddressSpace> Server<S> {
     /// Whether the domain has written a record of a connection since this was last asked.
     pub fn take_connected(&mut self) -> bool {
         std::mem::take(&mut self.connected)
+    }
+
+    /// Devices that the domain has done with since this was last asked.
+    pub fn take_ended(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.ended)
     }
 
     /// A granter has died: see [`Mapper::granter_died`].

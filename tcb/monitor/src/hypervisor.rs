@@ -158,12 +158,15 @@ impl Hypervisor {
         };
         for (number, device) in (0u64..).zip(devices) {
             if let Some(control) = device.control {
-                shared.controls.insert(id, number, control);
+                shared.controls.insert(id, number, control, &device.pages);
             }
             if !device.pages.is_empty() {
                 parts.device_pages.push((parts.devices.len(), device.pages));
             }
-            parts.devices.push(device.fd);
+            if let Some(pin) = device.pin {
+                shared.new.pins.insert(id, number, pin);
+            }
+            parts.devices.push(Some(device.fd));
         }
     }
 
@@ -335,15 +338,40 @@ impl Hypervisor {
                 }
                 // Who waits for the machine to be complete looks again.
                 Notice::Connection => {}
+                Notice::DeviceEnded(id, number) => self.device_ended(id, number),
                 Notice::Killed(id, why) => self.kill(id, &why),
                 Notice::Gone(id) => self.gone(id),
             }
         }
     }
 
+    /// A domain has done with a device: nobody has its descriptor any more.
+    fn device_ended(&mut self, id: DomId, number: u64) {
+        let domain = self.domain_mut(id);
+        let parts = domain.and_then(|domain| domain.parts.as_mut());
+        let place = parts.and_then(|parts| parts.devices.get_mut(number as usize));
+        drop(place.and_then(Option::take));
+    }
+
+    /// Kills who keeps a device over the memory of a domain that is over; returns when to look again.
+    fn end_pins(&mut self, now_ns: u64) -> Option<u64> {
+        loop {
+            let over = |id: DomId| self.life(id).is_none_or(Life::is_over);
+            match self.shared.new.pins.overdue(over, now_ns) {
+                Ok(next) => return next,
+                Err(user) => {
+                    self.kill(
+                        user,
+                        "killed: it kept a device over the memory of a dead domain",
+                    );
+                }
+            }
+        }
+    }
+
     /// Sees to deadlines; returns when to call again at the latest.
     pub fn tick(&mut self, now_ns: u64) -> Option<u64> {
-        let mut next: Option<u64> = None;
+        let mut next = self.end_pins(now_ns);
         for at in 0..self.domains.len() {
             let Some(domain) = self.domains.get_mut(at) else {
                 break;

@@ -10,6 +10,7 @@
 //! | [`grant`] | grant tables, copies, mappings, the audit |
 //! | [`connect`], [`event`] | connection records; pending bits and doorbells |
 //! | `attach`, [`device`], [`mailbox`] | descriptors for a domain, and what they can be told; bytes to and from it |
+//! | [`pins`] | frames that a device has pinned |
 //! | `report` | status and audit |
 //!
 //! Threads: one main thread (the program `grantwayd`), which never waits for a domain, and one
@@ -29,6 +30,7 @@ pub mod hypervisor;
 pub mod life;
 pub mod mailbox;
 pub mod memory;
+pub mod pins;
 mod process;
 mod report;
 pub mod space;
@@ -39,3 +41,4 @@ pub use domain::{DomainError, Start};
 pub use hypervisor::{Hypervisor, Source};
 pub use life::Life;
 pub use mailbox::RelayError;
+pub use pins::Pin;

@@ -166,6 +166,15 @@ impl AddressSpace for AgentSpace {
         self.ask(|agent| agent.unmap(slots))
     }
 
+    fn has_descriptor(&self, number: i32) -> bool {
+        let path = format!("/proc/{}/fd/{number}", self.process.pid);
+        // What cannot be looked at is taken to be there.
+        match std::fs::symlink_metadata(path) {
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+            Ok(_) => true,
+        }
+    }
+
     fn destroy(&mut self, why: &str) {
         // Told first, so that the reason is known before the end is seen.
         self.post.killed(self.id, why);

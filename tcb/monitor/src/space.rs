@@ -65,6 +65,9 @@ pub trait AddressSpace {
     /// See [`SpaceError`]; after any error the domain must be killed.
     fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError>;
 
+    /// Whether the domain has a descriptor at `number` of its table.
+    fn has_descriptor(&self, number: i32) -> bool;
+
     /// Ends the domain. When this returns nothing of it runs any more.
     fn destroy(&mut self, why: &str);
 }

@@ -30,6 +30,8 @@ pub(crate) enum Notice {
     Ready(DomId),
     /// The domain has written a record of a connection.
     Connection,
+    /// The domain has done with a device.
+    DeviceEnded(DomId, u64),
     /// The domain had to be killed.
     Killed(DomId, String),
     /// Domain and agent are gone and everything that they used has been let go.
@@ -204,7 +206,10 @@ fn run(job: Job, control: &Control) {
         .into_iter()
         .try_for_each(|(device, pages)| space().map_device(device.as_fd(), &pages));
     let served = mapped.and_then(|()| {
-        serve(&mut server, control, |connected| {
+        serve(&mut server, control, |connected, ended| {
+            for device in ended {
+                post.send(Notice::DeviceEnded(id, device));
+            }
             if connected {
                 post.send(Notice::Connection);
             }
@@ -221,6 +226,9 @@ fn run(job: Job, control: &Control) {
     shared.grants.lock().end(id);
     shared.connections.close_all(id);
     process.end();
+    // Before others have their pages back.
+    shared.controls.end_all(id);
+    shared.new.pins.forget(id);
     server.tear_down();
     post.send(Notice::Gone(id));
 }
@@ -229,7 +237,7 @@ fn run(job: Job, control: &Control) {
 fn serve(
     server: &mut Server<AgentSpace>,
     control: &Control,
-    mut after: impl FnMut(bool),
+    mut after: impl FnMut(bool, Vec<u64>),
 ) -> Result<(), SpaceError> {
     let request = server.page().request();
     // The page started as zeroes; the domain may have made its first call already.
@@ -246,7 +254,7 @@ fn serve(
         if now != seen {
             seen = now;
             server.serve(now)?;
-            after(server.take_connected());
+            after(server.take_connected(), server.take_ended());
         } else if futex::wait(request, seen, Some(NAP)) == Wake::Gone {
             return Err(SpaceError::Lost("the call page is gone".into()));
         }

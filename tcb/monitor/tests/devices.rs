@@ -25,7 +25,7 @@ impl DeviceControl for Diary {
 fn a_domain_speaks_to_its_own_devices_only() {
     let controls = Controls::default();
     let diary = Arc::new(Diary::default());
-    controls.insert(DomId(1), 3, Arc::<Diary>::clone(&diary));
+    controls.insert(DomId(1), 3, Arc::<Diary>::clone(&diary), &[]);
     assert_eq!(controls.tell(DomId(1), 3, [40, 2]), Ok(42));
     assert_eq!(controls.tell(DomId(1), 3, [1, 0]), Err(Errno::PERM));
     for (domain, device) in [(1, 2), (1, 1 << 32 | 3), (1, u64::MAX), (2, 3), (0, 3)] {

@@ -10,10 +10,11 @@ use monitor::event::Port;
 use monitor::fake::FakeSpace;
 use monitor::hypercall::{CallPage, Counters, Server, Shared};
 use monitor::memory::Memory;
+use monitor::{DeviceControl, DeviceMap, Pin};
 use proptest::prelude::*;
 use rustix::io::Errno;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const FRAMES: u32 = 4;
 const ENTRIES: u32 = 16;
@@ -143,6 +144,75 @@ fn nonsense_is_refused_as_a_whole() {
         assert_eq!(rig.call(kind, count), Err(Errno::INVAL), "{kind} {count}");
         assert_eq!(rig.get(0, STATUS_WORD), 77);
     }
+}
+
+/// A device that counts its ends.
+#[derive(Debug, Default)]
+struct Ending(AtomicU32);
+
+impl DeviceControl for Ending {
+    fn control(&self, _: [u64; 2]) -> Result<u64, Errno> {
+        Ok(0)
+    }
+
+    fn end(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A device ends when its domain has closed it, once: then nothing of it is seen and nothing it has
+/// pinned counts.
+#[test]
+fn a_device_ends_when_its_descriptor_is_closed() {
+    const NUMBER: u64 = 5;
+    let mut rig = Rig::new();
+    let device = Arc::new(Ending::default());
+    let slot = Slot(2);
+    let pages = [DeviceMap {
+        slot,
+        page: 0,
+        pages: 1,
+    }];
+    let control: Arc<Ending> = Arc::clone(&device);
+    rig.shared
+        .controls
+        .insert(DomId(0), NUMBER, control, &pages);
+    let pin = Pin {
+        of: DomId(1),
+        first: 0,
+        frames: FRAMES,
+    };
+    rig.shared.new.pins.insert(DomId(0), NUMBER, pin);
+    let at = abi::layout::fd::DEVICE + NUMBER as i32;
+    let space = rig.server.mapper_mut().space_mut();
+    space.descriptors.insert(at);
+    let shown = monitor::space::PageMap {
+        slot,
+        memory: 0,
+        frame: 0,
+        writable: true,
+    };
+    space.mapped.insert(slot, shown);
+    let end = |rig: &mut Rig, number: u64| {
+        rig.put(0, 0, number);
+        assert_eq!(rig.call(Kind::DeviceEnd as u32, 1), Ok(()));
+        rig.get(0, STATUS_WORD) as i64 as i32
+    };
+    for nobody in [0, 4, 6, u64::MAX, 1 << 32 | NUMBER] {
+        assert_eq!(end(&mut rig, nobody), -Errno::NOENT.raw_os_error());
+    }
+    assert_eq!(end(&mut rig, NUMBER), -Errno::BUSY.raw_os_error());
+    assert_eq!(rig.shared.new.pins.count(DomId(1)), FRAMES as usize);
+    assert_eq!(device.0.load(Ordering::Relaxed), 0);
+    let space = rig.server.mapper_mut().space_mut();
+    space.descriptors.clear();
+    assert_eq!(end(&mut rig, NUMBER), 0);
+    assert_eq!(device.0.load(Ordering::Relaxed), 1);
+    assert!(rig.server.mapper().space().mapped.is_empty());
+    assert_eq!(rig.shared.new.pins.count(DomId(1)), 0);
+    assert_eq!(rig.server.take_ended(), [NUMBER]);
+    assert_eq!(end(&mut rig, NUMBER), -Errno::NOENT.raw_os_error());
+    assert_eq!(rig.call(Kind::DeviceEnd as u32, 2), Err(Errno::INVAL));
 }
 
 #[test]

@@ -6,8 +6,9 @@ mod new_model;
 mod spy;
 
 use abi::ngm::Revocation;
-use abi::{ConnId, DomId, GrantStatus};
+use abi::{ConnId, DomId, GrantRef, GrantStatus};
 use monitor::memory::Memory;
+use monitor::pins::{PATIENCE_NS, Pin, Pins};
 use new_model::{Op, Rig};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
@@ -233,6 +234,125 @@ fn an_exchanged_frame_is_not_the_one_that_was_pinned() {
         assert_eq!(seen, if exchanged { [b'a'; 64] } else { [b's'; 64] });
     }
     assert!(memory.exchange(2).is_err());
+}
+
+/// What a page shows to whoever pinned it when `act` began, after its owner wrote 's' over it.
+fn pinned(memory: &Memory, frame: u32, act: impl FnOnce()) -> u8 {
+    let page = memory.frame(frame).unwrap();
+    page.fill(b'a').unwrap();
+    let (out, into) = rustix::pipe::pipe().unwrap();
+    let mut offset = (frame as usize * abi::PAGE) as u64;
+    let (fd, flags) = (memory.frames_fd(), rustix::pipe::SpliceFlags::empty());
+    let spliced = rustix::pipe::splice(fd, Some(&mut offset), &into, None, 64, flags);
+    assert_eq!(spliced, Ok(64));
+    act();
+    page.fill(b's').unwrap();
+    let mut seen = [0; 64];
+    assert_eq!(rustix::io::read(&out, &mut seen), Ok(64));
+    seen[0]
+}
+
+/// XDP-16: what a device of the user's has pinned is exchanged however it is revoked, in use or not, once,
+/// and at nobody's cost; what no device has is not.
+#[test]
+fn what_a_device_has_pinned_is_exchanged_once() {
+    use abi::hypercall::{Create, Revoke};
+    let rig = granted();
+    let handle = rig.handle(1);
+    let device = Pin {
+        of: DomId(1),
+        first: 1,
+        frames: 1,
+    };
+    rig.new.pins.insert(DomId(0), 7, device);
+    rig.new.pins.insert(
+        DomId(0),
+        8,
+        Pin {
+            of: DomId(2),
+            ..device
+        },
+    );
+    assert_eq!(rig.new.pins.count(DomId(1)), 1);
+    let revoke = |index: u32| {
+        let gref = GrantRef::new(index, rig.granted_generation(1, index));
+        let op = Revoke {
+            table: handle,
+            gref,
+            how: Revocation::Refuse,
+        };
+        let statuses = rig.new.revoke(&rig.grants, DomId(1), &[op]);
+        assert_eq!(statuses, [GrantStatus::Okay]);
+    };
+    assert_eq!(pinned(rig.memory(1), 0, || revoke(0)), b's');
+    assert_eq!(pinned(rig.memory(1), 1, || revoke(1)), b'a', "exchanged");
+    assert_eq!(rig.new.pins.count(DomId(1)), 0);
+    let again = Create {
+        table: handle,
+        index: 1,
+        frame: 1,
+        readonly: false,
+    };
+    assert_eq!(rig.new.create(DomId(1), &[again])[0].0, GrantStatus::Okay);
+    assert_eq!(
+        pinned(rig.memory(1), 1, || revoke(1)),
+        b's',
+        "its own by now"
+    );
+    assert_eq!(rig.destroyed(), None);
+    assert_eq!(rig.new.audit()[&DomId(0)].collateral_used, 0);
+}
+
+/// XDP-16: the end of a table is no way round that, nor is the death of its user.
+#[test]
+fn what_a_device_has_pinned_is_exchanged_at_the_end_of_a_table() {
+    for dead in [false, true] {
+        let rig = granted();
+        let pin = Pin {
+            of: DomId(1),
+            first: 0,
+            frames: 3,
+        };
+        rig.new.pins.insert(DomId(0), 7, pin);
+        if dead {
+            rig.kill_silently();
+        }
+        let end = || {
+            let ended = rig.new.end_table(&rig.grants, DomId(1), rig.handle(1));
+            assert_eq!(ended, Ok(()));
+        };
+        assert_eq!(pinned(rig.memory(1), 2, end), b'a', "{dead}");
+        assert_eq!(rig.new.pins.count(DomId(1)), 0);
+    }
+}
+
+/// XDP-17: who keeps a device over the memory of a dead domain is found, after a while and as long as
+/// it lives.
+#[test]
+fn a_device_over_the_memory_of_a_dead_domain_is_due() {
+    let pins = Pins::default();
+    for (number, of) in [(0, 1), (1, 2)] {
+        let pin = Pin {
+            of: DomId(of),
+            first: 0,
+            frames: 8,
+        };
+        pins.insert(DomId(0), number, pin);
+    }
+    let none = |_: DomId| false;
+    let first = |id: DomId| id == DomId(1);
+    let both = |id: DomId| id != DomId(2);
+    assert_eq!(pins.overdue(none, 0), Ok(None));
+    let due = 10 + PATIENCE_NS;
+    assert_eq!(pins.overdue(first, 10), Ok(Some(due)));
+    assert_eq!(pins.overdue(first, due - 1), Ok(Some(due)));
+    assert_eq!(pins.overdue(first, due), Err(DomId(0)));
+    assert_eq!(pins.overdue(both, due), Ok(None), "it is dead itself");
+    pins.remove(DomId(0), 0);
+    assert_eq!(pins.overdue(first, due), Ok(None));
+    assert_eq!((pins.count(DomId(1)), pins.count(DomId(2))), (0, 8));
+    pins.forget(DomId(0));
+    assert_eq!(pins.count(DomId(2)), 0);
 }
 
 /// N-13: who needs time to let go gets some.

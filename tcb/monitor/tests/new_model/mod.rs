@@ -142,9 +142,29 @@ impl Rig {
         }
     }
 
+    /// A domain's memory.
+    pub(crate) fn memory(&self, id: u16) -> &Memory {
+        &self.memories[usize::from(id)]
+    }
+
     /// Why the user was ended, if it was.
     pub(crate) fn destroyed(&self) -> Option<String> {
         self.spy.lock().unwrap().fake.destroyed.clone()
+    }
+
+    pub(crate) fn handle(&self, guest: u16) -> Handle {
+        self.tables[&guest].handle
+    }
+
+    /// The generation that an entry says it has, wherever it comes from.
+    pub(crate) fn granted_generation(&self, guest: u16, index: u32) -> u32 {
+        let entry = self.translation(guest, index).unwrap();
+        (entry.0 >> GrantRef::INDEX_BITS) as u32 & GENERATION_MAX
+    }
+
+    /// The user's next change of its address space is its end.
+    pub(crate) fn kill_silently(&self) {
+        self.spy.lock().unwrap().fake.lose_next = true;
     }
 
     pub(crate) fn generation(&self, guest: u16, index: u32) -> u32 {

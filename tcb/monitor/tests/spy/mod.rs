@@ -44,6 +44,10 @@ impl AddressSpace for Spy {
         self.fake.unmap(slots)
     }
 
+    fn has_descriptor(&self, number: i32) -> bool {
+        self.fake.has_descriptor(number)
+    }
+
     fn destroy(&mut self, why: &str) {
         self.fake.destroy(why);
     }

@@ -154,10 +154,20 @@ impl NewGrants {
             return;
         }
         let forced = leaving.iter().filter(|leaving| leaving.forced);
-        let alive = forced.clone().all(|leaving| self.charge(table, leaving.index))
-            && self.take_away(table, &leaving)
-            // What the user could have pinned stays with it: the granter gets another frame.
-            && forced.clone().all(|leaving| self.exchange(table, leaving));
+        let alive = forced
+            .clone()
+            .all(|leaving| self.charge(table, leaving.index))
+            && self.take_away(table, &leaving);
+        // What the user could have pinned stays with it, and what a device has with that, alive or not:
+        // the granter gets another frame.
+        let stays = |leaving: &&Leaving| {
+            let pinned = self.pins.release(table.granter, leaving.granted.frame);
+            pinned || alive && leaving.forced
+        };
+        let exchanged = leaving.iter().filter(stays);
+        let alive = exchanged.fold(alive, |alive, leaving| {
+            self.exchange(table, leaving) && alive
+        });
         if !alive {
             // Nothing can be reached any more, and nothing is pinned: it is dead.
             self.user_is_gone(grants, table);

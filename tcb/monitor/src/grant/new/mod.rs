@@ -15,6 +15,7 @@ mod table;
 
 use super::Grants;
 use super::flip::Exchange;
+use crate::pins::Pins;
 use crate::space::{AddressSpace, SpaceError, enter};
 use abi::hypercall::Bind;
 use abi::ngm::ENTRIES_MAX;
@@ -86,6 +87,8 @@ pub struct NewAudit {
 pub struct NewGrants {
     registry: Mutex<Registry>,
     patience: Duration,
+    /// What devices have pinned.
+    pub pins: Pins,
     /// What has been done, by all domains.
     pub counters: NewCounters,
 }
@@ -109,6 +112,7 @@ impl NewGrants {
         Self {
             registry: Mutex::default(),
             patience,
+            pins: Pins::default(),
             counters: NewCounters::default(),
         }
     }

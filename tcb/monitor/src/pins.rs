@@ -1,0 +1,110 @@
+//! Page frames that a device has pinned: the kernel, or hardware, writes to them whatever page tables
+//! say. A frame that is to be its owner's alone again is exchanged for another one first.
+//!
+//! A device over another domain's frames ends before long once that domain is over, or its user is
+//! killed: as long as it is there the frames cannot be given back.
+
+use abi::DomId;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A device whose owner is over has to end within this time.
+pub const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// Page frames of another domain's that a device has pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pin {
+    /// Whose they are.
+    pub of: DomId,
+    /// The first one.
+    pub first: u32,
+    /// How many.
+    pub frames: u32,
+}
+
+#[derive(Debug)]
+struct Device {
+    user: DomId,
+    number: u64,
+    pin: Pin,
+    /// Frames that were exchanged since: what is pinned of these is nobody's.
+    exchanged: Vec<bool>,
+    /// When it is to have ended.
+    due_ns: Option<u64>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Pins(Mutex<Vec<Device>>);
+
+impl Pins {
+    fn lock(&self) -> MutexGuard<'_, Vec<Device>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Device `number` of `user` has frames of another domain pinned.
+    pub fn insert(&self, user: DomId, number: u64, pin: Pin) {
+        self.lock().push(Device {
+            user,
+            number,
+            pin,
+            exchanged: vec![false; pin.frames as usize],
+            due_ns: None,
+        });
+    }
+
+    /// A device is no more.
+    pub fn remove(&self, user: DomId, number: u64) {
+        self.lock()
+            .retain(|device| (device.user, device.number) != (user, number));
+    }
+
+    /// A domain is no more: none of its devices is.
+    pub fn forget(&self, user: DomId) {
+        self.lock().retain(|device| device.user != user);
+    }
+
+    /// Whether a frame has to be exchanged before it is its owner's alone, which it is then.
+    pub fn release(&self, of: DomId, frame: u32) -> bool {
+        let mut pinned = false;
+        for device in self.lock().iter_mut().filter(|device| device.pin.of == of) {
+            let at = frame.checked_sub(device.pin.first);
+            let place = at.and_then(|at| device.exchanged.get_mut(at as usize));
+            pinned |= place.is_some_and(|exchanged| !std::mem::replace(exchanged, true));
+        }
+        pinned
+    }
+
+    /// Frames of a domain's that are pinned and still its own.
+    #[must_use]
+    pub fn count(&self, of: DomId) -> usize {
+        let all = self.lock();
+        let own = all.iter().filter(|device| device.pin.of == of);
+        own.flat_map(|device| &device.exchanged)
+            .filter(|exchanged| !**exchanged)
+            .count()
+    }
+
+    /// A domain that keeps a device over frames of one that is over, for too long, and is not over
+    /// itself.
+    ///
+    /// # Errors
+    /// Such a domain; there may be more. Without one: when to look again.
+    pub fn overdue(
+        &self,
+        is_over: impl Fn(DomId) -> bool,
+        now_ns: u64,
+    ) -> Result<Option<u64>, DomId> {
+        let mut next: Option<u64> = None;
+        let kept = |device: &&mut Device| is_over(device.pin.of) && !is_over(device.user);
+        for device in self.lock().iter_mut().filter(kept) {
+            let due = *device
+                .due_ns
+                .get_or_insert(now_ns.saturating_add(PATIENCE_NS));
+            if now_ns >= due {
+                return Err(device.user);
+            }
+            next = next.into_iter().chain([due]).min();
+        }
+        Ok(next)
+    }
+}
