@@ -74,6 +74,8 @@ pub enum Device {
     },
     /// An AF_XDP socket on an interface of the kernel.
     Xdp(Xdp),
+    /// A queue of the AF_XDP interface before it in the list, for one guest alone.
+    XdpQueue(XdpQueue),
     /// A file that is only read.
     Read(String),
     /// A file that is only written; it must not exist.
@@ -131,6 +133,31 @@ pub struct Xdp {
     /// Entries of each of the four rings, a power of two.
     pub entries: u32,
     /// Slot of the domain's window from which on the rings lie, [`crate::xdp::Ring::slots`] each.
+    pub rings_slot: u32,
+    /// Queues beside the shared one.
+    #[serde(default)]
+    pub queues: u32,
+}
+
+/// A queue of an AF_XDP interface that receives into memory of one guest, and sends nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct XdpQueue {
+    /// Its number, from 1 on: 0 is the shared one.
+    pub queue: u32,
+    /// The guest's name.
+    pub guest: String,
+    /// The only MAC whose frames come by it.
+    pub mac: [u8; 6],
+    /// The guest's page frames that it receives into (the socket's UMEM): the first one.
+    pub first_frame: u32,
+    /// How many frames there are.
+    pub frames: u32,
+    /// Bytes of a chunk, which holds one packet: 2048 or 4096.
+    pub chunk_bytes: u32,
+    /// Entries of each of its two rings, a power of two.
+    pub entries: u32,
+    /// Slot of the domain's window from which on these lie, [`crate::xdp::Ring::slots`] each.
     pub rings_slot: u32,
 }
 

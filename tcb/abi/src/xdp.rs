@@ -115,11 +115,14 @@ pub enum XdpControl {
     Layout(Ring),
     /// Answered by a number.
     Counter(Counter),
+    /// A queue for a single guest: from now on frames come by it. Answered by 0.
+    Enable,
 }
 
 impl XdpControl {
     const LAYOUT: u64 = 1;
     const COUNTER: u64 = 2;
+    const ENABLE: u64 = 3;
 
     /// As words 1 and 2 of a hypercall.
     #[must_use]
@@ -127,6 +130,7 @@ impl XdpControl {
         match self {
             Self::Layout(ring) => [Self::LAYOUT, ring as u64],
             Self::Counter(counter) => [Self::COUNTER, counter as u64],
+            Self::Enable => [Self::ENABLE, 0],
         }
     }
 
@@ -138,6 +142,7 @@ impl XdpControl {
         match kind {
             Self::LAYOUT => Ring::ALL.get(which).copied().map(Self::Layout),
             Self::COUNTER => Counter::ALL.get(which).copied().map(Self::Counter),
+            Self::ENABLE if which == 0 => Some(Self::Enable),
             _ => None,
         }
     }
@@ -151,10 +156,19 @@ mod tests {
     fn what_is_asked_survives_the_call_and_nonsense_is_nothing() {
         let layouts = Ring::ALL.map(XdpControl::Layout);
         let counters = Counter::ALL.map(XdpControl::Counter);
-        for asked in layouts.into_iter().chain(counters) {
+        let all = layouts.into_iter().chain(counters);
+        for asked in all.chain([XdpControl::Enable]) {
             assert_eq!(XdpControl::decode(asked.encode()), Some(asked));
         }
-        for nonsense in [[0, 0], [1, 4], [2, 4], [3, 0], [1, u64::MAX], [u64::MAX, 0]] {
+        for nonsense in [
+            [0, 0],
+            [1, 4],
+            [2, 4],
+            [3, 1],
+            [4, 0],
+            [1, u64::MAX],
+            [u64::MAX, 0],
+        ] {
             assert_eq!(XdpControl::decode(nonsense), None, "{nonsense:?}");
         }
     }

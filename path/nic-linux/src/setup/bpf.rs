@@ -12,6 +12,7 @@ const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_MAP_TYPE_HASH: u32 = 1;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_XDP: u32 = 37;
+const BPF_TCX_EGRESS: u32 = 47;
 /// The pseudo source register that makes a 64-bit immediate the map of a descriptor.
 const BPF_PSEUDO_MAP_FD: u8 = 1;
 
@@ -28,6 +29,7 @@ pub(super) const REDIRECT_MAP: i32 = 51;
 #[repr(u32)]
 pub(super) enum Kind {
     SocketFilter = 1,
+    SchedCls = 3,
     Xdp = 6,
 }
 
@@ -80,9 +82,19 @@ impl Assembler {
         self.emit(0x07, dst.0, 0, 0, imm)
     }
 
+    /// `dst = *(u16 *)(src + offset)`
+    pub(super) fn load_u16(&mut self, dst: Reg, src: Reg, offset: i16) -> &mut Self {
+        self.emit(0x69, dst.0, src.0, offset, 0)
+    }
+
     /// `dst = *(u32 *)(src + offset)`
     pub(super) fn load_u32(&mut self, dst: Reg, src: Reg, offset: i16) -> &mut Self {
         self.emit(0x61, dst.0, src.0, offset, 0)
+    }
+
+    /// `*(u32 *)(dst + offset) = src`
+    pub(super) fn store_u32(&mut self, dst: Reg, offset: i16, src: Reg) -> &mut Self {
+        self.emit(0x63, dst.0, src.0, offset, 0)
     }
 
     /// `*(u64 *)(dst + offset) = imm`
@@ -117,6 +129,12 @@ impl Assembler {
     pub(super) fn jump_ne(&mut self, dst: Reg, src: Reg, to: Label) -> &mut Self {
         self.jumps.push((self.code.len(), to));
         self.emit(0x5d, dst.0, src.0, 0, 0)
+    }
+
+    /// `if dst > src goto to`, as unsigned numbers
+    pub(super) fn jump_gt(&mut self, dst: Reg, src: Reg, to: Label) -> &mut Self {
+        self.jumps.push((self.code.len(), to));
+        self.emit(0x2d, dst.0, src.0, 0, 0)
     }
 
     /// `return r0`
@@ -165,10 +183,21 @@ impl Assembler {
 /// Runs an XDP program for every packet that comes by an interface of the calling thread's
 /// namespace, as long as the descriptor that this answers with is open.
 pub(super) fn attach_xdp(program: &OwnedFd, index: u32, flags: u32) -> io::Result<OwnedFd> {
+    attach(program, index, BPF_XDP, flags)
+}
+
+/// Runs a [`Kind::SchedCls`] program for every packet that leaves by an interface of the calling
+/// thread's namespace, before its queue is chosen, as long as the descriptor that this answers with is
+/// open.
+pub(super) fn attach_egress(program: &OwnedFd, index: u32) -> io::Result<OwnedFd> {
+    attach(program, index, BPF_TCX_EGRESS, 0)
+}
+
+fn attach(program: &OwnedFd, index: u32, attach_type: u32, flags: u32) -> io::Result<OwnedFd> {
     let attr = LinkCreate {
         prog_fd: program.as_raw_fd() as u32,
         target: index,
-        attach_type: BPF_XDP,
+        attach_type,
         flags,
     };
     // SAFETY: the kernel reads the attributes.

@@ -88,16 +88,19 @@ pub enum SetupError {
         /// The system's word.
         error: io::Error,
     },
-    /// An interface that would spread what comes over several queues.
+    /// An interface that would spread what comes over queues that nobody listens to, or has too few.
     #[error(
-        "interface `{interface}` receives by {queues} queues, and an AF_XDP socket hears one: \
-         `ethtool -L {interface} combined 1` (or rx 1) leaves it one"
+        "interface `{interface}` receives by {queues} queues, and {wanted} are heard (one by all guests, \
+         the others by one guest each): `ethtool -L {interface} combined {wanted}` (or rx {wanted}) \
+         makes it so"
     )]
     Queues {
         /// The interface.
         interface: String,
         /// How many it has.
         queues: u32,
+        /// How many are listened to.
+        wanted: u32,
     },
     /// No frame can be led to a queue of its own.
     #[error(

@@ -24,6 +24,8 @@ const IFLA_LINK: u16 = 5;
 const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_NUM_TX_QUEUES: u16 = 31;
+const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
@@ -96,22 +98,29 @@ impl Netlink {
     }
 
     /// Makes a veth pair: `near` here, `far` in the namespace `far_netns`. The one must not exist
-    /// here nor the other there.
+    /// here nor the other there. What `far` sends comes by `queues` queues of `near`.
     pub(super) fn add_veth(
         &mut self,
         near: &str,
         far: &str,
         far_netns: BorrowedFd<'_>,
+        queues: u32,
     ) -> io::Result<()> {
+        let numbers = |message: &mut Message, transmit: u32, receive: u32| {
+            message.attribute(IFLA_NUM_TX_QUEUES, &transmit.to_ne_bytes());
+            message.attribute(IFLA_NUM_RX_QUEUES, &receive.to_ne_bytes());
+        };
         let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
         message.bytes(&[0; LINK]);
         message.text(IFLA_IFNAME, near);
+        numbers(&mut message, 1, queues);
         message.nested(IFLA_LINKINFO, |info| {
             info.text(IFLA_INFO_KIND, "veth");
             info.nested(IFLA_INFO_DATA, |data| {
                 data.nested(VETH_INFO_PEER, |peer| {
                     peer.bytes(&[0; LINK]);
                     peer.text(IFLA_IFNAME, far);
+                    numbers(peer, queues, 1);
                     peer.attribute(IFLA_NET_NS_FD, &far_netns.as_raw_fd().to_ne_bytes());
                 });
             });

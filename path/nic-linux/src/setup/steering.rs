@@ -26,7 +26,7 @@ const SKB_QUEUE_MAPPING: i16 = 12;
 /// Bytes of a MAC.
 const MAC: i32 = 6;
 /// Where on the stack the key is built: a MAC and two zero bytes.
-const KEY: i16 = -8;
+pub(super) const KEY: i16 = -8;
 /// More bytes than a frame has: all of it passes the filter.
 const WHOLE: i32 = 1 << 20;
 const OTHERWISE: Label = Label(0);
@@ -101,9 +101,13 @@ impl Steering {
     }
 }
 
-/// The MAC into the stack and through the map: r0 is a pointer to the queue. Jumps to
-/// [`OTHERWISE`] if there is none; r6 holds the frame.
-fn look_up<'a>(program: &'a mut Assembler, map: &Map) -> &'a mut Assembler {
+/// The MAC into the stack and through the map: r0 is a pointer to the queue. Jumps to `otherwise` if
+/// there is none; r6 holds the frame.
+pub(super) fn look_up<'a>(
+    program: &'a mut Assembler,
+    map: &Map,
+    otherwise: Label,
+) -> &'a mut Assembler {
     program
         .store_u64_imm(R10, KEY, 0)
         .mov(R1, R6)
@@ -112,19 +116,19 @@ fn look_up<'a>(program: &'a mut Assembler, map: &Map) -> &'a mut Assembler {
         .add_imm(R3, KEY.into())
         .mov_imm(R4, MAC)
         .call(SKB_LOAD_BYTES)
-        .jump_ne_imm(R0, 0, OTHERWISE)
+        .jump_ne_imm(R0, 0, otherwise)
         .load_map(R1, map)
         .mov(R2, R10)
         .add_imm(R2, KEY.into())
         .call(MAP_LOOKUP_ELEM)
-        .jump_eq_imm(R0, 0, OTHERWISE)
+        .jump_eq_imm(R0, 0, otherwise)
 }
 
 /// Answers with the number of a frame's queue.
 fn steering(map: &Map, shared: u32) -> Assembler {
     let mut program = Assembler::default();
     program.mov(R6, R1);
-    look_up(&mut program, map)
+    look_up(&mut program, map, OTHERWISE)
         .load_u32(R0, R0, 0)
         .exit()
         .label(OTHERWISE)
@@ -141,7 +145,7 @@ fn filter(map: &Map, shared: u32) -> Assembler {
         .mov(R6, R1)
         .load_u32(R7, R6, SKB_QUEUE_MAPPING)
         .jump_eq_imm(R7, shared as i32, PASS);
-    look_up(&mut program, map)
+    look_up(&mut program, map, OTHERWISE)
         .load_u32(R0, R0, 0)
         .jump_ne(R0, R7, OTHERWISE)
         .label(PASS)
@@ -164,10 +168,7 @@ struct Grace {
 
 impl Grace {
     fn start() -> io::Result<Self> {
-        const QUERY: libc::c_int = libc::MEMBARRIER_CMD_QUERY;
-        if membarrier(QUERY)? & libc::MEMBARRIER_CMD_GLOBAL == 0 {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
+        check_grace()?;
         let (wake, requests) = channel::<u64>();
         let done = Arc::new(AtomicU64::new(0));
         let finished = Arc::clone(&done);
@@ -198,6 +199,19 @@ impl Grace {
         let _ = wake.send(number);
         number
     }
+}
+
+/// Whether this kernel lets one wait for grace periods.
+pub(super) fn check_grace() -> io::Result<()> {
+    match membarrier(libc::MEMBARRIER_CMD_QUERY)? & libc::MEMBARRIER_CMD_GLOBAL {
+        0 => Err(io::ErrorKind::Unsupported.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Waits for a grace period, where [`check_grace`] has said that one can.
+pub(super) fn wait_grace() {
+    let _ = membarrier(libc::MEMBARRIER_CMD_GLOBAL);
 }
 
 /// membarrier(2). Its global command waits for an RCU grace period, and so for every transmit

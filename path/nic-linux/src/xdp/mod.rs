@@ -14,7 +14,10 @@
 //! What the kernel writes is trusted to be a packet in the chunk that it was given, and checked all
 //! the same: a chunk that is not the kernel's to give is not taken from it.
 
+mod queue;
 mod ring;
+
+pub use queue::{QueueParts, XdpQueue};
 
 use abi::xdp::{Ring, RingLayout};
 use nic::frame::HOT;

@@ -9,18 +9,24 @@
 //! other end lies in a namespace of its own, where nobody else sends or listens; when the
 //! monitor ends, however it does, that namespace goes and takes the pair along.
 //!
+//! With queues for single guests `queues.rs` has what leads to which socket.
+//!
 //! Between the two ends of a veth pair the kernel leaves checksums undone, and nothing tells a
 //! socket which ones. So whoever sends over the pair is made to fill them in.
 
+mod queues;
 mod socket;
 
-use super::bpf::{Assembler, Kind, Map, R1, R2, R3, REDIRECT_MAP, attach_xdp};
+pub use queues::QueueSocket;
+
+use super::bpf::attach_xdp;
 use super::ethtool::Ethtool;
 use super::netlink::Netlink;
 use super::netns::{self, Namespace};
 use super::{Network, SetupError, TapSpec, check, configure, failed, in_place, namespace};
-use abi::machine::{Netdev, Xdp};
+use abi::machine::{Netdev, Xdp, XdpQueue};
 use abi::xdp::{Counter, Ring, RingLayout};
+use queues::Paths;
 use shmem::{Region, Span};
 use std::fs::File;
 use std::io;
@@ -29,11 +35,9 @@ use std::sync::Arc;
 
 /// Name of the end of a pair that the socket is on, alone in its namespace.
 const NEAR: &str = "xdp0";
-/// The queue that the socket is bound to.
+/// The queue that the socket is bound to: the shared one.
 const QUEUE: u32 = 0;
 
-/// Offset of `rx_queue_index` in `struct xdp_md`.
-const MD_QUEUE: i16 = 16;
 const XDP_DROP: i32 = 1;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
@@ -41,6 +45,8 @@ const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 const GIVEN: &str = "given to an AF_XDP socket";
 const PRIVILEGES: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF outside of a user \
                           namespace, and Linux 6.4; use kind = \"tap\" where they are missing";
+const TCX: &str = "queues for single guests need programs at egress (Linux 6.6); leave \
+                   queues = \"vmq\" out where there are none";
 
 /// An interface whose packets go to a socket, if there is one; as long as this lives. It outlives
 /// the domain that has the socket.
@@ -49,8 +55,8 @@ pub struct Wire {
     spec: Xdp,
     /// What this system could not provide, in words.
     lacks: Vec<&'static str>,
-    /// The program's link to the interface, and its map: gone with their descriptors.
-    program: (OwnedFd, Map),
+    /// Where frames go: gone with the last queue.
+    paths: Arc<Paths>,
     /// The socket that keeps the interface listening to every address.
     _promiscuous: Option<OwnedFd>,
     // After everything that is bound to it.
@@ -108,6 +114,7 @@ pub fn probe() -> Result<(), SetupError> {
         chunk_bytes: (abi::PAGE / 2) as u32,
         entries: PAGES,
         rings_slot: 0,
+        queues: 0,
     };
     open(&spec, memory.span()).map(drop)
 }
@@ -116,12 +123,13 @@ pub fn probe() -> Result<(), SetupError> {
 /// said without doing it.
 ///
 /// # Errors
-/// There is no such interface, it is down, or it has several queues.
-pub fn inspect(ifname: &str, netns: Option<&str>) -> Result<(), SetupError> {
-    in_place(netns, || inspect_here(ifname, netns))?
+/// There is no such interface, it is down, or it has other queues than the shared one and `queues`
+/// for single guests.
+pub fn inspect(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), SetupError> {
+    in_place(netns, || inspect_here(ifname, netns, queues))?
 }
 
-fn inspect_here(ifname: &str, netns: Option<&str>) -> Result<(), SetupError> {
+fn inspect_here(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), SetupError> {
     let (interface, namespace) = (ifname.to_owned(), namespace(netns));
     let found = Netlink::open().and_then(|netlink| netlink.index(ifname));
     if let Err(error) = found {
@@ -132,8 +140,12 @@ fn inspect_here(ifname: &str, netns: Option<&str>) -> Result<(), SetupError> {
         });
     }
     match Ethtool::open(ifname).and_then(|ethtool| ethtool.receive_queues()) {
-        Ok(1) => Ok(()),
-        Ok(queues) => Err(SetupError::Queues { interface, queues }),
+        Ok(found) if found == queues + 1 => Ok(()),
+        Ok(found) => Err(SetupError::Queues {
+            interface,
+            queues: found,
+            wanted: queues + 1,
+        }),
         Err(error) => Err(SetupError::Step {
             interface,
             namespace,
@@ -189,29 +201,27 @@ fn promiscuous(ifname: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// What leads packets of an interface to a socket.
+/// What leads packets of an interface to sockets.
 struct Led {
-    program: (OwnedFd, Map),
+    paths: Paths,
     native: bool,
 }
 
 impl Led {
     /// In the calling thread's namespace.
-    fn new(ifname: &str) -> io::Result<Self> {
+    fn new(ifname: &str, queues: u32) -> io::Result<Self> {
         let mut netlink = Netlink::open()?;
         let index = netlink.index(ifname)?;
-        let map = Map::sockets(QUEUE + 1)?;
-        let program = program(&map).load(Kind::Xdp)?;
+        let mut paths = Paths::new(queues)?;
+        let program = paths.program(queues)?;
         let native = attach_xdp(&program, index, XDP_FLAGS_DRV_MODE);
         let (link, native) = match native {
             Ok(link) => (link, true),
             Err(_) => (attach_xdp(&program, index, XDP_FLAGS_SKB_MODE)?, false),
         };
+        paths.keep(link);
         netlink.set_up(index)?;
-        Ok(Self {
-            program: (link, map),
-            native,
-        })
+        Ok(Self { paths, native })
     }
 
     fn into_wire(
@@ -231,7 +241,7 @@ impl Led {
                 .into_iter()
                 .filter_map(|(lacks, what)| lacks.then_some(what))
                 .collect(),
-            program: self.program,
+            paths: Arc::new(self.paths),
             _promiscuous: promiscuous,
             pair,
         }
@@ -250,24 +260,31 @@ impl Wire {
             Netdev::Veth(far) => {
                 check(far)?;
                 let network = Network::of(far)?;
-                let pair = Pair::new(far)?;
+                let pair = Pair::new(far, spec.queues + 1)?;
                 let opened = pair.near.enter(|| {
                     let step = |step| failed(far, step, PRIVILEGES);
-                    Led::new(NEAR).map_err(step("made the wire of an AF_XDP socket"))
+                    Led::new(NEAR, spec.queues).map_err(step("made the wire of an AF_XDP socket"))
                 });
-                let led = opened.map_err(failed(far, "entered", PRIVILEGES))??;
-                in_place(far.netns.as_deref(), || configure(far, &network))??;
+                let mut led = opened.map_err(failed(far, "entered", PRIVILEGES))??;
+                in_place(far.netns.as_deref(), || {
+                    if spec.queues > 0 {
+                        let step = "made to choose queues";
+                        let chosen = led.paths.choose_at(&far.ifname);
+                        chosen.map_err(failed(far, step, TCX))?;
+                    }
+                    configure(far, &network)
+                })??;
                 Ok(led.into_wire(spec, true, None, Some(pair)))
             }
             Netdev::Existing { ifname, netns } => {
                 let (led, whole, promiscuous) = in_place(netns.as_deref(), || {
                     let place = place(ifname, netns);
-                    inspect_here(ifname, netns.as_deref())?;
+                    inspect_here(ifname, netns.as_deref(), spec.queues)?;
                     let checksums = "made to carry whole checksums";
                     let hint = "the checksums of its other end cannot be switched off";
                     let whole = whole_checksums(ifname).map_err(failed(&place, checksums, hint))?;
                     let taken = failed(&place, GIVEN, PRIVILEGES);
-                    let led = Led::new(ifname).map_err(taken)?;
+                    let led = Led::new(ifname, spec.queues).map_err(taken)?;
                     let heard = failed(&place, "made to take every frame", PRIVILEGES);
                     Ok((led, whole, promiscuous(ifname).map_err(heard)?))
                 })??;
@@ -283,31 +300,45 @@ impl Wire {
     /// The step that failed. Some milliseconds after the end of a socket before, the kernel may
     /// still say that the interface is busy.
     pub fn bind(self: &Arc<Self>, umem: Span) -> Result<XdpDevice, SetupError> {
-        let (spec, (_, map)) = (&self.spec, &self.program);
-        let bound = |ifname: &str| {
-            let index = Netlink::open()?.index(ifname)?;
-            let socket = socket::open(umem, spec.chunk_bytes, spec.entries)?;
+        let spec = &self.spec;
+        let (layouts, socket) = self.there(|index| {
+            let socket = socket::open(umem, spec.chunk_bytes, spec.entries, true)?;
             socket::bind(&socket, index, QUEUE)?;
-            map.set(&QUEUE.to_ne_bytes(), socket.as_raw_fd() as u32)?;
+            self.paths.lead(QUEUE, &socket)?;
             Ok((socket::layouts(&socket)?, socket))
-        };
-        let made: io::Result<_> = match (&spec.netdev, &self.pair) {
-            (Netdev::Existing { ifname, netns }, _) => {
-                in_place(netns.as_deref(), || bound(ifname))?
-            }
-            (Netdev::Veth(_), Some(pair)) => pair.near.enter(|| bound(NEAR)).and_then(|made| made),
-            (Netdev::Veth(_), None) => Err(io::ErrorKind::NotFound.into()),
-        };
-        let place = match &spec.netdev {
-            Netdev::Existing { ifname, netns } => place(ifname, netns),
-            Netdev::Veth(far) => far.clone(),
-        };
-        let (layouts, socket) = made.map_err(failed(&place, GIVEN, PRIVILEGES))?;
+        })?;
         Ok(XdpDevice {
             socket,
             layouts,
             wire: Arc::clone(self),
         })
+    }
+
+    /// Makes a socket that receives what comes by a queue of a guest's into `umem`: nothing yet. A
+    /// queue has one socket at a time.
+    ///
+    /// # Errors
+    /// As [`Wire::bind`].
+    pub fn queue(&self, spec: &XdpQueue, umem: Span) -> Result<QueueSocket, SetupError> {
+        self.there(|index| self.paths.queue(index, spec, umem))
+    }
+
+    /// Runs `work` in the namespace of the interface, with its number.
+    fn there<T: Send>(
+        &self,
+        work: impl FnOnce(u32) -> io::Result<T> + Send,
+    ) -> Result<T, SetupError> {
+        let on = |ifname: &str| work(Netlink::open()?.index(ifname)?);
+        let made: io::Result<_> = match (&self.spec.netdev, &self.pair) {
+            (Netdev::Existing { ifname, netns }, _) => in_place(netns.as_deref(), || on(ifname))?,
+            (Netdev::Veth(_), Some(pair)) => pair.near.enter(|| on(NEAR)).and_then(|made| made),
+            (Netdev::Veth(_), None) => Err(io::ErrorKind::NotFound.into()),
+        };
+        let place = match &self.spec.netdev {
+            Netdev::Existing { ifname, netns } => place(ifname, netns),
+            Netdev::Veth(far) => far.clone(),
+        };
+        made.map_err(failed(&place, GIVEN, PRIVILEGES))
     }
 
     /// What this system could not provide, in words.
@@ -324,19 +355,6 @@ fn place(ifname: &str, netns: &Option<String>) -> TapSpec {
         netns: netns.clone(),
         ..TapSpec::default()
     }
-}
-
-/// Gives every packet to the socket of its queue. The interface is the domain's: what has no socket
-/// is dropped, and never reaches the system's own stack.
-fn program(map: &Map) -> Assembler {
-    let mut program = Assembler::default();
-    program
-        .load_u32(R2, R1, MD_QUEUE)
-        .load_map(R1, map)
-        .mov_imm(R3, XDP_DROP)
-        .call(REDIRECT_MAP)
-        .exit();
-    program
 }
 
 impl XdpDevice {
@@ -356,15 +374,8 @@ impl XdpDevice {
     /// What is to be mapped into the domain's window, for each ring.
     #[must_use]
     pub fn ring_pages(&self) -> [RingPages; 4] {
-        Ring::ALL.map(|ring| {
-            let entries = self.wire.spec.entries as usize * ring.entry_bytes();
-            let bytes = usize::from(self.layout(ring).entries) + entries;
-            RingPages {
-                ring,
-                page: socket::first_page(ring),
-                pages: bytes.div_ceil(abi::PAGE) as u32,
-            }
-        })
+        let entries = self.wire.spec.entries;
+        Ring::ALL.map(|ring| socket::pages(ring, self.layout(ring), entries))
     }
 
     /// One of the kernel's counters.
@@ -384,8 +395,8 @@ struct Pair {
 
 impl Pair {
     /// One end in a new namespace, the other as `far` describes it, but for what
-    /// [`configure`] sets.
-    fn new(far: &TapSpec) -> Result<Self, SetupError> {
+    /// [`configure`] sets. What is sent there comes by `queues` queues.
+    fn new(far: &TapSpec, queues: u32) -> Result<Self, SetupError> {
         let near = Namespace::new().map_err(failed(far, "given a namespace", PRIVILEGES))?;
         let path = match &far.netns {
             Some(name) => netns::path(name),
@@ -397,7 +408,7 @@ impl Pair {
         })?;
         let made = near.enter(|| {
             let mut netlink = Netlink::open()?;
-            netlink.add_veth(NEAR, &far.ifname, far_netns.as_fd())?;
+            netlink.add_veth(NEAR, &far.ifname, far_netns.as_fd(), queues)?;
             let index = netlink.index(NEAR)?;
             netlink.set_link(index, None, far.mtu, 0)
         });

@@ -1,5 +1,6 @@
 //! An AF_XDP socket: its memory, its rings, and the queue that it is bound to (linux/if_xdp.h).
 
+use super::RingPages;
 use abi::xdp::{Counter, Ring, RingLayout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use shmem::Span;
@@ -18,8 +19,14 @@ pub(super) const fn first_page(ring: Ring) -> u32 {
 }
 
 /// An AF_XDP socket that is not bound yet: in the namespace of the calling thread, over the
-/// packets in `umem`, in chunks of `chunk_bytes`, with four rings of `entries` entries.
-pub(super) fn open(umem: Span, chunk_bytes: u32, entries: u32) -> io::Result<OwnedFd> {
+/// packets in `umem`, in chunks of `chunk_bytes`, with rings of `entries` entries. Without `transmit` it
+/// only receives.
+pub(super) fn open(
+    umem: Span,
+    chunk_bytes: u32,
+    entries: u32,
+    transmit: bool,
+) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(
         AddressFamily::XDP,
         SocketType::RAW,
@@ -35,16 +42,30 @@ pub(super) fn open(umem: Span, chunk_bytes: u32, entries: u32) -> io::Result<Own
     // SAFETY: the option reads the struct; the memory that it names is reserved for packets, never
     // holds a Rust object, and stays the kernel's as long as that likes, mapped or not.
     unsafe { set(&socket, libc::XDP_UMEM_REG, &memory) }?;
-    for option in [
+    let receive = [
         libc::XDP_UMEM_FILL_RING,
         libc::XDP_UMEM_COMPLETION_RING,
         libc::XDP_RX_RING,
-        libc::XDP_TX_RING,
-    ] {
+    ];
+    for option in receive
+        .into_iter()
+        .chain(transmit.then_some(libc::XDP_TX_RING))
+    {
         // SAFETY: each of these options reads one int.
         unsafe { set(&socket, option, &entries) }?;
     }
     Ok(socket)
+}
+
+/// What is to be mapped of a ring that lies as `layout` says.
+pub(super) fn pages(ring: Ring, layout: RingLayout, entries: u32) -> RingPages {
+    let entries = entries as usize * ring.entry_bytes();
+    let bytes = usize::from(layout.entries) + entries;
+    RingPages {
+        ring,
+        page: first_page(ring),
+        pages: bytes.div_ceil(abi::PAGE) as u32,
+    }
 }
 
 /// Binds the socket to a queue of an interface: without a copy where the driver can do that.

@@ -1,19 +1,22 @@
 //! AF_XDP sockets on real veth pairs. Without root or bpf(2) every test skips and says why.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
+mod queues;
+
 use abi::machine::{Netdev, Xdp};
 use abi::xdp::{Counter, Ring};
 use nic::{Buffers, Frame, Nic, Pool};
 use nic_linux::XdpNic;
 use nic_linux::setup::netns::Namespace;
-use nic_linux::setup::xdp::{XdpDevice, inspect, open};
+use nic_linux::setup::xdp::{RingPages, Wire as Netdevice, XdpDevice, inspect, open};
 use nic_linux::setup::{SetupError, TapSpec};
 use nic_linux::xdp::Parts;
 use shmem::{Area, Span};
 use std::ffi::CString;
 use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const CHUNK: usize = 2048;
@@ -28,6 +31,7 @@ struct Wire {
     nic: XdpNic,
     pool: Pool,
     device: XdpDevice,
+    interface: Arc<Netdevice>,
     rings: Span,
     namespace: Namespace,
 }
@@ -41,6 +45,7 @@ fn spec(netdev: Netdev) -> Xdp {
         chunk_bytes: CHUNK as u32,
         entries: ENTRIES,
         rings_slot: 0,
+        queues: 0,
     }
 }
 
@@ -73,16 +78,26 @@ impl Wire {
     }
 
     fn on(namespace: Namespace, netdev: Netdev) -> Option<Self> {
+        Self::with_queues(namespace, netdev, 0)
+    }
+
+    fn with_queues(namespace: Namespace, netdev: Netdev, queues: u32) -> Option<Self> {
         let area = Area::anonymous(CHUNKS * CHUNK).unwrap();
-        let device = match open(&spec(netdev), area.span()) {
-            Ok(device) => device,
+        let spec = Xdp {
+            queues,
+            ..spec(netdev)
+        };
+        let opened = Netdevice::open(&spec).map(Arc::new);
+        let bound = opened.and_then(|wire| Ok((wire.bind(area.span())?, wire)));
+        let (device, interface) = match bound {
+            Ok(bound) => bound,
             Err(error) if error.to_string().contains("not permitted") => {
                 eprintln!("skipped: {error}");
                 return None;
             }
             Err(error) => panic!("{error}"),
         };
-        let rings = map_rings(&device);
+        let rings = map_rings(&device.ring_pages(), device.socket());
         let parts = Parts {
             fd: device.socket().try_clone_to_owned().unwrap(),
             umem: area.span(),
@@ -100,6 +115,7 @@ impl Wire {
             nic,
             pool,
             device,
+            interface,
             rings,
             namespace,
         };
@@ -167,11 +183,11 @@ impl Wire {
 }
 
 /// Maps a socket's rings, as the agent of a domain does.
-fn map_rings(device: &XdpDevice) -> Span {
+fn map_rings(pages: &[RingPages], socket: BorrowedFd<'_>) -> Span {
     let bytes = Ring::slots(ENTRIES) as usize * abi::PAGE;
-    let area = Area::anonymous(4 * bytes).unwrap();
-    for part in device.ring_pages() {
-        let at = area.at(part.ring.place() as usize * bytes, bytes).unwrap();
+    let area = Area::anonymous(pages.len() * bytes).unwrap();
+    for (place, part) in pages.iter().enumerate() {
+        let at = area.at(place * bytes, bytes).unwrap();
         assert!(part.pages as usize * abi::PAGE <= bytes);
         // SAFETY: replaces memory that is reserved for spans and that nobody else has.
         let mapped = unsafe {
@@ -180,7 +196,7 @@ fn map_rings(device: &XdpDevice) -> Span {
                 part.pages as usize * abi::PAGE,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE,
-                device.socket().as_raw_fd(),
+                socket.as_raw_fd(),
                 i64::from(part.page) * abi::PAGE as i64,
             )
         };
@@ -409,6 +425,7 @@ fn the_pair_goes_with_the_device() {
     let Some(wire) = Wire::new() else { return };
     let Wire {
         device,
+        interface,
         nic,
         namespace,
         ..
@@ -418,7 +435,7 @@ fn the_pair_goes_with_the_device() {
         devices.contains("wire")
     };
     assert!(namespace.enter(there).unwrap());
-    drop((device, nic));
+    drop((device, interface, nic));
     assert!(!namespace.enter(there).unwrap());
 }
 
@@ -448,11 +465,12 @@ fn an_interface_that_is_there_is_taken_over_and_given_back() {
     assert_eq!(wire.receive(1, Duration::from_secs(5)), [frame(1, 100)]);
     let Wire {
         device,
+        interface,
         nic,
         namespace,
         ..
     } = wire;
-    drop((device, nic));
+    drop((device, interface, nic));
     let shown = namespace.enter(|| Command::new("ip").args(["link", "show", "near"]).output());
     let shown = String::from_utf8(shown.unwrap().unwrap().stdout).unwrap();
     assert!(shown.contains("near") && !shown.contains("xdp"), "{shown}");
@@ -463,7 +481,7 @@ fn an_interface_that_is_there_is_taken_over_and_given_back() {
 fn what_cannot_be_taken_over_is_told_with_a_remedy() {
     let Some(namespace) = place() else { return };
     let netns = path(&namespace);
-    let missing = inspect("nowhere", Some(&netns)).unwrap_err();
+    let missing = inspect("nowhere", Some(&netns), 0).unwrap_err();
     assert!(
         matches!(missing, SetupError::NoInterface { .. }),
         "{missing}"
@@ -481,7 +499,7 @@ fn what_cannot_be_taken_over_is_told_with_a_remedy() {
         eprintln!("skipped: no `ip`, or no veth");
         return;
     }
-    let many = inspect("many", Some(&netns)).unwrap_err().to_string();
+    let many = inspect("many", Some(&netns), 0).unwrap_err().to_string();
     assert!(
         many.contains("4 queues") && many.contains("ethtool -L many"),
         "{many}"

@@ -1,0 +1,224 @@
+//! Which socket a frame goes to, on an interface with a queue for each of some guests.
+//!
+//! ```text
+//!   station ─► egress program ─► veth queue n ─► XDP program ─► socket of queue n
+//!              MAC → queue                       MAC → queue = n, or dropped
+//! ```
+//!
+//! Both programs look into one map from MACs to queues, which stays with whoever set the interface
+//! up. The first one chooses; on a NIC of the system's own its user does (`ethtool -N`). The second
+//! one looks again, because a sender's own socket remembers a queue for as long as it likes: no frame
+//! for another MAC gets into a guest's queue. Queue 0 is the shared one and takes everything.
+
+use super::socket;
+use super::{QUEUE, RingPages, XDP_DROP};
+use crate::setup::bpf::{
+    Assembler, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10, REDIRECT_MAP,
+    attach_egress,
+};
+use crate::setup::netlink::Netlink;
+use crate::setup::steering::{self, KEY, look_up};
+use abi::machine::XdpQueue;
+use abi::xdp::{Counter, Ring, RingLayout};
+use shmem::Span;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+// Offsets in `struct xdp_md`.
+const MD_DATA: i16 = 0;
+const MD_DATA_END: i16 = 4;
+const MD_QUEUE: i16 = 16;
+/// Offset of `queue_mapping` in `struct __sk_buff`. Written as the queue's number and one, it is what
+/// the kernel chooses the queue by.
+const SKB_QUEUE_MAPPING: i16 = 12;
+/// What comes next decides.
+const TCX_NEXT: i32 = -1;
+/// Bytes of an Ethernet header.
+const ETHERNET: i32 = 14;
+const OTHERWISE: Label = Label(0);
+const CHOSEN: Label = Label(1);
+const SHARED: Label = Label(2);
+
+/// Where an interface's frames go, as long as this lives.
+#[derive(Debug)]
+pub(super) struct Paths {
+    /// By queue, its socket.
+    sockets: Map,
+    /// By MAC, the queue.
+    macs: Map,
+    /// The programs' links to their interfaces.
+    links: Vec<OwnedFd>,
+}
+
+impl Paths {
+    /// For an interface with `queues` queues beside the shared one; nothing goes anywhere yet.
+    pub(super) fn new(queues: u32) -> io::Result<Self> {
+        if queues > 0 {
+            steering::check_grace()?;
+        }
+        Ok(Self {
+            sockets: Map::sockets(QUEUE + 1 + queues)?,
+            macs: Map::new(queues)?,
+            links: Vec::new(),
+        })
+    }
+
+    /// The XDP program. What has no socket is dropped, and never reaches the system's own stack.
+    pub(super) fn program(&self, queues: u32) -> io::Result<OwnedFd> {
+        let mut program = Assembler::default();
+        program.mov(R6, R1).load_u32(R7, R6, MD_QUEUE);
+        if queues > 0 {
+            program.jump_eq_imm(R7, QUEUE as i32, SHARED);
+            program
+                .load_u32(R2, R6, MD_DATA)
+                .load_u32(R3, R6, MD_DATA_END)
+                .mov(R4, R2)
+                .add_imm(R4, ETHERNET)
+                .jump_gt(R4, R3, OTHERWISE)
+                .store_u64_imm(R10, KEY, 0)
+                .load_u32(R4, R2, 0)
+                .store_u32(R10, KEY, R4)
+                .load_u16(R4, R2, 4)
+                .store_u32(R10, KEY + 4, R4)
+                .load_map(R1, &self.macs)
+                .mov(R2, R10)
+                .add_imm(R2, KEY.into())
+                .call(MAP_LOOKUP_ELEM)
+                .jump_eq_imm(R0, 0, OTHERWISE)
+                .load_u32(R0, R0, 0)
+                .jump_ne(R0, R7, OTHERWISE)
+                .label(SHARED);
+        }
+        program
+            .load_map(R1, &self.sockets)
+            .mov(R2, R7)
+            .mov_imm(R3, XDP_DROP)
+            .call(REDIRECT_MAP)
+            .exit();
+        if queues > 0 {
+            program.label(OTHERWISE).mov_imm(R0, XDP_DROP).exit();
+        }
+        program.load(Kind::Xdp)
+    }
+
+    /// From now on the other end of a pair, in the calling thread's namespace, chooses queues.
+    pub(super) fn choose_at(&mut self, far: &str) -> io::Result<()> {
+        let mut program = Assembler::default();
+        program.mov(R6, R1);
+        look_up(&mut program, &self.macs, OTHERWISE)
+            .load_u32(R7, R0, 0)
+            .jump_ne_imm(R7, QUEUE as i32, CHOSEN)
+            .label(OTHERWISE)
+            .mov_imm(R7, QUEUE as i32)
+            .label(CHOSEN)
+            .add_imm(R7, 1)
+            .store_u32(R6, SKB_QUEUE_MAPPING, R7)
+            .mov_imm(R0, TCX_NEXT)
+            .exit();
+        let program = program.load(Kind::SchedCls)?;
+        let index = Netlink::open()?.index(far)?;
+        self.links.push(attach_egress(&program, index)?);
+        Ok(())
+    }
+
+    /// Keeps a program's link for as long as this lives.
+    pub(super) fn keep(&mut self, link: OwnedFd) {
+        self.links.push(link);
+    }
+
+    /// What comes by `queue` and may goes to `socket`.
+    pub(super) fn lead(&self, queue: u32, socket: &OwnedFd) -> io::Result<()> {
+        self.sockets
+            .set(&queue.to_ne_bytes(), socket.as_raw_fd() as u32)
+    }
+
+    /// A socket that receives into `umem` what is for one guest, and sends nothing: the kernel never
+    /// reads that memory. `index` is the interface's, in the calling thread's namespace.
+    pub(super) fn queue(
+        self: &Arc<Self>,
+        index: u32,
+        spec: &XdpQueue,
+        umem: Span,
+    ) -> io::Result<QueueSocket> {
+        let socket = socket::open(umem, spec.chunk_bytes, spec.entries, false)?;
+        socket::bind(&socket, index, spec.queue)?;
+        let layouts = socket::layouts(&socket)?;
+        Ok(QueueSocket {
+            socket,
+            layouts,
+            entries: spec.entries,
+            queue: spec.queue,
+            mac: spec.mac,
+            paths: Arc::clone(self),
+        })
+    }
+}
+
+/// A queue of an interface that is one guest's alone: a socket over the memory that this guest
+/// receives into.
+#[derive(Debug)]
+pub struct QueueSocket {
+    socket: OwnedFd,
+    layouts: [RingLayout; 4],
+    entries: u32,
+    queue: u32,
+    mac: [u8; 6],
+    paths: Arc<Paths>,
+}
+
+impl QueueSocket {
+    /// The rings that whoever receives by it needs, in the order of their places in the window.
+    pub const RINGS: [Ring; 2] = [Ring::Receive, Ring::Fill];
+
+    /// The socket: what the domain gets.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Where the parts of a ring lie.
+    #[must_use]
+    pub fn layout(&self, ring: Ring) -> RingLayout {
+        let found = self.layouts.get(ring.place() as usize).copied();
+        found.unwrap_or(RingLayout::decode(0))
+    }
+
+    /// What is to be mapped into the domain's window, for each ring.
+    #[must_use]
+    pub fn ring_pages(&self) -> [RingPages; 2] {
+        Self::RINGS.map(|ring| socket::pages(ring, self.layout(ring), self.entries))
+    }
+
+    /// One of the kernel's counters.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn counter(&self, counter: Counter) -> io::Result<u64> {
+        socket::counter(self.socket(), counter)
+    }
+
+    /// From now on frames to the queue's MAC come by it.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn enable(&self) -> io::Result<()> {
+        self.paths.lead(self.queue, &self.socket)?;
+        self.paths.macs.set(&key(self.mac), self.queue)
+    }
+
+    /// Frames to the queue's MAC come by the shared queue again. When this returns none is written
+    /// into the queue's memory any more, whatever is in its rings (where the kernel copies; what a NIC
+    /// writes by itself it may write until the socket is closed). Takes a grace period.
+    pub fn end(&self) {
+        // A map that does not do what it is told is the kernel's own fault: the frames of this queue
+        // were never anybody else's.
+        let _ = self.paths.macs.remove(&key(self.mac));
+        let _ = self.paths.sockets.remove(&self.queue.to_ne_bytes());
+        steering::wait_grace();
+    }
+}
+
+fn key([a, b, c, d, e, f]: [u8; 6]) -> [u8; 8] {
+    [a, b, c, d, e, f, 0, 0]
+}

@@ -1,0 +1,338 @@
+//! Queues for single guests, on a real veth pair: what comes for a guest is written into the memory of
+//! this guest alone, and ends when it is to end.
+
+use super::*;
+use abi::machine::XdpQueue;
+use abi::xdp::RingLayout;
+use nic::{Buffer, BufferId};
+use nic_linux::setup::xdp::QueueSocket;
+use nic_linux::xdp::{HEADROOM, QueueParts};
+use std::net::UdpSocket;
+
+const A: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
+const B: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
+const POOL: usize = 64;
+
+/// A guest: its memory, and the queue over it.
+struct Guest {
+    area: Area,
+    queue: nic_linux::xdp::XdpQueue,
+    device: QueueSocket,
+    rings: Span,
+}
+
+impl Guest {
+    fn new(wire: &Wire, number: u32, mac: [u8; 6]) -> Self {
+        Self::over(wire, number, mac, Area::anonymous(POOL * CHUNK).unwrap())
+    }
+
+    fn over(wire: &Wire, queue: u32, mac: [u8; 6], area: Area) -> Self {
+        let spec = XdpQueue {
+            queue,
+            guest: String::new(),
+            mac,
+            first_frame: 0,
+            frames: (area.len() / abi::PAGE) as u32,
+            chunk_bytes: CHUNK as u32,
+            entries: ENTRIES,
+            rings_slot: 0,
+        };
+        let device = wire.interface.queue(&spec, area.span()).unwrap();
+        let rings = map_rings(&device.ring_pages(), device.socket());
+        let parts = QueueParts {
+            fd: device.socket().try_clone_to_owned().unwrap(),
+            rings,
+            layouts: QueueSocket::RINGS.map(|ring| device.layout(ring)),
+            entries: ENTRIES,
+            chunk_bytes: CHUNK,
+            chunks: POOL,
+        };
+        Self {
+            area,
+            queue: nic_linux::xdp::XdpQueue::new(parts, Box::new(Vec::new)).unwrap(),
+            device,
+            rings,
+        }
+    }
+
+    fn lend(&mut self, chunk: usize) -> bool {
+        let buffer = Buffer {
+            id: BufferId(chunk as u32),
+            span: self.area.at(chunk * CHUNK, CHUNK).unwrap(),
+        };
+        self.queue.lend(chunk * CHUNK, buffer)
+    }
+
+    /// All of its memory is the kernel's to write, and frames come.
+    fn begin(&mut self) {
+        (0..POOL).for_each(|chunk| assert!(self.lend(chunk)));
+        self.queue.show();
+        self.device.enable().unwrap();
+    }
+
+    /// Takes frames until `want` have come, and lends their chunks again.
+    fn receive(&mut self, want: usize) -> Vec<Vec<u8>> {
+        let end = Instant::now() + Duration::from_secs(5);
+        let (mut all, mut frames, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        while all.len() < want && Instant::now() < end {
+            self.queue.receive(64, &mut frames, &mut failed);
+            for frame in frames.drain(..) {
+                assert_eq!(frame.pieces.len(), 1);
+                all.push(frame.to_vec().unwrap());
+                assert!(self.lend(frame.pieces[0].buffer.0 as usize));
+            }
+            assert!(failed.is_empty());
+            self.queue.show();
+        }
+        all
+    }
+
+    /// A word of a ring, and a place in it.
+    fn ring(&self, place: usize) -> (Span, RingLayout) {
+        let bytes = Ring::slots(ENTRIES) as usize * abi::PAGE;
+        let ring = QueueSocket::RINGS[place];
+        let span = self.rings.sub(place * bytes, bytes).unwrap();
+        (span, self.device.layout(ring))
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut all = vec![0; self.area.len()];
+        self.area.span().read(&mut all).unwrap();
+        all
+    }
+}
+
+fn wire(queues: u32) -> Option<Wire> {
+    let namespace = place()?;
+    let netdev = veth(&namespace);
+    Wire::with_queues(namespace, netdev, queues)
+}
+
+fn to(mac: [u8; 6], number: u32, len: usize) -> Vec<u8> {
+    let mut frame = frame(number, len);
+    frame[..6].copy_from_slice(&mac);
+    frame
+}
+
+#[test]
+fn a_frame_is_written_into_the_memory_of_its_guest_and_no_other() {
+    let Some(mut wire) = wire(2) else { return };
+    let station = Station::new(&wire.namespace, "wire");
+    let mut guests = [Guest::new(&wire, 1, A), Guest::new(&wire, 2, B)];
+    // Nobody has said yet that they are ready: everything is shared.
+    station.send(&to(A, 0, 100));
+    assert_eq!(wire.receive(1, Duration::from_secs(5)), [to(A, 0, 100)]);
+    guests.iter_mut().for_each(Guest::begin);
+    let other = [2, 0, 0, 0, 0, 0x0c];
+    for round in 0..50u32 {
+        let len = 60 + 29 * round as usize;
+        for mac in [A, B, other, [0xff; 6], A, B] {
+            station.send(&to(mac, round, len));
+        }
+        for (guest, mac) in guests.iter_mut().zip([A, B]) {
+            assert_eq!(guest.receive(2), [to(mac, round, len), to(mac, round, len)]);
+        }
+        let shared = wire.receive(2, Duration::from_secs(5));
+        assert_eq!(shared, [to(other, round, len), to([0xff; 6], round, len)]);
+    }
+    // What lies in a guest's memory was for it, every frame of it.
+    for (guest, mac) in guests.iter().zip([A, B]) {
+        let bytes = guest.bytes();
+        let frames = bytes.chunks(CHUNK).filter(|chunk| chunk[HEADROOM] != 0);
+        assert!(frames.clone().count() > 10);
+        for chunk in frames {
+            assert_eq!(chunk[HEADROOM..HEADROOM + 6], mac);
+        }
+    }
+}
+
+/// The kernel sends nothing out of a guest's memory: there is no ring to ask it by.
+#[test]
+fn a_queue_of_a_guest_s_sends_nothing() {
+    let Some(wire) = wire(1) else { return };
+    let guest = Guest::new(&wire, 1, A);
+    assert!(rustix::io::write(guest.device.socket(), &[]).is_err());
+    let offset = libc::XDP_PGOFF_TX_RING;
+    // SAFETY: a mapping of the kernel's choice, which is not touched.
+    let mapped = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            abi::PAGE,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            guest.device.socket().as_raw_fd(),
+            offset,
+        )
+    };
+    assert_eq!(mapped, libc::MAP_FAILED);
+}
+
+/// A sender's socket remembers its queue: when that is another guest's, or nobody's, the frame gets
+/// nowhere. Once a queue has ended nothing is written into its memory, though its rings are full of
+/// chunks.
+#[test]
+fn a_flow_that_keeps_its_queue_reaches_nobody_else() {
+    let Some(mut wire) = wire(2) else { return };
+    let mut guests = [Guest::new(&wire, 1, A), Guest::new(&wire, 2, B)];
+    guests.iter_mut().for_each(Guest::begin);
+    let neighbour = |namespace: &Namespace, mac: &str| {
+        let words = format!("neigh replace 10.0.0.2 lladdr {mac} dev wire");
+        let run = || Command::new("ip").args(words.split(' ')).status();
+        namespace.enter(run).unwrap().is_ok_and(|s| s.success())
+    };
+    if !neighbour(&wire.namespace, "02:00:00:00:00:0a") {
+        eprintln!("skipped: no `ip`");
+        return;
+    }
+    let connected = || {
+        let socket = UdpSocket::bind("10.0.0.1:0").unwrap();
+        socket.connect("10.0.0.2:2000").unwrap();
+        socket
+    };
+    let socket = wire.namespace.enter(connected).unwrap();
+    socket.send(b"to A").unwrap();
+    assert_eq!(guests[0].receive(1).len(), 1);
+    // From now on its frames are for B, in A's queue.
+    assert!(neighbour(&wire.namespace, "02:00:00:00:00:0b"));
+    let before = [guests[0].bytes(), guests[1].bytes()];
+    (0..200).for_each(|_| assert_eq!(socket.send(b"to B").unwrap(), 4));
+    let fresh = wire.namespace.enter(connected).unwrap();
+    fresh.send(b"to B").unwrap();
+    assert_eq!(guests[1].receive(1).len(), 1, "who chooses anew gets there");
+    assert!(
+        guests[0].bytes() == before[0],
+        "nothing of it is in A's memory"
+    );
+    // B's queue ends while it is sent to.
+    guests[1].device.end();
+    let before = guests[1].bytes();
+    (0..200).for_each(|_| assert_eq!(fresh.send(b"to B").unwrap(), 4));
+    let late = wire.namespace.enter(connected).unwrap();
+    late.send(b"to B").unwrap();
+    let udp = wire.receive(1, Duration::from_secs(5));
+    assert!(udp.iter().any(|frame| frame[..6] == B), "shared again");
+    assert!(guests[1].bytes() == before);
+    assert_eq!(guests[1].queue.lent(), POOL, "though it has all chunks");
+}
+
+/// Whatever a domain writes into the rings of a guest's queue, the kernel reaches that guest's memory
+/// and nothing else.
+#[test]
+fn forged_entries_of_a_guest_s_queue_reach_nothing() {
+    let Some(wire) = wire(1) else { return };
+    let station = Station::new(&wire.namespace, "wire");
+    // The guest's receive pool is the middle of its memory.
+    let memory = Area::anonymous(3 * POOL * CHUNK).unwrap();
+    memory.span().fill(7).unwrap();
+    let pool = memory.part(POOL * CHUNK, POOL * CHUNK).unwrap();
+    let mut guest = Guest::over(&wire, 1, A, pool);
+    guest.begin();
+    let (fill, layout) = guest.ring(1);
+    let end = (POOL * CHUNK) as u64;
+    let outside = [end, end + 4096, u64::MAX, u64::MAX - 2047, 1 << 47, 1 << 63];
+    let forge = |addresses: &[u64]| {
+        for (n, address) in addresses.iter().cycle().take(ENTRIES as usize).enumerate() {
+            let at = usize::from(layout.entries) + n * 8;
+            fill.store_u64(at, *address).unwrap();
+        }
+        let taken = fill.load_u32(layout.consumer.into()).unwrap();
+        let full = taken.wrapping_add(ENTRIES);
+        fill.store_u32(layout.producer.into(), full).unwrap();
+    };
+    for _ in 0..20 {
+        forge(&outside);
+        (0..20).for_each(|n| station.send(&to(A, n, 1000)));
+    }
+    assert!(guest.device.counter(Counter::Dropped).unwrap() > 0);
+    // Inside: the guest's own, whichever was lent, and from within one chunk.
+    forge(&[0, 0, 2048 + 1000, end - 2048]);
+    (0..20).for_each(|n| station.send(&to(A, n, 1000)));
+    let mut bytes = vec![0; POOL * CHUNK];
+    for offset in [0, 2 * POOL * CHUNK] {
+        let around = memory.at(offset, POOL * CHUNK).unwrap();
+        around.read(&mut bytes).unwrap();
+        assert!(
+            bytes.iter().all(|&byte| byte == 7),
+            "memory beside the pool"
+        );
+    }
+}
+
+/// What the data path finds in a receive ring is checked: a chunk is a frame once for each time that it
+/// was lent.
+#[test]
+fn packets_in_chunks_that_were_not_lent_are_counted() {
+    let Some(wire) = wire(1) else { return };
+    let mut guest = Guest::new(&wire, 1, A);
+    assert!(guest.lend(3) && guest.lend(4));
+    assert!(!guest.lend(3), "twice");
+    let other = Buffer {
+        id: BufferId(9),
+        span: guest.area.at(5 * CHUNK, CHUNK).unwrap(),
+    };
+    let memory = POOL * CHUNK;
+    assert!(!guest.queue.lend(memory, other), "beyond its memory");
+    assert!(!guest.queue.lend(5 * CHUNK + 8, other), "no chunk");
+    let (receive, layout) = guest.ring(0);
+    let at = |chunk: usize| (chunk * CHUNK + HEADROOM) as u64;
+    let packets = [
+        (at(5), 100),
+        (at(3), 100),
+        (at(3), 100),
+        (u64::MAX, 100),
+        (at(4), 4096),
+        (at(4), 100),
+    ];
+    for (n, (address, len)) in packets.into_iter().enumerate() {
+        let entry = usize::from(layout.entries) + n * 16;
+        receive.store_u64(entry, address).unwrap();
+        receive.store_u64(entry + 8, len).unwrap();
+    }
+    let written = packets.len() as u32;
+    receive.store_u32(layout.producer.into(), written).unwrap();
+    let (mut frames, mut failed) = (Vec::new(), Vec::new());
+    assert_eq!(guest.queue.receive(64, &mut frames, &mut failed), 6);
+    assert_eq!((frames.len(), &*failed), (1, &[BufferId(4)][..]));
+    assert_eq!(guest.queue.lent(), 0);
+    let counters = guest.queue.counters();
+    assert!(counters.contains(&("rx_malformed", 5)), "{counters:?}");
+    assert!(counters.contains(&("rx_foreign_buffer", 3)));
+    receive.store_u32(layout.producer.into(), u32::MAX).unwrap();
+    guest.queue.receive(64, &mut frames, &mut failed);
+    assert_eq!((frames.len(), failed.len()), (1, 1));
+}
+
+/// A queue is free for the next socket when descriptor and rings are gone, and no sooner.
+#[test]
+fn a_queue_is_free_when_descriptor_and_rings_are_gone() {
+    let Some(wire) = wire(1) else { return };
+    let Guest {
+        queue,
+        device,
+        rings,
+        area,
+    } = Guest::new(&wire, 1, A);
+    let spec = XdpQueue {
+        queue: 1,
+        guest: String::new(),
+        mac: A,
+        first_frame: 0,
+        frames: (area.len() / abi::PAGE) as u32,
+        chunk_bytes: CHUNK as u32,
+        entries: ENTRIES,
+        rings_slot: 0,
+    };
+    let again = || wire.interface.queue(&spec, area.span());
+    let busy = |error: SetupError| error.to_string().contains("busy");
+    device.end();
+    drop((queue, device));
+    assert!(again().is_err_and(busy), "the rings are mapped");
+    // SAFETY: reserved for spans, and read by nobody any more.
+    let unmapped = unsafe { libc::munmap(rings.as_ptr().cast(), rings.len()) };
+    assert_eq!(unmapped, 0);
+    let end = Instant::now() + Duration::from_secs(5);
+    while again().is_err_and(busy) {
+        assert!(Instant::now() < end, "it is never free");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
