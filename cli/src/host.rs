@@ -15,7 +15,10 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
             Kind::Pcap { read, write } => files(Place::Nic(n), read, write, &mut found),
             Kind::Xdp {
                 wire: XdpWire::Netdev { name, netns },
-            } => netdev(Place::Nic(n), name, netns.as_deref(), &mut found),
+            } => {
+                let place = (name.as_str(), netns.as_deref());
+                netdev(Place::Nic(n), place, nic.single_queues(), &mut found);
+            }
             kind => {
                 if let Some(port) = kind.port() {
                     namespace(Place::Nic(n), port.netns.as_deref(), &mut found);
@@ -91,13 +94,18 @@ fn ranges(numbers: &[usize]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-fn netdev(place: Place, name: &str, netns: Option<&str>, found: &mut Vec<Finding>) {
+fn netdev(
+    place: Place,
+    (name, netns): (&str, Option<&str>),
+    queues: u32,
+    found: &mut Vec<Finding>,
+) {
     let before = found.len();
     namespace(place, netns, found);
     if found.len() > before {
         return;
     }
-    let (what, remedy) = match nic_linux::setup::xdp::inspect(name, netns) {
+    let (what, remedy) = match nic_linux::setup::xdp::inspect(name, netns, queues) {
         Ok(()) => return,
         Err(SetupError::NoInterface { .. }) => (
             format!("there is no interface {name}"),
@@ -105,9 +113,9 @@ fn netdev(place: Place, name: &str, netns: Option<&str>, found: &mut Vec<Finding
              pair made"
                 .to_owned(),
         ),
-        Err(SetupError::Queues { queues, .. }) => (
+        Err(SetupError::Queues { queues, wanted, .. }) => (
             format!("the interface {name} receives by {queues} queues"),
-            format!("leave it one: `ethtool -L {name} combined 1` (or rx 1)"),
+            format!("give it {wanted}: `ethtool -L {name} combined {wanted}` (or rx {wanted})"),
         ),
         Err(error) => (
             error.to_string(),

@@ -58,6 +58,7 @@ impl Config {
         check.machine();
         check.nics();
         check.guests();
+        check.pdevs();
         check.stations();
         check.lro();
         if check.found.is_empty() {
@@ -339,9 +340,18 @@ impl Check<'_> {
         self.range(place, "vmq_queues", vmq.queues, 1..=64);
         self.range(place, "vmq_rebalance_ms", vmq.rebalance_ms, 0..=60_000);
         let wrong = "`queues` is \"vmq\"";
-        if !matches!(nic.kind, Kind::Tap { .. } | Kind::Sim { .. }) {
-            let remedy = "leave it out, or use a NIC of kind \"tap\" or \"sim\"";
-            self.say(place, "queues", wrong, remedy);
+        match nic.kind {
+            Kind::Tap { .. } | Kind::Sim { .. } => {}
+            Kind::Xdp { .. } if vmq.rebalance_ms > 0 => {
+                let what = "`kind` is \"xdp\" and there is a `vmq_rebalance_ms`";
+                let remedy = "leave it out: a guest has the queue that its `pdev` names, for good";
+                self.say(place, "vmq_rebalance_ms", what, remedy);
+            }
+            Kind::Xdp { .. } => {}
+            Kind::Pcap { .. } | Kind::Local { .. } => {
+                let remedy = "leave it out, or use a NIC of kind \"tap\", \"xdp\" or \"sim\"";
+                self.say(place, "queues", wrong, remedy);
+            }
         }
         if nic.rate_mbps.is_some() {
             let what = format!("{wrong} and there is a `rate_mbps`");
@@ -428,6 +438,20 @@ impl Check<'_> {
             }
             for v in 0..guest.vifs.len() {
                 self.vif(g, v);
+            }
+        }
+    }
+
+    fn pdevs(&mut self) {
+        let mut taken = BTreeMap::new();
+        for (g, guest) in self.config.guests.iter().enumerate() {
+            for (v, vif) in guest.vifs.iter().enumerate() {
+                let Some(pdev) = &vif.pdev else { continue };
+                let place = Place::Vif(g, v);
+                if let Some((what, remedy)) = pdev.contradiction(self.config, vif, &taken) {
+                    self.say(place, "pdev", what, remedy);
+                }
+                taken.insert(pdev, place.to_string());
             }
         }
     }

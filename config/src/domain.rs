@@ -210,6 +210,29 @@ pub struct VifConfig {
     /// What rules mean for its queues of NICs.
     #[serde(default, skip_serializing_if = "Firewall::is_default")]
     pub firewall: Firewall,
+    /// The queue of an AF_XDP wire that is its alone, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<OwnQueue>,
+}
+
+/// A queue of an AF_XDP wire that receives into the pages of one guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnQueue {
+    /// Place of the wire among the NICs.
+    pub nic: u32,
+    /// Number of the device.
+    pub device: u32,
+    /// First slot of the grant window that is kept for its rings.
+    pub rings_slot: u32,
+    /// Entries of each ring, a power of two.
+    pub entries: u32,
+    /// Bytes of a chunk, which is a buffer of the guest's.
+    pub chunk_bytes: u32,
+    /// The guest's frames that it receives into: the first one.
+    pub first_frame: u32,
+    /// How many frames there are.
+    pub frames: u32,
 }
 
 /// How the driver domain gets at granted pages.
@@ -311,6 +334,9 @@ pub struct GuestVif {
     pub offloads: Offloads,
     /// Whether the guest forwards packets that come in by it.
     pub forwards: bool,
+    /// The frame from which on a device receives into its pool, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_pool: Option<u32>,
 }
 
 /// How rings lie in their pages.
@@ -536,6 +562,7 @@ mod tests {
                     prefetch: 8,
                     offloads: Offloads::Tso,
                     forwards: true,
+                    rx_pool: (conn > 0).then_some(11),
                 })
                 .collect(),
             spin_us: 0,
@@ -619,6 +646,15 @@ mod tests {
                 forwards: false,
                 rules: vec![Rule::any("all", false)],
                 firewall: Firewall::Shared,
+                queue: Some(OwnQueue {
+                    nic: 0,
+                    device: 3,
+                    rings_slot: 9,
+                    entries: 512,
+                    chunk_bytes: BUFFER_BYTES,
+                    first_frame: 11,
+                    frames: 256,
+                }),
             }],
             grants: GrantMode::Mapped,
             offloads: Offloads::Checksum,

@@ -13,6 +13,7 @@ pub mod lro;
 mod machine;
 mod model;
 mod parse;
+mod pdev;
 mod problem;
 mod read;
 pub mod rule;
@@ -25,4 +26,5 @@ pub use model::{
     Ring, Station, Vif, XdpWire,
 };
 pub use parse::{parse, parse_located};
+pub use pdev::Pdev;
 pub use problem::{Finding, Located, Place, Problem, Problems};

@@ -4,15 +4,15 @@
 use crate::Cidr;
 use crate::check::worker_name;
 use crate::domain::{
-    self, DriverConfig, GrantMode, GuestConfig, GuestVif, NicConfig, NicKind, Offloads, Stack,
-    VifConfig, Vmq,
+    self, DriverConfig, GrantMode, GuestConfig, GuestVif, NicConfig, NicKind, Offloads, OwnQueue,
+    Stack, VifConfig, Vmq,
 };
 use crate::model::{Config, Endpoint, Guest, KernelPort, Kind, Nic, Queues, Station, XdpWire};
 use crate::problem::{Place, Problems};
 use abi::layout::{FRAMES_MAX, WINDOW_SLOTS_MAX, fd, info};
-use abi::machine::{Connection, Device, Domain, Machine, Netdev, Program, Tap, Xdp};
+use abi::machine::{Connection, Device, Domain, Machine, Netdev, Program, Tap, Xdp, XdpQueue};
 use abi::xdp::Ring;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// Grant references below this are never given out, as in Xen.
@@ -155,6 +155,70 @@ fn flip_pages(config: &Config) -> u32 {
     }
 }
 
+/// Pages of one vif's buffers to receive into.
+fn rx_pages(config: &Config) -> u32 {
+    config
+        .buffers
+        .to_guest
+        .div_ceil(config.buffers.size.per_page())
+}
+
+/// The frame of a guest at which the receive pool of its vif number `vif` begins: behind the pages of
+/// those before it, its rings and its event page. The guest's program checks that it lies there.
+fn rx_pool(config: &Config, vif: usize) -> u32 {
+    let rx = rx_pages(config);
+    let tx = pool_pages(config).saturating_sub(rx).max(2);
+    let before = ring_pages(config).saturating_add(1);
+    let pages = before
+        .saturating_add(rx)
+        .saturating_add(tx)
+        .saturating_add(spare_pages(config));
+    pages.saturating_mul(vif as u32).saturating_add(before)
+}
+
+/// The devices of the queues of an AF_XDP wire that guests have, noted in `own` by guest and vif.
+fn own_queues(
+    config: &Config,
+    (n, nic): (usize, &Nic),
+    devices: &mut Devices,
+    window_slots: &mut u32,
+    own: &mut BTreeMap<(usize, usize), OwnQueue>,
+) {
+    for (g, guest) in config.guests.iter().enumerate() {
+        for (v, vif) in guest.vifs.iter().enumerate() {
+            let Some(pdev) = vif.pdev.as_ref().filter(|pdev| pdev.nic == nic.name) else {
+                continue;
+            };
+            let (first_frame, frames) = (rx_pool(config, v), rx_pages(config));
+            let chunk_bytes = config.buffers.size.bytes() as u32;
+            let chunks = frames.saturating_mul(config.buffers.size.per_page());
+            let entries = chunks.checked_next_power_of_two().unwrap_or(1 << 31);
+            let rings_slot = *window_slots;
+            *window_slots = window_slots.saturating_add(2 * Ring::slots(entries));
+            let device = devices.add(Device::XdpQueue(XdpQueue {
+                queue: pdev.queue,
+                guest: guest.name.clone(),
+                mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
+                first_frame,
+                frames,
+                chunk_bytes,
+                entries,
+                rings_slot,
+            }));
+            let queue = OwnQueue {
+                nic: n as u32,
+                device,
+                rings_slot,
+                entries,
+                chunk_bytes,
+                first_frame,
+                frames,
+            };
+            own.insert((g, v), queue);
+        }
+    }
+}
+
 /// Entries of a guest's grant table: one for each page that it may grant, and as many again, so
 /// that a reference need not be used anew at once.
 fn grant_entries(config: &Config, guest: &Guest) -> u32 {
@@ -265,10 +329,13 @@ fn vif_macs(config: &Config) -> Vec<[u8; 6]> {
 /// A NIC's queues for single guests: no more than there are guests' interfaces.
 fn vmq(nic: &Nic, macs: &[[u8; 6]]) -> Option<Vmq> {
     match nic.queues {
-        Queues::Vmq(vmq) if !macs.is_empty() => Some(Vmq {
-            queues: vmq.queues.min(macs.len() as u32),
-            ..vmq
-        }),
+        // Those of an AF_XDP wire are not given by load.
+        Queues::Vmq(vmq) if !macs.is_empty() && !matches!(nic.kind, Kind::Xdp { .. }) => {
+            Some(Vmq {
+                queues: vmq.queues.min(macs.len() as u32),
+                ..vmq
+            })
+        }
         _ => None,
     }
 }
@@ -285,6 +352,7 @@ fn driver(config: &Config, worker: u32) -> Domain {
     let mut frames = SPARE_FRAMES;
     let (mut window_slots, mut collateral) = (0u32, 0u32);
     let mut nics = Vec::new();
+    let mut own_of = BTreeMap::new();
     // Where the driver puts a NIC's buffers: one NIC's behind the other's, from the first frame on.
     let mut first_frame = 0;
     for (n, nic) in config.nics.iter().enumerate() {
@@ -330,9 +398,18 @@ fn driver(config: &Config, worker: u32) -> Domain {
                     chunk_bytes: domain::BUFFER_BYTES,
                     entries,
                     rings_slot,
+                    queues: nic.single_queues(),
                 };
+                let device = devices.add(Device::Xdp(xdp));
+                own_queues(
+                    config,
+                    (n, nic),
+                    &mut devices,
+                    &mut window_slots,
+                    &mut own_of,
+                );
                 NicKind::Xdp {
-                    device: devices.add(Device::Xdp(xdp)),
+                    device,
                     rings_slot,
                     entries,
                 }
@@ -410,12 +487,20 @@ fn driver(config: &Config, worker: u32) -> Domain {
                 forwards: vif.forwards,
                 rules: vif.rules.clone(),
                 firewall: vif.firewall,
+                queue: own_of.get(&(g, v)).copied(),
             });
             window_slots = window_slots.saturating_add(slots).saturating_add(tables);
             frames = frames.saturating_add(staging_pages);
             if own.grants.is_new() {
                 // Its rings may be taken back, and whatever is in use in that moment.
-                let share = ring_pages(config).saturating_add(COLLATERAL_PAGES);
+                // A device has most of its buffers all the time.
+                let posted = match vif.pdev {
+                    Some(_) => rx_pages(config),
+                    None => 0,
+                };
+                let share = ring_pages(config)
+                    .saturating_add(COLLATERAL_PAGES)
+                    .saturating_add(posted);
                 collateral = collateral.saturating_add(share);
             }
         }
@@ -514,6 +599,7 @@ fn guest(config: &Config, g: usize, guest: &Guest) -> Domain {
             prefetch: config.buffers.prefetch,
             offloads: vif.offloads.min(config.driver.offloads),
             forwards: vif.forwards,
+            rx_pool: vif.pdev.as_ref().map(|_| rx_pool(config, v)),
         });
     }
     let pages = pool_pages(config)

@@ -3,6 +3,7 @@
 
 use crate::domain::{BufferSize, GrantMode, Moderation, Offloads, RingFormat, StackApp, Vmq};
 use crate::lro::Lro;
+use crate::pdev::Pdev;
 use crate::rule::{Firewall, Rule};
 use crate::{Cidr, Mac};
 use std::net::IpAddr;
@@ -233,6 +234,15 @@ impl Nic {
         }
     }
 
+    /// Its queues for single guests.
+    #[must_use]
+    pub fn single_queues(&self) -> u32 {
+        match self.queues {
+            Queues::Shared => 0,
+            Queues::Vmq(vmq) => vmq.queues,
+        }
+    }
+
     /// The addresses and the default route of what is behind it, as far as they are known.
     #[must_use]
     pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
@@ -374,6 +384,8 @@ pub struct Vif {
     pub weight: u32,
     /// Whether the guest forwards packets that come in by it.
     pub forwards: bool,
+    /// The queue of an AF_XDP wire that is its alone.
+    pub pdev: Option<Pdev>,
     /// Which frames may pass it: the first rule that fits decides, what none fits may.
     pub rules: Vec<Rule>,
     /// What rules mean for its queues of NICs.
@@ -392,6 +404,7 @@ impl Vif {
             rate_mbps: None,
             weight: 1,
             forwards: false,
+            pdev: None,
             rules: Vec::new(),
             firewall: Firewall::default(),
         }

@@ -267,7 +267,7 @@ fn read_nic(n: usize, t: Table<'_, '_, '_>) -> Nic {
         burst_bytes: t.number("burst_bytes").unwrap_or(usual.burst_bytes),
         moderation: read_moderation(&t),
         buffers: t.number("buffers").unwrap_or(usual.buffers),
-        queues: read_queues(&t),
+        queues: read_queues(&t, matches!(kind, Some(Kind::Xdp { .. }))),
         rules: rule::read(
             t.tables("rule", "nic.rule", |r| Place::NicRule(n, r)),
             &rule::OF_NIC,
@@ -293,10 +293,11 @@ fn read_moderation(t: &Table<'_, '_, '_>) -> Moderation {
     }
 }
 
-fn read_queues(t: &Table<'_, '_, '_>) -> Queues {
+/// `given`: which guest has which queue is said once and for all.
+fn read_queues(t: &Table<'_, '_, '_>, given: bool) -> Queues {
     let usual = Vmq {
         queues: 8,
-        rebalance_ms: 100,
+        rebalance_ms: if given { 0 } else { 100 },
     };
     let words = [("shared", Queues::Shared), ("vmq", Queues::Vmq(usual))];
     match t.choice("queues", &words).unwrap_or_default() {
@@ -476,6 +477,7 @@ fn read_vif(g: usize, v: usize, t: Table<'_, '_, '_>) -> Vif {
         rate_mbps: t.real("rate_mbps"),
         weight: t.number("weight").unwrap_or(usual.weight),
         forwards: t.flag("forwards").unwrap_or(usual.forwards),
+        pdev: t.parsed("pdev", "wire:1"),
         rules: rule::read(
             t.tables("rule", "guest.vif.rule", |r| Place::VifRule(g, v, r)),
             &rule::OF_VIF,

@@ -92,6 +92,8 @@ fn uncommented() -> String {
 #[test]
 fn the_example_stays_valid_without_its_comment_marks() {
     let text = uncommented().replacen("moderation = \"event\"", "moderation = \"tick\"", 1);
+    // A queue of an AF_XDP wire goes with neither rules nor a release threshold.
+    let text = text.replacen("\npdev = \"uplink:1\"", "\n", 1);
     // The wire's route is a neighbour, and files are only checked when they are opened.
     let config = parse("uncommented", &text).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!((config.nics.len(), config.guests.len()), (5, 4));
@@ -311,7 +313,7 @@ fn queues_for_single_guests_need_what_they_need() {
     );
     expect(&with("\nmtu = 2030"), 5, "`mtu` is 2030", "at most 2029");
     let local = with("").replacen("tap", "local", 1);
-    expect(&local, 5, "`queues` is \"vmq\"", "\"tap\" or \"sim\"");
+    expect(&local, 5, "`queues` is \"vmq\"", "\"xdp\" or \"sim\"");
     let unused = "kind = \"tap\"\nvmq_queues = 2\nnetns = \"w\"";
     expect(unused, 5, "vmq_queues", "");
     let copying = format!(
@@ -411,7 +413,11 @@ fn an_af_xdp_wire_is_a_veth_pair_or_an_interface_that_is_there() {
             6,
             "unknown key `addresses`",
         ),
-        ("queues = \"vmq\"", 5, "kind \"tap\" or \"sim\""),
+        (
+            "queues = \"vmq\"\nvmq_rebalance_ms = 1",
+            6,
+            "that its `pdev` names, for good",
+        ),
     ] {
         let text = mistake(wire, &format!("kind = \"xdp\"\n{to}"));
         assert!(text.starts_with(&format!("f.toml:{line}: ")), "{text}");

@@ -4,6 +4,7 @@ mod firewall;
 mod forged;
 mod lro;
 mod machine;
+mod own;
 mod pages;
 mod pairs;
 mod programs;

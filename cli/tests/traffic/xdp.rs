@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const FILE_BYTES: usize = 5_000_000;
 
 /// Whether there is no AF_XDP here, and says why: only what is not permitted, all else is a bug.
-fn lacks_xdp() -> bool {
+pub(crate) fn lacks_xdp() -> bool {
     match nic_linux::setup::xdp::probe() {
         Ok(()) => false,
         Err(error) if error.to_string().contains("not permitted") => {
@@ -99,7 +99,7 @@ fn files_arrive_whatever_is_switched() {
     }
 }
 
-fn kill(pid: &Value) {
+pub(crate) fn kill(pid: &Value) {
     let pid = pid.as_u64().unwrap().to_string();
     let kill = Command::new("kill").args(["-KILL", &pid]).status();
     assert!(kill.unwrap().success());
@@ -115,7 +115,7 @@ fn wire_is_there(machine: &Machine) -> bool {
         .contains(NAMES[WIRE])
 }
 
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !done() {
         assert!(Instant::now() < end, "{what}");

@@ -7,7 +7,7 @@ use abi::PAGE;
 use abi::xdp::{Counter, Ring, RingLayout, XdpControl};
 use config::domain::BUFFER_BYTES;
 use nic_linux::XdpNic;
-use nic_linux::xdp::Parts;
+use nic_linux::xdp::{KernelCounters, Parts};
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -64,18 +64,27 @@ pub fn nic(
         entries,
         mtu,
     };
+    let counters = kernel_counters(device, calls, &Counter::ALL);
+    XdpNic::new(parts, counters).ok_or(StartError::Damaged(
+        "the rings of an AF_XDP socket do not fit their place",
+    ))
+}
+
+/// Some of what the kernel counts of a device.
+pub(crate) fn kernel_counters(
+    device: u32,
+    calls: &Rc<RefCell<Calls>>,
+    which: &'static [Counter],
+) -> KernelCounters {
     let calls = Rc::clone(calls);
-    let counters = move || {
-        let read = |counter| {
+    Box::new(move || {
+        let read = |&counter: &Counter| {
             let asked = XdpControl::Counter(counter).encode();
             let told = calls.borrow_mut().tell_device(device, asked);
             told.ok().map(|count| (name(counter), count))
         };
-        Counter::ALL.into_iter().filter_map(read).collect()
-    };
-    XdpNic::new(parts, Box::new(counters)).ok_or(StartError::Damaged(
-        "the rings of an AF_XDP socket do not fit their place",
-    ))
+        which.iter().filter_map(read).collect()
+    })
 }
 
 /// What a counter of the kernel's is called.

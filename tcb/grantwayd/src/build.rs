@@ -27,10 +27,19 @@ pub(crate) fn build(machine: &Machine, programs: &Path) -> Result<Built, String>
     let mut ids: BTreeMap<&str, DomId> = BTreeMap::new();
     let mut restarts = Vec::new();
     let mut shares = Shares::new();
+    // A device may be over another domain's memory: all memory first.
     for domain in &machine.domains {
         let id = hypervisor
             .create_domain(domain, monotonic_ns())
             .map_err(|e| e.to_string())?;
+        if ids.insert(&domain.name, id).is_some() {
+            return Err(format!("there are two domains named {}", domain.name));
+        }
+    }
+    for domain in &machine.domains {
+        let Some(&id) = ids.get(domain.name.as_str()) else {
+            continue;
+        };
         let (devices, lacks) = Devices::open(domain, &mut shares)?;
         for what in lacks {
             hypervisor.lacks(what);
@@ -39,9 +48,6 @@ pub(crate) fn build(machine: &Machine, programs: &Path) -> Result<Built, String>
         if let Some(pause_ms) = domain.restart_pause_ms {
             let files = (devices, programs.to_owned());
             restarts.push(Restart::new(id, domain.clone(), files, pause_ms));
-        }
-        if ids.insert(&domain.name, id).is_some() {
-            return Err(format!("there are two domains named {}", domain.name));
         }
     }
     for connection in &machine.connections {
@@ -83,7 +89,11 @@ pub(crate) fn equip(
     life: u64,
 ) -> Result<(), String> {
     let frames = hypervisor.frames(id).unwrap_or(Span::EMPTY);
-    let devices = devices.hand_out(frames, life)?;
+    let of = |name: &str| {
+        let id = hypervisor.find(name)?;
+        Some((id, hypervisor.frames(id)?))
+    };
+    let devices = devices.hand_out(frames, life, of)?;
     hypervisor.give_devices(id, devices);
     Ok(())
 }

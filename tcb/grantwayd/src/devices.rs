@@ -4,9 +4,9 @@
 use abi::hypercall::TapControl;
 use abi::machine;
 use abi::xdp::{Ring, XdpControl};
-use abi::{PAGE, Slot};
-use monitor::{Device, DeviceControl, DeviceMap};
-use nic_linux::setup::xdp::XdpDevice;
+use abi::{DomId, PAGE, Slot};
+use monitor::{Device, DeviceControl, DeviceMap, Pin};
+use nic_linux::setup::xdp::{QueueSocket, RingPages, XdpDevice};
 use nic_linux::setup::{self, SteerError, Steering, xdp};
 use rustix::io::Errno;
 use shmem::Span;
@@ -34,6 +34,8 @@ enum Kept {
     Tap(OwnedFd, Option<Arc<TapSteering>>),
     /// A wire, of which each life has a socket of its own, over frames of its own.
     Xdp(Arc<xdp::Wire>, machine::Xdp),
+    /// A queue of one, of which each life has a socket of its own, over frames of a guest's.
+    XdpQueue(Arc<xdp::Wire>, machine::XdpQueue),
     /// Files that are opened anew for each life.
     Read(String),
     Write(String),
@@ -49,6 +51,7 @@ impl Devices {
         let mut kept = Vec::new();
         let mut lacks = Vec::new();
         let mut queues = VecDeque::new();
+        let mut last: Option<Arc<xdp::Wire>> = None;
         for device in &domain.devices {
             let wrong = |error: String| format!("domain {}: {error}", domain.name);
             kept.push(match device {
@@ -84,7 +87,14 @@ impl Devices {
                 machine::Device::Xdp(spec) => {
                     let wire = xdp::Wire::open(spec).map_err(|error| wrong(error.to_string()))?;
                     lacks.extend(wire.lacks());
-                    Kept::Xdp(Arc::new(wire), spec.clone())
+                    let wire = Arc::new(wire);
+                    last = Some(Arc::clone(&wire));
+                    Kept::Xdp(wire, spec.clone())
+                }
+                machine::Device::XdpQueue(spec) => {
+                    let wire = last.clone();
+                    let wire = wire.ok_or_else(|| wrong("a queue without an AF_XDP wire".into()));
+                    Kept::XdpQueue(wire?, spec.clone())
                 }
                 machine::Device::Read(path) => Kept::Read(path.clone()),
                 machine::Device::Write(path) => Kept::Write(path.clone()),
@@ -94,50 +104,97 @@ impl Devices {
         Ok((Self { domain, kept }, lacks))
     }
 
-    /// What the domain gets that has `frames`, in order; `life` domains had them before.
-    pub(crate) fn hand_out(&self, frames: Span, life: u64) -> Result<Vec<Device>, String> {
-        let give = |kept: &Kept| match kept {
-            Kept::Tap(fd, steering) => Ok(Device {
-                fd: fd.try_clone().map_err(|error| format!("a TAP: {error}"))?,
-                control: steering.clone().map(|s| s as Arc<dyn DeviceControl>),
-                pages: Vec::new(),
-            }),
-            Kept::Xdp(wire, spec) => socket(wire, spec, frames),
-            Kept::Read(path) => open_read(path).map(Device::from),
-            Kept::Write(path) if life == 0 => open_write(path).map(Device::from),
-            // What the ones before have written stays.
-            Kept::Write(path) => open_write(&format!("{path}.{life}")).map(Device::from),
+    /// What the domain gets that has `frames`, in order; `life` domains had them before. `of` tells id
+    /// and frames of another domain by its name: what is over the memory of one that is no more is none.
+    pub(crate) fn hand_out(
+        &self,
+        frames: Span,
+        life: u64,
+        of: impl Fn(&str) -> Option<(DomId, Span)>,
+    ) -> Result<Vec<Option<Device>>, String> {
+        let give = |kept: &Kept| {
+            let device = match kept {
+                Kept::Tap(fd, steering) => {
+                    let fd = fd.try_clone().map_err(|error| format!("a TAP: {error}"))?;
+                    let control = steering.clone().map(|s| s as Arc<dyn DeviceControl>);
+                    Device {
+                        control,
+                        ..fd.into()
+                    }
+                }
+                Kept::Xdp(wire, spec) => socket(wire, spec, frames)?,
+                Kept::XdpQueue(wire, spec) => match of(&spec.guest) {
+                    Some(guest) => queue(wire, spec, guest)?,
+                    None => return Ok(None),
+                },
+                Kept::Read(path) => open_read(path)?.into(),
+                Kept::Write(path) if life == 0 => open_write(path)?.into(),
+                // What the ones before have written stays.
+                Kept::Write(path) => open_write(&format!("{path}.{life}"))?.into(),
+            };
+            Ok(Some(device))
         };
         let devices: Result<_, String> = self.kept.iter().map(give).collect();
         devices.map_err(|error| format!("domain {}: {error}", self.domain))
     }
 }
 
+/// Some of a domain's frames.
+fn part(frames: Span, first: u32, count: u32) -> Result<Span, String> {
+    let bytes = |pages: u32| pages as usize * PAGE;
+    let umem = frames.sub(bytes(first), bytes(count));
+    umem.ok_or("an AF_XDP socket over frames that the domain does not have".into())
+}
+
 /// An AF_XDP socket over part of its domain's frames.
 fn socket(wire: &Arc<xdp::Wire>, spec: &machine::Xdp, frames: Span) -> Result<Device, String> {
-    let bytes = |pages: u32| pages as usize * PAGE;
-    let umem = frames.sub(bytes(spec.first_frame), bytes(spec.frames));
-    let umem = umem.ok_or("an AF_XDP socket over frames that the domain does not have")?;
+    let umem = part(frames, spec.first_frame, spec.frames)?;
     let device = wire.bind(umem).map_err(|error| error.to_string())?;
-    let slots = Ring::slots(spec.entries);
-    let pages = device.ring_pages().map(|part| {
-        let place = part.ring.place().checked_mul(slots);
-        let slot = place.and_then(|place| spec.rings_slot.checked_add(place));
-        let slot = slot.filter(|_| part.pages <= slots).map(Slot);
-        slot.map(|slot| DeviceMap {
-            slot,
-            page: part.page,
-            pages: part.pages,
-        })
-    });
-    let pages: Option<Vec<_>> = pages.into_iter().collect();
-    let pages = pages.ok_or("this kernel's AF_XDP rings do not fit their slots")?;
+    let pages = places(&device.ring_pages(), spec.rings_slot, spec.entries)?;
     let fd = device.socket().try_clone_to_owned();
     Ok(Device {
         fd: fd.map_err(|error| format!("an AF_XDP socket: {error}"))?,
         control: Some(Arc::new(XdpSocket(device))),
         pages,
+        pin: None,
     })
+}
+
+/// A queue of an AF_XDP wire over part of a guest's frames.
+fn queue(
+    wire: &xdp::Wire,
+    spec: &machine::XdpQueue,
+    (of, frames): (DomId, Span),
+) -> Result<Device, String> {
+    let umem = part(frames, spec.first_frame, spec.frames)?;
+    let device = wire.queue(spec, umem).map_err(|error| error.to_string())?;
+    let pages = places(&device.ring_pages(), spec.rings_slot, spec.entries)?;
+    let fd = device.socket().try_clone_to_owned();
+    Ok(Device {
+        fd: fd.map_err(|error| format!("a queue of an AF_XDP wire: {error}"))?,
+        control: Some(Arc::new(XdpQueue(device))),
+        pages,
+        pin: Some(Pin {
+            of,
+            first: spec.first_frame,
+            frames: spec.frames,
+        }),
+    })
+}
+
+/// Where the parts of rings of `entries` entries lie in the window, from slot `first` on.
+fn places(rings: &[RingPages], first: u32, entries: u32) -> Result<Vec<DeviceMap>, String> {
+    let slots = Ring::slots(entries);
+    let all = (0..).zip(rings).map(|(place, part)| {
+        let slot = slots.checked_mul(place)?.checked_add(first)?;
+        (part.pages <= slots).then_some(DeviceMap {
+            slot: Slot(slot),
+            page: part.page,
+            pages: part.pages,
+        })
+    });
+    let all: Option<_> = all.collect();
+    all.ok_or_else(|| "this kernel's AF_XDP rings do not fit their slots".into())
 }
 
 fn open_read(path: &str) -> Result<OwnedFd, String> {
@@ -190,6 +247,26 @@ impl DeviceControl for XdpSocket {
                 .0
                 .counter(counter)
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            XdpControl::Enable => Err(Errno::INVAL),
         }
+    }
+}
+
+/// A queue of an AF_XDP wire. Whose frames come by it was fixed when it was set up.
+#[derive(Debug)]
+struct XdpQueue(QueueSocket);
+
+impl DeviceControl for XdpQueue {
+    fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
+        let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        match XdpControl::decode(words).ok_or(Errno::INVAL)? {
+            XdpControl::Layout(ring) => Ok(self.0.layout(ring).encode()),
+            XdpControl::Counter(counter) => self.0.counter(counter).map_err(errno),
+            XdpControl::Enable => self.0.enable().map(|()| 0).map_err(errno),
+        }
+    }
+
+    fn end(&self) {
+        self.0.end();
     }
 }

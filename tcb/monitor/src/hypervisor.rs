@@ -149,14 +149,18 @@ impl Hypervisor {
     }
 
     /// Gives a domain that was not started yet what it may attach, in the order of its
-    /// specification.
-    pub fn give_devices(&mut self, id: DomId, devices: Vec<Device>) {
+    /// specification; none: not this one any more.
+    pub fn give_devices(&mut self, id: DomId, devices: Vec<Option<Device>>) {
         let shared = Arc::clone(&self.shared);
         let domain = self.domain_mut(id);
         let Some(parts) = domain.and_then(|domain| domain.parts.as_mut()) else {
             return;
         };
         for (number, device) in (0u64..).zip(devices) {
+            let Some(device) = device else {
+                parts.devices.push(None);
+                continue;
+            };
             if let Some(control) = device.control {
                 shared.controls.insert(id, number, control, &device.pages);
             }

@@ -13,7 +13,9 @@ use anyhow::Context as _;
 use client::{Instance, Options};
 use config::domain::{GrantMode, Moderation, Offloads, RingFormat, Vmq};
 use config::rule::{Ports, Rule, Way};
-use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Polling, Queues, Vif, XdpWire};
+use config::{
+    Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Pdev, Polling, Queues, Vif, XdpWire,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -408,6 +410,21 @@ impl What {
                 }
             }
             config.guests.push(guest);
+        }
+        let wire = config
+            .nics
+            .first()
+            .filter(|nic| matches!(nic.kind, Kind::Xdp { .. }));
+        if let Some(name) = wire.filter(|_| vmq).map(|nic| nic.name.clone()) {
+            // There are no queues that go to whoever is busy.
+            for (queue, guest) in (1..).zip(&mut config.guests) {
+                let nic = name.clone();
+                let pdev = Pdev { nic, queue };
+                guest
+                    .vifs
+                    .iter_mut()
+                    .for_each(|vif| vif.pdev = Some(pdev.clone()));
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 use super::firewall;
 use super::linear::Linear;
 use super::nics::NicPort;
+use super::own::OwnQueue;
 use super::port::Port;
 use super::turn::{Driver, vifs};
 use super::vifs::{Shared, VifPort, Window};
@@ -15,6 +16,7 @@ use crate::ledger::Ledger;
 use crate::lro::{Merger, Side};
 use crate::mailbox::Mailbox;
 use crate::start::{StartError, Started, refused};
+use abi::hypercall::Attach;
 use abi::{ConnId, PAGE, Slot};
 use config::domain::{
     BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig, NicKind,
@@ -82,19 +84,41 @@ pub(super) fn assemble(
             tables: Slot(vif.tables_slot),
             flips: vif.flip_pages,
         };
-        ports.push(Port::Vif(Box::new(VifPort::new(
+        let mut port = VifPort::new(
             format!("vif.{}", vif.name),
             ConnId(vif.conn),
             vif.mac,
             shared.clone(),
             window,
             staging,
-        ))));
+        );
+        if let Some(queue) = vif.queue {
+            let mtu = config.nics.get(queue.nic as usize);
+            let mtu = mtu.map_or(0, |nic| nic.mtu);
+            port.queue = own_queue(queue, mtu, &config.lro, home.window, &calls)?;
+        }
+        ports.push(Port::Vif(Box::new(port)));
     }
     let bridge = bridge(&config)?;
     let mailbox = Mailbox::new(home.info.span());
     let driver = Driver::new(ports, bridge, ledger, waiter, mailbox, &config);
     Ok((driver, calls))
+}
+
+/// A guest's own queue of a wire. None: the guest is no more, and the monitor has made none.
+fn own_queue(
+    queue: config::domain::OwnQueue,
+    mtu: u32,
+    lro: &Lro,
+    window: Area,
+    calls: &Rc<RefCell<Calls>>,
+) -> Result<Option<OwnQueue>, StartError> {
+    let attached = shmem::attach::call(Attach::Device(queue.device));
+    match attached {
+        Ok(fd) => OwnQueue::new(queue, fd, mtu, lro, window, calls).map(Some),
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(why) => Err(refused("a guest's own queue", why)),
+    }
 }
 
 /// The driver's own frames, given out from the first on.

@@ -137,6 +137,7 @@ mod tests {
             forwards: false,
             rules: Vec::new(),
             firewall: config::rule::Firewall::default(),
+            queue: None,
         }
     }
 

@@ -1,7 +1,8 @@
 //! Large receive offload of queues for single guests: frames are merged where they lie, in the pages
 //! that their guest has posted (Ram's thesis, 5.1, "LRO DD").
 //!
-//! Responses keep the order of the requests, so only frames in consecutive buffers can become one:
+//! Responses keep the order of the requests (but for `specs/netif.md`, NETIF-26: see
+//! [`QueueMerger::merge_any`]), so only frames in consecutive buffers can become one:
 //! a run of one stream. Streams whose packets alternate are left to the guest. Nothing is held from
 //! one batch to the next, because nothing of the guest's stays out that long.
 
@@ -69,6 +70,13 @@ impl QueueMerger {
     /// Adds what it has counted to a domain's sums.
     pub fn add_to(&self, sums: &mut Sums) {
         self.merger.add_to(sums);
+    }
+
+    /// Merges the frames of a batch that lie in buffers which are answered in any order.
+    pub fn merge_any(&mut self, now_ns: u64, frames: &mut Vec<Frame>) {
+        self.merger.pass(now_ns, false, frames, &mut self.merged);
+        self.merger.drain(now_ns, &mut self.merged);
+        frames.append(&mut self.merged);
     }
 
     /// Merges the frames of a batch, which lie in buffers of `netback`'s batch, in their order.

@@ -13,6 +13,7 @@
 //! | [`news`] | which guests something was done for |
 //! | [`merge`] | large receive offload where frames lie in guest pages |
 //! | [`vmq`] | queues of a NIC for single guests: who has one, frames straight into guest pages |
+//! | [`own`] | queues of AF_XDP wires for single guests: frames come into guest pages by themselves |
 //! | [`outbox`] | frames on their way to one port: segmentation and checksums where it lacks them |
 //! | [`room`] | aggregates cut to what a guest has room for |
 //! | [`report`] | counters as JSON |
@@ -25,6 +26,7 @@ pub mod merge;
 pub mod news;
 pub mod nics;
 pub mod outbox;
+pub mod own;
 pub mod port;
 pub mod report;
 pub mod room;

@@ -25,7 +25,15 @@ pub(super) fn stat(driver: &Driver) -> Value {
                 }
                 value
             }
-            Port::Vif(vif) => vif_stat(vif, &mut drops),
+            Port::Vif(vif) => {
+                let mut value = vif_stat(vif, &mut drops);
+                if let Some(queue) = &vif.queue {
+                    drops.add("misdirected", queue.misdirected());
+                    queue.add_lro(&mut lro);
+                    value["queue"] = queue.stat();
+                }
+                value
+            }
         };
         if let Some(rules) = driver.firewall.stat(number, &driver.bridge) {
             value["rules"] = rules;

@@ -8,6 +8,7 @@ use super::fairness::Fairness;
 use super::firewall::Firewall;
 use super::news::News;
 use super::outbox::Outbox;
+use super::own::OwnQueue;
 use super::port::Port;
 use super::vifs::VifPort;
 use super::vmq::Queues;
@@ -42,6 +43,8 @@ pub struct Driver {
     pub(super) ledger: Rc<Ledger>,
     /// Of each NIC that has queues for single guests.
     pub(super) queues: Vec<Queues>,
+    /// Queues that are one guest's alone: the port of the wire, and of the guest.
+    pub(super) own: Vec<(usize, usize)>,
     pub(super) trace: Trace,
     waiter: Waiter,
     mailbox: Mailbox,
@@ -103,6 +106,14 @@ impl Driver {
         let picks = ports.iter().map(|_| Vec::new()).collect();
         let watches = ports.iter().map(|_| Watch::NONE).collect();
         let fairness = Fairness::new(&config.vifs, config.nics.len(), config.poll_budget);
+        let own = ports
+            .iter()
+            .enumerate()
+            .filter_map(|(number, port)| match port {
+                Port::Vif(vif) => Some((vif.queue.as_ref()?.nic, number)),
+                Port::Nic(_) => None,
+            });
+        let own = own.collect();
         Self {
             ports,
             bridge,
@@ -110,6 +121,7 @@ impl Driver {
             outbox: Outbox::default(),
             ledger,
             queues,
+            own,
             trace: Trace::default(),
             waiter,
             mailbox,
@@ -181,6 +193,7 @@ impl Driver {
                     moved |= self.drain_queues(index, now_ns) > 0;
                     moved |= self.serve(index, now_ns, budget).0 > 0;
                     moved |= self.serve_queues(index, now_ns) > 0;
+                    moved |= self.serve_own(index, now_ns) > 0;
                 }
                 Some(Port::Vif(_)) if self.watches.get(index).is_some_and(Watch::is_idle) => {}
                 Some(Port::Vif(vif)) if vif.has_work() => {
@@ -410,7 +423,8 @@ impl Driver {
             .queues
             .iter()
             .filter_map(|queues| queues.due_ns(now_ns));
-        rest.until_ns = queues.chain(rest.until_ns).min();
+        let own = self.own_queues().filter_map(|queue| queue.due_ns(now_ns));
+        rest.until_ns = queues.chain(own).chain(rest.until_ns).min();
         for nic in nics(&self.ports) {
             let until = match nic.wake(now_ns) {
                 Wake::Now => return None,
@@ -424,6 +438,15 @@ impl Driver {
             rest.until_ns = rest.until_ns.into_iter().chain(until).min();
         }
         Some(rest)
+    }
+
+    fn own_queues(&self) -> impl Iterator<Item = &OwnQueue> {
+        self.own
+            .iter()
+            .filter_map(|&(_, port)| match self.ports.get(port) {
+                Some(Port::Vif(vif)) => vif.queue.as_ref(),
+                _ => None,
+            })
     }
 
     fn wake(&mut self) {
@@ -462,6 +485,10 @@ impl Driver {
                 }
                 for queues in &mut self.queues {
                     queues.set_lro(&self.switches.lro);
+                }
+                let lro = self.switches.lro;
+                for queue in vifs(&mut self.ports).filter_map(|vif| vif.queue.as_mut()) {
+                    queue.set_lro(&lro);
                 }
                 Ok(json!({ "key": key, "value": value }))
             }

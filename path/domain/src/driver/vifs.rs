@@ -7,6 +7,7 @@
 //! | Connected | Closing, Closed, Initialising, Unknown | everything is unmapped: Closed |
 //! | Closed | Initialising | the backend's record is written again: InitWait |
 
+use super::own::OwnQueue;
 use super::port::Traffic;
 use super::room::Room;
 use crate::call::{Calls, Peer};
@@ -29,7 +30,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use vif::Counters;
 use vif::grants::Grants;
-use vif::netback::Netback;
+use vif::netback::{Netback, ToGuest};
 use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, Terms};
 use vif::ring::Watch;
 
@@ -91,6 +92,8 @@ pub struct VifPort {
     /// What links before this one have counted.
     past: Counters,
     room: Room,
+    /// Its own queue of a wire, if it has one.
+    pub queue: Option<OwnQueue>,
     /// Whether anything was done since the rings were last published.
     touched: bool,
 }
@@ -139,6 +142,7 @@ impl VifPort {
             link: None,
             past: Counters::default(),
             room: Room::default(),
+            queue: None,
             touched: false,
         }
     }
@@ -189,6 +193,12 @@ impl VifPort {
             let before = self.state;
             let peer = self.shared.calls.borrow_mut().connection(self.conn);
             let Ok(Some(peer)) = peer else { return };
+            // Nobody comes back who is dead: what is over its memory ends, used or not.
+            if peer.state == XenbusState::Unknown
+                && let Some(queue) = &mut self.queue
+            {
+                queue.end();
+            }
             use XenbusState as S;
             match (self.state, peer.state) {
                 (S::Initialising, _) | (S::Closed, S::Initialising) => {
@@ -238,6 +248,11 @@ impl VifPort {
         let features = match self.shared.ring_format {
             RingFormat::Xen => features,
             RingFormat::Native => features.with(Features::NATIVE_RINGS),
+        };
+        // A device gives buffers back as frames come into them.
+        let features = match self.queue {
+            None => features,
+            Some(_) => features.with(Features::RX_ANY_ORDER),
         };
         BackRecord {
             features,
@@ -424,6 +439,10 @@ impl VifPort {
     /// Takes the link down, whatever state it is in.
     fn close(&mut self, trouble: &str) {
         if let Some(link) = self.link.take() {
+            // First of all: its pages are to be the guest's.
+            if let Some(queue) = &mut self.queue {
+                queue.end();
+            }
             self.past += *link.netback.counters();
             drop(link.netback.into_grants());
             self.unmap(&link.rings);
@@ -482,6 +501,21 @@ impl VifPort {
     /// that.
     pub fn posting(&mut self) -> Option<&mut Netback<Box<dyn Grants>>> {
         self.link.as_mut().map(|link| &mut link.netback)
+    }
+
+    /// Its own queue of a wire and the netback, while it is connected.
+    pub fn own_queue(&mut self) -> Option<(&mut OwnQueue, &mut Netback<Box<dyn Grants>>)> {
+        Some((self.queue.as_mut()?, &mut self.link.as_mut()?.netback))
+    }
+
+    /// Counts what its own queue has brought.
+    pub fn delivered(&mut self, report: &ToGuest) {
+        self.traffic.out_packets += u64::from(report.delivered);
+        self.traffic.out_bytes += report.bytes;
+        self.touched = true;
+        if let Some(fatal) = self.link.as_ref().and_then(|link| link.netback.fatal()) {
+            self.close(&fatal.to_string());
+        }
     }
 
     /// Whether a device can write frames of `bytes` bytes, with what `caps` leave undone, to the

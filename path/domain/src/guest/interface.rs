@@ -166,6 +166,14 @@ impl Interface {
         let mut all = Vec::new();
         for (number, vif) in config.vifs.iter().enumerate() {
             let layout = Layout::new(sizes(vif));
+            if vif
+                .rx_pool
+                .is_some_and(|pool| pool != first_frame + layout.rx_pool().start)
+            {
+                return Err(StartError::Damaged(
+                    "a device receives elsewhere than into an interface's pool",
+                ));
+            }
             let endpoints = device::endpoints(vif)?;
             for (queue, (endpoint, &conn)) in endpoints.into_iter().zip(&vif.conns).enumerate() {
                 let lro = merging(endpoint.caps(), &config.lro);

@@ -336,3 +336,55 @@ fn a_queue_is_free_when_descriptor_and_rings_are_gone() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+/// Whoever takes a page of a pool back exchanges it: whatever the socket has been given, it never writes
+/// there again.
+#[test]
+fn an_exchanged_page_is_never_written_again() {
+    let Some(wire) = wire(1) else { return };
+    let station = Station::new(&wire.namespace, "wire");
+    let region = shmem::Region::create("pool", POOL * CHUNK).unwrap();
+    let spec = XdpQueue {
+        queue: 1,
+        guest: String::new(),
+        mac: A,
+        first_frame: 0,
+        frames: (POOL * CHUNK / abi::PAGE) as u32,
+        chunk_bytes: CHUNK as u32,
+        entries: ENTRIES,
+        rings_slot: 0,
+    };
+    let device = wire.interface.queue(&spec, region.span()).unwrap();
+    let rings = map_rings(&device.ring_pages(), device.socket());
+    let bytes = Ring::slots(ENTRIES) as usize * abi::PAGE;
+    let (fill, layout) = (rings.skip(bytes), device.layout(Ring::Fill));
+    // All of the fill ring leads to the first page.
+    for n in 0..ENTRIES as usize {
+        fill.store_u64(usize::from(layout.entries) + n * 8, 0)
+            .unwrap();
+    }
+    fill.store_u32(layout.producer.into(), ENTRIES).unwrap();
+    device.enable().unwrap();
+    let page = region.span().take(abi::PAGE);
+    let first = |page: Span| page.load_u64(HEADROOM).unwrap();
+    station.send(&to(A, 1, 500));
+    let end = Instant::now() + Duration::from_secs(5);
+    while first(page) == 0 {
+        assert!(Instant::now() < end, "the kernel writes to it");
+    }
+    let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: a system call without pointers; the page is reserved for spans.
+    let punched = unsafe { libc::fallocate(region.fd().as_raw_fd(), hole, 0, abi::PAGE as i64) };
+    assert_eq!(punched, 0);
+    page.fill(9).unwrap();
+    let (received, layout) = (rings, device.layout(Ring::Receive));
+    let count = || received.load_u32(layout.producer.into()).unwrap();
+    let before = count();
+    (0..50).for_each(|n| station.send(&to(A, n, 500)));
+    while count() < before + 50 {
+        assert!(Instant::now() < end, "frames still come");
+    }
+    let mut bytes = vec![0; abi::PAGE];
+    page.read(&mut bytes).unwrap();
+    assert!(bytes.iter().all(|&byte| byte == 9));
+}

@@ -1,6 +1,6 @@
 //! Requests that a device has from turn to turn: a queue of the NIC is the guest's alone, and what
 //! comes by it is written into the guest's pages when it comes, not when somebody looks
-//! (`specs/xdp.md`).
+//! (`specs/xdp.md`, XDP-14).
 //!
 //! ```text
 //!   ring ── lend ──► with the device ── deliver ──► response with the frame
@@ -15,10 +15,11 @@ use super::Netback;
 use super::to_guest::{ToGuest, buffer, check, say};
 use crate::counters::Drop;
 use crate::grants::{Access, Grants};
-use crate::netif::{RxRequest, RxResponse, rsp};
+use crate::netif::{RxRequest, RxResponse, rsp, rxf};
 use abi::{GrantRef, GrantStatus};
 use nic::{BufferId, Frame};
 use shmem::Span;
+use smallvec::SmallVec;
 
 /// A buffer of the guest's for a device.
 #[derive(Clone, Copy, Debug)]
@@ -116,108 +117,141 @@ impl<G: Grants> Netback<G> {
         if count == 0 {
             return;
         }
-        let mut lent = std::mem::take(&mut self.lent);
+        let mut requests = std::mem::take(&mut self.lent.requests);
+        let mut accesses = std::mem::take(&mut self.lent.accesses);
+        let mut frames = std::mem::take(&mut self.lent.frames);
         for n in 0..count {
             let Some(words) = self.rx.peek(n as u32) else {
                 break;
             };
             let request = RxRequest::decode(words);
-            let place = buffer(&request, &self.terms);
-            lent.requests.push(request);
             // What is no buffer has no bytes: no mechanism says anything else.
-            let (offset, len) = place.unwrap_or((0, 0));
-            lent.accesses.push(Access {
+            let (offset, len) = buffer(&request, &self.terms).unwrap_or((0, 0));
+            requests.push(request);
+            accesses.push(Access {
                 gref: GrantRef(request.gref),
                 offset: offset as u16,
                 len: len as u16,
                 result: Err(GrantStatus::GeneralError),
             });
         }
-        self.rx.consume(lent.requests.len() as u32);
-        self.grants.hold(&mut lent.accesses, &mut lent.frames);
-        let Lent {
-            requests,
-            accesses,
-            frames,
-            ..
-        } = &mut lent;
-        let (requests, accesses, frames) = (
-            std::mem::take(requests),
-            std::mem::take(accesses),
-            std::mem::take(frames),
-        );
-        let all = requests.iter().zip(&accesses).zip(&frames);
-        for ((request, access), &frame) in all {
-            match access.result {
-                Ok(span) if !span.is_empty() => out.push(Loan {
-                    id: lent.put(Out {
-                        request: *request,
+        self.rx.consume(requests.len() as u32);
+        self.grants.hold(&mut accesses, &mut frames);
+        for ((request, access), &frame) in requests.iter().zip(&accesses).zip(&frames) {
+            let reason = match access.result {
+                Ok(span) if !span.is_empty() => {
+                    let (request, offset) = (*request, access.offset);
+                    let id = self.lent.put(Out { request, span });
+                    out.push(Loan {
+                        id,
+                        frame,
+                        offset,
                         span,
-                    }),
-                    frame,
-                    offset: access.offset,
-                    span,
-                }),
-                usable => {
-                    let reason = match usable {
-                        Ok(_) => {
-                            self.grants.let_go(access.gref);
-                            Drop::BadRequest
-                        }
-                        Err(_) => Drop::Grant,
-                    };
-                    self.counters.to_guest_drops.count(reason);
-                    self.without(request, rsp::ERROR);
+                    });
+                    continue;
                 }
-            }
+                Ok(_) => {
+                    self.grants.let_go(access.gref);
+                    Drop::BadRequest
+                }
+                Err(_) => Drop::Grant,
+            };
+            self.counters.to_guest_drops.count(reason);
+            self.without(request, rsp::ERROR);
         }
-        lent.requests = cleared(requests);
-        lent.accesses = cleared(accesses);
-        lent.frames = cleared(frames);
-        self.lent = lent;
+        requests.clear();
+        accesses.clear();
+        frames.clear();
+        self.lent.requests = requests;
+        self.lent.accesses = accesses;
+        self.lent.frames = frames;
     }
 
-    /// A frame that lies in one lent buffer is for the guest, and the device is done with the buffer.
+    /// A frame that lies in lent buffers is for the guest, and the device is done with these: in one, or
+    /// merged from frames in several.
     pub fn deliver(&mut self, frame: &Frame, report: &mut ToGuest) {
-        let [piece] = frame.pieces.as_slice() else {
-            return;
-        };
-        let Some(out) = self.take_back(piece.buffer) else {
-            return;
-        };
-        match self.whole(frame, &out, piece.span) {
-            Ok(response) => {
-                self.rx.respond(response.encode());
+        let mut parts: SmallVec<[(Out, Span); 1]> = SmallVec::new();
+        for piece in &frame.pieces {
+            if let Some(out) = self.take_back(piece.buffer) {
+                parts.push((out, piece.span));
+            }
+        }
+        match self.answer_parts(frame, &parts) {
+            Ok(()) => {
                 self.counters.to_guest += 1;
                 self.counters.to_guest_bytes += frame.len() as u64;
                 report.delivered += 1;
                 report.bytes += frame.len() as u64;
             }
             Err(reason) => {
-                self.counters.to_guest_drops.count(reason);
-                report.drops.count(reason);
-                self.without(&out.request, rsp::ERROR);
+                // As many packets as somebody has to send again.
+                for (out, _) in &parts {
+                    self.counters.to_guest_drops.count(reason);
+                    report.drops.count(reason);
+                    self.without(&out.request, rsp::ERROR);
+                }
             }
         }
     }
 
-    /// What is said of a frame in one buffer.
-    fn whole(&self, frame: &Frame, out: &Out, span: Span) -> Result<RxResponse, Drop> {
+    /// Answers the requests of a frame, if nothing is wrong with it.
+    fn answer_parts(&mut self, frame: &Frame, parts: &[(Out, Span)]) -> Result<(), Drop> {
         check(frame, &self.terms)?;
-        let within = span.addr().checked_sub(out.span.addr());
-        let within = within.filter(|&within| out.span.sub(within, span.len()).is_some());
-        let within = within.ok_or(Drop::CrossesPage)?;
-        if frame.offload.gso.is_some() || span.len() != frame.len() {
+        let [(_, head), rest @ ..] = parts else {
+            return Err(Drop::ZeroSize);
+        };
+        let merged = !rest.is_empty();
+        let bytes: usize = parts.iter().map(|(_, span)| span.len()).sum();
+        if frame.offload.gso.is_some() != merged || bytes != frame.len() {
             return Err(Drop::BadOffload);
         }
-        let mut response = RxResponse {
-            id: out.request.id,
-            offset: out.request.offset + within as u16,
-            flags: 0,
-            status: span.len() as i16,
+        if parts.len() > usize::from(self.terms.to_guest.max_slots) {
+            return Err(Drop::TooManySlots);
+        }
+        let mut offsets: SmallVec<[u16; 1]> = SmallVec::new();
+        for (out, span) in parts {
+            let within = span.addr().checked_sub(out.span.addr());
+            let within = within.filter(|&within| out.span.sub(within, span.len()).is_some());
+            let within = within.ok_or(Drop::CrossesPage)?;
+            offsets.push(out.request.offset + within as u16);
+        }
+        // The segment size takes the place of a request that nobody has.
+        let extra = match self.extra(frame) {
+            Some(extra) if self.posted(1) == 1 => {
+                let words = self.rx.peek(0).ok_or(Drop::NoRequest)?;
+                Some(extra.in_place_of(RxRequest::decode(words).id))
+            }
+            Some(_) => return Err(Drop::NoRequest),
+            None => None,
         };
-        say(frame, &self.terms, &mut response);
-        Ok(response)
+        if merged {
+            // What was checked, and changed by the merging, is what is sent.
+            head.write(frame.header()).map_err(|_| Drop::Fault)?;
+        }
+        let last = parts.len() - 1;
+        for (n, ((out, span), offset)) in parts.iter().zip(offsets).enumerate() {
+            let mut response = RxResponse {
+                id: out.request.id,
+                offset,
+                flags: 0,
+                status: span.len() as i16,
+            };
+            if n == 0 {
+                say(frame, &self.terms, &mut response);
+            }
+            if n < last {
+                response.flags |= rxf::MORE_DATA;
+            }
+            self.rx.respond(response.encode());
+            if n == 0
+                && let Some(extra) = extra
+            {
+                self.rx.consume(1);
+                self.rx.respond(extra.encode());
+                self.counters.meta_requests += 1;
+            }
+        }
+        Ok(())
     }
 
     /// A lent buffer comes back without a frame; the device is done with it.
@@ -247,9 +281,4 @@ impl<G: Grants> Netback<G> {
         };
         self.rx.respond(response.encode());
     }
-}
-
-fn cleared<T>(mut list: Vec<T>) -> Vec<T> {
-    list.clear();
-    list
 }

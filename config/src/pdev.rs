@@ -1,0 +1,247 @@
+//! A queue of an AF_XDP wire that is one guest's alone: `pdev = "NIC:QUEUE"`, as Ram's thesis has it.
+
+use crate::domain::{GrantMode, Vmq};
+use crate::model::{Config, Kind, Queues, Vif};
+use crate::rule::Way;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// A queue of a NIC.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pdev {
+    /// The NIC's name.
+    pub nic: String,
+    /// The queue's number, from 1 on.
+    pub queue: u32,
+}
+
+impl FromStr for Pdev {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = "not a NIC and the number of a queue, like wire:1";
+        let (nic, queue) = text.rsplit_once(':').ok_or(wrong)?;
+        Ok(Self {
+            nic: nic.to_owned(),
+            queue: queue.parse().map_err(|_| wrong)?,
+        })
+    }
+}
+
+impl fmt::Display for Pdev {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.nic, self.queue)
+    }
+}
+
+impl Pdev {
+    /// What a queue of this name cannot be in this machine, for an interface: what, remedy. `taken`:
+    /// interfaces by their queues.
+    pub(crate) fn contradiction(
+        &self,
+        config: &Config,
+        vif: &Vif,
+        taken: &BTreeMap<&Self, String>,
+    ) -> Option<(String, String)> {
+        let nic = config.nics.iter().find(|nic| nic.name == self.nic);
+        let Some(nic) = nic else {
+            let what = format!("`pdev` is \"{self}\", and there is no NIC {}", self.nic);
+            return Some((what, "write the name of a [[nic]]".into()));
+        };
+        let queues = match (&nic.kind, nic.queues) {
+            (Kind::Xdp { .. }, Queues::Vmq(Vmq { queues, .. })) => queues,
+            _ => {
+                let what = format!("`pdev` is \"{self}\", and this NIC has no queues to be given");
+                let remedy = "leave it out, or use a NIC of kind = \"xdp\" with queues = \"vmq\" \
+                              (those of a TAP go to the busiest guests by themselves)";
+                return Some((what, remedy.into()));
+            }
+        };
+        if !(1..=queues).contains(&self.queue) {
+            let what = format!("`pdev` is \"{self}\"");
+            let remedy = format!(
+                "the queues of {} are 1 to {queues} (`vmq_queues`)",
+                self.nic
+            );
+            return Some((what, remedy));
+        }
+        if let Some(other) = taken.get(self) {
+            let what = format!("the queue \"{self}\" is that of {other} too");
+            return Some((what, "give each interface its own".into()));
+        }
+        let with = |what: &str| format!("there is a `pdev`, and {what}");
+        if config.driver.grants != GrantMode::New {
+            let what = with("the driver's `grants` are not \"new\"");
+            let remedy = "write grants = \"new\" in [driver]: only so the driver domain is told \
+                          which frame of the guest's a posted page is, and counts what it has";
+            return Some((what, remedy.into()));
+        }
+        let buffers = config.buffers;
+        if buffers.spare > 0 || buffers.release_threshold.is_some() {
+            let what = with("[buffers] has `spare` or `release_threshold`");
+            let remedy = "leave one of them out: the kernel writes to one pool of buffers as long \
+                          as there is the queue";
+            return Some((what, remedy.into()));
+        }
+        let asked = nic.rules.iter().any(|rule| rule.is_for(Way::In))
+            || vif.rules.iter().any(|rule| rule.is_for(Way::Out));
+        if asked {
+            let what = with("firewall rules stand between this NIC and the interface");
+            let remedy = "leave `pdev` out: the kernel would write a frame into the guest's pages \
+                          before any rule has seen it; by the shared queue it is copied when it \
+                          has been allowed";
+            return Some((what, remedy.into()));
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::domain::{BufferSize, DriverConfig, GuestConfig};
+    use crate::parse;
+    use abi::machine::Device;
+
+    const MACHINE: &str = r#"
+[driver]
+grants = "new"
+
+[[nic]]
+name = "wire"
+kind = "xdp"
+netns = "w"
+queues = "vmq"
+vmq_queues = 3
+
+[[guest]]
+name = "a"
+
+[[guest.vif]]
+endpoint = "sink"
+pdev = "wire:2"
+
+[[guest]]
+name = "b"
+
+[[guest.vif]]
+endpoint = "sink"
+
+[[guest.vif]]
+endpoint = "sink"
+pdev = "wire:1"
+"#;
+
+    #[test]
+    fn a_guest_s_own_queue_is_over_its_receive_pool() {
+        for (buffers, size, pages) in [
+            ("to_guest = 300", BufferSize::Half, 150),
+            ("size = \"full\"\nto_guest = 96", BufferSize::Full, 96),
+        ] {
+            let text = format!("[buffers]\n{buffers}\n{MACHINE}");
+            let machine = parse("f", &text).unwrap().machine().unwrap();
+            let [driver, a, b] = machine.domains.as_slice() else {
+                panic!("{machine:?}")
+            };
+            let [
+                Device::Xdp(wire),
+                Device::XdpQueue(of_a),
+                Device::XdpQueue(of_b),
+            ] = driver.devices.as_slice()
+            else {
+                panic!("{:?}", driver.devices)
+            };
+            assert_eq!(wire.queues, 3);
+            assert_eq!((of_a.queue, of_a.guest.as_str()), (2, "a"));
+            assert_eq!((of_b.queue, of_b.guest.as_str()), (1, "b"));
+            let config: DriverConfig = serde_json::from_str(&driver.config).unwrap();
+            assert_eq!(config.nics[0].vmq, None, "they are not given by load");
+            for (vif, queue, device) in [(0, of_a, 1), (2, of_b, 2)] {
+                let own = config.vifs[vif].queue.unwrap();
+                assert_eq!((own.nic, own.device), (0, device));
+                assert_eq!(own.rings_slot, queue.rings_slot);
+                assert_eq!(config.vifs[vif].mac, queue.mac);
+                assert_eq!(
+                    (queue.frames, queue.chunk_bytes),
+                    (pages, size.bytes() as u32)
+                );
+                let chunks = pages * size.per_page();
+                assert!(queue.entries.is_power_of_two() && queue.entries >= chunks);
+            }
+            assert_eq!(config.vifs[1].queue, None);
+            // Rings lie apart, before what guests grant.
+            let slots = 2 * abi::xdp::Ring::slots(of_a.entries);
+            assert_eq!(of_b.rings_slot, of_a.rings_slot + slots);
+            assert_eq!(config.vifs[0].first_slot, of_b.rings_slot + slots);
+            // The guest is told where its pool has to lie: behind its rings and its event page.
+            let guests = [a, b].map(|domain| {
+                let config: GuestConfig = serde_json::from_str(&domain.config).unwrap();
+                config
+                    .vifs
+                    .iter()
+                    .map(|vif| vif.rx_pool)
+                    .collect::<Vec<_>>()
+            });
+            assert_eq!(guests[0], [Some(of_a.first_frame)]);
+            assert_eq!(guests[1], [None, Some(of_b.first_frame)]);
+            assert_eq!(of_a.first_frame, 2 * 4 + 1);
+            assert!(of_b.first_frame > 2 * of_a.first_frame + pages);
+            assert!(of_b.first_frame + pages <= b.frames);
+        }
+    }
+
+    #[test]
+    fn what_a_queue_cannot_be_is_told_with_line_and_remedy() {
+        let rule = "pdev = \"wire:1\"\n[[guest.vif.rule]]\nname = \"r\"\naction = \"deny\"\n";
+        for (from, to, line, what, remedy) in [
+            ("wire:2", "wire", 17, "\"wire\"", "write it like \"wire:1\""),
+            ("wire:2", "wire:-1", 17, "\"wire:-1\"", "write it like"),
+            ("wire:2", "other:1", 17, "no NIC other", "[[nic]]"),
+            ("wire:2", "wire:4", 17, "wire:4", "1 to 3"),
+            ("wire:2", "wire:0", 17, "wire:0", "1 to 3"),
+            ("wire:2", "wire:1", 27, "is that of", "its own"),
+            (
+                "\"new\"",
+                "\"mapped\"",
+                17,
+                "not \"new\"",
+                "grants = \"new\"",
+            ),
+            (
+                "kind = \"xdp\"",
+                "kind = \"tap\"",
+                17,
+                "has no queues",
+                "leave it out",
+            ),
+            (
+                "queues = \"vmq\"\nvmq_queues = 3",
+                "",
+                16,
+                "has no queues",
+                "\"vmq\"",
+            ),
+            (
+                "pdev = \"wire:1\"\n",
+                rule,
+                27,
+                "rules stand between",
+                "leave `pdev` out",
+            ),
+            (
+                "[driver]",
+                "[buffers]\nspare = 8\n[driver]",
+                19,
+                "`spare`",
+                "leave one",
+            ),
+        ] {
+            assert!(MACHINE.contains(from), "{from}");
+            let text = parse("f.toml", &MACHINE.replacen(from, to, 1)).unwrap_err();
+            let text = text.to_string();
+            let first = text.lines().next().unwrap();
+            assert!(first.starts_with(&format!("f.toml:{line}: ")), "{text}");
+            assert!(first.contains(what) && first.contains(remedy), "{text}");
+        }
+    }
+}
