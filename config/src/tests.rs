@@ -847,6 +847,8 @@ proptest! {
         workers in 1..4u32,
         guests in proptest::collection::vec((1..5usize, proptest::option::of(1..100_000u32), 1..1000u32, any::<bool>()), 0..6),
     ) {
+        // Each worker has a window for all of them, and a window has an end.
+        let guests = &guests[..guests.len().min(6 / workers as usize)];
         let grant_words = ["copy", "map", "mapped", "new", "shared"];
         let offload_words = ["none", "checksum", "tso"];
         let slots = 256 << slots;
@@ -871,7 +873,7 @@ proptest! {
         prop_assert_eq!(config.ring.slots, slots);
         prop_assert_eq!(config.buffers.to_guest, buffers);
         prop_assert_eq!(config.guests.len(), guests.len());
-        for (read, (vifs, rate, weight, touch)) in config.guests.iter().zip(&guests) {
+        for (read, (vifs, rate, weight, touch)) in config.guests.iter().zip(guests) {
             prop_assert_eq!(read.vifs.len(), *vifs);
             for vif in &read.vifs {
                 let want = Vif { rate_mbps: rate.map(f64::from), weight: *weight, ..Vif::new(Endpoint::Sink { touch: *touch }) };
