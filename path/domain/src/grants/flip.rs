@@ -46,7 +46,9 @@ impl Flip {
             granter: guest.domain,
             table: exchange,
             first,
-            tables: Slot(0),
+            // An exchange has no sub-tables. What the guest says is one may be a table: the monitor finds no
+            // room for that here.
+            tables: first,
             entries: pages,
         })?;
         Ok(Self {

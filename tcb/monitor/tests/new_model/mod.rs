@@ -273,6 +273,14 @@ impl Rig {
             // Not where it does not fit, nor by others or as another's.
             let over = self.new.bind(&self.grants, USER, &bind(SLOTS - ENTRIES));
             assert_eq!(over, Err(S::BadSlot));
+            // Nor as an exchange, whose user names no place for sub-tables (F-12).
+            let tables = Slot(first(guest));
+            let exchange = Bind {
+                tables,
+                ..bind(first(guest))
+            };
+            let exchange = self.new.bind(&self.grants, USER, &exchange);
+            assert_eq!(exchange, Err(S::BadSlot));
             let other = self.new.bind(&self.grants, DomId(guest), &bind(0));
             assert_eq!(other, Err(S::BadHandle));
             let granter = DomId(3 - guest);
