@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use shmem::Span;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::OpenOptions;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
@@ -130,7 +131,7 @@ impl Devices {
                 Kept::Read(path) => open_read(path)?.into(),
                 Kept::Write(path) if life == 0 => open_write(path)?.into(),
                 // What the ones before have written stays.
-                Kept::Write(path) => open_write(&format!("{path}.{life}"))?.into(),
+                Kept::Write(path) => open_next(path, life)?.into(),
             };
             Ok(Some(device))
         };
@@ -206,13 +207,29 @@ fn open_read(path: &str) -> Result<OwnedFd, String> {
 }
 
 fn open_write(path: &str) -> Result<OwnedFd, String> {
-    OpenOptions::new()
+    create(path).map_err(|error| format!("the file {path} cannot be made: {error}"))
+}
+
+/// The first file of a domain's `life` that is not there: starts that failed have left theirs.
+fn open_next(path: &str, life: u64) -> Result<OwnedFd, String> {
+    let mut number = life;
+    loop {
+        let next = format!("{path}.{number}");
+        match create(&next) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            Err(error) => return Err(format!("the file {next} cannot be made: {error}")),
+            Ok(file) => return Ok(file),
+        }
+    }
+}
+
+fn create(path: &str) -> io::Result<OwnedFd> {
+    let file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(path)
-        .map(OwnedFd::from)
-        .map_err(|error| format!("the file {path} cannot be made: {error}"))
+        .open(path)?;
+    Ok(file.into())
 }
 
 /// A TAP whose domain may lead frames to its queues. Which MACs it may lead was fixed when the TAP
