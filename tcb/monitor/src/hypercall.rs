@@ -27,6 +27,8 @@ use std::time::Duration;
 const CHURN_BURST: u64 = 1 << 13;
 /// The same, a second, in the long run.
 const CHURN_PER_SECOND: u64 = 20_000;
+/// What a table or an exchange counts for: it takes memory, and a number that is never used again.
+const CHURN_TABLE: usize = 64;
 /// Between two looks at an empty budget.
 const CHURN_LOOK: Duration = Duration::from_millis(1);
 
@@ -261,6 +263,7 @@ impl<S: AddressSpace> Server<S> {
                 page.put(0, STATUS_WORD, errno_word(status));
             }
             Kind::TableCreate if count == 1 => {
+                self.wait_for_budget(CHURN_TABLE);
                 let made = self.table_create();
                 self.answer(0, made.map(|handle| u64::from(handle.0)), 1);
             }
@@ -295,6 +298,7 @@ impl<S: AddressSpace> Server<S> {
                 page.put_statuses(&new.revoke(&self.shared.grants, self.id, &ops));
             }
             Kind::ExchangeCreate if count == 1 => {
+                self.wait_for_budget(CHURN_TABLE);
                 let made = self.exchange_create();
                 self.answer(0, made.map(|handle| u64::from(handle.0)), 1);
             }

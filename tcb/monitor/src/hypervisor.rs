@@ -457,6 +457,8 @@ impl Hypervisor {
         domain.life = Life::Gone(why);
         self.shared.connections.forget_all(id);
         self.shared.controls.forget(id);
+        // Of one that was given up before it ran.
+        self.shared.new.pins.forget(id);
     }
 
     /// Passes bytes to a domain's mailbox; [`Hypervisor::relayed`] has the outcome later.

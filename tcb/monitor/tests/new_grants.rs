@@ -303,10 +303,10 @@ fn what_a_device_has_pinned_is_exchanged_once() {
     assert_eq!(rig.new.audit().0[&DomId(0)].collateral_used, 0);
 }
 
-/// XDP-16: the end of a table is no way round that, nor is the death of its user.
+/// XDP-16: the end of a table, by either end, is no way round that, nor is the death of its user.
 #[test]
 fn what_a_device_has_pinned_is_exchanged_at_the_end_of_a_table() {
-    for dead in [false, true] {
+    for (dead, ends) in [(false, 1), (true, 1), (false, 0)] {
         let rig = granted();
         let pin = Pin {
             of: DomId(1),
@@ -318,10 +318,10 @@ fn what_a_device_has_pinned_is_exchanged_at_the_end_of_a_table() {
             rig.kill_silently();
         }
         let end = || {
-            let ended = rig.new.end_table(&rig.grants, DomId(1), rig.handle(1));
+            let ended = rig.new.end_table(&rig.grants, DomId(ends), rig.handle(1));
             assert_eq!(ended, Ok(()));
         };
-        assert_eq!(pinned(rig.memory(1), 2, end), b'a', "{dead}");
+        assert_eq!(pinned(rig.memory(1), 2, end), b'a', "{dead} {ends}");
         assert_eq!(rig.new.pins.count(DomId(1)), 0);
     }
 }

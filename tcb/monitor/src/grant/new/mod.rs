@@ -297,8 +297,8 @@ impl NewGrants {
             return;
         };
         let mut slots: Vec<Slot> = table.own_pages(bound).map(|page| page.slot).collect();
-        for (index, entry) in table.state().entries.iter_mut().enumerate() {
-            if entry.granted.take().is_some() {
+        for (index, entry) in table.state().entries.iter().enumerate() {
+            if entry.granted.is_some() {
                 slots.push(Slot(bound.first + index as u32));
             }
             if let Some(words) = table.words(index as u32) {
@@ -323,14 +323,24 @@ impl NewGrants {
     /// Nothing of the table is in the user's address space any more, or there is none; `op` is
     /// held.
     fn user_is_gone(&self, grants: &Grants, table: &Arc<Table>) {
-        let (bound, over) = {
+        let (left, bound, over) = {
             let mut state = table.state();
-            for entry in &mut state.entries {
-                entry.granted = None;
-            }
+            let left = state
+                .entries
+                .iter_mut()
+                .filter_map(|entry| entry.granted.take());
+            let left: Vec<_> = left.map(|granted| granted.frame).collect();
             state.user_done = true;
-            (state.bound.take(), state.granter_done)
+            (left, state.bound.take(), state.granter_done)
         };
+        // A device may have outlived the use that it was for.
+        for frame in left {
+            if self.pins.release(table.granter, frame)
+                && let Err(error) = table.memory.exchange(frame)
+            {
+                self.destroy(table.user, &format!("a frame cannot be exchanged: {error}"));
+            }
+        }
         {
             let mut registry = self.registry();
             if let Some(user) = registry.users.get_mut(&table.user) {
