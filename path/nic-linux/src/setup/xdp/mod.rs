@@ -303,7 +303,7 @@ impl Wire {
         let spec = &self.spec;
         let (layouts, socket) = self.there(|index| {
             let socket = socket::open(umem, spec.chunk_bytes, spec.entries, true)?;
-            socket::bind(&socket, index, QUEUE)?;
+            socket::bind(&socket, index, QUEUE, false)?;
             self.paths.lead(QUEUE, &socket)?;
             Ok((socket::layouts(&socket)?, socket))
         })?;

@@ -142,7 +142,9 @@ impl Paths {
         umem: Span,
     ) -> io::Result<QueueSocket> {
         let socket = socket::open(umem, spec.chunk_bytes, spec.entries, false)?;
-        socket::bind(&socket, index, spec.queue)?;
+        // What the interface wrote by itself would come until the socket is closed, and its memory is
+        // another domain's.
+        socket::bind(&socket, index, spec.queue, true)?;
         let layouts = socket::layouts(&socket)?;
         Ok(QueueSocket {
             socket,

@@ -68,11 +68,12 @@ pub(super) fn pages(ring: Ring, layout: RingLayout, entries: u32) -> RingPages {
     }
 }
 
-/// Binds the socket to a queue of an interface: without a copy where the driver can do that.
-pub(super) fn bind(socket: &OwnedFd, index: u32, queue: u32) -> io::Result<()> {
+/// Binds the socket to a queue of an interface. Without `copies` the interface may write to the memory by
+/// itself, if its driver can do that.
+pub(super) fn bind(socket: &OwnedFd, index: u32, queue: u32, copies: bool) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: libc::XDP_USE_NEED_WAKEUP,
+        sxdp_flags: libc::XDP_USE_NEED_WAKEUP | if copies { libc::XDP_COPY } else { 0 },
         sxdp_ifindex: index,
         sxdp_queue_id: queue,
         sxdp_shared_umem_fd: 0,
