@@ -193,8 +193,9 @@ fn a_domain_that_scribbles_over_its_info_region_is_alone_with_it() {
             request: scribble.to_string(),
         };
         let answer = daemon.ask(&request);
+        // What it replies, if it does, it may have scribbled over, too.
         assert!(
-            answer["reply"] == "\"done\"" || answer["error"].is_string(),
+            answer["reply"].is_string() || answer["error"].is_string(),
             "{answer}"
         );
         assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
