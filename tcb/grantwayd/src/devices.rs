@@ -13,7 +13,7 @@ use shmem::Span;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
@@ -151,12 +151,10 @@ fn part(frames: Span, first: u32, count: u32) -> Result<Span, String> {
 fn socket(wire: &Arc<xdp::Wire>, spec: &machine::Xdp, frames: Span) -> Result<Device, String> {
     let umem = part(frames, spec.first_frame, spec.frames)?;
     let device = wire.bind(umem).map_err(|error| error.to_string())?;
-    let pages = places(&device.ring_pages(), spec.rings_slot, spec.entries)?;
-    let fd = device.socket().try_clone_to_owned();
     Ok(Device {
-        fd: fd.map_err(|error| format!("an AF_XDP socket: {error}"))?,
+        pages: places(&device.ring_pages(), spec.rings_slot, spec.entries)?,
+        fd: descriptor("an AF_XDP socket", device.socket())?,
         control: Some(Arc::new(XdpSocket(device))),
-        pages,
         pin: None,
     })
 }
@@ -169,18 +167,22 @@ fn queue(
 ) -> Result<Device, String> {
     let umem = part(frames, spec.first_frame, spec.frames)?;
     let device = wire.queue(spec, umem).map_err(|error| error.to_string())?;
-    let pages = places(&device.ring_pages(), spec.rings_slot, spec.entries)?;
-    let fd = device.socket().try_clone_to_owned();
     Ok(Device {
-        fd: fd.map_err(|error| format!("a queue of an AF_XDP wire: {error}"))?,
+        pages: places(&device.ring_pages(), spec.rings_slot, spec.entries)?,
+        fd: descriptor("a queue of an AF_XDP wire", device.socket())?,
         control: Some(Arc::new(XdpQueue(device))),
-        pages,
         pin: Some(Pin {
             of,
             first: spec.first_frame,
             frames: spec.frames,
         }),
     })
+}
+
+/// What a domain gets of a socket.
+fn descriptor(what: &str, socket: &xdp::Socket) -> Result<OwnedFd, String> {
+    let fd = socket.as_fd().try_clone_to_owned();
+    fd.map_err(|error| format!("{what}: {error}"))
 }
 
 /// Where the parts of rings of `entries` entries lie in the window, from slot `first` on.
@@ -244,7 +246,7 @@ impl DeviceControl for TapSteering {
                 self.0.steer(mac, queue).map_err(|error| match error {
                     SteerError::Mac => Errno::PERM,
                     SteerError::Queue => Errno::NXIO,
-                    SteerError::System(error) => Errno::from_io_error(&error).unwrap_or(Errno::IO),
+                    SteerError::System(error) => errno(&error),
                 })
             }
             TapControl::Settled => Ok(self.0.settled()),
@@ -258,14 +260,7 @@ struct XdpSocket(XdpDevice);
 
 impl DeviceControl for XdpSocket {
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
-        match XdpControl::decode(words).ok_or(Errno::INVAL)? {
-            XdpControl::Layout(ring) => Ok(self.0.layout(ring).encode()),
-            XdpControl::Counter(counter) => self
-                .0
-                .counter(counter)
-                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-            XdpControl::Enable => Err(Errno::INVAL),
-        }
+        told(self.0.socket(), words, || Err(Errno::INVAL))
     }
 }
 
@@ -275,15 +270,29 @@ struct XdpQueue(QueueSocket);
 
 impl DeviceControl for XdpQueue {
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
-        let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        match XdpControl::decode(words).ok_or(Errno::INVAL)? {
-            XdpControl::Layout(ring) => Ok(self.0.layout(ring).encode()),
-            XdpControl::Counter(counter) => self.0.counter(counter).map_err(errno),
-            XdpControl::Enable => self.0.enable().map(|()| 0).map_err(errno),
-        }
+        told(self.0.socket(), words, || {
+            self.0.enable().map_err(|error| errno(&error))
+        })
     }
 
     fn end(&self) {
         self.0.end();
     }
+}
+
+/// What the domain that has a socket is told; `enable` leads frames to it.
+fn told(
+    socket: &xdp::Socket,
+    words: [u64; 2],
+    enable: impl FnOnce() -> Result<(), Errno>,
+) -> Result<u64, Errno> {
+    match XdpControl::decode(words).ok_or(Errno::INVAL)? {
+        XdpControl::Layout(ring) => Ok(socket.layout(ring).encode()),
+        XdpControl::Counter(counter) => socket.counter(counter).map_err(|error| errno(&error)),
+        XdpControl::Enable => enable().map(|()| 0),
+    }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

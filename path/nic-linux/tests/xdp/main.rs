@@ -14,7 +14,7 @@ use nic_linux::xdp::Parts;
 use shmem::{Area, Span};
 use std::ffi::CString;
 use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -97,14 +97,14 @@ impl Wire {
             }
             Err(error) => panic!("{error}"),
         };
-        let rings = map_rings(&device.ring_pages(), device.socket());
+        let rings = map_rings(&device.ring_pages(), device.socket().as_fd());
         let parts = Parts {
-            fd: device.socket().try_clone_to_owned().unwrap(),
+            fd: device.socket().as_fd().try_clone_to_owned().unwrap(),
             umem: area.span(),
             chunk_bytes: CHUNK,
             send_chunks: SEND_CHUNKS,
             rings,
-            layouts: Ring::ALL.map(|ring| device.layout(ring)),
+            layouts: Ring::ALL.map(|ring| device.socket().layout(ring)),
             entries: ENTRIES,
             mtu: 1500,
         };
@@ -156,7 +156,7 @@ impl Wire {
     }
 
     fn counter(&self, counter: Counter) -> u64 {
-        self.device.counter(counter).unwrap()
+        self.device.socket().counter(counter).unwrap()
     }
 
     fn ring(&self, ring: Ring) -> (Span, abi::xdp::RingLayout) {
@@ -165,7 +165,7 @@ impl Wire {
             .rings
             .sub(ring.place() as usize * bytes, bytes)
             .unwrap();
-        (span, self.device.layout(ring))
+        (span, self.device.socket().layout(ring))
     }
 
     /// Puts an entry into a ring past the data path, as a domain that lies could.

@@ -38,11 +38,11 @@ impl Guest {
             rings_slot: 0,
         };
         let device = wire.interface.queue(&spec, area.span()).unwrap();
-        let rings = map_rings(&device.ring_pages(), device.socket());
+        let rings = map_rings(&device.ring_pages(), device.socket().as_fd());
         let parts = QueueParts {
-            fd: device.socket().try_clone_to_owned().unwrap(),
+            fd: device.socket().as_fd().try_clone_to_owned().unwrap(),
             rings,
-            layouts: QueueSocket::RINGS.map(|ring| device.layout(ring)),
+            layouts: QueueSocket::RINGS.map(|ring| device.socket().layout(ring)),
             entries: ENTRIES,
             chunk_bytes: CHUNK,
             chunks: POOL,
@@ -92,7 +92,7 @@ impl Guest {
         let bytes = Ring::slots(ENTRIES) as usize * abi::PAGE;
         let ring = QueueSocket::RINGS[place];
         let span = self.rings.sub(place * bytes, bytes).unwrap();
-        (span, self.device.layout(ring))
+        (span, self.device.socket().layout(ring))
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -160,7 +160,7 @@ fn a_queue_of_a_guest_s_sends_nothing() {
             abi::PAGE,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_SHARED,
-            guest.device.socket().as_raw_fd(),
+            guest.device.socket().as_fd().as_raw_fd(),
             offset,
         )
     };
@@ -243,7 +243,7 @@ fn forged_entries_of_a_guest_s_queue_reach_nothing() {
         forge(&outside);
         (0..20).for_each(|n| station.send(&to(A, n, 1000)));
     }
-    assert!(guest.device.counter(Counter::Dropped).unwrap() > 0);
+    assert!(guest.device.socket().counter(Counter::Dropped).unwrap() > 0);
     // Inside: the guest's own, whichever was lent, and from within one chunk.
     forge(&[0, 0, 2048 + 1000, end - 2048]);
     (0..20).for_each(|n| station.send(&to(A, n, 1000)));
@@ -355,9 +355,9 @@ fn an_exchanged_page_is_never_written_again() {
         rings_slot: 0,
     };
     let device = wire.interface.queue(&spec, region.span()).unwrap();
-    let rings = map_rings(&device.ring_pages(), device.socket());
+    let rings = map_rings(&device.ring_pages(), device.socket().as_fd());
     let bytes = Ring::slots(ENTRIES) as usize * abi::PAGE;
-    let (fill, layout) = (rings.skip(bytes), device.layout(Ring::Fill));
+    let (fill, layout) = (rings.skip(bytes), device.socket().layout(Ring::Fill));
     // All of the fill ring leads to the first page.
     for n in 0..ENTRIES as usize {
         fill.store_u64(usize::from(layout.entries) + n * 8, 0)
@@ -377,7 +377,7 @@ fn an_exchanged_page_is_never_written_again() {
     let punched = unsafe { libc::fallocate(region.fd().as_raw_fd(), hole, 0, abi::PAGE as i64) };
     assert_eq!(punched, 0);
     page.fill(9).unwrap();
-    let (received, layout) = (rings, device.layout(Ring::Receive));
+    let (received, layout) = (rings, device.socket().layout(Ring::Receive));
     let count = || received.load_u32(layout.producer.into()).unwrap();
     let before = count();
     (0..50).for_each(|n| station.send(&to(A, n, 500)));

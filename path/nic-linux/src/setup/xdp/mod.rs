@@ -18,6 +18,7 @@ mod queues;
 mod socket;
 
 pub use queues::QueueSocket;
+pub use socket::Socket;
 
 use super::bpf::attach_xdp;
 use super::ethtool::Ethtool;
@@ -25,12 +26,12 @@ use super::netlink::Netlink;
 use super::netns::{self, Namespace};
 use super::{Network, SetupError, TapSpec, check, configure, failed, in_place, namespace};
 use abi::machine::{Netdev, Xdp, XdpQueue};
-use abi::xdp::{Counter, Ring, RingLayout};
+use abi::xdp::Ring;
 use queues::Paths;
 use shmem::{Region, Span};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// Name of the end of a pair that the socket is on, alone in its namespace.
@@ -66,9 +67,9 @@ pub struct Wire {
 /// A socket that gets the packets of a wire.
 #[derive(Debug)]
 pub struct XdpDevice {
-    socket: OwnedFd,
-    layouts: [RingLayout; 4],
-    wire: Arc<Wire>,
+    socket: Socket,
+    /// It is bound to.
+    _wire: Arc<Wire>,
 }
 
 /// Part of a socket's mappings, and which of the domain's places for rings shows it.
@@ -301,16 +302,15 @@ impl Wire {
     /// still say that the interface is busy.
     pub fn bind(self: &Arc<Self>, umem: Span) -> Result<XdpDevice, SetupError> {
         let spec = &self.spec;
-        let (layouts, socket) = self.there(|index| {
+        let socket = self.there(|index| {
             let socket = socket::open(umem, spec.chunk_bytes, spec.entries, true)?;
             socket::bind(&socket, index, QUEUE, false)?;
             self.paths.lead(QUEUE, &socket)?;
-            Ok((socket::layouts(&socket)?, socket))
+            Socket::new(socket, spec.entries)
         })?;
         Ok(XdpDevice {
             socket,
-            layouts,
-            wire: Arc::clone(self),
+            _wire: Arc::clone(self),
         })
     }
 
@@ -358,32 +358,16 @@ fn place(ifname: &str, netns: &Option<String>) -> TapSpec {
 }
 
 impl XdpDevice {
-    /// The socket: what the domain gets.
+    /// The socket.
     #[must_use]
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    /// Where the parts of a ring lie.
-    #[must_use]
-    pub fn layout(&self, ring: Ring) -> RingLayout {
-        let found = self.layouts.get(ring.place() as usize).copied();
-        found.unwrap_or(RingLayout::decode(0))
+    pub fn socket(&self) -> &Socket {
+        &self.socket
     }
 
     /// What is to be mapped into the domain's window, for each ring.
     #[must_use]
     pub fn ring_pages(&self) -> [RingPages; 4] {
-        let entries = self.wire.spec.entries;
-        Ring::ALL.map(|ring| socket::pages(ring, self.layout(ring), entries))
-    }
-
-    /// One of the kernel's counters.
-    ///
-    /// # Errors
-    /// The kernel refused.
-    pub fn counter(&self, counter: Counter) -> io::Result<u64> {
-        socket::counter(self.socket(), counter)
+        Ring::ALL.map(|ring| self.socket.pages(ring))
     }
 }
 

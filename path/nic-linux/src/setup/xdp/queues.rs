@@ -10,7 +10,7 @@
 //! one looks again, because a sender's own socket remembers a queue for as long as it likes: no frame
 //! for another MAC gets into a guest's queue. Queue 0 is the shared one and takes everything.
 
-use super::socket;
+use super::socket::{self, Socket};
 use super::{QUEUE, RingPages, XDP_DROP};
 use crate::setup::bpf::{
     Assembler, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10, REDIRECT_MAP,
@@ -19,10 +19,10 @@ use crate::setup::bpf::{
 use crate::setup::netlink::Netlink;
 use crate::setup::steering::{self, KEY, look_up};
 use abi::machine::XdpQueue;
-use abi::xdp::{Counter, Ring, RingLayout};
+use abi::xdp::Ring;
 use shmem::Span;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 // Offsets in `struct xdp_md`.
@@ -128,9 +128,9 @@ impl Paths {
     }
 
     /// What comes by `queue` and may goes to `socket`.
-    pub(super) fn lead(&self, queue: u32, socket: &OwnedFd) -> io::Result<()> {
-        self.sockets
-            .set(&queue.to_ne_bytes(), socket.as_raw_fd() as u32)
+    pub(super) fn lead(&self, queue: u32, socket: &impl AsFd) -> io::Result<()> {
+        let socket = socket.as_fd().as_raw_fd();
+        self.sockets.set(&queue.to_ne_bytes(), socket as u32)
     }
 
     /// A socket that receives into `umem` what is for one guest, and sends nothing: the kernel never
@@ -145,11 +145,8 @@ impl Paths {
         // What the interface wrote by itself would come until the socket is closed, and its memory is
         // another domain's.
         socket::bind(&socket, index, spec.queue, true)?;
-        let layouts = socket::layouts(&socket)?;
         Ok(QueueSocket {
-            socket,
-            layouts,
-            entries: spec.entries,
+            socket: Socket::new(socket, spec.entries)?,
             queue: spec.queue,
             mac: spec.mac,
             paths: Arc::clone(self),
@@ -161,9 +158,7 @@ impl Paths {
 /// receives into.
 #[derive(Debug)]
 pub struct QueueSocket {
-    socket: OwnedFd,
-    layouts: [RingLayout; 4],
-    entries: u32,
+    socket: Socket,
     queue: u32,
     mac: [u8; 6],
     paths: Arc<Paths>,
@@ -173,31 +168,16 @@ impl QueueSocket {
     /// The rings that whoever receives by it needs, in the order of their places in the window.
     pub const RINGS: [Ring; 2] = [Ring::Receive, Ring::Fill];
 
-    /// The socket: what the domain gets.
+    /// The socket.
     #[must_use]
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    /// Where the parts of a ring lie.
-    #[must_use]
-    pub fn layout(&self, ring: Ring) -> RingLayout {
-        let found = self.layouts.get(ring.place() as usize).copied();
-        found.unwrap_or(RingLayout::decode(0))
+    pub fn socket(&self) -> &Socket {
+        &self.socket
     }
 
     /// What is to be mapped into the domain's window, for each ring.
     #[must_use]
     pub fn ring_pages(&self) -> [RingPages; 2] {
-        Self::RINGS.map(|ring| socket::pages(ring, self.layout(ring), self.entries))
-    }
-
-    /// One of the kernel's counters.
-    ///
-    /// # Errors
-    /// The kernel refused.
-    pub fn counter(&self, counter: Counter) -> io::Result<u64> {
-        socket::counter(self.socket(), counter)
+        Self::RINGS.map(|ring| self.socket.pages(ring))
     }
 
     /// From now on frames to the queue's MAC come by it.

@@ -5,10 +5,63 @@ use abi::xdp::{Counter, Ring, RingLayout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use shmem::Span;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// A socket that is bound to a queue, and its rings.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    layouts: [RingLayout; 4],
+    entries: u32,
+}
+
+impl Socket {
+    /// Of a socket with rings of `entries` entries.
+    pub(super) fn new(fd: OwnedFd, entries: u32) -> io::Result<Self> {
+        let layouts = layouts(&fd)?;
+        Ok(Self {
+            fd,
+            layouts,
+            entries,
+        })
+    }
+
+    /// Where the parts of a ring lie.
+    #[must_use]
+    pub fn layout(&self, ring: Ring) -> RingLayout {
+        let found = self.layouts.get(ring.place() as usize).copied();
+        found.unwrap_or(RingLayout::decode(0))
+    }
+
+    /// What is to be mapped of a ring.
+    pub(super) fn pages(&self, ring: Ring) -> RingPages {
+        let entries = self.entries as usize * ring.entry_bytes();
+        let bytes = usize::from(self.layout(ring).entries) + entries;
+        RingPages {
+            ring,
+            page: first_page(ring),
+            pages: bytes.div_ceil(abi::PAGE) as u32,
+        }
+    }
+
+    /// One of the kernel's counters.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn counter(&self, counter: Counter) -> io::Result<u64> {
+        self::counter(&self.fd, counter)
+    }
+}
+
+/// The descriptor is what the domain gets.
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
 
 /// The page of a socket's mappings at which a ring begins.
-pub(super) const fn first_page(ring: Ring) -> u32 {
+const fn first_page(ring: Ring) -> u32 {
     let offset = match ring {
         Ring::Receive => libc::XDP_PGOFF_RX_RING as u64,
         Ring::Transmit => libc::XDP_PGOFF_TX_RING as u64,
@@ -57,17 +110,6 @@ pub(super) fn open(
     Ok(socket)
 }
 
-/// What is to be mapped of a ring that lies as `layout` says.
-pub(super) fn pages(ring: Ring, layout: RingLayout, entries: u32) -> RingPages {
-    let entries = entries as usize * ring.entry_bytes();
-    let bytes = usize::from(layout.entries) + entries;
-    RingPages {
-        ring,
-        page: first_page(ring),
-        pages: bytes.div_ceil(abi::PAGE) as u32,
-    }
-}
-
 /// Binds the socket to a queue of an interface. Without `copies` the interface may write to the memory by
 /// itself, if its driver can do that.
 pub(super) fn bind(socket: &OwnedFd, index: u32, queue: u32, copies: bool) -> io::Result<()> {
@@ -84,7 +126,7 @@ pub(super) fn bind(socket: &OwnedFd, index: u32, queue: u32, copies: bool) -> io
 }
 
 /// Where the parts of the rings lie, in the order of [`Ring::ALL`].
-pub(super) fn layouts(socket: &OwnedFd) -> io::Result<[RingLayout; 4]> {
+fn layouts(socket: &OwnedFd) -> io::Result<[RingLayout; 4]> {
     // SAFETY: integers, for which zeroes are a value.
     let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
     // SAFETY: the option writes one such struct.
@@ -104,11 +146,11 @@ pub(super) fn layouts(socket: &OwnedFd) -> io::Result<[RingLayout; 4]> {
 }
 
 /// One of the kernel's counters.
-pub(super) fn counter(socket: BorrowedFd<'_>, counter: Counter) -> io::Result<u64> {
+fn counter(socket: &OwnedFd, counter: Counter) -> io::Result<u64> {
     // SAFETY: integers, for which zeroes are a value.
     let mut all: libc::xdp_statistics = unsafe { std::mem::zeroed() };
     // SAFETY: the option writes one such struct.
-    unsafe { get(&socket, libc::XDP_STATISTICS, &mut all) }?;
+    unsafe { get(socket, libc::XDP_STATISTICS, &mut all) }?;
     Ok(match counter {
         Counter::Dropped => all.rx_dropped,
         Counter::BadTransmit => all.tx_invalid_descs,
@@ -136,7 +178,7 @@ unsafe fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result
 
 /// # Safety
 /// `value` is what the option writes, and any bytes are a value of it.
-unsafe fn get<T>(socket: &impl AsRawFd, option: libc::c_int, value: &mut T) -> io::Result<()> {
+unsafe fn get<T>(socket: &OwnedFd, option: libc::c_int, value: &mut T) -> io::Result<()> {
     let mut bytes = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel writes at most as many bytes as the value has.
     check(unsafe {
