@@ -319,8 +319,7 @@ impl Nic for XdpNic {
             self.kick();
         }
         let before = out.len();
-        let left = self.receive.look();
-        let batch = (budget.min(u32::MAX as usize) as u32).min(left);
+        let batch = self.receive.look_for(budget);
         for ahead in 0..batch.min(AHEAD) {
             self.prefetch(ahead);
         }

@@ -138,8 +138,7 @@ impl XdpQueue {
         out: &mut Vec<Frame>,
         failed: &mut Vec<BufferId>,
     ) -> usize {
-        let left = self.receive.look();
-        let batch = (budget.min(u32::MAX as usize) as u32).min(left);
+        let batch = self.receive.look_for(budget);
         for ahead in 0..batch.min(AHEAD) {
             self.prefetch(ahead);
         }

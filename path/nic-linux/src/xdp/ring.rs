@@ -149,6 +149,11 @@ impl Consumer {
         self.left()
     }
 
+    /// [`Consumer::look`] for at most `budget` entries.
+    pub(super) fn look_for(&mut self, budget: usize) -> u32 {
+        (budget.min(u32::MAX as usize) as u32).min(self.look())
+    }
+
     fn left(&self) -> u32 {
         self.seen.wrapping_sub(self.taken).min(self.words.count)
     }
