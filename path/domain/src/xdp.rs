@@ -44,16 +44,8 @@ pub fn nic(
         entries,
     } = socket;
     let chunk_bytes = BUFFER_BYTES as usize;
-    // The first answer also says that the rings are there: they are mapped before.
-    let mut layouts = [RingLayout::decode(0); Ring::ALL.len()];
-    for (layout, ring) in layouts.iter_mut().zip(Ring::ALL) {
-        let asked = XdpControl::Layout(ring).encode();
-        let told = calls.borrow_mut().tell_device(device, asked);
-        let word = told.map_err(|why| refused("the rings of an AF_XDP socket", why))?;
-        *layout = RingLayout::decode(word);
-    }
-    let bytes = Ring::ALL.len() * Ring::slots(entries) as usize * PAGE;
-    let rings = window.at(rings_slot as usize * PAGE, bytes);
+    let layouts = layouts("the rings of an AF_XDP socket", device, Ring::ALL, calls)?;
+    let rings = rings(Ring::ALL.len(), rings_slot, entries, window);
     let parts = Parts {
         fd,
         umem,
@@ -68,6 +60,33 @@ pub fn nic(
     XdpNic::new(parts, counters).ok_or(StartError::Damaged(
         "the rings of an AF_XDP socket do not fit their place",
     ))
+}
+
+/// Where the parts of a device's rings lie. The first answer also says that the rings are there: they
+/// are mapped before.
+///
+/// # Errors
+/// The monitor refuses: `what` names it.
+pub(crate) fn layouts<const N: usize>(
+    what: &str,
+    device: u32,
+    rings: [Ring; N],
+    calls: &Rc<RefCell<Calls>>,
+) -> Result<[RingLayout; N], StartError> {
+    let mut layouts = [RingLayout::decode(0); N];
+    for (layout, ring) in layouts.iter_mut().zip(rings) {
+        let asked = XdpControl::Layout(ring).encode();
+        let told = calls.borrow_mut().tell_device(device, asked);
+        let word = told.map_err(|why| refused(what, why))?;
+        *layout = RingLayout::decode(word);
+    }
+    Ok(layouts)
+}
+
+/// The place of so many rings of `entries` entries, from slot `first` of the window on.
+pub(crate) fn rings(count: usize, first: u32, entries: u32, window: Area) -> Option<Span> {
+    let bytes = count * Ring::slots(entries) as usize * PAGE;
+    window.at(first as usize * PAGE, bytes)
 }
 
 /// Some of what the kernel counts of a device.

@@ -20,16 +20,16 @@ use super::turn::Driver;
 use crate::call::Calls;
 use crate::ledger::Hop;
 use crate::lro::Sums;
-use crate::start::{StartError, refused};
+use crate::start::StartError;
 use crate::xdp;
 use abi::PAGE;
-use abi::xdp::{Counter, Ring, RingLayout, XdpControl};
+use abi::xdp::{Counter, Ring, XdpControl};
 use config::domain::{FRAME_EXTRA_BYTES, Lro, OwnQueue as Config};
 use net::bridge::Verdict;
 use nic::{Buffer, BufferId, Frame};
 use nic_linux::xdp::{QueueParts, XdpQueue};
 use serde_json::{Value, json};
-use shmem::Area;
+use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -92,23 +92,14 @@ impl OwnQueue {
         window: Area,
         calls: &Rc<RefCell<Calls>>,
     ) -> Result<Self, StartError> {
-        let mut layouts = [RingLayout::decode(0); 2];
-        for (layout, ring) in layouts.iter_mut().zip([Ring::Receive, Ring::Fill]) {
-            let asked = XdpControl::Layout(ring).encode();
-            let told = calls.borrow_mut().tell_device(config.device, asked);
-            let word = told.map_err(|why| refused("the rings of a guest's own queue", why))?;
-            *layout = RingLayout::decode(word);
-        }
-        let damaged =
-            StartError::Damaged("the rings of a guest's own queue do not fit their place");
-        let bytes = 2 * Ring::slots(config.entries) as usize * PAGE;
-        let Some(rings) = window.at(config.rings_slot as usize * PAGE, bytes) else {
-            return Err(damaged);
-        };
+        const RINGS: [Ring; 2] = [Ring::Receive, Ring::Fill];
+        let what = "the rings of a guest's own queue";
+        let layouts = xdp::layouts(what, config.device, RINGS, calls)?;
+        let rings = xdp::rings(RINGS.len(), config.rings_slot, config.entries, window);
         let chunks = config.frames as usize * PAGE / config.chunk_bytes.max(1) as usize;
         let parts = QueueParts {
             fd,
-            rings,
+            rings: rings.unwrap_or(Span::EMPTY),
             layouts,
             entries: config.entries,
             chunk_bytes: config.chunk_bytes as usize,
@@ -119,11 +110,14 @@ impl OwnQueue {
             calls,
             &[Counter::Dropped, Counter::RingFull, Counter::FillEmpty],
         );
+        let queue = XdpQueue::new(parts, kernel).ok_or(StartError::Damaged(
+            "the rings of a guest's own queue do not fit their place",
+        ))?;
         Ok(Self {
             nic: config.nic as usize,
             config,
             calls: Rc::clone(calls),
-            queue: Some(XdpQueue::new(parts, kernel).ok_or(damaged)?),
+            queue: Some(queue),
             state: State::Waiting,
             frame_bytes: (mtu + FRAME_EXTRA_BYTES) as usize,
             most: chunks - chunks / 4,
