@@ -9,7 +9,7 @@ use crate::provenance::Provenance;
 use crate::report::Figure;
 use crate::runner::{Config, Samples};
 use crate::spin::Spinners;
-use crate::{Failure, frontier, interrupt, prototype, thesis};
+use crate::{frontier, interrupt, prototype, thesis};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
@@ -234,17 +234,10 @@ impl Run<'_> {
         for column in &plan.column {
             let wires = plan.wire.iter().filter(|wire| column.is_at(wire));
             let done = wires.map(|wire| self.column(column, wire, loads, &mut lanes));
-            match done.collect::<anyhow::Result<()>>() {
-                Ok(()) => {}
-                Err(error) => match error.downcast_ref::<Failure>() {
-                    Some(Failure::CannotRun(why))
-                        if matches!(column.path, PathKind::Bridge | PathKind::Veth) =>
-                    {
-                        self.samples.absent(&Config::new(&column.name, &[]), why);
-                    }
-                    _ => return Err(error.context(format!("column {}", column.name))),
-                },
-            }
+            let done = done.collect::<anyhow::Result<()>>();
+            let may_lack = matches!(column.path, PathKind::Bridge | PathKind::Veth);
+            let config = Config::new(&column.name, &[]);
+            self.samples.made(&column.name, done, may_lack, [config])?;
         }
         Ok(lanes)
     }

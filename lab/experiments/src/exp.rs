@@ -32,6 +32,25 @@ impl Args {
         let named = |parts: &String| parts.split(',').any(|part| name.contains(part));
         self.only.as_ref().is_none_or(named)
     }
+
+    /// Leaves the columns that the user wants.
+    ///
+    /// # Errors
+    /// [`crate::Failure::Usage`] if there is none.
+    pub fn keep<C>(
+        &self,
+        columns: &mut Vec<C>,
+        name: impl Fn(&C) -> &str,
+    ) -> Result<(), crate::Failure> {
+        columns.retain(|column| self.wants(name(column)));
+        match &self.only {
+            Some(parts) if columns.is_empty() => {
+                let why = format!("no column contains `{parts}`");
+                Err(crate::Failure::Usage(why))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Runs a plan and prints its figures.

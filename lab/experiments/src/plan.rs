@@ -181,6 +181,7 @@ impl Column {
                 mechanisms: self.machine,
                 guests,
                 flows,
+                restarts: false,
             })
         };
         self.guests.iter().flat_map(of).collect()

@@ -80,12 +80,7 @@ impl Plan {
         let mut plan: Self =
             toml::from_str(PLAN).map_err(|error| Failure::Usage(error.to_string()))?;
         plan.full = plan.full.adjusted(plan.quick, args)?;
-        if let Some(parts) = &args.only {
-            plan.column.retain(|column| args.wants(column.name()));
-            if plan.column.is_empty() {
-                return Err(Failure::Usage(format!("no column contains `{parts}`")));
-            }
-        }
+        args.keep(&mut plan.column, |column| column.name())?;
         Ok(plan)
     }
 }
@@ -109,17 +104,10 @@ pub fn run(plan: &Plan, quick: bool) -> anyhow::Result<(Provenance, Vec<Figure>)
     let mut samples = Samples::default();
     let mut lanes = Vec::new();
     for &column in &plan.column {
-        match column.lane(cores, &loads) {
-            Ok(lane) => lanes.push((column, lane)),
-            Err(error) => match error.downcast_ref::<Failure>() {
-                Some(Failure::CannotRun(why)) if column == Receiver::Native => {
-                    for &buffer in &plan.buffer {
-                        samples.absent(&column.config(buffer), why);
-                    }
-                }
-                _ => return Err(error.context(format!("column {}", column.name()))),
-            },
-        }
+        let configs = plan.buffer.iter().map(|&buffer| column.config(buffer));
+        let may_lack = column == Receiver::Native;
+        let lane = samples.made(column.name(), column.lane(cores, &loads), may_lack, configs)?;
+        lanes.extend(lane.map(|lane| (column, lane)));
     }
     for round in 0..plan.full.rounds {
         eprintln!("round {} of {}", round + 1, plan.full.rounds);

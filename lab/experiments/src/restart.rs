@@ -6,7 +6,7 @@
 //! guests were connected. The difference is TCP's: when its sender tries again.
 
 use crate::exp::Args;
-use crate::lane::machine::{OnWire, What, lane_that_comes_back};
+use crate::lane::machine::{self, OnWire, What};
 use crate::lane::window::Work;
 use crate::lane::{Cores, Direction, Lane, Loads, Place};
 use crate::plan::{Mechanisms, Rounds, Wire, WireNic};
@@ -93,13 +93,14 @@ impl Column {
                 ..Mechanisms::default()
             },
             guests: self.guests,
+            restarts: true,
             ..What::default()
         };
         let loads = Loads {
             works: vec![Work::Stream],
             ..Loads::default()
         };
-        lane_that_comes_back(Place::OneCore, wire, what, cores, &loads)
+        machine::lane(Place::OneCore, wire, what, cores, &loads)
     }
 }
 
@@ -115,12 +116,7 @@ impl Plan {
         if args.quick {
             plan.kills = plan.quick_kills;
         }
-        if let Some(parts) = &args.only {
-            plan.column.retain(|column| args.wants(&column.name));
-            if plan.column.is_empty() {
-                return Err(Failure::Usage(format!("no column contains `{parts}`")));
-            }
-        }
+        args.keep(&mut plan.column, |column| &column.name)?;
         Ok(plan)
     }
 }
@@ -139,17 +135,10 @@ pub fn run(plan: &Plan, quick: bool) -> anyhow::Result<(Provenance, Vec<Figure>)
     let mut samples = Samples::default();
     let mut lanes = Vec::new();
     for column in &plan.column {
-        match column.lane(cores) {
-            Ok(lane) => lanes.push((column, lane)),
-            Err(error) => match error.downcast_ref::<Failure>() {
-                Some(Failure::CannotRun(why)) if column.nic == WireNic::Xdp => {
-                    for direction in Direction::BOTH {
-                        samples.absent(&column.config(direction), why);
-                    }
-                }
-                _ => return Err(error.context(format!("column {}", column.name))),
-            },
-        }
+        let configs = Direction::BOTH.map(|direction| column.config(direction));
+        let may_lack = column.nic == WireNic::Xdp;
+        let lane = samples.made(&column.name, column.lane(cores), may_lack, configs)?;
+        lanes.extend(lane.map(|lane| (column, lane)));
     }
     for round in 0..plan.full.rounds {
         eprintln!("round {} of {}", round + 1, plan.full.rounds);

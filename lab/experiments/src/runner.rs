@@ -1,5 +1,6 @@
 //! Samples of a run: round by round, configuration by configuration, and the figures they make.
 
+use crate::Failure;
 use crate::metric;
 use crate::plan::{Bar, Ratio, names_column};
 use crate::report::{self, Figure};
@@ -78,6 +79,32 @@ impl Samples {
     /// Notes that a configuration was still disturbed after all repetitions.
     pub fn disturb(&mut self, config: &Config) {
         self.disturbed.insert(config.clone());
+    }
+
+    /// What setting a column up came to. None: this system cannot run it and `may_lack` says that this is no
+    /// failure; its configurations are noted as not measurable then.
+    ///
+    /// # Errors
+    /// Any other failure, with the column's name.
+    pub fn made<T>(
+        &mut self,
+        column: &str,
+        made: anyhow::Result<T>,
+        may_lack: bool,
+        configs: impl IntoIterator<Item = Config>,
+    ) -> anyhow::Result<Option<T>> {
+        match made {
+            Ok(made) => Ok(Some(made)),
+            Err(error) => match error.downcast_ref::<Failure>() {
+                Some(Failure::CannotRun(why)) if may_lack => {
+                    for config in configs {
+                        self.absent(&config, why);
+                    }
+                    Ok(None)
+                }
+                _ => Err(error.context(format!("column {column}"))),
+            },
+        }
     }
 
     /// Notes that a configuration cannot be had.

@@ -340,6 +340,8 @@ pub struct What {
     pub guests: u32,
     /// Streams of each guest's load.
     pub flows: u32,
+    /// Whether its driver domain is started again at once, however often it ends.
+    pub restarts: bool,
 }
 
 impl Default for What {
@@ -348,6 +350,7 @@ impl Default for What {
             mechanisms: Mechanisms::default(),
             guests: 1,
             flows: 1,
+            restarts: false,
         }
     }
 }
@@ -367,6 +370,10 @@ impl What {
             workers,
             rules,
         } = self.mechanisms;
+        if self.restarts {
+            config.driver.restart = true;
+            config.driver.restart_pause_ms = 0;
+        }
         if let Some(workers) = workers {
             config.driver.workers = workers;
             if place == Place::Split {
@@ -455,39 +462,10 @@ pub fn lane(
     cores: Cores,
     loads: &Loads,
 ) -> anyhow::Result<Lane> {
-    lane_of(place, wire, what, cores, loads, |_| ())
-}
-
-/// [`lane`] whose driver domain is started again at once, however often it ends.
-///
-/// # Errors
-/// As there.
-pub fn lane_that_comes_back(
-    place: Place,
-    wire: OnWire<'_>,
-    what: What,
-    cores: Cores,
-    loads: &Loads,
-) -> anyhow::Result<Lane> {
-    lane_of(place, wire, what, cores, loads, |config| {
-        config.driver.restart = true;
-        config.driver.restart_pause_ms = 0;
-    })
-}
-
-fn lane_of(
-    place: Place,
-    wire: OnWire<'_>,
-    what: What,
-    cores: Cores,
-    loads: &Loads,
-    change: impl FnOnce(&mut Config),
-) -> anyhow::Result<Lane> {
     let ends = Ends::of_guests(what.guests)?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
     let mut config = config(near, far, wire, place, cores);
     what.apply(&ends, place, cores, &mut config);
-    change(&mut config);
     let running = Running::start(&config)?;
     let loads = Loads {
         flows: what.flows,
