@@ -1,21 +1,17 @@
 //! An endpoint that sends every frame back.
 
 use super::FRAME_MAX;
-use nic::{Buffers, Caps, Frame, Nic, Offload, TxReport};
-use std::collections::VecDeque;
-
-/// Frames that wait for a buffer at the most.
-const WAITING_MAX: usize = 1024;
+use super::waiting::Waiting;
+use nic::{Buffers, Caps, Frame, Nic, TxReport};
 
 /// Sends every frame that is addressed to a single station back to its sender, with the two MACs
 /// exchanged and everything else as it came. The two directions have pools of their own, so the
 /// frame is copied.
 #[derive(Debug, Default)]
 pub struct Echo {
-    waiting: VecDeque<(Vec<u8>, Offload)>,
+    waiting: Waiting,
     spare: Vec<Vec<u8>>,
     not_echoed: u64,
-    starved: bool,
 }
 
 impl Nic for Echo {
@@ -34,32 +30,13 @@ impl Nic for Echo {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        let before = out.len();
-        self.starved = false;
-        while out.len() - before < budget {
-            let Some((bytes, offload)) = self.waiting.pop_front() else {
-                break;
-            };
-            match Frame::from_bytes(&bytes, buffers) {
-                Ok(mut frame) => {
-                    frame.offload = offload;
-                    out.push(frame);
-                    self.spare.push(bytes);
-                }
-                Err(_) => {
-                    self.waiting.push_front((bytes, offload));
-                    self.starved = true;
-                    break;
-                }
-            }
-        }
-        out.len() - before
+        self.waiting.take(budget, buffers, &mut self.spare, out)
     }
 
     fn tx(&mut self, _now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
         let mut report = TxReport::default();
         for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
-            if self.waiting.len() >= WAITING_MAX {
+            if self.waiting.is_full() {
                 report.full += 1;
                 continue;
             }
@@ -76,7 +53,7 @@ impl Nic for Echo {
             match bytes.get_mut(..12) {
                 Some(macs) if single => {
                     macs.rotate_left(6);
-                    self.waiting.push_back((bytes, frame.offload));
+                    self.waiting.push(bytes, frame.offload);
                 }
                 // An answer to everybody's frames would come back here from another echo.
                 _ => {
@@ -93,7 +70,7 @@ impl Nic for Echo {
     }
 
     fn starved(&self) -> bool {
-        self.starved
+        self.waiting.starved()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -106,6 +83,7 @@ impl Nic for Echo {
 
 #[cfg(test)]
 mod tests {
+    use super::super::waiting::WAITING_MAX;
     use super::*;
     use nic::{Checksum, Pool};
     use shmem::Area;

@@ -7,6 +7,7 @@
 //! | [`source`] | makes frames of one size |
 //! | [`echo`] | sends every frame back |
 //! | [`shared`] | one of them behind several queues |
+//! | `waiting` | frames that wait for buffers |
 //! | [`stack`] | a TCP/IP station with programs; also the far end of a `sim` NIC |
 
 pub mod echo;
@@ -14,6 +15,7 @@ pub mod shared;
 pub mod sink;
 pub mod source;
 pub mod stack;
+mod waiting;
 
 pub use echo::Echo;
 pub use shared::Shared;

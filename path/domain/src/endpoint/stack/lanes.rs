@@ -2,17 +2,14 @@
 
 use super::StackEndpoint;
 use super::link::Exit;
+use crate::endpoint::waiting::Waiting;
 use net::packet::flow::flow_hash;
 use nic::{Buffers, Caps, Frame, Nic, Offload, TxReport};
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Frames that wait for one queue at the most; further ones are dropped, as a full transmit queue
+/// Frames on their way to the queues. More than may wait for one are dropped, as a full transmit queue
 /// does: a queue that nobody empties is not to hold up the others.
-const WAITING_MAX: usize = 1024;
-
-/// Frames on their way to the queues.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     lanes: Vec<Lane>,
@@ -23,11 +20,9 @@ pub(super) struct Lanes {
 /// Frames on their way to one queue.
 #[derive(Debug, Default)]
 struct Lane {
-    waiting: VecDeque<(Vec<u8>, Offload)>,
+    waiting: Waiting,
     /// Whether the queue is connected.
     open: bool,
-    /// Whether a frame found no buffer.
-    starved: bool,
 }
 
 impl Lanes {
@@ -49,8 +44,8 @@ impl Lanes {
         let open = self.lanes.iter().filter(|lane| lane.open).count();
         let at = (flow_hash(&bytes) as usize).checked_rem(open);
         let lane = at.and_then(|at| self.lanes.iter_mut().filter(|lane| lane.open).nth(at));
-        match lane.filter(|lane| lane.waiting.len() < WAITING_MAX) {
-            Some(lane) => lane.waiting.push_back((bytes, offload)),
+        match lane.filter(|lane| !lane.waiting.is_full()) {
+            Some(lane) => lane.waiting.push(bytes, offload),
             None => {
                 self.full += 1;
                 self.spare.push(bytes);
@@ -67,7 +62,7 @@ impl Lanes {
     /// A queue is not connected any more: what waits for it goes by the others.
     fn close(&mut self, queue: usize) {
         if let Some(lane) = self.lanes.get_mut(queue) {
-            for (bytes, offload) in std::mem::take(lane).waiting {
+            for (bytes, offload) in std::mem::take(lane).waiting.into_frames() {
                 self.put_whole(bytes, offload);
             }
         }
@@ -83,22 +78,7 @@ impl Lanes {
         let Some(lane) = self.lanes.get_mut(queue) else {
             return 0;
         };
-        let before = out.len();
-        lane.starved = false;
-        while out.len() - before < budget {
-            let Some((bytes, offload)) = lane.waiting.front() else {
-                break;
-            };
-            let Ok(mut frame) = Frame::from_bytes(bytes, buffers) else {
-                lane.starved = true;
-                break;
-            };
-            frame.offload = *offload;
-            out.push(frame);
-            let taken = lane.waiting.pop_front();
-            self.spare.extend(taken.map(|(bytes, _)| bytes));
-        }
-        out.len() - before
+        lane.waiting.take(budget, buffers, &mut self.spare, out)
     }
 
     fn lane(&self, queue: usize) -> Option<&Lane> {
@@ -172,7 +152,7 @@ impl Nic for StackQueue {
     fn starved(&self) -> bool {
         let spread = self.spread.borrow();
         let lane = spread.lanes.lane(self.queue);
-        lane.is_some_and(|lane| lane.starved)
+        lane.is_some_and(|lane| lane.waiting.starved())
     }
 
     fn release(&mut self, _buffers: &mut dyn Buffers) {

@@ -1,6 +1,7 @@
 //! Two stations, whose queues are joined one by one, in one thread under a virtual clock.
 
 use super::*;
+use crate::endpoint::waiting::WAITING_MAX;
 use config::domain::{Stack, StackApp};
 use nic::Pool;
 use shmem::Area;
@@ -140,5 +141,5 @@ fn a_queue_that_nobody_empties_holds_up_no_other() {
     assert_eq!(out[0].to_vec().unwrap(), frame(free));
     // One buffer is left, so one more frame comes.
     assert_eq!(lanes.take(0, 8, &mut pool, &mut out), 1);
-    assert!(lanes.lane(0).unwrap().starved);
+    assert!(lanes.lane(0).unwrap().waiting.starved());
 }
