@@ -45,6 +45,16 @@ impl FakeSpace {
         }
         Ok(())
     }
+
+    /// Maps a page; what its slot showed before.
+    fn show(&mut self, map: &PageMap) -> Option<PageMap> {
+        let PageMap { memory, slot, .. } = *map;
+        assert!(
+            self.memories.contains(&memory),
+            "memory {memory} is not there"
+        );
+        self.mapped.insert(slot, *map)
+    }
 }
 
 impl AddressSpace for FakeSpace {
@@ -78,12 +88,7 @@ impl AddressSpace for FakeSpace {
     fn map(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
         self.fate()?;
         for map in maps {
-            assert!(
-                self.memories.contains(&map.memory),
-                "memory {} is not there",
-                map.memory
-            );
-            let before = self.mapped.insert(map.slot, *map);
+            let before = self.show(map);
             assert!(before.is_none(), "slot {} was mapped over", map.slot);
         }
         self.lost()
@@ -92,12 +97,7 @@ impl AddressSpace for FakeSpace {
     fn replace(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
         self.fate().map_err(SpaceError::fatal)?;
         for map in maps {
-            assert!(
-                self.memories.contains(&map.memory),
-                "memory {} is not there",
-                map.memory
-            );
-            let before = self.mapped.insert(map.slot, *map);
+            let before = self.show(map);
             assert!(before.is_some(), "slot {} showed nothing", map.slot);
         }
         self.lost()
