@@ -4,11 +4,11 @@
 
 mod common;
 
-use common::Sender;
+use common::{Sender, open};
 use nic::{Frame, Nic, Pool};
 use nic_linux::TapNic;
+use nic_linux::setup::TapSpec;
 use nic_linux::setup::netns::Namespace;
-use nic_linux::setup::{SetupError, TapSpec, open_queues};
 use shmem::Area;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -24,27 +24,11 @@ struct Queues {
 }
 
 fn queues(count: u32) -> Option<Queues> {
-    let skip = |why: String| {
-        eprintln!("skipped: {why}");
-        None
-    };
-    let namespace = match Namespace::new() {
-        Ok(namespace) => namespace,
-        Err(error) => return skip(format!("no network namespace: {error}")),
-    };
-    let spec = TapSpec {
-        ifname: "wire".to_owned(),
-        netns: Some(namespace.path().display().to_string()),
+    let (namespace, opened) = open(TapSpec {
         mac: Some(THEIRS),
-        mtu: 1500,
-        tx_queue: 2000,
         shares: count - 1,
         ..TapSpec::default()
-    };
-    let opened = match open_queues(&spec) {
-        Err(error @ SetupError::NoTun { .. }) => return skip(error.to_string()),
-        opened => opened.unwrap(),
-    };
+    })?;
     assert!(opened.queues.is_empty() && opened.steering.is_none());
     let fds = std::iter::once(opened.shared).chain(opened.shares);
     let nics = fds.map(|fd| TapNic::new(fd, false, false, false, 1500));

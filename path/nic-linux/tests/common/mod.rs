@@ -1,11 +1,12 @@
-//! A TAP with a queue for each of three guests, and somebody who sends frames out of it.
+//! A TAP with several queues, the same with a queue for each of three guests, and somebody who sends frames
+//! out of it.
 #![allow(unreachable_pub)]
 
 use nic::vmq::{Backend, Freed, QueueId, Vmq, VmqError};
 use nic::{Buffer, BufferId, Buffers, Frame, Nic, Pool};
 use nic_linux::TapNic;
 use nic_linux::setup::netns::Namespace;
-use nic_linux::setup::{SetupError, Steering, TapSpec, open_queues};
+use nic_linux::setup::{Opened, SetupError, Steering, TapSpec, open_queues};
 use shmem::{Area, Span};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -31,6 +32,30 @@ pub fn frame_to(mac: [u8; 6], number: u32) -> Vec<u8> {
     frame.extend(number.to_be_bytes());
     frame.resize(60, 0xee);
     frame
+}
+
+fn skip<T>(why: impl ToString) -> Option<T> {
+    eprintln!("skipped: {}", why.to_string());
+    None
+}
+
+/// A TAP in a namespace of its own, with the queues and the MAC that `queues` says.
+pub fn open(queues: TapSpec) -> Option<(Namespace, Opened)> {
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
+        Err(error) => return skip(format!("no network namespace: {error}")),
+    };
+    let spec = TapSpec {
+        ifname: "wire".to_owned(),
+        netns: Some(namespace.path().display().to_string()),
+        mtu: 1500,
+        tx_queue: 2000,
+        ..queues
+    };
+    match open_queues(&spec) {
+        Err(error @ SetupError::NoTun { .. }) => skip(error),
+        opened => Some((namespace, opened.unwrap())),
+    }
 }
 
 pub struct Guests {
@@ -59,30 +84,14 @@ impl nic::vmq::Steering for Direct {
 
 impl Guests {
     pub fn new() -> Option<Self> {
-        let skip = |why: String| {
-            eprintln!("skipped: {why}");
-            None
-        };
-        let namespace = match Namespace::new() {
-            Ok(namespace) => namespace,
-            Err(error) => return skip(format!("no network namespace: {error}")),
-        };
-        let spec = TapSpec {
-            ifname: "wire".to_owned(),
-            netns: Some(namespace.path().display().to_string()),
-            mtu: 1500,
-            tx_queue: 2000,
+        let (namespace, opened) = open(TapSpec {
             queues: MACS.len() as u32,
             steered: MACS.to_vec(),
             ..TapSpec::default()
-        };
-        let opened = match open_queues(&spec) {
-            Err(error @ SetupError::NoTun { .. }) => return skip(error.to_string()),
-            opened => opened.unwrap(),
-        };
+        })?;
         let steering = match opened.steering.unwrap() {
             Ok(steering) => Arc::new(steering),
-            Err(error) => return skip(error.to_string()),
+            Err(error) => return skip(error),
         };
         let direct = Box::new(Direct(Arc::clone(&steering)));
         let nic = TapNic::new(opened.shared, false, false, false, 1500)
