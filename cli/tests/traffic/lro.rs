@@ -2,6 +2,7 @@
 //! gets what can be cut into what it was, and nothing is lost with who dies.
 
 use crate::machine::Machine;
+use crate::processes::{kill, pid};
 use crate::programs::{
     DB, FOR_FILES, IPV4, NAMES, SomeFile, WEB, WIRE, config, lengths_of, start_with,
 };
@@ -222,17 +223,7 @@ fn who_is_killed_takes_no_buffer_with_it() {
     while free(&machine).1 == 0 {
         assert!(Instant::now() < end, "nothing is ever held");
     }
-    let status = machine.ask(&["status"]);
-    let domains = status["domains"].as_array().unwrap();
-    let web = domains
-        .iter()
-        .find(|domain| domain["name"] == "web")
-        .unwrap();
-    let pid = web["pid"].to_string();
-    let kill = std::process::Command::new("kill")
-        .args(["-KILL", &pid])
-        .status();
-    assert!(kill.unwrap().success());
+    assert!(kill(pid(&machine, "web")));
     drop((client, server));
     let end = Instant::now() + Duration::from_secs(10);
     while free(&machine) != idle {

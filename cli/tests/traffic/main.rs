@@ -7,6 +7,7 @@ mod machine;
 mod own;
 mod pages;
 mod pairs;
+mod processes;
 mod programs;
 mod queues;
 mod restart;

@@ -2,10 +2,11 @@
 //! own pages, and into nobody else's, whoever dies.
 
 use crate::machine::Machine;
-use crate::pages::{Pages, pid};
+use crate::pages::Pages;
+use crate::processes::{descriptors, kill, pid};
 use crate::programs::{FOR_FILES, NAMES, WEB, carry_files, config};
 use crate::queues::{count, driver};
-use crate::xdp::{kill, lacks_xdp, wait_until};
+use crate::xdp::{lacks_xdp, wait_until};
 use serde_json::Value;
 use std::fs;
 
@@ -168,11 +169,6 @@ fn a_guest_sees_its_own_frames_alone_in_its_pages() {
     machine.end();
 }
 
-/// Descriptors of a process.
-fn descriptors(pid: u64) -> usize {
-    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
-}
-
 #[test]
 fn the_queue_of_a_dead_guest_ends_and_the_others_go_on() {
     let Some(machine) = start_crowd(NEW) else {
@@ -184,7 +180,7 @@ fn the_queue_of_a_dead_guest_ends_and_the_others_go_on() {
     let driver_pid = pid(&machine, "driver");
     let before = [monitor, driver_pid].map(descriptors);
     for n in 0..2 {
-        kill(&pid(&machine, &format!("g{n}")).into());
+        assert!(kill(pid(&machine, &format!("g{n}"))));
         let name = format!("g{n}");
         wait_until("its queue is there", || {
             queue(&machine, &name)["state"] == "over"
@@ -220,7 +216,7 @@ fn a_driver_that_is_killed_leaves_no_queue_behind() {
     let sender = machine.spawn(0, "python3", &["-c", SENDER, &GUESTS.to_string()]);
     (0..3).for_each(|n| wait_for(&machine, n, 1000));
     let guest = Pages::of_guest(&machine, "g0");
-    kill(&pid(&machine, "driver").into());
+    assert!(kill(pid(&machine, "driver")));
     let grants = || machine.ask(&["grants"]);
     wait_until("the driver's mappings stay", || {
         grants()["domains"][0]["mapped"] == 0
@@ -252,7 +248,7 @@ fn a_driver_that_is_started_again_has_the_queues_again() {
     for _ in 0..3 {
         (0..3).for_each(|n| wait_for(&machine, n, 1000));
         let before = pid(&machine, "driver");
-        kill(&before.into());
+        assert!(kill(before));
         wait_until("no driver comes", || {
             let status = machine.ask(&["status"]);
             let mut domains = status["domains"].as_array().unwrap().iter();
@@ -268,11 +264,11 @@ fn a_driver_that_is_started_again_has_the_queues_again() {
         });
     }
     // One that is dead by then is none of its concern.
-    kill(&pid(&machine, "g0").into());
+    assert!(kill(pid(&machine, "g0")));
     wait_until("its queue is there", || {
         queue(&machine, "g0")["state"] == "over"
     });
-    kill(&pid(&machine, "driver").into());
+    assert!(kill(pid(&machine, "driver")));
     wait_until("nothing comes", || {
         let run = machine.grantway(&["stat", "driver", "--json"]);
         let stat: Value = serde_json::from_slice(&run.stdout).unwrap_or_default();

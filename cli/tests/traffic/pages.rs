@@ -1,7 +1,7 @@
 //! The pages of a domain, as the domain itself could read them.
 
 use crate::machine::Machine;
-use serde_json::Value;
+use crate::processes::pid;
 use std::fs;
 use std::os::unix::fs::FileExt;
 
@@ -44,12 +44,4 @@ impl Pages {
         self.read(&mut room);
         room.windows(mark.len()).any(|window| window == mark)
     }
-}
-
-/// The process of a domain.
-pub(crate) fn pid(machine: &Machine, name: &str) -> u64 {
-    let status = machine.ask(&["status"]);
-    let mut domains = status["domains"].as_array().unwrap().iter();
-    let found: &Value = domains.find(|domain| domain["name"] == name).unwrap();
-    found["pid"].as_u64().unwrap()
 }

@@ -2,6 +2,7 @@
 //! and `tcpdump`.
 
 use crate::machine::{Machine, Running, text};
+use crate::processes::kill;
 use serde_json::Value;
 use std::fs;
 use std::thread;
@@ -271,11 +272,7 @@ fn files_arrive_in_pages_that_change_hands() {
         assert_eq!(web["grant"], 0, "{lro}: {stat}");
         // Both ends of two exchanges; a guest that dies takes one end with it, the driver gives up the other.
         let status = machine.ask(&["status"]);
-        let pid = status["domains"][1]["pid"].as_u64().unwrap().to_string();
-        let kill = std::process::Command::new("kill")
-            .args(["-KILL", &pid])
-            .status();
-        assert!(kill.unwrap().success());
+        assert!(kill(status["domains"][1]["pid"].as_u64().unwrap()));
         let end = Instant::now() + Duration::from_secs(20);
         while owned(&machine) != [before[0] - PAGES, 0, before[2]] {
             assert!(Instant::now() < end, "{:?} of {before:?}", owned(&machine));

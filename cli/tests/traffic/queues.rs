@@ -2,11 +2,11 @@
 //! guest's pages, however often the queues change hands.
 
 use crate::machine::Machine;
-use crate::pages::{Pages, pid};
+use crate::pages::Pages;
+use crate::processes::{self, kill, pid};
 use crate::programs::{FILE_BYTES, FOR_FILES, carry_files, config};
 use crate::restart;
 use serde_json::Value;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -226,7 +226,7 @@ fn a_guest_never_sees_another_s_frame_while_drivers_die() {
             assert!(Instant::now() < end, "nothing comes by a guest's queue");
         }
         let before = restart::driver(&machine);
-        restart::kill(count(&before["pid"]));
+        kill(count(&before["pid"]));
         scan(&pages, &mut room, &mut seen);
         restart::wait_for_another(&machine, &before);
         scan(&pages, &mut room, &mut seen);
@@ -236,6 +236,11 @@ fn a_guest_never_sees_another_s_frame_while_drivers_die() {
     assert_eq!(seen, [true; GUESTS], "the scanner sees what there is");
     drop(sender);
     machine.end();
+}
+
+fn wait_until(what: &str, done: impl FnMut() -> bool) {
+    let (pause, patience) = (Duration::from_millis(20), Duration::from_secs(30));
+    processes::wait_until(what, pause, patience, done);
 }
 
 #[test]
@@ -248,19 +253,12 @@ fn who_dies_with_buffers_posted_leaves_nothing_behind() {
     let sender = machine.spawn(0, "python3", &["-c", SENDER, &number, "0.01"]);
     let direct = || count(&vmq(&machine).unwrap()["direct_packets"]);
     let wait_for = |more: u64| {
-        let (from, end) = (direct(), Instant::now() + Duration::from_secs(30));
-        while direct() < from + more {
-            assert!(Instant::now() < end, "nothing comes any more");
-            thread::sleep(Duration::from_millis(20));
-        }
-    };
-    let kill = |pid: u64| {
-        let killed = Command::new("kill").args(["-9", &pid.to_string()]).status();
-        assert!(killed.unwrap().success());
+        let from = direct();
+        wait_until("nothing comes any more", || direct() >= from + more);
     };
     wait_for(1000);
     for pid in guests.iter().take(GUESTS / 2) {
-        kill(*pid);
+        assert!(kill(*pid));
         wait_for(1000);
         assert_eq!(machine.ask(&["grants"])["leaked"], 0);
     }
@@ -279,15 +277,10 @@ fn who_dies_with_buffers_posted_leaves_nothing_behind() {
         thread::sleep(Duration::from_millis(20));
     }
     wait_for(1000);
-    let status = machine.ask(&["status"]);
-    let driver = status["domains"].as_array().unwrap().iter();
-    let driver = driver.clone().find(|domain| domain["name"] == "driver");
-    kill(count(&driver.unwrap()["pid"]));
-    let end = Instant::now() + Duration::from_secs(30);
-    while machine.ask(&["grants"])["domains"][0]["mapped"] != 0 {
-        assert!(Instant::now() < end, "the driver's mappings stay");
-        thread::sleep(Duration::from_millis(20));
-    }
+    assert!(kill(pid(&machine, "driver")));
+    wait_until("the driver's mappings stay", || {
+        machine.ask(&["grants"])["domains"][0]["mapped"] == 0
+    });
     assert_eq!(machine.ask(&["grants"])["leaked"], 0);
     drop(sender);
 }

@@ -2,12 +2,11 @@
 //! go on.
 
 use crate::machine::{Machine, Running, text};
-use crate::pages::pid;
+use crate::processes::{self, descriptors, domain, kill, pid};
 use crate::programs::{FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config};
 use serde_json::Value;
-use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A driver that is back soon, however often it dies.
 const SOON: &str = "restart_pause_ms = 20\n";
@@ -20,23 +19,12 @@ fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
 }
 
 pub(crate) fn driver(machine: &Machine) -> Value {
-    let status = machine.ask(&["status"]);
-    let mut domains = status["domains"].as_array().unwrap().iter();
-    domains.find(|d| d["name"] == "driver").unwrap().clone()
+    domain(machine, "driver")
 }
 
-pub(crate) fn kill(pid: u64) {
-    let pid = pid.to_string();
-    // It may have died by itself a moment ago.
-    let _ = Command::new("kill").args(["-KILL", &pid]).status().unwrap();
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        thread::sleep(Duration::from_millis(2));
-    }
+fn wait_until(what: &str, done: impl FnMut() -> bool) {
+    let (pause, patience) = (Duration::from_millis(2), Duration::from_secs(30));
+    processes::wait_until(what, pause, patience, done);
 }
 
 /// Waits until a driver that is none of `before` serves every guest that lives.
@@ -53,6 +41,7 @@ pub(crate) fn wait_for_another(machine: &Machine, before: &Value) -> Value {
 
 fn kill_driver(machine: &Machine) -> Value {
     let before = driver(machine);
+    // It may have died by itself a moment ago.
     kill(before["pid"].as_u64().unwrap());
     wait_for_another(machine, &before)
 }
@@ -114,11 +103,7 @@ fn a_hundred_kills_in_a_row_under_load() {
     };
     kill_driver(&machine);
     let monitor = machine.ask(&["status"])["pid"].as_u64().unwrap();
-    let descriptors = || {
-        let folder = format!("/proc/{monitor}/fd");
-        std::fs::read_dir(folder).unwrap().count()
-    };
-    let before = descriptors();
+    let before = descriptors(monitor);
     let load = iperf3(&machine, "600");
     for round in 0..100 {
         let old = driver(&machine);
@@ -135,7 +120,7 @@ fn a_hundred_kills_in_a_row_under_load() {
     drop(load);
     carry_files(&machine, 100_000);
     // The connection of `status` is one of them at both times.
-    wait_until("descriptors stay open", || descriptors() <= before);
+    wait_until("descriptors stay open", || descriptors(monitor) <= before);
     let restarts = driver(&machine)["restarts"].clone();
     assert!(restarts["count"].as_u64().unwrap() > 100, "{restarts}");
     machine.end();

@@ -2,7 +2,7 @@
 //! broadcasts once, and a worker that dies takes its own flows only.
 
 use crate::machine::{Machine, text};
-use crate::pages::pid;
+use crate::processes::{kill, pid};
 use crate::programs::{
     FILE_BYTES, FOR_FILES, IPV4, NAMES, WAYS, WEB, WIRE, carry_files, start_with,
 };
@@ -10,7 +10,6 @@ use crate::queues::count;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -274,14 +273,8 @@ fn a_worker_that_dies_takes_its_own_flows_only() {
         })
         .collect();
     assert!(whose.contains(&0) && whose.contains(&1), "{whose:?}");
-    let killed = pid(&machine, &worker(1)).to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-9", &killed])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let killed = pid(&machine, &worker(1));
+    assert!(kill(killed));
     for (flow, _) in whose.iter().enumerate().filter(|(_, worker)| **worker == 0) {
         assert!(talk(flow, 50, 2), "flow {flow} of {whose:?}");
     }
@@ -289,7 +282,7 @@ fn a_worker_that_dies_takes_its_own_flows_only() {
     for (flow, _) in whose.iter().enumerate().filter(|(_, worker)| **worker == 1) {
         assert!(talk(flow, 50, 60), "flow {flow} of {whose:?}");
     }
-    assert_ne!(pid(&machine, &worker(1)).to_string(), killed);
+    assert_ne!(pid(&machine, &worker(1)), killed);
     assert_eq!(machine.ask(&["grants"])["leaked"], 0);
     machine.end();
 }

@@ -2,6 +2,7 @@
 //! dies.
 
 use crate::machine::{Machine, text};
+use crate::processes::{self, kill, pid};
 use crate::programs::{
     FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config, ping_every_way,
 };
@@ -9,8 +10,7 @@ use nic_linux::setup::netns::Namespace;
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const FILE_BYTES: usize = 5_000_000;
 
@@ -99,12 +99,6 @@ fn files_arrive_whatever_is_switched() {
     }
 }
 
-pub(crate) fn kill(pid: &Value) {
-    let pid = pid.as_u64().unwrap().to_string();
-    let kill = Command::new("kill").args(["-KILL", &pid]).status();
-    assert!(kill.unwrap().success());
-}
-
 /// Whether the wire's interface is in its namespace.
 fn wire_is_there(machine: &Machine) -> bool {
     let devices = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
@@ -115,12 +109,9 @@ fn wire_is_there(machine: &Machine) -> bool {
         .contains(NAMES[WIRE])
 }
 
-pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        thread::sleep(Duration::from_millis(20));
-    }
+pub(crate) fn wait_until(what: &str, done: impl FnMut() -> bool) {
+    let (pause, patience) = (Duration::from_millis(20), Duration::from_secs(20));
+    processes::wait_until(what, pause, patience, done);
 }
 
 #[test]
@@ -134,15 +125,7 @@ fn a_driver_that_is_killed_with_frames_in_flight_leaves_nothing() {
     let client = machine.spawn(WIRE, "iperf3", &args);
     let packets = |machine: &Machine| wire(machine)["traffic"]["in_packets"].as_u64().unwrap();
     wait_until("nothing is in flight", || packets(&machine) > 10_000);
-    let status = machine.ask(&["status"]);
-    let domains = status["domains"].as_array().unwrap();
-    let of = |name: &str| {
-        domains
-            .iter()
-            .find(|domain| domain["name"] == name)
-            .unwrap()
-    };
-    kill(&of("driver")["pid"]);
+    assert!(kill(pid(&machine, "driver")));
     wait_until("the driver lives on", || {
         let status = machine.ask(&["status"]);
         let mut domains = status["domains"].as_array().unwrap().iter();
@@ -161,7 +144,7 @@ fn a_monitor_that_is_killed_leaves_no_wire() {
     };
     let status = machine.ask(&["status"]);
     assert!(wire_is_there(&machine));
-    kill(&status["pid"]);
+    assert!(kill(status["pid"].as_u64().unwrap()));
     wait_until("the wire outlives its monitor", || !wire_is_there(&machine));
 }
 

@@ -1,0 +1,49 @@
+//! The machine's processes: killing them, and waiting for what comes of it.
+
+use crate::machine::Machine;
+use serde_json::Value;
+use std::fs;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What the machine says of a domain.
+pub(crate) fn domain(machine: &Machine, name: &str) -> Value {
+    let status = machine.ask(&["status"]);
+    let mut domains = status["domains"].as_array().unwrap().iter();
+    domains
+        .find(|domain| domain["name"] == name)
+        .unwrap()
+        .clone()
+}
+
+/// The process of a domain.
+pub(crate) fn pid(machine: &Machine, name: &str) -> u64 {
+    domain(machine, name)["pid"].as_u64().unwrap()
+}
+
+/// Whether it was still there to be killed.
+pub(crate) fn kill(pid: u64) -> bool {
+    let pid = pid.to_string();
+    let kill = Command::new("kill").args(["-KILL", &pid]).status();
+    kill.unwrap().success()
+}
+
+/// How many a process has open.
+pub(crate) fn descriptors(pid: u64) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// Looks until it is `done`, with pauses of `pause`, for up to `patience`.
+pub(crate) fn wait_until(
+    what: &str,
+    pause: Duration,
+    patience: Duration,
+    mut done: impl FnMut() -> bool,
+) {
+    let end = Instant::now() + patience;
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(pause);
+    }
+}
