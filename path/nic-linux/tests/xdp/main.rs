@@ -155,6 +155,19 @@ impl Wire {
         self.nic.tx(0, &frames, &pick)
     }
 
+    /// All but the namespace goes.
+    fn end(self) -> Namespace {
+        let Self {
+            device,
+            interface,
+            nic,
+            namespace,
+            ..
+        } = self;
+        drop((device, interface, nic));
+        namespace
+    }
+
     fn counter(&self, counter: Counter) -> u64 {
         self.device.socket().counter(counter).unwrap()
     }
@@ -423,20 +436,12 @@ fn counts_that_make_no_sense_stop_nobody_else() {
 #[test]
 fn the_pair_goes_with_the_device() {
     let Some(wire) = Wire::new() else { return };
-    let Wire {
-        device,
-        interface,
-        nic,
-        namespace,
-        ..
-    } = wire;
     let there = || {
         let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
         devices.contains("wire")
     };
-    assert!(namespace.enter(there).unwrap());
-    drop((device, interface, nic));
-    assert!(!namespace.enter(there).unwrap());
+    assert!(wire.namespace.enter(there).unwrap());
+    assert!(!wire.end().enter(there).unwrap());
 }
 
 #[test]
@@ -463,14 +468,7 @@ fn an_interface_that_is_there_is_taken_over_and_given_back() {
     let station = Station::new(&wire.namespace, "wire");
     station.send(&frame(1, 100));
     assert_eq!(wire.receive(1, Duration::from_secs(5)), [frame(1, 100)]);
-    let Wire {
-        device,
-        interface,
-        nic,
-        namespace,
-        ..
-    } = wire;
-    drop((device, interface, nic));
+    let namespace = wire.end();
     let shown = namespace.enter(|| Command::new("ip").args(["link", "show", "near"]).output());
     let shown = String::from_utf8(shown.unwrap().unwrap().stdout).unwrap();
     assert!(shown.contains("near") && !shown.contains("xdp"), "{shown}");
