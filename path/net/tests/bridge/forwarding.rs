@@ -1,0 +1,199 @@
+//! Where a frame goes: BR-1 to BR-3, BR-8 to BR-12.
+
+use super::*;
+use net::bridge::{MAX_PORTS, Rate};
+
+/// BR-1: a frame to a guest's MAC goes to that guest alone, whoever sent it.
+#[test]
+fn bound_macs_are_reached_from_everywhere() {
+    let mut bridge = bridge();
+    for (port, from) in [(WIRE, STATION), (WIRE2, OTHER), (B, MAC_B), (ROUTER, MAC_R)] {
+        for mac in [MAC_A, MAC_A2] {
+            assert_eq!(
+                go(&mut bridge, &plain(mac, from), port, 0),
+                Verdict::Unicast(A)
+            );
+        }
+    }
+    assert_eq!(
+        go(&mut bridge, &plain(MAC_B, MAC_A2), A, 0),
+        Verdict::Unicast(B)
+    );
+    // For ever.
+    assert_eq!(
+        go(&mut bridge, &plain(MAC_B, MAC_A), A, u64::MAX - 1),
+        Verdict::Unicast(B)
+    );
+}
+
+/// BR-2: never back to where it came from.
+#[test]
+fn nothing_goes_back() {
+    let mut bridge = bridge();
+    assert_eq!(
+        go(&mut bridge, &plain(MAC_A2, MAC_A), A, 0),
+        dropped(DropReason::SamePort)
+    );
+    go(&mut bridge, &plain(MAC_A, STATION), WIRE, 0);
+    let back = go(&mut bridge, &plain(STATION, OTHER), WIRE, 0);
+    assert_eq!(back, dropped(DropReason::SamePort));
+}
+
+/// BR-3: a guest sends from its own MACs only.
+#[test]
+fn guests_cannot_forge_their_source() {
+    let mut bridge = bridge();
+    for from in [MAC_B, STATION, Mac([0; 6]), ALL, Mac([3, 0, 0, 0, 0, 0xa])] {
+        for to in [STATION, MAC_B, ALL] {
+            let verdict = go(&mut bridge, &plain(to, from), A, 0);
+            assert_eq!(verdict, dropped(DropReason::ForgedSource));
+        }
+    }
+    // Nothing was learned from it, and B's frames still go to B.
+    assert_eq!(
+        go(&mut bridge, &plain(MAC_B, STATION), WIRE, 0),
+        Verdict::Unicast(B)
+    );
+    assert_eq!(bridge.drops(A).unwrap().get(DropReason::ForgedSource), 15);
+    for from in [MAC_A, MAC_A2] {
+        assert_eq!(
+            go(&mut bridge, &plain(MAC_B, from), A, 0),
+            Verdict::Unicast(B)
+        );
+    }
+}
+
+/// BR-8: unknown unicast goes to other NIC ports only.
+#[test]
+fn unknown_unicast_never_floods_to_guests() {
+    let mut bridge = bridge();
+    assert_eq!(
+        go(&mut bridge, &plain(STATION, MAC_A), A, 0),
+        set(&[WIRE, WIRE2])
+    );
+    assert_eq!(
+        go(&mut bridge, &plain(STATION, OTHER), WIRE, 0),
+        Verdict::Unicast(WIRE2)
+    );
+    assert_eq!(
+        go(&mut bridge, &plain(Mac([0; 6]), MAC_A), A, 0),
+        set(&[WIRE, WIRE2])
+    );
+    bridge.remove(WIRE2);
+    assert_eq!(
+        go(&mut bridge, &plain(STATION, MAC_A), A, 0),
+        Verdict::Unicast(WIRE)
+    );
+    assert_eq!(
+        go(&mut bridge, &plain(MAC_R, OTHER), WIRE, 0),
+        Verdict::Unicast(ROUTER)
+    );
+    let nowhere = dropped(DropReason::NoPort);
+    assert_eq!(go(&mut bridge, &plain(STATION, OTHER), WIRE, 0), nowhere);
+    bridge.remove(WIRE);
+    assert_eq!(go(&mut bridge, &plain(STATION, MAC_A), A, 0), nowhere);
+}
+
+/// BR-9: groups go to all others, within a budget per ingress port.
+#[test]
+fn broadcast_has_a_budget_per_port() {
+    let mut bridge = bridge();
+    let group = Mac([1, 0, 0x5e, 0, 0, 0xfb]);
+    for to in [ALL, group, ALL, group, ALL] {
+        assert_eq!(
+            go(&mut bridge, &plain(to, MAC_A), A, 0),
+            set(&[WIRE, WIRE2, B, ROUTER])
+        );
+    }
+    let over = dropped(DropReason::GroupBudget);
+    assert_eq!(go(&mut bridge, &plain(ALL, MAC_A), A, 0), over);
+    assert_eq!(go(&mut bridge, &plain(group, MAC_A), A, S / 10 - 1), over);
+    // Others have their own, unicast needs none, and ten a second come back.
+    let from_wire = set(&[WIRE2, A, B, ROUTER]);
+    assert_eq!(go(&mut bridge, &plain(ALL, STATION), WIRE, 0), from_wire);
+    assert_eq!(
+        go(&mut bridge, &plain(MAC_B, MAC_A), A, 0),
+        Verdict::Unicast(B)
+    );
+    let again = go(&mut bridge, &plain(ALL, MAC_A), A, S / 10);
+    assert_eq!(again, set(&[WIRE, WIRE2, B, ROUTER]));
+    assert_eq!(go(&mut bridge, &plain(ALL, MAC_A), A, S / 10), over);
+    assert_eq!(bridge.drops(A).unwrap().get(DropReason::GroupBudget), 3);
+}
+
+/// BR-10: group addresses that bridges keep to themselves are not forwarded.
+#[test]
+fn reserved_groups_stay() {
+    let mut bridge = bridge();
+    for last in 0..=255 {
+        for (port, from) in [(WIRE, STATION), (A, MAC_A)] {
+            let to = Mac([1, 0x80, 0xc2, 0, 0, last]);
+            let reserved = go(&mut bridge, &plain(to, from), port, u64::from(last) * S)
+                == dropped(DropReason::ReservedGroup);
+            assert_eq!(reserved, last < 16, "{to}");
+        }
+    }
+    for near in [
+        [0, 0x80, 0xc2, 0, 0, 0],
+        [1, 0x80, 0xc2, 0, 1, 0],
+        [1, 0x80, 0xc3, 0, 0, 0],
+    ] {
+        let verdict = go(&mut bridge, &plain(Mac(near), STATION), WIRE, 1000 * S);
+        assert_ne!(verdict, dropped(DropReason::ReservedGroup));
+    }
+}
+
+/// BR-11: a port's rate, in bytes of frames.
+#[test]
+fn a_port_s_rate_is_kept() {
+    let mut bridge = bridge();
+    let rate = Some(Rate {
+        bytes_per_s: 1000,
+        burst_bytes: 200,
+    });
+    bridge
+        .add(
+            9,
+            &Port {
+                rate,
+                ..Port::guest(STATION)
+            },
+        )
+        .unwrap();
+    let bytes = plain(MAC_A, STATION);
+    let mut send = |len: usize, now_ns| bridge.forward(&bytes, len, 9, now_ns);
+    assert_eq!(send(150, 0), Verdict::Unicast(A));
+    assert_eq!(send(51, 0), dropped(DropReason::RateLimit));
+    assert_eq!(send(50, 0), Verdict::Unicast(A));
+    assert_eq!(send(100, S / 10 - 1), dropped(DropReason::RateLimit));
+    assert_eq!(send(100, S / 10), Verdict::Unicast(A));
+    // What is refused for another reason costs nothing.
+    let forged = plain(MAC_A, MAC_B);
+    for _ in 0..10 {
+        bridge.forward(&forged, 200, 9, S);
+    }
+    assert_eq!(bridge.forward(&bytes, 200, 9, S), Verdict::Unicast(A));
+}
+
+/// BR-12: what is no Ethernet frame, or comes in by no port.
+#[test]
+fn runts_and_strangers() {
+    let mut bridge = bridge();
+    let bytes = plain(MAC_B, MAC_A);
+    for len in 0..14 {
+        let verdict = go(&mut bridge, &bytes[..len], A, 0);
+        assert_eq!(verdict, dropped(DropReason::Runt));
+    }
+    assert_eq!(go(&mut bridge, &bytes[..14], A, 0), Verdict::Unicast(B));
+    for port in [7, 100, MAX_PORTS, usize::MAX] {
+        assert_eq!(
+            go(&mut bridge, &bytes, port, 0),
+            dropped(DropReason::UnknownPort)
+        );
+    }
+    assert_eq!(bridge.drops_total().get(DropReason::UnknownPort), 4);
+    assert_eq!(bridge.drops_total().get(DropReason::Runt), 14);
+    assert_eq!(bridge.drops(A).unwrap().total(), 14);
+    assert_eq!(bridge.drops(7), None);
+    assert_eq!(bridge.drops(usize::MAX), None);
+}
