@@ -1,5 +1,6 @@
 //! Real traffic across real machines.
 
+mod crowd;
 mod firewall;
 mod forged;
 mod lro;

@@ -1,7 +1,8 @@
 //! A wire on AF_XDP with a queue for each guest (`pdev`): the kernel writes what comes into the guest's
 //! own pages, and into nobody else's, whoever dies.
 
-use crate::machine::Machine;
+use crate::crowd::{self, MARK, for_whom};
+use crate::machine::{Machine, Running};
 use crate::pages::Pages;
 use crate::processes::{descriptors, kill, pid};
 use crate::programs::{FOR_FILES, NAMES, WEB, carry_files, config};
@@ -73,24 +74,13 @@ fn files_arrive_by_queues_of_the_guests_own() {
 
 const GUESTS: usize = 4;
 
-/// Guests that take everything; all but the last have queues of their own.
-fn crowd(switches: &str, namespaces: &[String]) -> String {
-    let mut text = format!(
-        "{switches}[[nic]]\nname = \"wire\"\nkind = \"xdp\"\nifname = \"wire\"\nnetns = \"{}\"\n\
-         queues = \"vmq\"\nvmq_queues = {GUESTS}\n",
-        namespaces[0]
-    );
-    for n in 0..GUESTS {
-        text += &format!(
-            "[[guest]]\nname = \"g{n}\"\n[[guest.vif]]\nmac = \"02:00:00:00:00:{:02x}\"\n\
-             endpoint = \"sink\"\n",
-            n + 1
-        );
-        if n + 1 < GUESTS {
-            text += &format!("pdev = \"wire:{}\"\n", n + 1);
-        }
-    }
-    text
+/// All guests but the last have queues of their own.
+fn crowd(switches: &str, netns: &str) -> String {
+    let wire = format!("kind = \"xdp\"\nvmq_queues = {GUESTS}\n");
+    crowd::config(switches, netns, &wire, GUESTS, |n| {
+        let own = format!("pdev = \"wire:{}\"\n", n + 1);
+        if n + 1 < GUESTS { own } else { String::new() }
+    })
 }
 
 fn start_crowd(switches: &str) -> Option<Machine> {
@@ -98,28 +88,14 @@ fn start_crowd(switches: &str) -> Option<Machine> {
         return None;
     }
     Machine::start(&["python3"], &["wire"], |namespaces| {
-        crowd(switches, namespaces)
+        crowd(switches, &namespaces[0])
     })
 }
 
-/// Sends to every guest in turn; each frame says for whom it is.
-const SENDER: &str = r#"
-import socket, sys
-guests = int(sys.argv[1])
-s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-s.bind(("wire", 0))
-frames = []
-for n in range(guests):
-    mark = b"FOR-GUEST-%02d-ALONE " % n
-    frames.append(bytes([2, 0, 0, 0, 0, n + 1, 2, 0, 0, 0, 0, 0xbb, 0x88, 0xb5]) + mark * 60)
-while True:
-    for frame in frames:
-        try:
-            for _ in range(8):
-                s.send(frame)
-        except OSError:
-            pass
-"#;
+/// Sends to every guest in turn.
+fn sender(machine: &Machine) -> Running {
+    crowd::sender(machine, GUESTS, "while True:\n    send(frames)\n")
+}
 
 fn direct(machine: &Machine, n: usize) -> u64 {
     count(&queue(machine, &format!("g{n}"))["direct_packets"])
@@ -139,7 +115,7 @@ fn a_guest_sees_its_own_frames_alone_in_its_pages() {
     };
     let names: Vec<String> = (0..GUESTS).map(|n| format!("g{n}")).collect();
     let pages: Vec<Pages> = names.iter().map(|g| Pages::of_guest(&machine, g)).collect();
-    let sender = machine.spawn(0, "python3", &["-c", SENDER, &GUESTS.to_string()]);
+    let sender = sender(&machine);
     let mut room = Vec::new();
     let mut seen = [false; GUESTS];
     let mut rounds = 0;
@@ -147,16 +123,10 @@ fn a_guest_sees_its_own_frames_alone_in_its_pages() {
         rounds += 1;
         for (n, pages) in pages.iter().enumerate() {
             pages.read(&mut room);
-            // A mark every 20 bytes of a frame.
-            for line in room.chunks(512) {
-                const MARK: &[u8] = b"FOR-GUEST-";
-                let at = line.windows(MARK.len()).position(|window| window == MARK);
-                let digits = at.and_then(|at| line.get(at + MARK.len()..at + MARK.len() + 2));
-                if let Some(digits) = digits {
-                    let own = format!("{n:02}");
-                    assert_eq!(digits, own.as_bytes(), "guest {n} has another's frame");
-                    seen[n] = true;
-                }
+            for digits in for_whom(&room) {
+                let own = format!("{n:02}");
+                assert_eq!(digits, own.as_bytes(), "guest {n} has another's frame");
+                seen[n] = true;
             }
         }
         assert!(rounds < 5000, "too few frames: {}", direct(&machine, 0));
@@ -174,7 +144,7 @@ fn the_queue_of_a_dead_guest_ends_and_the_others_go_on() {
     let Some(machine) = start_crowd(NEW) else {
         return;
     };
-    let sender = machine.spawn(0, "python3", &["-c", SENDER, &GUESTS.to_string()]);
+    let sender = sender(&machine);
     (0..3).for_each(|n| wait_for(&machine, n, 1000));
     let monitor = count(&machine.ask(&["status"])["pid"]);
     let driver_pid = pid(&machine, "driver");
@@ -213,7 +183,7 @@ fn a_driver_that_is_killed_leaves_no_queue_behind() {
     let Some(machine) = start_crowd(FOR_GOOD) else {
         return;
     };
-    let sender = machine.spawn(0, "python3", &["-c", SENDER, &GUESTS.to_string()]);
+    let sender = sender(&machine);
     (0..3).for_each(|n| wait_for(&machine, n, 1000));
     let guest = Pages::of_guest(&machine, "g0");
     assert!(kill(pid(&machine, "driver")));
@@ -228,10 +198,9 @@ fn a_driver_that_is_killed_leaves_no_queue_behind() {
     std::thread::sleep(std::time::Duration::from_millis(200));
     guest.read(&mut two);
     let writes = one.chunks(4096).zip(two.chunks(4096));
-    let frames = writes.filter(|(a, b)| a != b).filter(|(_, b)| {
-        const MARK: &[u8] = b"FOR-GUEST-";
-        b.windows(MARK.len()).any(|window| window == MARK)
-    });
+    let frames = writes
+        .filter(|(a, b)| a != b)
+        .filter(|(_, b)| b.windows(MARK.len()).any(|window| window == MARK));
     assert_eq!(frames.count(), 0, "a frame came after the death");
     drop(sender);
     machine.end();
@@ -244,7 +213,7 @@ fn a_driver_that_is_started_again_has_the_queues_again() {
     let Some(machine) = start_crowd(NEW) else {
         return;
     };
-    let sender = machine.spawn(0, "python3", &["-c", SENDER, &GUESTS.to_string()]);
+    let sender = sender(&machine);
     for _ in 0..3 {
         (0..3).for_each(|n| wait_for(&machine, n, 1000));
         let before = pid(&machine, "driver");

@@ -1,7 +1,8 @@
 //! A wire with a queue for each guest: the same traffic, and nothing of anybody else's in a
 //! guest's pages, however often the queues change hands.
 
-use crate::machine::Machine;
+use crate::crowd;
+use crate::machine::{Machine, Running};
 use crate::pages::Pages;
 use crate::processes::{self, kill, pid};
 use crate::programs::{FILE_BYTES, FOR_FILES, carry_files, config};
@@ -94,58 +95,36 @@ const GUESTS: usize = 8;
 const QUEUES: usize = 4;
 
 /// A wire with fewer queues than guests, which change hands as soon as load moves.
-fn crowd(driver: &str, namespaces: &[String]) -> String {
-    let mut text = format!(
-        "[driver]\n{driver}\n[[nic]]\nname = \"wire\"\nkind = \"tap\"\nifname = \"wire\"\nnetns = \"{}\"\n\
-         queues = \"vmq\"\nvmq_queues = {QUEUES}\nvmq_rebalance_ms = 2\n",
-        namespaces[0]
-    );
-    for n in 0..GUESTS {
-        text += &format!(
-            "[[guest]]\nname = \"g{n}\"\n[[guest.vif]]\nmac = \"02:00:00:00:00:{:02x}\"\n\
-             endpoint = \"sink\"\n",
-            n + 1
-        );
-    }
-    text
+fn crowd(driver: &str, netns: &str) -> String {
+    let switches = format!("[driver]\n{driver}\n");
+    let wire = format!("kind = \"tap\"\nvmq_queues = {QUEUES}\nvmq_rebalance_ms = 2\n");
+    crowd::config(&switches, netns, &wire, GUESTS, |_| String::new())
 }
 
-/// Sends to one half of the guests, then to the other, and so on: each frame says for whom it is.
-const SENDER: &str = r#"
-import socket, sys, time
-guests, hold = int(sys.argv[1]), float(sys.argv[2])
-s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-s.bind(("wire", 0))
-frames = []
-for n in range(guests):
-    mark = b"FOR-GUEST-%02d-ALONE " % n
-    frames.append(bytes([2, 0, 0, 0, 0, n + 1, 2, 0, 0, 0, 0, 0xbb, 0x88, 0xb5]) + mark * 60)
+/// Sends to one half of the guests for `hold` seconds, then to the other, and so on.
+fn sender(machine: &Machine, hold: f64) -> Running {
+    let turns = format!(
+        r#"
 halves = [frames[0::2], frames[1::2]]
-print("sending", flush=True)
 turn = 0
 while True:
-    until = time.monotonic() + hold
+    until = time.monotonic() + {hold}
     while time.monotonic() < until:
-        for frame in halves[turn % 2]:
-            try:
-                for _ in range(8):
-                    s.send(frame)
-            except OSError:
-                pass
+        send(halves[turn % 2])
     turn += 1
-"#;
+"#
+    );
+    crowd::sender(machine, GUESTS, &turns)
+}
 
 /// The guests for whom frames lie in these pages, one flag each.
 fn for_whom(pages: &Pages, room: &mut Vec<u8>) -> [bool; GUESTS] {
-    const MARK: &[u8] = b"FOR-GUEST-";
     pages.read(room);
     let mut found = [false; GUESTS];
-    // A mark every 20 bytes of a frame: looking at every buffer's middle would miss short
-    // leftovers, looking everywhere takes too long to catch what is soon written over.
-    for line in room.chunks(512) {
-        let at = line.windows(MARK.len()).position(|window| window == MARK);
-        let digits = at.and_then(|at| line.get(at + MARK.len()..at + MARK.len() + 2));
-        let number = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+    for digits in crowd::for_whom(room) {
+        let number = std::str::from_utf8(digits)
+            .ok()
+            .and_then(|text| text.parse().ok());
         if let Some(flag) = number.and_then(|n: usize| found.get_mut(n)) {
             *flag = true;
         }
@@ -173,7 +152,7 @@ fn guests(machine: &Machine) -> Vec<u64> {
 }
 
 fn start_crowd(driver: &str) -> Option<Machine> {
-    let config = |namespaces: &[String]| crowd(driver, namespaces);
+    let config = |namespaces: &[String]| crowd(driver, &namespaces[0]);
     let machine = Machine::start(&["python3"], &["wire"], config)?;
     vmq(&machine).is_some().then_some(machine)
 }
@@ -184,8 +163,7 @@ fn a_guest_never_sees_another_s_frame_over_1000_reassignments() {
         return;
     };
     let pages: Vec<Pages> = guests(&machine).into_iter().map(Pages::of).collect();
-    let guests = GUESTS.to_string();
-    let sender = machine.spawn(0, "python3", &["-c", SENDER, &guests, "0.03"]);
+    let sender = sender(&machine, 0.03);
     let end = Instant::now() + Duration::from_secs(240);
     let mut room = Vec::new();
     let mut seen = [false; GUESTS];
@@ -214,8 +192,7 @@ fn a_guest_never_sees_another_s_frame_while_drivers_die() {
         return;
     };
     let pages: Vec<Pages> = guests(&machine).into_iter().map(Pages::of).collect();
-    let guests = GUESTS.to_string();
-    let sender = machine.spawn(0, "python3", &["-c", SENDER, &guests, "0.03"]);
+    let sender = sender(&machine, 0.03);
     let mut room = Vec::new();
     let mut seen = [false; GUESTS];
     for _ in 0..KILLS {
@@ -249,8 +226,7 @@ fn who_dies_with_buffers_posted_leaves_nothing_behind() {
         return;
     };
     let guests = guests(&machine);
-    let number = GUESTS.to_string();
-    let sender = machine.spawn(0, "python3", &["-c", SENDER, &number, "0.01"]);
+    let sender = sender(&machine, 0.01);
     let direct = || count(&vmq(&machine).unwrap()["direct_packets"]);
     let wait_for = |more: u64| {
         let from = direct();
