@@ -1,0 +1,193 @@
+//! What a configuration makes of the machine.
+
+use super::*;
+use crate::domain::{DriverConfig, GuestConfig, NicKind};
+use abi::machine::Device;
+
+#[test]
+fn workers_share_taps_and_nothing_else() {
+    let text = format!(
+        "[driver]\nworkers = 3\ncpus = [4, 5, 6, 7]\nbroadcast_pps = 100\n{}",
+        SMALL
+            .replacen("name = \"wire\"", "name = \"wire\"\nrate_mbps = 900", 1)
+            .replacen(
+                "endpoint = \"tap\"",
+                "endpoint = \"tap\"\nrate_mbps = 30",
+                1
+            )
+    );
+    let machine = parse("f", &text).unwrap().machine().unwrap();
+    let names: Vec<_> = machine.domains.iter().map(|d| d.name.as_str()).collect();
+    assert_eq!(names, ["driver", "driver-1", "driver-2", "a", "b"]);
+    let cpus: Vec<_> = machine.domains.iter().map(|d| d.cpus.clone()).collect();
+    assert_eq!(cpus[..3], [vec![4, 7], vec![5], vec![6]]);
+
+    // Who comes first makes the TAP, with a queue for each of the others.
+    let shares = |devices: &[Device]| match devices {
+        [Device::Tap(tap), ..] => tap.shares,
+        other => panic!("{other:?}"),
+    };
+    let share = |ifname: &str, netns: &str| Device::TapShare {
+        ifname: ifname.into(),
+        netns: Some(netns.into()),
+    };
+    assert_eq!(shares(&machine.domains[0].devices), 2);
+    for worker in &machine.domains[1..3] {
+        assert_eq!(worker.devices, [share("wire", "w")]);
+    }
+    let a = &machine.domains[3];
+    assert_eq!(shares(&a.devices), 2);
+    assert_eq!(a.devices[1..], [share("eth0", "a"), share("eth0", "a")]);
+    let guest: GuestConfig = serde_json::from_str(&a.config).unwrap();
+    assert_eq!(guest.vifs[0].conns, [0, 1, 2]);
+
+    // A guest's connections are in the order of its queues, a worker's in that of interfaces.
+    let ends: Vec<_> = machine
+        .connections
+        .iter()
+        .map(|c| (c.backend.as_str(), c.frontend.as_str(), c.handle))
+        .collect();
+    assert_eq!(
+        ends,
+        [
+            ("driver", "a", 0),
+            ("driver-1", "a", 0),
+            ("driver-2", "a", 0),
+            ("driver", "b", 0),
+            ("driver-1", "b", 0),
+            ("driver-2", "b", 0),
+        ]
+    );
+    let one = parse("f", SMALL).unwrap().machine().unwrap();
+    let pages = |machine: &abi::machine::Machine| machine.domains.last().unwrap().frames;
+    assert_eq!(pages(&machine) - 64, 3 * (pages(&one) - 64));
+
+    // What is limited is limited for all of them together.
+    for worker in &machine.domains[..3] {
+        let text: DriverConfig = serde_json::from_str(&worker.config).unwrap();
+        assert_eq!(text.broadcast_pps, 34);
+        assert_eq!(text.nics[0].rate_mbps, Some(300.0));
+        assert_eq!(text.vifs[0].rate_mbps, Some(10.0));
+        let conns: Vec<_> = text.vifs.iter().map(|vif| vif.conn).collect();
+        assert_eq!(conns, [0, 1]);
+    }
+}
+
+#[test]
+fn sizes_follow_from_the_configuration() {
+    let config = parse("f", SMALL).unwrap();
+    let machine = config.machine().unwrap();
+    let [driver, a, b] = &machine.domains[..] else {
+        panic!("{machine:?}")
+    };
+    // 384 pages of buffers and two rings of four pages each, in one table.
+    assert!(a.frames >= 384 + 8 && a.grant_entries == 1024 && a.window_slots == 0);
+    assert_eq!(driver.window_slots, 2048);
+    let text: DriverConfig = serde_json::from_str(&driver.config).unwrap();
+    assert_eq!(
+        text.vifs
+            .iter()
+            .map(|v| (v.conn, v.first_slot, v.slots))
+            .collect::<Vec<_>>(),
+        [(0, 0, 1024), (1, 1024, 1024)]
+    );
+    assert!(matches!(
+        text.nics[0].kind,
+        NicKind::Tap {
+            device: 0,
+            vnet_header: false,
+            checksum: false,
+            ..
+        }
+    ));
+    let guest: GuestConfig = serde_json::from_str(&a.config).unwrap();
+    assert_eq!(
+        (guest.vifs[0].pool_pages, guest.vifs[0].to_guest_buffers),
+        (384, 512)
+    );
+    let Device::Tap(tap) = &a.devices[0] else {
+        panic!("{:?}", a.devices)
+    };
+    assert_eq!(
+        (tap.ifname.as_str(), tap.netns.as_deref()),
+        ("eth0", Some("a"))
+    );
+    assert_eq!(tap.mac, Some(text.vifs[0].mac));
+    assert!(tap.vnet_header && tap.checksum && tap.tso && tap.addresses == ["10.0.0.2/24"]);
+    assert!(b.devices.is_empty());
+
+    let copy = Config {
+        driver: Driver {
+            grants: GrantMode::Copy,
+            ..Driver::default()
+        },
+        ..config
+    };
+    assert!(copy.machine().unwrap().domains[0].frames > driver.frames);
+}
+
+#[test]
+fn the_driver_knows_whose_addresses_are_whose() {
+    let text = SMALL.replace(
+        "addresses = [\"10.0.0.2/24\"]",
+        "addresses = [\"10.0.0.2/24\"]\ngateway = \"10.0.0.254\"",
+    );
+    let machine = parse("f", &text).unwrap().machine().unwrap();
+    let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+    let texts = |addresses: &[std::net::IpAddr]| -> Vec<String> {
+        addresses.iter().map(ToString::to_string).collect()
+    };
+    // A gateway that is nobody's in the file is somewhere behind a NIC.
+    assert_eq!(texts(&driver.nics[0].addresses), ["10.0.0.1", "10.0.0.254"]);
+    assert_eq!(texts(&driver.vifs[0].addresses), ["10.0.0.2"]);
+    assert_eq!(texts(&driver.vifs[1].addresses), ["10.0.0.3"]);
+    let text = text.replace("10.0.0.254", "10.0.0.3");
+    let machine = parse("f", &text).unwrap().machine().unwrap();
+    let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+    assert_eq!(texts(&driver.nics[0].addresses), ["10.0.0.1"]);
+}
+
+#[test]
+fn domains_spin_and_wake_each_other_at_once_only_when_the_driver_has_a_cpu_of_its_own() {
+    let spin = |driver: &str, guest: &str| {
+        let text = SMALL.replace("\n[[nic]]", &format!("{driver}\n[[nic]]"));
+        let text = text.replace("name = \"a\"\n", &format!("name = \"a\"\n{guest}\n"));
+        let text = text.replace("name = \"b\"\n", &format!("name = \"b\"\n{guest}\n"));
+        let machine = parse("f", &text).unwrap().machine().unwrap();
+        let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+        let guest: GuestConfig = serde_json::from_str(&machine.domains[1].config).unwrap();
+        (driver.spin_us, guest.spin_us, driver.notify_us)
+    };
+    assert_eq!(spin("", ""), (0, 0, 300));
+    assert_eq!(spin("[driver]\ncpus = [1]", ""), (0, 0, 300));
+    assert_eq!(spin("[driver]\ncpus = [1]", "cpus = [0, 1]"), (0, 0, 300));
+    assert_eq!(spin("[driver]\ncpus = [1]", "cpus = [0]"), (50, 50, 0));
+    assert_eq!(
+        spin(
+            "[driver]\ncpus = [1]\nspin_us = 5\nnotify_us = 7",
+            "cpus = [0]"
+        ),
+        (5, 50, 7)
+    );
+}
+
+#[test]
+fn guests_offer_their_cpu_where_there_are_more_of_them_than_cpus() {
+    let yields = |first: &str, second: &str| {
+        let text = SMALL.replace("\n[[nic]]", "[driver]\ncpus = [9]\n[[nic]]");
+        let text = text.replace("name = \"a\"\n", &format!("name = \"a\"\ncpus = {first}\n"));
+        let text = text.replace(
+            "name = \"b\"\n",
+            &format!("name = \"b\"\ncpus = {second}\n"),
+        );
+        let machine = parse("f", &text).unwrap().machine().unwrap();
+        let guests = machine.domains[1..].iter();
+        let configs =
+            guests.map(|guest| serde_json::from_str::<GuestConfig>(&guest.config).unwrap());
+        configs.map(|config| config.yields).collect::<Vec<_>>()
+    };
+    assert_eq!(yields("[0]", "[0]"), [true, true]);
+    assert_eq!(yields("[0]", "[1]"), [false, false]);
+    assert_eq!(yields("[0, 1]", "[0, 1]"), [false, false]);
+    assert_eq!(yields("[0]", "[0, 1]"), [true, false]);
+}

@@ -1,0 +1,446 @@
+//! What is refused, and what is said then.
+
+use super::*;
+use crate::domain::{DriverConfig, GuestConfig, NicKind};
+use abi::machine::{Device, Netdev};
+
+#[test]
+fn mistakes_have_lines_and_remedies() {
+    for (from, to, message) in [
+        (
+            "netns = \"w\"",
+            "nets = \"w\"",
+            "f.toml:5: [[nic]] 1: unknown key `nets`; did you mean `netns`?",
+        ),
+        (
+            "kind = \"tap\"",
+            "kind = \"tun\"",
+            "f.toml:4: [[nic]] 1: `kind` is \"tun\"; write \"tap\", \"xdp\", \"sim\", \"pcap\" or \"local\"",
+        ),
+        (
+            "name = \"b\"",
+            "name = \"a\"",
+            "f.toml:17: [[guest]] 2: the name \"a\" is that of [[guest]] 1 too; give each its own",
+        ),
+        (
+            "name = \"b\"",
+            "name = \"driver\"",
+            "f.toml:17: [[guest]] 2: the name \"driver\" is that of the driver domain; choose another",
+        ),
+        (
+            "name = \"b\"",
+            "name = \"b c\"",
+            "f.toml:17: [[guest]] 2: `name` is \"b c\"; use 1 to 32 letters, digits, `-` and `_`",
+        ),
+        (
+            "name = \"b\"\n",
+            "",
+            "f.toml:16: [[guest]] 2: `name` is missing; give it a name, like \"web\"",
+        ),
+        (
+            "10.0.0.3/24",
+            "10.0.0.2/24",
+            "f.toml:21: [[guest]] 2, vif 1: the address 10.0.0.2 is that of [[guest]] 1, vif 1 too; give each its own",
+        ),
+        (
+            "10.0.0.3/24",
+            "10.0.0.3",
+            "f.toml:21: [[guest]] 2, vif 1: `addresses` is \"10.0.0.3\"; write it like [\"10.0.0.2/24\"]",
+        ),
+        (
+            "netns = \"a\"\n",
+            "",
+            "f.toml:11: [[guest]] 1, vif 1: `netns` is missing, so the interface would be this system's eth0; write netns = \"…\" (make it with `ip netns add`), or choose an `ifname`",
+        ),
+        (
+            "netns = \"a\"\n",
+            "netns = \"a\"\nmac = \"03:00:00:00:00:01\"\n",
+            "f.toml:14: [[guest]] 1, vif 1: `mac` 03:00:00:00:00:01 is a multicast address; write one with an even first byte, like 02:00:00:00:00:01",
+        ),
+        (
+            "netns = \"a\"\n",
+            "netns = \"a\"\ngateway = \"10.1.0.1\"\n",
+            "f.toml:14: [[guest]] 1, vif 1: `gateway` 10.1.0.1 is in none of the networks of `addresses`; choose one that is a neighbour",
+        ),
+        (
+            "netns = \"a\"\n",
+            "netns = \"a\"\nrate_mbps = 0\n",
+            "f.toml:14: [[guest]] 1, vif 1: `rate_mbps` is 0; write a number above 0 and up to 1000000000, or leave `rate_mbps` out for no limit",
+        ),
+        (
+            "netns = \"a\"\n",
+            "netns = \"a\"\nweight = -1\n",
+            "f.toml:14: [[guest]] 1, vif 1: `weight` is -1; write a whole number that is not negative and not too large",
+        ),
+        (
+            "netns = \"w\"\n",
+            "netns = \"w\"\noffloads = \"tso\"\n",
+            "f.toml:6: [[nic]] 1: `offloads` is \"tso\"; write \"none\" or \"checksum\": frames on a wire are never longer than its MTU",
+        ),
+        (
+            "port = 7",
+            "port = 0",
+            "f.toml:25: [[guest]] 2, vif 1, app 1: `port` is 0; write a number from 1 to 65535",
+        ),
+        (
+            "\n[[nic]]",
+            "[ring]\nslots = 1000\n[[nic]]",
+            "f.toml:2: [ring]: `slots` is 1000; write 256, 512, 1024, 2048 or 4096",
+        ),
+        (
+            "\n[[nic]]",
+            "[lro]\nflush = \"da1\"\n[[nic]]",
+            "f.toml:2: [lro]: `flush` is \"da1\"; write \"poll\", \"da2\" (every second poll), \"t50\" (after 50 µs) or \"adaptive\"",
+        ),
+        (
+            "\n[[nic]]",
+            "[lro]\nflush = \"t300\"\n[[nic]]",
+            "f.toml:2: [lro]: `flush` waits longer than `hold_us`, 200 µs, allows; write hold_us = 300, or flush = \"t200\" or less",
+        ),
+        (
+            "\n[[nic]]",
+            "[lro]\nsegments = 1\n[[nic]]",
+            "f.toml:2: [lro]: `segments` is 1; write a number from 2 to 512",
+        ),
+        (
+            "\n[[nic]]",
+            "[rings]\n[[nic]]",
+            "f.toml:1: the file's top level: unknown key `rings`; did you mean `ring`?",
+        ),
+        (
+            "\n[[nic]]",
+            "[driver]\ncpus = [64]\n[[nic]]",
+            "f.toml:2: [driver]: `cpus` has 64; write numbers below 64",
+        ),
+        (
+            "\n[[nic]]",
+            "driver = 1\n[[nic]]",
+            "f.toml:1: [machine]: `driver` is 1; write a section [driver]",
+        ),
+    ] {
+        assert_eq!(mistake(from, to), message);
+    }
+}
+
+#[test]
+fn queues_for_single_guests_need_what_they_need() {
+    let wire = "kind = \"tap\"\nnetns = \"w\"";
+    let with = |more: &str| format!("kind = \"tap\"\nqueues = \"vmq\"{more}\nnetns = \"w\"");
+    let expect = |to: &str, line: u32, what: &str, remedy: &str| {
+        let text = mistake(wire, to);
+        assert!(text.starts_with(&format!("f.toml:{line}: ")), "{text}");
+        assert!(text.contains(what) && text.contains(remedy), "{text}");
+    };
+    expect(
+        &with("\nvmq_queues = 65"),
+        6,
+        "`vmq_queues` is 65",
+        "from 1 to 64",
+    );
+    expect(
+        &with("\nvmq_rebalance_ms = 60001"),
+        6,
+        "60001",
+        "from 0 to 60000",
+    );
+    expect(
+        &with("\nrate_mbps = 100"),
+        5,
+        "`rate_mbps`",
+        "leave one of them out",
+    );
+    expect(&with("\nmtu = 2030"), 5, "`mtu` is 2030", "at most 2029");
+    let local = with("").replacen("tap", "local", 1);
+    expect(&local, 5, "`queues` is \"vmq\"", "\"xdp\" or \"sim\"");
+    let unused = "kind = \"tap\"\nvmq_queues = 2\nnetns = \"w\"";
+    expect(unused, 5, "vmq_queues", "");
+    let copying = format!(
+        "[driver]\ngrants = \"copy\"\n{}",
+        SMALL.replacen(wire, &with(""), 1)
+    );
+    let text = errors(&copying);
+    assert!(
+        text.contains("write another `grants` in [driver]"),
+        "{text}"
+    );
+}
+
+#[test]
+fn pages_that_change_hands_are_whole_and_stay_as_many() {
+    let with = |guests: &str, buffers: &str| {
+        format!("[driver]\ngrants = \"flip\"\n{SMALL}{guests}\n[buffers]\n{buffers}\n")
+    };
+    let full = "size = \"full\"\nto_guest = 100";
+    let config = parse("f", &with("", full)).unwrap();
+    let machine = config.machine().unwrap();
+    let text: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+    assert_eq!(text.grants, GrantMode::Flip);
+    // As many of the driver's as of the guest's, behind the slots for its grants.
+    let mut next = 0;
+    for (vif, guest) in text.vifs.iter().zip(&machine.domains[1..]) {
+        assert_eq!((vif.first_slot, vif.flip_pages), (next, 100));
+        assert_eq!(vif.tables_slot, next + vif.slots);
+        next = vif.tables_slot + 100;
+        assert_eq!(guest.window_slots, 100);
+    }
+    assert_eq!(machine.domains[0].window_slots, next);
+    for (buffers, remedy) in [
+        ("to_guest = 100", "write size = \"full\""),
+        ("size = \"full\"\nspare = 8", "leave them out"),
+        (
+            "size = \"full\"\nspare = 8\nrelease_threshold = 4",
+            "write grants = \"new\", \"map\" or \"copy\"",
+        ),
+    ] {
+        let text = errors(&with("", buffers));
+        assert!(text.contains(remedy), "{text}");
+    }
+    let queues = with("", full).replacen("kind = \"tap\"", "kind = \"tap\"\nqueues = \"vmq\"", 1);
+    let text = errors(&queues);
+    assert!(text.contains("`grants` is \"flip\""), "{text}");
+    let guests: String = (0..5)
+        .map(|n| format!("[[guest]]\nname = \"more{n}\"\n[[guest.vif]]\nendpoint = \"sink\"\n"))
+        .collect();
+    let text = errors(&with(&guests, "size = \"full\"\nto_guest = 4096"));
+    assert!(text.contains("16384 is the most"), "{text}");
+}
+
+#[test]
+fn an_af_xdp_wire_is_a_veth_pair_or_an_interface_that_is_there() {
+    let wire = "kind = \"tap\"\nnetns = \"w\"\naddresses = [\"10.0.0.1/24\"]";
+    let machine = |to: &str| {
+        let text = SMALL.replacen(wire, to, 1);
+        parse("f", &text).unwrap().machine().unwrap()
+    };
+    let pair = machine("kind = \"xdp\"\nnetns = \"w\"\nbuffers = 1000");
+    let driver = &pair.domains[0];
+    let [Device::Xdp(xdp)] = driver.devices.as_slice() else {
+        panic!("{:?}", driver.devices)
+    };
+    let Netdev::Veth(tap) = &xdp.netdev else {
+        panic!("{xdp:?}")
+    };
+    assert_eq!(tap.netns.as_deref(), Some("w"));
+    assert!(tap.mac.is_some() && !tap.vnet_header);
+    assert_eq!((xdp.first_frame, xdp.frames, xdp.entries), (0, 500, 1024));
+    let text: DriverConfig = serde_json::from_str(&driver.config).unwrap();
+    // Its rings lie in front of the guests' grants.
+    let rings = 4 * abi::xdp::Ring::slots(1024);
+    assert_eq!((xdp.rings_slot, text.vifs[0].first_slot), (0, rings));
+    assert!(driver.window_slots >= rings + text.vifs[0].slots);
+
+    let two = "kind = \"tap\"\nnetns = \"w\"\n[[nic]]\nname = \"x\"\nkind = \"xdp\"\n\
+               netdev = \"eth1\"\nnetns = \"v\"";
+    let two = machine(two);
+    let Some(Device::Xdp(xdp)) = two.domains[0].devices.last() else {
+        panic!("{:?}", two.domains[0].devices)
+    };
+    let eth1 = Netdev::Existing {
+        ifname: "eth1".into(),
+        netns: Some("v".into()),
+    };
+    assert_eq!(xdp.netdev, eth1);
+    // Behind the first NIC's buffers and its pages for whole aggregates.
+    assert_eq!(xdp.first_frame, 512 + 256);
+
+    for (to, line, what) in [
+        ("mtu = 1775", 5, "at most 1774"),
+        ("netdev = \"no/slash\"", 5, "1 to 15 letters"),
+        (
+            "netdev = \"e\"\naddresses = []",
+            6,
+            "unknown key `addresses`",
+        ),
+        (
+            "queues = \"vmq\"\nvmq_rebalance_ms = 1",
+            6,
+            "that its `pdev` names, for good",
+        ),
+    ] {
+        let text = mistake(wire, &format!("kind = \"xdp\"\n{to}"));
+        assert!(text.starts_with(&format!("f.toml:{line}: ")), "{text}");
+        assert!(text.contains(what), "{text}");
+    }
+    let twice = "kind = \"xdp\"\nnetdev = \"e\"\n[[nic]]\nname = \"x\"\nkind = \"xdp\"\n\
+                 netdev = \"e\"";
+    assert!(mistake(wire, twice).contains("the interface e is that of"));
+}
+
+#[test]
+fn a_nic_has_no_more_queues_than_there_are_guests() {
+    let text = SMALL.replacen("kind = \"tap\"", "kind = \"tap\"\nqueues = \"vmq\"", 1);
+    let machine = parse("f", &text).unwrap().machine().unwrap();
+    let driver = &machine.domains[0];
+    let text: DriverConfig = serde_json::from_str(&driver.config).unwrap();
+    let Device::Tap(tap) = &driver.devices[0] else {
+        panic!("{:?}", driver.devices)
+    };
+    let macs: Vec<_> = text.vifs.iter().map(|vif| vif.mac).collect();
+    assert_eq!((tap.queues, &tap.steered), (2, &macs));
+    assert_eq!(driver.devices[1..], [Device::TapQueue, Device::TapQueue]);
+    assert!(
+        matches!(&text.nics[0].kind, NicKind::Tap { device: 0, queues, .. } if queues == &[1, 2])
+    );
+    assert_eq!(text.nics[0].vmq.map(|vmq| vmq.queues), Some(2));
+}
+
+#[test]
+fn mistakes_of_syntax_have_lines() {
+    let text = mistake("netns = \"w\"", "netns = w");
+    assert!(
+        text.starts_with("f.toml:5: ") && text.contains("TOML"),
+        "{text}"
+    );
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let text = SMALL
+        .replace("10.0.0.2/24", "nowhere")
+        .replace("\"stack\"", "\"heap\"")
+        .replace("name = \"wire\"", "nam = \"wire\"");
+    let text = errors(&text);
+    let lines: Vec<&str> = text
+        .lines()
+        .map(|line| line.split_inclusive(": ").next().unwrap())
+        .collect();
+    assert_eq!(
+        lines,
+        ["f.toml:2: ", "f.toml:3: ", "f.toml:14: ", "f.toml:20: "],
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_found_later_has_lines_too() {
+    let (_, located) = parse_located("f.toml", SMALL).unwrap();
+    assert!(located.check(Vec::new()).is_ok());
+    let finding = |place, key| Finding {
+        place,
+        key,
+        what: "w".into(),
+        remedy: "r".into(),
+    };
+    let found = vec![
+        finding(Place::Vif(1, 0), ""),
+        finding(Place::Nic(0), "netns"),
+        finding(Place::Ring, "slots"),
+    ];
+    assert_eq!(
+        located.check(found).unwrap_err().to_string(),
+        "f.toml: [ring]: w; r\nf.toml:5: [[nic]] 1: w; r\nf.toml:19: [[guest]] 2, vif 1: w; r"
+    );
+}
+
+#[test]
+fn duplicate_macs_and_interfaces_are_refused() {
+    let mac = |text: &str| text.replace("netns = ", "mac = \"02:00:00:00:00:01\"\nnetns = ");
+    assert!(errors(&mac(SMALL)).contains("the MAC 02:00:00:00:00:01 is that of [[nic]] 1 too"));
+    let text = SMALL.replace("netns = \"a\"", "netns = \"w\"\nifname = \"wire\"");
+    assert!(errors(&text).contains("the interface wire is that of [[nic]] 1 too"));
+}
+
+#[test]
+fn too_many_guests_are_refused_and_many_are_not() {
+    let machine = |guests: usize| {
+        let vif = || Vif::new(Endpoint::Sink { touch: false });
+        let guest = |n| Guest {
+            name: format!("g{n}"),
+            vifs: vec![vif()],
+            ..Guest::default()
+        };
+        Config {
+            guests: (0..guests).map(guest).collect(),
+            ..Config::default()
+        }
+        .machine()
+    };
+    let machine64 = machine(64).unwrap();
+    assert_eq!(
+        (machine64.domains.len(), machine64.connections.len()),
+        (65, 64)
+    );
+    let text = machine(1025).unwrap_err().to_string();
+    assert!(
+        text.contains("too many guests: 1025 interfaces in all; 1024 is the most"),
+        "{text}"
+    );
+}
+
+#[test]
+fn irreversible_merging_is_refused_before_a_router() {
+    let text = |at: &str, rules: &str, forwards: bool| {
+        SMALL
+            .replace(
+                "\n[[nic]]",
+                &format!("[lro]\nat = \"{at}\"\nrules = \"{rules}\"\n[[nic]]"),
+            )
+            .replace(
+                "endpoint = \"tap\"",
+                &format!("endpoint = \"tap\"\nforwards = {forwards}"),
+            )
+    };
+    for at in ["physical", "virtual", "both"] {
+        assert_eq!(
+            errors(&text(at, "lro", true)),
+            "f.toml:3: [lro]: `rules` is \"lro\", but a-0 ([[guest]] 1, vif 1) forwards packets, and \
+             what is merged so cannot be cut into what it was; write rules = \"gro\", or at = \"none\""
+        );
+        assert!(parse("f", &text(at, "gro", true)).is_ok());
+        assert!(parse("f", &text(at, "lro", false)).is_ok());
+    }
+    let config = parse("f", &text("none", "lro", true)).unwrap();
+    // Both ends of the vif know it: it may be asked for while traffic runs.
+    let machine = config.machine().unwrap();
+    let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+    let guest: GuestConfig = serde_json::from_str(&machine.domains[1].config).unwrap();
+    assert_eq!(
+        driver.vifs.iter().map(|v| v.forwards).collect::<Vec<_>>(),
+        [true, false]
+    );
+    assert!(guest.vifs[0].forwards);
+    assert_eq!((driver.lro, guest.lro), (config.lro, config.lro));
+}
+
+#[test]
+fn workers_need_nics_that_spread_flows() {
+    let with = |workers: &str, from: &str, to: &str| {
+        assert!(SMALL.contains(from), "{from}");
+        format!(
+            "[driver]\nworkers = {workers}\n{}",
+            SMALL.replacen(from, to, 1)
+        )
+    };
+    let wire = "kind = \"tap\"\nnetns = \"w\"\naddresses = [\"10.0.0.1/24\"]";
+    for (to, what) in [
+        (
+            "kind = \"sim\"\naddresses = [\"10.0.0.1/24\"]",
+            "the driver has 2 `workers`, and this NIC has one queue",
+        ),
+        ("kind = \"pcap\"\nread = \"f\"", "has one queue"),
+        ("kind = \"xdp\"\nnetns = \"w\"", "has one queue"),
+        (
+            "kind = \"tap\"\nqueues = \"vmq\"",
+            "`queues` is \"vmq\", and the driver has 2 `workers`",
+        ),
+    ] {
+        let text = errors(&with("2", wire, to));
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(
+            text.contains(what) && text.contains("workers = 1"),
+            "{text}"
+        );
+        assert!(parse("f", &with("1", wire, to)).is_ok());
+    }
+    let guest = "name = \"b\"";
+    let text = errors(&with("3", guest, "name = \"driver-2\""));
+    assert!(
+        text.contains("\"driver-2\" is that of the driver domain"),
+        "{text}"
+    );
+    assert!(parse("f", &with("2", guest, "name = \"driver-2\"")).is_ok());
+    for workers in ["0", "17"] {
+        let text = errors(&with(workers, guest, guest));
+        assert!(text.contains("write a number from 1 to 16"), "{text}");
+    }
+}
