@@ -1,0 +1,340 @@
+//! Attacks on the driver's end.
+
+use super::*;
+use crate::counters::Drop;
+use crate::netfront::Sizes;
+use crate::netif::{MAX_SLOTS, TxResponse, rsp};
+use crate::testing::{ipv4_tcp, packet};
+use nic::{Checksum, Frame, Offload};
+
+#[test]
+fn attack_01_producer_beyond_ring_disables_this_vif_only() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let mut other = Rig::new(sizes());
+        rig.raw_tx().set_req_prod(257);
+        assert_eq!(
+            rig.back.from_guest(64, &mut Vec::new()),
+            Err(Fatal::Overrun)
+        );
+        assert_eq!(rig.back.fatal(), Some(Fatal::Overrun));
+        // For good, even if the index becomes possible again.
+        rig.raw_tx().set_req_prod(1);
+        assert_eq!(
+            rig.back.from_guest(64, &mut Vec::new()),
+            Err(Fatal::Overrun)
+        );
+        assert!(!rig.back.has_work());
+        let source = Memory::new(1);
+        let frames = [frame_at(&source, 0, &packet(60, 1), 60)];
+        let report = rig.back.to_guest(&frames, &[0]);
+        assert_eq!((report.delivered, report.drops.get(Drop::Disabled)), (0, 1));
+        rig.back.publish();
+        assert_eq!(rig.raw_rx().rsp_prod(), 0);
+        assert!(other.send(&packet(60, 1), Offload::default()));
+        assert_eq!(other.take(64).len(), 1);
+    });
+}
+
+#[test]
+fn attack_01_in_the_ring_to_the_guest() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let prod = rig.raw_rx().req_prod();
+        rig.raw_rx().set_req_prod(prod + 256);
+        assert_eq!(rig.back.posted(256), 0);
+        assert_eq!(rig.back.fatal(), Some(Fatal::Overrun));
+        let mut rig = Rig::new(sizes());
+        rig.raw_rx().set_req_prod(u32::MAX);
+        let source = Memory::new(1);
+        let frames = [frame_at(&source, 0, &packet(60, 1), 60)];
+        let report = rig.back.to_guest(&frames, &[0, 0]);
+        assert_eq!(report.drops.get(Drop::Disabled), 2);
+        assert_eq!(rig.back.fatal(), Some(Fatal::Overrun));
+    });
+}
+
+/// XSA-405: one response for each request, whatever was wrong with them.
+#[test]
+fn attack_03_one_response_for_each_request() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let raw = rig.raw_tx();
+        for round in 0..200_u32 {
+            let flags = [0, txf::MORE_DATA, txf::EXTRA_INFO, txf::CSUM_BLANK];
+            let words: Vec<_> = (0..4)
+                .map(|n| {
+                    let at = (round + n) as usize;
+                    tx_part(
+                        &rig,
+                        at as u16,
+                        [60, 0, 5000, 14][at / 3 % 4],
+                        flags[at % 4],
+                    )
+                })
+                .collect();
+            raw.send(&words);
+            rig.take(64);
+            let answered = raw.rsp_prod();
+            assert!(answered <= raw.req_prod());
+            assert!(
+                raw.req_prod() - answered <= 8,
+                "only a packet that is not all there waits"
+            );
+        }
+        raw.send(&[
+            tx_part(&rig, 0, 60, 0),
+            tx_part(&rig, 0, 60, 0),
+            tx_part(&rig, 0, 60, 0),
+        ]);
+        rig.take(64);
+        assert_eq!(raw.rsp_prod(), raw.req_prod());
+    });
+}
+
+/// XSA-155: what is checked is what is used, though the slot changes in between.
+#[test]
+fn attack_04_double_fetch() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let raw = rig.raw_tx();
+        raw.send(&[tx_part(&rig, 7, 60, 0)]);
+        let mut frames = Vec::new();
+        assert_eq!(rig.back.from_guest(64, &mut frames), Ok(1));
+        raw.request(0, [u32::MAX; 3]);
+        let page = rig
+            .memory()
+            .area()
+            .page(rig.layout.tx_small().start + 1)
+            .unwrap();
+        page.fill(0xee).unwrap();
+        assert_eq!(frames[0].len(), 60);
+        assert_eq!(
+            frames[0].header(),
+            [0; 60],
+            "the snapshot stays what was looked at"
+        );
+        assert_eq!(frames[0].to_vec().unwrap(), [0; 60]);
+        rig.back.from_guest_done();
+        assert_eq!(TxResponse::decode(raw.response_at(0)).id, 7);
+    });
+}
+
+/// XSA-423, XSA-432: too many slots are refused with everything given back; a packet without end
+/// ends the interface.
+#[test]
+fn attack_05_too_many_slots() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let raw = rig.raw_tx();
+        for parts in [u32::from(MAX_SLOTS) + 1, FATAL_SLOTS] {
+            let words: Vec<_> = (0..parts)
+                .map(|n| {
+                    let more = if n + 1 < parts { txf::MORE_DATA } else { 0 };
+                    tx_part(&rig, n as u16, if n == 0 { 4000 } else { 10 }, more)
+                })
+                .collect();
+            raw.send(&words);
+            assert!(rig.take(64).is_empty());
+            assert_eq!(raw.rsp_prod(), raw.req_prod());
+        }
+        assert_eq!(
+            rig.back.counters().from_guest_drops.get(Drop::TooManySlots),
+            2
+        );
+        let words: Vec<_> = (0..=FATAL_SLOTS)
+            .map(|_| tx_part(&rig, 0, 4000, txf::MORE_DATA))
+            .collect();
+        raw.send(&words);
+        assert_eq!(
+            rig.back.from_guest(64, &mut Vec::new()),
+            Err(Fatal::EndlessPacket)
+        );
+    });
+}
+
+/// The header split over slots: the snapshot is made over all of them.
+#[test]
+fn attack_05_header_split() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let bytes = ipv4_tcp(40, 1);
+        let page = rig
+            .memory()
+            .area()
+            .page(rig.layout.tx_small().start + 1)
+            .unwrap();
+        page.write(&bytes).unwrap();
+        let raw = rig.raw_tx();
+        let gref = tx_gref(&rig, 1);
+        let cut = 13_u16;
+        let parts: Vec<_> = (0..bytes.len() as u16)
+            .step_by(usize::from(cut))
+            .map(|at| {
+                let rest = bytes.len() as u16 - at;
+                TxRequest {
+                    gref,
+                    offset: at,
+                    flags: if rest > cut { txf::MORE_DATA } else { 0 }
+                        | if at == 0 { txf::CSUM_BLANK } else { 0 },
+                    id: at,
+                    size: if at == 0 {
+                        bytes.len() as u16
+                    } else {
+                        rest.min(cut)
+                    },
+                }
+                .encode()
+            })
+            .collect();
+        raw.send(&parts);
+        let mut frames = Vec::new();
+        assert_eq!(rig.back.from_guest(64, &mut frames), Ok(1));
+        assert_eq!(frames[0].header(), &bytes[..]);
+        assert_eq!(
+            frames[0].offload.checksum,
+            Checksum::Blank {
+                start: 34,
+                offset: 16
+            }
+        );
+        rig.back.from_guest_done();
+    });
+}
+
+/// A posted buffer that is none: refused, and the others used.
+#[test]
+fn attack_06_offsets_of_posted_buffers() {
+    over_each_format(|| {
+        for offset in [2049, 4096, u16::MAX] {
+            let mut rig = Rig::new(sizes());
+            let raw = rig.raw_rx();
+            let request = RxRequest::decode(raw.request_at(0));
+            raw.request(0, RxRequest { offset, ..request }.encode());
+            let source = Memory::new(1);
+            let frames = [
+                frame_at(&source, 0, &packet(60, 1), 60),
+                frame_at(&source, 0, &packet(61, 1), 61),
+            ];
+            let report = rig.back.to_guest(&frames, &[0, 1]);
+            assert_eq!(
+                (report.delivered, report.drops.get(Drop::BadRequest)),
+                (1, 1)
+            );
+            // Nothing is written for a frame that is refused.
+            assert_eq!(rig.back.grants_mut().writes, 1);
+            rig.back.publish();
+            assert_eq!(RxResponse::decode(raw.response_at(0)).status, rsp::ERROR);
+        }
+    });
+}
+
+/// Sizes that overflow 16 bits when they are added up.
+#[test]
+fn attack_07_oversize_and_wrap() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let raw = rig.raw_tx();
+        let mut words = vec![tx_part(&rig, 0, u16::MAX, txf::MORE_DATA)];
+        for n in 1..20 {
+            words.push(tx_part(
+                &rig,
+                n,
+                4096,
+                if n < 19 { txf::MORE_DATA } else { 0 },
+            ));
+        }
+        raw.send(&words);
+        assert!(rig.take(64).is_empty());
+        assert_eq!(
+            rig.back.counters().from_guest_drops.get(Drop::SizeMismatch),
+            1
+        );
+        // 30 × u16::MAX: wraps 16 bits, and is far beyond any page.
+        let words: Vec<_> = (0..30)
+            .map(|n| tx_part(&rig, n, u16::MAX, if n < 29 { txf::MORE_DATA } else { 0 }))
+            .collect();
+        raw.send(&words);
+        assert!(rig.take(64).is_empty());
+        assert_eq!(rig.back.counters().from_guest_drops.total(), 2);
+        assert_eq!(raw.rsp_prod(), 50);
+    });
+}
+
+/// XSA-90, XSA-374, XSA-424: errors on the error path. Each copy of a batch fails once.
+#[test]
+fn attack_08_faults_are_injected_everywhere() {
+    over_each_format(|| {
+        let source = Memory::new(8);
+        for fail_after in 0..12 {
+            let mut rig = Rig::new(sizes());
+            let mut frames: Vec<Frame> = (0..3)
+                .map(|n| frame_at(&source, n * 8192, &packet(5000, n as u64), 3000))
+                .collect();
+            frames[1].pieces[1].span = shmem::Span::EMPTY;
+            rig.back.grants_mut().writes_left = fail_after;
+            let frames = [frames.remove(0), frames.remove(1)];
+            let report = rig.back.to_guest(&frames, &[0, 1]);
+            rig.back.publish();
+            assert_eq!(u64::from(report.delivered) + report.drops.total(), 2);
+            assert_eq!(
+                rig.receive(64).len() as u32,
+                report.delivered,
+                "{fail_after}"
+            );
+            // Everything came back: the pool is posted whole again.
+            assert_eq!(rig.raw_rx().req_prod(), 128 + 6);
+        }
+    });
+}
+
+/// XSA-392: a guest that stops consuming costs a bounded time and no memory.
+#[test]
+fn attack_09_guest_stops_consuming() {
+    over_each_format(|| {
+        let mut rig = Rig::new(Sizes {
+            rx_pages: 4,
+            ..sizes()
+        });
+        let source = Memory::new(1);
+        let frames: Vec<_> = (0..64)
+            .map(|_| frame_at(&source, 0, &packet(60, 1), 60))
+            .collect();
+        let mut delivered = 0;
+        for _ in 0..100 {
+            delivered += rig.give(&frames);
+        }
+        assert_eq!(delivered, 8);
+        let drops = rig.back.counters().to_guest_drops;
+        assert_eq!(drops.get(Drop::NoRequest), 64 * 100 - 8);
+    });
+}
+
+/// CVE-2026-46323: every grant of a packet is held, and every request unanswered, until the
+/// packet is done with.
+#[test]
+fn attack_31_grants_are_held_until_the_last_response() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        assert!(rig.send(&packet(5000, 3), Offload::default()));
+        let mut frames = Vec::new();
+        assert_eq!(rig.back.from_guest(64, &mut frames), Ok(1));
+        assert!(rig.back.grants_mut().reading);
+        rig.back.publish();
+        assert_eq!(rig.raw_tx().rsp_prod(), 0);
+        assert_eq!(rig.front.reap(), Ok(0));
+        rig.back.from_guest_done();
+        assert!(!rig.back.grants_mut().reading);
+        assert_eq!(rig.raw_tx().rsp_prod(), 2);
+        // Forgotten: the next batch ends the one before.
+        assert!(rig.send(&packet(60, 3), Offload::default()));
+        assert!(rig.send(&packet(60, 4), Offload::default()));
+        frames.clear();
+        assert_eq!(rig.back.from_guest(1, &mut frames), Ok(1));
+        frames.clear();
+        assert_eq!(rig.back.from_guest(1, &mut frames), Ok(1));
+        assert_eq!(rig.raw_tx().rsp_prod(), 3);
+        let grants = rig.back.into_grants();
+        assert!(!grants.reading);
+    });
+}
