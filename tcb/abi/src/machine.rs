@@ -3,6 +3,7 @@
 
 use crate::Role;
 use crate::connect::XenbusState;
+use crate::firewall;
 use serde::{Deserialize, Serialize};
 
 /// A whole machine.
@@ -159,6 +160,9 @@ pub struct XdpQueue {
     pub entries: u32,
     /// Slot of the domain's window from which on these lie, [`crate::xdp::Ring::slots`] each.
     pub rings_slot: u32,
+    /// What passes these only is written there.
+    #[serde(default, skip_serializing_if = "firewall::Rules::is_empty")]
+    pub rules: firewall::Rules,
 }
 
 /// The interface of an AF_XDP socket.

@@ -117,12 +117,18 @@ pub enum XdpControl {
     Counter(Counter),
     /// A queue for a single guest: from now on frames come by it. Answered by 0.
     Enable,
+    /// The same: frames that the rule of this number ([`crate::firewall::Rules`]) has denied.
+    DeniedFrames(u32),
+    /// Their bytes.
+    DeniedBytes(u32),
 }
 
 impl XdpControl {
     const LAYOUT: u64 = 1;
     const COUNTER: u64 = 2;
     const ENABLE: u64 = 3;
+    const DENIED_FRAMES: u64 = 4;
+    const DENIED_BYTES: u64 = 5;
 
     /// As words 1 and 2 of a hypercall.
     #[must_use]
@@ -131,6 +137,8 @@ impl XdpControl {
             Self::Layout(ring) => [Self::LAYOUT, ring as u64],
             Self::Counter(counter) => [Self::COUNTER, counter as u64],
             Self::Enable => [Self::ENABLE, 0],
+            Self::DeniedFrames(rule) => [Self::DENIED_FRAMES, rule as u64],
+            Self::DeniedBytes(rule) => [Self::DENIED_BYTES, rule as u64],
         }
     }
 
@@ -138,11 +146,14 @@ impl XdpControl {
     #[must_use]
     pub fn decode(words: [u64; 2]) -> Option<Self> {
         let [kind, which] = words;
-        let which = usize::try_from(which).ok()?;
+        let which = u32::try_from(which).ok()?;
+        let place = which as usize;
         match kind {
-            Self::LAYOUT => Ring::ALL.get(which).copied().map(Self::Layout),
-            Self::COUNTER => Counter::ALL.get(which).copied().map(Self::Counter),
+            Self::LAYOUT => Ring::ALL.get(place).copied().map(Self::Layout),
+            Self::COUNTER => Counter::ALL.get(place).copied().map(Self::Counter),
             Self::ENABLE if which == 0 => Some(Self::Enable),
+            Self::DENIED_FRAMES => Some(Self::DeniedFrames(which)),
+            Self::DENIED_BYTES => Some(Self::DeniedBytes(which)),
             _ => None,
         }
     }
@@ -157,7 +168,11 @@ mod tests {
         let layouts = Ring::ALL.map(XdpControl::Layout);
         let counters = Counter::ALL.map(XdpControl::Counter);
         let all = layouts.into_iter().chain(counters);
-        for asked in all.chain([XdpControl::Enable]) {
+        let denied = [
+            XdpControl::DeniedFrames(7),
+            XdpControl::DeniedBytes(u32::MAX),
+        ];
+        for asked in all.chain([XdpControl::Enable]).chain(denied) {
             assert_eq!(XdpControl::decode(asked.encode()), Some(asked));
         }
         for nonsense in [
@@ -165,7 +180,8 @@ mod tests {
             [1, 4],
             [2, 4],
             [3, 1],
-            [4, 0],
+            [4, 1 << 32],
+            [6, 0],
             [1, u64::MAX],
             [u64::MAX, 0],
         ] {

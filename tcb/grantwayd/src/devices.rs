@@ -260,7 +260,7 @@ struct XdpSocket(XdpDevice);
 
 impl DeviceControl for XdpSocket {
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
-        told(self.0.socket(), words, || Err(Errno::INVAL))
+        told(self.0.socket(), words, |_| Err(Errno::INVAL))
     }
 }
 
@@ -270,8 +270,14 @@ struct XdpQueue(QueueSocket);
 
 impl DeviceControl for XdpQueue {
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
-        told(self.0.socket(), words, || {
-            self.0.enable().map_err(|error| errno(&error))
+        told(self.0.socket(), words, |asked| {
+            let answer = match asked {
+                XdpControl::Enable => self.0.enable().map(|()| 0),
+                XdpControl::DeniedFrames(rule) => self.0.denied(rule).map(|[frames, _]| frames),
+                XdpControl::DeniedBytes(rule) => self.0.denied(rule).map(|[_, bytes]| bytes),
+                _ => return Err(Errno::INVAL),
+            };
+            answer.map_err(|error| errno(&error))
         })
     }
 
@@ -280,16 +286,16 @@ impl DeviceControl for XdpQueue {
     }
 }
 
-/// What the domain that has a socket is told; `enable` leads frames to it.
+/// What the domain that has a socket is told; `queue` says what a queue for a single guest says besides.
 fn told(
     socket: &xdp::Socket,
     words: [u64; 2],
-    enable: impl FnOnce() -> Result<(), Errno>,
+    queue: impl FnOnce(XdpControl) -> Result<u64, Errno>,
 ) -> Result<u64, Errno> {
     match XdpControl::decode(words).ok_or(Errno::INVAL)? {
         XdpControl::Layout(ring) => Ok(socket.layout(ring).encode()),
         XdpControl::Counter(counter) => socket.counter(counter).map_err(|error| errno(&error)),
-        XdpControl::Enable => enable().map(|()| 0),
+        asked => queue(asked),
     }
 }
 

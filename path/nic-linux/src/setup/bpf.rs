@@ -1,15 +1,20 @@
-//! As much of bpf(2) as is needed: a hash map, a map of AF_XDP sockets, small programs, and an
-//! assembler of a dozen instructions. Programs this small need neither a compiler nor a loader.
+//! As much of bpf(2) as is needed: a hash map, maps of AF_XDP sockets and of programs, counters, small
+//! programs, and an assembler of some thirty instructions. Programs this small need neither a compiler
+//! nor a loader.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const BPF_MAP_CREATE: libc::c_long = 0;
+const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_MAP_TYPE_HASH: u32 = 1;
+const BPF_MAP_TYPE_ARRAY: u32 = 2;
+const BPF_MAP_TYPE_PROG_ARRAY: u32 = 3;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_XDP: u32 = 37;
 const BPF_TCX_EGRESS: u32 = 47;
@@ -18,11 +23,16 @@ const BPF_PSEUDO_MAP_FD: u8 = 1;
 
 /// Helper: `map_lookup_elem(map, key) -> value or null`.
 pub(super) const MAP_LOOKUP_ELEM: i32 = 1;
+/// Helper: `tail_call(context, map of programs, index)`: returns only where there is none.
+pub(super) const TAIL_CALL: i32 = 12;
 /// Helper: `skb_load_bytes(skb, offset, to, len) -> 0 or an error`.
 pub(super) const SKB_LOAD_BYTES: i32 = 26;
-
 /// Helper: `redirect_map(map, index, action without an entry) -> action`.
 pub(super) const REDIRECT_MAP: i32 = 51;
+/// Helper: `xdp_get_buff_len(frame) -> bytes`.
+pub(super) const XDP_GET_BUFF_LEN: i32 = 188;
+/// Helper: `xdp_load_bytes(frame, offset, to, len) -> 0 or an error`.
+pub(super) const XDP_LOAD_BYTES: i32 = 189;
 
 /// What a program is for.
 #[derive(Clone, Copy, Debug)]
@@ -44,18 +54,24 @@ pub(super) const R3: Reg = Reg(3);
 pub(super) const R4: Reg = Reg(4);
 pub(super) const R6: Reg = Reg(6);
 pub(super) const R7: Reg = Reg(7);
+pub(super) const R8: Reg = Reg(8);
+pub(super) const R9: Reg = Reg(9);
 pub(super) const R10: Reg = Reg(10);
 
 /// A jump target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Label(pub(super) u8);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Label(pub(super) u32);
+
+/// The first of the labels that an assembler gives out.
+const FRESH: u32 = 1 << 16;
 
 /// A program being written: 8 bytes an instruction (linux/bpf.h, `struct bpf_insn`).
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     code: Vec<[u8; 8]>,
     jumps: Vec<(usize, Label)>,
-    labels: Vec<(Label, usize)>,
+    labels: BTreeMap<Label, usize>,
+    fresh: u32,
 }
 
 impl Assembler {
@@ -82,6 +98,57 @@ impl Assembler {
         self.emit(0x07, dst.0, 0, 0, imm)
     }
 
+    /// `dst += src`
+    pub(super) fn add(&mut self, dst: Reg, src: Reg) -> &mut Self {
+        self.emit(0x0f, dst.0, src.0, 0, 0)
+    }
+
+    /// `dst &= src`
+    pub(super) fn and(&mut self, dst: Reg, src: Reg) -> &mut Self {
+        self.emit(0x5f, dst.0, src.0, 0, 0)
+    }
+
+    /// `dst ^= src`
+    pub(super) fn xor(&mut self, dst: Reg, src: Reg) -> &mut Self {
+        self.emit(0xaf, dst.0, src.0, 0, 0)
+    }
+
+    /// `dst = (u32)dst & imm`
+    pub(super) fn and_u32(&mut self, dst: Reg, imm: u32) -> &mut Self {
+        self.emit(0x54, dst.0, 0, 0, imm as i32)
+    }
+
+    /// `dst = (u32)dst ^ imm`
+    pub(super) fn xor_u32(&mut self, dst: Reg, imm: u32) -> &mut Self {
+        self.emit(0xa4, dst.0, 0, 0, imm as i32)
+    }
+
+    /// `dst = (u32)dst << imm`
+    pub(super) fn shl_u32(&mut self, dst: Reg, imm: i32) -> &mut Self {
+        self.emit(0x64, dst.0, 0, 0, imm)
+    }
+
+    /// `dst = (u32)dst >> imm`
+    pub(super) fn shr_u32(&mut self, dst: Reg, imm: i32) -> &mut Self {
+        self.emit(0x74, dst.0, 0, 0, imm)
+    }
+
+    /// `dst = the number that the wire calls (u16)dst`
+    pub(super) fn swap_be16(&mut self, dst: Reg) -> &mut Self {
+        self.emit(0xdc, dst.0, 0, 0, 16)
+    }
+
+    /// `dst = imm`
+    pub(super) fn mov_u64(&mut self, dst: Reg, imm: u64) -> &mut Self {
+        self.emit(0x18, dst.0, 0, 0, imm as i32);
+        self.emit(0, 0, 0, 0, (imm >> 32) as i32)
+    }
+
+    /// `dst = *(u8 *)(src + offset)`
+    pub(super) fn load_u8(&mut self, dst: Reg, src: Reg, offset: i16) -> &mut Self {
+        self.emit(0x71, dst.0, src.0, offset, 0)
+    }
+
     /// `dst = *(u16 *)(src + offset)`
     pub(super) fn load_u16(&mut self, dst: Reg, src: Reg, offset: i16) -> &mut Self {
         self.emit(0x69, dst.0, src.0, offset, 0)
@@ -90,6 +157,11 @@ impl Assembler {
     /// `dst = *(u32 *)(src + offset)`
     pub(super) fn load_u32(&mut self, dst: Reg, src: Reg, offset: i16) -> &mut Self {
         self.emit(0x61, dst.0, src.0, offset, 0)
+    }
+
+    /// `dst = *(u64 *)(src + offset)`
+    pub(super) fn load_u64(&mut self, dst: Reg, src: Reg, offset: i16) -> &mut Self {
+        self.emit(0x79, dst.0, src.0, offset, 0)
     }
 
     /// `*(u32 *)(dst + offset) = src`
@@ -102,9 +174,15 @@ impl Assembler {
         self.emit(0x7a, dst.0, 0, offset, imm)
     }
 
+    /// `*(u64 *)(dst + offset) += src`, as one step
+    pub(super) fn atomic_add_u64(&mut self, dst: Reg, offset: i16, src: Reg) -> &mut Self {
+        self.emit(0xdb, dst.0, src.0, offset, 0)
+    }
+
     /// `dst = the map`
-    pub(super) fn load_map(&mut self, dst: Reg, map: &Map) -> &mut Self {
-        self.emit(0x18, dst.0, BPF_PSEUDO_MAP_FD, 0, map.fd.as_raw_fd());
+    pub(super) fn load_map(&mut self, dst: Reg, map: &impl AsFd) -> &mut Self {
+        let fd = map.as_fd().as_raw_fd();
+        self.emit(0x18, dst.0, BPF_PSEUDO_MAP_FD, 0, fd);
         self.emit(0, 0, 0, 0, 0)
     }
 
@@ -113,28 +191,44 @@ impl Assembler {
         self.emit(0x85, 0, 0, 0, helper)
     }
 
+    /// `goto to`
+    pub(super) fn jump(&mut self, to: Label) -> &mut Self {
+        self.jump_if(0x05, R0, R0, 0, to)
+    }
+
     /// `if dst == imm goto to`
     pub(super) fn jump_eq_imm(&mut self, dst: Reg, imm: i32, to: Label) -> &mut Self {
-        self.jumps.push((self.code.len(), to));
-        self.emit(0x15, dst.0, 0, 0, imm)
+        self.jump_if(0x15, dst, R0, imm, to)
     }
 
     /// `if dst != imm goto to`
     pub(super) fn jump_ne_imm(&mut self, dst: Reg, imm: i32, to: Label) -> &mut Self {
-        self.jumps.push((self.code.len(), to));
-        self.emit(0x55, dst.0, 0, 0, imm)
+        self.jump_if(0x55, dst, R0, imm, to)
+    }
+
+    /// `if dst > imm goto to`, as unsigned numbers
+    pub(super) fn jump_gt_imm(&mut self, dst: Reg, imm: i32, to: Label) -> &mut Self {
+        self.jump_if(0x25, dst, R0, imm, to)
+    }
+
+    /// `if dst < imm goto to`, as unsigned numbers
+    pub(super) fn jump_lt_imm(&mut self, dst: Reg, imm: i32, to: Label) -> &mut Self {
+        self.jump_if(0xa5, dst, R0, imm, to)
     }
 
     /// `if dst != src goto to`
     pub(super) fn jump_ne(&mut self, dst: Reg, src: Reg, to: Label) -> &mut Self {
-        self.jumps.push((self.code.len(), to));
-        self.emit(0x5d, dst.0, src.0, 0, 0)
+        self.jump_if(0x5d, dst, src, 0, to)
     }
 
     /// `if dst > src goto to`, as unsigned numbers
     pub(super) fn jump_gt(&mut self, dst: Reg, src: Reg, to: Label) -> &mut Self {
+        self.jump_if(0x2d, dst, src, 0, to)
+    }
+
+    fn jump_if(&mut self, opcode: u8, dst: Reg, src: Reg, imm: i32, to: Label) -> &mut Self {
         self.jumps.push((self.code.len(), to));
-        self.emit(0x2d, dst.0, src.0, 0, 0)
+        self.emit(opcode, dst.0, src.0, 0, imm)
     }
 
     /// `return r0`
@@ -144,17 +238,29 @@ impl Assembler {
 
     /// Jumps to `label` arrive here.
     pub(super) fn label(&mut self, label: Label) -> &mut Self {
-        self.labels.push((label, self.code.len()));
+        self.labels.insert(label, self.code.len());
         self
+    }
+
+    /// A label that nobody else has.
+    pub(super) fn fresh(&mut self) -> Label {
+        self.fresh += 1;
+        Label(FRESH + self.fresh)
+    }
+
+    /// Whether something jumps to `label`.
+    pub(super) fn is_target(&self, label: Label) -> bool {
+        self.jumps.iter().any(|&(_, to)| to == label)
     }
 
     /// The program, with every jump's distance filled in.
     fn finish(&self) -> io::Result<Vec<[u8; 8]>> {
         let mut code = self.code.clone();
         for &(at, to) in &self.jumps {
-            let target = self.labels.iter().find(|(label, _)| *label == to);
-            let distance = target
-                .and_then(|&(_, target)| i16::try_from(target as i64 - at as i64 - 1).ok())
+            let distance = self
+                .labels
+                .get(&to)
+                .and_then(|&target| i16::try_from(target as i64 - at as i64 - 1).ok())
                 .ok_or(io::ErrorKind::InvalidInput)?;
             if let Some([_, _, low, high, ..]) = code.get_mut(at) {
                 [*low, *high] = distance.to_le_bytes();
@@ -211,6 +317,12 @@ pub(super) struct Map {
     key: u32,
 }
 
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 impl Map {
     /// An empty map of at most `entries` entries with keys of 8 bytes.
     pub(super) fn new(entries: u32) -> io::Result<Self> {
@@ -222,16 +334,15 @@ impl Map {
         Self::create(BPF_MAP_TYPE_XSKMAP, 4, queues)
     }
 
-    fn create(map_type: u32, key_size: u32, entries: u32) -> io::Result<Self> {
-        let attr = MapCreate {
-            map_type,
-            key_size,
-            value_size: 4,
-            max_entries: entries.max(1),
-        };
-        // SAFETY: the kernel reads the attributes.
-        let fd = unsafe { bpf_fd(BPF_MAP_CREATE, &attr) }?;
-        Ok(Self { fd, key: key_size })
+    /// A map of `programs` programs to go on with, none of which is there yet. What is set are
+    /// descriptors.
+    pub(super) fn programs(programs: u32) -> io::Result<Self> {
+        Self::create(BPF_MAP_TYPE_PROG_ARRAY, 4, programs)
+    }
+
+    fn create(map_type: u32, key: u32, entries: u32) -> io::Result<Self> {
+        let fd = create(map_type, key, 4, entries)?;
+        Ok(Self { fd, key })
     }
 
     /// Sets an entry.
@@ -256,14 +367,46 @@ impl Map {
         if key.len() != self.key as usize {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Ok(Element {
-            map_fd: self.fd.as_raw_fd() as u32,
-            pad: 0,
-            key: key.as_ptr() as u64,
-            value,
-            flags: 0,
-        })
+        Ok(Element::of(&self.fd, key.as_ptr() as u64, value))
     }
+}
+
+/// Pairs of u64s that programs count in, by index: a program gets a pointer to one.
+#[derive(Debug)]
+pub(super) struct Counters(OwnedFd);
+
+impl Counters {
+    /// So many of them, all zeros.
+    pub(super) fn new(entries: u32) -> io::Result<Self> {
+        create(BPF_MAP_TYPE_ARRAY, 4, size_of::<[u64; 2]>() as u32, entries).map(Self)
+    }
+
+    /// What was counted.
+    pub(super) fn get(&self, index: u32) -> io::Result<[u64; 2]> {
+        let mut counts = [0u64; 2];
+        let attr = Element::of(&self.0, &raw const index as u64, &raw mut counts as u64);
+        // SAFETY: the kernel reads the attributes and 4 bytes of key, and writes a value, which is
+        // as large as `new` has said.
+        unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &attr) }?;
+        Ok(counts)
+    }
+}
+
+impl AsFd for Counters {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn create(map_type: u32, key_size: u32, value_size: u32, entries: u32) -> io::Result<OwnedFd> {
+    let attr = MapCreate {
+        map_type,
+        key_size,
+        value_size,
+        max_entries: entries.max(1),
+    };
+    // SAFETY: the kernel reads the attributes.
+    unsafe { bpf_fd(BPF_MAP_CREATE, &attr) }
 }
 
 // Beginnings of `union bpf_attr`: the kernel takes the rest as zero.
@@ -283,6 +426,18 @@ struct Element {
     key: u64,
     value: u64,
     flags: u64,
+}
+
+impl Element {
+    fn of(map: &OwnedFd, key: u64, value: u64) -> Self {
+        Self {
+            map_fd: map.as_raw_fd() as u32,
+            pad: 0,
+            key,
+            value,
+            flags: 0,
+        }
+    }
 }
 
 #[repr(C)]

@@ -2,6 +2,7 @@
 //! this guest alone, and ends when it is to end.
 
 use super::*;
+use abi::firewall::{Rule, Rules};
 use abi::machine::XdpQueue;
 use abi::xdp::RingLayout;
 use nic::{Buffer, BufferId};
@@ -23,10 +24,16 @@ struct Guest {
 
 impl Guest {
     fn new(wire: &Wire, number: u32, mac: [u8; 6]) -> Self {
-        Self::over(wire, number, mac, Area::anonymous(POOL * CHUNK).unwrap())
+        Self::behind(wire, number, mac, Rules::default())
     }
 
-    fn over(wire: &Wire, queue: u32, mac: [u8; 6], area: Area) -> Self {
+    /// One with firewall rules.
+    fn behind(wire: &Wire, number: u32, mac: [u8; 6], rules: Rules) -> Self {
+        let area = Area::anonymous(POOL * CHUNK).unwrap();
+        Self::over(wire, number, mac, area, rules)
+    }
+
+    fn over(wire: &Wire, queue: u32, mac: [u8; 6], area: Area, rules: Rules) -> Self {
         let spec = XdpQueue {
             queue,
             guest: String::new(),
@@ -36,6 +43,7 @@ impl Guest {
             chunk_bytes: CHUNK as u32,
             entries: ENTRIES,
             rings_slot: 0,
+            rules,
         };
         let device = wire.interface.queue(&spec, area.span()).unwrap();
         let rings = map_rings(&device.ring_pages(), device.socket().as_fd());
@@ -146,6 +154,76 @@ fn a_frame_is_written_into_the_memory_of_its_guest_and_no_other() {
     }
 }
 
+/// An IPv4 packet to a guest, of a protocol, with a payload that says what is to become of it.
+fn packet(mac: [u8; 6], protocol: u8, mark: u8) -> Vec<u8> {
+    let mut frame = to(mac, 0, 0);
+    frame.truncate(12);
+    frame.extend([8, 0, 0x45, 0, 1, 0x18, 0, 0, 0, 0, 64, protocol, 0, 0]);
+    frame.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.resize(frame.len() + 260, mark);
+    frame
+}
+
+/// XDP-20: of what the rules deny no byte is written into a guest's memory, by whichever of its rules; what
+/// they allow is, and the guest next to it has rules of its own.
+#[test]
+fn what_is_denied_is_written_nowhere() {
+    const DENIED: u8 = 0xd1;
+    const ALLOWED: u8 = 0xa1;
+    let Some(wire) = wire(2) else { return };
+    let station = Station::new(&wire.namespace, "wire");
+    let rule = |allow, protocol| Rule {
+        allow,
+        ethertype: None,
+        protocol: Some(protocol),
+        source: None,
+        destination: None,
+        source_ports: None,
+        destination_ports: None,
+    };
+    let from_wire = vec![rule(true, 17), rule(false, 6)];
+    let rules = Rules {
+        from_wire: from_wire.clone(),
+        to_guest: vec![rule(false, 17)],
+    };
+    let other = Rules {
+        from_wire,
+        to_guest: Vec::new(),
+    };
+    let mut guests = [
+        Guest::behind(&wire, 1, A, rules),
+        Guest::behind(&wire, 2, B, other),
+    ];
+    guests.iter_mut().for_each(Guest::begin);
+    let bytes = packet(A, 1, ALLOWED).len() as u64;
+    for _ in 0..100 {
+        for (mac, protocol, allowed) in [
+            (A, 6, false),
+            (A, 17, false),
+            (A, 1, true),
+            (B, 6, false),
+            (B, 17, true),
+        ] {
+            let mark = if allowed { ALLOWED } else { DENIED };
+            station.send(&packet(mac, protocol, mark));
+        }
+        assert_eq!(guests[0].receive(1), [packet(A, 1, ALLOWED)]);
+        assert_eq!(guests[1].receive(1), [packet(B, 17, ALLOWED)]);
+    }
+    for guest in &guests {
+        let found = guest.bytes();
+        assert!(found.contains(&ALLOWED) && !found.contains(&DENIED));
+    }
+    let denied = |guest: usize| {
+        let device = &guests[guest].device;
+        let rules = (0..4).map(|rule| device.denied(rule));
+        rules.filter_map(Result::ok).collect::<Vec<_>>()
+    };
+    let hundred = [100, 100 * bytes];
+    assert_eq!(denied(0), [[0, 0], hundred, hundred]);
+    assert_eq!(denied(1), [[0, 0], hundred]);
+}
+
 /// The kernel sends nothing out of a guest's memory: there is no ring to ask it by.
 #[test]
 fn a_queue_of_a_guest_s_sends_nothing() {
@@ -225,7 +303,7 @@ fn forged_entries_of_a_guest_s_queue_reach_nothing() {
     let memory = Area::anonymous(3 * POOL * CHUNK).unwrap();
     memory.span().fill(7).unwrap();
     let pool = memory.part(POOL * CHUNK, POOL * CHUNK).unwrap();
-    let mut guest = Guest::over(&wire, 1, A, pool);
+    let mut guest = Guest::over(&wire, 1, A, pool, Rules::default());
     guest.begin();
     let (fill, layout) = guest.ring(1);
     let end = (POOL * CHUNK) as u64;
@@ -321,6 +399,7 @@ fn a_queue_is_free_when_descriptor_and_rings_are_gone() {
         chunk_bytes: CHUNK as u32,
         entries: ENTRIES,
         rings_slot: 0,
+        rules: Rules::default(),
     };
     let again = || wire.interface.queue(&spec, area.span());
     let busy = |error: SetupError| error.to_string().contains("busy");
@@ -353,6 +432,7 @@ fn an_exchanged_page_is_never_written_again() {
         chunk_bytes: CHUNK as u32,
         entries: ENTRIES,
         rings_slot: 0,
+        rules: Rules::default(),
     };
     let device = wire.interface.queue(&spec, region.span()).unwrap();
     let rings = map_rings(&device.ring_pages(), device.socket().as_fd());

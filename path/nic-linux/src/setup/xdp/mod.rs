@@ -9,12 +9,13 @@
 //! other end lies in a namespace of its own, where nobody else sends or listens; when the
 //! monitor ends, however it does, that namespace goes and takes the pair along.
 //!
-//! With queues for single guests `queues.rs` has what leads to which socket.
+//! With queues for single guests `queues.rs` has what leads to which socket, and `rules` what of it may.
 //!
 //! Between the two ends of a veth pair the kernel leaves checksums undone, and nothing tells a
 //! socket which ones. So whoever sends over the pair is made to fill them in.
 
 mod queues;
+mod rules;
 mod socket;
 
 pub use queues::QueueSocket;

@@ -9,12 +9,15 @@
 //! up. The first one chooses; on a NIC of the system's own its user does (`ethtool -N`). The second
 //! one looks again, because a sender's own socket remembers a queue for as long as it likes: no frame
 //! for another MAC gets into a guest's queue. Queue 0 is the shared one and takes everything.
+//!
+//! A guest's queue has a program of its own, with which the second one goes on: what firewall rules deny
+//! is dropped by it (`rules`). Where there is no such program everything is dropped.
 
 use super::socket::{self, Socket};
-use super::{QUEUE, RingPages, XDP_DROP};
+use super::{QUEUE, RingPages, XDP_DROP, rules};
 use crate::setup::bpf::{
-    Assembler, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10, REDIRECT_MAP,
-    attach_egress,
+    Assembler, Counters, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10,
+    REDIRECT_MAP, TAIL_CALL, attach_egress,
 };
 use crate::setup::netlink::Netlink;
 use crate::setup::steering::{self, KEY, look_up};
@@ -47,6 +50,8 @@ pub(super) struct Paths {
     sockets: Map,
     /// By MAC, the queue.
     macs: Map,
+    /// By queue of a guest's, the program that its frames have to pass.
+    programs: Map,
     /// The programs' links to their interfaces.
     links: Vec<OwnedFd>,
 }
@@ -60,6 +65,7 @@ impl Paths {
         Ok(Self {
             sockets: Map::sockets(QUEUE + 1 + queues)?,
             macs: Map::new(queues)?,
+            programs: Map::programs(QUEUE + 1 + queues)?,
             links: Vec::new(),
         })
     }
@@ -88,18 +94,27 @@ impl Paths {
                 .jump_eq_imm(R0, 0, OTHERWISE)
                 .load_u32(R0, R0, 0)
                 .jump_ne(R0, R7, OTHERWISE)
+                .mov(R1, R6)
+                .load_map(R2, &self.programs)
+                .mov(R3, R7)
+                .call(TAIL_CALL)
+                .label(OTHERWISE)
+                .mov_imm(R0, XDP_DROP)
+                .exit()
                 .label(SHARED);
         }
+        self.hand_over(&mut program);
+        program.load(Kind::Xdp)
+    }
+
+    /// To the socket of the queue that the frame in r6 came by.
+    fn hand_over(&self, program: &mut Assembler) {
         program
             .load_map(R1, &self.sockets)
-            .mov(R2, R7)
+            .load_u32(R2, R6, MD_QUEUE)
             .mov_imm(R3, XDP_DROP)
             .call(REDIRECT_MAP)
             .exit();
-        if queues > 0 {
-            program.label(OTHERWISE).mov_imm(R0, XDP_DROP).exit();
-        }
-        program.load(Kind::Xdp)
     }
 
     /// From now on the other end of a pair, in the calling thread's namespace, chooses queues.
@@ -141,6 +156,9 @@ impl Paths {
         spec: &XdpQueue,
         umem: Span,
     ) -> io::Result<QueueSocket> {
+        let denied = Counters::new(spec.rules.len() as u32)?;
+        let passed = |program: &mut Assembler| self.hand_over(program);
+        let program = rules::compile(&spec.rules, &denied, passed)?.load(Kind::Xdp)?;
         let socket = socket::open(umem, spec.chunk_bytes, spec.entries, false)?;
         // What the interface wrote by itself would come until the socket is closed, and its memory is
         // another domain's.
@@ -149,6 +167,8 @@ impl Paths {
             socket: Socket::new(socket, spec.entries)?,
             queue: spec.queue,
             mac: spec.mac,
+            program,
+            denied,
             paths: Arc::clone(self),
         })
     }
@@ -161,6 +181,10 @@ pub struct QueueSocket {
     socket: Socket,
     queue: u32,
     mac: [u8; 6],
+    /// What its frames have to pass.
+    program: OwnedFd,
+    /// Frames and bytes that each rule has denied.
+    denied: Counters,
     paths: Arc<Paths>,
 }
 
@@ -185,8 +209,20 @@ impl QueueSocket {
     /// # Errors
     /// The kernel refused.
     pub fn enable(&self) -> io::Result<()> {
+        let queue = self.queue.to_ne_bytes();
+        let program = self.program.as_raw_fd() as u32;
+        self.paths.programs.set(&queue, program)?;
         self.paths.lead(self.queue, &self.socket)?;
         self.paths.macs.set(&key(self.mac), self.queue)
+    }
+
+    /// Frames that a rule has denied, and their bytes: the rule of this number
+    /// ([`abi::firewall::Rules`]).
+    ///
+    /// # Errors
+    /// There is no such rule.
+    pub fn denied(&self, rule: u32) -> io::Result<[u64; 2]> {
+        self.denied.get(rule)
     }
 
     /// Frames to the queue's MAC come by the shared queue again. When this returns none is written
@@ -197,6 +233,7 @@ impl QueueSocket {
         // were never anybody else's.
         let _ = self.paths.macs.remove(&key(self.mac));
         let _ = self.paths.sockets.remove(&self.queue.to_ne_bytes());
+        let _ = self.paths.programs.remove(&self.queue.to_ne_bytes());
         steering::wait_grace();
     }
 }

@@ -1,0 +1,335 @@
+//! What a frame shows of what rules ask for, as `net`'s parser finds it in a snapshot of 128 bytes: at
+//! most two VLAN tags, eight extension headers, and nothing that does not end within these bytes.
+//!
+//! Every byte is fetched by a helper that checks for itself where the frame ends; offsets are numbers
+//! and never pointers.
+//!
+//! | register | while headers are followed |
+//! |---|---|
+//! | r6 | the frame |
+//! | r7 | offset of what comes next |
+//! | r8 | EtherType, then protocol |
+//! | r9 | bytes that may be looked at |
+//!
+//! What is found lies on the stack, in places of which the verifier remembers no values: it would follow
+//! each value through all rules. There a comparison always goes both ways, and it sees every rule once.
+
+use crate::setup::bpf::{
+    Assembler, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, XDP_GET_BUFF_LEN, XDP_LOAD_BYTES,
+};
+
+/// A port of a packet that has none: no port's number.
+const ABSENT: i32 = 1 << 16;
+/// What a frame has and does not show: no number's value.
+pub(super) const HIDDEN: i32 = 1 << 17;
+
+/// EtherTypes.
+pub(super) const IPV4: u16 = 0x0800;
+pub(super) const IPV6: u16 = 0x86dd;
+const ARP: i32 = 0x0806;
+const REVERSE_ARP: i32 = 0x8035;
+const VLAN: i32 = 0x8100;
+const SERVICE_VLAN: i32 = 0x88a8;
+/// Below are lengths of 802.3 frames.
+const LENGTHS: i32 = 1536;
+
+/// IP protocols.
+const FRAGMENT: i32 = 44;
+const AUTHENTICATION: i32 = 51;
+/// Extension headers: hop-by-hop, routing, fragment, authentication, destination, mobility.
+const EXTENSIONS: [i32; 6] = [0, 43, FRAGMENT, AUTHENTICATION, 60, 135];
+/// Protocols whose header begins with two ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
+const WITH_PORTS: [i32; 5] = [6, 17, 33, 132, 136];
+
+/// Bytes of a snapshot.
+const SNAPSHOT: i32 = 128;
+const ETHERNET: i32 = 14;
+const MAX_TAGS: usize = 2;
+const MAX_EXTENSIONS: usize = 8;
+/// How ARP for IPv4 over Ethernet begins, and an RFC 1042 SNAP header, as loads yield them.
+const ARP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0, 1, 8, 0]), half([6, 4]));
+const SNAP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0xaa, 0xaa, 3, 0]), half([0, 0]));
+const ARP_BYTES: i32 = 28;
+
+const fn half(bytes: [u8; 2]) -> u32 {
+    u16::from_ne_bytes(bytes) as u32
+}
+
+// The stack. Above lies the key of a counter. Of what is written to the upper half of eight bytes alone
+// the verifier remembers no value.
+/// The protocol, or [`HIDDEN`]; of what is no IP the EtherType.
+pub(super) const NUMBER: i16 = -12;
+/// The port that a packet comes from, or [`HIDDEN`].
+pub(super) const SOURCE_PORT: i16 = -20;
+/// The port that it goes to.
+pub(super) const DESTINATION_PORT: i16 = -28;
+/// An IP header without options.
+const IP: i16 = -72;
+/// Anything shorter.
+const SHORT: i16 = -80;
+/// Where the IP header begins.
+const IP_AT: i16 = -88;
+
+pub(super) const SOURCE4: i16 = IP + 12;
+pub(super) const DESTINATION4: i16 = IP + 16;
+pub(super) const SOURCE6: i16 = IP + 8;
+pub(super) const DESTINATION6: i16 = IP + 24;
+
+/// Where the program goes on.
+pub(super) struct Found {
+    /// With an IPv4 packet.
+    pub(super) ipv4: Label,
+    /// With an IPv6 packet.
+    pub(super) ipv6: Label,
+    /// With something else, of which the EtherType is known.
+    pub(super) other: Label,
+    /// With something that says that it is IPv4, and its headers cannot be followed.
+    pub(super) hidden4: Label,
+    /// The same for IPv6.
+    pub(super) hidden6: Label,
+    /// With something of which not even the EtherType is known.
+    pub(super) hidden: Label,
+    /// With less than an Ethernet header.
+    runt: Label,
+}
+
+impl Found {
+    /// Labels that are still to be placed.
+    pub(super) fn new(program: &mut Assembler, runt: Label) -> Self {
+        Self {
+            ipv4: program.fresh(),
+            ipv6: program.fresh(),
+            other: program.fresh(),
+            hidden4: program.fresh(),
+            hidden6: program.fresh(),
+            hidden: program.fresh(),
+            runt,
+        }
+    }
+}
+
+/// Follows the headers of the frame in r6.
+pub(super) fn follow(program: &mut Assembler, found: &Found) {
+    let [ipv4, ipv6, arp, other, network, whole] = std::array::from_fn(|_| program.fresh());
+    program
+        .mov(R1, R6)
+        .call(XDP_GET_BUFF_LEN)
+        .mov(R9, R0)
+        .jump_lt_imm(R9, ETHERNET, found.runt)
+        .jump_lt_imm(R9, SNAPSHOT, whole)
+        .mov_imm(R9, SNAPSHOT)
+        .label(whole);
+    tags(program, network, found.hidden);
+    program
+        .label(network)
+        .store_u32(R10, IP_AT, R7)
+        .jump_eq_imm(R8, IPV4.into(), ipv4)
+        .jump_eq_imm(R8, IPV6.into(), ipv6)
+        .jump_eq_imm(R8, ARP, arp)
+        .jump_eq_imm(R8, REVERSE_ARP, arp)
+        .jump_gt_imm(R8, LENGTHS - 1, other);
+    // 802.3: some stacks understand what is disguised so.
+    load(program, 6, SHORT, other);
+    unless_begins(program, SNAP_BEGINS, other).jump(found.hidden);
+    // ARP is looked into behind a tag alone: without one its EtherType is known in any case, and rules
+    // ask for nothing else that it has.
+    program
+        .label(arp)
+        .jump_eq_imm(R7, ETHERNET, other)
+        .mov(R1, R7)
+        .add_imm(R1, ARP_BYTES)
+        .jump_gt(R1, R9, found.hidden);
+    load(program, 6, SHORT, found.hidden);
+    unless_begins(program, ARP_BEGINS, found.hidden).jump(other);
+    program
+        .label(other)
+        .store_u32(R10, NUMBER, R8)
+        .jump(found.other)
+        .label(ipv4);
+    self::ipv4(program, found);
+    program.label(ipv6);
+    self::ipv6(program, found);
+}
+
+/// Steps over VLAN tags: at `network` r8 is the EtherType behind them and r7 where that begins.
+fn tags(program: &mut Assembler, network: Label, too_many: Label) {
+    program.mov_imm(R7, ETHERNET - 4);
+    for _ in 0..=MAX_TAGS {
+        let tag = program.fresh();
+        program.add_imm(R7, 2);
+        load(program, 2, SHORT, too_many);
+        program
+            .load_u16(R8, R10, SHORT)
+            .swap_be16(R8)
+            .add_imm(R7, 2)
+            .jump_eq_imm(R8, VLAN, tag)
+            .jump_ne_imm(R8, SERVICE_VLAN, network)
+            .label(tag);
+    }
+    program.jump(too_many);
+}
+
+fn ipv4(program: &mut Assembler, found: &Found) {
+    let malformed = program.fresh();
+    load(program, 20, IP, malformed);
+    program
+        .load_u8(R1, R10, IP)
+        .mov(R2, R1)
+        .shr_u32(R2, 4)
+        .jump_ne_imm(R2, 4, malformed)
+        .and_u32(R1, 15)
+        .jump_lt_imm(R1, 5, malformed)
+        .shl_u32(R1, 2)
+        .add(R7, R1)
+        .jump_gt(R7, R9, malformed)
+        .load_u8(R8, R10, IP + 9)
+        // Whether it is a fragment without a transport header.
+        .load_u16(R1, R10, IP + 6)
+        .swap_be16(R1)
+        .and_u32(R1, 0x1fff);
+    ports(program, found.ipv4);
+    program.label(malformed);
+    hidden(program, found.hidden4, found.hidden);
+}
+
+fn ipv6(program: &mut Assembler, found: &Found) {
+    let [malformed, later, obscure, end, transport] = std::array::from_fn(|_| program.fresh());
+    load(program, 40, IP, malformed);
+    program
+        .load_u8(R1, R10, IP)
+        .shr_u32(R1, 4)
+        .jump_ne_imm(R1, 6, malformed)
+        .load_u8(R8, R10, IP + 6)
+        .add_imm(R7, 40);
+    for _ in 0..MAX_EXTENSIONS {
+        extension(program, end, later, malformed);
+    }
+    unless_extension(program, malformed).jump(end);
+    // A later fragment says what its first one begins with: an extension header hides what comes behind.
+    program.label(later);
+    unless_extension(program, obscure)
+        .mov_imm(R1, 1)
+        .jump(transport)
+        .label(obscure)
+        .mov_imm(R8, HIDDEN);
+    leave(program, HIDDEN).jump(found.ipv6);
+    program.label(end).mov_imm(R1, 0).label(transport);
+    ports(program, found.ipv6);
+    program.label(malformed);
+    hidden(program, found.hidden6, found.hidden);
+}
+
+/// Steps over one extension header. Goes on at `end` if there is none, and at `later` behind the header
+/// of a later fragment.
+fn extension(program: &mut Assembler, end: Label, later: Label, malformed: Label) {
+    let [there, fragment, words, step, next] = std::array::from_fn(|_| program.fresh());
+    unless_extension(program, there).jump(end).label(there);
+    // None is shorter.
+    load(program, 8, SHORT, malformed);
+    program
+        .load_u8(R2, R10, SHORT)
+        .load_u8(R1, R10, SHORT + 1)
+        .jump_eq_imm(R8, FRAGMENT, fragment)
+        .jump_eq_imm(R8, AUTHENTICATION, words)
+        .add_imm(R1, 1)
+        .shl_u32(R1, 3)
+        .jump(step)
+        .label(words)
+        .add_imm(R1, 2)
+        .shl_u32(R1, 2)
+        .label(step)
+        .mov(R8, R2)
+        .add(R7, R1)
+        .jump_gt(R7, R9, malformed)
+        .jump(next)
+        .label(fragment)
+        .mov(R8, R2)
+        .add_imm(R7, 8)
+        .load_u16(R1, R10, SHORT + 2)
+        .swap_be16(R1)
+        .shr_u32(R1, 3)
+        .jump_ne_imm(R1, 0, later)
+        .label(next);
+}
+
+/// Goes on at `there` if protocol r8 is an extension header's.
+fn unless_extension(program: &mut Assembler, there: Label) -> &mut Assembler {
+    for extension in EXTENSIONS {
+        program.jump_eq_imm(R8, extension, there);
+    }
+    program
+}
+
+/// Leaves the ports of the packet whose transport header begins at r7, and goes on at `to`; r1: whether
+/// it is a fragment without one.
+fn ports(program: &mut Assembler, to: Label) {
+    let [has, hidden] = std::array::from_fn(|_| program.fresh());
+    for protocol in WITH_PORTS {
+        program.jump_eq_imm(R8, protocol, has);
+    }
+    leave(program, ABSENT)
+        .jump(to)
+        .label(has)
+        .jump_ne_imm(R1, 0, hidden);
+    load(program, 4, SHORT, hidden);
+    program
+        .load_u16(R1, R10, SHORT)
+        .swap_be16(R1)
+        .load_u16(R2, R10, SHORT + 2)
+        .swap_be16(R2);
+    leave_ports(program).jump(to).label(hidden);
+    leave(program, HIDDEN).jump(to);
+}
+
+/// Leaves protocol r8, and in place of ports what is no port.
+fn leave(program: &mut Assembler, ports: i32) -> &mut Assembler {
+    program.mov_imm(R1, ports).mov_imm(R2, ports);
+    leave_ports(program)
+}
+
+/// Leaves protocol r8 and the ports in r1 and r2.
+fn leave_ports(program: &mut Assembler) -> &mut Assembler {
+    program
+        .store_u32(R10, NUMBER, R8)
+        .store_u32(R10, SOURCE_PORT, R1)
+        .store_u32(R10, DESTINATION_PORT, R2)
+}
+
+/// What cannot be followed is `plain` where no tag hides its EtherType, and `tagged` elsewhere.
+fn hidden(program: &mut Assembler, plain: Label, tagged: Label) {
+    program
+        .load_u32(R1, R10, IP_AT)
+        .jump_ne_imm(R1, ETHERNET, tagged)
+        .jump(plain);
+}
+
+/// Goes on at `otherwise` unless the 6 bytes that were loaded are these.
+fn unless_begins(
+    program: &mut Assembler,
+    (first, last): (u32, u32),
+    otherwise: Label,
+) -> &mut Assembler {
+    program
+        .load_u32(R1, R10, SHORT)
+        .xor_u32(R1, first)
+        .jump_ne_imm(R1, 0, otherwise)
+        .load_u16(R1, R10, SHORT + 4)
+        .xor_u32(R1, last)
+        .jump_ne_imm(R1, 0, otherwise)
+}
+
+/// Puts the `bytes` bytes at r7 onto the stack, or goes on at `otherwise` if they are not there to be
+/// looked at.
+fn load(program: &mut Assembler, bytes: i32, to: i16, otherwise: Label) {
+    program
+        .mov(R1, R7)
+        .add_imm(R1, bytes)
+        .jump_gt(R1, R9, otherwise)
+        .mov(R1, R6)
+        .mov(R2, R7)
+        .mov(R3, R10)
+        .add_imm(R3, to.into())
+        .mov_imm(R4, bytes)
+        .call(XDP_LOAD_BYTES)
+        .jump_ne_imm(R0, 0, otherwise);
+}

@@ -1,0 +1,464 @@
+//! The program against the bridge: over random rules and random frames both let the same frames pass, and
+//! the same rule counts what they do not.
+
+use super::*;
+use crate::setup::bpf::Kind;
+use net::bridge::{self, Bridge, DropReason, Settings, Verdict};
+use net::packet::Mac;
+use nic::{Frame, Pool};
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestRunner};
+use shmem::Area;
+use std::cell::Cell;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+const WIRE: usize = 0;
+const GUEST: usize = 1;
+const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+const STATION: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
+const XDP_PASS: i32 = 2;
+const BPF_PROG_TEST_RUN: libc::c_long = 10;
+
+/// The beginning of `union bpf_attr` for a test run.
+#[repr(C)]
+#[derive(Default)]
+struct TestRun {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+}
+
+/// Rules as the kernel asks them.
+struct Compiled {
+    program: OwnedFd,
+    denied: Counters,
+}
+
+impl Compiled {
+    fn new(rules: &Rules) -> io::Result<Self> {
+        let denied = Counters::new(rules.len() as u32)?;
+        let passed = |program: &mut Assembler| {
+            program.mov_imm(R0, XDP_PASS).exit();
+        };
+        let program = compile(rules, &denied, passed)?.load(Kind::Xdp)?;
+        Ok(Self { program, denied })
+    }
+
+    /// Whether a frame passes.
+    fn passes(&self, frame: &[u8]) -> bool {
+        let mut run = TestRun {
+            prog_fd: self.program.as_raw_fd() as u32,
+            data_size_in: frame.len() as u32,
+            data_in: frame.as_ptr() as u64,
+            ..TestRun::default()
+        };
+        // SAFETY: the kernel reads the attributes and the frame, and writes to the attributes alone.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                BPF_PROG_TEST_RUN,
+                &raw mut run,
+                size_of::<TestRun>(),
+            )
+        };
+        assert_eq!(done, 0, "{}", io::Error::last_os_error());
+        match run.retval as i32 {
+            XDP_PASS => true,
+            XDP_DROP => false,
+            other => panic!("XDP action {other}"),
+        }
+    }
+
+    fn counts(&self, rules: &Rules) -> Vec<[u64; 2]> {
+        let all = 0..rules.len() as u32;
+        all.map(|rule| self.denied.get(rule).unwrap()).collect()
+    }
+}
+
+/// Whether nobody may load programs, said why.
+fn lacks_bpf() -> bool {
+    let lacks = Compiled::new(&Rules::default()).err();
+    if let Some(error) = &lacks {
+        eprintln!("skipped: no program can be loaded: {error}");
+    }
+    lacks.is_some()
+}
+
+/// The bridge that the driver domain has, with the same rules.
+struct Oracle {
+    bridge: Bridge,
+    pool: Pool,
+}
+
+impl Oracle {
+    fn new(rules: &Rules) -> Self {
+        let list = |rules: &[Rule], way| rules.iter().map(|rule| of_bridge(rule, way)).collect();
+        let mut bridge = Bridge::new(Settings::default());
+        let wire = bridge::Port {
+            rules: list(&rules.from_wire, bridge::Way::In),
+            ..bridge::Port::nic()
+        };
+        let guest = bridge::Port {
+            rules: list(&rules.to_guest, bridge::Way::Out),
+            ..bridge::Port::guest(Mac(GUEST_MAC))
+        };
+        bridge.add(WIRE, &wire).unwrap();
+        bridge.add(GUEST, &guest).unwrap();
+        Self {
+            bridge,
+            pool: Pool::new(Area::anonymous(64 * 2048).unwrap(), 2048),
+        }
+    }
+
+    fn passes(&mut self, bytes: &[u8]) -> bool {
+        let mut frames = [Frame::from_bytes(bytes, &mut self.pool).unwrap()];
+        let mut verdicts = Vec::new();
+        self.bridge
+            .forward_batch(&mut frames, WIRE, 0, &mut verdicts);
+        let [mut frame] = frames;
+        frame.recycle(&mut self.pool);
+        match verdicts.remove(0) {
+            Verdict::Unicast(GUEST) => true,
+            Verdict::Drop(DropReason::Firewall) => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What the rules that deny have decided about.
+    fn counts(&self, rules: &Rules) -> Vec<[u64; 2]> {
+        let of = |port, rules: &[Rule]| {
+            let counts: Vec<_> = self.bridge.rule_counts(port).collect();
+            let counts = rules.iter().zip(counts).map(|(rule, count)| {
+                let denied = !rule.allow;
+                [count.frames, count.bytes].map(|count| if denied { count } else { 0 })
+            });
+            counts.collect::<Vec<_>>()
+        };
+        [of(WIRE, &rules.from_wire), of(GUEST, &rules.to_guest)].concat()
+    }
+}
+
+fn of_bridge(rule: &Rule, way: bridge::Way) -> bridge::Rule {
+    let prefix = |prefix: Prefix| bridge::Prefix::new(prefix.address, prefix.bits);
+    bridge::Rule {
+        allow: rule.allow,
+        way: Some(way),
+        ethertype: rule.ethertype,
+        protocol: rule.protocol,
+        source: rule.source.map(prefix),
+        destination: rule.destination.map(prefix),
+        source_ports: rule.source_ports.map(|(first, last)| first..=last),
+        destination_ports: rule.destination_ports.map(|(first, last)| first..=last),
+    }
+}
+
+fn any(allow: bool) -> Rule {
+    Rule {
+        allow,
+        ethertype: None,
+        protocol: None,
+        source: None,
+        destination: None,
+        source_ports: None,
+        destination_ports: None,
+    }
+}
+
+const V4: [[u8; 4]; 3] = [[10, 0, 0, 1], [10, 0, 0, 2], [192, 168, 7, 200]];
+const V6: [[u8; 16]; 3] = [
+    [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+    [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2],
+    [0x20, 1, 0xd, 0xb8, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0xff, 0xee],
+];
+const ETHERTYPES: [u16; 8] = [
+    0x0800, 0x86dd, 0x0806, 0x8035, 0x88cc, 0x8100, 0x88a8, 0x0600,
+];
+const PROTOCOLS: [u8; 12] = [0, 1, 6, 17, 33, 43, 44, 51, 58, 60, 132, 136];
+const PORTS: [u16; 6] = [0, 1, 53, 80, 1024, 65535];
+
+fn prefix() -> impl Strategy<Value = Prefix> {
+    let v4 = (select(&V4[..]), 0u8..=33).prop_map(|(address, bits)| (IpAddr::from(address), bits));
+    let v6 = (select(&V6[..]), select(vec![0, 1, 7, 63, 64, 65, 127, 128]))
+        .prop_map(|(address, bits)| (IpAddr::from(address), bits));
+    prop_oneof![v4, v6].prop_map(|(address, bits)| Prefix { address, bits })
+}
+
+fn maybe<T: std::fmt::Debug>(value: impl Strategy<Value = T>) -> impl Strategy<Value = Option<T>> {
+    prop::option::weighted(0.25, value)
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    let ports = || {
+        let ends = (select(&PORTS[..]), select(&PORTS[..]));
+        maybe(ends.prop_map(|(a, b)| (a.min(b), a.max(b))))
+    };
+    (
+        proptest::bool::ANY,
+        maybe(select(&ETHERTYPES[..])),
+        maybe(select(&PROTOCOLS[..])),
+        (maybe(prefix()), maybe(prefix())),
+        (ports(), ports()),
+    )
+        .prop_map(|(allow, ethertype, protocol, addresses, ports)| Rule {
+            allow,
+            ethertype,
+            protocol,
+            source: addresses.0,
+            destination: addresses.1,
+            source_ports: ports.0,
+            destination_ports: ports.1,
+        })
+}
+
+fn rules() -> impl Strategy<Value = Rules> {
+    let list = || prop::collection::vec(rule(), 0..8);
+    (list(), list()).prop_map(|(from_wire, to_guest)| Rules {
+        from_wire,
+        to_guest,
+    })
+}
+
+/// Headers behind Ethernet's, of IP in all shapes, and what may be wrong with them.
+fn ipv4() -> impl Strategy<Value = Vec<u8>> {
+    (
+        prop_oneof![4 => Just(0x45u8), 2 => 0x45u8..=0x4f, 1 => proptest::num::u8::ANY],
+        prop_oneof![3 => Just(0u16), 1 => Just(0x2000), 1 => Just(0x4000), 1 => proptest::num::u16::ANY],
+        select(&PROTOCOLS[..]),
+        (select(&V4[..]), select(&V4[..])),
+        transport(),
+    )
+        .prop_map(|(first, fragment, protocol, (from, to), transport)| {
+            let mut packet = vec![first, 0, 0, 60, 0, 1];
+            packet.extend(fragment.to_be_bytes());
+            packet.extend([64, protocol, 0, 0]);
+            packet.extend(from);
+            packet.extend(to);
+            packet.resize(usize::from(first & 15).max(5) * 4, 1);
+            packet.extend(transport);
+            packet
+        })
+}
+
+fn ipv6() -> impl Strategy<Value = Vec<u8>> {
+    // The first of some, with reserved bits too, and later ones.
+    let fragment = select(vec![[0u8, 0], [0, 1], [0, 7], [0, 8], [1, 1]]);
+    let extension = (
+        select(vec![0u8, 43, 44, 51, 60, 135]),
+        prop_oneof![6 => Just(0u8), 2 => 0u8..4, 1 => proptest::num::u8::ANY],
+        fragment,
+    );
+    (
+        prop_oneof![15 => Just(0x60u8), 1 => proptest::num::u8::ANY],
+        prop_oneof![
+            3 => prop::collection::vec(extension.clone(), 0..=1),
+            2 => prop::collection::vec(extension, 0..=10),
+            // As many as are followed, and one more.
+            2 => prop::collection::vec(Just((60u8, 0u8, [1u8, 4])), 7..=9),
+        ],
+        select(&PROTOCOLS[..]),
+        (select(&V6[..]), select(&V6[..])),
+        transport(),
+    )
+        .prop_map(|(first, extensions, protocol, (from, to), transport)| {
+            let mut numbers: Vec<u8> = extensions.iter().map(|(number, ..)| *number).collect();
+            numbers.push(protocol);
+            let mut packet = vec![first, 0, 0, 0, 0, 40, numbers[0], 64];
+            packet.extend(from);
+            packet.extend(to);
+            for ((number, units, fragment), next) in extensions.into_iter().zip(&numbers[1..]) {
+                let bytes = match number {
+                    44 => 8,
+                    51 => (usize::from(units) + 2) * 4,
+                    _ => (usize::from(units) + 1) * 8,
+                };
+                let at = packet.len();
+                packet.extend([*next, units]);
+                packet.extend(fragment);
+                packet.resize(at + bytes.min(300), 0);
+            }
+            packet.extend(transport);
+            packet
+        })
+}
+
+fn transport() -> impl Strategy<Value = Vec<u8>> {
+    (select(&PORTS[..]), select(&PORTS[..]), 0usize..60).prop_map(|(from, to, more)| {
+        let mut bytes = [from.to_be_bytes(), to.to_be_bytes()].concat();
+        bytes.resize(4 + more, 0x50);
+        bytes
+    })
+}
+
+fn arp() -> impl Strategy<Value = Vec<u8>> {
+    let whole = [0u8, 1, 8, 0, 6, 4, 0, 1];
+    (0usize..40, 0usize..6, proptest::bool::ANY).prop_map(move |(len, at, wrong)| {
+        let mut packet = whole.to_vec();
+        packet[at] ^= u8::from(wrong);
+        packet.resize(20 + len, 3);
+        packet.truncate(20 + len);
+        packet
+    })
+}
+
+/// Frames for the guest: of what its EtherType says, or of something else; cut short, or with a byte that
+/// is another's.
+fn frame() -> impl Strategy<Value = Vec<u8>> {
+    let tags = prop_oneof![
+        5 => Just(Vec::new()),
+        4 => prop::collection::vec(select(vec![0x8100u16, 0x88a8]), 1..=3),
+    ];
+    let snap = Just(vec![0xaa, 0xaa, 3, 0, 0, 0, 8, 0, 0x45, 0, 0, 0]);
+    let payload = prop_oneof![
+        6 => ipv4().prop_map(|packet| (0x0800u16, packet)),
+        6 => ipv6().prop_map(|packet| (0x86dd, packet)),
+        2 => (select(vec![0x0806u16, 0x8035]), arp()),
+        1 => (0u16..1600, snap),
+        1 => (select(&ETHERTYPES[..]), ipv4()),
+        1 => (proptest::num::u16::ANY, prop::collection::vec(proptest::num::u8::ANY, 0..80)),
+    ];
+    let cut = prop_oneof![3 => Just(usize::MAX), 1 => 14usize..140];
+    let change = maybe((12usize..140, proptest::num::u8::ANY));
+    (tags, payload, cut, change).prop_map(|(tags, (ethertype, payload), cut, change)| {
+        let mut frame = [GUEST_MAC, STATION].concat();
+        for tag in tags {
+            frame.extend(tag.to_be_bytes());
+            frame.extend([0, 7]);
+        }
+        frame.extend(ethertype.to_be_bytes());
+        frame.extend(payload);
+        if let Some((at, byte)) = change
+            && let Some(place) = frame.get_mut(at)
+        {
+            *place = byte;
+        }
+        frame.truncate(cut.max(14));
+        frame
+    })
+}
+
+/// XDP-20: about no frame do the program and the bridge disagree.
+#[test]
+fn the_kernel_decides_as_the_bridge_does() {
+    if lacks_bpf() {
+        return;
+    }
+    let mut runner = TestRunner::new(Config {
+        cases: 600,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let frames = prop::collection::vec(frame(), 50);
+    let decided = [const { Cell::new(0u32) }; 2];
+    let judged = runner.run(&(rules(), frames), |(rules, frames)| {
+        let (program, mut oracle) = (Compiled::new(&rules).unwrap(), Oracle::new(&rules));
+        for frame in &frames {
+            let passes = oracle.passes(frame);
+            let count = &decided[usize::from(passes)];
+            count.set(count.get() + 1);
+            prop_assert_eq!(program.passes(frame), passes, "{:02x?}", frame);
+        }
+        prop_assert_eq!(program.counts(&rules), oracle.counts(&rules));
+        Ok(())
+    });
+    judged.unwrap();
+    // What was generated is neither all denied nor all let through.
+    assert!(
+        decided.iter().all(|count| count.get() > 3000),
+        "{decided:?}"
+    );
+}
+
+/// As many rules as a NIC and an interface may have, each asking for everything: the verifier accepts
+/// them, and the last one counts.
+#[test]
+fn the_longest_lists_are_taken() {
+    if lacks_bpf() {
+        return;
+    }
+    const RULES: usize = 256;
+    let ports = |n: usize| Some((1, 1000 + n as u16));
+    let six = |n: usize| Rule {
+        ethertype: Some(0x86dd),
+        protocol: Some(17),
+        source: Some(Prefix {
+            address: V6[n % 2].into(),
+            bits: 127,
+        }),
+        destination: Some(Prefix {
+            address: V6[2].into(),
+            bits: 128,
+        }),
+        source_ports: ports(n),
+        destination_ports: ports(n),
+        ..any(false)
+    };
+    let both = |n: usize| Rule {
+        protocol: Some(17),
+        source_ports: ports(n),
+        destination_ports: ports(n),
+        ..any(false)
+    };
+    let either = |n: usize| if n.is_multiple_of(2) { six(n) } else { both(n) };
+    let kinds: [&dyn Fn(usize) -> Rule; 3] = [&six, &both, &either];
+    for kind in kinds {
+        let list = || (0..RULES).map(kind).collect::<Vec<_>>();
+        let mut rules = Rules {
+            from_wire: list(),
+            to_guest: list(),
+        };
+        if let Some(last) = rules.to_guest.last_mut() {
+            *last = any(false);
+        }
+        let program = Compiled::new(&rules).unwrap();
+        let mut frame = [GUEST_MAC, STATION].concat();
+        frame.extend([0x88, 0xcc]);
+        frame.resize(60, 0);
+        assert!(!program.passes(&frame));
+        let counts = program.counts(&rules);
+        let (last, others) = counts.split_last().unwrap();
+        assert_eq!(*last, [1, 60]);
+        assert!(others.iter().all(|count| *count == [0, 0]));
+    }
+}
+
+/// What makes code that nothing leads to is left out, and what makes no sense is no program.
+#[test]
+fn short_lists_are_programs_too() {
+    if lacks_bpf() {
+        return;
+    }
+    let mut frame = [GUEST_MAC, STATION].concat();
+    frame.extend([0x88, 0xcc]);
+    frame.resize(60, 0);
+    for (from_wire, to_guest, passes) in [
+        (vec![], vec![], true),
+        (vec![any(false)], vec![], false),
+        (vec![], vec![any(false)], false),
+        (vec![any(true)], vec![any(false)], false),
+        (vec![any(false)], vec![any(true)], false),
+        (vec![any(true)], vec![any(true)], true),
+        (vec![any(true), any(false)], vec![], true),
+    ] {
+        let rules = Rules {
+            from_wire,
+            to_guest,
+        };
+        let program = Compiled::new(&rules).unwrap();
+        assert_eq!(program.passes(&frame), passes, "{rules:?}");
+    }
+    let backwards = Rule {
+        source_ports: Some((2, 1)),
+        ..any(false)
+    };
+    let rules = Rules {
+        from_wire: vec![backwards],
+        ..Rules::default()
+    };
+    assert!(Compiled::new(&rules).is_err());
+}
