@@ -448,7 +448,7 @@ impl Check<'_> {
             for (v, vif) in guest.vifs.iter().enumerate() {
                 let Some(pdev) = &vif.pdev else { continue };
                 let place = Place::Vif(g, v);
-                if let Some((what, remedy)) = pdev.contradiction(self.config, vif, &taken) {
+                if let Some((what, remedy)) = pdev.contradiction(self.config, &taken) {
                     self.say(place, "pdev", what, remedy);
                 }
                 taken.insert(pdev, place.to_string());

@@ -9,6 +9,8 @@ use crate::domain::{
 };
 use crate::model::{Config, Endpoint, Guest, KernelPort, Kind, Nic, Queues, Station, XdpWire};
 use crate::problem::{Place, Problems};
+use crate::rule::{self, Rule, Way};
+use abi::firewall;
 use abi::layout::{FRAMES_MAX, WINDOW_SLOTS_MAX, fd, info};
 use abi::machine::{Connection, Device, Domain, Machine, Netdev, Program, Tap, Xdp, XdpQueue};
 use abi::xdp::Ring;
@@ -204,6 +206,10 @@ fn own_queues(
                 chunk_bytes,
                 entries,
                 rings_slot,
+                rules: firewall::Rules {
+                    from_wire: compiled(&nic.rules, Way::In),
+                    to_guest: compiled(&vif.rules, Way::Out),
+                },
             }));
             let queue = OwnQueue {
                 nic: n as u32,
@@ -217,6 +223,12 @@ fn own_queues(
             own.insert((g, v), queue);
         }
     }
+}
+
+/// Rules for frames that pass a port this way, as the monitor is told them.
+fn compiled(rules: &[Rule], way: Way) -> Vec<firewall::Rule> {
+    let rules = rule::for_way(rules, way);
+    rules.map(|(_, rule)| rule.compiled()).collect()
 }
 
 /// Entries of a guest's grant table: one for each page that it may grant, and as many again, so

@@ -1,8 +1,7 @@
 //! A queue of an AF_XDP wire that is one guest's alone: `pdev = "NIC:QUEUE"`, as Ram's thesis has it.
 
 use crate::domain::{GrantMode, Vmq};
-use crate::model::{Config, Kind, Queues, Vif};
-use crate::rule::Way;
+use crate::model::{Config, Kind, Queues};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -36,12 +35,11 @@ impl fmt::Display for Pdev {
 }
 
 impl Pdev {
-    /// What a queue of this name cannot be in this machine, for an interface: what, remedy. `taken`:
+    /// What a queue of this name cannot be in this machine: what, remedy. `taken`:
     /// interfaces by their queues.
     pub(crate) fn contradiction(
         &self,
         config: &Config,
-        vif: &Vif,
         taken: &BTreeMap<&Self, String>,
     ) -> Option<(String, String)> {
         let nic = config.nics.iter().find(|nic| nic.name == self.nic);
@@ -84,15 +82,6 @@ impl Pdev {
                           as there is the queue";
             return Some((what, remedy.into()));
         }
-        let asked = nic.rules.iter().any(|rule| rule.is_for(Way::In))
-            || vif.rules.iter().any(|rule| rule.is_for(Way::Out));
-        if asked {
-            let what = with("firewall rules stand between this NIC and the interface");
-            let remedy = "leave `pdev` out: the kernel would write a frame into the guest's pages \
-                          before any rule has seen it; by the shared queue it is copied when it \
-                          has been allowed";
-            return Some((what, remedy.into()));
-        }
         None
     }
 }
@@ -101,6 +90,7 @@ impl Pdev {
 mod tests {
     use crate::domain::{BufferSize, DriverConfig, GuestConfig};
     use crate::parse;
+    use abi::firewall::{Prefix, Rule, Rules};
     use abi::machine::Device;
 
     const MACHINE: &str = r#"
@@ -190,9 +180,54 @@ pdev = "wire:1"
         }
     }
 
+    /// What stands between the wire and the guest is the monitor's to know, in the order in which it is
+    /// asked, and nothing else.
+    #[test]
+    fn rules_before_a_queue_are_told_to_who_compiles_them() {
+        let rules = "[[nic.rule]]\naction = \"deny\"\ndirection = \"to-wire\"\n\
+                     [[nic.rule]]\naction = \"allow\"\nprotocol = \"tcp\"\ndirection = \"from-wire\"\n";
+        let text = MACHINE.replacen("[[guest]]", &format!("{rules}[[guest]]"), 1);
+        let own = "pdev = \"wire:1\"\n[[guest.vif.rule]]\naction = \"deny\"\nprotocol = \"udp\"\n\
+                   source = \"10.0.0.0/8\"\ndestination_ports = \"53-54\"\n[[guest.vif.rule]]\n\
+                   action = \"deny\"\ndirection = \"from-guest\"\n";
+        let text = text.replacen("pdev = \"wire:1\"\n", own, 1);
+        let machine = parse("f", &text).unwrap().machine().unwrap();
+        let rules = machine.domains[0]
+            .devices
+            .iter()
+            .map(|device| match device {
+                Device::XdpQueue(queue) => queue.rules.clone(),
+                _ => Rules::default(),
+            });
+        let [wire, of_a, of_b] = &rules.collect::<Vec<_>>()[..] else {
+            panic!("{machine:?}")
+        };
+        assert!(wire.is_empty());
+        let any = |allow, protocol| Rule {
+            allow,
+            ethertype: None,
+            protocol: Some(protocol),
+            source: None,
+            destination: None,
+            source_ports: None,
+            destination_ports: None,
+        };
+        assert_eq!(of_a.from_wire, [any(true, 6)]);
+        assert_eq!(of_a.to_guest, []);
+        assert_eq!(of_b.from_wire, of_a.from_wire);
+        let denied = Rule {
+            source: Some(Prefix {
+                address: [10, 0, 0, 0].into(),
+                bits: 8,
+            }),
+            destination_ports: Some((53, 54)),
+            ..any(false, 17)
+        };
+        assert_eq!(of_b.to_guest, [denied]);
+    }
+
     #[test]
     fn what_a_queue_cannot_be_is_told_with_line_and_remedy() {
-        let rule = "pdev = \"wire:1\"\n[[guest.vif.rule]]\nname = \"r\"\naction = \"deny\"\n";
         for (from, to, line, what, remedy) in [
             ("wire:2", "wire", 17, "\"wire\"", "write it like \"wire:1\""),
             ("wire:2", "wire:-1", 17, "\"wire:-1\"", "write it like"),
@@ -220,13 +255,6 @@ pdev = "wire:1"
                 16,
                 "has no queues",
                 "\"vmq\"",
-            ),
-            (
-                "pdev = \"wire:1\"\n",
-                rule,
-                27,
-                "rules stand between",
-                "leave `pdev` out",
             ),
             (
                 "[driver]",

@@ -3,6 +3,7 @@
 
 use crate::Cidr;
 use crate::read::{Table, alternatives};
+use abi::firewall;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -87,6 +88,24 @@ impl Rule {
         self.way.is_none_or(|own| own == way)
     }
 
+    /// As the monitor is told it, which compiles it: without its name and its direction.
+    pub(crate) fn compiled(&self) -> firewall::Rule {
+        let prefix = |cidr: Cidr| firewall::Prefix {
+            address: cidr.address,
+            bits: cidr.prefix,
+        };
+        let ports = |ports: &Ports| (*ports.0.start(), *ports.0.end());
+        firewall::Rule {
+            allow: self.allow,
+            ethertype: self.ethertype.map(|ethertype| ethertype.0),
+            protocol: self.protocol.map(|protocol| protocol.0),
+            source: self.source.map(prefix),
+            destination: self.destination.map(prefix),
+            source_ports: self.source_ports.as_ref().map(ports),
+            destination_ports: self.destination_ports.as_ref().map(ports),
+        }
+    }
+
     /// What in it contradicts the rest, so that it would never fit: the key, what, remedy.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String, &'static str)> {
         let versions = [("source", self.source), ("destination", self.destination)];
@@ -124,6 +143,12 @@ impl Rule {
             _ => None,
         }
     }
+}
+
+/// Those of a port's rules that are for frames that pass it this way, with their places.
+pub fn for_way(rules: &[Rule], way: Way) -> impl Iterator<Item = (usize, &Rule)> {
+    let all = rules.iter().enumerate();
+    all.filter(move |(_, rule)| rule.is_for(way))
 }
 
 /// What rules mean for a guest that could have a queue of a NIC's.

@@ -4,6 +4,7 @@
 use crate::machine::{Machine, text};
 use crate::pages::Pages;
 use crate::queues::{count, driver, vmq};
+use crate::xdp::lacks_xdp;
 use std::time::{Duration, Instant};
 
 /// Port that is denied, and one that is not.
@@ -180,4 +181,50 @@ fn who_wants_nothing_of_a_denied_frame_gets_no_queue() {
         assert!(!has("HEAD", DENIED) && !has("BODY", DENIED));
     }
     machine.end();
+}
+
+/// XDP-20, from outside, with rules of the interface and of the wire: of a denied frame no byte is ever in
+/// the guest's pages, and who denied it has counted it.
+#[test]
+fn what_the_kernel_denies_never_reaches_the_guest() {
+    if lacks_xdp() {
+        return;
+    }
+    let of_guest = deny_port("no-4001");
+    let of_wire = of_guest
+        .replace("guest.vif", "nic")
+        .replace("to-guest", "from-wire");
+    for (wire_rules, guest_rules, port) in
+        [("", &*of_guest, "vif.web-0"), (&*of_wire, "", "nic.wire")]
+    {
+        let machine = Machine::start(&["python3", "ping"], &["wire", "web"], |namespaces| {
+            let queues = format!("{VMQ}\nvmq_queues = 1\n{wire_rules}");
+            let guest = format!("pdev = \"wire:1\"\n{guest_rules}");
+            let text = config(namespaces, &queues, &guest);
+            let text = text.replacen("kind = \"tap\"", "kind = \"xdp\"", 1);
+            format!("[driver]\ngrants = \"new\"\n{text}")
+        });
+        let Some(machine) = machine else { return };
+        for (address, times) in [("10.9.0.2", 1), ("fd09::2", 2)] {
+            let [denied, allowed] = exchange(&machine, address);
+            assert_eq!(denied, 0, "{port} {address}");
+            assert!(allowed > DATAGRAMS * 9 / 10, "{port} {address}: {allowed}");
+            let stat = driver(&machine);
+            let rule = &stat["ports"][port]["rules"]["no-4001"];
+            assert_eq!(count(&rule["frames"]), times * DATAGRAMS, "{rule}");
+            assert!(count(&rule["bytes"]) > times * DATAGRAMS * 900, "{rule}");
+            assert_eq!(stat["drops"]["firewall"], times * DATAGRAMS, "{stat}");
+            let queue = &stat["ports"]["vif.web-0"]["queue"];
+            assert_eq!(queue["denied"], times * DATAGRAMS, "{queue}");
+            assert!(count(&queue["direct_packets"]) > times * DATAGRAMS * 9 / 10);
+        }
+        let pages = Pages::of_guest(&machine, "web");
+        let has = |part: &str, port: u16| pages.hold(format!("{part}-{port}-OF-IT").as_bytes());
+        assert!(
+            has("HEAD", ALLOWED) && has("BODY", ALLOWED),
+            "the scanner sees what there is"
+        );
+        assert!(!has("HEAD", DENIED) && !has("BODY", DENIED));
+        machine.end();
+    }
 }

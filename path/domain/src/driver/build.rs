@@ -99,6 +99,13 @@ pub(super) fn assemble(
         }
         ports.push(Port::Vif(Box::new(port)));
     }
+    for rule in firewall::denying(&config) {
+        if let Some(Port::Vif(vif)) = ports.get_mut(rule.queue)
+            && let Some(queue) = &mut vif.queue
+        {
+            queue.count_denied(rule.number);
+        }
+    }
     let bridge = bridge(&config)?;
     let mailbox = Mailbox::new(home.info.span());
     let driver = Driver::new(ports, bridge, ledger, waiter, mailbox, &config);

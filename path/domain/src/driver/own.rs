@@ -25,7 +25,7 @@ use crate::xdp;
 use abi::PAGE;
 use abi::xdp::{Counter, Ring, XdpControl};
 use config::domain::{FRAME_EXTRA_BYTES, Lro, OwnQueue as Config};
-use net::bridge::Verdict;
+use net::bridge::{Count, Verdict};
 use nic::{Buffer, BufferId, Frame};
 use nic_linux::xdp::{QueueParts, XdpQueue};
 use serde_json::{Value, json};
@@ -71,6 +71,8 @@ pub struct OwnQueue {
     merger: QueueMerger,
     direct: u64,
     misdirected: u64,
+    /// Rules by which the kernel denies frames, and what it has denied in the end.
+    denied: Vec<(u32, Count)>,
     /// Why the guest has it not, for people.
     trouble: String,
     // Room for the work of a turn; empty in between.
@@ -125,6 +127,7 @@ impl OwnQueue {
             merger: QueueMerger::new(&bounded(lro)),
             direct: 0,
             misdirected: 0,
+            denied: Vec::new(),
             trouble: String::new(),
             loans: Vec::new(),
             frames: Vec::new(),
@@ -146,6 +149,37 @@ impl OwnQueue {
     #[must_use]
     pub fn misdirected(&self) -> u64 {
         self.misdirected
+    }
+
+    /// The rule of this number may deny frames in the kernel.
+    pub fn count_denied(&mut self, rule: u32) {
+        self.denied.push((rule, Count::default()));
+    }
+
+    /// What the rule of this number has denied in the kernel.
+    #[must_use]
+    pub fn denied(&self, rule: u32) -> Count {
+        let known = self.denied.iter().find(|(number, _)| *number == rule);
+        match known {
+            Some(_) if self.queue.is_some() => self.ask_denied(rule),
+            Some((_, count)) => *count,
+            None => Count::default(),
+        }
+    }
+
+    fn ask_denied(&self, rule: u32) -> Count {
+        let ask = |asked: XdpControl| {
+            let mut calls = self.calls.borrow_mut();
+            let told = calls.tell_device(self.config.device, asked.encode());
+            told.unwrap_or(0)
+        };
+        match ask(XdpControl::DeniedFrames(rule)) {
+            0 => Count::default(),
+            frames => Count {
+                frames,
+                bytes: ask(XdpControl::DeniedBytes(rule)),
+            },
+        }
     }
 
     /// When it wants to be looked at although no frame may come.
@@ -284,10 +318,15 @@ impl OwnQueue {
 
     /// The end of it. When this returns the kernel writes nothing into the guest's pages any more.
     pub fn end(&mut self) {
-        // The monitor looks whether the descriptor is gone.
-        if self.queue.take().is_none() {
+        if self.queue.is_none() {
             return;
         }
+        // Nobody can be asked later.
+        self.denied = (self.denied.iter())
+            .map(|&(rule, _)| (rule, self.ask_denied(rule)))
+            .collect();
+        // The monitor looks whether the descriptor is gone.
+        self.queue = None;
         self.state = State::Over;
         let ended = self.calls.borrow_mut().end_device(self.config.device);
         if let Err(why) = ended {

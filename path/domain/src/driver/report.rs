@@ -1,11 +1,13 @@
 //! The driver's counters.
 
+use super::firewall::Denying;
 use super::nics::NicPort;
 use super::port::{Port, Traffic};
 use super::turn::Driver;
 use super::vifs::VifPort;
 use crate::lro::Sums;
 use crate::report::{self, DropTable};
+use net::bridge::{Count, DropReason};
 use serde_json::{Value, json};
 
 /// Everything that the driver counts.
@@ -13,6 +15,7 @@ pub(super) fn stat(driver: &Driver) -> Value {
     let mut drops = DropTable::default();
     let mut lro = Sums::default();
     let mut ports = serde_json::Map::new();
+    let denied = denied(driver);
     for (number, port) in driver.ports.iter().enumerate() {
         let mut value = match port {
             Port::Nic(nic) => {
@@ -31,11 +34,12 @@ pub(super) fn stat(driver: &Driver) -> Value {
                     drops.add("misdirected", queue.misdirected());
                     queue.add_lro(&mut lro);
                     value["queue"] = queue.stat();
+                    value["queue"]["denied"] = denied_before(driver, &denied, number).into();
                 }
                 value
             }
         };
-        if let Some(rules) = driver.firewall.stat(number, &driver.bridge) {
+        if let Some(rules) = driver.firewall.stat(number, &driver.bridge, &denied) {
             value["rules"] = rules;
         }
         ports.insert(port.name().to_owned(), value);
@@ -43,6 +47,8 @@ pub(super) fn stat(driver: &Driver) -> Value {
     for (reason, count) in driver.bridge.drops_total().iter() {
         drops.add(reason.name(), count);
     }
+    let in_kernel = denied.iter().map(|count| count.frames).sum();
+    drops.add(DropReason::Firewall.name(), in_kernel);
     let unfit = driver.outbox.unfit;
     drops.add("too_long", unfit.too_long);
     drops.add("bad_offload", unfit.bad_offload);
@@ -59,6 +65,25 @@ pub(super) fn stat(driver: &Driver) -> Value {
         "drops": Value::from(drops),
         "lro": Value::from(lro),
     })
+}
+
+/// What the kernel has denied by each of the rules that it asks.
+fn denied(driver: &Driver) -> Vec<Count> {
+    let count = |rule: &Denying| match driver.ports.get(rule.queue) {
+        Some(Port::Vif(vif)) => {
+            let queue = vif.queue.as_ref();
+            queue.map_or(Count::default(), |queue| queue.denied(rule.number))
+        }
+        _ => Count::default(),
+    };
+    driver.firewall.denying().iter().map(count).collect()
+}
+
+/// Frames that the kernel has denied before the queue of a port.
+fn denied_before(driver: &Driver, denied: &[Count], port: usize) -> u64 {
+    let counts = driver.firewall.denying().iter().zip(denied);
+    let own = counts.filter(|(rule, _)| rule.queue == port);
+    own.map(|(_, count)| count.frames).sum()
 }
 
 fn traffic(traffic: &Traffic) -> Value {
