@@ -1,6 +1,7 @@
 //! The attach call: which descriptor a domain gets, if any. Each is handed out once.
 
 use crate::connect::Connections;
+use crate::device::{Controls, HandOut};
 use crate::domain::{Domain, Parts};
 use crate::event::Port;
 use abi::DomId;
@@ -13,7 +14,12 @@ use std::sync::Arc;
 
 /// Answers the attach calls that wait, within the domain's budget: past it, they wait on.
 /// Never blocks.
-pub(crate) fn serve(domain: &mut Domain, connections: &Connections, now_ns: u64) {
+pub(crate) fn serve(
+    domain: &mut Domain,
+    connections: &Connections,
+    controls: &Controls,
+    now_ns: u64,
+) {
     let id = domain.id;
     let Some(parts) = domain.parts.as_mut() else {
         return;
@@ -29,7 +35,7 @@ pub(crate) fn serve(domain: &mut Domain, connections: &Connections, now_ns: u64)
                 return false;
             };
             parts.attaches.take(1, now_ns);
-            let answered = choose(parts, connections, id, call.args).and_then(|chosen| {
+            let answered = choose(parts, connections, controls, id, call.args).and_then(|chosen| {
                 port.answer_fd(call, chosen.fd(parts)?, chosen.at)
                     .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
                 parts.attached.insert(chosen.at);
@@ -49,9 +55,11 @@ pub(crate) fn serve(domain: &mut Domain, connections: &Connections, now_ns: u64)
 }
 
 /// A descriptor, and where it shall lie in the domain's table.
-struct Chosen {
+struct Chosen<'a> {
     at: i32,
     what: What,
+    /// A device does not end until the call is answered.
+    _hand: Option<HandOut<'a>>,
 }
 
 enum What {
@@ -59,7 +67,7 @@ enum What {
     Doorbell(Arc<Port>),
 }
 
-impl Chosen {
+impl Chosen<'_> {
     fn fd<'a>(&'a self, parts: &'a Parts) -> Result<BorrowedFd<'a>, Errno> {
         match &self.what {
             What::Device(n) => {
@@ -73,12 +81,13 @@ impl Chosen {
 
 /// What a domain's call asks for, if it may have it: one of its own devices, or the doorbell of
 /// the other end of one of its own connections, and neither twice.
-fn choose(
+fn choose<'a>(
     parts: &Parts,
     connections: &Connections,
+    controls: &'a Controls,
     id: DomId,
     args: [u64; 2],
-) -> Result<Chosen, Errno> {
+) -> Result<Chosen<'a>, Errno> {
     let place = |first: i32, n: u32, max: u32| {
         let n = i32::try_from(n).ok().filter(|_| n < max);
         let at = n.and_then(|n| first.checked_add(n)).ok_or(Errno::NOENT)?;
@@ -92,6 +101,7 @@ fn choose(
             let at = place(fd::DEVICE, n, fd::DEVICES_MAX)?;
             let device = parts.devices.get(n as usize).and_then(Option::as_ref);
             let device = device.ok_or(Errno::NOENT)?;
+            let hand = controls.hand_out(id, n.into())?;
             let data = epoll::EventData::new_u64(u64::from(n));
             match epoll::add(&parts.epoll, device, data, epoll::EventFlags::IN) {
                 // A file is always ready, so it cannot be waited for; and a call whose answer
@@ -102,6 +112,7 @@ fn choose(
             Ok(Chosen {
                 at,
                 what: What::Device(n),
+                _hand: Some(hand),
             })
         }
         Attach::Doorbell(conn) => {
@@ -110,6 +121,7 @@ fn choose(
             Ok(Chosen {
                 at,
                 what: What::Doorbell(port),
+                _hand: None,
             })
         }
     }

@@ -59,9 +59,37 @@ struct Told {
     slots: Vec<Slot>,
 }
 
+/// Why a device's descriptor cannot be handed out, or the device not ended, at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hand {
+    /// It is being handed out: soon it is in its domain's table, or it is not.
+    Out,
+    /// Its domain has done with it.
+    Ended,
+}
+
 /// The controls of every domain's devices.
 #[derive(Debug, Default)]
-pub struct Controls(Mutex<BTreeMap<(DomId, u64), Told>>);
+pub struct Controls(Mutex<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    told: BTreeMap<(DomId, u64), Told>,
+    hands: BTreeMap<(DomId, u64), Hand>,
+}
+
+/// A device whose descriptor is being handed out, as long as this lives: it does not end meanwhile.
+#[derive(Debug)]
+pub struct HandOut<'a> {
+    controls: &'a Controls,
+    device: (DomId, u64),
+}
+
+impl Drop for HandOut<'_> {
+    fn drop(&mut self) {
+        self.controls.with(|all| all.hands.remove(&self.device));
+    }
+}
 
 impl Controls {
     /// From now on device `number` of a domain, of which `pages` lie in the domain's window, can be
@@ -78,25 +106,62 @@ impl Controls {
             (part.slot.0..end).map(Slot)
         });
         let slots = slots.collect();
-        self.with(|all| all.insert((domain, number), Told { control, slots }));
+        let told = Told { control, slots };
+        self.with(|all| all.told.insert((domain, number), told));
     }
 
-    /// What a domain has done with for good, and the slots at which it sees that.
-    #[must_use]
-    pub fn get(&self, domain: DomId, number: u64) -> Option<(Arc<dyn DeviceControl>, Vec<Slot>)> {
-        let told = self.with(|all| all.get(&(domain, number)).cloned())?;
-        Some((told.control, told.slots))
+    /// The descriptor of a device is about to be put into its domain's table: one at a time.
+    ///
+    /// # Errors
+    /// ENOENT: its domain has done with the device.
+    pub fn hand_out(&self, domain: DomId, number: u64) -> Result<HandOut<'_>, Errno> {
+        let device = (domain, number);
+        self.with(|all| match all.hands.get(&device) {
+            Some(Hand::Ended) => Err(Errno::NOENT),
+            _ => {
+                all.hands.insert(device, Hand::Out);
+                Ok(())
+            }
+        })?;
+        Ok(HandOut {
+            controls: self,
+            device,
+        })
+    }
+
+    /// A domain has done with a device for good, which is there in its table or not: what there is to be
+    /// ended, and the slots at which it sees that. From now on nobody gets its descriptor.
+    ///
+    /// # Errors
+    /// ENOENT: it has no such device, or one that does not end. EBUSY: its descriptor is there, or about to
+    /// be.
+    pub fn begin_end(
+        &self,
+        domain: DomId,
+        number: u64,
+        is_there: impl FnOnce() -> bool,
+    ) -> Result<(Arc<dyn DeviceControl>, Vec<Slot>), Errno> {
+        let device = (domain, number);
+        // The look and the mark are one step: whoever hands it out is seen by one of both.
+        self.with(|all| {
+            let told = all.told.get(&device).ok_or(Errno::NOENT)?;
+            if all.hands.contains_key(&device) || is_there() {
+                return Err(Errno::BUSY);
+            }
+            all.hands.insert(device, Hand::Ended);
+            Ok((Arc::clone(&told.control), told.slots.clone()))
+        })
     }
 
     /// A device is no more.
     pub fn remove(&self, domain: DomId, number: u64) {
-        self.with(|all| all.remove(&(domain, number)));
+        self.with(|all| all.told.remove(&(domain, number)));
     }
 
     /// A domain's process is gone: nothing comes by its devices any more when this returns.
     pub fn end_all(&self, domain: DomId) {
         let all: Vec<_> = self.with(|all| {
-            let own = all.iter().filter(|((of, _), _)| *of == domain);
+            let own = all.told.iter().filter(|((of, _), _)| *of == domain);
             own.map(|(_, told)| Arc::clone(&told.control)).collect()
         });
         for control in all {
@@ -106,7 +171,10 @@ impl Controls {
 
     /// A domain is no more.
     pub fn forget(&self, domain: DomId) {
-        self.with(|all| all.retain(|(of, _), _| *of != domain));
+        self.with(|all| {
+            all.told.retain(|(of, _), _| *of != domain);
+            all.hands.retain(|(of, _), _| *of != domain);
+        });
     }
 
     /// Tells a domain's device something.
@@ -114,11 +182,11 @@ impl Controls {
     /// # Errors
     /// ENOENT: it has no such device, or one that can be told nothing; otherwise the device's.
     pub fn tell(&self, domain: DomId, number: u64, words: [u64; 2]) -> Result<u64, Errno> {
-        let told = self.with(|all| all.get(&(domain, number)).cloned());
+        let told = self.with(|all| all.told.get(&(domain, number)).cloned());
         told.ok_or(Errno::NOENT)?.control.control(words)
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<(DomId, u64), Told>) -> T) -> T {
+    fn with<T>(&self, f: impl FnOnce(&mut All) -> T) -> T {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -328,14 +328,14 @@ impl<S: AddressSpace> Server<S> {
     /// The domain has done with one of its devices for good.
     fn device_end(&mut self, number: u64) -> Result<Result<(), Errno>, SpaceError> {
         let Shared { controls, new, .. } = &*self.shared;
-        let Some((control, slots)) = controls.get(self.id, number) else {
-            return Ok(Err(Errno::NOENT));
-        };
         let at = i32::try_from(number).ok();
         let at = at.and_then(|number| fd::DEVICE.checked_add(number));
-        if at.is_none_or(|at| self.mapper.space().has_descriptor(at)) {
-            return Ok(Err(Errno::BUSY));
-        }
+        let space = self.mapper.space();
+        let is_there = || at.is_none_or(|at| space.has_descriptor(at));
+        let (control, slots) = match controls.begin_end(self.id, number, is_there) {
+            Ok(found) => found,
+            Err(errno) => return Ok(Err(errno)),
+        };
         control.end();
         let unmapped = self.mapper.space_mut().unmap(&slots);
         unmapped.map_err(SpaceError::fatal)?;

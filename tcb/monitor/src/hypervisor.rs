@@ -325,7 +325,7 @@ impl Hypervisor {
             Source::Attach(id) => {
                 let shared = Arc::clone(&self.shared);
                 if let Some(domain) = self.domain_mut(id) {
-                    attach::serve(domain, &shared.connections, now_ns);
+                    attach::serve(domain, &shared.connections, &shared.controls, now_ns);
                 }
             }
         }

@@ -5,6 +5,7 @@ use abi::hypercall::TapControl;
 use monitor::DeviceControl;
 use monitor::device::Controls;
 use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Remembers what it was told, and refuses an odd first word.
@@ -35,6 +36,41 @@ fn a_domain_speaks_to_its_own_devices_only() {
     assert_eq!(*diary.0.lock().unwrap(), [[40, 2], [1, 0]]);
     controls.forget(DomId(1));
     assert_eq!(controls.tell(DomId(1), 3, [0, 0]), Err(Errno::NOENT));
+}
+
+/// XDP-18: of a device that ends nobody has the descriptor, whichever of the two threads comes first.
+#[test]
+fn a_device_is_handed_out_or_ended_and_not_both() {
+    let controls = Controls::default();
+    for round in 0..2000 {
+        let domain = DomId(round);
+        let control = Arc::new(Diary::default());
+        controls.insert(domain, 3, control, &[]);
+        let there = AtomicBool::new(false);
+        let hand_out = || {
+            let hand = controls.hand_out(domain, 3);
+            if hand.is_ok() {
+                there.store(true, Ordering::Relaxed);
+            }
+            hand.is_ok()
+        };
+        let end = || {
+            let is_there = || there.load(Ordering::Relaxed);
+            controls.begin_end(domain, 3, is_there).map(drop)
+        };
+        let (given, ended) = std::thread::scope(|scope| {
+            let given = scope.spawn(hand_out);
+            let ended = end();
+            (given.join().unwrap(), ended)
+        });
+        match ended {
+            Ok(()) => assert!(!given, "round {round}"),
+            Err(errno) => assert_eq!((errno, given), (Errno::BUSY, true), "round {round}"),
+        }
+        // Nothing is left of either when the domain is no more.
+        controls.forget(domain);
+        assert!(controls.hand_out(domain, 3).is_ok());
+    }
 }
 
 #[test]

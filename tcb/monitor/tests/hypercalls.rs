@@ -206,7 +206,16 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     assert_eq!(device.0.load(Ordering::Relaxed), 0);
     let space = rig.server.mapper_mut().space_mut();
     space.descriptors.clear();
+    // Between the call that hands it out and the moment when it is there.
+    let shared = Arc::clone(&rig.shared);
+    let hand = shared.controls.hand_out(DomId(0), NUMBER).unwrap();
+    assert_eq!(end(&mut rig, NUMBER), -Errno::BUSY.raw_os_error());
+    assert_eq!(device.0.load(Ordering::Relaxed), 0);
+    drop(hand);
     assert_eq!(end(&mut rig, NUMBER), 0);
+    // Whoever would hand it out has not heard of it yet.
+    let again = shared.controls.hand_out(DomId(0), NUMBER);
+    assert_eq!(again.unwrap_err(), Errno::NOENT);
     assert_eq!(device.0.load(Ordering::Relaxed), 1);
     assert!(rig.server.mapper().space().mapped.is_empty());
     assert_eq!(rig.shared.new.pins.count(DomId(1)), 0);
