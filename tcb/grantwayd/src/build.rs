@@ -94,8 +94,8 @@ pub(crate) fn equip(
         Some((id, hypervisor.frames(id)?))
     };
     let devices = devices.hand_out(frames, life, of)?;
-    hypervisor.give_devices(id, devices);
-    Ok(())
+    let given = hypervisor.give_devices(id, devices);
+    given.map_err(|error| error.to_string())
 }
 
 /// Starts a domain; its console.

@@ -5,11 +5,12 @@
 //! pages mapped, and exchanges what a device has pinned before it is its owner's alone again.
 
 use crate::pins::Pin;
-use abi::{DomId, Slot};
+use abi::DomId;
 use rustix::io::Errno;
 pub use sandbox::DeviceMap;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,7 +36,7 @@ pub struct Device {
     /// What it can be told, if anything.
     pub control: Option<Arc<dyn DeviceControl>>,
     /// What of its memory lies in the domain's window, from before the domain's first hypercall is
-    /// answered. No grant is ever mapped there, unless the domain itself asks for it.
+    /// answered. These slots are no grant's until the device ends.
     pub pages: Vec<DeviceMap>,
     /// What it has pinned of another domain's memory, if anything.
     pub pin: Option<Pin>,
@@ -52,11 +53,22 @@ impl From<OwnedFd> for Device {
     }
 }
 
+/// A device that is to be seen where its domain's window has no free slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("device {0} has no place in the window")]
+pub struct NoRoom(pub u64);
+
+/// The slots of each part of a device.
+pub(crate) fn slots(pages: &[DeviceMap]) -> Vec<Range<u32>> {
+    let range = |part: &DeviceMap| part.slot.0..part.slot.0.saturating_add(part.pages);
+    pages.iter().map(range).collect()
+}
+
 /// A device that can be told something, and where it is seen.
 #[derive(Clone, Debug)]
 struct Told {
     control: Arc<dyn DeviceControl>,
-    slots: Vec<Slot>,
+    pages: Vec<DeviceMap>,
 }
 
 /// Why a device's descriptor cannot be handed out, or the device not ended, at this moment.
@@ -101,12 +113,8 @@ impl Controls {
         control: Arc<dyn DeviceControl>,
         pages: &[DeviceMap],
     ) {
-        let slots = pages.iter().flat_map(|part| {
-            let end = part.slot.0.saturating_add(part.pages);
-            (part.slot.0..end).map(Slot)
-        });
-        let slots = slots.collect();
-        let told = Told { control, slots };
+        let pages = pages.to_vec();
+        let told = Told { control, pages };
         self.with(|all| all.told.insert((domain, number), told));
     }
 
@@ -130,7 +138,7 @@ impl Controls {
     }
 
     /// A domain has done with a device for good, which is there in its table or not: what there is to be
-    /// ended, and the slots at which it sees that. From now on nobody gets its descriptor.
+    /// ended, and where it sees that. From now on nobody gets its descriptor.
     ///
     /// # Errors
     /// ENOENT: it has no such device, or one that does not end. EBUSY: its descriptor is there, or about to
@@ -140,7 +148,7 @@ impl Controls {
         domain: DomId,
         number: u64,
         is_there: impl FnOnce() -> bool,
-    ) -> Result<(Arc<dyn DeviceControl>, Vec<Slot>), Errno> {
+    ) -> Result<(Arc<dyn DeviceControl>, Vec<DeviceMap>), Errno> {
         let device = (domain, number);
         // The look and the mark are one step: whoever hands it out is seen by one of both.
         self.with(|all| {
@@ -149,7 +157,7 @@ impl Controls {
                 return Err(Errno::BUSY);
             }
             all.hands.insert(device, Hand::Ended);
-            Ok((Arc::clone(&told.control), told.slots.clone()))
+            Ok((Arc::clone(&told.control), told.pages.clone()))
         })
     }
 

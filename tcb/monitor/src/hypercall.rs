@@ -6,7 +6,7 @@
 
 use crate::budget::Budget;
 use crate::connect::Connections;
-use crate::device::Controls;
+use crate::device::{self, Controls};
 use crate::grant::{Copier, Grants, Mapper, NewGrants};
 use crate::memory::Memory;
 use crate::space::{AddressSpace, SpaceError};
@@ -327,18 +327,29 @@ impl<S: AddressSpace> Server<S> {
 
     /// The domain has done with one of its devices for good.
     fn device_end(&mut self, number: u64) -> Result<Result<(), Errno>, SpaceError> {
-        let Shared { controls, new, .. } = &*self.shared;
+        let Shared {
+            controls,
+            grants,
+            new,
+            ..
+        } = &*self.shared;
         let at = i32::try_from(number).ok();
         let at = at.and_then(|number| fd::DEVICE.checked_add(number));
         let space = self.mapper.space();
         let is_there = || at.is_none_or(|at| space.has_descriptor(at));
-        let (control, slots) = match controls.begin_end(self.id, number, is_there) {
+        let (control, pages) = match controls.begin_end(self.id, number, is_there) {
             Ok(found) => found,
             Err(errno) => return Ok(Err(errno)),
         };
         control.end();
+        let slots: Vec<_> = device::slots(&pages)
+            .into_iter()
+            .flatten()
+            .map(Slot)
+            .collect();
         let unmapped = self.mapper.space_mut().unmap(&slots);
         unmapped.map_err(SpaceError::fatal)?;
+        grants.lock().unreserve_device(self.id, &pages);
         controls.remove(self.id, number);
         new.pins.remove(self.id, number);
         self.ended.push(number);

@@ -5,6 +5,7 @@
 
 use crate::attach;
 use crate::device::Device;
+use crate::device::NoRoom;
 use crate::domain::{Domain, DomainError, Start};
 use crate::hypercall::Shared;
 use crate::life::{Demand, Life};
@@ -150,17 +151,26 @@ impl Hypervisor {
 
     /// Gives a domain that was not started yet what it may attach, in the order of its
     /// specification; none: not this one any more.
-    pub fn give_devices(&mut self, id: DomId, devices: Vec<Option<Device>>) {
+    ///
+    /// # Errors
+    /// A device would be seen where there is no window, or another device. It and those behind it are
+    /// not given.
+    pub fn give_devices(&mut self, id: DomId, devices: Vec<Option<Device>>) -> Result<(), NoRoom> {
         let shared = Arc::clone(&self.shared);
         let domain = self.domain_mut(id);
         let Some(parts) = domain.and_then(|domain| domain.parts.as_mut()) else {
-            return;
+            return Ok(());
         };
         for (number, device) in (0u64..).zip(devices) {
             let Some(device) = device else {
                 parts.devices.push(None);
                 continue;
             };
+            let mut grants = shared.grants.lock();
+            if !grants.reserve_device(id, number, &device.pages) {
+                return Err(NoRoom(number));
+            }
+            drop(grants);
             if let Some(control) = device.control {
                 shared.controls.insert(id, number, control, &device.pages);
             }
@@ -172,6 +182,7 @@ impl Hypervisor {
             }
             parts.devices.push(Some(device.fd));
         }
+        Ok(())
     }
 
     /// Connects two domains.

@@ -36,7 +36,7 @@ mod report;
 pub mod space;
 mod worker;
 
-pub use device::{Device, DeviceControl, DeviceMap};
+pub use device::{Device, DeviceControl, DeviceMap, NoRoom};
 pub use domain::{DomainError, Start};
 pub use hypervisor::{Hypervisor, Source};
 pub use life::Life;

@@ -224,6 +224,73 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     assert_eq!(rig.call(Kind::DeviceEnd as u32, 2), Err(Errno::INVAL));
 }
 
+/// XDP-4: a slot that shows a device is no grant's and no other device's until that has ended, however
+/// many grants there are; and no device has slots that its domain's window has not.
+#[test]
+fn what_shows_a_device_is_no_grant_s() {
+    const NUMBER: u64 = 5;
+    let mut rig = Rig::new();
+    rig.grant(3, 1, true);
+    let part = |slot, pages| DeviceMap {
+        slot: Slot(slot),
+        page: 0,
+        pages,
+    };
+    let reserve = |rig: &Rig, number, pages: &[DeviceMap]| {
+        let mut grants = rig.shared.grants.lock();
+        grants.reserve_device(DomId(0), number, pages)
+    };
+    for wrong in [
+        &[part(SLOTS, 1)][..],
+        &[part(0, SLOTS + 1)],
+        &[part(u32::MAX, 2)],
+        &[part(0, 2), part(1, 1)],
+    ] {
+        assert!(!reserve(&rig, NUMBER, wrong), "{wrong:?}");
+    }
+    let pages = [part(1, 2), part(6, 1)];
+    assert!(reserve(&rig, NUMBER, &pages));
+    assert!(!reserve(&rig, NUMBER + 1, &[part(0, 2)]));
+    let fill = |rig: &mut Rig| {
+        for slot in 0..SLOTS {
+            let map = Map {
+                domain: DomId(1),
+                gref: GrantRef(3),
+                slot: Slot(slot),
+                readonly: true,
+            };
+            rig.put_words(slot as usize, map.encode());
+        }
+        assert_eq!(rig.call(Kind::GrantMap as u32, SLOTS), Ok(()));
+        let mapped = (0..SLOTS).filter(|&slot| match rig.status(slot as usize) {
+            GrantStatus::Okay => true,
+            GrantStatus::BadSlot => false,
+            other => panic!("{other:?}"),
+        });
+        mapped.collect::<Vec<_>>()
+    };
+    assert_eq!(fill(&mut rig), [0, 3, 4, 5, 7]);
+    let control: Arc<Ending> = Arc::default();
+    let controls = &rig.shared.controls;
+    controls.insert(DomId(0), NUMBER, control, &pages);
+    rig.put(0, 0, NUMBER);
+    let seen = [1, 2, 6].map(Slot);
+    for slot in seen {
+        let shown = monitor::space::PageMap {
+            slot,
+            memory: 0,
+            frame: 0,
+            writable: true,
+        };
+        let space = rig.server.mapper_mut().space_mut();
+        space.mapped.insert(slot, shown);
+    }
+    assert_eq!(rig.call(Kind::DeviceEnd as u32, 1), Ok(()));
+    assert_eq!(rig.get(0, STATUS_WORD), 0);
+    assert_eq!(fill(&mut rig), [1, 2, 6]);
+    assert!(!reserve(&rig, NUMBER + 1, &pages), "the window is full");
+}
+
 #[test]
 fn a_full_batch_of_copies() {
     let mut rig = Rig::new();

@@ -127,7 +127,7 @@ fn slots_without_table(tables: &Tables, new: &NewGrants) -> u64 {
 
 fn pin_of(slot: &WindowSlot) -> Option<&Pin> {
     match slot {
-        WindowSlot::Free | WindowSlot::Table(_) => None,
+        WindowSlot::Free | WindowSlot::Table(_) | WindowSlot::Device(_) => None,
         WindowSlot::Busy(pin) | WindowSlot::Mapped(pin) => Some(pin),
     }
 }

@@ -20,7 +20,7 @@
 
 use super::Grants;
 use super::new::NewGrants;
-use super::table::{Tables, commit};
+use super::table::{Tables, WindowSlot, commit};
 use crate::space::{PageMap, SpaceError, enter};
 use abi::hypercall::{Bind, Transfer};
 use abi::{ConnId, DomId, GrantEntry, GrantStatus, Handle, PAGE, Slot};
@@ -230,7 +230,8 @@ impl NewGrants {
     ) -> Result<(), GrantStatus> {
         let last = first.0.checked_add(exchange.count);
         let slots = first.0..last.ok_or(GrantStatus::BadSlot)?;
-        if !grants.lock().reserve(of, exchange.handle, from_ref(&slots)) {
+        let holds = WindowSlot::Table(exchange.handle);
+        if !grants.lock().reserve(of, holds, from_ref(&slots)) {
             return Err(GrantStatus::BadSlot);
         }
         let maps = match exchange.state().end(of) {

@@ -1,5 +1,6 @@
 //! Every domain's grant table, its entries in use, and the slots of its window.
 
+use crate::device::{self, DeviceMap};
 use crate::memory::Memory;
 use abi::grant::GrantEntry;
 use abi::layout::info;
@@ -86,6 +87,8 @@ pub(crate) enum WindowSlot {
     Mapped(Pin),
     /// Whatever a table of the new mechanism shows there.
     Table(Handle),
+    /// A page of the device of this number.
+    Device(u64),
 }
 
 /// One domain's account.
@@ -295,8 +298,9 @@ impl Tables {
         self.close_if_over(granter);
     }
 
-    /// Takes free slots of a domain's window for a table; all or none. Whether it could.
-    pub(crate) fn reserve(&mut self, id: DomId, table: Handle, ranges: &[Range<u32>]) -> bool {
+    /// Takes free slots of a domain's window for what they are to hold, a table or a device; all or none.
+    /// Whether it could.
+    pub(crate) fn reserve(&mut self, id: DomId, holds: WindowSlot, ranges: &[Range<u32>]) -> bool {
         let Some(account) = self.account_mut(id) else {
             return false;
         };
@@ -310,23 +314,36 @@ impl Tables {
             }
             for slot in range.clone() {
                 if let Some(place) = account.slot(slot) {
-                    *place = WindowSlot::Table(table);
+                    *place = holds;
                 }
             }
         }
         true
     }
 
-    /// Gives slots back that a table had.
+    /// Gives slots back that a table or a device had.
     pub(crate) fn unreserve(&mut self, id: DomId, ranges: &[Range<u32>]) {
         let Some(account) = self.account_mut(id) else {
             return;
         };
         for slot in ranges.iter().cloned().flatten() {
-            if let Some(place @ WindowSlot::Table(_)) = account.slot(slot) {
+            if let Some(place @ (WindowSlot::Table(_) | WindowSlot::Device(_))) = account.slot(slot)
+            {
                 *place = WindowSlot::Free;
             }
         }
+    }
+
+    /// Takes the slots that show a device of a domain's. Whether all of them are there and free.
+    pub fn reserve_device(&mut self, id: DomId, number: u64, pages: &[DeviceMap]) -> bool {
+        let ends = |part: &DeviceMap| part.slot.0.checked_add(part.pages).is_some();
+        pages.iter().all(ends)
+            && self.reserve(id, WindowSlot::Device(number), &device::slots(pages))
+    }
+
+    /// Gives them back.
+    pub fn unreserve_device(&mut self, id: DomId, pages: &[DeviceMap]) {
+        self.unreserve(id, &device::slots(pages));
     }
 
     /// A domain is dead or about to be: nobody gets a new use of its grants.
@@ -343,7 +360,7 @@ impl Tables {
         for slot in from..end {
             let place = self.account_mut(id)?.slot(slot)?;
             match std::mem::take(place) {
-                WindowSlot::Free | WindowSlot::Table(_) => {}
+                WindowSlot::Free | WindowSlot::Table(_) | WindowSlot::Device(_) => {}
                 WindowSlot::Busy(pin) | WindowSlot::Mapped(pin) => {
                     if let Some(account) = self.account_mut(id) {
                         account.taken = account.taken.saturating_sub(1);

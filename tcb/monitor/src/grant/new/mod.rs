@@ -15,6 +15,7 @@ mod table;
 
 use super::Grants;
 use super::flip::Exchange;
+use super::table::WindowSlot;
 use crate::pins::Pins;
 use crate::space::{AddressSpace, SpaceError, enter};
 use abi::hypercall::Bind;
@@ -373,7 +374,7 @@ impl NewGrants {
         if tables.alive(table.user).is_none() || tables.alive(table.granter).is_none() {
             return Err(GrantStatus::BadDomain);
         }
-        if !tables.reserve(table.user, table.handle, &ranges) {
+        if !tables.reserve(table.user, WindowSlot::Table(table.handle), &ranges) {
             return Err(GrantStatus::BadSlot);
         }
         tables.hold(table.granter).ok_or(GrantStatus::BadDomain)?;
