@@ -465,6 +465,15 @@ fn an_interface_that_is_there_is_taken_over_and_given_back() {
     let Some(mut wire) = Wire::on(namespace, netdev) else {
         return;
     };
+    // Its other end notices by and by that there is a carrier, and sends nothing before.
+    let end = Instant::now() + Duration::from_secs(5);
+    let show = || Command::new("ip").args(["link", "show", "wire"]).output();
+    let is_up = |shown: std::process::Output| {
+        String::from_utf8(shown.stdout).is_ok_and(|text| text.contains("state UP"))
+    };
+    while !is_up(wire.namespace.enter(show).unwrap().unwrap()) {
+        assert!(Instant::now() < end, "no carrier");
+    }
     let station = Station::new(&wire.namespace, "wire");
     station.send(&frame(1, 100));
     assert_eq!(wire.receive(1, Duration::from_secs(5)), [frame(1, 100)]);
