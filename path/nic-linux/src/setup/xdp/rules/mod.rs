@@ -9,13 +9,14 @@
 //!
 //! Rules are code and not data: what a kind of frame cannot fit is not asked, and what a rule does not
 //! ask for costs nothing. There is no loop and no pointer into the frame, so that the verifier's work is
-//! as long as the program. Doubt is against a frame: what is hidden fits what denies and nothing that
+//! about as long as the program. Doubt is against a frame: what is hidden fits what denies and nothing that
 //! allows, which makes of three values two that are known when a rule is compiled.
 
 mod headers;
 #[cfg(test)]
 mod tests;
 
+use super::XDP_DROP;
 use crate::setup::bpf::{
     Assembler, Counters, Label, MAP_LOOKUP_ELEM, R0, R1, R2, R6, R7, R8, R10, XDP_GET_BUFF_LEN,
 };
@@ -27,7 +28,6 @@ use headers::{
 use std::io;
 use std::net::IpAddr;
 
-const XDP_DROP: i32 = super::XDP_DROP;
 /// Where on the stack the number of a rule is put.
 const KEY: i16 = -8;
 
