@@ -119,6 +119,21 @@ fn a_grant_that_drains_gets_no_new_use() {
     rig.end();
 }
 
+/// N-10 of a grant that is named twice in one batch: what one asks for is not undone by the other.
+#[test]
+fn a_grant_drains_though_the_same_batch_was_refused_it() {
+    let [refuse, drain] = [Revocation::Refuse, Revocation::Drain].map(|how| (0, how, false));
+    for grants in [vec![refuse, drain], vec![drain, refuse]] {
+        let mut rig = granted();
+        rig.step(&used(0));
+        rig.step(&Op::Revoke { guest: 1, grants });
+        assert_eq!(rig.statuses, [GrantStatus::Again; 2]);
+        rig.step(&used(0));
+        assert!(!rig.used, "it drains");
+        rig.end();
+    }
+}
+
 /// N-11, N-12, N-13: two forced revocations fill the quarantine of two frames; the entries are
 /// granted again only when they are out of use; the third costs the user its life.
 #[test]

@@ -281,8 +281,9 @@ fn announce(
     }
     uses::settle();
     let mut leaving: Vec<Leaving> = Vec::with_capacity(wanted.len());
+    let mut refused = Vec::new();
     for (op, ((gref, how), status)) in wanted.iter().zip(statuses.iter_mut()).enumerate() {
-        let (Some((entry, granted)), Some(words)) =
+        let (Some((_, granted)), Some(words)) =
             (entry_of(&state, *gref), table.words(gref.index()))
         else {
             continue;
@@ -303,9 +304,7 @@ fn announce(
                 continue;
             }
             Revocation::Refuse => {
-                if !entry.draining {
-                    words.set_translation(entry.translation().0, Ordering::Release);
-                }
+                refused.push(gref.index());
                 continue;
             }
         }
@@ -316,6 +315,17 @@ fn announce(
             granted,
             forced: !idle,
         });
+    }
+    // Not before all have been looked at: one of these may be named again, to be drained or forced, and
+    // whoever began a use in between would not be seen.
+    for index in refused {
+        if let Some(entry) = state.entries.get(index as usize)
+            && let Some(words) = table.words(index)
+            && !entry.draining
+            && words.translation(Ordering::Relaxed) != Translation::INVALID.0
+        {
+            words.set_translation(entry.translation().0, Ordering::Release);
+        }
     }
     leaving
 }
