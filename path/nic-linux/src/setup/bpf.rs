@@ -18,6 +18,8 @@ const BPF_MAP_TYPE_PROG_ARRAY: u32 = 3;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_XDP: u32 = 37;
 const BPF_TCX_EGRESS: u32 = 47;
+/// Times that a program is loaded: the verifier gives up when a signal comes.
+const LOAD_TRIES: u32 = 20;
 /// The pseudo source register that makes a 64-bit immediate the map of a descriptor.
 const BPF_PSEUDO_MAP_FD: u8 = 1;
 
@@ -280,9 +282,17 @@ impl Assembler {
             license: license.as_ptr() as u64,
             rest: [0; 2],
         };
-        // SAFETY: the kernel reads the attributes, and through them the instructions and the
-        // licence, all of which live through the call.
-        unsafe { bpf_fd(BPF_PROG_LOAD, &attr) }
+        let mut tries = 1;
+        loop {
+            // SAFETY: the kernel reads the attributes, and through them the instructions and the
+            // licence, all of which live through the call.
+            match unsafe { bpf_fd(BPF_PROG_LOAD, &attr) } {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && tries < LOAD_TRIES => {
+                    tries += 1;
+                }
+                loaded => return loaded,
+            }
+        }
     }
 }
 

@@ -50,6 +50,13 @@ const MAX_EXTENSIONS: usize = 8;
 const ARP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0, 1, 8, 0]), half([6, 4]));
 const SNAP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0xaa, 0xaa, 3, 0]), half([0, 0]));
 const ARP_BYTES: i32 = 28;
+/// The headers that nearly all frames have are fetched at once, from the EtherType on: without a tag, an
+/// IPv6 header and two ports. A frame of so many bytes has room for them.
+const AT_ONCE: i32 = 2 + 40 + 4;
+const HAS_ROOM: i32 = ETHERNET - 2 + AT_ONCE;
+/// Where the transport header begins then.
+const TRANSPORT4: i32 = ETHERNET + 20;
+const TRANSPORT6: i32 = ETHERNET + 40;
 
 const fn half(bytes: [u8; 2]) -> u32 {
     u16::from_ne_bytes(bytes) as u32
@@ -153,13 +160,22 @@ pub(super) fn follow(program: &mut Assembler, found: &Found) {
 
 /// Steps over VLAN tags: at `network` r8 is the EtherType behind them and r7 where that begins.
 fn tags(program: &mut Assembler, network: Label, too_many: Label) {
-    program.mov_imm(R7, ETHERNET - 4);
-    for _ in 0..=MAX_TAGS {
+    let [short, first] = std::array::from_fn(|_| program.fresh());
+    program
+        .mov_imm(R7, ETHERNET - 2)
+        .jump_lt_imm(R9, HAS_ROOM, short);
+    load(program, AT_ONCE, IP - 2, too_many);
+    program.load_u16(R8, R10, IP - 2).jump(first).label(short);
+    load(program, 2, SHORT, too_many);
+    program.load_u16(R8, R10, SHORT).label(first);
+    for behind in 0..=MAX_TAGS {
+        if behind > 0 {
+            program.add_imm(R7, 2);
+            load(program, 2, SHORT, too_many);
+            program.load_u16(R8, R10, SHORT);
+        }
         let tag = program.fresh();
-        program.add_imm(R7, 2);
-        load(program, 2, SHORT, too_many);
         program
-            .load_u16(R8, R10, SHORT)
             .swap_be16(R8)
             .add_imm(R7, 2)
             .jump_eq_imm(R8, VLAN, tag)
@@ -171,7 +187,7 @@ fn tags(program: &mut Assembler, network: Label, too_many: Label) {
 
 fn ipv4(program: &mut Assembler, found: &Found) {
     let malformed = program.fresh();
-    load(program, 20, IP, malformed);
+    load_ip(program, 20, malformed);
     program
         .load_u8(R1, R10, IP)
         .mov(R2, R1)
@@ -187,14 +203,14 @@ fn ipv4(program: &mut Assembler, found: &Found) {
         .load_u16(R1, R10, IP + 6)
         .swap_be16(R1)
         .and_u32(R1, 0x1fff);
-    ports(program, found.ipv4);
+    ports(program, TRANSPORT4, found.ipv4);
     program.label(malformed);
     hidden(program, found.hidden4, found.hidden);
 }
 
 fn ipv6(program: &mut Assembler, found: &Found) {
     let [malformed, later, obscure, end, transport] = std::array::from_fn(|_| program.fresh());
-    load(program, 40, IP, malformed);
+    load_ip(program, 40, malformed);
     program
         .load_u8(R1, R10, IP)
         .shr_u32(R1, 4)
@@ -214,7 +230,7 @@ fn ipv6(program: &mut Assembler, found: &Found) {
         .mov_imm(R8, HIDDEN);
     leave(program, HIDDEN).jump(found.ipv6);
     program.label(end).mov_imm(R1, 0).label(transport);
-    ports(program, found.ipv6);
+    ports(program, TRANSPORT6, found.ipv6);
     program.label(malformed);
     hidden(program, found.hidden6, found.hidden);
 }
@@ -261,21 +277,29 @@ fn unless_extension(program: &mut Assembler, there: Label) -> &mut Assembler {
 }
 
 /// Leaves the ports of the packet whose transport header begins at r7, and goes on at `to`; r1: whether
-/// it is a fragment without one.
-fn ports(program: &mut Assembler, to: Label) {
-    let [has, hidden] = std::array::from_fn(|_| program.fresh());
+/// it is a fragment without one. What begins at `usual` may have been fetched with the IP header.
+fn ports(program: &mut Assembler, usual: i32, to: Label) {
+    let [has, hidden, elsewhere, there] = std::array::from_fn(|_| program.fresh());
+    let fetched = IP + (usual - ETHERNET) as i16;
     for protocol in WITH_PORTS {
         program.jump_eq_imm(R8, protocol, has);
     }
     leave(program, ABSENT)
         .jump(to)
         .label(has)
-        .jump_ne_imm(R1, 0, hidden);
+        .jump_ne_imm(R1, 0, hidden)
+        .jump_ne_imm(R7, usual, elsewhere)
+        .jump_lt_imm(R9, HAS_ROOM, elsewhere)
+        .load_u16(R1, R10, fetched)
+        .load_u16(R2, R10, fetched + 2)
+        .jump(there)
+        .label(elsewhere);
     load(program, 4, SHORT, hidden);
     program
         .load_u16(R1, R10, SHORT)
-        .swap_be16(R1)
         .load_u16(R2, R10, SHORT + 2)
+        .label(there)
+        .swap_be16(R1)
         .swap_be16(R2);
     leave_ports(program).jump(to).label(hidden);
     leave(program, HIDDEN).jump(to);
@@ -316,6 +340,18 @@ fn unless_begins(
         .load_u16(R1, R10, SHORT + 4)
         .xor_u32(R1, last)
         .jump_ne_imm(R1, 0, otherwise)
+}
+
+/// Has the `bytes` bytes of the IP header at r7 on the stack, or goes on at `otherwise`: one without a tag
+/// before it may be there.
+fn load_ip(program: &mut Assembler, bytes: i32, otherwise: Label) {
+    let [missing, there] = std::array::from_fn(|_| program.fresh());
+    program
+        .jump_lt_imm(R9, HAS_ROOM, missing)
+        .jump_eq_imm(R7, ETHERNET, there)
+        .label(missing);
+    load(program, bytes, IP, otherwise);
+    program.label(there);
 }
 
 /// Puts the `bytes` bytes at r7 onto the stack, or goes on at `otherwise` if they are not there to be
