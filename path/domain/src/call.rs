@@ -245,12 +245,28 @@ impl Calls {
     /// # Errors
     /// There is no such device, it can be told nothing, or it refused.
     pub fn tell_device(&mut self, device: u32, words: [u64; 2]) -> Result<u64, Errno> {
-        self.put(0, u64::from(device));
-        for (at, word) in (1..).zip(words) {
-            self.put(at, word);
+        let told = self.tell_device_all(device, &[words]);
+        told.into_iter().next().unwrap_or(Err(Errno::INVAL))
+    }
+
+    /// The same several times, by as few calls as it takes.
+    pub fn tell_device_all(&mut self, device: u32, all: &[[u64; 2]]) -> Vec<Result<u64, Errno>> {
+        let mut told = Vec::with_capacity(all.len());
+        for batch in all.chunks(OPS_MAX) {
+            let places = (0..).step_by(OP_WORDS);
+            for (at, [word, other]) in places.clone().zip(batch) {
+                self.put(at, u64::from(device));
+                self.put(at + 1, *word);
+                self.put(at + 2, *other);
+            }
+            let entered = self.enter(Kind::DeviceControl, batch.len() as u32);
+            let answer = |at: usize| {
+                entered?;
+                self.outcome_of(at).map(|()| self.get(at + ANSWER_WORD))
+            };
+            told.extend(places.take(batch.len()).map(answer));
         }
-        self.enter(Kind::DeviceControl, 1)?;
-        self.outcome().map(|()| self.get(ANSWER_WORD))
+        told
     }
 
     /// Says that it has done with a device of its own for good, and has closed its descriptor of it.
@@ -318,7 +334,12 @@ impl Calls {
 
     /// What became of the only operation of a call that answers with an errno.
     fn outcome(&self) -> Result<(), Errno> {
-        match self.get(STATUS_WORD) as i64 {
+        self.outcome_of(0)
+    }
+
+    /// The outcome of the operation that begins at a word.
+    fn outcome_of(&self, at: usize) -> Result<(), Errno> {
+        match self.get(at + STATUS_WORD) as i64 {
             0 => Ok(()),
             // A status that is no errno at all is as wrong as the monitor could say.
             status => Err(i32::try_from(status.saturating_neg())

@@ -76,7 +76,7 @@ pub enum Kind {
     ExchangeCreate = 12,
     /// [`Transfer`] operations.
     GrantTransfer = 13,
-    /// Tell a device of the domain's own something. One operation: word 0 the device's number,
+    /// Tell devices of the domain's own something. Each operation: word 0 the device's number,
     /// words 1 and 2 what the device understands ([`TapControl`]). The answer: word 3.
     DeviceControl = 16,
     /// The domain has done with a device of its own for good, and has closed its descriptor of it. One

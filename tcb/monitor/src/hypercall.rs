@@ -309,11 +309,13 @@ impl<S: AddressSpace> Server<S> {
                 let Shared { grants, new, .. } = &*self.shared;
                 page.put_statuses(&new.transfer(grants, self.id, &ops));
             }
-            Kind::DeviceControl if count == 1 => {
-                let [device, word, other] = page.words(0);
-                let told = self.shared.controls.tell(self.id, device, [word, other]);
-                page.put(0, ANSWER_WORD, told.unwrap_or(0));
-                page.put(0, STATUS_WORD, errno_word(told.map(drop)));
+            Kind::DeviceControl => {
+                for op in 0..count {
+                    let [device, word, other] = page.words(op);
+                    let told = self.shared.controls.tell(self.id, device, [word, other]);
+                    page.put(op, ANSWER_WORD, told.unwrap_or(0));
+                    page.put(op, STATUS_WORD, errno_word(told.map(drop)));
+                }
             }
             Kind::DeviceEnd if count == 1 => {
                 let ended = self.device_end(page.get(0, 0))?;

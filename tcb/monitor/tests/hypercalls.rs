@@ -2,7 +2,8 @@
 //! make the monitor panic, hang or lose count.
 
 use abi::hypercall::{
-    COUNT, Copy, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, Place, RESULT, STATUS_WORD,
+    ANSWER_WORD, COUNT, Copy, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, Place, RESULT,
+    STATUS_WORD,
 };
 use abi::layout::info;
 use abi::{DomId, GrantEntry, GrantRef, GrantStatus, PAGE, RECORD_BYTES, Slot, XenbusState};
@@ -151,13 +152,29 @@ fn nonsense_is_refused_as_a_whole() {
 struct Ending(AtomicU32);
 
 impl DeviceControl for Ending {
-    fn control(&self, _: [u64; 2]) -> Result<u64, Errno> {
-        Ok(0)
+    fn control(&self, [word, other]: [u64; 2]) -> Result<u64, Errno> {
+        Ok(word + other)
     }
 
     fn end(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// What one call asks of devices is answered operation by operation.
+#[test]
+fn devices_are_told_several_things_by_one_call() {
+    let mut rig = Rig::new();
+    let device: Arc<Ending> = Arc::default();
+    rig.shared.controls.insert(DomId(0), 2, device, &[]);
+    let devices = [2, 9, 2];
+    for (op, device) in devices.into_iter().enumerate() {
+        rig.put_words(op, [device, op as u64 + 40, 1]);
+    }
+    assert_eq!(rig.call(Kind::DeviceControl as u32, 3), Ok(()));
+    let told = [0, 1, 2].map(|op| (rig.get(op, STATUS_WORD) as i64, rig.get(op, ANSWER_WORD)));
+    let noent = -i64::from(Errno::NOENT.raw_os_error());
+    assert_eq!(told, [(0, 41), (noent, 0), (0, 43)]);
 }
 
 /// A device ends when its domain has closed it, once: then nothing of it is seen and nothing it has

@@ -156,30 +156,33 @@ impl OwnQueue {
         self.denied.push((rule, Count::default()));
     }
 
-    /// What the rule of this number has denied in the kernel.
+    /// What each of these rules has denied in the kernel, by its number.
     #[must_use]
-    pub fn denied(&self, rule: u32) -> Count {
-        let known = self.denied.iter().find(|(number, _)| *number == rule);
-        match known {
-            Some(_) if self.queue.is_some() => self.ask_denied(rule),
-            Some((_, count)) => *count,
-            None => Count::default(),
+    pub fn denied(&self) -> Vec<(u32, Count)> {
+        match self.queue {
+            Some(_) if !self.denied.is_empty() => self.ask_denied(),
+            _ => self.denied.clone(),
         }
     }
 
-    fn ask_denied(&self, rule: u32) -> Count {
-        let ask = |asked: XdpControl| {
-            let mut calls = self.calls.borrow_mut();
-            let told = calls.tell_device(self.config.device, asked.encode());
-            told.unwrap_or(0)
+    fn ask_denied(&self) -> Vec<(u32, Count)> {
+        let rules = || self.denied.iter().map(|(rule, _)| *rule);
+        let asked = |rule| {
+            [
+                XdpControl::DeniedFrames(rule),
+                XdpControl::DeniedBytes(rule),
+            ]
         };
-        match ask(XdpControl::DeniedFrames(rule)) {
-            0 => Count::default(),
-            frames => Count {
-                frames,
-                bytes: ask(XdpControl::DeniedBytes(rule)),
-            },
-        }
+        let asked: Vec<_> = rules().flat_map(asked).map(XdpControl::encode).collect();
+        let device = self.config.device;
+        let told = self.calls.borrow_mut().tell_device_all(device, &asked);
+        let mut told = told.into_iter().map(|count| count.unwrap_or(0));
+        let mut next = || told.next().unwrap_or(0);
+        let count = |rule| {
+            let (frames, bytes) = (next(), next());
+            (rule, Count { frames, bytes })
+        };
+        rules().map(count).collect()
     }
 
     /// When it wants to be looked at although no frame may come.
@@ -322,9 +325,7 @@ impl OwnQueue {
             return;
         }
         // Nobody can be asked later.
-        self.denied = (self.denied.iter())
-            .map(|&(rule, _)| (rule, self.ask_denied(rule)))
-            .collect();
+        self.denied = self.denied();
         // The monitor looks whether the descriptor is gone.
         self.queue = None;
         self.state = State::Over;

@@ -2,6 +2,7 @@
 
 use super::firewall::Denying;
 use super::nics::NicPort;
+use super::own::OwnQueue;
 use super::port::{Port, Traffic};
 use super::turn::Driver;
 use super::vifs::VifPort;
@@ -9,6 +10,7 @@ use crate::lro::Sums;
 use crate::report::{self, DropTable};
 use net::bridge::{Count, DropReason};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Everything that the driver counts.
 pub(super) fn stat(driver: &Driver) -> Value {
@@ -69,14 +71,16 @@ pub(super) fn stat(driver: &Driver) -> Value {
 
 /// What the kernel has denied by each of the rules that it asks.
 fn denied(driver: &Driver) -> Vec<Count> {
-    let count = |rule: &Denying| match driver.ports.get(rule.queue) {
-        Some(Port::Vif(vif)) => {
-            let queue = vif.queue.as_ref();
-            queue.map_or(Count::default(), |queue| queue.denied(rule.number))
-        }
-        _ => Count::default(),
-    };
-    driver.firewall.denying().iter().map(count).collect()
+    let mut all = BTreeMap::new();
+    for (number, port) in driver.ports.iter().enumerate() {
+        let Port::Vif(vif) = port else { continue };
+        let denied = vif.queue.as_ref().map(OwnQueue::denied);
+        let denied = denied.into_iter().flatten();
+        all.extend(denied.map(|(rule, count)| ((number, rule), count)));
+    }
+    let count = |rule: &Denying| all.get(&(rule.queue, rule.number)).copied();
+    let rules = driver.firewall.denying().iter();
+    rules.map(|rule| count(rule).unwrap_or_default()).collect()
 }
 
 /// Frames that the kernel has denied before the queue of a port.
