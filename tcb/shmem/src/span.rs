@@ -165,6 +165,25 @@ impl Span {
         Some(unsafe { &*word.cast::<AtomicU64>() })
     }
 
+    /// The first `count` control words, at least one; none unless they are aligned and inside. See
+    /// [`Span::u32`].
+    #[must_use]
+    pub fn u32s(self, count: usize) -> Option<&'static [AtomicU32]> {
+        let words = self.words(0, 4, count).filter(|_| count > 0)?;
+        // SAFETY: as in `u32`, for each of them. They lie inside a range, so the address is not null, and
+        // they are no more bytes than an address space has.
+        Some(unsafe { core::slice::from_raw_parts(words.cast::<AtomicU32>(), count) })
+    }
+
+    /// The first `count` control words, at least one; none unless they are aligned and inside. See
+    /// [`Span::u32`].
+    #[must_use]
+    pub fn u64s(self, count: usize) -> Option<&'static [AtomicU64]> {
+        let words = self.words(0, 8, count).filter(|_| count > 0)?;
+        // SAFETY: as in `u32s`.
+        Some(unsafe { core::slice::from_raw_parts(words.cast::<AtomicU64>(), count) })
+    }
+
     /// Reads the word at `offset` once, as an atomic load with acquire ordering.
     ///
     /// # Errors
@@ -209,6 +228,19 @@ impl Span {
         let words = self.words(offset, 4, dst.len()).ok_or(Fault)?;
         // SAFETY: `dst` is exclusively ours; the words lie inside the span's range.
         done(unsafe { engine::copy(dst.as_mut_ptr().cast(), words, size_of_val(dst)) })
+    }
+
+    /// Copies `words` here, from `offset` on, at the cost of one access. In no order: a word that is
+    /// written later has to publish them.
+    ///
+    /// # Errors
+    /// [`Fault`] if a page is not there or read-only, or the words are not aligned or not inside; what
+    /// lies there then is anything.
+    #[inline]
+    pub fn write_words(self, offset: usize, words: &[u32]) -> Result<(), Fault> {
+        let to = self.words(offset, 4, words.len()).ok_or(Fault)?;
+        // SAFETY: as in `read_words`, the other way round; `words` is only read.
+        done(unsafe { engine::copy(to, words.as_ptr().cast(), size_of_val(words)) })
     }
 
     /// Writes `N` words from `offset` on, as atomic stores with release ordering: 1, 2 or 3 of
@@ -257,24 +289,25 @@ impl Span {
     /// as will be read. Never faults.
     #[inline]
     pub fn prefetch(self) {
-        self.lines().for_each(engine::prefetch);
+        self.each_line(engine::prefetch);
     }
 
     /// Asks the processor to fetch every cache line of it for writing: [`Span::take`] as many bytes
     /// as will be written. Never faults.
     #[inline]
     pub fn prefetch_write(self) {
-        self.lines().for_each(engine::prefetch_write);
+        self.each_line(engine::prefetch_write);
     }
 
-    /// The addresses of its cache lines.
-    #[inline]
-    fn lines(self) -> impl Iterator<Item = *const u8> {
+    /// Does something with the address of each of its cache lines.
+    #[inline(always)]
+    fn each_line(self, act: impl Fn(*const u8)) {
         const LINE: usize = 64;
-        let first = self.addr - self.addr % LINE;
-        (first..self.addr + self.len)
-            .step_by(LINE)
-            .map(core::ptr::without_provenance)
+        let mut line = self.addr & !(LINE - 1);
+        while line < self.addr + self.len {
+            act(core::ptr::without_provenance(line));
+            line += LINE;
+        }
     }
 
     /// The address as a pointer, for system calls. To make a Rust reference of it is unsound: a
@@ -294,7 +327,7 @@ impl Span {
     /// Pointer to `count` aligned words of `size` bytes at `offset`.
     #[inline]
     fn words(self, offset: usize, size: usize, count: usize) -> Option<*mut u8> {
-        let words = self.sub(offset, size * count)?;
+        let words = self.sub(offset, size.checked_mul(count)?)?;
         words.addr.is_multiple_of(size).then_some(words.as_ptr())
     }
 }

@@ -53,6 +53,35 @@ impl Words {
     }
 }
 
+/// The words of every entry of both sub-tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Entries {
+    translation: &'static [AtomicU64],
+    status: &'static [AtomicU32],
+}
+
+impl Entries {
+    /// Those of the first `count` entries, if both sub-tables reach so far.
+    #[must_use]
+    pub fn of(translation: Span, status: Span, count: u32) -> Option<Self> {
+        let count = count as usize;
+        Some(Self {
+            translation: translation.u64s(count)?,
+            status: status.u32s(count)?,
+        })
+    }
+
+    /// Those of entry `index`, if there is one.
+    #[inline]
+    #[must_use]
+    pub fn words(&self, index: u32) -> Option<Words> {
+        Some(Words {
+            translation: self.translation.get(index as usize)?,
+            status: self.status.get(index as usize)?,
+        })
+    }
+}
+
 impl EntryWords for Words {
     #[inline]
     fn translation(&self, order: Ordering) -> u64 {

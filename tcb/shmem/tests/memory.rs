@@ -276,3 +276,73 @@ fn a_fork_does_not_inherit_a_region() {
     };
     assert_eq!(status, 0);
 }
+
+#[test]
+fn control_words_are_aligned_inside_and_at_least_one() {
+    let page = Area::anonymous(PAGE).unwrap().span();
+    page.store_u64(PAGE - 8, 0x0102_0304_0506_0708).unwrap();
+    let (wide, narrow) = (page.u64s(PAGE / 8).unwrap(), page.u32s(PAGE / 4).unwrap());
+    assert_eq!(wide.len(), PAGE / 8);
+    let last = wide[PAGE / 8 - 1].load(Ordering::Relaxed);
+    assert_eq!(last, 0x0102_0304_0506_0708);
+    let last = narrow[PAGE / 4 - 1].load(Ordering::Relaxed);
+    assert_eq!(last, 0x0102_0304);
+    for (span, count) in [
+        (page, 0),
+        (page, PAGE / 8 + 1),
+        (page, usize::MAX),
+        (page.skip(4), 1),
+        (page.take(7), 1),
+        (Span::EMPTY, 0),
+        (Span::EMPTY, 1),
+    ] {
+        assert!(span.u64s(count).is_none(), "{span:?} {count}");
+    }
+    for (span, count) in [
+        (page, 0),
+        (page, PAGE / 4 + 1),
+        (page.skip(2), 1),
+        (page.take(3), 1),
+        (Span::EMPTY, 0),
+    ] {
+        assert!(span.u32s(count).is_none(), "{span:?} {count}");
+    }
+}
+
+#[test]
+fn words_are_written_whole_or_not_at_all() {
+    let page = Area::anonymous(PAGE).unwrap().span();
+    let words: Vec<u32> = (1..=300).collect();
+    page.write_words(8, &words).unwrap();
+    let mut back = vec![0; 303];
+    page.read_words(0, &mut back).unwrap();
+    assert_eq!(
+        (&back[..2], &back[2..302], back[302]),
+        (&[0, 0][..], &words[..], 0)
+    );
+    assert_eq!(page.write_words(0, &[]), Ok(()));
+    for (offset, count) in [(2, 1), (PAGE, 1), (PAGE - 4, 2), (usize::MAX, 1)] {
+        let refused = page.write_words(offset, &words[..count]);
+        assert_eq!(refused, Err(Fault), "{offset} {count}");
+    }
+}
+
+#[test]
+fn entries_are_those_that_both_tables_have() {
+    use abi::GrantRef;
+    use abi::ngm::Translation;
+    use shmem::uses::{Entries, EntryWords, claim, release};
+    let pages = Area::anonymous(2 * PAGE).unwrap();
+    let (translation, status) = (pages.page(0).unwrap(), pages.page(1).unwrap());
+    let entries = Entries::of(translation, status.take(64), 16).unwrap();
+    let valid = Translation::valid(7, 0, false);
+    translation.store_u64(15 * 8, valid.0).unwrap();
+    let words = entries.words(15).unwrap();
+    assert!(claim(&words, GrantRef(15), true));
+    assert_eq!(status.load_u32(15 * 4), Ok(1));
+    release(&words);
+    assert_eq!(words.status(Ordering::Relaxed), 0);
+    assert!(entries.words(16).is_none());
+    assert!(Entries::of(translation, status.take(63), 16).is_none());
+    assert!(Entries::of(translation.take(127), status, 16).is_none());
+}
