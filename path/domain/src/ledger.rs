@@ -132,12 +132,22 @@ impl Ledger {
     /// From here on cycles belong to `hop`; which one they belonged to before.
     #[inline]
     pub fn enter(&self, hop: Hop) -> Hop {
-        let before = self.current.replace(hop);
-        if self.enabled {
-            let now = tsc();
-            self.charge(before, now.wrapping_sub(self.last.replace(now)));
+        let before = self.current.get();
+        // Who goes on where it was needs no stamp.
+        if before != hop {
+            self.stamp();
+            self.current.set(hop);
         }
         before
+    }
+
+    /// Charges the hop where the ledger is with what has passed since the last stamp.
+    #[inline]
+    fn stamp(&self) {
+        if self.enabled {
+            let now = tsc();
+            self.charge(self.current.get(), now.wrapping_sub(self.last.replace(now)));
+        }
     }
 
     /// Runs `work` at `hop` and returns to where the ledger was.
@@ -158,6 +168,8 @@ impl Ledger {
     /// itself is charged, to [`Hop::Idle`].
     pub fn sleep<T>(&self, sleep: impl FnOnce() -> T) -> T {
         let before = self.enter(Hop::Idle);
+        // Also where it was idle before: the time asleep begins here.
+        self.stamp();
         let result = if !self.enabled {
             sleep()
         } else if self.is_due() || self.sleep_cost.get() == 0 {
@@ -185,14 +197,14 @@ impl Ledger {
         if !self.enabled {
             return call();
         }
-        self.enter(self.current.get());
+        self.stamp();
         self.alone(call).0
     }
 
     /// Closes the stretch if it has lasted long: under constant load a thread never sleeps.
     pub fn checkpoint(&self) {
         if self.enabled && self.is_due() {
-            self.enter(self.current.get());
+            self.stamp();
             let now = self.settle();
             self.begin(now);
         }
@@ -228,7 +240,7 @@ impl Ledger {
     /// The account as JSON: cycles by hop, and what they are to be closed against.
     #[must_use]
     pub fn report(&self) -> Value {
-        self.enter(self.current.get());
+        self.stamp();
         let cpu_ns = self.settle();
         self.begin(cpu_ns);
         let cost = Cost::measure();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::Build;
+use common::{Build, singles};
 use net::bridge::{Bridge, DropReason, Kind, Port, Settings, Verdict};
 use net::packet::Mac;
 use proptest::prelude::*;
@@ -176,7 +176,12 @@ fn agree(ops: &[Op], hash_seed: u64) {
                     ..Build::tcp4(b"")
                 }
                 .bytes();
+                let mut route = Vec::new();
+                let is_open = bridge.routes(&singles(&[&bytes]), *port, now, &mut route);
                 let verdict = bridge.forward(&bytes, bytes.len(), *port, now);
+                if is_open {
+                    assert_eq!(verdict, Verdict::Unicast(route[0].into()));
+                }
                 let known = bridge
                     .stations(now)
                     .any(|station| station.mac == from && !station.bound && station.port == *port);

@@ -1,5 +1,6 @@
 //! Buffers: where a device puts the frames it receives.
 
+use crate::frame::Piece;
 use shmem::{Area, Span};
 
 /// Number of a buffer within the [`Buffers`] it was taken from.
@@ -29,6 +30,11 @@ pub trait Buffers {
     fn take_large(&mut self) -> Option<Buffer>;
     /// Gives a buffer back. [`BufferId::NONE`] and numbers that are not out are ignored.
     fn put(&mut self, id: BufferId);
+    /// [`Buffers::take`] for up to `most` frames at once, appended as the pieces that the buffers are.
+    fn take_many(&mut self, most: usize, out: &mut Vec<Piece>) {
+        let taken = (0..most).map_while(|_| self.take());
+        out.extend(taken.map(|Buffer { id, span }| Piece { span, buffer: id }));
+    }
     /// Buffers that [`Buffers::take`] could hand out now, if the supply can tell.
     fn free(&self) -> Option<usize> {
         None

@@ -3,6 +3,7 @@
 //! One trait serves both ends of the path: the driver domain's NICs, and a guest's endpoints
 //! (what stands behind its netfront).
 
+use crate::single::Singles;
 use crate::vmq::Vmq;
 use crate::{Buffers, Checksum, Frame};
 
@@ -105,6 +106,12 @@ pub trait Nic {
     fn vmq(&mut self) -> Option<&mut dyn Vmq> {
         None
     }
+
+    /// The short way in and out, if it has one. What it takes and yields there it could take and yield as
+    /// frames.
+    fn singles(&mut self) -> Option<&mut dyn Singles> {
+        None
+    }
 }
 
 impl<N: Nic + ?Sized> Nic for Box<N> {
@@ -144,5 +151,9 @@ impl<N: Nic + ?Sized> Nic for Box<N> {
 
     fn vmq(&mut self) -> Option<&mut dyn Vmq> {
         (**self).vmq()
+    }
+
+    fn singles(&mut self) -> Option<&mut dyn Singles> {
+        (**self).singles()
     }
 }

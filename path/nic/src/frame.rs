@@ -1,6 +1,7 @@
 //! A frame: a private header snapshot and opaque payload pieces.
 
 use crate::buffer::{Buffer, BufferId, Buffers};
+use crate::single::HEAD;
 use shmem::{Fault, Span};
 use smallvec::SmallVec;
 
@@ -127,6 +128,21 @@ impl Frame {
             fixed_id: false,
             token: 0,
         }
+    }
+
+    /// A frame of one piece that lies in no pool, whose first bytes were copied out before.
+    pub(crate) fn of_single(span: Span, head: &[u8; HEAD]) -> Result<Self, Fault> {
+        let mut frame = Self::empty();
+        frame.push(Piece {
+            span,
+            buffer: BufferId::NONE,
+        });
+        if let Some(known) = frame.header.first_chunk_mut() {
+            *known = *head;
+        }
+        frame.header_len = HEAD.min(span.len()) as u8;
+        frame.need(HOT)?;
+        Ok(frame)
     }
 
     /// A frame that begins with private bytes; payload follows by [`Frame::push`]. None if
@@ -282,16 +298,6 @@ impl Frame {
     pub fn snapshot(&mut self) -> Result<(), Fault> {
         self.header_len = self.bare;
         self.need(HOT)
-    }
-
-    /// Sets the hot part of the header, as [`Frame::snapshot`] does, to what the caller knows that
-    /// the pieces start with, because it has written it: they are not read.
-    #[inline]
-    pub fn set_snapshot(&mut self, known: &[u8; HOT]) {
-        if let Some(hot) = self.header.first_chunk_mut() {
-            *hot = *known;
-        }
-        self.header_len = HOT.min(self.len as usize) as u8;
     }
 
     /// Makes sure that the snapshot has `bytes` bytes, if the frame has so many and the snapshot

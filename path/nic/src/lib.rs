@@ -10,6 +10,7 @@
 //! | [`frame`] | a frame on its way |
 //! | [`buffer`] | where a device puts what it receives |
 //! | [`device`] | the trait [`Nic`] |
+//! | [`single`] | frames that need no more than an address |
 //! | [`sim`] | a cable in memory |
 //! | [`pcap`] | frames from and to capture files; [`pcap::Tee`] records what passes |
 //! | [`fault`] | a device that drops, doubles, reorders and spoils, by a seed |
@@ -29,9 +30,11 @@ pub mod pcap;
 pub mod rate;
 mod seed;
 pub mod sim;
+pub mod single;
 pub mod trace;
 pub mod vmq;
 
 pub use buffer::{Buffer, BufferId, Buffers, Pool};
 pub use device::{Caps, Nic, TxReport};
 pub use frame::{Checksum, CopyError, Frame, Gso, GsoKind, Offload, Piece};
+pub use single::{Batch, Single, Singles};

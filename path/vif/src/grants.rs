@@ -2,6 +2,7 @@
 //! implementation per grant mechanism (crate `domain`).
 
 use abi::{GrantRef, GrantStatus};
+use nic::Single;
 use nic::frame::HOT;
 use shmem::Span;
 
@@ -69,6 +70,20 @@ pub trait Grants {
     /// Carries out every copy of the batch; `frames` are what [`Source::Header`] refers to.
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]);
 
+    /// Whether pages come into this domain's reach at all, so that [`Grants::write_singles`] is of any use.
+    fn in_reach(&self) -> bool {
+        false
+    }
+
+    /// Copies each of `singles` that `pick` names to the place that one of `accesses` is, in their order; its
+    /// result says whether it is there. An access to no bytes is none.
+    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+        let _ = (singles, pick);
+        for access in accesses {
+            access.result = Err(GrantStatus::GeneralError);
+        }
+    }
+
     /// Makes further pages usable for a device that writes them itself, until
     /// [`Grants::post_end`], or says per access why not. A mechanism that never has pages in this
     /// domain's reach cannot.
@@ -107,6 +122,14 @@ impl<G: Grants + ?Sized> Grants for Box<G> {
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]) {
         (**self).write(copies, frames);
+    }
+
+    fn in_reach(&self) -> bool {
+        (**self).in_reach()
+    }
+
+    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+        (**self).write_singles(accesses, singles, pick);
     }
 
     fn post_begin(&mut self, accesses: &mut [Access]) {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `build` | from a configuration to ports |
 //! | [`turn`] | the main loop |
+//! | [`short`] | small frames from guest to guest |
 //! | [`fairness`] | whose turn it is among the guests |
 //! | [`firewall`] | rules between configuration and bridge |
 //! | [`port`] | what the bridge's ports have in common |
@@ -30,6 +31,7 @@ pub mod own;
 pub mod port;
 pub mod report;
 pub mod room;
+pub mod short;
 pub mod turn;
 pub mod vifs;
 pub mod vmq;

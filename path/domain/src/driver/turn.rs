@@ -10,6 +10,7 @@ use super::news::News;
 use super::outbox::Outbox;
 use super::own::OwnQueue;
 use super::port::Port;
+use super::short::Short;
 use super::vifs::VifPort;
 use super::vmq::Queues;
 use super::{nics, report};
@@ -57,10 +58,11 @@ pub struct Driver {
     told_ns: u64,
     /// Whether every guest has been connected, at one moment since the start.
     all_came: bool,
-    frames: Vec<Frame>,
+    pub(super) frames: Vec<Frame>,
+    pub(super) short: Short,
     pub(super) verdicts: Vec<Verdict>,
     /// Per port, which of `frames` go out by it.
-    picks: Vec<Vec<u32>>,
+    pub(super) picks: Vec<Vec<u32>>,
     /// Per port, a look at whether a guest has sent something.
     watches: Vec<Watch>,
     /// Guests that are to be shown what was done.
@@ -140,6 +142,7 @@ impl Driver {
             told_ns: 0,
             all_came: false,
             frames: Vec::new(),
+            short: Short::default(),
             verdicts: Vec::new(),
             picks,
             watches,
@@ -236,6 +239,11 @@ impl Driver {
     /// cut in software counts for at least as many full frames as it became: the work is per
     /// frame, and who asks for tiny segments is to gain nothing by it.
     fn serve(&mut self, index: usize, now_ns: u64, budget: usize) -> (usize, u64) {
+        let singles = self.serve_singles(index, now_ns, budget);
+        if singles.requests > 0 && !(singles.more && singles.requests < budget) {
+            return (singles.requests, singles.bytes);
+        }
+        let budget = budget - singles.requests;
         let mut frames = std::mem::take(&mut self.frames);
         let Some(port) = self.ports.get_mut(index) else {
             return (0, 0);
@@ -255,7 +263,7 @@ impl Driver {
             self.news.mark(index);
         }
         self.frames = frames;
-        (taken, bytes)
+        (singles.requests + taken, singles.bytes + bytes)
     }
 
     /// Decides where each frame of a batch goes, one verdict for each.
@@ -315,7 +323,7 @@ impl Driver {
         self.ledger.enter(before);
     }
 
-    fn pick(&mut self, port: usize, frame: usize) {
+    pub(super) fn pick(&mut self, port: usize, frame: usize) {
         if let Some(pick) = self.picks.get_mut(port) {
             pick.push(frame as u32);
         }

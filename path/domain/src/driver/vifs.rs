@@ -24,13 +24,13 @@ use abi::hypercall::{Map as MapOp, Unmap};
 use abi::{ConnId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState};
 use config::domain::{GrantMode, Offloads, RingFormat};
 use config::lro::Meta;
-use nic::{Caps, Frame};
+use nic::{Batch, Caps, Frame, Single};
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::rc::Rc;
 use vif::Counters;
 use vif::grants::Grants;
-use vif::netback::{Netback, ToGuest};
+use vif::netback::{Netback, Taken, ToGuest};
 use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, Terms};
 use vif::ring::Watch;
 
@@ -471,6 +471,40 @@ impl VifPort {
         }
     }
 
+    /// The frames at the head of the guest's ring that are singles, as [`VifPort::take`] takes others.
+    pub fn take_singles(&mut self, budget: usize, out: &mut Batch) -> Taken {
+        out.clear();
+        let Some(link) = &mut self.link else {
+            return Taken::default();
+        };
+        match link.netback.singles_from_guest(budget, out) {
+            Ok(taken) => {
+                self.traffic.in_packets += out.len() as u64;
+                self.traffic.in_bytes += taken.bytes;
+                taken
+            }
+            Err(fatal) => {
+                self.close(&fatal.to_string());
+                Taken::default()
+            }
+        }
+    }
+
+    /// Bytes of the longest single that can be given to the guest; 0: none can.
+    #[must_use]
+    pub fn longest_single(&self) -> usize {
+        self.link
+            .as_ref()
+            .map_or(0, |link| link.netback.longest_single())
+    }
+
+    /// [`VifPort::give`] for singles none of which is longer than that.
+    pub fn give_singles(&mut self, singles: &[Single], pick: &[u32]) {
+        let Some(link) = &mut self.link else { return };
+        let report = link.netback.singles_to_guest(singles, pick);
+        self.delivered(&report);
+    }
+
     /// Answers what was taken.
     pub fn done(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
         if let Some(link) = &mut self.link {
@@ -489,12 +523,7 @@ impl VifPort {
         let report = ledger.at(Hop::Netback, || {
             self.room.to_guest(&mut link.netback, frames, pick)
         });
-        self.traffic.out_packets += u64::from(report.delivered);
-        self.traffic.out_bytes += report.bytes;
-        self.touched = true;
-        if let Some(fatal) = link.netback.fatal() {
-            self.close(&fatal.to_string());
-        }
+        self.delivered(&report);
     }
 
     /// The netback, for a NIC that writes to the guest's pages itself; [`VifPort::posted`] ends
@@ -508,7 +537,7 @@ impl VifPort {
         Some((self.queue.as_mut()?, &mut self.link.as_mut()?.netback))
     }
 
-    /// Counts what its own queue has brought.
+    /// Counts what was given to the guest.
     pub fn delivered(&mut self, report: &ToGuest) {
         self.traffic.out_packets += u64::from(report.delivered);
         self.traffic.out_bytes += report.bytes;
@@ -539,12 +568,7 @@ impl VifPort {
     pub fn posted(&mut self, ledger: &Ledger) {
         let Some(link) = &mut self.link else { return };
         let report = ledger.at(Hop::Netback, || link.netback.post_end());
-        self.traffic.out_packets += u64::from(report.delivered);
-        self.traffic.out_bytes += report.bytes;
-        self.touched = true;
-        if let Some(fatal) = link.netback.fatal() {
-            self.close(&fatal.to_string());
-        }
+        self.delivered(&report);
     }
 
     /// Shows the guest what was done; whether there was anything.
@@ -604,5 +628,50 @@ impl VifPort {
         self.link
             .as_ref()
             .is_some_and(|link| link.netback.has_work())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port() -> VifPort {
+        let area = Area::anonymous(4 * PAGE).unwrap();
+        let shared = Shared {
+            calls: Rc::new(RefCell::new(Calls::over(area.page(0).unwrap()))),
+            ledger: Rc::new(Ledger::new(false)),
+            window: area,
+            frames: area,
+            grants: GrantMode::New,
+            offloads: Offloads::Tso,
+            ring_order: 0,
+            ring_format: RingFormat::Native,
+            meta: Meta::Request,
+        };
+        let window = Window {
+            first: Slot(0),
+            slots: 0,
+            tables: Slot(0),
+            flips: 0,
+        };
+        VifPort::new(
+            String::new(),
+            ConnId(0),
+            [2; 6],
+            shared,
+            window,
+            Span::EMPTY,
+        )
+    }
+
+    #[test]
+    fn who_has_gone_sends_nothing_of_anybody_s() {
+        let of_another = Area::anonymous(PAGE).unwrap().at(0, 60).unwrap();
+        let mut batch = Batch::default();
+        batch.push(of_another).unwrap();
+        let mut port = port();
+        assert_eq!(port.take_singles(64, &mut batch), Taken::default());
+        assert!(batch.is_empty());
+        assert_eq!((port.longest_single(), port.traffic.in_packets), (0, 0));
     }
 }

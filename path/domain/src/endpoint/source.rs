@@ -3,7 +3,8 @@
 use super::FRAME_MAX;
 use net::packet::flow::flow_hash;
 use nic::frame::HOT;
-use nic::{Buffers, Caps, Frame, Nic, Piece, TxReport};
+use nic::{Buffers, Caps, Frame, Nic, Piece, Singles, TxReport};
+use shmem::Span;
 
 /// EtherType for local experiments (IEEE 802).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
@@ -42,6 +43,8 @@ pub struct Source {
     blocked: bool,
     starved: bool,
     short: u64,
+    /// Room for the work of a look.
+    pieces: Vec<Piece>,
 }
 
 impl Source {
@@ -81,6 +84,7 @@ impl Source {
             blocked: false,
             starved: false,
             short: 0,
+            pieces: Vec::new(),
         }
     }
 
@@ -118,50 +122,97 @@ impl Source {
         allowed
     }
 
-    /// Appends a frame in a buffer of the supply; none: the supply is exhausted.
-    fn frame(&mut self, buffers: &mut dyn Buffers, out: &mut Vec<Frame>) -> Option<()> {
-        let buffer = buffers.take()?;
+    /// The next frame, in this buffer; none: it cannot be.
+    #[inline]
+    fn frame(&mut self, buffer: Piece) -> Option<Piece> {
         if buffer.span.len() < self.size {
-            buffers.put(buffer.id);
             self.short += 1;
             return None;
         }
-        let index = buffer.id.0 as usize;
+        let index = buffer.buffer.0 as usize;
         let known = self.written.get(index) == Some(&buffer.span.addr());
+        let span = buffer.span.take(self.size);
+        if !known || self.touch {
+            self.write(span)?;
+            // Numbers of pools are small; one that is not costs its bytes every time.
+            if index < 1 << 16 {
+                if self.written.len() <= index {
+                    self.written.resize(index + 1, 0);
+                }
+                if let Some(place) = self.written.get_mut(index) {
+                    *place = buffer.span.addr();
+                }
+            }
+        }
+        self.sent += 1;
+        self.left -= 1;
+        Some(Piece { span, ..buffer })
+    }
+
+    /// Writes the bytes of the next frame.
+    fn write(&mut self, frame: Span) -> Option<()> {
         if self.touch
             && let Some(number) = self.start.get_mut(ETHERNET..ETHERNET + 8)
         {
             number.copy_from_slice(&self.sent.to_le_bytes());
         }
-        let write = || {
-            let frame = buffer.span.take(self.size);
-            frame.fill(FILLING)?;
-            frame.write(&self.start)
-        };
-        if (!known || self.touch) && write().is_err() {
-            buffers.put(buffer.id);
-            return None;
+        frame.fill(FILLING).ok()?;
+        frame.write(&self.start).ok()
+    }
+
+    /// Notes how a look has ended at which so many frames of those allowed were made.
+    fn looked(&mut self, made: usize, allowed: usize, buffers: &dyn Buffers) {
+        self.starved = made < allowed;
+        if let Some(free) = buffers.free() {
+            let under_way = self.most_free.saturating_sub(free);
+            self.most_under_way = self.most_under_way.max(under_way);
         }
-        // Made where it stays: to move a frame costs more than to make it.
-        out.push(Frame::empty());
-        let frame = out.last_mut()?;
-        frame.push(Piece {
-            span: buffer.span.take(self.size),
-            buffer: buffer.id,
-        });
-        frame.set_snapshot(&self.start);
-        // Numbers of pools are small; one that is not costs its bytes every time.
-        if !known && index < 1 << 16 {
-            if self.written.len() <= index {
-                self.written.resize(index + 1, 0);
-            }
-            if let Some(place) = self.written.get_mut(index) {
-                *place = buffer.span.addr();
-            }
+    }
+
+    /// Appends up to `budget` frames that may be made now, each in a buffer of the supply; how many.
+    fn make(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Piece>,
+    ) -> usize {
+        let allowed = self.allowed(now_ns, budget, buffers);
+        let first = out.len();
+        buffers.take_many(allowed, out);
+        let mut made = first;
+        while let Some(place) = out.get_mut(made) {
+            let Some(frame) = self.frame(*place) else {
+                break;
+            };
+            *place = frame;
+            made += 1;
         }
-        self.sent += 1;
-        self.left -= 1;
-        Some(())
+        for rest in out.drain(made..) {
+            buffers.put(rest.buffer);
+        }
+        self.looked(made - first, allowed, buffers);
+        made - first
+    }
+}
+
+impl Singles for Source {
+    fn rx_singles(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Piece>,
+    ) -> usize {
+        self.make(now_ns, budget, buffers, out)
+    }
+
+    fn tx_singles(&mut self, _now_ns: u64, frames: &[Piece]) -> TxReport {
+        TxReport {
+            sent: frames.len() as u32,
+            bytes: frames.iter().map(|piece| piece.span.len() as u64).sum(),
+            ..TxReport::default()
+        }
     }
 }
 
@@ -181,14 +232,16 @@ impl Nic for Source {
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
     ) -> usize {
-        let allowed = self.allowed(now_ns, budget, buffers);
         let before = out.len();
-        (0..allowed).try_for_each(|_| self.frame(buffers, out));
-        self.starved = out.len() - before < allowed;
-        if let Some(free) = buffers.free() {
-            let under_way = self.most_free.saturating_sub(free);
-            self.most_under_way = self.most_under_way.max(under_way);
+        let mut pieces = std::mem::take(&mut self.pieces);
+        self.make(now_ns, budget, buffers, &mut pieces);
+        for piece in pieces.drain(..) {
+            match Frame::new(piece, self.size) {
+                Ok(frame) => out.push(frame),
+                Err(_) => buffers.put(piece.buffer),
+            }
         }
+        self.pieces = pieces;
         out.len() - before
     }
 
@@ -218,6 +271,10 @@ impl Nic for Source {
 
     fn starved(&self) -> bool {
         self.starved
+    }
+
+    fn singles(&mut self) -> Option<&mut dyn Singles> {
+        Some(self)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -1,10 +1,10 @@
 //! Pages are mapped at first use and stay mapped until the connection ends.
 
-use super::{Guest, copy_mapped};
+use super::{Guest, copy_mapped, copy_singles, fetch_start};
 use crate::ledger::Hop;
 use abi::hypercall::{Map, Unmap};
 use abi::{GrantRef, GrantStatus, Slot};
-use nic::Frame;
+use nic::{Frame, Single};
 use vif::grants::{Access, CopyOut, Grants};
 
 /// What is mapped of one entry of the guest's table.
@@ -159,6 +159,29 @@ impl Grants for Mapped {
 
     fn post_begin(&mut self, accesses: &mut [Access]) {
         self.begin(accesses, false);
+    }
+
+    fn in_reach(&self) -> bool {
+        true
+    }
+
+    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for access in accesses.iter().filter(|access| access.len > 0) {
+            self.want(access.gref, false);
+        }
+        self.map_wanted();
+        self.guest.ledger.enter(Hop::Copy);
+        for access in &mut *accesses {
+            let slot = match access.len {
+                0 => Err(GrantStatus::BadCopyArg),
+                _ => self.usable(access.gref, false),
+            };
+            access.result = self.guest.place(access, slot);
+            fetch_start(access.result.ok());
+        }
+        copy_singles(accesses, singles, pick);
+        self.guest.ledger.enter(before);
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {

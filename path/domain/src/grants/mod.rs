@@ -23,8 +23,8 @@ pub mod pointers;
 use crate::call::Calls;
 use crate::ledger::Ledger;
 use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
-use nic::Frame;
 use nic::frame::HOT;
+use nic::{Frame, Single};
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -84,6 +84,15 @@ fn part(page: Option<Span>, offset: u16, len: u16) -> Result<Span, GrantStatus> 
         .ok_or(GrantStatus::BadCopyArg)
 }
 
+/// The bytes of an access that is one, in the page that its reference shows.
+#[inline]
+fn place(page: Option<Span>, access: &Access) -> Result<Span, GrantStatus> {
+    match access.len {
+        0 => Err(GrantStatus::BadCopyArg),
+        len => part(page, access.offset, len),
+    }
+}
+
 /// Asks the processor for where a copy starts: by the time of the copy it is there. What is behind
 /// it the processor sees coming by itself.
 #[inline]
@@ -114,6 +123,22 @@ fn copy_to(dst: Span, source: Source, frames: &[Frame]) -> GrantStatus {
         GrantStatus::Okay
     } else {
         GrantStatus::BadPage
+    }
+}
+
+/// Copies each single to where its access is, if it is.
+#[inline]
+fn copy_singles(accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+    for (access, index) in accesses.iter_mut().zip(pick) {
+        let Ok(to) = access.result else {
+            continue;
+        };
+        let copied = singles
+            .get(*index as usize)
+            .map(|single| single.copy_to(to));
+        if copied != Some(Ok(())) {
+            access.result = Err(GrantStatus::BadPage);
+        }
     }
 }
 

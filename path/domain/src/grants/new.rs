@@ -1,14 +1,15 @@
 //! The new mechanism: the guest has its pages mapped, this domain counts its uses of them, and no
 //! hypercall is made (`shmem::uses` has the protocol).
 
-use super::{Guest, copy_to, fetch_start, part};
+use super::{Guest, copy_singles, copy_to, fetch_start};
 use crate::ledger::Hop;
 use abi::hypercall::Bind;
 use abi::ngm::{Translation, status_bytes, translation_bytes};
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
-use nic::Frame;
+use nic::frame::HOT;
+use nic::{Frame, Single};
 use shmem::Span;
-use shmem::uses::{self, EntryWords, Words};
+use shmem::uses::{self, Entries, EntryWords, Words};
 use std::sync::atomic::Ordering;
 use vif::grants::{Access, CopyOut, Grants};
 
@@ -16,15 +17,16 @@ use vif::grants::{Access, CopyOut, Grants};
 #[derive(Debug)]
 struct Table<const COUNTED: bool> {
     guest: Guest,
-    translation: Span,
-    status: Span,
+    entries: Entries,
+    /// The guest's part of the window, entry by entry.
+    pages: Span,
 }
 
 impl<const COUNTED: bool> Table<COUNTED> {
     /// The words of an entry.
     #[inline]
     fn words(&self, gref: GrantRef) -> Option<Words> {
-        Words::of(self.translation, self.status, gref.index())
+        self.entries.words(gref.index())
     }
 
     /// Counts a use, if the entry permits it: its words. [`uses::settle`] and [`uses::holds`] follow.
@@ -41,52 +43,75 @@ impl<const COUNTED: bool> Table<COUNTED> {
         }
     }
 
-    /// Where entry `gref` shows its page.
+    /// The bytes of an access, where its entry shows its page.
     #[inline]
-    fn page(&self, gref: GrantRef) -> Option<Span> {
-        let index = gref.index();
-        if index >= self.guest.slots {
-            return None;
+    fn place(&self, access: &Access) -> Result<Span, GrantStatus> {
+        match access.len {
+            0 => Err(GrantStatus::BadCopyArg),
+            len => self.part(access.gref, access.offset, len),
         }
-        let slot = self.guest.first.0.checked_add(index)?;
-        self.guest.window.page(slot)
     }
 
-    /// Begins uses that last, and notes them in `uses`.
-    fn begin(&self, accesses: &mut [Access], write: bool, uses: &mut Vec<Words>) {
-        let before = self.guest.ledger.enter(Hop::Grant);
+    /// `len` bytes from `offset` on of the page that entry `gref` shows.
+    #[inline]
+    fn part(&self, gref: GrantRef, offset: u16, len: u16) -> Result<Span, GrantStatus> {
+        if usize::from(offset) + usize::from(len) > PAGE {
+            return Err(GrantStatus::BadCopyArg);
+        }
+        let at = gref.index() as usize * PAGE + usize::from(offset);
+        self.pages.sub(at, len.into()).ok_or(GrantStatus::BadRef)
+    }
+
+    /// Makes every access of a batch usable or says why not, and notes in `uses` what was counted for it;
+    /// `fetch` asks for the memory of each. Neighbours in one page, as both halves of it are, count once.
+    #[inline(always)]
+    fn begin(
+        &self,
+        accesses: &mut [Access],
+        write: bool,
+        uses: &mut Vec<Words>,
+        fetch: impl Fn(Span),
+    ) {
         let first = uses.len();
+        let mut counted = None;
         for access in &mut *accesses {
-            access.result = part(self.page(access.gref), access.offset, access.len);
-            if COUNTED && access.result.is_ok() {
+            access.result = self.place(access);
+            // A page that is taken away before the re-check is asked for in vain.
+            if let Ok(span) = access.result {
+                fetch(span);
+            }
+            if COUNTED && access.result.is_ok() && counted != Some(access.gref) {
                 // What was not counted is not used, even if it is granted by the time of the
                 // re-check.
                 match self.claim(access.gref, write) {
-                    Some(words) => uses.push(words),
+                    Some(words) => {
+                        uses.push(words);
+                        counted = Some(access.gref);
+                    }
                     None => access.result = Err(GrantStatus::BadRef),
                 }
             }
-            // A page that is taken away before the re-check is asked for in vain.
-            if !write {
-                access.prefetch();
-            }
         }
         Self::settle();
-        if COUNTED {
-            let claimed = accesses.iter_mut().filter(|access| access.result.is_ok());
-            for (access, words) in claimed.zip(uses.iter().skip(first)) {
-                if !uses::holds(words, access.gref, write) {
-                    access.result = Err(GrantStatus::BadRef);
-                }
+        if !COUNTED {
+            return;
+        }
+        let mut claimed = uses.iter().skip(first);
+        let (mut looked, mut holds) = (None, false);
+        for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
+            if looked != Some(access.gref) {
+                looked = Some(access.gref);
+                let words = claimed.next();
+                holds = words.is_some_and(|words| uses::holds(words, access.gref, write));
+            }
+            if !holds {
+                access.result = Err(GrantStatus::BadRef);
             }
         }
-        self.guest.ledger.enter(before);
     }
 
-    fn end(&self, uses: &mut Vec<Words>) {
-        let before = self.guest.ledger.enter(Hop::Grant);
-        release(uses);
-        self.guest.ledger.enter(before);
+    fn at_grant<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.guest.ledger.at(Hop::Grant, act)
     }
 }
 
@@ -123,6 +148,11 @@ impl<const COUNTED: bool> New<COUNTED> {
         };
         let translation_span = sub_table(0, translation).ok_or(GrantStatus::BadSlot)?;
         let status_span = sub_table(translation, status).ok_or(GrantStatus::BadSlot)?;
+        let words = Entries::of(translation_span, status_span, entries);
+        let words = words.ok_or(GrantStatus::BadSlot)?;
+        let first = guest.first.0 as usize * PAGE;
+        let pages = guest.window.at(first, entries as usize * PAGE);
+        let pages = pages.ok_or(GrantStatus::BadSlot)?;
         guest.calls.borrow_mut().bind_table(&Bind {
             granter: guest.domain,
             table: handle,
@@ -134,8 +164,8 @@ impl<const COUNTED: bool> New<COUNTED> {
             handle,
             table: Table {
                 guest,
-                translation: translation_span,
-                status: status_span,
+                entries: words,
+                pages,
             },
             kept: Vec::new(),
             reading: Vec::new(),
@@ -149,11 +179,7 @@ impl<const COUNTED: bool> New<COUNTED> {
     /// # Errors
     /// `BadRef`: it is not granted, or not for writing.
     pub fn keep(&mut self, gref: GrantRef) -> Result<Span, GrantStatus> {
-        let page = self
-            .table
-            .page(gref)
-            .and_then(|page| page.sub(0, PAGE))
-            .ok_or(GrantStatus::BadRef)?;
+        let page = self.table.part(gref, 0, PAGE as u16)?;
         let words = self.table.claim(gref, true).ok_or(GrantStatus::BadRef)?;
         self.kept.push(words);
         uses::settle();
@@ -184,25 +210,46 @@ impl<const COUNTED: bool> Drop for New<COUNTED> {
 
 impl<const COUNTED: bool> Grants for New<COUNTED> {
     fn read_begin(&mut self, accesses: &mut [Access]) {
-        self.table.begin(accesses, false, &mut self.reading);
+        let Self { table, reading, .. } = self;
+        let fetch = |span: Span| span.take(HOT).prefetch();
+        table.at_grant(|| table.begin(accesses, false, reading, fetch));
     }
 
     fn read_end(&mut self) {
-        self.table.end(&mut self.reading);
+        let Self { table, reading, .. } = self;
+        table.at_grant(|| release(reading));
     }
 
     fn post_begin(&mut self, accesses: &mut [Access]) {
-        self.table.begin(accesses, true, &mut self.posted);
+        let Self { table, posted, .. } = self;
+        table.at_grant(|| table.begin(accesses, true, posted, |_| ()));
     }
 
     fn post_end(&mut self) {
-        self.table.end(&mut self.posted);
+        let Self { table, posted, .. } = self;
+        table.at_grant(|| release(posted));
+    }
+
+    fn in_reach(&self) -> bool {
+        true
+    }
+
+    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+        let Self { table, writing, .. } = self;
+        let ledger = &table.guest.ledger;
+        let before = ledger.enter(Hop::Grant);
+        table.begin(accesses, true, writing, |span| fetch_start(Some(span)));
+        ledger.enter(Hop::Copy);
+        copy_singles(accesses, singles, pick);
+        ledger.enter(Hop::Grant);
+        release(writing);
+        ledger.enter(before);
     }
 
     fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
         // What was claimed and does not hold is given up at once.
         for access in &mut *accesses {
-            access.result = part(self.table.page(access.gref), access.offset, access.len);
+            access.result = self.table.place(access);
             if COUNTED && access.result.is_ok() && self.table.claim(access.gref, true).is_none() {
                 access.result = Err(GrantStatus::BadRef);
             }
@@ -246,7 +293,7 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
                 }
             }
             last = Some(op.gref);
-            fetch_start(part(table.page(op.gref), op.offset, op.len).ok());
+            fetch_start(table.part(op.gref, op.offset, op.len).ok());
         }
         Table::<COUNTED>::settle();
         ledger.enter(Hop::Copy);
@@ -261,7 +308,8 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
                 holds = words.is_some_and(|words| uses::holds(words, op.gref, true));
             }
             op.status = match holds {
-                true => part(table.page(op.gref), op.offset, op.len)
+                true => table
+                    .part(op.gref, op.offset, op.len)
                     .map_or_else(|status| status, |dst| copy_to(dst, op.source, frames)),
                 false => GrantStatus::BadRef,
             };

@@ -4,12 +4,14 @@ use super::copy::Copy;
 use super::flip::Flip;
 use super::map::Map;
 use super::mapped::Mapped;
+use super::new::New;
 use super::*;
 use abi::Handle;
 use abi::hypercall::{
     COUNT, Copy as CopyOp, DONE, KIND, Kind, Map as MapOp, OP_WORDS, OPS, Place, REQUEST, RESULT,
     STATUS_WORD, Transfer,
 };
+use abi::ngm::{Translation, translation_bytes};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -466,4 +468,87 @@ fn flip_reads_as_map_does_and_lets_no_device_write() {
     }];
     flip.post_begin(&mut posted);
     assert_eq!(posted[0].result, Err(GrantStatus::GeneralError));
+}
+
+/// Both sub-tables, where a guest's table was bound to.
+struct Tables(Span);
+
+impl Tables {
+    fn bind(monitor: &Monitor) -> (New<true>, Self) {
+        let at = Slot(FIRST + SLOTS);
+        let new = New::bind(monitor.guest.clone(), Handle(9), at).unwrap();
+        let bytes = translation_bytes(SLOTS) + PAGE;
+        let tables = monitor.guest.window.at(at.0 as usize * PAGE, bytes);
+        (new, Self(tables.unwrap()))
+    }
+
+    fn grant(&self, gref: u32, readonly: bool) {
+        let entry = Translation::valid(gref, 0, readonly).0;
+        self.0.store_u64(gref as usize * 8, entry).unwrap();
+    }
+
+    fn uses(&self, gref: u32) -> u32 {
+        let at = translation_bytes(SLOTS) + gref as usize * 4;
+        self.0.load_u32(at).unwrap()
+    }
+}
+
+#[test]
+fn neighbours_in_one_page_count_once() {
+    let monitor = Monitor::new();
+    let (mut new, tables) = Tables::bind(&monitor);
+    tables.grant(1, false);
+    tables.grant(2, true);
+    let page = |gref: u32| monitor.guest.window.page(FIRST + gref).unwrap();
+    let found = read(&mut new, &[1, 1, 2, 1, 3, 1, 3, 3, 2]);
+    for (n, gref) in [(0, 1), (1, 1), (2, 2), (3, 1), (5, 1), (8, 2)] {
+        assert_eq!(found[n], Ok(page(gref).sub(8, 100).unwrap()), "{n}");
+    }
+    for n in [4, 6, 7] {
+        assert_eq!(found[n], Err(GrantStatus::BadRef), "{n}");
+    }
+    // What is not granted does not part neighbours.
+    assert_eq!([1, 2, 3].map(|gref| tables.uses(gref)), [2, 2, 0]);
+    new.read_end();
+    assert_eq!([1, 2, 3].map(|gref| tables.uses(gref)), [0, 0, 0]);
+}
+
+#[test]
+fn singles_are_written_where_that_is_granted_and_nowhere_else() {
+    let monitor = Monitor::new();
+    let source = Area::anonymous(PAGE).unwrap().at(0, 90).unwrap();
+    source.fill(7).unwrap();
+    let mut singles = nic::Batch::default();
+    singles.push(source).unwrap();
+    singles.push(source.take(14)).unwrap();
+    let access = |(gref, len)| Access {
+        gref: GrantRef(gref),
+        offset: 100,
+        len,
+        result: Err(GrantStatus::GeneralError),
+    };
+    let (mut new, tables) = Tables::bind(&monitor);
+    tables.grant(1, false);
+    tables.grant(READ_ONLY, true);
+    let mut mapped = Mapped::new(monitor.guest.clone());
+    let both: [&mut dyn Grants; 2] = [&mut new, &mut mapped];
+    for grants in both {
+        assert!(grants.in_reach());
+        let page = monitor.guest.window.page(FIRST + 1).unwrap();
+        page.fill(0).unwrap();
+        let mut accesses = [(1, 14), (READ_ONLY, 90), (NONE, 90), (1, 0), (SLOTS, 90)].map(access);
+        grants.write_singles(&mut accesses, &singles, &[1, 0, 0, 0, 0]);
+        let done = accesses.map(|access| access.result.is_ok());
+        assert_eq!(done, [true, false, false, false, false]);
+        let mut bytes = [0xee; 16];
+        page.skip(99).read(&mut bytes).unwrap();
+        let mut expected = [7; 16];
+        (expected[0], expected[15]) = (0, 0);
+        assert_eq!(bytes, expected);
+        // More than there is room for is not written at all.
+        let mut short = [access((1, 89))];
+        grants.write_singles(&mut short, &singles, &[0]);
+        assert_eq!(short[0].result, Err(GrantStatus::BadPage));
+    }
+    assert_eq!(tables.uses(1), 0);
 }

@@ -9,6 +9,8 @@
 //!
 //! Another domain: the driver domain has died and was started again, perhaps before this end has looked.
 
+mod short;
+
 use super::table::{FlipPages, NewTable};
 use crate::call::{Calls, Peer};
 use crate::connection::Doorbell;
@@ -23,15 +25,15 @@ use abi::layout::info;
 use abi::{ConnId, DomId, RECORD_BYTES, Slot, XenbusState};
 use config::domain::{GuestConfig, GuestVif, Lro, Offloads, RingFormat};
 use config::lro::At;
-use nic::{Caps, Frame, Nic};
+use nic::{Buffers, Caps, Frame, Nic, Piece};
 use serde_json::{Value, json};
 use shmem::Area;
 use shmem::home::Home;
 use std::cell::RefCell;
 use std::rc::Rc;
-use vif::Counters;
 use vif::netfront::{GrantTable, Granter, Layout, Netfront, Setup, SetupError, Sizes, Turnover};
 use vif::netif::{BackRecord, Features};
+use vif::{Counters, Fatal};
 
 /// How often in a row a driver domain that refuses is asked again.
 const REFUSALS: u32 = 3;
@@ -84,6 +86,22 @@ pub struct Interface {
     received: Vec<Frame>,
     pick: Vec<u32>,
     to_send: Vec<Frame>,
+    /// The same for frames on the short way.
+    singles: Vec<Piece>,
+    singles_to_send: Vec<Piece>,
+}
+
+/// What came of a look at what the endpoint has.
+#[derive(Default)]
+struct Yielded {
+    /// Frames that it yielded.
+    taken: usize,
+    /// Whether any left.
+    moved: bool,
+    /// Whether any wait for room in the ring.
+    waits: bool,
+    /// What has ended the connection.
+    fatal: Option<Fatal>,
 }
 
 impl std::fmt::Debug for Interface {
@@ -216,6 +234,8 @@ impl Interface {
                     received: Vec::new(),
                     pick: Vec::new(),
                     to_send: Vec::new(),
+                    singles: Vec::new(),
+                    singles_to_send: Vec::new(),
                 });
                 first_frame += layout.frames();
                 flip_slot += layout.sizes().rx_pages;
@@ -405,6 +425,9 @@ impl Interface {
             for mut frame in self.to_send.drain(..) {
                 frame.recycle(pool);
             }
+            for piece in self.singles_to_send.drain(..) {
+                pool.put(piece.buffer);
+            }
         }
         self.closing = self.netfront.is_some();
         self.is_free();
@@ -442,9 +465,22 @@ impl Interface {
         ledger: &Ledger,
         trace: &mut Trace,
     ) -> bool {
-        if self.link().is_none() {
+        let Some(netfront) = self.link() else {
+            return false;
+        };
+        // Most looks find nothing: they are not worth a stamp.
+        if !netfront.has_work() && !self.lro.is_active() {
             return false;
         }
+        let singles = match self.singles_to_guest(now_ns, budget, ledger, trace) {
+            Ok(singles) => singles,
+            Err(fatal) => {
+                self.close(&fatal.to_string());
+                return false;
+            }
+        };
+        let mut moved = singles > 0;
+        let budget = budget - singles;
         let mut frames = std::mem::take(&mut self.received);
         let Self {
             netfront,
@@ -452,18 +488,16 @@ impl Interface {
             arrived,
             ..
         } = self;
-        let Some(netfront) = netfront else {
-            return false;
-        };
-        // Most looks find nothing: they are not worth a stamp.
-        if !lro.is_active() && !netfront.has_work() {
+        let Some(netfront) = netfront
+            .as_mut()
+            .filter(|netfront| lro.is_active() || netfront.has_work())
+        else {
             self.received = frames;
-            return false;
-        }
-        let mut moved = false;
+            return moved;
+        };
         let taken = if lro.is_active() {
             let taken = ledger.at(Hop::Netfront, || netfront.receive(budget, arrived));
-            moved = !arrived.is_empty();
+            moved |= !arrived.is_empty();
             // A look that finds nothing is no poll: turns of this domain have many reasons.
             ledger.at(Hop::Lro, || lro.pass(now_ns, false, arrived, &mut frames));
             taken
@@ -521,7 +555,7 @@ impl Interface {
             .add(&self.endpoint.tx(now_ns, frames, &self.pick));
     }
 
-    /// Frames from the endpoint to the driver domain; whether there were any.
+    /// Frames from the endpoint to the driver domain; whether any left.
     pub fn from_guest(
         &mut self,
         now_ns: u64,
@@ -529,54 +563,76 @@ impl Interface {
         ledger: &Ledger,
         trace: &mut Trace,
     ) -> bool {
-        let mut frames = std::mem::take(&mut self.to_send);
-        if self.link().is_none() {
-            self.to_send = frames;
-            return false;
-        }
-        let Some(netfront) = &mut self.netfront else {
+        let Some(netfront) = self.link() else {
             return false;
         };
-        let hop = ledger.enter(Hop::Netfront);
-        // Buffers that the driver domain has given back are what the endpoint reads into.
-        let reaped = netfront.reap();
-        let waiting = !frames.is_empty();
-        let mut taken = 0;
-        if !waiting {
-            ledger.enter(Hop::Endpoint);
-            let pool = netfront.buffers();
-            taken = self.endpoint.rx(now_ns, budget, pool, &mut frames);
-            ledger.enter(Hop::Netfront);
+        // Buffers that the driver domain has given back are what the endpoint reads into. Most looks find
+        // none: they are not worth a stamp.
+        let reaped = match netfront.has_room_to_reap() {
+            true => ledger.at(Hop::Netfront, || netfront.reap().err()),
+            false => None,
+        };
+        let hop = ledger.enter(Hop::Endpoint);
+        let yielded = match self.yields_singles(trace) {
+            true => self.send_singles(now_ns, budget, ledger),
+            false => self.send_frames(now_ns, budget, ledger, trace),
+        };
+        ledger.enter(hop);
+        let pool = self.netfront.as_mut().map(Netfront::buffers);
+        let empty = pool.is_none_or(|pool| pool.available() == 0) || self.endpoint.starved();
+        self.starved = yielded.waits || yielded.taken == 0 && empty;
+        self.touched |= yielded.moved;
+        if let Some(fatal) = reaped.or(yielded.fatal) {
+            self.close(&fatal.to_string());
+        }
+        yielded.moved
+    }
+
+    /// Frames from the endpoint to the ring.
+    fn send_frames(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        ledger: &Ledger,
+        trace: &mut Trace,
+    ) -> Yielded {
+        let mut yielded = Yielded::default();
+        let Self {
+            netfront: Some(netfront),
+            to_send: frames,
+            endpoint,
+            ..
+        } = self
+        else {
+            return yielded;
+        };
+        if frames.is_empty() {
+            yielded.taken = endpoint.rx(now_ns, budget, netfront.buffers(), frames);
         }
         let before = frames.len();
-        if taken > 0 {
-            trace.begin(Hop::Endpoint, "the endpoint", &frames);
+        if before == 0 {
+            return yielded;
         }
-        let mut sent = Ok(());
+        ledger.enter(Hop::Netfront);
+        if yielded.taken > 0 {
+            trace.begin(Hop::Endpoint, "the endpoint", frames);
+        }
         if trace.is_running() {
             let rest = frames.split_off(frames.len().min(1));
             let before = Fate::of_driver(netfront.counters());
-            sent = netfront.transmit(&mut frames).map(drop);
+            yielded.fatal = netfront.transmit(frames).err();
             trace.step(Hop::Netfront, || {
                 Fate::of_driver(netfront.counters()).since(&before, "the ring")
             });
             trace.end();
             frames.extend(rest);
         }
-        if !frames.is_empty() {
-            sent = sent.and_then(|()| netfront.transmit(&mut frames).map(drop));
+        if yielded.fatal.is_none() && !frames.is_empty() {
+            yielded.fatal = netfront.transmit(frames).err();
         }
-        ledger.enter(hop);
-        let moved = frames.len() < before;
-        let pool = netfront.buffers();
-        let empty = pool.available() == 0 || self.endpoint.starved();
-        self.starved = !frames.is_empty() || taken == 0 && empty;
-        self.touched |= moved;
-        self.to_send = frames;
-        if let Err(fatal) = reaped.and(sent) {
-            self.close(&fatal.to_string());
-        }
-        moved
+        yielded.moved = frames.len() < before;
+        yielded.waits = !frames.is_empty();
+        yielded
     }
 
     /// Shows the driver domain what was done; whether there was anything.

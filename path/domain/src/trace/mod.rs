@@ -55,6 +55,13 @@ impl Trace {
         }
     }
 
+    /// Whether the next frame is to be followed, or one is.
+    #[inline]
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.armed || self.is_running()
+    }
+
     /// Whether a frame is being followed.
     #[inline]
     #[must_use]

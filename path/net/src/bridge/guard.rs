@@ -43,6 +43,16 @@ fn is_plain(header: &[u8]) -> bool {
     matches!(byte(header, 20), Ok(protocol::TCP | protocol::UDP))
 }
 
+/// Whether a frame with this EtherType claims nothing about anybody but by its Ethernet source.
+#[inline]
+pub(super) fn is_harmless(ethertype: u16, header: &[u8]) -> bool {
+    match ethertype {
+        ethertype::IPV4 => true,
+        ethertype::IPV6 => is_plain(header),
+        other => is_opaque(other),
+    }
+}
+
 /// Whether this is the EtherType of a protocol that nobody looks into: no tag, and no length of an
 /// 802.3 frame, behind which anything may be.
 fn is_opaque(ethertype: u16) -> bool {
@@ -84,22 +94,8 @@ impl Guard {
         self.macs.contains(&mac)
     }
 
-    /// Judges a frame that is not plain IPv4; its source is one of the guest's.
-    #[inline]
-    pub(super) fn inspect(
-        &self,
-        header: &[u8],
-        source: u64,
-        owners: &BTreeMap<IpAddr, usize>,
-    ) -> Result<(), DropReason> {
-        match be16(header, 12) {
-            Ok(ethertype::IPV6) if is_plain(header) => Ok(()),
-            Ok(ethertype) if is_opaque(ethertype) => Ok(()),
-            _ => self.look_into(header, source, owners),
-        }
-    }
-
-    fn look_into(
+    /// Judges a frame that is not [harmless](is_harmless); its source is one of the guest's.
+    pub(super) fn look_into(
         &self,
         header: &[u8],
         source: u64,

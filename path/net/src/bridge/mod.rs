@@ -26,8 +26,8 @@ pub use table::Station;
 
 use crate::packet::{ETHERNET_BYTES, Mac};
 use guard::Guard;
-use nic::Frame;
 use nic::rate::TokenBucket;
+use nic::{Frame, Single};
 use rules::{Asked, Rules, Seen};
 use shmem::Fault;
 use std::collections::BTreeMap;
@@ -42,8 +42,6 @@ const GROUP_BIT: u64 = 1;
 const RESERVED: u64 = 0x0000_00c2_8001;
 /// What of a word those addresses have in common.
 const RESERVED_MASK: u64 = 0xf0ff_ffff_ffff;
-/// IPv4's EtherType as a load of its two bytes yields it.
-const IPV4_LOADED: u16 = u16::from_be(crate::packet::ethertype::IPV4);
 
 /// What holds for the whole bridge.
 #[derive(Clone, Copy, Debug)]
@@ -389,6 +387,64 @@ impl Bridge {
         }));
     }
 
+    /// Whether [`Bridge::routes`] is open at all to what comes in by a port.
+    #[must_use]
+    #[inline]
+    pub fn has_routes(&self, in_port: usize) -> bool {
+        match self.ports.get(in_port) {
+            Some(Some(state)) => {
+                state.guard.is_some() && state.rate.is_none() && self.rules.is_empty()
+            }
+            _ => false,
+        }
+    }
+
+    /// The short way over the bridge: the port of each of these frames that came in by one port is put into
+    /// `ports`, if every one goes out by one port and nothing about any of them has to be learned, counted
+    /// or looked into. Whether it is so; if not, [`Bridge::forward_batch`] decides about all of them.
+    #[must_use]
+    pub fn routes(
+        &self,
+        singles: &[Single],
+        in_port: usize,
+        now_ns: u64,
+        ports: &mut Vec<u16>,
+    ) -> bool {
+        ports.clear();
+        if !self.has_routes(in_port) {
+            return false;
+        }
+        let Some(Some(state)) = self.ports.get(in_port) else {
+            return false;
+        };
+        let Some(guard) = &state.guard else {
+            return false;
+        };
+        // Most frames of a batch go to one station.
+        let mut last = (u64::MAX, 0);
+        for single in singles {
+            let Some(ethernet) = single.head().first_chunk() else {
+                return false;
+            };
+            let ethernet = Ethernet::of(ethernet);
+            let is_known = ethernet.source == state.bound || guard.has(ethernet.source);
+            if !is_known || !guard::is_harmless(ethernet.ethertype, single.head()) {
+                return false;
+            }
+            if ethernet.destination != last.0 {
+                let group = ethernet.destination & GROUP_BIT != 0;
+                match self.table.find(ethernet.destination, now_ns) {
+                    Some(port) if port != in_port && !group => {
+                        last = (ethernet.destination, port as u16);
+                    }
+                    _ => return false,
+                }
+            }
+            ports.push(last.1);
+        }
+        true
+    }
+
     /// What was dropped of what came in by a port.
     #[must_use]
     pub fn drops(&self, number: usize) -> Option<&Drops> {
@@ -480,10 +536,11 @@ impl Arrivals<'_> {
         let ethernet = header
             .first_chunk::<ETHERNET_BYTES>()
             .ok_or(DropReason::Runt)?;
-        let destination = destination_of(ethernet);
-        let [.., a, b, c, d, e, f, g, h] = *ethernet;
-        let rest = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let (source, ethertype) = (rest & MAC_BITS, (rest >> 48) as u16);
+        let Ethernet {
+            destination,
+            source,
+            ethertype,
+        } = Ethernet::of(ethernet);
 
         self.identify(state, header, source, ethertype)?;
         let mut asked = Asked::new(header, len);
@@ -534,10 +591,10 @@ impl Arrivals<'_> {
             if source != state.bound && !guard.has(source) {
                 return Err(DropReason::ForgedSource);
             }
-            if ethertype == IPV4_LOADED {
+            if guard::is_harmless(ethertype, header) {
                 return Ok(());
             }
-            return guard.inspect(header, source, self.owners);
+            return guard.look_into(header, source, self.owners);
         }
         if source & GROUP_BIT != 0 || source == 0 {
             return Err(DropReason::BadSource);
@@ -575,6 +632,26 @@ impl Verdict {
             (None, _) => Err(DropReason::NoPort),
             (Some(port), None) => Ok(Self::Unicast(port)),
             _ => Ok(Self::Many(set)),
+        }
+    }
+}
+
+/// An Ethernet header; addresses as they are loaded, first byte lowest.
+struct Ethernet {
+    destination: u64,
+    source: u64,
+    ethertype: u16,
+}
+
+impl Ethernet {
+    #[inline]
+    fn of(header: &[u8; ETHERNET_BYTES]) -> Self {
+        let [.., a, b, c, d, e, f, g, h] = *header;
+        let rest = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        Self {
+            destination: destination_of(header),
+            source: rest & MAC_BITS,
+            ethertype: u16::from_be((rest >> 48) as u16),
         }
     }
 }

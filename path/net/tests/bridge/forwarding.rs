@@ -1,7 +1,7 @@
 //! Where a frame goes: BR-1 to BR-3, BR-8 to BR-12.
 
 use super::*;
-use net::bridge::{MAX_PORTS, Rate};
+use net::bridge::{MAX_PORTS, Rate, Rule};
 
 /// BR-1: a frame to a guest's MAC goes to that guest alone, whoever sent it.
 #[test]
@@ -196,4 +196,73 @@ fn runts_and_strangers() {
     assert_eq!(bridge.drops(A).unwrap().total(), 14);
     assert_eq!(bridge.drops(7), None);
     assert_eq!(bridge.drops(usize::MAX), None);
+}
+
+/// BR-21: the short way is open to batches of which every frame goes from guest to station and has nothing
+/// to be counted, learned or looked into; it changes nothing.
+#[test]
+fn the_short_way_is_for_batches_that_need_nothing() {
+    let mut bridge = bridge();
+    go(&mut bridge, &plain(MAC_A, STATION), WIRE2, 0);
+    let counted = bridge.drops_total();
+    let (to_b, to_router) = (plain(MAC_B, MAC_A), plain(MAC_R, MAC_A2));
+    let to_wire = plain(STATION, MAC_A);
+    let mut routes = vec![9];
+    let ways = singles(&[&to_b, &to_router, &to_b, &to_wire]);
+    assert!(bridge.routes(&ways, A, 1, &mut routes));
+    assert_eq!(
+        routes.as_slice(),
+        [B, ROUTER, B, WIRE2].map(|port| port as u16)
+    );
+
+    let mut arp = arp_from(MAC_A, MAC_A, [10, 0, 0, 10]);
+    arp[..6].copy_from_slice(&MAC_B.0);
+    for (other, port) in [
+        (plain(MAC_B, MAC_B), A),
+        (plain(MAC_A2, MAC_A), A),
+        (plain(ALL, MAC_A), A),
+        (plain(Mac([0; 6]), MAC_A), A),
+        (plain(OTHER, MAC_A), A),
+        (arp, A),
+        (to_b.clone(), WIRE),
+        (to_b.clone(), 7),
+    ] {
+        let mut routes = Vec::new();
+        let batch = singles(&[&to_b, &other]);
+        assert!(
+            !bridge.routes(&batch, port, 1, &mut routes),
+            "{other:?} at {port}"
+        );
+    }
+    assert_eq!(bridge.drops_total(), counted, "nothing was counted");
+    // The station behind the wire has aged.
+    assert!(!bridge.routes(&ways, A, 301 * S, &mut routes));
+
+    for (port, limits) in [
+        (
+            A,
+            Port {
+                rate: Some(Rate {
+                    bytes_per_s: 1 << 30,
+                    burst_bytes: 1 << 20,
+                }),
+                ..guest(&[MAC_A], &[])
+            },
+        ),
+        (
+            B,
+            Port {
+                rules: vec![Rule::any(true)],
+                ..guest(&[MAC_B], &[])
+            },
+        ),
+    ] {
+        let mut bridge = super::bridge();
+        assert!(bridge.remove(port));
+        bridge.add(port, &limits).unwrap();
+        assert!(
+            !bridge.routes(&singles(&[&to_b]), A, 1, &mut routes),
+            "{limits:?}"
+        );
+    }
 }

@@ -9,9 +9,9 @@ mod learning;
 mod neighbours;
 mod ports;
 
-use common::{Build, arp};
+use common::{Build, arp, singles};
 use net::bridge::{Bridge, DropReason, Kind, Port, Settings, Verdict};
-use net::packet::Mac;
+use net::packet::{ETHERNET_BYTES, Mac};
 use nic::frame::SNAPSHOT;
 
 const WIRE: usize = 0;
@@ -90,9 +90,17 @@ fn plain(to: Mac, from: Mac) -> Vec<u8> {
     .bytes()
 }
 
+/// What becomes of a frame. The short way, where it is open to it, leads to the same place (BR-21).
 fn go(bridge: &mut Bridge, bytes: &[u8], port: usize, now_ns: u64) -> Verdict {
     let header = &bytes[..bytes.len().min(SNAPSHOT)];
-    bridge.forward(header, bytes.len(), port, now_ns)
+    let mut route = Vec::new();
+    let is_open = bytes.len() >= ETHERNET_BYTES
+        && bridge.routes(&singles(&[bytes]), port, now_ns, &mut route);
+    let verdict = bridge.forward(header, bytes.len(), port, now_ns);
+    if is_open {
+        assert_eq!(verdict, Verdict::Unicast(route[0].into()));
+    }
+    verdict
 }
 
 fn set(ports: &[usize]) -> Verdict {

@@ -4,7 +4,7 @@ use super::{ACCESSES_MAX, Netback};
 use crate::Fatal;
 use crate::counters::Drop;
 use crate::grants::{Access, Grants};
-use crate::netif::rings::{TX_REQUEST, TxBack};
+use crate::netif::rings::{TX_REQUEST, TX_RESPONSE, TxBack};
 use crate::netif::{
     Abilities, ExtraInfo, FATAL_SLOTS, MIN_PACKET, TxRequest, TxResponse, extra, rsp, transport,
     txf,
@@ -81,9 +81,7 @@ impl<G: Grants> Netback<G> {
             self.grants.read_end();
             self.reading = false;
         }
-        for &response in &self.tx_responses {
-            self.tx.respond([response]);
-        }
+        self.tx.respond_all(&self.tx_responses);
         self.tx_responses.clear();
         self.chains.clear();
         self.accesses.clear();
@@ -136,7 +134,7 @@ impl<G: Grants> Netback<G> {
                 id: request.id,
                 status: rsp::ERROR,
             };
-            self.tx_responses.extend(refused.encode());
+            self.tx_responses.push(refused.encode());
             self.counters.from_guest_drops.count(reason);
             return Fetched::Bad;
         }
@@ -171,7 +169,7 @@ impl<G: Grants> Netback<G> {
                 return Ok(None);
             };
             let info = ExtraInfo::decode(one, two);
-            self.tx_responses.extend(
+            self.tx_responses.push(
                 TxResponse {
                     id: 0,
                     status: rsp::NULL,
@@ -224,7 +222,7 @@ impl<G: Grants> Netback<G> {
             len,
             result: Err(GrantStatus::GeneralError),
         });
-        self.tx_responses.extend(
+        self.tx_responses.push(
             TxResponse {
                 id: request.id,
                 status: rsp::OKAY,
@@ -280,19 +278,18 @@ impl Slots {
 }
 
 /// Turns the answers of one packet into errors, but for those that answer extra infos.
-fn refuse(responses: &mut [u32], (from, to): (u32, u32)) {
-    for word in responses
+fn refuse(responses: &mut [[u32; TX_RESPONSE]], (from, to): (u32, u32)) {
+    for words in responses
         .get_mut(from as usize..to as usize)
         .unwrap_or(&mut [])
     {
-        let response = TxResponse::decode([*word]);
+        let response = TxResponse::decode(*words);
         if response.status != rsp::NULL {
-            let [refused] = TxResponse {
+            *words = TxResponse {
                 status: rsp::ERROR,
                 ..response
             }
             .encode();
-            *word = refused;
         }
     }
 }
@@ -309,7 +306,8 @@ fn check_part(offset: u16, size: u32) -> Option<Drop> {
 }
 
 /// What is wrong with a whole packet; `own` is the first part's length.
-fn check_packet(
+#[inline]
+pub(super) fn check_packet(
     first: &TxRequest,
     parts: u32,
     own: u32,

@@ -5,22 +5,27 @@
 //! [`Netback::publish`] of all of these, [`Netback::from_guest_done`] (grants given up, requests
 //! answered), one `fence(SeqCst)`, [`Netback::notify`] of all.
 //!
+//! Packets that are [singles](nic::single) may be taken and given before the others, by
+//! [`Netback::singles_from_guest`] and [`Netback::singles_to_guest`].
+//!
 //! Every grant of a batch is held until `from_guest_done`, and no request is answered before
 //! (row 31 of the field's list); a response is written only after its copies (RING-8).
 
 mod from_guest;
 mod lent;
 mod posted;
+mod singles;
 mod to_guest;
 
 pub use lent::{Loan, Returned};
+pub use singles::Taken;
 pub use to_guest::ToGuest;
 
 use crate::Fatal;
 use crate::counters::Counters;
 use crate::events::{EventPage, Events};
 use crate::grants::{Access, CopyOut, Grants};
-use crate::netif::rings::{RX_RESPONSE, RxBack, TxBack, rings};
+use crate::netif::rings::{RX_RESPONSE, RxBack, TX_RESPONSE, TxBack, rings};
 use crate::netif::{Abilities, Terms};
 use crate::ring::{BadPages, Watch};
 use from_guest::Chain;
@@ -49,7 +54,7 @@ pub struct Netback<G> {
     // What `from_guest` has taken and `from_guest_done` has not yet answered.
     chains: Vec<Chain>,
     accesses: Vec<Access>,
-    tx_responses: Vec<u32>,
+    tx_responses: Vec<[u32; TX_RESPONSE]>,
     reading: bool,
     /// Slots of a packet at the head of the ring whose rest is not there yet.
     partial: u32,
@@ -58,6 +63,7 @@ pub struct Netback<G> {
     planned: Vec<Planned>,
     copies: Vec<CopyOut>,
     rx_responses: Vec<[u32; RX_RESPONSE]>,
+    placed: Vec<Access>,
 
     // The batch of `post`; empty between batches.
     posted: Vec<Posted>,
@@ -100,6 +106,7 @@ impl<G: Grants> Netback<G> {
             planned: Vec::new(),
             copies: Vec::new(),
             rx_responses: Vec::new(),
+            placed: Vec::new(),
             posted: Vec::new(),
             post_accesses: Vec::new(),
             post_next: 0,

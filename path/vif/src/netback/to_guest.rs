@@ -256,9 +256,7 @@ impl<G: Grants> Netback<G> {
                 report.delivered += 1;
                 report.bytes += u64::from(planned.bytes);
             }
-            for &response in responses.iter() {
-                self.rx.respond(response);
-            }
+            self.rx.respond_all(responses);
         }
         self.planned.clear();
         self.copies.clear();

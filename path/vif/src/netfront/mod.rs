@@ -9,6 +9,9 @@
 //! [`Netfront::release`]; the endpoint yields frames into [`Netfront::buffers`],
 //! [`Netfront::transmit`] sends them; [`Netfront::publish`], `fence(SeqCst)`, [`Netfront::notify`].
 //!
+//! Packets that are [singles](nic::single) may be taken and sent before the others:
+//! [`Netfront::receive_singles`], [`Netfront::singles_done`], [`Netfront::transmit_singles`].
+//!
 //! Nothing that the driver domain writes is believed: ids, offsets, lengths and flags are checked
 //! against what was posted (rows 2, 3, 6 of the field's list).
 
@@ -16,6 +19,7 @@ mod layout;
 mod offers;
 mod pool;
 mod receive;
+mod singles;
 mod table;
 mod transmit;
 mod turnover;

@@ -135,6 +135,21 @@ impl Stack {
         Some((index, *self.slots.get(usize::from(index))?))
     }
 
+    /// Free → out, for up to `most` of them.
+    fn take_many(&mut self, most: usize, out: &mut Vec<Piece>) {
+        let kept = self.free.len().saturating_sub(most);
+        for index in self.free.drain(kept..).rev() {
+            let at = usize::from(index);
+            if let (Some(state), Some(slot)) = (self.states.get_mut(at), self.slots.get(at)) {
+                *state = State::Out;
+                out.push(Piece {
+                    span: slot.span,
+                    buffer: BufferId(index.into()),
+                });
+            }
+        }
+    }
+
     /// Out → in flight; whether it was out.
     #[inline]
     pub(super) fn launch(&mut self, index: usize) -> bool {
@@ -252,6 +267,10 @@ impl Buffers for TxPool {
             id: BufferId(u32::from(index)),
             span: slot.span,
         })
+    }
+
+    fn take_many(&mut self, most: usize, out: &mut Vec<Piece>) {
+        self.small.take_many(most, out);
     }
 
     #[inline]

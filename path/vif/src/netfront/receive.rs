@@ -13,7 +13,7 @@ use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Offload, Piece};
 use smallvec::SmallVec;
 
 /// Numbers of receive buffers start here, so that they are told from transmit buffers.
-const RX_BASE: u32 = 1 << 31;
+pub(super) const RX_BASE: u32 = 1 << 31;
 
 /// Which receive buffer a number means, if it does.
 pub(super) fn rx_index(id: BufferId) -> Option<usize> {

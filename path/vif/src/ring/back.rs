@@ -95,6 +95,17 @@ impl<W: Words, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
             .get(&self.words, &self.requests, index, self.seen)
     }
 
+    /// The first of the requests that are ready, as many as were copied out together: none if none is ready.
+    #[must_use]
+    #[inline]
+    pub fn burst(&mut self) -> &[[u32; REQ]] {
+        if self.ready() == 0 {
+            return &[];
+        }
+        self.window
+            .burst(&self.words, &self.requests, self.cons, self.seen)
+    }
+
     /// The next `count` requests are consumed: each is owed a response.
     #[inline]
     pub fn consume(&mut self, count: u32) {
@@ -117,6 +128,15 @@ impl<W: Words, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
         self.responses.write(&self.words, self.prod, response);
         self.prod = self.prod.wrapping_add(1);
         true
+    }
+
+    /// Writes responses, as many as there are requests to answer.
+    #[inline]
+    pub fn respond_all(&mut self, responses: &[[u32; RSP]]) {
+        let count = responses.len().min(self.owed() as usize);
+        let responses = responses.get(..count).unwrap_or(&[]);
+        self.responses.write_all(&self.words, self.prod, responses);
+        self.prod = self.prod.wrapping_add(count as u32);
     }
 
     /// Lets the front see every response written so far: one store for a whole batch.

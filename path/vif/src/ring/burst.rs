@@ -30,6 +30,25 @@ impl Slots {
         words.write(page, offset, slot);
     }
 
+    /// Writes slots from `index` on, page by page.
+    #[inline]
+    pub(super) fn write_all<const N: usize>(
+        &self,
+        words: &impl Words,
+        mut index: u32,
+        mut slots: &[[u32; N]],
+    ) {
+        while !slots.is_empty() {
+            let number = self.masked(index);
+            let (page, offset) = self.place.of(number);
+            let left = SLOTS_PER_PAGE - number % SLOTS_PER_PAGE;
+            let (here, rest) = slots.split_at(slots.len().min(left as usize));
+            words.write_all(page, offset, self.place.stride, here);
+            index = index.wrapping_add(here.len() as u32);
+            slots = rest;
+        }
+    }
+
     #[inline]
     pub(super) fn masked(&self, index: u32) -> u32 {
         index & self.slots.wrapping_sub(1)
@@ -68,6 +87,23 @@ impl<const N: usize> Window<N> {
         }
         let at = index.wrapping_sub(self.first);
         self.copied.get(at as usize).copied()
+    }
+
+    /// Slots from `index` on, which is published, as many as were copied out together; `end` is the first
+    /// index that is not published.
+    #[inline]
+    pub(super) fn burst(
+        &mut self,
+        words: &impl Words,
+        slots: &Slots,
+        index: u32,
+        end: u32,
+    ) -> &[[u32; N]] {
+        if index.wrapping_sub(self.first) >= self.count {
+            self.copy(words, slots, index, end);
+        }
+        let at = index.wrapping_sub(self.first) as usize;
+        self.copied.get(at..self.count as usize).unwrap_or(&[])
     }
 
     /// Copies out what lies together from slot `index` on.

@@ -84,6 +84,15 @@ impl<W: Words, const REQ: usize, const RSP: usize> Front<W, REQ, RSP> {
         Some(index)
     }
 
+    /// Writes requests, as many as the ring has room for.
+    #[inline]
+    pub fn request_all(&mut self, requests: &[[u32; REQ]]) {
+        let count = requests.len().min(self.free() as usize);
+        let requests = requests.get(..count).unwrap_or(&[]);
+        self.requests.write_all(&self.words, self.prod, requests);
+        self.prod = self.prod.wrapping_add(count as u32);
+    }
+
     /// Lets the back see every request written so far: one store for a whole batch.
     #[inline]
     pub fn publish(&mut self) {
@@ -142,6 +151,13 @@ impl<W: Words, const REQ: usize, const RSP: usize> Front<W, REQ, RSP> {
         Ok(self.ready())
     }
 
+    /// Index of the next request.
+    #[must_use]
+    #[inline]
+    pub fn prod(&self) -> u32 {
+        self.prod
+    }
+
     /// Index of the next response.
     #[must_use]
     #[inline]
@@ -160,6 +176,17 @@ impl<W: Words, const REQ: usize, const RSP: usize> Front<W, REQ, RSP> {
         let index = self.cons.wrapping_add(ahead);
         self.window
             .get(&self.words, &self.responses, index, self.seen)
+    }
+
+    /// The first of the responses that are ready, as many as were copied out together: none if none is ready.
+    #[must_use]
+    #[inline]
+    pub fn burst(&mut self) -> &[[u32; RSP]] {
+        if self.ready() == 0 {
+            return &[];
+        }
+        self.window
+            .burst(&self.words, &self.responses, self.cons, self.seen)
     }
 
     /// The next `count` responses are consumed.

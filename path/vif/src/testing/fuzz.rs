@@ -12,7 +12,7 @@ use crate::testing::{
     FakeGrants, Memory, Rig, back_record, frame_at, ipv4_tcp, packet, sizes, with_format,
 };
 use abi::RECORD_BYTES;
-use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Piece};
+use nic::{Batch, BufferId, Buffers, Checksum, Frame, Gso, GsoKind, Piece};
 
 /// Numbers out of any bytes; zeros when they are used up.
 struct Input<'a>(&'a [u8]);
@@ -98,7 +98,7 @@ pub fn hostile_frontend(data: &[u8]) {
     let mut turns = 0;
     while !input.is_empty() && turns < 4096 {
         turns += 1;
-        match input.byte() % 13 {
+        match input.byte() % 15 {
             0 => tx.set_req_prod(near(&mut input, tx.req_prod())),
             1 => rx.set_req_prod(near(&mut input, rx.req_prod())),
             2 => tx.set_rsp_event(input.word()),
@@ -138,6 +138,8 @@ pub fn hostile_frontend(data: &[u8]) {
             8 | 9 => take(&mut rig.back, usize::from(input.byte()), &mut out),
             10 => give(&mut rig.back, &mut input, &source),
             11 => post(&mut rig.back, &mut input),
+            12 => take_singles(&mut rig.back, usize::from(input.byte())),
+            13 => give_singles(&mut rig.back, &mut input, &source),
             _ => {
                 rig.back.publish();
                 let _ = rig.back.notify();
@@ -160,25 +162,27 @@ pub fn hostile_frontend(data: &[u8]) {
 /// A promise of the netfront's was broken.
 pub fn hostile_backend(data: &[u8]) {
     let mut input = Input(data);
-    // Pages of receive buffers come and go.
+    // Pages of receive buffers come and go, or stay.
+    let comes_and_goes = input.byte() & 1 != 0;
     let mut rig = with_format(format(&mut input), || {
         Rig::with_threshold(
             Sizes {
-                rx_spare_pages: 16,
+                rx_spare_pages: if comes_and_goes { 16 } else { 0 },
                 ..sizes()
             },
             Features::ALL,
             back_record(features(&mut input)),
-            Some(4),
+            comes_and_goes.then_some(4),
         )
     });
+    let mut singles = Vec::new();
     let (tx, rx) = (rig.raw_tx_back(), rig.raw_rx_back());
     let mut frames = Vec::new();
     let mut held = Vec::new();
     let mut turns = 0;
     while !input.is_empty() && turns < 4096 {
         turns += 1;
-        match input.byte() % 14 {
+        match input.byte() % 17 {
             0 => tx.set_rsp_prod(near(&mut input, tx.rsp_prod())),
             1 => rx.set_rsp_prod(near(&mut input, rx.rsp_prod())),
             2 => tx.set_req_event(input.word()),
@@ -237,6 +241,30 @@ pub fn hostile_backend(data: &[u8]) {
                 }
             }
             9 => rig.front.receive_done(&mut frames),
+            14 => {
+                let budget = usize::from(input.byte());
+                let _ = rig.front.receive_singles(budget, &mut singles);
+                for piece in &singles {
+                    let mut bytes = vec![0; piece.span.len()];
+                    piece.span.read(&mut bytes).expect("its own memory");
+                    assert!(bytes.len() >= 14);
+                }
+            }
+            15 => rig.front.singles_done(&mut singles),
+            16 => {
+                let mut pieces = Vec::new();
+                let pool = rig.front.buffers();
+                pool.take_many(usize::from(input.byte()), &mut pieces);
+                let cut = |piece: Piece| Piece {
+                    span: piece.span.take(60),
+                    ..piece
+                };
+                let mut pieces: Vec<_> = pieces.into_iter().map(cut).collect();
+                let _ = rig.front.transmit_singles(&mut pieces);
+                for left in pieces {
+                    rig.front.buffers().put(left.buffer);
+                }
+            }
             12 => rig.front.refill(&mut rig.table),
             13 => rig.front.release(&mut rig.table),
             10 => {
@@ -315,6 +343,45 @@ fn take(back: &mut Netback<FakeGrants>, budget: usize, out: &mut Vec<Frame>) {
         Err(fatal) => assert_eq!(back.fatal(), Some(fatal)),
     }
     out.clear();
+}
+
+fn take_singles(back: &mut Netback<FakeGrants>, budget: usize) {
+    let mut singles = Batch::default();
+    match back.singles_from_guest(budget, &mut singles) {
+        Ok(taken) => {
+            assert!(taken.requests <= budget.min(ACCESSES_MAX));
+            assert!(singles.len() <= taken.requests);
+            assert_eq!(
+                taken.bytes,
+                singles.iter().map(|s| s.len() as u64).sum::<u64>()
+            );
+            assert!(singles.iter().all(|single| single.len() >= 14));
+            back.from_guest_done();
+        }
+        Err(fatal) => assert_eq!(back.fatal(), Some(fatal)),
+    }
+}
+
+fn give_singles(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &Memory) {
+    let longest = back.longest_single();
+    if longest == 0 {
+        return;
+    }
+    let mut singles = Batch::default();
+    for n in 0..input.byte() % 80 {
+        let len = 14 + input.word() as usize % (longest - 13);
+        let span = source.area().at(usize::from(n) * 512, len);
+        singles
+            .push(span.expect("a frame fits"))
+            .expect("own memory");
+    }
+    let pick: Vec<u32> = (0..singles.len() as u32).rev().collect();
+    let report = back.singles_to_guest(&singles, &pick);
+    assert_eq!(
+        u64::from(report.delivered) + report.drops.total(),
+        pick.len() as u64
+    );
+    back.publish();
 }
 
 fn give(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &Memory) {

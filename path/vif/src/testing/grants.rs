@@ -3,6 +3,7 @@
 
 use crate::grants::{Access, CopyOut, Grants, Source};
 use abi::{DomId, GrantEntry, GrantRef, GrantStatus, PAGE, Slot};
+use nic::Single;
 use shmem::{Area, Span};
 use std::sync::atomic::Ordering;
 
@@ -105,6 +106,27 @@ impl Grants for FakeGrants {
     fn read_end(&mut self) {
         assert!(self.reading, "a batch has begun");
         self.reading = false;
+    }
+
+    fn in_reach(&self) -> bool {
+        self.exchange.is_none()
+    }
+
+    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+        assert_eq!(accesses.len(), pick.len(), "a place for each");
+        for (access, index) in accesses.iter_mut().zip(pick) {
+            assert!(access.result.is_err(), "a result starts as an error");
+            if access.len == 0 || self.writes_left == 0 {
+                continue;
+            }
+            let to = self.open(access.gref, access.offset, access.len, true);
+            access.result = to.and_then(|to| {
+                let copied = singles[*index as usize].copy_to(to);
+                copied.map(|()| to).map_err(|_| GrantStatus::BadPage)
+            });
+            self.writes += 1;
+            self.writes_left -= 1;
+        }
     }
 
     fn post_begin(&mut self, accesses: &mut [Access]) {

@@ -3,6 +3,7 @@
 mod from_guest;
 mod lent;
 mod posted;
+mod singles;
 mod to_guest;
 
 use super::*;

@@ -1,0 +1,169 @@
+//! The short way: frames that lie in one piece each and ask for nothing, as most small ones do.
+//!
+//! A [`Frame`] can be many pieces, half private, still to be merged, cut or summed up, and has room for all
+//! that. One that is nothing of the kind needs a header that nobody changes any more and an address.
+
+use crate::{Buffers, Frame, Piece, TxReport};
+use shmem::{Fault, Span};
+use std::ops::Deref;
+
+/// Bytes of a frame that are copied out on the short way: Ethernet, and behind it what tells protocols
+/// apart.
+pub const HEAD: usize = 64;
+
+/// A frame in one piece that asks for nothing, on its way through the driver domain.
+#[derive(Clone, Copy, Debug)]
+pub struct Single {
+    head: [u8; HEAD],
+    span: Span,
+}
+
+impl Single {
+    const NONE: Self = Self {
+        head: [0; HEAD],
+        span: Span::EMPTY,
+    };
+
+    /// Makes this the frame that `span` is; its head is copied out.
+    #[inline]
+    fn read(&mut self, span: Span) -> Result<(), Fault> {
+        if span.len() < HEAD {
+            self.head = [0; HEAD];
+        }
+        span.read(&mut self.head)?;
+        self.span = span;
+        Ok(())
+    }
+
+    /// Its first bytes as they were copied out. Where the frame has ended there are zeros.
+    #[must_use]
+    #[inline]
+    pub const fn head(&self) -> &[u8; HEAD] {
+        &self.head
+    }
+
+    /// Its bytes in all.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "a frame has bytes")]
+    pub const fn len(&self) -> usize {
+        self.span.len()
+    }
+
+    /// Copies the frame to `dst`: the head as it was copied out, and what is behind it.
+    ///
+    /// # Errors
+    /// The memory is not there, or `dst` is shorter.
+    #[inline]
+    pub fn copy_to(&self, dst: Span) -> Result<(), Fault> {
+        if dst.len() < self.len() {
+            return Err(Fault);
+        }
+        if self.len() <= HEAD {
+            return dst.take(self.len()).write(&self.head);
+        }
+        dst.write(&self.head)?;
+        shmem::copy(dst.skip(HEAD), self.span.skip(HEAD))
+    }
+
+    /// The same as a frame that can be anything.
+    ///
+    /// # Errors
+    /// The memory is not there.
+    pub fn to_frame(&self) -> Result<Frame, Fault> {
+        Frame::of_single(self.span, &self.head)
+    }
+}
+
+/// Some of them, in order. They are made where they stay, and their room is used again.
+#[derive(Debug, Default)]
+pub struct Batch {
+    room: Vec<Single>,
+    count: usize,
+}
+
+impl Batch {
+    /// From now on there are none.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    /// Appends the frame that `span` is; its head is copied out.
+    ///
+    /// # Errors
+    /// The memory is not there; nothing was appended.
+    #[inline]
+    pub fn push(&mut self, span: Span) -> Result<(), Fault> {
+        if self.count == self.room.len() {
+            self.room.push(Single::NONE);
+        }
+        let place = self.room.get_mut(self.count).ok_or(Fault)?;
+        place.read(span)?;
+        self.count += 1;
+        Ok(())
+    }
+}
+
+impl Deref for Batch {
+    type Target = [Single];
+
+    #[inline]
+    fn deref(&self) -> &[Single] {
+        self.room.get(..self.count).unwrap_or(&[])
+    }
+}
+
+/// A device that takes and yields frames on the short way: nothing of a frame but where it lies.
+pub trait Singles {
+    /// [`crate::Nic::rx`] of such frames, one piece each.
+    fn rx_singles(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Piece>,
+    ) -> usize;
+
+    /// [`crate::Nic::tx`] of such frames, one piece each.
+    fn tx_singles(&mut self, now_ns: u64, frames: &[Piece]) -> TxReport;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmem::Area;
+
+    fn memory(bytes: &[u8]) -> Span {
+        let area = Area::anonymous(4096).unwrap();
+        area.span().write(bytes).unwrap();
+        area.at(0, bytes.len()).unwrap()
+    }
+
+    #[test]
+    fn what_was_copied_out_is_what_is_sent() {
+        let mut batch = Batch::default();
+        for len in [1514, 14, 60, 63, 64, 65, 13] {
+            let bytes: Vec<u8> = (0..len).map(|n| n as u8 ^ 0x5a).collect();
+            let from = memory(&bytes);
+            batch.clear();
+            batch.push(from).unwrap();
+            let [single] = *batch else {
+                panic!("one frame");
+            };
+            assert_eq!(single.len(), len);
+            assert_eq!(single.head()[..len.min(HEAD)], bytes[..len.min(HEAD)]);
+            assert!(single.head().iter().skip(len).all(|byte| *byte == 0));
+            // The peer has second thoughts.
+            from.take(HEAD).fill(0xff).unwrap();
+            let to = memory(&[0xee; 2048]);
+            single.copy_to(to).unwrap();
+            let mut copied = vec![0; len + 1];
+            to.read(&mut copied).unwrap();
+            assert_eq!(copied[..len], bytes);
+            assert_eq!(copied[len], 0xee, "not a byte more");
+            assert_eq!(single.to_frame().unwrap().to_vec().unwrap(), bytes);
+            assert!(single.copy_to(to.take(len - 1)).is_err());
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The short way beside the other one.
+
+use crate::netif::{RxRequest, RxResponse, TxRequest, TxResponse, rsp, txf};
+use crate::testing::{Memory, Rig, over_each_format, packet, sizes};
+use crate::{Drop, Fatal};
+use abi::PAGE;
+use nic::{Batch, Offload, Single};
+
+/// These packets, each in a page of its own.
+fn batch(memory: &Memory, packets: &[Vec<u8>]) -> Batch {
+    let mut batch = Batch::default();
+    for (number, bytes) in packets.iter().enumerate() {
+        let span = memory.area().at(number * PAGE, bytes.len());
+        let span = span.expect("it fits");
+        span.write(bytes).expect("own memory");
+        batch.push(span).expect("own memory");
+    }
+    batch
+}
+
+/// Takes singles: requests, their bytes, and whether there is more.
+fn take(rig: &mut Rig, out: &mut Batch) -> (usize, u64, bool) {
+    let taken = rig
+        .back
+        .singles_from_guest(64, out)
+        .expect("a live interface");
+    (taken.requests, taken.bytes, taken.more)
+}
+
+fn bytes(single: &Single) -> Vec<u8> {
+    single.to_frame().unwrap().to_vec().unwrap()
+}
+
+/// What the guest gets to see of the ring to it: every response and the bytes that it names.
+fn seen(rig: &Rig) -> Vec<(RxResponse, Vec<u8>)> {
+    let decoded = |words| {
+        let response = RxResponse::decode(words);
+        let page = rig.layout.rx_pool().start + u32::from(response.id) / 2;
+        let page = rig.memory().area().page(page).unwrap();
+        let mut bytes = vec![0; usize::try_from(response.status).unwrap_or(0)];
+        let at = page.skip(usize::from(response.offset));
+        at.read(&mut bytes).unwrap();
+        (response, bytes)
+    };
+    rig.raw_rx().responses(0).into_iter().map(decoded).collect()
+}
+
+#[test]
+fn both_ways_give_the_guest_the_same() {
+    over_each_format(|| {
+        let source = Memory::new(64);
+        let (mut short, mut other) = (Rig::new(sizes()), Rig::new(sizes()));
+        let lens = [14, 15, 60, 63, 64, 65, 96, 97, 128, 129, 1514, 2047, 2048];
+        let packets: Vec<_> = lens.iter().map(|len| packet(*len, *len as u64)).collect();
+        let singles = batch(&source, &packets);
+        let frames: Vec<_> = singles.iter().map(|s| s.to_frame().unwrap()).collect();
+        let pick: Vec<u32> = (0..lens.len() as u32).rev().collect();
+        for _ in 0..60 {
+            let report = short.back.singles_to_guest(&singles, &pick);
+            assert_eq!(report, other.back.to_guest(&frames, &pick));
+            short.back.publish();
+            other.back.publish();
+            assert_eq!(seen(&short), seen(&other));
+            assert_eq!(short.back.counters(), other.back.counters());
+            // Both guests take what they got, so that the rings go round, and in the end run dry.
+            if short.back.counters().to_guest < 300 {
+                assert_eq!(short.receive(64), other.receive(64));
+            }
+        }
+        let drops = short.back.counters().to_guest_drops;
+        assert!(drops.get(Drop::NoRequest) > 0 && drops.total() == drops.get(Drop::NoRequest));
+    });
+}
+
+#[test]
+fn what_is_no_single_waits_for_the_other_way() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        for len in [60, 64, 9000, 61] {
+            assert!(rig.send(&packet(len, len as u64), Offload::default()));
+        }
+        let mut singles = Batch::default();
+        assert_eq!(take(&mut rig, &mut singles), (2, 124, true));
+        let found: Vec<_> = singles.iter().map(bytes).collect();
+        assert_eq!(found, [packet(60, 60), packet(64, 64)]);
+        rig.back.from_guest_done();
+        assert_eq!(take(&mut rig, &mut singles), (0, 0, true));
+        assert!(singles.is_empty());
+        assert!(rig.back.has_work(), "it is still there");
+        assert_eq!(rig.take(1), [packet(9000, 9000)]);
+        assert_eq!(take(&mut rig, &mut singles), (1, 61, false));
+        rig.back.from_guest_done();
+        assert_eq!(rig.front.reap(), Ok(3 + 9000_u32.div_ceil(4096)));
+        assert_eq!(rig.back.counters().from_guest, 4);
+    });
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_the_other_way_s_matter() {
+    over_each_format(|| {
+        let good = TxRequest {
+            gref: 0,
+            offset: 0,
+            flags: 0,
+            id: 7,
+            size: 60,
+        };
+        for bad in [
+            TxRequest { size: 13, ..good },
+            TxRequest { size: 0, ..good },
+            TxRequest {
+                offset: 4090,
+                ..good
+            },
+            TxRequest {
+                flags: txf::CSUM_BLANK,
+                ..good
+            },
+            TxRequest {
+                flags: txf::DATA_VALIDATED,
+                ..good
+            },
+            TxRequest {
+                flags: txf::EXTRA_INFO,
+                ..good
+            },
+            TxRequest {
+                flags: 0x8000,
+                ..good
+            },
+        ] {
+            let mut rig = Rig::new(sizes());
+            rig.raw_tx().send(&[bad.encode()]);
+            let mut singles = Batch::default();
+            assert_eq!(take(&mut rig, &mut singles), (0, 0, true));
+            rig.back.from_guest_done();
+            assert_eq!(rig.raw_tx().rsp_prod(), 0, "{bad:?}");
+        }
+    });
+}
+
+#[test]
+fn what_is_not_granted_is_answered_with_an_error_and_nothing_else_is() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let (tx, rx) = (rig.raw_tx(), rig.raw_rx());
+        for len in [60, 61, 62] {
+            assert!(rig.send(&packet(len, 1), Offload::default()));
+        }
+        let [first, ..] = tx.request_at(0);
+        rig.table_span().store_u64(first as usize * 8, 0).unwrap();
+        let mut singles = Batch::default();
+        assert_eq!(take(&mut rig, &mut singles), (3, 62, false));
+        assert_eq!(singles.iter().map(Single::len).collect::<Vec<_>>(), [62]);
+        rig.back.from_guest_done();
+        let status = |words| TxResponse::decode(words).status;
+        let found: Vec<_> = tx.responses(0).into_iter().map(status).collect();
+        // The first page holds two buffers.
+        assert_eq!(found, [rsp::ERROR, rsp::ERROR, rsp::OKAY]);
+        assert_eq!(rig.back.counters().from_guest_drops.get(Drop::Grant), 2);
+
+        // The other way round: a buffer of the guest's that is gone, and one that is none.
+        let second = RxRequest::decode(rx.request_at(1));
+        rx.request(
+            1,
+            RxRequest {
+                offset: 3000,
+                ..second
+            }
+            .encode(),
+        );
+        let third = RxRequest::decode(rx.request_at(2));
+        rig.table_span()
+            .store_u64(third.gref as usize * 8, 0)
+            .unwrap();
+        let gone = [RxRequest::decode(rx.request_at(3)), third].map(|request| request.gref);
+        let lost = if gone[0] == gone[1] { 2 } else { 1 };
+        let source = Memory::new(5);
+        let singles = batch(&source, &vec![packet(60, 1); 5]);
+        let report = rig.back.singles_to_guest(&singles, &[0, 1, 2, 3, 4]);
+        rig.back.publish();
+        assert_eq!(report.drops.get(Drop::BadRequest), 1);
+        assert_eq!(report.drops.get(Drop::Grant), lost);
+        assert_eq!(u64::from(report.delivered), 4 - lost);
+        let found = rx.responses(0).into_iter().map(RxResponse::decode);
+        let found: Vec<_> = found.map(|response| response.status).collect();
+        assert_eq!(
+            (found[0], found[1], found[2], found[4]),
+            (60, rsp::ERROR, rsp::ERROR, 60)
+        );
+    });
+}
+
+#[test]
+fn a_ring_that_makes_no_sense_disables_the_interface() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        rig.raw_tx().set_req_prod(257);
+        let mut singles = batch(&Memory::new(1), &[packet(60, 1)]);
+        assert_eq!(
+            rig.back.singles_from_guest(64, &mut singles),
+            Err(Fatal::Overrun)
+        );
+        assert!(singles.is_empty());
+        assert_eq!(rig.back.longest_single(), 0);
+
+        let mut rig = Rig::new(sizes());
+        rig.raw_rx().set_req_prod(1000);
+        let source = Memory::new(200);
+        let singles = batch(&source, &vec![packet(60, 1); 200]);
+        let pick: Vec<u32> = (0..200).collect();
+        let report = rig.back.singles_to_guest(&singles, &pick);
+        assert_eq!(report.drops.get(Drop::Disabled), 200);
+        assert_eq!(rig.back.fatal(), Some(Fatal::Overrun));
+        assert_eq!(rig.back.counters().to_guest, 0);
+    });
+}

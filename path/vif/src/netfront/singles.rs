@@ -1,0 +1,184 @@
+//! The short way ([`nic::single`]): responses of one slot that say nothing but where the bytes are → pieces,
+//! and pieces → requests of one slot. What is anything else stays at the head of the ring for
+//! [`Netfront::receive`].
+
+use super::Netfront;
+use super::receive::{RX_BASE, rx_index};
+use super::transmit::Transmitted;
+use crate::Fatal;
+use crate::counters::Drop;
+use crate::netif::{MIN_PACKET, RxRequest, RxResponse, TxRequest};
+use crate::ring::BURST;
+use nic::{BufferId, Piece};
+use shmem::Span;
+use smallvec::SmallVec;
+
+impl Netfront {
+    /// [`Netfront::receive`] for the packets at the head of the ring that are singles, up to the first one
+    /// that is not; how many. Their buffers are the pieces' until [`Netfront::singles_done`].
+    ///
+    /// # Errors
+    /// [`Fatal`]: the interface is disabled.
+    pub fn receive_singles(&mut self, budget: usize, out: &mut Vec<Piece>) -> Result<usize, Fatal> {
+        self.alive()?;
+        // Pages that come and go, or change hands, are seen to frame by frame.
+        if self.offers.is_some() || self.is_elastic() {
+            return Ok(0);
+        }
+        if let Err(overrun) = self.rx.ready_for(budget.min(u32::MAX as usize) as u32) {
+            return self.fail(overrun);
+        }
+        let before = out.len();
+        let taken = self.take_singles(budget, out);
+        let frames = out.get(before..).unwrap_or(&[]);
+        let bytes = frames.iter().map(|piece| piece.span.len() as u64);
+        self.counters.to_guest += frames.len() as u64;
+        self.counters.to_guest_bytes += bytes.sum::<u64>();
+        match taken {
+            Ok(()) => Ok(frames.len()),
+            Err(fatal) => self.fail(fatal),
+        }
+    }
+
+    fn take_singles(&mut self, budget: usize, out: &mut Vec<Piece>) -> Result<(), Fatal> {
+        let before = out.len();
+        while out.len() - before < budget {
+            let left = budget - (out.len() - before);
+            let mut taken = 0;
+            let mut at = self.rx.next();
+            let slots = self.rx.slots();
+            for words in self.rx.burst().iter().take(left) {
+                let response = RxResponse::decode(*words);
+                let posted = match self.terms.any_order {
+                    true => response.id,
+                    false => {
+                        let slot = at & slots.wrapping_sub(1);
+                        self.posted.get(slot as usize).copied().unwrap_or(u16::MAX)
+                    }
+                };
+                let Some(span) = self
+                    .rx_pool
+                    .get(usize::from(posted))
+                    .and_then(|buffer| inside(buffer.span, buffer.offset, &response))
+                else {
+                    break;
+                };
+                if response.id != posted || !self.rx_pool.land(usize::from(posted)) {
+                    return Err(Fatal::ResponseId);
+                }
+                out.push(Piece {
+                    span,
+                    buffer: BufferId(RX_BASE + u32::from(posted)),
+                });
+                at = at.wrapping_add(1);
+                taken += 1;
+            }
+            if taken == 0 {
+                break;
+            }
+            self.partial = 0;
+            self.rx.consume(taken);
+            self.fetched = self.fetched.saturating_sub(taken);
+        }
+        Ok(())
+    }
+
+    /// [`Netfront::receive_done`] for singles: none is left.
+    pub fn singles_done(&mut self, pieces: &mut Vec<Piece>) {
+        // What has just been taken off the ring is what it lacks.
+        if (self.lacking() as usize) < pieces.len() {
+            pieces.drain(..).for_each(|piece| self.put(piece.buffer));
+            self.post();
+            return;
+        }
+        let mut requests: SmallVec<[_; BURST]> = SmallVec::new();
+        for some in pieces.chunks(BURST) {
+            let mut at = self.rx.prod();
+            for piece in some {
+                let Some(index) = rx_index(piece.buffer) else {
+                    continue;
+                };
+                let Some(&slot) = self.rx_pool.get(index) else {
+                    continue;
+                };
+                if !self.rx_pool.launch(index) {
+                    continue;
+                }
+                let request = RxRequest {
+                    id: index as u16,
+                    offset: if self.terms.rx_offset { slot.offset } else { 0 },
+                    gref: slot.gref.0,
+                };
+                requests.push(request.encode());
+                let place = self.rx.slot(at);
+                if let Some(posted) = self.posted.get_mut(place) {
+                    *posted = index as u16;
+                }
+                at = at.wrapping_add(1);
+            }
+            self.rx_pages.turnover.posted += requests.len() as u64;
+            self.rx.request_all(&requests);
+            requests.clear();
+        }
+        pieces.clear();
+    }
+
+    /// [`Netfront::transmit`] for singles that lie in [`Netfront::buffers`] and nowhere else; those for which
+    /// the ring has no room stay in the list. [`Netfront::reap`] makes room.
+    ///
+    /// # Errors
+    /// [`Fatal`]: the interface is disabled.
+    pub fn transmit_singles(&mut self, pieces: &mut Vec<Piece>) -> Result<Transmitted, Fatal> {
+        self.alive()?;
+        let mut report = Transmitted::default();
+        let count = pieces.len().min(self.tx.free() as usize);
+        let mut requests: SmallVec<[_; BURST]> = SmallVec::new();
+        for some in pieces.get(..count).unwrap_or(&[]).chunks(BURST) {
+            for piece in some {
+                let found = self.tx_pool.get(piece.buffer).and_then(|slot| {
+                    let within = slot.find(piece)?;
+                    Some((slot.gref, slot.offset + within))
+                });
+                let sent = found
+                    .filter(|_| piece.span.len() >= MIN_PACKET)
+                    .filter(|_| self.tx_pool.launch(piece.buffer));
+                let Some((gref, offset)) = sent else {
+                    self.put(piece.buffer);
+                    self.counters.from_guest_drops.count(Drop::NoBuffer);
+                    report.dropped += 1;
+                    continue;
+                };
+                let request = TxRequest {
+                    gref: gref.0,
+                    offset,
+                    flags: 0,
+                    id: piece.buffer.0 as u16,
+                    size: piece.span.len() as u16,
+                };
+                requests.push(request.encode());
+                report.sent += 1;
+                report.bytes += piece.span.len() as u64;
+            }
+            self.tx.request_all(&requests);
+            requests.clear();
+        }
+        pieces.drain(..count);
+        self.counters.from_guest += u64::from(report.sent);
+        self.counters.from_guest_bytes += report.bytes;
+        Ok(report)
+    }
+}
+
+/// Where the packet lies that a response is about, if it is a single in the buffer at `offset` of its page.
+#[inline]
+fn inside(buffer: Span, offset: u16, response: &RxResponse) -> Option<Span> {
+    let bytes = usize::try_from(response.status).ok()?;
+    let within = response.offset.checked_sub(offset)?;
+    if response.flags != 0 || bytes < MIN_PACKET {
+        return None;
+    }
+    buffer.sub(usize::from(within), bytes)
+}
+
+#[cfg(test)]
+mod tests;
