@@ -493,7 +493,9 @@ impl Hypervisor {
             return Some(Err(RelayError::Unknown));
         };
         match domain.parts.as_mut() {
-            Some(parts) if domain.life.is_alive() => parts.mailbox.poll(&parts.memory, now_ns),
+            Some(parts) if domain.life.is_alive() => {
+                parts.mailbox.poll(&parts.memory, &parts.port, now_ns)
+            }
             _ => Some(Err(RelayError::Dead)),
         }
     }

@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 
 /// How long a domain may take for a reply.
 const PATIENCE_NS: u64 = 1_000_000_000;
+/// How often its bell is rung meanwhile: on virtual machines wake-ups were seen to be late by as much as that.
+const AGAIN_NS: u64 = 50_000_000;
 
 /// Why there is no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +38,7 @@ pub enum RelayError {
 pub(crate) struct Mailbox {
     number: u32,
     deadline_ns: Option<u64>,
+    again_ns: u64,
 }
 
 impl Mailbox {
@@ -70,6 +73,7 @@ impl Mailbox {
         // Release: who sees the number sees the request.
         number.store(self.number, Ordering::Release);
         self.deadline_ns = Some(now_ns.saturating_add(PATIENCE_NS));
+        self.again_ns = now_ns.saturating_add(AGAIN_NS);
         port.raise(info::PENDING_MAILBOX);
         Ok(())
     }
@@ -83,6 +87,7 @@ impl Mailbox {
     pub(crate) fn poll(
         &mut self,
         memory: &Memory,
+        port: &Port,
         now_ns: u64,
     ) -> Option<Result<Vec<u8>, RelayError>> {
         let deadline = self.deadline_ns?;
@@ -93,6 +98,10 @@ impl Mailbox {
             .map(|word| word.load(Ordering::Acquire));
         if answered != Some(self.number) {
             if now_ns < deadline {
+                if now_ns >= self.again_ns {
+                    self.again_ns = now_ns.saturating_add(AGAIN_NS);
+                    port.ring();
+                }
                 return None;
             }
             self.deadline_ns = None;
@@ -115,5 +124,42 @@ impl Mailbox {
         } else {
             Err(RelayError::Nonsense)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::DomId;
+    use std::sync::Arc;
+
+    /// How often the bell was rung since this was last asked.
+    fn rung(port: &Port) -> u64 {
+        let mut count = [0; 8];
+        match rustix::io::read(port.doorbell(), &mut count) {
+            Ok(_) => u64::from_ne_bytes(count),
+            Err(_) => 0,
+        }
+    }
+
+    #[test]
+    fn who_does_not_reply_is_rung_again_and_then_late() {
+        let memory = Arc::new(Memory::create(DomId(1), 1, 0).unwrap());
+        let port = Port::create(Arc::clone(&memory)).unwrap();
+        let mut mailbox = Mailbox::default();
+        mailbox.send(&memory, &port, b"{}", 1000).unwrap();
+        // It is awake, so it was not rung; then its look is missing.
+        let look = |mailbox: &mut Mailbox, after| mailbox.poll(&memory, &port, 1000 + after);
+        assert_eq!(look(&mut mailbox, AGAIN_NS - 1), None);
+        assert_eq!(rung(&port), 0);
+        for turn in 1..4 {
+            assert_eq!(look(&mut mailbox, turn * AGAIN_NS), None);
+            assert_eq!(look(&mut mailbox, turn * AGAIN_NS + 1), None);
+            assert_eq!(rung(&port), 1);
+        }
+        let late = look(&mut mailbox, PATIENCE_NS);
+        assert_eq!(late, Some(Err(RelayError::Late)));
+        assert!(!mailbox.waits());
+        assert_eq!(rung(&port), 0);
     }
 }
