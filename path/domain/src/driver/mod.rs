@@ -12,6 +12,7 @@
 //! | [`linear`] | aggregates copied to one buffer |
 //! | [`vifs`] | ports that are guests: hand-shake, netback, doorbell |
 //! | [`news`] | which guests something was done for |
+//! | [`looks`] | which guests are looked at in a round |
 //! | [`merge`] | large receive offload where frames lie in guest pages |
 //! | [`vmq`] | queues of a NIC for single guests: who has one, frames straight into guest pages |
 //! | [`own`] | queues of AF_XDP wires for single guests: frames come into guest pages by themselves |
@@ -23,6 +24,7 @@ mod build;
 pub mod fairness;
 pub mod firewall;
 pub mod linear;
+pub mod looks;
 pub mod merge;
 pub mod news;
 pub mod nics;

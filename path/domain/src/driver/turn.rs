@@ -6,6 +6,7 @@
 
 use super::fairness::Fairness;
 use super::firewall::Firewall;
+use super::looks::Looks;
 use super::news::News;
 use super::outbox::Outbox;
 use super::own::OwnQueue;
@@ -65,6 +66,8 @@ pub struct Driver {
     pub(super) picks: Vec<Vec<u32>>,
     /// Per port, a look at whether a guest has sent something.
     watches: Vec<Watch>,
+    /// Which guests are looked at in a round.
+    looks: Looks,
     /// Guests that are to be shown what was done.
     pub(super) news: News,
 }
@@ -117,6 +120,7 @@ impl Driver {
             });
         let own = own.collect();
         Self {
+            looks: Looks::new(ports.len()),
             ports,
             bridge,
             firewall: Firewall::of(config),
@@ -189,7 +193,8 @@ impl Driver {
         if !self.all_came {
             self.all_came = vifs(&mut self.ports).all(|vif| vif.state() == XenbusState::Connected);
         }
-        for index in 0..self.ports.len() {
+        let looked = self.looks.begin();
+        for &index in &looked {
             match self.ports.get(index) {
                 Some(Port::Nic(nic)) if nic.waits_for_guests && !self.all_came => {}
                 Some(Port::Nic(_)) => {
@@ -198,11 +203,15 @@ impl Driver {
                     moved |= self.serve_queues(index, now_ns) > 0;
                     moved |= self.serve_own(index, now_ns) > 0;
                 }
-                Some(Port::Vif(_)) if self.watches.get(index).is_some_and(Watch::is_idle) => {}
+                Some(Port::Vif(_)) if self.watches.get(index).is_some_and(Watch::is_idle) => {
+                    self.looks.found(index, false);
+                }
                 Some(Port::Vif(vif)) if vif.has_work() => {
+                    self.looks.found(index, true);
                     self.fairness.activate(index);
                     guests += 1;
                 }
+                Some(Port::Vif(_)) => self.looks.found(index, false),
                 _ => {}
             }
         }
@@ -223,6 +232,7 @@ impl Driver {
             self.fairness.served(share.port, packets, bytes, more);
             moved |= packets > 0;
         }
+        self.looks.end(looked, moved, now_ns);
         moved
     }
 
