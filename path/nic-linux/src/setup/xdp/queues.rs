@@ -156,13 +156,14 @@ impl Paths {
         spec: &XdpQueue,
         umem: Span,
     ) -> io::Result<QueueSocket> {
-        let denied = Counters::new(spec.rules.len() as u32)?;
-        let passed = |program: &mut Assembler| self.hand_over(program);
-        let program = rules::compile(&spec.rules, &denied, passed)?.load(Kind::Xdp)?;
         let socket = socket::open(umem, spec.chunk_bytes, spec.entries, false)?;
         // What the interface wrote by itself would come until the socket is closed, and its memory is
         // another domain's.
         socket::bind(&socket, index, spec.queue, true)?;
+        // Behind what says for a while that the queue is busy: to compile and verify takes longer than to ask.
+        let denied = Counters::new(spec.rules.len() as u32)?;
+        let passed = |program: &mut Assembler| self.hand_over(program);
+        let program = rules::compile(&spec.rules, &denied, passed)?.load(Kind::Xdp)?;
         Ok(QueueSocket {
             socket: Socket::new(socket, spec.entries)?,
             queue: spec.queue,
@@ -226,8 +227,7 @@ impl QueueSocket {
     }
 
     /// Frames to the queue's MAC come by the shared queue again. When this returns none is written
-    /// into the queue's memory any more, whatever is in its rings (where the kernel copies; what a NIC
-    /// writes by itself it may write until the socket is closed). Takes a grace period.
+    /// into the queue's memory any more, whatever is in its rings: the kernel copies. Takes a grace period.
     pub fn end(&self) {
         // A map that does not do what it is told is the kernel's own fault: the frames of this queue
         // were never anybody else's.
