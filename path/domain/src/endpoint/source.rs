@@ -273,6 +273,11 @@ impl Nic for Source {
         self.starved
     }
 
+    /// Whoever has its buffers next finds nothing in them.
+    fn release(&mut self, _buffers: &mut dyn Buffers) {
+        self.written.clear();
+    }
+
     fn singles(&mut self) -> Option<&mut dyn Singles> {
         Some(self)
     }
@@ -317,6 +322,24 @@ mod tests {
         assert_eq!(source.next_due(5), Some(5));
         out.clear();
         assert_eq!(source.rx(0, 3, &mut pool, &mut out), 3);
+    }
+
+    #[test]
+    fn after_a_connection_that_ended_buffers_get_their_bytes_anew() {
+        let mut source = Source::new(MAC, TO, 64, None, 0, None, false);
+        let area = Area::anonymous(4096).unwrap();
+        let mut first = None;
+        for _ in 0..2 {
+            // The pages of a new connection are zeroed.
+            area.span().fill(0).unwrap();
+            let (mut pool, mut out) = (Pool::new(area, 2048), Vec::new());
+            assert_eq!(source.rx_singles(0, 64, &mut pool, &mut out), 2);
+            let mut bytes = [0; 64];
+            out[1].span.read(&mut bytes).unwrap();
+            assert_eq!(bytes[6..12], MAC);
+            assert_eq!(*first.get_or_insert(bytes), bytes);
+            source.release(&mut pool);
+        }
     }
 
     #[test]
