@@ -69,7 +69,7 @@ impl<const COUNTED: bool> Table<COUNTED> {
         &self,
         accesses: &mut [Access],
         write: bool,
-        uses: &mut Vec<Words>,
+        uses: &mut Vec<Use>,
         fetch: impl Fn(Span),
     ) {
         let first = uses.len();
@@ -85,28 +85,18 @@ impl<const COUNTED: bool> Table<COUNTED> {
                 // re-check.
                 match self.claim(access.gref, write) {
                     Some(words) => {
-                        uses.push(words);
-                        counted = Some(access.gref);
+                        let gref = access.gref;
+                        uses.push(Use { words, gref });
+                        counted = Some(gref);
                     }
                     None => access.result = Err(GrantStatus::BadRef),
                 }
             }
         }
         Self::settle();
-        if !COUNTED {
-            return;
-        }
-        let mut claimed = uses.iter().skip(first);
-        let (mut looked, mut holds) = (None, false);
-        for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
-            if looked != Some(access.gref) {
-                looked = Some(access.gref);
-                let words = claimed.next();
-                holds = words.is_some_and(|words| uses::holds(words, access.gref, write));
-            }
-            if !holds {
-                access.result = Err(GrantStatus::BadRef);
-            }
+        let new = uses.get(first..).unwrap_or(&[]);
+        if new.iter().any(|claimed| !claimed.holds(write)) {
+            refuse(accesses, new, write);
         }
     }
 
@@ -124,13 +114,13 @@ pub struct New<const COUNTED: bool> {
     handle: Handle,
     table: Table<COUNTED>,
     /// Uses that last as long as the connection: the rings'.
-    kept: Vec<Words>,
+    kept: Vec<Use>,
     /// Uses of the batch that is being read.
-    reading: Vec<Words>,
+    reading: Vec<Use>,
     /// Uses of the batch that is being written; empty in between.
-    writing: Vec<Words>,
+    writing: Vec<Use>,
     /// Uses of pages that a device may write now.
-    posted: Vec<Words>,
+    posted: Vec<Use>,
 }
 
 impl<const COUNTED: bool> New<COUNTED> {
@@ -181,7 +171,7 @@ impl<const COUNTED: bool> New<COUNTED> {
     pub fn keep(&mut self, gref: GrantRef) -> Result<Span, GrantStatus> {
         let page = self.table.part(gref, 0, PAGE as u16)?;
         let words = self.table.claim(gref, true).ok_or(GrantStatus::BadRef)?;
-        self.kept.push(words);
+        self.kept.push(Use { words, gref });
         uses::settle();
         if uses::holds(&words, gref, true) {
             Ok(page)
@@ -191,10 +181,42 @@ impl<const COUNTED: bool> New<COUNTED> {
     }
 }
 
+/// A use that is counted.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    words: Words,
+    gref: GrantRef,
+}
+
+impl Use {
+    /// Whether it may go on.
+    #[inline]
+    fn holds(&self, write: bool) -> bool {
+        uses::holds(&self.words, self.gref, write)
+    }
+}
+
+/// Takes away from accesses what they have by uses that do not hold; `claimed` are those of the accesses, in
+/// their order, where neighbours have one.
+#[cold]
+fn refuse(accesses: &mut [Access], claimed: &[Use], write: bool) {
+    let mut claimed = claimed.iter();
+    let (mut looked, mut holds) = (None, false);
+    for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
+        if looked != Some(access.gref) {
+            looked = Some(access.gref);
+            holds = claimed.next().is_some_and(|claimed| claimed.holds(write));
+        }
+        if !holds {
+            access.result = Err(GrantStatus::BadRef);
+        }
+    }
+}
+
 /// Ends uses, and forgets them.
-fn release(uses: &mut Vec<Words>) {
-    for words in uses.drain(..) {
-        uses::release(&words);
+fn release(uses: &mut Vec<Use>) {
+    for used in uses.drain(..) {
+        uses::release(&used.words);
     }
 }
 
@@ -285,7 +307,10 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
             }
             if COUNTED {
                 match table.claim(op.gref, true) {
-                    Some(words) => writing.push(words),
+                    Some(words) => writing.push(Use {
+                        words,
+                        gref: op.gref,
+                    }),
                     None => {
                         op.status = GrantStatus::BadRef;
                         continue;
@@ -304,8 +329,7 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
         for op in copies.iter_mut().filter(counted) {
             if COUNTED && last != Some(op.gref) {
                 last = Some(op.gref);
-                let words = claimed.next();
-                holds = words.is_some_and(|words| uses::holds(words, op.gref, true));
+                holds = claimed.next().is_some_and(|claimed| claimed.holds(true));
             }
             op.status = match holds {
                 true => table
@@ -317,5 +341,50 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
         ledger.enter(Hop::Grant);
         release(writing);
         ledger.enter(before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmem::Area;
+
+    #[test]
+    fn who_lost_its_use_loses_its_accesses_and_nobody_else_does() {
+        let pages = Area::anonymous(2 * PAGE).unwrap();
+        let (translation, status) = (pages.page(0).unwrap(), pages.page(1).unwrap());
+        let entries = Entries::of(translation, status, 8).unwrap();
+        let grant = |gref: u32| {
+            let entry = Translation::valid(gref, 0, false).0;
+            translation.store_u64(gref as usize * 8, entry).unwrap();
+        };
+        (1..4).for_each(grant);
+        let use_of = |gref| {
+            let words = entries.words(gref).unwrap();
+            let gref = GrantRef(gref);
+            assert!(uses::claim(&words, gref, false));
+            Use { words, gref }
+        };
+        let claimed = [1, 2, 1, 3].map(use_of);
+        let access = |gref| Access {
+            gref: GrantRef(gref),
+            offset: 0,
+            len: 60,
+            result: if gref == 7 {
+                Err(GrantStatus::BadRef)
+            } else {
+                Ok(translation.take(60))
+            },
+        };
+        let mut accesses = [1, 1, 7, 2, 2, 1, 7, 1, 3].map(access);
+        let revoked = Translation::valid(2, 0, false).revoking().0;
+        translation.store_u64(2 * 8, revoked).unwrap();
+        assert!(claimed.iter().any(|claimed| !claimed.holds(false)));
+        refuse(&mut accesses, &claimed, false);
+        let left = accesses.map(|access| access.result.is_ok());
+        assert_eq!(
+            left,
+            [true, true, false, false, false, true, false, true, true]
+        );
     }
 }
