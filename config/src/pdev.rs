@@ -205,12 +205,8 @@ pdev = "wire:1"
         assert!(wire.is_empty());
         let any = |allow, protocol| Rule {
             allow,
-            ethertype: None,
             protocol: Some(protocol),
-            source: None,
-            destination: None,
-            source_ports: None,
-            destination_ports: None,
+            ..Rule::default()
         };
         assert_eq!(of_a.from_wire, [any(true, 6)]);
         assert_eq!(of_a.to_guest, []);

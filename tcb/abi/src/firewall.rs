@@ -31,8 +31,8 @@ impl Rules {
     }
 }
 
-/// One rule. It fits what has everything that it asks for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// One rule. It fits what has everything that it asks for; the default denies everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     /// Whether what fits passes; otherwise it is dropped.

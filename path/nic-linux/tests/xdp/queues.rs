@@ -174,12 +174,8 @@ fn what_is_denied_is_written_nowhere() {
     let station = Station::new(&wire.namespace, "wire");
     let rule = |allow, protocol| Rule {
         allow,
-        ethertype: None,
         protocol: Some(protocol),
-        source: None,
-        destination: None,
-        source_ports: None,
-        destination_ports: None,
+        ..Rule::default()
     };
     let from_wire = vec![rule(true, 17), rule(false, 6)];
     let rules = Rules {

@@ -161,12 +161,7 @@ fn of_bridge(rule: &Rule, way: bridge::Way) -> bridge::Rule {
 fn any(allow: bool) -> Rule {
     Rule {
         allow,
-        ethertype: None,
-        protocol: None,
-        source: None,
-        destination: None,
-        source_ports: None,
-        destination_ports: None,
+        ..Rule::default()
     }
 }
 
