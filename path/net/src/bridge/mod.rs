@@ -391,12 +391,19 @@ impl Bridge {
     #[must_use]
     #[inline]
     pub fn has_routes(&self, in_port: usize) -> bool {
-        match self.ports.get(in_port) {
-            Some(Some(state)) => {
-                state.guard.is_some() && state.rate.is_none() && self.rules.is_empty()
-            }
-            _ => false,
-        }
+        self.routed(in_port).is_some()
+    }
+
+    /// The port that this is, if the short way is open to what comes in by it.
+    #[inline]
+    fn routed(&self, in_port: usize) -> Option<(&State, &Guard)> {
+        let state = self.ports.get(in_port)?.as_ref()?;
+        let is_open = state.rate.is_none() && self.rules.is_empty();
+        state
+            .guard
+            .as_ref()
+            .filter(|_| is_open)
+            .map(|guard| (state, guard))
     }
 
     /// The short way over the bridge: the port of each of these frames that came in by one port is put into
@@ -411,13 +418,7 @@ impl Bridge {
         ports: &mut Vec<u16>,
     ) -> bool {
         ports.clear();
-        if !self.has_routes(in_port) {
-            return false;
-        }
-        let Some(Some(state)) = self.ports.get(in_port) else {
-            return false;
-        };
-        let Some(guard) = &state.guard else {
+        let Some((state, guard)) = self.routed(in_port) else {
             return false;
         };
         // Most frames of a batch go to one station.
