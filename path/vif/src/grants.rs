@@ -76,7 +76,7 @@ pub trait Grants {
     }
 
     /// Copies each of `singles` that `pick` names to the place that one of `accesses` is, in their order; its
-    /// result says whether it is there. An access to no bytes is none.
+    /// result says whether it is there: not if the place is too small for it.
     fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
         let _ = (singles, pick);
         for access in accesses {

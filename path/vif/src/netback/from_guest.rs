@@ -110,7 +110,7 @@ impl<G: Grants> Netback<G> {
                     return Ok(Fetched::Packet);
                 };
                 self.accesses.truncate(first_access);
-                refuse(&mut self.tx_responses, chain.responses);
+                refuse(of(&mut self.tx_responses, &chain));
                 self.counters.from_guest_drops.count(reason);
                 Ok(Fetched::Bad)
             }
@@ -247,7 +247,7 @@ impl<G: Grants> Netback<G> {
                 }
                 Err(reason) => {
                     out.pop();
-                    refuse(&mut self.tx_responses, chain.responses);
+                    refuse(of(&mut self.tx_responses, chain));
                     self.counters.from_guest_drops.count(reason);
                 }
             }
@@ -277,12 +277,16 @@ impl Slots {
     }
 }
 
+/// The answers of one packet.
+fn of<'a>(responses: &'a mut [[u32; TX_RESPONSE]], chain: &Chain) -> &'a mut [[u32; TX_RESPONSE]] {
+    let (from, to) = chain.responses;
+    let own = responses.get_mut(from as usize..to as usize);
+    own.unwrap_or(&mut [])
+}
+
 /// Turns the answers of one packet into errors, but for those that answer extra infos.
-fn refuse(responses: &mut [[u32; TX_RESPONSE]], (from, to): (u32, u32)) {
-    for words in responses
-        .get_mut(from as usize..to as usize)
-        .unwrap_or(&mut [])
-    {
+pub(super) fn refuse(responses: &mut [[u32; TX_RESPONSE]]) {
+    for words in responses {
         let response = TxResponse::decode(*words);
         if response.status != rsp::NULL {
             *words = TxResponse {

@@ -2,8 +2,8 @@
 //! responses of one slot. Whatever is anything else stays at the head of the ring for
 //! [`Netback::from_guest`], and is not given to [`Netback::singles_to_guest`].
 
-use super::from_guest::check_packet;
-use super::to_guest::{ToGuest, buffer, colour};
+use super::from_guest::{self, check_packet};
+use super::to_guest::{self, ToGuest, buffer, colour};
 use super::{ACCESSES_MAX, Netback};
 use crate::Fatal;
 use crate::counters::Drop;
@@ -12,6 +12,7 @@ use crate::netif::rings::TX_REQUEST;
 use crate::netif::{Abilities, RxRequest, RxResponse, TxRequest, TxResponse, rsp};
 use abi::{GrantRef, GrantStatus};
 use nic::{Batch, Single};
+use std::slice;
 
 /// What [`Netback::singles_from_guest`] has taken off the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,12 +65,7 @@ impl<G: Grants> Netback<G> {
                     Drop::Fault
                 }
             };
-            let TxResponse { id, .. } = TxResponse::decode(*response);
-            *response = TxResponse {
-                id,
-                status: rsp::ERROR,
-            }
-            .encode();
+            from_guest::refuse(slice::from_mut(response));
             self.counters.from_guest_drops.count(reason);
         }
         self.counters.from_guest += out.len() as u64;
@@ -137,16 +133,11 @@ impl<G: Grants> Netback<G> {
                 report.bytes += u64::from(access.len);
                 continue;
             }
-            let planned = RxResponse::decode(*response);
+            to_guest::refuse(slice::from_mut(response));
             report.drops.count(match access.len {
                 0 => Drop::BadRequest,
                 _ => Drop::Grant,
             });
-            *response = RxResponse {
-                status: rsp::ERROR,
-                ..planned
-            }
-            .encode();
         }
         self.rx.respond_all(&self.rx_responses);
         self.placed.clear();

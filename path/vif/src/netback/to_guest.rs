@@ -314,7 +314,7 @@ pub(super) fn say(frame: &Frame, terms: &Terms, response: &mut RxResponse) {
 }
 
 /// Turns the responses of one frame into errors; the extra info among them stays.
-fn refuse(responses: &mut [[u32; RX_RESPONSE]]) {
+pub(super) fn refuse(responses: &mut [[u32; RX_RESPONSE]]) {
     let mut extra = false;
     for words in responses {
         if std::mem::take(&mut extra) {

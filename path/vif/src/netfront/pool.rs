@@ -1,6 +1,7 @@
 //! Granted buffers. Last in, first out, so that the buffers in use stay in the cache; headers
 //! start at different cache lines of their pages, so that they do not compete for two sets of it.
 
+use crate::netif::{MIN_PACKET, TxRequest};
 use abi::{GrantRef, PAGE};
 use nic::{Buffer, BufferId, Buffers, Piece};
 use shmem::Span;
@@ -43,6 +44,13 @@ impl Slot {
             gref,
             offset: offset as u16,
         }
+    }
+
+    /// The `bytes` bytes from `offset` of the page on, if they lie inside.
+    #[inline]
+    pub(super) fn part(&self, offset: u16, bytes: usize) -> Option<Span> {
+        let within = offset.checked_sub(self.offset)?;
+        self.span.sub(within.into(), bytes)
     }
 
     /// How far into the buffer a piece starts, if it has bytes and lies inside.
@@ -243,6 +251,21 @@ impl TxPool {
         } else {
             self.large.get(index - small)
         }
+    }
+
+    /// The request that sends a packet of `bytes` bytes which lies in `piece` and asks for nothing, if it is one
+    /// and lies in a buffer.
+    #[inline]
+    pub(super) fn request(&self, piece: &Piece, bytes: usize) -> Option<TxRequest> {
+        let slot = self.get(piece.buffer)?;
+        let within = slot.find(piece)?;
+        (MIN_PACKET..=PAGE).contains(&bytes).then(|| TxRequest {
+            gref: slot.gref.0,
+            offset: slot.offset + within,
+            flags: 0,
+            id: piece.buffer.0 as u16,
+            size: bytes as u16,
+        })
     }
 
     #[inline]

@@ -1,9 +1,10 @@
 //! Packets to the guest: responses → frames, and posting their buffers again.
 
 use super::Netfront;
+use super::pool::Slot;
 use crate::Fatal;
 use crate::counters::Drop;
-use crate::netif::rings::RX_RESPONSE;
+use crate::netif::rings::{RX_REQUEST, RX_RESPONSE};
 use crate::netif::{
     Abilities, ExtraInfo, FATAL_SLOTS, MIN_PACKET, RxRequest, RxResponse, extra, rsp, rxf,
     transport,
@@ -94,23 +95,35 @@ impl Netfront {
             let Some((index, slot)) = self.rx_pool.take() else {
                 break;
             };
-            let offset = if self.terms.rx_offset { slot.offset } else { 0 };
-            let request = RxRequest {
-                id: index,
-                offset,
-                gref: slot.gref.0,
-            };
             if let Some(offers) = &self.offers {
                 offers.make(slot.gref, index);
             }
-            if let Some(at) = self.rx.request(request.encode()) {
+            if let Some(at) = self.rx.request(self.request_for(index, &slot)) {
                 self.rx_pool.launch(usize::from(index));
-                let at = self.rx.slot(at);
-                if let Some(posted) = self.posted.get_mut(at) {
-                    *posted = index;
-                }
+                self.note_posted(at, index);
                 self.rx_pages.turnover.posted += 1;
             }
+        }
+    }
+
+    /// The request that posts buffer `index`.
+    #[inline]
+    pub(super) fn request_for(&self, index: u16, slot: &Slot) -> [u32; RX_REQUEST] {
+        let offset = if self.terms.rx_offset { slot.offset } else { 0 };
+        let request = RxRequest {
+            id: index,
+            offset,
+            gref: slot.gref.0,
+        };
+        request.encode()
+    }
+
+    /// Notes which buffer the request with index `at` has posted.
+    #[inline]
+    pub(super) fn note_posted(&mut self, at: u32, buffer: u16) {
+        let at = self.rx.slot(at);
+        if let Some(posted) = self.posted.get_mut(at) {
+            *posted = buffer;
         }
     }
 
@@ -220,7 +233,7 @@ impl Netfront {
     /// The buffer that response number `ahead` is about: the one that was posted there, or where they
     /// come in any order (NETIF-27) the one that it names.
     #[inline]
-    fn named(&self, ahead: u32, id: u16) -> u16 {
+    pub(super) fn named(&self, ahead: u32, id: u16) -> u16 {
         if self.terms.any_order {
             id
         } else {
@@ -294,15 +307,10 @@ impl Netfront {
             match usize::try_from(response.status) {
                 Err(_) => packet.bad(Drop::PeerError),
                 Ok(0) => packet.bad(Drop::ZeroSize),
-                Ok(bytes) => {
-                    let inside = usize::from(response.offset)
-                        .checked_sub(usize::from(slot.offset))
-                        .and_then(|offset| slot.span.sub(offset, bytes));
-                    match inside {
-                        Some(inside) => span = inside,
-                        None => packet.bad(Drop::CrossesPage),
-                    }
-                }
+                Ok(bytes) => match slot.part(response.offset, bytes) {
+                    Some(inside) => span = inside,
+                    None => packet.bad(Drop::CrossesPage),
+                },
             }
         }
         packet.frame.push(Piece { span, buffer });

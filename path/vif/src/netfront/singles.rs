@@ -7,7 +7,7 @@ use super::receive::{RX_BASE, rx_index};
 use super::transmit::Transmitted;
 use crate::Fatal;
 use crate::counters::Drop;
-use crate::netif::{MIN_PACKET, RxRequest, RxResponse, TxRequest};
+use crate::netif::{MIN_PACKET, RxResponse};
 use crate::ring::BURST;
 use nic::{BufferId, Piece};
 use shmem::Span;
@@ -41,46 +41,34 @@ impl Netfront {
     }
 
     fn take_singles(&mut self, budget: usize, out: &mut Vec<Piece>) -> Result<(), Fatal> {
-        let before = out.len();
-        while out.len() - before < budget {
-            let left = budget - (out.len() - before);
-            let mut taken = 0;
-            let mut at = self.rx.next();
-            let slots = self.rx.slots();
-            for words in self.rx.burst().iter().take(left) {
-                let response = RxResponse::decode(*words);
-                let posted = match self.terms.any_order {
-                    true => response.id,
-                    false => {
-                        let slot = at & slots.wrapping_sub(1);
-                        self.posted.get(slot as usize).copied().unwrap_or(u16::MAX)
-                    }
-                };
-                let Some(span) = self
-                    .rx_pool
-                    .get(usize::from(posted))
-                    .and_then(|buffer| inside(buffer.span, buffer.offset, &response))
-                else {
-                    break;
-                };
-                if response.id != posted || !self.rx_pool.land(usize::from(posted)) {
-                    return Err(Fatal::ResponseId);
-                }
-                out.push(Piece {
-                    span,
-                    buffer: BufferId(RX_BASE + u32::from(posted)),
-                });
-                at = at.wrapping_add(1);
-                taken += 1;
-            }
-            if taken == 0 {
+        for _ in 0..budget {
+            let Some(words) = self.rx.peek(0) else { break };
+            let response = RxResponse::decode(words);
+            let posted = self.named(0, response.id);
+            let Some(span) = self.single_in(posted, &response) else {
                 break;
+            };
+            if response.id != posted || !self.rx_pool.land(usize::from(posted)) {
+                return Err(Fatal::ResponseId);
             }
+            out.push(Piece {
+                span,
+                buffer: BufferId(RX_BASE + u32::from(posted)),
+            });
             self.partial = 0;
-            self.rx.consume(taken);
-            self.fetched = self.fetched.saturating_sub(taken);
+            self.rx.consume(1);
+            self.fetched = self.fetched.saturating_sub(1);
         }
         Ok(())
+    }
+
+    /// Where the packet lies that a response is about, if it is a single in this buffer.
+    #[inline]
+    fn single_in(&self, buffer: u16, response: &RxResponse) -> Option<Span> {
+        let bytes = usize::try_from(response.status).ok()?;
+        let slot = self.rx_pool.get(usize::from(buffer))?;
+        let is_single = response.flags == 0 && bytes >= MIN_PACKET;
+        slot.part(response.offset, bytes).filter(|_| is_single)
     }
 
     /// [`Netfront::receive_done`] for singles: none is left.
@@ -104,16 +92,8 @@ impl Netfront {
                 if !self.rx_pool.launch(index) {
                     continue;
                 }
-                let request = RxRequest {
-                    id: index as u16,
-                    offset: if self.terms.rx_offset { slot.offset } else { 0 },
-                    gref: slot.gref.0,
-                };
-                requests.push(request.encode());
-                let place = self.rx.slot(at);
-                if let Some(posted) = self.posted.get_mut(place) {
-                    *posted = index as u16;
-                }
+                requests.push(self.request_for(index as u16, &slot));
+                self.note_posted(at, index as u16);
                 at = at.wrapping_add(1);
             }
             self.rx_pages.turnover.posted += requests.len() as u64;
@@ -135,25 +115,12 @@ impl Netfront {
         let mut requests: SmallVec<[_; BURST]> = SmallVec::new();
         for some in pieces.get(..count).unwrap_or(&[]).chunks(BURST) {
             for piece in some {
-                let found = self.tx_pool.get(piece.buffer).and_then(|slot| {
-                    let within = slot.find(piece)?;
-                    Some((slot.gref, slot.offset + within))
-                });
-                let sent = found
-                    .filter(|_| piece.span.len() >= MIN_PACKET)
-                    .filter(|_| self.tx_pool.launch(piece.buffer));
-                let Some((gref, offset)) = sent else {
+                let request = self.tx_pool.request(piece, piece.span.len());
+                let Some(request) = request.filter(|_| self.tx_pool.launch(piece.buffer)) else {
                     self.put(piece.buffer);
                     self.counters.from_guest_drops.count(Drop::NoBuffer);
                     report.dropped += 1;
                     continue;
-                };
-                let request = TxRequest {
-                    gref: gref.0,
-                    offset,
-                    flags: 0,
-                    id: piece.buffer.0 as u16,
-                    size: piece.span.len() as u16,
                 };
                 requests.push(request.encode());
                 report.sent += 1;
@@ -167,17 +134,6 @@ impl Netfront {
         self.counters.from_guest_bytes += report.bytes;
         Ok(report)
     }
-}
-
-/// Where the packet lies that a response is about, if it is a single in the buffer at `offset` of its page.
-#[inline]
-fn inside(buffer: Span, offset: u16, response: &RxResponse) -> Option<Span> {
-    let bytes = usize::try_from(response.status).ok()?;
-    let within = response.offset.checked_sub(offset)?;
-    if response.flags != 0 || bytes < MIN_PACKET {
-        return None;
-    }
-    buffer.sub(usize::from(within), bytes)
 }
 
 #[cfg(test)]

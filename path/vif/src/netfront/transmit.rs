@@ -4,7 +4,6 @@ use super::Netfront;
 use crate::Fatal;
 use crate::counters::Drop;
 use crate::netif::{ExtraInfo, MAX_PACKET, MIN_PACKET, TxRequest, TxResponse, rsp, transport, txf};
-use abi::PAGE;
 use net::packet::checksum::{FinishError, finish};
 use nic::{BufferId, Buffers, Checksum, Frame, Offload, Piece};
 use shmem::Span;
@@ -101,14 +100,10 @@ impl Netfront {
     fn send(&mut self, frame: &mut Frame) -> Result<(), Held> {
         match *frame.pieces.as_slice() {
             [piece] if frame.offload == Offload::default() && !frame.is_header_changed() => {
-                if let Some(slot) = self.tx_pool.get(piece.buffer)
-                    && let Some(within) = slot.find(&piece)
-                    && (MIN_PACKET..=PAGE).contains(&frame.len())
-                {
-                    let (gref, offset) = (slot.gref.0, slot.offset + within);
-                    return self.send_one(frame, piece.buffer, gref, offset);
+                match self.tx_pool.request(&piece, frame.len()) {
+                    Some(request) => self.send_one(piece.buffer, request),
+                    None => self.send_any(frame),
                 }
-                self.send_any(frame)
             }
             _ => self.send_any(frame),
         }
@@ -116,27 +111,12 @@ impl Netfront {
 
     /// Sends a frame that lies in one transmit buffer and asks for nothing, as nearly all do.
     #[inline]
-    fn send_one(
-        &mut self,
-        frame: &Frame,
-        buffer: BufferId,
-        gref: u32,
-        offset: u16,
-    ) -> Result<(), Held> {
+    fn send_one(&mut self, buffer: BufferId, request: TxRequest) -> Result<(), Held> {
         if self.tx.free() == 0 {
             return Err(Held::Later);
         }
         self.tx_pool.launch(buffer);
-        self.tx.request(
-            TxRequest {
-                gref,
-                offset,
-                flags: 0,
-                id: buffer.0 as u16,
-                size: frame.len() as u16,
-            }
-            .encode(),
-        );
+        self.tx.request(request.encode());
         Ok(())
     }
 

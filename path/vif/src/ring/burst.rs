@@ -43,7 +43,13 @@ impl Slots {
             let (page, offset) = self.place.of(number);
             let left = SLOTS_PER_PAGE - number % SLOTS_PER_PAGE;
             let (here, rest) = slots.split_at(slots.len().min(left as usize));
-            words.write_all(page, offset, self.place.stride, here);
+            if self.place.stride == N * 4 {
+                words.write_run(page, offset, here);
+            } else {
+                for (n, slot) in here.iter().enumerate() {
+                    words.write(page, offset + n * self.place.stride, *slot);
+                }
+            }
             index = index.wrapping_add(here.len() as u32);
             slots = rest;
         }

@@ -178,17 +178,6 @@ impl<W: Words, const REQ: usize, const RSP: usize> Front<W, REQ, RSP> {
             .get(&self.words, &self.responses, index, self.seen)
     }
 
-    /// The first of the responses that are ready, as many as were copied out together: none if none is ready.
-    #[must_use]
-    #[inline]
-    pub fn burst(&mut self) -> &[[u32; RSP]] {
-        if self.ready() == 0 {
-            return &[];
-        }
-        self.window
-            .burst(&self.words, &self.responses, self.cons, self.seen)
-    }
-
     /// The next `count` responses are consumed.
     #[inline]
     pub fn consume(&mut self, count: u32) {

@@ -72,6 +72,12 @@ impl Words for Model {
             word_at.store(word, Ordering::Relaxed);
         }
     }
+
+    fn write_run<const M: usize>(&self, page: usize, offset: usize, slots: &[[u32; M]]) {
+        for (n, slot) in slots.iter().enumerate() {
+            self.write(page, offset + n * M * 4, *slot);
+        }
+    }
 }
 
 /// Both formats, one after the other.

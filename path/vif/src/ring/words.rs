@@ -45,19 +45,8 @@ pub trait Words {
     );
     /// Writes a slot at `offset` of page `page`; an index is to cover it.
     fn write<const N: usize>(&self, page: usize, offset: usize, slot: [u32; N]);
-    /// Writes slots into page `page`: the first of them at `offset`, each other one `stride` bytes (a
-    /// multiple of 4) behind the one before. An index is to cover them.
-    fn write_all<const N: usize>(
-        &self,
-        page: usize,
-        offset: usize,
-        stride: usize,
-        slots: &[[u32; N]],
-    ) {
-        for (n, slot) in slots.iter().enumerate() {
-            self.write(page, offset + n * stride, *slot);
-        }
-    }
+    /// Writes slots from `offset` of page `page` on, one right behind the other. An index is to cover them.
+    fn write_run<const N: usize>(&self, page: usize, offset: usize, slots: &[[u32; N]]);
 }
 
 /// Not the pages of a ring: not a power of two of them, or not whole aligned pages, or no control
@@ -180,22 +169,9 @@ impl Words for Pages {
     }
 
     #[inline]
-    fn write_all<const N: usize>(
-        &self,
-        page: usize,
-        offset: usize,
-        stride: usize,
-        slots: &[[u32; N]],
-    ) {
-        let Some(span) = self.spans.get(page) else {
-            return;
-        };
-        if stride == N * 4 {
+    fn write_run<const N: usize>(&self, page: usize, offset: usize, slots: &[[u32; N]]) {
+        if let Some(span) = self.spans.get(page) {
             let _ = span.write_words(offset, slots.as_flattened());
-            return;
-        }
-        for (n, slot) in slots.iter().enumerate() {
-            let _ = span.store_words(offset + n * stride, *slot);
         }
     }
 }
