@@ -21,8 +21,6 @@ pub struct Short {
     singles: Batch,
     /// Where each of them goes.
     routes: Vec<u16>,
-    /// The numbers of the first so many frames of any batch.
-    all: Vec<u32>,
 }
 
 impl Short {
@@ -83,10 +81,7 @@ impl Driver {
     /// Gives each frame to the guest that it is for; whether all of them could go so. If not, none went.
     fn give_singles(&mut self, in_port: usize, now_ns: u64, short: &mut Short) -> bool {
         let Short {
-            singles,
-            routes,
-            all,
-            ..
+            singles, routes, ..
         } = short;
         self.ledger.enter(Hop::Bridge);
         let routed = self.bridge.routes(singles, in_port, now_ns, routes);
@@ -94,46 +89,37 @@ impl Driver {
         if !routed {
             return false;
         }
+        match routes.first() {
+            // As most batches: one look for all.
+            Some(first) if routes.iter().all(|route| route == first) => {
+                if let Some(pick) = self.picks.get_mut(usize::from(*first)) {
+                    pick.extend(0..singles.len() as u32);
+                }
+            }
+            _ => {
+                for (frame, route) in routes.iter().enumerate() {
+                    self.pick(usize::from(*route), frame);
+                }
+            }
+        }
         let longest = singles.iter().map(Single::len).max().unwrap_or(0);
-        let takes = |port: Option<&Port>| match port {
-            Some(Port::Vif(vif)) => longest <= vif.longest_single(),
-            _ => false,
+        let takes = |port: &Port| match port {
+            Port::Vif(vif) => longest <= vif.longest_single(),
+            Port::Nic(_) => false,
         };
-        let first = routes.first().copied().unwrap_or(0);
-        if routes.iter().all(|route| *route == first) {
-            let number = usize::from(first);
-            if !takes(self.ports.get(number)) {
-                return false;
-            }
-            if all.len() < singles.len() {
-                all.extend(all.len() as u32..singles.len() as u32);
-            }
-            let pick = all.get(..singles.len()).unwrap_or(&[]);
-            if let Some(Port::Vif(vif)) = self.ports.get_mut(number) {
-                vif.give_singles(singles, pick);
-                self.news.mark(number);
-            }
-            return true;
-        }
-        if !routes
-            .iter()
-            .all(|route| takes(self.ports.get(usize::from(*route))))
-        {
-            return false;
-        }
-        for (frame, route) in routes.iter().enumerate() {
-            self.pick(usize::from(*route), frame);
-        }
+        let mut chosen = self.ports.iter().zip(&self.picks);
+        let fits = chosen.all(|(port, pick)| pick.is_empty() || takes(port));
         for (number, (port, pick)) in self.ports.iter_mut().zip(&mut self.picks).enumerate() {
-            if let Port::Vif(vif) = port
+            if fits
                 && !pick.is_empty()
+                && let Port::Vif(vif) = port
             {
                 vif.give_singles(singles, pick);
                 self.news.mark(number);
-                pick.clear();
             }
+            pick.clear();
         }
-        true
+        fits
     }
 
     /// The other way: as frames that can be anything.

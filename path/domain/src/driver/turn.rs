@@ -203,16 +203,16 @@ impl Driver {
                     moved |= self.serve_queues(index, now_ns) > 0;
                     moved |= self.serve_own(index, now_ns) > 0;
                 }
-                Some(Port::Vif(_)) if self.watches.get(index).is_some_and(Watch::is_idle) => {
-                    self.looks.found(index, false);
+                Some(Port::Vif(vif)) => {
+                    let is_idle = self.watches.get(index).is_some_and(Watch::is_idle);
+                    let work = !is_idle && vif.has_work();
+                    self.looks.found(index, work);
+                    if work {
+                        self.fairness.activate(index);
+                        guests += 1;
+                    }
                 }
-                Some(Port::Vif(vif)) if vif.has_work() => {
-                    self.looks.found(index, true);
-                    self.fairness.activate(index);
-                    guests += 1;
-                }
-                Some(Port::Vif(_)) => self.looks.found(index, false),
-                _ => {}
+                None => {}
             }
         }
         for _ in 0..guests {

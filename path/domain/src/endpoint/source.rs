@@ -159,18 +159,10 @@ impl Source {
         frame.fill(FILLING).ok()?;
         frame.write(&self.start).ok()
     }
+}
 
-    /// Notes how a look has ended at which so many frames of those allowed were made.
-    fn looked(&mut self, made: usize, allowed: usize, buffers: &dyn Buffers) {
-        self.starved = made < allowed;
-        if let Some(free) = buffers.free() {
-            let under_way = self.most_free.saturating_sub(free);
-            self.most_under_way = self.most_under_way.max(under_way);
-        }
-    }
-
-    /// Appends up to `budget` frames that may be made now, each in a buffer of the supply; how many.
-    fn make(
+impl Singles for Source {
+    fn rx_singles(
         &mut self,
         now_ns: u64,
         budget: usize,
@@ -191,20 +183,12 @@ impl Source {
         for rest in out.drain(made..) {
             buffers.put(rest.buffer);
         }
-        self.looked(made - first, allowed, buffers);
+        self.starved = made - first < allowed;
+        if let Some(free) = buffers.free() {
+            let under_way = self.most_free.saturating_sub(free);
+            self.most_under_way = self.most_under_way.max(under_way);
+        }
         made - first
-    }
-}
-
-impl Singles for Source {
-    fn rx_singles(
-        &mut self,
-        now_ns: u64,
-        budget: usize,
-        buffers: &mut dyn Buffers,
-        out: &mut Vec<Piece>,
-    ) -> usize {
-        self.make(now_ns, budget, buffers, out)
     }
 
     fn tx_singles(&mut self, _now_ns: u64, frames: &[Piece]) -> TxReport {
@@ -234,7 +218,7 @@ impl Nic for Source {
     ) -> usize {
         let before = out.len();
         let mut pieces = std::mem::take(&mut self.pieces);
-        self.make(now_ns, budget, buffers, &mut pieces);
+        self.rx_singles(now_ns, budget, buffers, &mut pieces);
         for piece in pieces.drain(..) {
             match Frame::new(piece, self.size) {
                 Ok(frame) => out.push(frame),

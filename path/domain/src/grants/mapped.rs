@@ -166,22 +166,12 @@ impl Grants for Mapped {
     }
 
     fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
-        let before = self.guest.ledger.enter(Hop::Grant);
-        for access in accesses.iter().filter(|access| access.len > 0) {
-            self.want(access.gref, false);
-        }
-        self.map_wanted();
-        self.guest.ledger.enter(Hop::Copy);
-        for access in &mut *accesses {
-            let slot = match access.len {
-                0 => Err(GrantStatus::BadCopyArg),
-                _ => self.usable(access.gref, false),
-            };
-            access.result = self.guest.place(access, slot);
-            fetch_start(access.result.ok());
-        }
-        copy_singles(accesses, singles, pick);
-        self.guest.ledger.enter(before);
+        self.begin(accesses, false);
+        self.guest.ledger.at(Hop::Copy, || {
+            let places = accesses.iter().map(|access| access.result.ok());
+            places.for_each(fetch_start);
+            copy_singles(accesses, singles, pick);
+        });
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {

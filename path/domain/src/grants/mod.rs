@@ -84,15 +84,6 @@ fn part(page: Option<Span>, offset: u16, len: u16) -> Result<Span, GrantStatus> 
         .ok_or(GrantStatus::BadCopyArg)
 }
 
-/// The bytes of an access that is one, in the page that its reference shows.
-#[inline]
-fn place(page: Option<Span>, access: &Access) -> Result<Span, GrantStatus> {
-    match access.len {
-        0 => Err(GrantStatus::BadCopyArg),
-        len => part(page, access.offset, len),
-    }
-}
-
 /// Asks the processor for where a copy starts: by the time of the copy it is there. What is behind
 /// it the processor sees coming by itself.
 #[inline]

@@ -46,10 +46,7 @@ impl<const COUNTED: bool> Table<COUNTED> {
     /// The bytes of an access, where its entry shows its page.
     #[inline]
     fn place(&self, access: &Access) -> Result<Span, GrantStatus> {
-        match access.len {
-            0 => Err(GrantStatus::BadCopyArg),
-            len => self.part(access.gref, access.offset, len),
-        }
+        self.part(access.gref, access.offset, access.len)
     }
 
     /// `len` bytes from `offset` on of the page that entry `gref` shows.

@@ -1,7 +1,7 @@
 //! No mechanism: guest and driver domain are threads of one process, and a reference is the number
 //! of a page. What the path costs without any isolation, to measure what isolation costs.
 
-use super::{copy_singles, copy_to, fetch_start, part, place};
+use super::{copy_singles, copy_to, fetch_start, part};
 use crate::ledger::{Hop, Ledger};
 use abi::{DomId, GrantRef, Handle};
 use nic::{Frame, Single};
@@ -85,13 +85,12 @@ impl Grants for Pointers {
     }
 
     fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
-        let before = self.ledger.enter(Hop::Copy);
-        for access in &mut *accesses {
-            access.result = place(self.page(access.gref), access);
-            fetch_start(access.result.ok());
-        }
-        copy_singles(accesses, singles, pick);
-        self.ledger.enter(before);
+        self.open(accesses);
+        self.ledger.at(Hop::Copy, || {
+            let places = accesses.iter().map(|access| access.result.ok());
+            places.for_each(fetch_start);
+            copy_singles(accesses, singles, pick);
+        });
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
