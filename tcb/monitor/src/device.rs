@@ -141,7 +141,7 @@ impl Controls {
     /// ended, and where it sees that. From now on nobody gets its descriptor.
     ///
     /// # Errors
-    /// ENOENT: it has no such device, or one that does not end. EBUSY: its descriptor is there, or about to
+    /// ENOENT: it has no such device. EBUSY: its descriptor is there, or about to
     /// be.
     pub fn begin_end(
         &self,
@@ -179,10 +179,14 @@ impl Controls {
 
     /// A domain is no more.
     pub fn forget(&self, domain: DomId) {
-        self.with(|all| {
-            all.told.retain(|(of, _), _| *of != domain);
+        let gone: Vec<_> = self.with(|all| {
             all.hands.retain(|(of, _), _| *of != domain);
+            all.told
+                .extract_if(.., |(of, _), _| *of == domain)
+                .collect()
         });
+        // Here, where nobody waits for the lock: to close a socket may take long.
+        drop(gone);
     }
 
     /// Tells a domain's device something.
