@@ -308,8 +308,9 @@ impl Rig {
                                 status
                             }
                         };
-                        for word in words.iter_mut().filter(|((of, _), _)| *of == guest) {
-                            *word.1 &= !u64::from(GrantEntry::COMPLETED);
+                        for (op, _) in run.iter().zip(&fates).filter(|(_, s)| **s == S::Okay) {
+                            let word = words.get_mut(&(guest, op.2)).unwrap();
+                            *word &= !u64::from(GrantEntry::COMPLETED);
                         }
                         fates.into_iter().map(dead).collect()
                     } else {
