@@ -22,6 +22,21 @@ struct Guest {
     rings: Span,
 }
 
+/// A description of a queue over all of `area`.
+fn spec_of(queue: u32, mac: [u8; 6], area: Area, rules: Rules) -> XdpQueue {
+    XdpQueue {
+        queue,
+        guest: String::new(),
+        mac,
+        first_frame: 0,
+        frames: (area.len() / abi::PAGE) as u32,
+        chunk_bytes: CHUNK as u32,
+        entries: ENTRIES,
+        rings_slot: 0,
+        rules,
+    }
+}
+
 impl Guest {
     fn new(wire: &Wire, number: u32, mac: [u8; 6]) -> Self {
         Self::behind(wire, number, mac, Rules::default())
@@ -34,17 +49,7 @@ impl Guest {
     }
 
     fn over(wire: &Wire, queue: u32, mac: [u8; 6], area: Area, rules: Rules) -> Self {
-        let spec = XdpQueue {
-            queue,
-            guest: String::new(),
-            mac,
-            first_frame: 0,
-            frames: (area.len() / abi::PAGE) as u32,
-            chunk_bytes: CHUNK as u32,
-            entries: ENTRIES,
-            rings_slot: 0,
-            rules,
-        };
+        let spec = spec_of(queue, mac, area, rules);
         let device = wire.interface.queue(&spec, area.span()).unwrap();
         let rings = map_rings(&device.ring_pages(), device.socket().as_fd());
         let parts = QueueParts {
@@ -220,6 +225,62 @@ fn what_is_denied_is_written_nowhere() {
     assert_eq!(denied(1), [[0, 0], hundred]);
 }
 
+/// The descriptor of the map of programs of a wire with so many queues for guests: as many as no other test
+/// has.
+fn programs_of(queues: u32) -> u32 {
+    let all = std::fs::read_dir("/proc/self/fdinfo").unwrap();
+    let wanted = ["map_type:\t3", &format!("max_entries:\t{}", queues + 1)];
+    let mut found = all.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let info = std::fs::read_to_string(&path).ok()?;
+        let has = |line: &&str| info.lines().any(|found| found == *line);
+        wanted.iter().all(has).then_some(())?;
+        path.file_name()?.to_str()?.parse().ok()
+    });
+    found.next().unwrap()
+}
+
+/// One bpf(2) call on a map, perhaps with a key.
+fn change_map(command: libc::c_long, map: u32, key: Option<&u32>) {
+    let key = key.map_or(0, |key| &raw const *key as u64);
+    let attributes = [u64::from(map), key];
+    // SAFETY: the kernel reads the attributes and the key, which live through the call.
+    let done = unsafe {
+        let bytes = size_of_val(&attributes);
+        libc::syscall(libc::SYS_bpf, command, &raw const attributes, bytes)
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// XDP-20: what comes by a queue whose program is missing is dropped, rules or none.
+#[test]
+fn a_queue_without_its_program_gets_nothing() {
+    const QUEUES: u32 = 5;
+    const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
+    let Some(mut wire) = wire(QUEUES) else {
+        return;
+    };
+    let station = Station::new(&wire.namespace, "wire");
+    let mut guests = [Guest::new(&wire, 1, A), Guest::new(&wire, 2, B)];
+    guests.iter_mut().for_each(Guest::begin);
+    for (guest, mac) in guests.iter_mut().zip([A, B]) {
+        station.send(&to(mac, 0, 100));
+        assert_eq!(guest.receive(1), [to(mac, 0, 100)]);
+    }
+    change_map(BPF_MAP_DELETE_ELEM, programs_of(QUEUES), Some(&1));
+    let before = guests[0].bytes();
+    for number in 0..100 {
+        station.send(&to(A, number, 500));
+        station.send(&to(B, number, 500));
+        assert_eq!(guests[1].receive(1), [to(B, number, 500)]);
+    }
+    assert!(wire.receive(1, Duration::from_millis(200)).is_empty());
+    assert!(guests[0].bytes() == before, "its memory is as it was");
+    let (mut frames, mut failed) = (Vec::new(), Vec::new());
+    guests[0].queue.receive(64, &mut frames, &mut failed);
+    assert_eq!((frames.len(), failed.len()), (0, 0));
+}
+
 /// The kernel sends nothing out of a guest's memory: there is no ring to ask it by.
 #[test]
 fn a_queue_of_a_guest_s_sends_nothing() {
@@ -386,17 +447,7 @@ fn a_queue_is_free_when_descriptor_and_rings_are_gone() {
         rings,
         area,
     } = Guest::new(&wire, 1, A);
-    let spec = XdpQueue {
-        queue: 1,
-        guest: String::new(),
-        mac: A,
-        first_frame: 0,
-        frames: (area.len() / abi::PAGE) as u32,
-        chunk_bytes: CHUNK as u32,
-        entries: ENTRIES,
-        rings_slot: 0,
-        rules: Rules::default(),
-    };
+    let spec = spec_of(1, A, area, Rules::default());
     let again = || wire.interface.queue(&spec, area.span());
     let busy = |error: SetupError| error.to_string().contains("busy");
     device.end();

@@ -8,6 +8,7 @@ use net::packet::Mac;
 use nic::{Frame, Pool};
 use proptest::prelude::*;
 use proptest::sample::select;
+use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use shmem::Area;
 use std::cell::Cell;
@@ -369,6 +370,47 @@ fn the_kernel_decides_as_the_bridge_does() {
     );
 }
 
+/// As many as a NIC and an interface may have, each.
+const RULES: usize = 256;
+
+/// The rule of this number in a long list: of those that ask for everything in IPv6, for what both versions
+/// have, or of each in turn. What goes from and to port 1000 + `number` fits this one and no rule before.
+fn asks_for_much(kind: usize, number: usize, allow: bool) -> Rule {
+    let ports = Some((1, 1000 + number as u16));
+    let both = Rule {
+        protocol: Some(17),
+        source_ports: ports,
+        destination_ports: ports,
+        ..any(allow)
+    };
+    if kind == 1 || kind == 2 && !number.is_multiple_of(2) {
+        return both;
+    }
+    Rule {
+        ethertype: Some(0x86dd),
+        source: Some(Prefix {
+            address: V6[number % 2].into(),
+            bits: 127,
+        }),
+        destination: Some(Prefix {
+            address: V6[2].into(),
+            bits: 128,
+        }),
+        ..both
+    }
+}
+
+/// As many rules as there may be, each asking for much; the last one denies everything.
+fn longest(kind: usize, allow: bool) -> Rules {
+    let list = || (0..RULES).map(|number| asks_for_much(kind, number, allow));
+    let mut to_guest: Vec<_> = list().collect();
+    to_guest[RULES - 1] = any(false);
+    Rules {
+        from_wire: list().collect(),
+        to_guest,
+    }
+}
+
 /// As many rules as a NIC and an interface may have, each asking for everything: the verifier accepts
 /// them, and the last one counts.
 #[test]
@@ -376,40 +418,8 @@ fn the_longest_lists_are_taken() {
     if lacks_bpf() {
         return;
     }
-    const RULES: usize = 256;
-    let ports = |n: usize| Some((1, 1000 + n as u16));
-    let six = |n: usize| Rule {
-        ethertype: Some(0x86dd),
-        protocol: Some(17),
-        source: Some(Prefix {
-            address: V6[n % 2].into(),
-            bits: 127,
-        }),
-        destination: Some(Prefix {
-            address: V6[2].into(),
-            bits: 128,
-        }),
-        source_ports: ports(n),
-        destination_ports: ports(n),
-        ..any(false)
-    };
-    let both = |n: usize| Rule {
-        protocol: Some(17),
-        source_ports: ports(n),
-        destination_ports: ports(n),
-        ..any(false)
-    };
-    let either = |n: usize| if n.is_multiple_of(2) { six(n) } else { both(n) };
-    let kinds: [&dyn Fn(usize) -> Rule; 3] = [&six, &both, &either];
-    for kind in kinds {
-        let list = || (0..RULES).map(kind).collect::<Vec<_>>();
-        let mut rules = Rules {
-            from_wire: list(),
-            to_guest: list(),
-        };
-        if let Some(last) = rules.to_guest.last_mut() {
-            *last = any(false);
-        }
+    for kind in 0..3 {
+        let rules = longest(kind, false);
         let program = Compiled::new(&rules).unwrap();
         let mut frame = [GUEST_MAC, STATION].concat();
         frame.extend([0x88, 0xcc]);
@@ -419,6 +429,58 @@ fn the_longest_lists_are_taken() {
         let (last, others) = counts.split_last().unwrap();
         assert_eq!(*last, [1, 60]);
         assert!(others.iter().all(|count| *count == [0, 0]));
+    }
+}
+
+/// UDP to the guest, from and to one port; from one of two addresses.
+fn datagram(v6: bool, from: usize, port: u16) -> Vec<u8> {
+    let mut frame = [GUEST_MAC, STATION].concat();
+    if v6 {
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]);
+        frame.extend(V6[from]);
+        frame.extend(V6[2]);
+    } else {
+        frame.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+        frame.extend(V4[from]);
+        frame.extend(V4[2]);
+    }
+    frame.extend([port, port, 8, 0].map(u16::to_be_bytes).concat());
+    frame
+}
+
+/// Lists of the same length that allow what each rule names and deny everything else: the verifier accepts
+/// them, and about what fits any of the rules, and none, they agree with the bridge.
+#[test]
+fn the_longest_lists_that_allow_decide_as_the_bridge_does() {
+    if lacks_bpf() {
+        return;
+    }
+    let mut runner = TestRunner::deterministic();
+    for kind in 0..3 {
+        for both in [true, false] {
+            let mut rules = longest(kind, true);
+            if both {
+                rules.from_wire[RULES - 1] = any(false);
+            } else {
+                rules.from_wire = Vec::new();
+            }
+            let (program, mut oracle) = (Compiled::new(&rules).unwrap(), Oracle::new(&rules));
+            let ports = (0..=RULES as u16).map(|number| 1000 + number);
+            let mut frames: Vec<_> = ports
+                .flat_map(|port| [(true, 0), (true, 1), (false, 0)].map(|of| (of, port)))
+                .map(|((v6, from), port)| datagram(v6, from, port))
+                .collect();
+            let random = prop::collection::vec(frame(), 200);
+            frames.extend(random.new_tree(&mut runner).unwrap().current());
+            let mut decided = [0u32; 2];
+            for frame in &frames {
+                let passes = oracle.passes(frame);
+                decided[usize::from(passes)] += 1;
+                assert_eq!(program.passes(frame), passes, "{frame:02x?}");
+            }
+            assert_eq!(program.counts(&rules), oracle.counts(&rules));
+            assert!(decided.iter().all(|count| *count > 100), "{decided:?}");
+        }
     }
 }
 
