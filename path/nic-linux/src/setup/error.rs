@@ -114,6 +114,24 @@ pub enum SetupError {
         /// The system's word.
         error: io::Error,
     },
+    /// Firewall rules before a queue that the kernel does not take as a program.
+    #[error(
+        "queue {queue} of interface `{interface}` in namespace {namespace} cannot have the program of the \
+         {rules} firewall rules before it: {error}; without `pdev` the guest uses the shared queue, and the \
+         driver domain asks the rules"
+    )]
+    Rules {
+        /// The queue.
+        queue: u32,
+        /// The interface.
+        interface: String,
+        /// The namespace.
+        namespace: String,
+        /// How many rules there are.
+        rules: usize,
+        /// The system's word.
+        error: io::Error,
+    },
     /// Any other step.
     #[error("interface `{interface}` in namespace {namespace} cannot be {step}: {error}; {hint}")]
     Step {

@@ -281,6 +281,24 @@ fn a_queue_without_its_program_gets_nothing() {
     assert_eq!((frames.len(), failed.len()), (0, 0));
 }
 
+/// XDP-20: that the kernel refuses a queue's program is known when the queue is made, and said with its place.
+#[test]
+fn a_program_that_is_refused_is_told_when_the_queue_is_made() {
+    const QUEUES: u32 = 6;
+    const BPF_MAP_FREEZE: libc::c_long = 22;
+    let Some(wire) = wire(QUEUES) else { return };
+    change_map(BPF_MAP_FREEZE, programs_of(QUEUES), None);
+    let area = Area::anonymous(POOL * CHUNK).unwrap();
+    let spec = spec_of(3, A, area, Rules::default());
+    let error = wire.interface.queue(&spec, area.span()).unwrap_err();
+    let expected = format!(
+        "queue 3 of interface `wire` in namespace {} cannot have the program of the 0 firewall rules before it: \
+         Operation not permitted",
+        path(&wire.namespace)
+    );
+    assert!(error.to_string().starts_with(&expected), "{error}");
+}
+
 /// The kernel sends nothing out of a guest's memory: there is no ring to ask it by.
 #[test]
 fn a_queue_of_a_guest_s_sends_nothing() {

@@ -319,9 +319,21 @@ impl Wire {
     /// queue has one socket at a time.
     ///
     /// # Errors
-    /// As [`Wire::bind`].
+    /// As [`Wire::bind`]; or the kernel does not take the program that asks the firewall rules before it.
     pub fn queue(&self, spec: &XdpQueue, umem: Span) -> Result<QueueSocket, SetupError> {
-        self.there(|index| self.paths.queue(index, spec, umem))
+        // First what says for a while that the queue is busy: to compile and verify takes longer than to ask.
+        let socket = self.there(|index| queues::open(index, spec, umem))?;
+        let made = self.paths.queue(socket, spec);
+        made.map_err(|error| {
+            let place = self.place();
+            SetupError::Rules {
+                queue: spec.queue,
+                interface: place.ifname,
+                namespace: namespace(place.netns.as_deref()),
+                rules: spec.rules.len(),
+                error,
+            }
+        })
     }
 
     /// Runs `work` in the namespace of the interface, with its number.
@@ -335,11 +347,15 @@ impl Wire {
             (Netdev::Veth(_), Some(pair)) => pair.near.enter(|| on(NEAR)).and_then(|made| made),
             (Netdev::Veth(_), None) => Err(io::ErrorKind::NotFound.into()),
         };
-        let place = match &self.spec.netdev {
+        made.map_err(failed(&self.place(), GIVEN, PRIVILEGES))
+    }
+
+    /// The interface, for messages.
+    fn place(&self) -> TapSpec {
+        match &self.spec.netdev {
             Netdev::Existing { ifname, netns } => place(ifname, netns),
             Netdev::Veth(far) => far.clone(),
-        };
-        made.map_err(failed(&place, GIVEN, PRIVILEGES))
+        }
     }
 
     /// What this system could not provide, in words.

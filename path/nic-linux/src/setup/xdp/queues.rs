@@ -148,31 +148,36 @@ impl Paths {
         self.sockets.set(&queue.to_ne_bytes(), socket as u32)
     }
 
-    /// A socket that receives into `umem` what is for one guest, and sends nothing: the kernel never
-    /// reads that memory. `index` is the interface's, in the calling thread's namespace.
+    /// A queue with a socket of its own, as [`open`] makes it. Nothing comes by it yet.
     pub(super) fn queue(
         self: &Arc<Self>,
-        index: u32,
+        socket: OwnedFd,
         spec: &XdpQueue,
-        umem: Span,
     ) -> io::Result<QueueSocket> {
-        let socket = socket::open(umem, spec.chunk_bytes, spec.entries, false)?;
-        // What the interface wrote by itself would come until the socket is closed, and its memory is
-        // another domain's.
-        socket::bind(&socket, index, spec.queue, true)?;
-        // Behind what says for a while that the queue is busy: to compile and verify takes longer than to ask.
         let denied = Counters::new(spec.rules.len() as u32)?;
         let passed = |program: &mut Assembler| self.hand_over(program);
         let program = rules::compile(&spec.rules, &denied, passed)?.load(Kind::Xdp)?;
+        // Now, so that whoever starts the machine hears that the kernel refuses it. No MAC leads there yet.
+        let queue = spec.queue.to_ne_bytes();
+        self.programs.set(&queue, program.as_raw_fd() as u32)?;
         Ok(QueueSocket {
             socket: Socket::new(socket, spec.entries)?,
             queue: spec.queue,
             mac: spec.mac,
-            program,
             denied,
             paths: Arc::clone(self),
         })
     }
+}
+
+/// A socket that receives into `umem` what is for one guest, and sends nothing: the kernel never reads that
+/// memory. `index` is the interface's, in the calling thread's namespace.
+pub(super) fn open(index: u32, spec: &XdpQueue, umem: Span) -> io::Result<OwnedFd> {
+    let socket = socket::open(umem, spec.chunk_bytes, spec.entries, false)?;
+    // What the interface wrote by itself would come until the socket is closed, and its memory is
+    // another domain's.
+    socket::bind(&socket, index, spec.queue, true)?;
+    Ok(socket)
 }
 
 /// A queue of an interface that is one guest's alone: a socket over the memory that this guest
@@ -182,8 +187,6 @@ pub struct QueueSocket {
     socket: Socket,
     queue: u32,
     mac: [u8; 6],
-    /// What its frames have to pass.
-    program: OwnedFd,
     /// Frames and bytes that each rule has denied.
     denied: Counters,
     paths: Arc<Paths>,
@@ -210,9 +213,6 @@ impl QueueSocket {
     /// # Errors
     /// The kernel refused.
     pub fn enable(&self) -> io::Result<()> {
-        let queue = self.queue.to_ne_bytes();
-        let program = self.program.as_raw_fd() as u32;
-        self.paths.programs.set(&queue, program)?;
         self.paths.lead(self.queue, &self.socket)?;
         self.paths.macs.set(&key(self.mac), self.queue)
     }
