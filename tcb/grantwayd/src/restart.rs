@@ -46,6 +46,8 @@ enum State {
 /// One domain that is started again when it has ended.
 pub(crate) struct Restart {
     id: DomId,
+    /// The last one that had a process, and so a console.
+    started: DomId,
     domain: Domain,
     devices: Devices,
     programs: PathBuf,
@@ -74,6 +76,7 @@ impl Restart {
     ) -> Self {
         Self {
             id,
+            started: id,
             domain,
             devices,
             programs,
@@ -163,7 +166,6 @@ impl Restart {
     }
 
     fn start(&mut self, hypervisor: &mut Hypervisor, died_ns: u64, now_ns: u64) -> Vec<News> {
-        let old = self.id;
         match self.try_start(hypervisor, now_ns) {
             Ok(console) => {
                 self.trouble.clear();
@@ -172,6 +174,7 @@ impl Restart {
                     died_ns,
                     ready_ns: None,
                 };
+                let old = std::mem::replace(&mut self.started, self.id);
                 vec![News::Replaced(old, self.id, console)]
             }
             Err(_) if self.is_built(hypervisor) && now_ns < died_ns + SETTLE_NS => {

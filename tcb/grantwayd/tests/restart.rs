@@ -379,6 +379,24 @@ fn who_keeps_dying_is_started_ever_more_seldom_and_the_machine_can_end_meanwhile
 }
 
 #[test]
+fn what_a_domain_says_is_heard_however_often_it_was_tried_to_start_it() {
+    let mut plan = plan(1);
+    plan.domains[0].restart_pause_ms = Some(20);
+    let daemon = Daemon::up(&plan);
+    let [program, away] = ["driver", "away"].map(|name| daemon.dir.path().join(name));
+    std::fs::rename(&program, &away).unwrap();
+    kill(driver(&daemon)["pid"].as_i64().unwrap());
+    eventually("some attempts", SOON, || {
+        count(&driver(&daemon)["restarts"]["in_a_row"]) >= 3
+    });
+    std::fs::rename(&away, &program).unwrap();
+    eventually("its words are heard", SOON, || {
+        daemon.log().matches("driver: up as").count() == 2
+    });
+    daemon.down();
+}
+
+#[test]
 fn a_guest_is_not_started_again_nor_is_a_driver_that_never_started() {
     let mut plan = plan(1);
     let daemon = Daemon::up(&plan);
