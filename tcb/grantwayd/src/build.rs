@@ -1,7 +1,7 @@
 //! From a description to running domains.
 
 use crate::console::Console;
-use crate::devices::{Devices, Shares};
+use crate::devices::{Devices, Refusal, Shares};
 use crate::restart::Restart;
 use abi::DomId;
 use abi::machine::{Domain, Machine, Program};
@@ -44,7 +44,7 @@ pub(crate) fn build(machine: &Machine, programs: &Path) -> Result<Built, String>
         for what in lacks {
             hypervisor.lacks(what);
         }
-        equip(&mut hypervisor, id, &devices, 0)?;
+        equip(&mut hypervisor, id, &devices, 0).map_err(|refusal| refusal.why)?;
         if let Some(pause_ms) = domain.restart_pause_ms {
             let files = (devices, programs.to_owned());
             restarts.push(Restart::new(id, domain.clone(), files, pause_ms));
@@ -81,13 +81,14 @@ pub(crate) fn build(machine: &Machine, programs: &Path) -> Result<Built, String>
     Ok(built)
 }
 
-/// Gives a domain its devices; `life` is how often it was started before.
+/// Gives a domain its devices; `life` is how often it was started before. What is not busy is for good: the
+/// domain may have some of them then.
 pub(crate) fn equip(
     hypervisor: &mut Hypervisor,
     id: DomId,
     devices: &Devices,
     life: u64,
-) -> Result<(), String> {
+) -> Result<(), Refusal> {
     let frames = hypervisor.frames(id).unwrap_or(Span::EMPTY);
     let of = |name: &str| {
         let id = hypervisor.find(name)?;
@@ -95,7 +96,7 @@ pub(crate) fn equip(
     };
     let devices = devices.hand_out(frames, life, of)?;
     let given = hypervisor.give_devices(id, devices);
-    given.map_err(|error| error.to_string())
+    given.map_err(|error| error.to_string().into())
 }
 
 /// Starts a domain; its console.

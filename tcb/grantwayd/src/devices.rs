@@ -7,7 +7,7 @@ use abi::xdp::{Ring, XdpControl};
 use abi::{DomId, PAGE, Slot};
 use monitor::{Device, DeviceControl, DeviceMap, Pin};
 use nic_linux::setup::xdp::{QueueSocket, RingPages, XdpDevice};
-use nic_linux::setup::{self, SteerError, Steering, xdp};
+use nic_linux::setup::{self, SetupError, SteerError, Steering, xdp};
 use rustix::io::Errno;
 use shmem::Span;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,6 +22,31 @@ const NO_STEERING: &str = "NIC queues for single guests (bpf(2) is not permitted
 
 /// Shared queues of TAPs that no domain has been given yet, by interface and namespace.
 pub(crate) type Shares = BTreeMap<(String, Option<String>), VecDeque<OwnedFd>>;
+
+/// Why a domain does not get its devices: it has none of them then.
+pub(crate) struct Refusal {
+    pub(crate) why: String,
+    /// Whether the kernel has not let go yet of what was there before.
+    pub(crate) is_busy: bool,
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self {
+            why,
+            is_busy: false,
+        }
+    }
+}
+
+impl From<SetupError> for Refusal {
+    fn from(error: SetupError) -> Self {
+        Self {
+            why: error.to_string(),
+            is_busy: error.is_busy(),
+        }
+    }
+}
 
 /// A domain's devices, as they outlive its processes.
 pub(crate) struct Devices {
@@ -112,8 +137,8 @@ impl Devices {
         frames: Span,
         life: u64,
         of: impl Fn(&str) -> Option<(DomId, Span)>,
-    ) -> Result<Vec<Option<Device>>, String> {
-        let give = |kept: &Kept| {
+    ) -> Result<Vec<Option<Device>>, Refusal> {
+        let give = |kept: &Kept| -> Result<Option<Device>, Refusal> {
             let device = match kept {
                 Kept::Tap(fd, steering) => {
                     let fd = fd.try_clone().map_err(|error| format!("a TAP: {error}"))?;
@@ -135,8 +160,19 @@ impl Devices {
             };
             Ok(Some(device))
         };
-        let devices: Result<_, String> = self.kept.iter().map(give).collect();
-        devices.map_err(|error| format!("domain {}: {error}", self.domain))
+        let mut devices: Vec<_> = self.kept.iter().map(|_| None).collect();
+        // Files last: who does not get the rest leaves none.
+        for files in [false, true] {
+            for (place, kept) in devices.iter_mut().zip(&self.kept) {
+                if matches!(kept, Kept::Read(_) | Kept::Write(_)) == files {
+                    *place = give(kept).map_err(|refusal| Refusal {
+                        why: format!("domain {}: {}", self.domain, refusal.why),
+                        ..refusal
+                    })?;
+                }
+            }
+        }
+        Ok(devices)
     }
 }
 
@@ -148,9 +184,9 @@ fn part(frames: Span, first: u32, count: u32) -> Result<Span, String> {
 }
 
 /// An AF_XDP socket over part of its domain's frames.
-fn socket(wire: &Arc<xdp::Wire>, spec: &machine::Xdp, frames: Span) -> Result<Device, String> {
+fn socket(wire: &Arc<xdp::Wire>, spec: &machine::Xdp, frames: Span) -> Result<Device, Refusal> {
     let umem = part(frames, spec.first_frame, spec.frames)?;
-    let device = wire.bind(umem).map_err(|error| error.to_string())?;
+    let device = wire.bind(umem)?;
     Ok(Device {
         pages: places(&device.ring_pages(), spec.rings_slot, spec.entries)?,
         fd: descriptor("an AF_XDP socket", device.socket())?,
@@ -164,9 +200,9 @@ fn queue(
     wire: &xdp::Wire,
     spec: &machine::XdpQueue,
     (of, frames): (DomId, Span),
-) -> Result<Device, String> {
+) -> Result<Device, Refusal> {
     let umem = part(frames, spec.first_frame, spec.frames)?;
-    let device = wire.queue(spec, umem).map_err(|error| error.to_string())?;
+    let device = wire.queue(spec, umem)?;
     Ok(Device {
         pages: places(&device.ring_pages(), spec.rings_slot, spec.entries)?,
         fd: descriptor("a queue of an AF_XDP wire", device.socket())?,

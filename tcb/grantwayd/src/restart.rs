@@ -3,7 +3,7 @@
 //! | state | until | what happens then |
 //! |---|---|---|
 //! | up | it ends | down |
-//! | down | it has been cleared away, and the pause is over | another is built in its place: coming; if that fails: down again |
+//! | down | it has been cleared away, and the pause is over | another is built in its place: coming; while devices are busy: tried again; if it fails: down again |
 //! | coming | it is ready, and all its connections are up | up; if it ends before: down again |
 //!
 //! A domain that was up for [`STEADY_NS`] is started again at once. One that keeps ending before is
@@ -12,7 +12,7 @@
 
 use crate::build;
 use crate::console::Console;
-use crate::devices::Devices;
+use crate::devices::{Devices, Refusal};
 use abi::DomId;
 use abi::machine::{Domain, DomainStatus, Restarts};
 use monitor::{Hypervisor, Life};
@@ -22,7 +22,7 @@ use std::path::PathBuf;
 const STEADY_NS: u64 = 10_000_000_000;
 /// The pause before the second start in a row.
 const PAUSE_NS: u64 = 10_000_000;
-/// The kernel may take so long to let go of a dead domain's devices …
+/// The kernel may take so long to let go of devices that a domain before had …
 const SETTLE_NS: u64 = 100_000_000;
 /// … and is asked this often.
 const LOOK_NS: u64 = 2_000_000;
@@ -35,6 +35,8 @@ enum State {
     Down {
         died_ns: u64,
         start_ns: u64,
+        /// Until then devices may be busy.
+        settle_ns: u64,
     },
     Coming {
         died_ns: u64,
@@ -129,10 +131,12 @@ impl Restart {
             State::Coming { died_ns, ready_ns } => {
                 self.came(hypervisor, (died_ns, ready_ns), now_ns)
             }
-            State::Down { died_ns, start_ns }
-                if now_ns >= start_ns && self.has_no_process(hypervisor) =>
-            {
-                self.start(hypervisor, died_ns, now_ns)
+            State::Down {
+                died_ns,
+                start_ns,
+                settle_ns,
+            } if now_ns >= start_ns && self.has_no_process(hypervisor) => {
+                self.start(hypervisor, (died_ns, settle_ns), now_ns)
             }
             _ => Vec::new(),
         }
@@ -151,9 +155,11 @@ impl Restart {
     fn pause(&mut self, died_ns: u64, now_ns: u64) -> Vec<News> {
         let pause_ns = pause_ns(self.known.in_a_row, self.pause_ns);
         self.known.in_a_row = self.known.in_a_row.saturating_add(1);
+        let start_ns = now_ns.saturating_add(pause_ns);
         self.state = State::Down {
             died_ns,
-            start_ns: now_ns.saturating_add(pause_ns),
+            start_ns,
+            settle_ns: start_ns.saturating_add(SETTLE_NS),
         };
         if pause_ns == 0 {
             return Vec::new();
@@ -165,7 +171,12 @@ impl Restart {
         ))]
     }
 
-    fn start(&mut self, hypervisor: &mut Hypervisor, died_ns: u64, now_ns: u64) -> Vec<News> {
+    fn start(
+        &mut self,
+        hypervisor: &mut Hypervisor,
+        (died_ns, settle_ns): (u64, u64),
+        now_ns: u64,
+    ) -> Vec<News> {
         match self.try_start(hypervisor, now_ns) {
             Ok(console) => {
                 self.trouble.clear();
@@ -177,12 +188,15 @@ impl Restart {
                 let old = std::mem::replace(&mut self.started, self.id);
                 vec![News::Replaced(old, self.id, console)]
             }
-            Err(_) if self.is_built(hypervisor) && now_ns < died_ns + SETTLE_NS => {
-                let start_ns = now_ns + LOOK_NS;
-                self.state = State::Down { died_ns, start_ns };
+            Err(Refusal { is_busy: true, .. }) if now_ns < settle_ns => {
+                self.state = State::Down {
+                    died_ns,
+                    start_ns: now_ns + LOOK_NS,
+                    settle_ns,
+                };
                 Vec::new()
             }
-            Err(trouble) => {
+            Err(Refusal { why: trouble, .. }) => {
                 hypervisor.give_up(self.id, &trouble);
                 let mut news = Vec::new();
                 if trouble != self.trouble {
@@ -195,20 +209,15 @@ impl Restart {
         }
     }
 
-    fn is_built(&self, hypervisor: &Hypervisor) -> bool {
-        matches!(hypervisor.life(self.id), Some(Life::Built))
-    }
-
-    fn try_start(&mut self, hypervisor: &mut Hypervisor, now_ns: u64) -> Result<Console, String> {
-        if !self.is_built(hypervisor) {
+    fn try_start(&mut self, hypervisor: &mut Hypervisor, now_ns: u64) -> Result<Console, Refusal> {
+        // One that was built waits for devices that were busy.
+        if !matches!(hypervisor.life(self.id), Some(Life::Built)) {
             let replaced = hypervisor.replace(self.id, &self.domain, now_ns);
             self.id = replaced.map_err(|error| error.to_string())?;
         }
         build::equip(hypervisor, self.id, &self.devices, self.known.count + 1)?;
-        build::start(hypervisor, self.id, &self.domain, &self.programs).inspect_err(|trouble| {
-            // It has its devices: it cannot get them a second time.
-            hypervisor.give_up(self.id, trouble);
-        })
+        let started = build::start(hypervisor, self.id, &self.domain, &self.programs);
+        started.map_err(Refusal::from)
     }
 
     /// A new process may have become ready, and its connections may be up.

@@ -4,9 +4,11 @@
 mod common;
 
 use abi::hypercall::{Create, Kind, Map};
-use abi::machine::{Machine, Program};
+use abi::machine::{Device, Machine, Netdev, Program, Tap, Xdp};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, eventually, is_process, kill, machine};
+use nic_linux::setup::netns::Namespace;
+use nic_linux::setup::xdp;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -375,6 +377,84 @@ fn who_keeps_dying_is_started_ever_more_seldom_and_the_machine_can_end_meanwhile
     );
     assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
     assert_eq!(daemon.audit()["leaked"], 0);
+    daemon.down();
+}
+
+/// An AF_XDP wire for the driver domain, and the namespace that it leads to, as long as it is to live.
+fn with_wire(plan: &mut Machine) -> Option<Namespace> {
+    if let Err(error) = xdp::probe() {
+        eprintln!("skipped: {error}");
+        return None;
+    }
+    let namespace = Namespace::new().unwrap();
+    let far = Tap {
+        ifname: "wire".into(),
+        netns: Some(namespace.path().display().to_string()),
+        mtu: 1500,
+        ..Tap::default()
+    };
+    plan.domains[0].devices.push(Device::Xdp(Xdp {
+        netdev: Netdev::Veth(far),
+        first_frame: 0,
+        frames: 16,
+        chunk_bytes: 2048,
+        entries: 32,
+        rings_slot: 0,
+        queues: 0,
+    }));
+    Some(namespace)
+}
+
+/// some devices are made, and one cannot be. What was made is gone again, but not at once, so a second
+/// attempt would find its own.
+#[test]
+fn what_keeps_a_domain_from_its_devices_is_what_is_told() {
+    let mut plan = plan(1);
+    let Some(_namespace) = with_wire(&mut plan) else {
+        return;
+    };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    common::with_file(&mut plan, 0, file.path());
+    plan.domains[0].restart_pause_ms = Some(20);
+    let daemon = Daemon::up(&plan);
+    let path = file.path().to_owned();
+    let content = file.into_temp_path();
+    std::fs::rename(&content, path.with_extension("away")).unwrap();
+    kill(driver(&daemon)["pid"].as_i64().unwrap());
+    eventually("some attempts", SOON, || {
+        count(&driver(&daemon)["restarts"]["in_a_row"]) >= 10
+    });
+    let cause = format!("the file {} cannot be read: No such file", path.display());
+    let state = driver(&daemon)["state"].as_str().unwrap().to_owned();
+    assert!(state.contains(&cause), "{state}");
+    let log = daemon.log();
+    assert_eq!(log.matches("did not start again").count(), 1, "{log}");
+    assert!(log.contains(&cause), "{log}");
+    std::fs::rename(path.with_extension("away"), &path).unwrap();
+    eventually("it comes back", SOON, || {
+        driver(&daemon)["state"] == "running"
+    });
+    daemon.down();
+}
+
+/// the kernel takes some milliseconds to let go of a dead domain's socket. Attempts meanwhile make no file.
+#[test]
+fn a_file_is_made_when_everything_else_is_there() {
+    let mut plan = plan(1);
+    let dir = tempfile::tempdir().unwrap();
+    let path = |number: u32| dir.path().join(format!("out.{number}"));
+    let first = dir.path().join("out").display().to_string();
+    plan.domains[0].devices.push(Device::Write(first));
+    let Some(_namespace) = with_wire(&mut plan) else {
+        return;
+    };
+    let daemon = Daemon::up(&plan);
+    for life in 1..=3 {
+        kill_driver(&daemon);
+        assert!(path(life).exists());
+        assert!(!path(life + 1).exists());
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4);
     daemon.down();
 }
 

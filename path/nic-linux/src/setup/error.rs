@@ -147,3 +147,12 @@ pub enum SetupError {
         hint: &'static str,
     },
 }
+
+impl SetupError {
+    /// Whether it is that something else has the device, perhaps not for long: the kernel takes its time to
+    /// let go of what is closed.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Step { error, .. } if error.kind() == io::ErrorKind::ResourceBusy)
+    }
+}
