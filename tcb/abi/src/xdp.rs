@@ -117,6 +117,8 @@ pub enum XdpControl {
     Counter(Counter),
     /// A queue for a single guest: from now on frames come by it. Answered by 0.
     Enable,
+    /// The same: from now on none does, for good. Answered by 0, when none is on its way any more.
+    Stop,
     /// The same: frames that the rule of this number ([`crate::firewall::Rules`]) has denied.
     DeniedFrames(u32),
     /// Their bytes.
@@ -129,6 +131,7 @@ impl XdpControl {
     const ENABLE: u64 = 3;
     const DENIED_FRAMES: u64 = 4;
     const DENIED_BYTES: u64 = 5;
+    const STOP: u64 = 6;
 
     /// As words 1 and 2 of a hypercall.
     #[must_use]
@@ -137,6 +140,7 @@ impl XdpControl {
             Self::Layout(ring) => [Self::LAYOUT, ring as u64],
             Self::Counter(counter) => [Self::COUNTER, counter as u64],
             Self::Enable => [Self::ENABLE, 0],
+            Self::Stop => [Self::STOP, 0],
             Self::DeniedFrames(rule) => [Self::DENIED_FRAMES, rule as u64],
             Self::DeniedBytes(rule) => [Self::DENIED_BYTES, rule as u64],
         }
@@ -152,6 +156,7 @@ impl XdpControl {
             Self::LAYOUT => Ring::ALL.get(place).copied().map(Self::Layout),
             Self::COUNTER => Counter::ALL.get(place).copied().map(Self::Counter),
             Self::ENABLE if which == 0 => Some(Self::Enable),
+            Self::STOP if which == 0 => Some(Self::Stop),
             Self::DENIED_FRAMES => Some(Self::DeniedFrames(which)),
             Self::DENIED_BYTES => Some(Self::DeniedBytes(which)),
             _ => None,
@@ -172,7 +177,10 @@ mod tests {
             XdpControl::DeniedFrames(7),
             XdpControl::DeniedBytes(u32::MAX),
         ];
-        for asked in all.chain([XdpControl::Enable]).chain(denied) {
+        for asked in all
+            .chain([XdpControl::Enable, XdpControl::Stop])
+            .chain(denied)
+        {
             assert_eq!(XdpControl::decode(asked.encode()), Some(asked));
         }
         for nonsense in [
@@ -181,7 +189,8 @@ mod tests {
             [2, 4],
             [3, 1],
             [4, 1 << 32],
-            [6, 0],
+            [6, 1],
+            [7, 0],
             [1, u64::MAX],
             [u64::MAX, 0],
         ] {

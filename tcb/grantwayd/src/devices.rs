@@ -309,6 +309,10 @@ impl DeviceControl for XdpQueue {
         told(self.0.socket(), words, |asked| {
             let answer = match asked {
                 XdpControl::Enable => self.0.enable().map(|()| 0),
+                XdpControl::Stop => {
+                    self.0.end();
+                    Ok(0)
+                }
                 XdpControl::DeniedFrames(rule) => self.0.denied(rule).map(|[frames, _]| frames),
                 XdpControl::DeniedBytes(rule) => self.0.denied(rule).map(|[_, bytes]| bytes),
                 _ => return Err(Errno::INVAL),

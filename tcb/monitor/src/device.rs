@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a device does when its domain tells it something.
 pub trait DeviceControl: Debug + Send + Sync {
-    /// Carries out what the domain's words ask for. They may be anything, and this must not block:
-    /// whatever the domain may not have is refused here.
+    /// Carries out what the domain's words ask for. They may be anything, and this must not block, but for
+    /// a grace period of the kernel's: whatever the domain may not have is refused here.
     ///
     /// # Errors
     /// What the domain is told.

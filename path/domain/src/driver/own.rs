@@ -37,6 +37,9 @@ use vif::grants::Grants;
 use vif::netback::{Loan, Netback, Returned, ToGuest};
 use vif::netif::MAX_SLOTS;
 
+#[cfg(test)]
+mod tests;
+
 /// Buffers of the guest's that stay in its ring for frames that are copied, of a pool that is large
 /// enough.
 const LEFT: usize = 64;
@@ -185,6 +188,19 @@ impl OwnQueue {
         rules().map(count).collect()
     }
 
+    /// What each rule has denied in the end: nobody can be asked later.
+    fn count_last(&mut self) {
+        if self.denied.is_empty() {
+            return;
+        }
+        // When this is answered nothing is counted any more: from now on the bridge denies.
+        let (device, asked) = (self.config.device, XdpControl::Stop.encode());
+        if let Err(why) = self.calls.borrow_mut().tell_device(device, asked) {
+            self.trouble = format!("what rules deny to the end is not all counted: {why}");
+        }
+        self.denied = self.ask_denied();
+    }
+
     /// When it wants to be looked at although no frame may come.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
@@ -324,8 +340,7 @@ impl OwnQueue {
         if self.queue.is_none() {
             return;
         }
-        // Nobody can be asked later.
-        self.denied = self.denied();
+        self.count_last();
         // The monitor looks whether the descriptor is gone.
         self.queue = None;
         self.state = State::Over;

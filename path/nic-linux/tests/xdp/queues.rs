@@ -225,6 +225,47 @@ fn what_is_denied_is_written_nowhere() {
     assert_eq!(denied(1), [[0, 0], hundred]);
 }
 
+/// XDP-20: when a queue has ended its counters say what was denied to the last frame, and stay so, though such
+/// frames keep coming. It does not begin again.
+#[test]
+fn what_is_denied_is_counted_to_the_end_of_a_queue() {
+    let Some(mut wire) = wire(1) else { return };
+    let rules = Rules {
+        from_wire: vec![Rule::default()],
+        to_guest: Vec::new(),
+    };
+    let mut guest = Guest::behind(&wire, 1, A, rules);
+    guest.begin();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let namespace = &wire.namespace;
+    let last = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let station = Station::new(namespace, "wire");
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                (0..10).for_each(|n| station.send(&to(A, n, 100)));
+            }
+        });
+        let denied = || guest.device.denied(0).unwrap();
+        let end = Instant::now() + Duration::from_secs(5);
+        while denied()[0] < 1000 {
+            assert!(Instant::now() < end, "nothing comes by the queue");
+        }
+        guest.device.end();
+        let last = denied();
+        guest.device.end();
+        assert!(guest.device.enable().is_err());
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(denied(), last);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        last
+    });
+    assert_eq!(last[1], last[0] * 100);
+    assert!(
+        !wire.receive(1, Duration::from_secs(5)).is_empty(),
+        "they are shared"
+    );
+}
+
 /// The descriptor of the map of programs of a wire with so many queues for guests: as many as no other test
 /// has.
 fn programs_of(queues: u32) -> u32 {

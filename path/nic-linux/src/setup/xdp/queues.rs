@@ -27,6 +27,7 @@ use shmem::Span;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 // Offsets in `struct xdp_md`.
 const MD_DATA: i16 = 0;
@@ -164,6 +165,7 @@ impl Paths {
             socket: Socket::new(socket, spec.entries)?,
             queue: spec.queue,
             mac: spec.mac,
+            ended: AtomicBool::new(false),
             denied,
             paths: Arc::clone(self),
         })
@@ -187,6 +189,7 @@ pub struct QueueSocket {
     socket: Socket,
     queue: u32,
     mac: [u8; 6],
+    ended: AtomicBool,
     /// Frames and bytes that each rule has denied.
     denied: Counters,
     paths: Arc<Paths>,
@@ -211,8 +214,11 @@ impl QueueSocket {
     /// From now on frames to the queue's MAC come by it.
     ///
     /// # Errors
-    /// The kernel refused.
+    /// The kernel refused, or the queue has ended.
     pub fn enable(&self) -> io::Result<()> {
+        if self.ended.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
+        }
         self.paths.lead(self.queue, &self.socket)?;
         self.paths.macs.set(&key(self.mac), self.queue)
     }
@@ -226,9 +232,13 @@ impl QueueSocket {
         self.denied.get(rule)
     }
 
-    /// Frames to the queue's MAC come by the shared queue again. When this returns none is written
-    /// into the queue's memory any more, whatever is in its rings: the kernel copies. Takes a grace period.
+    /// Frames to the queue's MAC come by the shared queue again, for good. When this returns none is written
+    /// into the queue's memory any more, whatever is in its rings: the kernel copies. Nor is one counted.
+    /// Takes a grace period, once; it and [`QueueSocket::enable`] are one thread's.
     pub fn end(&self) {
+        if self.ended.swap(true, Ordering::Relaxed) {
+            return;
+        }
         // A map that does not do what it is told is the kernel's own fault: the frames of this queue
         // were never anybody else's.
         let _ = self.paths.macs.remove(&key(self.mac));
