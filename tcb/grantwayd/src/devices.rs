@@ -2,20 +2,29 @@
 //! device is.
 
 use abi::hypercall::TapControl;
+use abi::layout::fd;
 use abi::machine;
 use abi::xdp::{Ring, XdpControl};
 use abi::{DomId, PAGE, Slot};
+use monitor::budget::Budget;
 use monitor::{Device, DeviceControl, DeviceMap, Pin};
 use nic_linux::setup::xdp::{QueueSocket, RingPages, XdpDevice};
 use nic_linux::setup::{self, SetupError, SteerError, Steering, xdp};
 use rustix::io::Errno;
 use shmem::Span;
+use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Changes of a TAP's steering in a row, before [`STEERS_PER_SECOND`] counts: more than one for each guest
+/// interface, which is what a driver domain begins with.
+const STEERS_BURST: u64 = 4 * fd::CONNECTIONS_MAX as u64;
+/// The same, a second, in the long run: each asks the whole system for a grace period.
+const STEERS_PER_SECOND: u64 = 4096;
 
 /// What status says where no TAP can be told which queue a frame goes to.
 const NO_STEERING: &str = "NIC queues for single guests (bpf(2) is not permitted)";
@@ -57,7 +66,7 @@ pub(crate) struct Devices {
 /// One of them.
 enum Kept {
     /// A TAP, or a queue of one: whoever has its descriptor has it.
-    Tap(OwnedFd, Option<Arc<TapSteering>>),
+    Tap(OwnedFd, Option<Arc<Steering>>),
     /// A wire, of which each life has a socket of its own, over frames of its own.
     Xdp(Arc<xdp::Wire>, machine::Xdp),
     /// A queue of one, of which each life has a socket of its own, over frames of a guest's.
@@ -87,7 +96,7 @@ impl Devices {
                     queues = tap.queues.into();
                     shares.insert(place, tap.shares.into());
                     let steering = match tap.steering {
-                        Some(Ok(steering)) => Some(Arc::new(TapSteering(steering))),
+                        Some(Ok(steering)) => Some(Arc::new(steering)),
                         Some(Err(error)) => {
                             eprintln!("grantwayd: {error}");
                             lacks.push(NO_STEERING);
@@ -142,7 +151,7 @@ impl Devices {
             let device = match kept {
                 Kept::Tap(fd, steering) => {
                     let fd = fd.try_clone().map_err(|error| format!("a TAP: {error}"))?;
-                    let control = steering.clone().map(|s| s as Arc<dyn DeviceControl>);
+                    let control = steering.clone().map(TapSteering::control);
                     Device {
                         control,
                         ..fd.into()
@@ -271,21 +280,38 @@ fn create(path: &str) -> io::Result<OwnedFd> {
 }
 
 /// A TAP whose domain may lead frames to its queues. Which MACs it may lead was fixed when the TAP
-/// was set up.
+/// was set up, and each life may lead as often as the one before.
 #[derive(Debug)]
-struct TapSteering(Steering);
+struct TapSteering {
+    steering: Arc<Steering>,
+    budget: Mutex<Budget>,
+}
+
+impl TapSteering {
+    fn control(steering: Arc<Steering>) -> Arc<dyn DeviceControl> {
+        let budget = Budget::new(STEERS_BURST, STEERS_PER_SECOND, monotonic_ns());
+        let budget = Mutex::new(budget);
+        Arc::new(Self { steering, budget })
+    }
+}
 
 impl DeviceControl for TapSteering {
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
         match TapControl::decode(words).ok_or(Errno::INVAL)? {
             TapControl::Steer { mac, queue } => {
-                self.0.steer(mac, queue).map_err(|error| match error {
-                    SteerError::Mac => Errno::PERM,
-                    SteerError::Queue => Errno::NXIO,
-                    SteerError::System(error) => errno(&error),
-                })
+                let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+                if !budget.take(1, monotonic_ns()) {
+                    return Err(Errno::AGAIN);
+                }
+                self.steering
+                    .steer(mac, queue)
+                    .map_err(|error| match error {
+                        SteerError::Mac => Errno::PERM,
+                        SteerError::Queue => Errno::NXIO,
+                        SteerError::System(error) => errno(&error),
+                    })
             }
-            TapControl::Settled => Ok(self.0.settled()),
+            TapControl::Settled => Ok(self.steering.settled()),
         }
     }
 }

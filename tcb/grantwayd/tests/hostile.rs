@@ -3,10 +3,11 @@
 
 mod common;
 
-use abi::hypercall::{Kind, Map};
-use abi::machine::Control;
+use abi::hypercall::{Kind, Map, OPS_MAX, TapControl};
+use abi::machine::{Control, Device, Tap};
 use abi::{DomId, GrantRef, Slot};
 use common::{Daemon, eventually, is_process, kill, machine};
+use nic_linux::setup::netns::Namespace;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Command;
@@ -105,6 +106,67 @@ fn a_guest_killed_while_mapped_lives_on_until_it_is_unmapped() {
     let call = json!({ "do": "call", "kind": Kind::GrantUnmap as u32, "ops": [[0]] });
     assert_eq!(daemon.order("driver", call)["ops"][0][5], 0);
     gone(&daemon, "g0");
+    daemon.down();
+}
+
+/// VMQ-17: a driver domain that steers all the time is refused, and not for ever; the one after it begins anew.
+#[test]
+fn who_steers_too_often_waits() {
+    let Ok(namespace) = Namespace::new() else {
+        eprintln!("skipped: no network namespace");
+        return;
+    };
+    let mac = [2, 0, 0, 0, 0, 1];
+    let mut plan = machine(1);
+    plan.domains[0].restart_pause_ms = Some(20);
+    plan.domains[0].devices = vec![
+        Device::Tap(Tap {
+            ifname: "wire".into(),
+            netns: Some(namespace.path().display().to_string()),
+            mtu: 1500,
+            tx_queue: 100,
+            queues: 1,
+            steered: vec![mac],
+            ..Tap::default()
+        }),
+        Device::TapQueue,
+    ];
+    let (daemon, line) = Daemon::start(&plan);
+    let lacks = daemon.log().contains("steers nothing");
+    if lacks || line["ready"] != true {
+        eprintln!("skipped: {line} {}", daemon.log());
+        return;
+    }
+    let [word, other] = TapControl::Steer {
+        mac,
+        queue: Some(0),
+    }
+    .encode();
+    // Each with as many operations as a call may have.
+    let steer = |calls: u64| {
+        let words = [0, word, other];
+        let each = [json!({ "kind": Kind::DeviceControl as u32, "ops": OPS_MAX, "words": words })];
+        daemon.order(
+            "driver",
+            json!({ "do": "time", "calls": calls, "each": each }),
+        )
+    };
+    assert!(steer(10).is_u64(), "as many as a start takes");
+    assert_eq!(steer(200), "refused");
+    let told = |word: u64| {
+        let ops = [[0, word, other]];
+        let call = json!({ "do": "call", "kind": Kind::DeviceControl as u32, "ops": ops });
+        daemon.order("driver", call)["ops"][0][5].clone()
+    };
+    eventually("it may again", SOON, || told(word) == 0);
+    assert_eq!(steer(200), "refused");
+    let before = daemon.domain_status("driver");
+    kill(before["pid"].as_i64().unwrap());
+    eventually("another one", SOON, || {
+        let now = daemon.domain_status("driver");
+        now["state"] == "running" && now["id"] != before["id"]
+    });
+    assert!(steer(10).is_u64(), "it begins anew");
     daemon.down();
 }
 
