@@ -9,6 +9,7 @@
 //!   the sub-tables, one after the other, in whole pages          granter  monitor  user
 //!   translation   entries × u64   state, read-only, generation,     –       rw      r
 //!                                 frame of the granter
+//!                 … last u64      announcements of revocations      –       rw      r
 //!   status        entries × u32   uses under way                    –       r       rw
 //! ```
 //!
@@ -33,7 +34,13 @@ pub const GENERATION_MAX: u32 = (1 << (32 - GrantRef::INDEX_BITS)) - 1;
 /// Bytes of the translation sub-table, in whole pages.
 #[must_use]
 pub const fn translation_bytes(entries: u32) -> usize {
-    (entries as usize * 8).next_multiple_of(PAGE)
+    (entries as usize * 8 + 8).next_multiple_of(PAGE)
+}
+
+/// Where in the translation sub-table the count of announcements is: its last word.
+#[must_use]
+pub const fn announced_at(entries: u32) -> usize {
+    translation_bytes(entries) - 8
 }
 
 /// Bytes of the status sub-table, in whole pages.
@@ -146,11 +153,13 @@ mod tests {
     #[test]
     fn sub_tables_are_whole_pages() {
         assert_eq!((translation_bytes(1), status_bytes(1)), (PAGE, PAGE));
+        assert_eq!((translation_bytes(511), status_bytes(1024)), (PAGE, PAGE));
         assert_eq!(
-            (translation_bytes(513), status_bytes(1025)),
+            (translation_bytes(512), status_bytes(1025)),
             (2 * PAGE, 2 * PAGE)
         );
-        assert_eq!(table_slots(1024), 3);
-        assert_eq!(table_slots(ENTRIES_MAX), 3072);
+        assert_eq!(announced_at(511), PAGE - 8, "behind the last entry");
+        assert_eq!(table_slots(1023), 3);
+        assert_eq!(table_slots(ENTRIES_MAX), 3073);
     }
 }

@@ -1,35 +1,79 @@
 //! How a use of a grant and its revocation meet (`specs/grants.md`, N-7 … N-12).
 //!
 //! ```text
-//!   user, for a whole batch                     revoker (the monitor)
-//!   claim: read the entry, count one use
-//!   settle: one full fence                      announce: entry ← revoking
-//!   holds: read the entry again                 settle: one full fence
-//!   … touches the page …                        idle: read the count
+//!   user, for a whole batch                     revoker (the monitor), for a batch
+//!   announced: read the count                   announce: entry ← revoking, for each
+//!   claim: read the entry, count one use        tell: count of announcements + 1
+//!   settle: one full fence                      settle: one full fence
+//!   announced: read the count again             idle: read the count of uses, of each
+//!     another one – holds: read each entry again
+//!   … touches the pages …
 //!   release: count one use less
 //! ```
 //!
-//! With a full fence on both sides, either the user sees the entry changed and does not touch the
-//! page, or the revoker sees the count and does not take the page away. A user that does not
-//! keep to this harms itself alone: it faults.
+//! With a full fence on both sides, either the user sees that something was announced, finds the entry
+//! changed and does not touch the page, or the revoker sees the use and does not take the page away. An
+//! announcement that was counted before the batch began has changed its entries before that, so no use of
+//! them is claimed. A user that does not keep to this harms itself alone: it faults.
 
 use crate::Span;
 use crate::sync::{Ordering, fence};
 use abi::GrantRef;
-use abi::ngm::Translation;
+use abi::ngm::{Translation, announced_at};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// The two words of an entry. One thread counts uses; another one (the monitor's) changes the
-/// translation.
-pub trait EntryWords {
-    /// Reads the translation sub-table's word.
-    fn translation(&self, order: Ordering) -> u64;
-    /// Writes it.
-    fn set_translation(&self, value: u64, order: Ordering);
+/// Uses of an entry. One thread counts them.
+pub trait StatusWord {
     /// Reads the status sub-table's word.
     fn status(&self, order: Ordering) -> u32;
     /// Writes it.
     fn set_status(&self, value: u32, order: Ordering);
+}
+
+/// The two words of an entry. A thread of the monitor's changes the translation.
+pub trait EntryWords: StatusWord {
+    /// Reads the translation sub-table's word.
+    fn translation(&self, order: Ordering) -> u64;
+    /// Writes it.
+    fn set_translation(&self, value: u64, order: Ordering);
+}
+
+/// The count of announcements. The same thread of the monitor's changes it.
+pub trait Announced {
+    /// Reads it.
+    fn announced(&self, order: Ordering) -> u64;
+    /// Writes it.
+    fn set_announced(&self, value: u64, order: Ordering);
+}
+
+impl Announced for &AtomicU64 {
+    #[inline]
+    fn announced(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+
+    #[inline]
+    fn set_announced(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+}
+
+/// The count of announcements of a table of `entries` entries, if its translation sub-table has it.
+#[must_use]
+pub fn announcements(translation: Span, entries: u32) -> Option<&'static AtomicU64> {
+    translation.u64(announced_at(entries))
+}
+
+impl StatusWord for &AtomicU32 {
+    #[inline]
+    fn status(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+
+    #[inline]
+    fn set_status(&self, value: u32, order: Ordering) {
+        self.store(value, order);
+    }
 }
 
 /// The words of an entry in shared memory. Who may only read the translation sub-table faults if
@@ -37,7 +81,8 @@ pub trait EntryWords {
 #[derive(Clone, Copy, Debug)]
 pub struct Words {
     translation: &'static AtomicU64,
-    status: &'static AtomicU32,
+    /// All that has to be kept of a use.
+    pub status: &'static AtomicU32,
 }
 
 impl Words {
@@ -58,14 +103,18 @@ impl Words {
 pub struct Entries {
     translation: &'static [AtomicU64],
     status: &'static [AtomicU32],
+    /// The count of announcements.
+    pub announced: &'static AtomicU64,
 }
 
 impl Entries {
     /// Those of the first `count` entries, if both sub-tables reach so far.
     #[must_use]
     pub fn of(translation: Span, status: Span, count: u32) -> Option<Self> {
+        let announced = announcements(translation, count)?;
         let count = count as usize;
         Some(Self {
+            announced,
             translation: translation.u64s(count)?,
             status: status.u32s(count)?,
         })
@@ -82,6 +131,18 @@ impl Entries {
     }
 }
 
+impl StatusWord for Words {
+    #[inline]
+    fn status(&self, order: Ordering) -> u32 {
+        self.status.status(order)
+    }
+
+    #[inline]
+    fn set_status(&self, value: u32, order: Ordering) {
+        self.status.set_status(value, order);
+    }
+}
+
 impl EntryWords for Words {
     #[inline]
     fn translation(&self, order: Ordering) -> u64 {
@@ -92,20 +153,17 @@ impl EntryWords for Words {
     fn set_translation(&self, value: u64, order: Ordering) {
         self.translation.store(value, order);
     }
+}
 
-    #[inline]
-    fn status(&self, order: Ordering) -> u32 {
-        self.status.load(order)
-    }
-
-    #[inline]
-    fn set_status(&self, value: u32, order: Ordering) {
-        self.status.store(value, order);
-    }
+/// The user begins a batch: what has been announced so far. [`undisturbed`] wants it.
+#[inline]
+pub fn announced(table: &impl Announced) -> u64 {
+    // Acquire: entries announced by then are seen to be so.
+    table.announced(Ordering::Acquire)
 }
 
 /// The user begins a use; whether the entry permits it. Counts only if so. [`settle`] must lie
-/// between the claims of a batch and the first [`holds`].
+/// between the claims of a batch and [`undisturbed`].
 #[inline]
 pub fn claim(words: &impl EntryWords, gref: GrantRef, write: bool) -> bool {
     let permits = Translation(words.translation(Ordering::Relaxed)).permits(gref, write);
@@ -116,38 +174,53 @@ pub fn claim(words: &impl EntryWords, gref: GrantRef, write: bool) -> bool {
     permits
 }
 
-/// The one full fence of a batch, on either side.
+/// The one full fence of a batch, on either side. Behind it a user sees what the granter put into a page
+/// before it was granted.
 #[inline]
 pub fn settle() {
     fence(Ordering::SeqCst);
 }
 
+/// Whether every use may go on that was claimed since [`announced`] said `before`: the pages stay until
+/// [`release`]. Otherwise [`holds`] tells for each.
+#[inline]
+pub fn undisturbed(table: &impl Announced, before: u64) -> bool {
+    table.announced(Ordering::Relaxed) == before
+}
+
 /// Whether a use that was claimed may go on: the page stays until [`release`].
 #[inline]
 pub fn holds(words: &impl EntryWords, gref: GrantRef, write: bool) -> bool {
-    // Acquire: what the granter put into the page before it was granted is seen.
     Translation(words.translation(Ordering::Acquire)).permits(gref, write)
 }
 
 /// The user ends a use that was claimed, whether it held or not.
 #[inline]
-pub fn release(words: &impl EntryWords) {
-    let uses = words.status(Ordering::Relaxed);
+pub fn release(status: &impl StatusWord) {
+    let uses = status.status(Ordering::Relaxed);
     // Release: who sees the count has all accesses to the page behind it.
-    words.set_status(uses.wrapping_sub(1), Ordering::Release);
+    status.set_status(uses.wrapping_sub(1), Ordering::Release);
 }
 
-/// The revoker announces that it wants the page: no new use begins. [`settle`] must lie between
-/// the announcements of a batch and the first [`idle`].
+/// The revoker announces that it wants the page: no new use begins. [`tell`] follows the announcements of a
+/// batch.
 #[inline]
 pub fn announce(words: &impl EntryWords, entry: Translation) {
     words.set_translation(entry.revoking().0, Ordering::Relaxed);
 }
 
+/// The revoker counts a batch of announcements. [`settle`] must lie between this and the first [`idle`].
+#[inline]
+pub fn tell(table: &impl Announced) {
+    let before = table.announced(Ordering::Relaxed);
+    // Release: who sees the count sees what was announced.
+    table.set_announced(before.wrapping_add(1), Ordering::Release);
+}
+
 /// Whether no use of an announced entry is under way, so that the page can be taken away.
 #[inline]
-pub fn idle(words: &impl EntryWords) -> bool {
-    words.status(Ordering::Acquire) == 0
+pub fn idle(status: &impl StatusWord) -> bool {
+    status.status(Ordering::Acquire) == 0
 }
 
 #[cfg(all(test, not(loom)))]

@@ -331,7 +331,7 @@ fn words_are_written_whole_or_not_at_all() {
 fn entries_are_those_that_both_tables_have() {
     use abi::GrantRef;
     use abi::ngm::Translation;
-    use shmem::uses::{Entries, EntryWords, claim, release};
+    use shmem::uses::{Entries, StatusWord, claim, release};
     let pages = Area::anonymous(2 * PAGE).unwrap();
     let (translation, status) = (pages.page(0).unwrap(), pages.page(1).unwrap());
     let entries = Entries::of(translation, status.take(64), 16).unwrap();
@@ -344,5 +344,5 @@ fn entries_are_those_that_both_tables_have() {
     assert_eq!(words.status(Ordering::Relaxed), 0);
     assert!(entries.words(16).is_none());
     assert!(Entries::of(translation, status.take(63), 16).is_none());
-    assert!(Entries::of(translation.take(127), status, 16).is_none());
+    assert!(Entries::of(translation.take(PAGE - 8), status, 16).is_none());
 }

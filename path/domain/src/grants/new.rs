@@ -10,7 +10,7 @@ use nic::frame::HOT;
 use nic::{Frame, Single};
 use shmem::Span;
 use shmem::uses::{self, Entries, EntryWords, Words};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use vif::grants::{Access, CopyOut, Grants};
 
 /// What one guest grants, by both sub-tables. Without `COUNTED` they are not looked at.
@@ -29,18 +29,37 @@ impl<const COUNTED: bool> Table<COUNTED> {
         self.entries.words(gref.index())
     }
 
-    /// Counts a use, if the entry permits it: its words. [`uses::settle`] and [`uses::holds`] follow.
+    /// Counts a use, if the entry permits it. [`uses::settle`] and a look at what was announced follow.
     #[inline]
-    fn claim(&self, gref: GrantRef, write: bool) -> Option<Words> {
-        self.words(gref)
-            .filter(|words| uses::claim(words, gref, write))
+    fn claim(&self, gref: GrantRef, write: bool) -> Option<Use> {
+        let words = self.words(gref)?;
+        uses::claim(&words, gref, write).then_some(words.status)
     }
 
+    /// Whether a use that was claimed may go on.
     #[inline]
-    fn settle() {
-        if COUNTED {
-            uses::settle();
+    fn holds(&self, gref: GrantRef, write: bool) -> bool {
+        self.words(gref)
+            .is_some_and(|words| uses::holds(&words, gref, write))
+    }
+
+    /// A batch begins: [`Table::settle`] takes this.
+    #[inline]
+    fn announced(&self) -> u64 {
+        match COUNTED {
+            true => uses::announced(&self.entries.announced),
+            false => 0,
         }
+    }
+
+    /// Whether every use may go on that was claimed since [`Table::announced`] said `before`.
+    #[inline]
+    fn settle(&self, before: u64) -> bool {
+        if !COUNTED {
+            return true;
+        }
+        uses::settle();
+        uses::undisturbed(&self.entries.announced, before)
     }
 
     /// The bytes of an access, where its entry shows its page.
@@ -62,38 +81,43 @@ impl<const COUNTED: bool> Table<COUNTED> {
     /// Makes every access of a batch usable or says why not, and notes in `uses` what was counted for it;
     /// `fetch` asks for the memory of each. Neighbours in one page, as both halves of it are, count once.
     #[inline(always)]
-    fn begin(
-        &self,
-        accesses: &mut [Access],
-        write: bool,
-        uses: &mut Vec<Use>,
-        fetch: impl Fn(Span),
-    ) {
-        let first = uses.len();
+    fn begin(&self, accesses: &mut [Access], write: bool, uses: &mut Uses, fetch: impl Fn(Span)) {
+        let before = self.announced();
+        let places = uses.places(if COUNTED { accesses.len() } else { 0 });
+        let mut places = places.iter_mut();
         let mut counted = None;
         for access in &mut *accesses {
             access.result = self.place(access);
-            // A page that is taken away before the re-check is asked for in vain.
+            // A page that is taken away in this moment is asked for in vain.
             if let Ok(span) = access.result {
                 fetch(span);
             }
-            if COUNTED && access.result.is_ok() && counted != Some(access.gref) {
+            if COUNTED
+                && let Some(place) = places.next()
+                && access.result.is_ok()
+                && counted != Some(access.gref)
+            {
                 // What was not counted is not used, even if it is granted by the time of the
                 // re-check.
-                match self.claim(access.gref, write) {
-                    Some(words) => {
-                        let gref = access.gref;
-                        uses.push(Use { words, gref });
-                        counted = Some(gref);
-                    }
+                *place = self.claim(access.gref, write);
+                match place {
+                    Some(_) => counted = Some(access.gref),
                     None => access.result = Err(GrantStatus::BadRef),
                 }
             }
         }
-        Self::settle();
-        let new = uses.get(first..).unwrap_or(&[]);
-        if new.iter().any(|claimed| !claimed.holds(write)) {
-            refuse(accesses, new, write);
+        if !self.settle(before) {
+            self.recheck(accesses, write);
+        }
+    }
+
+    /// Takes away from accesses what they have by uses that do not hold.
+    #[cold]
+    fn recheck(&self, accesses: &mut [Access], write: bool) {
+        for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
+            if !self.holds(access.gref, write) {
+                access.result = Err(GrantStatus::BadRef);
+            }
         }
     }
 
@@ -111,13 +135,13 @@ pub struct New<const COUNTED: bool> {
     handle: Handle,
     table: Table<COUNTED>,
     /// Uses that last as long as the connection: the rings'.
-    kept: Vec<Use>,
+    kept: Uses,
     /// Uses of the batch that is being read.
-    reading: Vec<Use>,
+    reading: Uses,
     /// Uses of the batch that is being written; empty in between.
-    writing: Vec<Use>,
+    writing: Uses,
     /// Uses of pages that a device may write now.
-    posted: Vec<Use>,
+    posted: Uses,
 }
 
 impl<const COUNTED: bool> New<COUNTED> {
@@ -154,10 +178,10 @@ impl<const COUNTED: bool> New<COUNTED> {
                 entries: words,
                 pages,
             },
-            kept: Vec::new(),
-            reading: Vec::new(),
-            writing: Vec::new(),
-            posted: Vec::new(),
+            kept: Uses::default(),
+            reading: Uses::default(),
+            writing: Uses::default(),
+            posted: Uses::default(),
         })
     }
 
@@ -167,10 +191,10 @@ impl<const COUNTED: bool> New<COUNTED> {
     /// `BadRef`: it is not granted, or not for writing.
     pub fn keep(&mut self, gref: GrantRef) -> Result<Span, GrantStatus> {
         let page = self.table.part(gref, 0, PAGE as u16)?;
-        let words = self.table.claim(gref, true).ok_or(GrantStatus::BadRef)?;
-        self.kept.push(Use { words, gref });
-        uses::settle();
-        if uses::holds(&words, gref, true) {
+        let before = self.table.announced();
+        let claimed = self.table.claim(gref, true).ok_or(GrantStatus::BadRef)?;
+        self.kept.0.push(Some(claimed));
+        if self.table.settle(before) || self.table.holds(gref, true) {
             Ok(page)
         } else {
             Err(GrantStatus::BadRef)
@@ -179,48 +203,34 @@ impl<const COUNTED: bool> New<COUNTED> {
 }
 
 /// A use that is counted.
-#[derive(Clone, Copy, Debug)]
-struct Use {
-    words: Words,
-    gref: GrantRef,
-}
+type Use = &'static AtomicU32;
 
-impl Use {
-    /// Whether it may go on.
+/// Uses that end together; some places are of accesses that have none of their own.
+#[derive(Debug, Default)]
+struct Uses(Vec<Option<Use>>);
+
+impl Uses {
+    /// Places for so many more.
     #[inline]
-    fn holds(&self, write: bool) -> bool {
-        uses::holds(&self.words, self.gref, write)
+    fn places(&mut self, count: usize) -> &mut [Option<Use>] {
+        let first = self.0.len();
+        self.0.resize(first + count, None);
+        self.0.get_mut(first..).unwrap_or_default()
     }
-}
 
-/// Takes away from accesses what they have by uses that do not hold; `claimed` are those of the accesses, in
-/// their order, where neighbours have one.
-#[cold]
-fn refuse(accesses: &mut [Access], claimed: &[Use], write: bool) {
-    let mut claimed = claimed.iter();
-    let (mut looked, mut holds) = (None, false);
-    for access in accesses.iter_mut().filter(|access| access.result.is_ok()) {
-        if looked != Some(access.gref) {
-            looked = Some(access.gref);
-            holds = claimed.next().is_some_and(|claimed| claimed.holds(write));
+    /// Ends them, and forgets them.
+    #[inline]
+    fn release(&mut self) {
+        for status in self.0.drain(..).flatten() {
+            uses::release(&status);
         }
-        if !holds {
-            access.result = Err(GrantStatus::BadRef);
-        }
-    }
-}
-
-/// Ends uses, and forgets them.
-fn release(uses: &mut Vec<Use>) {
-    for used in uses.drain(..) {
-        uses::release(&used.words);
     }
 }
 
 impl<const COUNTED: bool> Drop for New<COUNTED> {
     fn drop(&mut self) {
         for uses in [&mut self.kept, &mut self.reading, &mut self.posted] {
-            release(uses);
+            uses.release();
         }
         // A guest that is gone has ended the table already.
         let _ = self.table.guest.calls.borrow_mut().end_table(self.handle);
@@ -236,7 +246,7 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
 
     fn read_end(&mut self) {
         let Self { table, reading, .. } = self;
-        table.at_grant(|| release(reading));
+        table.at_grant(|| reading.release());
     }
 
     fn post_begin(&mut self, accesses: &mut [Access]) {
@@ -246,7 +256,7 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
 
     fn post_end(&mut self) {
         let Self { table, posted, .. } = self;
-        table.at_grant(|| release(posted));
+        table.at_grant(|| posted.release());
     }
 
     fn in_reach(&self) -> bool {
@@ -261,7 +271,7 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
         ledger.enter(Hop::Copy);
         copy_singles(accesses, singles, pick);
         ledger.enter(Hop::Grant);
-        release(writing);
+        writing.release();
         ledger.enter(before);
     }
 
@@ -273,7 +283,9 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
                 access.result = Err(GrantStatus::BadRef);
             }
         }
-        Table::<COUNTED>::settle();
+        if COUNTED {
+            uses::settle();
+        }
         for access in accesses {
             let words = self.table.words(access.gref);
             let entry = words.map_or(0, |words| words.translation(Ordering::Acquire));
@@ -288,7 +300,7 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
 
     fn let_go(&mut self, gref: GrantRef) {
         if COUNTED && let Some(words) = self.table.words(gref) {
-            uses::release(&words);
+            uses::release(&words.status);
         }
     }
 
@@ -296,39 +308,27 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
         let Self { table, writing, .. } = self;
         let ledger = &table.guest.ledger;
         let before = ledger.enter(Hop::Grant);
+        let announced = table.announced();
         let mut last = None;
         for op in &mut *copies {
             // Header and payload of a frame go to one page: one use.
-            if last == Some(op.gref) {
-                continue;
-            }
-            if COUNTED {
-                match table.claim(op.gref, true) {
-                    Some(words) => writing.push(Use {
-                        words,
-                        gref: op.gref,
-                    }),
-                    None => {
+            if last != Some(op.gref) {
+                if COUNTED {
+                    let Some(claimed) = table.claim(op.gref, true) else {
                         op.status = GrantStatus::BadRef;
                         continue;
-                    }
+                    };
+                    writing.0.push(Some(claimed));
                 }
+                last = Some(op.gref);
+                fetch_start(table.part(op.gref, op.offset, op.len).ok());
             }
-            last = Some(op.gref);
-            fetch_start(table.part(op.gref, op.offset, op.len).ok());
         }
-        Table::<COUNTED>::settle();
+        let undisturbed = table.settle(announced);
         ledger.enter(Hop::Copy);
-        let mut claimed = writing.iter();
-        let mut last = None;
-        let mut holds = !COUNTED;
         let counted = |op: &&mut CopyOut| op.status != GrantStatus::BadRef;
         for op in copies.iter_mut().filter(counted) {
-            if COUNTED && last != Some(op.gref) {
-                last = Some(op.gref);
-                holds = claimed.next().is_some_and(|claimed| claimed.holds(true));
-            }
-            op.status = match holds {
+            op.status = match undisturbed || table.holds(op.gref, true) {
                 true => table
                     .part(op.gref, op.offset, op.len)
                     .map_or_else(|status| status, |dst| copy_to(dst, op.source, frames)),
@@ -336,7 +336,7 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
             };
         }
         ledger.enter(Hop::Grant);
-        release(writing);
+        writing.release();
         ledger.enter(before);
     }
 }
@@ -344,44 +344,84 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::Calls;
+    use crate::ledger::Ledger;
+    use abi::DomId;
     use shmem::Area;
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
 
-    #[test]
-    fn who_lost_its_use_loses_its_accesses_and_nobody_else_does() {
-        let pages = Area::anonymous(2 * PAGE).unwrap();
-        let (translation, status) = (pages.page(0).unwrap(), pages.page(1).unwrap());
-        let entries = Entries::of(translation, status, 8).unwrap();
-        let grant = |gref: u32| {
+    const ENTRIES: u32 = 8;
+
+    /// A table whose entries 1, 2 and 3 are granted, and both sub-tables.
+    fn table() -> (Table<true>, Span, Span) {
+        let area = Area::anonymous((ENTRIES as usize + 3) * PAGE).unwrap();
+        let page = |n| area.page(ENTRIES + n).unwrap();
+        let (translation, status) = (page(0), page(1));
+        for gref in 1..4 {
             let entry = Translation::valid(gref, 0, false).0;
             translation.store_u64(gref as usize * 8, entry).unwrap();
+        }
+        let guest = Guest {
+            calls: Rc::new(RefCell::new(Calls::over(page(2)))),
+            domain: DomId(5),
+            window: area,
+            first: Slot(0),
+            slots: ENTRIES,
+            ledger: Rc::new(Ledger::new(false)),
         };
-        (1..4).for_each(grant);
-        let use_of = |gref| {
-            let words = entries.words(gref).unwrap();
-            let gref = GrantRef(gref);
-            assert!(uses::claim(&words, gref, false));
-            Use { words, gref }
+        let table = Table {
+            guest,
+            entries: Entries::of(translation, status, ENTRIES).unwrap(),
+            pages: area.span().take(ENTRIES as usize * PAGE),
         };
-        let claimed = [1, 2, 1, 3].map(use_of);
-        let access = |gref| Access {
+        (table, translation, status)
+    }
+
+    fn access(gref: u32) -> Access {
+        Access {
             gref: GrantRef(gref),
             offset: 0,
             len: 60,
-            result: if gref == 7 {
-                Err(GrantStatus::BadRef)
-            } else {
-                Ok(translation.take(60))
-            },
-        };
+            result: Err(GrantStatus::GeneralError),
+        }
+    }
+
+    #[test]
+    fn who_lost_its_use_loses_its_accesses_and_nobody_else_does() {
+        let (table, translation, status) = table();
         let mut accesses = [1, 1, 7, 2, 2, 1, 7, 1, 3].map(access);
-        let revoked = Translation::valid(2, 0, false).revoking().0;
-        translation.store_u64(2 * 8, revoked).unwrap();
-        assert!(claimed.iter().any(|claimed| !claimed.holds(false)));
-        refuse(&mut accesses, &claimed, false);
+        let mut uses = Uses::default();
+        let looked = Cell::new(0);
+        // The monitor announces a revocation after the last claim but one.
+        let fetch = |_: Span| {
+            looked.set(looked.get() + 1);
+            if looked.get() == accesses.len() {
+                let words = table.words(GrantRef(2)).unwrap();
+                uses::announce(&words, Translation::valid(2, 0, false));
+                uses::tell(&table.entries.announced);
+            }
+        };
+        let mut begun = accesses;
+        table.begin(&mut begun, false, &mut uses, fetch);
+        accesses = begun;
         let left = accesses.map(|access| access.result.is_ok());
         assert_eq!(
             left,
             [true, true, false, false, false, true, false, true, true]
         );
+        let uses_of = |gref: usize| status.load_u32(gref * 4).unwrap();
+        assert_eq!([1, 2, 3, 7].map(uses_of), [2, 1, 1, 0]);
+        uses.release();
+        assert_eq!([1, 2, 3, 7].map(uses_of), [0; 4]);
+        // What was announced before a batch is not claimed by it.
+        table.begin(&mut accesses, false, &mut uses, |_| ());
+        assert_eq!(accesses.map(|access| access.result.is_ok()), left);
+        assert_eq!([1, 2, 3, 7].map(uses_of), [1, 0, 1, 0]);
+        // Another's revocation disturbs nobody.
+        let revoked = Translation::valid(3, 0, false).revoking().0;
+        translation.store_u64(3 * 8, revoked).unwrap();
+        uses::tell(&table.entries.announced);
+        assert!(table.holds(GrantRef(1), true) && !table.holds(GrantRef(3), false));
     }
 }

@@ -11,7 +11,9 @@ const BATCHES: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum User {
+    Begin,
     Claim(usize),
+    Compare,
     Recheck(usize),
     Use(usize),
     Release(usize),
@@ -21,6 +23,7 @@ enum User {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Monitor {
     Announce(usize),
+    Tell(usize),
     Look(usize),
     /// Takes the page away; whether uses may have been under way.
     Take(usize, bool),
@@ -38,12 +41,15 @@ enum How {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
     how: How,
+    announced: u64,
     translation: [u64; ENTRIES],
     status: [u32; ENTRIES],
     /// Which of the granter's frames the slot shows; 0: it faults.
     slot: [u32; ENTRIES],
     quarantined: [bool; ENTRIES],
     user: User,
+    /// What was announced when the batch began.
+    before: u64,
     claimed: [bool; ENTRIES],
     held: [bool; ENTRIES],
     batch: u8,
@@ -64,11 +70,23 @@ impl EntryWords for Words {
     fn set_translation(&self, value: u64, _: Ordering) {
         self.translation.set(value);
     }
+}
+
+impl StatusWord for Words {
     fn status(&self, _: Ordering) -> u32 {
         self.status.get()
     }
     fn set_status(&self, value: u32, _: Ordering) {
         self.status.set(value);
+    }
+}
+
+impl Announced for Cell<u64> {
+    fn announced(&self, _: Ordering) -> u64 {
+        self.get()
+    }
+    fn set_announced(&self, value: u64, _: Ordering) {
+        self.set(value);
     }
 }
 
@@ -82,11 +100,13 @@ impl World {
         let entry = |n: usize| Translation::valid(10 + n as u32, 1, false).0;
         Self {
             how,
+            announced: 0,
             translation: [entry(0), entry(1)],
             status: [0; ENTRIES],
             slot: [10, 11],
             quarantined: [false; ENTRIES],
-            user: User::Claim(0),
+            user: User::Begin,
+            before: 0,
             claimed: [false; ENTRIES],
             held: [false; ENTRIES],
             batch: 0,
@@ -110,11 +130,21 @@ impl World {
         let after = |n: usize, step: fn(usize) -> User, then: User| {
             if n + 1 < ENTRIES { step(n + 1) } else { then }
         };
+        let count = Cell::new(self.announced);
         next.user = match self.user {
+            User::Begin => {
+                next.before = announced(&count);
+                User::Claim(0)
+            }
             User::Claim(n) => {
                 next.claimed[n] = next.with(n, |w| claim(w, gref(n), true));
-                after(n, User::Claim, User::Recheck(0))
+                after(n, User::Claim, User::Compare)
             }
+            User::Compare if undisturbed(&count, self.before) => {
+                next.held = self.claimed;
+                User::Use(0)
+            }
+            User::Compare => User::Recheck(0),
             User::Recheck(n) => {
                 next.held[n] = next.claimed[n] && next.with(n, |w| holds(w, gref(n), true));
                 after(n, User::Recheck, User::Use(0))
@@ -134,7 +164,7 @@ impl World {
                     next.with(n, release);
                 }
                 let end = if self.batch + 1 < BATCHES {
-                    User::Claim(0)
+                    User::Begin
                 } else {
                     User::Done
                 };
@@ -153,6 +183,12 @@ impl World {
             Monitor::Announce(n) => {
                 let entry = Translation(next.translation[n]);
                 next.with(n, |w| announce(w, entry));
+                Monitor::Tell(n)
+            }
+            Monitor::Tell(n) => {
+                let count = Cell::new(self.announced);
+                tell(&count);
+                next.announced = count.get();
                 Monitor::Look(n)
             }
             Monitor::Look(n) => match (next.with(n, idle), self.how) {

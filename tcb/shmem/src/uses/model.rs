@@ -3,8 +3,9 @@
 use super::*;
 use crate::sync::{Arc, AtomicU32, AtomicU64, thread};
 
-/// An entry, and its page as the address space shows it.
+/// An entry of a table that has no other, and its page as the address space shows it.
 struct Entry {
+    announced: AtomicU64,
     translation: AtomicU64,
     status: AtomicU32,
     /// Whether the page is in the window: taken away by the revoker.
@@ -19,6 +20,18 @@ impl EntryWords for Entry {
     fn set_translation(&self, value: u64, order: Ordering) {
         self.translation.store(value, order);
     }
+}
+
+impl Announced for Entry {
+    fn announced(&self, order: Ordering) -> u64 {
+        self.announced.load(order)
+    }
+    fn set_announced(&self, value: u64, order: Ordering) {
+        self.announced.store(value, order);
+    }
+}
+
+impl StatusWord for Entry {
     fn status(&self, order: Ordering) -> u32 {
         self.status.load(order)
     }
@@ -32,6 +45,7 @@ const READ_ONLY: bool = false;
 
 fn entry() -> Arc<Entry> {
     Arc::new(Entry {
+        announced: AtomicU64::new(0),
         translation: AtomicU64::new(Translation::valid(3, FIRST, READ_ONLY).0),
         status: AtomicU32::new(0),
         page: loom::cell::UnsafeCell::new(true),
@@ -42,11 +56,12 @@ fn entry() -> Arc<Entry> {
 /// One batch of the user's: whether it touched the page.
 fn batch(entry: &Entry) -> bool {
     let gref = GrantRef::new(0, FIRST);
+    let before = announced(entry);
     if !claim(entry, gref, true) {
         return false;
     }
     settle();
-    let held = holds(entry, gref, true);
+    let held = undisturbed(entry, before) || holds(entry, gref, true);
     if held {
         // A race with the revoker's change is an error that loom finds.
         entry.page.with(|page| {
@@ -63,6 +78,7 @@ fn batch(entry: &Entry) -> bool {
 fn revoke(entry: &Entry) -> bool {
     let valid = Translation(entry.translation(Ordering::Relaxed));
     announce(entry, valid);
+    tell(entry);
     settle();
     if !idle(entry) {
         // N-9: refused, the entry is valid again.
@@ -103,6 +119,7 @@ fn what_drains_ends() {
         let other = Arc::clone(&entry);
         let user = thread::spawn(move || batch(&other));
         announce(&*entry, Translation(entry.translation(Ordering::Relaxed)));
+        tell(&*entry);
         settle();
         let at_once = idle(&*entry);
         let used = user.join().unwrap();
@@ -128,5 +145,22 @@ fn a_stale_reference_uses_nothing() {
         user.join().unwrap();
         let now = Translation(entry.translation(Ordering::Relaxed));
         assert_eq!(batch(&entry), now.permits(GrantRef::new(0, FIRST), true));
+    });
+}
+
+/// N-5: whoever finds a grant finds the page as it was granted.
+#[test]
+fn a_new_grant_shows_its_page() {
+    loom::model(|| {
+        let entry = entry();
+        let valid = entry.translation(Ordering::Relaxed);
+        entry.set_translation(Translation::INVALID.0, Ordering::Relaxed);
+        let other = Arc::clone(&entry);
+        let user = thread::spawn(move || batch(&other));
+        // SAFETY: loom checks that nobody reads it meanwhile.
+        entry.page.with_mut(|page| unsafe { *page = true });
+        entry.set_translation(valid, Ordering::Release);
+        user.join().unwrap();
+        assert!(batch(&entry));
     });
 }

@@ -264,6 +264,9 @@ fn announce(
     wanted: &[(GrantRef, Revocation)],
     statuses: &mut [GrantStatus],
 ) -> Vec<Leaving> {
+    let Some(announced) = table.announced() else {
+        return Vec::new();
+    };
     let mut state = table.state();
     let entry_of = |state: &super::table::State, gref: GrantRef| {
         let entry = *state.entries.get(gref.index() as usize)?;
@@ -279,6 +282,7 @@ fn announce(
             uses::announce(&words, entry.translation());
         }
     }
+    uses::tell(&announced);
     uses::settle();
     let mut leaving: Vec<Leaving> = Vec::with_capacity(wanted.len());
     let mut refused = Vec::new();

@@ -5,9 +5,10 @@ use abi::ngm::{GENERATION_MAX, Translation, status_bytes, table_slots, translati
 use abi::{ConnId, DomId, GrantRef, Handle, PAGE, Slot};
 use sandbox::PageMap;
 use shmem::Region;
-use shmem::uses::Words;
+use shmem::uses::{self, Words};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What an entry grants.
@@ -128,6 +129,11 @@ impl Table {
         let span = self.region.span();
         let status = span.skip(translation_bytes(self.entries));
         (index < self.entries).then(|| Words::of(span, status, index))?
+    }
+
+    /// The count of announcements.
+    pub(super) fn announced(&self) -> Option<&'static AtomicU64> {
+        uses::announcements(self.region.span(), self.entries)
     }
 
     /// The number under which the user's address space knows the sub-tables.
