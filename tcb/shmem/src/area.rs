@@ -2,7 +2,6 @@
 
 use crate::reserve;
 use crate::span::Span;
-use abi::PAGE;
 use std::io;
 
 /// Long-lived memory of this process: a handle that may be copied; the memory stays for ever.
@@ -68,7 +67,7 @@ impl Area {
     #[must_use]
     #[inline]
     pub const fn page(self, n: u32) -> Option<Span> {
-        self.span.sub(n as usize * PAGE, PAGE)
+        self.span.page(n)
     }
 
     /// `len` bytes from `offset` on, if they lie inside.

@@ -2,6 +2,7 @@
 
 use crate::engine;
 use crate::fault::Fault;
+use abi::PAGE;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// A range inside an [`crate::Area`] or [`crate::Region`]: address and length. Copying one copies
@@ -58,6 +59,19 @@ impl Span {
         } else {
             None
         }
+    }
+
+    /// Page number `index` of it, if it has so many.
+    #[must_use]
+    #[inline]
+    pub const fn page(self, index: u32) -> Option<Self> {
+        if index as usize >= self.len / PAGE {
+            return None;
+        }
+        Some(Self {
+            addr: self.addr + index as usize * PAGE,
+            len: PAGE,
+        })
     }
 
     /// All but the first `n` bytes; empty if there are no more.
@@ -299,14 +313,17 @@ impl Span {
         self.each_line(engine::prefetch_write);
     }
 
-    /// Does something with the address of each of its cache lines.
+    /// Does something with the address of each of its cache lines, and of one if it is empty.
     #[inline(always)]
     fn each_line(self, act: impl Fn(*const u8)) {
         const LINE: usize = 64;
-        let mut line = self.addr & !(LINE - 1);
-        while line < self.addr + self.len {
+        let mut line = self.addr;
+        loop {
             act(core::ptr::without_provenance(line));
-            line += LINE;
+            line = (line & !(LINE - 1)) + LINE;
+            if line >= self.addr + self.len {
+                break;
+            }
         }
     }
 

@@ -74,8 +74,9 @@ impl<const COUNTED: bool> Table<COUNTED> {
         if usize::from(offset) + usize::from(len) > PAGE {
             return Err(GrantStatus::BadCopyArg);
         }
-        let at = gref.index() as usize * PAGE + usize::from(offset);
-        self.pages.sub(at, len.into()).ok_or(GrantStatus::BadRef)
+        let page = self.pages.page(gref.index());
+        page.and_then(|page| page.sub(offset.into(), len.into()))
+            .ok_or(GrantStatus::BadRef)
     }
 
     /// Makes every access of a batch usable or says why not, and notes in `uses` what was counted for it;

@@ -8,7 +8,6 @@ use super::{ACCESSES_MAX, Netback};
 use crate::Fatal;
 use crate::counters::Drop;
 use crate::grants::{Access, Grants};
-use crate::netif::rings::TX_REQUEST;
 use crate::netif::{Abilities, RxRequest, RxResponse, TxRequest, TxResponse, rsp};
 use abi::{GrantRef, GrantStatus};
 use nic::{Batch, Single};
@@ -77,14 +76,20 @@ impl<G: Grants> Netback<G> {
     fn take_singles(&mut self, budget: usize) {
         let mut left = budget;
         while left > 0 {
-            let requests = self.tx.burst().iter().take(left);
-            let may = &self.terms.from_guest;
-            let is_other = |words: &[u32; TX_REQUEST]| !is_single(&TxRequest::decode(*words), may);
-            let taken = requests
-                .clone()
-                .position(is_other)
-                .unwrap_or(requests.len());
-            let requests = requests.take(taken).map(|words| TxRequest::decode(*words));
+            let requests = self
+                .tx
+                .burst()
+                .iter()
+                .map(|words| TxRequest::decode(*words));
+            let requests = requests.take(left);
+            let mut taken = 0;
+            for request in requests.clone() {
+                if !is_single(&request, &self.terms.from_guest) {
+                    break;
+                }
+                taken += 1;
+            }
+            let requests = requests.take(taken);
             self.accesses.extend(requests.clone().map(|request| Access {
                 gref: request.grant(),
                 offset: request.offset,
@@ -163,25 +168,26 @@ impl<G: Grants> Netback<G> {
                 let offset = place.map_or(0, |(offset, room)| {
                     offset + colour(request.gref, bytes, room)
                 });
-                (request, offset as u16, place.map_or(0, |_| bytes as u16))
-            });
-            self.placed
-                .extend(planned.clone().map(|(request, offset, len)| Access {
+                Access {
                     gref: GrantRef(request.gref),
-                    offset,
-                    len,
+                    offset: offset as u16,
+                    len: place.map_or(0, |_| bytes as u16),
                     result: Err(GrantStatus::GeneralError),
-                }));
-            self.rx_responses
-                .extend(planned.map(|(request, offset, len)| {
-                    RxResponse {
-                        id: request.id,
-                        offset,
-                        flags: 0,
-                        status: len as i16,
-                    }
-                    .encode()
-                }));
+                }
+            });
+            let first = self.placed.len();
+            self.placed.extend(planned);
+            let placed = self.placed.iter().skip(first);
+            let answered = requests.iter().zip(placed).map(|(words, access)| {
+                let response = RxResponse {
+                    id: RxRequest::decode(*words).id,
+                    offset: access.offset,
+                    flags: 0,
+                    status: access.len as i16,
+                };
+                response.encode()
+            });
+            self.rx_responses.extend(answered);
             if count == 0 {
                 return;
             }
