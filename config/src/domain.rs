@@ -247,10 +247,10 @@ pub enum GrantMode {
     /// guests send is mapped as with [`GrantMode::Map`].
     Flip,
     /// A page is mapped at its first use and stays until the connection ends (`frames-mapped`).
-    #[default]
     Mapped,
     /// The new mechanism: the guest has its pages mapped and unmapped, and can take back any of
     /// them at any moment; the driver asks nobody, and counts its uses.
+    #[default]
     New,
     /// As [`GrantMode::New`], but the driver neither checks nor counts: all of the guest's buffers
     /// are shared as long as the connection lasts. To measure what checking and counting cost.

@@ -138,7 +138,7 @@ fn defaults_are_as_documented() {
         ),
         (64, 10_000, 300)
     );
-    assert_eq!((driver.grants, driver.ledger), (GrantMode::Mapped, true));
+    assert_eq!((driver.grants, driver.ledger), (GrantMode::New, true));
     assert_eq!((driver.restart, driver.restart_pause_ms), (true, 5_000));
     assert_eq!(
         (
