@@ -13,6 +13,7 @@
 //! | [`vifs`] | ports that are guests: hand-shake, netback, doorbell |
 //! | [`news`] | which guests something was done for |
 //! | [`looks`] | which guests are looked at in a round |
+//! | [`picks`] | which frames of a batch go out by which port |
 //! | [`merge`] | large receive offload where frames lie in guest pages |
 //! | [`vmq`] | queues of a NIC for single guests: who has one, frames straight into guest pages |
 //! | [`own`] | queues of AF_XDP wires for single guests: frames come into guest pages by themselves |
@@ -30,6 +31,7 @@ pub mod news;
 pub mod nics;
 pub mod outbox;
 pub mod own;
+pub mod picks;
 pub mod port;
 pub mod report;
 pub mod room;

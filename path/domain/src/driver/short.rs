@@ -92,33 +92,30 @@ impl Driver {
         match routes.first() {
             // As most batches: one look for all.
             Some(first) if routes.iter().all(|route| route == first) => {
-                if let Some(pick) = self.picks.get_mut(usize::from(*first)) {
-                    pick.extend(0..singles.len() as u32);
-                }
+                self.picks.add((*first).into(), 0..singles.len() as u32);
             }
             _ => {
-                for (frame, route) in routes.iter().enumerate() {
-                    self.pick(usize::from(*route), frame);
+                for (frame, route) in (0..).zip(&*routes) {
+                    self.picks.add((*route).into(), [frame]);
                 }
             }
         }
         let longest = singles.iter().map(Single::len).max().unwrap_or(0);
-        let takes = |port: &Port| match port {
-            Port::Vif(vif) => longest <= vif.longest_single(),
-            Port::Nic(_) => false,
+        let takes = |port: Option<&Port>| match port {
+            Some(Port::Vif(vif)) => longest <= vif.longest_single(),
+            _ => false,
         };
-        let mut chosen = self.ports.iter().zip(&self.picks);
-        let fits = chosen.all(|(port, pick)| pick.is_empty() || takes(port));
-        for (number, (port, pick)) in self.ports.iter_mut().zip(&mut self.picks).enumerate() {
-            if fits
-                && !pick.is_empty()
-                && let Port::Vif(vif) = port
-            {
+        let fits = self
+            .picks
+            .all()
+            .all(|(port, _)| takes(self.ports.get(port)));
+        for (number, pick) in self.picks.all() {
+            if fits && let Some(Port::Vif(vif)) = self.ports.get_mut(number) {
                 vif.give_singles(singles, pick);
                 self.news.mark(number);
             }
-            pick.clear();
         }
+        self.picks.clear();
         fits
     }
 

@@ -10,6 +10,7 @@ use super::looks::Looks;
 use super::news::News;
 use super::outbox::Outbox;
 use super::own::OwnQueue;
+use super::picks::Picks;
 use super::port::Port;
 use super::short::Short;
 use super::vifs::VifPort;
@@ -62,8 +63,8 @@ pub struct Driver {
     pub(super) frames: Vec<Frame>,
     pub(super) short: Short,
     pub(super) verdicts: Vec<Verdict>,
-    /// Per port, which of `frames` go out by it.
-    pub(super) picks: Vec<Vec<u32>>,
+    /// Which of `frames` go out by which port.
+    pub(super) picks: Picks,
     /// Per port, a look at whether a guest has sent something.
     watches: Vec<Watch>,
     /// Which guests are looked at in a round.
@@ -108,7 +109,7 @@ impl Driver {
         for queues in &mut queues {
             queues.recover(&mut ports);
         }
-        let picks = ports.iter().map(|_| Vec::new()).collect();
+        let picks = Picks::new(ports.len());
         let watches = ports.iter().map(|_| Watch::NONE).collect();
         let fairness = Fairness::new(&config.vifs, config.nics.len(), config.poll_budget);
         let own = ports
@@ -320,10 +321,10 @@ impl Driver {
         if let Some(queues) = self.queues.iter_mut().find(|queues| queues.nic == in_port) {
             queues.count(&verdicts);
         }
-        for (index, verdict) in verdicts.iter().enumerate() {
+        for (frame, verdict) in (0..).zip(&verdicts) {
             match verdict {
-                Verdict::Unicast(port) => self.pick(*port, index),
-                Verdict::Many(set) => set.iter().for_each(|port| self.pick(port, index)),
+                Verdict::Unicast(port) => self.picks.add(*port, [frame]),
+                Verdict::Many(set) => set.iter().for_each(|port| self.picks.add(port, [frame])),
                 Verdict::Drop(_) => {}
             }
         }
@@ -331,12 +332,6 @@ impl Driver {
         self.deliver(now_ns, frames);
         self.trace.end();
         self.ledger.enter(before);
-    }
-
-    pub(super) fn pick(&mut self, port: usize, frame: usize) {
-        if let Some(pick) = self.picks.get_mut(port) {
-            pick.push(frame as u32);
-        }
     }
 
     fn deliver(&mut self, now_ns: u64, frames: &[Frame]) {
@@ -349,12 +344,11 @@ impl Driver {
             news,
             ..
         } = self;
-        for (number, (port, pick)) in ports.iter_mut().zip(picks).enumerate() {
-            if pick.is_empty() {
+        for (number, mut rest) in picks.all() {
+            let Some(port) = ports.get_mut(number) else {
                 continue;
-            }
+            };
             news.mark(number);
-            let mut rest = pick.as_slice();
             // The frame that is followed goes by itself, so that what is counted is what became of
             // it.
             if trace.is_running()
@@ -367,8 +361,8 @@ impl Driver {
                 trace.step(port.hop(), || after.since(&before, port.name()));
             }
             give(port, outbox, now_ns, frames, rest, ledger);
-            pick.clear();
         }
+        picks.clear();
     }
 
     /// Shows the guests what was done, and wakes those that sleep.
