@@ -4,6 +4,10 @@
 //! charged to the hop that was left. So every cycle outside of [`Ledger::sleep`] is charged exactly
 //! once, system calls included.
 //!
+//! A stamp costs some 25 cycles, which is much where a turn of the main loop moves thirty small frames. So
+//! where stamps take more than about a thirtieth of the time, only some turns are stamped, drawn by lot:
+//! what the others took is charged as a whole, and shared out at the end of a stretch as those were.
+//!
 //! A difference of stamps also contains time in which another process had the CPU. The thread's
 //! own CPU clock is read at both ends of a stretch: what the stretch has too much was lost to
 //! preemption, and since a preemption shows as one long charge, it is taken from the longest ones.
@@ -68,13 +72,29 @@ const LONG_PER_S: u64 = 100_000;
 /// A new sleep moves what sleeps are taken to cost by this part, as a shift.
 const LEARN: u32 = 3;
 const HOPS: usize = Hop::ALL.len();
+/// Where the cycles of turns are that were not stamped, until they are shared out.
+const WHOLE: usize = HOPS;
+/// Of so many turns at the most one is stamped.
+const EVERY_MAX: u32 = 8;
+/// Stamps may take this part of the time, before fewer turns are stamped; and more are from this part of that on.
+const DEAR: u64 = 32;
+const CHEAP: u64 = 4;
 
 /// The account of one thread.
 #[derive(Debug)]
 pub struct Ledger {
     enabled: bool,
     hz: u64,
-    cycles: [Cell<u64>; HOPS],
+    cycles: [Cell<u64>; HOPS + 1],
+    /// How the cycles of stamped turns were shared out lately.
+    shares: [Cell<u64>; HOPS],
+    /// Whether this turn is stamped.
+    stamped: Cell<bool>,
+    /// One of so many turns is, a power of two.
+    every: Cell<u32>,
+    lot: Cell<u32>,
+    /// Cycles that a stamp takes.
+    price: u64,
     current: Cell<Hop>,
     last: Cell<u64>,
     stretch: Cell<Stretch>,
@@ -93,6 +113,7 @@ pub struct Ledger {
 struct Stretch {
     from_tsc: u64,
     from_cpu_ns: u64,
+    from_stamps: u64,
     /// Cycles between the stamps about its sleeps.
     asleep: u64,
     sleeps: u64,
@@ -114,7 +135,12 @@ impl Ledger {
         let ledger = Self {
             enabled,
             hz: tsc_hz(),
-            cycles: [const { Cell::new(0) }; HOPS],
+            cycles: [const { Cell::new(0) }; HOPS + 1],
+            shares: [const { Cell::new(0) }; HOPS],
+            stamped: Cell::new(enabled),
+            every: Cell::new(1),
+            lot: Cell::new(1),
+            price: price(),
             current: Cell::new(Hop::Control),
             last: Cell::new(tsc()),
             stretch: Cell::new(Stretch::default()),
@@ -135,18 +161,25 @@ impl Ledger {
         let before = self.current.get();
         // Who goes on where it was needs no stamp.
         if before != hop {
-            self.stamp();
+            if self.stamped.get() {
+                self.stamp();
+            }
             self.current.set(hop);
         }
         before
     }
 
-    /// Charges the hop where the ledger is with what has passed since the last stamp.
+    /// Charges the hop where the ledger is with what has passed since the last stamp; all hops, if this
+    /// turn is not stamped.
     #[inline]
     fn stamp(&self) {
         if self.enabled {
             let now = tsc();
-            self.charge(self.current.get(), now.wrapping_sub(self.last.replace(now)));
+            let hop = match self.stamped.get() {
+                true => self.current.get() as usize,
+                false => WHOLE,
+            };
+            self.charge(hop, now.wrapping_sub(self.last.replace(now)));
         }
     }
 
@@ -159,9 +192,28 @@ impl Ledger {
         result
     }
 
-    /// Counts a turn of the main loop.
+    /// A turn of the main loop begins.
+    #[inline]
     pub fn turn(&self) {
         self.turns.set(self.turns.get() + 1);
+        if self.every.get() > 1 || self.stamped.get() != self.enabled {
+            self.draw();
+        }
+    }
+
+    /// Draws whether this turn is stamped.
+    fn draw(&self) {
+        // Marsaglia's xorshift: whatever a machine does every so many turns is met as often as it is there.
+        let mut lot = self.lot.get();
+        lot ^= lot << 13;
+        lot ^= lot >> 17;
+        lot ^= lot << 5;
+        self.lot.set(lot);
+        let stamped = self.enabled && lot & (self.every.get() - 1) == 0;
+        if stamped != self.stamped.get() {
+            self.stamp();
+            self.stamped.set(stamped);
+        }
     }
 
     /// Runs `sleep`, which may give up the CPU for any time: only the CPU time that it used
@@ -205,8 +257,28 @@ impl Ledger {
     pub fn checkpoint(&self) {
         if self.enabled && self.is_due() {
             self.stamp();
+            self.adapt();
             let now = self.settle();
             self.begin(now);
+        }
+    }
+
+    /// Has fewer turns stamped if stamps have become dear, more if they have become cheap.
+    fn adapt(&self) {
+        let stretch = self.stretch.get();
+        let awake = self.last.get().wrapping_sub(stretch.from_tsc);
+        let awake = awake.saturating_sub(stretch.asleep);
+        let stamps = self.stamps.get() - stretch.from_stamps;
+        let parts = stamps.saturating_mul(self.price).saturating_mul(DEAR);
+        let every = self.every.get();
+        if parts > awake {
+            self.every.set(EVERY_MAX.min(every * 2));
+        } else if parts < awake / CHEAP {
+            self.every.set(1.max(every / 2));
+        }
+        // What was long ago counts less and less.
+        for share in &self.shares {
+            share.set(share.get() / 2);
         }
     }
 
@@ -271,6 +343,7 @@ impl Ledger {
         self.stretch.set(Stretch {
             from_tsc,
             from_cpu_ns,
+            from_stamps: self.stamps.get(),
             ..Stretch::default()
         });
         self.long.iter().for_each(|long| long.set((0, 0)));
@@ -286,6 +359,7 @@ impl Ledger {
         let used = self.to_cycles(cpu_ns.saturating_sub(stretch.from_cpu_ns));
         let asleep = stretch.sleeps.saturating_mul(self.sleep_cost.get());
         let taken = self.correct(awake.saturating_add(asleep).saturating_sub(used));
+        self.share_out();
         if stretch.sleeps > 0 {
             let rest = used.saturating_sub(awake.saturating_sub(taken));
             self.cycles(Hop::Idle as usize, rest);
@@ -304,13 +378,32 @@ impl Ledger {
         for (cycles, hop) in long {
             let part = left.min(cycles);
             left -= part;
-            if let Some(cell) = self.cycles.get(hop) {
-                cell.set(cell.get().saturating_sub(part));
+            for account in [&self.cycles[..], &self.shares] {
+                if let Some(cell) = account.get(hop) {
+                    cell.set(cell.get().saturating_sub(part));
+                }
             }
         }
         let taken = excess - left;
         self.corrected.set(self.corrected.get() + taken);
         taken
+    }
+
+    /// Charges hops with the turns that were not stamped, as those that were.
+    fn share_out(&self) {
+        let whole = self.cycles.get(WHOLE).map_or(0, Cell::take);
+        if whole == 0 {
+            return;
+        }
+        let all: u64 = self.shares.iter().map(Cell::get).sum();
+        let mut left = whole;
+        for (hop, share) in self.shares.iter().enumerate() {
+            let part = u128::from(whole) * u128::from(share.get()) / u128::from(all.max(1));
+            left = left.saturating_sub(part as u64);
+            self.cycles(hop, part as u64);
+        }
+        // What division leaves.
+        self.cycles(self.current.get() as usize, left);
     }
 
     /// [`thread_cpu_ns`], counted: it costs many times what a stamp does.
@@ -319,11 +412,14 @@ impl Ledger {
         thread_cpu_ns()
     }
 
-    fn charge(&self, hop: Hop, cycles: u64) {
-        self.cycles(hop as usize, cycles);
+    fn charge(&self, hop: usize, cycles: u64) {
+        self.cycles(hop, cycles);
+        if let Some(share) = self.shares.get(hop) {
+            share.set(share.get().wrapping_add(cycles));
+        }
         self.stamps.set(self.stamps.get() + 1);
         if cycles > self.hz / LONG_PER_S {
-            self.remember(hop as usize, cycles);
+            self.remember(hop, cycles);
         }
     }
 
@@ -357,6 +453,20 @@ impl Ledger {
     fn to_cycles(&self, ns: u64) -> u64 {
         (u128::from(ns) * u128::from(self.hz) / 1_000_000_000) as u64
     }
+}
+
+/// Cycles that a stamp takes.
+fn price() -> u64 {
+    const STAMPS: u64 = 8;
+    let some = || {
+        let from = tsc();
+        for _ in 1..STAMPS {
+            std::hint::black_box(tsc());
+        }
+        tsc().wrapping_sub(from) / STAMPS
+    };
+    // One of these is not interrupted.
+    (0..3).map(|_| some()).min().unwrap_or(0).max(1)
 }
 
 /// What the account itself costs on this machine, nanoseconds.
@@ -453,6 +563,39 @@ mod tests {
         let corrected = report["corrected_cycles"].as_u64().expect("a number");
         let expected = away / 2..away + asleep / 2;
         assert!(expected.contains(&corrected), "{expected:?} {report}");
+    }
+
+    #[test]
+    fn where_stamps_are_dear_few_turns_are_stamped_and_the_others_shared_out() {
+        const HOPS: u64 = 12;
+        let ledger = Ledger::new(true);
+        let end = ledger.last.get() + ledger.hz / 10;
+        while ledger.last.get() < end {
+            ledger.turn();
+            for _ in 0..HOPS / 2 {
+                ledger.at(Hop::Bridge, || burn(50));
+                ledger.at(Hop::Copy, || burn(400));
+            }
+            ledger.checkpoint();
+        }
+        let report = ledger.report();
+        let number = |key: &str| report[key].as_u64().expect("a number");
+        let stamps = number("stamps");
+        assert!(stamps < number("turns") * HOPS, "half of all: {report}");
+        let (bridge, copy) = (cycles(&report, "bridge"), cycles(&report, "copy"));
+        assert!(bridge > 0 && copy > 2 * bridge, "{report}");
+        // Nothing is lost in the sharing.
+        let hops = report["hops"].as_object().expect("hops");
+        let charged: u64 = hops.values().filter_map(|hop| hop["cycles"].as_u64()).sum();
+        let used = ledger.to_cycles(number("cpu_ns"));
+        assert!(charged.abs_diff(used) < used / 4, "{used} {report}");
+        // Dear no more.
+        for _ in 0..64 {
+            ledger.turn();
+            ledger.at(Hop::Copy, || burn(ledger.hz / 1000));
+            ledger.checkpoint();
+        }
+        assert_eq!((ledger.every.get(), ledger.stamped.get()), (1, true));
     }
 
     #[test]
