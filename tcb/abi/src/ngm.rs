@@ -39,7 +39,7 @@ pub const fn translation_bytes(entries: u32) -> usize {
 
 /// Where in the translation sub-table the count of announcements is: its last word.
 #[must_use]
-pub const fn announced_at(entries: u32) -> usize {
+pub const fn announcements_at(entries: u32) -> usize {
     translation_bytes(entries) - 8
 }
 
@@ -158,7 +158,7 @@ mod tests {
             (translation_bytes(512), status_bytes(1025)),
             (2 * PAGE, 2 * PAGE)
         );
-        assert_eq!(announced_at(511), PAGE - 8, "behind the last entry");
+        assert_eq!(announcements_at(511), PAGE - 8, "behind the last entry");
         assert_eq!(table_slots(1023), 3);
         assert_eq!(table_slots(ENTRIES_MAX), 3073);
     }

@@ -3,9 +3,9 @@
 //! ```text
 //!   user, for a whole batch                     revoker (the monitor), for a batch
 //!   announced: read the count                   announce: entry ← revoking, for each
-//!   claim: read the entry, count one use        tell: count of announcements + 1
-//!   settle: one full fence                      settle: one full fence
-//!   announced: read the count again             idle: read the count of uses, of each
+//!   claim: read the entry, count one use        tell: count of announcements + 1, one full fence
+//!   settle: one full fence                      idle: read the count of uses, of each
+//!   undisturbed: read the count again             refused – entry ← valid, when all were looked at
 //!     another one – holds: read each entry again
 //!   … touches the pages …
 //!   release: count one use less
@@ -14,12 +14,13 @@
 //! With a full fence on both sides, either the user sees that something was announced, finds the entry
 //! changed and does not touch the page, or the revoker sees the use and does not take the page away. An
 //! announcement that was counted before the batch began has changed its entries before that, so no use of
-//! them is claimed. A user that does not keep to this harms itself alone: it faults.
+//! them is claimed, unless they are valid again since: refused, or granted anew. A user that does not keep to
+//! this harms itself alone: it faults.
 
 use crate::Span;
 use crate::sync::{Ordering, fence};
 use abi::GrantRef;
-use abi::ngm::{Translation, announced_at};
+use abi::ngm::{Translation, announcements_at};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Uses of an entry. One thread counts them.
@@ -39,21 +40,21 @@ pub trait EntryWords: StatusWord {
 }
 
 /// The count of announcements. The same thread of the monitor's changes it.
-pub trait Announced {
+pub trait Announcements {
     /// Reads it.
-    fn announced(&self, order: Ordering) -> u64;
+    fn announcements(&self, order: Ordering) -> u64;
     /// Writes it.
-    fn set_announced(&self, value: u64, order: Ordering);
+    fn set_announcements(&self, value: u64, order: Ordering);
 }
 
-impl Announced for &AtomicU64 {
+impl Announcements for &AtomicU64 {
     #[inline]
-    fn announced(&self, order: Ordering) -> u64 {
+    fn announcements(&self, order: Ordering) -> u64 {
         self.load(order)
     }
 
     #[inline]
-    fn set_announced(&self, value: u64, order: Ordering) {
+    fn set_announcements(&self, value: u64, order: Ordering) {
         self.store(value, order);
     }
 }
@@ -61,7 +62,7 @@ impl Announced for &AtomicU64 {
 /// The count of announcements of a table of `entries` entries, if its translation sub-table has it.
 #[must_use]
 pub fn announcements(translation: Span, entries: u32) -> Option<&'static AtomicU64> {
-    translation.u64(announced_at(entries))
+    translation.u64(announcements_at(entries))
 }
 
 impl StatusWord for &AtomicU32 {
@@ -104,17 +105,17 @@ pub struct Entries {
     translation: &'static [AtomicU64],
     status: &'static [AtomicU32],
     /// The count of announcements.
-    pub announced: &'static AtomicU64,
+    pub announcements: &'static AtomicU64,
 }
 
 impl Entries {
     /// Those of the first `count` entries, if both sub-tables reach so far.
     #[must_use]
     pub fn of(translation: Span, status: Span, count: u32) -> Option<Self> {
-        let announced = announcements(translation, count)?;
+        let announcements = announcements(translation, count)?;
         let count = count as usize;
         Some(Self {
-            announced,
+            announcements,
             translation: translation.u64s(count)?,
             status: status.u32s(count)?,
         })
@@ -157,9 +158,9 @@ impl EntryWords for Words {
 
 /// The user begins a batch: what has been announced so far. [`undisturbed`] wants it.
 #[inline]
-pub fn announced(table: &impl Announced) -> u64 {
+pub fn announced(table: &impl Announcements) -> u64 {
     // Acquire: entries announced by then are seen to be so.
-    table.announced(Ordering::Acquire)
+    table.announcements(Ordering::Acquire)
 }
 
 /// The user begins a use; whether the entry permits it. Counts only if so. [`settle`] must lie
@@ -174,8 +175,8 @@ pub fn claim(words: &impl EntryWords, gref: GrantRef, write: bool) -> bool {
     permits
 }
 
-/// The one full fence of a batch, on either side. Behind it a user sees what the granter put into a page
-/// before it was granted.
+/// The one full fence of a batch; the revoker's is in [`tell`]. Behind it a user sees what the granter put
+/// into a page before it was granted.
 #[inline]
 pub fn settle() {
     fence(Ordering::SeqCst);
@@ -184,8 +185,8 @@ pub fn settle() {
 /// Whether every use may go on that was claimed since [`announced`] said `before`: the pages stay until
 /// [`release`]. Otherwise [`holds`] tells for each.
 #[inline]
-pub fn undisturbed(table: &impl Announced, before: u64) -> bool {
-    table.announced(Ordering::Relaxed) == before
+pub fn undisturbed(table: &impl Announcements, before: u64) -> bool {
+    table.announcements(Ordering::Relaxed) == before
 }
 
 /// Whether a use that was claimed may go on: the page stays until [`release`].
@@ -209,12 +210,14 @@ pub fn announce(words: &impl EntryWords, entry: Translation) {
     words.set_translation(entry.revoking().0, Ordering::Relaxed);
 }
 
-/// The revoker counts a batch of announcements. [`settle`] must lie between this and the first [`idle`].
+/// The revoker counts a batch of announcements. Behind this, [`idle`] sees every use that goes on without
+/// having seen it.
 #[inline]
-pub fn tell(table: &impl Announced) {
-    let before = table.announced(Ordering::Relaxed);
+pub fn tell(table: &impl Announcements) {
+    let before = table.announcements(Ordering::Relaxed);
     // Release: who sees the count sees what was announced.
-    table.set_announced(before.wrapping_add(1), Ordering::Release);
+    table.set_announcements(before.wrapping_add(1), Ordering::Release);
+    settle();
 }
 
 /// Whether no use of an announced entry is under way, so that the page can be taken away.

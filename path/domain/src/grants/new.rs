@@ -47,7 +47,7 @@ impl<const COUNTED: bool> Table<COUNTED> {
     #[inline]
     fn announced(&self) -> u64 {
         match COUNTED {
-            true => uses::announced(&self.entries.announced),
+            true => uses::announced(&self.entries.announcements),
             false => 0,
         }
     }
@@ -59,7 +59,7 @@ impl<const COUNTED: bool> Table<COUNTED> {
             return true;
         }
         uses::settle();
-        uses::undisturbed(&self.entries.announced, before)
+        uses::undisturbed(&self.entries.announcements, before)
     }
 
     /// The bytes of an access, where its entry shows its page.
@@ -400,7 +400,7 @@ mod tests {
             if looked.get() == accesses.len() {
                 let words = table.words(GrantRef(2)).unwrap();
                 uses::announce(&words, Translation::valid(2, 0, false));
-                uses::tell(&table.entries.announced);
+                uses::tell(&table.entries.announcements);
             }
         };
         let mut begun = accesses;
@@ -422,7 +422,7 @@ mod tests {
         // Another's revocation disturbs nobody.
         let revoked = Translation::valid(3, 0, false).revoking().0;
         translation.store_u64(3 * 8, revoked).unwrap();
-        uses::tell(&table.entries.announced);
+        uses::tell(&table.entries.announcements);
         assert!(table.holds(GrantRef(1), true) && !table.holds(GrantRef(3), false));
     }
 }

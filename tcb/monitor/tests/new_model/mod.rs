@@ -375,6 +375,16 @@ impl Rig {
         Some(Translation(u64::from_le_bytes(word)))
     }
 
+    /// Announcements so far, of a table that the user has.
+    fn announcements(&self, guest: u16) -> Option<u64> {
+        let spy = self.spy.lock().unwrap();
+        let own = (1 << 16) + self.tables[&guest].handle.0 * 2;
+        let mut word = [0; 8];
+        let at = abi::ngm::announcements_at(ENTRIES) as u64;
+        spy.files.get(&own)?.read_exact_at(&mut word, at).unwrap();
+        Some(u64::from_le_bytes(word))
+    }
+
     fn begin_use(&mut self, guest: u16, index: u32, write: bool) {
         self.used = false;
         let Some(table) = self.tables.get(&guest).filter(|t| t.bound) else {
@@ -440,7 +450,17 @@ impl Rig {
                 }
             })
             .collect();
+        let before = self.announcements(guest);
         self.statuses = self.new.revoke(&self.grants, DomId(guest), &ops);
+        // N-8: told once if anything was announced.
+        let announced = |status: &S| matches!(status, S::Okay | S::Again);
+        let told = u64::from(self.statuses.iter().any(announced));
+        let after = before.map(|before| before + told);
+        assert_eq!(
+            self.announcements(guest),
+            after,
+            "{guest} revokes {grants:?}"
+        );
         if self.quiet && !self.new_is_modelled() {
             return;
         }

@@ -81,11 +81,11 @@ impl StatusWord for Words {
     }
 }
 
-impl Announced for Cell<u64> {
-    fn announced(&self, _: Ordering) -> u64 {
+impl Announcements for Cell<u64> {
+    fn announcements(&self, _: Ordering) -> u64 {
         self.get()
     }
-    fn set_announced(&self, value: u64, _: Ordering) {
+    fn set_announcements(&self, value: u64, _: Ordering) {
         self.set(value);
     }
 }

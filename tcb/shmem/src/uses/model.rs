@@ -22,11 +22,11 @@ impl EntryWords for Entry {
     }
 }
 
-impl Announced for Entry {
-    fn announced(&self, order: Ordering) -> u64 {
+impl Announcements for Entry {
+    fn announcements(&self, order: Ordering) -> u64 {
         self.announced.load(order)
     }
-    fn set_announced(&self, value: u64, order: Ordering) {
+    fn set_announcements(&self, value: u64, order: Ordering) {
         self.announced.store(value, order);
     }
 }
@@ -79,7 +79,6 @@ fn revoke(entry: &Entry) -> bool {
     let valid = Translation(entry.translation(Ordering::Relaxed));
     announce(entry, valid);
     tell(entry);
-    settle();
     if !idle(entry) {
         // N-9: refused, the entry is valid again.
         entry.set_translation(valid.0, Ordering::Release);
@@ -120,7 +119,6 @@ fn what_drains_ends() {
         let user = thread::spawn(move || batch(&other));
         announce(&*entry, Translation(entry.translation(Ordering::Relaxed)));
         tell(&*entry);
-        settle();
         let at_once = idle(&*entry);
         let used = user.join().unwrap();
         assert!(idle(&*entry));

@@ -264,15 +264,13 @@ fn announce(
     wanted: &[(GrantRef, Revocation)],
     statuses: &mut [GrantStatus],
 ) -> Vec<Leaving> {
-    let Some(announced) = table.announced() else {
-        return Vec::new();
-    };
     let mut state = table.state();
     let entry_of = |state: &super::table::State, gref: GrantRef| {
         let entry = *state.entries.get(gref.index() as usize)?;
         let granted = entry.granted?;
         (entry.generation == gref.generation()).then_some((entry, granted))
     };
+    let mut announced = false;
     for ((gref, _), status) in wanted.iter().zip(statuses.iter_mut()) {
         *status = GrantStatus::BadRef;
         if let Some((entry, _)) = entry_of(&state, *gref)
@@ -280,11 +278,14 @@ fn announce(
         {
             *status = GrantStatus::Again;
             uses::announce(&words, entry.translation());
+            announced = true;
         }
     }
-    uses::tell(&announced);
-    uses::settle();
     let mut leaving: Vec<Leaving> = Vec::with_capacity(wanted.len());
+    if !announced {
+        return leaving;
+    }
+    uses::tell(&table.announcements());
     let mut refused = Vec::new();
     for (op, ((gref, how), status)) in wanted.iter().zip(statuses.iter_mut()).enumerate() {
         let (Some((_, granted)), Some(words)) =

@@ -77,6 +77,8 @@ pub(super) struct Table {
     /// Both sub-tables, one after the other.
     pub(super) region: Region,
     pub(super) region_readonly: OwnedFd,
+    /// There as long as `region` is.
+    announcements: &'static AtomicU64,
     /// Held by the worker that changes what the user can reach, for as long as that takes.
     op: Mutex<()>,
     /// Held for bookkeeping alone.
@@ -87,7 +89,7 @@ impl Table {
     /// A table that grants nothing and that nobody has bound.
     ///
     /// # Errors
-    /// The kernel has no memory or no descriptors left.
+    /// The kernel has no memory or no descriptors left, or there is no such table.
     pub(super) fn create(
         handle: Handle,
         (granter, conn): (DomId, ConnId),
@@ -97,6 +99,7 @@ impl Table {
     ) -> io::Result<Self> {
         let bytes = translation_bytes(entries) + status_bytes(entries);
         let region = Region::create(&format!("grants-{handle}"), bytes)?;
+        let announcements = uses::announcements(region.span(), entries);
         Ok(Self {
             handle,
             granter,
@@ -105,6 +108,7 @@ impl Table {
             entries,
             memory,
             region_readonly: region.readonly_fd()?,
+            announcements: announcements.ok_or(io::ErrorKind::InvalidInput)?,
             region,
             op: Mutex::default(),
             state: Mutex::new(State {
@@ -132,8 +136,8 @@ impl Table {
     }
 
     /// The count of announcements.
-    pub(super) fn announced(&self) -> Option<&'static AtomicU64> {
-        uses::announcements(self.region.span(), self.entries)
+    pub(super) fn announcements(&self) -> &AtomicU64 {
+        self.announcements
     }
 
     /// The number under which the user's address space knows the sub-tables.
