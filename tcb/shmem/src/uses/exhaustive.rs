@@ -1,6 +1,7 @@
 //! Every interleaving of the protocol's steps, walked through by hand: what loom does not reach in
-//! time. A user makes two batches over two entries while the monitor revokes both, refused, drained or
-//! forced, and grants one again. Memory is sequential here: the order of single accesses is loom's business.
+//! time. A user makes two batches over two entries while the monitor revokes both in one batch, each refused,
+//! drained or forced, and grants anew what has gone. Memory is sequential here, but a step of the monitor's comes
+//! between any two accesses of the user's: the order of single accesses is loom's business.
 
 use super::*;
 use std::cell::Cell;
@@ -12,6 +13,9 @@ const BATCHES: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum User {
     Begin,
+    /// Reads the entry.
+    Read(usize),
+    /// Judges by what was read, and counts.
     Claim(usize),
     Compare,
     Recheck(usize),
@@ -23,12 +27,32 @@ enum User {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Monitor {
     Announce(usize),
-    Tell(usize),
+    Tell,
     Look(usize),
-    /// Takes the page away; whether uses may have been under way.
-    Take(usize, bool),
-    Settle(usize, bool),
+    /// What was refused is valid again.
+    Restore(usize),
+    /// Takes the page away.
+    Take(usize),
+    /// The slot gets another page, once the entry is out of quarantine …
+    Show(usize),
+    /// … and the entry grants it.
+    Grant(usize),
+    /// For what drains.
+    Wait,
     Done,
+}
+
+/// What the monitor has found of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Fate {
+    /// It is announced, or nobody has looked at it yet.
+    Open,
+    Refused,
+    Drains,
+    /// It leaves; whether uses may be under way.
+    Leaves(bool),
+    /// It grants another page, or the same as before.
+    Settled,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,8 +64,8 @@ enum How {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
-    how: How,
-    announced: u64,
+    how: [How; ENTRIES],
+    announcements: u64,
     translation: [u64; ENTRIES],
     status: [u32; ENTRIES],
     /// Which of the granter's frames the slot shows; 0: it faults.
@@ -50,10 +74,13 @@ struct World {
     user: User,
     /// What was announced when the batch began.
     before: u64,
+    /// Entries as they were read.
+    seen: [u64; ENTRIES],
     claimed: [bool; ENTRIES],
     held: [bool; ENTRIES],
     batch: u8,
     monitor: Monitor,
+    fate: [Fate; ENTRIES],
     faults: u8,
 }
 
@@ -96,21 +123,23 @@ fn gref(n: usize) -> GrantRef {
 }
 
 impl World {
-    fn new(how: How) -> Self {
+    fn new(how: [How; ENTRIES]) -> Self {
         let entry = |n: usize| Translation::valid(10 + n as u32, 1, false).0;
         Self {
             how,
-            announced: 0,
+            announcements: 0,
             translation: [entry(0), entry(1)],
             status: [0; ENTRIES],
             slot: [10, 11],
             quarantined: [false; ENTRIES],
             user: User::Begin,
             before: 0,
+            seen: [0; ENTRIES],
             claimed: [false; ENTRIES],
             held: [false; ENTRIES],
             batch: 0,
             monitor: Monitor::Announce(0),
+            fate: [Fate::Open; ENTRIES],
             faults: 0,
         }
     }
@@ -127,18 +156,24 @@ impl World {
 
     fn user_step(&self) -> Option<Self> {
         let mut next = self.clone();
-        let after = |n: usize, step: fn(usize) -> User, then: User| {
-            if n + 1 < ENTRIES { step(n + 1) } else { then }
-        };
-        let count = Cell::new(self.announced);
+        let count = Cell::new(self.announcements);
         next.user = match self.user {
             User::Begin => {
                 next.before = announced(&count);
-                User::Claim(0)
+                User::Read(0)
+            }
+            User::Read(n) => {
+                next.seen[n] = next.translation[n];
+                User::Claim(n)
             }
             User::Claim(n) => {
-                next.claimed[n] = next.with(n, |w| claim(w, gref(n), true));
-                after(n, User::Claim, User::Compare)
+                let words = Words {
+                    translation: Cell::new(next.seen[n]),
+                    status: Cell::new(next.status[n]),
+                };
+                next.claimed[n] = claim(&words, gref(n), true);
+                next.status[n] = words.status.get();
+                after(n, User::Read, User::Compare)
             }
             User::Compare if undisturbed(&count, self.before) => {
                 next.held = self.claimed;
@@ -154,7 +189,7 @@ impl World {
                     // N-8: what a held use touches is its own page, or, forced away, nothing at
                     // all: never another page that took the slot.
                     assert!([10 + n as u32, 0].contains(&next.slot[n]), "{self:?}");
-                    assert!(next.slot[n] != 0 || next.how == How::Force, "{self:?}");
+                    assert!(next.slot[n] != 0 || next.how[n] == How::Force, "{self:?}");
                     next.faults += u8::from(next.slot[n] == 0);
                 }
                 after(n, User::Use, User::Release(0))
@@ -181,53 +216,78 @@ impl World {
         let mut next = self.clone();
         next.monitor = match self.monitor {
             Monitor::Announce(n) => {
-                let entry = Translation(next.translation[n]);
-                next.with(n, |w| announce(w, entry));
-                Monitor::Tell(n)
-            }
-            Monitor::Tell(n) => {
-                let count = Cell::new(self.announced);
-                tell(&count);
-                next.announced = count.get();
-                Monitor::Look(n)
-            }
-            Monitor::Look(n) => match (next.with(n, idle), self.how) {
-                (true, _) => Monitor::Take(n, false),
-                (false, How::Force) => Monitor::Take(n, true),
-                // Looks again later: a step of the user's is between.
-                (false, How::Drain) => return self.user_can_go().then_some(next),
-                (false, How::Refuse) => {
-                    next.translation[n] = Translation::valid(10 + n as u32, 1, false).0;
-                    Self::following(n)
+                if next.fate[n] != Fate::Settled {
+                    let entry = Translation(next.translation[n]);
+                    next.with(n, |w| announce(w, entry));
+                    next.fate[n] = Fate::Open;
                 }
-            },
-            Monitor::Take(n, used) => {
-                next.translation[n] = 0;
-                next.slot[n] = 0;
-                next.quarantined[n] = used;
-                Monitor::Settle(n, used)
+                after(n, Monitor::Announce, Monitor::Tell)
             }
-            // The slot gets another page (frame 20 + n, generation 2) once it is out of quarantine.
-            Monitor::Settle(n, used) => {
-                if used && next.status[n] != 0 {
+            Monitor::Tell => {
+                let count = Cell::new(self.announcements);
+                tell(&count);
+                next.announcements = count.get();
+                Monitor::Look(0)
+            }
+            Monitor::Look(n) => {
+                if next.fate[n] == Fate::Open {
+                    next.fate[n] = match (next.with(n, idle), next.how[n]) {
+                        (true, _) => Fate::Leaves(false),
+                        (false, How::Force) => Fate::Leaves(true),
+                        (false, How::Drain) => Fate::Drains,
+                        (false, How::Refuse) => Fate::Refused,
+                    };
+                    if let Fate::Leaves(_) = next.fate[n] {
+                        next.translation[n] = Translation::INVALID.0;
+                    }
+                }
+                after(n, Monitor::Look, Monitor::Restore(0))
+            }
+            Monitor::Restore(n) => {
+                if next.fate[n] == Fate::Refused {
+                    next.translation[n] = Translation::valid(10 + n as u32, 1, false).0;
+                    next.fate[n] = Fate::Settled;
+                }
+                after(n, Monitor::Restore, Monitor::Take(0))
+            }
+            Monitor::Take(n) => {
+                if let Fate::Leaves(used) = next.fate[n] {
+                    next.slot[n] = 0;
+                    next.quarantined[n] = used;
+                }
+                after(n, Monitor::Take, Monitor::Show(0))
+            }
+            // Frame 20 + n, generation 2.
+            Monitor::Show(n) => match next.fate[n] {
+                Fate::Leaves(_) if next.quarantined[n] && next.status[n] != 0 => {
                     return self.user_can_go().then_some(next);
                 }
-                next.quarantined[n] = false;
-                next.slot[n] = 20 + n as u32;
+                Fate::Leaves(_) => {
+                    next.quarantined[n] = false;
+                    next.slot[n] = 20 + n as u32;
+                    Monitor::Grant(n)
+                }
+                _ => after(n, Monitor::Show, Monitor::Wait),
+            },
+            Monitor::Grant(n) => {
                 next.translation[n] = Translation::valid(20 + n as u32, 2, false).0;
-                Self::following(n)
+                next.fate[n] = Fate::Settled;
+                after(n, Monitor::Show, Monitor::Wait)
+            }
+            Monitor::Wait => {
+                let drains = |n: &usize| next.fate[*n] == Fate::Drains;
+                let left: Vec<_> = (0..ENTRIES).filter(drains).collect();
+                if left.is_empty() {
+                    Monitor::Done
+                } else if left.iter().any(|n| next.status[*n] == 0) {
+                    Monitor::Announce(0)
+                } else {
+                    return self.user_can_go().then_some(next);
+                }
             }
             Monitor::Done => return None,
         };
         Some(next)
-    }
-
-    fn following(n: usize) -> Monitor {
-        if n + 1 < ENTRIES {
-            Monitor::Announce(n + 1)
-        } else {
-            Monitor::Done
-        }
     }
 
     fn user_can_go(&self) -> bool {
@@ -235,13 +295,19 @@ impl World {
     }
 }
 
+/// The same step for the next entry, or what comes when that was the last one.
+fn after<T>(n: usize, step: fn(usize) -> T, then: T) -> T {
+    if n + 1 < ENTRIES { step(n + 1) } else { then }
+}
+
 /// N-7 … N-12 in every interleaving.
 #[test]
 fn every_interleaving_keeps_the_clauses() {
-    for how in [How::Refuse, How::Drain, How::Force] {
+    let each = [How::Refuse, How::Drain, How::Force];
+    for how in each.into_iter().flat_map(|a| each.map(|b| [a, b])) {
         let mut seen = HashSet::new();
         let mut open = vec![World::new(how)];
-        let (mut ends, mut faults) = (0, 0);
+        let (mut ends, mut faults, mut rechecks) = (0, 0, 0);
         while let Some(world) = open.pop() {
             if !seen.insert(world.clone()) {
                 continue;
@@ -255,13 +321,13 @@ fn every_interleaving_keeps_the_clauses() {
                 assert_eq!(world.status, [0; ENTRIES], "every use ended: {world:?}");
                 assert_eq!(world.quarantined, [false; ENTRIES]);
             }
+            rechecks += u32::from(world.user == User::Recheck(0));
             open.extend(steps.into_iter().flatten());
         }
-        assert!(
-            seen.len() > 200 && ends > 0,
-            "{how:?}: {} states",
-            seen.len()
-        );
-        assert_eq!(faults > 0, how == How::Force, "only force makes faults");
+        let states = seen.len();
+        assert!(states > 2000 && ends > 0, "{how:?}: {states} states");
+        assert!(rechecks > 0, "{how:?}: nobody looked again");
+        let forced = how.contains(&How::Force);
+        assert_eq!(faults > 0, forced, "only force makes faults");
     }
 }

@@ -2,14 +2,21 @@
 
 use super::*;
 use crate::sync::{Arc, AtomicU32, AtomicU64, thread};
+use loom::cell::UnsafeCell;
+use loom::model::Builder;
 
-/// An entry of a table that has no other, and its page as the address space shows it.
+/// A table, and its pages as the address space shows them.
+struct Table<const ENTRIES: usize> {
+    announcements: AtomicU64,
+    entries: [Entry; ENTRIES],
+}
+
 struct Entry {
-    announced: AtomicU64,
     translation: AtomicU64,
     status: AtomicU32,
     /// Whether the page is in the window: taken away by the revoker.
-    page: loom::cell::UnsafeCell<bool>,
+    page: UnsafeCell<bool>,
+    /// The generation of the grant that they belong to.
     bytes: AtomicU32,
 }
 
@@ -22,15 +29,6 @@ impl EntryWords for Entry {
     }
 }
 
-impl Announcements for Entry {
-    fn announcements(&self, order: Ordering) -> u64 {
-        self.announced.load(order)
-    }
-    fn set_announcements(&self, value: u64, order: Ordering) {
-        self.announced.store(value, order);
-    }
-}
-
 impl StatusWord for Entry {
     fn status(&self, order: Ordering) -> u32 {
         self.status.load(order)
@@ -40,73 +38,130 @@ impl StatusWord for Entry {
     }
 }
 
-const FIRST: u32 = 1;
-const READ_ONLY: bool = false;
+impl Announcements for AtomicU64 {
+    fn announcements(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+    fn set_announcements(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+}
 
-fn entry() -> Arc<Entry> {
-    Arc::new(Entry {
-        announced: AtomicU64::new(0),
-        translation: AtomicU64::new(Translation::valid(3, FIRST, READ_ONLY).0),
+const FIRST: u32 = 1;
+const NOBODYS: u32 = 0;
+
+/// Every entry grants its page, generation [`FIRST`].
+fn table<const ENTRIES: usize>() -> Arc<Table<ENTRIES>> {
+    let entry = |_| Entry {
+        translation: AtomicU64::new(granted(FIRST).0),
         status: AtomicU32::new(0),
-        page: loom::cell::UnsafeCell::new(true),
-        bytes: AtomicU32::new(7),
+        page: UnsafeCell::new(true),
+        bytes: AtomicU32::new(FIRST),
+    };
+    Arc::new(Table {
+        announcements: AtomicU64::new(0),
+        entries: std::array::from_fn(entry),
     })
 }
 
-/// One batch of the user's: whether it touched the page.
-fn batch(entry: &Entry) -> bool {
-    let gref = GrantRef::new(0, FIRST);
-    let before = announced(entry);
-    if !claim(entry, gref, true) {
-        return false;
+fn granted(generation: u32) -> Translation {
+    Translation::valid(2 + generation, generation, false)
+}
+
+fn gref(generation: u32) -> GrantRef {
+    GrantRef::new(0, generation)
+}
+
+impl Entry {
+    fn claim(&self, generation: u32) -> bool {
+        claim(self, gref(generation), true)
     }
-    settle();
-    let held = undisturbed(entry, before) || holds(entry, gref, true);
-    if held {
+
+    fn holds(&self, generation: u32) -> bool {
+        holds(self, gref(generation), true)
+    }
+
+    /// A use that holds.
+    fn touch(&self, generation: u32) {
         // A race with the revoker's change is an error that loom finds.
-        entry.page.with(|page| {
+        self.page.with(|page| {
             // SAFETY: loom checks that nobody writes it meanwhile.
             assert!(unsafe { *page }, "touched a page that was taken away");
         });
-        assert_eq!(entry.bytes.load(Ordering::Relaxed), 7, "another's bytes");
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        assert_eq!(bytes, generation, "another's bytes");
+    }
+
+    /// The monitor puts the page into the window, or takes it away.
+    fn show(&self, shown: bool) {
+        // SAFETY: loom checks that nobody reads it meanwhile.
+        self.page.with_mut(|page| unsafe { *page = shown });
+    }
+
+    fn is_idle(&self) -> bool {
+        self.status(Ordering::Relaxed) == 0
+    }
+}
+
+/// One batch of the user's over one entry: whether it touched the page.
+fn batch(table: &Table<1>, generation: u32) -> bool {
+    let [entry] = &table.entries;
+    let before = announced(&table.announcements);
+    if !entry.claim(generation) {
+        return false;
+    }
+    settle();
+    let held = undisturbed(&table.announcements, before) || entry.holds(generation);
+    if held {
+        entry.touch(generation);
     }
     release(entry);
     held
 }
 
-/// The monitor's ordinary revocation: whether the page is gone.
-fn revoke(entry: &Entry) -> bool {
-    let valid = Translation(entry.translation(Ordering::Relaxed));
-    announce(entry, valid);
-    tell(entry);
-    if !idle(entry) {
-        // N-9: refused, the entry is valid again.
-        entry.set_translation(valid.0, Ordering::Release);
-        return false;
+/// The monitor's ordinary revocation of everything: which pages are gone.
+fn revoke<const ENTRIES: usize>(table: &Table<ENTRIES>) -> [bool; ENTRIES] {
+    let words = table.entries.each_ref();
+    let valid = words.map(|entry| Translation(entry.translation(Ordering::Relaxed)));
+    for (entry, valid) in words.iter().zip(valid) {
+        announce(*entry, valid);
     }
-    entry.set_translation(Translation::INVALID.0, Ordering::Relaxed);
-    // SAFETY: loom checks that nobody reads it meanwhile.
-    entry.page.with_mut(|page| unsafe { *page = false });
-    // The granter has its page back, and puts something else there.
-    entry.bytes.store(8, Ordering::Relaxed);
-    true
+    tell(&table.announcements);
+    let gone = words.map(|entry| {
+        let gone = idle(entry);
+        if gone {
+            entry.set_translation(Translation::INVALID.0, Ordering::Relaxed);
+        }
+        gone
+    });
+    for ((entry, valid), gone) in words.iter().zip(valid).zip(gone) {
+        if !gone {
+            // N-9: refused, the entry is valid again.
+            entry.set_translation(valid.0, Ordering::Release);
+        }
+    }
+    for (entry, gone) in words.iter().zip(gone) {
+        if gone {
+            entry.show(false);
+            // The granter has its page back, and puts something else there.
+            entry.bytes.store(NOBODYS, Ordering::Relaxed);
+        }
+    }
+    gone
 }
 
 /// N-8, N-9: no use touches a page that an ordinary revocation took away.
 #[test]
 fn a_use_and_a_revocation_never_both_win() {
     loom::model(|| {
-        let entry = entry();
-        let other = Arc::clone(&entry);
-        let user = thread::spawn(move || [batch(&other), batch(&other)]);
-        let revoked = revoke(&entry);
+        let table = table();
+        let other = Arc::clone(&table);
+        let user = thread::spawn(move || [batch(&other, FIRST), batch(&other, FIRST)]);
+        let [revoked] = revoke(&table);
         user.join().unwrap();
-        assert_eq!(entry.status(Ordering::Relaxed), 0, "every use ended");
-        if revoked {
-            assert!(!batch(&entry), "N-7: no use after it");
-        } else {
-            assert!(batch(&entry), "N-9: the refused grant is as good as before");
-        }
+        assert!(table.entries[0].is_idle(), "every use ended");
+        // N-7: no use after it. N-9: a refused grant is as good as before.
+        assert_eq!(batch(&table, FIRST), !revoked);
     });
 }
 
@@ -114,18 +169,18 @@ fn a_use_and_a_revocation_never_both_win() {
 #[test]
 fn what_drains_ends() {
     loom::model(|| {
-        let entry = entry();
-        let other = Arc::clone(&entry);
-        let user = thread::spawn(move || batch(&other));
-        announce(&*entry, Translation(entry.translation(Ordering::Relaxed)));
-        tell(&*entry);
-        let at_once = idle(&*entry);
+        let table = table();
+        let [entry] = &table.entries;
+        let other = Arc::clone(&table);
+        let user = thread::spawn(move || batch(&other, FIRST));
+        announce(entry, granted(FIRST));
+        tell(&table.announcements);
+        let at_once = idle(entry);
         let used = user.join().unwrap();
-        assert!(idle(&*entry));
-        // SAFETY: loom checks that nobody reads it meanwhile.
-        entry.page.with_mut(|page| unsafe { *page = false });
-        assert!(!(at_once && used) || !batch(&entry));
-        assert!(!batch(&entry));
+        assert!(idle(entry));
+        entry.show(false);
+        assert!(!(at_once && used) || !batch(&table, FIRST));
+        assert!(!batch(&table, FIRST));
     });
 }
 
@@ -133,16 +188,16 @@ fn what_drains_ends() {
 #[test]
 fn a_stale_reference_uses_nothing() {
     loom::model(|| {
-        let entry = entry();
-        let other = Arc::clone(&entry);
-        let user = thread::spawn(move || batch(&other));
-        if revoke(&entry) {
-            let next = Translation::valid(4, FIRST + 1, READ_ONLY);
-            entry.set_translation(next.0, Ordering::Release);
+        let table = table();
+        let [entry] = &table.entries;
+        let other = Arc::clone(&table);
+        let user = thread::spawn(move || batch(&other, FIRST));
+        if revoke(&table) == [true] {
+            entry.set_translation(granted(FIRST + 1).0, Ordering::Release);
         }
         user.join().unwrap();
         let now = Translation(entry.translation(Ordering::Relaxed));
-        assert_eq!(batch(&entry), now.permits(GrantRef::new(0, FIRST), true));
+        assert_eq!(batch(&table, FIRST), now.permits(gref(FIRST), true));
     });
 }
 
@@ -150,15 +205,84 @@ fn a_stale_reference_uses_nothing() {
 #[test]
 fn a_new_grant_shows_its_page() {
     loom::model(|| {
-        let entry = entry();
-        let valid = entry.translation(Ordering::Relaxed);
+        let table = table();
+        let [entry] = &table.entries;
         entry.set_translation(Translation::INVALID.0, Ordering::Relaxed);
-        let other = Arc::clone(&entry);
-        let user = thread::spawn(move || batch(&other));
-        // SAFETY: loom checks that nobody reads it meanwhile.
-        entry.page.with_mut(|page| unsafe { *page = true });
-        entry.set_translation(valid, Ordering::Release);
+        let other = Arc::clone(&table);
+        let user = thread::spawn(move || batch(&other, FIRST));
+        entry.show(true);
+        entry.set_translation(granted(FIRST).0, Ordering::Release);
         user.join().unwrap();
-        assert!(batch(&entry));
+        assert!(batch(&table, FIRST));
     });
+}
+
+/// N-7, N-8: a batch lasts while another one of the same user's begins and ends, and one announcement goes
+/// for the entries of both.
+#[test]
+fn a_batch_within_another_ends_its_own_uses_alone() {
+    /// Reads by entry 0, and meanwhile writes by both.
+    fn nested(table: &Table<2>) {
+        let (count, entries) = (&table.announcements, &table.entries);
+        let read = &entries[0];
+        let before = announced(count);
+        let claimed = read.claim(FIRST);
+        settle();
+        let held = claimed && (undisturbed(count, before) || read.holds(FIRST));
+        let before = announced(count);
+        let writes = entries.each_ref().map(|entry| entry.claim(FIRST));
+        settle();
+        let undisturbed = undisturbed(count, before);
+        for (entry, _) in entries.iter().zip(writes).filter(|(_, claimed)| *claimed) {
+            if undisturbed || entry.holds(FIRST) {
+                entry.touch(FIRST);
+            }
+        }
+        for (entry, _) in entries.iter().zip(writes).filter(|(_, claimed)| *claimed) {
+            release(entry);
+        }
+        if held {
+            read.touch(FIRST);
+        }
+        if claimed {
+            release(read);
+        }
+    }
+    bounded(4).check(|| {
+        let table = table();
+        let other = Arc::clone(&table);
+        let user = thread::spawn(move || nested(&other));
+        revoke(&table);
+        user.join().unwrap();
+        assert!(table.entries.iter().all(Entry::is_idle), "every use ended");
+    });
+}
+
+/// N-5 … N-9 of two generations: refused and revoked again, granted anew, and revoked.
+#[test]
+fn what_is_granted_anew_is_used_and_revoked_as_ever() {
+    bounded(5).check(|| {
+        let table = table();
+        let other = Arc::clone(&table);
+        let user = thread::spawn(move || {
+            batch(&other, FIRST);
+            batch(&other, FIRST + 1);
+        });
+        if revoke(&table) == [true] || revoke(&table) == [true] {
+            let [entry] = &table.entries;
+            entry.show(true);
+            entry.bytes.store(FIRST + 1, Ordering::Relaxed);
+            entry.set_translation(granted(FIRST + 1).0, Ordering::Release);
+            revoke(&table);
+        }
+        user.join().unwrap();
+        assert!(table.entries[0].is_idle(), "every use ended");
+    });
+}
+
+/// Not every order, but those in which threads are interrupted so often at the most.
+fn bounded(preemptions: usize) -> Builder {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder
 }
