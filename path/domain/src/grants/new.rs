@@ -93,15 +93,15 @@ impl<const COUNTED: bool> Table<COUNTED> {
             if let Ok(span) = access.result {
                 fetch(span);
             }
-            if COUNTED
-                && let Some(place) = places.next()
-                && access.result.is_ok()
-                && counted != Some(access.gref)
-            {
+            let place = places.next();
+            if COUNTED && access.result.is_ok() && counted != Some(access.gref) {
                 // What was not counted is not used, even if it is granted by the time of the
                 // re-check.
-                *place = self.claim(access.gref, write);
-                match place {
+                let claimed = place.and_then(|place| {
+                    *place = self.claim(access.gref, write);
+                    *place
+                });
+                match claimed {
                     Some(_) => counted = Some(access.gref),
                     None => access.result = Err(GrantStatus::BadRef),
                 }
