@@ -13,7 +13,7 @@ use shmem::uses::{self, Entries, EntryWords, Words};
 use std::sync::atomic::{AtomicU32, Ordering};
 use vif::grants::{Access, CopyOut, Grants};
 
-/// What one guest grants, by both sub-tables. Without `COUNTED` they are not looked at.
+/// What one guest grants, by both sub-tables. Without `COUNTED` batches do not look at them.
 #[derive(Debug)]
 struct Table<const COUNTED: bool> {
     guest: Guest,
@@ -122,6 +122,41 @@ impl<const COUNTED: bool> Table<COUNTED> {
         }
     }
 
+    /// Makes the page of every copy of a batch usable, or its status `BadRef`, and notes in `uses` what was
+    /// counted for it; `fetch` asks for the memory of each.
+    #[inline(always)]
+    fn begin_copies(&self, copies: &mut [CopyOut], uses: &mut Uses, fetch: impl Fn(Span)) {
+        let before = self.announced();
+        let mut last = None;
+        for op in &mut *copies {
+            // Header and payload of a frame go to one page: one use.
+            if last != Some(op.gref) {
+                if COUNTED {
+                    let Some(claimed) = self.claim(op.gref, true) else {
+                        op.status = GrantStatus::BadRef;
+                        continue;
+                    };
+                    uses.0.push(Some(claimed));
+                }
+                last = Some(op.gref);
+                if let Ok(span) = self.part(op.gref, op.offset, op.len) {
+                    fetch(span);
+                }
+            }
+        }
+        if !self.settle(before) {
+            self.recheck_copies(copies);
+        }
+    }
+
+    /// The same for copies.
+    #[cold]
+    fn recheck_copies(&self, copies: &mut [CopyOut]) {
+        for op in copies.iter_mut().filter(|op| !self.holds(op.gref, true)) {
+            op.status = GrantStatus::BadRef;
+        }
+    }
+
     fn at_grant<T>(&self, act: impl FnOnce() -> T) -> T {
         self.guest.ledger.at(Hop::Grant, act)
     }
@@ -129,8 +164,8 @@ impl<const COUNTED: bool> Table<COUNTED> {
 
 /// The mechanism, for one guest. Whatever it holds ends with the value.
 ///
-/// Without `COUNTED` nothing is checked and nothing is counted: a page that is not granted
-/// faults, and one that is can only be taken back by force.
+/// Without `COUNTED` nothing is checked and nothing is counted but the pages that are kept: a page that is
+/// not granted faults, and one that is can only be taken back by force.
 #[derive(Debug)]
 pub struct New<const COUNTED: bool> {
     handle: Handle,
@@ -191,15 +226,71 @@ impl<const COUNTED: bool> New<COUNTED> {
     /// # Errors
     /// `BadRef`: it is not granted, or not for writing.
     pub fn keep(&mut self, gref: GrantRef) -> Result<Span, GrantStatus> {
+        self.keep_page(gref, |_| ())
+    }
+
+    /// [`New::keep`]; `claimed` learns of the page when its use is counted.
+    fn keep_page(
+        &mut self,
+        gref: GrantRef,
+        claimed: impl FnOnce(Span),
+    ) -> Result<Span, GrantStatus> {
         let page = self.table.part(gref, 0, PAGE as u16)?;
-        let before = self.table.announced();
-        let claimed = self.table.claim(gref, true).ok_or(GrantStatus::BadRef)?;
-        self.kept.0.push(Some(claimed));
-        if self.table.settle(before) || self.table.holds(gref, true) {
-            Ok(page)
-        } else {
-            Err(GrantStatus::BadRef)
+        let status = self.table.claim(gref, true).ok_or(GrantStatus::BadRef)?;
+        self.kept.0.push(Some(status));
+        claimed(page);
+        // Whatever is counted otherwise: these are a dozen pages of a connection.
+        uses::settle();
+        match self.table.holds(gref, true) {
+            true => Ok(page),
+            false => Err(GrantStatus::BadRef),
         }
+    }
+
+    /// The first half of [`Grants::hold`]: counts a use for each access that is permitted.
+    fn claim_each(&self, accesses: &mut [Access]) {
+        for access in accesses {
+            access.result = self.table.place(access);
+            if COUNTED && access.result.is_ok() && self.table.claim(access.gref, true).is_none() {
+                access.result = Err(GrantStatus::BadRef);
+            }
+        }
+    }
+
+    /// The second half: what was claimed and does not hold is given up at once.
+    fn hold_claimed(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
+        if COUNTED {
+            uses::settle();
+        }
+        for access in accesses {
+            let words = self.table.words(access.gref);
+            let entry = words.map_or(0, |words| words.translation(Ordering::Acquire));
+            let entry = Translation(entry);
+            frames.push(entry.frame());
+            if COUNTED && access.result.is_ok() && !entry.permits(access.gref, true) {
+                access.result = Err(GrantStatus::BadRef);
+                self.let_go(access.gref);
+            }
+        }
+    }
+
+    /// [`Grants::write`]; `fetch` asks for the memory of each page.
+    #[inline]
+    fn copy_out(&mut self, copies: &mut [CopyOut], frames: &[Frame], fetch: impl Fn(Span)) {
+        let Self { table, writing, .. } = self;
+        let ledger = &table.guest.ledger;
+        let before = ledger.enter(Hop::Grant);
+        table.begin_copies(copies, writing, fetch);
+        ledger.enter(Hop::Copy);
+        let counted = |op: &&mut CopyOut| op.status != GrantStatus::BadRef;
+        for op in copies.iter_mut().filter(counted) {
+            op.status = table
+                .part(op.gref, op.offset, op.len)
+                .map_or_else(|status| status, |dst| copy_to(dst, op.source, frames));
+        }
+        ledger.enter(Hop::Grant);
+        writing.release();
+        ledger.enter(before);
     }
 }
 
@@ -277,26 +368,8 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
     }
 
     fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
-        // What was claimed and does not hold is given up at once.
-        for access in &mut *accesses {
-            access.result = self.table.place(access);
-            if COUNTED && access.result.is_ok() && self.table.claim(access.gref, true).is_none() {
-                access.result = Err(GrantStatus::BadRef);
-            }
-        }
-        if COUNTED {
-            uses::settle();
-        }
-        for access in accesses {
-            let words = self.table.words(access.gref);
-            let entry = words.map_or(0, |words| words.translation(Ordering::Acquire));
-            let entry = Translation(entry);
-            frames.push(entry.frame());
-            if COUNTED && access.result.is_ok() && !entry.permits(access.gref, true) {
-                access.result = Err(GrantStatus::BadRef);
-                self.let_go(access.gref);
-            }
-        }
+        self.claim_each(accesses);
+        self.hold_claimed(accesses, frames);
     }
 
     fn let_go(&mut self, gref: GrantRef) {
@@ -306,123 +379,9 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
-        let Self { table, writing, .. } = self;
-        let ledger = &table.guest.ledger;
-        let before = ledger.enter(Hop::Grant);
-        let announced = table.announced();
-        let mut last = None;
-        for op in &mut *copies {
-            // Header and payload of a frame go to one page: one use.
-            if last != Some(op.gref) {
-                if COUNTED {
-                    let Some(claimed) = table.claim(op.gref, true) else {
-                        op.status = GrantStatus::BadRef;
-                        continue;
-                    };
-                    writing.0.push(Some(claimed));
-                }
-                last = Some(op.gref);
-                fetch_start(table.part(op.gref, op.offset, op.len).ok());
-            }
-        }
-        let undisturbed = table.settle(announced);
-        ledger.enter(Hop::Copy);
-        let counted = |op: &&mut CopyOut| op.status != GrantStatus::BadRef;
-        for op in copies.iter_mut().filter(counted) {
-            op.status = match undisturbed || table.holds(op.gref, true) {
-                true => table
-                    .part(op.gref, op.offset, op.len)
-                    .map_or_else(|status| status, |dst| copy_to(dst, op.source, frames)),
-                false => GrantStatus::BadRef,
-            };
-        }
-        ledger.enter(Hop::Grant);
-        writing.release();
-        ledger.enter(before);
+        self.copy_out(copies, frames, |span| fetch_start(Some(span)));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::call::Calls;
-    use crate::ledger::Ledger;
-    use abi::DomId;
-    use shmem::Area;
-    use std::cell::{Cell, RefCell};
-    use std::rc::Rc;
-
-    const ENTRIES: u32 = 8;
-
-    /// A table whose entries 1, 2 and 3 are granted, and both sub-tables.
-    fn table() -> (Table<true>, Span, Span) {
-        let area = Area::anonymous((ENTRIES as usize + 3) * PAGE).unwrap();
-        let page = |n| area.page(ENTRIES + n).unwrap();
-        let (translation, status) = (page(0), page(1));
-        for gref in 1..4 {
-            let entry = Translation::valid(gref, 0, false).0;
-            translation.store_u64(gref as usize * 8, entry).unwrap();
-        }
-        let guest = Guest {
-            calls: Rc::new(RefCell::new(Calls::over(page(2)))),
-            domain: DomId(5),
-            window: area,
-            first: Slot(0),
-            slots: ENTRIES,
-            ledger: Rc::new(Ledger::new(false)),
-        };
-        let table = Table {
-            guest,
-            entries: Entries::of(translation, status, ENTRIES).unwrap(),
-            pages: area.span().take(ENTRIES as usize * PAGE),
-        };
-        (table, translation, status)
-    }
-
-    fn access(gref: u32) -> Access {
-        Access {
-            gref: GrantRef(gref),
-            offset: 0,
-            len: 60,
-            result: Err(GrantStatus::GeneralError),
-        }
-    }
-
-    #[test]
-    fn who_lost_its_use_loses_its_accesses_and_nobody_else_does() {
-        let (table, translation, status) = table();
-        let mut accesses = [1, 1, 7, 2, 2, 1, 7, 1, 3].map(access);
-        let mut uses = Uses::default();
-        let looked = Cell::new(0);
-        // The monitor announces a revocation after the last claim but one.
-        let fetch = |_: Span| {
-            looked.set(looked.get() + 1);
-            if looked.get() == accesses.len() {
-                let words = table.words(GrantRef(2)).unwrap();
-                uses::announce(&words, Translation::valid(2, 0, false));
-                uses::tell(&table.entries.announcements);
-            }
-        };
-        let mut begun = accesses;
-        table.begin(&mut begun, false, &mut uses, fetch);
-        accesses = begun;
-        let left = accesses.map(|access| access.result.is_ok());
-        assert_eq!(
-            left,
-            [true, true, false, false, false, true, false, true, true]
-        );
-        let uses_of = |gref: usize| status.load_u32(gref * 4).unwrap();
-        assert_eq!([1, 2, 3, 7].map(uses_of), [2, 1, 1, 0]);
-        uses.release();
-        assert_eq!([1, 2, 3, 7].map(uses_of), [0; 4]);
-        // What was announced before a batch is not claimed by it.
-        table.begin(&mut accesses, false, &mut uses, |_| ());
-        assert_eq!(accesses.map(|access| access.result.is_ok()), left);
-        assert_eq!([1, 2, 3, 7].map(uses_of), [1, 0, 1, 0]);
-        // Another's revocation disturbs nobody.
-        let revoked = Translation::valid(3, 0, false).revoking().0;
-        translation.store_u64(3 * 8, revoked).unwrap();
-        uses::tell(&table.entries.announcements);
-        assert!(table.holds(GrantRef(1), true) && !table.holds(GrantRef(3), false));
-    }
-}
+mod tests;
