@@ -93,17 +93,19 @@ impl<const COUNTED: bool> Table<COUNTED> {
             if let Ok(span) = access.result {
                 fetch(span);
             }
-            let place = places.next();
-            if COUNTED && access.result.is_ok() && counted != Some(access.gref) {
+            if COUNTED {
                 // What was not counted is not used, even if it is granted by the time of the
                 // re-check.
-                let claimed = place.and_then(|place| {
+                let Some(place) = places.next() else {
+                    access.result = Err(GrantStatus::BadRef);
+                    continue;
+                };
+                if access.result.is_ok() && counted != Some(access.gref) {
                     *place = self.claim(access.gref, write);
-                    *place
-                });
-                match claimed {
-                    Some(_) => counted = Some(access.gref),
-                    None => access.result = Err(GrantStatus::BadRef),
+                    match place {
+                        Some(_) => counted = Some(access.gref),
+                        None => access.result = Err(GrantStatus::BadRef),
+                    }
                 }
             }
         }
