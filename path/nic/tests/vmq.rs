@@ -391,6 +391,21 @@ fn what_another_driver_left_drains_before_anybody_has_the_queue() {
 }
 
 #[test]
+fn a_queue_whose_frames_cannot_be_led_away_is_nobodys() {
+    let slow = Rc::new(Slow::default());
+    slow.in_queue.borrow_mut().push_back(frame_to(B, 1));
+    let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(Rc::clone(&slow)));
+    assert_eq!(nic.recover(&[A, B]), Err(VmqError::Refused(1)));
+    let queue = QueueId(0);
+    let mut posted = Posted::new(8);
+    slow.settled.set(slow.point.get());
+    assert_eq!(nic.poll(queue, 0, 8, &mut posted), Ok(1));
+    assert_eq!(nic.poll(queue, 1_000_000, 8, &mut posted), Ok(0));
+    assert_eq!(nic.free_queue(queue), Err(VmqError::Draining));
+    assert_eq!((nic.avail_queues(), nic.alloc_queue()), (0, None));
+}
+
+#[test]
 fn a_queue_that_cannot_be_steered_stays_idle() {
     let slow = Rc::new(Slow::default());
     let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(slow));

@@ -130,7 +130,7 @@ pub trait Vmq {
     /// drains. The first call of a driver's; how many queues there are.
     ///
     /// # Errors
-    /// Steering was refused.
+    /// Steering was refused: nobody gets a queue.
     fn recover(&mut self, macs: &[[u8; 6]]) -> Result<u32, VmqError>;
 
     /// Whether the queue may still yield frames to its last MAC.

@@ -206,13 +206,18 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
     }
 
     fn recover(&mut self, macs: &[[u8; 6]]) -> Result<u32, VmqError> {
+        // Until all are led away frames come that are somebody else's: nobody gets a queue before.
+        let drain = |queues: &mut [Queue], point| {
+            for queue in queues {
+                queue.state = State::Draining(point);
+            }
+        };
+        drain(&mut self.queues, u64::MAX);
         let mut point = 0;
         for &mac in macs {
             point = self.steering.steer(mac, None)?.max(point);
         }
-        for queue in &mut self.queues {
-            queue.state = State::Draining(point);
-        }
+        drain(&mut self.queues, point);
         Ok(self.queues.len() as u32)
     }
 
