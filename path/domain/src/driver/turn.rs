@@ -196,6 +196,11 @@ impl Driver {
         }
         let looked = self.looks.begin();
         for &index in &looked {
+            // Of a guest that has sent nothing this is all that is touched.
+            if self.watches.get(index).is_some_and(Watch::is_idle) {
+                self.looks.found(index, false);
+                continue;
+            }
             match self.ports.get(index) {
                 Some(Port::Nic(nic)) if nic.waits_for_guests && !self.all_came => {}
                 Some(Port::Nic(_)) => {
@@ -205,8 +210,7 @@ impl Driver {
                     moved |= self.serve_own(index, now_ns) > 0;
                 }
                 Some(Port::Vif(vif)) => {
-                    let is_idle = self.watches.get(index).is_some_and(Watch::is_idle);
-                    let work = !is_idle && vif.has_work();
+                    let work = vif.has_work();
                     self.looks.found(index, work);
                     if work {
                         self.fairness.activate(index);
