@@ -96,7 +96,8 @@ pub(crate) fn test_modules(text: &str) -> Vec<String> {
         let module = pair[1]
             .trim_start_matches("pub(crate) ")
             .strip_prefix("mod ")?;
-        (pair[0] == "#[cfg(test)]").then(|| module.strip_suffix(';').map(str::to_owned))?
+        let tests = pair[0] == "#[cfg(test)]" || pair[0].starts_with("#[cfg(all(test, ");
+        tests.then(|| module.strip_suffix(';').map(str::to_owned))?
     };
     lines.windows(2).filter_map(name).collect()
 }
@@ -131,6 +132,8 @@ const LAST: u8 = 1;
 ";
         assert_eq!(count(text), (5, 2));
         assert_eq!(test_modules(text), ["tests"]);
+        let model = "#[cfg(all(test, loom))]\nmod model;\n#[cfg(all(loom))]\nmod other;\n";
+        assert_eq!(test_modules(model), ["model"]);
     }
 
     #[test]

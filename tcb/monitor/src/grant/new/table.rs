@@ -89,7 +89,7 @@ impl Table {
     /// A table that grants nothing and that nobody has bound.
     ///
     /// # Errors
-    /// The kernel has no memory or no descriptors left, or there is no such table.
+    /// The kernel has no memory or no descriptors left, or the count of announcements has no place.
     pub(super) fn create(
         handle: Handle,
         (granter, conn): (DomId, ConnId),
