@@ -5,8 +5,8 @@ use crate::memory::Memory;
 use abi::layout::info;
 use std::sync::atomic::Ordering;
 
-/// How long a domain may take for a reply.
-const PATIENCE_NS: u64 = 1_000_000_000;
+/// How long a domain may take for a reply. Hosts were seen to keep a virtual machine from its CPU for more than a second.
+const PATIENCE_NS: u64 = 3_000_000_000;
 /// How often its bell is rung meanwhile: on virtual machines wake-ups were seen to be late by as much as that.
 const AGAIN_NS: u64 = 50_000_000;
 
@@ -25,8 +25,8 @@ pub enum RelayError {
     /// The request does not fit.
     #[error("the request is longer than {} bytes", info::MAILBOX_IN_MAX)]
     TooLong,
-    /// The domain did not reply within a second.
-    #[error("the domain did not reply within a second")]
+    /// The domain did not reply in time.
+    #[error("the domain did not reply within three seconds")]
     Late,
     /// The reply says that it is longer than a reply can be.
     #[error("the domain's reply makes no sense")]
