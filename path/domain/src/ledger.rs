@@ -74,7 +74,7 @@ const LEARN: u32 = 3;
 const HOPS: usize = Hop::ALL.len();
 /// Where the cycles of turns are that were not stamped, until they are shared out.
 const WHOLE: usize = HOPS;
-/// Of so many turns at the most one is stamped.
+/// At least one turn of so many is stamped.
 const EVERY_MAX: u32 = 8;
 /// Stamps may take this part of the time, before fewer turns are stamped; and more are from this part of that on.
 const DEAR: u64 = 32;
