@@ -294,7 +294,10 @@ fn a_console_flood_is_dropped() {
     };
     // 20 MB: it takes its time, as the domain is slowed down; nobody else is.
     let late = daemon.ask(&request);
-    assert_eq!(late["error"], "the domain did not reply within three seconds");
+    assert_eq!(
+        late["error"],
+        "the domain did not reply within three seconds"
+    );
     let start = Instant::now();
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
