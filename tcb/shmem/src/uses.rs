@@ -47,7 +47,7 @@ pub trait Announcements {
     fn set_announcements(&self, value: u64, order: Ordering);
 }
 
-impl Announcements for &AtomicU64 {
+impl Announcements for AtomicU64 {
     #[inline]
     fn announcements(&self, order: Ordering) -> u64 {
         self.load(order)
@@ -65,7 +65,7 @@ pub fn announcements(translation: Span, entries: u32) -> Option<&'static AtomicU
     translation.u64(announcements_at(entries))
 }
 
-impl StatusWord for &AtomicU32 {
+impl StatusWord for AtomicU32 {
     #[inline]
     fn status(&self, order: Ordering) -> u32 {
         self.load(order)

@@ -47,7 +47,7 @@ impl<const COUNTED: bool> Table<COUNTED> {
     #[inline]
     fn announced(&self) -> u64 {
         match COUNTED {
-            true => uses::announced(&self.entries.announcements),
+            true => uses::announced(self.entries.announcements),
             false => 0,
         }
     }
@@ -59,7 +59,7 @@ impl<const COUNTED: bool> Table<COUNTED> {
             return true;
         }
         uses::settle();
-        uses::undisturbed(&self.entries.announcements, before)
+        uses::undisturbed(self.entries.announcements, before)
     }
 
     /// The bytes of an access, where its entry shows its page.
@@ -316,7 +316,7 @@ impl Uses {
     #[inline]
     fn release(&mut self) {
         for status in self.0.drain(..).flatten() {
-            uses::release(&status);
+            uses::release(status);
         }
     }
 }
@@ -376,7 +376,7 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
 
     fn let_go(&mut self, gref: GrantRef) {
         if COUNTED && let Some(words) = self.table.words(gref) {
-            uses::release(&words.status);
+            uses::release(words.status);
         }
     }
 

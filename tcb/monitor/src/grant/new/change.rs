@@ -285,7 +285,7 @@ fn announce(
     if !announced {
         return leaving;
     }
-    uses::tell(&table.announcements());
+    uses::tell(table.announcements());
     let mut refused = Vec::new();
     for (op, ((gref, how), status)) in wanted.iter().zip(statuses.iter_mut()).enumerate() {
         let (Some((_, granted)), Some(words)) =
