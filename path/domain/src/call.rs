@@ -13,6 +13,9 @@ use shmem::{Span, futex, home::Home};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+#[cfg(test)]
+pub(crate) mod answering;
+
 /// How long one wait for the monitor lasts before the answer is looked for again. The monitor
 /// ends a domain that it does not want to answer, so there is nothing to give up for.
 const PATIENCE: Duration = Duration::from_secs(1);

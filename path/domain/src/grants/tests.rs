@@ -6,16 +6,13 @@ use super::map::Map;
 use super::mapped::Mapped;
 use super::new::New;
 use super::*;
+use crate::call::answering::answer;
 use abi::Handle;
-use abi::hypercall::{
-    COUNT, Copy as CopyOp, DONE, KIND, Kind, Map as MapOp, OP_WORDS, OPS, Place, REQUEST, RESULT,
-    STATUS_WORD, Transfer,
-};
+use abi::hypercall::{Copy as CopyOp, Kind, Map as MapOp, Place, Transfer};
 use abi::ngm::{Translation, translation_bytes};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use vif::grants::{Access, Grants};
 
 const DOMAIN: DomId = DomId(5);
@@ -41,14 +38,14 @@ struct World {
 }
 
 impl World {
-    fn serve(&mut self, kind: u32, words: [u64; 3]) -> GrantStatus {
+    fn serve(&mut self, kind: Kind, words: [u64; 3]) -> GrantStatus {
         let allowed = |gref: GrantRef, write| match gref.index() {
             NONE.. => GrantStatus::BadRef,
             READ_ONLY.. if write => GrantStatus::PermissionDenied,
             _ => GrantStatus::Okay,
         };
-        match Kind::from_wire(kind) {
-            Some(Kind::GrantMap) => {
+        match kind {
+            Kind::GrantMap => {
                 let op = MapOp::decode(words);
                 assert_eq!(op.domain, DOMAIN);
                 assert_eq!(op.slot.0, FIRST + op.gref.index());
@@ -61,11 +58,11 @@ impl World {
                 }
                 status
             }
-            Some(Kind::GrantUnmap) => match self.mapped.remove(&(words[0] as u32)) {
+            Kind::GrantUnmap => match self.mapped.remove(&(words[0] as u32)) {
                 Some(_) => GrantStatus::Okay,
                 None => GrantStatus::BadHandle,
             },
-            Some(Kind::GrantCopy) => {
+            Kind::GrantCopy => {
                 let op = CopyOp::decode(words);
                 let status = match (op.src, op.dst) {
                     (Place::Granted { gref, .. }, Place::Own { .. }) => allowed(gref, false),
@@ -75,7 +72,7 @@ impl World {
                 self.copied.push(op);
                 status
             }
-            Some(Kind::GrantTransfer) => {
+            Kind::GrantTransfer => {
                 let op = Transfer::decode(words);
                 assert_eq!(op.exchange, EXCHANGE);
                 let flips = FIRST + SLOTS..FIRST + SLOTS + FLIPS;
@@ -90,7 +87,7 @@ impl World {
                 }
                 status
             }
-            Some(Kind::TableBind | Kind::TableEnd) => GrantStatus::Okay,
+            Kind::TableBind | Kind::TableEnd => GrantStatus::Okay,
             _ => GrantStatus::GeneralError,
         }
     }
@@ -115,32 +112,12 @@ impl Monitor {
         let stop = Arc::new(AtomicBool::new(false));
         let (shared, stopped) = (Arc::clone(&world), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
-            let word = |offset| page.u32(offset).unwrap();
-            let mut answered = 0;
-            while !stopped.load(Ordering::Relaxed) {
-                let number = word(REQUEST).load(Ordering::Acquire);
-                if number == answered {
-                    let patience = Some(Duration::from_millis(10));
-                    shmem::futex::wait(word(REQUEST), number, patience);
-                    continue;
-                }
-                let kind = word(KIND).load(Ordering::Relaxed);
-                let count = word(COUNT).load(Ordering::Relaxed);
+            answer(page, &stopped, |kind, ops| {
                 let mut world = shared.lock().unwrap();
-                let name = Kind::from_wire(kind).unwrap();
-                world.calls.push(format!("{name:?} {count}"));
-                for op in 0..count as usize {
-                    let at = |n| page.u64(OPS + (op * OP_WORDS + n) * 8).unwrap();
-                    let words = [0, 1, 2].map(|n| at(n).load(Ordering::Relaxed));
-                    let status = world.serve(kind, words) as i16;
-                    at(STATUS_WORD).store(i64::from(status) as u64, Ordering::Relaxed);
-                }
-                drop(world);
-                answered = number;
-                word(RESULT).store(0, Ordering::Relaxed);
-                word(DONE).store(number, Ordering::Release);
-                shmem::futex::wake(word(DONE), 1);
-            }
+                world.calls.push(format!("{kind:?} {}", ops.len()));
+                let served = ops.iter().map(|words| world.serve(kind, *words));
+                served.map(|status| (i64::from(status as i16), 0)).collect()
+            });
         });
         Self {
             world,

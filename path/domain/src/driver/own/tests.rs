@@ -1,14 +1,12 @@
 //! A queue against a monitor of the test's own, under which frames are denied all the time.
 
 use super::*;
-use abi::hypercall::{
-    ANSWER_WORD, COUNT, DONE, KIND, Kind, OP_WORDS, OPS, REQUEST, RESULT, STATUS_WORD,
-};
+use crate::call::answering::answer;
+use abi::hypercall::Kind;
 use abi::xdp::RingLayout;
 use rustix::io::Errno;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const ENTRIES: u32 = 32;
 const RULES: [u32; 3] = [0, 3, 700];
@@ -24,14 +22,14 @@ struct World {
 }
 
 impl World {
-    fn serve(&mut self, kind: u32, words: [u64; 3]) -> Result<u64, Errno> {
+    fn serve(&mut self, kind: Kind, words: [u64; 3]) -> Result<u64, Errno> {
         if !self.stopped {
             self.denied += 1;
         }
         if self.ended {
             return Err(Errno::NOENT);
         }
-        if Kind::from_wire(kind) == Some(Kind::DeviceEnd) {
+        if kind == Kind::DeviceEnd {
             if std::fs::symlink_metadata(format!("/proc/self/fd/{}", self.descriptor)).is_ok() {
                 return Err(Errno::BUSY);
             }
@@ -61,31 +59,16 @@ impl World {
 
     /// Answers calls until the queue has ended.
     fn run(mut self, page: Span) -> Self {
-        let word = |offset| page.u32(offset).unwrap();
-        let mut answered = 0;
-        while !self.ended {
-            let number = word(REQUEST).load(Ordering::Acquire);
-            if number == answered {
-                let patience = Some(Duration::from_millis(10));
-                shmem::futex::wait(word(REQUEST), number, patience);
-                continue;
-            }
-            let kind = word(KIND).load(Ordering::Relaxed);
-            for op in 0..word(COUNT).load(Ordering::Relaxed) as usize {
-                let at = |n| page.u64(OPS + (op * OP_WORDS + n) * 8).unwrap();
-                let words = [0, 1, 2].map(|n| at(n).load(Ordering::Relaxed));
-                let told = self.serve(kind, words);
-                at(ANSWER_WORD).store(told.unwrap_or(0), Ordering::Relaxed);
-                let status = told
-                    .err()
-                    .map_or(0, |errno| -i64::from(errno.raw_os_error()));
-                at(STATUS_WORD).store(status as u64, Ordering::Relaxed);
-            }
-            answered = number;
-            word(RESULT).store(0, Ordering::Relaxed);
-            word(DONE).store(number, Ordering::Release);
-            shmem::futex::wake(word(DONE), 1);
-        }
+        let ended = AtomicBool::new(false);
+        answer(page, &ended, |kind, ops| {
+            let told = ops.iter().map(|words| match self.serve(kind, *words) {
+                Ok(told) => (0, told),
+                Err(errno) => (-i64::from(errno.raw_os_error()), 0),
+            });
+            let told = told.collect();
+            ended.store(self.ended, Ordering::Relaxed);
+            told
+        });
         self
     }
 }
