@@ -162,7 +162,7 @@ impl Ledger {
         // Who goes on where it was needs no stamp.
         if before != hop {
             if self.stamped.get() {
-                self.stamp();
+                self.stamp_at(before as usize);
             }
             self.current.set(hop);
         }
@@ -174,13 +174,18 @@ impl Ledger {
     #[inline]
     fn stamp(&self) {
         if self.enabled {
-            let now = tsc();
-            let hop = match self.stamped.get() {
+            self.stamp_at(match self.stamped.get() {
                 true => self.current.get() as usize,
                 false => WHOLE,
-            };
-            self.charge(hop, now.wrapping_sub(self.last.replace(now)));
+            });
         }
+    }
+
+    /// Charges `hop` with what has passed since the last stamp.
+    #[inline]
+    fn stamp_at(&self, hop: usize) {
+        let now = tsc();
+        self.charge(hop, now.wrapping_sub(self.last.replace(now)));
     }
 
     /// Runs `work` at `hop` and returns to where the ledger was.
@@ -439,15 +444,7 @@ impl Ledger {
     }
 
     fn median_ns(&self, times: u32, work: impl Fn(u32)) -> f64 {
-        let mut runs = [0u64; 5];
-        for run in &mut runs {
-            let from = tsc();
-            (0..times).for_each(&work);
-            *run = tsc().wrapping_sub(from);
-        }
-        runs.sort_unstable();
-        let [_, _, median, ..] = runs;
-        median as f64 * 1e9 / self.hz as f64 / f64::from(times)
+        median_cycles(times, work) * 1e9 / self.hz as f64
     }
 
     fn to_cycles(&self, ns: u64) -> u64 {
@@ -455,18 +452,26 @@ impl Ledger {
     }
 }
 
-/// Cycles that a stamp takes.
-fn price() -> u64 {
-    const STAMPS: u64 = 8;
-    let some = || {
+/// Cycles that `work` takes, of several runs of so many times the middle one.
+fn median_cycles(times: u32, work: impl Fn(u32)) -> f64 {
+    let mut runs = [0u64; 5];
+    for run in &mut runs {
         let from = tsc();
-        for _ in 1..STAMPS {
-            std::hint::black_box(tsc());
-        }
-        tsc().wrapping_sub(from) / STAMPS
-    };
-    // One of these is not interrupted.
-    (0..3).map(|_| some()).min().unwrap_or(0).max(1)
+        (0..times).for_each(&work);
+        *run = tsc().wrapping_sub(from);
+    }
+    runs.sort_unstable();
+    let [_, _, median, ..] = runs;
+    median as f64 / f64::from(times)
+}
+
+/// Cycles that reading the time stamp counter takes, which is most of a stamp.
+fn price() -> u64 {
+    const READS: u32 = 8;
+    let cycles = median_cycles(READS, |_| {
+        std::hint::black_box(tsc());
+    });
+    (cycles as u64).max(1)
 }
 
 /// What the account itself costs on this machine, nanoseconds.
