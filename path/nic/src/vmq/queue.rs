@@ -206,19 +206,13 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
     }
 
     fn recover(&mut self, macs: &[[u8; 6]]) -> Result<u32, VmqError> {
-        // Until all are led away frames come that are somebody else's: nobody gets a queue before.
-        let drain = |queues: &mut [Queue], point| {
-            for queue in queues {
-                queue.state = State::Draining(point);
-            }
-        };
-        drain(&mut self.queues, u64::MAX);
-        let mut point = 0;
-        for &mac in macs {
-            point = self.steering.steer(mac, None)?.max(point);
+        let lead_away = |point: u64, &mac| Ok(self.steering.steer(mac, None)?.max(point));
+        let point = macs.iter().try_fold(0, lead_away);
+        for queue in &mut self.queues {
+            // Frames come to who could not be led away: then nobody gets a queue.
+            queue.state = State::Draining(point.unwrap_or(u64::MAX));
         }
-        drain(&mut self.queues, point);
-        Ok(self.queues.len() as u32)
+        point.map(|_| self.queues.len() as u32)
     }
 
     fn is_draining(&self, queue: QueueId) -> bool {
