@@ -109,10 +109,12 @@ impl Driver {
             .picks
             .all()
             .all(|(port, _)| takes(self.ports.get(port)));
-        for (number, pick) in self.picks.all() {
-            if fits && let Some(Port::Vif(vif)) = self.ports.get_mut(number) {
-                vif.give_singles(singles, pick);
-                self.news.mark(number);
+        if fits {
+            for (number, pick) in self.picks.all() {
+                if let Some(Port::Vif(vif)) = self.ports.get_mut(number) {
+                    vif.give_singles(singles, pick);
+                    self.news.mark(number);
+                }
             }
         }
         self.picks.clear();

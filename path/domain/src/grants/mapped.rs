@@ -1,6 +1,6 @@
 //! Pages are mapped at first use and stay mapped until the connection ends.
 
-use super::{Guest, copy_mapped, copy_singles, fetch_start};
+use super::{Guest, copy_mapped, fetch_and_copy_singles};
 use crate::ledger::Hop;
 use abi::hypercall::{Map, Unmap};
 use abi::{GrantRef, GrantStatus, Slot};
@@ -167,11 +167,7 @@ impl Grants for Mapped {
 
     fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
         self.begin(accesses, false);
-        self.guest.ledger.at(Hop::Copy, || {
-            let places = accesses.iter().map(|access| access.result.ok());
-            places.for_each(fetch_start);
-            copy_singles(accesses, singles, pick);
-        });
+        fetch_and_copy_singles(&self.guest.ledger, accesses, singles, pick);
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {

@@ -21,7 +21,7 @@ pub mod new;
 pub mod pointers;
 
 use crate::call::Calls;
-use crate::ledger::Ledger;
+use crate::ledger::{Hop, Ledger};
 use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
 use nic::frame::HOT;
 use nic::{Frame, Single};
@@ -87,10 +87,8 @@ fn part(page: Option<Span>, offset: u16, len: u16) -> Result<Span, GrantStatus> 
 /// Asks the processor for where a copy starts: by the time of the copy it is there. What is behind
 /// it the processor sees coming by itself.
 #[inline]
-fn fetch_start(dst: Option<Span>) {
-    if let Some(dst) = dst {
-        dst.take(HOT).prefetch_write();
-    }
+fn fetch_start(dst: Span) {
+    dst.take(HOT).prefetch_write();
 }
 
 /// Copies one piece to a page that is mapped at `dst`.
@@ -115,6 +113,20 @@ fn copy_to(dst: Span, source: Source, frames: &[Frame]) -> GrantStatus {
     } else {
         GrantStatus::BadPage
     }
+}
+
+/// Copies each single to where its access is, if it is; none of these places was asked for before.
+fn fetch_and_copy_singles(
+    ledger: &Ledger,
+    accesses: &mut [Access],
+    singles: &[Single],
+    pick: &[u32],
+) {
+    ledger.at(Hop::Copy, || {
+        let places = accesses.iter().filter_map(|access| access.result.ok());
+        places.for_each(fetch_start);
+        copy_singles(accesses, singles, pick);
+    });
 }
 
 /// Copies each single to where its access is, if it is.
@@ -144,7 +156,7 @@ fn copy_mapped(
         let dst = slot(op.gref)
             .ok()
             .and_then(|slot| guest.span(slot, op.offset, op.len));
-        fetch_start(dst);
+        dst.into_iter().for_each(fetch_start);
     }
     for op in copies {
         op.status = match slot(op.gref) {

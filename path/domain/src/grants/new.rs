@@ -361,7 +361,7 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
         let Self { table, writing, .. } = self;
         let ledger = &table.guest.ledger;
         let before = ledger.enter(Hop::Grant);
-        table.begin(accesses, true, writing, |span| fetch_start(Some(span)));
+        table.begin(accesses, true, writing, fetch_start);
         ledger.enter(Hop::Copy);
         copy_singles(accesses, singles, pick);
         ledger.enter(Hop::Grant);
@@ -381,7 +381,7 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
-        self.copy_out(copies, frames, |span| fetch_start(Some(span)));
+        self.copy_out(copies, frames, fetch_start);
     }
 }
 

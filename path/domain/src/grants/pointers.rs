@@ -1,7 +1,7 @@
 //! No mechanism: guest and driver domain are threads of one process, and a reference is the number
 //! of a page. What the path costs without any isolation, to measure what isolation costs.
 
-use super::{copy_singles, copy_to, fetch_start, part};
+use super::{copy_to, fetch_and_copy_singles, fetch_start, part};
 use crate::ledger::{Hop, Ledger};
 use abi::{DomId, GrantRef, Handle};
 use nic::{Frame, Single};
@@ -86,17 +86,14 @@ impl Grants for Pointers {
 
     fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
         self.open(accesses);
-        self.ledger.at(Hop::Copy, || {
-            let places = accesses.iter().map(|access| access.result.ok());
-            places.for_each(fetch_start);
-            copy_singles(accesses, singles, pick);
-        });
+        fetch_and_copy_singles(&self.ledger, accesses, singles, pick);
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
         let before = self.ledger.enter(Hop::Copy);
         for op in &*copies {
-            fetch_start(part(self.page(op.gref), op.offset, op.len).ok());
+            let dst = part(self.page(op.gref), op.offset, op.len);
+            dst.into_iter().for_each(fetch_start);
         }
         for op in copies {
             op.status = match part(self.page(op.gref), op.offset, op.len) {
