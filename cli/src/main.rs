@@ -25,7 +25,7 @@ mod up;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
-use experiments::Failure;
+use figures::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

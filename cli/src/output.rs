@@ -1,7 +1,7 @@
 //! Standard output, progress, and the exit status.
 
 use anyhow::Context;
-use experiments::Failure;
+use figures::Failure;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -72,7 +72,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
             _ => 1,
         }
     } else {
-        experiments::exit_code(error)
+        figures::exit_code(error)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{output, tables};
 use abi::mailbox::Request;
 use anyhow::Context;
 use client::Instance;
-use experiments::Failure;
+use figures::Failure;
 use serde_json::{Map, Value, json};
 
 /// `grantway status`.

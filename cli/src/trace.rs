@@ -8,7 +8,7 @@ use abi::machine::{DomainStatus, Program};
 use abi::mailbox::Request;
 use client::Instance;
 use comfy_table::CellAlignment;
-use experiments::{Failure, interrupt};
+use figures::{Failure, interrupt};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};

@@ -5,7 +5,7 @@ use abi::machine::Machine;
 use anyhow::Context;
 use client::Instance;
 use config::Config;
-use experiments::{Failure, interrupt};
+use figures::{Failure, interrupt};
 use nic_linux::setup::netns;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde_json::json;

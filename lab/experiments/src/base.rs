@@ -5,12 +5,13 @@ use crate::lane::window::{Times, Work};
 use crate::lane::{Cores, Direction, Lane, Loads, Place, forward, kernel_path};
 use crate::peers::{self, PeerRun};
 use crate::plan::{Column, Frames, Lro, PathKind, Peer, Plan, Up, Wake, Wire, WireNic};
-use crate::provenance::Provenance;
-use crate::report::Figure;
 use crate::runner::{Config, Samples};
 use crate::spin::Spinners;
-use crate::{frontier, interrupt, prototype, thesis};
+use crate::{frontier, prototype, thesis};
 use anyhow::Context as _;
+use figures::interrupt;
+use figures::provenance::Provenance;
+use figures::report::Figure;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
 

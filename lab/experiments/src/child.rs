@@ -3,9 +3,9 @@
 //! Every helper of this crate is one: it ends when its standard input does, so nothing outlives
 //! the process that started it, however that one ended.
 
-use crate::failure::{CANNOT_RUN, Failure};
-use crate::interrupt;
 use anyhow::{Context as _, bail};
+use figures::failure::{CANNOT_RUN, Failure};
+use figures::interrupt;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};

@@ -1,9 +1,10 @@
 //! The command `exp`: runs a plan.
 
 use crate::plan::Plan;
-use crate::provenance::Provenance;
-use crate::report::{self, Figure};
-use crate::{base, interrupt, overhead, plot, receive_buffer, restart, tables};
+use crate::{base, overhead, receive_buffer, restart, tables};
+use figures::provenance::Provenance;
+use figures::report::{self, Figure};
+use figures::{interrupt, plot};
 use std::path::PathBuf;
 
 /// What the user asked for.
@@ -36,17 +37,17 @@ impl Args {
     /// Leaves the columns that the user wants.
     ///
     /// # Errors
-    /// [`crate::Failure::Usage`] if there is none.
+    /// [`figures::Failure::Usage`] if there is none.
     pub fn keep<C>(
         &self,
         columns: &mut Vec<C>,
         name: impl Fn(&C) -> &str,
-    ) -> Result<(), crate::Failure> {
+    ) -> Result<(), figures::Failure> {
         columns.retain(|column| self.wants(name(column)));
         match &self.only {
             Some(parts) if columns.is_empty() => {
                 let why = format!("no column contains `{parts}`");
-                Err(crate::Failure::Usage(why))
+                Err(figures::Failure::Usage(why))
             }
             _ => Ok(()),
         }
@@ -56,7 +57,7 @@ impl Args {
 /// Runs a plan and prints its figures.
 ///
 /// # Errors
-/// [`crate::Failure`]s carry their exit status; see [`crate::exit_code`].
+/// [`figures::Failure`]s carry their exit status; see [`figures::exit_code`].
 pub fn run(args: &Args) -> anyhow::Result<()> {
     interrupt::watch();
     match args.plan.as_str() {

@@ -9,11 +9,11 @@
 use crate::lane::Direction;
 use crate::lane::machine::What;
 use crate::lane::window::Work;
-use crate::metric;
 use crate::plan::{Column, Lro, Plan, Wake, Wire};
-use crate::report::{Figure, Index, cell, table};
 use crate::runner::{Config, Samples};
-use crate::stats::{self, Side};
+use figures::metric;
+use figures::report::{Figure, Index, cell, table};
+use figures::stats::{self, Side};
 
 /// What a policy is judged by: name of the regret, metric, work.
 fn judged(plan: &Plan) -> Vec<(&'static str, Work)> {

@@ -1,7 +1,8 @@
 //! The hidden subcommand `internal`: the helper processes of this crate, all served by the one
 //! program `grantway`. Their arguments are JSON and may change at any time.
 
-use crate::{Failure, child, forwarder, load, ns, spin};
+use crate::{child, forwarder, load, ns, spin};
+use figures::Failure;
 use serde::de::DeserializeOwned;
 
 /// Runs a helper: `internal <load|ns|forward|spin> [JSON]`. Returns only if it could not start.
@@ -18,7 +19,7 @@ pub fn main(args: &[String]) -> anyhow::Result<()> {
 /// The same one.
 pub fn told(done: anyhow::Result<()>) -> anyhow::Result<()> {
     if let Err(error) = &done {
-        let exit = crate::exit_code(error);
+        let exit = figures::exit_code(error);
         child::say(&serde_json::json!({ "error": format!("{error:#}"), "exit": exit }));
     }
     done

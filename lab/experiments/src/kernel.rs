@@ -1,7 +1,7 @@
 //! External programs that the kernel baselines are set up with.
 
-use crate::Failure;
 use anyhow::{Context as _, bail};
+use figures::Failure;
 use std::process::{Command, Stdio};
 
 /// Runs a program and returns what it printed.

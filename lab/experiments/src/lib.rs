@@ -7,31 +7,23 @@
 //!
 //! The way of a figure: a plan ([`plan`]) names columns; each column becomes a lane ([`lane`]), a
 //! path between a wire and a guest with its loads; the runner opens windows on the lanes in turn
-//! ([`runner`]) and reads exact CPU times around each ([`measure`]); medians, intervals and
-//! verdicts ([`stats`]) become figures ([`report`]).
+//! ([`runner`]) and reads exact CPU times around each ([`figures::measure`]); medians, intervals and
+//! verdicts ([`figures::stats`]) become figures ([`figures::report`]).
 #![forbid(unsafe_code)]
 
 pub mod child;
-pub mod failure;
 pub mod forwarder;
 pub mod frontier;
 pub mod internal;
-pub mod interrupt;
 pub mod kernel;
 pub mod lane;
 pub mod load;
-pub mod measure;
-pub mod metric;
 pub mod ns;
 pub mod peers;
 pub mod plan;
-pub mod plot;
 pub mod prototype;
-pub mod provenance;
-pub mod report;
 pub mod runner;
 pub mod spin;
-pub mod stats;
 pub mod tables;
 pub mod thesis;
 
@@ -41,5 +33,3 @@ pub mod exp;
 pub mod overhead;
 pub mod receive_buffer;
 pub mod restart;
-
-pub use failure::{Failure, exit_code};

@@ -4,8 +4,9 @@
 //! to be mounted or named outside.
 
 use crate::child::{self, LineChild};
-use crate::{Failure, kernel};
+use crate::kernel;
 use anyhow::Context as _;
+use figures::Failure;
 use nic_linux::setup::netns as setup;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use serde::{Deserialize, Serialize};

@@ -13,12 +13,12 @@ use crate::lane::machine::{self, OnWire, Running, What};
 use crate::lane::window::Work;
 use crate::lane::{Cores, Direction, Lane, Loads, Place};
 use crate::plan::{Rounds, Wire};
-use crate::provenance::Provenance;
-use crate::report::{Figure, Index, cell, table};
 use crate::runner::{Config, Samples};
-use crate::stats::{self, Side};
-use crate::{Failure, interrupt};
 use anyhow::Context as _;
+use figures::provenance::Provenance;
+use figures::report::{Figure, Index, cell, table};
+use figures::stats::{self, Side};
+use figures::{Failure, interrupt};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -544,7 +544,7 @@ pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Verdict;
+    use figures::stats::Verdict;
 
     #[test]
     fn the_plan_is_valid_and_named_as_its_file() {

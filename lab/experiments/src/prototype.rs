@@ -1,9 +1,9 @@
 //! How far each hop is from what it cost where the data path was measured by itself.
 
 use crate::plan::{Frames, Plan, Prototype};
-use crate::report::{Figure, Index, number, table};
 use crate::runner::Samples;
-use crate::stats;
+use figures::report::{Figure, Index, number, table};
+use figures::stats;
 
 /// `difference.prototype.<metric>` of each hop that the plan knows the prototype's cycles of:
 /// cycles that the machine takes more for a packet.

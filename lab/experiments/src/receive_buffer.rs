@@ -11,11 +11,11 @@ use crate::lane::machine::{OnWire, What};
 use crate::lane::window::Work;
 use crate::lane::{Cores, Direction, Lane, Loads, Place, machine};
 use crate::plan::{Ratio, Rounds, Wire};
-use crate::provenance::Provenance;
-use crate::report::{Figure, Index, cell, table};
 use crate::runner::{Config, Samples};
-use crate::stats::{self, EQUIVALENCE, Side};
-use crate::{Failure, interrupt};
+use figures::provenance::Provenance;
+use figures::report::{Figure, Index, cell, table};
+use figures::stats::{self, EQUIVALENCE, Side};
+use figures::{Failure, interrupt};
 use serde::Deserialize;
 
 /// The plan's name.
@@ -211,7 +211,7 @@ const EQUAL: std::cmp::Ordering = std::cmp::Ordering::Equal;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Verdict;
+    use figures::stats::Verdict;
     use std::collections::BTreeMap;
 
     fn plan() -> Plan {

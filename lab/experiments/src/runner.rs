@@ -1,10 +1,10 @@
 //! Samples of a run: round by round, configuration by configuration, and the figures they make.
 
-use crate::Failure;
-use crate::metric;
 use crate::plan::{Bar, Ratio, names_column};
-use crate::report::{self, Figure};
-use crate::stats::{self, Estimate, Side, Verdict};
+use figures::Failure;
+use figures::metric;
+use figures::report::{self, Figure};
+use figures::stats::{self, Estimate, Side, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A configuration: a column and its keys.

@@ -3,8 +3,8 @@
 use crate::lane::Direction;
 use crate::lane::window::Work;
 use crate::plan::{Column, Plan, Wake, Wire};
-use crate::report::{Figure, Index, cell, number, table};
 use crate::{frontier, prototype};
+use figures::report::{Figure, Index, cell, number, table};
 
 /// The figures as tables.
 #[must_use]

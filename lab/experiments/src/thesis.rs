@@ -8,7 +8,7 @@
 
 use crate::lane::Direction;
 use crate::lane::machine::Running;
-use crate::metric::SEGMENT_BYTES;
+use figures::metric::SEGMENT_BYTES;
 use std::collections::BTreeMap;
 
 /// Hops of the ledger by domain and class. A ledger cannot split a system call: what the kernel does

@@ -3,12 +3,12 @@
 //!
 //! Not libtest's harness, because the helper processes are this very program called again.
 
-use experiments::Failure;
 use experiments::lane::kernel_path::{self, Gro};
 use experiments::lane::machine::{OnWire, What, lane};
 use experiments::lane::window::{Times, Work};
 use experiments::lane::{Cores, Direction, Lane, Loads, Place, forward};
 use experiments::plan::{Wire, WireNic};
+use figures::Failure;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -167,7 +167,7 @@ fn compare(cores: Cores) -> anyhow::Result<()> {
         };
         ratios.push(rate(&mut ours)? / rate(&mut theirs)?);
     }
-    let ratio = experiments::stats::estimate(&ratios, 1).unwrap();
+    let ratio = figures::stats::estimate(&ratios, 1).unwrap();
     println!(
         "  ours / reference: {:.3} [{:.3}, {:.3}]",
         ratio.value, ratio.lo, ratio.hi
@@ -180,7 +180,7 @@ mod reference {
     use experiments::lane::{
         Between, Cores, Ends, GUEST, Lane, Loads, PREFIX, Place, Reading, WIRE,
     };
-    use experiments::measure::Part;
+    use figures::measure::Part;
     use std::ffi::OsStr;
     use std::process::{Child, Command, Stdio};
 

@@ -41,7 +41,7 @@ fn options(command: Vec<String>) -> Options {
 fn record(command: Vec<String>) -> Option<(Session, Option<ExitStatus>)> {
     match run(&options(command)) {
         Ok(recorded) => Some(recorded),
-        Err(error) if experiments::exit_code(&error) == 3 => {
+        Err(error) if figures::exit_code(&error) == 3 => {
             println!("skipped: {error:#}");
             None
         }
@@ -148,7 +148,7 @@ fn a_session_of_processes_that_run_already() {
             session
         }
         Err(error) => {
-            assert_eq!(experiments::exit_code(&error), 3, "{error:#}");
+            assert_eq!(figures::exit_code(&error), 3, "{error:#}");
             return println!("skipped: {error:#}");
         }
     };
@@ -169,14 +169,14 @@ fn a_session_survives_its_file() {
     let path = dir.path().join("x.prof");
     let recorded = to_file(&options(busy(0)), &path, false);
     if let Err(error) = recorded {
-        assert_eq!(experiments::exit_code(&error), 3, "{error:#}");
+        assert_eq!(figures::exit_code(&error), 3, "{error:#}");
         assert!(!path.exists(), "nothing is left behind");
         return println!("skipped: {error:#}");
     }
     let session = file::read(&path).unwrap();
     assert!(!session.samples.is_empty());
     let again = to_file(&options(busy(0)), &path, false).unwrap_err();
-    assert_eq!(experiments::exit_code(&again), 2);
+    assert_eq!(figures::exit_code(&again), 2);
     assert_eq!(file::read(&path).unwrap(), session, "the file is as it was");
 }
 
@@ -184,17 +184,14 @@ fn a_session_survives_its_file() {
 fn what_cannot_be_started_is_told() {
     let _alone = alone();
     let error = run(&options(vec!["/no/such/program".to_owned()])).unwrap_err();
-    assert!(
-        [2, 3].contains(&experiments::exit_code(&error)),
-        "{error:#}"
-    );
+    assert!([2, 3].contains(&figures::exit_code(&error)), "{error:#}");
     let mut wrong = options(Vec::new());
     wrong.named = vec!["app".to_owned()];
     let error = run(&wrong).unwrap_err();
-    assert_eq!(experiments::exit_code(&error), 2);
+    assert_eq!(figures::exit_code(&error), 2);
     let mut wrong = options(Vec::new());
     wrong.event = Some("cylces".to_owned());
     let error = run(&wrong).unwrap_err();
-    assert_eq!(experiments::exit_code(&error), 2);
+    assert_eq!(figures::exit_code(&error), 2);
     assert!(error.to_string().contains("cycles"), "{error:#}");
 }

@@ -5,16 +5,16 @@ mod home;
 mod sim;
 mod text;
 
-use crate::interrupt;
 use crate::lane::machine::{self, OnWire, Running, What};
 use crate::lane::window::{Times, Work};
 use crate::lane::{Cores, Direction, Lane, Loads, Place};
 use crate::plan::Wire;
-use crate::provenance::Provenance;
-use crate::report::{self, Figure};
 use crate::runner::{Config, Samples};
 use abi::machine::Program;
 use anyhow::Context as _;
+use figures::interrupt;
+use figures::provenance::Provenance;
+use figures::report::{self, Figure};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ struct Reach {
 /// Runs the demonstration and prints its report.
 ///
 /// # Errors
-/// [`crate::Failure`]s carry their exit status; see [`crate::exit_code`].
+/// [`figures::Failure`]s carry their exit status; see [`figures::exit_code`].
 pub fn run(args: &Args) -> anyhow::Result<()> {
     // Before any thread is started: a user namespace is only for processes with one.
     let mut notes = Vec::new();

@@ -2,9 +2,9 @@
 
 use super::{COLUMN, Findings, Reach};
 use crate::lane::Direction;
-use crate::provenance::Provenance;
-use crate::report::{Figure, Index, cell, number, table};
 use crate::runner::Config;
+use figures::provenance::Provenance;
+use figures::report::{Figure, Index, cell, number, table};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 

@@ -2,8 +2,8 @@
 
 use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, Loads, PREFIX, Place, Reading, WIRE};
 use crate::forwarder::{Forwarder, Spec};
-use crate::measure::Part;
 use abi::machine::Tap;
+use figures::measure::Part;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -3,8 +3,8 @@
 use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, Loads, PREFIX, Reading, WIRE};
 use crate::kernel::need;
 use crate::load::pin_process;
-use crate::measure::{Part, kernel_threads};
 use crate::ns::Namespace;
+use figures::measure::{Part, kernel_threads};
 use serde::{Deserialize, Serialize};
 
 /// How the receiving ends look at frames.
@@ -30,7 +30,7 @@ struct KernelPath {
 /// the wire are off.
 ///
 /// # Errors
-/// [`crate::Failure::CannotRun`] if `ip` or `ethtool` is not installed; otherwise if the kernel
+/// [`figures::Failure::CannotRun`] if `ip` or `ethtool` is not installed; otherwise if the kernel
 /// refuses.
 pub fn lane(bridged: bool, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     need(&["ip", "ethtool"])?;

@@ -4,9 +4,7 @@
 use super::one_process::{self, OneProcess};
 use super::window::{Times, account, per_packet};
 use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, Loads, PREFIX, Place, Reading, WIRE};
-use crate::measure::{CpuTimes, Machine as Cpus, Part};
 use crate::plan::{Lro, Mechanisms, Wire, WireNic};
-use crate::{Failure, interrupt};
 use abi::machine::{Audit, Program, Status};
 use abi::mailbox::Request;
 use anyhow::Context as _;
@@ -16,6 +14,8 @@ use config::rule::{Ports, Rule, Way};
 use config::{
     Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Pdev, Polling, Queues, Vif, XdpWire,
 };
+use figures::measure::{CpuTimes, Machine as Cpus, Part};
+use figures::{Failure, interrupt};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -11,10 +11,10 @@ pub mod one_process;
 pub mod window;
 
 use crate::load::{Load, Role, Spec};
-use crate::measure::{CpuTimes, Part, kernel_threads};
 use crate::ns::Namespace;
 use crate::plan::Lro;
 use anyhow::Context as _;
+use figures::measure::{CpuTimes, Part, kernel_threads};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -94,7 +94,7 @@ impl Cores {
     /// Of this machine: the first two cores that may be used, or the only one twice.
     #[must_use]
     pub fn choose() -> Self {
-        let cores = crate::measure::cores();
+        let cores = figures::measure::cores();
         let wire = cores.first().copied().unwrap_or(0);
         Self {
             wire,

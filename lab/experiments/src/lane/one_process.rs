@@ -2,11 +2,11 @@
 
 use super::machine::digest;
 use super::{Between, Reading};
-use crate::Failure;
 use crate::child::LineChild;
-use crate::measure::Part;
 use anyhow::Context as _;
 use config::Config;
+use figures::Failure;
+use figures::measure::Part;
 use std::process::Command;
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
 //! One window on a lane: a time in which one load runs, with everything read at both its ends.
 
 use super::{Direction, Lane, Pair, Reading};
-use crate::interrupt;
 use crate::load::Mark;
-use crate::measure::{Machine, Part};
-use crate::metric::SEGMENT_BYTES;
+use figures::interrupt;
+use figures::measure::{Machine, Part};
+use figures::metric::SEGMENT_BYTES;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

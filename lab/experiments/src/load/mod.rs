@@ -23,10 +23,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The congestion control of every load. Systems differ in their default, and a rate-paced one
-/// changes what the same path seems to carry.
-pub const CONGESTION: &str = "cubic";
-
 /// Bytes that a source hands to the kernel at once.
 pub const CHUNK: usize = 128 << 10;
 

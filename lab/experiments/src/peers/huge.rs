@@ -1,6 +1,6 @@
 //! Huge pages, lent by the kernel for the time of a run.
 
-use crate::Failure;
+use figures::Failure;
 use std::path::{Path, PathBuf};
 
 /// Pages of 2 MB that the kernel sets aside.

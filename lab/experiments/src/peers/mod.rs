@@ -14,11 +14,12 @@ pub mod ovs;
 pub mod process;
 pub mod testpmd;
 
+use crate::kernel;
 use crate::lane::Cores;
 use crate::lane::machine::FrameWindow;
 use crate::lane::window::{Times, per_packet};
-use crate::measure::{CpuTimes, Machine, Part};
-use crate::{Failure, interrupt, kernel};
+use figures::measure::{CpuTimes, Machine, Part};
+use figures::{Failure, interrupt};
 use huge::HugePages;
 use ovs::Ovs;
 use serde::Deserialize;

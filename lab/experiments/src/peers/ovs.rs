@@ -2,8 +2,9 @@
 
 use super::process::{self, Running};
 use super::testpmd::number_after;
-use crate::{Failure, kernel};
+use crate::kernel;
 use anyhow::{Context as _, bail};
+use figures::Failure;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 

@@ -1,7 +1,7 @@
 //! A program of somebody else's, which ends with what started it.
 
-use crate::{Failure, interrupt};
 use anyhow::{Context as _, bail};
+use figures::{Failure, interrupt};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

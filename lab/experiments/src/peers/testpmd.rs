@@ -1,8 +1,9 @@
 //! DPDK's packet forwarder, driven by its command line.
 
 use super::process::{self, PATIENCE, Running};
-use crate::{Failure, child, interrupt};
+use crate::child;
 use anyhow::{Context as _, bail};
+use figures::{Failure, interrupt};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Stdio};

@@ -112,7 +112,7 @@ pub fn children_cpu_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use experiments::measure::{cpu_ns, processes};
+    use figures::measure::{cpu_ns, processes};
 
     #[test]
     fn lines_of_proc() {

@@ -10,7 +10,7 @@ use crate::model::{Domain, Kind, Mode, Traffic};
 use abi::machine::{Program, Status};
 use abi::mailbox::Request;
 use client::Instance;
-use experiments::measure;
+use figures::measure;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 

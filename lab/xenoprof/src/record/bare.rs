@@ -7,7 +7,8 @@ use super::{Options, Watcher, calibrate, collect::Collector, online_cpus, open, 
 use crate::host::watch::Watch;
 use crate::sampler::parse::What;
 use experiments::overhead::{Counts, Spec};
-use experiments::{child, internal, measure};
+use experiments::{child, internal};
+use figures::measure;
 use serde_json::json;
 
 struct Running {
@@ -97,7 +98,7 @@ fn serve(args: &[String]) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use experiments::{Failure, exit_code};
+    use figures::{Failure, exit_code};
 
     #[test]
     fn what_happens_between_start_and_stop_is_counted() {

@@ -8,7 +8,7 @@ use crate::record::{self, raw_ns};
 use crate::resolve::{Resolver, Symbolizer, lookup};
 use crate::sampler::parse::{Address, Record, What};
 use anyhow::{Context as _, bail};
-use experiments::{Failure, interrupt};
+use figures::{Failure, interrupt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeSet;
 use std::io::Write as _;

@@ -6,8 +6,8 @@ use super::text::shortened;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::model::Session;
-use experiments::report::{Figure, table};
-use experiments::stats::Verdict;
+use figures::report::{Figure, table};
+use figures::stats::Verdict;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 

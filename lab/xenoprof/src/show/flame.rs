@@ -61,7 +61,7 @@ pub fn files(
 pub fn domain(session: &Session, name: &str) -> anyhow::Result<usize> {
     let names = || {
         let names: Vec<&str> = session.domains.iter().map(|d| d.name.as_str()).collect();
-        experiments::Failure::Usage(format!(
+        figures::Failure::Usage(format!(
             "no domain `{name}`; there is: {}",
             names.join(", ")
         ))

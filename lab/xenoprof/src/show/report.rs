@@ -5,8 +5,8 @@ use super::text;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Session, Tier};
-use experiments::report::Figure;
-use experiments::stats::{Estimate, Verdict};
+use figures::report::Figure;
+use figures::stats::{Estimate, Verdict};
 use std::io::Write;
 
 /// The plan's name in figures.

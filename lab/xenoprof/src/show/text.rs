@@ -4,7 +4,7 @@ use super::report::COARSE_NOTE;
 use super::sums::{GOOD, Sums, behalf, outside, traffic};
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Mode, Session};
-use experiments::report::{number, table};
+use figures::report::{number, table};
 use std::fmt::Write as _;
 
 pub(super) fn report(

@@ -1,7 +1,10 @@
 //! Where figures come from: the first line of every report.
 
-use crate::load;
 use serde::Serialize;
+
+/// The congestion control of every load. Systems differ in their default, and a rate-paced one
+/// changes what the same path seems to carry.
+pub const CONGESTION: &str = "cubic";
 
 /// Who measured what on which machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,7 +48,7 @@ impl Provenance {
             cpu: cpu_model(&info).unwrap_or("unknown").to_owned(),
             cores: crate::measure::cores(),
             tsc_hz: shmem::time::tsc_hz(),
-            congestion_control: load::CONGESTION,
+            congestion_control: CONGESTION,
             pmu: "none: CPU time x TSC rate",
             placement,
             root: rights(),

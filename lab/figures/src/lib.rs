@@ -1,0 +1,25 @@
+//! Figures: how they are measured, estimated, compared and shown. Experiments, the profiler and
+//! the command-line tool share it, so that a median, an interval or a table means the same in each.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`measure`] | exact CPU time of processes, what the hypervisor below took |
+//! | [`stats`] | medians, intervals, verdicts |
+//! | [`metric`] | names of metrics: unit, better side |
+//! | [`report`] | a figure; JSON lines and tables of figures |
+//! | [`plot`] | figures as SVG |
+//! | [`provenance`] | where figures come from |
+//! | [`failure`] | how a command fails, with which exit status |
+//! | [`interrupt`] | Ctrl-C ends a run by unwinding it |
+#![forbid(unsafe_code)]
+
+pub mod failure;
+pub mod interrupt;
+pub mod measure;
+pub mod metric;
+pub mod plot;
+pub mod provenance;
+pub mod report;
+pub mod stats;
+
+pub use failure::{Failure, exit_code};
