@@ -1,8 +1,8 @@
 //! What a configuration expects of this system: namespaces, CPUs, files.
 
 use config::{Config, Endpoint, Finding, Kind, Place, XdpWire};
-use nic_linux::SetupError;
-use nic_linux::setup::netns;
+use netdev::SetupError;
+use netdev::netns;
 use std::path::Path;
 
 /// Everything that the configuration expects and this system lacks.
@@ -105,7 +105,7 @@ fn netdev(
     if found.len() > before {
         return;
     }
-    let (what, remedy) = match nic_linux::setup::xdp::inspect(name, netns, queues) {
+    let (what, remedy) = match netdev::xdp::inspect(name, netns, queues) {
         Ok(()) => return,
         Err(SetupError::NoInterface { .. }) => (
             format!("there is no interface {name}"),

@@ -6,7 +6,7 @@ use anyhow::Context;
 use client::Instance;
 use config::Config;
 use figures::{Failure, interrupt};
-use nic_linux::setup::netns;
+use netdev::netns;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde_json::json;
 use std::ffi::OsString;
@@ -30,7 +30,7 @@ const INSIDE: &str = "GRANTWAY_UP_INSIDE";
 pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
     let (config, machine) = load(options)?;
     if host::needs_xdp(&config) {
-        nic_linux::setup::xdp::probe()
+        netdev::xdp::probe()
             .map_err(|error| Failure::CannotRun(format!("AF_XDP cannot be used here: {error}")))?;
     }
     if host::needs_tap(&config) {

@@ -4,9 +4,9 @@
 //! where the machine's own programs were not built beside `grantway` (`cargo test` in the
 //! workspace builds them).
 
-use nic_linux::SetupError;
-use nic_linux::setup::TapSpec;
-use nic_linux::setup::netns::Namespace;
+use netdev::SetupError;
+use netdev::TapSpec;
+use netdev::netns::Namespace;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ impl Machine {
             mtu: 1500,
             ..TapSpec::default()
         };
-        if let Err(error @ SetupError::NoTun { .. }) = nic_linux::open_tap(&probe) {
+        if let Err(error @ SetupError::NoTun { .. }) = netdev::open_tap(&probe) {
             return skip(error.to_string());
         }
         let folder = TempDir::new().unwrap();

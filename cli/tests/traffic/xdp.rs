@@ -6,7 +6,7 @@ use crate::processes::{self, kill, pid};
 use crate::programs::{
     FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config, ping_every_way,
 };
-use nic_linux::setup::netns::Namespace;
+use netdev::netns::Namespace;
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
@@ -16,7 +16,7 @@ const FILE_BYTES: usize = 5_000_000;
 
 /// Whether there is no AF_XDP here, and says why: only what is not permitted, all else is a bug.
 pub(crate) fn lacks_xdp() -> bool {
-    match nic_linux::setup::xdp::probe() {
+    match netdev::xdp::probe() {
         Ok(()) => false,
         Err(error) if error.to_string().contains("not permitted") => {
             eprintln!("skipped: {error}");

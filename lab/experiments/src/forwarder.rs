@@ -86,8 +86,7 @@ pub fn main(spec: &Spec) -> anyhow::Result<()> {
         load::pin(cpu)?;
     }
     let [a, b] = &spec.taps;
-    let open =
-        |tap: &Tap| nic_linux::setup::open_tap(tap).with_context(|| format!("TAP {}", tap.ifname));
+    let open = |tap: &Tap| netdev::open_tap(tap).with_context(|| format!("TAP {}", tap.ifname));
     let taps = [open(a)?, open(b)?];
     let shared = Arc::new(Shared::default());
     let theirs = Arc::clone(&shared);

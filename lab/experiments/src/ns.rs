@@ -7,7 +7,7 @@ use crate::child::{self, LineChild};
 use crate::kernel;
 use anyhow::Context as _;
 use figures::Failure;
-use nic_linux::setup::netns as setup;
+use netdev::netns as setup;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

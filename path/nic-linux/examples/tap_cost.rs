@@ -5,10 +5,11 @@
 //! cargo run --release -p nic-linux --example tap_cost
 //! ```
 
+use netdev::TapSpec;
+use netdev::netns::Namespace;
+use netdev::open_tap;
 use nic::{Buffer, BufferId, Buffers, Checksum, Frame, Gso, GsoKind, Nic, Piece, Pool};
-use nic_linux::setup::TapSpec;
-use nic_linux::setup::netns::Namespace;
-use nic_linux::{TapNic, open_tap};
+use nic_linux::TapNic;
 use shmem::Area;
 use shmem::time::tsc;
 use std::error::Error;

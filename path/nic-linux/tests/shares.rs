@@ -5,10 +5,10 @@
 mod common;
 
 use common::{Sender, open};
+use netdev::TapSpec;
+use netdev::netns::Namespace;
 use nic::{Frame, Nic, Pool};
 use nic_linux::TapNic;
-use nic_linux::setup::TapSpec;
-use nic_linux::setup::netns::Namespace;
 use shmem::Area;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -2,10 +2,11 @@
 //! Without root or without a TAP driver every test skips and says why.
 #![allow(clippy::unwrap_used)]
 
+use netdev::netns::Namespace;
+use netdev::open_tap;
+use netdev::{SetupError, TapSpec};
 use nic::{Buffer, BufferId, Buffers, Caps, Checksum, Frame, Gso, GsoKind, Nic, Piece, Pool};
-use nic_linux::setup::netns::Namespace;
-use nic_linux::setup::{SetupError, TapSpec};
-use nic_linux::{TapNic, open_tap};
+use nic_linux::TapNic;
 use shmem::Area;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -514,10 +515,9 @@ fn tcp_through_two_taps(listen: IpAddr, kind: GsoKind) {
     });
     let left_path = left_ns.path();
     let sender = thread::spawn(move || {
-        let mut stream = nic_linux::setup::netns::in_netns(left_path, || {
-            TcpStream::connect((listen, 7000)).unwrap()
-        })
-        .unwrap();
+        let mut stream =
+            netdev::netns::in_netns(left_path, || TcpStream::connect((listen, 7000)).unwrap())
+                .unwrap();
         let data: Vec<u8> = (0..BYTES).map(byte).collect();
         stream.write_all(&data).unwrap();
     });

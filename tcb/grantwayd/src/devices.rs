@@ -8,8 +8,8 @@ use abi::xdp::{Ring, XdpControl};
 use abi::{DomId, PAGE, Slot};
 use monitor::budget::Budget;
 use monitor::{Device, DeviceControl, DeviceMap, Pin};
-use nic_linux::setup::xdp::{QueueSocket, RingPages, XdpDevice};
-use nic_linux::setup::{self, SetupError, SteerError, Steering, xdp};
+use netdev::xdp::{QueueSocket, RingPages, XdpDevice};
+use netdev::{SetupError, SteerError, Steering, xdp};
 use rustix::io::Errno;
 use shmem::Span;
 use shmem::time::monotonic_ns;
@@ -92,7 +92,7 @@ impl Devices {
             kept.push(match device {
                 machine::Device::Tap(tap) => {
                     let place = (tap.ifname.clone(), tap.netns.clone());
-                    let tap = setup::open_queues(tap).map_err(|error| wrong(error.to_string()))?;
+                    let tap = netdev::open_queues(tap).map_err(|error| wrong(error.to_string()))?;
                     queues = tap.queues.into();
                     shares.insert(place, tap.shares.into());
                     let steering = match tap.steering {

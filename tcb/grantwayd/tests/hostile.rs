@@ -7,7 +7,7 @@ use abi::hypercall::{Kind, Map, OPS_MAX, TapControl};
 use abi::machine::{Control, Device, Tap};
 use abi::{DomId, GrantRef, Slot};
 use common::{Daemon, eventually, is_process, kill, machine};
-use nic_linux::setup::netns::Namespace;
+use netdev::netns::Namespace;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Command;

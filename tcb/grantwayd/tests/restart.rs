@@ -7,8 +7,8 @@ use abi::hypercall::{Create, Kind, Map};
 use abi::machine::{Device, Machine, Netdev, Program, Tap, Xdp};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, eventually, is_process, kill, machine};
-use nic_linux::setup::netns::Namespace;
-use nic_linux::setup::xdp;
+use netdev::netns::Namespace;
+use netdev::xdp;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,7 @@
 
 use super::Args;
 use anyhow::Context as _;
-use nic_linux::setup::netns;
+use netdev::netns;
 use std::fs::OpenOptions;
 use std::process::{Command, ExitStatus};
 

@@ -1,7 +1,7 @@
 //! The data path of an AF_XDP socket: frames by rings in memory, without system calls while they
 //! come.
 //!
-//! Socket, memory (UMEM) and rings come set up ([`crate::setup::xdp`]). The memory is cut into
+//! Socket, memory (UMEM) and rings come set up (crate `netdev`). The memory is cut into
 //! chunks, each of which is one buffer of the supply that frames are received into, or one of
 //! ours that frames are sent from. The kernel copies what comes (or the NIC does by itself), on
 //! the processor of whoever sends; what is sent is copied once, by us.

@@ -2,11 +2,11 @@
 //! out of it.
 #![allow(unreachable_pub)]
 
+use netdev::netns::Namespace;
+use netdev::{Opened, SetupError, Steering, TapSpec, open_queues};
 use nic::vmq::{Backend, Freed, QueueId, Vmq, VmqError};
 use nic::{Buffer, BufferId, Buffers, Frame, Nic, Pool};
 use nic_linux::TapNic;
-use nic_linux::setup::netns::Namespace;
-use nic_linux::setup::{Opened, SetupError, Steering, TapSpec, open_queues};
 use shmem::{Area, Span};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

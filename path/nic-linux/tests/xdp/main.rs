@@ -5,11 +5,11 @@ mod queues;
 
 use abi::machine::{Netdev, Xdp};
 use abi::xdp::{Counter, Ring};
+use netdev::netns::Namespace;
+use netdev::xdp::{RingPages, Wire as Netdevice, XdpDevice, inspect, open};
+use netdev::{SetupError, TapSpec};
 use nic::{Buffers, Frame, Nic, Pool};
 use nic_linux::XdpNic;
-use nic_linux::setup::netns::Namespace;
-use nic_linux::setup::xdp::{RingPages, Wire as Netdevice, XdpDevice, inspect, open};
-use nic_linux::setup::{SetupError, TapSpec};
 use nic_linux::xdp::Parts;
 use shmem::{Area, Span};
 use std::ffi::CString;

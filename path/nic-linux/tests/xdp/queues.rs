@@ -5,8 +5,8 @@ use super::*;
 use abi::firewall::{Rule, Rules};
 use abi::machine::XdpQueue;
 use abi::xdp::RingLayout;
+use netdev::xdp::QueueSocket;
 use nic::{Buffer, BufferId};
-use nic_linux::setup::xdp::QueueSocket;
 use nic_linux::xdp::{HEADROOM, QueueParts};
 use std::net::UdpSocket;
 

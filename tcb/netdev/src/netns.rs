@@ -3,8 +3,8 @@
 //! A namespace belongs to a thread. So work in another namespace is done on a throw-away thread,
 //! and no error can leave the caller in the wrong one.
 
-use super::error::SetupError;
-use super::netlink::Netlink;
+use crate::error::SetupError;
+use crate::netlink::Netlink;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use std::fs::{self, File};
 use std::io;

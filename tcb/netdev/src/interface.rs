@@ -1,23 +1,13 @@
-//! Set-up of TAPs and AF_XDP sockets, by the monitor.
+//! What every interface is given, whatever its kind: a checked specification, its namespace, its
+//! addresses, and errors that name the step.
 
-mod bpf;
-mod error;
-mod ethtool;
-mod netlink;
-pub mod netns;
-mod steering;
-mod tun;
-pub mod xdp;
-
-pub use abi::machine::Tap as TapSpec;
-pub use error::SetupError;
-pub use steering::{SteerError, Steering};
-
-use netlink::Netlink;
+use crate::error::SetupError;
+use crate::netlink::Netlink;
+use crate::netns;
+use abi::machine::Tap as TapSpec;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 
 /// Bytes that an interface's name may have.
 pub const NAME_MAX: usize = 15;
@@ -26,40 +16,8 @@ pub const MTU_MIN: u32 = 68;
 /// Largest MTU that is accepted: a TAP's.
 pub const MTU_MAX: u32 = 65_521;
 
-/// A TAP that was set up: its descriptors are non-blocking and close-on-exec, and the interface
-/// lives as long as any of them.
-#[derive(Debug)]
-pub struct Opened {
-    /// The descriptor to send by, and to receive by what no other queue receives.
-    pub shared: OwnedFd,
-    /// One descriptor for each queue that was asked for, in order.
-    pub queues: Vec<OwnedFd>,
-    /// One descriptor like `shared` for each further shared queue that was asked for: a flow comes by
-    /// the queue that the last frame of it, in either direction, went or came by, and a new one by a
-    /// hash of its addresses and ports.
-    pub shares: Vec<OwnedFd>,
-    /// What makes the queues receive anything; none if no queue was asked for. Where the system
-    /// does not permit it ([`SetupError::Steering`]) the TAP works all the same, by its shared
-    /// descriptor.
-    pub steering: Option<Result<Steering, SetupError>>,
-}
-
-/// Creates the TAP that `spec` describes in its network namespace, configures it, brings it up,
-/// and hands out its descriptors. Nothing is left behind when they are closed. It never takes over
-/// an interface that exists already.
-///
-/// The calling thread's own namespace does not change.
-///
-/// # Errors
-/// Which step failed on which interface of which namespace, and what to do about it.
-pub fn open_queues(spec: &TapSpec) -> Result<Opened, SetupError> {
-    check(spec)?;
-    let network = Network::of(spec)?;
-    in_place(spec.netns.as_deref(), || create(spec, &network))?
-}
-
 /// Runs `work` in a namespace as a specification names it.
-fn in_place<T: Send>(
+pub(crate) fn in_place<T: Send>(
     netns: Option<&str>,
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, SetupError> {
@@ -70,13 +28,13 @@ fn in_place<T: Send>(
 }
 
 /// Addresses of an interface, read.
-struct Network {
+pub(crate) struct Network {
     addresses: Vec<(IpAddr, u8)>,
     gateway: Option<IpAddr>,
 }
 
 impl Network {
-    fn of(spec: &TapSpec) -> Result<Self, SetupError> {
+    pub(crate) fn of(spec: &TapSpec) -> Result<Self, SetupError> {
         let addresses = spec.addresses.iter().map(|text| parse_address(text));
         let gateway = spec.gateway.as_ref().map(|text| {
             text.parse()
@@ -89,16 +47,8 @@ impl Network {
     }
 }
 
-/// [`open_queues`] of a TAP whose shared descriptor is all that is wanted.
-///
-/// # Errors
-/// As there.
-pub fn open_tap(spec: &TapSpec) -> Result<OwnedFd, SetupError> {
-    open_queues(spec).map(|opened| opened.shared)
-}
-
 /// What can be said without asking the kernel.
-fn check(spec: &TapSpec) -> Result<(), SetupError> {
+pub(crate) fn check(spec: &TapSpec) -> Result<(), SetupError> {
     let name = spec.ifname.as_bytes();
     let plain = |b: &u8| b.is_ascii_graphic() && !matches!(*b, b'/' | b'%' | b':');
     if name.is_empty()
@@ -146,72 +96,8 @@ fn parse_address(text: &str) -> Result<(IpAddr, u8), SetupError> {
     }
 }
 
-/// All that happens inside the namespace.
-fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
-    let failed = |step, hint| failed(spec, step, hint);
-    let open = |queue| {
-        let fd = tun::open().map_err(|error| SetupError::NoTun { error })?;
-        tun::attach(&fd, &spec.ifname, spec.vnet_header, queue).map_err(|error| {
-            match error.raw_os_error() {
-                Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) if queue != tun::Queue::Next => {
-                    SetupError::Exists {
-                        interface: spec.ifname.clone(),
-                        namespace: namespace(spec.netns.as_deref()),
-                        error,
-                    }
-                }
-                _ => failed(
-                    "created",
-                    "it needs CAP_NET_ADMIN in the namespace: run as root, or in a user namespace \
-                     that owns it",
-                )(error),
-            }
-        })?;
-        Ok(fd)
-    };
-    let mut queues = Vec::new();
-    for n in 0..spec.queues {
-        queues.push(open(if n == 0 {
-            tun::Queue::First
-        } else {
-            tun::Queue::Next
-        })?);
-    }
-    // The last of these queues is the shared one.
-    let fd = open(match (queues.is_empty(), spec.shares) {
-        (false, _) => tun::Queue::Next,
-        (true, 0) => tun::Queue::Only,
-        (true, _) => tun::Queue::First,
-    })?;
-    let shares = (0..spec.shares).map(|_| open(tun::Queue::Next));
-    let shares = shares.collect::<Result<Vec<_>, _>>()?;
-    let steering = (!queues.is_empty()).then(|| {
-        Steering::install(&fd, &spec.steered, spec.queues).map_err(|error| SetupError::Steering {
-            interface: spec.ifname.clone(),
-            error,
-        })
-    });
-    if let Some(Err(_)) = &steering {
-        // Without a program the kernel would spread frames over all queues.
-        for queue in &queues {
-            tun::detach(queue).map_err(failed("left with one queue", "see the kernel's log"))?;
-        }
-    }
-    if spec.vnet_header {
-        tun::offloads(&fd, spec.checksum, spec.tso)
-            .map_err(failed("given offloads", "switch `checksum` and `tso` off"))?;
-    }
-    configure(spec, network)?;
-    Ok(Opened {
-        shared: fd,
-        queues,
-        shares,
-        steering,
-    })
-}
-
 /// What the error of a step on an interface says.
-fn failed(
+pub(crate) fn failed(
     spec: &TapSpec,
     step: &'static str,
     hint: &'static str,
@@ -228,7 +114,7 @@ fn failed(
 
 /// Gives an interface of the calling thread's namespace what its specification says, and brings it
 /// up.
-fn configure(spec: &TapSpec, network: &Network) -> Result<(), SetupError> {
+pub(crate) fn configure(spec: &TapSpec, network: &Network) -> Result<(), SetupError> {
     let failed = |step, hint| failed(spec, step, hint);
     let mut netlink = Netlink::open().map_err(failed("configured", "rtnetlink is needed"))?;
     let index = netlink
@@ -279,7 +165,7 @@ fn quiet_ipv6(ifname: &str, addresses: &[(IpAddr, u8)]) {
 }
 
 /// The namespace, for messages.
-fn namespace(netns: Option<&str>) -> String {
+pub(crate) fn namespace(netns: Option<&str>) -> String {
     netns.unwrap_or("its own").to_owned()
 }
 

@@ -10,10 +10,10 @@
 //! nothing can come into a queue that the map does not lead to: that is what [`Steering::settled`]
 //! tells.
 
-use super::bpf::{
+use crate::bpf::{
     Assembler, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10, SKB_LOAD_BYTES,
 };
-use super::tun;
+use crate::tun;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};

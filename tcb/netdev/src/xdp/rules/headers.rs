@@ -14,7 +14,7 @@
 //! What is found lies on the stack, in places of which the verifier remembers no values: it would follow
 //! each value through all rules. There a comparison always goes both ways, and it sees every rule once.
 
-use crate::setup::bpf::{
+use crate::bpf::{
     Assembler, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, XDP_GET_BUFF_LEN, XDP_LOAD_BYTES,
 };
 

@@ -15,12 +15,12 @@
 
 use super::socket::{self, Socket};
 use super::{QUEUE, RingPages, XDP_DROP, rules};
-use crate::setup::bpf::{
+use crate::bpf::{
     Assembler, Counters, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10,
     REDIRECT_MAP, TAIL_CALL, attach_egress,
 };
-use crate::setup::netlink::Netlink;
-use crate::setup::steering::{self, KEY, look_up};
+use crate::netlink::Netlink;
+use crate::steering::{self, KEY, look_up};
 use abi::machine::XdpQueue;
 use abi::xdp::Ring;
 use shmem::Span;

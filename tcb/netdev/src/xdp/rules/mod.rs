@@ -17,7 +17,7 @@ mod headers;
 mod tests;
 
 use super::XDP_DROP;
-use crate::setup::bpf::{
+use crate::bpf::{
     Assembler, Counters, Label, MAP_LOOKUP_ELEM, R0, R1, R2, R6, R7, R8, R10, XDP_GET_BUFF_LEN,
 };
 use abi::firewall::{Prefix, Rule, Rules};

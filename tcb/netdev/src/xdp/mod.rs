@@ -21,11 +21,13 @@ mod socket;
 pub use queues::QueueSocket;
 pub use socket::Socket;
 
-use super::bpf::attach_xdp;
-use super::ethtool::Ethtool;
-use super::netlink::Netlink;
-use super::netns::{self, Namespace};
-use super::{Network, SetupError, TapSpec, check, configure, failed, in_place, namespace};
+use crate::bpf::attach_xdp;
+use crate::error::SetupError;
+use crate::ethtool::Ethtool;
+use crate::interface::{Network, check, configure, failed, in_place, namespace};
+use crate::netlink::Netlink;
+use crate::netns::{self, Namespace};
+use abi::machine::Tap as TapSpec;
 use abi::machine::{Netdev, Xdp, XdpQueue};
 use abi::xdp::Ring;
 use queues::Paths;

@@ -2,7 +2,7 @@
 //! the same rule counts what they do not.
 
 use super::*;
-use crate::setup::bpf::Kind;
+use crate::bpf::Kind;
 use net::bridge::{self, Bridge, DropReason, Settings, Verdict};
 use net::packet::Mac;
 use nic::{Frame, Pool};
