@@ -13,9 +13,9 @@ use std::process::{Command, Stdio};
 const PROGRAMS: [(&str, &str); 5] = [
     ("cli", "grantway"),
     ("grantwayd", "grantwayd"),
-    ("domain", "driver"),
-    ("domain", "guest"),
-    ("domain", "pointers"),
+    ("driver", "driver"),
+    ("guest", "guest"),
+    ("pointers", "pointers"),
 ];
 
 /// Builds the programs and puts them side by side into `target/release/`, and beside cargo's own

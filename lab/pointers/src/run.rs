@@ -1,0 +1,269 @@
+//! The program `pointers`: guest and driver domain as two threads of one process, which reach each
+//! other's memory by plain pointers. Netfronts, bridge and netbacks are those of the machine, so
+//! this is what the path costs without isolation.
+//!
+//! Its argument is the description of a machine with one guest, as the monitor gets it. It says
+//! `{"ready":true}`, answers a line on standard input with both threads' counters, and ends with
+//! its input.
+
+use crate::grants::{Numbers, Pointers};
+use abi::layout::{fd, info};
+use abi::machine::{Domain, Machine, Program};
+use abi::mailbox::Request;
+use abi::{DomId, PAGE, RECORD_BYTES};
+use driver::vifs::VifPort;
+use guest::interface::Interface;
+use runtime::call::Calls;
+use runtime::connection::Doorbell;
+use runtime::start::{StartError, Started, refused};
+use runtime::wait::{Waiter, ring};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use shmem::home::Home;
+use shmem::{Area, Span};
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+use vif::netif::BackRecord;
+
+/// How long one of the threads may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the program's `main` is.
+#[must_use]
+pub(crate) fn main() -> ExitCode {
+    let run = std::env::args()
+        .nth(1)
+        .ok_or_else(|| "its argument is the description of a machine".to_owned())
+        .and_then(|text| run(&text));
+    match run {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pointers: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(text: &str) -> Result<(), String> {
+    shmem::install_fault_handler();
+    let machine: Machine = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let of = |program| {
+        let mut all = machine.domains.iter().filter(|d| d.program == program);
+        match (all.next(), all.next()) {
+            (Some(domain), None) if domain.devices.is_empty() => Half::new(domain.clone()),
+            _ => Err(io::Error::other(
+                "not one driver domain and one guest, without devices",
+            )),
+        }
+    };
+    let halves = || {
+        let (driver, guest) = (of(Program::Driver)?, of(Program::Guest)?);
+        let asked = [driver.asked()?, guest.asked()?];
+        let bells = (driver.event.try_clone()?, guest.event.try_clone()?);
+        Ok::<_, io::Error>((driver, guest, asked, bells))
+    };
+    let (driver, guest, mut asked, (drivers, guests)) =
+        halves().map_err(|error| error.to_string())?;
+    let (to_guest, offers) = channel();
+    let (to_driver, answers) = channel();
+    let frames = guest.home.frames;
+    thread(move || {
+        driver::run_joined(driver.started()?, |ports| {
+            join_driver(ports, frames, &guests, &to_guest, &answers)
+        })
+    });
+    thread(move || {
+        guest::run_joined(guest.started()?, |interfaces| {
+            join_guest(interfaces, &drivers, &to_driver, &offers)
+        })
+    });
+    // Both have joined when both answer.
+    stat(&mut asked)?;
+    say(&json!({ "ready": true }))?;
+    let mut line = String::new();
+    while io::stdin()
+        .read_line(&mut line)
+        .is_ok_and(|count| count > 0)
+    {
+        say(&stat(&mut asked)?)?;
+        line.clear();
+    }
+    Ok(())
+}
+
+/// Starts a thread whose end is the process's.
+fn thread(run: impl FnOnce() -> Result<Infallible, StartError> + Send + 'static) {
+    std::thread::spawn(move || {
+        let Err(error) = run();
+        eprintln!("pointers: {error}");
+        std::process::exit(1);
+    });
+}
+
+fn say(value: &Value) -> Result<(), String> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{value}")
+        .and_then(|()| out.flush())
+        .map_err(|error| error.to_string())
+}
+
+fn stat([driver, guest]: &mut [Asked; 2]) -> Result<Value, String> {
+    Ok(json!({ "driver": driver.stat()?, "guest": guest.stat()? }))
+}
+
+/// Why both threads did not find each other.
+fn apart(why: impl ToString) -> StartError {
+    refused("joining both threads", io::Error::other(why.to_string()))
+}
+
+/// Connects the driver's ports to the guest's interfaces, which are as many and in the same order.
+fn join_driver(
+    ports: Vec<&mut VifPort>,
+    frames: Area,
+    bell: &OwnedFd,
+    offers: &Sender<BackRecord>,
+    answers: &Receiver<[u8; RECORD_BYTES]>,
+) -> Result<(), StartError> {
+    for port in ports {
+        offers.send(port.record()).map_err(apart)?;
+        let body = answers.recv().map_err(apart)?;
+        let bell = bell.try_clone().map_err(apart)?;
+        let pointers = Pointers::new(frames, port.ledger());
+        let pages = pointers.clone();
+        port.join(
+            &body,
+            Box::new(pointers),
+            |gref| pages.page(gref),
+            Doorbell::of_thread(bell),
+        )
+        .map_err(apart)?;
+    }
+    Ok(())
+}
+
+fn join_guest(
+    interfaces: &mut [Interface],
+    bell: &OwnedFd,
+    answers: &Sender<[u8; RECORD_BYTES]>,
+    offers: &Receiver<BackRecord>,
+) -> Result<(), StartError> {
+    for interface in interfaces {
+        let back = offers.recv().map_err(apart)?;
+        let bell = bell.try_clone().map_err(apart)?;
+        let body = interface
+            .join(&back, &mut Numbers, Doorbell::of_thread(bell))
+            .map_err(apart)?;
+        answers.send(body).map_err(apart)?;
+    }
+    Ok(())
+}
+
+/// What one thread is made of.
+struct Half {
+    domain: Domain,
+    home: Home,
+    event: OwnedFd,
+    epoll: OwnedFd,
+}
+
+impl Half {
+    fn new(domain: Domain) -> io::Result<Self> {
+        let pages = |count: u32| Area::anonymous((count as usize).max(1) * PAGE);
+        let home = Home {
+            info: Area::anonymous(info::bytes(domain.grant_entries))?,
+            frames: pages(domain.frames)?,
+            // Nothing is ever mapped there.
+            window: pages(0)?,
+            domain: DomId(0),
+            grant_entries: domain.grant_entries,
+            config_bytes: domain.config.len(),
+            devices: 0,
+            cpus: domain.cpus.iter().fold(0, |set, cpu| set | 1 << (cpu % 64)),
+        };
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(
+            &epoll,
+            &event,
+            epoll::EventData::new_u64(fd::EPOLL_EVENT),
+            edges,
+        )?;
+        Ok(Self {
+            domain,
+            home,
+            event,
+            epoll,
+        })
+    }
+
+    fn asked(&self) -> io::Result<Asked> {
+        Ok(Asked {
+            name: self.domain.name.clone(),
+            info: self.home.info.span(),
+            event: self.event.try_clone()?,
+            number: 0,
+        })
+    }
+
+    /// Called by the thread itself, which moves to its CPUs.
+    fn started<C: DeserializeOwned>(self) -> Result<Started<C>, StartError> {
+        let mut cpus = CpuSet::new();
+        self.domain.cpus.iter().for_each(|&cpu| cpus.set(cpu));
+        if !self.domain.cpus.is_empty() {
+            sched_setaffinity(None, &cpus).map_err(|why| refused("its CPUs", why))?;
+        }
+        Ok(Started {
+            home: self.home,
+            calls: Calls::refused(),
+            waiter: Waiter::new(self.epoll, self.event, self.home.info.span()),
+            config: serde_json::from_str(&self.domain.config)?,
+        })
+    }
+}
+
+/// A thread as it is asked: by its mailbox, as the monitor would.
+struct Asked {
+    name: String,
+    info: Span,
+    event: OwnedFd,
+    number: u32,
+}
+
+impl Asked {
+    fn stat(&mut self) -> Result<Value, String> {
+        self.number += 1;
+        let text = serde_json::to_vec(&Request::Stat).map_err(|error| error.to_string())?;
+        let reply = self.post(&text).ok_or("a mailbox is not there")?;
+        serde_json::from_slice(&reply?).map_err(|error| error.to_string())
+    }
+
+    /// What the thread replies; none if there is no mailbox.
+    fn post(&self, text: &[u8]) -> Option<Result<Vec<u8>, String>> {
+        let word = |offset| self.info.u32(offset);
+        self.info.skip(info::MAILBOX_IN).write(text).ok()?;
+        word(info::MAILBOX_REQUEST_BYTES)?.store(text.len() as u32, Ordering::Relaxed);
+        // Release: whoever sees the number sees the request.
+        word(info::MAILBOX_REQUEST)?.store(self.number, Ordering::Release);
+        word(info::PENDING)?.fetch_or(info::PENDING_MAILBOX, Ordering::Release);
+        ring(self.event.as_fd());
+        let end = Instant::now() + PATIENCE;
+        while word(info::MAILBOX_REPLY)?.load(Ordering::Acquire) != self.number {
+            if Instant::now() > end {
+                return Some(Err(format!("{} does not answer", self.name)));
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let bytes = word(info::MAILBOX_REPLY_BYTES)?.load(Ordering::Relaxed) as usize;
+        let mut reply = vec![0; bytes.min(info::MAILBOX_OUT_MAX)];
+        self.info.skip(info::MAILBOX_OUT).read(&mut reply).ok()?;
+        Some(Ok(reply))
+    }
+}

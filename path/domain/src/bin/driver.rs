@@ -1,9 +1,0 @@
-//! The driver domain: owns the NICs, switches packets between them and the guests. Started by
-//! `grantwayd`.
-
-#[global_allocator]
-static HEAP: shmem::arena::Arena<{ 64 << 20 }> = shmem::arena::Arena::new();
-
-fn main() -> std::process::ExitCode {
-    domain::start::main(domain::driver::run)
-}

@@ -1,8 +1,0 @@
-//! A guest domain: netfronts, and an endpoint behind each. Started by `grantwayd`.
-
-#[global_allocator]
-static HEAP: shmem::arena::Arena<{ 64 << 20 }> = shmem::arena::Arena::new();
-
-fn main() -> std::process::ExitCode {
-    domain::start::main(domain::guest::run)
-}

@@ -1,0 +1,146 @@
+//! From a configuration to NICs.
+
+use crate::sim::Wire;
+use crate::steering::AskMonitor;
+use crate::xdp;
+use config::domain::{BUFFER_BYTES, NicConfig, NicKind};
+use nic::limited::Limited;
+use nic::sim::Cable;
+use nic::{Caps, Nic, Pool};
+use nic_linux::TapNic;
+use runtime::call::Calls;
+use runtime::device::{attach, pcap};
+use runtime::start::StartError;
+use shmem::Area;
+use stack::StackEndpoint;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
+/// Bytes a second of a megabit a second.
+const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
+
+/// The NIC that `config` describes, and the pool that it receives into. All of its memory lies in
+/// `area`: three quarters are the pool; a quarter is for what waits behind a rate limit, for a
+/// simulated station, and for what an AF_XDP socket sends. `window` is the grant window.
+///
+/// # Errors
+/// Its device was refused, or is not what it should be.
+pub fn nic(
+    config: &NicConfig,
+    area: Area,
+    window: Area,
+    calls: &Rc<RefCell<Calls>>,
+) -> Result<(Box<dyn Nic>, Pool), StartError> {
+    // Half a page at the end is no buffer: pages are what a socket's memory is made of.
+    let whole = area.part(0, area.len() / abi::PAGE * abi::PAGE);
+    let area = whole.unwrap_or(area);
+    let eighth = (area.len() / 8).next_multiple_of(abi::PAGE);
+    let rest = eighth
+        .checked_mul(2)
+        .and_then(|used| area.len().checked_sub(used));
+    let rest = rest.ok_or(StartError::Damaged("a NIC has too few buffers"))?;
+    let pool = |offset, len| {
+        area.part(offset, len)
+            .map(|area| Pool::new(area, BUFFER_BYTES as usize))
+            .ok_or(StartError::Damaged("a NIC has too few buffers"))
+    };
+    let mtu = config.mtu as usize;
+    let nic: Box<dyn Nic> = match &config.kind {
+        NicKind::Tap {
+            device,
+            vnet_header,
+            checksum,
+            queues,
+        } => {
+            let nic = TapNic::new(attach(*device)?, *vnet_header, *checksum, false, mtu);
+            Box::new(match queues.is_empty() {
+                true => nic,
+                false => with_queues(nic, config, *device, queues, calls)?,
+            })
+        }
+        NicKind::Xdp {
+            device,
+            rings_slot,
+            entries,
+        } => {
+            let socket = xdp::Socket {
+                device: *device,
+                fd: attach(*device)?,
+                rings_slot: *rings_slot,
+                entries: *entries,
+            };
+            let send_bytes = match config.rate_mbps {
+                Some(_) => eighth,
+                None => 2 * eighth,
+            };
+            Box::new(xdp::nic(
+                socket,
+                area.span(),
+                send_bytes,
+                mtu,
+                window,
+                calls,
+            )?)
+        }
+        NicKind::Local { device, .. } => {
+            Box::new(TapNic::new(attach(*device)?, true, true, true, mtu))
+        }
+        NicKind::Sim {
+            delay_us,
+            loss,
+            seed,
+            mac,
+            far,
+        } => {
+            let cable = Cable {
+                delay_ns: u64::from(*delay_us) * 1000,
+                loss: *loss,
+                seed: *seed,
+                caps: Caps {
+                    checksum: false,
+                    tso: false,
+                    max_frame: mtu + ETHERNET,
+                },
+                ..Cable::default()
+            };
+            let station = StackEndpoint::new(*mac, mtu, far);
+            let queues = config.vmq.map_or(0, |vmq| vmq.queues as usize);
+            Box::new(Wire::new(cable, station, pool(0, eighth)?, queues))
+        }
+        NicKind::Pcap { read, write } => pcap(*read, *write)?,
+    };
+    let nic = match config.rate_mbps {
+        Some(mbps) => {
+            let bytes_per_s = (mbps * BYTES_PER_S_PER_MBPS) as u64;
+            let memory = Box::new(pool(eighth, eighth)?);
+            Box::new(Limited::new(nic, bytes_per_s, config.burst_bytes, memory))
+        }
+        None => nic,
+    };
+    Ok((nic, pool(2 * eighth, rest)?))
+}
+
+/// A TAP with its queues for single guests; without, if the monitor cannot steer this TAP.
+fn with_queues(
+    nic: TapNic,
+    config: &NicConfig,
+    device: u32,
+    queues: &[u32],
+    calls: &Rc<RefCell<Calls>>,
+) -> Result<TapNic, StartError> {
+    let steering = AskMonitor::new(Rc::clone(calls), device);
+    if !steering.is_possible() {
+        eprintln!(
+            "nic.{}: the monitor may not steer its frames, so all guests use the shared queue",
+            config.name
+        );
+        return Ok(nic);
+    }
+    let fds = queues
+        .iter()
+        .map(|&queue| attach(queue))
+        .collect::<Result<_, _>>()?;
+    Ok(nic.with_queues(fds, Box::new(steering)))
+}

@@ -1,0 +1,183 @@
+//! Pages are mapped at first use and stay mapped until the connection ends.
+
+use super::{Guest, copy_mapped, fetch_and_copy_singles};
+use abi::hypercall::{Map, Unmap};
+use abi::{GrantRef, GrantStatus, Slot};
+use nic::{Frame, Single};
+use runtime::ledger::Hop;
+use vif::grants::{Access, CopyOut, Grants};
+
+/// What is mapped of one entry of the guest's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Unmapped,
+    ReadOnly,
+    Writable,
+}
+
+/// The mechanism, for one guest.
+#[derive(Debug)]
+pub struct Mapped {
+    guest: Guest,
+    state: Vec<State>,
+    /// Which entries do not permit writing: asking again and again would have a page mapped and
+    /// unmapped for every packet.
+    denied: Vec<bool>,
+    wanted: Vec<Map>,
+    unwanted: Vec<Unmap>,
+    status: Vec<GrantStatus>,
+}
+
+impl Mapped {
+    /// Nothing is mapped yet.
+    #[must_use]
+    pub fn new(guest: Guest) -> Self {
+        let state = vec![State::Unmapped; guest.slots as usize];
+        Self {
+            denied: vec![false; state.len()],
+            guest,
+            state,
+            wanted: Vec::new(),
+            unwanted: Vec::new(),
+            status: Vec::new(),
+        }
+    }
+
+    /// Unmaps everything.
+    pub fn release(&mut self) {
+        self.unwanted.clear();
+        for (index, state) in self.state.iter_mut().enumerate() {
+            if *state != State::Unmapped {
+                *state = State::Unmapped;
+                if let Some(slot) = self.guest.slot(GrantRef(index as u32)) {
+                    self.unwanted.push(Unmap { slot });
+                }
+            }
+        }
+        self.status.clear();
+        self.guest
+            .call(|calls| calls.unmap(&self.unwanted, &mut self.status));
+        self.unwanted.clear();
+    }
+
+    /// Notes that `gref` has to be mapped, unless it is already.
+    fn want(&mut self, gref: GrantRef, readonly: bool) {
+        let Some(slot) = self.guest.slot(gref) else {
+            return;
+        };
+        let Some(state) = self.state.get_mut(gref.index() as usize) else {
+            return;
+        };
+        let denied = self.denied.get(gref.index() as usize).copied();
+        match *state {
+            State::Writable => return,
+            State::ReadOnly if readonly => return,
+            _ if !readonly && denied != Some(false) => return,
+            State::ReadOnly => self.unwanted.push(Unmap { slot }),
+            State::Unmapped => {}
+        }
+        *state = if readonly {
+            State::ReadOnly
+        } else {
+            State::Writable
+        };
+        self.wanted.push(Map {
+            domain: self.guest.domain,
+            gref,
+            slot,
+            readonly,
+        });
+    }
+
+    /// Maps what was noted. What cannot be mapped is unmapped afterwards, and says so.
+    fn map_wanted(&mut self) {
+        if self.wanted.is_empty() {
+            return;
+        }
+        self.guest.call(|calls| {
+            self.status.clear();
+            calls.unmap(&self.unwanted, &mut self.status);
+            self.unwanted.clear();
+            self.status.clear();
+            calls.map(&self.wanted, &mut self.status);
+        });
+        for (map, status) in self.wanted.iter().zip(&self.status) {
+            let index = map.gref.index() as usize;
+            if *status != GrantStatus::Okay
+                && let Some(state) = self.state.get_mut(index)
+            {
+                *state = State::Unmapped;
+            }
+            if *status == GrantStatus::PermissionDenied
+                && !map.readonly
+                && let Some(denied) = self.denied.get_mut(index)
+            {
+                *denied = true;
+            }
+        }
+        self.wanted.clear();
+    }
+
+    fn usable(&self, gref: GrantRef, readonly: bool) -> Result<Slot, GrantStatus> {
+        let slot = self.guest.slot(gref).ok_or(GrantStatus::BadRef)?;
+        match self.state.get(gref.index() as usize) {
+            Some(State::Writable) => Ok(slot),
+            Some(State::ReadOnly) if readonly => Ok(slot),
+            _ => Err(GrantStatus::BadRef),
+        }
+    }
+}
+
+impl Mapped {
+    fn begin(&mut self, accesses: &mut [Access], readonly: bool) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for access in &*accesses {
+            self.want(access.gref, readonly);
+        }
+        self.map_wanted();
+        for access in accesses {
+            let slot = self.usable(access.gref, readonly);
+            access.result = self.guest.place(access, slot);
+        }
+        self.guest.ledger.enter(before);
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl Grants for Mapped {
+    fn read_begin(&mut self, accesses: &mut [Access]) {
+        self.begin(accesses, true);
+        accesses.iter().for_each(Access::prefetch);
+    }
+
+    fn read_end(&mut self) {}
+
+    fn post_begin(&mut self, accesses: &mut [Access]) {
+        self.begin(accesses, false);
+    }
+
+    fn in_reach(&self) -> bool {
+        true
+    }
+
+    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+        self.begin(accesses, false);
+        fetch_and_copy_singles(&self.guest.ledger, accesses, singles, pick);
+    }
+
+    fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
+        let before = self.guest.ledger.enter(Hop::Grant);
+        for op in &*copies {
+            self.want(op.gref, false);
+        }
+        self.map_wanted();
+        self.guest.ledger.enter(Hop::Copy);
+        copy_mapped(&self.guest, copies, frames, |gref| self.usable(gref, false));
+        self.guest.ledger.enter(before);
+    }
+}

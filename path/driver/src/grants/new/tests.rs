@@ -1,0 +1,226 @@
+//! A revocation that is announced in the middle of a batch, and how often what is in use is counted.
+
+use super::*;
+use abi::DomId;
+use runtime::call::Calls;
+use runtime::ledger::Ledger;
+use shmem::Area;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use vif::grants::Source;
+
+const ENTRIES: u32 = 8;
+
+/// What the guest and the monitor have of a table whose entries 1, 2 and 3 are granted.
+#[derive(Clone, Copy)]
+struct Granter {
+    area: Area,
+    entries: Entries,
+}
+
+impl Granter {
+    /// The monitor announces a revocation.
+    fn announce(self, gref: u32) {
+        let words = self.entries.words(gref).unwrap();
+        let entry = Translation(words.translation(Ordering::Relaxed));
+        uses::announce(&words, entry);
+        uses::tell(self.entries.announcements);
+    }
+
+    fn uses<const N: usize>(self, grefs: [u32; N]) -> [u32; N] {
+        let status = |gref| self.entries.words(gref).unwrap().status;
+        grefs.map(|gref| status(gref).load(Ordering::Relaxed))
+    }
+
+    fn page(self, gref: u32) -> Span {
+        self.area.page(gref).unwrap()
+    }
+}
+
+/// The mechanism over such a table.
+fn bound<const COUNTED: bool>() -> (New<COUNTED>, Granter) {
+    let area = Area::anonymous((ENTRIES as usize + 2) * PAGE).unwrap();
+    let (translation, status) = (area.page(ENTRIES).unwrap(), area.page(ENTRIES + 1).unwrap());
+    for gref in 1..4 {
+        let entry = Translation::valid(gref + 10, 0, false).0;
+        translation.store_u64(gref as usize * 8, entry).unwrap();
+    }
+    let guest = Guest {
+        calls: Rc::new(RefCell::new(Calls::refused())),
+        domain: DomId(5),
+        window: area,
+        first: Slot(0),
+        slots: ENTRIES,
+        ledger: Rc::new(Ledger::new(false)),
+    };
+    let entries = Entries::of(translation, status, ENTRIES).unwrap();
+    let pages = area.span().take(ENTRIES as usize * PAGE);
+    let new = New {
+        handle: Handle(1),
+        table: Table {
+            guest,
+            entries,
+            pages,
+        },
+        kept: Uses::default(),
+        reading: Uses::default(),
+        writing: Uses::default(),
+        posted: Uses::default(),
+    };
+    (new, Granter { area, entries })
+}
+
+fn access(gref: u32) -> Access {
+    Access {
+        gref: GrantRef(gref),
+        offset: 0,
+        len: 60,
+        result: Err(GrantStatus::GeneralError),
+    }
+}
+
+fn usable<const N: usize>(accesses: [Access; N]) -> [bool; N] {
+    accesses.map(|access| access.result.is_ok())
+}
+
+#[test]
+fn who_lost_its_use_loses_its_accesses_and_nobody_else_does() {
+    let (new, granter) = bound::<true>();
+    let table = &new.table;
+    let grefs = [1, 1, 7, 2, 2, 1, 7, 1, 3];
+    let left = [true, true, false, false, false, true, false, true, true];
+    let mut accesses = grefs.map(access);
+    let mut uses = Uses::default();
+    let looked = Cell::new(0);
+    // Before the last claim.
+    let fetch = |_| {
+        looked.set(looked.get() + 1);
+        if looked.get() == grefs.len() {
+            granter.announce(2);
+        }
+    };
+    table.begin(&mut accesses, false, &mut uses, fetch);
+    assert_eq!(usable(accesses), left);
+    assert_eq!(granter.uses([1, 2, 3, 7]), [2, 1, 1, 0]);
+    uses.release();
+    assert_eq!(granter.uses([1, 2, 3, 7]), [0; 4]);
+    // What was announced before a batch is not claimed by it.
+    table.begin(&mut accesses, false, &mut uses, |_| ());
+    assert_eq!(usable(accesses), left);
+    assert_eq!(granter.uses([1, 2, 3, 7]), [1, 0, 1, 0]);
+    uses.release();
+    // Another's revocation disturbs nobody.
+    let mut others = [1, 1].map(access);
+    table.begin(&mut others, true, &mut uses, |_| granter.announce(3));
+    assert_eq!(usable(others), [true; 2]);
+    assert_eq!(granter.uses([1, 3]), [1, 0]);
+    uses.release();
+    let mut accesses = [1, 3].map(access);
+    table.begin(&mut accesses, true, &mut uses, |_| ());
+    assert_eq!(usable(accesses), [true, false]);
+}
+
+#[test]
+fn a_copy_that_lost_its_use_is_not_made_and_the_others_are() {
+    let (mut new, granter) = bound::<true>();
+    let source = Area::anonymous(PAGE).unwrap().span().take(4);
+    source.write(b"abcd").unwrap();
+    let copy = |(gref, offset)| CopyOut {
+        source: Source::Span(source),
+        gref: GrantRef(gref),
+        offset,
+        len: 4,
+        status: GrantStatus::GeneralError,
+    };
+    let places = [(1, 0), (2, 0), (2, 4), (7, 0), (3, 0), (3, 4), (1, 8)];
+    let mut copies = places.map(copy);
+    let last = granter.page(1).sub(8, 4).unwrap();
+    // Behind the last claim.
+    let fetch = |span| {
+        if span == last {
+            assert_eq!(granter.uses([1, 2, 3, 7]), [2, 1, 1, 0]);
+            granter.announce(2);
+        }
+    };
+    new.copy_out(&mut copies, &[], fetch);
+    let (okay, lost) = (GrantStatus::Okay, GrantStatus::BadRef);
+    let expected = [okay, lost, lost, lost, okay, okay, okay];
+    assert_eq!(copies.map(|copy| copy.status), expected);
+    let bytes = |gref| {
+        let mut bytes = [0; 12];
+        granter.page(gref).read(&mut bytes).unwrap();
+        bytes
+    };
+    assert_eq!(bytes(1), *b"abcd\0\0\0\0abcd");
+    assert_eq!(bytes(3), *b"abcdabcd\0\0\0\0");
+    assert_eq!([bytes(2), bytes(7)], [[0; 12]; 2]);
+    assert_eq!(granter.uses([1, 2, 3, 7]), [0; 4]);
+    let mut copies = places.map(copy);
+    new.write(&mut copies, &[]);
+    assert_eq!(copies.map(|copy| copy.status), expected);
+    assert_eq!(granter.uses([1, 2, 3, 7]), [0; 4]);
+}
+
+fn keeps<const COUNTED: bool>() {
+    let (mut new, granter) = bound::<COUNTED>();
+    assert_eq!(new.keep(GrantRef(1)), Ok(granter.page(1)));
+    let lost = new.keep_page(GrantRef(2), |_| granter.announce(2));
+    assert_eq!(lost, Err(GrantStatus::BadRef));
+    let kept = new.keep_page(GrantRef(3), |_| granter.announce(1));
+    assert_eq!(kept, Ok(granter.page(3)), "another's revocation");
+    for gref in [1, 2, 7, ENTRIES] {
+        assert_eq!(new.keep(GrantRef(gref)), Err(GrantStatus::BadRef));
+    }
+    assert_eq!(granter.uses([1, 2, 3, 7]), [1, 1, 1, 0]);
+    drop(new);
+    assert_eq!(granter.uses([1, 2, 3, 7]), [0; 4]);
+}
+
+#[test]
+fn a_page_is_kept_if_its_use_holds_whatever_is_counted_otherwise() {
+    keeps::<true>();
+    keeps::<false>();
+}
+
+#[test]
+fn a_page_that_lost_its_use_is_not_held_for_a_device() {
+    let (mut new, granter) = bound::<true>();
+    let (mut accesses, mut frames) = ([1, 2, 7, 3].map(access), Vec::new());
+    new.claim_each(&mut accesses);
+    assert_eq!(granter.uses([1, 2, 3, 7]), [1, 1, 1, 0]);
+    granter.announce(2);
+    new.hold_claimed(&mut accesses, &mut frames);
+    assert_eq!(usable(accesses), [true, false, false, true]);
+    assert_eq!(granter.uses([1, 2, 3, 7]), [1, 0, 1, 0]);
+    assert_eq!((frames.len(), frames[0], frames[3]), (4, 11, 13));
+    let mut again = [3, 2].map(access);
+    new.hold(&mut again, &mut frames);
+    assert_eq!(usable(again), [true, false]);
+    assert_eq!((frames.len(), frames[4]), (6, 13));
+    assert_eq!(granter.uses([1, 2, 3]), [1, 0, 2]);
+    for gref in [1, 3, 3] {
+        new.let_go(GrantRef(gref));
+    }
+    assert_eq!(granter.uses([1, 2, 3]), [0; 3]);
+}
+
+#[test]
+fn uses_end_with_what_they_are_for() {
+    let (mut new, granter) = bound::<true>();
+    let mut accesses = [1, 2].map(access);
+    new.post_begin(&mut accesses);
+    new.read_begin(&mut accesses);
+    new.post_begin(&mut accesses);
+    assert_eq!(granter.uses([1, 2]), [3; 2]);
+    new.read_end();
+    assert_eq!(granter.uses([1, 2]), [2; 2]);
+    new.post_end();
+    assert_eq!(granter.uses([1, 2]), [0; 2]);
+    // Or with the connection.
+    new.post_begin(&mut accesses);
+    new.read_begin(&mut accesses);
+    new.keep(GrantRef(3)).unwrap();
+    assert_eq!(granter.uses([1, 2, 3]), [2, 2, 1]);
+    drop(new);
+    assert_eq!(granter.uses([1, 2, 3]), [0; 3]);
+}

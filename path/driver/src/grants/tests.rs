@@ -1,0 +1,531 @@
+//! The mechanisms against a monitor of the test's own: a thread that answers the call page.
+
+use super::copy::Copy;
+use super::flip::Flip;
+use super::map::Map;
+use super::mapped::Mapped;
+use super::new::New;
+use super::*;
+use abi::Handle;
+use abi::hypercall::{Copy as CopyOp, Kind, Map as MapOp, Place, Transfer};
+use abi::ngm::{Translation, translation_bytes};
+use runtime::testing::answer;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use vif::grants::{Access, Grants};
+
+const DOMAIN: DomId = DomId(5);
+const FIRST: u32 = 2;
+const SLOTS: u32 = 16;
+/// Grants from here on are read-only.
+const READ_ONLY: u32 = 8;
+/// Grants from here on do not exist.
+const NONE: u32 = 12;
+/// Pages that change hands, behind the slots for grants.
+const FLIPS: u32 = 3;
+const EXCHANGE: Handle = Handle(4);
+
+/// What the monitor knows, and what it was asked: one line a call.
+#[derive(Debug, Default)]
+struct World {
+    mapped: BTreeMap<u32, bool>,
+    calls: Vec<String>,
+    copied: Vec<CopyOp>,
+    window: Option<Area>,
+    /// Pages that were given away, for which grant, as they were then.
+    given: Vec<(u32, Vec<u8>)>,
+}
+
+impl World {
+    fn serve(&mut self, kind: Kind, words: [u64; 3]) -> GrantStatus {
+        let allowed = |gref: GrantRef, write| match gref.index() {
+            NONE.. => GrantStatus::BadRef,
+            READ_ONLY.. if write => GrantStatus::PermissionDenied,
+            _ => GrantStatus::Okay,
+        };
+        match kind {
+            Kind::GrantMap => {
+                let op = MapOp::decode(words);
+                assert_eq!(op.domain, DOMAIN);
+                assert_eq!(op.slot.0, FIRST + op.gref.index());
+                if self.mapped.contains_key(&op.slot.0) {
+                    return GrantStatus::BadSlot;
+                }
+                let status = allowed(op.gref, !op.readonly);
+                if status == GrantStatus::Okay {
+                    self.mapped.insert(op.slot.0, !op.readonly);
+                }
+                status
+            }
+            Kind::GrantUnmap => match self.mapped.remove(&(words[0] as u32)) {
+                Some(_) => GrantStatus::Okay,
+                None => GrantStatus::BadHandle,
+            },
+            Kind::GrantCopy => {
+                let op = CopyOp::decode(words);
+                let status = match (op.src, op.dst) {
+                    (Place::Granted { gref, .. }, Place::Own { .. }) => allowed(gref, false),
+                    (Place::Own { .. }, Place::Granted { gref, .. }) => allowed(gref, true),
+                    _ => GrantStatus::BadCopyArg,
+                };
+                self.copied.push(op);
+                status
+            }
+            Kind::GrantTransfer => {
+                let op = Transfer::decode(words);
+                assert_eq!(op.exchange, EXCHANGE);
+                let flips = FIRST + SLOTS..FIRST + SLOTS + FLIPS;
+                assert!(flips.contains(&op.slot.0), "{op:?}");
+                let status = allowed(op.gref, true);
+                if status == GrantStatus::Okay {
+                    let page = self.window.unwrap().page(op.slot.0).unwrap();
+                    let mut bytes = vec![0; PAGE];
+                    page.read(&mut bytes).unwrap();
+                    page.fill(0).unwrap();
+                    self.given.push((op.gref.0, bytes));
+                }
+                status
+            }
+            Kind::TableBind | Kind::TableEnd => GrantStatus::Okay,
+            _ => GrantStatus::GeneralError,
+        }
+    }
+}
+
+/// The monitor's thread; ends with the value.
+struct Monitor {
+    world: Arc<Mutex<World>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    guest: Guest,
+}
+
+impl Monitor {
+    fn new() -> Self {
+        let page = Area::anonymous(2 * PAGE).unwrap().span();
+        let window = Area::anonymous((FIRST + SLOTS + FLIPS) as usize * PAGE).unwrap();
+        let world = Arc::new(Mutex::new(World {
+            window: Some(window),
+            ..World::default()
+        }));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (shared, stopped) = (Arc::clone(&world), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            answer(page, &stopped, |kind, ops| {
+                let mut world = shared.lock().unwrap();
+                world.calls.push(format!("{kind:?} {}", ops.len()));
+                let served = ops.iter().map(|words| world.serve(kind, *words));
+                served.map(|status| (i64::from(status as i16), 0)).collect()
+            });
+        });
+        Self {
+            world,
+            stop,
+            thread: Some(thread),
+            guest: Guest {
+                calls: Rc::new(RefCell::new(Calls::over(page))),
+                domain: DOMAIN,
+                window,
+                first: Slot(FIRST),
+                slots: SLOTS,
+                ledger: Rc::new(Ledger::new(false)),
+            },
+        }
+    }
+
+    fn mapped(&self) -> BTreeMap<u32, bool> {
+        self.world.lock().unwrap().mapped.clone()
+    }
+
+    fn take_calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.world.lock().unwrap().calls)
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn read(grants: &mut impl Grants, grefs: &[u32]) -> Vec<Result<Span, GrantStatus>> {
+    let access = |&gref| Access {
+        gref: GrantRef(gref),
+        offset: 8,
+        len: 100,
+        result: Err(GrantStatus::GeneralError),
+    };
+    let mut accesses: Vec<Access> = grefs.iter().map(access).collect();
+    grants.read_begin(&mut accesses);
+    accesses.iter().map(|access| access.result).collect()
+}
+
+fn write(grants: &mut impl Grants, grefs: &[u32], source: Span) -> Vec<GrantStatus> {
+    let copy = |&gref| CopyOut {
+        source: Source::Span(source),
+        gref: GrantRef(gref),
+        offset: 16,
+        len: source.len() as u16,
+        status: GrantStatus::GeneralError,
+    };
+    let mut copies: Vec<CopyOut> = grefs.iter().map(copy).collect();
+    grants.write(&mut copies, &[]);
+    copies.iter().map(|copy| copy.status).collect()
+}
+
+fn source() -> Span {
+    let page = Area::anonymous(PAGE).unwrap().span().take(4);
+    page.write(b"abcd").unwrap();
+    page
+}
+
+#[test]
+fn map_maps_a_page_once_a_batch_and_leaves_nothing_behind() {
+    let monitor = Monitor::new();
+    let mut map = Map::new(monitor.guest.clone());
+    let read = read(&mut map, &[3, 4, 3, NONE, SLOTS, u32::MAX]);
+    let at = |index: u32| monitor.guest.span(Slot(FIRST + index), 8, 100).unwrap();
+    assert_eq!(read[..3], [Ok(at(3)), Ok(at(4)), Ok(at(3))]);
+    assert!(read[3..].iter().all(Result::is_err), "{read:?}");
+    assert_eq!(monitor.mapped(), [(5, false), (6, false)].into());
+    map.read_end();
+    assert_eq!(monitor.mapped(), BTreeMap::new());
+    assert_eq!(monitor.take_calls(), ["GrantMap 3", "GrantUnmap 2"]);
+}
+
+#[test]
+fn map_writes_where_it_may() {
+    let monitor = Monitor::new();
+    let mut map = Map::new(monitor.guest.clone());
+    let status = write(&mut map, &[1, READ_ONLY, 1, SLOTS], source());
+    let okay: Vec<bool> = status.iter().map(|s| *s == GrantStatus::Okay).collect();
+    assert_eq!(okay, [true, false, true, false]);
+    let mut bytes = [0; 4];
+    let written = monitor.guest.span(Slot(FIRST + 1), 16, 4).unwrap();
+    written.read(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"abcd");
+    assert_eq!(monitor.mapped(), BTreeMap::new());
+}
+
+#[test]
+fn map_keeps_what_a_device_writes_while_frames_are_written_beside_it() {
+    let monitor = Monitor::new();
+    let mut map = Map::new(monitor.guest.clone());
+    let access = |&gref| Access {
+        gref: GrantRef(gref),
+        offset: 8,
+        len: 100,
+        result: Err(GrantStatus::GeneralError),
+    };
+    for grefs in [&[1, READ_ONLY, 2], &[2, 3, NONE]] {
+        let mut posted: Vec<Access> = grefs.iter().map(access).collect();
+        map.post_begin(&mut posted);
+        let okay: Vec<bool> = posted.iter().map(|access| access.result.is_ok()).collect();
+        let may: Vec<bool> = grefs.iter().map(|&gref| gref < READ_ONLY).collect();
+        assert_eq!(okay, may);
+    }
+    let posted = BTreeMap::from([1, 2, 3].map(|index| (FIRST + index, true)));
+    assert_eq!(monitor.mapped(), posted);
+    assert_eq!(write(&mut map, &[2, 4], source()), [GrantStatus::Okay; 2]);
+    assert_eq!(monitor.mapped(), posted);
+    map.post_end();
+    assert_eq!(monitor.mapped(), BTreeMap::new());
+    assert_eq!(write(&mut map, &[2], source()), [GrantStatus::Okay]);
+    let mut posted = [access(&5)];
+    map.post_begin(&mut posted);
+    drop(map);
+    assert_eq!(monitor.mapped(), BTreeMap::new());
+}
+
+#[test]
+fn map_dropped_in_the_middle_of_a_batch_unmaps() {
+    let monitor = Monitor::new();
+    let mut map = Map::new(monitor.guest.clone());
+    read(&mut map, &[1, 2]);
+    drop(map);
+    assert_eq!(monitor.mapped(), BTreeMap::new());
+}
+
+#[test]
+fn mapped_asks_once_and_unmaps_at_the_end() {
+    let monitor = Monitor::new();
+    let mut mapped = Mapped::new(monitor.guest.clone());
+    assert!(read(&mut mapped, &[3, 4, 3]).iter().all(Result::is_ok));
+    assert!(read(&mut mapped, &[4, 3]).iter().all(Result::is_ok));
+    assert_eq!(monitor.take_calls(), ["GrantMap 2"]);
+    drop(mapped);
+    assert_eq!(monitor.mapped(), BTreeMap::new());
+}
+
+#[test]
+fn mapped_makes_a_page_writable_that_it_had_read() {
+    let monitor = Monitor::new();
+    let mut mapped = Mapped::new(monitor.guest.clone());
+    read(&mut mapped, &[3]);
+    assert_eq!(
+        write(&mut mapped, &[3, 3], source()),
+        [GrantStatus::Okay; 2]
+    );
+    assert_eq!(monitor.mapped(), [(FIRST + 3, true)].into());
+    assert!(read(&mut mapped, &[3])[0].is_ok());
+    assert_eq!(
+        monitor.take_calls(),
+        ["GrantMap 1", "GrantUnmap 1", "GrantMap 1"]
+    );
+}
+
+#[test]
+fn a_page_that_may_only_be_read_costs_a_bounded_number_of_calls() {
+    let monitor = Monitor::new();
+    let mut mapped = Mapped::new(monitor.guest.clone());
+    for _ in 0..20 {
+        assert!(read(&mut mapped, &[READ_ONLY])[0].is_ok());
+        assert_ne!(
+            write(&mut mapped, &[READ_ONLY], source()),
+            [GrantStatus::Okay]
+        );
+    }
+    let calls = monitor.take_calls();
+    assert!(calls.len() <= 4, "{calls:?}");
+}
+
+#[test]
+fn a_slot_that_somebody_else_holds_is_refused_and_stays_his() {
+    let monitor = Monitor::new();
+    // As the ring pages do.
+    let ring = (FIRST + 1, true);
+    monitor.world.lock().unwrap().mapped.extend([ring]);
+    let mut mapped = Mapped::new(monitor.guest.clone());
+    let mut map = Map::new(monitor.guest.clone());
+    assert!(read(&mut mapped, &[1])[0].is_err());
+    assert!(read(&mut map, &[1])[0].is_err());
+    map.read_end();
+    assert_ne!(write(&mut mapped, &[1], source()), [GrantStatus::Okay]);
+    assert_ne!(write(&mut map, &[1], source()), [GrantStatus::Okay]);
+    drop((map, mapped));
+    assert_eq!(monitor.mapped(), [ring].into());
+}
+
+#[test]
+fn copy_cuts_where_its_own_pages_end_and_refuses_foreign_memory() {
+    let monitor = Monitor::new();
+    let frames = Area::anonymous(32 * PAGE).unwrap();
+    let staging = frames.at(0, 16 * PAGE).unwrap();
+    let mut copy = Copy::new(monitor.guest.clone(), frames, staging);
+    let across = frames.at(20 * PAGE - 10, 30).unwrap();
+    assert_eq!(write(&mut copy, &[1], across), [GrantStatus::Okay]);
+    let lens: Vec<(u16, u16)> = {
+        let world = monitor.world.lock().unwrap();
+        let ops = world.copied.iter();
+        ops.map(|op| (op.dst_offset, op.len)).collect()
+    };
+    assert_eq!(lens, [(16, 10), (26, 20)]);
+    assert_eq!(
+        write(&mut copy, &[1, READ_ONLY], source()),
+        [GrantStatus::BadCopyArg; 2]
+    );
+    let own = frames.at(20 * PAGE, 4).unwrap();
+    assert_eq!(
+        write(&mut copy, &[READ_ONLY, 1], own),
+        [GrantStatus::PermissionDenied, GrantStatus::Okay]
+    );
+}
+
+#[test]
+fn copy_reads_every_access_into_a_page_of_its_own() {
+    let monitor = Monitor::new();
+    let frames = Area::anonymous(32 * PAGE).unwrap();
+    let staging = frames.at(0, 16 * PAGE).unwrap();
+    let mut copy = Copy::new(monitor.guest.clone(), frames, staging);
+    let got = read(&mut copy, &[1, 1, NONE]);
+    let at = |n: usize| staging.sub((2 + n) * PAGE, 100).unwrap();
+    assert_eq!(got, [Ok(at(0)), Ok(at(1)), Err(GrantStatus::BadRef)]);
+    // More than there are pages for.
+    let got = read(&mut copy, &[1; 20]);
+    assert!(got[13].is_ok() && got[14..].iter().all(Result::is_err));
+}
+
+fn flip(monitor: &Monitor) -> Flip {
+    let flip = Flip::bind(monitor.guest.clone(), EXCHANGE, Slot(FIRST + SLOTS), FLIPS);
+    assert_eq!(monitor.take_calls(), ["TableBind 1"]);
+    flip.unwrap()
+}
+
+fn given(monitor: &Monitor) -> Vec<(u32, Vec<u8>)> {
+    std::mem::take(&mut monitor.world.lock().unwrap().given)
+}
+
+/// A page that holds so many bytes from offset 16 on, and nothing else.
+fn page_of(parts: &[&[u8]]) -> Vec<u8> {
+    let mut page = vec![0; 16];
+    page.extend(parts.concat());
+    page.resize(PAGE, 0);
+    page
+}
+
+#[test]
+fn flip_gives_a_page_for_each_buffer_that_holds_its_bytes_alone() {
+    let monitor = Monitor::new();
+    let mut flip = flip(&monitor);
+    // As many pages at a time as there are.
+    let status = write(&mut flip, &[1, 2, 3, 4, 5, 6, 7], source());
+    assert_eq!(status, [GrantStatus::Okay; 7]);
+    assert_eq!(
+        monitor.take_calls(),
+        ["GrantTransfer 3", "GrantTransfer 3", "GrantTransfer 1"]
+    );
+    let expected: Vec<_> = (1..8).map(|gref| (gref, page_of(&[b"abcd"]))).collect();
+    assert_eq!(given(&monitor), expected);
+    // What lies in one buffer is one page.
+    let copy = |gref, offset| CopyOut {
+        source: Source::Span(source()),
+        gref: GrantRef(gref),
+        offset,
+        len: 4,
+        status: GrantStatus::GeneralError,
+    };
+    let mut copies = [copy(1, 16), copy(1, 20), copy(2, 16)];
+    flip.write(&mut copies, &[]);
+    assert_eq!(monitor.take_calls(), ["GrantTransfer 2"]);
+    let expected = [(1, page_of(&[b"abcd", b"abcd"])), (2, page_of(&[b"abcd"]))];
+    assert_eq!(given(&monitor), expected);
+    drop(flip);
+    assert_eq!(monitor.take_calls(), ["TableEnd 1"]);
+}
+
+/// What was meant for one buffer is not in the page that another gets.
+#[test]
+fn flip_leaves_nothing_in_a_page_that_was_not_given() {
+    let monitor = Monitor::new();
+    let mut flip = flip(&monitor);
+    let status = write(&mut flip, &[READ_ONLY, 1], source());
+    assert_eq!(status, [GrantStatus::PermissionDenied, GrantStatus::Okay]);
+    // Bytes that are not there: half a frame.
+    let copy = |source, offset, len| CopyOut {
+        source,
+        gref: GrantRef(1),
+        offset,
+        len,
+        status: GrantStatus::GeneralError,
+    };
+    let nothing = Source::Header { frame: 9, from: 0 };
+    for bad in [copy(nothing, 100, 4), copy(Source::Span(source()), 4094, 4)] {
+        let mut copies = [copy(Source::Span(source()), 16, 4), bad];
+        flip.write(&mut copies, &[]);
+        assert_eq!(copies[1].status, GrantStatus::BadCopyArg);
+    }
+    for slot in FIRST + SLOTS..FIRST + SLOTS + FLIPS {
+        let mut bytes = vec![1; PAGE];
+        let page = monitor.guest.window.page(slot).unwrap();
+        page.read(&mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0), "slot {slot}");
+    }
+    assert_eq!(given(&monitor), [(1, page_of(&[b"abcd"]))]);
+}
+
+#[test]
+fn flip_reads_as_map_does_and_lets_no_device_write() {
+    let monitor = Monitor::new();
+    let mut flip = flip(&monitor);
+    let got = read(&mut flip, &[3, NONE]);
+    let at = monitor.guest.span(Slot(FIRST + 3), 8, 100).unwrap();
+    assert_eq!(got, [Ok(at), Err(GrantStatus::BadRef)]);
+    assert_eq!(monitor.mapped(), [(FIRST + 3, false)].into());
+    flip.read_end();
+    assert_eq!(monitor.take_calls(), ["GrantMap 2", "GrantUnmap 1"]);
+    let mut posted = [Access {
+        gref: GrantRef(1),
+        offset: 0,
+        len: 100,
+        result: Ok(Span::EMPTY),
+    }];
+    flip.post_begin(&mut posted);
+    assert_eq!(posted[0].result, Err(GrantStatus::GeneralError));
+}
+
+/// Both sub-tables, where a guest's table was bound to.
+struct Tables(Span);
+
+impl Tables {
+    fn bind(monitor: &Monitor) -> (New<true>, Self) {
+        let at = Slot(FIRST + SLOTS);
+        let new = New::bind(monitor.guest.clone(), Handle(9), at).unwrap();
+        let bytes = translation_bytes(SLOTS) + PAGE;
+        let tables = monitor.guest.window.at(at.0 as usize * PAGE, bytes);
+        (new, Self(tables.unwrap()))
+    }
+
+    fn grant(&self, gref: u32, readonly: bool) {
+        let entry = Translation::valid(gref, 0, readonly).0;
+        self.0.store_u64(gref as usize * 8, entry).unwrap();
+    }
+
+    fn uses(&self, gref: u32) -> u32 {
+        let at = translation_bytes(SLOTS) + gref as usize * 4;
+        self.0.load_u32(at).unwrap()
+    }
+}
+
+#[test]
+fn neighbours_in_one_page_count_once() {
+    let monitor = Monitor::new();
+    let (mut new, tables) = Tables::bind(&monitor);
+    tables.grant(1, false);
+    tables.grant(2, true);
+    let page = |gref: u32| monitor.guest.window.page(FIRST + gref).unwrap();
+    let found = read(&mut new, &[1, 1, 2, 1, 3, 1, 3, 3, 2]);
+    for (n, gref) in [(0, 1), (1, 1), (2, 2), (3, 1), (5, 1), (8, 2)] {
+        assert_eq!(found[n], Ok(page(gref).sub(8, 100).unwrap()), "{n}");
+    }
+    for n in [4, 6, 7] {
+        assert_eq!(found[n], Err(GrantStatus::BadRef), "{n}");
+    }
+    // What is not granted does not part neighbours.
+    assert_eq!([1, 2, 3].map(|gref| tables.uses(gref)), [2, 2, 0]);
+    new.read_end();
+    assert_eq!([1, 2, 3].map(|gref| tables.uses(gref)), [0, 0, 0]);
+}
+
+#[test]
+fn singles_are_written_where_that_is_granted_and_nowhere_else() {
+    let monitor = Monitor::new();
+    let source = Area::anonymous(PAGE).unwrap().at(0, 90).unwrap();
+    source.fill(7).unwrap();
+    let mut singles = nic::Batch::default();
+    singles.push(source).unwrap();
+    singles.push(source.take(14)).unwrap();
+    let access = |(gref, len)| Access {
+        gref: GrantRef(gref),
+        offset: 100,
+        len,
+        result: Err(GrantStatus::GeneralError),
+    };
+    let (mut new, tables) = Tables::bind(&monitor);
+    tables.grant(1, false);
+    tables.grant(READ_ONLY, true);
+    let mut mapped = Mapped::new(monitor.guest.clone());
+    let both: [&mut dyn Grants; 2] = [&mut new, &mut mapped];
+    for grants in both {
+        assert!(grants.in_reach());
+        let page = monitor.guest.window.page(FIRST + 1).unwrap();
+        page.fill(0).unwrap();
+        let mut accesses = [(1, 14), (READ_ONLY, 90), (NONE, 90), (1, 0), (SLOTS, 90)].map(access);
+        grants.write_singles(&mut accesses, &singles, &[1, 0, 0, 0, 0]);
+        let done = accesses.map(|access| access.result.is_ok());
+        assert_eq!(done, [true, false, false, false, false]);
+        let mut bytes = [0xee; 16];
+        page.skip(99).read(&mut bytes).unwrap();
+        let mut expected = [7; 16];
+        (expected[0], expected[15]) = (0, 0);
+        assert_eq!(bytes, expected);
+        // More than there is room for is not written at all.
+        let mut short = [access((1, 89))];
+        grants.write_singles(&mut short, &singles, &[0]);
+        assert_eq!(short[0].result, Err(GrantStatus::BadPage));
+    }
+    assert_eq!(tables.uses(1), 0);
+}

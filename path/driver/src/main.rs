@@ -1,0 +1,9 @@
+//! The driver domain: owns the NICs, switches packets between them and the guests. Started by
+//! `grantwayd`.
+
+#[global_allocator]
+static HEAP: shmem::arena::Arena<{ 64 << 20 }> = shmem::arena::Arena::new();
+
+fn main() -> std::process::ExitCode {
+    runtime::start::main(driver::run)
+}

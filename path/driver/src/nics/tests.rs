@@ -1,0 +1,160 @@
+use super::*;
+use config::lro::{At, Backend, Flush};
+use nic::{Buffers, TxReport};
+use runtime::lro::Side;
+use runtime::testing::{config, packet, payloads};
+use shmem::Area;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+const BUFFERS: usize = 128;
+
+/// A NIC whose wire is a list.
+struct Wire(Rc<RefCell<Vec<Vec<u8>>>>);
+
+impl Nic for Wire {
+    fn caps(&self) -> Caps {
+        Caps::default()
+    }
+
+    fn rx(
+        &mut self,
+        _now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        let mut wire = self.0.borrow_mut();
+        let count = wire.len().min(budget);
+        for bytes in wire.drain(..count) {
+            out.push(Frame::from_bytes(&bytes, buffers).unwrap());
+        }
+        count
+    }
+
+    fn tx(&mut self, _now_ns: u64, _frames: &[Frame], _pick: &[u32]) -> TxReport {
+        TxReport::default()
+    }
+}
+
+struct Rig {
+    wire: Rc<RefCell<Vec<Vec<u8>>>>,
+    port: NicPort,
+    ledger: Ledger,
+    frames: Vec<Frame>,
+    next: u32,
+}
+
+impl Rig {
+    fn new(policy: Policy, lro: &Lro) -> Self {
+        let wire = Rc::new(RefCell::default());
+        let nic = Box::new(Wire(Rc::clone(&wire)));
+        let pool = Pool::new(Area::anonymous(BUFFERS * 2048).unwrap(), 2048);
+        let merger = Merger::new(Side::Physical, lro, BUFFERS / 2);
+        let area = Area::anonymous(4 << 16).unwrap();
+        let linear = Linear::new(area, 1 << 16, lro.backend);
+        Self {
+            wire,
+            port: NicPort::new("nic.wire".into(), nic, pool, policy, merger, linear),
+            ledger: Ledger::new(true),
+            frames: Vec::new(),
+            next: 0,
+        }
+    }
+
+    fn arrive(&mut self, packets: u32) {
+        let numbers = self.next..self.next + packets;
+        self.wire.borrow_mut().extend(numbers.map(|n| packet(1, n)));
+        self.next += packets;
+    }
+
+    /// One turn: how many packets went on, in how many frames.
+    fn turn(&mut self, now_ns: u64) -> (usize, usize) {
+        self.port.take(now_ns, 64, &mut self.frames, &self.ledger);
+        let bytes = payloads(&self.frames).len();
+        let went = (bytes / runtime::testing::PAYLOAD, self.frames.len());
+        self.port.done(&mut self.frames, &self.ledger);
+        went
+    }
+}
+
+#[test]
+fn packets_are_counted_as_they_arrive_and_handed_over_merged() {
+    for backend in [Backend::Scatter, Backend::Linearize] {
+        let lro = Lro {
+            backend,
+            ..config(Flush::Poll)
+        };
+        let mut rig = Rig::new(Policy::Event, &lro);
+        rig.arrive(20);
+        assert_eq!(rig.turn(0), (20, 1));
+        assert_eq!(rig.port.traffic.in_packets, 20);
+        assert_eq!(rig.port.buffers_free(), BUFFERS);
+        let stat = rig.port.lro_stat();
+        assert_eq!(stat["segments"], 20);
+        let linear = u64::from(backend == Backend::Linearize);
+        assert_eq!(stat["linearized"], linear, "{stat}");
+    }
+}
+
+#[test]
+fn the_driver_sleeps_no_longer_than_packets_may_wait() {
+    let mut rig = Rig::new(Policy::Event, &config(Flush::After(50)));
+    rig.arrive(3);
+    assert_eq!(rig.turn(1_000), (0, 0));
+    assert_eq!(
+        rig.port.buffers_free(),
+        BUFFERS - 3,
+        "held from turn to turn"
+    );
+    let Wake::Event(Some(due)) = rig.port.wake(2_000) else {
+        panic!("{:?}", rig.port.wake(2_000));
+    };
+    assert!((49_000..=51_000).contains(&due), "{due}");
+    assert_eq!(rig.turn(due), (3, 1));
+    assert_eq!(rig.port.wake(due), Wake::Event(None));
+    assert_eq!(rig.port.buffers_free(), BUFFERS);
+}
+
+#[test]
+fn between_ticks_only_what_is_due_goes_on() {
+    let mut rig = Rig::new(Policy::Tick { us: 100 }, &config(Flush::After(30)));
+    rig.arrive(2);
+    assert_eq!(rig.turn(0), (0, 0));
+    rig.arrive(2);
+    let Wake::At(due) = rig.port.wake(0) else {
+        panic!("{:?}", rig.port.wake(0));
+    };
+    assert!((29_000..=30_000).contains(&due), "{due}");
+    assert_eq!(rig.turn(due), (2, 1), "what arrived since is for the tick");
+    assert_eq!(rig.port.wake(due), Wake::At(100_000));
+    assert_eq!(rig.turn(100_000), (0, 0));
+    assert_eq!(rig.turn(130_000), (2, 1));
+}
+
+#[test]
+fn a_tick_is_a_poll_also_if_nothing_has_arrived() {
+    let mut rig = Rig::new(Policy::Tick { us: 50 }, &config(Flush::Polls(2)));
+    rig.arrive(2);
+    assert_eq!(rig.turn(0), (0, 0));
+    assert_eq!(rig.turn(50_000), (2, 1));
+}
+
+#[test]
+fn switching_while_packets_are_held_loses_none() {
+    let mut rig = Rig::new(Policy::Event, &config(Flush::After(5000)));
+    rig.arrive(5);
+    assert_eq!(rig.turn(0), (0, 0));
+    rig.port.set_lro(&Lro {
+        at: At::None,
+        ..config(Flush::Poll)
+    });
+    rig.arrive(2);
+    assert_eq!(rig.turn(1), (7, 3));
+    assert_eq!(rig.port.buffers_free(), BUFFERS);
+    rig.arrive(2);
+    assert_eq!(rig.turn(2), (2, 2));
+    rig.port.set_lro(&config(Flush::Poll));
+    rig.arrive(2);
+    assert_eq!(rig.turn(3), (2, 1));
+}

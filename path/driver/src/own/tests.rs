@@ -1,0 +1,112 @@
+//! A queue against a monitor of the test's own, under which frames are denied all the time.
+
+use super::*;
+use abi::hypercall::Kind;
+use abi::xdp::RingLayout;
+use runtime::testing::answer;
+use rustix::io::Errno;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const ENTRIES: u32 = 32;
+const RULES: [u32; 3] = [0, 3, 700];
+const BYTES: u64 = 60;
+
+/// A guest's queue as the kernel and the monitor have it.
+struct World {
+    descriptor: i32,
+    /// Frames that each rule has denied.
+    denied: u64,
+    stopped: bool,
+    ended: bool,
+}
+
+impl World {
+    fn serve(&mut self, kind: Kind, words: [u64; 3]) -> Result<u64, Errno> {
+        if !self.stopped {
+            self.denied += 1;
+        }
+        if self.ended {
+            return Err(Errno::NOENT);
+        }
+        if kind == Kind::DeviceEnd {
+            if std::fs::symlink_metadata(format!("/proc/self/fd/{}", self.descriptor)).is_ok() {
+                return Err(Errno::BUSY);
+            }
+            (self.stopped, self.ended) = (true, true);
+            return Ok(0);
+        }
+        let [_, word, other] = words;
+        match XdpControl::decode([word, other]).unwrap() {
+            XdpControl::Layout(_) => Ok(RingLayout {
+                producer: 0,
+                consumer: 64,
+                flags: 128,
+                entries: 192,
+            }
+            .encode()),
+            XdpControl::Stop => {
+                // Those that were on their way.
+                self.denied += 5;
+                self.stopped = true;
+                Ok(0)
+            }
+            XdpControl::DeniedFrames(rule) if RULES.contains(&rule) => Ok(self.denied),
+            XdpControl::DeniedBytes(rule) if RULES.contains(&rule) => Ok(self.denied * BYTES),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Answers calls until the queue has ended.
+    fn run(mut self, page: Span) -> Self {
+        let ended = AtomicBool::new(false);
+        answer(page, &ended, |kind, ops| {
+            let told = ops.iter().map(|words| match self.serve(kind, *words) {
+                Ok(told) => (0, told),
+                Err(errno) => (-i64::from(errno.raw_os_error()), 0),
+            });
+            let told = told.collect();
+            ended.store(self.ended, Ordering::Relaxed);
+            told
+        });
+        self
+    }
+}
+
+/// XDP-20: whatever comes in a queue's last moment, what rules have denied is counted to the last frame.
+#[test]
+fn what_is_denied_to_the_end_is_counted() {
+    let page = Area::anonymous(2 * PAGE).unwrap().span();
+    let window = Area::anonymous(2 * Ring::slots(ENTRIES) as usize * PAGE).unwrap();
+    let fd: OwnedFd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    // A number that nobody else gets when it is free.
+    let fd = rustix::io::fcntl_dupfd_cloexec(fd, 800).unwrap();
+    let world = World {
+        descriptor: fd.as_raw_fd(),
+        denied: 0,
+        stopped: false,
+        ended: false,
+    };
+    let monitor = std::thread::spawn(move || world.run(page));
+    let config = Config {
+        nic: 0,
+        device: 4,
+        rings_slot: 0,
+        entries: ENTRIES,
+        chunk_bytes: 2048,
+        first_frame: 0,
+        frames: 16,
+    };
+    let calls = Rc::new(RefCell::new(Calls::over(page)));
+    let mut queue = OwnQueue::new(config, fd, 1500, &Lro::default(), window, &calls).unwrap();
+    RULES.iter().for_each(|rule| queue.count_denied(*rule));
+    assert_eq!(queue.denied().len(), RULES.len());
+    queue.end();
+    let world = monitor.join().unwrap();
+    let last = Count {
+        frames: world.denied,
+        bytes: world.denied * BYTES,
+    };
+    assert_eq!(queue.denied(), RULES.map(|rule| (rule, last)));
+    assert_eq!(queue.trouble, "");
+}

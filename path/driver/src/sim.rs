@@ -1,0 +1,121 @@
+//! The wire of a `sim` NIC: a cable in memory, with a TCP/IP station at its far end.
+//!
+//! Both ends live in the driver domain. There is no thread behind the station: it works whenever
+//! the driver looks at the NIC.
+
+use nic::sim::{Cable, SimNic};
+use nic::vmq::Vmq;
+use nic::{Caps, Frame, Nic, Pool, TxReport};
+use stack::StackEndpoint;
+
+/// Frames that a queue of the near end holds.
+const QUEUE_FRAMES: usize = 1000;
+/// Frames that the station sends and receives before the driver goes on.
+const BATCH: usize = 64;
+
+/// The near end of the cable, and all that lies behind it.
+#[derive(Debug)]
+pub struct Wire {
+    near: SimNic,
+    far: SimNic,
+    station: StackEndpoint,
+    pool: Pool,
+    frames: Vec<Frame>,
+    pick: Vec<u32>,
+}
+
+impl Wire {
+    /// A cable with `station` at its far end, which works in buffers of `pool`; the near end has
+    /// `queues` queues for single guests.
+    #[must_use]
+    pub fn new(cable: Cable, station: StackEndpoint, pool: Pool, queues: usize) -> Self {
+        let (near, far) = cable.ends();
+        let near = match queues {
+            0 => near,
+            queues => near.with_queues(queues, QUEUE_FRAMES),
+        };
+        Self {
+            near,
+            far,
+            station,
+            pool,
+            frames: Vec::new(),
+            pick: Vec::new(),
+        }
+    }
+
+    /// Lets the station receive and send.
+    fn work(&mut self, now_ns: u64) {
+        let Self {
+            far,
+            station,
+            pool,
+            frames,
+            pick,
+            ..
+        } = self;
+        carry(far, station, now_ns, pool, frames, pick);
+        carry(station, far, now_ns, pool, frames, pick);
+    }
+}
+
+/// Carries a batch from one device to another.
+fn carry(
+    from: &mut impl Nic,
+    to: &mut impl Nic,
+    now_ns: u64,
+    pool: &mut Pool,
+    frames: &mut Vec<Frame>,
+    pick: &mut Vec<u32>,
+) {
+    from.rx(now_ns, BATCH, pool, frames);
+    pick.clear();
+    pick.extend(0..frames.len() as u32);
+    to.tx(now_ns, frames, pick);
+    for frame in &mut *frames {
+        frame.recycle(pool);
+    }
+    frames.clear();
+}
+
+impl Nic for Wire {
+    fn caps(&self) -> Caps {
+        self.near.caps()
+    }
+
+    fn rx(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn nic::Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        self.work(now_ns);
+        self.near.rx(now_ns, budget, buffers, out)
+    }
+
+    fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
+        self.near.tx(now_ns, frames, pick)
+    }
+
+    fn next_due(&self, now_ns: u64) -> Option<u64> {
+        [
+            self.near.next_due(now_ns),
+            self.far.next_due(now_ns),
+            self.station.next_due(now_ns),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut all = self.near.counters();
+        all.extend(self.station.counters());
+        all
+    }
+
+    fn vmq(&mut self) -> Option<&mut dyn Vmq> {
+        self.near.vmq()
+    }
+}

@@ -1,0 +1,48 @@
+//! Steering a NIC's frames to queues, as a driver domain does it: it asks the monitor, which alone
+//! holds the NIC's table of MACs and knows which of them are this driver's guests'.
+
+use abi::hypercall::TapControl;
+use nic::vmq::{QueueId, Steering, VmqError};
+use runtime::call::Calls;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The steering of one device.
+#[derive(Debug)]
+pub struct AskMonitor {
+    calls: Rc<RefCell<Calls>>,
+    device: u32,
+}
+
+impl AskMonitor {
+    /// The steering of device number `device`.
+    #[must_use]
+    pub fn new(calls: Rc<RefCell<Calls>>, device: u32) -> Self {
+        Self { calls, device }
+    }
+
+    /// Whether the device can be steered at all on this system.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        self.tell(TapControl::Settled).is_ok()
+    }
+
+    fn tell(&self, what: TapControl) -> Result<u64, VmqError> {
+        let told = self
+            .calls
+            .borrow_mut()
+            .tell_device(self.device, what.encode());
+        told.map_err(|errno| VmqError::Refused(errno.raw_os_error()))
+    }
+}
+
+impl Steering for AskMonitor {
+    fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {
+        let queue = queue.map(|queue| queue.0);
+        self.tell(TapControl::Steer { mac, queue })
+    }
+
+    fn settled(&mut self) -> u64 {
+        self.tell(TapControl::Settled).unwrap_or(0)
+    }
+}

@@ -1,0 +1,680 @@
+//! Ports that are guests: the hand-shake, the netback, the doorbell.
+//!
+//! | own state | the frontend is | what happens |
+//! |---|---|---|
+//! | Initialising | anything | the backend's record is written: InitWait |
+//! | InitWait | Initialised | the rings are mapped: Connected |
+//! | Connected | Closing, Closed, Initialising, Unknown | everything is unmapped: Closed |
+//! | Closed | Initialising | the backend's record is written again: InitWait |
+
+use crate::grants::Guest;
+use crate::grants::copy::Copy;
+use crate::grants::flip::Flip;
+use crate::grants::map::Map;
+use crate::grants::mapped::Mapped;
+use crate::grants::new::New;
+use crate::own::OwnQueue;
+use crate::port::Traffic;
+use crate::room::Room;
+use abi::hypercall::{Map as MapOp, Unmap};
+use abi::{ConnId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState};
+use config::domain::{GrantMode, Offloads, RingFormat};
+use config::lro::Meta;
+use nic::{Batch, Caps, Frame, Single};
+use runtime::call::{Calls, Peer};
+use runtime::connection::Doorbell;
+use runtime::ledger::{Hop, Ledger};
+use shmem::{Area, Span};
+use std::cell::RefCell;
+use std::rc::Rc;
+use vif::Counters;
+use vif::grants::Grants;
+use vif::netback::{Netback, Taken, ToGuest};
+use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, Terms};
+use vif::ring::Watch;
+
+/// What every guest's port has in common.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The hypercalls of this domain.
+    pub calls: Rc<RefCell<Calls>>,
+    /// The ledger of this domain.
+    pub ledger: Rc<Ledger>,
+    /// The grant window.
+    pub window: Area,
+    /// This domain's own frames.
+    pub frames: Area,
+    /// The grant mechanism.
+    pub grants: GrantMode,
+    /// The most that guests are offered.
+    pub offloads: Offloads,
+    /// log2 of the largest ring that guests are offered, in pages.
+    pub ring_order: u8,
+    /// How rings lie in their pages, if guests want them so.
+    pub ring_format: RingFormat,
+    /// Where the segment size of a packet to a guest travels.
+    pub meta: Meta,
+}
+
+/// The part of the grant window that one guest's grants appear in.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Where entry 0 of its table appears.
+    pub first: Slot,
+    /// Entries that appear.
+    pub slots: u32,
+    /// Where the sub-tables of the new mechanism appear, or pages that change hands.
+    pub tables: Slot,
+    /// Pages that change hands.
+    pub flips: u32,
+}
+
+/// One guest's port.
+#[derive(Debug)]
+pub struct VifPort {
+    /// Its name, for people.
+    pub name: String,
+    /// What it has done.
+    pub traffic: Traffic,
+    /// Frames for it that came while it was not connected.
+    pub not_connected: u64,
+    /// What ended the connection before, for people; empty: nothing did.
+    pub trouble: String,
+    conn: ConnId,
+    mac: [u8; 6],
+    shared: Shared,
+    window: Window,
+    staging: Span,
+    state: XenbusState,
+    doorbell: Option<Doorbell>,
+    link: Option<Link>,
+    /// What links before this one have counted.
+    past: Counters,
+    room: Room,
+    /// Its own queue of a wire, if it has one.
+    pub queue: Option<OwnQueue>,
+    /// Whether anything was done since the rings were last published.
+    touched: bool,
+}
+
+/// A grant mechanism, what has to be unmapped when it ends, and the pages of the rings.
+type Opened = (Box<dyn Grants>, Vec<Unmap>, Vec<Span>);
+
+/// What exists while the guest is connected.
+struct Link {
+    netback: Netback<Box<dyn Grants>>,
+    rings: Vec<Unmap>,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link")
+            .field("rings", &self.rings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl VifPort {
+    /// A port for connection `conn`, whose guest has the station address `mac`. Its grants appear
+    /// in `window`; `staging` is for the copying mechanism.
+    #[must_use]
+    pub fn new(
+        name: String,
+        conn: ConnId,
+        mac: [u8; 6],
+        shared: Shared,
+        window: Window,
+        staging: Span,
+    ) -> Self {
+        Self {
+            name,
+            traffic: Traffic::default(),
+            not_connected: 0,
+            trouble: String::new(),
+            conn,
+            mac,
+            shared,
+            window,
+            staging,
+            state: XenbusState::Initialising,
+            doorbell: None,
+            link: None,
+            past: Counters::default(),
+            room: Room::default(),
+            queue: None,
+            touched: false,
+        }
+    }
+
+    /// The guest's station address.
+    #[must_use]
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Its state.
+    #[must_use]
+    pub fn state(&self) -> XenbusState {
+        self.state
+    }
+
+    /// What was counted on all its links.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut all = self.past;
+        if let Some(link) = &self.link {
+            all += *link.netback.counters();
+        }
+        all
+    }
+
+    /// Frames that were made of larger ones because the guest had too little room for these.
+    #[must_use]
+    pub fn split(&self) -> u64 {
+        self.room.split
+    }
+
+    /// What the guest takes; none while it is not connected.
+    #[must_use]
+    pub fn caps(&self) -> Option<Caps> {
+        let peer = self.link.as_ref()?.netback.peer();
+        Some(Caps {
+            checksum: peer.csum && peer.ipv6_csum,
+            tso: peer.gso_tcpv4 && peer.gso_tcpv6,
+            max_frame: vif::netif::MAX_PACKET,
+        })
+    }
+
+    /// Goes as far through the hand-shake as the other end allows.
+    pub fn advance(&mut self) {
+        // Each pass makes one step; there are fewer steps than this.
+        for _ in 0..8 {
+            let before = self.state;
+            let peer = self.shared.calls.borrow_mut().connection(self.conn);
+            let Ok(Some(peer)) = peer else { return };
+            // Nobody comes back who is dead: what is over its memory ends, used or not.
+            if peer.state == XenbusState::Unknown
+                && let Some(queue) = &mut self.queue
+            {
+                queue.end();
+            }
+            use XenbusState as S;
+            match (self.state, peer.state) {
+                (S::Initialising, _) | (S::Closed, S::Initialising) => {
+                    let body = self.record().encode();
+                    self.set(S::InitWait, &body);
+                }
+                (S::InitWait, S::Initialised) => match self.connect(&peer) {
+                    Ok(()) => {
+                        let body = self.record().encode();
+                        self.set(S::Connected, &body);
+                    }
+                    Err(trouble) => self.close(&trouble),
+                },
+                // Initialising: it has closed and come back before we looked.
+                (S::Connected, S::Closing | S::Closed | S::Initialising)
+                | (S::InitWait, S::Closing | S::Closed) => self.close(""),
+                (S::Connected, S::Unknown) => self.close("the guest has died"),
+                _ => {}
+            }
+            if self.state == before {
+                return;
+            }
+        }
+    }
+
+    /// What it offers the guest.
+    #[must_use]
+    pub fn record(&self) -> BackRecord {
+        let features = match self.shared.offloads {
+            Offloads::None => Features::PLAIN,
+            Offloads::Checksum => Features::CHECKSUM,
+            Offloads::Tso => Features::ALL,
+        };
+        let features = if self.shared.grants.is_new() {
+            features.with(Features::NEW_GRANTS)
+        } else {
+            features
+        };
+        let features = match self.shared.grants {
+            GrantMode::Flip => features.with(Features::RX_FLIP),
+            _ => features,
+        };
+        let features = match self.shared.meta {
+            Meta::Request => features,
+            Meta::Response => features.with(Features::RX_META),
+        };
+        let features = match self.shared.ring_format {
+            RingFormat::Xen => features,
+            RingFormat::Native => features.with(Features::NATIVE_RINGS),
+        };
+        // A device gives buffers back as frames come into them.
+        let features = match self.queue {
+            None => features,
+            Some(_) => features.with(Features::RX_ANY_ORDER),
+        };
+        BackRecord {
+            features,
+            max_order: self.shared.ring_order,
+            max_slots: MAX_SLOTS,
+        }
+    }
+
+    fn set(&mut self, state: XenbusState, body: &[u8; RECORD_BYTES]) {
+        match self
+            .shared
+            .calls
+            .borrow_mut()
+            .set_connection(self.conn, state, body)
+        {
+            Ok(()) => self.state = state,
+            Err(error) => self.trouble = format!("the monitor refused {state:?}: {error}"),
+        }
+    }
+
+    /// Connects it to a guest without a hand-shake: the guest's record has `body`, `mechanism` gets
+    /// at its pages, `page` finds those of the rings.
+    ///
+    /// # Errors
+    /// What is wrong with the record.
+    pub fn join(
+        &mut self,
+        body: &[u8; RECORD_BYTES],
+        mechanism: Box<dyn Grants>,
+        page: impl FnMut(GrantRef) -> Option<Span>,
+        doorbell: Doorbell,
+    ) -> Result<(), String> {
+        let (front, terms) = self.agree(body)?;
+        let pages: Option<Vec<_>> = front.references().map(page).collect();
+        let pages = pages.ok_or("a ring's page is not there")?;
+        self.link(terms, &front, (mechanism, Vec::new(), pages))?;
+        self.doorbell = Some(doorbell);
+        self.state = XenbusState::Connected;
+        Ok(())
+    }
+
+    /// The ledger of this port's domain.
+    #[must_use]
+    pub fn ledger(&self) -> Rc<Ledger> {
+        Rc::clone(&self.shared.ledger)
+    }
+
+    /// The guest's record, and what it comes to with this end's.
+    fn agree(&self, body: &[u8; RECORD_BYTES]) -> Result<(FrontRecord, Terms), String> {
+        let front = FrontRecord::decode(body).map_err(|error| error.to_string())?;
+        if front.mac != self.mac {
+            return Err("the guest claims another MAC address than it was given".into());
+        }
+        let terms = Terms::of(&self.record(), &front).map_err(|error| error.to_string())?;
+        Ok((front, terms))
+    }
+
+    fn connect(&mut self, peer: &Peer) -> Result<(), String> {
+        let (front, terms) = self.agree(&peer.body)?;
+        if self.doorbell.is_none() {
+            let doorbell = Doorbell::attach(self.conn).map_err(|error| error.to_string())?;
+            self.doorbell = Some(doorbell);
+        }
+        let opened = self.open(peer, &front)?;
+        self.link(terms, &front, opened)
+    }
+
+    fn link(
+        &mut self,
+        terms: Terms,
+        front: &FrontRecord,
+        (mechanism, rings, pages): Opened,
+    ) -> Result<(), String> {
+        let (tx, rest) = pages.split_at(front.tx_ring.len());
+        let (rx, event) = rest.split_at(front.rx_ring.len());
+        let event = event.first().copied().unwrap_or(Span::EMPTY);
+        let netback = match Netback::new(terms, tx, rx, event, mechanism) {
+            Ok(netback) => netback,
+            Err(error) => {
+                self.unmap(&rings);
+                return Err(error.to_string());
+            }
+        };
+        self.link = Some(Link { netback, rings });
+        self.trouble.clear();
+        Ok(())
+    }
+
+    /// Sets the grant mechanism up and gets at the pages of both rings and of the event channel:
+    /// the mechanism, what has to be unmapped at the end, and the pages.
+    fn open(&self, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
+        let guest = self.guest(peer);
+        let mechanism: Box<dyn Grants> = match self.shared.grants {
+            GrantMode::New => return self.open_new::<true>(guest, front),
+            GrantMode::Shared => return self.open_new::<false>(guest, front),
+            GrantMode::Flip => return self.open_flip(guest, peer, front),
+            GrantMode::Copy => Box::new(Copy::new(guest, self.shared.frames, self.staging)),
+            GrantMode::Map => Box::new(Map::new(guest)),
+            GrantMode::Mapped => Box::new(Mapped::new(guest)),
+        };
+        if front.table != Handle(0) {
+            return Err("the guest grants by a mechanism that was not offered".into());
+        }
+        let (rings, pages) = self.map_rings(peer, front)?;
+        Ok((mechanism, rings, pages))
+    }
+
+    fn open_new<const COUNTED: bool>(
+        &self,
+        guest: Guest,
+        front: &FrontRecord,
+    ) -> Result<Opened, String> {
+        let mut new = New::<COUNTED>::bind(guest, front.table, self.window.tables)
+            .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.text()))?;
+        let pages: Result<Vec<_>, _> = front.references().map(|gref| new.keep(gref)).collect();
+        let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.text()))?;
+        Ok((Box::new(new), Vec::new(), pages))
+    }
+
+    fn open_flip(&self, guest: Guest, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
+        if !front.features.has(Features::RX_FLIP) {
+            return Err("the guest does not exchange pages".into());
+        }
+        let flip = Flip::bind(guest, front.table, self.window.tables, self.window.flips);
+        let flip =
+            flip.map_err(|why| format!("the guest's exchange cannot be bound: {}", why.text()))?;
+        let (rings, pages) = self.map_rings(peer, front)?;
+        Ok((Box::new(flip), rings, pages))
+    }
+
+    /// Maps the pages of both rings and of the event channel, in the record's order.
+    fn map_rings(
+        &self,
+        peer: &Peer,
+        front: &FrontRecord,
+    ) -> Result<(Vec<Unmap>, Vec<Span>), String> {
+        let mut maps = Vec::new();
+        for gref in front.references() {
+            let slot = self
+                .slot(gref)
+                .ok_or("a ring's grant reference is out of range")?;
+            maps.push(MapOp {
+                domain: peer.domain,
+                gref,
+                slot,
+                readonly: false,
+            });
+        }
+        let mut status = Vec::new();
+        self.shared.calls.borrow_mut().map(&maps, &mut status);
+        let done: Vec<Unmap> = maps
+            .iter()
+            .zip(&status)
+            .filter(|(_, status)| **status == GrantStatus::Okay)
+            .map(|(map, _)| Unmap { slot: map.slot })
+            .collect();
+        if let Some(bad) = status.iter().find(|status| **status != GrantStatus::Okay) {
+            self.unmap(&done);
+            return Err(format!("a ring cannot be mapped: {}", bad.text()));
+        }
+        let pages = maps
+            .iter()
+            .filter_map(|map| self.shared.window.at(map.slot.0 as usize * PAGE, PAGE))
+            .collect();
+        Ok((done, pages))
+    }
+
+    fn slot(&self, gref: GrantRef) -> Option<Slot> {
+        (gref.index() < self.window.slots && gref.generation() == 0)
+            .then(|| Slot(self.window.first.0 + gref.index()))
+    }
+
+    fn unmap(&self, slots: &[Unmap]) {
+        self.shared.calls.borrow_mut().unmap(slots, &mut Vec::new());
+    }
+
+    fn guest(&self, peer: &Peer) -> Guest {
+        Guest {
+            calls: Rc::clone(&self.shared.calls),
+            domain: peer.domain,
+            window: self.shared.window,
+            first: self.window.first,
+            slots: self.window.slots,
+            ledger: Rc::clone(&self.shared.ledger),
+        }
+    }
+
+    /// Takes the link down, whatever state it is in.
+    fn close(&mut self, trouble: &str) {
+        if let Some(link) = self.link.take() {
+            // First of all: its pages are to be the guest's.
+            if let Some(queue) = &mut self.queue {
+                queue.end();
+            }
+            self.past += *link.netback.counters();
+            drop(link.netback.into_grants());
+            self.unmap(&link.rings);
+        }
+        if !trouble.is_empty() {
+            trouble.clone_into(&mut self.trouble);
+            eprintln!("{}: {trouble}", self.name);
+        }
+        self.set(XenbusState::Closed, &[0; RECORD_BYTES]);
+    }
+
+    /// Frames that the guest sent. They belong to the port until [`VifPort::done`].
+    pub fn take(&mut self, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
+        let Some(link) = &mut self.link else { return 0 };
+        let taken = ledger.at(Hop::Netback, || link.netback.from_guest(budget, out));
+        match taken {
+            Ok(taken) => {
+                self.traffic.in_packets += taken as u64;
+                self.traffic.in_bytes += out.iter().map(|frame| frame.len() as u64).sum::<u64>();
+                taken
+            }
+            Err(fatal) => {
+                self.close(&fatal.to_string());
+                0
+            }
+        }
+    }
+
+    /// The frames at the head of the guest's ring that are singles, as [`VifPort::take`] takes others.
+    pub fn take_singles(&mut self, budget: usize, out: &mut Batch) -> Taken {
+        out.clear();
+        let Some(link) = &mut self.link else {
+            return Taken::default();
+        };
+        match link.netback.singles_from_guest(budget, out) {
+            Ok(taken) => {
+                self.traffic.in_packets += out.len() as u64;
+                self.traffic.in_bytes += taken.bytes;
+                taken
+            }
+            Err(fatal) => {
+                self.close(&fatal.to_string());
+                Taken::default()
+            }
+        }
+    }
+
+    /// Bytes of the longest single that can be given to the guest; 0: none can.
+    #[must_use]
+    pub fn longest_single(&self) -> usize {
+        self.link
+            .as_ref()
+            .map_or(0, |link| link.netback.longest_single())
+    }
+
+    /// [`VifPort::give`] for singles none of which is longer than that.
+    pub fn give_singles(&mut self, singles: &[Single], pick: &[u32]) {
+        let Some(link) = &mut self.link else { return };
+        let report = link.netback.singles_to_guest(singles, pick);
+        self.delivered(&report);
+    }
+
+    /// Answers what was taken.
+    pub fn done(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
+        if let Some(link) = &mut self.link {
+            ledger.at(Hop::Netback, || link.netback.from_guest_done());
+            self.touched = true;
+        }
+        frames.clear();
+    }
+
+    /// Gives frames to the guest; without one they are counted.
+    pub fn give(&mut self, frames: &[Frame], pick: &[u32], ledger: &Ledger) {
+        let Some(link) = &mut self.link else {
+            self.not_connected += pick.len() as u64;
+            return;
+        };
+        let report = ledger.at(Hop::Netback, || {
+            self.room.to_guest(&mut link.netback, frames, pick)
+        });
+        self.delivered(&report);
+    }
+
+    /// The netback, for a NIC that writes to the guest's pages itself; [`VifPort::posted`] ends
+    /// that.
+    pub fn posting(&mut self) -> Option<&mut Netback<Box<dyn Grants>>> {
+        self.link.as_mut().map(|link| &mut link.netback)
+    }
+
+    /// Its own queue of a wire and the netback, while it is connected.
+    pub fn own_queue(&mut self) -> Option<(&mut OwnQueue, &mut Netback<Box<dyn Grants>>)> {
+        Some((self.queue.as_mut()?, &mut self.link.as_mut()?.netback))
+    }
+
+    /// Counts what was given to the guest.
+    pub fn delivered(&mut self, report: &ToGuest) {
+        self.traffic.out_packets += u64::from(report.delivered);
+        self.traffic.out_bytes += report.bytes;
+        self.touched = true;
+        if let Some(fatal) = self.link.as_ref().and_then(|link| link.netback.fatal()) {
+            self.close(&fatal.to_string());
+        }
+    }
+
+    /// Whether a device can write frames of `bytes` bytes, with what `caps` leave undone, to the
+    /// guest's pages.
+    #[must_use]
+    pub fn can_post(&self, bytes: usize, caps: Caps) -> bool {
+        let fits = |link: &Link| link.netback.can_post(bytes);
+        self.link.as_ref().is_some_and(fits)
+            && self
+                .caps()
+                .is_some_and(|own| own.checksum || !caps.checksum)
+    }
+
+    /// Whether the guest takes packets of several buffers that are to be segmented.
+    #[must_use]
+    pub fn takes_merged(&self) -> bool {
+        self.caps().is_some_and(|caps| caps.tso && caps.checksum)
+    }
+
+    /// Answers what a NIC has written, and counts it.
+    pub fn posted(&mut self, ledger: &Ledger) {
+        let Some(link) = &mut self.link else { return };
+        let report = ledger.at(Hop::Netback, || link.netback.post_end());
+        self.delivered(&report);
+    }
+
+    /// Shows the guest what was done; whether there was anything.
+    pub fn publish(&mut self) -> bool {
+        let Some(link) = &mut self.link else {
+            return false;
+        };
+        if !std::mem::take(&mut self.touched) && !link.netback.has_news() {
+            return false;
+        }
+        link.netback.publish();
+        true
+    }
+
+    /// Whether the guest has to be told before it is out of receive buffers.
+    pub fn is_short(&mut self) -> bool {
+        self.link
+            .as_mut()
+            .is_some_and(|link| link.netback.is_short())
+    }
+
+    /// Wakes the guest if it sleeps and something was published.
+    pub fn notify(&mut self) {
+        if let Some(link) = &mut self.link
+            && link.netback.notify()
+            && let Some(doorbell) = &self.doorbell
+        {
+            doorbell.ring();
+        }
+    }
+
+    /// The driver is about to sleep.
+    pub fn arm(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.netback.arm(false);
+        }
+    }
+
+    /// The driver is awake.
+    pub fn disarm(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.netback.disarm();
+        }
+    }
+
+    /// A look at whether the guest may have sent something since it had nothing; good until
+    /// [`VifPort::take`] or [`VifPort::advance`].
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        let link = self.link.as_ref();
+        link.map_or(Watch::NONE, |link| link.netback.watch())
+    }
+
+    /// Whether the guest has sent something.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.link
+            .as_ref()
+            .is_some_and(|link| link.netback.has_work())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port() -> VifPort {
+        let area = Area::anonymous(4 * PAGE).unwrap();
+        let shared = Shared {
+            calls: Rc::new(RefCell::new(Calls::over(area.page(0).unwrap()))),
+            ledger: Rc::new(Ledger::new(false)),
+            window: area,
+            frames: area,
+            grants: GrantMode::New,
+            offloads: Offloads::Tso,
+            ring_order: 0,
+            ring_format: RingFormat::Native,
+            meta: Meta::Request,
+        };
+        let window = Window {
+            first: Slot(0),
+            slots: 0,
+            tables: Slot(0),
+            flips: 0,
+        };
+        VifPort::new(
+            String::new(),
+            ConnId(0),
+            [2; 6],
+            shared,
+            window,
+            Span::EMPTY,
+        )
+    }
+
+    #[test]
+    fn who_has_gone_sends_nothing_of_anybody_s() {
+        let of_another = Area::anonymous(PAGE).unwrap().at(0, 60).unwrap();
+        let mut batch = Batch::default();
+        batch.push(of_another).unwrap();
+        let mut port = port();
+        assert_eq!(port.take_singles(64, &mut batch), Taken::default());
+        assert!(batch.is_empty());
+        assert_eq!((port.longest_single(), port.traffic.in_packets), (0, 0));
+    }
+}

@@ -1,0 +1,64 @@
+//! From a configuration to endpoints.
+
+use crate::endpoint::{Echo, Shared, Sink, Source};
+use config::domain::{Endpoint, GuestVif, Offloads};
+use nic::Nic;
+use nic_linux::TapNic;
+use runtime::device::{attach, pcap};
+use runtime::start::StartError;
+use stack::StackEndpoint;
+
+/// The endpoint that `config` describes, once for each queue of its interface.
+///
+/// A TAP has a queue for each, and the kernel chooses by flow; what can take frames and no more, or
+/// sends them back, is there once for each; of a station frames go by the queue of their flow; and what
+/// yields one row of frames yields them to one queue.
+///
+/// # Errors
+/// Its device was refused, or is not what it should be.
+pub fn endpoints(config: &GuestVif) -> Result<Vec<Box<dyn Nic>>, StartError> {
+    let mtu = config.mtu as usize;
+    let checksum = config.offloads >= Offloads::Checksum;
+    let tso = config.offloads >= Offloads::Tso;
+    let queues = config.conns.len();
+    let shared = |device: Box<dyn Nic>, yields| match queues {
+        1 => vec![device],
+        _ => boxed(Shared::spread(device, queues, yields)),
+    };
+    Ok(match &config.endpoint {
+        Endpoint::Tap { devices } => devices
+            .iter()
+            .map(|&device| {
+                let tap = TapNic::new(attach(device)?, true, checksum, tso, mtu);
+                Ok(Box::new(tap) as Box<dyn Nic>)
+            })
+            .collect::<Result<_, StartError>>()?,
+        Endpoint::Stack { stack } => {
+            let station = StackEndpoint::with_offloads(config.mac, mtu, stack, checksum, tso);
+            match queues {
+                1 => vec![Box::new(station)],
+                _ => boxed(station.spread(queues)),
+            }
+        }
+        Endpoint::Sink { touch } => boxed((0..queues).map(|_| Sink::new(*touch))),
+        Endpoint::Source {
+            to,
+            size,
+            rate_pps,
+            window,
+            count,
+            touch,
+        } => {
+            let source = Source::new(config.mac, *to, *size, *rate_pps, *window, *count, *touch);
+            let queue = (source.flow() as usize).checked_rem(queues).unwrap_or(0);
+            shared(Box::new(source), queue)
+        }
+        Endpoint::Echo {} => boxed((0..queues).map(|_| Echo::default())),
+        Endpoint::Pcap { read, write } => shared(pcap(*read, *write)?, 0),
+    })
+}
+
+fn boxed<N: Nic + 'static>(devices: impl IntoIterator<Item = N>) -> Vec<Box<dyn Nic>> {
+    let devices = devices.into_iter();
+    devices.map(|device| Box::new(device) as _).collect()
+}

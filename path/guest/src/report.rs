@@ -1,0 +1,29 @@
+//! The guest's counters.
+
+use crate::turn::Guest;
+use runtime::lro::Sums;
+use runtime::report::DropTable;
+use serde_json::{Value, json};
+use vif::netfront::Turnover;
+
+/// Everything that the guest counts.
+pub(crate) fn stat(guest: &Guest) -> Value {
+    let mut drops = DropTable::default();
+    let mut lro = Sums::default();
+    let mut pool = Turnover::default();
+    let mut vifs = serde_json::Map::new();
+    for interface in &guest.interfaces {
+        drops.add_vif(&interface.counters());
+        drops.add_device(&interface.given());
+        interface.add_lro(&mut lro);
+        pool += interface.turnover();
+        vifs.insert(interface.name().to_owned(), interface.stat());
+    }
+    json!({
+        "ledger": guest.ledger.report(),
+        "vifs": vifs,
+        "drops": Value::from(drops),
+        "lro": Value::from(lro),
+        "pool": { "granted_anew": pool.entered, "revoked": pool.left },
+    })
+}

@@ -1,0 +1,156 @@
+//! A netfront's pages, granted by the new mechanism, by hypercall. Entry *n* is always page *n*, so
+//! that pages which lie side by side are one mapping. And its pages that change hands.
+
+use abi::hypercall::{Create, Revoke};
+use abi::ngm::Revocation;
+use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, Slot};
+use runtime::call::Calls;
+use shmem::{Area, Span};
+use std::cell::RefCell;
+use std::rc::Rc;
+use vif::netfront::{Exchange, GrantError, GrantedPage, Granter};
+
+/// The table of one connection. Ends with the value.
+#[derive(Debug)]
+pub struct NewTable {
+    calls: Rc<RefCell<Calls>>,
+    handle: Handle,
+    /// The domain's frame that entry 0 grants.
+    first_frame: u32,
+}
+
+impl NewTable {
+    /// A table for connection `conn`, of `entries` entries, for frames from `first_frame` on.
+    ///
+    /// # Errors
+    /// What the monitor says.
+    pub fn create(
+        calls: &Rc<RefCell<Calls>>,
+        conn: ConnId,
+        entries: u32,
+        first_frame: u32,
+    ) -> Result<Self, GrantStatus> {
+        let handle = calls.borrow_mut().create_table(conn, entries)?;
+        Ok(Self {
+            calls: Rc::clone(calls),
+            handle,
+            first_frame,
+        })
+    }
+}
+
+impl Granter for NewTable {
+    /// Whom the table is for was said when it was made.
+    fn enter(
+        &mut self,
+        _: DomId,
+        pages: &[GrantedPage],
+        made: &mut Vec<Result<GrantRef, GrantError>>,
+    ) {
+        let ops: Vec<_> = pages
+            .iter()
+            .map(|page| Create {
+                table: self.handle,
+                index: page.frame.wrapping_sub(self.first_frame),
+                frame: page.frame,
+                readonly: page.readonly,
+            })
+            .collect();
+        let mut outcomes = Vec::with_capacity(ops.len());
+        self.calls.borrow_mut().create_grants(&ops, &mut outcomes);
+        made.extend(
+            outcomes
+                .into_iter()
+                .map(|made| made.map_err(GrantError::Refused)),
+        );
+    }
+
+    /// By force: whatever the other end says that it does with the page.
+    fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
+        let ops: Vec<_> = grefs
+            .iter()
+            .map(|&gref| Revoke {
+                table: self.handle,
+                gref,
+                how: Revocation::Force,
+            })
+            .collect();
+        let mut statuses = Vec::with_capacity(ops.len());
+        self.calls.borrow_mut().revoke_grants(&ops, &mut statuses);
+        left.extend(
+            statuses
+                .into_iter()
+                .map(|status| status == GrantStatus::Okay),
+        );
+    }
+
+    /// All of them, whatever the other end does with them just now.
+    fn end(&mut self, grefs: &mut Vec<GrantRef>) {
+        if self.handle != Handle(0) {
+            // Only a table that is not there cannot be ended.
+            let _ = self.calls.borrow_mut().end_table(self.handle);
+            self.handle = Handle(0);
+        }
+        grefs.clear();
+    }
+
+    fn table(&self) -> Handle {
+        self.handle
+    }
+}
+
+impl Drop for NewTable {
+    fn drop(&mut self) {
+        self.end(&mut Vec::new());
+    }
+}
+
+/// The pages of one connection that change hands. This domain's part in them ends with the value.
+#[derive(Debug)]
+pub struct FlipPages {
+    calls: Rc<RefCell<Calls>>,
+    handle: Handle,
+    pages: Area,
+    first: Slot,
+}
+
+impl FlipPages {
+    /// So many pages for connection `conn`, at slots of this domain's window from the one named on.
+    ///
+    /// # Errors
+    /// What the monitor says.
+    pub fn create(
+        calls: &Rc<RefCell<Calls>>,
+        conn: ConnId,
+        (window, first, count): (Area, Slot, u32),
+    ) -> Result<Self, GrantStatus> {
+        let pages = window
+            .part(first.0 as usize * PAGE, count as usize * PAGE)
+            .ok_or(GrantStatus::BadSlot)?;
+        let handle = calls.borrow_mut().create_exchange(conn, count, first)?;
+        Ok(Self {
+            calls: Rc::clone(calls),
+            handle,
+            pages,
+            first,
+        })
+    }
+
+    /// The same for a netfront, whose offers are entries of `table`.
+    #[must_use]
+    pub fn exchange(&self, table: Span) -> Exchange {
+        Exchange {
+            pages: self.pages,
+            first: self.first,
+            handle: self.handle,
+            table,
+        }
+    }
+}
+
+impl Drop for FlipPages {
+    fn drop(&mut self) {
+        // Only one that is not there cannot be ended.
+        let _ = self.calls.borrow_mut().end_table(self.handle);
+    }
+}

@@ -1,0 +1,220 @@
+//! The guest's main loop.
+
+use crate::interface::Interface;
+use crate::report;
+use abi::layout::info;
+use abi::mailbox::Request;
+use config::domain::GuestConfig;
+use runtime::call::Calls;
+use runtime::idle::{Idle, Step};
+use runtime::ledger::{Hop, Ledger};
+use runtime::mailbox::{Mailbox, Switches};
+use runtime::start::{StartError, Started, refused};
+use runtime::trace::Trace;
+use runtime::wait::{Bell, Waiter, tick};
+use rustix::thread::sched_yield;
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::atomic::{Ordering, fence};
+
+/// How often the endpoints are looked at that are not ignored, beside one that is.
+const BESIDE_NS: u64 = 500_000;
+
+/// The guest domain.
+#[derive(Debug)]
+pub struct Guest {
+    pub(crate) interfaces: Vec<Interface>,
+    pub(crate) ledger: Rc<Ledger>,
+    trace: Trace,
+    waiter: Waiter,
+    mailbox: Mailbox,
+    idle: Idle,
+    switches: Switches,
+}
+
+/// Runs the guest domain. Returns only if it cannot go on.
+///
+/// # Errors
+/// A device, a connection or a hypercall was refused at the start, or sleeping failed.
+pub fn run(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
+    let (mut guest, calls) = assemble(started)?;
+    calls
+        .borrow_mut()
+        .ready()
+        .map_err(|why| refused("ready", why))?;
+    guest.interfaces.iter_mut().for_each(Interface::advance);
+    guest.go_on()
+}
+
+/// Runs a guest domain whose driver domain is a thread of this process: `join` connects its
+/// interfaces, by [`Interface::join`].
+///
+/// # Errors
+/// As [`run`], and what `join` says.
+pub fn run_joined(
+    started: Started<GuestConfig>,
+    join: impl FnOnce(&mut [Interface]) -> Result<(), StartError>,
+) -> Result<Infallible, StartError> {
+    let (mut guest, _) = assemble(started)?;
+    join(&mut guest.interfaces)?;
+    guest.go_on()
+}
+
+/// A guest none of whose interfaces is connected yet, and its hypercalls.
+fn assemble(started: Started<GuestConfig>) -> Result<(Guest, Rc<RefCell<Calls>>), StartError> {
+    let Started {
+        home,
+        calls,
+        waiter,
+        config,
+    } = started;
+    let calls = Rc::new(RefCell::new(calls));
+    let interfaces = Interface::build_all(&home, &calls, &config)?;
+    let guest = Guest {
+        interfaces,
+        ledger: Rc::new(Ledger::new(config.ledger)),
+        trace: Trace::default(),
+        waiter,
+        mailbox: Mailbox::new(home.info.span()),
+        idle: Idle::new(config.spin_us, config.tick_us, config.empty_ticks).yielding(config.yields),
+        switches: Switches {
+            budget: config.poll_budget as usize,
+            lro: config.lro,
+            forwarding: config
+                .vifs
+                .iter()
+                .position(|vif| vif.forwards)
+                .map(|number| format!("interface {number}")),
+        },
+    };
+    Ok((guest, calls))
+}
+
+impl Guest {
+    fn go_on(mut self) -> Result<Infallible, StartError> {
+        loop {
+            self.turn().map_err(|why| refused("epoll", why))?;
+        }
+    }
+
+    fn turn(&mut self) -> std::io::Result<()> {
+        self.ledger.turn();
+        self.waiter.heartbeat();
+        self.serve_monitor();
+        let now_ns = shmem::time::monotonic_ns();
+        let before = self.ledger.enter(Hop::Idle);
+        let mut moved = false;
+        let budget = self.switches.budget;
+        for interface in &mut self.interfaces {
+            moved |= interface.to_guest(now_ns, budget, &self.ledger, &mut self.trace);
+            moved |= interface.from_guest(now_ns, budget, &self.ledger, &mut self.trace);
+        }
+        self.publish();
+        self.ledger.checkpoint();
+        let slept = match self.idle.step(moved, now_ns) {
+            Step::Again => Ok(()),
+            Step::Yield => {
+                self.ledger.sleep(sched_yield);
+                Ok(())
+            }
+            Step::Tick(ns) => {
+                let held = self.interfaces.iter().filter_map(Interface::held_until);
+                tick(&self.ledger, ns, held.min());
+                Ok(())
+            }
+            Step::Sleep => self.sleep(now_ns),
+        };
+        self.ledger.enter(before);
+        slept
+    }
+
+    /// Shows the driver what was done, and wakes it if it sleeps.
+    fn publish(&mut self) {
+        let before = self.ledger.enter(Hop::Ring);
+        let mut published = false;
+        for interface in &mut self.interfaces {
+            published |= interface.publish();
+        }
+        if published {
+            // One for all rings: between publishing the indices and reading who wants to know.
+            fence(Ordering::SeqCst);
+            self.interfaces.iter_mut().for_each(Interface::notify);
+        }
+        self.ledger.enter(before);
+    }
+
+    fn sleep(&mut self, now_ns: u64) -> std::io::Result<()> {
+        self.waiter.arm();
+        self.interfaces.iter_mut().for_each(Interface::arm);
+        self.waiter.fence();
+        let pending = self.waiter.has_pending();
+        if pending
+            || self
+                .interfaces
+                .iter_mut()
+                .any(|interface| interface.has_work())
+        {
+            self.wake();
+            return Ok(());
+        }
+        let due = self
+            .interfaces
+            .iter()
+            .filter_map(|interface| interface.next_due(now_ns))
+            .min();
+        // The turn itself has taken time.
+        let now_ns = due.map_or(0, |_| shmem::time::monotonic_ns());
+        let mut timeout = due.map(|due| due.saturating_sub(now_ns));
+        let ignored = self.interfaces.iter().filter(|i| i.ignores_endpoint());
+        let bell = match ignored.count() {
+            0 => Bell::All,
+            all if all == self.interfaces.len() => Bell::Doorbell,
+            _ => {
+                // One descriptor for all devices: who is not ignored is looked at by the clock.
+                timeout = Some(timeout.map_or(BESIDE_NS, |ns| ns.min(BESIDE_NS)));
+                Bell::Doorbell
+            }
+        };
+        let Self { waiter, ledger, .. } = self;
+        let slept = ledger.sleep(|| waiter.sleep(bell, timeout));
+        self.wake();
+        slept
+    }
+
+    fn wake(&mut self) {
+        self.waiter.disarm();
+        self.interfaces.iter_mut().for_each(Interface::disarm);
+    }
+
+    /// Connections that moved on, and requests from the mailbox.
+    fn serve_monitor(&mut self) {
+        let pending = self.waiter.pending();
+        if pending == 0 {
+            return;
+        }
+        let before = self.ledger.enter(Hop::Control);
+        if pending & info::PENDING_CONNECT != 0 {
+            self.interfaces.iter_mut().for_each(Interface::advance);
+        }
+        if pending & info::PENDING_MAILBOX != 0 {
+            let mailbox = self.mailbox.clone();
+            mailbox.serve(|request| self.answer(&request));
+        }
+        self.ledger.enter(before);
+    }
+
+    fn answer(&mut self, request: &Request) -> Result<Value, String> {
+        match request {
+            Request::Stat => Ok(report::stat(self)),
+            Request::Trace => Ok(self.trace.request()),
+            Request::Set { key, value } => {
+                self.switches.set(key, value)?;
+                let lro = self.switches.lro;
+                self.interfaces.iter_mut().for_each(|i| i.set_lro(&lro));
+                Ok(json!({ "key": key, "value": value }))
+            }
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Hypercalls, from the domain's side: fill the call page, wake the monitor's worker, wait.
+
+use abi::hypercall::{
+    ANSWER_WORD, Bind, COUNT, Copy, Create, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST,
+    RESULT, Revoke, STATUS_WORD, Transfer, Unmap,
+};
+use abi::{
+    ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Role, Slot, XenbusState,
+    layout::info,
+};
+use rustix::io::Errno;
+use shmem::{Span, futex, home::Home};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long one wait for the monitor lasts before the answer is looked for again. The monitor
+/// ends a domain that it does not want to answer, so there is nothing to give up for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The domain's one caller of hypercalls.
+#[derive(Debug)]
+pub struct Calls {
+    page: Span,
+    number: u32,
+}
+
+/// The other end of a connection, as [`Calls::connection`] found it.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its domain.
+    pub domain: DomId,
+    /// What this domain is to it.
+    pub role: Role,
+    /// This domain's own state.
+    pub own: XenbusState,
+    /// Its state.
+    pub state: XenbusState,
+    /// The body of its record.
+    pub body: [u8; RECORD_BYTES],
+}
+
+/// A batch operation: its words, and its status afterwards.
+trait Op {
+    fn words(&self) -> [u64; 3];
+}
+
+impl Op for Copy {
+    fn words(&self) -> [u64; 3] {
+        self.encode()
+    }
+}
+
+impl Op for Map {
+    fn words(&self) -> [u64; 3] {
+        self.encode()
+    }
+}
+
+impl Op for Create {
+    fn words(&self) -> [u64; 3] {
+        self.encode()
+    }
+}
+
+impl Op for Revoke {
+    fn words(&self) -> [u64; 3] {
+        self.encode()
+    }
+}
+
+impl Op for Transfer {
+    fn words(&self) -> [u64; 3] {
+        self.encode()
+    }
+}
+
+impl Op for Unmap {
+    fn words(&self) -> [u64; 3] {
+        [u64::from(self.slot.0), 0, 0]
+    }
+}
+
+impl Calls {
+    /// Takes the call page of this domain. There is one, so this is called once.
+    #[must_use]
+    pub fn new(home: &Home) -> Option<Self> {
+        let page = home.info.at(info::CALL, info::CALL_PAGES * PAGE)?;
+        Some(Self { page, number: 0 })
+    }
+
+    /// The caller of a process that has no monitor: every call is refused.
+    #[must_use]
+    pub fn refused() -> Self {
+        Self {
+            page: Span::EMPTY,
+            number: 0,
+        }
+    }
+
+    /// The caller of a call page that a test answers.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn over(page: Span) -> Self {
+        Self { page, number: 0 }
+    }
+
+    /// Copies; one status per operation is appended to `status`.
+    pub fn copy(&mut self, ops: &[Copy], status: &mut Vec<GrantStatus>) {
+        self.batches(Kind::GrantCopy, ops, status);
+    }
+
+    /// Maps; one status per operation is appended to `status`.
+    pub fn map(&mut self, ops: &[Map], status: &mut Vec<GrantStatus>) {
+        self.batches(Kind::GrantMap, ops, status);
+    }
+
+    /// Unmaps; one status per operation is appended to `status`.
+    pub fn unmap(&mut self, ops: &[Unmap], status: &mut Vec<GrantStatus>) {
+        self.batches(Kind::GrantUnmap, ops, status);
+    }
+
+    /// Makes a table of the new grant mechanism for a connection of this domain's.
+    ///
+    /// # Errors
+    /// What the monitor says.
+    pub fn create_table(&mut self, conn: ConnId, entries: u32) -> Result<Handle, GrantStatus> {
+        self.single(
+            Kind::TableCreate,
+            [u64::from(conn.0), u64::from(entries), 0],
+        )?;
+        Ok(Handle(self.get(1) as u32))
+    }
+
+    /// Binds a table of another domain's, or an exchange, to this one's window.
+    ///
+    /// # Errors
+    /// What the monitor says.
+    pub fn bind_table(&mut self, bind: &Bind) -> Result<(), GrantStatus> {
+        self.single(Kind::TableBind, bind.encode())
+    }
+
+    /// Ends this domain's part in a table or an exchange.
+    ///
+    /// # Errors
+    /// What the monitor says.
+    pub fn end_table(&mut self, table: Handle) -> Result<(), GrantStatus> {
+        self.single(Kind::TableEnd, [u64::from(table.0), 0, 0])
+    }
+
+    /// Makes an exchange with a connection's other end: `pages` of this domain's, from slot `first` on.
+    ///
+    /// # Errors
+    /// What the monitor says.
+    pub fn create_exchange(
+        &mut self,
+        conn: ConnId,
+        pages: u32,
+        first: Slot,
+    ) -> Result<Handle, GrantStatus> {
+        let words = [conn.0, pages, first.0].map(u64::from);
+        self.single(Kind::ExchangeCreate, words)?;
+        Ok(Handle(self.get(1) as u32))
+    }
+
+    /// Gives pages away and gets as many; one status per operation is appended to `status`.
+    pub fn transfer(&mut self, ops: &[Transfer], status: &mut Vec<GrantStatus>) {
+        self.batches(Kind::GrantTransfer, ops, status);
+    }
+
+    /// Grants pages by tables that this domain made; one outcome per operation is appended to
+    /// `made`.
+    pub fn create_grants(&mut self, ops: &[Create], made: &mut Vec<Result<GrantRef, GrantStatus>>) {
+        let mut status = Vec::new();
+        for batch in ops.chunks(OPS_MAX) {
+            status.clear();
+            self.batches(Kind::GrantCreate, batch, &mut status);
+            made.extend(status.iter().enumerate().map(|(n, status)| match status {
+                GrantStatus::Okay => Ok(GrantRef(self.get(n * OP_WORDS + ANSWER_WORD) as u32)),
+                refused => Err(*refused),
+            }));
+        }
+    }
+
+    /// Revokes grants of tables that this domain made; one status per operation is appended to
+    /// `status`.
+    pub fn revoke_grants(&mut self, ops: &[Revoke], status: &mut Vec<GrantStatus>) {
+        self.batches(Kind::GrantRevoke, ops, status);
+    }
+
+    fn single(&mut self, kind: Kind, words: [u64; 3]) -> Result<(), GrantStatus> {
+        for (word, value) in words.into_iter().enumerate() {
+            self.put(word, value);
+        }
+        self.put(STATUS_WORD, GrantStatus::GeneralError as i64 as u64);
+        self.enter(kind, 1).map_err(|_| GrantStatus::GeneralError)?;
+        match GrantStatus::from_wire(self.get(STATUS_WORD) as i64 as i16) {
+            GrantStatus::Okay => Ok(()),
+            refused => Err(refused),
+        }
+    }
+
+    /// Writes this domain's record of a connection.
+    ///
+    /// # Errors
+    /// The state cannot follow the one before, or there is no such connection.
+    pub fn set_connection(
+        &mut self,
+        conn: ConnId,
+        state: XenbusState,
+        body: &[u8; RECORD_BYTES],
+    ) -> Result<(), Errno> {
+        self.put(0, u64::from(conn.0));
+        self.put(1, state as u64);
+        self.body().write(body).map_err(|_| Errno::FAULT)?;
+        self.enter(Kind::ConnectSet, 1)?;
+        self.outcome()
+    }
+
+    /// Reads the other end of a connection; none past the last one.
+    ///
+    /// # Errors
+    /// The monitor refused the call.
+    pub fn connection(&mut self, conn: ConnId) -> Result<Option<Peer>, Errno> {
+        self.put(0, u64::from(conn.0));
+        self.enter(Kind::ConnectGet, 1)?;
+        if self.get(STATUS_WORD) as i64 != 0 {
+            return Ok(None);
+        }
+        let mut body = [0; RECORD_BYTES];
+        self.body().read(&mut body).map_err(|_| Errno::FAULT)?;
+        Ok(Some(Peer {
+            domain: DomId(self.get(1) as u16),
+            role: if self.get(2) == Role::Backend as u64 {
+                Role::Backend
+            } else {
+                Role::Frontend
+            },
+            own: XenbusState::from_wire(self.get(3)).unwrap_or(XenbusState::Unknown),
+            state: XenbusState::from_wire(self.get(4)).unwrap_or(XenbusState::Unknown),
+            body,
+        }))
+    }
+
+    /// Tells a device of this domain's own something; its answer.
+    ///
+    /// # Errors
+    /// There is no such device, it can be told nothing, or it refused.
+    pub fn tell_device(&mut self, device: u32, words: [u64; 2]) -> Result<u64, Errno> {
+        let told = self.tell_device_all(device, &[words]);
+        told.into_iter().next().unwrap_or(Err(Errno::INVAL))
+    }
+
+    /// The same several times, by as few calls as it takes.
+    pub fn tell_device_all(&mut self, device: u32, all: &[[u64; 2]]) -> Vec<Result<u64, Errno>> {
+        let mut told = Vec::with_capacity(all.len());
+        for batch in all.chunks(OPS_MAX) {
+            let places = (0..).step_by(OP_WORDS);
+            for (at, [word, other]) in places.clone().zip(batch) {
+                self.put(at, u64::from(device));
+                self.put(at + 1, *word);
+                self.put(at + 2, *other);
+            }
+            let entered = self.enter(Kind::DeviceControl, batch.len() as u32);
+            let answer = |at: usize| {
+                entered?;
+                self.outcome_of(at).map(|()| self.get(at + ANSWER_WORD))
+            };
+            told.extend(places.take(batch.len()).map(answer));
+        }
+        told
+    }
+
+    /// Says that it has done with a device of its own for good, and has closed its descriptor of it.
+    ///
+    /// # Errors
+    /// There is no such device, or the descriptor is there.
+    pub fn end_device(&mut self, device: u32) -> Result<(), Errno> {
+        self.put(0, u64::from(device));
+        self.enter(Kind::DeviceEnd, 1)?;
+        self.outcome()
+    }
+
+    /// Says that the domain has started.
+    ///
+    /// # Errors
+    /// The monitor refused the call.
+    pub fn ready(&mut self) -> Result<(), Errno> {
+        self.enter(Kind::Ready, 0)
+    }
+
+    fn batches<T: Op>(&mut self, kind: Kind, ops: &[T], status: &mut Vec<GrantStatus>) {
+        for batch in ops.chunks(OPS_MAX) {
+            for (n, op) in batch.iter().enumerate() {
+                for (word, value) in op.words().into_iter().enumerate() {
+                    self.put(n * OP_WORDS + word, value);
+                }
+                self.put(
+                    n * OP_WORDS + STATUS_WORD,
+                    GrantStatus::GeneralError as i64 as u64,
+                );
+            }
+            let done = self.enter(kind, batch.len() as u32).is_ok();
+            status.extend((0..batch.len()).map(|n| {
+                if done {
+                    GrantStatus::from_wire(self.get(n * OP_WORDS + STATUS_WORD) as i64 as i16)
+                } else {
+                    GrantStatus::GeneralError
+                }
+            }));
+        }
+    }
+
+    /// Makes the call that lies in the page and waits for the answer.
+    fn enter(&mut self, kind: Kind, count: u32) -> Result<(), Errno> {
+        let word = |offset| self.page.u32(offset).ok_or(Errno::FAULT);
+        let (request, done) = (word(REQUEST)?, word(DONE)?);
+        word(KIND)?.store(kind as u32, Ordering::Relaxed);
+        word(COUNT)?.store(count, Ordering::Relaxed);
+        self.number = self.number.wrapping_add(1);
+        // Release: whoever sees the number sees the operations.
+        request.store(self.number, Ordering::Release);
+        futex::wake(request, 1);
+        loop {
+            let seen = done.load(Ordering::Acquire);
+            if seen == self.number {
+                break;
+            }
+            futex::wait(done, seen, Some(PATIENCE));
+        }
+        match word(RESULT)?.load(Ordering::Relaxed) as i32 {
+            0 => Ok(()),
+            error => Err(Errno::from_raw_os_error(error.saturating_neg())),
+        }
+    }
+
+    /// What became of the only operation of a call that answers with an errno.
+    fn outcome(&self) -> Result<(), Errno> {
+        self.outcome_of(0)
+    }
+
+    /// The outcome of the operation that begins at a word.
+    fn outcome_of(&self, at: usize) -> Result<(), Errno> {
+        match self.get(at + STATUS_WORD) as i64 {
+            0 => Ok(()),
+            // A status that is no errno at all is as wrong as the monitor could say.
+            status => Err(i32::try_from(status.saturating_neg())
+                .map_or(Errno::INVAL, Errno::from_raw_os_error)),
+        }
+    }
+
+    fn put(&self, word: usize, value: u64) {
+        if let Some(word) = self.page.u64(OPS + word * 8) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self, word: usize) -> u64 {
+        self.page
+            .u64(OPS + word * 8)
+            .map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    fn body(&self) -> Span {
+        self.page.skip(OPS + OP_WORDS * 8).take(RECORD_BYTES)
+    }
+}

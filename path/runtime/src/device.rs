@@ -1,0 +1,41 @@
+//! Devices that the monitor hands over.
+
+use crate::start::{StartError, refused};
+use abi::hypercall::Attach;
+use nic::Nic;
+use nic::pcap::{Pace, PcapNic, Reader, Writer};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// The descriptor of a device of this domain's.
+///
+/// # Errors
+/// The monitor refuses it.
+pub fn attach(device: u32) -> Result<OwnedFd, StartError> {
+    shmem::attach::call(Attach::Device(device))
+        .map_err(|why| refused(&format!("device {device}"), why))
+}
+
+/// A NIC that plays the capture file of one device and records to that of another.
+///
+/// # Errors
+/// A device was refused, or is no capture file.
+pub fn pcap(read: Option<u32>, write: Option<u32>) -> Result<Box<dyn Nic>, StartError> {
+    let wrong = |error: nic::pcap::PcapError| {
+        refused(
+            "a capture file",
+            io::Error::new(io::ErrorKind::InvalidData, error),
+        )
+    };
+    let open = |device: Option<u32>| device.map(attach).transpose().map(|fd| fd.map(File::from));
+    let reader = open(read)?.map(Reader::new).transpose().map_err(wrong)?;
+    // What turns the monotonic clock of the data path into the time of day of the file.
+    let day = std::time::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |since| since.as_nanos() as u64);
+    let epoch_ns = day.saturating_sub(shmem::time::monotonic_ns());
+    let writer = open(write)?.map(|file| Writer::new(file, epoch_ns));
+    let writer = writer.transpose().map_err(wrong)?;
+    Ok(Box::new(PcapNic::new(reader, writer, Pace::default())))
+}

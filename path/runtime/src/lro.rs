@@ -1,0 +1,237 @@
+//! Large receive offload between who yields frames (a NIC, a netfront) and who takes them (the
+//! bridge, an endpoint): the engine, and how much it may hold.
+
+use config::lro::{Flush, Form, Lro as Config, Psh, Rules};
+use net::lro::{self, Lro, Settings};
+use nic::Frame;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// Which of the two places this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// A NIC of the driver domain.
+    Physical,
+    /// A guest's interface.
+    Virtual,
+}
+
+/// Large receive offload of one NIC or interface.
+#[derive(Debug)]
+pub struct Merger {
+    side: Side,
+    config: Config,
+    /// The most buffers that may be held: who fills them must never wait for us.
+    hold_max: usize,
+    /// Made when it is first needed.
+    engine: Option<Box<Lro>>,
+}
+
+impl Merger {
+    /// One that holds no more than `hold_max` buffers from one poll to the next.
+    #[must_use]
+    pub fn new(side: Side, config: &Config, hold_max: usize) -> Self {
+        let mut merger = Self {
+            side,
+            config: *config,
+            hold_max,
+            engine: None,
+        };
+        merger.set(config);
+        merger
+    }
+
+    fn is_on(&self) -> bool {
+        match self.side {
+            Side::Physical => self.config.at.physical(),
+            Side::Virtual => self.config.at.is_virtual(),
+        }
+    }
+
+    /// Changes what can be changed. What is held goes out with the next [`Merger::pass`].
+    pub fn set(&mut self, config: &Config) {
+        self.config = *config;
+        let settings = settings(config);
+        let is_on = self.is_on();
+        match &mut self.engine {
+            Some(engine) => engine.set(settings),
+            None if is_on => {
+                // Which flows share a place in the table is nobody's to choose.
+                let seed = shmem::time::tsc().rotate_left(32) ^ shmem::time::monotonic_ns();
+                self.engine = Some(Box::new(Lro::new(settings, seed)));
+            }
+            None => {}
+        }
+    }
+
+    /// Whether frames have to come this way at all.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.is_on() || self.held() > 0
+    }
+
+    /// Takes what has arrived, and appends to `out` what goes on now. `polled`: this is a poll even
+    /// if nothing has arrived.
+    pub fn pass(
+        &mut self,
+        now_ns: u64,
+        polled: bool,
+        arrived: &mut Vec<Frame>,
+        out: &mut Vec<Frame>,
+    ) {
+        let is_on = self.is_on();
+        let Some(engine) = &mut self.engine else {
+            out.append(arrived);
+            return;
+        };
+        if !is_on {
+            engine.drain(now_ns, out);
+            out.append(arrived);
+            return;
+        }
+        if polled || !arrived.is_empty() {
+            engine.poll_timed(now_ns, shmem::time::monotonic_ns, arrived, out);
+        } else if engine.next_due().is_some_and(|due| due <= now_ns) {
+            engine.expire(now_ns, out);
+        }
+        if let Some(surplus) = engine.held().checked_sub(self.hold_max)
+            && surplus > 0
+        {
+            engine.relieve(surplus, now_ns, out);
+        }
+    }
+
+    /// Everything that is held, because there will be no further poll.
+    pub fn drain(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
+        if let Some(engine) = &mut self.engine {
+            engine.drain(now_ns, out);
+        }
+    }
+
+    /// Buffers that are held.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.engine.as_ref().map_or(0, |engine| engine.held())
+    }
+
+    /// When [`Merger::pass`] has something to do although nothing arrives.
+    #[must_use]
+    pub fn next_due(&self) -> Option<u64> {
+        let engine = self.engine.as_ref()?;
+        if self.is_on() {
+            engine.next_due()
+        } else {
+            (engine.held() > 0).then_some(0)
+        }
+    }
+
+    /// Settings in force and counters, as JSON.
+    #[must_use]
+    pub fn stat(&self) -> Value {
+        let config = &self.config;
+        let mut stat = json!({
+            "on": self.is_on(),
+            "rules": config.rules,
+            "psh": config.psh,
+            "buffers": config.buffers,
+            "flush": config.flush,
+            "hold_us": config.hold_us,
+        });
+        if let Some(engine) = &self.engine
+            && let Some(all) = stat.as_object_mut()
+        {
+            all.extend(counters(engine));
+        }
+        stat
+    }
+
+    /// Adds what it has counted to a domain's sums.
+    pub fn add_to(&self, sums: &mut Sums) {
+        let Some(engine) = &self.engine else { return };
+        sums.segments += engine.counters().segments;
+        sums.aggregates += engine.counters().aggregates;
+        for (ns, count) in engine.latency().buckets() {
+            *sums.waits.entry(ns).or_default() += count;
+        }
+    }
+}
+
+fn settings(config: &Config) -> Settings {
+    Settings {
+        rules: match config.rules {
+            Rules::Gro => lro::Rules::Gro,
+            Rules::Lro => lro::Rules::Lro,
+        },
+        psh: match config.psh {
+            Psh::Flush => lro::Psh::Flush,
+            Psh::Merge => lro::Psh::Merge,
+        },
+        form: match config.buffers {
+            Form::Skb => lro::Form::Skb,
+            Form::Page => lro::Form::Page,
+        },
+        flush: match config.flush {
+            Flush::Poll => lro::Flush::Poll,
+            Flush::Polls(polls) => lro::Flush::Polls(polls),
+            Flush::After(us) => lro::Flush::After { us },
+            Flush::Adaptive => lro::Flush::Adaptive,
+        },
+        hold_max_us: config.hold_us,
+        flows: config.flows as usize,
+        segments: config.segments as usize,
+        // What a ring's packet and a TAP's can be.
+        bytes: vif::netif::MAX_PACKET,
+    }
+}
+
+fn counters(engine: &Lro) -> Map<String, Value> {
+    let counters = engine.counters();
+    let latency = engine.latency();
+    let us = |ns: u64| ns as f64 / 1e3;
+    let flushed: Map<String, Value> = counters
+        .reasons()
+        .map(|(reason, count)| (reason.to_owned(), count.into()))
+        .collect();
+    let all = json!({
+        "segments": counters.segments,
+        "aggregates": counters.aggregates,
+        "rate": counters.rate(),
+        "merged": counters.merged,
+        "bad_checksums": counters.bad_checksums,
+        "held": engine.held(),
+        "flushed": flushed,
+        "latency_us": {
+            "count": latency.count(),
+            "p50": us(latency.p50_ns()),
+            "p99": us(latency.p99_ns()),
+            "max": us(latency.max_ns()),
+        },
+    });
+    match all {
+        Value::Object(all) => all,
+        _ => Map::new(),
+    }
+}
+
+/// What all of a domain's NICs or interfaces have counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    segments: u64,
+    aggregates: u64,
+    /// How many first segments waited so many nanoseconds, since the policy was set.
+    waits: BTreeMap<u64, u64>,
+}
+
+impl From<Sums> for Value {
+    fn from(sums: Sums) -> Self {
+        let waits: Map<String, Self> = sums
+            .waits
+            .iter()
+            .map(|(ns, count)| (ns.to_string(), (*count).into()))
+            .collect();
+        json!({ "segments": sums.segments, "aggregates": sums.aggregates, "waits_ns": waits })
+    }
+}
+
+#[cfg(test)]
+mod tests;

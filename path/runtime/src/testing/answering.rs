@@ -1,0 +1,39 @@
+//! The monitor's side of a call page, for tests.
+
+use abi::hypercall::{
+    ANSWER_WORD, COUNT, DONE, KIND, Kind, OP_WORDS, OPS, REQUEST, RESULT, STATUS_WORD,
+};
+use shmem::{Span, futex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Answers calls until `stop`: `serve` says of a call's kind and operations which status and which answer each
+/// has.
+pub fn answer(
+    page: Span,
+    stop: &AtomicBool,
+    mut serve: impl FnMut(Kind, &[[u64; 3]]) -> Vec<(i64, u64)>,
+) {
+    let word = |offset| page.u32(offset).unwrap();
+    let at = |op: usize, n: usize| page.u64(OPS + (op * OP_WORDS + n) * 8).unwrap();
+    let mut answered = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let number = word(REQUEST).load(Ordering::Acquire);
+        if number == answered {
+            futex::wait(word(REQUEST), number, Some(Duration::from_millis(10)));
+            continue;
+        }
+        let kind = Kind::from_wire(word(KIND).load(Ordering::Relaxed)).unwrap();
+        let count = word(COUNT).load(Ordering::Relaxed) as usize;
+        let words = |op| [0, 1, 2].map(|n| at(op, n).load(Ordering::Relaxed));
+        let ops: Vec<_> = (0..count).map(words).collect();
+        for (op, (status, told)) in serve(kind, &ops).into_iter().enumerate() {
+            at(op, ANSWER_WORD).store(told, Ordering::Relaxed);
+            at(op, STATUS_WORD).store(status as u64, Ordering::Relaxed);
+        }
+        answered = number;
+        word(RESULT).store(0, Ordering::Relaxed);
+        word(DONE).store(number, Ordering::Release);
+        futex::wake(word(DONE), 1);
+    }
+}

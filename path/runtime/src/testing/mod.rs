@@ -1,0 +1,74 @@
+//! What tests of the domains share: packets of TCP streams, and a monitor's side of the call page.
+
+mod answering;
+
+pub use answering::answer;
+
+use config::domain::Lro;
+use config::lro::{At, Flush};
+use net::packet::checksum::{Sum, pseudo_v4};
+use nic::Frame;
+
+/// Bytes of the headers of every packet here: Ethernet, IPv4, TCP.
+pub const HEADERS: usize = 54;
+/// Bytes of TCP payload of every packet here.
+pub const PAYLOAD: usize = 1460;
+/// TCP's flag ACK.
+pub const ACK: u8 = 0x10;
+/// TCP's flag PSH.
+pub const PSH: u8 = 0x08;
+
+/// Packet number `n` of stream `flow`, as a wire has it: full-sized, all checksums right.
+#[must_use]
+pub fn packet(flow: u8, n: u32) -> Vec<u8> {
+    packet_with(flow, n, ACK)
+}
+
+/// The same with other flags than ACK.
+#[must_use]
+pub fn packet_with(flow: u8, n: u32, flags: u8) -> Vec<u8> {
+    let len = HEADERS + PAYLOAD;
+    let mut bytes = vec![0; len];
+    bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00]);
+    let ip = [
+        0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+    ];
+    bytes[14..34].copy_from_slice(&ip);
+    bytes[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
+    bytes[18..20].copy_from_slice(&(n as u16).to_be_bytes());
+    let mut sum = Sum::default();
+    sum.add_bytes(&bytes[14..34]);
+    let sum = !sum.folded();
+    bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+    bytes[35] = flow;
+    bytes[38..42].copy_from_slice(&(n * PAYLOAD as u32).to_be_bytes());
+    bytes[46] = 5 << 4;
+    bytes[47] = flags;
+    for (at, byte) in bytes[HEADERS..].iter_mut().enumerate() {
+        *byte = (at as u32 * 7 + n + u32::from(flow)) as u8;
+    }
+    let pseudo = pseudo_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, len - 34);
+    let mut sum = Sum::new(pseudo);
+    sum.add_bytes(&bytes[34..]);
+    let sum = sum.finish();
+    bytes[50..52].copy_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+/// Receive offload in both places, with `flush`.
+#[must_use]
+pub fn config(flush: Flush) -> Lro {
+    Lro {
+        at: At::Both,
+        flush,
+        hold_us: 10_000,
+        ..Lro::default()
+    }
+}
+
+/// Payloads that frames carry, one behind the other.
+#[must_use]
+pub fn payloads(frames: &[Frame]) -> Vec<u8> {
+    let payload = |frame: &Frame| frame.to_vec().unwrap().split_off(HEADERS);
+    frames.iter().flat_map(payload).collect()
+}

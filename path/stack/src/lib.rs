@@ -1,0 +1,34 @@
+//! A TCP/IP station in user space, as a device: what stands behind a guest's endpoint `stack`, and
+//! at the far end of a driver domain's `sim` NIC. The one crate that links smoltcp.
+//!
+//! Frames given to it wait in a queue; all work is done in `Nic::rx`, which is given the time and
+//! the buffers to send in.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`station`] | the station: its addresses, its programs, its turn |
+//! | [`waiting`] | frames that wait for buffers |
+//! | `link` | between smoltcp and frames: queues, buffers, checksums |
+//! | `lanes`, `spread` | from a station to several queues |
+//! | `app` | what every program is, and what it works with |
+//! | `server` | programs that take connections |
+//! | `client` | programs that make connections, and `ping` |
+//! | `latency` | round-trip times |
+
+mod app;
+mod client;
+mod lanes;
+mod latency;
+mod link;
+mod server;
+mod spread;
+pub mod station;
+#[cfg(test)]
+mod tests;
+pub mod waiting;
+
+pub use spread::StackQueue;
+pub use station::StackEndpoint;
+
+/// Longest frame that a stack yields: the largest IP packet behind a header with a VLAN tag.
+pub const FRAME_MAX: usize = 65_535 + 18;

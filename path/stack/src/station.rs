@@ -1,0 +1,348 @@
+//! The station: addresses, programs, and the turn that they have.
+
+use crate::FRAME_MAX;
+use crate::app::{App, Context, FIRST_PORT};
+use crate::link::{Exit, Inbox, Link, Outgoing};
+use crate::{client, link, server};
+use config::domain::{Stack, StackApp};
+use nic::{Buffers, Caps, Frame, Nic, TxReport};
+use serde_json::{Map, Value, json};
+use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketSet};
+use smoltcp::time::Instant;
+use smoltcp::wire::{EthernetAddress, IpCidr, Ipv6Address};
+use std::net::IpAddr;
+
+/// Frames that are worked on before the programs have their turn.
+const INGRESS_BATCH: usize = 64;
+/// A program, its kind's name, and the full names of its counters.
+struct Running {
+    app: Box<dyn App>,
+    kind: &'static str,
+    names: Vec<&'static str>,
+}
+
+/// A station: addresses, routes, programs.
+pub struct StackEndpoint {
+    mtu: usize,
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    apps: Vec<Running>,
+    inbox: Inbox,
+    outgoing: Outgoing,
+    pub(crate) next_port: u16,
+    start_ns: Option<u64>,
+    due_ns: Option<u64>,
+}
+
+impl std::fmt::Debug for StackEndpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StackEndpoint")
+            .field("mtu", &self.mtu)
+            .finish_non_exhaustive()
+    }
+}
+
+impl StackEndpoint {
+    /// The station that `stack` describes, with Ethernet address `mac` (the multicast bit is
+    /// ignored) and `mtu` bytes of IP in a frame. The frames that it makes have their checksums
+    /// and fit the MTU.
+    #[must_use]
+    pub fn new(mac: [u8; 6], mtu: usize, stack: &Stack) -> Self {
+        Self::with_offloads(mac, mtu, stack, false, false)
+    }
+
+    /// The same, leaving work to whoever takes its frames: `checksum`, the TCP checksum; `tso`
+    /// (needs `checksum`), cutting TCP data of up to 64 KB into segments.
+    #[must_use]
+    pub fn with_offloads(
+        mac: [u8; 6],
+        mtu: usize,
+        stack: &Stack,
+        checksum: bool,
+        tso: bool,
+    ) -> Self {
+        let mut mac = EthernetAddress(mac);
+        mac.0[0] &= !1;
+        let mut outgoing = Outgoing::new(mtu, checksum, tso && checksum);
+        let mut inbox = Inbox::default();
+        let mut config = Config::new(mac.into());
+        config.random_seed = shmem::time::tsc()
+            ^ mac
+                .0
+                .iter()
+                .fold(0, |seed, byte| seed << 8 | u64::from(*byte));
+        let next_port = FIRST_PORT + (config.random_seed >> 8) as u16 % 8192;
+        let interface = interface(config, mac, mtu, stack, &mut inbox, &mut outgoing);
+        let mut sockets = SocketSet::new(Vec::new());
+        let apps = stack
+            .apps
+            .iter()
+            .enumerate()
+            .map(|(number, app)| Running::new(number, app, &mut sockets))
+            .collect();
+        Self {
+            mtu,
+            interface,
+            sockets,
+            apps,
+            inbox,
+            outgoing,
+            next_port,
+            start_ns: None,
+            due_ns: Some(0),
+        }
+    }
+
+    /// What the programs have done: per program its kind and counters.
+    #[must_use]
+    pub fn report(&self) -> Value {
+        let apps: Vec<Value> = self
+            .apps
+            .iter()
+            .map(|running| {
+                let mut report = Map::new();
+                report.insert("app".into(), running.kind.into());
+                let counters = running.app.counters();
+                report.extend(
+                    counters
+                        .into_iter()
+                        .map(|(name, n)| (name.into(), n.into())),
+                );
+                Value::Object(report)
+            })
+            .collect();
+        json!({ "apps": apps })
+    }
+
+    /// Whether a turn is worth its time.
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        !self.inbox.is_empty() || self.due_ns.is_some_and(|due| due <= now_ns)
+    }
+
+    /// One turn: frames that came, programs, frames to send, until nothing moves.
+    pub(crate) fn turn<'a>(&'a mut self, now_ns: u64, exit: Exit<'a>) {
+        let now = Instant::from_micros((now_ns / 1000) as i64);
+        let start_ns = *self.start_ns.get_or_insert(now_ns);
+        let since_start_ns = now_ns.saturating_sub(start_ns);
+        let mut link = Link::new(&mut self.inbox, &mut self.outgoing, exit);
+        self.interface.poll_maintenance(now);
+        loop {
+            let mut taken = 0;
+            while taken < INGRESS_BATCH
+                && !matches!(
+                    self.interface
+                        .poll_ingress_single(now, &mut link, &mut self.sockets),
+                    PollIngressSingleResult::None
+                )
+            {
+                taken += 1;
+            }
+            for running in &mut self.apps {
+                running.app.step(&mut Context {
+                    since_start_ns,
+                    interface: &mut self.interface,
+                    sockets: &mut self.sockets,
+                    next_port: &mut self.next_port,
+                });
+            }
+            let mut sent = false;
+            while let PollResult::SocketStateChanged =
+                self.interface
+                    .poll_egress(now, &mut link, &mut self.sockets)
+            {
+                sent = true;
+            }
+            if taken == 0 && !sent || link.is_full() {
+                break;
+            }
+        }
+        link.finish();
+        let stack_due = self.interface.poll_at(now, &self.sockets).map(|at| {
+            u64::try_from(at.total_micros())
+                .unwrap_or(0)
+                .saturating_mul(1000)
+        });
+        let apps_due = self
+            .apps
+            .iter()
+            .filter_map(|running| running.app.due_ns())
+            .min();
+        let apps_due = apps_due.map(|since_start| start_ns.saturating_add(since_start));
+        self.due_ns = stack_due.into_iter().chain(apps_due).min();
+    }
+}
+
+/// The interface with its addresses and routes.
+fn interface(
+    config: Config,
+    mac: EthernetAddress,
+    mtu: usize,
+    stack: &Stack,
+    inbox: &mut Inbox,
+    outgoing: &mut Outgoing,
+) -> Interface {
+    let mut nothing = Vec::new();
+    let mut supply = link::NoBuffers;
+    let mut link = Link::new(inbox, outgoing, Exit::frames(&mut supply, &mut nothing, 0));
+    let mut interface = Interface::new(config, &mut link, Instant::ZERO);
+    interface.update_ip_addrs(|addresses| {
+        for cidr in &stack.addresses {
+            // More than smoltcp has room for are left out.
+            let _ = addresses.push(IpCidr::new(cidr.address.into(), cidr.prefix));
+        }
+        if mtu >= 1280 && stack.addresses.iter().any(|cidr| cidr.address.is_ipv6()) {
+            let _ = addresses.push(IpCidr::new(link_local(mac).into(), 64));
+        }
+    });
+    let routed = match stack.gateway {
+        Some(IpAddr::V4(gateway)) => interface
+            .routes_mut()
+            .add_default_ipv4_route(gateway)
+            .map(drop),
+        Some(IpAddr::V6(gateway)) => interface
+            .routes_mut()
+            .add_default_ipv6_route(gateway)
+            .map(drop),
+        None => Ok(()),
+    };
+    // The table is empty: one route fits.
+    debug_assert!(routed.is_ok());
+    interface
+}
+
+/// The link-local address that belongs to an Ethernet address (RFC 4291, appendix A).
+fn link_local(mac: EthernetAddress) -> Ipv6Address {
+    let [a, b, c, d, e, f] = mac.0.map(u16::from);
+    Ipv6Address::new(
+        0xfe80,
+        0,
+        0,
+        0,
+        (a ^ 2) << 8 | b,
+        c << 8 | 0xff,
+        0xfe00 | d,
+        e << 8 | f,
+    )
+}
+
+impl Running {
+    fn new(number: usize, app: &StackApp, sockets: &mut SocketSet<'static>) -> Self {
+        let seconds = |s: u32| u64::from(s) * 1_000_000_000;
+        let (kind, app): (_, Box<dyn App>) = match *app {
+            StackApp::TcpSink { port } => (
+                "tcp-sink",
+                Box::new(server::Server::new(server::Kind::Sink, port, sockets)),
+            ),
+            StackApp::TcpEcho { port } => (
+                "tcp-echo",
+                Box::new(server::Server::new(server::Kind::Echo, port, sockets)),
+            ),
+            StackApp::TcpSource {
+                to,
+                seconds: length,
+                after_s,
+            } => (
+                "tcp-source",
+                Box::new(client::Stream::new(
+                    to,
+                    seconds(after_s),
+                    seconds(length),
+                    sockets,
+                )),
+            ),
+            StackApp::TcpClient {
+                to,
+                size,
+                seconds: length,
+                after_s,
+            } => (
+                "tcp-client",
+                Box::new(client::Requests::new(
+                    to,
+                    size,
+                    seconds(after_s),
+                    seconds(length),
+                    sockets,
+                )),
+            ),
+            StackApp::Ping { to, count, after_s } => {
+                let ident = number as u16 + 1;
+                (
+                    "ping",
+                    Box::new(client::Ping::new(
+                        to,
+                        count,
+                        seconds(after_s),
+                        ident,
+                        sockets,
+                    )),
+                )
+            }
+        };
+        // Made once per program and kept for the life of the process, as the names of counters
+        // are.
+        let name = |suffix| &*Box::leak(format!("app.{number}.{suffix}").into_boxed_str());
+        let names = app
+            .counters()
+            .into_iter()
+            .map(|(suffix, _)| name(suffix))
+            .collect();
+        Self { app, kind, names }
+    }
+}
+
+impl Nic for StackEndpoint {
+    fn caps(&self) -> Caps {
+        Caps {
+            checksum: true,
+            tso: true,
+            max_frame: FRAME_MAX,
+        }
+    }
+
+    fn rx(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        if !self.is_due(now_ns) {
+            self.outgoing.not_starved();
+            return 0;
+        }
+        let before = out.len();
+        self.turn(now_ns, Exit::frames(buffers, out, budget));
+        out.len() - before
+    }
+
+    fn tx(&mut self, _now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
+        let mut report = TxReport::default();
+        for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
+            self.inbox.add(frame, &mut report);
+        }
+        report
+    }
+
+    fn next_due(&self, now_ns: u64) -> Option<u64> {
+        if self.inbox.is_empty() {
+            self.due_ns
+        } else {
+            Some(now_ns)
+        }
+    }
+
+    fn starved(&self) -> bool {
+        self.outgoing.starved()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut all = self.inbox.counters();
+        all.extend(self.outgoing.counters());
+        for running in &self.apps {
+            let values = running.app.counters().into_iter().map(|(_, value)| value);
+            all.extend(running.names.iter().copied().zip(values));
+        }
+        all
+    }
+}

@@ -1,0 +1,348 @@
+//! Stations joined by hand in one thread, under a virtual clock.
+
+use crate::station::*;
+use config::domain::{Stack, StackApp};
+use nic::{BufferId, Checksum, Piece, Pool};
+use nic::{Buffers, Frame, Nic};
+use shmem::Area;
+use std::net::SocketAddr;
+
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+
+struct Cable {
+    ends: [StackEndpoint; 2],
+    supplies: [Supply; 2],
+    now_ns: u64,
+    /// Frames that crossed, and the largest of them.
+    frames: u64,
+    largest: usize,
+    /// Every so many frames one is lost.
+    lose: Option<u64>,
+    slot_ns: u64,
+}
+
+struct Supply(Pool, Pool);
+
+impl Supply {
+    fn new() -> Self {
+        Self(
+            Pool::new(Area::anonymous(256 * 2048).unwrap(), 2048),
+            Pool::new(Area::anonymous(128 * 4096).unwrap(), 4096),
+        )
+    }
+}
+
+impl Buffers for Supply {
+    fn take(&mut self) -> Option<nic::Buffer> {
+        self.0.take()
+    }
+    fn take_large(&mut self) -> Option<nic::Buffer> {
+        let buffer = self.1.take()?;
+        Some(nic::Buffer {
+            id: BufferId(buffer.id.0 | 1 << 31),
+            span: buffer.span,
+        })
+    }
+    fn put(&mut self, id: BufferId) {
+        if id.0 >> 31 == 0 {
+            self.0.put(id)
+        } else {
+            self.1.put(BufferId(id.0 & !(1 << 31)))
+        }
+    }
+}
+
+fn stack(addresses: &[&str], apps: Vec<StackApp>) -> Stack {
+    let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
+    Stack {
+        addresses,
+        gateway: None,
+        apps,
+    }
+}
+
+fn cable(left: Vec<StackApp>, right: Vec<StackApp>, tso: bool) -> Cable {
+    let end = |n: usize, addresses: &[&str], apps| {
+        StackEndpoint::with_offloads(MACS[n], 1500, &stack(addresses, apps), tso, tso)
+    };
+    Cable {
+        ends: [
+            end(0, &["10.0.0.1/24", "fd00::1/64"], left),
+            end(1, &["10.0.0.2/24", "fd00::2/64"], right),
+        ],
+        supplies: [Supply::new(), Supply::new()],
+        now_ns: 1_000_000_000,
+        frames: 0,
+        largest: 0,
+        lose: None,
+        slot_ns: if tso { 2_000_000 } else { 100_000 },
+    }
+}
+
+impl Cable {
+    /// Lets `seconds` of virtual time pass; four frames cross per slot and direction.
+    fn run(&mut self, seconds: f64) {
+        let end_ns = self.now_ns + (seconds * 1e9) as u64;
+        while self.now_ns < end_ns {
+            for from in [0, 1] {
+                let mut frames = Vec::new();
+                self.ends[from].rx(self.now_ns, 4, &mut self.supplies[from], &mut frames);
+                let pick: Vec<u32> = (0..frames.len() as u32)
+                    .filter(|n| {
+                        self.lose
+                            .is_none_or(|every| (self.frames + u64::from(*n)) % every != 7)
+                    })
+                    .collect();
+                let small = |frame: &Frame| frame.pieces.iter().all(|p| p.buffer.0 >> 31 == 0);
+                assert!(
+                    frames
+                        .iter()
+                        .all(|frame| frame.len() > 2048 || small(frame))
+                );
+                self.frames += frames.len() as u64;
+                self.largest = frames.iter().map(Frame::len).fold(self.largest, usize::max);
+                let report = self.ends[1 - from].tx(self.now_ns, &frames, &pick);
+                assert_eq!(report.sent as usize, pick.len());
+                frames
+                    .iter_mut()
+                    .for_each(|frame| frame.recycle(&mut self.supplies[from]));
+            }
+            let due = self
+                .ends
+                .iter()
+                .filter_map(|end| end.next_due(self.now_ns))
+                .min();
+            let next = due.unwrap_or(end_ns).max(self.now_ns + self.slot_ns);
+            self.now_ns = next.min(end_ns);
+        }
+    }
+
+    fn counter(&self, end: usize, name: &str) -> u64 {
+        let counters = self.ends[end].counters();
+        counters
+            .iter()
+            .find(|(known, _)| *known == name)
+            .expect(name)
+            .1
+    }
+}
+
+fn at(address: &str) -> SocketAddr {
+    address.parse().unwrap()
+}
+
+#[test]
+fn a_stream_arrives_whole() {
+    for to in ["10.0.0.2:5001", "[fd00::2]:5001"] {
+        let source = StackApp::TcpSource {
+            to: at(to),
+            seconds: 1,
+            after_s: 0,
+        };
+        let mut cable = cable(vec![source], vec![StackApp::TcpSink { port: 5001 }], false);
+        cable.run(3.0);
+        let sent = cable.counter(0, "app.0.bytes");
+        assert!(sent > 10_000_000, "{sent}");
+        assert_eq!(sent, cable.counter(1, "app.0.bytes"));
+        assert_eq!(cable.counter(0, "app.0.done"), 1);
+        assert!(cable.counter(0, "app.0.elapsed_ns").abs_diff(1_000_000_000) < 50_000_000);
+        assert_eq!(cable.counter(1, "stack_bad_checksum"), 0);
+        assert!(cable.largest <= 1514);
+        let all_back = [&cable.supplies[0], &cable.supplies[1]].map(|s| s.0.available());
+        assert_eq!(all_back, [256, 256]);
+    }
+}
+
+#[test]
+fn large_segments_cross_when_they_may() {
+    for to in ["10.0.0.2:5001", "[fd00::2]:5001"] {
+        let source = StackApp::TcpSource {
+            to: at(to),
+            seconds: 1,
+            after_s: 0,
+        };
+        let mut cable = cable(vec![source], vec![StackApp::TcpSink { port: 5001 }], true);
+        cable.run(3.0);
+        let expected = if to.starts_with('[') {
+            1..=1514
+        } else {
+            32_000..=65_226
+        };
+        assert!(expected.contains(&cable.largest), "{}", cable.largest);
+        assert_eq!(
+            cable.counter(0, "app.0.bytes"),
+            cable.counter(1, "app.0.bytes")
+        );
+        assert_eq!(cable.counter(0, "stack_no_buffer"), 0);
+    }
+}
+
+#[test]
+fn replies_are_the_requests_also_over_a_lossy_cable() {
+    for (size, lose, tso) in [
+        (1, None, false),
+        (200_000, None, false),
+        (100_000, Some(400), false),
+        (200_000, None, true),
+    ] {
+        let client = StackApp::TcpClient {
+            to: at("10.0.0.2:7"),
+            size,
+            seconds: 2,
+            after_s: 0,
+        };
+        let mut cable = cable(vec![client], vec![StackApp::TcpEcho { port: 7 }], tso);
+        cable.lose = lose;
+        cable.run(60.0);
+        assert!(cable.counter(0, "app.0.transactions") > 3, "{size}");
+        assert_eq!(cable.counter(0, "app.0.mismatches"), 0, "{size}");
+        assert_eq!(cable.counter(0, "app.0.done"), 1, "{size}");
+        if size == 1 {
+            let p50 = cable.counter(0, "app.0.latency_p50_ns");
+            assert!((99_000..=210_000).contains(&p50), "{p50}");
+        }
+    }
+}
+
+#[test]
+fn a_ping_comes_back_over_both_protocols() {
+    for to in ["10.0.0.2", "fd00::2"] {
+        let ping = StackApp::Ping {
+            to: to.parse().unwrap(),
+            count: 5,
+            after_s: 1,
+        };
+        let mut cable = cable(vec![ping], vec![], false);
+        cable.run(0.9);
+        assert_eq!(cable.counter(0, "app.0.sent"), 0);
+        cable.run(5.0);
+        assert_eq!(cable.counter(0, "app.0.received"), 5, "{to}");
+        assert_eq!(cable.counter(0, "app.0.duplicates"), 0);
+    }
+}
+
+#[test]
+fn a_server_that_comes_later_is_found() {
+    let client = StackApp::TcpClient {
+        to: at("10.0.0.2:7"),
+        size: 10,
+        seconds: 1,
+        after_s: 0,
+    };
+    let mut cable = cable(vec![client], vec![], false);
+    cable.run(2.0);
+    assert_eq!(cable.counter(0, "app.0.transactions"), 0);
+    let echo = stack(&["10.0.0.2/24"], vec![StackApp::TcpEcho { port: 7 }]);
+    cable.ends[1] = StackEndpoint::new(MACS[1], 1500, &echo);
+    cable.run(5.0);
+    assert!(cable.counter(0, "app.0.transactions") > 0);
+    let report = cable.ends[0].report();
+    assert_eq!(report["apps"][0]["app"], "tcp-client");
+    assert_eq!(report["apps"][0]["done"], 1);
+}
+
+#[test]
+fn more_connections_than_a_server_takes_at_once_take_turns() {
+    let source = |n| StackApp::TcpSource {
+        to: at("10.0.0.2:9"),
+        seconds: 1,
+        after_s: n / 6,
+    };
+    let mut cable = cable(
+        (0..12u32).map(source).collect(),
+        vec![StackApp::TcpSink { port: 9 }],
+        false,
+    );
+    cable.run(10.0);
+    let sent: u64 = (0..12)
+        .map(|n| cable.counter(0, &format!("app.{n}.bytes")))
+        .sum();
+    assert_eq!(sent, cable.counter(1, "app.0.bytes"));
+    assert_eq!(cable.counter(1, "app.0.connections"), 12);
+}
+
+/// A SYN to port 9 of the right station, with a right or wrong TCP checksum.
+fn syn(right: bool, offload: Checksum) -> Frame {
+    let mut bytes = [&MACS[1][..], &MACS[0][..], &[8, 0]].concat();
+    let mut ip = vec![
+        0x45, 0, 0, 40, 0, 1, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+    ];
+    let sum = !net::packet::checksum::fold(shmem::ones_sum_bytes(&ip, 0));
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    bytes.extend(ip);
+    let mut tcp = vec![
+        0, 5, 0, 9, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0,
+    ];
+    let pseudo =
+        net::packet::checksum::pseudo_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, 20);
+    let sum = !net::packet::checksum::fold(shmem::ones_sum_bytes(&tcp, pseudo));
+    tcp[16..18].copy_from_slice(&(if right { sum } else { sum ^ 0x1111 }).to_be_bytes());
+    bytes.extend(tcp);
+    let area = Area::anonymous(4096).unwrap();
+    area.span().write(&bytes).unwrap();
+    let piece = Piece {
+        span: area.span(),
+        buffer: BufferId::NONE,
+    };
+    let mut frame = Frame::new(piece, bytes.len()).unwrap();
+    frame.offload.checksum = offload;
+    frame
+}
+
+#[test]
+fn only_checksums_that_nobody_vouches_for_are_checked() {
+    let blank = Checksum::Blank {
+        start: 34,
+        offset: 16,
+    };
+    for (right, offload, dropped) in [
+        (true, Checksum::Unknown, 0),
+        (false, Checksum::Unknown, 1),
+        (false, Checksum::Valid, 0),
+        (false, blank, 0),
+    ] {
+        let mut end = StackEndpoint::new(MACS[1], 1500, &stack(&["10.0.0.2/24"], vec![]));
+        assert_eq!(end.tx(0, &[syn(right, offload)], &[0]).sent, 1);
+        assert!(end.counters().contains(&("stack_bad_checksum", dropped)));
+    }
+}
+
+#[test]
+fn nonsense_is_survived_and_queues_are_bounded() {
+    let mut end = StackEndpoint::new(
+        MACS[1],
+        1500,
+        &stack(&["10.0.0.2/24", "fd00::2/64"], vec![]),
+    );
+    let area = Area::anonymous(1 << 17).unwrap();
+    let mut supply = Supply::new();
+    let mut seed = 1u64;
+    for round in 0..3000 {
+        let mut bytes = vec![0u8; 14 + round % 200];
+        for byte in &mut bytes {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            *byte = (seed >> 56) as u8;
+        }
+        bytes[..6].copy_from_slice(&MACS[1]);
+        let (ethertype, version) = [([8, 0], 0x45), ([0x86, 0xdd], 0x60), ([8, 6], 0)][round % 3];
+        bytes[12..14].copy_from_slice(&ethertype);
+        if let Some(byte) = bytes.get_mut(14) {
+            *byte = version;
+        }
+        area.span().write(&bytes).unwrap();
+        let piece = Piece {
+            span: area.span(),
+            buffer: BufferId::NONE,
+        };
+        let frame = Frame::new(piece, bytes.len()).unwrap();
+        end.tx(0, &[frame], &[0]);
+        let mut out = Vec::new();
+        end.rx(0, 64, &mut supply, &mut out);
+        out.iter_mut().for_each(|frame| frame.recycle(&mut supply));
+    }
+    let frame = syn(true, Checksum::Unknown);
+    let report = end.tx(0, &[frame], &vec![0; 2000]);
+    assert_eq!((report.sent, report.full), (1024, 976));
+}
