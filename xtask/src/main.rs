@@ -3,9 +3,11 @@
 mod build;
 mod fuzz;
 mod layering;
+mod modules;
 mod mutants;
 mod rules;
 mod source;
+mod syntax;
 mod tcb;
 mod workspace;
 
