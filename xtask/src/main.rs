@@ -6,6 +6,7 @@ mod layering;
 mod modules;
 mod mutants;
 mod rules;
+mod sizes;
 mod source;
 mod syntax;
 mod tcb;
@@ -20,6 +21,7 @@ usage: cargo xtask <task>
   build              build grantway, grantwayd, driver, guest and pointers into target/release/
   demo [ARGS…]       build, then run `grantway demo ARGS…` (also: cargo demo)
   layering           check who depends on whom and who may use `unsafe` (xtask/layering.txt)
+  sizes              check how long functions, files, lines are; print lines of code per folder
   tcb                count the trusted base: lines and `unsafe` blocks per crate
   mutants [MODULE…]  mutate ring, grants, new-grants, bridge: do the tests notice? resumable
   mutants --kept [MODULE…]  print what is known so far, without running anything
@@ -43,6 +45,7 @@ fn run(args: &[String]) -> Result<()> {
         ("build", []) => build::build().map(drop),
         ("demo", args) => build::demo(args),
         ("layering", []) => layering::check(),
+        ("sizes", []) => sizes::check(),
         ("tcb", []) => tcb::print(),
         ("mutants", [kept, modules @ ..]) if kept == "--kept" => mutants::print_kept(modules),
         ("mutants", modules) => mutants::run(modules),

@@ -12,12 +12,18 @@ mod tree;
 mod uses;
 
 use anyhow::Result;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tree::Tree;
 use uses::Ties;
 
 /// How many names are shown of what ties two files.
 const SHOWN: usize = 3;
+
+/// The files of the crate whose root is `file`, without its tests.
+pub(crate) fn files(file: &Path) -> Result<Vec<(PathBuf, syn::File)>> {
+    let files = Tree::read(file)?.files.into_iter();
+    Ok(files.map(|file| (file.path, file.syntax)).collect())
+}
 
 /// Describes every circle of the crate whose root is `file`.
 pub(crate) fn circles(name: &str, file: &Path) -> Result<Vec<String>> {
