@@ -10,6 +10,7 @@ mod sizes;
 mod source;
 mod syntax;
 mod tcb;
+mod words;
 mod workspace;
 
 use anyhow::{Result, bail};
@@ -22,6 +23,7 @@ usage: cargo xtask <task>
   demo [ARGS…]       build, then run `grantway demo ARGS…` (also: cargo demo)
   layering           check who depends on whom and who may use `unsafe` (xtask/layering.txt)
   sizes              check how long functions, files, lines are; print lines of code per folder
+  words              find words that are retired (xtask/words.txt)
   tcb                count the trusted base: lines and `unsafe` blocks per crate
   mutants [MODULE…]  mutate ring, grants, new-grants, bridge: do the tests notice? resumable
   mutants --kept [MODULE…]  print what is known so far, without running anything
@@ -46,6 +48,7 @@ fn run(args: &[String]) -> Result<()> {
         ("demo", args) => build::demo(args),
         ("layering", []) => layering::check(),
         ("sizes", []) => sizes::check(),
+        ("words", []) => words::check(),
         ("tcb", []) => tcb::print(),
         ("mutants", [kept, modules @ ..]) if kept == "--kept" => mutants::print_kept(modules),
         ("mutants", modules) => mutants::run(modules),

@@ -14,7 +14,7 @@ pub(super) type ModuleId = usize;
 #[derive(Default)]
 pub(super) struct Tree {
     /// The first is the crate's root.
-    pub(super) modules: Vec<Module>,
+    pub(super) modules: Vec<Scope>,
     pub(super) files: Vec<File>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct File {
 
 /// A module: a file, or a part of one in braces.
 #[derive(Debug, Default)]
-pub(super) struct Module {
+pub(super) struct Scope {
     pub(super) parent: Option<ModuleId>,
     /// Its place in [`Tree::files`].
     pub(super) file: usize,
@@ -90,10 +90,10 @@ impl Tree {
             syntax,
             module,
         });
-        self.modules.push(Module {
+        self.modules.push(Scope {
             parent,
             file,
-            ..Module::default()
+            ..Scope::default()
         });
         self.add_items(module, &items, folder)?;
         Ok(module)
@@ -131,10 +131,10 @@ impl Tree {
         let below = folder.join(&name);
         let module = if let Some((_, items)) = &item.content {
             let module = self.modules.len();
-            self.modules.push(Module {
+            self.modules.push(Scope {
                 parent: Some(parent),
                 file: self.modules[parent].file,
-                ..Module::default()
+                ..Scope::default()
             });
             self.add_items(module, items, &below)?;
             module
