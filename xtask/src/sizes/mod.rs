@@ -55,9 +55,3 @@ fn is_beside_the_product(path: &Path) -> bool {
     let in_folder = |name: &str| path.iter().any(|part| part == name);
     in_folder("tests") || in_folder("benches") || path.ends_with("tests.rs")
 }
-
-/// Whether a line is `// sizes: ` and a sentence that says why something may be larger.
-fn says_why(line: &str) -> bool {
-    let reason = line.trim_start().strip_prefix("// sizes: ");
-    reason.is_some_and(|reason| reason.split_whitespace().count() >= 3)
-}
