@@ -1,5 +1,7 @@
-//! Checks the layering: dependencies, and where `unsafe` may stand.
+//! Checks the layering: dependencies between crates, circles between the modules of each, and where
+//! `unsafe` may stand.
 
+use crate::modules;
 use crate::rules::{self, Rules};
 use crate::source;
 use crate::workspace::{self, Crate};
@@ -9,9 +11,15 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Prints every breach of the rules and fails if there is one.
 pub(crate) fn check() -> Result<()> {
     let (rules, crates) = (rules::read()?, workspace::crates()?);
-    let mut breaches = dependencies(&rules, &crates);
+    print!("{}", drawing(&rules));
+    let mut breaches = arrows_up(&rules);
+    breaches.extend(dependencies(&rules, &crates));
+    breaches.extend(empty_rooms(&rules, &crates));
     for found in &crates {
         breaches.extend(unsafe_code(&rules, found)?);
+        for target in &found.targets {
+            breaches.extend(modules::circles(&found.name, target)?);
+        }
     }
     for breach in &breaches {
         eprintln!("layering: {breach}");
@@ -26,6 +34,51 @@ pub(crate) fn check() -> Result<()> {
         crates.len()
     );
     Ok(())
+}
+
+/// The rooms in the order of a received frame, with what each may use.
+fn drawing(rules: &Rules) -> String {
+    let mut text = String::new();
+    for floor in &rules.floors {
+        text += &format!("{}\n", floor.name);
+        for room in &floor.rooms {
+            let may: Vec<&str> = rules.may[room].iter().map(String::as_str).collect();
+            let line = format!("    {room:<12} {}", may.join(" "));
+            text += &format!("{}\n", line.trim_end());
+        }
+    }
+    text
+}
+
+/// Rules that let a room use one on a floor above its own, or one that they do not know.
+fn arrows_up(rules: &Rules) -> Vec<String> {
+    let mut heights = BTreeMap::new();
+    for (height, floor) in rules.floors.iter().enumerate() {
+        heights.extend(floor.rooms.iter().map(|room| (room, height)));
+    }
+    let mut breaches = Vec::new();
+    for (room, may) in &rules.may {
+        for to in may {
+            match heights.get(to) {
+                None => breaches.push(format!("{room} may use {to}, which has no line")),
+                Some(height) if *height > heights[room] => {
+                    let floor = &rules.floors[*height].name;
+                    breaches.push(format!("{room} may use {to}, above it, on floor {floor}"));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    breaches
+}
+
+/// Rooms without a crate.
+fn empty_rooms(rules: &Rules, crates: &[Crate]) -> Vec<String> {
+    let exists = |room: &str| crates.iter().any(|found| found.name == room);
+    let rooms = rules.may.keys().filter(|room| !exists(room));
+    rooms
+        .map(|room| format!("there is no crate {room}"))
+        .collect()
 }
 
 /// Breaches by dependencies.
@@ -62,7 +115,7 @@ fn dependencies(rules: &Rules, crates: &[Crate]) -> Vec<String> {
     breaches
 }
 
-/// Every crate of the workspace that `name` links, through whomever.
+/// Every crate of the workspace that `name` links, directly or through others.
 fn reachable<'a>(name: &'a str, edges: &BTreeMap<&'a str, &'a Crate>) -> BTreeSet<&'a str> {
     let mut seen = BTreeSet::new();
     let mut next = vec![name];
@@ -114,9 +167,29 @@ mod tests {
         Crate {
             name: name.to_owned(),
             root: "nowhere".into(),
+            targets: Vec::new(),
             inside: owned(inside),
             outside: owned(outside),
         }
+    }
+
+    #[test]
+    fn an_arrow_up_is_found() {
+        let text = "floor: low\nmay a:\nmay b: a c\nfloor: high\nmay c: a\nmay d: c e f\nmay e:";
+        let rules = rules::parse(text).unwrap();
+        assert_eq!(
+            arrows_up(&rules),
+            [
+                "b may use c, above it, on floor high",
+                "d may use f, which has no line"
+            ]
+        );
+        let drawing = drawing(&rules);
+        let lines: Vec<&str> = drawing.lines().collect();
+        assert_eq!(lines[..3], ["low", "    a", "    b            a c"]);
+        assert_eq!(lines[3..5], ["high", "    c            a"]);
+        let crates = ["a", "b", "c", "d"].map(|name| a_crate(name, &[], &[]));
+        assert_eq!(empty_rooms(&rules, &crates), ["there is no crate e"]);
     }
 
     #[test]

@@ -3,10 +3,14 @@
 mod build;
 mod fuzz;
 mod layering;
+mod modules;
 mod mutants;
 mod rules;
+mod sizes;
 mod source;
+mod syntax;
 mod tcb;
+mod words;
 mod workspace;
 
 use anyhow::{Result, bail};
@@ -18,6 +22,8 @@ usage: cargo xtask <task>
   build              build grantway, grantwayd, driver, guest and pointers into target/release/
   demo [ARGS…]       build, then run `grantway demo ARGS…` (also: cargo demo)
   layering           check who depends on whom and who may use `unsafe` (xtask/layering.txt)
+  sizes              check how long functions, files, lines are; print lines of code per folder
+  words              find words that are retired (xtask/words.txt)
   tcb                count the trusted base: lines and `unsafe` blocks per crate
   mutants [MODULE…]  mutate ring, grants, new-grants, bridge: do the tests notice? resumable
   mutants --kept [MODULE…]  print what is known so far, without running anything
@@ -41,6 +47,8 @@ fn run(args: &[String]) -> Result<()> {
         ("build", []) => build::build().map(drop),
         ("demo", args) => build::demo(args),
         ("layering", []) => layering::check(),
+        ("sizes", []) => sizes::check(),
+        ("words", []) => words::check(),
         ("tcb", []) => tcb::print(),
         ("mutants", [kept, modules @ ..]) if kept == "--kept" => mutants::print_kept(modules),
         ("mutants", modules) => mutants::run(modules),

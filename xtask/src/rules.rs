@@ -8,6 +8,8 @@ type Names = BTreeSet<String>;
 /// The rules. Each maps a crate's name to names.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
+    /// `floor: NAME`, the lowest first: the rooms of which `may` lines stand below it, in order.
+    pub(crate) floors: Vec<Floor>,
     /// `may A: B C`: A may name B and C as dependencies; a crate without this line is unknown.
     pub(crate) may: BTreeMap<String, Names>,
     /// `never A: B C`: A must not reach B or C even through others.
@@ -22,12 +24,19 @@ pub(crate) struct Rules {
     pub(crate) attackers: Vec<String>,
 }
 
+/// Rooms that may use each other.
+#[derive(Debug)]
+pub(crate) struct Floor {
+    pub(crate) name: String,
+    pub(crate) rooms: Vec<String>,
+}
+
 /// The rules of this workspace.
 pub(crate) fn read() -> Result<Rules> {
     parse(include_str!("../layering.txt"))
 }
 
-fn parse(text: &str) -> Result<Rules> {
+pub(crate) fn parse(text: &str) -> Result<Rules> {
     let mut rules = Rules::default();
     for (number, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -41,6 +50,18 @@ fn parse(text: &str) -> Result<Rules> {
 
 fn rule(rules: &mut Rules, line: &str) -> Result<()> {
     let (subject, names) = line.split_once(':').context("no colon")?;
+    if subject == "floor" {
+        rules.floors.push(Floor {
+            name: names.trim().to_owned(),
+            rooms: Vec::new(),
+        });
+        return Ok(());
+    }
+    if let Some(room) = subject.strip_prefix("may ") {
+        let floor = rules.floors.last_mut();
+        let floor = floor.context("a room without a floor above it")?;
+        floor.rooms.push(room.trim().to_owned());
+    }
     let names = names.split_whitespace().map(str::to_owned);
     let table = match subject.split_once(' ') {
         Some(("may", name)) => Some((&mut rules.may, name)),
@@ -75,7 +96,12 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_its_line() {
-        for text in ["\nmay a: b\nmay a: c", "\n\nwill a: b", "# x\n\nmay a"] {
+        for text in [
+            "floor: f\nmay a: b\nmay a: c",
+            "\n\nwill a: b",
+            "# x\n\nmay a",
+            "\n\nmay a: b",
+        ] {
             let error = format!("{:#}", parse(text).unwrap_err());
             assert!(error.contains("line 3"), "{error}");
         }

@@ -1,8 +1,11 @@
-//! Looks at Rust source line by line; `rustfmt` has made its shape predictable.
+//! Finds source files, and looks at Rust line by line; `rustfmt` has made its shape predictable.
 
-use anyhow::Result;
+use crate::workspace;
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Every Rust file under a file or folder, sorted, without build output.
 pub(crate) fn files(root: &Path) -> Result<Vec<PathBuf>> {
@@ -23,6 +26,60 @@ pub(crate) fn files(root: &Path) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
+}
+
+/// The files of the repository whose names end so, also new ones; nothing that git ignores.
+pub(crate) fn listed(endings: &[&str]) -> Result<Vec<PathBuf>> {
+    let root = workspace::root();
+    let output = Command::new("git")
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .current_dir(&root)
+        .output()
+        .context("cannot run git")?;
+    ensure!(output.status.success(), "git ls-files failed");
+    let names = String::from_utf8(output.stdout).context("a file's name is not UTF-8")?;
+    let wanted = |name: &&str| {
+        let ending = |ending: &&str| match name.strip_suffix(*ending) {
+            Some(rest) => rest.is_empty() || rest.ends_with('.'),
+            None => false,
+        };
+        endings.iter().any(ending)
+    };
+    let mut found: Vec<PathBuf> = (names.split_terminator('\0').filter(wanted))
+        .map(|name| root.join(name))
+        .filter(|path| path.is_file())
+        .collect();
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+/// The texts of files, without those that are modules for tests only.
+pub(crate) fn without_tests(files: Vec<PathBuf>) -> Result<Vec<(PathBuf, String)>> {
+    let mut tests = BTreeSet::new();
+    let mut texts = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file)?;
+        // A module `m` of a/mod.rs or a/lib.rs lies beside it; one of a/b.rs lies in a/b/.
+        let folder = match file.file_stem().and_then(|stem| stem.to_str()) {
+            Some("mod" | "lib" | "main") | None => file.with_file_name(""),
+            Some(_) => file.with_extension(""),
+        };
+        let modules = test_modules(&text).into_iter();
+        tests.extend(modules.map(|name| folder.join(name)));
+        texts.push((file, text));
+    }
+    texts.retain(|(file, _)| {
+        let module = file.with_extension("");
+        !tests.iter().any(|test| module.starts_with(test))
+    });
+    Ok(texts)
 }
 
 /// Whether a line holds more than a comment or nothing.

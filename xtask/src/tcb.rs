@@ -2,7 +2,6 @@
 
 use crate::{rules, source, workspace};
 use anyhow::Result;
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Prints lines of code (no blank lines, comments or tests) and unsafe blocks per part.
@@ -33,30 +32,8 @@ pub(crate) fn print() -> Result<()> {
 fn count(path: PathBuf, except: &[PathBuf]) -> Result<(usize, usize)> {
     let mut files = source::files(&path)?;
     files.retain(|file| !except.iter().any(|folder| file.starts_with(folder)));
-    let mut tests = BTreeSet::new();
-    let mut texts = Vec::new();
-    for file in files {
-        let text = std::fs::read_to_string(&file)?;
-        // A module `m` of a/mod.rs or a/lib.rs lies beside it; one of a/b.rs lies in a/b/.
-        let folder = match file.file_stem().and_then(|stem| stem.to_str()) {
-            Some("mod" | "lib" | "main") | None => file.with_file_name(""),
-            Some(_) => file.with_extension(""),
-        };
-        tests.extend(
-            source::test_modules(&text)
-                .into_iter()
-                .map(|name| folder.join(name)),
-        );
-        texts.push((file, text));
-    }
-    let is_test = |file: &PathBuf| {
-        let module = file.with_extension("");
-        tests.iter().any(|test| module.starts_with(test))
-    };
-    let counts = texts
-        .iter()
-        .filter(|(file, _)| !is_test(file))
-        .map(|(_, text)| source::count(text));
+    let texts = source::without_tests(files)?;
+    let counts = texts.iter().map(|(_, text)| source::count(text));
     Ok(counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
 }
 

@@ -11,6 +11,8 @@ pub(crate) struct Crate {
     pub(crate) name: String,
     /// The folder of its manifest.
     pub(crate) root: PathBuf,
+    /// The root of its library and of each of its programs.
+    pub(crate) targets: Vec<PathBuf>,
     /// Crates of this workspace that its normal and build dependencies name.
     pub(crate) inside: Vec<String>,
     /// Other crates that they name.
@@ -65,9 +67,14 @@ fn read_crate(package: &Value) -> Result<Crate> {
             .parent()
             .context("a manifest without a folder")?
             .to_path_buf(),
+        targets: Vec::new(),
         inside: Vec::new(),
         outside: Vec::new(),
     };
+    let targets = package["targets"].as_array().context("no targets")?;
+    for target in targets.iter().filter(|target| is_product(target)) {
+        found.targets.push(text(&target["src_path"])?.into());
+    }
     for dependency in package["dependencies"]
         .as_array()
         .context("no dependencies")?
@@ -82,4 +89,13 @@ fn read_crate(package: &Value) -> Result<Crate> {
         list.push(text(&dependency["name"])?);
     }
     Ok(found)
+}
+
+/// Whether a target is a library or a program; not a test, a benchmark or a build script.
+fn is_product(target: &Value) -> bool {
+    let kinds = target["kind"].as_array().into_iter().flatten();
+    kinds.filter_map(Value::as_str).any(|kind| {
+        let library = kind.ends_with("lib") || kind == "proc-macro";
+        library || kind == "bin"
+    })
 }

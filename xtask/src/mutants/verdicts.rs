@@ -214,7 +214,8 @@ mod tests {
         {"scenario": "Baseline", "summary": "Success"},
         {"scenario": {"Mutant": {"name": "a.rs:1:2: replace f with ()", "package": "net"}},
          "summary": "CaughtMutant"},
-        {"scenario": {"Mutant": {"name": "a.rs:3:4: replace + with - in g"}}, "summary": "MissedMutant"},
+        {"scenario": {"Mutant": {"name": "a.rs:3:4: replace + with - in g"}},
+         "summary": "MissedMutant"},
         {"scenario": {"Mutant": {"name": "b.rs:5:6: delete !"}}, "summary": "Timeout"},
         {"scenario": {"Mutant": {"name": "b.rs:7:8: replace h with None"}}, "summary": "Unviable"}
       ],

@@ -1,0 +1,85 @@
+//! Import circles between the files of a crate.
+//!
+//! A file depends on another if it names something that is defined there: in an import, in a path
+//! in its code, or through a re-export. A module that declares children and re-exports what they
+//! define does not depend on them by that; it does as soon as its own code names them.
+
+mod circles;
+mod resolve;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod uses;
+
+use anyhow::Result;
+use std::path::{Path, PathBuf};
+use tree::Tree;
+use uses::Ties;
+
+/// How many names are shown of what ties two files.
+const SHOWN: usize = 3;
+
+/// The files of the crate whose root is `file`, without its tests.
+pub(crate) fn files(file: &Path) -> Result<Vec<(PathBuf, syn::File)>> {
+    let files = Tree::read(file)?.files.into_iter();
+    Ok(files.map(|file| (file.path, file.syntax)).collect())
+}
+
+/// Describes every circle of the crate whose root is `file`.
+pub(crate) fn circles(name: &str, file: &Path) -> Result<Vec<String>> {
+    let tree = Tree::read(file)?;
+    let ties = uses::ties(&tree);
+    let mut graph = circles::Graph::new();
+    for &(from, to) in ties.keys() {
+        graph.entry(from).or_default().insert(to);
+    }
+    let folder = file.parent().unwrap_or(file);
+    let show = |file: usize| {
+        let path = &tree.files[file].path;
+        path.strip_prefix(folder)
+            .unwrap_or(path)
+            .display()
+            .to_string()
+    };
+    let mut found = Vec::new();
+    for group in circles::groups(&graph) {
+        let ways = circles::shortest(&graph, &group);
+        if group.len() > 2 {
+            let files: Vec<String> = group.iter().map(|&file| show(file)).collect();
+            let files = files.join(" ");
+            let count = group.len();
+            found.push(format!("{count} files of {name} reach each other: {files}"));
+        }
+        for way in ways {
+            found.push(format!(
+                "circle in {name}: {}",
+                describe(&way, &ties, &show)
+            ));
+        }
+    }
+    Ok(found)
+}
+
+/// `a.rs:3 (B) -> b.rs:7 (A) -> a.rs`: line 3 of a.rs names B, which b.rs defines.
+fn describe(way: &[usize], ties: &Ties, show: &dyn Fn(usize) -> String) -> String {
+    let mut text = String::new();
+    for (at, &from) in way.iter().enumerate() {
+        let to = way[(at + 1) % way.len()];
+        let names = &ties[&(from, to)];
+        let line = names.first().map_or(0, |(line, _)| *line);
+        let mut shown: Vec<&str> = Vec::new();
+        for (_, name) in names {
+            if !shown.contains(&name.as_str()) {
+                shown.push(name);
+            }
+        }
+        let more = shown.len().saturating_sub(SHOWN);
+        shown.truncate(SHOWN);
+        let mut shown = shown.join(", ");
+        if more > 0 {
+            shown += &format!(", {more} more");
+        }
+        text += &format!("{}:{line} ({shown}) -> ", show(from));
+    }
+    text + &show(way[0])
+}

@@ -1,0 +1,246 @@
+//! Planted crates: with circles of each kind, and with none.
+
+use super::*;
+use std::fs;
+
+/// The circles of a crate of these files, the first of which is its root.
+fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    circles("planted", &folder.path().join(files[0].0)).unwrap()
+}
+
+#[track_caller]
+fn one_circle(files: &[(&str, &str)], wanted: &str) {
+    let found = circles_of(files);
+    let found: Vec<&String> = (found.iter())
+        .filter(|line| line.starts_with("circle"))
+        .collect();
+    assert_eq!(found, [&format!("circle in planted: {wanted}")]);
+}
+
+#[track_caller]
+fn no_circle(files: &[(&str, &str)]) {
+    assert_eq!(circles_of(files), [""; 0]);
+}
+
+#[test]
+fn by_imports() {
+    one_circle(
+        &[
+            ("lib.rs", "mod a;\nmod b;"),
+            ("a.rs", "use crate::b::B;\npub struct A(B);"),
+            (
+                "b.rs",
+                "\nuse super::{a::{A as Other}};\npub struct B(Other);",
+            ),
+        ],
+        "a.rs:1 (B) -> b.rs:2 (A) -> a.rs",
+    );
+}
+
+#[test]
+fn by_paths_in_code() {
+    one_circle(
+        &[
+            ("lib.rs", "mod a;\nmod b;"),
+            ("a.rs", "pub fn f() {\n    super::b::g();\n}"),
+            ("b.rs", "pub fn g() {\n    let f = crate::a::f;\n}"),
+        ],
+        "a.rs:2 (g) -> b.rs:2 (f) -> a.rs",
+    );
+}
+
+#[test]
+fn by_paths_through_an_imported_module() {
+    one_circle(
+        &[
+            ("lib.rs", "mod a;\nmod b;"),
+            ("a.rs", "use crate::b;\n\npub type A = b::B;"),
+            ("b.rs", "pub enum B { One }\nfn f(_: super::a::A) {}"),
+        ],
+        "a.rs:3 (B) -> b.rs:2 (A) -> a.rs",
+    );
+}
+
+#[test]
+fn by_a_re_export() {
+    one_circle(
+        &[
+            ("lib.rs", "mod a;\nmod b;\npub use b::*;"),
+            ("a.rs", "pub use crate::B;\npub struct A;"),
+            ("b/mod.rs", "mod c;\npub use c::B;"),
+            ("b/c.rs", "use crate::a::A;\npub struct B(A);"),
+        ],
+        "a.rs:1 (B) -> b/c.rs:1 (A) -> a.rs",
+    );
+}
+
+#[test]
+fn by_globs() {
+    one_circle(
+        &[
+            ("lib.rs", "mod a;\nmod b;"),
+            ("a.rs", "use crate::b::*;\npub fn f(b: B) { h(b) }"),
+            (
+                "b.rs",
+                "use super::a;\npub struct B;\npub fn h(_: B) { a::f }",
+            ),
+        ],
+        "a.rs:2 (B, h) -> b.rs:3 (f) -> a.rs",
+    );
+}
+
+#[test]
+fn by_parent_and_child() {
+    let child = "use super::Parent;\nimpl Parent { fn f(&self) {} }\npub struct Child;";
+    one_circle(
+        &[
+            ("lib.rs", "mod a;"),
+            (
+                "a/mod.rs",
+                "mod child;\nuse child::Child;\npub struct Parent(Child);",
+            ),
+            ("a/child.rs", child),
+        ],
+        "a/mod.rs:2 (Child) -> a/child.rs:1 (Parent) -> a/mod.rs",
+    );
+    one_circle(
+        &[
+            ("lib.rs", "mod a;"),
+            (
+                "a.rs",
+                "mod child;\npub use child::Child;\npub struct Parent(Child);",
+            ),
+            ("a/child.rs", child),
+        ],
+        "a.rs:3 (Child) -> a/child.rs:1 (Parent) -> a.rs",
+    );
+    no_circle(&[
+        ("lib.rs", "mod a;"),
+        (
+            "a.rs",
+            "mod child;\npub use child::Child;\npub struct Parent;",
+        ),
+        ("a/child.rs", child),
+    ]);
+}
+
+#[test]
+fn by_macros() {
+    one_circle(
+        &[
+            ("lib.rs", "#[macro_use]\nmod a;\nmod b;"),
+            (
+                "a.rs",
+                "macro_rules! m { () => { $crate::b::f() }; }\npub(crate) use m;",
+            ),
+            ("b.rs", "pub fn f() {}\nfn g() { crate::a::m!(); }"),
+        ],
+        "a.rs:1 (f) -> b.rs:2 (m) -> a.rs",
+    );
+    one_circle(
+        &[
+            ("lib.rs", "mod a;\nmod b;"),
+            (
+                "a.rs",
+                "fn f() { println!(\"{}\", [super::b::MAX + 1][0]) }\npub struct A;",
+            ),
+            (
+                "b.rs",
+                "pub const MAX: u8 = 1;\nfn g() -> crate::a::A { panic!() }",
+            ),
+        ],
+        "a.rs:1 (MAX) -> b.rs:2 (A) -> a.rs",
+    );
+    one_circle(
+        &[
+            (
+                "lib.rs",
+                "macro_rules! id { ($n:ident) => { pub struct $n; }; }\nmod a;\nfn f(_: a::A) {}",
+            ),
+            ("a.rs", "id!(A);"),
+        ],
+        "lib.rs:3 (A) -> a.rs:1 (id!) -> lib.rs",
+    );
+}
+
+#[test]
+fn through_many_files_and_folders() {
+    let files = [
+        ("main.rs", "mod a;\nmod b;\nmod c;\nfn main() { a::f() }"),
+        ("a.rs", "pub fn f() { crate::b::f() }"),
+        ("b/mod.rs", "mod d;\npub fn f() { d::f() }"),
+        ("b/d.rs", "use crate::c;\npub fn f() { c::inner::f() }"),
+        (
+            "c.rs",
+            "pub mod inner {\n    pub fn f() { super::super::a::f() }\n}",
+        ),
+    ];
+    let found = circles_of(&files);
+    assert_eq!(
+        found,
+        [
+            "4 files of planted reach each other: a.rs b/mod.rs b/d.rs c.rs",
+            "circle in planted: a.rs:1 (f) -> b/mod.rs:2 (f) -> b/d.rs:2 (f) -> c.rs:2 (f) -> a.rs",
+        ]
+    );
+}
+
+#[test]
+fn none_by_tests_and_re_exports_of_others() {
+    no_circle(&[
+        ("lib.rs", "mod a;\nmod b;\npub use a::A;\npub use b::B;"),
+        (
+            "a.rs",
+            "pub struct A;\n#[cfg(test)]\nmod tests {\n    use crate::B;\n}\n\
+             #[cfg(test)]\nuse crate::b::B;\n#[cfg(all(test, loom))]\nmod model;",
+        ),
+        ("a/model.rs", "use crate::B;"),
+        ("b.rs", "use crate::A;\npub struct B(A);"),
+    ]);
+}
+
+#[test]
+fn none_by_names_that_only_look_alike() {
+    no_circle(&[
+        ("lib.rs", "mod a;\nmod b;"),
+        (
+            "a.rs",
+            "pub fn f() {}\npub fn g() {}\npub struct T;\nstruct Hidden;",
+        ),
+        (
+            "b.rs",
+            "use super::a::*;\nuse std::fmt::*;\npub struct B { g: u8 }\n\
+             fn h<T>(_: T, f: u8) { let _ = (f, Self::f, other::a::f, Hidden); g() }",
+        ),
+    ]);
+    no_circle(&[
+        ("lib.rs", "mod a;\nmod b;"),
+        (
+            "a.rs",
+            "use crate::b::B;\npub fn f() {}\npub fn g(_: B) {}\npub struct T;\nstruct Hidden;",
+        ),
+        (
+            "b.rs",
+            "use super::a::*;\nuse std::fmt::*;\npub struct B { g: u8 }\n\
+             fn h<T>(_: T, f: u8) { let _ = (f, Self::f, other::a::f, Hidden, |g| g); }",
+        ),
+    ]);
+}
+
+#[test]
+fn none_by_vectors_of_the_standard_library() {
+    no_circle(&[
+        ("lib.rs", "mod vec;\nmod b;"),
+        ("vec.rs", "use crate::b::B;\npub struct V(B);"),
+        (
+            "b.rs",
+            "use std::vec::Vec;\nuse ::std::vec;\npub struct B(Vec<u8>);\nfn f() { std::vec::V }",
+        ),
+    ]);
+}

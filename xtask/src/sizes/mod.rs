@@ -1,0 +1,57 @@
+//! Checks what a reader must hold at once: the size of functions, files, lines and pages, and that
+//! a type's name means one thing in its crate.
+
+mod columns;
+mod folders;
+mod functions;
+mod types;
+
+use crate::{source, workspace};
+use anyhow::{Result, ensure};
+use std::path::Path;
+
+/// Pages that are read whole, and the bytes that they may have.
+const PAGES: [(&str, usize); 2] = [("README.md", 6144), ("ARCHITECTURE.md", 8192)];
+
+/// Prints the lines of code of each folder, then every breach; fails if there is one.
+pub(crate) fn check() -> Result<()> {
+    let root = workspace::root();
+    let crates = workspace::crates()?;
+    let code = source::without_tests(source::listed(&["rs"])?)?;
+    let code: Vec<(&Path, &str)> = (code.iter())
+        .map(|(path, text)| (path.strip_prefix(&root).unwrap_or(path), text.as_str()))
+        .filter(|(path, _)| !is_beside_the_product(path))
+        .collect();
+    print!("{}", folders::table(&code, &root, &crates));
+
+    let mut breaches = Vec::new();
+    for (path, text) in &code {
+        breaches.extend(functions::breaches(path, text)?);
+    }
+    for found in &crates {
+        breaches.extend(types::breaches(&root, found)?);
+    }
+    for file in source::listed(&["rs", "md", "toml", "sh", ".ci/run"])? {
+        let text = std::fs::read_to_string(&file)?;
+        let path = file.strip_prefix(&root).unwrap_or(&file);
+        breaches.extend(columns::breaches(path, &text));
+    }
+    for (page, most) in PAGES {
+        let bytes = std::fs::metadata(root.join(page))?.len();
+        if bytes > most as u64 {
+            breaches.push(format!("{page}: {bytes} bytes, at most {most}"));
+        }
+    }
+    for breach in &breaches {
+        eprintln!("sizes: {breach}");
+    }
+    ensure!(breaches.is_empty(), "{} breaches of sizes", breaches.len());
+    println!("sizes: {} files of code are as they should be", code.len());
+    Ok(())
+}
+
+/// Tests and benchmarks, by their folder or name.
+fn is_beside_the_product(path: &Path) -> bool {
+    let in_folder = |name: &str| path.iter().any(|part| part == name);
+    in_folder("tests") || in_folder("benches") || path.ends_with("tests.rs")
+}
