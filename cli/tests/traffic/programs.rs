@@ -3,6 +3,8 @@
 
 use crate::machine::{Machine, Running, text};
 use crate::processes::kill;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde_json::Value;
 use std::fs;
 use std::thread;
@@ -148,14 +150,8 @@ impl<'m> SomeFile<'m> {
 }
 
 fn random(bytes: usize) -> Vec<u8> {
-    let mut content = vec![0u8; bytes];
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for part in content.chunks_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        part.copy_from_slice(&state.to_le_bytes()[..part.len()]);
-    }
+    let mut content = vec![0; bytes];
+    SplitMix64::seed_from_u64(1).fill_bytes(&mut content);
     content
 }
 

@@ -6,6 +6,8 @@
 
 use super::{MAC_BITS, mac_of};
 use crate::packet::Mac;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// Slots that a key can be in, from its home onwards: four cache lines.
 const WINDOW: usize = 16;
@@ -93,7 +95,7 @@ impl Table {
     pub(super) fn new(learned_max: usize, ageing_ns: u64, seed: u64) -> Self {
         let mut table = Self {
             slots: Vec::new(),
-            multiplier: mixed(seed) | 1,
+            multiplier: SplitMix64::seed_from_u64(seed).next_u64() | 1,
             shift: 0,
             learned_max,
             // Shorter than for ever, which is how bound stations are told apart.
@@ -267,14 +269,6 @@ impl Table {
             bound: slot.is_bound(),
         })
     }
-}
-
-/// A number in which every bit depends on every bit of `seed` (SplitMix64's finalizer).
-fn mixed(seed: u64) -> u64 {
-    let z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
