@@ -1,6 +1,5 @@
-//! Buffers: where a device puts the frames it receives.
+//! Buffers: where a device puts the frames it receives, and the pieces of frames that lie in them.
 
-use crate::frame::Piece;
 use shmem::{Area, Span};
 
 /// Number of a buffer within the [`Buffers`] it was taken from.
@@ -21,6 +20,15 @@ pub struct Buffer {
     pub span: Span,
 }
 
+/// A contiguous part of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where its bytes are. A peer may change them at any time.
+    pub span: Span,
+    /// The buffer that it lies in, if it has to be given back.
+    pub buffer: BufferId,
+}
+
 /// A supply of buffers of two sizes: small ones for frames of an MTU, large ones (whole pages)
 /// that continue a frame which does not fit.
 pub trait Buffers {
@@ -30,7 +38,8 @@ pub trait Buffers {
     fn take_large(&mut self) -> Option<Buffer>;
     /// Gives a buffer back. [`BufferId::NONE`] and numbers that are not out are ignored.
     fn put(&mut self, id: BufferId);
-    /// [`Buffers::take`] for up to `most` frames at once, appended as the pieces that the buffers are.
+    /// [`Buffers::take`] for up to `most` frames at once; every buffer is appended to `out` as a
+    /// piece.
     fn take_many(&mut self, most: usize, out: &mut Vec<Piece>) {
         let taken = (0..most).map_while(|_| self.take());
         out.extend(taken.map(|Buffer { id, span }| Piece { span, buffer: id }));

@@ -3,9 +3,10 @@
 //! One trait serves both ends of the path: the driver domain's NICs, and a guest's endpoints
 //! (what stands behind its netfront).
 
-use crate::single::Singles;
+use crate::buffer::{Buffers, Piece};
+use crate::frame::Frame;
+use crate::offload::Checksum;
 use crate::vmq::Vmq;
-use crate::{Buffers, Checksum, Frame};
 
 /// What a device can do by itself; what it cannot, its user does in software before
 /// [`Nic::tx`].
@@ -107,11 +108,26 @@ pub trait Nic {
         None
     }
 
-    /// The short way in and out, if it has one. What it takes and yields there it could take and yield as
-    /// frames.
+    /// The fast path in and out, if the device has one. Frames that pass there could also pass by
+    /// [`Nic::rx`] and [`Nic::tx`].
     fn singles(&mut self) -> Option<&mut dyn Singles> {
         None
     }
+}
+
+/// A device with a fast path: of a frame it takes and yields nothing but its address.
+pub trait Singles {
+    /// [`Nic::rx`] of such frames, one piece each.
+    fn rx_singles(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Piece>,
+    ) -> usize;
+
+    /// [`Nic::tx`] of such frames, one piece each.
+    fn tx_singles(&mut self, now_ns: u64, frames: &[Piece]) -> TxReport;
 }
 
 impl<N: Nic + ?Sized> Nic for Box<N> {

@@ -1,8 +1,9 @@
 //! A device that misbehaves: frames are dropped, doubled, held back and spoilt, by a seed.
 
+use crate::buffer::Buffers;
 use crate::device::{Caps, Nic, TxReport};
+use crate::frame::Frame;
 use crate::seed::Seeded;
-use crate::{Buffers, Frame};
 use std::collections::VecDeque;
 
 /// How often a device misbehaves: probabilities per frame, 0.0 … 1.0, the same in both directions.
@@ -72,7 +73,15 @@ impl<N: Nic> Faulty<N> {
         }
     }
 
-    fn arrive(&mut self, mut frame: Frame, buffers: &mut dyn Buffers) {
+    /// Puts a frame at the end of `line`, perhaps spoilt, twice, or before the frame that was last.
+    /// `copy` makes the second one; without room for it there is none. A frame that is to be
+    /// dropped is handed back.
+    fn misbehave(
+        &mut self,
+        mut frame: Frame,
+        line: &mut VecDeque<Frame>,
+        copy: impl FnOnce(&Frame) -> Option<Frame>,
+    ) -> Option<Frame> {
         let Faults {
             drop,
             duplicate,
@@ -81,24 +90,23 @@ impl<N: Nic> Faulty<N> {
             ..
         } = self.faults;
         if self.happens(drop, |done| &mut done.dropped) {
-            frame.recycle(buffers);
-            return;
+            return Some(frame);
         }
         if self.happens(corrupt, |done| &mut done.corrupted) {
             self.corrupt(&mut frame);
         }
-        // Without a buffer for it there is no second frame.
-        let twin = match self.happens(duplicate, |done| &mut done.duplicated) {
-            true => frame.copied(buffers).ok(),
+        let second = match self.happens(duplicate, |done| &mut done.duplicated) {
+            true => copy(&frame),
             false => None,
         };
         let earlier = match self.happens(reorder, |done| &mut done.reordered) {
-            true => self.pending.pop_back(),
+            true => line.pop_back(),
             false => None,
         };
-        self.pending.push_back(frame);
-        self.pending.extend(earlier);
-        self.pending.extend(twin);
+        line.push_back(frame);
+        line.extend(earlier);
+        line.extend(second);
+        None
     }
 }
 
@@ -117,9 +125,14 @@ impl<N: Nic> Nic for Faulty<N> {
         let wanted = budget.saturating_sub(self.pending.len());
         let mut arrived = std::mem::take(&mut self.arrived);
         self.inner.rx(now_ns, wanted, buffers, &mut arrived);
+        let mut pending = std::mem::take(&mut self.pending);
         for frame in arrived.drain(..) {
-            self.arrive(frame, buffers);
+            let dropped = self.misbehave(frame, &mut pending, |frame| frame.copied(buffers).ok());
+            if let Some(mut frame) = dropped {
+                frame.recycle(buffers);
+            }
         }
+        self.pending = pending;
         self.arrived = arrived;
         let ready = self.pending.len().min(budget);
         out.extend(self.pending.drain(..ready));
@@ -127,42 +140,22 @@ impl<N: Nic> Nic for Faulty<N> {
     }
 
     fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
-        let Faults {
-            drop,
-            duplicate,
-            reorder,
-            corrupt,
-            ..
-        } = self.faults;
-        let mut out: Vec<Frame> = Vec::with_capacity(pick.len());
+        let mut out = VecDeque::with_capacity(pick.len());
         let mut dropped = TxReport::default();
         for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
-            if self.happens(drop, |done| &mut done.dropped) {
+            if let Some(frame) =
+                self.misbehave(frame.clone(), &mut out, |frame| Some(frame.clone()))
+            {
                 // Its sender does not learn of it.
                 dropped += TxReport {
                     sent: 1,
                     bytes: frame.len() as u64,
                     ..TxReport::default()
                 };
-                continue;
             }
-            let mut frame = frame.clone();
-            if self.happens(corrupt, |done| &mut done.corrupted) {
-                self.corrupt(&mut frame);
-            }
-            let twin = self
-                .happens(duplicate, |done| &mut done.duplicated)
-                .then(|| frame.clone());
-            let earlier = match self.happens(reorder, |done| &mut done.reordered) {
-                true => out.pop(),
-                false => None,
-            };
-            out.push(frame);
-            out.extend(earlier);
-            out.extend(twin);
         }
         let all: Vec<u32> = (0..out.len() as u32).collect();
-        let mut report = self.inner.tx(now_ns, &out, &all);
+        let mut report = self.inner.tx(now_ns, out.make_contiguous(), &all);
         report += dropped;
         report
     }

@@ -8,9 +8,10 @@
 //! | module | job |
 //! |---|---|
 //! | [`frame`] | a frame on its way |
+//! | [`offload`] | checksums and segmentation that are left to others, or done |
 //! | [`buffer`] | where a device puts what it receives |
 //! | [`device`] | the trait [`Nic`] |
-//! | [`single`] | frames that need no more than an address |
+//! | [`single`] | small frames, for the fast path |
 //! | [`sim`] | a cable in memory |
 //! | [`pcap`] | frames from and to capture files; [`pcap::Tee`] records what passes |
 //! | [`fault`] | a device that drops, doubles, reorders and spoils, by a seed |
@@ -26,6 +27,7 @@ pub mod fault;
 pub mod frame;
 pub mod limited;
 pub mod moderation;
+pub mod offload;
 pub mod pcap;
 pub mod rate;
 mod seed;
@@ -34,7 +36,9 @@ pub mod single;
 pub mod trace;
 pub mod vmq;
 
-pub use buffer::{Buffer, BufferId, Buffers, Pool};
-pub use device::{Caps, Nic, TxReport};
-pub use frame::{Checksum, CopyError, Frame, Gso, GsoKind, Offload, Piece};
-pub use single::{Batch, Single, Singles};
+pub use buffer::{Buffer, BufferId, Buffers, Piece, Pool};
+pub use device::{Caps, Nic, Singles, TxReport};
+pub use frame::Frame;
+pub use frame::copy::CopyError;
+pub use offload::{Checksum, Gso, GsoKind, Offload};
+pub use single::{Batch, Single};

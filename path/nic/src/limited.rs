@@ -4,9 +4,11 @@
 //! received yet stays in the device; what cannot be sent yet is copied into a queue of the NIC's
 //! own, as large as the buffers that it is given, and leaves when it may.
 
+use crate::buffer::Buffers;
 use crate::device::{Caps, Nic, TxReport};
+use crate::frame::Frame;
+use crate::frame::copy::CopyError;
 use crate::rate::TokenBucket;
-use crate::{Buffers, Frame};
 use std::collections::VecDeque;
 
 /// Bytes of a usual frame: what is waited for before there is another look.
@@ -131,8 +133,8 @@ impl<N: Nic> Nic for Limited<N> {
                         report.sent += 1;
                         report.bytes += frame.len() as u64;
                     }
-                    Err(crate::CopyError::NoBuffer) => report.full += 1,
-                    Err(crate::CopyError::Fault(_)) => report.fault += 1,
+                    Err(CopyError::NoBuffer) => report.full += 1,
+                    Err(CopyError::Fault(_)) => report.fault += 1,
                 }
             }
         }

@@ -9,7 +9,7 @@
 pub enum Policy {
     /// All the time; never sleep.
     Spin,
-    /// At most every so many microseconds, and only if something has arrived.
+    /// At most once in this time, and only if something has arrived.
     Tick {
         /// Microseconds from one look to the next.
         us: u32,

@@ -1,17 +1,18 @@
-//! A cable in memory, with a device at either end: rate, delay and seeded loss; queues for single
-//! guests, if asked for.
+//! A cable in memory, with a device at either end: rate, delay and seeded loss; on request, dedicated
+//! queues for guests.
 
 mod rings;
+mod wire;
 
-use crate::Buffers;
+use crate::buffer::Buffers;
 use crate::device::{Caps, Nic, TxReport};
-use crate::frame::{CopyError, Frame, Offload};
-use crate::seed::Seeded;
+use crate::frame::Frame;
+use crate::frame::copy::CopyError;
 use crate::vmq::{MultiQueue, Vmq};
-use rings::{InRings, Rings, Table};
+use rings::{InRings, MacTable, Rings};
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
+use wire::{Flight, Wire};
 
 /// What a cable is like, the same in both directions.
 #[derive(Clone, Copy, Debug)]
@@ -52,8 +53,8 @@ impl Cable {
     /// The two ends.
     #[must_use]
     pub fn ends(self) -> (SimNic, SimNic) {
-        let there = Rc::new(RefCell::new(Direction::new(self.seed)));
-        let back = Rc::new(RefCell::new(Direction::new(self.seed.wrapping_add(1))));
+        let there = Rc::new(RefCell::new(Wire::new(self.seed)));
+        let back = Rc::new(RefCell::new(Wire::new(self.seed.wrapping_add(1))));
         let end = |from: &Rc<_>, to: &Rc<_>| SimNic {
             cable: self,
             inbound: Rc::clone(from),
@@ -65,50 +66,12 @@ impl Cable {
     }
 }
 
-#[derive(Debug)]
-struct Direction {
-    flights: VecDeque<Flight>,
-    held_bytes: usize,
-    /// Until when the sender's end is busy putting bits on the cable.
-    busy_until_ns: u64,
-    lost: u64,
-    chance: Seeded,
-}
-
-#[derive(Debug)]
-struct Flight {
-    due_ns: u64,
-    bytes: Vec<u8>,
-    offload: Offload,
-}
-
-impl Direction {
-    fn new(seed: u64) -> Self {
-        Self {
-            flights: VecDeque::new(),
-            held_bytes: 0,
-            busy_until_ns: 0,
-            lost: 0,
-            chance: Seeded::new(seed),
-        }
-    }
-
-    fn pop_due(&mut self, now_ns: u64) -> Option<Flight> {
-        self.flights
-            .front()
-            .filter(|flight| flight.due_ns <= now_ns)?;
-        let flight = self.flights.pop_front()?;
-        self.held_bytes = self.held_bytes.saturating_sub(flight.bytes.len());
-        Some(flight)
-    }
-}
-
 /// One end of a [`Cable`].
 #[derive(Debug)]
 pub struct SimNic {
     cable: Cable,
-    inbound: Rc<RefCell<Direction>>,
-    outbound: Rc<RefCell<Direction>>,
+    inbound: Rc<RefCell<Wire>>,
+    outbound: Rc<RefCell<Wire>>,
     no_buffer: u64,
     queues: Option<Queues>,
 }
@@ -117,12 +80,12 @@ pub struct SimNic {
 #[derive(Debug)]
 struct Queues {
     rings: Rc<RefCell<Rings>>,
-    vmq: MultiQueue<Table, InRings>,
+    vmq: MultiQueue<MacTable, InRings>,
 }
 
 impl SimNic {
-    /// Gives the device `queues` queues for single guests, each of which, like the shared one,
-    /// holds `depth` frames that have arrived; what comes above that is lost.
+    /// Gives the device `queues` dedicated queues for guests. Each queue, the shared one too, holds
+    /// `depth` frames that have arrived; a frame that comes to a full queue is lost.
     #[must_use]
     pub fn with_queues(mut self, queues: usize, depth: usize) -> Self {
         let rings = Rc::new(RefCell::new(Rings::new(queues, depth)));
@@ -130,7 +93,7 @@ impl SimNic {
             inbound: Rc::clone(&self.inbound),
             rings: Rc::clone(&rings),
         };
-        let vmq = MultiQueue::new(Table(Rc::clone(&rings)), receive);
+        let vmq = MultiQueue::new(MacTable(Rc::clone(&rings)), receive);
         self.queues = Some(Queues { rings, vmq });
         self
     }

@@ -1,17 +1,17 @@
-//! The short way: frames that lie in one piece each and ask for nothing, as most small ones do.
+//! Small frames, for the fast path: each lies in one piece and asks for no offload.
 //!
-//! A [`Frame`] can be many pieces, half private, still to be merged, cut or summed up, and has room for all
-//! that. One that is nothing of the kind needs a header that nobody changes any more and an address.
+//! A [`Frame`] has room for everything that a frame can be: many pieces, a bare header, offloads
+//! that are still to be done. A small frame needs a private copy of its header and an address.
 
-use crate::{Buffers, Frame, Piece, TxReport};
+use crate::frame::Frame;
 use shmem::{Fault, Span};
 use std::ops::Deref;
 
-/// Bytes of a frame that are copied out on the short way: Ethernet, and behind it what tells protocols
-/// apart.
+/// Bytes of a frame that are copied out on the fast path: Ethernet, and behind it the fields that
+/// tell protocols apart.
 pub const HEAD: usize = 64;
 
-/// A frame in one piece that asks for nothing, on its way through the driver domain.
+/// A frame in one piece that asks for no offload, on its way through the driver domain.
 #[derive(Clone, Copy, Debug)]
 pub struct Single {
     head: [u8; HEAD],
@@ -24,7 +24,7 @@ impl Single {
         span: Span::EMPTY,
     };
 
-    /// Makes this the frame that `span` is; its head is copied out.
+    /// Makes this the frame that lies in `span`; its head is copied out.
     #[inline]
     fn read(&mut self, span: Span) -> Result<(), Fault> {
         if span.len() < HEAD {
@@ -66,16 +66,17 @@ impl Single {
         shmem::copy(dst.skip(HEAD), self.span.skip(HEAD))
     }
 
-    /// The same as a frame that can be anything.
+    /// The same frame, for the slow path.
     ///
     /// # Errors
     /// The memory is not there.
     pub fn to_frame(&self) -> Result<Frame, Fault> {
-        Frame::of_single(self.span, &self.head)
+        Frame::with_head(self.span, &self.head)
     }
 }
 
-/// Some of them, in order. They are made where they stay, and their room is used again.
+/// A batch of small frames, in order. Each is read into its place here and never moved; a cleared
+/// batch keeps its memory.
 #[derive(Debug, Default)]
 pub struct Batch {
     room: Vec<Single>,
@@ -83,13 +84,13 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// From now on there are none.
+    /// Empties the batch.
     #[inline]
     pub fn clear(&mut self) {
         self.count = 0;
     }
 
-    /// Appends the frame that `span` is; its head is copied out.
+    /// Appends the frame that lies in `span`; its head is copied out.
     ///
     /// # Errors
     /// The memory is not there; nothing was appended.
@@ -112,21 +113,6 @@ impl Deref for Batch {
     fn deref(&self) -> &[Single] {
         self.room.get(..self.count).unwrap_or(&[])
     }
-}
-
-/// A device that takes and yields frames on the short way: nothing of a frame but where it lies.
-pub trait Singles {
-    /// [`crate::Nic::rx`] of such frames, one piece each.
-    fn rx_singles(
-        &mut self,
-        now_ns: u64,
-        budget: usize,
-        buffers: &mut dyn Buffers,
-        out: &mut Vec<Piece>,
-    ) -> usize;
-
-    /// [`crate::Nic::tx`] of such frames, one piece each.
-    fn tx_singles(&mut self, now_ns: u64, frames: &[Piece]) -> TxReport;
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! A device that remembers the last frames that passed.
 
+use crate::buffer::Buffers;
 use crate::device::{Caps, Nic, TxReport};
-use crate::frame::Offload;
-use crate::{Buffers, Frame};
+use crate::frame::Frame;
+use crate::offload::Offload;
 use std::collections::VecDeque;
 
 /// Bytes of a header that are remembered.

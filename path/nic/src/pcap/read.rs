@@ -1,6 +1,6 @@
 //! Reading a capture file, a frame at a time, with memory of a fixed size.
 
-use super::{FRAME_BYTES, PcapError};
+use super::format::{FRAME_BYTES, PcapError};
 use pcap_file::pcap::PcapParser;
 use pcap_file::{DataLink, PcapError as Parse, TsResolution};
 use std::io::{ErrorKind, Read};

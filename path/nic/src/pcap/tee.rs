@@ -1,8 +1,10 @@
 //! A device with a capture file beside it.
 
-use super::{PcapError, Writer};
+use super::format::PcapError;
+use super::write::Writer;
+use crate::buffer::Buffers;
 use crate::device::{Caps, Nic, TxReport};
-use crate::{Buffers, Frame};
+use crate::frame::Frame;
 use std::io::Write;
 
 /// Records every frame that a device yields or is given. When the file fails, recording ends and

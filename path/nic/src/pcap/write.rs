@@ -1,7 +1,7 @@
 //! Writing a capture file.
 
-use super::{FRAME_BYTES, PcapError};
-use crate::Frame;
+use super::format::{FRAME_BYTES, PcapError};
+use crate::frame::Frame;
 use pcap_file::pcap::{PcapHeader, PcapWriter};
 use pcap_file::{DataLink, Endianness, TsResolution};
 use shmem::Fault;

@@ -1,9 +1,10 @@
 //! The receiving side of a simulated NIC with queues: frames choose theirs when they arrive.
 
-use super::{Direction, Flight};
-use crate::frame::SNAPSHOT;
+use super::wire::{Flight, Wire};
+use crate::buffer::Buffers;
+use crate::frame::copy::CopyError;
+use crate::frame::{Frame, SNAPSHOT};
 use crate::vmq::{QueueId, Receive, Received, Steering, VmqError};
-use crate::{Buffers, CopyError, Frame};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -32,7 +33,7 @@ impl Rings {
     }
 
     /// Puts what has arrived where it belongs.
-    fn sort(&mut self, inbound: &mut Direction, now_ns: u64) {
+    fn sort(&mut self, inbound: &mut Wire, now_ns: u64) {
         while let Some(flight) = inbound.pop_due(now_ns) {
             let mac = flight.bytes.first_chunk::<6>();
             let queue = mac.and_then(|mac| self.table.get(mac));
@@ -46,7 +47,7 @@ impl Rings {
         }
     }
 
-    pub(super) fn pop_shared(&mut self, inbound: &mut Direction, now_ns: u64) -> Option<Flight> {
+    pub(super) fn pop_shared(&mut self, inbound: &mut Wire, now_ns: u64) -> Option<Flight> {
         self.sort(inbound, now_ns);
         self.shared.pop_front()
     }
@@ -56,11 +57,11 @@ impl Rings {
     }
 }
 
-/// The NIC's table of MACs. A change counts at once for whatever arrives after it.
+/// The NIC's table of MACs. A change holds for every frame that arrives after it.
 #[derive(Debug)]
-pub(super) struct Table(pub(super) Rc<RefCell<Rings>>);
+pub(super) struct MacTable(pub(super) Rc<RefCell<Rings>>);
 
-impl Steering for Table {
+impl Steering for MacTable {
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {
         let table = &mut self.0.borrow_mut().table;
         match queue {
@@ -78,7 +79,7 @@ impl Steering for Table {
 /// The queues as they are polled.
 #[derive(Debug)]
 pub(super) struct InRings {
-    pub(super) inbound: Rc<RefCell<Direction>>,
+    pub(super) inbound: Rc<RefCell<Wire>>,
     pub(super) rings: Rc<RefCell<Rings>>,
 }
 

@@ -1,8 +1,9 @@
 //! The queues of a NIC: who has which, and in which state. One implementation of the contract for
 //! every NIC that can steer and receive.
 
-use super::{Backend, Freed, QueueId, Steering, Vmq, VmqError};
-use crate::{Buffer, BufferId, Buffers, Frame};
+use super::contract::{Backend, Freed, QueueId, Steering, Vmq, VmqError};
+use crate::buffer::{Buffer, BufferId, Buffers};
+use crate::frame::Frame;
 
 /// How often it is asked at the most whether steering has settled: whoever knows may be another
 /// process.

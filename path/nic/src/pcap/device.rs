@@ -1,0 +1,187 @@
+//! A device between two capture files.
+
+use super::format::{FRAME_BYTES, PcapError};
+use super::read::Reader;
+use super::write::Writer;
+use crate::buffer::Buffers;
+use crate::device::{Caps, Nic, TxReport};
+use crate::frame::Frame;
+use crate::frame::copy::CopyError;
+use std::io::{Read, Write};
+
+/// How fast a file is played.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// As fast as frames are taken.
+    #[default]
+    Fast,
+    /// With the recorded time between frames; the first one at once.
+    Recorded,
+}
+
+/// A device that yields the frames of one file and writes what it is given to another.
+#[derive(Debug)]
+pub struct PcapNic<R, W> {
+    reader: Option<Reader<R>>,
+    writer: Option<Writer<W>>,
+    pace: Pace,
+    /// Monotonic time minus recorded time, in [`Pace::Recorded`]; none before the first frame.
+    shift_ns: Option<i128>,
+    failure: Option<PcapError>,
+    starved: bool,
+    read: u64,
+    incomplete: u64,
+}
+
+impl<R: Read, W: Write> PcapNic<R, W> {
+    /// A device over open files. Without a file to read it yields nothing, without one to write
+    /// it takes frames and forgets them.
+    #[must_use]
+    pub fn new(reader: Option<Reader<R>>, writer: Option<Writer<W>>, pace: Pace) -> Self {
+        let (shift_ns, failure, starved, read, incomplete) = (None, None, false, 0, 0);
+        Self {
+            reader,
+            writer,
+            pace,
+            shift_ns,
+            failure,
+            starved,
+            read,
+            incomplete,
+        }
+    }
+
+    /// Why the device stopped reading or writing, if it did.
+    #[must_use]
+    pub fn failure(&self) -> Option<&PcapError> {
+        self.failure.as_ref()
+    }
+
+    /// When the frame that comes next is due.
+    fn due_ns(&self, now_ns: u64, recorded_ns: u64) -> u64 {
+        match (self.pace, self.shift_ns) {
+            (Pace::Recorded, Some(shift)) => {
+                u64::try_from(i128::from(recorded_ns) + shift).unwrap_or(now_ns)
+            }
+            _ => now_ns,
+        }
+    }
+
+    fn stop(&mut self, why: PcapError) {
+        self.reader = None;
+        self.failure.get_or_insert(why);
+    }
+}
+
+impl<R: Read, W: Write> Nic for PcapNic<R, W> {
+    fn caps(&self) -> Caps {
+        Caps {
+            checksum: true,
+            tso: true,
+            max_frame: FRAME_BYTES,
+        }
+    }
+
+    fn rx(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        buffers: &mut dyn Buffers,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        let mut taken = 0;
+        self.starved = false;
+        while taken < budget {
+            let Some(reader) = &mut self.reader else {
+                break;
+            };
+            let record = match reader.peek() {
+                Ok(Some(record)) => record,
+                Ok(None) => {
+                    if reader.ended() {
+                        self.reader = None;
+                    }
+                    break;
+                }
+                Err(why) => {
+                    self.stop(why);
+                    break;
+                }
+            };
+            let (recorded_ns, complete) = (record.at_ns, record.complete);
+            let shift = i128::from(now_ns) - i128::from(recorded_ns);
+            self.shift_ns.get_or_insert(shift);
+            if self.due_ns(now_ns, recorded_ns) > now_ns {
+                break;
+            }
+            let Some(reader) = &mut self.reader else {
+                break;
+            };
+            if complete {
+                match Frame::from_bytes(reader.bytes(), buffers) {
+                    Ok(frame) => out.push(frame),
+                    // A file can wait until there is a buffer.
+                    Err(CopyError::NoBuffer | CopyError::Fault(_)) => {
+                        self.starved = true;
+                        break;
+                    }
+                }
+                taken += 1;
+                self.read += 1;
+            } else {
+                self.incomplete += 1;
+            }
+            reader.advance();
+        }
+        taken
+    }
+
+    fn tx(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32]) -> TxReport {
+        let mut report = TxReport::default();
+        for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
+            match &mut self.writer {
+                None => {}
+                Some(writer) => {
+                    if frame.len() > FRAME_BYTES {
+                        report.refused += 1;
+                        continue;
+                    }
+                    if writer.frame(now_ns, frame).is_err() {
+                        report.fault += 1;
+                        continue;
+                    }
+                }
+            }
+            report.sent += 1;
+            report.bytes += frame.len() as u64;
+        }
+        if let Some(writer) = &mut self.writer
+            && let Err(why) = writer.flush()
+        {
+            self.writer = None;
+            self.failure.get_or_insert(why);
+        }
+        report
+    }
+
+    fn starved(&self) -> bool {
+        self.starved
+    }
+
+    fn next_due(&self, now_ns: u64) -> Option<u64> {
+        let reader = self.reader.as_ref()?;
+        Some(
+            reader
+                .peeked_ns()
+                .map_or(now_ns, |recorded| self.due_ns(now_ns, recorded)),
+        )
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("file_frames", self.read),
+            ("file_incomplete", self.incomplete),
+            ("file_failed", self.failure.is_some().into()),
+        ]
+    }
+}

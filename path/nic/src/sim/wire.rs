@@ -1,0 +1,45 @@
+//! What travels on a simulated cable.
+
+use crate::offload::Offload;
+use crate::seed::Seeded;
+use std::collections::VecDeque;
+
+/// One direction of a cable: the frames that are on their way.
+#[derive(Debug)]
+pub(super) struct Wire {
+    pub(super) flights: VecDeque<Flight>,
+    pub(super) held_bytes: usize,
+    /// Until when the sender's end is busy putting bits on the cable.
+    pub(super) busy_until_ns: u64,
+    pub(super) lost: u64,
+    pub(super) chance: Seeded,
+}
+
+/// A frame on its way.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) due_ns: u64,
+    pub(super) bytes: Vec<u8>,
+    pub(super) offload: Offload,
+}
+
+impl Wire {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            flights: VecDeque::new(),
+            held_bytes: 0,
+            busy_until_ns: 0,
+            lost: 0,
+            chance: Seeded::new(seed),
+        }
+    }
+
+    pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<Flight> {
+        self.flights
+            .front()
+            .filter(|flight| flight.due_ns <= now_ns)?;
+        let flight = self.flights.pop_front()?;
+        self.held_bytes = self.held_bytes.saturating_sub(flight.bytes.len());
+        Some(flight)
+    }
+}
