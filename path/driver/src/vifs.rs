@@ -365,9 +365,9 @@ impl VifPort {
         front: &FrontRecord,
     ) -> Result<Opened, String> {
         let mut new = New::<COUNTED>::bind(guest, front.table, self.window.tables)
-            .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.text()))?;
+            .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.name()))?;
         let pages: Result<Vec<_>, _> = front.references().map(|gref| new.keep(gref)).collect();
-        let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.text()))?;
+        let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.name()))?;
         Ok((Box::new(new), Vec::new(), pages))
     }
 
@@ -377,7 +377,7 @@ impl VifPort {
         }
         let flip = Flip::bind(guest, front.table, self.window.tables, self.window.flips);
         let flip =
-            flip.map_err(|why| format!("the guest's exchange cannot be bound: {}", why.text()))?;
+            flip.map_err(|why| format!("the guest's exchange cannot be bound: {}", why.name()))?;
         let (rings, pages) = self.map_rings(peer, front)?;
         Ok((Box::new(flip), rings, pages))
     }
@@ -410,7 +410,7 @@ impl VifPort {
             .collect();
         if let Some(bad) = status.iter().find(|status| **status != GrantStatus::Okay) {
             self.unmap(&done);
-            return Err(format!("a ring cannot be mapped: {}", bad.text()));
+            return Err(format!("a ring cannot be mapped: {}", bad.name()));
         }
         let pages = maps
             .iter()

@@ -312,7 +312,7 @@ impl Interface {
         self.new_table = if back.features.has(Features::NEW_GRANTS) {
             let (entries, first) = (self.grant_entries, self.first_frame);
             let table = NewTable::create(&self.calls, self.conn, entries, first)
-                .map_err(|why| format!("no grant table: {}", why.text()))?;
+                .map_err(|why| format!("no grant table: {}", why.name()))?;
             Some(table)
         } else {
             None
@@ -323,7 +323,7 @@ impl Interface {
             // What a connection that came to nothing has left lies in the same place.
             self.flips = None;
             let flips = FlipPages::create(&self.calls, self.conn, place)
-                .map_err(|why| format!("no pages that change hands: {}", why.text()))?;
+                .map_err(|why| format!("no pages that change hands: {}", why.name()))?;
             setup.exchange = Some(flips.exchange(self.table.borrow().span()));
             self.flips = Some(flips);
         }

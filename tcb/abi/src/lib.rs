@@ -11,6 +11,7 @@ pub mod ids;
 pub mod layout;
 pub mod machine;
 pub mod mailbox;
+pub mod names;
 pub mod ngm;
 pub mod xdp;
 

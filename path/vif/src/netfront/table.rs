@@ -17,7 +17,7 @@ pub enum GrantError {
     #[error("no such grant")]
     NoSuch,
     /// The monitor does not make it.
-    #[error("the monitor refused: {}", .0.text())]
+    #[error("the monitor refused: {}", .0.name())]
     Refused(GrantStatus),
 }
 
