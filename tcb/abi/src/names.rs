@@ -65,12 +65,12 @@ macro_rules! named_enum {
             /// The variant's place in [`Self::ALL`].
             #[must_use]
             #[inline]
-            pub const fn index(self) -> usize {
+            $vis const fn index(self) -> usize {
                 self as usize
             }
         }
 
-        $crate::named_enum!(@tables $enum { $($variant, $name, [$($doc),+];)+ });
+        $crate::named_enum!(@tables [$vis] $enum { $($variant, $name, [$($doc),+];)+ });
     };
     (
         $(#[$meta:meta])*
@@ -87,40 +87,44 @@ macro_rules! named_enum {
         impl $enum {
             /// The variant of a value from the wire; none: no variant has this value.
             #[must_use]
-            pub const fn from_value(value: $repr) -> Option<Self> {
+            $vis const fn from_value(value: $repr) -> Option<Self> {
                 match value { $($value => Some(Self::$variant),)+ _ => None }
             }
 
             /// The variant's place in [`Self::ALL`].
             #[must_use]
-            pub const fn index(self) -> usize {
+            $vis const fn index(self) -> usize {
                 /// The same variants, counted from 0.
                 enum Place { $($variant,)+ }
                 match self { $(Self::$variant => Place::$variant as usize,)+ }
             }
         }
 
-        $crate::named_enum!(@tables $enum { $($variant, $name, [$($doc),+];)+ });
+        $crate::named_enum!(@tables [$vis] $enum { $($variant, $name, [$($doc),+];)+ });
     };
-    (@tables $enum:ident { $($variant:ident, $name:literal, [$($doc:literal),+];)+ }) => {
+    (
+        @tables [$vis:vis] $enum:ident {
+            $($variant:ident, $name:literal, [$($doc:literal),+];)+
+        }
+    ) => {
         #[allow(dead_code, reason = "an enum of one module seldom needs every item")]
         impl $enum {
             /// Every variant, in the order of declaration.
-            pub const ALL: [Self; Self::COUNT] = [$(Self::$variant),+];
+            $vis const ALL: [Self; Self::COUNT] = [$(Self::$variant),+];
             /// How many variants there are.
-            pub const COUNT: usize = [$($name),+].len();
+            $vis const COUNT: usize = [$($name),+].len();
             /// The names of [`Self::ALL`].
-            pub const NAMES: [&'static str; Self::COUNT] = [$($name),+];
+            $vis const NAMES: [&'static str; Self::COUNT] = [$($name),+];
 
             /// The variant's name.
             #[must_use]
-            pub const fn name(self) -> &'static str {
+            $vis const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
 
             /// What the variant means: its doc comment, in one line.
             #[must_use]
-            pub fn meaning(self) -> &'static str {
+            $vis fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+).trim(),)+ }
             }
         }
