@@ -1,11 +1,12 @@
 //! What a guest may claim about itself: ARP, and neighbour discovery (RFC 4861).
 //!
-//! The Ethernet source was checked before. Here the same is asked of what ARP and neighbour
-//! discovery *say*, because that is what other stations believe: a MAC in them must be the frame's
-//! source, an address must not be another's. A frame whose headers hide what it is goes nowhere:
-//! what cannot be checked here might be understood by somebody else.
+//! The Ethernet source was checked before. Other stations believe what ARP and neighbour discovery
+//! say, so it is checked as well: a MAC in them must be the frame's source, an address must not be
+//! another port's. A frame whose headers hide what it is is dropped: another station might
+//! understand what cannot be checked here.
 
-use super::{DropReason, word_of};
+use super::drops::DropReason;
+use super::ethernet::word_of;
 use crate::packet::{Arp, Ipv6, MAX_TAGS, Mac, Network, Packet, TAG_BYTES, Transport};
 use crate::packet::{array, be16, byte, ethertype, protocol};
 use nic::frame::SNAPSHOT;
@@ -26,9 +27,9 @@ const LENGTHS: u16 = 1536;
 const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
 
-/// How many bytes of a frame's header the bridge wants to see; a frame that has fewer is judged by
-/// what it has. Most need no more than [`nic::frame::HOT`]: only IPv6 with something other than
-/// TCP or UDP right behind its header, and what wears a VLAN tag, may have to be looked into.
+/// How many bytes of a frame's header the bridge wants to see, if the frame has so many; 0: no more
+/// than [`nic::frame::HOT`]. More are wanted only of frames with a VLAN tag, and of IPv6 that is not
+/// directly followed by TCP or UDP: they may have to be inspected.
 #[must_use]
 pub fn wanted(header: &[u8]) -> usize {
     match be16(header, 12) {
@@ -53,8 +54,8 @@ pub(super) fn is_harmless(ethertype: u16, header: &[u8]) -> bool {
     }
 }
 
-/// Whether this is the EtherType of a protocol that nobody looks into: no tag, and no length of an
-/// 802.3 frame, behind which anything may be.
+/// Whether the bridge inspects nothing behind this EtherType: it is no tag, and no length of an
+/// 802.3 frame, which may carry any protocol.
 fn is_opaque(ethertype: u16) -> bool {
     ethertype >= LENGTHS
         && !matches!(
@@ -94,8 +95,8 @@ impl Guard {
         self.macs.contains(&mac)
     }
 
-    /// Judges a frame that is not [harmless](is_harmless); its source is one of the guest's.
-    pub(super) fn look_into(
+    /// Inspects a frame that is not [harmless](is_harmless); its source is one of the guest's.
+    pub(super) fn inspect(
         &self,
         header: &[u8],
         source: u64,
@@ -174,7 +175,7 @@ impl Guard {
     fn may_claim(&self, address: IpAddr, owners: &BTreeMap<IpAddr, usize>) -> bool {
         match owners.get(&address) {
             Some(owner) => *owner == self.port,
-            // An address that nobody claims is how a station asks whether one is free.
+            // A station that probes whether an address is free claims the unspecified one.
             None => !self.confined || address.is_unspecified() || is_link_local(address),
         }
     }
@@ -204,12 +205,12 @@ fn link_addresses(header: &[u8], at: usize, end: usize, source: u64) -> Result<(
     Ok(())
 }
 
-/// 802.3 frames may carry ARP and IP behind a SNAP header (RFC 1042). Nobody needs that, and some
-/// stacks understand it.
+/// Whether an 802.3 frame carries its protocol behind a SNAP header (RFC 1042): some stacks would
+/// take ARP and IP from there, and no known guest needs it.
 pub(super) fn is_disguised(header: &[u8], packet: &Packet) -> bool {
     const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
     packet.ethertype < LENGTHS && array(header, packet.network_at) == Ok(SNAP)
 }
 
-/// The longest headers that are looked into: tags, IPv6, and a redirect with one option.
+/// The longest headers that are inspected: tags, IPv6, and a redirect with one option.
 const _: () = assert!(14 + MAX_TAGS * TAG_BYTES + 40 + 40 + 8 <= SNAPSHOT);

@@ -1,7 +1,7 @@
 //! Rules of a port (a firewall): which frames may come in by it, and which may go out by it.
 //!
-//! A rule is judged on a frame's snapshot. What the snapshot does not show – the ports of a later
-//! fragment, whatever lies behind headers that cannot be followed – speaks against the frame: it
+//! A rule looks at a frame's snapshot alone. A field that the snapshot does not show (the ports of a
+//! later fragment, all that is behind headers that cannot be followed) speaks against the frame: it
 //! fits every rule that denies, and none that allows.
 
 use super::guard::is_disguised;
@@ -64,11 +64,11 @@ impl Prefix {
     }
 }
 
-/// One rule. What is none fits every frame; an address fits IP packets of its version only, ports
-/// fit packets of protocols that have some.
+/// One rule. A field that is none fits every frame; an address fits IP packets of its version only,
+/// ports fit packets of protocols that have ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Whether what fits may pass; otherwise it is dropped.
+    /// Whether frames that fit may pass; otherwise they are dropped.
     pub allow: bool,
     /// Frames that pass the port this way; none: both ways.
     pub way: Option<Way>,
@@ -103,7 +103,7 @@ impl Rule {
     }
 
     /// Whether it decides about a frame that passes `way`.
-    fn decides(&self, way: Way, seen: &Seen) -> bool {
+    fn decides(&self, way: Way, seen: &Inspected) -> bool {
         if self.way.is_some_and(|own| own != way) {
             return false;
         }
@@ -154,16 +154,16 @@ impl<T> Shown<T> {
     }
 }
 
-/// What a snapshot shows of what rules ask for.
+/// The fields that rules ask for, as far as a snapshot shows them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct Inspected {
     ethertype: Shown<u16>,
     addresses: Shown<(Address, Address)>,
     protocol: Shown<u8>,
     ports: Shown<(u16, u16)>,
 }
 
-impl Seen {
+impl Inspected {
     /// Looks into a frame's snapshot.
     pub(super) fn of(header: &[u8]) -> Self {
         let Ok(packet) = Packet::parse(header) else {
@@ -217,7 +217,7 @@ impl Seen {
             *number >= 1536 && !matches!(*number, ethertype::VLAN | ethertype::SERVICE_VLAN)
         };
         let ethertype = be16(header, 12).ok().filter(plain);
-        // ARP has no addresses that rules ask for, whatever is wrong with it.
+        // Also a malformed ARP packet has no addresses that rules ask for.
         let hidden =
             ethertype.is_none_or(|found| matches!(found, ethertype::IPV4 | ethertype::IPV6));
         Self {
@@ -260,15 +260,15 @@ const fn has_ports(number: u8) -> bool {
     matches!(number, protocol::TCP | protocol::UDP | 33 | 132 | 136)
 }
 
-/// A frame that rules may be asked about: it is looked into when the first one is.
+/// A frame on its way through the rules. It is inspected when the first rule needs it.
 #[derive(Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct Filtered<'a> {
     header: &'a [u8],
     len: usize,
-    seen: Option<Seen>,
+    seen: Option<Inspected>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> Filtered<'a> {
     /// A frame of `len` bytes with this snapshot.
     pub(super) fn new(header: &'a [u8], len: usize) -> Self {
         Self {
@@ -290,16 +290,16 @@ pub struct Count {
 
 /// The rules of one port, in their order.
 #[derive(Debug, Default)]
-pub(super) struct Rules(Vec<(Rule, Count)>);
+pub(super) struct Firewall(Vec<(Rule, Count)>);
 
-impl Rules {
+impl Firewall {
     pub(super) fn new(rules: &[Rule]) -> Self {
         let fresh = |rule: &Rule| (rule.clone(), Count::default());
         Self(rules.iter().map(fresh).collect())
     }
 
     /// The first rule that decides about a frame, and whether that allows it.
-    pub(super) fn find(&self, way: Way, seen: &Seen) -> Option<(usize, bool)> {
+    pub(super) fn find(&self, way: Way, seen: &Inspected) -> Option<(usize, bool)> {
         let mut rules = self.0.iter();
         let at = rules.position(|(rule, _)| rule.decides(way, seen))?;
         self.0.get(at).map(|(rule, _)| (at, rule.allow))
@@ -307,19 +307,19 @@ impl Rules {
 
     /// Whether a frame may pass `way`; counted.
     #[inline]
-    pub(super) fn allow(&mut self, way: Way, asked: &mut Asked<'_>) -> bool {
-        self.0.is_empty() || self.decide(way, asked)
+    pub(super) fn allow(&mut self, way: Way, filtered: &mut Filtered<'_>) -> bool {
+        self.0.is_empty() || self.decide(way, filtered)
     }
 
-    fn decide(&mut self, way: Way, asked: &mut Asked<'_>) -> bool {
-        let header = asked.header;
-        let seen = asked.seen.get_or_insert_with(|| Seen::of(header));
+    fn decide(&mut self, way: Way, filtered: &mut Filtered<'_>) -> bool {
+        let header = filtered.header;
+        let seen = filtered.seen.get_or_insert_with(|| Inspected::of(header));
         let Some((at, allow)) = self.find(way, seen) else {
             return true;
         };
         if let Some((_, count)) = self.0.get_mut(at) {
             count.frames += 1;
-            count.bytes += asked.len as u64;
+            count.bytes += filtered.len as u64;
         }
         allow
     }

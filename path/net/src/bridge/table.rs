@@ -1,10 +1,10 @@
 //! The forwarding table: open addressing, one cache line for most look-ups.
 //!
-//! A slot that was filled is not emptied again but by [`Table::rebuild`], so a run of slots from a
-//! key's home onwards has no holes; an expired station's slot is taken over by the next that needs
-//! one. Every walk ends after [`WINDOW`] slots.
+//! Only [`ForwardingTable::rebuild`] empties a filled slot, so a run of slots from a key's home
+//! onwards has no holes. The next station that needs a slot takes over that of an expired one. Every
+//! walk ends after [`WINDOW`] slots.
 
-use super::{MAC_BITS, mac_of};
+use super::ethernet::{MAC_BITS, mac_of};
 use crate::packet::Mac;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -14,7 +14,7 @@ const WINDOW: usize = 16;
 /// Marks a slot as filled; the bits between it and the MAC hold the port.
 const FILLED: u64 = 1 << 63;
 const PORT_SHIFT: u32 = 48;
-/// What of a slot's word tells stations apart.
+/// The bits of a slot's word that tell stations apart.
 const KEY: u64 = FILLED | MAC_BITS;
 /// When a bound station is forgotten.
 const NEVER: u64 = u64::MAX;
@@ -75,12 +75,12 @@ impl Slot {
 }
 
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct ForwardingTable {
     /// A power of two of them.
     slots: Vec<Slot>,
     /// Secret and odd.
     multiplier: u64,
-    /// What leaves of a product as many bits as number the slots.
+    /// Right shift of a product that leaves the number of a slot.
     shift: u32,
     learned_max: usize,
     ageing_ns: u64,
@@ -91,7 +91,7 @@ pub(super) struct Table {
     next_sweep_ns: u64,
 }
 
-impl Table {
+impl ForwardingTable {
     pub(super) fn new(learned_max: usize, ageing_ns: u64, seed: u64) -> Self {
         let mut table = Self {
             slots: Vec::new(),
@@ -108,7 +108,7 @@ impl Table {
         table
     }
 
-    /// Slots for so many bound stations: at most half of them are ever filled.
+    /// Slots for `bound` bound stations and all learned ones: at most half of them are ever filled.
     fn size_for(&self, bound: usize) -> usize {
         ((self.learned_max + bound).max(WINDOW) * 2).next_power_of_two()
     }
@@ -168,12 +168,12 @@ impl Table {
                 free = free.or(Some(index));
             }
         }
-        self.settle(fresh, free, now_ns)
+        self.claim(fresh, free, now_ns)
     }
 
-    /// Puts a station that is new into slot `free`, if there is one and the bound allows it.
+    /// Puts a new station into slot `free`, if there is one and the bound allows it.
     #[cold]
-    fn settle(&mut self, fresh: Slot, free: Option<usize>, now_ns: u64) -> Learned {
+    fn claim(&mut self, fresh: Slot, free: Option<usize>, now_ns: u64) -> Learned {
         let Some(slot) = free.and_then(|index| self.slots.get_mut(index)) else {
             return Learned::Full;
         };
@@ -189,7 +189,7 @@ impl Table {
         if now_ns < self.next_sweep_ns {
             return Learned::Full;
         }
-        // Looking through the whole table is dear: only now and then, however many strangers come.
+        // A sweep of the whole table is dear, and strangers must not be able to cause many.
         self.next_sweep_ns = now_ns.saturating_add(self.ageing_ns / 4);
         self.rebuild(self.slots.len(), |slot| now_ns < slot.expires_ns);
         if self.learned < self.learned_max && self.insert(fresh) {
@@ -199,7 +199,7 @@ impl Table {
         }
     }
 
-    /// Binds `mac` to `port`, whatever was learned about it.
+    /// Binds `mac` to `port`; it is forgotten where it was learned.
     pub(super) fn bind(&mut self, mac: u64, port: usize) {
         let slot = Slot::new(mac, port, NEVER);
         let size = self.size_for(self.bound + 1).max(self.slots.len());
@@ -214,8 +214,8 @@ impl Table {
         self.rebuild(self.slots.len(), |slot| slot.port() != port);
     }
 
-    /// Puts every slot that is to be kept into a table of `size` slots: bound stations first, for
-    /// which the table grows if need be; a learned one without room is forgotten.
+    /// Puts every slot that `keep` approves into a table of `size` slots. Bound stations come first,
+    /// and the table grows until all of them fit; a learned one without room is forgotten.
     fn rebuild(&mut self, size: usize, keep: impl Fn(&Slot) -> bool) {
         let filled = |slot: &&Slot| slot.is_filled() && keep(slot);
         let (bound, learned): (Vec<Slot>, Vec<Slot>) = self
@@ -244,7 +244,7 @@ impl Table {
         (self.bound, self.learned) = (0, 0);
     }
 
-    /// Puts a station into the first empty slot of its window; whether there was one.
+    /// Puts a station into the first empty slot of its window. False: there is none.
     fn insert(&mut self, fresh: Slot) -> bool {
         let empty = self
             .window(fresh.word & MAC_BITS)
@@ -278,7 +278,7 @@ mod tests {
     const PORT: usize = 7;
 
     /// MACs that all have the same home, and still have if the table grows twice as large.
-    fn colliding(table: &Table, count: usize) -> Vec<u64> {
+    fn colliding(table: &ForwardingTable, count: usize) -> Vec<u64> {
         let home = |mac: u64| mac.wrapping_mul(table.multiplier) >> (table.shift - 1);
         (1u64..)
             .map(|n| n << 1)
@@ -287,10 +287,10 @@ mod tests {
             .collect()
     }
 
-    /// BR-1, BR-7: whoever chose its MACs, what is bound is found; the table grows for it.
+    /// BR-1, BR-7: bound stations are found also if their MACs collide; the table grows for them.
     #[test]
     fn bound_stations_are_found_even_if_all_collide() {
-        let mut table = Table::new(4, 1000, 0);
+        let mut table = ForwardingTable::new(4, 1000, 0);
         let slots = table.slots.len();
         let macs = colliding(&table, WINDOW + 3);
         table.learn(macs[0], 1, 0);
@@ -304,7 +304,7 @@ mod tests {
         }
         assert!(table.slots.len() > slots);
         assert_eq!((table.bound, table.learned), (macs.len(), 1));
-        // Growing has forgotten nobody.
+        // Growing has forgotten no learned station.
         assert_eq!(table.find(macs[WINDOW + 2] + 2, 5), Some(2));
         // They go as they came.
         table.forget_port(3);
@@ -319,7 +319,7 @@ mod tests {
     /// aged.
     #[test]
     fn a_full_neighbourhood_learns_nobody_else() {
-        let mut table = Table::new(1000, 1000, 0);
+        let mut table = ForwardingTable::new(1000, 1000, 0);
         let macs = colliding(&table, WINDOW + 2);
         for mac in &macs[..WINDOW] {
             assert_eq!(table.learn(*mac, PORT, 10), Learned::Yes);
@@ -338,23 +338,23 @@ mod tests {
         assert_eq!(table.find(macs[15], 1009), Some(PORT));
     }
 
-    /// BR-7: at most half of the slots are ever filled, whatever is bound.
+    /// BR-7: at most half of the slots are ever filled, however many stations are bound.
     #[test]
     fn half_of_the_slots_stay_empty() {
-        let mut table = Table::new(100, 1000, 9);
+        let mut table = ForwardingTable::new(100, 1000, 9);
         assert_eq!(table.slots.len(), 256);
         for n in 1..=200u64 {
             table.bind(n << 8, PORT);
             assert!(table.slots.len() >= 2 * (100 + table.bound));
         }
         assert_eq!((table.bound, table.slots.len()), (200, 1024));
-        assert_eq!(Table::new(0, 1000, 0).slots.len(), 2 * WINDOW);
+        assert_eq!(ForwardingTable::new(0, 1000, 0).slots.len(), 2 * WINDOW);
     }
 
     /// BR-7: the whole table is looked through once per quarter of the ageing time, no more.
     #[test]
     fn sweeps_are_rare() {
-        let mut table = Table::new(2, 1000, 0);
+        let mut table = ForwardingTable::new(2, 1000, 0);
         table.learn(2, PORT, 0);
         table.learn(4, PORT, 300);
         assert_eq!(table.learn(6, PORT, 900), Learned::Full);
@@ -371,7 +371,7 @@ mod tests {
     /// BR-6: an ageing time beyond all clocks is long, but binds nothing.
     #[test]
     fn the_longest_ageing_binds_nothing() {
-        let mut table = Table::new(2, u64::MAX, 0);
+        let mut table = ForwardingTable::new(2, u64::MAX, 0);
         table.learn(2, PORT, u64::MAX - 5);
         assert!(!table.is_bound(2));
         assert_eq!(table.find(2, u64::MAX - 5), Some(PORT));
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn the_secret_counts() {
         let homes = |seed| {
-            let table = Table::new(1000, 1000, seed);
+            let table = ForwardingTable::new(1000, 1000, seed);
             (1..50u64)
                 .map(|mac| table.window(mac << 8).next())
                 .collect::<Vec<_>>()

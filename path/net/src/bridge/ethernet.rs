@@ -1,0 +1,50 @@
+//! Ethernet headers as the bridge reads them: addresses in words.
+
+use crate::packet::{ETHERNET_BYTES, Mac};
+
+/// The low 48 bits of a word: a MAC, its first byte lowest.
+pub(super) const MAC_BITS: u64 = (1 << 48) - 1;
+/// The group bit of a MAC in such a word.
+pub(super) const GROUP_BIT: u64 = 1;
+/// 01:80:c2:00:00:00 … 0f, which differ in the lowest four bits of the last byte (802.1D, 7.12.6).
+pub(super) const RESERVED: u64 = 0x0000_00c2_8001;
+/// The bits of a word that those addresses have in common.
+pub(super) const RESERVED_MASK: u64 = 0xf0ff_ffff_ffff;
+
+/// An Ethernet header. Addresses are words as loaded from memory: their first byte is the lowest.
+pub(super) struct Ethernet {
+    pub(super) destination: u64,
+    pub(super) source: u64,
+    pub(super) ethertype: u16,
+}
+
+impl Ethernet {
+    #[inline]
+    pub(super) fn of(header: &[u8; ETHERNET_BYTES]) -> Self {
+        let [.., a, b, c, d, e, f, g, h] = *header;
+        let rest = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        Self {
+            destination: destination_of(header),
+            source: rest & MAC_BITS,
+            ethertype: u16::from_be((rest >> 48) as u16),
+        }
+    }
+}
+
+/// The destination of a frame, first byte lowest.
+#[inline]
+pub(super) fn destination_of(ethernet: &[u8; ETHERNET_BYTES]) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = *ethernet;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h]) & MAC_BITS
+}
+
+/// A MAC as loaded from a frame: first byte lowest.
+pub(super) fn word_of(Mac([a, b, c, d, e, f]): Mac) -> u64 {
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+}
+
+/// The MAC of such a word.
+pub(super) fn mac_of(word: u64) -> Mac {
+    let [a, b, c, d, e, f, ..] = word.to_le_bytes();
+    Mac([a, b, c, d, e, f])
+}

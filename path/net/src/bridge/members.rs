@@ -1,0 +1,237 @@
+//! The bridge and its ports: adding, removing, and what can be asked of them.
+
+use super::drops::{DropReason, Drops};
+use super::ethernet::{GROUP_BIT, destination_of, word_of};
+use super::guard::Guard;
+use super::port::{AddError, Kind, Port, Settings};
+use super::ports::{MAX_PORTS, PortSet};
+use super::rules::{Count, Firewall, Inspected, Way};
+use super::table::{ForwardingTable, Station};
+use super::verdict::Verdict;
+use nic::rate::TokenBucket;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// One port's state.
+#[derive(Debug)]
+pub(super) struct PortState {
+    /// A guest's MAC as loaded from a frame; NIC ports: 0.
+    pub(super) bound: u64,
+    /// What is enforced on a guest; none: a NIC port.
+    pub(super) guard: Option<Guard>,
+    pub(super) rate: Option<TokenBucket>,
+    pub(super) group: TokenBucket,
+    /// Where a unicast frame from here to an unknown station goes.
+    pub(super) unknown: Result<Verdict, DropReason>,
+    /// Where a group's frame from here goes.
+    pub(super) flood: Result<Verdict, DropReason>,
+    pub(super) drops: Drops,
+}
+
+/// The bridge.
+#[derive(Debug)]
+pub struct Bridge {
+    pub(super) settings: Settings,
+    pub(super) table: ForwardingTable,
+    pub(super) ports: Vec<Option<PortState>>,
+    /// By port, up to the last port that has rules. Empty if no port has.
+    pub(super) rules: Vec<Firewall>,
+    pub(super) owners: BTreeMap<IpAddr, usize>,
+    /// Drops of removed ports, and of frames that came in by a port that does not exist.
+    pub(super) past: Drops,
+}
+
+impl Bridge {
+    /// A bridge without ports.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            table: ForwardingTable::new(
+                settings.learned_max,
+                settings.ageing_ns,
+                settings.hash_seed,
+            ),
+            ports: Vec::new(),
+            rules: Vec::new(),
+            owners: BTreeMap::new(),
+            past: Drops::default(),
+        }
+    }
+
+    /// Adds port `number`. Traffic goes on meanwhile.
+    ///
+    /// # Errors
+    /// Nothing has changed: see [`AddError`].
+    pub fn add(&mut self, number: usize, port: &Port) -> Result<(), AddError> {
+        self.check(number, port)?;
+        let (bound, guard) = match &port.kind {
+            Kind::Nic => (0, None),
+            Kind::Guest {
+                macs,
+                router,
+                confined,
+            } => {
+                for mac in macs {
+                    self.table.bind(word_of(*mac), number);
+                }
+                let guard = Guard::new(number, macs, *router, *confined);
+                (macs.first().map_or(0, |mac| word_of(*mac)), Some(guard))
+            }
+        };
+        self.owners
+            .extend(port.addresses.iter().map(|address| (*address, number)));
+        let Settings {
+            group_pps,
+            group_burst,
+            ..
+        } = self.settings;
+        let state = PortState {
+            bound,
+            guard,
+            rate: port
+                .rate
+                .map(|rate| TokenBucket::new(rate.bytes_per_s, rate.burst_bytes)),
+            group: TokenBucket::new(group_pps.into(), group_burst),
+            unknown: Err(DropReason::NoPort),
+            flood: Err(DropReason::NoPort),
+            drops: Drops::default(),
+        };
+        if self.ports.len() <= number {
+            self.ports.resize_with(number + 1, || None);
+        }
+        if let Some(slot) = self.ports.get_mut(number) {
+            *slot = Some(state);
+        }
+        if !port.rules.is_empty() && self.rules.len() <= number {
+            self.rules.resize_with(number + 1, Firewall::default);
+        }
+        if let Some(rules) = self.rules.get_mut(number) {
+            *rules = Firewall::new(&port.rules);
+        }
+        self.update_floods();
+        Ok(())
+    }
+
+    fn check(&self, number: usize, port: &Port) -> Result<(), AddError> {
+        if number >= MAX_PORTS {
+            return Err(AddError::Number(number));
+        }
+        if self.ports.get(number).is_some_and(Option::is_some) {
+            return Err(AddError::Exists(number));
+        }
+        if let Kind::Guest { macs, .. } = &port.kind {
+            if macs.is_empty() {
+                return Err(AddError::NoMac);
+            }
+            for (index, mac) in macs.iter().enumerate() {
+                if !mac.is_station() {
+                    return Err(AddError::NotAStation(*mac));
+                }
+                if macs.iter().take(index).any(|other| other == mac)
+                    || self.table.is_bound(word_of(*mac))
+                {
+                    return Err(AddError::MacTaken(*mac));
+                }
+            }
+        }
+        match port
+            .addresses
+            .iter()
+            .find(|address| self.owners.contains_key(address))
+        {
+            Some(address) => Err(AddError::AddressTaken(*address)),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes port `number`, with its MACs, its addresses and what was learned behind it. Its
+    /// drops stay in the total. Whether there was such a port.
+    pub fn remove(&mut self, number: usize) -> bool {
+        let Some(state) = self.ports.get_mut(number).and_then(Option::take) else {
+            return false;
+        };
+        self.past += state.drops;
+        if let Some(rules) = self.rules.get_mut(number) {
+            *rules = Firewall::default();
+        }
+        self.table.forget_port(number);
+        self.owners.retain(|_, owner| *owner != number);
+        self.update_floods();
+        true
+    }
+
+    /// Works out where each port's floods go. Called after every change of the ports.
+    fn update_floods(&mut self) {
+        let members = |keep: fn(&PortState) -> bool| -> PortSet {
+            let states = self.ports.iter().enumerate();
+            states
+                .filter(|(_, state)| state.as_ref().is_some_and(keep))
+                .map(|(n, _)| n)
+                .collect()
+        };
+        let all = members(|_| true);
+        let nics = members(|state| state.guard.is_none());
+        for (number, state) in self.ports.iter_mut().enumerate() {
+            if let Some(state) = state {
+                state.unknown = Verdict::to(nics.without(number));
+                state.flood = Verdict::to(all.without(number));
+            }
+        }
+    }
+
+    /// What was dropped of what came in by a port.
+    #[must_use]
+    pub fn drops(&self, number: usize) -> Option<&Drops> {
+        self.ports.get(number)?.as_ref().map(|state| &state.drops)
+    }
+
+    /// Everything that was dropped, also by ports that are no more.
+    #[must_use]
+    pub fn drops_total(&self) -> Drops {
+        let mut total = self.past;
+        for state in self.ports.iter().flatten() {
+            total += state.drops;
+        }
+        total
+    }
+
+    /// What each rule of a port has decided about, in their order.
+    pub fn rule_counts(&self, number: usize) -> impl Iterator<Item = Count> + '_ {
+        self.rules
+            .get(number)
+            .into_iter()
+            .flat_map(Firewall::counts)
+    }
+
+    /// The rule that denies a frame that came in by `in_port`, if one does: the port whose rule it
+    /// is, and its place among that port's. Nothing is counted.
+    #[must_use]
+    pub fn denied_by(&self, header: &[u8], in_port: usize, now_ns: u64) -> Option<(usize, usize)> {
+        let seen = Inspected::of(header);
+        let denies = |port: usize, way| {
+            let (rule, allowed) = self.rules.get(port)?.find(way, &seen)?;
+            (!allowed).then_some((port, rule))
+        };
+        if let Some(denied) = denies(in_port, Way::In) {
+            return Some(denied);
+        }
+        let state = self.ports.get(in_port)?.as_ref()?;
+        let destination = destination_of(header.first_chunk()?);
+        let (found, flood) = match destination & GROUP_BIT {
+            0 => (self.table.find(destination, now_ns), &state.unknown),
+            _ => (None, &state.flood),
+        };
+        match (found, flood) {
+            (Some(port), _) => denies(port, Way::Out),
+            (None, Ok(Verdict::Unicast(port))) => denies(*port, Way::Out),
+            (None, Ok(Verdict::Many(set))) => set.iter().find_map(|port| denies(port, Way::Out)),
+            _ => None,
+        }
+    }
+
+    /// Every station that the bridge knows at `now_ns`.
+    pub fn stations(&self, now_ns: u64) -> impl Iterator<Item = Station> + '_ {
+        self.table.stations(now_ns)
+    }
+}

@@ -1,0 +1,124 @@
+//! What is configured: the bridge's bounds, and ports as they are added.
+
+use super::ports::MAX_PORTS;
+use super::rules::Rule;
+use crate::packet::Mac;
+use std::net::IpAddr;
+
+/// What holds for the whole bridge.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Stations that may be learned at the same time.
+    pub learned_max: usize,
+    /// Nanoseconds after which a silent learned station is forgotten.
+    pub ageing_ns: u64,
+    /// Broadcast and multicast frames a second that each port may send.
+    pub group_pps: u32,
+    /// How many of them at once.
+    pub group_burst: u32,
+    /// Secret of the table's hash: without it no peer can choose MACs that collide.
+    pub hash_seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            learned_max: 4096,
+            ageing_ns: 300_000_000_000,
+            group_pps: 1000,
+            group_burst: 200,
+            hash_seed: 0,
+        }
+    }
+}
+
+/// A limit on what comes in by a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Bytes of frames a second.
+    pub bytes_per_s: u64,
+    /// Bytes at once.
+    pub burst_bytes: u32,
+}
+
+/// Kinds of port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Stations are behind it that are learned.
+    Nic,
+    /// A guest.
+    Guest {
+        /// Its MACs, at least one: the only sources that it may use, and what is forwarded to it.
+        macs: Vec<Mac>,
+        /// Whether it may call itself a router (ICMPv6 router advertisements and redirects).
+        router: bool,
+        /// Whether it may claim no IP addresses but those of its port (and link-local ones).
+        confined: bool,
+    },
+}
+
+/// A port, as it is added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The kind.
+    pub kind: Kind,
+    /// The IP addresses behind it that are known: no guest port may claim another port's.
+    pub addresses: Vec<IpAddr>,
+    /// What may come in by it; none: no limit.
+    pub rate: Option<Rate>,
+    /// Which frames may pass it: the first rule that fits decides; a frame that no rule fits may
+    /// pass.
+    pub rules: Vec<Rule>,
+}
+
+impl Port {
+    /// A NIC port without a limit.
+    #[must_use]
+    pub fn nic() -> Self {
+        Self {
+            kind: Kind::Nic,
+            addresses: Vec::new(),
+            rate: None,
+            rules: Vec::new(),
+        }
+    }
+
+    /// A guest port with one MAC and without a limit.
+    #[must_use]
+    pub fn guest(mac: Mac) -> Self {
+        let kind = Kind::Guest {
+            macs: vec![mac],
+            router: false,
+            confined: false,
+        };
+        Self {
+            kind,
+            addresses: Vec::new(),
+            rate: None,
+            rules: Vec::new(),
+        }
+    }
+}
+
+/// Why a port cannot be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddError {
+    /// Its number is too large.
+    #[error("port {0} is beyond the {MAX_PORTS} that a bridge can have")]
+    Number(usize),
+    /// Its number is in use.
+    #[error("port {0} exists already")]
+    Exists(usize),
+    /// A guest port without any MAC.
+    #[error("a guest port needs a MAC")]
+    NoMac,
+    /// A MAC that is not the address of one station.
+    #[error("{0} is not the address of a single station")]
+    NotAStation(Mac),
+    /// A MAC that is bound already.
+    #[error("{0} is bound to a port already")]
+    MacTaken(Mac),
+    /// An address that is another port's.
+    #[error("{0} is another port's address")]
+    AddressTaken(IpAddr),
+}
