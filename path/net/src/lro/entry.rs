@@ -21,16 +21,13 @@ pub(super) struct Entry {
     no_congestion: bool,
 }
 
-/// Flags that are about one byte or one moment: Linux `tcp_gro_receive`.
-const CONTROL: u8 = flags::SYN | flags::RST | flags::URG;
-
 impl Entry {
     pub(super) fn new(rules: Rules) -> Self {
         let plain = test(rules, Field::Flags) == Test::PlainFlags;
         Self {
             refused: match plain {
                 true => !(flags::ACK | flags::PSH),
-                false => CONTROL,
+                false => flags::CONTROL,
             },
             required: if plain { flags::ACK } else { 0 },
             timestamp_only: test(rules, Field::Options) == Test::Timestamp,

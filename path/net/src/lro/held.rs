@@ -3,10 +3,10 @@
 use super::layout::{Layout, Segment, be16, be32};
 use super::next::Next;
 use super::rules::{Field, Program, RULES, Test, broken, test};
-use super::verify::{TCP_CHECKSUM, pseudo};
+use super::verify::pseudo;
 use super::{Form, Reason, Rules};
 use crate::packet::checksum::fold;
-use crate::packet::{flags, put};
+use crate::packet::{TCP_CHECKSUM, flags, put};
 use nic::{Checksum, Frame, Gso, GsoKind};
 
 /// Room for more pieces once a frame's own is used up: one allocation for most aggregates, of a size

@@ -1,7 +1,7 @@
 //! Where the headers of a TCP packet lie, and whose packet it is.
 
 use super::Reason;
-use crate::packet::{Network, Packet, ParseError, Transport, ethertype, protocol};
+use crate::packet::{Common, Network, Packet, ParseError, Transport, ethertype, protocol};
 use nic::Frame;
 use nic::frame::SNAPSHOT;
 
@@ -95,16 +95,9 @@ fn plain(frame: &mut Frame) -> Option<Seen> {
     if frame.header().len() < 54 {
         return None;
     }
-    let bytes = frame.snapshot_room();
-    let (tcp_at, v6) = match [bytes[12], bytes[13], bytes[14]] {
-        [8, 0, 0x45] if (bytes[20] & 0x3f) | bytes[21] == 0 => {
-            if bytes[23] != protocol::TCP {
-                return Some(Seen::Other);
-            }
-            (34, false)
-        }
-        [0x86, 0xdd, 0x60..=0x6f] if bytes[20] == protocol::TCP => (54, true),
-        _ => return None,
+    let (tcp_at, v6) = match Common::of(frame.snapshot_room())? {
+        Common::Tcp { at, v6 } => (at, v6),
+        Common::Other => return Some(Seen::Other),
     };
     if frame.header().len() < tcp_at + 20 {
         frame.need(SNAPSHOT).ok()?;

@@ -7,9 +7,9 @@
 //! this short way against the long one.
 
 use super::layout::{Layout, Segment, array, be16};
-use super::verify::{self, TCP_CHECKSUM};
+use super::verify;
 use crate::packet::checksum::fold;
-use crate::packet::flags;
+use crate::packet::{TCP_CHECKSUM, flags};
 use nic::{Checksum, Frame, Piece};
 use std::ops::Range;
 

@@ -2,11 +2,9 @@
 
 use super::Reason;
 use super::layout::{Layout, Segment, be16};
+use crate::packet::TCP_CHECKSUM;
 use crate::packet::checksum::{Sum, fold};
 use nic::{Checksum, Frame};
-
-/// Offset of the checksum in a TCP header.
-pub(super) const TCP_CHECKSUM: usize = 16;
 
 /// Whether a packet's checksums are right. Those that were found right, or are still to be filled
 /// in, are taken; others are computed, which reads all of the payload.

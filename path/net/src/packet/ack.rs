@@ -1,6 +1,9 @@
 //! Acknowledgements: what a receiver's aggregation changes first on the wire.
 
-use super::{Network, Packet, Transport, flags, protocol};
+use super::headers::Packet;
+use super::network::Network;
+use super::numbers::protocol;
+use super::transport::{Transport, flags};
 use nic::Frame;
 
 /// Bytes of the longest frame that is a pure acknowledgement: two tags, IPv6 and a TCP header with

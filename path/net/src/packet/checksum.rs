@@ -1,6 +1,6 @@
 //! Internet checksums over frames (RFC 1071), and what a device would have filled in.
 
-use super::put;
+use super::bytes::put;
 use nic::{Checksum, Frame};
 use shmem::{Fault, Span};
 use std::net::{Ipv4Addr, Ipv6Addr};

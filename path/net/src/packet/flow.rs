@@ -1,13 +1,19 @@
-//! Which flow a frame belongs to, as a number.
+//! Which flow a frame belongs to: as a number, or exactly.
 
-use super::{Mac, Network, Packet, Transport, array};
+use super::bytes::array;
+use super::common::Common;
+use super::headers::Packet;
+use super::mac::Mac;
+use super::network::Network;
+use super::transport::Transport;
+use nic::Frame;
 use std::net::IpAddr;
 
-/// A number that all frames of a flow have in common, in both directions: of addresses, protocol and
-/// ports; of addresses and protocol where there are no ports or a fragment may not show them; of the
-/// two MACs and the EtherType of what is no IP. `header` is a frame's first bytes.
+/// A number that all frames of a flow have in common, in both directions. It is made of addresses,
+/// protocol and ports; of addresses and protocol where there are no ports, and for fragments; of
+/// the two MACs and the EtherType where there is no IP. `header` is a frame's first bytes.
 ///
-/// It spreads, it does not hide: who chooses ports chooses the number.
+/// The hash has no secret: a sender that chooses its ports chooses the number.
 #[must_use]
 pub fn flow_hash(header: &[u8]) -> u32 {
     let Ok(packet) = Packet::parse(header) else {
@@ -48,6 +54,37 @@ pub fn flow_hash(header: &[u8]) -> u32 {
     mix(end(from, [a, b]), end(to, [c, d]), protocol.into())
 }
 
+/// One direction of a TCP connection: MACs, addresses and ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpFlow {
+    v6: bool,
+    /// 6 + 6 bytes of MACs, up to 16 + 16 of addresses, 2 + 2 of ports.
+    ends: [u8; 48],
+}
+
+impl TcpFlow {
+    /// The flow of a frame. None if it is not TCP, or has VLAN tags, IPv4 options or IPv6 extension
+    /// headers, or is a fragment.
+    #[must_use]
+    pub fn of(frame: &Frame) -> Option<Self> {
+        let header = frame.header();
+        if header.len() < 54 {
+            return None;
+        }
+        let Common::Tcp { at, v6 } = Common::of(frame.snapshot_room())? else {
+            return None;
+        };
+        let (macs, addresses) = (header.get(..12)?, if v6 { 22..54 } else { 26..34 });
+        let (addresses, ports) = (header.get(addresses)?, header.get(at..at + 4)?);
+        let mut ends = [0; 48];
+        let parts = macs.iter().chain(addresses).chain(ports);
+        ends.iter_mut()
+            .zip(parts)
+            .for_each(|(to, from)| *to = *from);
+        Some(Self { v6, ends })
+    }
+}
+
 fn bytes_of(mac: Mac) -> u128 {
     mac.0
         .iter()
@@ -70,7 +107,9 @@ fn mix(one: u128, other: u128, kind: u16) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::flow_hash;
+    use super::*;
+    use nic::Pool;
+    use shmem::Area;
 
     fn tcp(from: ([u8; 4], u16), to: ([u8; 4], u16), fragment: u16) -> Vec<u8> {
         let mut frame = vec![2; 12];
@@ -140,5 +179,38 @@ mod tests {
         other[5] = 1;
         back[11] = 1;
         assert_eq!(flow_hash(&other), flow_hash(&back));
+    }
+
+    #[test]
+    fn a_tcp_flow_is_one_direction_of_a_connection() {
+        let flow = |bytes: &[u8]| {
+            let mut pool = Pool::new(Area::anonymous(4096).unwrap(), 2048);
+            TcpFlow::of(&Frame::from_bytes(bytes, &mut pool).unwrap())
+        };
+        let packet = tcp((A, 5001), (B, 40_000), 0);
+        let same = flow(&packet);
+        assert!(same.is_some());
+        let mut later = packet.clone();
+        later[38] ^= 1;
+        later[19] ^= 1;
+        assert_eq!(flow(&later), same);
+        for at in [0, 6, 26, 30, 34, 37] {
+            let mut other = packet.clone();
+            other[at] ^= 1;
+            assert!(flow(&other).is_some_and(|flow| Some(flow) != same), "{at}");
+        }
+        // IP options, another protocol, a fragment, a tag, no IP.
+        for (at, value) in [(14, 0x46), (23, 17), (20, 0x20), (12, 0x81), (13, 6)] {
+            let mut other = packet.clone();
+            other[at] = value;
+            assert_eq!(flow(&other), None, "{at}");
+        }
+        let mut v6 = vec![2; 54];
+        v6[12..21].copy_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6]);
+        assert_eq!(flow(&v6), None, "the ports are missing");
+        v6.extend([0; 20]);
+        assert!(flow(&v6).is_some());
+        v6[20] = 60;
+        assert_eq!(flow(&v6), None);
     }
 }

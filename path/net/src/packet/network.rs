@@ -1,6 +1,8 @@
 //! ARP, IPv4 and IPv6.
 
-use super::{MAX_EXTENSIONS, Mac, ParseError, array, be16, byte, ethertype, protocol};
+use super::bytes::{ParseError, array, be16, byte};
+use super::mac::Mac;
+use super::numbers::{MAX_EXTENSIONS, ethertype, protocol};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Bytes of an IPv6 header without extensions.
@@ -172,7 +174,7 @@ fn ipv6(bytes: &[u8], at: usize) -> Result<Ipv6, ParseError> {
 /// Steps over one extension header; whether there was one.
 fn skip_extension(bytes: &[u8], ip: &mut Ipv6) -> Result<bool, ParseError> {
     let at = ip.transport_at;
-    // What follows a later fragment's header is payload, whatever the header calls it.
+    // Behind a later fragment's header there is payload, also if the header names a protocol.
     if ip.is_later_fragment() {
         return Ok(false);
     }

@@ -5,8 +5,11 @@
 //! original must therefore stay until the segments are sent, and its buffers are given back
 //! through it alone.
 
-use super::checksum::{Sum, pseudo_v4, pseudo_v6};
-use super::{Network, Packet, ParseError, Tcp, Transport, flags, put};
+use super::bytes::{ParseError, put};
+use super::checksum::{FinishError, Sum, finish, pseudo_v4, pseudo_v6};
+use super::headers::Packet;
+use super::network::Network;
+use super::transport::{TCP_CHECKSUM, Tcp, Transport, flags};
 use nic::frame::SNAPSHOT;
 use nic::{BufferId, Caps, Checksum, Frame, Gso, GsoKind, Piece};
 use shmem::{Fault, Span};
@@ -15,12 +18,8 @@ use shmem::{Fault, Span};
 /// packet; 64 KB need it only for segments below 128 bytes.
 pub const MAX_SEGMENTS: usize = 512;
 
-/// Offset of the checksum in a TCP header.
-const TCP_CHECKSUM: usize = 16;
 /// Offset of the flags in a TCP header.
 const TCP_FLAGS: usize = 13;
-/// Flags that say something about one byte or one moment: no sender asks for such data to be cut.
-const UNCUTTABLE: u8 = flags::SYN | flags::RST | flags::URG;
 
 /// Why a frame cannot be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -153,7 +152,7 @@ impl Template {
         if claimed != frame.len() || tcp.payload_at > claimed {
             return Err(SegmentError::LengthMismatch);
         }
-        if tcp.flags & UNCUTTABLE != 0 {
+        if tcp.flags & flags::CONTROL != 0 {
             return Err(SegmentError::Flags);
         }
         if let Checksum::Blank { start, offset } = frame.offload.checksum
@@ -292,8 +291,8 @@ impl Template {
             offset: TCP_CHECKSUM as u16,
         };
         if !self.blank {
-            super::checksum::finish(segment).map_err(|error| match error {
-                super::checksum::FinishError::Fault(_) => SegmentError::Fault,
+            finish(segment).map_err(|error| match error {
+                FinishError::Fault(_) => SegmentError::Fault,
                 _ => SegmentError::WrongChecksum,
             })?;
         }

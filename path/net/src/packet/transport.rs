@@ -1,6 +1,10 @@
 //! TCP, UDP, ICMP: where the header is and where it ends.
 
-use super::{ParseError, be32, byte, protocol};
+use super::bytes::{ParseError, be32, byte};
+use super::numbers::protocol;
+
+/// Offset of the checksum in a TCP header.
+pub(crate) const TCP_CHECKSUM: usize = 16;
 
 /// TCP flags, as in byte 13 of the header.
 pub mod flags {
@@ -20,6 +24,9 @@ pub mod flags {
     pub const ECE: u8 = 0x40;
     /// Congestion window reduced.
     pub const CWR: u8 = 0x80;
+    /// Flags that are about one byte or one moment: a segment with one of them is neither merged
+    /// (Linux `tcp_gro_receive`) nor cut.
+    pub const CONTROL: u8 = SYN | RST | URG;
 }
 
 /// What an IP packet carries.

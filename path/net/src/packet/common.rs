@@ -1,0 +1,37 @@
+//! The headers that nearly all packets have: no VLAN tags, no IPv4 options, no IPv6 extension
+//! headers, no fragments. A few comparisons at fixed places tell them from all others.
+
+use super::numbers::protocol;
+use nic::frame::SNAPSHOT;
+
+/// What such headers carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Common {
+    /// TCP.
+    Tcp {
+        /// Where its header starts.
+        at: usize,
+        /// Whether it is behind an IPv6 header.
+        v6: bool,
+    },
+    /// Another protocol over IPv4.
+    Other,
+}
+
+impl Common {
+    /// Looks at a snapshot of which at least 54 bytes are known. None: the headers are not of this
+    /// kind, and [`Packet::parse`](super::Packet::parse) has to follow them.
+    #[inline(always)]
+    pub(crate) fn of(bytes: &[u8; SNAPSHOT]) -> Option<Self> {
+        match [bytes[12], bytes[13], bytes[14]] {
+            [8, 0, 0x45] if (bytes[20] & 0x3f) | bytes[21] == 0 => match bytes[23] {
+                protocol::TCP => Some(Self::Tcp { at: 34, v6: false }),
+                _ => Some(Self::Other),
+            },
+            [0x86, 0xdd, 0x60..=0x6f] if bytes[20] == protocol::TCP => {
+                Some(Self::Tcp { at: 54, v6: true })
+            }
+            _ => None,
+        }
+    }
+}

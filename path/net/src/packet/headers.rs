@@ -1,0 +1,73 @@
+//! All the headers of a frame.
+
+use super::bytes::{ParseError, array, be16};
+use super::mac::Mac;
+use super::network::Network;
+use super::numbers::{ETHERNET_BYTES, MAX_TAGS, TAG_BYTES, ethertype};
+use super::transport::Transport;
+
+/// Where the headers of one frame are. Offsets count from the frame's first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Destination.
+    pub destination: Mac,
+    /// Source.
+    pub source: Mac,
+    /// VLAN tags, 0 … [`MAX_TAGS`].
+    pub tags: usize,
+    /// What is behind the tags: an EtherType, or below 1536 the length of an 802.3 frame.
+    pub ethertype: u16,
+    /// Where it starts.
+    pub network_at: usize,
+    /// What it is.
+    pub network: Network,
+}
+
+impl Packet {
+    /// Follows the headers.
+    ///
+    /// # Errors
+    /// They could not be followed to the transport's first byte.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        let destination = Mac(array(bytes, 0)?);
+        let source = Mac(array(bytes, 6)?);
+        let (tags, ethertype) = after_tags(bytes)?;
+        let network_at = ETHERNET_BYTES + tags * TAG_BYTES;
+        let network = Network::parse(bytes, network_at, ethertype)?;
+        Ok(Self {
+            destination,
+            source,
+            tags,
+            ethertype,
+            network_at,
+            network,
+        })
+    }
+
+    /// The transport, where there is one whose header lies in these bytes.
+    ///
+    /// # Errors
+    /// Its header could not be followed.
+    pub fn transport(&self, bytes: &[u8]) -> Result<Transport, ParseError> {
+        match self.network {
+            Network::Ipv4(ip) if !ip.is_later_fragment() => {
+                Transport::parse(bytes, ip.transport_at, ip.protocol)
+            }
+            Network::Ipv6(ip) if !ip.is_later_fragment() => {
+                Transport::parse(bytes, ip.transport_at, ip.protocol)
+            }
+            _ => Ok(Transport::None),
+        }
+    }
+}
+
+/// How many tags there are, and the EtherType behind them.
+fn after_tags(bytes: &[u8]) -> Result<(usize, u16), ParseError> {
+    for tags in 0..=MAX_TAGS {
+        let ethertype = be16(bytes, ETHERNET_BYTES - 2 + tags * TAG_BYTES)?;
+        if !matches!(ethertype, ethertype::VLAN | ethertype::SERVICE_VLAN) {
+            return Ok((tags, ethertype));
+        }
+    }
+    Err(ParseError::TooManyTags)
+}
