@@ -4,16 +4,18 @@
 //! Per flow, in a table of fixed size whose entries are lost when another flow needs them:
 //!
 //! * the *gap*: how long after one poll with segments of the flow the next one comes (an average of
-//!   those gaps that are within the longest wait). It is the load as this flow sees it, whatever it
-//!   comes from: the wire's rate, interrupt moderation, a busy driver.
-//! * *misses*: how often in a row waiting brought nothing. A sender that has sent all that its window
-//!   allows waits for the acknowledgement that we hold back; no gap shows that, only the outcome does.
-//!   After the second miss the next time is skipped, after more the next 3, 7 … 255 times.
+//!   those gaps that are within the longest wait). It is the load as this flow sees it, from any
+//!   cause: the wire's rate, interrupt moderation, a busy driver.
+//! * *misses*: how often in a row waiting brought nothing. A sender that has sent all that its
+//!   window allows waits for the acknowledgement that we hold back; no gap shows that, only the
+//!   outcome does. After the second miss the next time is skipped, after more the next 3, 7 … 255
+//!   times.
 //!
-//! Both twice: after a segment with PSH and after one without. A message's end is predicted apart from
-//! its middle, so that `psh = merge` costs request-response nothing.
+//! Both twice: after a segment with PSH and after one without. A message's end is predicted apart
+//! from its middle, so that `psh = merge` costs request-response nothing.
 
-use super::Reason;
+use super::reason::Reason;
+use super::settings::{Flush, Settings};
 
 /// A wait ends after this many gaps without a segment.
 const PATIENCE: u64 = 3;
@@ -29,9 +31,9 @@ const MISSES_MAX: u8 = 9;
 struct Habit {
     /// Average gap, nanoseconds; 0: not known.
     gap_ns: u64,
-    /// Waits in vain; halved by one that brought something.
+    /// Waits that brought nothing; halved by one that brought something.
     misses: u8,
-    /// Times that are not waited.
+    /// Times to go on without waiting.
     skip: u8,
 }
 
@@ -58,7 +60,7 @@ impl Flow {
 pub(super) enum Decision {
     /// Hold it until this moment.
     Hold(u64),
-    /// Let it go.
+    /// Send it on.
     Flush(Reason),
 }
 
@@ -71,10 +73,15 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn new(flows: usize, bound_ns: u64) -> Self {
+    /// No flow's habits are known. Room for them only where the settings ask for it.
+    pub(super) fn new(settings: &Settings) -> Self {
+        let flows = match settings.flush {
+            Flush::Adaptive => settings.flows * 2,
+            _ => 1,
+        };
         Self {
             flows: vec![Flow::default(); flows.max(1).next_power_of_two()],
-            bound_ns,
+            bound_ns: settings.hold_ns(),
         }
     }
 
@@ -128,7 +135,7 @@ impl History {
         }
     }
 
-    /// A wait was in vain.
+    /// A wait brought nothing.
     pub(super) fn missed(&mut self, hash: u64, now_ns: u64) {
         if let Some(flow) = self.flow(hash, now_ns) {
             let habit = flow.habit();
@@ -146,7 +153,7 @@ impl History {
         };
         let habit = flow.habit();
         let gap = habit.gap_ns.max(GAP_MIN_NS);
-        // Half a gap of leave: a steady flow's segment should not be missed for its jitter.
+        // Half a gap more: a steady flow's segment must not be missed for its jitter.
         if habit.gap_ns == 0 || now_ns.saturating_add(gap + gap / 2) > last_ns {
             return Decision::Flush(Reason::Unexpected);
         }

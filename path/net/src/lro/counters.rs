@@ -1,9 +1,9 @@
 //! What the engine counts.
 
-use super::Reason;
+use super::reason::{Reason, ReasonCounts};
 
 /// Counters since the engine was made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// TCP packets with payload that came in.
     pub segments: u64,
@@ -13,33 +13,21 @@ pub struct Counters {
     pub merged: u64,
     /// Packets whose IP or TCP checksum was wrong; they passed as they came.
     pub bad_checksums: u64,
-    flushed: [u64; Reason::ALL.len()],
-}
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self {
-            segments: 0,
-            aggregates: 0,
-            merged: 0,
-            bad_checksums: 0,
-            flushed: [0; Reason::ALL.len()],
-        }
-    }
+    flushed: ReasonCounts,
 }
 
 impl Counters {
     /// Aggregates that went on for this reason.
     #[must_use]
     pub fn flushed(&self, reason: Reason) -> u64 {
-        self.flushed.get(reason as usize).copied().unwrap_or(0)
+        self.flushed.get(reason)
     }
 
     /// Aggregates that went on, by reason, zeros too.
     pub fn reasons(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        Reason::ALL
-            .into_iter()
-            .map(|reason| (reason.name(), self.flushed(reason)))
+        self.flushed
+            .iter()
+            .map(|(reason, count)| (reason.name(), count))
     }
 
     /// LRO rate as the papers define it: TCP packets received per packet delivered upward,
@@ -54,8 +42,6 @@ impl Counters {
 
     #[inline]
     pub(super) fn count(&mut self, reason: Reason) {
-        if let Some(counter) = self.flushed.get_mut(reason as usize) {
-            *counter += 1;
-        }
+        self.flushed.count(reason);
     }
 }

@@ -1,8 +1,9 @@
-//! What a packet must be by itself to take part; rules between packets are in [`super::rules`].
+//! The rules for a packet by itself; rules between packets are in [`super::rules`].
 
 use super::layout::{Segment, be32, byte};
+use super::reason::Reason;
 use super::rules::{Field, Test, test};
-use super::{Reason, Rules};
+use super::settings::Rules;
 use crate::packet::flags;
 use nic::Frame;
 
@@ -38,20 +39,20 @@ impl Entry {
 
     /// Why a packet can be no part of an aggregate.
     #[inline]
-    pub(super) fn bar(&self, frame: &Frame, segment: &Segment) -> Option<Reason> {
-        if segment.bar.is_some() {
-            return segment.bar;
+    pub(super) fn refusal(&self, frame: &Frame, segment: &Segment) -> Option<Reason> {
+        if segment.refusal.is_some() {
+            return segment.refusal;
         }
         if segment.flags & self.refused != 0 || segment.flags & self.required != self.required {
             return Some(Reason::Control);
         }
         match self.timestamp_only || self.no_extensions || self.no_congestion {
-            true => self.bar_lro(frame, segment),
+            true => self.lro_refusal(frame, segment),
             false => None,
         }
     }
 
-    fn bar_lro(&self, frame: &Frame, segment: &Segment) -> Option<Reason> {
+    fn lro_refusal(&self, frame: &Frame, segment: &Segment) -> Option<Reason> {
         let layout = segment.layout;
         let fixed = if layout.v6 { 40 } else { 20 };
         if self.no_extensions && layout.tcp() - layout.network() != fixed {

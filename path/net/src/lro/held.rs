@@ -1,16 +1,17 @@
 //! One aggregate while it is held: which packet may follow, and what its header becomes.
 
 use super::layout::{Layout, Segment, be16, be32};
-use super::next::Next;
+use super::prediction::Prediction;
+use super::reason::Reason;
 use super::rules::{Field, Program, RULES, Test, broken, test};
+use super::settings::{Form, Rules};
 use super::verify::pseudo;
-use super::{Form, Reason, Rules};
 use crate::packet::checksum::fold;
 use crate::packet::{TCP_CHECKSUM, flags, put};
 use nic::{Checksum, Frame, Gso, GsoKind};
 
-/// Room for more pieces once a frame's own is used up: one allocation for most aggregates, of a size
-/// that allocators keep at hand.
+/// Room for more pieces once a frame's own is used up: one allocation for most aggregates, of a
+/// size that allocators keep at hand.
 const PIECES: usize = 29;
 /// No second packet has shown yet how the identification goes on.
 const UNDECIDED: u16 = 2;
@@ -71,7 +72,7 @@ fn not_before(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 >= 0
 }
 
-/// What is compared besides bits.
+/// The tests that compare more than bits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tests {
     pub(super) rules: Rules,
@@ -96,8 +97,8 @@ impl Tests {
 }
 
 impl Held {
-    /// The first packet of an aggregate of at most `max_len` bytes: the frame is taken, and an empty one
-    /// left.
+    /// Begins an aggregate of at most `max_len` bytes with its first packet. The frame is taken, and
+    /// an empty one left.
     pub(super) fn begin(
         &mut self,
         frame: &mut Frame,
@@ -126,27 +127,27 @@ impl Held {
         std::mem::swap(&mut self.frame, frame);
     }
 
-    /// Puts packets that came the short way into the frame.
+    /// Puts the payload of predicted packets into the frame.
     #[inline]
-    pub(super) fn settle(&mut self, next: &mut Next, form: Form) {
-        let count = next.pieces.len();
+    pub(super) fn collect(&mut self, predicted: &mut Prediction, form: Form) {
+        let count = predicted.pieces.len();
         if count == 0 {
             return;
         }
         self.shed(form);
         if !self.layout.v6 {
-            self.id_step = next.step;
-            self.id = next.id.wrapping_sub(next.step);
+            self.id_step = predicted.step;
+            self.id = predicted.id.wrapping_sub(predicted.step);
         }
-        self.sequence = next.sequence;
+        self.sequence = predicted.sequence;
         self.segments += count as u32;
         self.frame
-            .append_pieces(&mut next.pieces, form == Form::Page);
+            .append_pieces(&mut predicted.pieces, form == Form::Page);
     }
 
-    /// Expects twins of the last packet, from which `next` has learned, as many as fit.
+    /// Completes a prediction that has learned from the last packet: for as many packets as fit.
     #[inline]
-    pub(super) fn expect(&self, next: &mut Next, segments_max: u32) {
+    pub(super) fn predict(&self, next: &mut Prediction, segments_max: u32) {
         next.sequence = self.sequence;
         next.step = match self.id_step {
             UNDECIDED => 1,
@@ -159,14 +160,14 @@ impl Held {
         next.room = fit.min(segments).try_into().unwrap_or(u16::MAX);
     }
 
-    /// Leaves the header alone where payload is to be joined.
+    /// Makes the header bare before payload is joined.
     fn shed(&mut self, form: Form) {
         if form == Form::Page && self.segments == 1 {
             self.frame.shed_header(self.layout.payload());
         }
     }
 
-    /// Whether a packet of the same flow may follow, as far as the rules go that are compiled.
+    /// Whether a packet of the same flow may follow, by the compiled rules alone.
     #[inline]
     pub(super) fn equal(&self, program: &Program, frame: &Frame, segment: &Segment) -> bool {
         self.layout == segment.layout
@@ -214,7 +215,7 @@ impl Held {
         Ok(())
     }
 
-    /// The timestamp does not go back behind the first packet's, the one that goes on.
+    /// Whether the timestamp is not before the first packet's, which is the one that goes on.
     fn timestamp_follows(&self, frame: &Frame) -> bool {
         let at = self.layout.tcp() + 24;
         self.layout.payload() < at || not_before(be32(frame, at), be32(&self.frame, at))
@@ -295,7 +296,7 @@ impl Held {
         self.frame.len() + self.size as usize > self.max_len as usize
     }
 
-    /// The packet that goes on. What stayed alone goes on as it came.
+    /// The packet that goes on. A single segment goes on as it came.
     pub(super) fn finish(&mut self, tests: &Tests) -> Frame {
         if self.segments > 1 {
             self.rewrite(tests);

@@ -1,6 +1,6 @@
-//! Where the headers of a TCP packet lie, and whose packet it is.
+//! Where the headers of a TCP packet lie, and which flow it is of.
 
-use super::Reason;
+use super::reason::Reason;
 use crate::packet::{Common, Network, Packet, ParseError, Transport, ethertype, protocol};
 use nic::Frame;
 use nic::frame::SNAPSHOT;
@@ -65,14 +65,14 @@ pub(super) struct Segment {
     pub(super) flags: u8,
     /// Payload bytes, as the IP header claims.
     pub(super) payload: usize,
-    /// Why it cannot be merged whatever the rules are.
-    pub(super) bar: Option<Reason>,
+    /// Why it cannot be merged under any rules.
+    pub(super) refusal: Option<Reason>,
 }
 
 /// What a frame is to LRO.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Seen {
-    /// Not TCP, or no packet that anybody would take.
+    /// Not TCP, or no packet that a receiver would take.
     Other,
     /// TCP, or perhaps TCP, whose ports are out of sight.
     Hidden,
@@ -133,23 +133,23 @@ fn general(frame: &mut Frame) -> Seen {
         Err(ParseError::TooShort) if long => return Seen::Hidden,
         Err(_) => return Seen::Other,
     };
-    let (number, later, bar) = match packet.network {
+    let (number, later, refusal) = match packet.network {
         Network::Ipv4(ip) => {
             let options = ip.transport_at - packet.network_at != 20;
-            let bar = match (ip.is_fragment(), options) {
+            let refusal = match (ip.is_fragment(), options) {
                 (true, _) => Some(Reason::Fragment),
                 (_, true) => Some(Reason::IpOptions),
                 _ => None,
             };
-            (ip.protocol, ip.is_later_fragment(), bar)
+            (ip.protocol, ip.is_later_fragment(), refusal)
         }
         Network::Ipv6(ip) => {
-            let bar = match (ip.fragment, ip.routed) {
+            let refusal = match (ip.fragment, ip.routed) {
                 (Some(_), _) => Some(Reason::Fragment),
                 (_, true) => Some(Reason::IpOptions),
                 _ => None,
             };
-            (ip.protocol, ip.is_later_fragment(), bar)
+            (ip.protocol, ip.is_later_fragment(), refusal)
         }
         Network::Arp(_) | Network::Other => return Seen::Other,
     };
@@ -167,7 +167,7 @@ fn general(frame: &mut Frame) -> Seen {
                 payload_at: tcp.payload_at as u8,
                 v6: packet.ethertype == ethertype::IPV6,
             };
-            Seen::Tcp(segment(frame, layout, bar))
+            Seen::Tcp(segment(frame, layout, refusal))
         }
         Ok(_) => Seen::Other,
         Err(_) => Seen::Hidden,
@@ -186,10 +186,10 @@ fn end_of(frame: &Frame, layout: Layout) -> usize {
 
 /// The packet with its headers where `layout` says.
 #[inline]
-pub(super) fn segment(frame: &Frame, layout: Layout, bar: Option<Reason>) -> Segment {
+pub(super) fn segment(frame: &Frame, layout: Layout, refusal: Option<Reason>) -> Segment {
     let end = end_of(frame, layout);
     let payload = end.saturating_sub(layout.payload());
-    let bar = match bar {
+    let refusal = match refusal {
         Some(reason) => Some(reason),
         None if frame.offload.gso.is_some() => Some(Reason::Gso),
         None if payload == 0 => Some(Reason::Ack),
@@ -201,7 +201,7 @@ pub(super) fn segment(frame: &Frame, layout: Layout, bar: Option<Reason>) -> Seg
         layout,
         flags,
         payload,
-        bar,
+        refusal,
     }
 }
 
@@ -231,7 +231,7 @@ pub(super) fn array<const N: usize>(frame: &Frame, at: usize) -> [u8; N] {
     bytes.copied().unwrap_or([0; N])
 }
 
-/// Hash of addresses and ports, with a secret, so that nobody can choose flows that collide.
+/// Hash of addresses and ports, with a secret: without it no peer can choose flows that collide.
 #[inline]
 pub(super) fn hash(frame: &Frame, layout: Layout, seed: u64) -> u64 {
     const ODD: [u64; 3] = [

@@ -1,27 +1,25 @@
-//! When what is held goes on.
+//! When held aggregates go on.
 
 use super::adaptive::{Decision, History};
+use super::engine::{AGE, Lro, NOWHERE};
+use super::entry::Entry;
 use super::held::Tests;
-use super::{AGE, Entry, Flush, Frame, Lro, NOWHERE, Programs, Reason, Settings, Table, Wheel};
-
-/// Habits are kept only where they are asked for.
-pub(super) fn history(settings: &Settings) -> History {
-    let flows = match settings.flush {
-        Flush::Adaptive => settings.flows * 2,
-        _ => 1,
-    };
-    History::new(flows, settings.hold_ns())
-}
+use super::reason::Reason;
+use super::rules::Programs;
+use super::settings::Flush;
+use super::table::FlowTable;
+use super::wheel::Wheel;
+use nic::Frame;
 
 impl Lro {
-    /// Aggregates whose time has come, without a poll having taken place.
+    /// Sends on the aggregates whose time has come. For the time between polls.
     pub fn expire(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
         self.renew(now_ns, out);
         self.flush_due(now_ns, false, out);
     }
 
-    /// The oldest aggregates, until those that go have at least `buffers` buffers: the pool runs
-    /// low.
+    /// Sends on the oldest aggregates until they have freed at least `buffers` buffers: the pool
+    /// runs low.
     pub fn relieve(&mut self, buffers: usize, now_ns: u64, out: &mut Vec<Frame>) {
         let goal = self.held().saturating_sub(buffers);
         while self.held() > goal
@@ -31,13 +29,13 @@ impl Lro {
         }
     }
 
-    /// Everything goes on: the interface closes.
+    /// Sends on everything: the interface closes.
     pub fn drain(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
         self.flush_all(Reason::Drain, now_ns, out);
     }
 
-    /// When [`Lro::expire`] has something to do, monotonic nanoseconds; none if nothing held has a
-    /// time.
+    /// When [`Lro::expire`] has something to do, monotonic nanoseconds; none if no aggregate waits
+    /// for a time.
     #[must_use]
     pub fn next_due(&self) -> Option<u64> {
         match self.changed {
@@ -57,26 +55,26 @@ impl Lro {
         self.entry = Entry::new(settings.rules);
         self.waits = settings.waits();
         self.segments_max = settings.segments_max();
-        self.table = Table::new(settings.flows);
+        self.table = FlowTable::new(settings.flows);
         self.programs = Programs::new(settings.rules);
         self.wheel = Wheel::new(settings.hold_ns());
-        self.history = history(&settings);
+        self.history = History::new(&settings);
         self.held.clear();
-        self.next.clear();
+        self.predictions.clear();
         self.free.clear();
         self.recent = NOWHERE;
         self.round = 0;
         self.latency.reset();
     }
 
-    /// All aggregates, the oldest first.
+    /// Sends on all aggregates, the oldest first.
     pub(super) fn flush_all(&mut self, reason: Reason, now_ns: u64, out: &mut Vec<Frame>) {
         while let Some(oldest) = self.age.first(AGE) {
             self.close(oldest, reason, now_ns, out);
         }
     }
 
-    /// What the poll leaves behind: held on, or let go. `clock` says when it ended.
+    /// Holds the aggregates that the poll leaves, or sends them on. `clock` says when it ended.
     pub(super) fn end_of_poll(
         &mut self,
         now_ns: u64,
@@ -101,11 +99,11 @@ impl Lro {
     fn hold(&mut self, now_ns: u64, out: &mut Vec<Frame>) {
         let touched = std::mem::take(&mut self.touched);
         for &slot in &touched {
-            self.settle(slot);
+            self.collect(slot);
             let Some(held) = self.held.get_mut(slot as usize) else {
                 continue;
             };
-            // Closed in this poll, or closed and begun anew, and then it is here twice.
+            // Closed in this poll; or closed and begun anew, and then the slot is listed twice.
             if held.frame.is_empty() || held.decided == self.polls {
                 continue;
             }
@@ -129,8 +127,8 @@ impl Lro {
         self.touched = touched;
     }
 
-    /// Aggregates whose time has come. At the end of a poll, those that it has added to are decided
-    /// about anew.
+    /// Sends on the aggregates whose time has come. At the end of a poll (`polled`) those that grew
+    /// in it are left out: [`Lro::hold`] decides about them.
     fn flush_due(&mut self, now_ns: u64, polled: bool, out: &mut Vec<Frame>) {
         let adaptive = self.settings.flush == Flush::Adaptive;
         let mut due = std::mem::take(&mut self.due);

@@ -1,12 +1,13 @@
 //! The merge rules as a table, and what is compiled from it.
 
 use super::layout::Layout;
-use super::next::Twins;
-use super::{Reason, Rules};
+use super::prediction::PredictionMask;
+use super::reason::Reason;
+use super::settings::Rules;
 use crate::packet::flags;
 use nic::frame::SNAPSHOT;
 
-/// What of a packet a rule is about.
+/// The part of a packet that a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// Destination, source, tags, EtherType.
@@ -52,7 +53,7 @@ pub enum Field {
 /// What a rule asks of a packet that is to follow those of an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
-    /// It is what makes a flow: a packet in which it differs is another flow's.
+    /// Part of a flow's identity: a packet in which it differs is of another flow.
     Identity,
     /// As in the first packet.
     Equal,
@@ -80,7 +81,7 @@ pub enum Test {
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
+pub struct MergeRule {
     /// What it is about.
     pub field: Field,
     /// The test under [`Rules::Gro`].
@@ -93,8 +94,8 @@ pub struct Rule {
     pub why: &'static str,
 }
 
-const fn rule(field: Field, gro: Test, lro: Test, reason: Reason, why: &'static str) -> Rule {
-    Rule {
+const fn rule(field: Field, gro: Test, lro: Test, reason: Reason, why: &'static str) -> MergeRule {
+    MergeRule {
         field,
         gro,
         lro,
@@ -105,7 +106,7 @@ const fn rule(field: Field, gro: Test, lro: Test, reason: Reason, why: &'static 
 
 /// The rules for a packet that is to follow. Where several are broken, the first one is counted.
 /// Conditions on a packet by itself are in module `entry`.
-pub const RULES: [Rule; 19] = [
+pub const RULES: [MergeRule; 19] = [
     rule(
         Field::Ethernet,
         Test::Identity,
@@ -146,14 +147,16 @@ pub const RULES: [Rule; 19] = [
         Test::Equal,
         Test::Advances,
         Reason::Acknowledgement,
-        "segments get the first one's: Linux tcp_gro_receive; an end host needs only the newest: inet_lro",
+        "segments get the first one's: Linux tcp_gro_receive; \
+         an end host needs only the newest: inet_lro",
     ),
     rule(
         Field::Flags,
         Test::EqualFlags,
         Test::PlainFlags,
         Reason::Flags,
-        "segmentation puts FIN and PSH on the last and CWR on the first: Linux tcp_gro_receive; inet_lro lro_tcp_ip_check",
+        "segmentation puts FIN and PSH on the last and CWR on the first: Linux tcp_gro_receive; \
+         inet_lro lro_tcp_ip_check",
     ),
     rule(
         Field::Window,
@@ -167,7 +170,8 @@ pub const RULES: [Rule; 19] = [
         Test::Equal,
         Test::Timestamp,
         Reason::TcpOptions,
-        "segments get the first one's: Linux tcp_gro_receive; PAWS takes any value that does not go back: inet_lro",
+        "segments get the first one's: Linux tcp_gro_receive; \
+         PAWS takes any value that does not go back: inet_lro",
     ),
     rule(
         Field::Length,
@@ -181,7 +185,8 @@ pub const RULES: [Rule; 19] = [
         Test::Equal,
         Test::NotCongested,
         Reason::TrafficClass,
-        "a CE mark must reach its receiver (RFC 3168): Linux inet_gro_receive, inet_lro INET_ECN_is_ce",
+        "a CE mark must reach its receiver (RFC 3168): Linux inet_gro_receive, \
+         inet_lro INET_ECN_is_ce",
     ),
     rule(
         Field::FlowLabel,
@@ -195,14 +200,16 @@ pub const RULES: [Rule; 19] = [
         Test::Equal,
         Test::Any,
         Reason::HopLimit,
-        "Linux inet_gro_receive (for IPv6, too, here: it could not be undone); inet_lro does not look",
+        "Linux inet_gro_receive (for IPv6, too, here: it could not be undone); \
+         inet_lro does not look",
     ),
     rule(
         Field::Identification,
         Test::Step,
         Test::Any,
         Reason::Identification,
-        "segmentation counts it up, or keeps it (Frame::fixed_id): Linux inet_gro_receive; inet_lro does not look",
+        "segmentation counts it up, or keeps it (Frame::fixed_id): Linux inet_gro_receive; \
+         inet_lro does not look",
     ),
     rule(
         Field::DontFragment,
@@ -216,7 +223,7 @@ pub const RULES: [Rule; 19] = [
         Test::Equal,
         Test::Equal,
         Reason::Fragment,
-        "whose data a fragment holds is not known before it is whole: all",
+        "a packet's flow and data are known only when all its fragments are there: all",
     ),
     rule(
         Field::Extensions,
@@ -237,11 +244,11 @@ pub const RULES: [Rule; 19] = [
         Test::Equal,
         Test::Any,
         Reason::UrgentPointer,
-        "it could not be undone; without URG nobody reads it",
+        "it could not be undone; without URG no receiver reads it",
     ),
 ];
 
-impl Rule {
+impl MergeRule {
     /// The test under these rules.
     #[must_use]
     pub const fn test(&self, rules: Rules) -> Test {
@@ -317,8 +324,8 @@ pub(super) struct Program {
     mask: [u8; SNAPSHOT],
     /// Parts of [`PART`] bytes that reach to the payload.
     parts: usize,
-    /// What packets have in common whatever the rules are, if each is like the one before.
-    pub(super) twins: Twins,
+    /// Which bits a packet of a stream has in common with the one before; the same for all rules.
+    pub(super) constant: PredictionMask,
 }
 
 /// Bytes that are compared at a time.
@@ -338,7 +345,7 @@ impl Program {
         Self {
             mask,
             parts: layout.payload().div_ceil(PART),
-            twins: Twins::new(layout),
+            constant: PredictionMask::new(layout),
         }
     }
 
@@ -378,7 +385,7 @@ pub(super) fn broken(
         .any(|((a, b), mask)| (a ^ b) & mask != 0)
 }
 
-/// The compiled rules of every layout that was met. There are a few hundred possible layouts.
+/// The compiled rules of every layout that has come. There are a few hundred possible layouts.
 #[derive(Clone, Debug)]
 pub(super) struct Programs {
     rules: Rules,

@@ -1,11 +1,11 @@
-//! What of LRO can be chosen.
+//! The choices that LRO offers.
 
 use crate::packet::segment::MAX_SEGMENTS;
 
 /// What may be merged. See [`super::rules::RULES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Rules {
-    /// Linux GRO's: what can be undone by segmentation, byte for byte. The only one that a packet
+    /// Linux GRO's: segmentation can undo every merge, byte for byte. The only rules that a packet
     /// may meet before it is forwarded.
     #[default]
     Gro,
@@ -36,7 +36,7 @@ pub enum Form {
     Page,
 }
 
-/// When aggregates go on that could still grow.
+/// When aggregates that could still grow go on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Flush {
     /// At the end of every poll.
@@ -49,7 +49,7 @@ pub enum Flush {
         /// Microseconds.
         us: u32,
     },
-    /// When waiting does not pay: by the flow's own rhythm and by what waiting brought before.
+    /// When waiting does not pay, by the flow's own rhythm and the outcome of earlier waits.
     Adaptive,
 }
 
@@ -62,9 +62,9 @@ pub struct Settings {
     pub psh: Psh,
     /// What an aggregate's buffers look like.
     pub form: Form,
-    /// When aggregates go on that could still grow.
+    /// When aggregates that could still grow go on.
     pub flush: Flush,
-    /// No aggregate waits longer, whatever `flush` says; microseconds.
+    /// No aggregate waits longer under any `flush`; microseconds.
     pub hold_max_us: u32,
     /// Aggregates held at a time, one per flow.
     pub flows: usize,

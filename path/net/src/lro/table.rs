@@ -26,11 +26,11 @@ impl Bucket {
 
 /// Flows to slots. A look-up, an entry and a removal touch one bucket.
 #[derive(Clone, Debug)]
-pub(super) struct Table {
+pub(super) struct FlowTable {
     buckets: Vec<Bucket>,
 }
 
-impl Table {
+impl FlowTable {
     /// A table with about twice as many places as `flows`: a full bucket is rare.
     pub(super) fn new(flows: usize) -> Self {
         let buckets = (flows.max(1) * 2 / WAYS).max(1).next_power_of_two();
@@ -74,7 +74,7 @@ impl Table {
             .is_some_and(|bucket| bucket.tags.contains(&0))
     }
 
-    /// Enters a slot, where [there is room](Table::has_room).
+    /// Enters a slot, where [there is room](FlowTable::has_room).
     pub(super) fn insert(&mut self, hash: u64, slot: u32) {
         let tag = Self::tag(hash);
         let Some(bucket) = self.bucket_mut(hash) else {
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn what_is_removed_is_not_found_again() {
-        let mut table = Table::new(16);
+        let mut table = FlowTable::new(16);
         // All in one bucket, two tags.
         let hash = |n: u64| (n % 2) << 57;
         for slot in 0..WAYS as u32 {

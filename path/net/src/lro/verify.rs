@@ -1,7 +1,7 @@
-//! Checksums: what is merged must be right, and be what segmentation would write.
+//! Checksums: a packet is merged only if its checksums are right, and as segmentation writes them.
 
-use super::Reason;
 use super::layout::{Layout, Segment, be16};
+use super::reason::Reason;
 use crate::packet::TCP_CHECKSUM;
 use crate::packet::checksum::{Sum, fold};
 use nic::{Checksum, Frame};
@@ -80,7 +80,7 @@ fn blank(
     }
 }
 
-/// TCP's, with this in its field, of a frame of `len` bytes.
+/// Whether the TCP checksum of a frame of `len` bytes is right, with `field` in its place.
 ///
 /// # Errors
 /// As [`verify`].

@@ -36,8 +36,8 @@ impl Wheel {
         self.tick_ns
     }
 
-    /// Sets the time. Slots of the ticks that have begun since are appended to `due` and are on
-    /// the wheel no longer.
+    /// Sets the time. Slots of the ticks that have begun since are taken off the wheel and appended
+    /// to `due`.
     pub(super) fn advance(&mut self, now_ns: u64, due: &mut Vec<u32>) {
         let now = now_ns / self.tick_ns;
         let begun = now.saturating_sub(self.tick).min(TICKS);

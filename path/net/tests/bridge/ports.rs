@@ -118,7 +118,7 @@ fn every_reason_has_a_name_of_its_own() {
         (total.total(), total.iter().count()),
         (2, DropReason::ALL.len())
     );
-    let json = serde_json::to_value(&total).unwrap();
+    let json = serde_json::to_value(total).unwrap();
     assert_eq!(json["runt"], 1);
     assert_eq!(json["unknown_port"], 1);
     assert_eq!(json["forged_source"], 0);

@@ -23,7 +23,7 @@ fn reason(v6: bool, change: impl FnOnce(&mut Tcp)) -> Reason {
     found
 }
 
-/// CWR is the first packet's alone, also where a later one is its twin.
+/// Only the first packet may have CWR, also where a later one has the same header.
 #[test]
 fn a_later_packet_with_the_first_ones_cwr_does_not_follow() {
     for v6 in [false, true] {

@@ -1,5 +1,5 @@
-//! The short way of a packet that is its predecessor's twin, against the long way that reads the
-//! rules: the same packets in one piece, and in two, which are never taken the short way. LR-17.
+//! Header prediction against the slow path that reads the rules: the same packets in one piece, and
+//! in two, which are never predicted. LR-17.
 
 use crate::common::frame_of;
 use crate::packets::{Tcp, timestamp};
@@ -10,7 +10,7 @@ use net::packet::flags::{ACK, CWR, PSH};
 use nic::{Checksum, Frame, Gso, GsoKind, Offload};
 use proptest::prelude::*;
 
-/// What a packet has that its predecessor's twin would not have.
+/// What makes a packet another one than its predecessor predicts.
 #[derive(Clone, Debug)]
 enum Change {
     Nothing,
@@ -70,8 +70,8 @@ fn plan() -> impl Strategy<Value = Plan> {
     })
 }
 
-/// Makes the checksums of a packet right, with its headers where they are in `like`, or leaves TCP's
-/// blank.
+/// Makes the checksums of a packet right, with its headers where they are in `like`, or leaves
+/// TCP's blank.
 fn checksums(bytes: &mut [u8], like: &Tcp, blank: bool) {
     let (ip, tcp) = (like.network_at(), like.tcp_at());
     let addresses = if like.v6 {
@@ -181,7 +181,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_short_way_ends_where_the_long_way_does(plan in plan()) {
+    fn a_predicted_packet_ends_where_the_slow_path_puts_it(plan in plan()) {
         for rules in [Rules::Gro, Rules::Lro] {
             for (psh, form, flush, bytes) in [
                 (Psh::Flush, Form::Skb, Flush::Polls(u32::MAX), 65_535),
@@ -189,13 +189,13 @@ proptest! {
                 (Psh::Merge, Form::Page, Flush::After { us: 25 }, 65_535),
             ] {
                 let settings = Settings { rules, psh, form, flush, bytes, segments: 9, ..wide() };
-                let short = outcome(settings, &plan, &[]);
-                // Two pieces: such a packet is nobody's twin.
-                let long = outcome(settings, &plan, &[20]);
-                prop_assert_eq!(&short.0, &long.0);
-                prop_assert_eq!(short.1, long.1);
+                let predicted = outcome(settings, &plan, &[]);
+                // A packet in two pieces is never predicted.
+                let slow = outcome(settings, &plan, &[20]);
+                prop_assert_eq!(&predicted.0, &slow.0);
+                prop_assert_eq!(predicted.1, slow.1);
                 if form == Form::Skb {
-                    prop_assert!(short.2 <= long.2 && short.2 * 2 >= long.2);
+                    prop_assert!(predicted.2 <= slow.2 && predicted.2 * 2 >= slow.2);
                 }
             }
         }
