@@ -3,7 +3,8 @@
 //! | module | job |
 //! |---|---|
 //! | [`settings`] | what can be chosen |
-//! | `engine` | which aggregate a packet continues, and what it begins |
+//! | `engine` | the engine, and the path of a packet that is as predicted |
+//! | `slow_path` | any other packet: which aggregate it continues, whether it begins one |
 //! | `prediction` | header prediction: recognizes the next packet of a stream by one comparison |
 //! | [`rules`] | what may be merged: the table, and its compiled form |
 //! | `entry`, `verify` | what a packet must be by itself |
@@ -32,6 +33,7 @@ mod layout;
 mod lists;
 mod policy;
 mod prediction;
+mod slow_path;
 mod table;
 mod verify;
 mod wheel;

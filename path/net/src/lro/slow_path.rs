@@ -1,0 +1,214 @@
+//! The slow path: a packet that was not predicted. The rules decide which aggregate it continues, and
+//! whether it begins one.
+
+use super::engine::{AGE, Lro, NOWHERE, pair};
+use super::held::Held;
+use super::layout::{self, Seen, Segment};
+use super::prediction::Prediction;
+use super::reason::Reason;
+use super::settings::{Flush, Psh};
+use super::verify;
+use crate::packet::flags;
+use nic::Frame;
+
+impl Lro {
+    /// The slow path, for any packet.
+    #[inline(never)]
+    pub(super) fn receive_unpredicted(
+        &mut self,
+        now_ns: u64,
+        frame: &mut Frame,
+        out: &mut Vec<Frame>,
+    ) {
+        let segment = match layout::see(frame) {
+            Seen::Other => {
+                out.push(frame.take());
+                return;
+            }
+            Seen::Hidden => {
+                self.flush_all(Reason::Hidden, now_ns, out);
+                out.push(frame.take());
+                return;
+            }
+            Seen::Tcp(segment) => segment,
+        };
+        self.counters.segments += u64::from(segment.payload > 0);
+        let hash = layout::hash(frame, segment.layout, self.seed);
+        let refusal = self.entry.refusal(frame, &segment);
+        let (found, equal) = self.find(hash, frame, &segment);
+        match (found, refusal) {
+            (None, None) => self.begin(now_ns, hash, frame, &segment, out),
+            (None, Some(_)) => self.pass(frame, &segment, out),
+            (Some(slot), Some(reason)) => {
+                self.close(slot, reason, now_ns, out);
+                self.pass(frame, &segment, out);
+            }
+            (Some(slot), None) => match self.merge(now_ns, slot, equal, frame, &segment) {
+                Ok(None) => {}
+                Ok(Some(last)) => self.close(slot, last, now_ns, out),
+                Err(reason @ (Reason::BadChecksum | Reason::Unverified)) => {
+                    self.close(slot, reason, now_ns, out);
+                    self.pass(frame, &segment, out);
+                }
+                Err(reason) => {
+                    self.close(slot, reason, now_ns, out);
+                    self.begin(now_ns, hash, frame, &segment, out);
+                }
+            },
+        }
+    }
+
+    /// The aggregate of the packet's flow, and whether the compiled rules allow the packet there.
+    #[inline]
+    fn find(&self, hash: u64, frame: &Frame, segment: &Segment) -> (Option<u32>, bool) {
+        for slot in self.table.find(hash) {
+            let Some(held) = self.held.get(slot as usize) else {
+                continue;
+            };
+            let program = self.programs.get(held.program);
+            if program.is_some_and(|program| held.equal(program, frame, segment)) {
+                return (Some(slot), true);
+            }
+            if layout::same_flow((&held.frame, held.layout), (frame, segment.layout)) {
+                return (Some(slot), false);
+            }
+        }
+        (None, false)
+    }
+
+    /// Appends a packet to the aggregate of its flow; why it was the last, if it was.
+    ///
+    /// # Errors
+    /// Why it cannot follow.
+    fn merge(
+        &mut self,
+        now_ns: u64,
+        slot: u32,
+        equal: bool,
+        frame: &mut Frame,
+        segment: &Segment,
+    ) -> Result<Option<Reason>, Reason> {
+        self.collect(slot);
+        let Some((held, next)) = pair(&mut self.held, &mut self.predictions, slot) else {
+            return Err(Reason::Sequence);
+        };
+        if !equal || held.follows(&self.tests, frame, segment).is_err() {
+            return Err(held.why_not(&self.tests, frame, segment));
+        }
+        verify::verify(frame, segment)?;
+        self.buffers -= held.frame.pieces.len();
+        let learned = next.learn(held.program, frame, segment);
+        let last = held.append(&self.tests, self.settings.form, frame, segment);
+        self.buffers += held.frame.pieces.len();
+        self.recent = slot;
+        let last = self.appended(now_ns, slot, last);
+        if last.is_none() && learned {
+            self.predict(slot);
+        }
+        Ok(last)
+    }
+
+    /// Holds a packet that continues no aggregate, or passes it on.
+    fn begin(
+        &mut self,
+        now_ns: u64,
+        hash: u64,
+        frame: &mut Frame,
+        segment: &Segment,
+        out: &mut Vec<Frame>,
+    ) {
+        let pushed = segment.flags & flags::PSH != 0;
+        let adaptive = self.settings.flush == Flush::Adaptive;
+        if adaptive {
+            self.history.arrived(hash, now_ns);
+        }
+        let max_len = (segment.layout.network() + 65_535).min(self.settings.bytes);
+        let complete = pushed && self.settings.psh == Psh::Flush
+            || segment.flags & flags::FIN != 0
+            || self.segments_max < 2
+            || frame.len() > max_len;
+        if complete {
+            if adaptive {
+                self.history.ended(hash, now_ns, pushed);
+            }
+            self.pass(frame, segment, out);
+            return;
+        }
+        if let Err(reason) = verify::verify(frame, segment) {
+            self.counters.bad_checksums += u64::from(reason == Reason::BadChecksum);
+            self.pass(frame, segment, out);
+            return;
+        }
+        self.make_room(hash, now_ns, out);
+        let program = self.programs.number(segment.layout);
+        self.buffers += frame.pieces.len();
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.held.push(Held::default());
+            self.predictions.push(Prediction::default());
+            self.held.len() as u32 - 1
+        });
+        let Some((held, next)) = pair(&mut self.held, &mut self.predictions, slot) else {
+            return;
+        };
+        let learned = next.learn(program, frame, segment);
+        let at = (now_ns, self.polls);
+        held.begin(frame, segment, (program, hash), max_len, at);
+        if learned {
+            self.predict(slot);
+        }
+        self.table.insert(hash, slot);
+        self.age.push(AGE, slot);
+        self.recent = slot;
+        if self.waits {
+            self.touched.push(slot);
+        }
+    }
+
+    /// Makes room for a flow with this hash.
+    fn make_room(&mut self, hash: u64, now_ns: u64, out: &mut Vec<Frame>) {
+        let held = self.held.len() - self.free.len();
+        if held >= self.settings.flows.max(1)
+            && let Some(oldest) = self.age.first(AGE)
+        {
+            self.close(oldest, Reason::TableFull, now_ns, out);
+        }
+        if !self.table.has_room(hash) {
+            let age = |slot: &u32| self.held.get(*slot as usize).map(|held| held.first_ns);
+            if let Some(oldest) = self.table.neighbours(hash).into_iter().min_by_key(age) {
+                self.close(oldest, Reason::TableFull, now_ns, out);
+            }
+        }
+    }
+
+    /// Passes a packet on as it came.
+    fn pass(&mut self, frame: &mut Frame, segment: &Segment, out: &mut Vec<Frame>) {
+        self.counters.aggregates += u64::from(segment.payload > 0);
+        out.push(frame.take());
+    }
+
+    /// Sends an aggregate on.
+    pub(super) fn close(&mut self, slot: u32, reason: Reason, now_ns: u64, out: &mut Vec<Frame>) {
+        self.collect(slot);
+        let Some((held, next)) = pair(&mut self.held, &mut self.predictions, slot) else {
+            return;
+        };
+        self.buffers -= held.frame.pieces.len();
+        next.room = 0;
+        self.counters.aggregates += 1;
+        self.counters.merged += u64::from(held.segments) - 1;
+        self.counters.bad_checksums += u64::from(reason == Reason::BadChecksum);
+        self.counters.count(reason);
+        self.latency.record(now_ns.saturating_sub(held.first_ns));
+        if self.settings.flush == Flush::Adaptive {
+            self.history.ended(held.hash, now_ns, held.pushed);
+        }
+        out.push(held.finish(&self.tests));
+        self.table.remove(held.hash, slot);
+        self.age.remove(slot);
+        self.wheel.remove(slot);
+        self.free.push(slot);
+        if self.recent == slot {
+            self.recent = NOWHERE;
+        }
+    }
+}
