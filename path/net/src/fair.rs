@@ -1,5 +1,5 @@
-//! Whose turn it is: deficit round robin (Shreedhar and Varghese 1995) between vifs, in bytes, with
-//! a rate limit per vif.
+//! Fairness between vifs: deficit round robin (Shreedhar and Varghese 1995) between vifs, in bytes,
+//! with a rate limit per vif.
 //!
 //! A ring does not say how large its next packet is before it is taken, so a turn may overshoot by
 //! one packet; what it overshot is a debt that the vif's next turns pay (surplus round robin).
@@ -8,8 +8,8 @@
 use nic::rate::TokenBucket;
 use std::collections::VecDeque;
 
-/// The least quantum: a frame. What has the line found out in a bounded number of rounds, together
-/// with a bound on debts.
+/// The least quantum: a frame. With the bound on debts it bounds the rounds after which a vif gets
+/// a turn.
 pub const QUANTUM_MIN: u32 = 1514;
 
 /// Bytes that a vif may owe: more than one packet can be.
@@ -50,7 +50,7 @@ pub struct Fair {
 }
 
 impl Fair {
-    /// Nobody.
+    /// A line without vifs.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -150,7 +150,7 @@ impl Fair {
             // What a rate limit kept it from taking is not saved up.
             vif.deficit = vif.deficit.min(vif.quantum.into());
         } else {
-            // Who has nothing to send saves nothing up; debts stay.
+            // A vif without work saves nothing up; debts stay.
             vif.deficit = vif.deficit.min(0);
             vif.active = false;
             self.line.retain(|vif| *vif != number);

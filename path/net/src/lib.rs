@@ -3,9 +3,9 @@
 //! | module | job |
 //! |---|---|
 //! | [`packet`] | where the headers lie in a snapshot; [`packet::checksum`]; [`packet::segment`] |
-//! | [`bridge`] | where a frame goes, and which may not go anywhere |
+//! | [`bridge`] | where a frame goes, and which frames are dropped |
 //! | [`lro`] | large receive offload: consecutive segments of a flow become one packet |
-//! | [`fair`] | whose turn it is: deficit round robin between vifs |
+//! | [`fair`] | which vif is served next: deficit round robin |
 //!
 //! Nothing here knows rings, guest pages or system calls. Every decision is made on private bytes
 //! (a [`nic::Frame`]'s snapshot), and no bytes make any of it panic.

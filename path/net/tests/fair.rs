@@ -11,7 +11,7 @@ fn serve(vif: usize, bytes: u32) -> Turn {
 }
 
 #[test]
-fn nobody_is_idle() {
+fn without_vifs_there_is_no_turn() {
     let mut fair = Fair::new();
     assert_eq!(fair.next(0), Turn::Idle);
     fair.set(0, 2000, None);
@@ -81,7 +81,7 @@ fn a_debt_alone_in_the_line_is_worked_off_at_once() {
 }
 
 #[test]
-fn a_rate_limit_makes_wait_and_nobody_else() {
+fn a_rate_limit_delays_its_vif_alone() {
     let mut fair = Fair::new();
     // 1 byte per µs.
     fair.set(0, 2000, Some(TokenBucket::new(1_000_000, 3000)));
@@ -136,7 +136,7 @@ fn who_is_removed_has_no_turn() {
 }
 
 proptest! {
-    /// Over many turns each gets its share, whatever its packets are like, and never more than a
+    /// Over many turns each gets its share, for packets of any size, and never more than a
     /// packet and a quantum away from it.
     #[test]
     fn shares_are_the_quanta(

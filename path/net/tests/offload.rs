@@ -456,7 +456,9 @@ proptest! {
         frame.offload.checksum = blank(&build, &mut bytes);
         prop_assume!(build.transport_at() + 18 <= SNAPSHOT);
         let at = build.transport_at() + 16;
-        frame = { let offload = frame.offload; let mut f = frame_of(&bytes, &cuts); f.offload = offload; f };
+        let offload = frame.offload;
+        frame = frame_of(&bytes, &cuts);
+        frame.offload = offload;
         prop_assert_eq!(finish(&mut frame), Ok(()));
         let mut done = frame.to_vec().unwrap();
         prop_assert_eq!(frame.offload.checksum, Checksum::Unknown);

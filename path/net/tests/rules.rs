@@ -1,5 +1,5 @@
-//! Firewall rules, clause by clause (`specs/bridge.md`, BR-18 …), and against an oracle that knows what
-//! it has sent instead of looking into it.
+//! Firewall rules, clause by clause (`specs/bridge.md`, BR-18 …), and against an oracle that knows
+//! what it has sent instead of looking into it.
 
 mod common;
 
@@ -474,7 +474,7 @@ fn decides(written: &Written, way: Way, sent: &Sent) -> bool {
             own.contains(to)
         }),
     ];
-    // What is hidden fits whoever denies.
+    // A hidden field fits every rule that denies.
     answers.iter().all(|answer| answer.unwrap_or(!rule.allow))
 }
 
@@ -507,9 +507,11 @@ proptest! {
         prop_assert_eq!(bridge.denied_by(header.header(), WIRE, 0).is_some(), !passes);
     }
 
-    /// BR-20: who denies by ports lets no frame pass whose ports it cannot see, whatever it is.
+    /// BR-20: a rule that denies by ports drops every frame whose ports are hidden.
     #[test]
-    fn no_bytes_panic_and_nothing_unseen_passes(bytes in prop::collection::vec(any::<u8>(), 14..200)) {
+    fn no_bytes_panic_and_nothing_unseen_passes(
+        bytes in prop::collection::vec(any::<u8>(), 14..200),
+    ) {
         let mut bytes = bytes;
         bytes[..6].copy_from_slice(&MAC_A.0);
         bytes[6..12].copy_from_slice(&STATION.0);

@@ -8,8 +8,7 @@ use crate::frame::Frame;
 use crate::offload::Checksum;
 use crate::vmq::Vmq;
 
-/// What a device can do by itself; what it cannot, its user does in software before
-/// [`Nic::tx`].
+/// What a device can do by itself. Its user does the rest in software, before [`Nic::tx`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caps {
     /// Fills in [`crate::Checksum::Blank`] of frames it is given (and may yield such frames).

@@ -1,8 +1,8 @@
 //! A device behind a token bucket: the rate of the NIC model.
 //!
-//! A NIC of a given speed yields frames no faster than that, and sends no faster. What cannot be
-//! received yet stays in the device; what cannot be sent yet is copied into a queue of the NIC's
-//! own, as large as the buffers that it is given, and leaves when it may.
+//! A NIC of a given speed yields frames no faster than that, and sends no faster. Frames that
+//! cannot be received yet stay in the device. Frames that cannot be sent yet are copied into a
+//! queue of the NIC's own, as large as the buffers that it is given, and leave later.
 
 use crate::buffer::Buffers;
 use crate::device::{Caps, Nic, TxReport};

@@ -1,4 +1,4 @@
-//! Interrupt moderation: when the frames that a NIC has received are looked at.
+//! Interrupt moderation: when a NIC is polled for the frames that it has received.
 //!
 //! The names are the thesis's and the drivers': a NIC that moderates holds its interrupt back so
 //! that one serves many frames. Here the "interrupt" is the moment at which a poll begins, and the

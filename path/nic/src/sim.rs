@@ -1,5 +1,5 @@
-//! A cable in memory, with a device at either end: rate, delay and seeded loss; on request, dedicated
-//! queues for guests.
+//! A cable in memory, with a device at either end: rate, delay and seeded loss; on request,
+//! dedicated queues for guests.
 
 mod rings;
 mod wire;

@@ -26,7 +26,7 @@ impl Write for Shared {
     }
 }
 
-/// A file that takes only so many writes.
+/// A file that fails after this number of writes.
 #[derive(Debug)]
 struct Full(usize);
 

@@ -391,7 +391,7 @@ fn what_another_driver_left_drains_before_anybody_has_the_queue() {
 }
 
 #[test]
-fn a_queue_whose_frames_cannot_be_led_away_is_nobodys() {
+fn a_queue_whose_frames_cannot_be_steered_away_is_not_handed_out() {
     let slow = Rc::new(Slow::default());
     slow.in_queue.borrow_mut().push_back(frame_to(B, 1));
     let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(Rc::clone(&slow)));

@@ -22,7 +22,8 @@ pub(crate) fn run_if_counted() -> bool {
     true
 }
 
-/// Instructions per packet of a pass, the second of its engine: what is allocated once is not in it.
+/// Instructions per packet of a pass, the second of its engine: what is allocated once is not in
+/// it.
 ///
 /// # Errors
 /// Why they cannot be counted.

@@ -2,8 +2,8 @@
 //! of interleaved flows. `cargo bench -p net --bench lro` ends with one table of all cells.
 //!
 //! Every flow sends 32 segments of 1448 bytes, in turn with the other flows, polls take 64 packets,
-//! and aggregates are held until every flow has sent its train: so the LRO rate is the same in every
-//! cell, whatever the number of flows. (Flushed at every poll, 64 packets of 512 flows could not
+//! and aggregates are held until every flow has sent its train: so the LRO rate is the same in
+//! every cell, for any number of flows. (Flushed at every poll, 64 packets of 512 flows could not
 //! merge at all.) Measured are the polls and the final flush; the columns are in
 //! [`packets::Column`]. Cycles are the time stamp counter's.
 

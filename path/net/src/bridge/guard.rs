@@ -28,8 +28,8 @@ const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
 
 /// How many bytes of a frame's header the bridge wants to see, if the frame has so many; 0: no more
-/// than [`nic::frame::HOT`]. More are wanted only of frames with a VLAN tag, and of IPv6 that is not
-/// directly followed by TCP or UDP: they may have to be inspected.
+/// than [`nic::frame::HOT`]. More are wanted only of frames with a VLAN tag, and of IPv6 that is
+/// not directly followed by TCP or UDP: they may have to be inspected.
 #[must_use]
 pub fn wanted(header: &[u8]) -> usize {
     match be16(header, 12) {

@@ -1,8 +1,8 @@
 //! Rules of a port (a firewall): which frames may come in by it, and which may go out by it.
 //!
-//! A rule looks at a frame's snapshot alone. A field that the snapshot does not show (the ports of a
-//! later fragment, all that is behind headers that cannot be followed) speaks against the frame: it
-//! fits every rule that denies, and none that allows.
+//! A rule looks at a frame's snapshot alone. A field that the snapshot does not show (the ports of
+//! a later fragment, all that is behind headers that cannot be followed) speaks against the frame:
+//! it fits every rule that denies, and none that allows.
 
 use super::guard::is_disguised;
 use crate::packet::{Ipv6, Network, Packet, be16, ethertype, protocol};

@@ -1,8 +1,8 @@
 //! The forwarding table: open addressing, one cache line for most look-ups.
 //!
 //! Only [`ForwardingTable::rebuild`] empties a filled slot, so a run of slots from a key's home
-//! onwards has no holes. The next station that needs a slot takes over that of an expired one. Every
-//! walk ends after [`WINDOW`] slots.
+//! onwards has no holes. The next station that needs a slot takes over that of an expired one.
+//! Every walk ends after [`WINDOW`] slots.
 
 use super::ethernet::{MAC_BITS, mac_of};
 use crate::packet::Mac;
@@ -214,8 +214,8 @@ impl ForwardingTable {
         self.rebuild(self.slots.len(), |slot| slot.port() != port);
     }
 
-    /// Puts every slot that `keep` approves into a table of `size` slots. Bound stations come first,
-    /// and the table grows until all of them fit; a learned one without room is forgotten.
+    /// Puts every slot that `keep` approves into a table of `size` slots. Bound stations come
+    /// first, and the table grows until all of them fit; a learned one without room is forgotten.
     fn rebuild(&mut self, size: usize, keep: impl Fn(&Slot) -> bool) {
         let filled = |slot: &&Slot| slot.is_filled() && keep(slot);
         let (bound, learned): (Vec<Slot>, Vec<Slot>) = self
@@ -318,7 +318,7 @@ mod tests {
     /// BR-7: where no slot is free within reach, a station is not learned, until one there has
     /// aged.
     #[test]
-    fn a_full_neighbourhood_learns_nobody_else() {
+    fn a_full_neighbourhood_learns_no_other_station() {
         let mut table = ForwardingTable::new(1000, 1000, 0);
         let macs = colliding(&table, WINDOW + 2);
         for mac in &macs[..WINDOW] {

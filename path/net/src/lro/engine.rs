@@ -109,8 +109,8 @@ impl Lro {
         }
     }
 
-    /// Takes one poll's frames, in order of arrival. `frames` is emptied; packets that may go on now
-    /// are appended to `out`, the rest is held. A batch without frames is a poll, too.
+    /// Takes one poll's frames, in order of arrival. `frames` is emptied; packets that may go on
+    /// now are appended to `out`, the rest is held. A batch without frames is a poll, too.
     pub fn poll(&mut self, now_ns: u64, frames: &mut Vec<Frame>, out: &mut Vec<Frame>) {
         self.poll_timed(now_ns, || now_ns, frames, out);
     }

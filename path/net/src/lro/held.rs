@@ -97,8 +97,8 @@ impl Tests {
 }
 
 impl Held {
-    /// Begins an aggregate of at most `max_len` bytes with its first packet. The frame is taken, and
-    /// an empty one left.
+    /// Begins an aggregate of at most `max_len` bytes with its first packet. The frame is taken,
+    /// and an empty one left.
     pub(super) fn begin(
         &mut self,
         frame: &mut Frame,

@@ -1,4 +1,9 @@
 //! How long first segments waited: a log-linear histogram of fixed size.
+//!
+//! Not crate `hdrhistogram`, which the lab uses: a value is recorded for every aggregate that goes
+//! on, which with a low LRO rate is every packet. At this resolution [`Latency::record`] takes 23
+//! instructions, `Histogram::saturating_record` 48 (callgrind), and `Histogram::max` is rounded to
+//! the end of a bucket.
 
 /// Buckets per power of two: a value is known to 1/16.
 const STEPS: usize = 16;
@@ -66,8 +71,8 @@ impl Latency {
         self.max_ns
     }
 
-    /// Buckets that are not empty: the largest value that falls into each, nanoseconds, and how many
-    /// have.
+    /// Buckets that are not empty: the largest value that falls into each, nanoseconds, and how
+    /// many values did.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let filled = self.buckets.iter().enumerate();
         filled

@@ -78,9 +78,9 @@ impl PredictionMask {
     }
 }
 
-/// What the next packet of an aggregate is predicted to be, and the payload of the packets that were
-/// as predicted. The fields that a packet is compared with lie in as few cache lines as possible:
-/// with IPv4, in two.
+/// What the next packet of an aggregate is predicted to be, and the payload of the packets that
+/// were as predicted. The fields that a packet is compared with lie in as few cache lines as
+/// possible: with IPv4, in two.
 #[derive(Clone, Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct Prediction {
@@ -121,7 +121,8 @@ impl Prediction {
         ) else {
             return false;
         };
-        // Only a first packet may have CWR. The limits are those of the places that `matches` reads.
+        // Only a first packet may have CWR. The limits are those of the places that `matches`
+        // reads.
         let alone = segment.flags & flags::CWR != 0;
         if alone
             || layout.payload() > COMPARED
@@ -153,7 +154,8 @@ impl Prediction {
         u32::from_be_bytes(sequence) == self.sequence && self.room > 0
     }
 
-    /// Where the TCP header is: [`Prediction::learn`] keeps it within this mask, and the compiler knows.
+    /// Where the TCP header is: [`Prediction::learn`] keeps it within this mask, and the compiler
+    /// knows.
     #[inline]
     fn tcp(&self) -> usize {
         usize::from(self.tcp_at) & TCP_MAX
@@ -205,7 +207,8 @@ impl Prediction {
         right.then_some(*piece)
     }
 
-    /// Takes the piece of [the predicted packet](Prediction::matches), and predicts the one after it.
+    /// Takes the piece of [the predicted packet](Prediction::matches), and predicts the one after
+    /// it.
     #[inline(always)]
     pub(super) fn append(&mut self, piece: Piece) {
         self.pieces.push(Piece {
@@ -225,8 +228,8 @@ fn checksum_field(frame: &Frame, tcp: usize) -> u16 {
     u16::from_ne_bytes(array(frame, tcp + TCP_CHECKSUM))
 }
 
-/// Where an IP header may be, at most: behind two tags. All bits below are set, so that it is a mask
-/// as well.
+/// Where an IP header may be, at most: behind two tags. All bits below are set, so that it is a
+/// mask as well.
 const IP_MAX: usize = 31;
 /// Where a TCP header may be, at most.
 const TCP_MAX: usize = 63;

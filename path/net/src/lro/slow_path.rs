@@ -1,5 +1,5 @@
-//! The slow path: a packet that was not predicted. The rules decide which aggregate it continues, and
-//! whether it begins one.
+//! The slow path: a packet that was not predicted. The rules decide which aggregate it continues,
+//! and whether it begins one.
 
 use super::engine::{AGE, Lro, NOWHERE, pair};
 use super::held::Held;

@@ -23,7 +23,7 @@ fn guests_cannot_forge_arp() {
     for sender in [MAC_B, STATION, MAC_A2, ALL] {
         assert_eq!(verdict(&arp_from(MAC_A, sender, mine), A), forged);
     }
-    // Another guest's address; an address of nobody's.
+    // Another guest's address; a free address.
     assert_eq!(verdict(&arp_from(MAC_A, MAC_A, [10, 0, 0, 11]), A), forged);
     assert_eq!(verdict(&arp_from(MAC_A, MAC_A, [10, 0, 0, 1]), A), forged);
     // A guest without configured addresses may have any that is not another's.
@@ -105,7 +105,7 @@ fn guests_cannot_hide_what_a_frame_is() {
     assert_eq!(verdict(&build.bytes(), A), obscure);
     build.extensions = vec![(protocol::DESTINATION, vec![0; 126])];
     assert_eq!(verdict(&build.bytes(), A), obscure);
-    // The same from a NIC is nobody's business.
+    // The same from a NIC is not checked.
     let from_wire = Build {
         source: STATION,
         ..build

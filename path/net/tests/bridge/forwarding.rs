@@ -3,7 +3,7 @@
 use super::*;
 use net::bridge::{MAX_PORTS, Rate, Rule};
 
-/// BR-1: a frame to a guest's MAC goes to that guest alone, whoever sent it.
+/// BR-1: a frame to a guest's MAC goes to that guest alone, from any sender.
 #[test]
 fn bound_macs_are_reached_from_everywhere() {
     let mut bridge = bridge();
@@ -198,10 +198,10 @@ fn runts_and_strangers() {
     assert_eq!(bridge.drops(usize::MAX), None);
 }
 
-/// BR-21: the short way is open to batches of which every frame goes from guest to station and has nothing
-/// to be counted, learned or looked into; it changes nothing.
+/// BR-21: the fast path takes batches of which every frame goes from guest to station and has
+/// nothing to be counted, learned or inspected; it changes nothing.
 #[test]
-fn the_short_way_is_for_batches_that_need_nothing() {
+fn the_fast_path_is_for_batches_that_need_nothing() {
     let mut bridge = bridge();
     go(&mut bridge, &plain(MAC_A, STATION), WIRE2, 0);
     let counted = bridge.drops_total();

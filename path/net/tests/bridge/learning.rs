@@ -95,7 +95,7 @@ fn numbered(n: u32) -> Mac {
     Mac([0x52, 0x54, a, b, c, d])
 }
 
-/// BR-7: the table is bounded, strangers displace nobody, and old entries make room.
+/// BR-7: the table is bounded, strangers displace no station, and old entries make room.
 #[test]
 fn a_flood_of_sources_fills_nothing_but_its_share() {
     let mut bridge = bridge();
@@ -135,7 +135,7 @@ fn room_is_made_when_all_have_aged_and_not_before() {
         go(&mut bridge, &plain(MAC_A, numbered(n)), WIRE, 0);
     }
     let full: Vec<Mac> = bridge.stations(0).map(|station| station.mac).collect();
-    // 300 s later nobody has spoken again but one.
+    // 300 s later one station has spoken again.
     go(
         &mut bridge,
         &plain(MAC_A, full_learned(&full)),

@@ -209,13 +209,15 @@ pub fn any_build() -> impl Strategy<Value = Build> {
 const ROOM: usize = 16 << 20;
 
 pub fn area_of(bytes: &[u8]) -> Span {
-    thread_local!(static MEMORY: (Area, Cell<usize>) = (Area::anonymous(ROOM).unwrap(), Cell::new(0)));
+    thread_local! {
+        static MEMORY: (Area, Cell<usize>) = (Area::anonymous(ROOM).unwrap(), Cell::new(0));
+    }
     MEMORY.with(|(area, next)| {
         let at = match next.get() + bytes.len() {
             end if end > ROOM => 0,
             _ => next.get(),
         };
-        // A cache line apart, lest two frames be contiguous by chance.
+        // A cache line apart: no two frames are contiguous by chance.
         next.set((at + bytes.len() + 64).next_multiple_of(64));
         let span = area.at(at, bytes.len()).unwrap();
         span.write(bytes).unwrap();

@@ -55,7 +55,7 @@ fn an_aggregate_has_at_most_so_many_segments() {
 }
 
 /// LR-51, and row 7 of the attacks: no aggregate exceeds the configured bytes, nor IP's 65 535,
-/// whatever the layout of its headers.
+/// for any layout of its headers.
 #[test]
 fn an_aggregate_has_at_most_so_many_bytes() {
     for bytes in [0, 1, 1000, 1513, 1514, 1515, 3000, 65_535, usize::MAX] {

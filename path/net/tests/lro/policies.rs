@@ -48,7 +48,7 @@ impl Stream {
         frames(&packets)
     }
 
-    /// A poll at `us` with so many packets; payload sizes that went on.
+    /// A poll at `us` with `count` packets; payload sizes that went on.
     fn poll(&mut self, us: u64, count: usize) -> Vec<usize> {
         self.poll_with(us, count, 0)
     }
@@ -264,7 +264,7 @@ fn adaptive() -> Settings {
     }
 }
 
-/// LR-70: a steady stream is held for about the longest wait, whatever the rhythm of polls.
+/// LR-70: a steady stream is held for about the longest wait, in any rhythm of polls.
 #[test]
 fn adaptive_holds_a_steady_stream() {
     for (gap, at_least) in [(2, 40.0), (12, 10.0), (50, 2.5), (125, 1.9)] {

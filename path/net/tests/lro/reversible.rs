@@ -1,5 +1,5 @@
 //! Properties over random traces: `segment(merge(P)) == P`, order within flows, nothing lost or
-//! doubled, buffers conserved, whatever the policy and however often it changes. LR-1 … LR-3.
+//! doubled, buffers conserved, under any policy, however often it changes. LR-1 … LR-3.
 
 use crate::common::area_of;
 use crate::packets::{Tcp, timestamp};
@@ -282,7 +282,10 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_lost_or_doubled(ops in prop::collection::vec(op(), 0..150), merge in any::<bool>()) {
+    fn nothing_is_lost_or_doubled(
+        ops in prop::collection::vec(op(), 0..150),
+        merge in any::<bool>(),
+    ) {
         let psh = if merge { Psh::Merge } else { Psh::Flush };
         for rules in [Rules::Gro, Rules::Lro] {
             let trace = play(rules, psh, &ops);

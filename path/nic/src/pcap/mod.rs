@@ -1,7 +1,7 @@
 //! Capture files: a device that plays one and records another, and a [`Tee`] that records what
 //! passes through any device.
 //!
-//! Files are byte streams that somebody else opened ([`std::io::Read`], [`std::io::Write`]): a
+//! Files are byte streams that were opened elsewhere ([`std::io::Read`], [`std::io::Write`]): a
 //! domain has descriptors, not files. Frames are written as they pass, so a checksum that is still
 //! blank is blank in the file, and a packet that is still to be cut is whole.
 

@@ -179,7 +179,7 @@ impl<R: Read> Reader<R> {
         match self.input.read(free) {
             Ok(0) => {
                 self.ended = true;
-                // Whoever asks looks once more: what is left is then a truncated record.
+                // The caller parses once more: the rest is then a truncated record.
                 Ok(!self.unread.is_empty())
             }
             Ok(count) => {

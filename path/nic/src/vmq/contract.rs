@@ -31,7 +31,7 @@ pub enum VmqError {
     /// A queue holds at least one buffer.
     #[error("a queue of no buffers")]
     NoBuffers,
-    /// Whoever steers for the NIC refused, with this errno.
+    /// The side that steers for the NIC refused, with this errno.
     #[error("steering was refused (errno {0})")]
     Refused(i32),
 }
@@ -69,11 +69,11 @@ pub trait Vmq {
     /// There is no such queue, it is enabled or drains, or another queue has the MAC.
     fn set_mac(&mut self, queue: QueueId, mac: [u8; 6]) -> Result<(), VmqError>;
 
-    /// Whether the first [`SNAPSHOT`](crate::frame::SNAPSHOT) bytes of what the queue yields are kept
-    /// out of the backend's buffers: they are the frame's bare header, and the buffer holds only what
-    /// follows, behind the place of these bytes. So nobody who reads the buffer has seen the header of
-    /// a frame before the backend has put it there ([`Frame::put_header_back`]). Not one of the
-    /// thesis's calls: its section 3.4 names the lack of this as a limitation.
+    /// Whether the first [`SNAPSHOT`](crate::frame::SNAPSHOT) bytes of each frame are kept out of
+    /// the backend's buffers: they become the frame's bare header, and the buffer holds only the
+    /// rest, behind room for them. So no reader of the buffer sees a frame's header before the
+    /// backend has put it there ([`Frame::put_header_back`]). Not one of the thesis's calls: its
+    /// section 3.4 names the lack of this as a limitation.
     ///
     /// # Errors
     /// There is no such queue, it is enabled or drains.
@@ -93,12 +93,12 @@ pub trait Vmq {
     /// The queue is not enabled, or steering was refused.
     fn disable_queue(&mut self, queue: QueueId) -> Result<(), VmqError>;
 
-    /// Takes all queues out of the hands in which a driver domain before this one may have left them: from
-    /// now on frames to `macs`, all that can be steered, go to the shared queue, and every queue
-    /// drains. The first call of a driver's; how many queues there are.
+    /// Recovers all queues from an earlier driver domain, in any state: from now on frames to
+    /// `macs`, all that can be steered, go to the shared queue, and every queue drains. A driver
+    /// calls this first. Returns the number of queues.
     ///
     /// # Errors
-    /// Steering was refused: nobody gets a queue.
+    /// Steering was refused: no queue is handed out.
     fn recover(&mut self, macs: &[[u8; 6]]) -> Result<u32, VmqError>;
 
     /// Whether the queue may still yield frames to its last MAC.
@@ -145,17 +145,16 @@ pub trait Backend {
     fn netif_rx(&mut self, frame: Frame);
 }
 
-/// Who can tell the NIC which MAC belongs to which queue.
+/// Tells the NIC which MAC belongs to which queue.
 pub trait Steering: std::fmt::Debug {
-    /// From now on frames to `mac` choose `queue` (none: the shared one). Frames that have chosen
-    /// before may be on their way for some more time: until [`Steering::settled`] has reached the
-    /// number that this returns.
+    /// From now on frames to `mac` choose `queue` (none: the shared one). Frames that chose before
+    /// may be on their way until [`Steering::settled`] has reached the number that this returns.
     ///
     /// # Errors
     /// [`VmqError::Refused`].
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError>;
 
-    /// See [`Steering::steer`].
+    /// The number of the last change after which no earlier choice is on its way any more.
     fn settled(&mut self) -> u64;
 }
 

@@ -5,13 +5,13 @@ use super::contract::{Backend, Freed, QueueId, Steering, Vmq, VmqError};
 use crate::buffer::{Buffer, BufferId, Buffers};
 use crate::frame::Frame;
 
-/// How often it is asked at the most whether steering has settled: whoever knows may be another
-/// process.
+/// The shortest time between two questions whether steering has settled: another process may have
+/// to answer.
 const ASK_NS: u64 = 500_000;
 /// Buffers that a queue asks for at a time unless told otherwise.
 const SIZE: usize = 64;
 
-/// What a look into one queue has brought.
+/// What one read of a queue has brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Frames that were appended.
@@ -25,9 +25,9 @@ pub trait Receive {
     /// Queues.
     fn queues(&self) -> usize;
 
-    /// Takes up to `budget` frames that are in `queue`, each in one buffer of `buffers`, but for its
-    /// header with `split` ([`Vmq::split_headers`]). A buffer that could not be written is put back;
-    /// those left over stay ready until [`Receive::release`].
+    /// Takes up to `budget` frames out of `queue`, each in one buffer of `buffers`; with `split`
+    /// its header is left out of the buffer ([`Vmq::split_headers`]). A buffer that could not be
+    /// written is put back; unused ones stay ready until [`Receive::release`].
     fn receive(
         &mut self,
         queue: QueueId,
@@ -176,7 +176,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
 
     fn set_mac(&mut self, queue: QueueId, mac: [u8; 6]) -> Result<(), VmqError> {
         self.idle(queue)?;
-        // A queue that drains has its MAC no more: where its frames go now is not its concern.
+        // A draining queue has lost its MAC, and another queue may have it.
         let taken = |(n, other): (usize, &Queue)| {
             n != queue.0 as usize
                 && matches!(other.state, State::Idle | State::Enabled)
@@ -207,10 +207,10 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
     }
 
     fn recover(&mut self, macs: &[[u8; 6]]) -> Result<u32, VmqError> {
-        let lead_away = |point: u64, &mac| Ok(self.steering.steer(mac, None)?.max(point));
-        let point = macs.iter().try_fold(0, lead_away);
+        let steer_away = |point: u64, &mac| Ok(self.steering.steer(mac, None)?.max(point));
+        let point = macs.iter().try_fold(0, steer_away);
         for queue in &mut self.queues {
-            // Frames come to who could not be led away: then nobody gets a queue.
+            // Where steering failed, frames still come to the old queues: no queue is handed out.
             queue.state = State::Draining(point.unwrap_or(u64::MAX));
         }
         point.map(|_| self.queues.len() as u32)
@@ -231,7 +231,8 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         let Queue {
             state, size, split, ..
         } = *self.get(queue)?;
-        // Asked before the look: what was on its way until then is in the queue by now.
+        // Asked before the queue is read: frames that were on their way until then are in it by
+        // now.
         let settled = match state {
             State::Enabled => false,
             State::Draining(point) => self.has_settled(point, now_ns),
