@@ -15,10 +15,12 @@ mod model;
 mod parse;
 mod pdev;
 mod problem;
-mod read;
 pub mod rule;
+mod sizes;
+mod table;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub use address::{Cidr, Mac, NotAnAddress};
 pub use model::{

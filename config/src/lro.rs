@@ -1,6 +1,8 @@
 //! Large receive offload: what can be chosen about it. The same words in the file (`[lro]`), in
 //! what domains are told, and in `grantway set DOMAIN lro.KEY VALUE`.
 
+use crate::words;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -34,7 +36,7 @@ pub struct Lro {
 impl Default for Lro {
     fn default() -> Self {
         Self {
-            // By these rules nobody can tell, whoever the packets are for.
+            // What these rules merge can be cut again, so it may go to anybody.
             at: At::Physical,
             rules: Rules::Gro,
             psh: Psh::Flush,
@@ -135,7 +137,7 @@ pub enum Meta {
 pub enum Flush {
     /// To the end of the poll: `poll`.
     Poll,
-    /// To the end of every so manyth poll (delayed aggregation): `da2`.
+    /// To the end of every n-th poll (delayed aggregation): `da2`.
     Polls(u32),
     /// So many microseconds: `t50`.
     After(u32),
@@ -151,22 +153,6 @@ pub(crate) const HOLD_US: std::ops::RangeInclusive<u32> = 1..=10_000;
 pub(crate) const FLOWS: std::ops::RangeInclusive<u32> = 8..=65_536;
 /// Packets that an aggregate may have: as many as segmentation makes of one.
 pub(crate) const SEGMENTS: std::ops::RangeInclusive<u32> = 2..=512;
-
-pub(crate) const AT: [(&str, At); 4] = [
-    ("none", At::None),
-    ("physical", At::Physical),
-    ("virtual", At::Virtual),
-    ("both", At::Both),
-];
-pub(crate) const RULES: [(&str, Rules); 2] = [("gro", Rules::Gro), ("lro", Rules::Lro)];
-pub(crate) const PSH: [(&str, Psh); 2] = [("flush", Psh::Flush), ("merge", Psh::Merge)];
-pub(crate) const FORMS: [(&str, Form); 2] = [("skb", Form::Skb), ("page", Form::Page)];
-pub(crate) const METAS: [(&str, Meta); 2] =
-    [("request", Meta::Request), ("response", Meta::Response)];
-pub(crate) const BACKENDS: [(&str, Backend); 2] = [
-    ("linearize", Backend::Linearize),
-    ("scatter", Backend::Scatter),
-];
 
 /// What [`Flush`] is written like.
 pub(crate) const FLUSH_REMEDY: &str =
@@ -239,11 +225,11 @@ impl Lro {
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let mut new = *self;
         match key {
-            "at" => new.at = word(value, &AT)?,
-            "rules" => new.rules = word(value, &RULES)?,
-            "psh" => new.psh = word(value, &PSH)?,
-            "buffers" => new.buffers = word(value, &FORMS)?,
-            "backend" => new.backend = word(value, &BACKENDS)?,
+            "at" => new.at = word(value)?,
+            "rules" => new.rules = word(value)?,
+            "psh" => new.psh = word(value)?,
+            "buffers" => new.buffers = word(value)?,
+            "backend" => new.backend = word(value)?,
             "flush" => {
                 new.flush = value
                     .parse()
@@ -286,12 +272,8 @@ impl Lro {
     }
 }
 
-fn word<T: Copy + fmt::Debug>(value: &str, of: &[(&str, T)]) -> Result<T, String> {
-    let found = of.iter().find(|(name, _)| *name == value);
-    found.map(|(_, value)| *value).ok_or_else(|| {
-        let words: Vec<String> = of.iter().map(|(name, _)| format!("\"{name}\"")).collect();
-        format!("write {}", crate::read::alternatives(&words))
-    })
+fn word<T: DeserializeOwned>(value: &str) -> Result<T, String> {
+    words::read(value).map_err(|unknown| unknown.to_string())
 }
 
 fn number(value: &str, good: &std::ops::RangeInclusive<u32>) -> Result<u32, String> {
@@ -395,7 +377,8 @@ mod tests {
 
     #[test]
     fn places_are_the_driver_s_the_guests_or_both() {
-        let at = AT.map(|(_, at)| (at.physical(), at.is_virtual()));
+        let places = [At::None, At::Physical, At::Virtual, At::Both];
+        let at = places.map(|at| (at.physical(), at.is_virtual()));
         assert_eq!(
             at,
             [(false, false), (true, false), (false, true), (true, true)]

@@ -1,8 +1,7 @@
 //! Firewall rules of a NIC or of a guest's interface: as they are written, and as the driver domain
 //! is told.
 
-use crate::Cidr;
-use crate::read::{Table, alternatives};
+use crate::address::Cidr;
 use abi::firewall;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -13,11 +12,13 @@ use std::str::FromStr;
 pub const RULES_MAX: usize = 256;
 
 /// IP protocols by name. Numbers do for the others.
-const PROTOCOLS: [(&str, u8); 4] = [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmpv6", 58)];
+pub(crate) const PROTOCOLS: [(&str, u8); 4] =
+    [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmpv6", 58)];
 /// Protocols whose header begins with two ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
 const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
 /// EtherTypes by name.
-const ETHERTYPES: [(&str, u16); 3] = [("ipv4", 0x0800), ("arp", 0x0806), ("ipv6", 0x86dd)];
+pub(crate) const ETHERTYPES: [(&str, u16); 3] =
+    [("ipv4", 0x0800), ("arp", 0x0806), ("ipv6", 0x86dd)];
 
 /// Which frames that pass a port of the bridge a rule is for, as the bridge sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,11 +29,6 @@ pub enum Way {
     /// Those that go out by the port: to the wire, to the guest.
     Out,
 }
-
-/// Directions of a NIC's rules, by name.
-pub(crate) const OF_NIC: [(&str, Way); 2] = [("from-wire", Way::In), ("to-wire", Way::Out)];
-/// Directions of a guest interface's rules, by name.
-pub(crate) const OF_VIF: [(&str, Way); 2] = [("from-guest", Way::In), ("to-guest", Way::Out)];
 
 /// A rule: what fits everything that it says is decided by it, unless a rule before it has decided.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -170,10 +166,6 @@ impl Firewall {
     }
 }
 
-/// By name.
-pub(crate) const FIREWALL: [(&str, Firewall); 2] =
-    [("split", Firewall::Split), ("shared", Firewall::Shared)];
-
 /// Something that has names, or is a number.
 fn named<T: Copy + FromStr>(names: &[(&str, T)], text: &str) -> Option<T> {
     let known = names.iter().find(|(name, _)| *name == text);
@@ -285,40 +277,6 @@ macro_rules! as_text {
 }
 
 as_text!(EtherType, Protocol, Ports);
-
-/// Reads the rules of a port whose directions have these names.
-pub(crate) fn read(tables: Vec<Table<'_, '_, '_>>, ways: &[(&str, Way)]) -> Vec<Rule> {
-    const PREFIX: &str = "10.0.0.0/8";
-    let numbered = tables.into_iter().enumerate();
-    let read = |(n, t): (usize, Table<'_, '_, '_>)| {
-        let action = t.choice("action", &[("allow", true), ("deny", false)]);
-        let remedy = "write action = \"allow\" or \"deny\"";
-        let ports = "write a port or a range of ports, like 22 or \"1024-65535\"";
-        let rule = Rule {
-            name: t.text("name").unwrap_or_else(|| (n + 1).to_string()),
-            allow: t.required("action", action, remedy).unwrap_or(false),
-            way: t.choice("direction", ways),
-            ethertype: t.parsed_any("ethertype", &by_name(&ETHERTYPES)),
-            protocol: t.parsed_any("protocol", &by_name(&PROTOCOLS)),
-            source: t.parsed("source", PREFIX),
-            destination: t.parsed("destination", PREFIX),
-            source_ports: t.parsed_any("source_ports", ports),
-            destination_ports: t.parsed_any("destination_ports", ports),
-        };
-        t.finish();
-        rule
-    };
-    numbered.map(read).collect()
-}
-
-fn by_name<T>(names: &[(&str, T)]) -> String {
-    let mut words: Vec<String> = names
-        .iter()
-        .map(|(name, _)| format!("\"{name}\""))
-        .collect();
-    words.push("its number".to_owned());
-    format!("write {}", alternatives(&words))
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,9 @@
 //! Tests of the whole: examples, documentation, messages, properties.
 
+mod json;
 mod machine;
 mod mistakes;
+mod pdev;
 mod properties;
 
 use crate::domain::GrantMode;

@@ -2,6 +2,8 @@
 //! is not what was asked for is one, and reading goes on after it.
 
 use crate::problem::{Lines, Place, Problem};
+use crate::words::{self, choose, distance};
+use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -270,19 +272,28 @@ impl<'r, 't, 'a> Table<'r, 't, 'a> {
         flag
     }
 
-    /// One of several words.
+    /// One of several words: the names of a type's variants.
+    pub(crate) fn word<T: DeserializeOwned>(&self, key: &'static str) -> Option<T> {
+        let value = self.get(key)?;
+        let word = value.get_ref().as_str().unwrap_or_default();
+        match words::read(word) {
+            Ok(found) => Some(found),
+            Err(unknown) => {
+                self.wrong(key, value, unknown.to_string());
+                None
+            }
+        }
+    }
+
+    /// One of several words, where they mean something else than a type's variants.
     pub(crate) fn choice<T: Copy>(&self, key: &'static str, of: &[(&str, T)]) -> Option<T> {
         let value = self.get(key)?;
         let word = value.get_ref().as_str().unwrap_or_default();
-        let found = of
-            .iter()
-            .find(|(name, _)| *name == word)
-            .map(|(_, value)| *value);
+        let found = of.iter().find(|(name, _)| *name == word);
         if found.is_none() {
-            let words: Vec<String> = of.iter().map(|(name, _)| format!("\"{name}\"")).collect();
-            self.wrong(key, value, format!("write {}", alternatives(&words)));
+            self.wrong(key, value, choose(of.iter().map(|(name, _)| *name)));
         }
-        found
+        found.map(|(_, value)| *value)
     }
 
     /// A table in it.
@@ -341,15 +352,7 @@ impl<'r, 't, 'a> Table<'r, 't, 'a> {
             } else {
                 self.place.to_string()
             };
-            let nearest = asked.iter().min_by_key(|known| distance(known, key));
-            let remedy = match nearest.filter(|known| distance(known, key) <= 2) {
-                Some(known) => format!("did you mean `{known}`?"),
-                None => {
-                    let mut known: Vec<String> = asked.iter().map(|k| format!("`{k}`")).collect();
-                    known.dedup();
-                    format!("known here: {}", known.join(", "))
-                }
-            };
+            let remedy = nearest_of(&asked, key);
             self.reader.problem(
                 Some(name.span()),
                 format!("{place}: unknown key `{}`", key.escape_debug()),
@@ -359,64 +362,22 @@ impl<'r, 't, 'a> Table<'r, 't, 'a> {
     }
 }
 
+/// What to write in the place of an unknown key: the most similar one, or any of them.
+fn nearest_of(asked: &[&'static str], key: &str) -> String {
+    let nearest = asked.iter().min_by_key(|known| distance(known, key));
+    match nearest.filter(|known| distance(known, key) <= 2) {
+        Some(known) => format!("did you mean `{known}`?"),
+        None => {
+            let mut known: Vec<String> = asked.iter().map(|k| format!("`{k}`")).collect();
+            known.dedup();
+            format!("known here: {}", known.join(", "))
+        }
+    }
+}
+
 /// A whole number of any notation, if it fits.
 fn integer<T: TryFrom<i128>>(value: &DeValue<'_>) -> Option<T> {
     let number = value.as_integer()?;
     let number = i128::from_str_radix(number.as_str(), number.radix()).ok()?;
     T::try_from(number).ok()
-}
-
-/// `"a", "b" or "c"`.
-pub(crate) fn alternatives(words: &[String]) -> String {
-    match words {
-        [] => String::new(),
-        [only] => only.clone(),
-        [most @ .., last] => format!("{} or {last}", most.join(", ")),
-    }
-}
-
-/// Edits between two words (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().take(64).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (cell, y) in row.iter_mut().skip(1).zip(&b) {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = *cell;
-            left = replaced.min(left + 1).min(*cell + 1);
-            *cell = left;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn distance_counts_edits() {
-        for (a, b, edits) in [
-            ("", "", 0),
-            ("", "ab", 2),
-            ("mac", "mac", 0),
-            ("adress", "address", 1),
-            ("netns", "nets", 1),
-            ("abc", "xyz", 3),
-        ] {
-            assert_eq!((distance(a, b), distance(b, a)), (edits, edits), "{a} {b}");
-        }
-    }
-
-    #[test]
-    fn alternatives_read_like_a_sentence() {
-        let words = ["a", "b", "c"].map(String::from);
-        assert_eq!(alternatives(&words), "a, b or c");
-        assert_eq!(alternatives(&words[..1]), "a");
-    }
 }

@@ -1,0 +1,129 @@
+//! What must be different all over the bridge: MACs, addresses, interfaces of the kernel.
+
+use super::findings::Findings;
+use crate::address::{Cidr, Mac};
+use crate::model::{Config, Endpoint, KernelPort, Kind, XdpWire};
+use crate::problem::Place;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::IpAddr;
+
+/// What has been met so far, and where first.
+#[derive(Default)]
+struct Taken<'c> {
+    macs: BTreeMap<Mac, Place>,
+    addresses: BTreeMap<IpAddr, Place>,
+    interfaces: BTreeMap<(Option<&'c str>, String), Place>,
+}
+
+pub(super) fn check(config: &Config, found: &mut Findings) {
+    let mut taken = Taken::default();
+    for (n, nic) in config.nics.iter().enumerate() {
+        let place = Place::Nic(n);
+        taken.mac(found, place, config.nic_mac(n));
+        taken.addresses(found, place, nic.addresses().0);
+        if let Kind::Xdp {
+            wire: XdpWire::Netdev { name, netns },
+        } = &nic.kind
+        {
+            let netns = netns.as_deref();
+            let remedy = "choose another `netdev`";
+            taken.interface(found, place, "netdev", netns, name, remedy);
+        }
+        taken.port(found, place, nic.kind.port(), config.nic_ifname(n));
+    }
+    for (g, guest) in config.guests.iter().enumerate() {
+        for (v, vif) in guest.vifs.iter().enumerate() {
+            let place = Place::Vif(g, v);
+            taken.mac(found, place, config.vif_mac(g, v));
+            taken.addresses(found, place, vif.addresses().0);
+            let port = match &vif.endpoint {
+                Endpoint::Tap { port } => Some(port),
+                _ => None,
+            };
+            taken.port(found, place, port, config.vif_ifname(g, v));
+        }
+    }
+}
+
+impl<'c> Taken<'c> {
+    fn port(
+        &mut self,
+        found: &mut Findings,
+        place: Place,
+        port: Option<&'c KernelPort>,
+        ifname: Option<String>,
+    ) {
+        if let (Some(port), Some(ifname)) = (port, ifname) {
+            let remedy = "choose another `ifname` or `netns`";
+            let netns = port.netns.as_deref();
+            self.interface(found, place, "ifname", netns, &ifname, remedy);
+        }
+    }
+
+    fn interface(
+        &mut self,
+        found: &mut Findings,
+        place: Place,
+        key: &'static str,
+        netns: Option<&'c str>,
+        ifname: &str,
+        remedy: &str,
+    ) {
+        if let Some(first) = self.interfaces.insert((netns, ifname.to_owned()), place) {
+            let what = format!("the interface {ifname} is that of {first} too");
+            found.add(place, key, what, remedy);
+        }
+    }
+
+    fn mac(&mut self, found: &mut Findings, place: Place, mac: Option<Mac>) {
+        let Some(mac) = mac else { return };
+        if mac.is_multicast() || mac.is_zero() {
+            let kind = if mac.is_zero() {
+                "no station's"
+            } else {
+                "a multicast address"
+            };
+            let remedy = "write one with an even first byte, like 02:00:00:00:00:01";
+            found.add(place, "mac", format!("`mac` {mac} is {kind}"), remedy);
+            return;
+        }
+        match self.macs.entry(mac) {
+            Entry::Vacant(entry) => {
+                entry.insert(place);
+            }
+            Entry::Occupied(first) => {
+                let what = format!("the MAC {mac} is that of {} too", first.get());
+                found.add(place, "mac", what, "give each its own, or leave `mac` out");
+            }
+        }
+    }
+
+    fn addresses(&mut self, found: &mut Findings, place: Place, addresses: &[Cidr]) {
+        for address in addresses {
+            self.address(found, place, address.address);
+        }
+    }
+
+    fn address(&mut self, found: &mut Findings, place: Place, address: IpAddr) {
+        if address.is_unspecified() || address.is_multicast() {
+            let remedy = "write the address of one station, like 10.0.0.2/24";
+            found.add(
+                place,
+                "addresses",
+                format!("`addresses` has {address}"),
+                remedy,
+            );
+            return;
+        }
+        match self.addresses.entry(address) {
+            Entry::Vacant(entry) => {
+                entry.insert(place);
+            }
+            Entry::Occupied(first) => {
+                let what = format!("the address {address} is that of {} too", first.get());
+                found.add(place, "addresses", what, "give each its own");
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The driver domain, and what all guest interfaces have alike: buffers and rings.
+
+use super::findings::Findings;
+use crate::domain::{BufferSize, GrantMode, RING_ORDER_MAX};
+use crate::model::{Config, Driver, SLOTS_PER_PAGE};
+use crate::problem::Place;
+use crate::sizes::FLIP_PAGES_MAX;
+use crate::words;
+
+pub(super) fn check(config: &Config, found: &mut Findings) {
+    found.name(Place::Machine, &config.name);
+    if config.guests.is_empty() && config.nics.is_empty() {
+        let remedy = "add a section [[nic]] and a section [[guest]] with a [[guest.vif]]";
+        let what = "there is neither a NIC nor a guest";
+        found.add(Place::Machine, "", what, remedy);
+    }
+    driver(&config.driver, found);
+    buffers(config, found);
+    let slots = config.ring.slots;
+    let most = SLOTS_PER_PAGE << RING_ORDER_MAX;
+    if !slots.is_power_of_two() || !(SLOTS_PER_PAGE..=most).contains(&slots) {
+        let remedy = "write 256, 512, 1024, 2048 or 4096";
+        found.add(Place::Ring, "slots", format!("`slots` is {slots}"), remedy);
+    }
+}
+
+fn driver(driver: &Driver, found: &mut Findings) {
+    found.cpus(Place::Driver, &driver.cpus);
+    found.polling(Place::Driver, driver.polling);
+    for (key, value, good) in [
+        ("workers", driver.workers, 1..=Driver::WORKERS_MAX),
+        ("poll_budget", driver.poll_budget, 1..=256),
+        ("notify_us", driver.notify_us.unwrap_or(0), 0..=10_000),
+        ("broadcast_pps", driver.broadcast_pps, 1..=10_000_000),
+        ("mac_ageing_s", driver.mac_ageing_s, 1..=1_000_000),
+        ("restart_pause_ms", driver.restart_pause_ms, 0..=60_000),
+    ] {
+        found.range(Place::Driver, key, value, good);
+    }
+}
+
+fn buffers(config: &Config, found: &mut Findings) {
+    let buffers = config.buffers;
+    for (key, value, good) in [
+        ("to_guest", buffers.to_guest, 32..=4096),
+        ("spare", buffers.spare, 0..=4096),
+        ("from_guest", buffers.from_guest, 32..=4096),
+        ("prefetch", buffers.prefetch, 0..=256),
+    ] {
+        found.range(Place::Buffers, key, value, good);
+    }
+    if let Some(threshold) = buffers.release_threshold {
+        release(config, found, threshold);
+    }
+    if config.driver.grants == GrantMode::Flip {
+        flip(config, found);
+    }
+}
+
+/// Pages can be revoked only where the driver domain lets go of them between two frames.
+fn release(config: &Config, found: &mut Findings, threshold: u32) {
+    let (place, key) = (Place::Buffers, "release_threshold");
+    found.range(place, key, threshold, 0..=4096);
+    if config.buffers.spare == 0 {
+        let what = "there is a `release_threshold` and no `spare`";
+        let remedy = "leave it out, or write the `spare` buffers that may come and go";
+        found.add(place, key, what, remedy);
+    }
+    let grants = config.driver.grants;
+    if let GrantMode::Copy | GrantMode::Map | GrantMode::New = grants {
+        return;
+    }
+    let grants = words::name(&grants);
+    let what = format!("there is a `release_threshold`, and the driver's `grants` is \"{grants}\"");
+    let remedy = "leave it out, or write grants = \"new\", \"map\" or \"copy\" in [driver]: \
+                  otherwise a page stays with the driver domain as long as the connection lasts";
+    found.add(place, key, what, remedy);
+}
+
+/// Pages change hands one by one: as a whole, for as many as were posted, and each is a mapping of
+/// its own in the domain that has it.
+fn flip(config: &Config, found: &mut Findings) {
+    let buffers = config.buffers;
+    let wrong = "the driver's `grants` is \"flip\"";
+    if buffers.size != BufferSize::Full {
+        let what = format!("{wrong} and `size` is \"half\"");
+        let remedy = "write size = \"full\": a page changes hands with one frame in it";
+        found.add(Place::Buffers, "size", what, remedy);
+    }
+    if buffers.spare > 0 {
+        let what = format!("{wrong} and there are `spare` buffers");
+        let remedy = "leave them out: pages are exchanged one for one, none comes or goes";
+        found.add(Place::Buffers, "spare", what, remedy);
+    }
+    let vifs: usize = config.guests.iter().map(|guest| guest.vifs.len()).sum();
+    let pages = vifs.saturating_mul(buffers.to_guest as usize);
+    if pages > FLIP_PAGES_MAX {
+        let what = format!("{wrong} and {vifs} interfaces have {pages} buffers `to_guest`");
+        let remedy = format!(
+            "{FLIP_PAGES_MAX} is the most: each page is a mapping of its own in the driver domain, \
+             of which the kernel allows a process some 65 000"
+        );
+        found.add(Place::Buffers, "to_guest", what, remedy);
+    }
+}

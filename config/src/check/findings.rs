@@ -1,0 +1,114 @@
+//! What has been found wrong so far, and the checks that many keys share.
+
+use crate::model::Polling;
+use crate::problem::{Finding, Place};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+/// CPUs that a set can name: one bit each of a word of the start information.
+const CPUS: usize = 64;
+/// Bytes of a name in a file.
+const NAME_MAX: usize = 32;
+
+/// What has been found wrong so far.
+#[derive(Default)]
+pub(super) struct Findings(pub(super) Vec<Finding>);
+
+impl Findings {
+    pub(super) fn add(
+        &mut self,
+        place: Place,
+        key: &'static str,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.0.push(Finding {
+            place,
+            key,
+            what: what.into(),
+            remedy: remedy.into(),
+        });
+    }
+
+    pub(super) fn range(
+        &mut self,
+        place: Place,
+        key: &'static str,
+        value: u32,
+        good: RangeInclusive<u32>,
+    ) {
+        if !good.contains(&value) {
+            let remedy = format!("write a number from {} to {}", good.start(), good.end());
+            self.add(place, key, format!("`{key}` is {value}"), remedy);
+        }
+    }
+
+    pub(super) fn rate(&mut self, place: Place, key: &'static str, rate: Option<f64>) {
+        /// Above any link, in Mb/s and in frames a second: what a token bucket can count.
+        const RATE_MAX: f64 = 1e9;
+        if let Some(rate) = rate
+            && !(rate > 0.0 && rate <= RATE_MAX)
+        {
+            let remedy = format!(
+                "write a number above 0 and up to {RATE_MAX}, or leave `{key}` out for no limit"
+            );
+            self.add(place, key, format!("`{key}` is {rate}"), remedy);
+        }
+    }
+
+    pub(super) fn name(&mut self, place: Place, name: &str) {
+        let good = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
+        if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(good) {
+            let what = format!("`name` is \"{}\"", name.escape_debug());
+            let remedy = format!("use 1 to {NAME_MAX} letters, digits, `-` and `_`");
+            self.add(place, "name", what, remedy);
+        }
+    }
+
+    /// A name that is to be unique among `names`, which are those of the sections `of`.
+    pub(super) fn unique<'n>(
+        &mut self,
+        place: Place,
+        names: &mut BTreeMap<&'n str, usize>,
+        name: &'n str,
+        number: usize,
+        of: &str,
+    ) {
+        if let Some(first) = names.insert(name, number) {
+            let what = format!("the name \"{name}\" is that of {of} {} too", first + 1);
+            self.add(place, "name", what, "give each its own");
+        }
+    }
+
+    pub(super) fn cpus(&mut self, place: Place, cpus: &[usize]) {
+        if let Some(cpu) = cpus.iter().find(|&&cpu| cpu >= CPUS) {
+            let remedy = format!("write numbers below {CPUS}");
+            self.add(place, "cpus", format!("`cpus` has {cpu}"), remedy);
+        }
+    }
+
+    pub(super) fn polling(&mut self, place: Place, polling: Polling) {
+        self.range(
+            place,
+            "spin_us",
+            polling.spin_us.unwrap_or(0),
+            0..=1_000_000,
+        );
+        self.range(place, "tick_us", polling.tick_us, 0..=1_000_000);
+        self.range(place, "empty_ticks", polling.empty_ticks, 0..=1_000_000);
+    }
+
+    pub(super) fn files(&mut self, place: Place, read: &Option<String>, write: &Option<String>) {
+        if read.is_none() && write.is_none() {
+            let remedy = "write read = \"in.pcap\", write = \"out.pcap\" or both";
+            self.add(place, "", "it has neither `read` nor `write`", remedy);
+        }
+        for (key, file) in [("read", read), ("write", write)] {
+            if let Some(file) = file
+                && (file.is_empty() || file.contains('\0'))
+            {
+                self.add(place, key, format!("`{key}` is no file"), "write its path");
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Guests and their interfaces.
+
+use super::findings::Findings;
+use super::rule::rules;
+use super::station::{port, station};
+use crate::model::{Config, Endpoint};
+use crate::problem::Place;
+use crate::sizes::{VIFS_PER_GUEST, worker_name};
+use std::collections::BTreeMap;
+
+pub(super) fn check(config: &Config, found: &mut Findings) {
+    let mut names = BTreeMap::new();
+    let workers: Vec<_> = (0..config.driver.workers.max(1)).map(worker_name).collect();
+    let most = usize::from(u16::MAX);
+    if config.guests.len() > most {
+        found.add(
+            Place::Guest(most),
+            "",
+            "too many guests",
+            format!("{most} is the most"),
+        );
+        return;
+    }
+    for (g, guest) in config.guests.iter().enumerate() {
+        let place = Place::Guest(g);
+        found.name(place, &guest.name);
+        if workers.contains(&guest.name) {
+            let what = format!("the name \"{}\" is that of the driver domain", guest.name);
+            found.add(place, "name", what, "choose another");
+        } else {
+            found.unique(place, &mut names, &guest.name, g, "[[guest]]");
+        }
+        found.cpus(place, &guest.cpus);
+        found.polling(place, guest.polling);
+        if guest.vifs.is_empty() || guest.vifs.len() > VIFS_PER_GUEST {
+            let what = format!("it has {} interfaces", guest.vifs.len());
+            let remedy = format!("give it 1 to {VIFS_PER_GUEST} sections [[guest.vif]]");
+            found.add(place, "", what, remedy);
+        }
+        for v in 0..guest.vifs.len() {
+            vif(config, found, g, v);
+        }
+    }
+}
+
+fn vif(config: &Config, found: &mut Findings, g: usize, v: usize) {
+    let Some(vif) = config.vif(g, v) else { return };
+    let place = Place::Vif(g, v);
+    found.range(place, "mtu", vif.mtu, 576..=9000);
+    found.rate(place, "rate_mbps", vif.rate_mbps);
+    found.range(place, "weight", vif.weight, 1..=1000);
+    rules(found, place, &vif.rules, |r| Place::VifRule(g, v, r));
+    match &vif.endpoint {
+        Endpoint::Tap { port } => self::port(found, place, port, config.vif_ifname(g, v)),
+        Endpoint::Stack { station } => {
+            self::station(found, place, station, |app| Place::VifApp(g, v, app));
+        }
+        Endpoint::Source {
+            size,
+            rate_pps,
+            window,
+            to,
+            ..
+        } => {
+            found.range(place, "size", *size, 60..=vif.mtu.saturating_add(14));
+            found.rate(place, "rate_pps", *rate_pps);
+            found.range(place, "window", *window, 0..=4096);
+            if to.is_zero() {
+                let remedy = "write the MAC of a vif or station, like 02:00:00:00:00:01";
+                found.add(place, "to", format!("`to` is {to}"), remedy);
+            }
+        }
+        Endpoint::Pcap { read, write } => found.files(place, read, write),
+        Endpoint::Sink { .. } | Endpoint::Echo => {}
+    }
+}

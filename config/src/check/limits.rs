@@ -1,0 +1,55 @@
+//! What of a valid configuration exceeds the machine's limits.
+
+use super::findings::Findings;
+use crate::machine::build;
+use crate::model::Config;
+use crate::problem::Place;
+use crate::sizes::GRANTS_MAX;
+use abi::layout::{FRAMES_MAX, WINDOW_SLOTS_MAX, fd, info};
+use abi::machine::Domain;
+
+pub(super) fn check(config: &Config, found: &mut Findings) {
+    let vifs: usize = config.guests.iter().map(|guest| guest.vifs.len()).sum();
+    let most = fd::CONNECTIONS_MAX as usize;
+    if vifs > most {
+        let last = config.guests.len().saturating_sub(1);
+        let what = format!("too many guests: {vifs} interfaces in all");
+        found.add(Place::Guest(last), "", what, format!("{most} is the most"));
+        return;
+    }
+    let machine = build(config);
+    let workers = config.driver.workers.max(1) as usize;
+    for (n, domain) in machine.domains.iter().enumerate() {
+        let place = n.checked_sub(workers).map_or(Place::Machine, Place::Guest);
+        for (what, has, most) in limits(domain) {
+            if has > most {
+                let what = format!("domain {} needs {has} {what}", domain.name);
+                let remedy = format!("{most} is the most: use fewer guests, interfaces or buffers");
+                found.add(place, "", what, remedy);
+            }
+        }
+    }
+}
+
+/// What a domain has that is limited: what, how much, the most.
+fn limits(domain: &Domain) -> [(&'static str, usize, usize); 5] {
+    [
+        ("page frames", domain.frames as usize, FRAMES_MAX as usize),
+        (
+            "grant references",
+            domain.grant_entries as usize,
+            GRANTS_MAX as usize,
+        ),
+        (
+            "slots of the grant window",
+            domain.window_slots as usize,
+            WINDOW_SLOTS_MAX as usize,
+        ),
+        ("devices", domain.devices.len(), fd::DEVICES_MAX as usize),
+        (
+            "bytes of configuration",
+            domain.config.len(),
+            info::CONFIG_MAX,
+        ),
+    ]
+}

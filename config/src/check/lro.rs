@@ -1,0 +1,32 @@
+//! Large receive offload.
+
+use super::findings::Findings;
+use crate::lro;
+use crate::model::Config;
+use crate::problem::Place;
+
+pub(super) fn check(config: &Config, found: &mut Findings) {
+    let lro = config.lro;
+    found.range(Place::Lro, "hold_us", lro.hold_us, lro::HOLD_US);
+    found.range(Place::Lro, "flows", lro.flows, lro::FLOWS);
+    found.range(Place::Lro, "segments", lro.segments, lro::SEGMENTS);
+    if let Some((key, what, remedy)) = lro.contradiction() {
+        found.add(Place::Lro, key, what, remedy);
+    }
+    if !lro.spoils_forwarding() {
+        return;
+    }
+    for (g, guest) in config.guests.iter().enumerate() {
+        let forwarding = guest.vifs.iter().position(|vif| vif.forwards);
+        if let Some(v) = forwarding {
+            let what = format!(
+                "`rules` is \"lro\", but {}-{v} ({}) forwards packets, and what is merged so \
+                 cannot be cut into what it was",
+                guest.name,
+                Place::Vif(g, v),
+            );
+            let remedy = "write rules = \"gro\", or at = \"none\"";
+            found.add(Place::Lro, "rules", what, remedy);
+        }
+    }
+}

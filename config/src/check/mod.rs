@@ -1,0 +1,60 @@
+//! What a configuration means, checked: names, addresses, numbers, sizes. Only what is right
+//! becomes a machine.
+
+mod bridge;
+mod dedicated;
+mod driver;
+mod findings;
+mod guest;
+mod limits;
+mod lro;
+mod nic;
+mod rule;
+mod station;
+
+use crate::machine;
+use crate::model::Config;
+use crate::problem::{Finding, Lines, Problem, Problems};
+use abi::machine::Machine;
+use findings::Findings;
+
+impl Config {
+    /// Check it, as [`crate::parse`] does with what it has read.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn check(&self) -> Result<(), Problems> {
+        let lines = Lines::default();
+        let found = self.findings().into_iter();
+        Problems::or(
+            found
+                .map(|finding| Problem::new(finding, None, &lines))
+                .collect(),
+            (),
+        )
+    }
+
+    /// The machine to build.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration, without lines: see [`Config::check`].
+    pub fn machine(&self) -> Result<Machine, Problems> {
+        self.check()?;
+        Ok(machine::build(self))
+    }
+
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        let mut found = Findings::default();
+        driver::check(self, &mut found);
+        nic::check(self, &mut found);
+        guest::check(self, &mut found);
+        dedicated::check(self, &mut found);
+        bridge::check(self, &mut found);
+        lro::check(self, &mut found);
+        if found.0.is_empty() {
+            // Sizes are worth a look only when their parts are sound.
+            limits::check(self, &mut found);
+        }
+        found.0
+    }
+}

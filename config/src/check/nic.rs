@@ -1,0 +1,141 @@
+//! The driver domain's NICs.
+
+use super::findings::Findings;
+use super::rule::rules;
+use super::station::{ifname, netns, port, station};
+use crate::domain::{FRAME_EXTRA_BYTES, GrantMode, Moderation, Offloads, Vmq, XDP_MTU_MAX};
+use crate::model::{Config, Kind, Nic, Queues, XdpWire};
+use crate::problem::Place;
+use crate::words;
+use std::collections::BTreeMap;
+
+pub(super) fn check(config: &Config, found: &mut Findings) {
+    let mut names = BTreeMap::new();
+    for (n, nic) in config.nics.iter().enumerate() {
+        let place = Place::Nic(n);
+        found.name(place, &nic.name);
+        found.unique(place, &mut names, &nic.name, n, "[[nic]]");
+        found.range(place, "mtu", nic.mtu, 576..=9000);
+        found.rate(place, "rate_mbps", nic.rate_mbps);
+        let burst = nic.mtu + 18..=64 << 20;
+        found.range(place, "burst_bytes", nic.burst_bytes, burst);
+        found.range(place, "buffers", nic.buffers, 64..=65_536);
+        if let Moderation::Tick(tick) = nic.moderation {
+            found.range(place, "tick_us", tick, 1..=100_000);
+        }
+        if let Queues::Vmq(of_nic) = nic.queues {
+            vmq(config, found, place, nic, of_nic);
+        }
+        shared_by_workers(config, found, place, nic);
+        rules(found, place, &nic.rules, |r| Place::NicRule(n, r));
+        kind(config, found, n, nic);
+    }
+}
+
+fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
+    let place = Place::Nic(n);
+    if let Some(of_nic) = nic.kind.port() {
+        port(found, place, of_nic, config.nic_ifname(n));
+    }
+    match &nic.kind {
+        Kind::Tap { offloads, .. } => {
+            if *offloads == Offloads::Tso {
+                let remedy = "write \"none\" or \"checksum\": frames on a wire are never longer \
+                              than its MTU";
+                found.add(place, "offloads", "`offloads` is \"tso\"", remedy);
+            }
+        }
+        Kind::Xdp { wire } => {
+            if nic.mtu > XDP_MTU_MAX {
+                let what = format!("`kind` is \"xdp\" and `mtu` is {}", nic.mtu);
+                let remedy = format!(
+                    "a frame must fit one buffer, of which the kernel keeps 256 bytes: write an \
+                     `mtu` of at most {XDP_MTU_MAX}"
+                );
+                found.add(place, "mtu", what, remedy);
+            }
+            if let XdpWire::Netdev { name, netns: of } = wire {
+                ifname(found, place, "netdev", name);
+                netns(found, place, of.as_deref());
+            }
+        }
+        Kind::Local { .. } => {}
+        Kind::Sim {
+            loss,
+            station: far,
+            delay_us,
+            ..
+        } => {
+            found.range(place, "delay_us", *delay_us, 0..=10_000_000);
+            if !(0.0..=1.0).contains(loss) {
+                let remedy = "write a share from 0.0 to 1.0";
+                found.add(place, "loss", format!("`loss` is {loss}"), remedy);
+            }
+            station(found, place, far, |app| Place::NicApp(n, app));
+        }
+        Kind::Pcap { read, write } => found.files(place, read, write),
+    }
+}
+
+/// Queues for single guests need a NIC that has them, pages that stay mapped, and buffers
+/// that a frame fits in one piece.
+fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq) {
+    found.range(place, "vmq_queues", vmq.queues, 1..=64);
+    found.range(place, "vmq_rebalance_ms", vmq.rebalance_ms, 0..=60_000);
+    let wrong = "`queues` is \"vmq\"";
+    match nic.kind {
+        Kind::Tap { .. } | Kind::Sim { .. } => {}
+        Kind::Xdp { .. } if vmq.rebalance_ms > 0 => {
+            let what = "`kind` is \"xdp\" and there is a `vmq_rebalance_ms`";
+            let remedy = "leave it out: a guest has the queue that its `pdev` names, for good";
+            found.add(place, "vmq_rebalance_ms", what, remedy);
+        }
+        Kind::Xdp { .. } => {}
+        Kind::Pcap { .. } | Kind::Local { .. } => {
+            let remedy = "leave it out, or use a NIC of kind \"tap\", \"xdp\" or \"sim\"";
+            found.add(place, "queues", wrong, remedy);
+        }
+    }
+    if nic.rate_mbps.is_some() {
+        let what = format!("{wrong} and there is a `rate_mbps`");
+        let remedy = "leave one of them out: the token bucket is in front of the shared queue";
+        found.add(place, "queues", what, remedy);
+    }
+    let grants = config.driver.grants;
+    if let GrantMode::Copy | GrantMode::Flip = grants {
+        let grants = words::name(&grants);
+        let what = format!("{wrong} and the driver's `grants` is \"{grants}\"");
+        let remedy = "write another `grants` in [driver], or queues = \"shared\" here: a NIC can \
+                      only write to pages that are within the driver domain's reach";
+        found.add(place, "queues", what, remedy);
+    }
+    let buffer = config.buffers.size.bytes() as u32;
+    if nic.mtu.saturating_add(FRAME_EXTRA_BYTES) > buffer {
+        let what = format!("{wrong} and `mtu` is {}", nic.mtu);
+        let remedy = format!(
+            "a frame must fit one of the guests' buffers: write an `mtu` of at most {}, or \
+             size = \"full\" in [buffers]",
+            buffer - FRAME_EXTRA_BYTES
+        );
+        found.add(place, "queues", what, remedy);
+    }
+}
+
+/// Workers share a NIC whose packets the kernel spreads over queues.
+fn shared_by_workers(config: &Config, found: &mut Findings, place: Place, nic: &Nic) {
+    let workers = config.driver.workers;
+    if workers < 2 {
+        return;
+    }
+    if !matches!(nic.kind, Kind::Tap { .. } | Kind::Local { .. }) {
+        let what = format!("the driver has {workers} `workers`, and this NIC has one queue");
+        let remedy = "write kind = \"tap\" or \"local\", or workers = 1 in [driver]";
+        found.add(place, "kind", what, remedy);
+    }
+    if matches!(nic.queues, Queues::Vmq(_)) {
+        let what = format!("`queues` is \"vmq\", and the driver has {workers} `workers`");
+        let remedy = "write queues = \"shared\", or workers = 1 in [driver]: a NIC either leads \
+                      frames to single guests or spreads flows over workers";
+        found.add(place, "queues", what, remedy);
+    }
+}

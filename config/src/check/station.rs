@@ -1,0 +1,106 @@
+//! What is at the far end: interfaces of the kernel, and stations in user space.
+
+use super::findings::Findings;
+use crate::address::Cidr;
+use crate::domain::StackApp;
+use crate::model::{KernelPort, Station};
+use crate::problem::Place;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Longest name of a network interface, bytes.
+const IFNAME_MAX: usize = 15;
+
+pub(super) fn port(found: &mut Findings, place: Place, port: &KernelPort, ifname: Option<String>) {
+    let ifname = ifname.unwrap_or_default();
+    self::ifname(found, place, "ifname", &ifname);
+    netns(found, place, port.netns.as_deref());
+    if port.netns.is_none() && port.ifname.is_none() && matches!(place, Place::Vif(..)) {
+        let what = format!("`netns` is missing, so the interface would be this system's {ifname}");
+        let remedy = "write netns = \"…\" (make it with `ip netns add`), or choose an `ifname`";
+        found.add(place, "", what, remedy);
+    }
+    found.range(place, "tx_queue", port.tx_queue, 0..=1_000_000);
+    gateway(found, place, &port.addresses, port.gateway);
+}
+
+pub(super) fn ifname(found: &mut Findings, place: Place, key: &'static str, ifname: &str) {
+    let good = |c: u8| c.is_ascii_graphic() && c != b'/' && c != b':' && c != b'%';
+    let is_name = !ifname.is_empty() && ifname.len() <= IFNAME_MAX && ifname.bytes().all(good);
+    if !is_name || ifname == "." || ifname == ".." {
+        let what = format!("`{key}` is \"{}\"", ifname.escape_debug());
+        let remedy = format!("use 1 to {IFNAME_MAX} letters, digits, `-`, `_` and `.`");
+        found.add(place, key, what, remedy);
+    }
+}
+
+pub(super) fn netns(found: &mut Findings, place: Place, netns: Option<&str>) {
+    let Some(netns) = netns else { return };
+    let path = netns.starts_with('/');
+    if netns.is_empty() || netns.contains('\0') || (!path && netns.contains('/')) {
+        let what = format!("`netns` is \"{}\"", netns.escape_debug());
+        let remedy = "write a name as in `ip netns list`, or an absolute path";
+        found.add(place, "netns", what, remedy);
+    }
+}
+
+fn gateway(found: &mut Findings, place: Place, addresses: &[Cidr], gateway: Option<IpAddr>) {
+    if let Some(gateway) = gateway
+        && !addresses.iter().any(|address| address.contains(gateway))
+    {
+        let what = format!("`gateway` {gateway} is in none of the networks of `addresses`");
+        found.add(place, "gateway", what, "choose one that is a neighbour");
+    }
+}
+
+pub(super) fn station(
+    found: &mut Findings,
+    place: Place,
+    station: &Station,
+    app_place: impl Fn(usize) -> Place,
+) {
+    if station.addresses.is_empty() || station.addresses.len() > 4 {
+        let what = format!("it has {} addresses", station.addresses.len());
+        let remedy = "write 1 to 4, like addresses = [\"10.0.0.2/24\"]";
+        found.add(place, "addresses", what, remedy);
+    }
+    gateway(found, place, &station.addresses, station.gateway);
+    if station.apps.len() > 32 {
+        found.add(place, "", "it has more than 32 apps", "leave some out");
+    }
+    let mut ports = BTreeMap::new();
+    for (a, app) in station.apps.iter().enumerate() {
+        let place = app_place(a);
+        match *app {
+            StackApp::TcpSink { port } | StackApp::TcpEcho { port } => {
+                found.range(place, "port", port.into(), 1..=65_535);
+                if ports.insert(port, a).is_some() {
+                    let what = format!("port {port} is taken by another app");
+                    found.add(place, "port", what, "give each its own");
+                }
+            }
+            StackApp::TcpSource { to, seconds, .. } => {
+                found.range(place, "seconds", seconds, 1..=1_000_000);
+                target(found, place, to.ip(), Some(to.port()));
+            }
+            StackApp::TcpClient {
+                to, size, seconds, ..
+            } => {
+                found.range(place, "seconds", seconds, 1..=1_000_000);
+                found.range(place, "size", size, 1..=1 << 20);
+                target(found, place, to.ip(), Some(to.port()));
+            }
+            StackApp::Ping { to, count, .. } => {
+                found.range(place, "count", count, 1..=1_000_000);
+                target(found, place, to, None);
+            }
+        }
+    }
+}
+
+fn target(found: &mut Findings, place: Place, to: IpAddr, port: Option<u16>) {
+    if to.is_unspecified() || to.is_multicast() || port == Some(0) {
+        let remedy = "write the address of one station, and a port above 0";
+        found.add(place, "to", format!("`to` is {to}"), remedy);
+    }
+}

@@ -1,0 +1,68 @@
+//! Queues of an AF_XDP wire that receive into the pages of one guest each.
+
+use super::devices::Devices;
+use crate::domain::OwnQueue;
+use crate::model::{Config, Nic};
+use crate::rule::{self, Rule, Way};
+use crate::sizes::{rx_pages, rx_pool};
+use abi::firewall;
+use abi::machine::{Device, XdpQueue};
+use abi::xdp::Ring;
+use std::collections::BTreeMap;
+
+/// The dedicated queues of all guests, by guest and vif.
+pub(super) type DedicatedQueues = BTreeMap<(usize, usize), OwnQueue>;
+
+/// Adds the devices of NIC number `n`'s dedicated queues, and notes the queues in `queues`. Their
+/// rings lie in the grant window from `window_slots` on.
+pub(super) fn add(
+    config: &Config,
+    (n, nic): (usize, &Nic),
+    devices: &mut Devices,
+    window_slots: &mut u32,
+    queues: &mut DedicatedQueues,
+) {
+    for (g, guest) in config.guests.iter().enumerate() {
+        for (v, vif) in guest.vifs.iter().enumerate() {
+            let Some(pdev) = vif.pdev.as_ref().filter(|pdev| pdev.nic == nic.name) else {
+                continue;
+            };
+            let (first_frame, frames) = (rx_pool(config, v), rx_pages(config));
+            let chunk_bytes = config.buffers.size.bytes() as u32;
+            let chunks = frames.saturating_mul(config.buffers.size.per_page());
+            let entries = chunks.checked_next_power_of_two().unwrap_or(1 << 31);
+            let rings_slot = *window_slots;
+            *window_slots = window_slots.saturating_add(2 * Ring::slots(entries));
+            let device = devices.add(Device::XdpQueue(XdpQueue {
+                queue: pdev.queue,
+                guest: guest.name.clone(),
+                mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
+                first_frame,
+                frames,
+                chunk_bytes,
+                entries,
+                rings_slot,
+                rules: firewall::Rules {
+                    from_wire: compiled(&nic.rules, Way::In),
+                    to_guest: compiled(&vif.rules, Way::Out),
+                },
+            }));
+            let queue = OwnQueue {
+                nic: n as u32,
+                device,
+                rings_slot,
+                entries,
+                chunk_bytes,
+                first_frame,
+                frames,
+            };
+            queues.insert((g, v), queue);
+        }
+    }
+}
+
+/// Rules for frames that pass a port this way, as the monitor is told them.
+fn compiled(rules: &[Rule], way: Way) -> Vec<firewall::Rule> {
+    let rules = rule::for_way(rules, way);
+    rules.map(|(_, rule)| rule.compiled()).collect()
+}

@@ -1,0 +1,66 @@
+//! The devices of a domain.
+
+use crate::domain::Offloads;
+use crate::model::KernelPort;
+use abi::machine::{Device, Tap};
+
+/// The devices of a domain, numbered as they are added.
+#[derive(Default)]
+pub(super) struct Devices(pub(super) Vec<Device>);
+
+impl Devices {
+    pub(super) fn add(&mut self, device: Device) -> u32 {
+        self.0.push(device);
+        self.0.len() as u32 - 1
+    }
+
+    /// A TAP with as many shared queues as there are workers: for this domain the one of `worker`,
+    /// of which the first makes the TAP.
+    pub(super) fn share(&mut self, tap: Tap, worker: u32, workers: u32) -> u32 {
+        self.add(match worker {
+            0 => Device::Tap(Tap {
+                shares: workers.saturating_sub(1),
+                ..tap
+            }),
+            _ => Device::TapShare {
+                ifname: tap.ifname,
+                netns: tap.netns,
+            },
+        })
+    }
+
+    pub(super) fn files(
+        &mut self,
+        read: &Option<String>,
+        write: &Option<String>,
+    ) -> [Option<u32>; 2] {
+        let read = read.clone().map(|file| self.add(Device::Read(file)));
+        let write = write.clone().map(|file| self.add(Device::Write(file)));
+        [read, write]
+    }
+}
+
+/// A TAP that carries what `offloads` says.
+pub(super) fn tap(
+    port: &KernelPort,
+    ifname: Option<String>,
+    mac: [u8; 6],
+    mtu: u32,
+    offloads: Offloads,
+) -> Tap {
+    Tap {
+        ifname: ifname.unwrap_or_default(),
+        netns: port.netns.clone(),
+        mac: Some(mac),
+        addresses: port.addresses.iter().map(ToString::to_string).collect(),
+        gateway: port.gateway.map(|gateway| gateway.to_string()),
+        mtu,
+        vnet_header: offloads > Offloads::None,
+        checksum: offloads >= Offloads::Checksum,
+        tso: offloads >= Offloads::Tso,
+        tx_queue: port.tx_queue,
+        queues: 0,
+        steered: Vec::new(),
+        shares: 0,
+    }
+}

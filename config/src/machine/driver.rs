@@ -1,0 +1,99 @@
+//! A worker of the driver domain.
+
+use super::nic::{Nics, plain};
+use super::told::json;
+use super::waiting::{notify_us, spin_us};
+use crate::domain::{DriverConfig, VifConfig};
+use crate::model::Config;
+use crate::sizes::{
+    COLLATERAL_PAGES, RESERVED_GRANTS, SPARE_FRAMES, flip_pages, grant_entries, ring_pages,
+    rx_pages, staging_pages, table_slots, worker_name,
+};
+use abi::machine::{Domain, Program};
+
+/// The domain of worker number `worker`.
+pub(super) fn domain(config: &Config, worker: u32) -> Domain {
+    let driver = &config.driver;
+    let mut nics = Nics::build(config, worker);
+    let vifs = vifs(config, &mut nics);
+    let staged = staging_pages(config).saturating_mul(vifs.len() as u32);
+    let config_text = DriverConfig {
+        nics: nics.nics,
+        vifs,
+        grants: driver.grants,
+        offloads: driver.offloads,
+        ring_order: config.ring_order(),
+        ring_format: config.ring.format,
+        broadcast_pps: driver.broadcast_pps.div_ceil(driver.workers.max(1)),
+        mac_ageing_s: driver.mac_ageing_s,
+        spin_us: spin_us(config, driver.polling.spin_us),
+        tick_us: driver.polling.tick_us,
+        empty_ticks: driver.polling.empty_ticks,
+        poll_budget: driver.poll_budget,
+        notify_us: notify_us(config),
+        ledger: driver.ledger,
+        lro: config.lro,
+    };
+    Domain {
+        name: worker_name(worker),
+        program: Program::Driver,
+        frames: SPARE_FRAMES
+            .saturating_add(nics.frames)
+            .saturating_add(staged),
+        grant_entries: RESERVED_GRANTS,
+        window_slots: nics.window_slots,
+        collateral: collateral(config),
+        restart_pause_ms: driver.restart.then_some(driver.restart_pause_ms),
+        cpus: driver.worker_cpus(worker),
+        devices: nics.devices.0,
+        config: json(&config_text),
+    }
+}
+
+/// What the driver is told of all guests' interfaces. Their grants and tables lie in its window
+/// behind what the NICs take.
+fn vifs(config: &Config, nics: &mut Nics) -> Vec<VifConfig> {
+    let mut vifs = Vec::new();
+    for (g, guest) in config.guests.iter().enumerate() {
+        let slots = grant_entries(config, guest);
+        for (v, vif) in guest.vifs.iter().enumerate() {
+            let first_slot = nics.window_slots;
+            let tables_slot = first_slot.saturating_add(slots);
+            nics.window_slots = tables_slot.saturating_add(table_slots(config, slots));
+            vifs.push(VifConfig {
+                conn: vifs.len() as u32,
+                name: format!("{}-{v}", guest.name),
+                mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
+                addresses: plain(vif.addresses().0),
+                rate_mbps: config.driver.share_of(vif.rate_mbps),
+                weight: vif.weight,
+                first_slot,
+                slots,
+                tables_slot,
+                flip_pages: flip_pages(config),
+                staging_pages: staging_pages(config),
+                forwards: vif.forwards,
+                rules: vif.rules.clone(),
+                firewall: vif.firewall,
+                queue: nics.dedicated.get(&(g, v)).copied(),
+            });
+        }
+    }
+    vifs
+}
+
+/// Pages that guests may take back by force: of each interface its rings, and what is in use in
+/// that moment. A device has most of its buffers all the time.
+fn collateral(config: &Config) -> u32 {
+    if !config.driver.grants.is_new() {
+        return 0;
+    }
+    let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
+    let shares = vifs.map(|vif| {
+        let posted = vif.pdev.as_ref().map_or(0, |_| rx_pages(config));
+        ring_pages(config)
+            .saturating_add(COLLATERAL_PAGES)
+            .saturating_add(posted)
+    });
+    shares.fold(0, u32::saturating_add)
+}

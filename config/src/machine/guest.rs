@@ -1,0 +1,116 @@
+//! A guest domain.
+
+use super::devices::{Devices, tap};
+use super::told::{json, stack};
+use super::waiting::{is_crowded, spin_us};
+use crate::domain::{self, GuestConfig, GuestVif};
+use crate::model::{Config, Endpoint, Guest, Vif};
+use crate::sizes::{flip_pages, grant_entries, guest_frames, pool_pages, queues, rx_pool};
+use abi::machine::{Domain, Program, Tap};
+
+/// The domain of guest number `g`.
+pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
+    let mut devices = Devices::default();
+    let vifs = guest.vifs.iter().enumerate();
+    let vifs = vifs
+        .map(|(v, vif)| told_of(config, (g, v), vif, &mut devices))
+        .collect();
+    let config_text = GuestConfig {
+        vifs,
+        spin_us: spin_us(config, guest.polling.spin_us),
+        yields: is_crowded(config, guest),
+        tick_us: guest.polling.tick_us,
+        empty_ticks: guest.polling.empty_ticks,
+        poll_budget: config.driver.poll_budget,
+        ledger: config.driver.ledger,
+        lro: config.lro,
+    };
+    Domain {
+        name: guest.name.clone(),
+        program: Program::Guest,
+        frames: guest_frames(config, guest),
+        grant_entries: grant_entries(config, guest),
+        // Nobody grants a guest anything: what it maps are pages that change hands, at the most.
+        window_slots: flip_pages(config).saturating_mul(queues(config, guest)),
+        collateral: 0,
+        // Its user knows what its end means.
+        restart_pause_ms: None,
+        cpus: guest.cpus.clone(),
+        devices: devices.0,
+        config: json(&config_text),
+    }
+}
+
+/// What the guest's program is told of an interface; adds its devices.
+fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif, devices: &mut Devices) -> GuestVif {
+    let workers = config.driver.workers.max(1);
+    GuestVif {
+        conns: (0..workers)
+            .map(|worker| v as u32 * workers + worker)
+            .collect(),
+        mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
+        mtu: vif.mtu,
+        endpoint: endpoint(config, (g, v), vif, devices),
+        ring_order: config.ring_order(),
+        ring_format: config.ring.format,
+        buffers: config.buffers.size,
+        pool_pages: pool_pages(config),
+        to_guest_buffers: config.buffers.to_guest,
+        spare_buffers: config.buffers.spare,
+        release_threshold: config.buffers.release_threshold,
+        prefetch: config.buffers.prefetch,
+        offloads: vif.offloads.min(config.driver.offloads),
+        forwards: vif.forwards,
+        rx_pool: vif.pdev.as_ref().map(|_| rx_pool(config, v)),
+    }
+}
+
+fn endpoint(
+    config: &Config,
+    (g, v): (usize, usize),
+    vif: &Vif,
+    devices: &mut Devices,
+) -> domain::Endpoint {
+    match &vif.endpoint {
+        Endpoint::Tap { port } => {
+            let workers = config.driver.workers.max(1);
+            let mac = config.vif_mac(g, v).map_or([0; 6], |mac| mac.0);
+            // The kernel may leave undone what the vif can carry; what the driver does not take
+            // after all, the guest's netfront completes.
+            let offloads = vif.offloads.min(config.driver.offloads);
+            let tap = tap(port, config.vif_ifname(g, v), mac, vif.mtu, offloads);
+            let tap = Tap {
+                vnet_header: true,
+                ..tap
+            };
+            let queue = |worker| devices.share(tap.clone(), worker, workers);
+            domain::Endpoint::Tap {
+                devices: (0..workers).map(queue).collect(),
+            }
+        }
+        Endpoint::Stack { station } => domain::Endpoint::Stack {
+            stack: stack(station),
+        },
+        Endpoint::Sink { touch } => domain::Endpoint::Sink { touch: *touch },
+        Endpoint::Source {
+            to,
+            size,
+            rate_pps,
+            window,
+            count,
+            touch,
+        } => domain::Endpoint::Source {
+            to: to.0,
+            size: *size,
+            rate_pps: *rate_pps,
+            window: *window,
+            count: *count,
+            touch: *touch,
+        },
+        Endpoint::Echo => domain::Endpoint::Echo {},
+        Endpoint::Pcap { read, write } => {
+            let [read, write] = devices.files(read, write);
+            domain::Endpoint::Pcap { read, write }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The driver domain's NICs: what it is told of each, their devices, and the frames and slots of
+//! the grant window that they take.
+
+use super::dedicated::{self, DedicatedQueues};
+use super::devices::{Devices, tap};
+use super::told::stack;
+use crate::address::Cidr;
+use crate::domain::{self, NicConfig, NicKind, Offloads, Vmq};
+use crate::model::{Config, KernelPort, Kind, Nic, Queues, XdpWire};
+use crate::sizes::{BUFFERS_PER_PAGE, nic_pages};
+use abi::machine::{Device, Netdev, Tap, Xdp};
+use abi::xdp::Ring;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// The NICs of one worker. The driver puts their buffers one NIC's behind the other's, from its
+/// first frame on; rings of AF_XDP sockets lie at the beginning of its grant window.
+#[derive(Default)]
+pub(super) struct Nics {
+    pub(super) nics: Vec<NicConfig>,
+    pub(super) devices: Devices,
+    /// Frames that their buffers take.
+    pub(super) frames: u32,
+    /// Slots of the grant window that their rings take.
+    pub(super) window_slots: u32,
+    pub(super) dedicated: DedicatedQueues,
+}
+
+impl Nics {
+    /// Those of `worker`.
+    pub(super) fn build(config: &Config, worker: u32) -> Self {
+        let mut all = Self::default();
+        for (n, nic) in config.nics.iter().enumerate() {
+            let kind = all.kind(config, n, nic, worker);
+            all.frames = all.frames.saturating_add(nic_pages(nic.buffers));
+            all.nics.push(NicConfig {
+                name: nic.name.clone(),
+                kind,
+                mtu: nic.mtu,
+                rate_mbps: config.driver.share_of(nic.rate_mbps),
+                burst_bytes: nic.burst_bytes,
+                moderation: nic.moderation,
+                buffers: nic.buffers,
+                addresses: plain(nic.addresses().0),
+                vmq: vmq(nic, &vif_macs(config)),
+                rules: nic.rules.clone(),
+            });
+        }
+        if let Some(nic) = all.nics.first_mut() {
+            nic.addresses.extend(gateways(config));
+        }
+        all
+    }
+
+    /// What the driver is told of a NIC's kind; adds its devices.
+    fn kind(&mut self, config: &Config, n: usize, nic: &Nic, worker: u32) -> NicKind {
+        let workers = config.driver.workers.max(1);
+        let mac = config.nic_mac(n).map_or([0; 6], |mac| mac.0);
+        let ifname = config.nic_ifname(n);
+        let tap = |port: &KernelPort, offloads| tap(port, ifname.clone(), mac, nic.mtu, offloads);
+        match &nic.kind {
+            Kind::Tap { port, offloads } => {
+                let tap = steered(tap(port, *offloads), nic, vif_macs(config));
+                let queues = tap.queues;
+                let device = self.devices.share(tap, worker, workers);
+                let queue = |_| self.devices.add(Device::TapQueue);
+                NicKind::Tap {
+                    device,
+                    vnet_header: *offloads > Offloads::None,
+                    checksum: *offloads >= Offloads::Checksum,
+                    queues: (0..queues).map(queue).collect(),
+                }
+            }
+            Kind::Xdp { wire } => {
+                let netdev = match wire {
+                    XdpWire::Veth(port) => Netdev::Veth(tap(port, Offloads::None)),
+                    XdpWire::Netdev { name, netns } => Netdev::Existing {
+                        ifname: name.clone(),
+                        netns: netns.clone(),
+                    },
+                };
+                self.xdp(config, (n, nic), netdev)
+            }
+            Kind::Local { port } => {
+                let tap = tap(port, Offloads::Tso);
+                let device = self.devices.share(tap, worker, workers);
+                NicKind::Local { device, mac }
+            }
+            Kind::Sim {
+                delay_us,
+                loss,
+                seed,
+                station,
+                ..
+            } => NicKind::Sim {
+                delay_us: *delay_us,
+                loss: *loss,
+                seed: *seed,
+                mac,
+                far: stack(station),
+            },
+            Kind::Pcap { read, write } => {
+                let [read, write] = self.devices.files(read, write);
+                NicKind::Pcap { read, write }
+            }
+        }
+    }
+
+    /// An AF_XDP socket over the NIC's buffers, and the queues of it that guests have.
+    fn xdp(&mut self, config: &Config, (n, nic): (usize, &Nic), netdev: Netdev) -> NicKind {
+        let entries = nic.buffers.next_power_of_two();
+        let rings_slot = self.window_slots;
+        self.window_slots += Ring::ALL.len() as u32 * Ring::slots(entries);
+        let device = self.devices.add(Device::Xdp(Xdp {
+            netdev,
+            first_frame: self.frames,
+            frames: nic.buffers / BUFFERS_PER_PAGE,
+            chunk_bytes: domain::BUFFER_BYTES,
+            entries,
+            rings_slot,
+            queues: nic.single_queues(),
+        }));
+        dedicated::add(
+            config,
+            (n, nic),
+            &mut self.devices,
+            &mut self.window_slots,
+            &mut self.dedicated,
+        );
+        NicKind::Xdp {
+            device,
+            rings_slot,
+            entries,
+        }
+    }
+}
+
+/// A TAP that has a NIC's queues for single guests, whose MACs are `macs`.
+fn steered(tap: Tap, nic: &Nic, macs: Vec<[u8; 6]>) -> Tap {
+    match vmq(nic, &macs) {
+        Some(vmq) => Tap {
+            queues: vmq.queues,
+            steered: macs,
+            ..tap
+        },
+        None => tap,
+    }
+}
+
+/// A NIC's queues for single guests that are given by load: no more than there are guests'
+/// interfaces.
+fn vmq(nic: &Nic, macs: &[[u8; 6]]) -> Option<Vmq> {
+    match nic.queues {
+        // Those of an AF_XDP wire are not given by load.
+        Queues::Vmq(vmq) if !macs.is_empty() && !matches!(nic.kind, Kind::Xdp { .. }) => {
+            Some(Vmq {
+                queues: vmq.queues.min(macs.len() as u32),
+                ..vmq
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The MACs of all guests, in the order of their vifs.
+fn vif_macs(config: &Config) -> Vec<[u8; 6]> {
+    let guests = config.guests.iter().enumerate();
+    let vifs = guests.flat_map(|(g, guest)| (0..guest.vifs.len()).map(move |v| (g, v)));
+    vifs.filter_map(|(g, v)| config.vif_mac(g, v).map(|mac| mac.0))
+        .collect()
+}
+
+/// The gateways that no station in this file has: they are somewhere behind a NIC.
+fn gateways(config: &Config) -> BTreeSet<IpAddr> {
+    let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
+    let known: Vec<_> = config
+        .nics
+        .iter()
+        .map(|nic| nic.addresses())
+        .chain(vifs.map(|vif| vif.addresses()))
+        .collect();
+    let has_station = |address: IpAddr| {
+        let mut all = known.iter().flat_map(|(addresses, _)| addresses.iter());
+        all.any(|cidr| cidr.address == address)
+    };
+    let gateways = known.iter().filter_map(|(_, gateway)| *gateway);
+    gateways.filter(|gateway| !has_station(*gateway)).collect()
+}
+
+/// Addresses without their prefixes.
+pub(super) fn plain(addresses: &[Cidr]) -> Vec<IpAddr> {
+    addresses.iter().map(|cidr| cidr.address).collect()
+}

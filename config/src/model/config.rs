@@ -1,0 +1,104 @@
+//! The whole machine.
+
+use super::driver::{Buffers, Driver, Ring, SLOTS_PER_PAGE};
+use super::guest::{Endpoint, Guest, Vif};
+use super::nic::{Kind, Nic};
+use crate::address::Mac;
+use crate::lro::Lro;
+
+/// A whole machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The instance's name.
+    pub name: String,
+    /// The driver domain.
+    pub driver: Driver,
+    /// Every guest's buffers.
+    pub buffers: Buffers,
+    /// Every vif's rings.
+    pub ring: Ring,
+    /// Large receive offload, of NICs and vifs.
+    pub lro: Lro,
+    /// The driver domain's network interfaces: ports of one bridge.
+    pub nics: Vec<Nic>,
+    /// The guests.
+    pub guests: Vec<Guest>,
+}
+
+/// Name of an instance that has none of its own.
+pub const DEFAULT_NAME: &str = "grantway";
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            name: DEFAULT_NAME.to_owned(),
+            driver: Driver::default(),
+            buffers: Buffers::default(),
+            ring: Ring::default(),
+            lro: Lro::default(),
+            nics: Vec::new(),
+            guests: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// The MAC of NIC number `nic`'s kernel end or station: as given, or derived.
+    #[must_use]
+    pub fn nic_mac(&self, nic: usize) -> Option<Mac> {
+        let given = match &self.nics.get(nic)?.kind {
+            Kind::Sim { mac, .. } => *mac,
+            kind => kind.port()?.mac,
+        };
+        Some(given.unwrap_or(Mac::derived(0, nic as u16, 0)))
+    }
+
+    /// The MAC of a guest's vif: as given, or derived.
+    #[must_use]
+    pub fn vif_mac(&self, guest: usize, vif: usize) -> Option<Mac> {
+        let given = self.vif(guest, vif)?.mac;
+        Some(given.unwrap_or(Mac::derived(1, guest as u16, vif as u8)))
+    }
+
+    /// Name of the kernel's interface of a NIC.
+    #[must_use]
+    pub fn nic_ifname(&self, nic: usize) -> Option<String> {
+        let nic = self.nics.get(nic)?;
+        let port = nic.kind.port()?;
+        Some(port.ifname.clone().unwrap_or_else(|| nic.name.clone()))
+    }
+
+    /// Name of the kernel's interface behind a guest's vif, if it has one.
+    #[must_use]
+    pub fn vif_ifname(&self, guest: usize, vif: usize) -> Option<String> {
+        match &self.vif(guest, vif)?.endpoint {
+            Endpoint::Tap { port } => {
+                Some(port.ifname.clone().unwrap_or_else(|| format!("eth{vif}")))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn vif(&self, guest: usize, vif: usize) -> Option<&Vif> {
+        self.guests.get(guest)?.vifs.get(vif)
+    }
+
+    /// Whether the driver domain has CPUs that no guest may use, one for each worker.
+    #[must_use]
+    pub fn is_driver_apart(&self) -> bool {
+        !self.driver.cpus.is_empty()
+            && self.driver.cpus.len() >= self.driver.workers as usize
+            && self.guests.iter().all(|guest| {
+                !guest.cpus.is_empty()
+                    && guest.cpus.iter().all(|cpu| !self.driver.cpus.contains(cpu))
+            })
+    }
+
+    /// log2 of the pages of a ring.
+    #[must_use]
+    pub fn ring_order(&self) -> u8 {
+        (self.ring.slots / SLOTS_PER_PAGE)
+            .checked_ilog2()
+            .unwrap_or(0) as u8
+    }
+}

@@ -1,0 +1,149 @@
+//! The driver domain, and what every guest interface has of it.
+
+use crate::domain::{BufferSize, GrantMode, Offloads, RingFormat};
+
+/// The driver domain.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Driver {
+    /// CPUs that it may run on; empty: all.
+    pub cpus: Vec<usize>,
+    /// Domains that it consists of, 1 … [`Driver::WORKERS_MAX`]. They share nothing: each has a queue
+    /// of every NIC and of every guest interface.
+    pub workers: u32,
+    /// How it gets at granted pages.
+    pub grants: GrantMode,
+    /// The most that it offers to guests.
+    pub offloads: Offloads,
+    /// When it sleeps.
+    pub polling: Polling,
+    /// Frames taken from one port before the next has its turn.
+    pub poll_budget: u32,
+    /// Microseconds from one word to sleeping guests to the next while a NIC has more for them;
+    /// none: 0 if the driver domain's CPUs are given and no guest may use them, else
+    /// [`Driver::NOTIFY_SHARED_US`].
+    pub notify_us: Option<u32>,
+    /// Broadcast and multicast frames that each port may send, per second.
+    pub broadcast_pps: u32,
+    /// Seconds after which a silent station behind a NIC is forgotten.
+    pub mac_ageing_s: u32,
+    /// Whether all domains keep the hop ledger.
+    pub ledger: bool,
+    /// Whether it is started again when it has ended.
+    pub restart: bool,
+    /// Milliseconds that this waits at the most, where it keeps ending.
+    pub restart_pause_ms: u32,
+}
+
+impl Driver {
+    /// How long guests on the driver's own CPU are left asleep under load. A guest that is woken
+    /// takes the CPU from the driver; this is some batches of a wire at several Gb/s.
+    pub const NOTIFY_SHARED_US: u32 = 300;
+    /// The most workers.
+    pub const WORKERS_MAX: u32 = 16;
+
+    /// CPUs that a worker may run on: from its own place in the list on every n-th, where n is the
+    /// number of workers; empty: all.
+    pub(crate) fn worker_cpus(&self, worker: u32) -> Vec<usize> {
+        let first = worker as usize % self.cpus.len().max(1);
+        let every = self.workers.max(1) as usize;
+        let own = self.cpus.iter().skip(first).step_by(every);
+        own.copied().collect()
+    }
+
+    /// A worker's share of what all of them together may let through.
+    pub(crate) fn share_of(&self, mbps: Option<f64>) -> Option<f64> {
+        mbps.map(|mbps| mbps / f64::from(self.workers.max(1)))
+    }
+}
+
+impl Default for Driver {
+    fn default() -> Self {
+        Self {
+            cpus: Vec::new(),
+            workers: 1,
+            grants: GrantMode::default(),
+            offloads: Offloads::default(),
+            polling: Polling::default(),
+            poll_budget: 64,
+            notify_us: None,
+            broadcast_pps: 10_000,
+            mac_ageing_s: 300,
+            ledger: true,
+            restart: true,
+            restart_pause_ms: 5_000,
+        }
+    }
+}
+
+/// How a domain waits: it spins, then looks again every tick, then sleeps until it is woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Polling {
+    /// Microseconds of spinning; none: [`Polling::SPIN_APART_US`] if the driver domain's CPUs are
+    /// given and no guest may use them, else 0, because who spins on its peer's CPU waits for
+    /// itself.
+    pub spin_us: Option<u32>,
+    /// Microseconds of a tick; 0: none.
+    pub tick_us: u32,
+    /// Ticks without work until it sleeps.
+    pub empty_ticks: u32,
+}
+
+impl Polling {
+    /// The spin budget of domains that have CPUs of their own: about the cost of a wake-up.
+    pub const SPIN_APART_US: u32 = 50;
+}
+
+/// Buffers of every vif.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffers {
+    /// Size of a buffer.
+    pub size: BufferSize,
+    /// Buffers that wait for frames to the guest.
+    pub to_guest: u32,
+    /// Buffers beside those that take the place of buffers whose frames the guest still has.
+    pub spare: u32,
+    /// Whole pages of free buffers for frames to the guest that stay granted, more are revoked;
+    /// none: all stay.
+    pub release_threshold: Option<u32>,
+    /// Buffers for frames from the guest.
+    pub from_guest: u32,
+    /// Received frames ahead of the one that a guest looks at whose headers it fetches into the
+    /// cache; 0: none.
+    pub prefetch: u32,
+}
+
+impl Default for Buffers {
+    // 1.5 MB in half pages: the buffers in use stay within a second-level cache. Towards the guest
+    // there are as many as a wire may bring before a guest on a shared CPU has its turn.
+    fn default() -> Self {
+        Self {
+            size: BufferSize::Half,
+            to_guest: 512,
+            spare: 0,
+            release_threshold: None,
+            from_guest: 256,
+            prefetch: 64,
+        }
+    }
+}
+
+/// Rings of every vif.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// Slots of each of the two rings: 256, 512, 1024, 2048 or 4096. A stock peer takes 256.
+    pub slots: u32,
+    /// How they lie in their pages.
+    pub format: RingFormat,
+}
+
+impl Default for Ring {
+    fn default() -> Self {
+        Self {
+            slots: 1024,
+            format: RingFormat::default(),
+        }
+    }
+}
+
+/// Slots of a ring of one page.
+pub(crate) const SLOTS_PER_PAGE: u32 = 256;

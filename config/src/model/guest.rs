@@ -1,0 +1,120 @@
+//! A guest domain and its interfaces.
+
+use super::driver::Polling;
+use super::station::{KernelPort, Station};
+use crate::address::{Cidr, Mac};
+use crate::domain::Offloads;
+use crate::pdev::Pdev;
+use crate::rule::{Firewall, Rule};
+use std::net::IpAddr;
+
+/// One guest domain.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Guest {
+    /// Its name.
+    pub name: String,
+    /// CPUs that it may run on; empty: all.
+    pub cpus: Vec<usize>,
+    /// When it sleeps.
+    pub polling: Polling,
+    /// Its interfaces.
+    pub vifs: Vec<Vif>,
+}
+
+/// One interface of a guest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vif {
+    /// MAC; none: one is derived.
+    pub mac: Option<Mac>,
+    /// What stands behind it.
+    pub endpoint: Endpoint,
+    /// Maximum transmission unit, bytes of IP.
+    pub mtu: u32,
+    /// The most that it asks the driver for.
+    pub offloads: Offloads,
+    /// The most that it may send, megabits of frames a second; none: no limit.
+    pub rate_mbps: Option<f64>,
+    /// Its share against other vifs, 1 … 1000.
+    pub weight: u32,
+    /// Whether the guest forwards packets that come in by it.
+    pub forwards: bool,
+    /// The queue of an AF_XDP wire that is its alone.
+    pub pdev: Option<Pdev>,
+    /// Which frames may pass it: the first rule that fits decides, what none fits may.
+    pub rules: Vec<Rule>,
+    /// What rules mean for its queues of NICs.
+    pub firewall: Firewall,
+}
+
+impl Vif {
+    /// A vif with the usual values.
+    #[must_use]
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self {
+            mac: None,
+            endpoint,
+            mtu: 1500,
+            offloads: Offloads::default(),
+            rate_mbps: None,
+            weight: 1,
+            forwards: false,
+            pdev: None,
+            rules: Vec::new(),
+            firewall: Firewall::default(),
+        }
+    }
+
+    /// The addresses and the default route of what is behind it, as far as they are known.
+    #[must_use]
+    pub fn addresses(&self) -> (&[Cidr], Option<IpAddr>) {
+        match &self.endpoint {
+            Endpoint::Tap { port } => (&port.addresses, port.gateway),
+            Endpoint::Stack { station } => (&station.addresses, station.gateway),
+            _ => (&[], None),
+        }
+    }
+}
+
+/// What stands behind a guest's interface.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Endpoint {
+    /// A TAP in a network namespace.
+    Tap {
+        /// The kernel's end; its MAC must be none or the vif's.
+        port: KernelPort,
+    },
+    /// A TCP/IP stack inside the guest domain.
+    Stack {
+        /// Its addresses and programs.
+        station: Station,
+    },
+    /// Takes every frame.
+    Sink {
+        /// Whether every byte is read.
+        touch: bool,
+    },
+    /// Sends frames.
+    Source {
+        /// Where to.
+        to: Mac,
+        /// Bytes of a frame.
+        size: u32,
+        /// Frames a second; none: as fast as they are taken.
+        rate_pps: Option<f64>,
+        /// Frames under way at once; 0: as many as fit.
+        window: u32,
+        /// Frames in all; none: without end.
+        count: Option<u64>,
+        /// Whether every byte is written for every frame.
+        touch: bool,
+    },
+    /// Sends every frame back.
+    Echo,
+    /// Capture files.
+    Pcap {
+        /// File to read.
+        read: Option<String>,
+        /// File to write; it must not exist.
+        write: Option<String>,
+    },
+}

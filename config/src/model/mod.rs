@@ -1,0 +1,15 @@
+//! A machine as people think of it. Every value has a default; [`crate::parse`] fills one in from
+//! a file, experiments and tests build theirs by hand.
+
+mod config;
+mod driver;
+mod guest;
+mod nic;
+mod station;
+
+pub use config::{Config, DEFAULT_NAME};
+pub(crate) use driver::SLOTS_PER_PAGE;
+pub use driver::{Buffers, Driver, Polling, Ring};
+pub use guest::{Endpoint, Guest, Vif};
+pub use nic::{Kind, Nic, Queues, XdpWire};
+pub use station::{KernelPort, Station};

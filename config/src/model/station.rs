@@ -1,0 +1,33 @@
+//! What is at the far end: an interface of the kernel's, or a station in user space.
+
+use crate::address::{Cidr, Mac};
+use crate::domain::StackApp;
+use std::net::IpAddr;
+
+/// The kernel's end of a TAP, or of a veth pair.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelPort {
+    /// Name of the interface; none: that of the NIC, or `eth` and the vif's number.
+    pub ifname: Option<String>,
+    /// Network namespace: a name or an absolute path; none: the one `grantway` runs in.
+    pub netns: Option<String>,
+    /// MAC; none: one is derived. Guests have the vif's.
+    pub mac: Option<Mac>,
+    /// Addresses.
+    pub addresses: Vec<Cidr>,
+    /// Default route.
+    pub gateway: Option<IpAddr>,
+    /// Transmit queue of the kernel's end, packets; 0: the kernel's default.
+    pub tx_queue: u32,
+}
+
+/// A TCP/IP station in user space.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Station {
+    /// Addresses.
+    pub addresses: Vec<Cidr>,
+    /// Default route.
+    pub gateway: Option<IpAddr>,
+    /// Programs.
+    pub apps: Vec<StackApp>,
+}

@@ -1,0 +1,70 @@
+//! The driver domain, and what all guest interfaces have alike.
+
+use crate::lro::{FLUSH_REMEDY, Lro};
+use crate::model::{Buffers, Driver, Polling, Ring};
+use crate::table::Table;
+
+pub(super) fn polling(t: &Table<'_, '_, '_>) -> Polling {
+    let usual = Polling::default();
+    Polling {
+        spin_us: t.number("spin_us"),
+        tick_us: t.number("tick_us").unwrap_or(usual.tick_us),
+        empty_ticks: t.number("empty_ticks").unwrap_or(usual.empty_ticks),
+    }
+}
+
+pub(super) fn read(t: &Table<'_, '_, '_>) -> Driver {
+    let usual = Driver::default();
+    Driver {
+        cpus: t.numbers("cpus"),
+        workers: t.number("workers").unwrap_or(usual.workers),
+        grants: t.word("grants").unwrap_or(usual.grants),
+        offloads: t.word("offloads").unwrap_or(usual.offloads),
+        polling: polling(t),
+        poll_budget: t.number("poll_budget").unwrap_or(usual.poll_budget),
+        notify_us: t.number("notify_us"),
+        broadcast_pps: t.number("broadcast_pps").unwrap_or(usual.broadcast_pps),
+        mac_ageing_s: t.number("mac_ageing_s").unwrap_or(usual.mac_ageing_s),
+        ledger: t.flag("ledger").unwrap_or(usual.ledger),
+        restart: t.flag("restart").unwrap_or(usual.restart),
+        restart_pause_ms: t
+            .number("restart_pause_ms")
+            .unwrap_or(usual.restart_pause_ms),
+    }
+}
+
+pub(super) fn lro(t: &Table<'_, '_, '_>) -> Lro {
+    let usual = Lro::default();
+    Lro {
+        at: t.word("at").unwrap_or(usual.at),
+        rules: t.word("rules").unwrap_or(usual.rules),
+        psh: t.word("psh").unwrap_or(usual.psh),
+        buffers: t.word("buffers").unwrap_or(usual.buffers),
+        backend: t.word("backend").unwrap_or(usual.backend),
+        meta: t.word("meta").unwrap_or(usual.meta),
+        flush: t.parsed_or("flush", FLUSH_REMEDY).unwrap_or(usual.flush),
+        hold_us: t.number("hold_us").unwrap_or(usual.hold_us),
+        flows: t.number("flows").unwrap_or(usual.flows),
+        segments: t.number("segments").unwrap_or(usual.segments),
+    }
+}
+
+pub(super) fn buffers(t: &Table<'_, '_, '_>) -> Buffers {
+    let usual = Buffers::default();
+    Buffers {
+        size: t.word("size").unwrap_or(usual.size),
+        to_guest: t.number("to_guest").unwrap_or(usual.to_guest),
+        spare: t.number("spare").unwrap_or(usual.spare),
+        release_threshold: t.number("release_threshold"),
+        from_guest: t.number("from_guest").unwrap_or(usual.from_guest),
+        prefetch: t.number("prefetch").unwrap_or(usual.prefetch),
+    }
+}
+
+pub(super) fn ring(t: &Table<'_, '_, '_>) -> Ring {
+    let usual = Ring::default();
+    Ring {
+        slots: t.number("slots").unwrap_or(usual.slots),
+        format: t.word("format").unwrap_or(usual.format),
+    }
+}

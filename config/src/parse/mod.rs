@@ -1,0 +1,120 @@
+//! From a file's text to a [`Config`].
+
+mod driver;
+mod guest;
+mod nic;
+mod rule;
+mod station;
+
+use crate::model::{Config, DEFAULT_NAME};
+use crate::problem::{Located, Place, Problem, Problems};
+use crate::table::{Reader, Reading, Table};
+use toml::de::DeTable;
+
+/// Read a configuration: `file` is its name for messages, `text` its content.
+///
+/// # Errors
+/// Everything that is wrong with it, each with its line and what would be right.
+pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
+    read(file, text).0
+}
+
+/// [`parse`], and where everything stands: for checks that need more than the text, such as
+/// whether a namespace exists.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_located(file: &str, text: &str) -> Result<(Config, Located), Problems> {
+    let (config, reading) = read(file, text);
+    Ok((
+        config?,
+        Located {
+            file: file.to_owned(),
+            lines: reading.lines,
+        },
+    ))
+}
+
+/// [`parse`], and what the reader learned on the way.
+pub(crate) fn read(file: &str, text: &str) -> (Result<Config, Problems>, Reading) {
+    let reader = Reader::new(file, text);
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let span = root.span();
+    let root = root.into_inner();
+    for error in &errors {
+        reader.problem(
+            error.span(),
+            error.message(),
+            "write it as TOML (https://toml.io)",
+        );
+    }
+    let config = errors.is_empty().then(|| {
+        let root = Table::new(&reader, &root, span, "", Place::Machine);
+        let config = machine(&root);
+        root.finish();
+        config
+    });
+    let mut reading = reader.finish();
+    let mut problems = std::mem::take(&mut reading.problems);
+    // What could not be read has its default now: its meaning is not worth a second complaint.
+    if problems.is_empty()
+        && let Some(config) = &config
+    {
+        let found = config.findings();
+        problems.extend(
+            found
+                .into_iter()
+                .map(|f| Problem::new(f, Some(file), &reading.lines)),
+        );
+    }
+    (Problems::or(problems, config.unwrap_or_default()), reading)
+}
+
+fn machine(root: &Table<'_, '_, '_>) -> Config {
+    let mut name = None;
+    if let Some(t) = root.table("machine", "machine", Place::Machine) {
+        name = t.text("name");
+        t.finish();
+    }
+    let driver = section(root, "driver", Place::Driver, driver::read);
+    let buffers = section(root, "buffers", Place::Buffers, driver::buffers);
+    let ring = section(root, "ring", Place::Ring, driver::ring);
+    let lro = section(root, "lro", Place::Lro, driver::lro);
+    let nics = root.tables("nic", "nic", Place::Nic);
+    let nics = nics
+        .into_iter()
+        .enumerate()
+        .map(|(n, t)| nic::read(n, t))
+        .collect();
+    let guests = root.tables("guest", "guest", Place::Guest);
+    let guests = guests
+        .into_iter()
+        .enumerate()
+        .map(|(g, t)| guest::read(g, t))
+        .collect();
+    let name = name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
+    Config {
+        name,
+        driver,
+        buffers,
+        ring,
+        lro,
+        nics,
+        guests,
+    }
+}
+
+/// A section that may be left out.
+fn section<T: Default>(
+    root: &Table<'_, '_, '_>,
+    name: &'static str,
+    place: Place,
+    read: impl FnOnce(&Table<'_, '_, '_>) -> T,
+) -> T {
+    let Some(table) = root.table(name, name, place) else {
+        return T::default();
+    };
+    let value = read(&table);
+    table.finish();
+    value
+}

@@ -1,0 +1,120 @@
+//! The driver domain's NICs.
+
+use super::rule;
+use super::station::{MAC, port, station};
+use crate::domain::{Moderation, Offloads, Vmq};
+use crate::model::{Kind, Nic, Queues, XdpWire};
+use crate::problem::Place;
+use crate::table::Table;
+use serde::Deserialize;
+
+/// What can be written for `kind`.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum NicWord {
+    Tap,
+    Xdp,
+    Sim,
+    Pcap,
+    Local,
+}
+
+/// A section `[[nic]]`.
+pub(super) fn read(n: usize, t: Table<'_, '_, '_>) -> Nic {
+    let name = t.required("name", t.text("name"), "give it a name, like \"wire\"");
+    let word = t.word("kind");
+    let word = t.required(
+        "kind",
+        word,
+        "write kind = \"tap\", \"xdp\", \"sim\", \"pcap\" or \"local\"",
+    );
+    let kind = word.map(|word| kind(n, &t, word));
+    let usual = Nic::new(
+        "",
+        Kind::Pcap {
+            read: None,
+            write: None,
+        },
+    );
+    let nic = Nic {
+        name: name.unwrap_or_default(),
+        kind: kind.clone().unwrap_or(usual.kind),
+        mtu: t.number("mtu").unwrap_or(usual.mtu),
+        rate_mbps: t.real("rate_mbps"),
+        burst_bytes: t.number("burst_bytes").unwrap_or(usual.burst_bytes),
+        moderation: moderation(&t),
+        buffers: t.number("buffers").unwrap_or(usual.buffers),
+        queues: queues(&t, matches!(kind, Some(Kind::Xdp { .. }))),
+        rules: rule::read(
+            t.tables("rule", "nic.rule", |r| Place::NicRule(n, r)),
+            &rule::OF_NIC,
+        ),
+    };
+    if kind.is_some() {
+        t.finish();
+    }
+    nic
+}
+
+/// The keys of one kind.
+fn kind(n: usize, t: &Table<'_, '_, '_>, word: NicWord) -> Kind {
+    match word {
+        NicWord::Tap => Kind::Tap {
+            port: port(t, true),
+            offloads: t.word("offloads").unwrap_or(Offloads::None),
+        },
+        NicWord::Xdp => Kind::Xdp {
+            wire: match t.text("netdev") {
+                Some(name) => XdpWire::Netdev {
+                    name,
+                    netns: t.text("netns"),
+                },
+                None => XdpWire::Veth(port(t, true)),
+            },
+        },
+        NicWord::Local => Kind::Local {
+            port: port(t, true),
+        },
+        NicWord::Sim => Kind::Sim {
+            delay_us: t.number("delay_us").unwrap_or(0),
+            loss: t.real("loss").unwrap_or(0.0),
+            seed: t.number("seed").unwrap_or(1),
+            mac: t.parsed("mac", MAC),
+            station: station(t, "nic.app", |app| Place::NicApp(n, app)),
+        },
+        NicWord::Pcap => Kind::Pcap {
+            read: t.text("read"),
+            write: t.text("write"),
+        },
+    }
+}
+
+fn moderation(t: &Table<'_, '_, '_>) -> Moderation {
+    /// As often as an ordinary NIC interrupts.
+    const USUAL_TICK_US: u32 = 50;
+    let words = [
+        ("event", Moderation::Event),
+        ("spin", Moderation::Spin),
+        ("tick", Moderation::Tick(USUAL_TICK_US)),
+    ];
+    match t.choice("moderation", &words).unwrap_or(Moderation::Event) {
+        Moderation::Tick(usual) => Moderation::Tick(t.number("tick_us").unwrap_or(usual)),
+        other => other,
+    }
+}
+
+/// `given`: the configuration says for good which guest has which queue.
+fn queues(t: &Table<'_, '_, '_>, given: bool) -> Queues {
+    let usual = Vmq {
+        queues: 8,
+        rebalance_ms: if given { 0 } else { 100 },
+    };
+    let words = [("shared", Queues::Shared), ("vmq", Queues::Vmq(usual))];
+    match t.choice("queues", &words).unwrap_or_default() {
+        Queues::Shared => Queues::Shared,
+        Queues::Vmq(usual) => Queues::Vmq(Vmq {
+            queues: t.number("vmq_queues").unwrap_or(usual.queues),
+            rebalance_ms: t.number("vmq_rebalance_ms").unwrap_or(usual.rebalance_ms),
+        }),
+    }
+}

@@ -1,0 +1,44 @@
+//! Firewall rules of a port.
+
+use crate::rule::{ETHERTYPES, PROTOCOLS, Rule, Way};
+use crate::table::Table;
+use crate::words::alternatives;
+
+/// Directions of a NIC's rules, by name.
+pub(crate) const OF_NIC: [(&str, Way); 2] = [("from-wire", Way::In), ("to-wire", Way::Out)];
+/// Directions of a guest interface's rules, by name.
+pub(crate) const OF_VIF: [(&str, Way); 2] = [("from-guest", Way::In), ("to-guest", Way::Out)];
+
+/// Reads the rules of a port whose directions have these names.
+pub(crate) fn read(tables: Vec<Table<'_, '_, '_>>, ways: &[(&str, Way)]) -> Vec<Rule> {
+    const PREFIX: &str = "10.0.0.0/8";
+    let numbered = tables.into_iter().enumerate();
+    let read = |(n, t): (usize, Table<'_, '_, '_>)| {
+        let action = t.choice("action", &[("allow", true), ("deny", false)]);
+        let remedy = "write action = \"allow\" or \"deny\"";
+        let ports = "write a port or a range of ports, like 22 or \"1024-65535\"";
+        let rule = Rule {
+            name: t.text("name").unwrap_or_else(|| (n + 1).to_string()),
+            allow: t.required("action", action, remedy).unwrap_or(false),
+            way: t.choice("direction", ways),
+            ethertype: t.parsed_any("ethertype", &by_name(&ETHERTYPES)),
+            protocol: t.parsed_any("protocol", &by_name(&PROTOCOLS)),
+            source: t.parsed("source", PREFIX),
+            destination: t.parsed("destination", PREFIX),
+            source_ports: t.parsed_any("source_ports", ports),
+            destination_ports: t.parsed_any("destination_ports", ports),
+        };
+        t.finish();
+        rule
+    };
+    numbered.map(read).collect()
+}
+
+fn by_name<T>(names: &[(&str, T)]) -> String {
+    let mut words: Vec<String> = names
+        .iter()
+        .map(|(name, _)| format!("\"{name}\""))
+        .collect();
+    words.push("its number".to_owned());
+    format!("write {}", alternatives(&words))
+}

@@ -1,0 +1,94 @@
+//! What is at the far end: an interface of the kernel, or a station in user space.
+
+use crate::domain::StackApp;
+use crate::model::{KernelPort, Station};
+use crate::problem::Place;
+use crate::table::Table;
+use serde::Deserialize;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// A MAC as it is written.
+pub(super) const MAC: &str = "02:00:00:00:00:01";
+const ADDRESS: &str = "10.0.0.2/24";
+const PLAIN_ADDRESS: &str = "10.0.0.1";
+const SOCKET: &str = "10.0.0.1:5001";
+
+pub(super) fn port(t: &Table<'_, '_, '_>, own_mac: bool) -> KernelPort {
+    KernelPort {
+        ifname: t.text("ifname"),
+        netns: t.text("netns"),
+        mac: if own_mac { t.parsed("mac", MAC) } else { None },
+        addresses: t.parsed_list("addresses", ADDRESS),
+        gateway: t.parsed("gateway", PLAIN_ADDRESS),
+        tx_queue: t.number("tx_queue").unwrap_or(0),
+    }
+}
+
+pub(super) fn station(
+    t: &Table<'_, '_, '_>,
+    section: &'static str,
+    place: impl Fn(usize) -> Place,
+) -> Station {
+    Station {
+        addresses: t.parsed_list("addresses", ADDRESS),
+        gateway: t.parsed("gateway", PLAIN_ADDRESS),
+        apps: t
+            .tables("app", section, place)
+            .into_iter()
+            .filter_map(app)
+            .collect(),
+    }
+}
+
+/// What can be written for `kind`.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum AppWord {
+    TcpSink,
+    TcpEcho,
+    TcpSource,
+    TcpClient,
+    Ping,
+}
+
+fn app(t: Table<'_, '_, '_>) -> Option<StackApp> {
+    const PORT: &str = "write the port, like port = 5001";
+    const TO: &str = "write where to, like to = \"10.0.0.1:5001\"";
+    let word = t.word("kind");
+    let word = t.required("kind", word, "write what runs, like kind = \"tcp-echo\"")?;
+    let port = || t.required("port", t.number("port"), PORT);
+    let to = || t.required("to", t.parsed("to", SOCKET), TO);
+    let seconds = || t.number("seconds").unwrap_or(10);
+    let after_s = || t.number("after_s").unwrap_or(0);
+    let app = match word {
+        AppWord::TcpSink => port().map(|port| StackApp::TcpSink { port }),
+        AppWord::TcpEcho => port().map(|port| StackApp::TcpEcho { port }),
+        AppWord::TcpSource => {
+            let (to, seconds, after_s) = (to(), seconds(), after_s());
+            to.map(|to| StackApp::TcpSource {
+                to,
+                seconds,
+                after_s,
+            })
+        }
+        AppWord::TcpClient => {
+            let (to, seconds, after_s) = (to(), seconds(), after_s());
+            let size = t.number("size").unwrap_or(1);
+            to.map(|to| StackApp::TcpClient {
+                to,
+                size,
+                seconds,
+                after_s,
+            })
+        }
+        AppWord::Ping => {
+            let to = t.parsed("to", PLAIN_ADDRESS);
+            let to = t.required("to", to, "write where to, like to = \"10.0.0.1\"");
+            let (count, after_s) = (t.number("count").unwrap_or(3), after_s());
+            let to = to.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+            Some(StackApp::Ping { to, count, after_s })
+        }
+    };
+    t.finish();
+    app
+}

@@ -1,0 +1,140 @@
+//! How large the parts of a machine are, in pages, slots and table entries: what is built has
+//! these sizes, and what is checked is checked against them.
+
+use crate::domain::{self, GrantMode, Offloads};
+use crate::model::{Config, Guest};
+
+/// Grant references below this are never given out, as in Xen.
+pub(crate) const RESERVED_GRANTS: u32 = 8;
+/// Frames beyond what is counted, for what a program keeps beside its pools.
+pub(crate) const SPARE_FRAMES: u32 = 64;
+/// Pages of buffers that one guest may take back by force while the driver uses them, before that
+/// costs the driver its life (it gets time to free some first).
+pub(crate) const COLLATERAL_PAGES: u32 = 64;
+/// Pages that copies of one vif are staged in: a batch of 64 packets of up to 4 pages, in both
+/// directions, and their headers.
+pub(crate) const STAGING_PAGES: u32 = 576;
+/// Buffers of a NIC that lie in one page.
+pub(crate) const BUFFERS_PER_PAGE: u32 = abi::PAGE as u32 / domain::BUFFER_BYTES;
+/// Grant references that a guest may have: the index bits of one.
+pub(crate) const GRANTS_MAX: u32 = 1 << abi::GrantRef::INDEX_BITS;
+/// Pages that [`GrantMode::Flip`] may exchange in all, of each end.
+pub(crate) const FLIP_PAGES_MAX: usize = 16_384;
+/// Interfaces of a guest: as many as derived MACs can tell apart.
+pub(crate) const VIFS_PER_GUEST: usize = 16;
+
+/// Pages of a NIC's buffers that whole aggregates are copied into: they are there also while
+/// nobody asks for that, because somebody may while traffic runs.
+const LINEAR_PAGES: u32 = domain::LINEAR_BUFFERS * (domain::LINEAR_BYTES / abi::PAGE as u32);
+/// Pages for frames from the guest where packets of 64 KB may come: half of them hold such
+/// packets, two at once.
+const FROM_GUEST_PAGES_TSO: u32 = 64;
+
+/// The name of a worker of the driver domain.
+pub(crate) fn worker_name(worker: u32) -> String {
+    match worker {
+        0 => "driver".to_owned(),
+        _ => format!("driver-{worker}"),
+    }
+}
+
+/// Pages of a NIC's own buffers.
+pub(crate) fn nic_pages(buffers: u32) -> u32 {
+    buffers.div_ceil(BUFFERS_PER_PAGE) + LINEAR_PAGES
+}
+
+/// Pages of one vif's two rings.
+pub(crate) fn ring_pages(config: &Config) -> u32 {
+    2 << config.ring_order()
+}
+
+/// Pages of one vif's pool.
+pub(crate) fn pool_pages(config: &Config) -> u32 {
+    let buffers = config.buffers;
+    let pages = buffers
+        .to_guest
+        .saturating_add(buffers.from_guest)
+        .div_ceil(buffers.size.per_page());
+    if config.driver.offloads < Offloads::Tso {
+        return pages;
+    }
+    pages.max(rx_pages(config).saturating_add(FROM_GUEST_PAGES_TSO))
+}
+
+/// Pages of one vif's buffers that are granted when they are needed.
+pub(crate) fn spare_pages(config: &Config) -> u32 {
+    let buffers = config.buffers;
+    buffers.spare.div_ceil(buffers.size.per_page())
+}
+
+/// Pages of one vif's buffers to receive into.
+pub(crate) fn rx_pages(config: &Config) -> u32 {
+    let buffers = config.buffers;
+    buffers.to_guest.div_ceil(buffers.size.per_page())
+}
+
+/// Pages of each end of one queue of a vif that change hands.
+pub(crate) fn flip_pages(config: &Config) -> u32 {
+    match config.driver.grants {
+        GrantMode::Flip => config.buffers.to_guest,
+        _ => 0,
+    }
+}
+
+/// Pages of the driver domain's own that copies of one vif are staged in.
+pub(crate) fn staging_pages(config: &Config) -> u32 {
+    match config.driver.grants {
+        GrantMode::Copy => STAGING_PAGES,
+        _ => 0,
+    }
+}
+
+/// Queues of a guest, over all of its interfaces.
+pub(crate) fn queues(config: &Config, guest: &Guest) -> u32 {
+    (guest.vifs.len() as u32).saturating_mul(config.driver.workers.max(1))
+}
+
+/// The frame of a guest at which the receive pool of its vif number `vif` begins: behind the pages
+/// of those before it, its rings and its event page. The guest's program checks that it lies there.
+pub(crate) fn rx_pool(config: &Config, vif: usize) -> u32 {
+    let rx = rx_pages(config);
+    let tx = pool_pages(config).saturating_sub(rx).max(2);
+    let before = ring_pages(config).saturating_add(1);
+    let pages = before
+        .saturating_add(rx)
+        .saturating_add(tx)
+        .saturating_add(spare_pages(config));
+    pages.saturating_mul(vif as u32).saturating_add(before)
+}
+
+/// Page frames of a guest.
+pub(crate) fn guest_frames(config: &Config, guest: &Guest) -> u32 {
+    let pages = pool_pages(config)
+        .saturating_add(spare_pages(config))
+        .saturating_add(ring_pages(config));
+    pages
+        .saturating_mul(queues(config, guest))
+        .saturating_add(SPARE_FRAMES)
+}
+
+/// Entries of a guest's grant table: one for each page that it may grant, and as many again, so
+/// that a reference need not be used anew at once.
+pub(crate) fn grant_entries(config: &Config, guest: &Guest) -> u32 {
+    let pages = pool_pages(config)
+        .saturating_add(spare_pages(config))
+        .saturating_mul(2)
+        .saturating_add(ring_pages(config));
+    let wanted = pages
+        .saturating_mul(queues(config, guest))
+        .saturating_add(RESERVED_GRANTS);
+    wanted.checked_next_power_of_two().unwrap_or(u32::MAX)
+}
+
+/// Slots of the driver domain's grant window behind those of a guest's `entries`: for the
+/// sub-tables of its grants, or for the pages that are exchanged.
+pub(crate) fn table_slots(config: &Config, entries: u32) -> u32 {
+    match config.driver.grants.is_new() {
+        true => abi::ngm::table_slots(entries),
+        false => flip_pages(config),
+    }
+}

@@ -1,0 +1,196 @@
+//! What domains are told survives the way through the monitor.
+
+use crate::domain::*;
+use crate::lro::Flush;
+use crate::rule::{Firewall, Rule};
+
+#[test]
+fn every_kind_survives_json() {
+    let stack = Stack {
+        addresses: vec![
+            "10.0.0.2/24".parse().unwrap(),
+            "fd00::2/64".parse().unwrap(),
+        ],
+        gateway: Some("10.0.0.1".parse().unwrap()),
+        apps: vec![
+            StackApp::TcpSink { port: 5001 },
+            StackApp::TcpEcho { port: 7 },
+            StackApp::TcpSource {
+                to: "10.0.0.1:5001".parse().unwrap(),
+                seconds: 2,
+                after_s: 1,
+            },
+            StackApp::TcpClient {
+                to: "[fd00::1]:7".parse().unwrap(),
+                size: 1,
+                seconds: 2,
+                after_s: 0,
+            },
+            StackApp::Ping {
+                to: "fd00::1".parse().unwrap(),
+                count: 3,
+                after_s: 0,
+            },
+        ],
+    };
+    let endpoints = [
+        Endpoint::Tap {
+            devices: vec![0, 1],
+        },
+        Endpoint::Stack {
+            stack: stack.clone(),
+        },
+        Endpoint::Sink { touch: true },
+        Endpoint::Source {
+            to: [2; 6],
+            size: 60,
+            rate_pps: Some(1e6),
+            window: 32,
+            count: None,
+            touch: false,
+        },
+        Endpoint::Echo {},
+        Endpoint::Pcap {
+            read: Some(1),
+            write: None,
+        },
+    ];
+    let guest = GuestConfig {
+        vifs: endpoints
+            .into_iter()
+            .zip(0..)
+            .map(|(endpoint, conn)| GuestVif {
+                conns: vec![2 * conn, 2 * conn + 1],
+                mac: [2, 0, 0, 0, 0, 1],
+                mtu: 1500,
+                endpoint,
+                ring_order: 2,
+                ring_format: RingFormat::Native,
+                buffers: BufferSize::Half,
+                pool_pages: 256,
+                to_guest_buffers: 256,
+                spare_buffers: 64,
+                release_threshold: Some(16),
+                prefetch: 8,
+                offloads: Offloads::Tso,
+                forwards: true,
+                rx_pool: (conn > 0).then_some(11),
+            })
+            .collect(),
+        spin_us: 0,
+        yields: false,
+        tick_us: 0,
+        empty_ticks: 0,
+        poll_budget: 64,
+        ledger: true,
+        lro: Lro::default(),
+    };
+    let text = serde_json::to_string(&guest).unwrap();
+    assert_eq!(serde_json::from_str::<GuestConfig>(&text).unwrap(), guest);
+
+    let kinds = [
+        NicKind::Tap {
+            device: 0,
+            vnet_header: true,
+            checksum: false,
+            queues: vec![1, 2],
+        },
+        NicKind::Xdp {
+            device: 4,
+            rings_slot: 8,
+            entries: 1024,
+        },
+        NicKind::Sim {
+            delay_us: 10,
+            loss: 0.5,
+            seed: 1,
+            mac: [2; 6],
+            far: stack,
+        },
+        NicKind::Pcap {
+            read: Some(1),
+            write: Some(2),
+        },
+        NicKind::Local {
+            device: 3,
+            mac: [2; 6],
+        },
+    ];
+    let moderations = [
+        Moderation::Spin,
+        Moderation::Tick(50),
+        Moderation::Event,
+        Moderation::Event,
+        Moderation::Event,
+    ];
+    let driver = DriverConfig {
+        nics: kinds
+            .into_iter()
+            .zip(moderations)
+            .map(|(kind, moderation)| NicConfig {
+                name: "wire".into(),
+                kind,
+                mtu: 1500,
+                rate_mbps: Some(1000.0),
+                burst_bytes: 65536,
+                moderation,
+                buffers: 1024,
+                addresses: vec!["10.0.0.1".parse().unwrap()],
+                vmq: Some(Vmq {
+                    queues: 2,
+                    rebalance_ms: 100,
+                }),
+                rules: vec![Rule::any("1", true)],
+            })
+            .collect(),
+        vifs: vec![VifConfig {
+            conn: 0,
+            name: "g-0".into(),
+            mac: [2; 6],
+            addresses: vec!["fd00::2".parse().unwrap()],
+            rate_mbps: None,
+            weight: 1,
+            first_slot: 0,
+            slots: 1024,
+            tables_slot: 1024,
+            flip_pages: 0,
+            staging_pages: 0,
+            forwards: false,
+            rules: vec![Rule::any("all", false)],
+            firewall: Firewall::Shared,
+            queue: Some(OwnQueue {
+                nic: 0,
+                device: 3,
+                rings_slot: 9,
+                entries: 512,
+                chunk_bytes: BUFFER_BYTES,
+                first_frame: 11,
+                frames: 256,
+            }),
+        }],
+        grants: GrantMode::Mapped,
+        offloads: Offloads::Checksum,
+        ring_order: 0,
+        ring_format: RingFormat::Xen,
+        broadcast_pps: 1000,
+        mac_ageing_s: 300,
+        spin_us: 50,
+        tick_us: 50,
+        empty_ticks: 20,
+        poll_budget: 64,
+        notify_us: 300,
+        ledger: false,
+        lro: Lro {
+            flush: Flush::After(20),
+            ..Lro::default()
+        },
+    };
+    let text = serde_json::to_string(&driver).unwrap();
+    assert_eq!(serde_json::from_str::<DriverConfig>(&text).unwrap(), driver);
+}
+
+#[test]
+fn unknown_fields_are_refused() {
+    assert!(serde_json::from_str::<Endpoint>(r#"{"kind":"sink","touch":true,"speed":1}"#).is_err());
+    assert!(serde_json::from_str::<Endpoint>(r#"{"kind":"sink","touch":true}"#).is_ok());
+}

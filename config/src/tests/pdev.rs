@@ -1,0 +1,182 @@
+//! Dedicated queues of AF_XDP wires.
+
+use crate::domain::{BufferSize, DriverConfig, GuestConfig};
+use crate::parse;
+use abi::firewall::{Prefix, Rule, Rules};
+use abi::machine::Device;
+
+const MACHINE: &str = r#"
+[driver]
+grants = "new"
+
+[[nic]]
+name = "wire"
+kind = "xdp"
+netns = "w"
+queues = "vmq"
+vmq_queues = 3
+
+[[guest]]
+name = "a"
+
+[[guest.vif]]
+endpoint = "sink"
+pdev = "wire:2"
+
+[[guest]]
+name = "b"
+
+[[guest.vif]]
+endpoint = "sink"
+
+[[guest.vif]]
+endpoint = "sink"
+pdev = "wire:1"
+"#;
+
+#[test]
+fn a_guest_s_own_queue_is_over_its_receive_pool() {
+    for (buffers, size, pages) in [
+        ("to_guest = 300", BufferSize::Half, 150),
+        ("size = \"full\"\nto_guest = 96", BufferSize::Full, 96),
+    ] {
+        let text = format!("[buffers]\n{buffers}\n{MACHINE}");
+        let machine = parse("f", &text).unwrap().machine().unwrap();
+        let [driver, a, b] = machine.domains.as_slice() else {
+            panic!("{machine:?}")
+        };
+        let [
+            Device::Xdp(wire),
+            Device::XdpQueue(of_a),
+            Device::XdpQueue(of_b),
+        ] = driver.devices.as_slice()
+        else {
+            panic!("{:?}", driver.devices)
+        };
+        assert_eq!(wire.queues, 3);
+        assert_eq!((of_a.queue, of_a.guest.as_str()), (2, "a"));
+        assert_eq!((of_b.queue, of_b.guest.as_str()), (1, "b"));
+        let config: DriverConfig = serde_json::from_str(&driver.config).unwrap();
+        assert_eq!(config.nics[0].vmq, None, "they are not given by load");
+        for (vif, queue, device) in [(0, of_a, 1), (2, of_b, 2)] {
+            let own = config.vifs[vif].queue.unwrap();
+            assert_eq!((own.nic, own.device), (0, device));
+            assert_eq!(own.rings_slot, queue.rings_slot);
+            assert_eq!(config.vifs[vif].mac, queue.mac);
+            assert_eq!(
+                (queue.frames, queue.chunk_bytes),
+                (pages, size.bytes() as u32)
+            );
+            let chunks = pages * size.per_page();
+            assert!(queue.entries.is_power_of_two() && queue.entries >= chunks);
+        }
+        assert_eq!(config.vifs[1].queue, None);
+        // Rings lie apart, before what guests grant.
+        let slots = 2 * abi::xdp::Ring::slots(of_a.entries);
+        assert_eq!(of_b.rings_slot, of_a.rings_slot + slots);
+        assert_eq!(config.vifs[0].first_slot, of_b.rings_slot + slots);
+        // The guest is told where its pool has to lie: behind its rings and its event page.
+        let guests = [a, b].map(|domain| {
+            let config: GuestConfig = serde_json::from_str(&domain.config).unwrap();
+            config
+                .vifs
+                .iter()
+                .map(|vif| vif.rx_pool)
+                .collect::<Vec<_>>()
+        });
+        assert_eq!(guests[0], [Some(of_a.first_frame)]);
+        assert_eq!(guests[1], [None, Some(of_b.first_frame)]);
+        assert_eq!(of_a.first_frame, 2 * 4 + 1);
+        assert!(of_b.first_frame > 2 * of_a.first_frame + pages);
+        assert!(of_b.first_frame + pages <= b.frames);
+    }
+}
+
+/// What stands between the wire and the guest is the monitor's to know, in the order in which it is
+/// asked, and nothing else.
+#[test]
+fn rules_before_a_queue_are_told_to_who_compiles_them() {
+    let rules = "[[nic.rule]]\naction = \"deny\"\ndirection = \"to-wire\"\n\
+                 [[nic.rule]]\naction = \"allow\"\nprotocol = \"tcp\"\ndirection = \"from-wire\"\n";
+    let text = MACHINE.replacen("[[guest]]", &format!("{rules}[[guest]]"), 1);
+    let own = "pdev = \"wire:1\"\n[[guest.vif.rule]]\naction = \"deny\"\nprotocol = \"udp\"\n\
+               source = \"10.0.0.0/8\"\ndestination_ports = \"53-54\"\n[[guest.vif.rule]]\n\
+               action = \"deny\"\ndirection = \"from-guest\"\n";
+    let text = text.replacen("pdev = \"wire:1\"\n", own, 1);
+    let machine = parse("f", &text).unwrap().machine().unwrap();
+    let rules = machine.domains[0]
+        .devices
+        .iter()
+        .map(|device| match device {
+            Device::XdpQueue(queue) => queue.rules.clone(),
+            _ => Rules::default(),
+        });
+    let [wire, of_a, of_b] = &rules.collect::<Vec<_>>()[..] else {
+        panic!("{machine:?}")
+    };
+    assert!(wire.is_empty());
+    let any = |allow, protocol| Rule {
+        allow,
+        protocol: Some(protocol),
+        ..Rule::default()
+    };
+    assert_eq!(of_a.from_wire, [any(true, 6)]);
+    assert_eq!(of_a.to_guest, []);
+    assert_eq!(of_b.from_wire, of_a.from_wire);
+    let denied = Rule {
+        source: Some(Prefix {
+            address: [10, 0, 0, 0].into(),
+            bits: 8,
+        }),
+        destination_ports: Some((53, 54)),
+        ..any(false, 17)
+    };
+    assert_eq!(of_b.to_guest, [denied]);
+}
+
+#[test]
+fn what_a_queue_cannot_be_is_told_with_line_and_remedy() {
+    for (from, to, line, what, remedy) in [
+        ("wire:2", "wire", 17, "\"wire\"", "write it like \"wire:1\""),
+        ("wire:2", "wire:-1", 17, "\"wire:-1\"", "write it like"),
+        ("wire:2", "other:1", 17, "no NIC other", "[[nic]]"),
+        ("wire:2", "wire:4", 17, "wire:4", "1 to 3"),
+        ("wire:2", "wire:0", 17, "wire:0", "1 to 3"),
+        ("wire:2", "wire:1", 27, "is that of", "its own"),
+        (
+            "\"new\"",
+            "\"mapped\"",
+            17,
+            "not \"new\"",
+            "grants = \"new\"",
+        ),
+        (
+            "kind = \"xdp\"",
+            "kind = \"tap\"",
+            17,
+            "has no queues",
+            "leave it out",
+        ),
+        (
+            "queues = \"vmq\"\nvmq_queues = 3",
+            "",
+            16,
+            "has no queues",
+            "\"vmq\"",
+        ),
+        (
+            "[driver]",
+            "[buffers]\nspare = 8\n[driver]",
+            19,
+            "`spare`",
+            "leave one",
+        ),
+    ] {
+        assert!(MACHINE.contains(from), "{from}");
+        let text = parse("f.toml", &MACHINE.replacen(from, to, 1)).unwrap_err();
+        let text = text.to_string();
+        let first = text.lines().next().unwrap();
+        assert!(first.starts_with(&format!("f.toml:{line}: ")), "{text}");
+        assert!(first.contains(what) && first.contains(remedy), "{text}");
+    }
+}

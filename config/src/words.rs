@@ -1,0 +1,120 @@
+//! Words: one of several that a key can have, and what is said of those that it cannot. Their
+//! names are those that serde gives the variants, so that a file, what domains are told and what
+//! `grantway stat` prints agree.
+
+use serde::Serialize;
+use serde::de::value::StrDeserializer;
+use serde::de::{self, DeserializeOwned};
+use std::fmt;
+
+/// The variant of this name.
+///
+/// # Errors
+/// There is none: those that there are.
+pub(crate) fn read<T: DeserializeOwned>(word: &str) -> Result<T, UnknownWord> {
+    T::deserialize(StrDeserializer::new(word))
+}
+
+/// The name of a variant.
+pub(crate) fn name(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        // Only variants without content are asked for.
+        _ => String::new(),
+    }
+}
+
+/// A word that is no variant's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnknownWord {
+    known: &'static [&'static str],
+}
+
+impl fmt::Display for UnknownWord {
+    /// What would be right.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&choose(self.known.iter().copied()))
+    }
+}
+
+impl std::error::Error for UnknownWord {}
+
+impl de::Error for UnknownWord {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self { known: &[] }
+    }
+
+    fn unknown_variant(_: &str, known: &'static [&'static str]) -> Self {
+        Self { known }
+    }
+}
+
+/// `write "a", "b" or "c"`.
+pub(crate) fn choose<'w>(words: impl Iterator<Item = &'w str>) -> String {
+    let words: Vec<String> = words.map(|word| format!("\"{word}\"")).collect();
+    format!("write {}", alternatives(&words))
+}
+
+/// `a, b or c`.
+pub(crate) fn alternatives(words: &[String]) -> String {
+    match words {
+        [] => String::new(),
+        [only] => only.clone(),
+        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+    }
+}
+
+/// Edits between two words (Levenshtein).
+pub(crate) fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().take(64).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (cell, y) in row.iter_mut().skip(1).zip(&b) {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = *cell;
+            left = replaced.min(left + 1).min(*cell + 1);
+            *cell = left;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_counts_edits() {
+        for (a, b, edits) in [
+            ("", "", 0),
+            ("", "ab", 2),
+            ("mac", "mac", 0),
+            ("adress", "address", 1),
+            ("netns", "nets", 1),
+            ("abc", "xyz", 3),
+        ] {
+            assert_eq!((distance(a, b), distance(b, a)), (edits, edits), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn alternatives_read_like_a_sentence() {
+        let words = ["a", "b", "c"].map(String::from);
+        assert_eq!(alternatives(&words), "a, b or c");
+        assert_eq!(alternatives(&words[..1]), "a");
+    }
+
+    #[test]
+    fn words_are_those_of_serde() {
+        use crate::domain::RingFormat;
+        assert_eq!(read("xen"), Ok(RingFormat::Xen));
+        assert_eq!(name(&RingFormat::Xen), "xen");
+        let unknown = read::<RingFormat>("Xen").unwrap_err();
+        assert_eq!(unknown.to_string(), "write \"native\" or \"xen\"");
+    }
+}
