@@ -21,6 +21,14 @@ pub(crate) fn json(value: &serde_json::Value) -> anyhow::Result<()> {
     print(&format!("{value}\n"))
 }
 
+/// What is right still, and should be written otherwise: on standard error.
+pub(crate) fn warn(warnings: &[config::Problem]) {
+    for warning in warnings {
+        // A reader that is gone misses nothing that it needs.
+        let _ = writeln!(io::stderr(), "warning: {warning}");
+    }
+}
+
 /// Something that takes a moment: an animation on standard error, if a person watches.
 pub(crate) fn spinner(what: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {

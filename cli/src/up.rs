@@ -108,6 +108,10 @@ fn load(options: &Options) -> anyhow::Result<(Config, Machine)> {
         ))
     })?;
     let (mut config, located) = config::parse_located(&file, &text)?;
+    // Inside the user namespace the same file is read again.
+    if std::env::var_os(INSIDE).is_none() {
+        output::warn(located.warnings());
+    }
     if let Some(name) = &options.name {
         config.name.clone_from(name);
         // The file's own name was good: only the new one can be wrong now.

@@ -12,6 +12,7 @@ pub mod domain;
 pub mod lro;
 mod machine;
 mod model;
+mod old;
 mod parse;
 mod pdev;
 mod problem;

@@ -87,14 +87,22 @@ pub struct Finding {
     pub remedy: String,
 }
 
-/// Where a file's parts are, for what is found wrong with it after it was read.
+/// What is known of a file beside its meaning: where its parts are, for what is found wrong with
+/// it after it was read, and what its writer is to be warned of.
 #[derive(Clone, Debug)]
 pub struct Located {
     pub(crate) file: String,
     pub(crate) lines: Lines,
+    pub(crate) warnings: Vec<Problem>,
 }
 
 impl Located {
+    /// What is right still, and should be written otherwise, each with its line.
+    #[must_use]
+    pub fn warnings(&self) -> &[Problem] {
+        &self.warnings
+    }
+
     /// Give what was found its lines.
     ///
     /// # Errors

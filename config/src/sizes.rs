@@ -133,7 +133,7 @@ pub(crate) fn grant_entries(config: &Config, guest: &Guest) -> u32 {
 /// Slots of the driver domain's grant window behind those of a guest's `entries`: for the
 /// sub-tables of its grants, or for the pages that are exchanged.
 pub(crate) fn table_slots(config: &Config, entries: u32) -> u32 {
-    match config.driver.grants.is_new() {
+    match config.driver.grants.has_tables() {
         true => abi::ngm::table_slots(entries),
         false => flip_pages(config),
     }

@@ -18,6 +18,7 @@ pub(crate) struct Reader<'a> {
     /// Offsets at which lines begin.
     starts: Vec<usize>,
     problems: RefCell<Vec<Problem>>,
+    warnings: RefCell<Vec<Problem>>,
     lines: RefCell<Lines>,
     /// Every section and key that was asked for.
     known: RefCell<BTreeSet<(&'static str, &'static str)>>,
@@ -26,6 +27,8 @@ pub(crate) struct Reader<'a> {
 /// What is left when a file has been read.
 pub(crate) struct Reading {
     pub(crate) problems: Vec<Problem>,
+    /// What is right still, and should be written otherwise.
+    pub(crate) warnings: Vec<Problem>,
     pub(crate) lines: Lines,
     #[cfg_attr(
         not(test),
@@ -45,6 +48,7 @@ impl<'a> Reader<'a> {
             file,
             starts: std::iter::once(0).chain(newlines).collect(),
             problems: RefCell::default(),
+            warnings: RefCell::default(),
             lines: RefCell::default(),
             known: RefCell::default(),
         }
@@ -60,17 +64,38 @@ impl<'a> Reader<'a> {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.problems.borrow_mut().push(Problem {
+        let problem = self.located(span, what, remedy);
+        self.problems.borrow_mut().push(problem);
+    }
+
+    fn warning(
+        &self,
+        span: Option<Range<usize>>,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        let warning = self.located(span, what, remedy);
+        self.warnings.borrow_mut().push(warning);
+    }
+
+    fn located(
+        &self,
+        span: Option<Range<usize>>,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Problem {
+        Problem {
             file: Some(self.file.to_owned()),
             line: span.map(|span| self.line(span)),
             what: what.into(),
             remedy: remedy.into(),
-        });
+        }
     }
 
     pub(crate) fn finish(self) -> Reading {
         Reading {
             problems: self.problems.into_inner(),
+            warnings: self.warnings.into_inner(),
             lines: self.lines.into_inner(),
             known: self.known.into_inner(),
         }
@@ -274,8 +299,26 @@ impl<'r, 't, 'a> Table<'r, 't, 'a> {
 
     /// One of several words: the names of a type's variants.
     pub(crate) fn word<T: DeserializeOwned>(&self, key: &'static str) -> Option<T> {
+        self.renamed_word(key, &[])
+    }
+
+    /// One of several words, some of which had other names before: `old`, with the new ones.
+    pub(crate) fn renamed_word<T: DeserializeOwned>(
+        &self,
+        key: &'static str,
+        old: &[(&str, &str)],
+    ) -> Option<T> {
         let value = self.get(key)?;
-        let word = value.get_ref().as_str().unwrap_or_default();
+        let mut word = value.get_ref().as_str().unwrap_or_default();
+        if let Some((old, new)) = old.iter().find(|(old, _)| *old == word) {
+            let what = format!(
+                "{}: `{key}` is \"{old}\", the old name of \"{new}\"",
+                self.place
+            );
+            let remedy = format!("write {key} = \"{new}\"");
+            self.reader.warning(Some(value.span()), what, remedy);
+            word = new;
+        }
         match words::read(word) {
             Ok(found) => Some(found),
             Err(unknown) => {

@@ -36,6 +36,20 @@ fn wrong_usage_is_status_2() {
     );
 }
 
+/// Old names in a file are accepted with a warning, which scripts that read stdout never see.
+#[test]
+fn old_names_are_warned_of_on_stderr() {
+    let place = Place::new();
+    let text = "[driver]\ngrants = \"mapped\"\n[[nic]]\nname = \"w\"\nkind = \"tap\"\n\
+                netns = \"no-such-namespace\"\n";
+    let file = place.file("old.toml", text);
+    let run = place.run(&["up", &file]);
+    assert_eq!((run.code, run.out.as_str()), (2, ""), "{run:?}");
+    let warning = format!("warning: {file}:2: [driver]: `grants` is \"mapped\"");
+    assert!(run.err.starts_with(&warning), "{run:?}");
+    assert!(run.err.contains("no network namespace"), "{run:?}");
+}
+
 #[test]
 fn plans_are_listed_for_people_and_scripts() {
     let place = Place::new();

@@ -191,7 +191,7 @@ fn what_a_killed_monitor_leaves_is_cleared_away() {
 fn a_guest_killed_under_traffic_is_survived() {
     let place = Place::with_machine();
     let (wire, guest) = SIM.split_at(SIM.find("[[guest]]").unwrap());
-    let mut text = format!("driver.grants = \"new\"\n{wire}");
+    let mut text = format!("driver.grants = \"counted\"\n{wire}");
     for n in 2..6 {
         text += &guest
             .replace("\"web\"", &format!("\"g{n}\""))

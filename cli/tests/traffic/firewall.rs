@@ -202,7 +202,7 @@ fn what_the_kernel_denies_never_reaches_the_guest() {
             let guest = format!("pdev = \"wire:1\"\n{guest_rules}");
             let text = config(namespaces, &queues, &guest);
             let text = text.replacen("kind = \"tap\"", "kind = \"xdp\"", 1);
-            format!("[driver]\ngrants = \"new\"\n{text}")
+            format!("[driver]\ngrants = \"counted\"\n{text}")
         });
         let Some(machine) = machine else { return };
         for (address, times) in [("10.9.0.2", 1), ("fd09::2", 2)] {

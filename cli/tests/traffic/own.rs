@@ -30,9 +30,9 @@ fn start(switches: &str, needed: &[&str]) -> Option<Machine> {
     Machine::start(needed, &NAMES, text)
 }
 
-const NEW: &str = "[driver]\ngrants = \"new\"\n";
+const NEW: &str = "[driver]\ngrants = \"counted\"\n";
 /// A driver domain that dies stays dead.
-const FOR_GOOD: &str = "[driver]\ngrants = \"new\"\nrestart = false\n";
+const FOR_GOOD: &str = "[driver]\ngrants = \"counted\"\nrestart = false\n";
 
 /// What the driver says of a guest's own queue.
 fn queue(machine: &Machine, guest: &str) -> Value {

@@ -187,7 +187,7 @@ fn files_arrive_whatever_the_switches_say() {
     for switches in [
         "[driver]\ngrants = \"copy\"",
         "[driver]\ngrants = \"map\"",
-        "[driver]\ngrants = \"new\"",
+        "[driver]\ngrants = \"counted\"",
         "[driver]\ngrants = \"flip\"\n[buffers]\nsize = \"full\"",
         "[driver]\noffloads = \"none\"",
         "[driver]\noffloads = \"checksum\"",
@@ -213,7 +213,7 @@ fn files_arrive_whatever_the_switches_say() {
 fn files_arrive_while_pages_come_and_go() {
     const THRESHOLD: u64 = 4;
     const BYTES: usize = 5_000_000;
-    for grants in ["new", "copy", "map"] {
+    for grants in ["counted", "copy", "map"] {
         let switches = format!(
             "[driver]\ngrants = \"{grants}\"\n[buffers]\nsize = \"full\"\nto_guest = 256\n\
              spare = 64\nrelease_threshold = {THRESHOLD}"

@@ -52,10 +52,10 @@ fn kill_driver(machine: &Machine) -> Value {
 fn a_file_arrives_whole_over_a_driver_that_is_killed() {
     for (switches, nic) in [
         ("", "kind = \"tap\""),
-        ("grants = \"new\"", "kind = \"tap\""),
+        ("grants = \"counted\"", "kind = \"tap\""),
         ("grants = \"copy\"", "kind = \"tap\""),
         ("grants = \"map\"", "kind = \"tap\""),
-        ("grants = \"new\"", "kind = \"tap\"\nqueues = \"vmq\""),
+        ("grants = \"counted\"", "kind = \"tap\"\nqueues = \"vmq\""),
         ("", "kind = \"xdp\""),
     ] {
         eprintln!("{switches} {nic}");
@@ -95,7 +95,7 @@ fn iperf3(machine: &Machine, seconds: &str) -> (Running, Running) {
 #[test]
 fn a_hundred_kills_in_a_row_under_load() {
     let Some(machine) = start(
-        "grants = \"new\"",
+        "grants = \"counted\"",
         "kind = \"tap\"",
         &["iperf3", "curl", "python3"],
     ) else {

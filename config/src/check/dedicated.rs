@@ -55,9 +55,9 @@ fn contradiction(
         return Some((what, "give each interface its own".into()));
     }
     let with = |what: &str| format!("there is a `pdev`, and {what}");
-    if config.driver.grants != GrantMode::New {
-        let what = with("the driver's `grants` are not \"new\"");
-        let remedy = "write grants = \"new\" in [driver]: only so the driver domain is told \
+    if config.driver.grants != GrantMode::Counted {
+        let what = with("the driver's `grants` are not \"counted\"");
+        let remedy = "write grants = \"counted\" in [driver]: only so the driver domain is told \
                       which frame of the guest's a posted page is, and counts what it has";
         return Some((what, remedy.into()));
     }

@@ -67,12 +67,12 @@ fn release(config: &Config, found: &mut Findings, threshold: u32) {
         found.add(place, key, what, remedy);
     }
     let grants = config.driver.grants;
-    if let GrantMode::Copy | GrantMode::Map | GrantMode::New = grants {
+    if let GrantMode::Copy | GrantMode::Map | GrantMode::Counted = grants {
         return;
     }
     let grants = words::name(&grants);
     let what = format!("there is a `release_threshold`, and the driver's `grants` is \"{grants}\"");
-    let remedy = "leave it out, or write grants = \"new\", \"map\" or \"copy\" in [driver]: \
+    let remedy = "leave it out, or write grants = \"counted\", \"map\" or \"copy\" in [driver]: \
                   otherwise a page stays with the driver domain as long as the connection lasts";
     found.add(place, key, what, remedy);
 }

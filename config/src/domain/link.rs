@@ -16,25 +16,26 @@ pub enum GrantMode {
     Copy,
     /// Every page is mapped for its packet and unmapped after it (`frames-map`).
     Map,
-    /// Pages change hands: the one that holds a frame for the one that the guest has posted, zeroed. What
-    /// guests send is mapped as with [`GrantMode::Map`].
+    /// Pages change hands: the one that holds a frame for the one that the guest has posted,
+    /// zeroed. What guests send is mapped as with [`GrantMode::Map`].
     Flip,
     /// A page is mapped at its first use and stays until the connection ends (`frames-mapped`).
-    Mapped,
-    /// The new mechanism: the guest has its pages mapped and unmapped, and can take back any of
-    /// them at any moment; the driver asks nobody, and counts its uses.
+    Persistent,
+    /// The new grant mechanism: the guest has its pages mapped and unmapped, and can take back any
+    /// of them at any moment; the driver makes no hypercall, and checks and counts its uses.
     #[default]
-    New,
-    /// As [`GrantMode::New`], but the driver neither checks nor counts: all of the guest's buffers
-    /// are shared as long as the connection lasts. To measure what checking and counting cost.
-    Shared,
+    Counted,
+    /// As [`GrantMode::Counted`], but the driver neither checks nor counts: it can reach all of
+    /// the guest's buffers as long as the connection lasts, whatever the guest revokes. To measure
+    /// what checking and counting cost.
+    Unchecked,
 }
 
 impl GrantMode {
-    /// Whether guests grant by tables of the new mechanism.
+    /// Whether guests grant by tables that the driver domain reads without a hypercall.
     #[must_use]
-    pub const fn is_new(self) -> bool {
-        matches!(self, Self::New | Self::Shared)
+    pub const fn has_tables(self) -> bool {
+        matches!(self, Self::Counted | Self::Unchecked)
     }
 }
 

@@ -85,7 +85,7 @@ fn vifs(config: &Config, nics: &mut Nics) -> Vec<VifConfig> {
 /// Pages that guests may take back by force: of each interface its rings, and what is in use in
 /// that moment. A device has most of its buffers all the time.
 fn collateral(config: &Config) -> u32 {
-    if !config.driver.grants.is_new() {
+    if !config.driver.grants.has_tables() {
         return 0;
     }
     let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);

@@ -2,6 +2,7 @@
 
 use crate::lro::{FLUSH_REMEDY, Lro};
 use crate::model::{Buffers, Driver, Polling, Ring};
+use crate::old;
 use crate::table::Table;
 
 pub(super) fn polling(t: &Table<'_, '_, '_>) -> Polling {
@@ -18,7 +19,9 @@ pub(super) fn read(t: &Table<'_, '_, '_>) -> Driver {
     Driver {
         cpus: t.numbers("cpus"),
         workers: t.number("workers").unwrap_or(usual.workers),
-        grants: t.word("grants").unwrap_or(usual.grants),
+        grants: t
+            .renamed_word("grants", &old::GRANTS)
+            .unwrap_or(usual.grants),
         offloads: t.word("offloads").unwrap_or(usual.offloads),
         polling: polling(t),
         poll_budget: t.number("poll_budget").unwrap_or(usual.poll_budget),

@@ -19,8 +19,8 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
     read(file, text).0
 }
 
-/// [`parse`], and where everything stands: for checks that need more than the text, such as
-/// whether a namespace exists.
+/// [`parse`], and what else is known of the file: where everything stands, for checks that need
+/// more than the text, such as whether a namespace exists, and what to warn of.
 ///
 /// # Errors
 /// As [`parse`].
@@ -31,6 +31,7 @@ pub fn parse_located(file: &str, text: &str) -> Result<(Config, Located), Proble
         Located {
             file: file.to_owned(),
             lines: reading.lines,
+            warnings: reading.warnings,
         },
     ))
 }

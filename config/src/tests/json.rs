@@ -168,7 +168,7 @@ fn every_kind_survives_json() {
                 frames: 256,
             }),
         }],
-        grants: GrantMode::Mapped,
+        grants: GrantMode::Persistent,
         offloads: Offloads::Checksum,
         ring_order: 0,
         ring_format: RingFormat::Xen,

@@ -123,6 +123,37 @@ fn mistakes_have_lines_and_remedies() {
 }
 
 #[test]
+fn old_names_are_accepted_with_a_warning() {
+    for (old, new, mode) in [
+        ("new", "counted", GrantMode::Counted),
+        ("shared", "unchecked", GrantMode::Unchecked),
+        ("mapped", "persistent", GrantMode::Persistent),
+    ] {
+        let text = |name: &str| format!("[driver]\ngrants = \"{name}\"\n{SMALL}");
+        let (config, located) = parse_located("f.toml", &text(old)).unwrap();
+        assert_eq!(config.driver.grants, mode);
+        let [warning] = located.warnings() else {
+            panic!("{located:?}")
+        };
+        assert_eq!(
+            warning.to_string(),
+            format!(
+                "f.toml:2: [driver]: `grants` is \"{old}\", the old name of \"{new}\"; write \
+                 grants = \"{new}\""
+            )
+        );
+        let (same, located) = parse_located("f.toml", &text(new)).unwrap();
+        assert_eq!((same, located.warnings()), (config, &[][..]));
+    }
+    let text = errors(&format!("[driver]\ngrants = \"old\"\n{SMALL}"));
+    assert_eq!(
+        text,
+        "f.toml:2: [driver]: `grants` is \"old\"; write \"copy\", \"map\", \"flip\", \
+         \"persistent\", \"counted\" or \"unchecked\""
+    );
+}
+
+#[test]
 fn queues_for_single_guests_need_what_they_need() {
     let wire = "kind = \"tap\"\nnetns = \"w\"";
     let with = |more: &str| format!("kind = \"tap\"\nqueues = \"vmq\"{more}\nnetns = \"w\"");
@@ -189,7 +220,7 @@ fn pages_that_change_hands_are_whole_and_stay_as_many() {
         ("size = \"full\"\nspare = 8", "leave them out"),
         (
             "size = \"full\"\nspare = 8\nrelease_threshold = 4",
-            "write grants = \"new\", \"map\" or \"copy\"",
+            "write grants = \"counted\", \"map\" or \"copy\"",
         ),
     ] {
         let text = errors(&with("", buffers));

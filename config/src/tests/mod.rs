@@ -89,8 +89,7 @@ fn uncommented() -> String {
         text
     });
     // What a release threshold needs.
-    text.replacen("grants = \"mapped\"", "grants = \"new\"", 1)
-        .replacen("spare = 0", "spare = 64", 1)
+    text.replacen("spare = 0", "spare = 64", 1)
 }
 
 #[test]
@@ -140,7 +139,7 @@ fn defaults_are_as_documented() {
         ),
         (64, 10_000, 300)
     );
-    assert_eq!((driver.grants, driver.ledger), (GrantMode::New, true));
+    assert_eq!((driver.grants, driver.ledger), (GrantMode::Counted, true));
     assert_eq!((driver.restart, driver.restart_pause_ms), (true, 5_000));
     assert_eq!(
         (

@@ -7,7 +7,7 @@ use abi::machine::Device;
 
 const MACHINE: &str = r#"
 [driver]
-grants = "new"
+grants = "counted"
 
 [[nic]]
 name = "wire"
@@ -144,11 +144,11 @@ fn what_a_queue_cannot_be_is_told_with_line_and_remedy() {
         ("wire:2", "wire:0", 17, "wire:0", "1 to 3"),
         ("wire:2", "wire:1", 27, "is that of", "its own"),
         (
-            "\"new\"",
-            "\"mapped\"",
+            "\"counted\"",
+            "\"persistent\"",
             17,
-            "not \"new\"",
-            "grants = \"new\"",
+            "not \"counted\"",
+            "grants = \"counted\"",
         ),
         (
             "kind = \"xdp\"",

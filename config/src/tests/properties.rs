@@ -58,7 +58,7 @@ proptest! {
     ) {
         // Each worker has a window for all of them, and a window has an end.
         let guests = &guests[..guests.len().min(6 / workers as usize)];
-        let grant_words = ["copy", "map", "mapped", "new", "shared"];
+        let grant_words = ["copy", "map", "persistent", "counted", "unchecked"];
         let offload_words = ["none", "checksum", "tso"];
         let slots = 256 << slots;
         let mut text = format!(
@@ -76,7 +76,7 @@ proptest! {
             }
         }
         let config = parse("f", &text).map_err(|e| TestCaseError::fail(e.to_string()))?;
-        let modes = [GrantMode::Copy, GrantMode::Map, GrantMode::Mapped, GrantMode::New, GrantMode::Shared];
+        let modes = [GrantMode::Copy, GrantMode::Map, GrantMode::Persistent, GrantMode::Counted, GrantMode::Unchecked];
         prop_assert_eq!(config.driver.grants, modes[grants]);
         prop_assert_eq!(config.driver.workers, workers);
         prop_assert_eq!(config.ring.slots, slots);
@@ -97,9 +97,9 @@ proptest! {
             for (vif, conn) in driver.vifs.iter().zip(0..) {
                 prop_assert_eq!((vif.conn, vif.first_slot), (conn, next));
                 next += vif.slots;
-                // The sub-tables of the new mechanism lie behind its pages.
+                // The sub-tables of the new grant mechanism lie behind its pages.
                 prop_assert_eq!(vif.tables_slot, next);
-                if config.driver.grants.is_new() {
+                if config.driver.grants.has_tables() {
                     next += abi::ngm::table_slots(vif.slots);
                 }
             }

@@ -44,7 +44,7 @@ impl Shared {
         let audit = machine.audit()?;
         Ok(Self {
             pages: audit.domains.iter().map(|domain| domain.granted).sum(),
-            asked_by_guests: machine.grants().is_new(),
+            asked_by_guests: machine.grants().has_tables(),
         })
     }
 }

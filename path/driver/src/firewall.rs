@@ -153,7 +153,7 @@ mod tests {
             )
         };
         let text = [
-            "[driver]\ngrants = \"new\"\n[[nic]]\nname = \"wire\"\nkind = \"xdp\"\nnetns = \"w\"\n\
+            "[driver]\ngrants = \"counted\"\n[[nic]]\nname = \"wire\"\nkind = \"xdp\"\nnetns = \"w\"\n\
              queues = \"vmq\"\nvmq_queues = 2\n",
             &rule("nic", "deny", "to-wire"),
             &rule("nic", "allow", "from-wire"),

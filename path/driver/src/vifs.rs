@@ -231,7 +231,7 @@ impl VifPort {
             Offloads::Checksum => Features::CHECKSUM,
             Offloads::Tso => Features::ALL,
         };
-        let features = if self.shared.grants.is_new() {
+        let features = if self.shared.grants.has_tables() {
             features.with(Features::NEW_GRANTS)
         } else {
             features
@@ -345,12 +345,12 @@ impl VifPort {
     fn open(&self, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
         let guest = self.guest(peer);
         let mechanism: Box<dyn Grants> = match self.shared.grants {
-            GrantMode::New => return self.open_new::<true>(guest, front),
-            GrantMode::Shared => return self.open_new::<false>(guest, front),
+            GrantMode::Counted => return self.open_new::<true>(guest, front),
+            GrantMode::Unchecked => return self.open_new::<false>(guest, front),
             GrantMode::Flip => return self.open_flip(guest, peer, front),
             GrantMode::Copy => Box::new(Copy::new(guest, self.shared.frames, self.staging)),
             GrantMode::Map => Box::new(Map::new(guest)),
-            GrantMode::Mapped => Box::new(Mapped::new(guest)),
+            GrantMode::Persistent => Box::new(Mapped::new(guest)),
         };
         if front.table != Handle(0) {
             return Err("the guest grants by a mechanism that was not offered".into());
@@ -645,7 +645,7 @@ mod tests {
             ledger: Rc::new(Ledger::new(false)),
             window: area,
             frames: area,
-            grants: GrantMode::New,
+            grants: GrantMode::Counted,
             offloads: Offloads::Tso,
             ring_order: 0,
             ring_format: RingFormat::Native,

@@ -633,7 +633,7 @@ impl FrameRun<'_> {
 
     fn config(&self) -> anyhow::Result<Config> {
         let grants: GrantMode = match self.grants {
-            one_process::NAME => GrantMode::Shared,
+            one_process::NAME => GrantMode::Unchecked,
             grants => serde_json::from_value(Value::from(grants))
                 .with_context(|| format!("no grant mechanism `{grants}`"))?,
         };
@@ -723,7 +723,14 @@ mod tests {
             );
             config.machine().unwrap();
         }
-        for grants in ["copy", "map", "mapped", "new", "shared", "pointers"] {
+        for grants in [
+            "copy",
+            "map",
+            "persistent",
+            "counted",
+            "unchecked",
+            "pointers",
+        ] {
             let run = FrameRun {
                 grants,
                 size: 64,
