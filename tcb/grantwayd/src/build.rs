@@ -30,7 +30,7 @@ pub(crate) fn build(machine: &Machine, programs: &Path) -> Result<Built, String>
     // A device may be over another domain's memory: all memory first.
     for domain in &machine.domains {
         let id = hypervisor
-            .create_domain(domain, monotonic_ns())
+            .create_domain(domain)
             .map_err(|e| e.to_string())?;
         if ids.insert(&domain.name, id).is_some() {
             return Err(format!("there are two domains named {}", domain.name));
@@ -58,7 +58,7 @@ pub(crate) fn build(machine: &Machine, programs: &Path) -> Result<Built, String>
         };
         let (backend, frontend) = (end(&connection.backend)?, end(&connection.frontend)?);
         hypervisor
-            .connect(backend, frontend, connection.handle, monotonic_ns())
+            .connect(backend, frontend, connection.handle)
             .map_err(|e| e.to_string())?;
     }
     let mut built = Built {
@@ -106,7 +106,7 @@ pub(crate) fn start(
     domain: &Domain,
     programs: &Path,
 ) -> Result<Console, String> {
-    let (console, theirs) = Console::create(&domain.name, monotonic_ns())
+    let (console, theirs) = Console::create(&domain.name)
         .map_err(|e| format!("domain {}: its console: {e}", domain.name))?;
     let program = programs.join(match domain.program {
         Program::Driver => "driver",

@@ -2,9 +2,9 @@
 //! are cut, control characters replaced, and what comes too fast is dropped and counted.
 
 use crate::log::Log;
-use monitor::budget::Budget;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
+use shmem::rate::TokenBucket;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -13,7 +13,7 @@ const LINE_MAX: usize = 1024;
 /// Bytes taken at once.
 const CHUNK: usize = 16 * 1024;
 /// Bytes in a row that are kept whatever the rate.
-const BURST: u64 = 128 * 1024;
+const BURST: u32 = 128 * 1024;
 /// Bytes a second that are kept in the long run.
 const RATE: u64 = 32 * 1024;
 /// How long a console that floods is left alone before the next chunk is taken (and dropped):
@@ -27,14 +27,14 @@ pub(crate) struct Console {
     pipe: Option<OwnedFd>,
     line: Vec<u8>,
     last: String,
-    budget: Budget,
+    kept: TokenBucket,
     dropped: u64,
     pause_until_ns: u64,
 }
 
 impl Console {
     /// A new console, and the domain's end of it.
-    pub(crate) fn create(name: &str, now_ns: u64) -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn create(name: &str) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         // Only our end: the two are separate open files, and a domain may well wait.
         rustix::io::ioctl_fionbio(&ours, true)?;
@@ -43,7 +43,7 @@ impl Console {
             pipe: Some(ours),
             line: Vec::new(),
             last: String::new(),
-            budget: Budget::new(BURST, RATE, now_ns),
+            kept: TokenBucket::new(RATE, BURST),
             dropped: 0,
             pause_until_ns: 0,
         };
@@ -85,7 +85,7 @@ impl Console {
                 return false;
             }
         };
-        if !self.budget.take(bytes.len() as u64, now_ns) {
+        if !self.kept.take(now_ns, bytes.len() as u32) {
             self.dropped += bytes.len() as u64;
             self.pause_until_ns = now_ns.saturating_add(PAUSE_NS);
             return true;
@@ -143,7 +143,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let mut log = Log::open(path.to_str()).unwrap();
-        let (mut console, theirs) = Console::create("d", 0).unwrap();
+        let (mut console, theirs) = Console::create("d").unwrap();
         rustix::io::write(&theirs, bytes).unwrap();
         drop(theirs);
         console.drain(&mut log, 0);
@@ -167,7 +167,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let mut log = Log::open(path.to_str()).unwrap();
-        let (mut console, theirs) = Console::create("d", 0).unwrap();
+        let (mut console, theirs) = Console::create("d").unwrap();
         let chunk = [b'\n'; CHUNK];
         for _ in 0..=BURST as usize / CHUNK {
             rustix::io::write(&theirs, &chunk).unwrap();

@@ -6,12 +6,12 @@ use abi::layout::fd;
 use abi::machine;
 use abi::xdp::{Ring, XdpControl};
 use abi::{DomId, PAGE, Slot};
-use monitor::budget::Budget;
 use monitor::{Device, DeviceControl, DeviceMap, Pin};
 use netdev::xdp::{QueueSocket, RingPages, XdpDevice};
 use netdev::{SetupError, SteerError, Steering, xdp};
 use rustix::io::Errno;
 use shmem::Span;
+use shmem::rate::TokenBucket;
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::OpenOptions;
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Changes of a TAP's steering in a row, before [`STEERS_PER_SECOND`] counts: more than one for each guest
 /// interface, which is what a driver domain begins with.
-const STEERS_BURST: u64 = 4 * fd::CONNECTIONS_MAX as u64;
+const STEERS_BURST: u32 = 4 * fd::CONNECTIONS_MAX;
 /// The same, a second, in the long run: each asks the whole system for a grace period.
 const STEERS_PER_SECOND: u64 = 4096;
 
@@ -284,12 +284,12 @@ fn create(path: &str) -> io::Result<OwnedFd> {
 #[derive(Debug)]
 struct TapSteering {
     steering: Arc<Steering>,
-    budget: Mutex<Budget>,
+    budget: Mutex<TokenBucket>,
 }
 
 impl TapSteering {
     fn control(steering: Arc<Steering>) -> Arc<dyn DeviceControl> {
-        let budget = Budget::new(STEERS_BURST, STEERS_PER_SECOND, monotonic_ns());
+        let budget = TokenBucket::new(STEERS_PER_SECOND, STEERS_BURST);
         let budget = Mutex::new(budget);
         Arc::new(Self { steering, budget })
     }
@@ -300,7 +300,7 @@ impl DeviceControl for TapSteering {
         match TapControl::decode(words).ok_or(Errno::INVAL)? {
             TapControl::Steer { mac, queue } => {
                 let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
-                if !budget.take(1, monotonic_ns()) {
+                if !budget.take(monotonic_ns(), 1) {
                     return Err(Errno::AGAIN);
                 }
                 self.steering

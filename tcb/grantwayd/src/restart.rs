@@ -177,7 +177,7 @@ impl Restart {
         (died_ns, settle_ns): (u64, u64),
         now_ns: u64,
     ) -> Vec<News> {
-        match self.try_start(hypervisor, now_ns) {
+        match self.try_start(hypervisor) {
             Ok(console) => {
                 self.trouble.clear();
                 self.known.count += 1;
@@ -209,10 +209,10 @@ impl Restart {
         }
     }
 
-    fn try_start(&mut self, hypervisor: &mut Hypervisor, now_ns: u64) -> Result<Console, Refusal> {
+    fn try_start(&mut self, hypervisor: &mut Hypervisor) -> Result<Console, Refusal> {
         // One that was built waits for devices that were busy.
         if !matches!(hypervisor.life(self.id), Some(Life::Built)) {
-            let replaced = hypervisor.replace(self.id, &self.domain, now_ns);
+            let replaced = hypervisor.replace(self.id, &self.domain);
             self.id = replaced.map_err(|error| error.to_string())?;
         }
         build::equip(hypervisor, self.id, &self.devices, self.known.count + 1)?;

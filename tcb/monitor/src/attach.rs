@@ -28,13 +28,13 @@ pub(crate) fn serve(
         return;
     };
     let process = Arc::clone(process);
-    while parts.attaches.next_ns(now_ns) <= now_ns {
+    while parts.attaches.available(now_ns) > 0 {
         let served = process.try_attach(|port| {
             // An error means that the domain is gone: its end is noticed elsewhere.
             let Ok(Some(call)) = port.receive() else {
                 return false;
             };
-            parts.attaches.take(1, now_ns);
+            parts.attaches.take(now_ns, 1);
             let answered = choose(parts, connections, controls, id, call.args).and_then(|chosen| {
                 port.answer_fd(call, chosen.fd(parts)?, chosen.at)
                     .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -128,7 +128,7 @@ fn choose<'a>(
 }
 
 /// When a domain whose attach calls are not heard just now is heard again; none: it is.
-pub(crate) fn next_ns(domain: &mut Domain, now_ns: u64) -> Option<u64> {
-    let next = domain.parts.as_mut()?.attaches.next_ns(now_ns);
+pub(crate) fn next_ns(domain: &Domain, now_ns: u64) -> Option<u64> {
+    let next = domain.parts.as_ref()?.attaches.ready_at(now_ns, 1)?;
     (next > now_ns).then_some(next)
 }

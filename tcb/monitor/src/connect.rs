@@ -1,15 +1,15 @@
 //! Connections: two records each, whose states follow xenbus and whose bodies only pass through.
 
-use crate::budget::Budget;
 use crate::event::Port;
 use abi::layout::{fd, info};
 use abi::{ConnId, DomId, RECORD_BYTES, Role, XenbusState};
 use rustix::io::Errno;
+use shmem::rate::TokenBucket;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Writes of one record in a row, before [`WRITES_PER_SECOND`] counts: each wakes the other end.
-const WRITES_BURST: u64 = 64;
+const WRITES_BURST: u32 = 64;
 /// Writes of one record a second, in the long run.
 const WRITES_PER_SECOND: u64 = 32;
 
@@ -21,17 +21,17 @@ struct End {
     port: Option<Arc<Port>>,
     state: XenbusState,
     body: [u8; RECORD_BYTES],
-    budget: Budget,
+    writes: TokenBucket,
 }
 
 impl End {
-    fn new(domain: DomId, port: Arc<Port>, now_ns: u64) -> Self {
+    fn new(domain: DomId, port: Arc<Port>) -> Self {
         Self {
             domain,
             port: Some(port),
             state: XenbusState::Initialising,
             body: [0; RECORD_BYTES],
-            budget: Budget::new(WRITES_BURST, WRITES_PER_SECOND, now_ns),
+            writes: TokenBucket::new(WRITES_PER_SECOND, WRITES_BURST),
         }
     }
 }
@@ -114,7 +114,6 @@ impl Connections {
         backend: (DomId, Arc<Port>),
         frontend: (DomId, Arc<Port>),
         handle: u16,
-        now_ns: u64,
     ) -> Result<(), Errno> {
         let mut records = self.lock();
         let at = records.connections.len();
@@ -135,7 +134,7 @@ impl Connections {
             .or_default()
             .push((at, Role::Frontend));
         let ports = [Arc::clone(&backend.1), Arc::clone(&frontend.1)];
-        let end = |(domain, port)| End::new(domain, port, now_ns);
+        let end = |(domain, port)| End::new(domain, port);
         records.connections.push(Connection {
             handle,
             backend: end(backend),
@@ -167,7 +166,7 @@ impl Connections {
         if !own.state.may_become(state) {
             return Err(Errno::INVAL);
         }
-        if !own.budget.take(1, now_ns) {
+        if !own.writes.take(now_ns, 1) {
             return Err(Errno::AGAIN);
         }
         own.state = state;
@@ -211,12 +210,7 @@ impl Connections {
     /// and both domains are told. Who is at the other ends, and their numbers there.
     ///
     /// What the other ends have written stays: it is theirs to take back.
-    pub fn replace(
-        &self,
-        dead: DomId,
-        (domain, port): (DomId, Arc<Port>),
-        now_ns: u64,
-    ) -> Vec<(DomId, ConnId)> {
+    pub fn replace(&self, dead: DomId, (domain, port): (DomId, Arc<Port>)) -> Vec<(DomId, ConnId)> {
         let mut records = self.lock();
         let own = records.by_domain.remove(&dead).unwrap_or_default();
         let mut told = vec![Arc::clone(&port)];
@@ -226,9 +220,9 @@ impl Connections {
                 continue;
             };
             let (end, other) = connection.ends(role);
-            *end = End::new(domain, Arc::clone(&port), now_ns);
+            *end = End::new(domain, Arc::clone(&port));
             // Who has to close and come back may do so, however often that is.
-            other.budget = Budget::new(WRITES_BURST, WRITES_PER_SECOND, now_ns);
+            other.writes = TokenBucket::new(WRITES_PER_SECOND, WRITES_BURST);
             told.extend(other.port.clone());
             let peer = other.domain;
             let numbers = records.by_domain.get(&peer).into_iter().flatten();

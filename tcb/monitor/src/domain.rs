@@ -1,6 +1,5 @@
 //! One domain as the main thread holds it: what it is made of, and its start.
 
-use crate::budget::Budget;
 use crate::device::DeviceMap;
 use crate::event::Port;
 use crate::hypercall::{CallPage, Counters, Shared};
@@ -14,6 +13,7 @@ use abi::layout::{self, fd, info};
 use abi::machine::{self, Program};
 use rustix::event::epoll;
 use sandbox::{Profile, Spec};
+use shmem::rate::TokenBucket;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 
 /// Attach calls in a row, before [`ATTACHES_PER_SECOND`] counts: what the largest driver domain
 /// needs at its start.
-const ATTACHES_BURST: u64 = (fd::DEVICES_MAX + fd::CONNECTIONS_MAX) as u64;
+const ATTACHES_BURST: u32 = fd::DEVICES_MAX + fd::CONNECTIONS_MAX;
 /// Attach calls a second, in the long run.
 const ATTACHES_PER_SECOND: u64 = 100;
 
@@ -84,7 +84,7 @@ pub(crate) struct Parts {
     /// By number of the device, what of it lies in the window.
     pub(crate) device_pages: Vec<(usize, Vec<DeviceMap>)>,
     pub(crate) mailbox: Mailbox,
-    pub(crate) attaches: Budget,
+    pub(crate) attaches: TokenBucket,
     /// Numbers in the domain's table that it has got a descriptor at.
     pub(crate) attached: BTreeSet<i32>,
     pub(crate) process: Option<Running>,
@@ -120,11 +120,7 @@ pub(crate) struct Domain {
 
 impl Domain {
     /// Builds a domain's memory, event channel and epoll set, and writes its start info.
-    pub(crate) fn build(
-        id: DomId,
-        spec: &machine::Domain,
-        now_ns: u64,
-    ) -> Result<Self, DomainError> {
+    pub(crate) fn build(id: DomId, spec: &machine::Domain) -> Result<Self, DomainError> {
         check(spec)?;
         let system = |what| system(&spec.name, what);
         let memory = Memory::create(id, spec.frames, spec.grant_entries)
@@ -158,7 +154,7 @@ impl Domain {
                 devices: Vec::new(),
                 device_pages: Vec::new(),
                 mailbox: Mailbox::default(),
-                attaches: Budget::new(ATTACHES_BURST, ATTACHES_PER_SECOND, now_ns),
+                attaches: TokenBucket::new(ATTACHES_PER_SECOND, ATTACHES_BURST),
                 attached: BTreeSet::new(),
                 process: None,
             }),

@@ -4,7 +4,6 @@
 //! count and each operation are read once into the monitor's own memory, and only that copy is
 //! looked at. Nothing that stands in the page can make the monitor panic or loop.
 
-use crate::budget::Budget;
 use crate::connect::Connections;
 use crate::device::{self, Controls};
 use crate::grant::{Copier, Grants, Mapper, NewGrants};
@@ -17,6 +16,7 @@ use abi::hypercall::{
 use abi::layout::{fd, info};
 use abi::{ConnId, DomId, GrantStatus, Handle, RECORD_BYTES, Slot, XenbusState};
 use rustix::io::Errno;
+use shmem::rate::TokenBucket;
 use shmem::{Span, time};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// Grants of the new mechanism that a domain may make and revoke in a row: what the largest table
 /// needs at the start of a connection and at its end.
-const CHURN_BURST: u64 = 1 << 13;
+const CHURN_BURST: u32 = 1 << 13;
 /// The same, a second, in the long run.
 const CHURN_PER_SECOND: u64 = 20_000;
 /// What a table or an exchange counts for: it takes memory, and a number that is never used again.
@@ -149,7 +149,7 @@ pub struct Server<S> {
     connected: bool,
     /// Devices that the domain has done with since this was last asked.
     ended: Vec<u64>,
-    churn: Budget,
+    churn: TokenBucket,
     copies: Vec<Copy>,
     maps: Vec<Map>,
     unmaps: Vec<Unmap>,
@@ -177,7 +177,7 @@ impl<S: AddressSpace> Server<S> {
             ready,
             connected: false,
             ended: Vec::new(),
-            churn: Budget::new(CHURN_BURST, CHURN_PER_SECOND, time::monotonic_ns()),
+            churn: TokenBucket::new(CHURN_PER_SECOND, CHURN_BURST),
             copies: Vec::with_capacity(OPS_MAX),
             maps: Vec::with_capacity(OPS_MAX),
             unmaps: Vec::with_capacity(OPS_MAX),
@@ -396,7 +396,7 @@ impl<S: AddressSpace> Server<S> {
     fn wait_for_budget(&mut self, operations: usize) {
         loop {
             let now = time::monotonic_ns();
-            if self.churn.take(operations as u64, now) {
+            if self.churn.take(now, operations as u32) {
                 return;
             }
             std::thread::sleep(CHURN_LOOK);

@@ -68,25 +68,21 @@ impl Hypervisor {
     ///
     /// # Errors
     /// See [`DomainError`]; nothing is left then.
-    pub fn create_domain(
-        &mut self,
-        spec: &machine::Domain,
-        now_ns: u64,
-    ) -> Result<DomId, DomainError> {
-        let domain = self.build(spec, now_ns)?;
+    pub fn create_domain(&mut self, spec: &machine::Domain) -> Result<DomId, DomainError> {
+        let domain = self.build(spec)?;
         let id = domain.id;
         self.domains.push(domain);
         Ok(id)
     }
 
-    fn build(&mut self, spec: &machine::Domain, now_ns: u64) -> Result<Domain, DomainError> {
+    fn build(&mut self, spec: &machine::Domain) -> Result<Domain, DomainError> {
         let id = u16::try_from(self.ids)
             .map(DomId)
             .map_err(|_| DomainError::Spec {
                 name: spec.name.clone(),
                 what: "there are no more domain ids".into(),
             })?;
-        let domain = Domain::build(id, spec, now_ns)?;
+        let domain = Domain::build(id, spec)?;
         if let Some(parts) = &domain.parts {
             let memory = Arc::clone(&parts.memory);
             let mut grants = self.shared.grants.lock();
@@ -103,12 +99,7 @@ impl Hypervisor {
     /// # Errors
     /// Something of the one before is left, or as [`Hypervisor::create_domain`]; nothing has changed
     /// then.
-    pub fn replace(
-        &mut self,
-        dead: DomId,
-        spec: &machine::Domain,
-        now_ns: u64,
-    ) -> Result<DomId, DomainError> {
+    pub fn replace(&mut self, dead: DomId, spec: &machine::Domain) -> Result<DomId, DomainError> {
         let is_gone = |d: &Domain| d.id == dead && matches!(d.life, Life::Gone(_));
         let place = self.domains.iter().position(is_gone);
         // Nobody can make it pile up memory by holding on to what it has granted.
@@ -117,11 +108,11 @@ impl Hypervisor {
             name: spec.name.clone(),
             what: "something of the one before is still there".into(),
         })?;
-        let domain = self.build(spec, now_ns)?;
+        let domain = self.build(spec)?;
         let id = domain.id;
         if let Some(parts) = &domain.parts {
             let new = (id, Arc::clone(&parts.port));
-            for (peer, conn) in self.shared.connections.replace(dead, new, now_ns) {
+            for (peer, conn) in self.shared.connections.replace(dead, new) {
                 // The doorbell that it has is the dead one's.
                 if let Some(parts) = self.domain_mut(peer).and_then(|d| d.parts.as_mut()) {
                     parts.attached.remove(&(fd::DOORBELL + conn.0 as i32));
@@ -195,7 +186,6 @@ impl Hypervisor {
         backend: DomId,
         frontend: DomId,
         handle: u16,
-        now_ns: u64,
     ) -> Result<(), DomainError> {
         let port = |id: DomId| {
             let domain = self.domain(id)?;
@@ -212,7 +202,7 @@ impl Hypervisor {
             (Some(b), Some(f)) => self
                 .shared
                 .connections
-                .add(b, f, handle, now_ns)
+                .add(b, f, handle)
                 .map_err(|errno| error(format!("connection {handle}: {errno}"))),
             _ => Err(error(format!("connection {handle}: one end is not there"))),
         }

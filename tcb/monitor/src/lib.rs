@@ -18,7 +18,6 @@
 //! the grant tables and of the connections, that are held for bookkeeping only.
 
 mod attach;
-pub mod budget;
 pub mod connect;
 pub mod device;
 mod domain;

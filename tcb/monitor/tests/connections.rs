@@ -57,7 +57,7 @@ fn pair() -> (Connections, End, End) {
         (BACK, Arc::clone(&back.port)),
         (FRONT, Arc::clone(&front.port)),
     );
-    connections.add(ends.0, ends.1, 7, 0).unwrap();
+    connections.add(ends.0, ends.1, 7).unwrap();
     assert_eq!(
         (back.told(), front.told()),
         (info::PENDING_CONNECT, info::PENDING_CONNECT)
@@ -214,7 +214,7 @@ fn what_takes_the_place_of_a_dead_end_begins_anew_under_the_same_number() {
     front.told();
     let left = connections.get(FRONT, ConnId(0)).unwrap().own;
     let new = End::new(NEW);
-    let others = connections.replace(BACK, (NEW, Arc::clone(&new.port)), 0);
+    let others = connections.replace(BACK, (NEW, Arc::clone(&new.port)));
     assert_eq!(others, [(FRONT, ConnId(0))]);
     assert_eq!(
         (back.told(), front.told(), new.told()),
@@ -242,7 +242,7 @@ fn what_takes_the_place_of_a_dead_end_begins_anew_under_the_same_number() {
     connections.close_all(FRONT);
     assert!(connections.are_up(NEW));
     assert_eq!(
-        connections.replace(DomId(7), (DomId(8), Arc::clone(&new.port)), 0),
+        connections.replace(DomId(7), (DomId(8), Arc::clone(&new.port))),
         []
     );
 }

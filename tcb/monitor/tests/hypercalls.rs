@@ -42,7 +42,7 @@ impl Rig {
             let memory = Arc::clone(&memories[usize::from(n)]);
             (DomId(n), Arc::new(Port::create(memory).unwrap()))
         });
-        shared.connections.add(a, b, 0, 0).unwrap();
+        shared.connections.add(a, b, 0).unwrap();
         let ready = Arc::new(AtomicBool::new(false));
         let server = Server::new(
             DomId(0),

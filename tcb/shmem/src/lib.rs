@@ -30,6 +30,7 @@ mod engine;
 mod fault;
 pub mod futex;
 pub mod home;
+pub mod rate;
 mod region;
 mod reserve;
 mod span;
