@@ -25,7 +25,7 @@ usage: cargo xtask <task>
   sizes              check how long functions, files, lines are; print lines of code per folder
   words              find words that are retired (xtask/words.txt)
   tcb                count the trusted base: lines and `unsafe` blocks per crate
-  mutants [MODULE…]  mutate ring, grants, new-grants, bridge: do the tests notice? resumable
+  mutants [MODULE…]  mutate ring, grants, counted-grants, bridge: do the tests notice? resumable
   mutants --kept [MODULE…]  print what is known so far, without running anything
   fuzz-smoke [SECS]  run every fuzz target for SECS seconds (20)";
 

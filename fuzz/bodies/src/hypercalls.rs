@@ -136,7 +136,7 @@ fn serve(input: &mut Input<'_>, world: &World) {
             assert!(*writable || !map.writable, "a read-only page is writable");
             assert!(map.slot.0 < SLOTS);
         }
-        let (_, leaked) = shared.grants.audit(&shared.new);
+        let (_, leaked) = shared.audit();
         assert_eq!(leaked, 0);
     }
 
@@ -151,7 +151,7 @@ fn serve(input: &mut Input<'_>, world: &World) {
         "a secret got out"
     );
     server.tear_down();
-    let (_, leaked) = shared.grants.audit(&shared.new);
+    let (_, leaked) = shared.audit();
     assert_eq!(leaked, 0);
     // The in-use flags of every grant are cleared: the granter can take its pages back.
     for index in 0..ENTRIES {

@@ -73,7 +73,7 @@ fn what_calls_cost() {
 /// The new mechanism: what its granter pays, with its user asleep on the same core.
 #[test]
 #[ignore = "measures"]
-fn what_new_grants_cost() {
+fn what_counted_grants_cost() {
     const PAGES: u32 = 512;
     let mut plan = machine(1);
     for domain in &mut plan.domains {

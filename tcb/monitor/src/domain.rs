@@ -2,12 +2,13 @@
 
 use crate::device::DeviceMap;
 use crate::event::Port;
-use crate::hypercall::{CallPage, Counters, Shared};
+use crate::hypercall::{CallCounters, CallPage, Shared};
 use crate::life::Life;
 use crate::mailbox::Mailbox;
 use crate::memory::Memory;
+use crate::post::Post;
 use crate::process::Process;
-use crate::worker::{self, Control, Post};
+use crate::worker::{self, Control};
 use abi::DomId;
 use abi::layout::{self, fd, info};
 use abi::machine::{self, Program};
@@ -108,7 +109,7 @@ pub(crate) struct Domain {
     pub(crate) collateral: u32,
     pub(crate) cpus: Vec<usize>,
     pub(crate) life: Life,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<CallCounters>,
     pub(crate) parts: Option<Parts>,
     /// Whether its attach calls are heard: it is within its budget.
     pub(crate) attach_open: bool,

@@ -4,13 +4,12 @@
 //! passed in, in nanoseconds of the monotonic clock.
 
 use crate::attach;
-use crate::device::Device;
-use crate::device::NoRoom;
+use crate::device::{Device, NoRoom};
 use crate::domain::{Domain, DomainError, Start};
 use crate::hypercall::Shared;
 use crate::life::{Demand, Life};
 use crate::mailbox::RelayError;
-use crate::worker::{Notice, Post};
+use crate::post::{Notice, Post};
 use abi::layout::{fd, info};
 use abi::{DomId, machine};
 use shmem::Span;
@@ -169,7 +168,7 @@ impl Hypervisor {
                 parts.device_pages.push((parts.devices.len(), device.pages));
             }
             if let Some(pin) = device.pin {
-                shared.new.pins.insert(id, number, pin);
+                shared.counted.pins.insert(id, number, pin);
             }
             parts.devices.push(Some(device.fd));
         }
@@ -362,7 +361,7 @@ impl Hypervisor {
     fn end_pins(&mut self, now_ns: u64) -> Option<u64> {
         loop {
             let over = |id: DomId| self.life(id).is_none_or(Life::is_over);
-            match self.shared.new.pins.overdue(over, now_ns) {
+            match self.shared.counted.pins.overdue(over, now_ns) {
                 Ok(next) => return next,
                 Err(user) => {
                     self.kill(
@@ -431,7 +430,7 @@ impl Hypervisor {
         if let Some(running) = domain.running() {
             running.process.strike();
         }
-        self.shared.grants.lock().end(id);
+        self.shared.grants.lock().fence(id);
         self.shared.connections.close_all(id);
         for other in &self.domains {
             if let Some(running) = other.running() {
@@ -459,7 +458,7 @@ impl Hypervisor {
         self.shared.connections.forget_all(id);
         self.shared.controls.forget(id);
         // Of one that was given up before it ran.
-        self.shared.new.pins.forget(id);
+        self.shared.counted.pins.forget(id);
     }
 
     /// Passes bytes to a domain's mailbox; [`Hypervisor::relayed`] has the outcome later.

@@ -7,15 +7,17 @@
 //! | `domain`, [`memory`], [`life`] | what a domain is made of; its life and deadlines |
 //! | `process`, [`space`] | its process; how pages enter and leave its window |
 //! | `worker`, [`hypercall`] | one thread per domain that serves its calls and clears it away |
-//! | [`grant`] | grant tables, copies, mappings, the audit |
+//! | `post` | what the workers tell the main thread |
+//! | [`grant`] | classic and counted grants, exchanges, the audit |
 //! | [`connect`], [`event`] | connection records; pending bits and doorbells |
-//! | `attach`, [`device`], [`mailbox`] | descriptors for a domain, and what they can be told; bytes to and from it |
+//! | `attach`, [`device`] | descriptors for a domain, and what they can be told |
+//! | [`mailbox`] | bytes to and from a domain |
 //! | [`pins`] | frames that a device has pinned |
 //! | `report` | status and audit |
 //!
 //! Threads: one main thread (the program `grantwayd`), which never waits for a domain, and one
-//! worker per domain, which waits only for its own. What they share lies behind two locks, of
-//! the grant tables and of the connections, that are held for bookkeeping only.
+//! worker per domain, which waits only for its own. What they share
+//! ([`hypercall::Shared`]) lies behind locks that are held for bookkeeping only.
 
 mod attach;
 pub mod connect;
@@ -30,6 +32,7 @@ pub mod life;
 pub mod mailbox;
 pub mod memory;
 pub mod pins;
+mod post;
 mod process;
 mod report;
 pub mod space;

@@ -22,11 +22,11 @@ pub struct Pin {
 }
 
 #[derive(Debug)]
-struct Device {
+struct PinningDevice {
     user: DomId,
     number: u64,
     pin: Pin,
-    /// Frames that were exchanged since: what is pinned of these is nobody's.
+    /// Frames that were exchanged since: what is pinned of these belongs to no domain.
     exchanged: Vec<bool>,
     /// When it is to have ended.
     due_ns: Option<u64>,
@@ -34,16 +34,16 @@ struct Device {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub struct Pins(Mutex<Vec<Device>>);
+pub struct Pins(Mutex<Vec<PinningDevice>>);
 
 impl Pins {
-    fn lock(&self) -> MutexGuard<'_, Vec<Device>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<PinningDevice>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Device `number` of `user` has frames of another domain pinned.
     pub fn insert(&self, user: DomId, number: u64, pin: Pin) {
-        self.lock().push(Device {
+        self.lock().push(PinningDevice {
             user,
             number,
             pin,
@@ -95,7 +95,7 @@ impl Pins {
         now_ns: u64,
     ) -> Result<Option<u64>, DomId> {
         let mut next: Option<u64> = None;
-        let kept = |device: &&mut Device| is_over(device.pin.of) && !is_over(device.user);
+        let kept = |device: &&mut PinningDevice| is_over(device.pin.of) && !is_over(device.user);
         for device in self.lock().iter_mut().filter(kept) {
             let due = *device
                 .due_ns

@@ -1,8 +1,8 @@
 //! The process that a domain runs as, shared by the main thread and the domain's worker.
 
 use crate::device::DeviceMap;
+use crate::post::Post;
 use crate::space::{AddressSpace, PageMap, SpaceError};
-use crate::worker::Post;
 use abi::{DomId, Slot};
 use rustix::process::{Signal, pidfd_send_signal};
 use sandbox::{AgentError, AttachPort, Sandboxed};

@@ -59,7 +59,7 @@ impl Hypervisor {
     /// Every grant in use and every mapping.
     #[must_use]
     pub fn audit(&self) -> Audit {
-        let (mut accounts, leaked) = self.shared.grants.audit(&self.shared.new);
+        let (mut accounts, leaked) = self.shared.audit();
         let domains = self.domains.iter().map(|domain| {
             let account = accounts.remove(&domain.id).unwrap_or_default();
             let in_use = account.in_use.iter().map(|grant| GrantInUse {
@@ -80,7 +80,7 @@ impl Hypervisor {
             }
         });
         let domains = domains.collect();
-        let counters = &self.shared.new.counters;
+        let counters = &self.shared.counted.counters;
         // What is left belongs to no domain that there ever was.
         let ownerless: u64 = accounts
             .values()

@@ -2,85 +2,27 @@
 //!
 //! It runs on the domain's CPUs (a wake-up across cores costs more than most calls) and sleeps
 //! on the call page's futex; it never spins. It alone maps by classic grants, so such a mapping
-//! can neither race with an unmapping nor with the teardown: that is the worker's last act. By the
-//! new mechanism the workers of granters change the domain's window too, each its own tables' slots.
+//! can neither race with an unmapping nor with the teardown: that is the worker's last act. For
+//! counted grants and exchanges the workers of granters change the domain's window too, each its
+//! own tables' slots.
 
 use crate::device::DeviceMap;
-use crate::hypercall::{CallPage, Counters, Server, Shared};
+use crate::hypercall::{CallCounters, CallPage, Server, Shared};
+use crate::post::{Notice, Post};
 use crate::process::{AgentSpace, Process};
 use crate::space::SpaceError;
 use abi::DomId;
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use shmem::futex::{self, Wake};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 /// The longest time that a worker does not look for the end of its domain.
 const NAP: Duration = Duration::from_secs(1);
-
-/// What a worker has to tell the main thread.
-#[derive(Debug)]
-pub(crate) enum Notice {
-    /// The domain says that it has started.
-    Ready(DomId),
-    /// The domain has written a record of a connection.
-    Connection,
-    /// The domain has done with a device.
-    DeviceEnded(DomId, u64),
-    /// The domain had to be killed.
-    Killed(DomId, String),
-    /// Domain and agent are gone and everything that they used has been let go.
-    Gone(DomId),
-}
-
-/// The workers' end of the way to the main thread.
-#[derive(Clone, Debug)]
-pub(crate) struct Post {
-    sender: Sender<Notice>,
-    wake: Arc<OwnedFd>,
-}
-
-impl Post {
-    /// A way, and its other end.
-    pub(crate) fn create() -> io::Result<(Self, Receiver<Notice>)> {
-        use rustix::event::{EventfdFlags, eventfd};
-        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let (sender, receiver) = channel();
-        Ok((
-            Self {
-                sender,
-                wake: Arc::new(wake),
-            },
-            receiver,
-        ))
-    }
-
-    /// Readable while there are notices.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
-    }
-
-    /// Makes [`Post::fd`] unreadable; take the notices afterwards.
-    pub(crate) fn hear(&self) {
-        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
-    }
-
-    /// A domain had to be killed.
-    pub(crate) fn killed(&self, id: DomId, why: &str) {
-        self.send(Notice::Killed(id, format!("killed: {why}")));
-    }
-
-    fn send(&self, notice: Notice) {
-        // Nobody listens any more when the monitor ends.
-        let _ = self.sender.send(notice);
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
-    }
-}
 
 /// How the main thread speaks to a worker.
 #[derive(Debug)]
@@ -147,7 +89,7 @@ pub(crate) struct Job {
     pub(crate) page: CallPage,
     pub(crate) shared: Arc<Shared>,
     pub(crate) process: Arc<Process>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<CallCounters>,
     pub(crate) cpus: Vec<usize>,
     /// See [`abi::machine::Domain::collateral`].
     pub(crate) collateral: u32,
@@ -190,9 +132,8 @@ fn run(job: Job, control: &Control) {
         process: Arc::clone(&process),
         post: post.clone(),
     };
-    shared
-        .new
-        .join(id, Arc::new(Mutex::new(space())), collateral);
+    shared.spaces.insert(id, Arc::new(Mutex::new(space())));
+    shared.counted.insert(id, collateral);
     let mut server = Server::new(
         id,
         page,
@@ -201,7 +142,7 @@ fn run(job: Job, control: &Control) {
         counters,
         Arc::clone(&ready),
     );
-    // Before the first hypercall, so that whoever has made one sees them.
+    // Before the first hypercall, so that a domain that has made one sees them.
     let mapped = devices
         .into_iter()
         .try_for_each(|(device, pages)| space().map_device(device.as_fd(), &pages));
@@ -223,12 +164,12 @@ fn run(job: Job, control: &Control) {
         post.killed(id, &why.to_string());
         process.strike();
     }
-    shared.grants.lock().end(id);
+    shared.grants.lock().fence(id);
     shared.connections.close_all(id);
     process.end();
     // Before others have their pages back.
     shared.controls.end_all(id);
-    shared.new.pins.forget(id);
+    shared.counted.pins.forget(id);
     server.tear_down();
     post.send(Notice::Gone(id));
 }

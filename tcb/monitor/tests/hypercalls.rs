@@ -9,7 +9,7 @@ use abi::layout::info;
 use abi::{DomId, GrantEntry, GrantRef, GrantStatus, PAGE, RECORD_BYTES, Slot, XenbusState};
 use monitor::event::Port;
 use monitor::fake::FakeSpace;
-use monitor::hypercall::{CallPage, Counters, Server, Shared};
+use monitor::hypercall::{CallCounters, CallPage, Server, Shared};
 use monitor::memory::Memory;
 use monitor::{DeviceControl, DeviceMap, Pin};
 use proptest::prelude::*;
@@ -49,7 +49,7 @@ impl Rig {
             CallPage::of(&memories[0]).unwrap(),
             Arc::clone(&shared),
             FakeSpace::default(),
-            Arc::new(Counters::default()),
+            Arc::new(CallCounters::default()),
             Arc::clone(&ready),
         );
         Self {
@@ -199,7 +199,7 @@ fn a_device_ends_when_its_descriptor_is_closed() {
         first: 0,
         frames: FRAMES,
     };
-    rig.shared.new.pins.insert(DomId(0), NUMBER, pin);
+    rig.shared.counted.pins.insert(DomId(0), NUMBER, pin);
     let at = abi::layout::fd::DEVICE + NUMBER as i32;
     let space = rig.server.mapper_mut().space_mut();
     space.descriptors.insert(at);
@@ -219,7 +219,7 @@ fn a_device_ends_when_its_descriptor_is_closed() {
         assert_eq!(end(&mut rig, nobody), -Errno::NOENT.raw_os_error());
     }
     assert_eq!(end(&mut rig, NUMBER), -Errno::BUSY.raw_os_error());
-    assert_eq!(rig.shared.new.pins.count(DomId(1)), FRAMES as usize);
+    assert_eq!(rig.shared.counted.pins.count(DomId(1)), FRAMES as usize);
     assert_eq!(device.0.load(Ordering::Relaxed), 0);
     let space = rig.server.mapper_mut().space_mut();
     space.descriptors.clear();
@@ -235,7 +235,7 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     assert_eq!(again.unwrap_err(), Errno::NOENT);
     assert_eq!(device.0.load(Ordering::Relaxed), 1);
     assert!(rig.server.mapper().space().mapped.is_empty());
-    assert_eq!(rig.shared.new.pins.count(DomId(1)), 0);
+    assert_eq!(rig.shared.counted.pins.count(DomId(1)), 0);
     assert_eq!(rig.server.take_ended(), [NUMBER]);
     assert_eq!(end(&mut rig, NUMBER), -Errno::NOENT.raw_os_error());
     assert_eq!(rig.call(Kind::DeviceEnd as u32, 2), Err(Errno::INVAL));
@@ -457,12 +457,12 @@ proptest! {
                 rig.put(at / OP_WORDS, at % OP_WORDS, word);
             }
             let _ = rig.call(kind, count);
-            prop_assert_eq!(rig.shared.grants.audit(&rig.shared.new).1, 0);
+            prop_assert_eq!(rig.shared.audit().1, 0);
         }
         let Rig { shared, server, .. } = rig;
-        shared.grants.lock().end(DomId(0));
+        shared.grants.lock().fence(DomId(0));
         server.tear_down();
-        let (accounts, leaked) = shared.grants.audit(&shared.new);
+        let (accounts, leaked) = shared.audit();
         prop_assert_eq!(leaked, 0);
         prop_assert!(!accounts.contains_key(&DomId(0)));
         prop_assert!(accounts[&DomId(1)].in_use.is_empty());

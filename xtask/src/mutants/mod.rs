@@ -48,25 +48,26 @@ const MODULES: [Module; 4] = [
         name: "grants",
         package: "monitor",
         paths: &[
+            "tcb/monitor/src/grant/accounts.rs",
             "tcb/monitor/src/grant/audit.rs",
             "tcb/monitor/src/grant/copy.rs",
+            "tcb/monitor/src/grant/entry.rs",
             "tcb/monitor/src/grant/map.rs",
-            "tcb/monitor/src/grant/mod.rs",
-            "tcb/monitor/src/grant/table.rs",
+            "tcb/monitor/src/grant/window.rs",
         ],
         tests: &[
             "--lib",
             "--test=grants",
             "--test=hypercalls",
-            "--test=new_grants",
+            "--test=counted_grants",
         ],
         names: &[],
     },
     Module {
-        name: "new-grants",
+        name: "counted-grants",
         package: "monitor",
-        paths: &["tcb/monitor/src/grant/new"],
-        tests: &["--test=new_grants"],
+        paths: &["tcb/monitor/src/grant/counted"],
+        tests: &["--test=counted_grants"],
         names: &[],
     },
     Module {
@@ -247,7 +248,7 @@ mod tests {
         let error = run(&["rings".into()]).unwrap_err().to_string();
         assert_eq!(
             error,
-            "no such module: rings (there are ring, grants, new-grants, bridge)"
+            "no such module: rings (there are ring, grants, counted-grants, bridge)"
         );
     }
 }

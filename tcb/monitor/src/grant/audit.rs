@@ -1,10 +1,13 @@
 //! The audit: every grant in use and every mapping, and whether the two sides of the books agree.
 
-use super::table::{Active, Pin, Tables, WindowSlot, entry_of};
-use super::{Grants, NewGrants};
+use super::accounts::{Accounts, Grants};
+use super::counted::CountedGrants;
+use super::entry::{Active, entry_of};
+use super::flip::Exchanges;
+use super::window::WindowSlot;
 use crate::memory::Memory;
-use abi::DomId;
 use abi::grant::GrantEntry;
+use abi::{DomId, Handle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,15 +48,21 @@ impl Grants {
     /// Takes the audit: every open account, and the number of uses, mappings, accounts and
     /// descriptors that have no counterpart (0, or the monitor has a bug).
     #[must_use]
-    pub fn audit(&self, new: &NewGrants) -> (BTreeMap<DomId, GrantAudit>, u64) {
-        let tables = self.lock();
-        let (mut parts, strays) = new.audit();
-        let leaked = leaked(&tables) + slots_without_table(&tables, new) + strays;
+    pub fn audit(
+        &self,
+        counted: &CountedGrants,
+        exchanges: &Exchanges,
+    ) -> (BTreeMap<DomId, GrantAudit>, u64) {
+        let accounts = self.lock();
+        let (exchanged, strays) = exchanges.audit();
+        let mut parts = counted.audit();
+        let knows = |handle| counted.knows(handle) || exchanges.knows(handle);
+        let leaked = leaked(&accounts) + slots_without_table(&accounts, knows) + strays;
         let mut audits = BTreeMap::new();
         let mut memories: Vec<(DomId, Arc<Memory>, BTreeSet<u32>)> = Vec::new();
-        for (id, account) in tables.all() {
+        for (id, account) in accounts.all() {
             let part = parts.remove(&id).unwrap_or_default();
-            let by_slots = account.window.iter().filter_map(|s| pin_of(s));
+            let by_slots = account.window.slots.iter().filter_map(WindowSlot::pin);
             let mut mapped = part.mapped;
             mapped.extend(by_slots.map(|pin| (pin.granter, pin.frame)));
             let in_use = account
@@ -61,11 +70,12 @@ impl Grants {
                 .iter()
                 .enumerate()
                 .filter(|(_, a)| a.in_use());
+            let own_exchanged = exchanged.get(&id).copied().unwrap_or(0);
             audits.insert(
                 id,
                 GrantAudit {
                     alive: account.alive,
-                    owned: account.memory.frame_count() + part.exchanged,
+                    owned: account.memory.frame_count() + own_exchanged,
                     granted: 0,
                     collateral_used: part.collateral_used,
                     mapped: mapped.len() as u32,
@@ -76,7 +86,7 @@ impl Grants {
             );
             memories.push((id, Arc::clone(&account.memory), part.granted));
         }
-        drop(tables);
+        drop(accounts);
         // The tables of the domains are theirs to change at any time; reading them needs no lock.
         for (id, memory, mut frames) in memories {
             if let Some(audit) = audits.get_mut(&id) {
@@ -109,14 +119,14 @@ fn in_use_of(index: usize, active: &Active) -> InUse {
     }
 }
 
-/// Window slots that belong to a table that does not exist.
-fn slots_without_table(tables: &Tables, new: &NewGrants) -> u64 {
+/// Window slots that belong to a table or an exchange that does not exist.
+fn slots_without_table(accounts: &Accounts, knows: impl Fn(Handle) -> bool) -> u64 {
     let mut wrong = 0;
-    for (_, account) in tables.all() {
+    for (_, account) in accounts.all() {
         // A table's slots lie together: it is looked up once for each of its two ranges.
-        for run in account.window.chunk_by(|a, b| a == b) {
+        for run in account.window.slots.chunk_by(|a, b| a == b) {
             if let Some(WindowSlot::Table(handle)) = run.first()
-                && !new.knows(*handle)
+                && !knows(*handle)
             {
                 wrong += run.len() as u64;
             }
@@ -125,39 +135,32 @@ fn slots_without_table(tables: &Tables, new: &NewGrants) -> u64 {
     wrong
 }
 
-fn pin_of(slot: &WindowSlot) -> Option<&Pin> {
-    match slot {
-        WindowSlot::Free | WindowSlot::Table(_) | WindowSlot::Device(_) => None,
-        WindowSlot::Busy(pin) | WindowSlot::Mapped(pin) => Some(pin),
-    }
-}
-
 /// Compares what granters' entries say with what users' windows and copies say.
-fn leaked(tables: &Tables) -> u64 {
+fn leaked(accounts: &Accounts) -> u64 {
     // Uses by window slots: (granter, entry, user) → readers, writers.
     let mut by_windows: BTreeMap<(DomId, u32, DomId), [u32; 2]> = BTreeMap::new();
     let mut copying: BTreeMap<DomId, u32> = BTreeMap::new();
     let mut wrong = 0;
-    for (user, account) in tables.all() {
+    for (user, account) in accounts.all() {
         let mut taken = 0;
-        for pin in account.window.iter().filter_map(pin_of) {
+        for pin in account.window.slots.iter().filter_map(WindowSlot::pin) {
             taken += 1;
             let uses = by_windows
                 .entry((pin.granter, pin.index, user))
                 .or_default();
             let [readers, writers] = uses;
             *(if pin.write { writers } else { readers }) += 1;
-            let active = tables
+            let active = accounts
                 .account(pin.granter)
                 .and_then(|granter| granter.active.get(pin.index as usize))
                 .copied()
                 .unwrap_or_default();
             wrong += u64::from(active.user != user.0 || active.frame != pin.frame);
         }
-        wrong += u64::from(account.taken.abs_diff(taken));
+        wrong += u64::from(account.window.taken.abs_diff(taken));
         copying.insert(user, account.copying);
     }
-    for (granter, account) in tables.all() {
+    for (granter, account) in accounts.all() {
         let mut pinned = 0;
         for (index, active) in account
             .active

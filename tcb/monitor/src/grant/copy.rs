@@ -1,22 +1,22 @@
 //! `GNTTABOP_copy`: bytes from page to page, each end the caller's own or granted to it.
 
-use super::Grants;
-use super::table::{Pin, Purpose, Tables};
+use super::accounts::{Accounts, Grants};
+use super::entry::{PinnedGrant, Purpose};
 use abi::hypercall::{Copy, Place};
 use abi::{DomId, GrantStatus, PAGE};
 use shmem::Span;
 
 /// One end of a copy that was found to be in order.
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct CopyEnd {
     at: Span,
-    pin: Option<Pin>,
+    pin: Option<PinnedGrant>,
 }
 
 /// Copies for one caller. Holds the batch's pins; the buffer is reused.
 #[derive(Debug, Default)]
 pub struct Copier {
-    jobs: Vec<Option<(End, End)>>,
+    jobs: Vec<Option<(CopyEnd, CopyEnd)>>,
 }
 
 impl Copier {
@@ -33,9 +33,9 @@ impl Copier {
         status.clear();
         status.resize(ops.len(), GrantStatus::GeneralError);
         {
-            let mut tables = grants.lock();
+            let mut accounts = grants.lock();
             for (op, status) in ops.iter().zip(status.iter_mut()) {
-                self.jobs.push(match begin(&mut tables, caller, op) {
+                self.jobs.push(match begin(&mut accounts, caller, op) {
                     Ok(job) => Some(job),
                     Err(why) => {
                         *status = why;
@@ -52,15 +52,19 @@ impl Copier {
                 };
             }
         }
-        let mut tables = grants.lock();
+        let mut accounts = grants.lock();
         for (src, dst) in self.jobs.drain(..).flatten() {
-            end(&mut tables, caller, src);
-            end(&mut tables, caller, dst);
+            end(&mut accounts, caller, src);
+            end(&mut accounts, caller, dst);
         }
     }
 }
 
-fn begin(tables: &mut Tables, caller: DomId, op: &Copy) -> Result<(End, End), GrantStatus> {
+fn begin(
+    accounts: &mut Accounts,
+    caller: DomId,
+    op: &Copy,
+) -> Result<(CopyEnd, CopyEnd), GrantStatus> {
     let range = |offset: u16| {
         let (offset, len) = (usize::from(offset), usize::from(op.len));
         (offset + len <= PAGE)
@@ -68,51 +72,51 @@ fn begin(tables: &mut Tables, caller: DomId, op: &Copy) -> Result<(End, End), Gr
             .ok_or(GrantStatus::BadCopyArg)
     };
     let (src_range, dst_range) = (range(op.src_offset)?, range(op.dst_offset)?);
-    let src = begin_end(tables, caller, op.src, src_range, false)?;
-    match begin_end(tables, caller, op.dst, dst_range, true) {
+    let src = begin_end(accounts, caller, op.src, src_range, false)?;
+    match begin_end(accounts, caller, op.dst, dst_range, true) {
         Ok(dst) => Ok((src, dst)),
         Err(why) => {
-            end(tables, caller, src);
+            end(accounts, caller, src);
             Err(why)
         }
     }
 }
 
 fn begin_end(
-    tables: &mut Tables,
+    accounts: &mut Accounts,
     caller: DomId,
     place: Place,
     (offset, len): (usize, usize),
     write: bool,
-) -> Result<End, GrantStatus> {
+) -> Result<CopyEnd, GrantStatus> {
     match place {
         Place::Own { frame } => {
-            let own = tables.account(caller).ok_or(GrantStatus::BadDomain)?;
+            let own = accounts.account(caller).ok_or(GrantStatus::BadDomain)?;
             let page = own.memory.frame(frame).ok_or(GrantStatus::AddressTooBig)?;
-            Ok(End {
+            Ok(CopyEnd {
                 at: page.sub(offset, len).ok_or(GrantStatus::BadCopyArg)?,
                 pin: None,
             })
         }
         Place::Granted { domain, gref } => {
-            let pin = tables.pin(caller, domain, gref, write, Purpose::Copy)?;
-            let Some(at) = tables.page(pin).and_then(|page| page.sub(offset, len)) else {
-                tables.unpin(pin, Purpose::Copy);
+            let pin = accounts.pin(caller, domain, gref, write, Purpose::Copy)?;
+            let Some(at) = accounts.page(pin).and_then(|page| page.sub(offset, len)) else {
+                accounts.unpin(pin, Purpose::Copy);
                 return Err(GrantStatus::BadPage);
             };
-            if let Some(account) = tables.account_mut(caller) {
+            if let Some(account) = accounts.account_mut(caller) {
                 account.copying += 1;
             }
-            Ok(End { at, pin: Some(pin) })
+            Ok(CopyEnd { at, pin: Some(pin) })
         }
     }
 }
 
-fn end(tables: &mut Tables, caller: DomId, end: End) {
+fn end(accounts: &mut Accounts, caller: DomId, end: CopyEnd) {
     if let Some(pin) = end.pin {
-        if let Some(account) = tables.account_mut(caller) {
+        if let Some(account) = accounts.account_mut(caller) {
             account.copying = account.copying.saturating_sub(1);
         }
-        tables.unpin(pin, Purpose::Copy);
+        accounts.unpin(pin, Purpose::Copy);
     }
 }

@@ -1,7 +1,8 @@
 //! `GNTTABOP_map_grant_ref` and `GNTTABOP_unmap_grant_ref`: granted pages enter and leave a window.
 
-use super::Grants;
-use super::table::{Pin, Purpose, Tables, WindowSlot};
+use super::accounts::{Accounts, Grants};
+use super::entry::{PinnedGrant, Purpose};
+use super::window::WindowSlot;
 use crate::space::{AddressSpace, PageMap, SpaceError};
 use abi::hypercall::{Map, Unmap};
 use abi::{DomId, GrantStatus, Slot};
@@ -24,7 +25,7 @@ pub struct Mapper<S> {
     space: S,
     known: BTreeMap<DomId, Known>,
     /// The batch under way: which operation, and its pin. Empty in between.
-    pinned: Vec<(usize, Slot, Pin)>,
+    pinned: Vec<(usize, Slot, PinnedGrant)>,
     maps: Vec<PageMap>,
     slots: Vec<Slot>,
 }
@@ -67,9 +68,9 @@ impl<S: AddressSpace> Mapper<S> {
         status.clear();
         status.resize(ops.len(), GrantStatus::GeneralError);
         {
-            let mut tables = grants.lock();
+            let mut accounts = grants.lock();
             for (at, op) in ops.iter().enumerate() {
-                match reserve(&mut tables, self.caller, op) {
+                match reserve(&mut accounts, self.caller, op) {
                     Ok(pin) => self.pinned.push((at, op.slot, pin)),
                     Err(why) => {
                         if let Some(status) = status.get_mut(at) {
@@ -84,7 +85,7 @@ impl<S: AddressSpace> Mapper<S> {
             Err(SpaceError::Refused(_)) => false,
             Ok(()) => true,
         };
-        let mut tables = grants.lock();
+        let mut accounts = grants.lock();
         for (at, slot, pin) in self.pinned.drain(..) {
             if let Some(status) = status.get_mut(at) {
                 *status = if done {
@@ -94,13 +95,15 @@ impl<S: AddressSpace> Mapper<S> {
                 };
             }
             if done {
-                set(&mut tables, self.caller, slot, WindowSlot::Mapped(pin));
+                if let Some(window) = accounts.window(self.caller) {
+                    window.map(slot, pin);
+                }
                 if let Some(known) = self.known.get_mut(&pin.granter) {
                     known.pages += 1;
                 }
             } else {
-                free(&mut tables, self.caller, slot);
-                tables.unpin(pin, Purpose::Map);
+                accounts.free_slot(self.caller, slot);
+                accounts.unpin(pin, Purpose::Map);
             }
         }
         Ok(())
@@ -134,7 +137,7 @@ impl<S: AddressSpace> Mapper<S> {
         }
         let memory = grants
             .lock()
-            .hold(granter)
+            .hold_memory(granter)
             .ok_or_else(|| SpaceError::Refused("the granter has no memory".into()))?;
         let added = self.space.add_memory(
             u32::from(granter.0),
@@ -147,7 +150,7 @@ impl<S: AddressSpace> Mapper<S> {
                 Ok(())
             }
             Err(why) => {
-                grants.lock().let_go(granter);
+                grants.lock().release_memory(granter);
                 Err(why)
             }
         }
@@ -169,11 +172,11 @@ impl<S: AddressSpace> Mapper<S> {
         status.resize(ops.len(), GrantStatus::GeneralError);
         self.slots.clear();
         {
-            let mut tables = grants.lock();
+            let mut accounts = grants.lock();
             for (at, op) in ops.iter().enumerate() {
-                let slot = tables
-                    .account_mut(self.caller)
-                    .and_then(|a| a.slot(op.slot.0));
+                let slot = accounts
+                    .window(self.caller)
+                    .and_then(|window| window.slot(op.slot.0));
                 if let Some(place) = slot
                     && let WindowSlot::Mapped(pin) = *place
                 {
@@ -190,10 +193,10 @@ impl<S: AddressSpace> Mapper<S> {
         }
         self.space.unmap(&self.slots)?;
         {
-            let mut tables = grants.lock();
+            let mut accounts = grants.lock();
             for (at, slot, pin) in self.pinned.drain(..) {
-                free(&mut tables, self.caller, slot);
-                tables.unpin(pin, Purpose::Map);
+                accounts.free_slot(self.caller, slot);
+                accounts.unpin(pin, Purpose::Map);
                 if let Some(known) = self.known.get_mut(&pin.granter) {
                     known.pages = known.pages.saturating_sub(1);
                 }
@@ -225,7 +228,7 @@ impl<S: AddressSpace> Mapper<S> {
         {
             self.space.remove_memory(u32::from(granter.0))?;
             self.known.remove(&granter);
-            grants.lock().let_go(granter);
+            grants.lock().release_memory(granter);
         }
         Ok(())
     }
@@ -240,35 +243,21 @@ impl<S: AddressSpace> Mapper<S> {
             from = grants.lock().release(self.caller, at, BUDGET);
         }
         for granter in self.known.keys() {
-            grants.lock().let_go(*granter);
+            grants.lock().release_memory(*granter);
         }
         grants.lock().clear(self.caller);
     }
 }
 
 /// Checks one map operation, pins the page and reserves the slot.
-fn reserve(tables: &mut Tables, caller: DomId, op: &Map) -> Result<Pin, GrantStatus> {
-    let window = tables.account_mut(caller).ok_or(GrantStatus::BadDomain)?;
-    if window.slot(op.slot.0).copied() != Some(WindowSlot::Free) {
+fn reserve(accounts: &mut Accounts, caller: DomId, op: &Map) -> Result<PinnedGrant, GrantStatus> {
+    let account = accounts.account(caller).ok_or(GrantStatus::BadDomain)?;
+    if !account.window.is_free(op.slot) {
         return Err(GrantStatus::BadSlot);
     }
-    let pin = tables.pin(caller, op.domain, op.gref, !op.readonly, Purpose::Map)?;
-    if let Some(account) = tables.account_mut(caller) {
-        account.taken += 1;
+    let pin = accounts.pin(caller, op.domain, op.gref, !op.readonly, Purpose::Map)?;
+    if let Some(window) = accounts.window(caller) {
+        window.take(op.slot, pin);
     }
-    set(tables, caller, op.slot, WindowSlot::Busy(pin));
     Ok(pin)
-}
-
-fn set(tables: &mut Tables, caller: DomId, slot: Slot, to: WindowSlot) {
-    if let Some(place) = tables.account_mut(caller).and_then(|a| a.slot(slot.0)) {
-        *place = to;
-    }
-}
-
-fn free(tables: &mut Tables, caller: DomId, slot: Slot) {
-    set(tables, caller, slot, WindowSlot::Free);
-    if let Some(account) = tables.account_mut(caller) {
-        account.taken = account.taken.saturating_sub(1);
-    }
 }

@@ -4,7 +4,7 @@ use crate::spy::Spy;
 use abi::hypercall::{Bind, Transfer};
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantEntry, GrantRef, GrantStatus as S, Handle, PAGE, Slot};
-use monitor::grant::{Grants, NewGrants};
+use monitor::grant::{CountedGrants, Exchanges, Grants, Spaces};
 use monitor::memory::Memory;
 use monitor::space::AddressSpace;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +58,8 @@ struct Model {
 /// The monitor's code, beside the model.
 pub(crate) struct Rig {
     grants: Grants,
-    new: NewGrants,
+    flips: Exchanges,
+    spaces: Arc<Spaces>,
     /// What the last call said.
     pub(crate) statuses: Vec<S>,
     memories: Vec<Arc<Memory>>,
@@ -80,9 +81,11 @@ fn first_of_user(guest: u16) -> u32 {
 
 impl Rig {
     pub(crate) fn new() -> Self {
+        let spaces = Arc::new(Spaces::default());
         let mut rig = Self {
             grants: Grants::default(),
-            new: NewGrants::default(),
+            flips: Exchanges::new(Arc::clone(&spaces)),
+            spaces,
             statuses: Vec::new(),
             memories: Vec::new(),
             spies: Vec::new(),
@@ -93,7 +96,7 @@ impl Rig {
             let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES).unwrap());
             rig.grants.lock().insert(id, Arc::clone(&memory), SLOTS);
             let spy = Arc::new(Mutex::new(Spy::default()));
-            rig.new.join(id, Arc::clone(&spy) as _, 0);
+            rig.spaces.insert(id, Arc::clone(&spy) as _);
             rig.memories.push(memory);
             rig.spies.push(spy);
         }
@@ -133,12 +136,13 @@ impl Rig {
 
     pub(crate) fn create(&self, guest: u16, pages: u32, first: u32) -> Result<Handle, S> {
         let (own, place) = ((DomId(guest), ConnId(0)), (pages, Slot(first)));
-        let (grants, new) = (&self.grants, &self.new);
-        new.create_exchange(grants, own, DomId(0), place)
+        self.flips.create(&self.grants, own, DomId(0), place)
     }
 
     pub(crate) fn audit_of(&self, of: u16) -> u32 {
-        let (accounts, leaked) = self.grants.audit(&self.new);
+        let (accounts, leaked) = self
+            .grants
+            .audit(&CountedGrants::new(Arc::default()), &self.flips);
         assert_eq!(leaked, 0);
         accounts
             .get(&DomId(of))
@@ -154,7 +158,7 @@ impl Rig {
                 gref: GrantRef(index),
             })
             .collect();
-        self.new.transfer(&self.grants, DomId(caller), &ops)
+        self.flips.transfer(&self.grants, DomId(caller), &ops)
     }
 
     pub(crate) fn step(&mut self, op: &Op) {
@@ -239,7 +243,7 @@ impl Rig {
             entries: PAGES + 1,
             ..op
         };
-        let bind = |id, op: &Bind| self.new.bind(&self.grants, DomId(id), op);
+        let bind = |id, op: &Bind| self.flips.bind(&self.grants, DomId(id), op);
         assert_eq!(bind(guest, &op), Err(S::BadHandle), "not the user");
         assert_eq!(
             bind(0, &strange),
@@ -386,7 +390,7 @@ impl Rig {
             of == guest && !model.guest_done
         };
         if self.alive[usize::from(of)] {
-            let ended = self.new.end_table(&self.grants, DomId(of), model.handle);
+            let ended = self.flips.end(&self.grants, DomId(of), model.handle);
             assert_eq!(ended.is_ok(), part);
             if part && of == 0 {
                 (model.user, model.user_done) = (None, true);
@@ -400,9 +404,9 @@ impl Rig {
     /// An exchange of which both ends have had enough is not there any more.
     fn keep(&mut self, guest: u16, model: Model) {
         if model.guest_done && model.user.is_none() {
-            assert!(!self.new.knows(model.handle));
+            assert!(!self.flips.knows(model.handle));
         } else {
-            assert!(self.new.knows(model.handle));
+            assert!(self.flips.knows(model.handle));
             self.exchanges.insert(guest, model);
         }
     }
@@ -411,13 +415,14 @@ impl Rig {
         if !std::mem::take(&mut self.alive[usize::from(of)]) {
             return;
         }
-        self.grants.lock().end(DomId(of));
+        self.grants.lock().fence(DomId(of));
         self.spies[usize::from(of)]
             .lock()
             .unwrap()
             .destroy("killed");
-        self.new.tear_down(&self.grants, DomId(of));
-        self.grants.lock().end(DomId(of));
+        self.flips.tear_down(&self.grants, DomId(of));
+        self.spaces.remove(DomId(of));
+        self.grants.lock().fence(DomId(of));
         for guest in [1, 2] {
             if let Some(mut model) = self.exchanges.remove(&guest) {
                 if of == 0 {

@@ -5,12 +5,21 @@ use abi::hypercall::{Copy, Map, Place, Unmap};
 use abi::layout::info;
 use abi::{DomId, GrantEntry, GrantRef, GrantStatus as S, PAGE, Slot};
 use monitor::fake::FakeSpace;
-use monitor::grant::{Copier, Grants, Mapper, NewGrants};
+use monitor::grant::{Copier, CountedGrants, Exchanges, GrantAudit, Grants, Mapper};
 use monitor::memory::Memory;
 use monitor::space::SpaceError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The audit of a monitor that has classic grants alone.
+fn audit(grants: &Grants) -> (BTreeMap<DomId, GrantAudit>, u64) {
+    let spaces = Arc::default();
+    grants.audit(
+        &CountedGrants::new(Arc::clone(&spaces)),
+        &Exchanges::new(spaces),
+    )
+}
 
 const IN_USE: u16 = GrantEntry::READING | GrantEntry::WRITING;
 
@@ -391,10 +400,10 @@ impl Rig {
             Some(false) => self.lose_unmap(of),
             None => {}
         }
-        assert_eq!(self.grants.audit(&NewGrants::default()).1, 0, "in between");
-        self.grants.lock().end(of);
+        assert_eq!(audit(&self.grants).1, 0, "in between");
+        self.grants.lock().fence(of);
         self.model.alive[usize::from(of.0)] = false;
-        let accounts = self.grants.audit(&NewGrants::default()).0;
+        let accounts = audit(&self.grants).0;
         assert!(
             accounts.get(&of).is_none_or(|account| !account.alive),
             "its grants can be used anew"
@@ -412,11 +421,7 @@ impl Rig {
         let mut left = self.mappers.iter().flatten();
         let held = left.any(|mapper| mapper.space().memories.contains(&number));
         assert_eq!(self.grants.lock().knows(of), held);
-        assert_eq!(
-            self.grants.audit(&NewGrants::default()).1,
-            0,
-            "while its memory is held"
-        );
+        assert_eq!(audit(&self.grants).1, 0, "while its memory is held");
         for mapper in self.mappers.iter_mut().flatten() {
             mapper.granter_died(&self.grants, of).unwrap();
         }
@@ -461,7 +466,7 @@ impl Rig {
     }
 
     fn compare(&self) {
-        let (accounts, leaked) = self.grants.audit(&NewGrants::default());
+        let (accounts, leaked) = audit(&self.grants);
         assert_eq!(leaked, 0);
         for id in (0..DOMAINS).map(DomId) {
             let wanted = self.is_alive(id) || self.model.is_mapped_by_others(id);
@@ -535,7 +540,7 @@ impl Rig {
         for id in (0..DOMAINS).map(DomId) {
             self.step(&Op::Kill { of: id, lost: None });
         }
-        let (accounts, leaked) = self.grants.audit(&NewGrants::default());
+        let (accounts, leaked) = audit(&self.grants);
         assert!(accounts.is_empty() && leaked == 0);
         for memory in self.memories {
             assert_eq!(

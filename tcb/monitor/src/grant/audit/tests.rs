@@ -1,10 +1,11 @@
 //! Books that are spoilt by hand, one entry at a time: the audit must say of each that it is
 //! wrong, and by how much.
 
-use super::super::table::{Account, Purpose};
+use super::super::accounts::Account;
+use super::super::entry::{PinnedGrant, Purpose};
 use super::*;
+use abi::GrantRef;
 use abi::layout::info;
-use abi::{GrantRef, Handle};
 
 const USER: DomId = DomId(0);
 const GRANTER: DomId = DomId(1);
@@ -15,8 +16,8 @@ const SLOTS: u32 = 8;
 
 /// The user maps the granter's entry 0 twice, for writing (slot 0) and for reading (slot 1), and
 /// entry 1 for reading (slot 2); a copy out of entry 1 is under way. A third domain does nothing.
-fn books() -> Tables {
-    let mut tables = Tables::default();
+fn books() -> Accounts {
+    let mut tables = Accounts::default();
     for id in [USER, GRANTER, IDLE] {
         let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES).unwrap());
         tables.insert(id, memory, SLOTS);
@@ -36,44 +37,53 @@ fn books() -> Tables {
     tables
 }
 
-fn account(tables: &mut Tables, id: DomId) -> &mut Account {
+fn account(tables: &mut Accounts, id: DomId) -> &mut Account {
     tables.account_mut(id).unwrap()
 }
 
-fn active(tables: &mut Tables, index: usize) -> &mut Active {
+fn active(tables: &mut Accounts, index: usize) -> &mut Active {
     &mut account(tables, GRANTER).active[index]
 }
 
 /// Puts something into a slot of the user's window, and counts it.
-fn put(tables: &mut Tables, slot: u32, what: WindowSlot) {
+fn put(tables: &mut Accounts, slot: u32, what: WindowSlot) {
     let user = account(tables, USER);
-    *user.slot(slot).unwrap() = what;
-    user.taken += 1;
+    *user.window.slot(slot).unwrap() = what;
+    user.window.taken += 1;
 }
 
-fn pin_in(tables: &mut Tables, slot: u32) -> Pin {
-    *pin_of(account(tables, USER).slot(slot).unwrap()).unwrap()
+fn pin_in(tables: &mut Accounts, slot: u32) -> PinnedGrant {
+    *account(tables, USER)
+        .window
+        .slot(slot)
+        .unwrap()
+        .pin()
+        .unwrap()
 }
 
 #[test]
 fn books_in_order_have_no_leak() {
     assert_eq!(leaked(&books()), 0);
-    assert_eq!(leaked(&Tables::default()), 0);
+    assert_eq!(leaked(&Accounts::default()), 0);
 }
 
-type Spoil = fn(&mut Tables);
+type Spoil = fn(&mut Accounts);
 
 /// What is done to the books, and what is then without a counterpart.
 const SPOILT: &[(&str, Spoil, u64)] = &[
     (
         "slots counted that are free",
-        |t| account(t, USER).taken += 2,
+        |t| account(t, USER).window.taken += 2,
         2,
     ),
-    ("a slot not counted", |t| account(t, USER).taken -= 1, 1),
+    (
+        "a slot not counted",
+        |t| account(t, USER).window.taken -= 1,
+        1,
+    ),
     (
         "a page that left the window without a word: the slot, and its use",
-        |t| *account(t, USER).slot(0).unwrap() = WindowSlot::Free,
+        |t| *account(t, USER).window.slot(0).unwrap() = WindowSlot::Free,
         2,
     ),
     (
@@ -87,7 +97,7 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
     (
         "a page of a domain that there is not: the page, and its use",
         |t| {
-            let pin = Pin {
+            let pin = PinnedGrant {
                 granter: DomId(9),
                 ..pin_in(t, 2)
             };
@@ -98,7 +108,7 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
     (
         "a page of an entry that there is not: the page, and its use",
         |t| {
-            let pin = Pin {
+            let pin = PinnedGrant {
                 index: ENTRIES,
                 ..pin_in(t, 2)
             };
@@ -192,8 +202,9 @@ fn an_account_that_is_needed_is_no_leak() {
 fn slots_of_a_table_that_there_is_not_are_leaks_too() {
     let grants = Grants::default();
     *grants.lock() = books();
-    let no_tables = NewGrants::default();
-    let (audit, leaks) = grants.audit(&no_tables);
+    let counted = CountedGrants::new(Arc::default());
+    let exchanges = Exchanges::new(Arc::default());
+    let (audit, leaks) = grants.audit(&counted, &exchanges);
     assert_eq!(leaks, 0);
     let mapped = |id| {
         audit
@@ -208,9 +219,9 @@ fn slots_of_a_table_that_there_is_not_are_leaks_too() {
         for (slot, handle) in [(3, 1), (4, 1), (5, 2), (7, 1)] {
             put(&mut tables, slot, WindowSlot::Table(Handle(handle)));
         }
-        account(&mut tables, USER).taken -= 1;
+        account(&mut tables, USER).window.taken -= 1;
         assert_eq!(leaked(&tables), 3);
-        assert_eq!(slots_without_table(&tables, &no_tables), 4);
+        assert_eq!(slots_without_table(&tables, |_| false), 4);
     }
-    assert_eq!(grants.audit(&no_tables).1, 3 + 4);
+    assert_eq!(grants.audit(&counted, &exchanges).1, 3 + 4);
 }

@@ -1,15 +1,15 @@
-//! The new grant mechanism against a simple model: random sequences of everything that granters,
+//! Counted grants against a simple model: random sequences of everything that granters,
 //! honest and lying users and deaths can do (N-1 … N-15). After each step statuses, translation
 //! entries, the user's window and its collateral are as the model says, and the audit finds nothing leaked.
 
-mod new_model;
+mod counted_model;
 mod spy;
 
 use abi::ngm::Revocation;
 use abi::{ConnId, DomId, GrantRef, GrantStatus};
+use counted_model::{Op, Rig};
 use monitor::memory::Memory;
 use monitor::pins::{PATIENCE_NS, Pin, Pins};
-use new_model::{Op, Rig};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn new_grants_are_as_the_model_says(ops in prop::collection::vec(op(), 1..24)) {
+    fn counted_grants_are_as_the_model_says(ops in prop::collection::vec(op(), 1..24)) {
         let mut rig = Rig::new();
         for op in &ops {
             rig.step(op);
@@ -204,14 +204,15 @@ fn tables_are_bounded() {
     let rig = Rig::new();
     let make = |entries| {
         let own = (DomId(1), ConnId(0));
-        rig.new.create_table(&rig.grants, own, DomId(0), entries)
+        rig.counted
+            .create_table(&rig.grants, own, DomId(0), entries)
     };
     for entries in [0, 5, u32::MAX] {
         assert_eq!(make(entries), Err(GrantStatus::NoSpace));
     }
     let (first, second) = (make(4).unwrap(), make(1).unwrap());
     assert_eq!(make(1), Err(GrantStatus::NoSpace));
-    let end = |handle| rig.new.end_table(&rig.grants, DomId(1), handle);
+    let end = |handle| rig.counted.end_table(&rig.grants, DomId(1), handle);
     assert_eq!((end(first), end(second)), (Ok(()), Ok(())));
     assert_eq!(end(first), Err(GrantStatus::BadHandle));
     assert!(make(1).unwrap() > second, "handles are never reused");
@@ -279,8 +280,8 @@ fn what_a_device_has_pinned_is_exchanged_once() {
         first: 1,
         frames: 1,
     };
-    rig.new.pins.insert(DomId(0), 7, device);
-    rig.new.pins.insert(
+    rig.counted.pins.insert(DomId(0), 7, device);
+    rig.counted.pins.insert(
         DomId(0),
         8,
         Pin {
@@ -288,7 +289,7 @@ fn what_a_device_has_pinned_is_exchanged_once() {
             ..device
         },
     );
-    assert_eq!(rig.new.pins.count(DomId(1)), 1);
+    assert_eq!(rig.counted.pins.count(DomId(1)), 1);
     let revoke = |index: u32| {
         let gref = GrantRef::new(index, rig.granted_generation(1, index));
         let op = Revoke {
@@ -296,26 +297,29 @@ fn what_a_device_has_pinned_is_exchanged_once() {
             gref,
             how: Revocation::Refuse,
         };
-        let statuses = rig.new.revoke(&rig.grants, DomId(1), &[op]);
+        let statuses = rig.counted.revoke(&rig.grants, DomId(1), &[op]);
         assert_eq!(statuses, [GrantStatus::Okay]);
     };
     assert_eq!(pinned(rig.memory(1), 0, || revoke(0)), b's');
     assert_eq!(pinned(rig.memory(1), 1, || revoke(1)), b'a', "exchanged");
-    assert_eq!(rig.new.pins.count(DomId(1)), 0);
+    assert_eq!(rig.counted.pins.count(DomId(1)), 0);
     let again = Create {
         table: handle,
         index: 1,
         frame: 1,
         readonly: false,
     };
-    assert_eq!(rig.new.create(DomId(1), &[again])[0].0, GrantStatus::Okay);
+    assert_eq!(
+        rig.counted.create(DomId(1), &[again])[0].0,
+        GrantStatus::Okay
+    );
     assert_eq!(
         pinned(rig.memory(1), 1, || revoke(1)),
         b's',
         "its own by now"
     );
     assert_eq!(rig.destroyed(), None);
-    assert_eq!(rig.new.audit().0[&DomId(0)].collateral_used, 0);
+    assert_eq!(rig.counted.audit()[&DomId(0)].collateral_used, 0);
 }
 
 /// XDP-16: the end of a table, by either end, is no way round that, nor is the death of its user.
@@ -328,16 +332,18 @@ fn what_a_device_has_pinned_is_exchanged_at_the_end_of_a_table() {
             first: 0,
             frames: 3,
         };
-        rig.new.pins.insert(DomId(0), 7, pin);
+        rig.counted.pins.insert(DomId(0), 7, pin);
         if dead {
             rig.kill_silently();
         }
         let end = || {
-            let ended = rig.new.end_table(&rig.grants, DomId(ends), rig.handle(1));
+            let ended = rig
+                .counted
+                .end_table(&rig.grants, DomId(ends), rig.handle(1));
             assert_eq!(ended, Ok(()));
         };
         assert_eq!(pinned(rig.memory(1), 2, end), b'a', "{dead} {ends}");
-        assert_eq!(rig.new.pins.count(DomId(1)), 0);
+        assert_eq!(rig.counted.pins.count(DomId(1)), 0);
     }
 }
 

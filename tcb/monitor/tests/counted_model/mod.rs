@@ -1,11 +1,11 @@
-//! The model: what tables of the new mechanism are, without any of the monitor's machinery.
+//! The model: what tables of counted grants are, without any of the monitor's machinery.
 
 use crate::spy::Spy;
 use abi::hypercall::{Bind, Create, Revoke};
 use abi::layout::PAGE;
 use abi::ngm::{GENERATION_MAX, Revocation, Translation, table_slots};
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, Slot};
-use monitor::grant::{Grants, Mapper, NewGrants};
+use monitor::grant::{CountedGrants, Exchanges, Grants, Mapper, Spaces};
 use monitor::memory::Memory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
@@ -82,7 +82,8 @@ struct Table {
 /// The monitor's code, beside the model.
 pub(crate) struct Rig {
     pub(crate) grants: Grants,
-    pub(crate) new: NewGrants,
+    pub(crate) counted: CountedGrants,
+    spaces: Arc<Spaces>,
     /// What the last call said.
     pub(crate) statuses: Vec<S>,
     /// Whether the last use held.
@@ -110,7 +111,8 @@ impl Rig {
 
     pub(crate) fn with_patience(patience: Duration) -> Self {
         let grants = Grants::default();
-        let new = NewGrants::with_patience(patience);
+        let spaces = Arc::new(Spaces::default());
+        let counted = CountedGrants::with_patience(Arc::clone(&spaces), patience);
         let memories: Vec<_> = (0..3)
             .map(|id| {
                 let memory = Arc::new(Memory::create(DomId(id), FRAMES, ENTRIES).unwrap());
@@ -126,10 +128,12 @@ impl Rig {
         }
         let spy = Arc::new(Mutex::new(Spy::default()));
         let space: Arc<Mutex<Spy>> = Arc::clone(&spy);
-        new.join(USER, space, COLLATERAL);
+        spaces.insert(USER, space);
+        counted.insert(USER, COLLATERAL);
         Self {
             grants,
-            new,
+            counted,
+            spaces,
             statuses: Vec::new(),
             used: false,
             quiet: false,
@@ -217,7 +221,7 @@ impl Rig {
             return;
         }
         let own = (DomId(guest), ConnId(0));
-        let made = self.new.create_table(&self.grants, own, USER, ENTRIES);
+        let made = self.counted.create_table(&self.grants, own, USER, ENTRIES);
         if !self.alive[0] {
             assert_eq!(made, Err(S::BadDomain));
             return;
@@ -271,7 +275,9 @@ impl Rig {
         };
         if ok {
             // Not where it does not fit, nor by others or as another's.
-            let over = self.new.bind(&self.grants, USER, &bind(SLOTS - ENTRIES));
+            let over = self
+                .counted
+                .bind(&self.grants, USER, &bind(SLOTS - ENTRIES));
             assert_eq!(over, Err(S::BadSlot));
             // Nor as an exchange, whose user names no place for sub-tables (F-12).
             let tables = Slot(first(guest));
@@ -279,16 +285,16 @@ impl Rig {
                 tables,
                 ..bind(first(guest))
             };
-            let exchange = self.new.bind(&self.grants, USER, &exchange);
+            let exchange = self.counted.bind(&self.grants, USER, &exchange);
             assert_eq!(exchange, Err(S::BadSlot));
-            let other = self.new.bind(&self.grants, DomId(guest), &bind(0));
+            let other = self.counted.bind(&self.grants, DomId(guest), &bind(0));
             assert_eq!(other, Err(S::BadHandle));
             let granter = DomId(3 - guest);
             let wrong = Bind { granter, ..bind(0) };
-            let wrong = self.new.bind(&self.grants, USER, &wrong);
+            let wrong = self.counted.bind(&self.grants, USER, &wrong);
             assert_eq!(wrong, Err(S::BadHandle));
         }
-        let done = self.new.bind(&self.grants, USER, &bind(first(guest)));
+        let done = self.counted.bind(&self.grants, USER, &bind(first(guest)));
         if !ok {
             assert_eq!(done, Err(S::BadHandle));
         } else if self.survives() {
@@ -313,7 +319,7 @@ impl Rig {
             })
             .collect();
         self.spy.lock().unwrap().fake.refuse_next = refused;
-        let answers = self.new.create(DomId(guest), &ops);
+        let answers = self.counted.create(DomId(guest), &ops);
         self.spy.lock().unwrap().fake.refuse_next = false;
         let mut expected = Vec::new();
         let mut made = Vec::new();
@@ -451,7 +457,7 @@ impl Rig {
             })
             .collect();
         let before = self.announcements(guest);
-        self.statuses = self.new.revoke(&self.grants, DomId(guest), &ops);
+        self.statuses = self.counted.revoke(&self.grants, DomId(guest), &ops);
         // N-8: told once if anything was announced.
         let announced = |status: &S| matches!(status, S::Okay | S::Again);
         let told = u64::from(self.statuses.iter().any(announced));
@@ -566,7 +572,7 @@ impl Rig {
             return;
         };
         let (handle, done) = (table.handle, table.granter_done);
-        let ended = self.new.end_table(&self.grants, DomId(guest), handle);
+        let ended = self.counted.end_table(&self.grants, DomId(guest), handle);
         if done {
             assert_eq!(ended, Err(S::BadHandle));
         } else {
@@ -580,7 +586,7 @@ impl Rig {
             return;
         };
         let (handle, done, bound) = (table.handle, table.user_done, table.bound);
-        let ended = self.new.end_table(&self.grants, USER, handle);
+        let ended = self.counted.end_table(&self.grants, USER, handle);
         if done {
             assert_eq!(ended, Err(S::BadHandle));
             return;
@@ -596,13 +602,14 @@ impl Rig {
     }
 
     fn kill(&mut self, id: u16) {
-        self.grants.lock().end(DomId(id));
+        self.grants.lock().fence(DomId(id));
         self.alive[usize::from(id)] = false;
         if id == USER.0 {
             // Its process is gone.
             self.spy.lock().unwrap().fake.mapped.clear();
         }
-        self.new.tear_down(&self.grants, DomId(id));
+        self.spaces.remove(DomId(id));
+        self.counted.tear_down(&self.grants, DomId(id));
         if id == USER.0 {
             self.dead = true;
             for guest in 1..3 {
@@ -623,7 +630,9 @@ impl Rig {
     }
 
     fn compare(&self) {
-        let (accounts, leaked) = self.grants.audit(&self.new);
+        let (accounts, leaked) = self
+            .grants
+            .audit(&self.counted, &Exchanges::new(Arc::default()));
         assert_eq!(leaked, 0);
         let mut expected = BTreeMap::new();
         for (&guest, table) in self.tables.iter().filter(|(_, t)| t.bound) {
@@ -680,7 +689,9 @@ impl Rig {
         for id in 0..3 {
             self.step(&Op::Kill(id));
         }
-        let (accounts, leaked) = self.grants.audit(&self.new);
+        let (accounts, leaked) = self
+            .grants
+            .audit(&self.counted, &Exchanges::new(Arc::default()));
         assert!(accounts.is_empty() && leaked == 0);
         for memory in self.memories {
             assert_eq!(Arc::strong_count(&memory), 1, "somebody has memory");

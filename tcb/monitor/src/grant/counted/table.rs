@@ -1,4 +1,4 @@
-//! One table of the new mechanism: its sub-tables, and what the monitor knows of each entry.
+//! One table of counted grants: its sub-tables, and what the monitor knows of each entry.
 
 use crate::memory::Memory;
 use abi::ngm::{GENERATION_MAX, Translation, status_bytes, table_slots, translation_bytes};
@@ -54,7 +54,7 @@ pub(super) struct Bound {
 
 /// What changes.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct TableState {
     pub(super) bound: Option<Bound>,
     /// The granter has no use for it any more: nothing is granted, and nothing will be.
     pub(super) granter_done: bool,
@@ -82,7 +82,7 @@ pub(super) struct Table {
     /// Held by the worker that changes what the user can reach, for as long as that takes.
     op: Mutex<()>,
     /// Held for bookkeeping alone.
-    state: Mutex<State>,
+    state: Mutex<TableState>,
 }
 
 impl Table {
@@ -111,7 +111,7 @@ impl Table {
             announcements: announcements.ok_or(io::ErrorKind::InvalidInput)?,
             region,
             op: Mutex::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(TableState {
                 bound: None,
                 granter_done: false,
                 user_done: false,
@@ -124,7 +124,7 @@ impl Table {
         self.op.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, TableState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

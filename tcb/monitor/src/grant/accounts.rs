@@ -1,94 +1,30 @@
-//! Every domain's grant table, its entries in use, and the slots of its window.
+//! Every domain's account: its memory, the entries of its grant table that are in use, its window.
+//!
+//! This is what all mechanisms share. Classic grants pin and unpin entries; counted grants and
+//! exchanges only ask for a domain's memory and for slots of its window.
 
+use super::entry::{Active, PinnedGrant, Purpose, capture, entry_of};
+use super::window::{Window, WindowSlot};
 use crate::device::{self, DeviceMap};
 use crate::memory::Memory;
 use abi::grant::GrantEntry;
-use abi::layout::info;
-use abi::{DomId, GrantRef, GrantStatus, Handle, Slot};
+use abi::{DomId, GrantRef, GrantStatus, Slot};
 use shmem::Span;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How often an entry that its domain keeps rewriting is read again.
-const ENTRY_TRIES: u32 = 8;
-
-/// The grant tables behind their lock.
+/// All accounts behind their lock.
 #[derive(Debug, Default)]
-pub struct Grants(Mutex<Tables>);
+pub struct Grants(Mutex<Accounts>);
 
 impl Grants {
-    /// Locks the tables. Only bookkeeping happens under this lock.
-    pub fn lock(&self) -> MutexGuard<'_, Tables> {
+    /// Locks the accounts. Only bookkeeping happens under this lock.
+    pub fn lock(&self) -> MutexGuard<'_, Accounts> {
         // A panic in here ends the process (`panic = abort`); in tests the state is still sound,
         // for every step leaves it so.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What a pin is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// A mapping in the user's window: lasts until it is unmapped.
-    Map,
-    /// A copy: lasts for a batch.
-    Copy,
-}
-
-/// A use of a grant that is accounted for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pin {
-    pub(crate) granter: DomId,
-    pub(crate) index: u32,
-    pub(crate) frame: u32,
-    pub(crate) write: bool,
-}
-
-/// An entry in use, as it was when the first use began.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Active {
-    pub(crate) frame: u32,
-    pub(crate) user: u16,
-    pub(crate) readonly: bool,
-    pub(crate) maps_read: u32,
-    pub(crate) maps_write: u32,
-    pub(crate) copies_read: u32,
-    pub(crate) copies_write: u32,
-}
-
-impl Active {
-    pub(crate) fn in_use(&self) -> bool {
-        (self.maps_read | self.maps_write | self.copies_read | self.copies_write) != 0
-    }
-
-    pub(crate) fn written(&self) -> bool {
-        (self.maps_write | self.copies_write) != 0
-    }
-
-    fn count(&mut self, purpose: Purpose, write: bool) -> &mut u32 {
-        match (purpose, write) {
-            (Purpose::Map, false) => &mut self.maps_read,
-            (Purpose::Map, true) => &mut self.maps_write,
-            (Purpose::Copy, false) => &mut self.copies_read,
-            (Purpose::Copy, true) => &mut self.copies_write,
-        }
-    }
-}
-
-/// What a slot of a window holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum WindowSlot {
-    /// Nothing.
-    #[default]
-    Free,
-    /// A page that is just being mapped or unmapped: pinned, and nobody else's business.
-    Busy(Pin),
-    /// A page.
-    Mapped(Pin),
-    /// Whatever a table of the new mechanism shows there.
-    Table(Handle),
-    /// A page of the device of this number.
-    Device(u64),
 }
 
 /// One domain's account.
@@ -104,9 +40,7 @@ pub(crate) struct Account {
     pub(crate) pinned: u32,
     /// Address spaces that hold a descriptor of its frames.
     pub(crate) holders: u32,
-    pub(crate) window: Vec<WindowSlot>,
-    /// Slots of `window` that are not free.
-    pub(crate) taken: u32,
+    pub(crate) window: Window,
     /// Pins of its copies under way.
     pub(crate) copying: u32,
 }
@@ -120,29 +54,19 @@ impl Account {
         entry_of(self.memory.info().span(), index)
     }
 
-    /// A slot of the window, if it exists.
-    pub(crate) fn slot(&mut self, slot: u32) -> Option<&mut WindowSlot> {
-        self.window.get_mut(slot as usize)
-    }
-
     fn over(&self) -> bool {
         self.cleared && self.pinned == 0 && self.holders == 0
     }
 }
 
-/// The stored form of entry `index` of the table in an information region.
-pub(crate) fn entry_of(info_region: Span, index: u32) -> Option<&'static AtomicU64> {
-    info_region.u64(info::GRANT_TABLE.checked_add((index as usize).checked_mul(8)?)?)
-}
-
 /// All domains' accounts.
 #[derive(Debug, Default)]
-pub struct Tables {
+pub struct Accounts {
     /// By domain id; ids are never reused.
     accounts: Vec<Option<Account>>,
 }
 
-impl Tables {
+impl Accounts {
     /// Opens a domain's account.
     pub fn insert(&mut self, id: DomId, memory: Arc<Memory>, window_slots: u32) {
         let at = usize::from(id.0);
@@ -158,8 +82,7 @@ impl Tables {
                 active,
                 pinned: 0,
                 holders: 0,
-                window: vec![WindowSlot::Free; window_slots as usize],
-                taken: 0,
+                window: Window::new(window_slots),
                 copying: 0,
             });
         }
@@ -176,6 +99,18 @@ impl Tables {
 
     pub(crate) fn account_mut(&mut self, id: DomId) -> Option<&mut Account> {
         self.accounts.get_mut(usize::from(id.0))?.as_mut()
+    }
+
+    /// The window of a domain whose account is open.
+    pub(crate) fn window(&mut self, id: DomId) -> Option<&mut Window> {
+        self.account_mut(id).map(|account| &mut account.window)
+    }
+
+    /// Frees a slot of a domain's window that held a pinned grant.
+    pub(crate) fn free_slot(&mut self, id: DomId, slot: Slot) {
+        if let Some(window) = self.window(id) {
+            window.free(slot);
+        }
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (DomId, &Account)> {
@@ -199,7 +134,7 @@ impl Tables {
         gref: GrantRef,
         write: bool,
         purpose: Purpose,
-    ) -> Result<Pin, GrantStatus> {
+    ) -> Result<PinnedGrant, GrantStatus> {
         let account = self
             .account_mut(granter)
             .filter(|a| a.alive)
@@ -240,7 +175,7 @@ impl Tables {
         if fresh {
             account.pinned += 1;
         }
-        Ok(Pin {
+        Ok(PinnedGrant {
             granter,
             index,
             frame,
@@ -250,7 +185,7 @@ impl Tables {
 
     /// Ends a use of a grant; the last one clears the entry's in-use flags, and takes the account
     /// of a dead granter with it.
-    pub(crate) fn unpin(&mut self, pin: Pin, purpose: Purpose) {
+    pub(crate) fn unpin(&mut self, pin: PinnedGrant, purpose: Purpose) {
         let Some(account) = self.account_mut(pin.granter) else {
             return;
         };
@@ -279,58 +214,35 @@ impl Tables {
     }
 
     /// The page behind a pin.
-    pub(crate) fn page(&self, pin: Pin) -> Option<Span> {
+    pub(crate) fn page(&self, pin: PinnedGrant) -> Option<Span> {
         self.account(pin.granter)?.memory.frame(pin.frame)
     }
 
     /// Hands out a granter's memory to an address space that is about to map it.
-    pub(crate) fn hold(&mut self, granter: DomId) -> Option<Arc<Memory>> {
+    pub(crate) fn hold_memory(&mut self, granter: DomId) -> Option<Arc<Memory>> {
         let account = self.account_mut(granter)?;
         account.holders += 1;
         Some(Arc::clone(&account.memory))
     }
 
     /// An address space has given up its descriptor of a granter's memory.
-    pub(crate) fn let_go(&mut self, granter: DomId) {
+    pub(crate) fn release_memory(&mut self, granter: DomId) {
         if let Some(account) = self.account_mut(granter) {
             account.holders = account.holders.saturating_sub(1);
         }
         self.close_if_over(granter);
     }
 
-    /// Takes free slots of a domain's window for what they are to hold, a table or a device; all or none.
-    /// Whether it could.
+    /// Takes free slots of a domain's window for what they are to hold: see [`Window::reserve`].
     pub(crate) fn reserve(&mut self, id: DomId, holds: WindowSlot, ranges: &[Range<u32>]) -> bool {
-        let Some(account) = self.account_mut(id) else {
-            return false;
-        };
-        for (n, range) in ranges.iter().enumerate() {
-            let free = range
-                .clone()
-                .all(|slot| account.slot(slot).copied() == Some(WindowSlot::Free));
-            if !free {
-                self.unreserve(id, ranges.get(..n).unwrap_or_default());
-                return false;
-            }
-            for slot in range.clone() {
-                if let Some(place) = account.slot(slot) {
-                    *place = holds;
-                }
-            }
-        }
-        true
+        self.window(id)
+            .is_some_and(|window| window.reserve(holds, ranges))
     }
 
-    /// Gives slots back that a table or a device had.
+    /// Frees slots that a table, an exchange or a device had.
     pub(crate) fn unreserve(&mut self, id: DomId, ranges: &[Range<u32>]) {
-        let Some(account) = self.account_mut(id) else {
-            return;
-        };
-        for slot in ranges.iter().cloned().flatten() {
-            if let Some(place @ (WindowSlot::Table(_) | WindowSlot::Device(_))) = account.slot(slot)
-            {
-                *place = WindowSlot::Free;
-            }
+        if let Some(window) = self.window(id) {
+            window.unreserve(ranges);
         }
     }
 
@@ -347,7 +259,7 @@ impl Tables {
     }
 
     /// A domain is dead or about to be: nobody gets a new use of its grants.
-    pub fn end(&mut self, id: DomId) {
+    pub fn fence(&mut self, id: DomId) {
         if let Some(account) = self.account_mut(id) {
             account.alive = false;
         }
@@ -358,15 +270,10 @@ impl Tables {
     pub(crate) fn release(&mut self, id: DomId, from: u32, budget: u32) -> Option<u32> {
         let end = from.saturating_add(budget);
         for slot in from..end {
-            let place = self.account_mut(id)?.slot(slot)?;
-            match std::mem::take(place) {
-                WindowSlot::Free | WindowSlot::Table(_) | WindowSlot::Device(_) => {}
-                WindowSlot::Busy(pin) | WindowSlot::Mapped(pin) => {
-                    if let Some(account) = self.account_mut(id) {
-                        account.taken = account.taken.saturating_sub(1);
-                    }
-                    self.unpin(pin, Purpose::Map);
-                }
+            let window = self.window(id)?;
+            if let Some(&pin) = std::mem::take(window.slot(slot)?).pin() {
+                window.taken = window.taken.saturating_sub(1);
+                self.unpin(pin, Purpose::Map);
             }
         }
         Some(end)
@@ -389,54 +296,4 @@ impl Tables {
             *place = None;
         }
     }
-}
-
-/// Reads an entry, checks that `user` may use it so, and marks it as in use, all in one step as
-/// seen from the domain that owns it.
-fn capture(
-    entry: &AtomicU64,
-    user: DomId,
-    write: bool,
-    frame_count: u32,
-) -> Result<GrantEntry, GrantStatus> {
-    const IN_USE: u16 = GrantEntry::READING | GrantEntry::WRITING;
-    let mark = GrantEntry::READING | if write { GrantEntry::WRITING } else { 0 };
-    let mut now = GrantEntry(entry.load(Ordering::Acquire));
-    for _ in 0..ENTRY_TRIES {
-        // Any other flag means another type of grant (transfer, transitive, sub-page): not
-        // offered.
-        let kind = now.flags() & !(IN_USE | GrantEntry::READONLY);
-        if kind != GrantEntry::PERMIT_ACCESS || now.domain() != user {
-            return Err(GrantStatus::BadRef);
-        }
-        if write && now.readonly() {
-            return Err(GrantStatus::PermissionDenied);
-        }
-        if now.frame() >= frame_count {
-            return Err(GrantStatus::AddressTooBig);
-        }
-        let marked = now.with_flags(now.flags() & !IN_USE | mark);
-        match entry.compare_exchange(now.0, marked.0, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return Ok(marked),
-            Err(other) => now = GrantEntry(other),
-        }
-    }
-    Err(GrantStatus::Again)
-}
-
-/// Reads an entry that accepts a page of `from`'s and uses it up, in one step as seen from the domain
-/// that owns it; the slot for the page.
-pub(crate) fn commit(entry: &AtomicU64, from: DomId) -> Result<Slot, GrantStatus> {
-    let mut now = GrantEntry(entry.load(Ordering::Acquire));
-    for _ in 0..ENTRY_TRIES {
-        if !now.accepts() || now.domain() != from {
-            return Err(GrantStatus::BadRef);
-        }
-        let marked = now.with_flags(now.flags() | GrantEntry::COMMITTED);
-        match entry.compare_exchange(now.0, marked.0, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return Ok(Slot(marked.frame())),
-            Err(other) => now = GrantEntry(other),
-        }
-    }
-    Err(GrantStatus::Again)
 }

@@ -1,7 +1,8 @@
 //! Creation and revocation of grants, in batches, by their granter.
 
-use super::table::{Granted, Table};
-use super::{Grants, NewGrants};
+use super::registry::{CountedGrants, Registry};
+use super::table::{Granted, Table, TableState};
+use crate::grant::accounts::Grants;
 use crate::space::SpaceError;
 use abi::hypercall::{Create, Revoke};
 use abi::ngm::{Revocation, Translation};
@@ -26,7 +27,7 @@ struct Leaving {
     forced: bool,
 }
 
-impl NewGrants {
+impl CountedGrants {
     /// Grants pages; one status and, if it is `Okay`, the reference per operation.
     ///
     /// Statuses: `BadHandle`: no such table of the caller's, or one end has done with it. `BadRef`:
@@ -81,7 +82,11 @@ impl NewGrants {
             }
         }
         // The pages are there before the entries say so (N-5).
-        let mapped = maps.is_empty() || self.on(table.user, |space| space.map(&maps)).is_ok();
+        let mapped = maps.is_empty()
+            || self
+                .spaces
+                .change(table.user, |space| space.map(&maps))
+                .is_ok();
         let mut state = table.state();
         for (op, (status, gref)) in ops.iter().zip(answers) {
             let Some(entry) = state.entries.get_mut(op.index as usize) else {
@@ -166,7 +171,7 @@ impl NewGrants {
         };
         let exchanged = leaving.iter().filter(stays);
         let alive = exchanged.fold(alive, |alive, leaving| {
-            self.exchange(table, leaving) && alive
+            self.exchange_frame(table, leaving.granted.frame) && alive
         });
         if !alive {
             // Nothing can be reached any more, and nothing is pinned: it is dead.
@@ -197,22 +202,22 @@ impl NewGrants {
             .iter()
             .map(|leaving| Slot(bound.first + leaving.index))
             .collect();
-        self.on(table.user, |space| {
-            space.unmap(&slots).map_err(SpaceError::fatal)
-        })
-        .is_ok()
+        self.spaces
+            .change(table.user, |space| {
+                space.unmap(&slots).map_err(SpaceError::fatal)
+            })
+            .is_ok()
     }
 
-    /// Gives the granter another frame in place of one that the user may have pinned; whether the
-    /// user lives.
-    fn exchange(&self, table: &Table, leaving: &Leaving) -> bool {
-        match table.memory.exchange(leaving.granted.frame) {
-            Ok(()) => true,
-            Err(error) => {
-                self.destroy(table.user, &format!("a frame cannot be exchanged: {error}"));
-                false
-            }
+    /// Gives the granter another frame in place of one that the user or a device may have pinned;
+    /// whether the user lives.
+    pub(super) fn exchange_frame(&self, table: &Table, frame: u32) -> bool {
+        let exchanged = table.memory.exchange(frame);
+        if let Err(error) = &exchanged {
+            let why = format!("a frame cannot be exchanged: {error}");
+            self.spaces.destroy(table.user, &why);
         }
+        exchanged.is_ok()
     }
 
     /// Puts an entry into its user's quarantine, at the cost of one frame of its collateral;
@@ -222,24 +227,28 @@ impl NewGrants {
         loop {
             {
                 let mut registry = self.registry();
-                let super::Registry { tables, users, .. } = &mut *registry;
-                let Some(user) = users.get_mut(&table.user) else {
+                let Registry {
+                    tables,
+                    quarantines,
+                } = &mut *registry;
+                let Some(quarantine) = quarantines.get_mut(&table.user) else {
                     return false;
                 };
-                if user.quarantine.len() >= user.collateral as usize {
-                    user.quarantine.retain(|(handle, index)| {
+                if quarantine.entries.len() >= quarantine.collateral as usize {
+                    quarantine.entries.retain(|(handle, index)| {
                         tables
                             .get(handle)
                             .is_some_and(|table| !is_idle(table, *index))
                     });
                 }
-                if user.quarantine.len() < user.collateral as usize {
-                    user.quarantine.insert((table.handle, index));
+                if quarantine.entries.len() < quarantine.collateral as usize {
+                    quarantine.entries.insert((table.handle, index));
                     return true;
                 }
             }
             if waited >= self.patience {
-                self.destroy(table.user, "it does not let go of grants that were revoked");
+                self.spaces
+                    .destroy(table.user, "it does not let go of grants that were revoked");
                 return false;
             }
             thread::sleep(LOOK);
@@ -250,11 +259,12 @@ impl NewGrants {
     /// Whether an entry is in no quarantine, or can leave it.
     fn leaves_quarantine(&self, table: &Table, index: u32) -> bool {
         let mut registry = self.registry();
-        let Some(user) = registry.users.get_mut(&table.user) else {
+        let Some(quarantine) = registry.quarantines.get_mut(&table.user) else {
             return true;
         };
         let key = (table.handle, index);
-        !user.quarantine.contains(&key) || is_idle(table, index) && user.quarantine.remove(&key)
+        !quarantine.entries.contains(&key)
+            || is_idle(table, index) && quarantine.entries.remove(&key)
     }
 }
 
@@ -265,7 +275,7 @@ fn announce(
     statuses: &mut [GrantStatus],
 ) -> Vec<Leaving> {
     let mut state = table.state();
-    let entry_of = |state: &super::table::State, gref: GrantRef| {
+    let entry_of = |state: &TableState, gref: GrantRef| {
         let entry = *state.entries.get(gref.index() as usize)?;
         let granted = entry.granted?;
         (entry.generation == gref.generation()).then_some((entry, granted))
@@ -321,8 +331,8 @@ fn announce(
             forced: !idle,
         });
     }
-    // Not before all have been looked at: one of these may be named again, to be drained or forced, and
-    // whoever began a use in between would not be seen.
+    // Not before all have been looked at: one of these may be named again, to be drained or
+    // forced, and a use that began in between would not be seen.
     for index in refused {
         if let Some(entry) = state.entries.get(index as usize)
             && let Some(words) = table.words(index)

@@ -1,0 +1,268 @@
+//! A table's life: its granter makes it, its user binds it, each ends its own half, and whatever
+//! is left of a dead end is cleared away.
+
+use super::registry::CountedGrants;
+use super::table::{Bound, Table};
+use crate::grant::accounts::Grants;
+use crate::grant::window::WindowSlot;
+use crate::space::{AddressSpace, SpaceError, enter};
+use abi::hypercall::Bind;
+use abi::ngm::ENTRIES_MAX;
+use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
+use shmem::uses::EntryWords;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Tables for one connection that may exist at a time: the one before may have its user still.
+const TABLES_PER_CONNECTION: usize = 2;
+
+impl CountedGrants {
+    /// The granter's half of a table for connection `conn` of its own, whose other end is `user`.
+    ///
+    /// # Errors
+    /// `BadDomain`: an end is dead. `NoSpace`: more entries than the granter's own table has, or
+    /// too many tables for this connection.
+    pub fn create_table(
+        &self,
+        grants: &Grants,
+        (granter, conn): (DomId, ConnId),
+        user: DomId,
+        entries: u32,
+    ) -> Result<Handle, GrantStatus> {
+        let memory = {
+            let accounts = grants.lock();
+            accounts.alive(user).ok_or(GrantStatus::BadDomain)?;
+            let granter = accounts.alive(granter).ok_or(GrantStatus::BadDomain)?;
+            Arc::clone(&granter.memory)
+        };
+        if entries == 0 || entries > memory.grant_entries().min(ENTRIES_MAX) {
+            return Err(GrantStatus::NoSpace);
+        }
+        let handle = {
+            let registry = self.registry();
+            let same = |t: &&Arc<Table>| t.granter == granter && t.conn == conn;
+            if registry.tables.values().filter(same).count() >= TABLES_PER_CONNECTION {
+                return Err(GrantStatus::NoSpace);
+            }
+            self.spaces.next_handle()?
+        };
+        let table = Table::create(handle, (granter, conn), user, entries, memory)
+            .map_err(|_| GrantStatus::NoSpace)?;
+        self.registry().tables.insert(handle, Arc::new(table));
+        Ok(handle)
+    }
+
+    /// The user's half: the table's pages and its sub-tables enter the user's window.
+    ///
+    /// # Errors
+    /// `BadHandle`: no such table for this domain, or it has been bound. `BadSlot`: a slot is not
+    /// there or not free. `NoSpace`: the address space refuses.
+    pub fn bind(&self, grants: &Grants, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
+        let table = self
+            .table(op.table)
+            .filter(|t| t.user == user && t.granter == op.granter && t.entries == op.entries)
+            .ok_or(GrantStatus::BadHandle)?;
+        let _op = table.op();
+        {
+            let state = table.state();
+            if state.bound.is_some() || state.user_done || state.granter_done {
+                return Err(GrantStatus::BadHandle);
+            }
+        }
+        let bound = Bound {
+            first: op.first.0,
+            tables: op.tables.0,
+        };
+        self.reserve(grants, &table, bound)?;
+        let mut maps: Vec<_> = table.own_pages(bound).collect();
+        for (index, entry) in table.state().entries.iter().enumerate() {
+            if let Some(granted) = entry.granted {
+                maps.push(table.page(bound, index as u32, granted));
+            }
+        }
+        let (own, frames) = (table.own_memory(), table.frames_memory());
+        let (rw, ro) = (table.region.fd(), table.region_readonly.as_fd());
+        let done = self.spaces.change(user, |space| {
+            space.add_memory(own, rw, ro)?;
+            let (rw, ro) = (table.memory.frames_fd(), table.memory.frames_readonly_fd());
+            let mapped = enter(space, frames, (rw, ro), &maps);
+            if let Err(SpaceError::Refused(_)) = mapped {
+                space.remove_memory(own)?;
+            }
+            mapped
+        });
+        if done.is_err() {
+            Self::unreserve(grants, &table, bound, true);
+            return Err(GrantStatus::NoSpace);
+        }
+        table.state().bound = Some(bound);
+        Ok(())
+    }
+
+    /// One end has no use for a table any more: the granter revokes all its grants by force, the
+    /// user gives up its pages.
+    ///
+    /// # Errors
+    /// `BadHandle`: no such table of this domain.
+    pub fn end_table(
+        &self,
+        grants: &Grants,
+        caller: DomId,
+        handle: Handle,
+    ) -> Result<(), GrantStatus> {
+        let table = self.table(handle).ok_or(GrantStatus::BadHandle)?;
+        let _op = table.op();
+        if table.granter == caller && !table.state().granter_done {
+            self.granter_ends(grants, &table);
+        } else if table.user == caller && !table.state().user_done {
+            self.user_ends(grants, &table);
+        } else {
+            return Err(GrantStatus::BadHandle);
+        }
+        Ok(())
+    }
+
+    /// A domain is dead and its process is gone: its part in every table ends.
+    pub fn tear_down(&self, grants: &Grants, id: DomId) {
+        let tables: Vec<_> = {
+            let mut registry = self.registry();
+            registry.quarantines.remove(&id);
+            let part = |t: &&Arc<Table>| t.granter == id || t.user == id;
+            registry.tables.values().filter(part).cloned().collect()
+        };
+        for table in tables {
+            let _op = table.op();
+            if table.granter == id && !table.state().granter_done {
+                self.granter_ends(grants, &table);
+            } else if table.user == id {
+                self.user_is_gone(grants, &table);
+            }
+        }
+    }
+
+    /// Nothing is granted by it any more; `op` is held.
+    fn granter_ends(&self, grants: &Grants, table: &Arc<Table>) {
+        self.revoke_all(grants, table);
+        if table.state().bound.is_some() {
+            // Its memory goes with the last page, whatever the user does with the table.
+            let frames = table.frames_memory();
+            let closed = self.spaces.change(table.user, |space| {
+                space.remove_memory(frames).map_err(SpaceError::fatal)
+            });
+            if closed.is_ok() {
+                grants.lock().release_memory(table.granter);
+            } else {
+                self.user_is_gone(grants, table);
+            }
+        }
+        let over = {
+            let mut state = table.state();
+            state.granter_done = true;
+            state.bound.is_none()
+        };
+        if over {
+            self.forget(table);
+        }
+    }
+
+    /// The user gives up its pages; `op` is held.
+    fn user_ends(&self, grants: &Grants, table: &Arc<Table>) {
+        let Some(bound) = table.state().bound else {
+            self.user_is_gone(grants, table);
+            return;
+        };
+        let mut slots: Vec<Slot> = table.own_pages(bound).map(|page| page.slot).collect();
+        for (index, entry) in table.state().entries.iter().enumerate() {
+            if entry.granted.is_some() {
+                slots.push(Slot(bound.first + index as u32));
+            }
+            if let Some(words) = table.words(index as u32) {
+                words.set_translation(0, Ordering::Release);
+            }
+        }
+        // Whatever becomes of this: a user that cannot let go is dead afterwards.
+        let granter_done = table.state().granter_done;
+        let give_up = |space: &mut dyn AddressSpace| {
+            space.unmap(&slots)?;
+            if !granter_done {
+                space.remove_memory(table.frames_memory())?;
+            }
+            space.remove_memory(table.own_memory())
+        };
+        let _ = self.spaces.change(table.user, |space| {
+            give_up(space).map_err(SpaceError::fatal)
+        });
+        self.user_is_gone(grants, table);
+    }
+
+    /// Nothing of the table is in the user's address space any more, or there is none; `op` is
+    /// held.
+    pub(super) fn user_is_gone(&self, grants: &Grants, table: &Arc<Table>) {
+        let (left, bound, over) = {
+            let mut state = table.state();
+            let left = state
+                .entries
+                .iter_mut()
+                .filter_map(|entry| entry.granted.take());
+            let left: Vec<_> = left.map(|granted| granted.frame).collect();
+            state.user_done = true;
+            (left, state.bound.take(), state.granter_done)
+        };
+        // A device may have outlived the use that it was for.
+        for frame in left {
+            if self.pins.release(table.granter, frame) {
+                self.exchange_frame(table, frame);
+            }
+        }
+        {
+            let mut registry = self.registry();
+            if let Some(quarantine) = registry.quarantines.get_mut(&table.user) {
+                quarantine
+                    .entries
+                    .retain(|(handle, _)| *handle != table.handle);
+            }
+        }
+        if let Some(bound) = bound {
+            // A granter that has done with it has its memory back already.
+            Self::unreserve(grants, table, bound, !over);
+        }
+        if over {
+            self.forget(table);
+        }
+    }
+
+    /// Takes the slots that a table needs out of the user's window, and a hold of the granter's
+    /// memory.
+    fn reserve(&self, grants: &Grants, table: &Table, bound: Bound) -> Result<(), GrantStatus> {
+        let mut accounts = grants.lock();
+        let ranges = ranges(table, bound).ok_or(GrantStatus::BadSlot)?;
+        if accounts.alive(table.user).is_none() || accounts.alive(table.granter).is_none() {
+            return Err(GrantStatus::BadDomain);
+        }
+        if !accounts.reserve(table.user, WindowSlot::Table(table.handle), &ranges) {
+            return Err(GrantStatus::BadSlot);
+        }
+        accounts
+            .hold_memory(table.granter)
+            .ok_or(GrantStatus::BadDomain)?;
+        Ok(())
+    }
+
+    fn unreserve(grants: &Grants, table: &Table, bound: Bound, release: bool) {
+        let mut accounts = grants.lock();
+        accounts.unreserve(table.user, &ranges(table, bound).unwrap_or_default());
+        if release {
+            accounts.release_memory(table.granter);
+        }
+    }
+}
+
+/// The slots of a table's pages and of its sub-tables.
+fn ranges(table: &Table, bound: Bound) -> Option<[std::ops::Range<u32>; 2]> {
+    let range = |from: u32, slots: u32| Some(from..from.checked_add(slots)?);
+    Some([
+        range(bound.first, table.entries)?,
+        range(bound.tables, abi::ngm::table_slots(table.entries))?,
+    ])
+}

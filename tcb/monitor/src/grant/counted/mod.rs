@@ -1,0 +1,23 @@
+//! Counted grants (the new grant mechanism of Ram's thesis): tables that lie with the user of the
+//! grants (`abi::counted`) and count its uses, so that a use takes no hypercall.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `registry` | all tables, and who is in quarantine |
+//! | `table` | one table: its sub-tables, and what the monitor knows of each entry |
+//! | `lifecycle` | a table is made, bound, ended and cleared away |
+//! | `change` | grants are made and revoked, in batches |
+//!
+//! The granter's worker changes the user's address space, through the user's agent.
+//!
+//! A revocation that is forced upon a grant in use puts the entry into *quarantine*: it is not
+//! granted again before its count is 0. The quarantine of a user is its *collateral*, and bounded:
+//! each entry in it stands for one frame that the granter's was exchanged for. A user whose
+//! collateral is used up is killed: it is given time to end its uses, and does not.
+
+mod change;
+mod lifecycle;
+mod registry;
+mod table;
+
+pub use registry::{CountedAudit, CountedCounters, CountedGrants};

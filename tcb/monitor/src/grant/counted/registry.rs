@@ -1,0 +1,135 @@
+//! All tables of counted grants, and the quarantine of each domain that uses them.
+
+use super::table::Table;
+use crate::grant::spaces::Spaces;
+use crate::pins::Pins;
+use abi::{DomId, Handle};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a user gets to end uses before a full quarantine costs its life.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Entries that were revoked by force while one user used them.
+#[derive(Debug)]
+pub(super) struct Quarantine {
+    /// How many there may be.
+    pub(super) collateral: u32,
+    pub(super) entries: BTreeSet<(Handle, u32)>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    pub(super) tables: BTreeMap<Handle, Arc<Table>>,
+    /// Of every domain that may use grants.
+    pub(super) quarantines: BTreeMap<DomId, Quarantine>,
+}
+
+/// What has been done with counted grants.
+#[derive(Debug, Default)]
+pub struct CountedCounters {
+    /// Grants made.
+    pub created: AtomicU64,
+    /// Grants revoked, forced ones included.
+    pub revoked: AtomicU64,
+    /// Grants revoked by force while they were in use.
+    pub forced: AtomicU64,
+}
+
+/// What the audit says about one domain's part in counted grants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CountedAudit {
+    /// Frames of its own that it grants.
+    pub granted: BTreeSet<u32>,
+    /// Frames of others in its window.
+    pub mapped: BTreeSet<(DomId, u32)>,
+    /// Collateral of its own that is used.
+    pub collateral_used: u32,
+}
+
+/// All tables of counted grants.
+#[derive(Debug)]
+pub struct CountedGrants {
+    registry: Mutex<Registry>,
+    pub(super) spaces: Arc<Spaces>,
+    pub(super) patience: Duration,
+    /// What devices have pinned.
+    pub pins: Pins,
+    /// What has been done, by all domains.
+    pub counters: CountedCounters,
+}
+
+impl CountedGrants {
+    /// No tables.
+    #[must_use]
+    pub fn new(spaces: Arc<Spaces>) -> Self {
+        Self::with_patience(spaces, PATIENCE)
+    }
+
+    /// No tables. `patience`: how long a user whose collateral is used up gets to end uses.
+    #[must_use]
+    pub fn with_patience(spaces: Arc<Spaces>, patience: Duration) -> Self {
+        Self {
+            registry: Mutex::default(),
+            spaces,
+            patience,
+            pins: Pins::default(),
+            counters: CountedCounters::default(),
+        }
+    }
+
+    pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A domain has started; `collateral` frames may be taken from it.
+    pub fn insert(&self, id: DomId, collateral: u32) {
+        let entries = BTreeSet::new();
+        let quarantine = Quarantine {
+            collateral,
+            entries,
+        };
+        self.registry().quarantines.insert(id, quarantine);
+    }
+
+    pub(super) fn forget(&self, table: &Table) {
+        self.registry().tables.remove(&table.handle);
+    }
+
+    pub(super) fn table(&self, handle: Handle) -> Option<Arc<Table>> {
+        self.registry().tables.get(&handle).cloned()
+    }
+
+    /// Whether there is such a table.
+    #[must_use]
+    pub fn knows(&self, handle: Handle) -> bool {
+        self.registry().tables.contains_key(&handle)
+    }
+
+    /// Every domain's part, for the audit.
+    #[must_use]
+    pub fn audit(&self) -> BTreeMap<DomId, CountedAudit> {
+        let mut all: BTreeMap<DomId, CountedAudit> = BTreeMap::new();
+        let tables: Vec<_> = {
+            let registry = self.registry();
+            for (&id, quarantine) in &registry.quarantines {
+                all.entry(id).or_default().collateral_used = quarantine.entries.len() as u32;
+            }
+            registry.tables.values().cloned().collect()
+        };
+        for table in tables {
+            let state = table.state();
+            for granted in state.entries.iter().filter_map(|entry| entry.granted) {
+                let granter = all.entry(table.granter).or_default();
+                granter.granted.insert(granted.frame);
+                if state.bound.is_some() {
+                    let user = all.entry(table.user).or_default();
+                    user.mapped.insert((table.granter, granted.frame));
+                }
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,117 @@
+//! Entries of a classic grant table: which are in use, how one is marked and used up.
+//!
+//! A domain rewrites its own entries at will. What counts is the private record of the first use
+//! ([`Active`]), captured by one compare-and-swap.
+
+use abi::grant::GrantEntry;
+use abi::layout::info;
+use abi::{DomId, GrantStatus, Slot};
+use shmem::Span;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How often an entry that its domain keeps rewriting is read again.
+const ENTRY_TRIES: u32 = 8;
+
+/// What a pin is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A mapping in the user's window: lasts until it is unmapped.
+    Map,
+    /// A copy: lasts for a batch.
+    Copy,
+}
+
+/// A use of a grant that is accounted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PinnedGrant {
+    pub(crate) granter: DomId,
+    pub(crate) index: u32,
+    pub(crate) frame: u32,
+    pub(crate) write: bool,
+}
+
+/// An entry in use, as it was when the first use began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Active {
+    pub(crate) frame: u32,
+    pub(crate) user: u16,
+    pub(crate) readonly: bool,
+    pub(crate) maps_read: u32,
+    pub(crate) maps_write: u32,
+    pub(crate) copies_read: u32,
+    pub(crate) copies_write: u32,
+}
+
+impl Active {
+    pub(crate) fn in_use(&self) -> bool {
+        (self.maps_read | self.maps_write | self.copies_read | self.copies_write) != 0
+    }
+
+    pub(crate) fn written(&self) -> bool {
+        (self.maps_write | self.copies_write) != 0
+    }
+
+    pub(super) fn count(&mut self, purpose: Purpose, write: bool) -> &mut u32 {
+        match (purpose, write) {
+            (Purpose::Map, false) => &mut self.maps_read,
+            (Purpose::Map, true) => &mut self.maps_write,
+            (Purpose::Copy, false) => &mut self.copies_read,
+            (Purpose::Copy, true) => &mut self.copies_write,
+        }
+    }
+}
+
+/// The stored form of entry `index` of the table in an information region.
+pub(crate) fn entry_of(info_region: Span, index: u32) -> Option<&'static AtomicU64> {
+    info_region.u64(info::GRANT_TABLE.checked_add((index as usize).checked_mul(8)?)?)
+}
+
+/// Reads an entry, checks that `user` may use it so, and marks it as in use, all in one step as
+/// seen from the domain that owns it.
+pub(super) fn capture(
+    entry: &AtomicU64,
+    user: DomId,
+    write: bool,
+    frame_count: u32,
+) -> Result<GrantEntry, GrantStatus> {
+    const IN_USE: u16 = GrantEntry::READING | GrantEntry::WRITING;
+    let mark = GrantEntry::READING | if write { GrantEntry::WRITING } else { 0 };
+    let mut now = GrantEntry(entry.load(Ordering::Acquire));
+    for _ in 0..ENTRY_TRIES {
+        // Any other flag means another type of grant (transfer, transitive, sub-page): not
+        // offered.
+        let kind = now.flags() & !(IN_USE | GrantEntry::READONLY);
+        if kind != GrantEntry::PERMIT_ACCESS || now.domain() != user {
+            return Err(GrantStatus::BadRef);
+        }
+        if write && now.readonly() {
+            return Err(GrantStatus::PermissionDenied);
+        }
+        if now.frame() >= frame_count {
+            return Err(GrantStatus::AddressTooBig);
+        }
+        let marked = now.with_flags(now.flags() & !IN_USE | mark);
+        match entry.compare_exchange(now.0, marked.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Ok(marked),
+            Err(other) => now = GrantEntry(other),
+        }
+    }
+    Err(GrantStatus::Again)
+}
+
+/// Reads an entry that accepts a page of `from`'s and uses it up, in one step as seen from the domain
+/// that owns it; the slot for the page.
+pub(crate) fn commit(entry: &AtomicU64, from: DomId) -> Result<Slot, GrantStatus> {
+    let mut now = GrantEntry(entry.load(Ordering::Acquire));
+    for _ in 0..ENTRY_TRIES {
+        if !now.accepts() || now.domain() != from {
+            return Err(GrantStatus::BadRef);
+        }
+        let marked = now.with_flags(now.flags() | GrantEntry::COMMITTED);
+        match entry.compare_exchange(now.0, marked.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Ok(Slot(marked.frame())),
+            Err(other) => now = GrantEntry(other),
+        }
+    }
+    Err(GrantStatus::Again)
+}

@@ -1,0 +1,131 @@
+//! One exchange: its pages, and which of its two ends has which of them.
+
+use crate::space::PageMap;
+use abi::{ConnId, DomId, Handle, PAGE, Slot};
+use shmem::Region;
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One of the two.
+#[derive(Debug)]
+pub(super) struct ExchangeEnd {
+    pub(super) domain: DomId,
+    /// Its slots; none: it has not got its pages yet, or has given them up.
+    pub(super) slots: Range<u32>,
+    /// It has no use for them any more.
+    pub(super) done: bool,
+    /// The pages that are its own: what each slot shows.
+    pages: Vec<u32>,
+}
+
+impl ExchangeEnd {
+    fn new(domain: DomId, pages: Range<u32>) -> Self {
+        Self {
+            domain,
+            slots: 0..0,
+            done: false,
+            pages: pages.collect(),
+        }
+    }
+
+    pub(super) fn page(&mut self, slot: Slot) -> Option<&mut u32> {
+        let place = slot.0.checked_sub(self.slots.start);
+        let place = place.filter(|_| self.slots.contains(&slot.0))?;
+        self.pages.get_mut(place as usize)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct ExchangeState {
+    pub(super) granter: ExchangeEnd,
+    pub(super) user: ExchangeEnd,
+}
+
+impl ExchangeState {
+    /// A domain's end, if it has not done with it.
+    pub(super) fn end(&mut self, of: DomId) -> Option<&mut ExchangeEnd> {
+        let ends = [&mut self.granter, &mut self.user];
+        ends.into_iter().find(|end| end.domain == of && !end.done)
+    }
+}
+
+/// Pages that change hands, of one connection.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub(super) handle: Handle,
+    pub(super) granter: DomId,
+    /// The granter's connection that it was made for.
+    pub(super) conn: ConnId,
+    /// Pages of each end.
+    pub(super) count: u32,
+    pub(super) region: Region,
+    pub(super) region_readonly: OwnedFd,
+    /// Held while agents work.
+    op: Mutex<()>,
+    /// Held for bookkeeping alone.
+    state: Mutex<ExchangeState>,
+}
+
+impl Exchange {
+    pub(super) fn create(
+        handle: Handle,
+        (granter, conn): (DomId, ConnId),
+        user: DomId,
+        count: u32,
+    ) -> io::Result<Self> {
+        let region = Region::create(&format!("exchange-{handle}"), 2 * count as usize * PAGE)?;
+        Ok(Self {
+            handle,
+            granter,
+            conn,
+            count,
+            region_readonly: region.readonly_fd()?,
+            region,
+            op: Mutex::default(),
+            state: Mutex::new(ExchangeState {
+                granter: ExchangeEnd::new(granter, 0..count),
+                user: ExchangeEnd::new(user, count..2 * count),
+            }),
+        })
+    }
+
+    pub(super) fn op(&self) -> MutexGuard<'_, ()> {
+        self.op.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, ExchangeState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How an end sees the pages at these of its slots.
+    pub(super) fn maps(
+        &self,
+        end: &mut ExchangeEnd,
+        slots: impl Iterator<Item = Slot>,
+    ) -> Vec<PageMap> {
+        let map = |slot| {
+            Some(PageMap {
+                slot,
+                memory: self.handle.memory(),
+                frame: *end.page(slot)?,
+                writable: true,
+            })
+        };
+        slots.filter_map(map).collect()
+    }
+
+    /// Pages that each end has, and how many belong to neither or to both.
+    pub(super) fn audit(&self) -> ([(DomId, u32); 2], u64) {
+        let state = self.state();
+        let owned = [&state.granter, &state.user].map(|end| (end.domain, end.slots.len() as u32));
+        let mut pages = [&*state.granter.pages, &state.user.pages].concat();
+        pages.sort_unstable();
+        pages.dedup();
+        (
+            owned,
+            u64::from(2 * self.count).abs_diff(pages.len() as u64),
+        )
+    }
+}

@@ -1,0 +1,142 @@
+//! Batches of transfers: pages change places between the two ends of an exchange.
+
+use super::exchange::{Exchange, ExchangeState};
+use super::registry::Exchanges;
+use crate::grant::accounts::{Accounts, Grants};
+use crate::grant::entry::commit;
+use crate::space::{PageMap, SpaceError};
+use abi::hypercall::Transfer;
+use abi::{DomId, GrantEntry, GrantStatus, Slot};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A transfer under way.
+struct Moving {
+    op: usize,
+    entry: &'static AtomicU64,
+    /// The granter's slot.
+    to: Slot,
+    /// The user's.
+    from: Slot,
+}
+
+impl Exchanges {
+    /// Gives pages away and gets as many; one status per operation.
+    ///
+    /// Statuses: `BadHandle`: no such exchange whose user the caller is, or one end has done with
+    /// it. `BadDomain`: the granter is dead, or its agent did not answer: then it is. `BadSlot`: no such
+    /// slot of either end's, or one that is in this batch already. `BadRef`: the entry accepts no
+    /// page of the caller's. If it is the caller's agent that does not answer, the caller is dead.
+    pub fn transfer(&self, grants: &Grants, caller: DomId, ops: &[Transfer]) -> Vec<GrantStatus> {
+        let runs = ops.chunk_by(|a, b| a.exchange == b.exchange);
+        let statuses = runs.flat_map(|run| {
+            let exchange = run.first().and_then(|op| self.exchange(op.exchange));
+            let done = exchange.and_then(|e| self.transfer_in(grants, &e, caller, run));
+            done.unwrap_or_else(|| vec![GrantStatus::BadHandle; run.len()])
+        });
+        statuses.collect()
+    }
+
+    fn transfer_in(
+        &self,
+        grants: &Grants,
+        exchange: &Exchange,
+        caller: DomId,
+        ops: &[Transfer],
+    ) -> Option<Vec<GrantStatus>> {
+        let _op = exchange.op();
+        let mut statuses = vec![GrantStatus::BadDomain; ops.len()];
+        let mut moving = Vec::with_capacity(ops.len());
+        let (maps, _memory) = {
+            let accounts = grants.lock();
+            let state = &mut *exchange.state();
+            if state.user.domain != caller || state.user.done || state.granter.done {
+                return None;
+            }
+            for (at, (op, status)) in ops.iter().zip(&mut statuses).enumerate() {
+                match begin(&accounts, state, &moving, op, at) {
+                    Ok(begun) => moving.push(begun),
+                    Err(why) => *status = why,
+                }
+            }
+            let ExchangeState { granter, user } = state;
+            let to_granter = exchange.maps(granter, moving.iter().map(|m| m.to));
+            let to_user = exchange.maps(user, moving.iter().map(|m| m.from));
+            // Kept until its entries are written: the granter may die meanwhile.
+            let memory = accounts
+                .alive(exchange.granter)
+                .map(|a| Arc::clone(&a.memory));
+            ((to_granter, to_user), memory)
+        };
+        if !moving.is_empty() {
+            let done = self.carry_out(exchange.granter, caller, exchange, maps);
+            // Otherwise the granter is dead: whatever the books say, nothing changes hands any more.
+            for m in moving.iter().filter(|_| done.is_ok()) {
+                // Release: who sees the mark sees the page.
+                let mark = u64::from(GrantEntry::COMPLETED);
+                m.entry.fetch_or(mark, Ordering::Release);
+                if let Some(status) = statuses.get_mut(m.op) {
+                    *status = GrantStatus::Okay;
+                }
+            }
+        }
+        Some(statuses)
+    }
+
+    /// Has both agents work, the granter's first: what is taken from it is zeroed when it cannot write
+    /// there any more, and the user sees it afterwards. `op` is held.
+    ///
+    /// # Errors
+    /// The granter is dead, and nothing has changed hands.
+    fn carry_out(
+        &self,
+        granter: DomId,
+        user: DomId,
+        exchange: &Exchange,
+        (to_granter, to_user): (Vec<PageMap>, Vec<PageMap>),
+    ) -> Result<(), SpaceError> {
+        self.spaces
+            .change(granter, |space| space.replace(&to_granter))?;
+        let zero = |map: &PageMap| exchange.region.page(map.frame).map(|page| page.fill(0));
+        let clean = to_user.iter().all(|map| zero(map) == Some(Ok(())));
+        // Whatever becomes of it: a user that cannot be changed is dead afterwards.
+        let _ = self.spaces.change(user, |space| match clean {
+            true => space.replace(&to_user),
+            false => Err(SpaceError::Lost("a page could not be zeroed".into())),
+        });
+        Ok(())
+    }
+}
+
+/// Checks a transfer, uses up the entry that accepts it, and notes it in the books.
+fn begin(
+    accounts: &Accounts,
+    state: &mut ExchangeState,
+    moving: &[Moving],
+    op: &Transfer,
+    at: usize,
+) -> Result<Moving, GrantStatus> {
+    let ExchangeState { granter, user } = state;
+    let account = accounts
+        .alive(granter.domain)
+        .ok_or(GrantStatus::BadDomain)?;
+    let entry = account.entry(op.gref.index());
+    let entry = entry.filter(|_| op.gref.generation() == 0);
+    let entry = entry.ok_or(GrantStatus::BadRef)?;
+    // A batch is small enough to be looked through for each of its operations.
+    let from = user.domain;
+    let own = user.page(op.slot);
+    let own = own.filter(|_| moving.iter().all(|m| m.from != op.slot));
+    let own = own.ok_or(GrantStatus::BadSlot)?;
+    // An entry that names a slot which is not there is used up all the same.
+    let to = commit(entry, from)?;
+    let theirs = granter.page(to);
+    let theirs = theirs.filter(|_| moving.iter().all(|m| m.to != to));
+    std::mem::swap(theirs.ok_or(GrantStatus::BadSlot)?, own);
+    Ok(Moving {
+        op: at,
+        entry,
+        to,
+        from: op.slot,
+    })
+}

@@ -1,0 +1,240 @@
+use super::*;
+use abi::GrantRef;
+use abi::hypercall::Place;
+use abi::ngm::Revocation;
+use proptest::prelude::*;
+use std::cell::RefCell;
+
+const WIDE: u64 = 1 << 32;
+
+fn decoded<'a>(
+    buffers: &'a mut Operations,
+    kind: Kind,
+    ops: &[[u64; 3]],
+) -> Result<Call<'a>, Errno> {
+    buffers.decode(kind as u32, ops.len(), |op| ops[op])
+}
+
+/// Kinds of one operation: words, and what they ask for.
+const SINGLE: &[(Kind, [u64; 3], Call<'static>)] = &[
+    (
+        Kind::ConnectSet,
+        [3, XenbusState::Connected as u64, 9],
+        Call::ConnectSet(Ok(ConnectSet {
+            conn: Some(ConnId(3)),
+            state: XenbusState::Connected,
+        })),
+    ),
+    // A state that there is not comes before a connection that there is not.
+    (
+        Kind::ConnectSet,
+        [WIDE, 7, 0],
+        Call::ConnectSet(Err(Errno::INVAL)),
+    ),
+    (
+        Kind::ConnectSet,
+        [WIDE, XenbusState::Closed as u64, 0],
+        Call::ConnectSet(Ok(ConnectSet {
+            conn: None,
+            state: XenbusState::Closed,
+        })),
+    ),
+    (Kind::ConnectGet, [7, 8, 9], Call::ConnectGet(Ok(ConnId(7)))),
+    (
+        Kind::ConnectGet,
+        [WIDE, 0, 0],
+        Call::ConnectGet(Err(Errno::NOENT)),
+    ),
+    (
+        Kind::TableCreate,
+        [1, 256, 0],
+        Call::TableCreate(TableCreate {
+            conn: Some(ConnId(1)),
+            entries: Some(256),
+        }),
+    ),
+    (
+        Kind::TableCreate,
+        [WIDE, u64::MAX, 0],
+        Call::TableCreate(TableCreate {
+            conn: None,
+            entries: None,
+        }),
+    ),
+    (
+        Kind::TableBind,
+        [2 << 32 | 5, 64 << 32 | 10, 20],
+        Call::TableBind(Bind {
+            granter: abi::DomId(2),
+            table: Handle(5),
+            first: Slot(10),
+            tables: Slot(20),
+            entries: 64,
+        }),
+    ),
+    (Kind::TableEnd, [WIDE | 4, 0, 0], Call::TableEnd(Handle(4))),
+    (
+        Kind::ExchangeCreate,
+        [0, 16, 32],
+        Call::ExchangeCreate(ExchangeCreate {
+            conn: Some(ConnId(0)),
+            place: Some((16, Slot(32))),
+        }),
+    ),
+    (
+        Kind::ExchangeCreate,
+        [0, WIDE, 32],
+        Call::ExchangeCreate(ExchangeCreate {
+            conn: Some(ConnId(0)),
+            place: None,
+        }),
+    ),
+    (
+        Kind::ExchangeCreate,
+        [0, 16, WIDE],
+        Call::ExchangeCreate(ExchangeCreate {
+            conn: Some(ConnId(0)),
+            place: None,
+        }),
+    ),
+    (Kind::DeviceEnd, [u64::MAX, 0, 0], Call::DeviceEnd(u64::MAX)),
+];
+
+#[test]
+fn a_kind_of_one_operation_has_one() {
+    let mut buffers = Operations::default();
+    for (kind, words, call) in SINGLE {
+        assert_eq!(
+            decoded(&mut buffers, *kind, &[*words]),
+            Ok(*call),
+            "{kind:?} {words:x?}"
+        );
+        for count in [0, 2, OPS_MAX] {
+            let ops = vec![*words; count];
+            let refused = decoded(&mut buffers, *kind, &ops);
+            assert_eq!(refused, Err(Errno::INVAL), "{kind:?} × {count}");
+        }
+    }
+}
+
+#[test]
+fn ready_has_no_operations() {
+    let mut buffers = Operations::default();
+    assert_eq!(decoded(&mut buffers, Kind::Ready, &[]), Ok(Call::Ready));
+    let refused = decoded(&mut buffers, Kind::Ready, &[[0; 3]]);
+    assert_eq!(refused, Err(Errno::INVAL));
+}
+
+#[test]
+fn a_batch_is_decoded_in_order() {
+    let copy = Copy {
+        src: Place::Own { frame: 1 },
+        dst: Place::Granted {
+            domain: abi::DomId(2),
+            gref: GrantRef(3),
+        },
+        src_offset: 4,
+        dst_offset: 5,
+        len: 6,
+    };
+    let map = Map {
+        domain: abi::DomId(1),
+        gref: GrantRef(2),
+        slot: Slot(3),
+        readonly: true,
+    };
+    let create = Create {
+        table: Handle(1),
+        index: 2,
+        frame: 3,
+        readonly: false,
+    };
+    let revoke = Revoke {
+        table: Handle(1),
+        gref: GrantRef(2),
+        how: Revocation::Drain,
+    };
+    let transfer = Transfer {
+        exchange: Handle(1),
+        slot: Slot(2),
+        gref: GrantRef(3),
+    };
+    let unmaps = [Slot(7), Slot(8)].map(|slot| Unmap { slot });
+    let controls = [[1, 2, 3], [u64::MAX; 3]];
+    let cases = [
+        (
+            Kind::GrantCopy,
+            vec![copy.encode(); 2],
+            Call::GrantCopy(&[copy; 2]),
+        ),
+        (
+            Kind::GrantMap,
+            vec![map.encode(); 3],
+            Call::GrantMap(&[map; 3]),
+        ),
+        (
+            Kind::GrantUnmap,
+            vec![[WIDE | 7, 1, 1], [8, 0, 0]],
+            Call::GrantUnmap(&unmaps),
+        ),
+        (
+            Kind::GrantCreate,
+            vec![create.encode()],
+            Call::GrantCreate(&[create]),
+        ),
+        (
+            Kind::GrantRevoke,
+            vec![revoke.encode()],
+            Call::GrantRevoke(&[revoke]),
+        ),
+        (
+            Kind::GrantTransfer,
+            vec![transfer.encode()],
+            Call::GrantTransfer(&[transfer]),
+        ),
+        (
+            Kind::DeviceControl,
+            controls.to_vec(),
+            Call::DeviceControl(&controls),
+        ),
+        (Kind::GrantMap, vec![], Call::GrantMap(&[])),
+    ];
+    let mut buffers = Operations::default();
+    for (kind, words, call) in cases {
+        assert_eq!(decoded(&mut buffers, kind, &words), Ok(call), "{kind:?}");
+    }
+}
+
+#[test]
+fn nonsense_is_refused_before_any_operation_is_looked_at() {
+    let mut buffers = Operations::default();
+    let unread = |_| -> [u64; 3] { panic!("looked at") };
+    for kind in [0, 14, 15, 18, u32::MAX] {
+        assert_eq!(buffers.decode(kind, 1, unread), Err(Errno::INVAL), "{kind}");
+    }
+    for count in [OPS_MAX + 1, u32::MAX as usize] {
+        let refused = buffers.decode(Kind::GrantCopy as u32, count, unread);
+        assert_eq!(refused, Err(Errno::INVAL), "{count}");
+    }
+}
+
+proptest! {
+    /// Any kind, count and words: a call or `EINVAL`, never a panic, and no operation is read
+    /// twice.
+    #[test]
+    fn every_input_is_a_call_or_is_refused(
+        kind in 0u32..20,
+        count in 0..OPS_MAX + 2,
+        words in prop::array::uniform3(any::<u64>()),
+    ) {
+        let read = RefCell::new(vec![0; OPS_MAX]);
+        let mut buffers = Operations::default();
+        let call = buffers.decode(kind, count, |op| {
+            read.borrow_mut()[op] += 1;
+            words
+        });
+        prop_assert!(read.borrow().iter().all(|&times| times <= 1));
+        let looked_at = read.borrow().iter().sum::<usize>();
+        prop_assert_eq!(looked_at, if call.is_ok() { count } else { 0 });
+    }
+}

@@ -1,0 +1,113 @@
+//! One domain's calls, from the page to the answer.
+
+use super::call::Operations;
+use super::execute::Executor;
+use super::page::CallPage;
+use super::shared::Shared;
+use crate::grant::Mapper;
+use crate::space::{AddressSpace, SpaceError};
+use abi::DomId;
+use abi::hypercall::{COUNT, KIND};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What a domain's calls amount to; written by its worker, read by anybody.
+#[derive(Debug, Default)]
+pub struct CallCounters {
+    /// Calls answered.
+    pub calls: AtomicU64,
+    /// Operations in them.
+    pub operations: AtomicU64,
+}
+
+/// Serves one domain's calls.
+#[derive(Debug)]
+pub struct Server<S> {
+    page: CallPage,
+    operations: Operations,
+    executor: Executor<S>,
+    counters: Arc<CallCounters>,
+}
+
+impl<S: AddressSpace> Server<S> {
+    /// A server for a domain whose account is open and whose address space is `space`. `ready`
+    /// is set when the domain says that it has started.
+    pub fn new(
+        id: DomId,
+        page: CallPage,
+        shared: Arc<Shared>,
+        space: S,
+        counters: Arc<CallCounters>,
+        ready: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            page,
+            operations: Operations::default(),
+            executor: Executor::new(id, page, shared, space, ready),
+            counters,
+        }
+    }
+
+    /// The call page.
+    pub fn page(&self) -> CallPage {
+        self.page
+    }
+
+    /// The mapper and its address space.
+    pub fn mapper(&self) -> &Mapper<S> {
+        &self.executor.mapper
+    }
+
+    /// The same, to change.
+    pub fn mapper_mut(&mut self) -> &mut Mapper<S> {
+        &mut self.executor.mapper
+    }
+
+    /// Carries out the call that lies in the page and says how it went; `number` is its number.
+    ///
+    /// # Errors
+    /// The domain must be killed and torn down: see [`Mapper::map`]. The call stays unanswered.
+    pub fn serve(&mut self, number: u32) -> Result<(), SpaceError> {
+        let page = self.page;
+        let (kind, count) = (page.get_u32(KIND), page.get_u32(COUNT) as usize);
+        let words = |op| page.words(op);
+        let result = match self.operations.decode(kind, count, words) {
+            Ok(call) => {
+                self.executor.run(call)?;
+                Ok(())
+            }
+            Err(errno) => Err(errno),
+        };
+        self.counters.calls.fetch_add(1, Ordering::Relaxed);
+        if result.is_ok() {
+            self.counters
+                .operations
+                .fetch_add(count as u64, Ordering::Relaxed);
+        }
+        page.finish(number, result);
+        Ok(())
+    }
+
+    /// Whether the domain has written a record of a connection since this was last asked.
+    pub fn take_connected(&mut self) -> bool {
+        std::mem::take(&mut self.executor.connected)
+    }
+
+    /// Devices that the domain has done with since this was last asked.
+    pub fn take_ended(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.executor.ended)
+    }
+
+    /// A granter has died: see [`Mapper::granter_died`].
+    ///
+    /// # Errors
+    /// The domain must be killed.
+    pub fn granter_died(&mut self, granter: DomId) -> Result<(), SpaceError> {
+        self.executor.granter_died(granter)
+    }
+
+    /// Ends everything that the domain used. Its process and its agent are gone.
+    pub fn tear_down(self) {
+        self.executor.tear_down();
+    }
+}

@@ -1,0 +1,48 @@
+//! What the workers of all domains share.
+
+use crate::connect::Connections;
+use crate::device::Controls;
+use crate::grant::{CountedGrants, Exchanges, GrantAudit, Grants, Spaces};
+use abi::DomId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What the workers of all domains share. Each part has its own lock.
+#[derive(Debug)]
+pub struct Shared {
+    /// Every domain's account, and every classic grant in use.
+    pub grants: Grants,
+    /// The address spaces that workers of other domains change.
+    pub spaces: Arc<Spaces>,
+    /// Every counted grant.
+    pub counted: CountedGrants,
+    /// Every exchange.
+    pub exchanges: Exchanges,
+    /// Every connection.
+    pub connections: Connections,
+    /// What devices can be told.
+    pub controls: Controls,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        let spaces = Arc::new(Spaces::default());
+        Self {
+            grants: Grants::default(),
+            counted: CountedGrants::new(Arc::clone(&spaces)),
+            exchanges: Exchanges::new(Arc::clone(&spaces)),
+            spaces,
+            connections: Connections::default(),
+            controls: Controls::default(),
+        }
+    }
+}
+
+impl Shared {
+    /// What the books say of every domain, and how much in them has no counterpart: see
+    /// [`Grants::audit`].
+    #[must_use]
+    pub fn audit(&self) -> (BTreeMap<DomId, GrantAudit>, u64) {
+        self.grants.audit(&self.counted, &self.exchanges)
+    }
+}
