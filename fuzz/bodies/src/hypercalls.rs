@@ -89,7 +89,7 @@ fn serve(input: &mut Input<'_>, world: &World) {
     );
     shared
         .connections
-        .add(back, front, 0, 0)
+        .add(back, front, 0)
         .expect("the first connection");
     let space = FakeSpace {
         refuse_next: input.bool(),
