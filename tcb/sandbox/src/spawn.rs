@@ -12,89 +12,13 @@
 //! 5. A: no capabilities, no descriptors, its filter, and off into the stub;
 //! 6. D: off to the program's entry, with the registers that `exec` gave it.
 
-use crate::agent::AgentError;
 use crate::elf::Program;
-use crate::policy::Profile;
 use crate::sandboxed::Sandboxed;
+use crate::spec::{SpawnError, Spec};
 use crate::start::{CPUS_MAX, Start};
 use abi::PAGE;
 use abi::layout::{FRAMES, FRAMES_MAX, INFO, WINDOW_SLOTS_MAX};
-use shmem::Region;
 use std::fs::File;
-use std::io;
-use std::os::fd::BorrowedFd;
-use std::path::Path;
-
-/// A domain to start.
-#[derive(Clone, Copy, Debug)]
-pub struct Spec<'a> {
-    /// The program: a static ELF.
-    pub program: &'a Path,
-    /// Its arguments, without its own name.
-    pub args: &'a [&'a str],
-    /// The domain's name: argument 0, and what `ps` shows.
-    pub name: &'a str,
-    /// Chooses the filter.
-    pub profile: Profile,
-    /// The information region, mapped read-write at [`abi::layout::INFO`].
-    pub info: &'a Region,
-    /// The domain's own page frames, mapped read-write at [`abi::layout::FRAMES`].
-    pub frames: &'a Region,
-    /// Slots of the grant window at [`abi::layout::WINDOW`].
-    pub window_slots: u32,
-    /// Becomes [`abi::layout::fd::EVENT`].
-    pub event: BorrowedFd<'a>,
-    /// Becomes [`abi::layout::fd::EPOLL`].
-    pub epoll: BorrowedFd<'a>,
-    /// Becomes standard output and standard error.
-    pub console: BorrowedFd<'a>,
-    /// CPUs that the domain may run on; empty: all. (The agent runs wherever it is called from.)
-    pub cpus: &'a [usize],
-    /// User and group id that the domain gets; none: 65534.
-    pub uid: Option<u32>,
-}
-
-/// Why a domain could not be started. Nothing of it is left.
-#[derive(Debug, thiserror::Error)]
-pub enum SpawnError {
-    /// The program cannot be run as a domain.
-    #[error("{program}: {error}")]
-    Program {
-        /// Its path.
-        program: String,
-        /// Why not.
-        error: io::Error,
-    },
-    /// The specification asks for something impossible.
-    #[error("{0}")]
-    Spec(&'static str),
-    /// A step failed.
-    #[error("{what}: {error}")]
-    Step {
-        /// What was being done.
-        what: &'static str,
-        /// What the kernel said.
-        error: io::Error,
-    },
-    /// The agent did not come up.
-    #[error("agent: {0}")]
-    Agent(#[from] AgentError),
-}
-
-/// Says what was being done when something failed.
-pub(crate) trait During<T> {
-    /// The error, with what was being done.
-    fn during(self, what: &'static str) -> Result<T, SpawnError>;
-}
-
-impl<T, E: Into<io::Error>> During<T> for Result<T, E> {
-    fn during(self, what: &'static str) -> Result<T, SpawnError> {
-        self.map_err(|error| SpawnError::Step {
-            what,
-            error: error.into(),
-        })
-    }
-}
 
 /// Starts a domain and its agent. Call it from one thread at a time; that thread must not end
 /// while the call runs.

@@ -9,7 +9,7 @@ use crate::namespaces;
 use crate::notify::Listener;
 use crate::policy::{self, HEAP_BYTES};
 use crate::sandboxed::Sandboxed;
-use crate::spawn::{During, SpawnError, Spec};
+use crate::spec::{During, SpawnError, Spec};
 use crate::stub::{self, ARGS, RECORD_BYTES, Record};
 use crate::tracee::{self, Stop};
 use abi::PAGE;
@@ -44,12 +44,12 @@ mod place {
 }
 
 /// A system call to make in a process, and what it is about.
-struct Call {
+struct InjectedCall {
     what: &'static str,
     record: Record,
 }
 
-impl Call {
+impl InjectedCall {
     fn new(what: &'static str, nr: c_long, args: &[u64]) -> Self {
         let mut all = [0; 6];
         for (to, from) in all.iter_mut().zip(args) {
@@ -208,7 +208,7 @@ impl Start {
     }
 
     /// System calls in one of the processes, until one fails: how many were done.
-    fn calls(&self, pid: i32, calls: &[Call]) -> Result<usize, (usize, SpawnError)> {
+    fn calls(&self, pid: i32, calls: &[InjectedCall]) -> Result<usize, (usize, SpawnError)> {
         for (at, call) in calls.iter().enumerate() {
             call.record
                 .write(self.args.span(), place::LIST + at * RECORD_BYTES);
@@ -241,7 +241,7 @@ impl Start {
     }
 
     /// The same where each is needed.
-    fn all(&self, pid: i32, calls: &[Call]) -> Result<(), SpawnError> {
+    fn all(&self, pid: i32, calls: &[InjectedCall]) -> Result<(), SpawnError> {
         self.calls(pid, calls).map(drop).map_err(|(_, error)| error)
     }
 
@@ -285,8 +285,8 @@ impl Start {
         // The argument pages come first and alone: the records of all others lie there.
         tracee::call(self.pid, &self.entry, libc::SYS_mmap, &args).during(regions)?;
         let mut calls = vec![
-            Call::new(regions, libc::SYS_mmap, &info),
-            Call::new(regions, libc::SYS_mmap, &frames),
+            InjectedCall::new(regions, libc::SYS_mmap, &info),
+            InjectedCall::new(regions, libc::SYS_mmap, &frames),
         ];
         let reserve = libc::MAP_PRIVATE
             | libc::MAP_ANONYMOUS
@@ -304,18 +304,20 @@ impl Start {
         ];
         if window_bytes > 0 {
             let what = "reserving the grant window";
-            calls.push(Call::new(what, libc::SYS_mmap, &window));
+            calls.push(InjectedCall::new(what, libc::SYS_mmap, &window));
         }
         let surplus = [child::STUB, u32::MAX.into(), 0];
         let what = "closing descriptors";
-        calls.push(Call::new(what, libc::SYS_close_range, &surplus));
+        calls.push(InjectedCall::new(what, libc::SYS_close_range, &surplus));
         self.all(self.pid, &calls)?;
         let seal = [
             [STUB as u64, PAGE as u64 + args_bytes, 0],
             [INFO as u64, info_bytes, 0],
             [FRAMES as u64, frames_bytes, 0],
         ];
-        let seal = seal.each_ref().map(|args| Call::new("mseal", MSEAL, args));
+        let seal = seal
+            .each_ref()
+            .map(|args| InjectedCall::new("mseal", MSEAL, args));
         if self.calls(self.pid, &seal).is_err() {
             self.missing.push("sealed mappings (mseal, Linux 6.10)");
         }
@@ -389,9 +391,9 @@ impl Start {
         // In this order: each is allowed by what the next one gives up.
         let what = "changing the user";
         let own_user = [
-            Call::new(what, libc::SYS_setgroups, &[0, 0]),
-            Call::new(what, libc::SYS_setresgid, &[id, id, id]),
-            Call::new(what, libc::SYS_setresuid, &[id, id, id]),
+            InjectedCall::new(what, libc::SYS_setgroups, &[0, 0]),
+            InjectedCall::new(what, libc::SYS_setresgid, &[id, id, id]),
+            InjectedCall::new(what, libc::SYS_setresuid, &[id, id, id]),
         ];
         if self.calls(domain.pid, &own_user).is_err() {
             self.missing.push("an own user id");
@@ -405,22 +407,25 @@ impl Start {
             let args = &[0, resource.into(), self.put(place::LIMIT, &limit)?, 0];
             let what = "setting limits";
             // A hard limit that is lower still is fine.
-            let _ = self.calls(domain.pid, &[Call::new(what, libc::SYS_prlimit64, args)]);
+            let _ = self.calls(
+                domain.pid,
+                &[InjectedCall::new(what, libc::SYS_prlimit64, args)],
+            );
         }
         let name = self.put_name(spec.name)?;
         let capabilities = self.no_capabilities()?;
         let cpus = self.put(place::CPUS, &cpu_set(spec.cpus))?;
         // Without rights over it we need it dumpable to take the listeners.
         let dumpable = u64::from(!self.namespaces);
-        let prctl = |args: &[u64]| Call::new("prctl", libc::SYS_prctl, args);
+        let prctl = |args: &[u64]| InjectedCall::new("prctl", libc::SYS_prctl, args);
         let affinity = &[0, CPU_SET_BYTES, cpus];
         let last = [
             prctl(&[libc::PR_SET_NAME as u64, name]),
             // Where there is no PID namespace, this ends the domain with its agent.
             prctl(&[libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64]),
             prctl(&[libc::PR_SET_DUMPABLE as u64, dumpable]),
-            Call::new("dropping capabilities", libc::SYS_capset, &capabilities),
-            Call::new("setting the CPUs", libc::SYS_sched_setaffinity, affinity),
+            InjectedCall::new("dropping capabilities", libc::SYS_capset, &capabilities),
+            InjectedCall::new("setting the CPUs", libc::SYS_sched_setaffinity, affinity),
         ];
         self.all(domain.pid, &last)?;
         let entry = self.entry;
@@ -443,18 +448,18 @@ impl Start {
         let name = self.put_name(&format!("agent-{}", spec.name))?;
         let capabilities = self.no_capabilities()?;
         let calls = [
-            Call::new(
+            InjectedCall::new(
                 "closing descriptors",
                 libc::SYS_close_range,
                 &[0, u32::MAX.into(), 0],
             ),
-            Call::new(
+            InjectedCall::new(
                 "naming the agent",
                 libc::SYS_prctl,
                 &[libc::PR_SET_NAME as u64, name],
             ),
-            Call::new("dropping capabilities", libc::SYS_capset, &capabilities),
-            Call::new(
+            InjectedCall::new("dropping capabilities", libc::SYS_capset, &capabilities),
+            InjectedCall::new(
                 "freeing the agent's CPUs",
                 libc::SYS_sched_setaffinity,
                 &[0, CPU_SET_BYTES, everywhere],

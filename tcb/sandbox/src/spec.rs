@@ -1,0 +1,79 @@
+//! What a domain to start is made of, and why a start fails.
+
+use crate::agent::AgentError;
+use crate::policy::Profile;
+use shmem::Region;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+/// A domain to start.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec<'a> {
+    /// The program: a static ELF.
+    pub program: &'a Path,
+    /// Its arguments, without its own name.
+    pub args: &'a [&'a str],
+    /// The domain's name: argument 0, and what `ps` shows.
+    pub name: &'a str,
+    /// Chooses the filter.
+    pub profile: Profile,
+    /// The information region, mapped read-write at [`abi::layout::INFO`].
+    pub info: &'a Region,
+    /// The domain's own page frames, mapped read-write at [`abi::layout::FRAMES`].
+    pub frames: &'a Region,
+    /// Slots of the grant window at [`abi::layout::WINDOW`].
+    pub window_slots: u32,
+    /// Becomes [`abi::layout::fd::EVENT`].
+    pub event: BorrowedFd<'a>,
+    /// Becomes [`abi::layout::fd::EPOLL`].
+    pub epoll: BorrowedFd<'a>,
+    /// Becomes standard output and standard error.
+    pub console: BorrowedFd<'a>,
+    /// CPUs that the domain may run on; empty: all. (The agent runs wherever it is called from.)
+    pub cpus: &'a [usize],
+    /// User and group id that the domain gets; none: 65534.
+    pub uid: Option<u32>,
+}
+
+/// Why a domain could not be started. Nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The program cannot be run as a domain.
+    #[error("{program}: {error}")]
+    Program {
+        /// Its path.
+        program: String,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The specification asks for something impossible.
+    #[error("{0}")]
+    Spec(&'static str),
+    /// A step failed.
+    #[error("{what}: {error}")]
+    Step {
+        /// What was being done.
+        what: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// The agent did not come up.
+    #[error("agent: {0}")]
+    Agent(#[from] AgentError),
+}
+
+/// Says what was being done when something failed.
+pub(crate) trait During<T> {
+    /// The error, with what was being done.
+    fn during(self, what: &'static str) -> Result<T, SpawnError>;
+}
+
+impl<T, E: Into<io::Error>> During<T> for Result<T, E> {
+    fn during(self, what: &'static str) -> Result<T, SpawnError> {
+        self.map_err(|error| SpawnError::Step {
+            what,
+            error: error.into(),
+        })
+    }
+}
