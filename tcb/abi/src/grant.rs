@@ -5,7 +5,7 @@
 //! hypercall; the monitor sets and clears the two in-use flags. One immutable format: there is no
 //! version to switch (the class of XSA-379).
 
-use crate::{DomId, Slot};
+use crate::ids::{DomId, Slot};
 
 /// One entry of a grant table, as its 8 bytes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

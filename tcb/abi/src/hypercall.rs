@@ -17,8 +17,9 @@
 //!
 //! One thread of a domain makes calls. The monitor reads each operation once into its own memory.
 
+use crate::ids::{ConnId, DomId, GrantRef, Handle, Slot};
+use crate::layout;
 use crate::ngm::Revocation;
-use crate::{ConnId, DomId, GrantRef, Handle, Slot};
 
 /// Offset of REQUEST in the call page.
 pub const REQUEST: usize = 0;
@@ -37,7 +38,7 @@ pub const OP_WORDS: usize = 6;
 /// The word of an operation that holds its status.
 pub const STATUS_WORD: usize = 5;
 /// Operations of a call.
-pub const OPS_MAX: usize = (crate::layout::info::CALL_PAGES * crate::PAGE - OPS) / (OP_WORDS * 8);
+pub const OPS_MAX: usize = (layout::info::CALL_PAGES * layout::PAGE - OPS) / (OP_WORDS * 8);
 
 /// What all operations of a call do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

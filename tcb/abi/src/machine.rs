@@ -1,8 +1,7 @@
 //! What the monitor is told to build. The command line makes it from a validated configuration
 //! file and passes it as JSON on standard input.
 
-use crate::Role;
-use crate::connect::XenbusState;
+use crate::connect::{Role, XenbusState};
 use crate::firewall;
 use serde::{Deserialize, Serialize};
 

@@ -95,8 +95,8 @@ macro_rules! named_enum {
             #[must_use]
             $vis const fn index(self) -> usize {
                 /// The same variants, counted from 0.
-                enum Place { $($variant,)+ }
-                match self { $(Self::$variant => Place::$variant as usize,)+ }
+                enum Ordinal { $($variant,)+ }
+                match self { $(Self::$variant => Ordinal::$variant as usize,)+ }
             }
         }
 

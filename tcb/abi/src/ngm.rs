@@ -24,7 +24,8 @@
 //!
 //! How a use and a revocation meet: `specs/grants.md`, clauses N-7 to N-12.
 
-use crate::{GrantRef, PAGE};
+use crate::ids::GrantRef;
+use crate::layout::PAGE;
 
 /// Entries that a table may have.
 pub const ENTRIES_MAX: u32 = 1 << GrantRef::INDEX_BITS;

@@ -3,7 +3,7 @@
 //! A socket has four rings, which the monitor has mapped into the domain's window at its start, and
 //! a memory for packets (UMEM), which is part of the domain's own frames.
 
-use crate::PAGE;
+use crate::layout::PAGE;
 
 /// One of a socket's rings. The kernel fills the first and the last, the domain the other two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
