@@ -17,7 +17,7 @@
 //! them is claimed, unless they are valid again since: refused, or granted anew. A user that does not keep to
 //! this harms itself alone: it faults.
 
-use crate::Span;
+use crate::span::Span;
 use crate::sync::{Ordering, fence};
 use abi::GrantRef;
 use abi::ngm::{Translation, announcements_at};

@@ -1,5 +1,8 @@
 //! Copies of 0 … 128 bytes: each length class reads its first and its last bytes, which overlap
 //! where they must, and then writes them. No loop, and only the branches that choose the class.
+//!
+//! The one function is long because it is a table: one arm of instructions per class, and the
+//! jump between them.
 
 use super::SHORT_MAX;
 use crate::fault::guarded;

@@ -85,12 +85,12 @@ struct World {
 }
 
 /// The functions under test, over one entry of a world.
-struct Words {
+struct ModelWords {
     translation: Cell<u64>,
     status: Cell<u32>,
 }
 
-impl EntryWords for Words {
+impl EntryWords for ModelWords {
     fn translation(&self, _: Ordering) -> u64 {
         self.translation.get()
     }
@@ -99,7 +99,7 @@ impl EntryWords for Words {
     }
 }
 
-impl StatusWord for Words {
+impl StatusWord for ModelWords {
     fn status(&self, _: Ordering) -> u32 {
         self.status.get()
     }
@@ -144,8 +144,8 @@ impl World {
         }
     }
 
-    fn with<T>(&mut self, n: usize, act: impl FnOnce(&Words) -> T) -> T {
-        let words = Words {
+    fn with<T>(&mut self, n: usize, act: impl FnOnce(&ModelWords) -> T) -> T {
+        let words = ModelWords {
             translation: Cell::new(self.translation[n]),
             status: Cell::new(self.status[n]),
         };
@@ -167,7 +167,7 @@ impl World {
                 User::Claim(n)
             }
             User::Claim(n) => {
-                let words = Words {
+                let words = ModelWords {
                     translation: Cell::new(next.seen[n]),
                     status: Cell::new(next.status[n]),
                 };
