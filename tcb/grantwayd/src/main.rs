@@ -15,6 +15,7 @@ mod client;
 mod console;
 mod control;
 mod devices;
+mod launch;
 mod log;
 mod restart;
 mod serve;

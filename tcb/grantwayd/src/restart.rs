@@ -10,9 +10,9 @@
 //! started after a pause that doubles each time, up to its limit: whatever kills it, a frame of a
 //! guest's say, cannot keep the processors busy with starts.
 
-use crate::build;
 use crate::console::Console;
 use crate::devices::{Devices, Refusal};
+use crate::launch;
 use abi::DomId;
 use abi::machine::{Domain, DomainStatus, Restarts};
 use monitor::{Hypervisor, Life};
@@ -215,8 +215,8 @@ impl Restart {
             let replaced = hypervisor.replace(self.id, &self.domain);
             self.id = replaced.map_err(|error| error.to_string())?;
         }
-        build::equip(hypervisor, self.id, &self.devices, self.known.count + 1)?;
-        let started = build::start(hypervisor, self.id, &self.domain, &self.programs);
+        launch::equip(hypervisor, self.id, &self.devices, self.known.count + 1)?;
+        let started = launch::start(hypervisor, self.id, &self.domain, &self.programs);
         started.map_err(Refusal::from)
     }
 

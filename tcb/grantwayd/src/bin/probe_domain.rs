@@ -200,53 +200,9 @@ impl Probe {
             // Reads a slot as fast as it can: what was seen.
             "spin-slot" => spin(slot("slot"), n("ms")),
             // Any hypercall: a kind, operations of up to six words, perhaps another count.
-            "call" => {
-                let ops = order["ops"].as_array().cloned().unwrap_or_default();
-                for (op, words) in ops.iter().enumerate().take(OPS_MAX) {
-                    for (word, value) in words.as_array().into_iter().flatten().enumerate() {
-                        self.put(op, word, value.as_u64().unwrap_or(0));
-                    }
-                }
-                let count = order["count"].as_u64().unwrap_or(ops.len() as u64);
-                let result = self.call(n("kind") as u32, count as u32);
-                let words = |op| -> Vec<i64> {
-                    (0..OP_WORDS)
-                        .map(|word| self.get(op, word) as i64)
-                        .collect()
-                };
-                let answers: Vec<_> = (0..ops.len().min(OPS_MAX)).map(words).collect();
-                json!({ "result": result, "ops": answers })
-            }
+            "call" => self.obey_call(order),
             // Repeats two calls in turn; the first one's operations are put again each time.
-            "time" => {
-                let start = shmem::time::monotonic_ns();
-                let mut answers = [0; OPS_MAX];
-                for _ in 0..n("calls") {
-                    for call in order["each"].as_array().into_iter().flatten() {
-                        let ops = call["ops"].as_u64().unwrap_or(1);
-                        for (op, answer) in answers.iter().enumerate().take(ops as usize) {
-                            for (word, value) in
-                                call["words"].as_array().into_iter().flatten().enumerate()
-                            {
-                                let step = call["step"][word].as_u64().unwrap_or(0);
-                                let value = value.as_u64().unwrap_or(0) + step * op as u64;
-                                // What the call before said, in the low half of word 0.
-                                let from = call["answers"] == true && word == 0;
-                                self.put(op, word, value | if from { *answer } else { 0 });
-                            }
-                        }
-                        let kind = call["kind"].as_u64().unwrap_or(0);
-                        self.call(kind as u32, ops as u32);
-                        for (op, answer) in answers.iter_mut().enumerate().take(ops as usize) {
-                            *answer = self.get(op, ANSWER_WORD);
-                        }
-                        if self.get(0, STATUS_WORD) != 0 {
-                            return json!("refused");
-                        }
-                    }
-                }
-                json!((shmem::time::monotonic_ns() - start) / n("calls").max(1))
-            }
+            "time" => self.obey_time(order),
             // Calls, many.
             "storm" => {
                 for kind in 0..n("calls") {
@@ -287,6 +243,56 @@ impl Probe {
             "exit" => std::process::exit(n("code") as i32),
             other => json!(format!("no such order: {other}")),
         }
+    }
+
+    /// Makes the call that an order spells out; the result and every operation's words.
+    fn obey_call(&mut self, order: &Value) -> Value {
+        let ops = order["ops"].as_array().cloned().unwrap_or_default();
+        for (op, words) in ops.iter().enumerate().take(OPS_MAX) {
+            for (word, value) in words.as_array().into_iter().flatten().enumerate() {
+                self.put(op, word, value.as_u64().unwrap_or(0));
+            }
+        }
+        let count = order["count"].as_u64().unwrap_or(ops.len() as u64);
+        let result = self.call(order["kind"].as_u64().unwrap_or(0) as u32, count as u32);
+        let words = |op| -> Vec<i64> {
+            (0..OP_WORDS)
+                .map(|word| self.get(op, word) as i64)
+                .collect()
+        };
+        let answers: Vec<_> = (0..ops.len().min(OPS_MAX)).map(words).collect();
+        json!({ "result": result, "ops": answers })
+    }
+
+    /// Repeats calls in turn; nanoseconds per turn.
+    fn obey_time(&mut self, order: &Value) -> Value {
+        let turns = order["calls"].as_u64().unwrap_or(0);
+        let start = shmem::time::monotonic_ns();
+        let mut answers = [0; OPS_MAX];
+        for _ in 0..turns {
+            for call in order["each"].as_array().into_iter().flatten() {
+                let ops = call["ops"].as_u64().unwrap_or(1);
+                for (op, answer) in answers.iter().enumerate().take(ops as usize) {
+                    for (word, value) in call["words"].as_array().into_iter().flatten().enumerate()
+                    {
+                        let step = call["step"][word].as_u64().unwrap_or(0);
+                        let value = value.as_u64().unwrap_or(0) + step * op as u64;
+                        // What the call before said, in the low half of word 0.
+                        let from = call["answers"] == true && word == 0;
+                        self.put(op, word, value | if from { *answer } else { 0 });
+                    }
+                }
+                let kind = call["kind"].as_u64().unwrap_or(0);
+                self.call(kind as u32, ops as u32);
+                for (op, answer) in answers.iter_mut().enumerate().take(ops as usize) {
+                    *answer = self.get(op, ANSWER_WORD);
+                }
+                if self.get(0, STATUS_WORD) != 0 {
+                    return json!("refused");
+                }
+            }
+        }
+        json!((shmem::time::monotonic_ns() - start) / turns.max(1))
     }
 
     fn entry(&self, index: u64, value: u64) -> Value {
