@@ -1,6 +1,6 @@
 //! Firewall rules of a queue for a single guest, as the monitor is told: it compiles them into what
-//! the kernel asks about a frame before it writes the frame anywhere. What they mean is the bridge's to
-//! say (`specs/bridge.md`, BR-18 and BR-20).
+//! the kernel asks about a frame before it writes the frame anywhere. What they mean is the
+//! bridge's to say (`specs/bridge.md`, BR-18 and BR-20).
 
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;

@@ -24,8 +24,8 @@ impl GrantEntry {
     pub const READING: u16 = 1 << 3;
     /// Flag, set by the monitor while the grant is in use for writing (`GTF_writing`).
     pub const WRITING: u16 = 1 << 4;
-    /// Flag: a page may be put in the place of the one at this slot (`GTF_accept_transfer`). It stands
-    /// alone: the two below say what has become of it.
+    /// Flag: a page may be put in the place of the one at this slot (`GTF_accept_transfer`). It
+    /// stands alone: the two below say what has become of it.
     pub const ACCEPT_TRANSFER: u16 = 2;
     /// Flag of such an entry, set by the monitor: it is used, and the page is on its way
     /// (`GTF_transfer_committed`).
@@ -47,7 +47,7 @@ impl GrantEntry {
         Self(Self::ACCEPT_TRANSFER as u64 | (from.0 as u64) << 16 | (slot.0 as u64) << 32)
     }
 
-    /// Whether it accepts a page that nobody has begun to put there.
+    /// Whether it accepts a page, and no transfer of one has begun.
     #[must_use]
     pub const fn accepts(self) -> bool {
         self.flags() == Self::ACCEPT_TRANSFER

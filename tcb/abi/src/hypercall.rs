@@ -70,18 +70,18 @@ pub enum Kind {
     GrantCreate = 10,
     /// [`Revoke`] operations.
     GrantRevoke = 11,
-    /// The granter's half of an exchange: pages that change hands, all zero at first. One operation:
-    /// word 0 the connection, word 1 pages of each end, word 2 the slot that the caller's appear from on,
-    /// in free slots. The answer: word 1 the [`crate::Handle`]. The other half is a [`Kind::TableBind`]
-    /// (no sub-tables), the end a [`Kind::TableEnd`].
+    /// The granter's half of an exchange: pages that change hands, all zero at first. One
+    /// operation: word 0 the connection, word 1 pages of each end, word 2 the slot that the
+    /// caller's appear from on, in free slots. The answer: word 1 the [`crate::Handle`]. The other
+    /// half is a [`Kind::TableBind`] (no sub-tables), the end a [`Kind::TableEnd`].
     ExchangeCreate = 12,
     /// [`Transfer`] operations.
     GrantTransfer = 13,
     /// Tell devices of the domain's own something. Each operation: word 0 the device's number,
     /// words 1 and 2 what the device understands ([`TapControl`]). The answer: word 3.
     DeviceControl = 16,
-    /// The domain has done with a device of its own for good, and has closed its descriptor of it. One
-    /// operation: word 0 the device's number. `-EBUSY`: it has the descriptor still.
+    /// The domain has done with a device of its own for good, and has closed its descriptor of it.
+    /// One operation: word 0 the device's number. `-EBUSY`: it has the descriptor still.
     DeviceEnd = 17,
 }
 
@@ -349,7 +349,8 @@ impl Revoke {
 }
 
 /// Give a page away and get one for it (`GNTTABOP_transfer`): the page at a slot of the caller's
-/// appears where the granter accepts one, and the page that was there, zeroed, at the caller's slot.
+/// appears where the granter accepts one, and the page that was there, zeroed, at the caller's
+/// slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// The exchange that both slots are of.

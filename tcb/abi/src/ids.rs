@@ -44,8 +44,8 @@ id! {
 }
 
 impl Handle {
-    /// The number under which an address space knows the table's memory. Domains' own are below; the
-    /// next one is the table's too.
+    /// The number under which an address space knows the table's memory. Domains' own are below;
+    /// the next one is the table's too.
     #[must_use]
     pub const fn memory(self) -> u32 {
         const BASE: u32 = 1 << 16;

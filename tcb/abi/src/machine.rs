@@ -112,8 +112,8 @@ pub struct Tap {
     /// The MACs that may be led to one of these queues; everything else is for the shared one.
     #[serde(default)]
     pub steered: Vec<[u8; 6]>,
-    /// Shared queues beside the first, each a [`Device::TapShare`]; the kernel spreads flows over all
-    /// of them. Not together with `queues`.
+    /// Shared queues beside the first, each a [`Device::TapShare`]; the kernel spreads flows over
+    /// all of them. Not together with `queues`.
     #[serde(default)]
     pub shares: u32,
 }
@@ -288,7 +288,8 @@ pub struct Restarts {
     pub count: u64,
     /// How many of them in a row ended soon.
     pub in_a_row: u32,
-    /// The last outage: nanoseconds from its beginning until a new process was ready; none: not yet.
+    /// The last outage: nanoseconds from its beginning until a new process was ready; none: not
+    /// yet.
     pub ready_ns: Option<u64>,
     /// The same until all its connections were up, but for those whose other end is dead.
     pub connected_ns: Option<u64>,

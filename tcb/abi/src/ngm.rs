@@ -2,8 +2,8 @@
 //! table that lies with the *user* of the grants, so that using one takes no hypercall.
 //!
 //! The granter asks the monitor for a table ([`crate::hypercall::Kind::TableCreate`]) and passes
-//! its [`crate::Handle`] on; the user binds it ([`crate::hypercall::Kind::TableBind`]) to a range of its
-//! window. From then on entry `n` of the table is the page at slot `first + n`.
+//! its [`crate::Handle`] on; the user binds it ([`crate::hypercall::Kind::TableBind`]) to a range
+//! of its window. From then on entry `n` of the table is the page at slot `first + n`.
 //!
 //! ```text
 //!   the sub-tables, one after the other, in whole pages          granter  monitor  user
