@@ -31,8 +31,8 @@ pub fn call(what: Attach) -> io::Result<OwnedFd> {
         return Err(io::ErrorKind::NotConnected.into());
     }
     // SAFETY: the monitor has just put a new descriptor there, for us alone. It refuses a second
-    // attach of the same thing, so nobody owns the number already; but for a doorbell whose end is
-    // another domain by now, and the number of a doorbell cannot be closed, whoever owned it.
+    // attach of the same thing, so the number is free; but for a doorbell whose end is
+    // another domain by now, and the number of a doorbell cannot be closed.
     Ok(unsafe { OwnedFd::from_raw_fd(expected) })
 }
 

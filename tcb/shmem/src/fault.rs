@@ -95,8 +95,8 @@ fn fix_up(rip: usize) -> Option<usize> {
 /// Makes faults inside this crate's copies survivable (SIGSEGV, SIGBUS). Any other fault ends the
 /// process with exit code 77 and one line on standard error. Done once; later calls cost a load.
 ///
-/// [`crate::Area`], [`crate::Region`] and [`crate::home`] call it, so whoever has a span has the
-/// handler.
+/// [`crate::Area`], [`crate::Region`] and [`crate::home`] call it, so every holder of a span has
+/// the handler.
 ///
 /// # Panics
 /// If the kernel refuses the handler: without it nothing here is safe to use.

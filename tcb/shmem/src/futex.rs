@@ -7,9 +7,9 @@ use std::time::Duration;
 /// Why [`wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// Somebody woke us, or nobody did (spurious): look at the word.
+    /// We were woken, or woke by ourselves (spurious): look at the word.
     Woken,
-    /// The word did not hold the expected value: nobody slept.
+    /// The word did not hold the expected value: there was no sleep.
     Changed,
     /// Nothing happened in time.
     TimedOut,
@@ -56,7 +56,7 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wake 
 pub fn wake(word: &AtomicU32, n: u32) {
     let n = i32::try_from(n).unwrap_or(i32::MAX);
     // SAFETY: the kernel uses the word's address only to find who sleeps on it. Nothing can be
-    // done about a failure: the page is gone, and so is whoever slept there.
+    // done about a failure: the page is gone, and so is every sleeper.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, n);
     }

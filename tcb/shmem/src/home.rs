@@ -117,7 +117,7 @@ pub fn descriptors() -> Option<Descriptors> {
     if !is_taken() || GONE.swap(true, Ordering::AcqRel) {
         return None;
     }
-    // SAFETY: the monitor opened both for this process before its first instruction, nobody else
+    // SAFETY: the monitor opened both for this process before its first instruction, no other code
     // here owns them, and this point is passed once.
     let own = |number| unsafe { OwnedFd::from_raw_fd(number) };
     Some(Descriptors {

@@ -33,7 +33,7 @@ impl Region {
             span: Span::new(start, bytes),
         };
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: addresses of our own reservation that nobody has now; advice on the fresh
+        // SAFETY: addresses of our own reservation that nothing uses now; advice on the fresh
         // mapping changes only what a fork or a core dump does with it.
         unsafe {
             let fd = region.fd.as_raw_fd();
@@ -111,7 +111,7 @@ fn sealed_memfd(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     let name = CString::new(name)?;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string that outlives the call; a result that is not negative is a
-    // new descriptor that nobody else has. Linux before 6.3 does not know MFD_NOEXEC_SEAL.
+    // new descriptor of this process alone. Linux before 6.3 does not know MFD_NOEXEC_SEAL.
     let fd = unsafe {
         let mut fd = libc::memfd_create(name.as_ptr(), flags | libc::MFD_NOEXEC_SEAL);
         if fd < 0 {

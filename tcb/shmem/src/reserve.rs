@@ -118,7 +118,7 @@ pub(crate) fn give_back(start: usize, bytes: usize) {
 ///
 /// # Safety
 /// `start..start + bytes` came from one of the two and was not given back; whatever is mapped
-/// there is nobody's any more.
+/// there belongs to no thread any more.
 pub(crate) unsafe fn map_over(
     start: usize,
     bytes: usize,

@@ -184,8 +184,8 @@ impl Span {
     #[must_use]
     pub fn u32s(self, count: usize) -> Option<&'static [AtomicU32]> {
         let words = self.words(0, 4, count).filter(|_| count > 0)?;
-        // SAFETY: as in `u32`, for each of them. They lie inside a range, so the address is not null, and
-        // they are no more bytes than an address space has.
+        // SAFETY: as in `u32`, for each of them. They lie inside a range, so the address is not
+        // null, and they are no more bytes than an address space has.
         Some(unsafe { core::slice::from_raw_parts(words.cast::<AtomicU32>(), count) })
     }
 
@@ -231,8 +231,8 @@ impl Span {
         done(unsafe { engine::store_u32(word, value) })
     }
 
-    /// Copies words from `offset` on into `dst`, at the cost of one access. In no order: whoever
-    /// wrote them has to have published them by a word that was read before.
+    /// Copies words from `offset` on into `dst`, at the cost of one access. In no order: a caller
+    /// that wrote them has to have published them by a word that was read before.
     ///
     /// # Errors
     /// [`Fault`] if a page is not there, or the words are not aligned or not inside; `dst` then
@@ -244,12 +244,12 @@ impl Span {
         done(unsafe { engine::copy(dst.as_mut_ptr().cast(), words, size_of_val(dst)) })
     }
 
-    /// Copies `words` here, from `offset` on, at the cost of one access. In no order: a word that is
-    /// written later has to publish them.
+    /// Copies `words` here, from `offset` on, at the cost of one access. In no order: a word that
+    /// is written later has to publish them.
     ///
     /// # Errors
-    /// [`Fault`] if a page is not there or read-only, or the words are not aligned or not inside; what
-    /// lies there then is anything.
+    /// [`Fault`] if a page is not there or read-only, or the words are not aligned or not inside;
+    /// what lies there then is anything.
     #[inline]
     pub fn write_words(self, offset: usize, words: &[u32]) -> Result<(), Fault> {
         let to = self.words(offset, 4, words.len()).ok_or(Fault)?;

@@ -11,11 +11,11 @@
 //!   release: count one use less
 //! ```
 //!
-//! With a full fence on both sides, either the user sees that something was announced, finds the entry
-//! changed and does not touch the page, or the revoker sees the use and does not take the page away. An
-//! announcement that was counted before the batch began has changed its entries before that, so no use of
-//! them is claimed, unless they are valid again since: refused, or granted anew. A user that does not keep to
-//! this harms itself alone: it faults.
+//! With a full fence on both sides, either the user sees that something was announced, finds the
+//! entry changed and does not touch the page, or the revoker sees the use and does not take the
+//! page away. An announcement that was counted before the batch began has changed its entries
+//! before that, so no use of them is claimed, unless they are valid again since: refused, or
+//! granted anew. A user that does not keep to this harms itself alone: it faults.
 
 use crate::span::Span;
 use crate::sync::{Ordering, fence};
@@ -175,15 +175,15 @@ pub fn claim(words: &impl EntryWords, gref: GrantRef, write: bool) -> bool {
     permits
 }
 
-/// The one full fence of a batch; the revoker's is in [`tell`]. Behind it a user sees what the granter put
-/// into a page before it was granted.
+/// The one full fence of a batch; the revoker's is in [`tell`]. Behind it a user sees what the
+/// granter put into a page before it was granted.
 #[inline]
 pub fn settle() {
     fence(Ordering::SeqCst);
 }
 
-/// Whether every use may go on that was claimed since [`announced`] said `before`: the pages stay until
-/// [`release`]. Otherwise [`holds`] tells for each.
+/// Whether every use may go on that was claimed since [`announced`] said `before`: the pages stay
+/// until [`release`]. Otherwise [`holds`] tells for each.
 #[inline]
 pub fn undisturbed(table: &impl Announcements, before: u64) -> bool {
     table.announcements(Ordering::Relaxed) == before
@@ -203,15 +203,15 @@ pub fn release(status: &impl StatusWord) {
     status.set_status(uses.wrapping_sub(1), Ordering::Release);
 }
 
-/// The revoker announces that it wants the page: no new use begins. [`tell`] follows the announcements of a
-/// batch.
+/// The revoker announces that it wants the page: no new use begins. [`tell`] follows the
+/// announcements of a batch.
 #[inline]
 pub fn announce(words: &impl EntryWords, entry: Translation) {
     words.set_translation(entry.revoking().0, Ordering::Relaxed);
 }
 
-/// The revoker counts a batch of announcements. Behind this, [`idle`] sees every use that goes on without
-/// having seen it.
+/// The revoker counts a batch of announcements. Behind this, [`idle`] sees every use that goes on
+/// without having seen it.
 #[inline]
 pub fn tell(table: &impl Announcements) {
     let before = table.announcements(Ordering::Relaxed);

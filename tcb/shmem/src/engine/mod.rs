@@ -131,7 +131,7 @@ pub(crate) fn prefetch(line: *const u8) {
     }
 }
 
-/// Asks the processor to fetch a cache line for writing: nobody else then has it.
+/// Asks the processor to fetch a cache line for writing: no other cache then has it.
 #[inline(always)]
 pub(crate) fn prefetch_write(line: *const u8) {
     // SAFETY: as in `prefetch`; processors without the instruction do nothing.

@@ -50,7 +50,7 @@ impl Guarded {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the test's own pages; nobody else touches them while the slice lives.
+        // SAFETY: the test's own pages; nothing else touches them while the slice lives.
         unsafe { core::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }

@@ -1,7 +1,8 @@
 //! Every interleaving of the protocol's steps, walked through by hand: what loom does not reach in
-//! time. A user makes two batches over two entries while the monitor revokes both in one batch, each refused,
-//! drained or forced, and grants anew what has gone. Memory is sequential here, but a step of the monitor's comes
-//! between any two accesses of the user's: the order of single accesses is loom's business.
+//! time. A user makes two batches over two entries while the monitor revokes both in one batch,
+//! each refused, drained or forced, and grants anew what has gone. Memory is sequential here, but a
+//! step of the monitor's comes between any two accesses of the user's: the order of single accesses
+//! is loom's business.
 
 use super::*;
 use std::cell::Cell;
@@ -15,7 +16,7 @@ enum User {
     Begin,
     /// Reads the entry.
     Read(usize),
-    /// Judges by what was read, and counts.
+    /// Decides by what was read, and counts.
     Claim(usize),
     Compare,
     Recheck(usize),
@@ -45,14 +46,14 @@ enum Monitor {
 /// What the monitor has found of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fate {
-    /// It is announced, or nobody has looked at it yet.
+    /// It is announced, or it has not been looked at yet.
     Open,
     Refused,
     Drains,
     /// It leaves; whether uses may be under way.
     Leaves(bool),
     /// It grants another page, or the same as before.
-    Settled,
+    Decided,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -216,7 +217,7 @@ impl World {
         let mut next = self.clone();
         next.monitor = match self.monitor {
             Monitor::Announce(n) => {
-                if next.fate[n] != Fate::Settled {
+                if next.fate[n] != Fate::Decided {
                     let entry = Translation(next.translation[n]);
                     next.with(n, |w| announce(w, entry));
                     next.fate[n] = Fate::Open;
@@ -246,7 +247,7 @@ impl World {
             Monitor::Restore(n) => {
                 if next.fate[n] == Fate::Refused {
                     next.translation[n] = Translation::valid(10 + n as u32, 1, false).0;
-                    next.fate[n] = Fate::Settled;
+                    next.fate[n] = Fate::Decided;
                 }
                 after(n, Monitor::Restore, Monitor::Take(0))
             }
@@ -271,7 +272,7 @@ impl World {
             },
             Monitor::Grant(n) => {
                 next.translation[n] = Translation::valid(20 + n as u32, 2, false).0;
-                next.fate[n] = Fate::Settled;
+                next.fate[n] = Fate::Decided;
                 after(n, Monitor::Show, Monitor::Wait)
             }
             Monitor::Wait => {
@@ -316,7 +317,7 @@ fn every_interleaving_keeps_the_clauses() {
             if steps.iter().all(Option::is_none) {
                 ends += 1;
                 faults += u32::from(world.faults > 0);
-                assert_eq!(world.user, User::Done, "nobody waits for ever: {world:?}");
+                assert_eq!(world.user, User::Done, "no wait lasts for ever: {world:?}");
                 assert_eq!(world.monitor, Monitor::Done, "a revocation ends: {world:?}");
                 assert_eq!(world.status, [0; ENTRIES], "every use ended: {world:?}");
                 assert_eq!(world.quarantined, [false; ENTRIES]);
@@ -326,7 +327,7 @@ fn every_interleaving_keeps_the_clauses() {
         }
         let states = seen.len();
         assert!(states > 2000 && ends > 0, "{how:?}: {states} states");
-        assert!(rechecks > 0, "{how:?}: nobody looked again");
+        assert!(rechecks > 0, "{how:?}: no second look");
         let forced = how.contains(&How::Force);
         assert_eq!(faults > 0, forced, "only force makes faults");
     }

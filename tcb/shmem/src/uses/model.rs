@@ -48,7 +48,7 @@ impl Announcements for AtomicU64 {
 }
 
 const FIRST: u32 = 1;
-const NOBODYS: u32 = 0;
+const UNOWNED: u32 = 0;
 
 /// Every entry grants its page, generation [`FIRST`].
 fn table<const ENTRIES: usize>() -> Arc<Table<ENTRIES>> {
@@ -85,7 +85,7 @@ impl Entry {
     fn touch(&self, generation: u32) {
         // A race with the revoker's change is an error that loom finds.
         self.page.with(|page| {
-            // SAFETY: loom checks that nobody writes it meanwhile.
+            // SAFETY: loom checks that no thread writes it meanwhile.
             assert!(unsafe { *page }, "touched a page that was taken away");
         });
         let bytes = self.bytes.load(Ordering::Relaxed);
@@ -94,7 +94,7 @@ impl Entry {
 
     /// The monitor puts the page into the window, or takes it away.
     fn show(&self, shown: bool) {
-        // SAFETY: loom checks that nobody reads it meanwhile.
+        // SAFETY: loom checks that no thread reads it meanwhile.
         self.page.with_mut(|page| unsafe { *page = shown });
     }
 
@@ -144,7 +144,7 @@ fn revoke<const ENTRIES: usize>(table: &Table<ENTRIES>) -> [bool; ENTRIES] {
         if gone {
             entry.show(false);
             // The granter has its page back, and puts something else there.
-            entry.bytes.store(NOBODYS, Ordering::Relaxed);
+            entry.bytes.store(UNOWNED, Ordering::Relaxed);
         }
     }
     gone
@@ -201,7 +201,7 @@ fn a_stale_reference_uses_nothing() {
     });
 }
 
-/// N-5: whoever finds a grant finds the page as it was granted.
+/// N-5: a user that finds a grant finds the page as it was granted.
 #[test]
 fn a_new_grant_shows_its_page() {
     loom::model(|| {
@@ -217,8 +217,8 @@ fn a_new_grant_shows_its_page() {
     });
 }
 
-/// N-7, N-8: a batch lasts while another one of the same user's begins and ends, and one announcement goes
-/// for the entries of both.
+/// N-7, N-8: a batch lasts while another one of the same user's begins and ends, and one
+/// announcement goes for the entries of both.
 #[test]
 fn a_batch_within_another_ends_its_own_uses_alone() {
     /// Reads by entry 0, and meanwhile writes by both.
