@@ -98,7 +98,7 @@ impl Record {
     }
 
     /// The reservation back over the run. One call that replaces: there is no moment at which
-    /// the range belongs to nobody.
+    /// no other mapping may lie in the range.
     fn unmap(run: &Run) -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         Self::mmap(run, libc::PROT_NONE, flags, u64::MAX, 0)
@@ -145,7 +145,7 @@ impl Agent {
     /// to run but gets no CPU does not count (up to 20 times as long).
     pub const DEADLINE: Duration = Duration::from_millis(100);
 
-    /// Takes over an agent that has been let go into its stub: waits for its first call.
+    /// Takes over an agent that runs in its stub: waits for its first call.
     pub(crate) fn start(
         listener: Listener,
         args: Region,

@@ -1,5 +1,5 @@
 //! What the new process does between its birth and `exec`: raw system calls only, since it is the
-//! copy of one thread of a process with many, whose locks may be held by nobody.
+//! copy of one thread of a process with many, whose locks no thread of the copy will ever release.
 
 use libc::{c_char, c_int, c_long};
 use std::os::fd::RawFd;
@@ -240,7 +240,7 @@ fn limits() -> Result<(), c_int> {
     )
 }
 
-/// Swaps the file system for an empty one that nobody can write: `pivot_root` into a fresh tmpfs,
+/// Swaps the file system for an empty read-only one: `pivot_root` into a fresh tmpfs,
 /// mounted over whichever of the usual directories exists.
 fn empty_root() -> Result<(), c_int> {
     let text = |s: &'static std::ffi::CStr| s.as_ptr() as c_long;

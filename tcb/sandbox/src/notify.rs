@@ -44,7 +44,7 @@ impl Listener {
     /// Waits for a call until the deadline (0: only looks). None: none came.
     ///
     /// # Errors
-    /// `ENOENT`: nobody is left under this filter. Others as the kernel gives them.
+    /// `ENOENT`: no process is left under this filter. Others as the kernel gives them.
     pub(crate) fn receive(&self, within: Duration) -> io::Result<Option<Call>> {
         let until = Instant::now() + within;
         loop {

@@ -443,7 +443,7 @@ impl Start {
         attach: AttachPort,
         spec: &Spec<'_>,
     ) -> Result<Sandboxed, SpawnError> {
-        // It runs on the CPU of whoever calls it, wherever that is.
+        // It runs on the CPU of its caller, which may be any.
         let everywhere = self.put(place::CPUS, &cpu_set(&[]))?;
         let name = self.put_name(&format!("agent-{}", spec.name))?;
         let capabilities = self.no_capabilities()?;

@@ -39,9 +39,10 @@ impl Record {
 }
 
 // Three pieces. `loop`: ask for work by getppid(records done, last result); the answer is a number
-// of records, or an error if nobody listens any more. The others are for the start, while the
-// process is traced, and end in a breakpoint: `once` makes one system call from its registers,
-// `list` those of r13 records at r14, until one fails (rbx: how many were done, rbp: last result).
+// of records, or an error if the monitor has closed the listener. The others are for the start,
+// while the process is traced, and end in a breakpoint: `once` makes one system call from its
+// registers, `list` those of r13 records at r14, until one fails (rbx: how many were done, rbp:
+// last result).
 std::arch::global_asm!(
     ".pushsection .rodata.grantway_stub, \"a\"",
     ".balign 16",
@@ -153,7 +154,7 @@ pub(crate) fn page() -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     let name = c"grantway-agent".as_ptr();
     // SAFETY: the name is a C string that outlives the call; a result that is not negative is a
-    // new descriptor that nobody else has. Linux before 6.3 does not know MFD_EXEC.
+    // new descriptor of this process alone. Linux before 6.3 does not know MFD_EXEC.
     let fd = unsafe {
         let mut fd = libc::memfd_create(name, flags | libc::MFD_EXEC);
         if fd < 0 {

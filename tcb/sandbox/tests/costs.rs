@@ -1,4 +1,5 @@
-//! What the mechanism costs here: `cargo test --release -p sandbox --test costs -- --ignored --nocapture`.
+//! What the mechanism costs here: `cargo test --release -p sandbox --test costs -- --ignored
+//! --nocapture`.
 
 mod common;
 
