@@ -206,8 +206,8 @@ impl Connections {
         connection.ends(role).1.port.clone().ok_or(Errno::NOTCONN)
     }
 
-    /// A domain takes the place of a dead one: the dead one's ends begin anew, under the same numbers,
-    /// and both domains are told. Who is at the other ends, and their numbers there.
+    /// A domain takes the place of a dead one: the dead one's ends begin anew, under the same
+    /// numbers, and both domains are told. Who is at the other ends, and their numbers there.
     ///
     /// What the other ends have written stays: it is theirs to take back.
     pub fn replace(&self, dead: DomId, (domain, port): (DomId, Arc<Port>)) -> Vec<(DomId, ConnId)> {

@@ -16,15 +16,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a device does when its domain tells it something.
 pub trait DeviceControl: Debug + Send + Sync {
-    /// Carries out what the domain's words ask for. They may be anything, and this must not block, but for
-    /// a grace period of the kernel's: whatever the domain may not have is refused here.
+    /// Carries out what the domain's words ask for. They may be anything, and this must not block,
+    /// but for a grace period of the kernel's: what the domain may not have is refused here.
     ///
     /// # Errors
     /// What the domain is told.
     fn control(&self, words: [u64; 2]) -> Result<u64, Errno>;
 
-    /// Its domain has done with the device for good: when this returns nothing comes by it any more.
-    /// May take as long as a grace period of the kernel's; only the domain itself waits.
+    /// Its domain has done with the device for good: when this returns nothing comes by it any
+    /// more. May take as long as a grace period of the kernel's; only the domain itself waits.
     fn end(&self) {}
 }
 
@@ -137,8 +137,8 @@ impl Controls {
         })
     }
 
-    /// A domain has done with a device for good, which is there in its table or not: what there is to be
-    /// ended, and where it sees that. From now on nobody gets its descriptor.
+    /// A domain has done with a device for good, which is there in its table or not: what there is
+    /// to be ended, and where it sees that. From now on its descriptor is not handed out.
     ///
     /// # Errors
     /// ENOENT: it has no such device. EBUSY: its descriptor is there, or about to
@@ -150,7 +150,7 @@ impl Controls {
         is_there: impl FnOnce() -> bool,
     ) -> Result<(Arc<dyn DeviceControl>, Vec<DeviceMap>), Errno> {
         let device = (domain, number);
-        // The look and the mark are one step: whoever hands it out is seen by one of both.
+        // The look and the mark are one step: a hand-out is seen by one of them.
         self.with(|all| {
             let told = all.told.get(&device).ok_or(Errno::NOENT)?;
             if all.hands.contains_key(&device) || is_there() {
@@ -185,7 +185,7 @@ impl Controls {
                 .extract_if(.., |(of, _), _| *of == domain)
                 .collect()
         });
-        // Here, where nobody waits for the lock: to close a socket may take long.
+        // Outside the lock: to close a socket may take long.
         drop(gone);
     }
 

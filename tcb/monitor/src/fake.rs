@@ -16,7 +16,7 @@ pub struct FakeSpace {
     pub descriptors: BTreeSet<i32>,
     /// The next call that would change something is refused.
     pub refuse_next: bool,
-    /// The next call that would change something is carried out, but nobody learns of it.
+    /// The next call that would change something is carried out, but reported as lost.
     pub lose_next: bool,
     /// Why the domain was ended, if it was.
     pub destroyed: Option<String>,

@@ -92,16 +92,16 @@ impl Hypervisor {
     }
 
     /// Builds a domain in the place of one of which nothing is left: it has another id and other
-    /// memory, and the connections of the one before, which begin anew under the same numbers. Devices
-    /// are to be given to it again.
+    /// memory, and the connections of the one before, which begin anew under the same numbers.
+    /// Devices are to be given to it again.
     ///
     /// # Errors
-    /// Something of the one before is left, or as [`Hypervisor::create_domain`]; nothing has changed
-    /// then.
+    /// Something of the one before is left, or as [`Hypervisor::create_domain`]; nothing has
+    /// changed then.
     pub fn replace(&mut self, dead: DomId, spec: &machine::Domain) -> Result<DomId, DomainError> {
         let is_gone = |d: &Domain| d.id == dead && matches!(d.life, Life::Gone(_));
         let place = self.domains.iter().position(is_gone);
-        // Nobody can make it pile up memory by holding on to what it has granted.
+        // Peers that keep uses of its grants cannot make it pile up memory.
         let place = place.filter(|_| !self.shared.grants.lock().knows(dead));
         let place = place.ok_or_else(|| DomainError::Spec {
             name: spec.name.clone(),
@@ -143,8 +143,8 @@ impl Hypervisor {
     /// specification; none: not this one any more.
     ///
     /// # Errors
-    /// A device would be seen where there is no window, or another device. It and those behind it are
-    /// not given.
+    /// A device would be seen where there is no window, or another device. It and those behind it
+    /// are not given.
     pub fn give_devices(&mut self, id: DomId, devices: Vec<Option<Device>>) -> Result<(), NoRoom> {
         let shared = Arc::clone(&self.shared);
         let domain = self.domain_mut(id);
@@ -349,7 +349,7 @@ impl Hypervisor {
         }
     }
 
-    /// A domain has done with a device: nobody has its descriptor any more.
+    /// A domain has done with a device: its descriptor is closed.
     fn device_ended(&mut self, id: DomId, number: u64) {
         let domain = self.domain_mut(id);
         let parts = domain.and_then(|domain| domain.parts.as_mut());
@@ -357,7 +357,8 @@ impl Hypervisor {
         drop(place.and_then(Option::take));
     }
 
-    /// Kills who keeps a device over the memory of a domain that is over; returns when to look again.
+    /// Kills who keeps a device over the memory of a domain that is over; returns when to look
+    /// again.
     fn end_pins(&mut self, now_ns: u64) -> Option<u64> {
         loop {
             let over = |id: DomId| self.life(id).is_none_or(Life::is_over);
@@ -416,7 +417,7 @@ impl Hypervisor {
         }
     }
 
-    /// Ends a domain, dead or alive: nobody gets a new use of its grants, its connections are
+    /// Ends a domain, dead or alive: no new use of its grants begins, its connections are
     /// closed, and its worker clears it away.
     pub fn kill(&mut self, id: DomId, why: &str) {
         let Some(domain) = self.domain_mut(id) else {

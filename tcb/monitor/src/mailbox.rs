@@ -5,9 +5,11 @@ use crate::memory::Memory;
 use abi::layout::info;
 use std::sync::atomic::Ordering;
 
-/// How long a domain may take for a reply: on virtual machines some were seen to wait for their CPU for more than a second.
+/// How long a domain may take for a reply: on virtual machines some were seen to wait for their CPU
+/// for more than a second.
 const PATIENCE_NS: u64 = 3_000_000_000;
-/// How often its bell is rung meanwhile: on virtual machines wake-ups were seen to be late by as much as that.
+/// How often its bell is rung meanwhile: on virtual machines wake-ups were seen to be late by as
+/// much as that.
 const AGAIN_NS: u64 = 50_000_000;
 
 /// Why there is no reply.

@@ -80,9 +80,9 @@ impl Memory {
         self.frames.page(n)
     }
 
-    /// Puts another page of the host's under frame `n`, with the same bytes: whoever has pinned
-    /// the one before keeps it, and sees no more of this one. The owner must not touch the frame
-    /// meanwhile.
+    /// Puts another page of the host's under frame `n`, with the same bytes: a device that has
+    /// pinned the one before keeps it, and sees no more of this one. The owner must not touch the
+    /// frame meanwhile.
     ///
     /// # Errors
     /// There is no such frame, or no memory; the frame's bytes are lost then.

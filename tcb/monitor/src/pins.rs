@@ -1,5 +1,5 @@
-//! Page frames that a device has pinned: the kernel, or hardware, writes to them whatever page tables
-//! say. A frame that is to be its owner's alone again is exchanged for another one first.
+//! Page frames that a device has pinned: the kernel, or hardware, writes to them whatever page
+//! tables say. A frame that is to be its owner's alone again is exchanged for another one first.
 //!
 //! A device over another domain's frames ends before long once that domain is over, or its user is
 //! killed: as long as it is there the frames cannot be given back.

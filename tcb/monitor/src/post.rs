@@ -17,7 +17,7 @@ pub(crate) enum Notice {
     DeviceEnded(DomId, u64),
     /// The domain had to be killed.
     Killed(DomId, String),
-    /// Domain and agent are gone and everything that they used has been let go.
+    /// Domain and agent are gone and every use that they made has ended.
     Gone(DomId),
 }
 
@@ -59,7 +59,7 @@ impl Post {
     }
 
     pub(crate) fn send(&self, notice: Notice) {
-        // Nobody listens any more when the monitor ends.
+        // The receiver is gone when the monitor ends.
         let _ = self.sender.send(notice);
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }

@@ -10,8 +10,8 @@ pub enum SpaceError {
     /// Nothing was changed.
     #[error("refused: {0}")]
     Refused(String),
-    /// Nobody knows what was changed: the deadline passed, or the agent is gone. The domain must
-    /// be killed before its pins are let go.
+    /// It is unknown what was changed: the deadline passed, or the agent is gone. The domain must
+    /// be killed before its pins end.
     #[error("lost: {0}")]
     Lost(String),
 }
@@ -27,7 +27,7 @@ impl SpaceError {
     }
 }
 
-/// An address space that the monitor can change. Nobody else maps anything in its window.
+/// An address space that the monitor can change. No other code maps anything in its window.
 pub trait AddressSpace {
     /// Makes a memory known under a number: once for reading and writing, once for reading only,
     /// so that a read-only page cannot become writable by any later call.
@@ -56,7 +56,7 @@ pub trait AddressSpace {
     /// Maps pages over others, which are out of reach when this returns.
     ///
     /// # Errors
-    /// [`SpaceError::Lost`] alone: a slot that shows neither is as bad as one that nobody knows of.
+    /// [`SpaceError::Lost`] alone: a slot that shows neither is as bad as an unknown one.
     fn replace(&mut self, maps: &[PageMap]) -> Result<(), SpaceError>;
 
     /// Takes the pages out again. When this returns, no access to them is possible any more.

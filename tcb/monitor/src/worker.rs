@@ -53,7 +53,7 @@ impl Control {
         futex::wake(self.page.request(), u32::MAX);
     }
 
-    /// A granter has died: let go of its memory as soon as possible, at the latest after
+    /// A granter has died: give its memory up as soon as possible, at the latest after
     /// [`NAP`].
     pub(crate) fn granter_died(&self, granter: DomId) {
         self.died

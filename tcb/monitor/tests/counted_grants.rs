@@ -1,6 +1,6 @@
-//! Counted grants against a simple model: random sequences of everything that granters,
-//! honest and lying users and deaths can do (N-1 … N-15). After each step statuses, translation
-//! entries, the user's window and its collateral are as the model says, and the audit finds nothing leaked.
+//! Counted grants against a simple model: random sequences of everything that granters, honest and
+//! lying users and deaths can do (N-1 … N-15). After each step statuses, translation entries, the
+//! user's window and its collateral are as the model says, and the audit finds nothing leaked.
 
 mod counted_model;
 mod spy;
@@ -268,8 +268,8 @@ fn pinned(memory: &Memory, frame: u32, act: impl FnOnce()) -> u8 {
     seen[0]
 }
 
-/// XDP-16: what a device of the user's has pinned is exchanged however it is revoked, in use or not, once,
-/// and at nobody's cost; what no device has is not.
+/// XDP-16: what a device of the user's has pinned is exchanged however it is revoked, in use or
+/// not, once, and at nobody's cost; what no device has is not.
 #[test]
 fn what_a_device_has_pinned_is_exchanged_once() {
     use abi::hypercall::{Create, Revoke};
@@ -347,8 +347,8 @@ fn what_a_device_has_pinned_is_exchanged_at_the_end_of_a_table() {
     }
 }
 
-/// XDP-17: who keeps a device over the memory of a dead domain is found, after a while and as long as
-/// it lives.
+/// XDP-17: who keeps a device over the memory of a dead domain is found, after a while and as long
+/// as it lives.
 #[test]
 fn a_device_over_the_memory_of_a_dead_domain_is_due() {
     let pins = Pins::default();

@@ -38,7 +38,8 @@ fn a_domain_speaks_to_its_own_devices_only() {
     assert_eq!(controls.tell(DomId(1), 3, [0, 0]), Err(Errno::NOENT));
 }
 
-/// XDP-18: of a device that ends nobody has the descriptor, whichever of the two threads comes first.
+/// XDP-18: of a device that ends nobody has the descriptor, whichever of the two threads comes
+/// first.
 #[test]
 fn a_device_is_handed_out_or_ended_and_not_both() {
     let controls = Controls::default();

@@ -1,6 +1,7 @@
-//! Pages that change hands against a simple model: random sequences of everything that granters, users,
-//! agents that fall silent and deaths can do (F-1 … F-11). After each step statuses, entries and every byte that
-//! an end can see are as the model says, no page is in two places, and the audit finds nothing lost.
+//! Pages that change hands against a simple model: random sequences of everything that granters,
+//! users, agents that fall silent and deaths can do (F-1 … F-11). After each step statuses, entries
+//! and every byte that an end can see are as the model says, no page is in two places, and the
+//! audit finds nothing lost.
 
 mod flip_model;
 mod spy;
@@ -26,7 +27,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => guest().prop_map(Op::Create),
         3 => guest().prop_map(Op::Bind),
-        10 => (guest(), 0..4u32, entry).prop_map(|(guest, index, entry)| Op::Offer { guest, index, entry }),
+        10 => (guest(), 0..4u32, entry)
+            .prop_map(|(guest, index, entry)| Op::Offer { guest, index, entry }),
         8 => (0..3u16, slot(), 1..=255u8).prop_map(|(of, slot, byte)| Op::Write { of, slot, byte }),
         12 => prop::collection::vec(transfer(), 1..5).prop_map(Op::Transfer),
         1 => (0..3u16, guest()).prop_map(|(of, guest)| Op::End { of, guest }),
@@ -48,7 +50,8 @@ proptest! {
     }
 }
 
-/// Guest 1 has an exchange that the user has bound, and accepts a page at each slot `n` by entry `n`.
+/// Guest 1 has an exchange that the user has bound, and accepts a page at each slot `n` by entry
+/// `n`.
 fn offered() -> Rig {
     let mut rig = Rig::new();
     for op in [Op::Create(1), Op::Bind(1)] {

@@ -241,8 +241,8 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     assert_eq!(rig.call(Kind::DeviceEnd as u32, 2), Err(Errno::INVAL));
 }
 
-/// XDP-4: a slot that shows a device is no grant's and no other device's until that has ended, however
-/// many grants there are; and no device has slots that its domain's window has not.
+/// XDP-4: a slot that shows a device is no grant's and no other device's until that has ended,
+/// however many grants there are; and no device has slots that its domain's window has not.
 #[test]
 fn what_shows_a_device_is_no_grant_s() {
     const NUMBER: u64 = 5;

@@ -258,7 +258,7 @@ impl Accounts {
         self.unreserve(id, &device::slots(pages));
     }
 
-    /// A domain is dead or about to be: nobody gets a new use of its grants.
+    /// A domain is dead or about to be: no new use of its grants begins.
     pub fn fence(&mut self, id: DomId) {
         if let Some(account) = self.account_mut(id) {
             account.alive = false;
@@ -279,7 +279,7 @@ impl Accounts {
         Some(end)
     }
 
-    /// All of a dead domain's uses have ended: its account goes as soon as nobody uses its
+    /// All of a dead domain's uses have ended: its account goes as soon as no domain uses its
     /// grants.
     pub(crate) fn clear(&mut self, id: DomId) {
         if let Some(account) = self.account_mut(id) {

@@ -182,7 +182,7 @@ fn leaked(accounts: &Accounts) -> u64 {
             }
         }
         wrong += u64::from(account.pinned.abs_diff(pinned));
-        // An account that nobody needs any more should have been closed.
+        // An account without any use left should have been closed.
         wrong += u64::from(account.cleared && account.pinned == 0 && account.holders == 0);
     }
     // Window slots whose grant is not in use, and copies that no grant knows of.

@@ -22,7 +22,7 @@ pub struct Copier {
 impl Copier {
     /// Carries out a batch in order and leaves one status per operation in `status`.
     ///
-    /// All pages of the batch are pinned first, then copied without any lock, then let go.
+    /// All pages of the batch are pinned first, then copied without any lock, then unpinned.
     pub fn run(
         &mut self,
         grants: &Grants,

@@ -99,8 +99,8 @@ pub(super) fn capture(
     Err(GrantStatus::Again)
 }
 
-/// Reads an entry that accepts a page of `from`'s and uses it up, in one step as seen from the domain
-/// that owns it; the slot for the page.
+/// Reads an entry that accepts a page of `from`'s and uses it up, in one step as seen from the
+/// domain that owns it; the slot for the page.
 pub(crate) fn commit(entry: &AtomicU64, from: DomId) -> Result<Slot, GrantStatus> {
     let mut now = GrantEntry(entry.load(Ordering::Acquire));
     for _ in 0..ENTRY_TRIES {

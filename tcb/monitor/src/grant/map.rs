@@ -17,7 +17,7 @@ struct Known {
     doomed: bool,
 }
 
-/// Maps and unmaps for one caller. Owns the caller's address space, so that nobody else changes
+/// Maps and unmaps for one caller. Owns the caller's address space, so that no other code changes
 /// it; the buffers are reused.
 #[derive(Debug)]
 pub struct Mapper<S> {
@@ -233,7 +233,7 @@ impl<S: AddressSpace> Mapper<S> {
         Ok(())
     }
 
-    /// Lets go of everything that the caller had mapped, a piece at a time, and closes its
+    /// Ends every mapping of the caller, a piece at a time, and closes its
     /// account. The caller's process and its agent are gone.
     pub fn tear_down(self, grants: &Grants) {
         /// Slots released under one hold of the lock.

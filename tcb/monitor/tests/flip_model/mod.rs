@@ -40,7 +40,8 @@ pub(crate) enum Op {
     End { of: u16, guest: u16 },
     /// A domain dies.
     Kill(u16),
-    /// The next change of a domain's address space fails: it is refused, or carried out and never answered.
+    /// The next change of a domain's address space fails: it is refused, or carried out and never
+    /// answered.
     Fail { of: u16, lost: bool },
 }
 
@@ -337,7 +338,8 @@ impl Rig {
         }
     }
 
-    /// A batch of one exchange: the statuses if both agents do their part, and what the entries are then.
+    /// A batch of one exchange: the statuses if both agents do their part, and what the entries are
+    /// then.
     fn run(
         &mut self,
         guest: u16,

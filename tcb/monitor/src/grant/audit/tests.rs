@@ -138,12 +138,12 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
     ),
     ("a reader too few", |t| active(t, 1).maps_read -= 1, 1),
     (
-        "a copy that nobody makes: two known here, one there",
+        "a copy that no domain makes: two known here, one there",
         |t| active(t, 1).copies_read += 1,
         3,
     ),
     (
-        "a copy for writing that nobody makes",
+        "a copy for writing that no domain makes",
         |t| active(t, 1).copies_write += 1,
         3,
     ),

@@ -163,8 +163,8 @@ impl CountedGrants {
             .clone()
             .all(|leaving| self.charge(table, leaving.index))
             && self.take_away(table, &leaving);
-        // What the user could have pinned stays with it, and what a device has with that, alive or not:
-        // the granter gets another frame.
+        // What the user could have pinned stays with it, and what a device has pinned with the
+        // device: the granter gets another frame.
         let stays = |leaving: &&Leaving| {
             let pinned = self.pins.release(table.granter, leaving.granted.frame);
             pinned || alive && leaving.forced

@@ -145,7 +145,7 @@ impl CountedGrants {
     fn granter_ends(&self, grants: &Grants, table: &Arc<Table>) {
         self.revoke_all(grants, table);
         if table.state().bound.is_some() {
-            // Its memory goes with the last page, whatever the user does with the table.
+            // Its memory goes with the last page, even if the user keeps the table.
             let frames = table.frames_memory();
             let closed = self.spaces.change(table.user, |space| {
                 space.remove_memory(frames).map_err(SpaceError::fatal)
@@ -181,7 +181,7 @@ impl CountedGrants {
                 words.set_translation(0, Ordering::Release);
             }
         }
-        // Whatever becomes of this: a user that cannot let go is dead afterwards.
+        // A user whose pages cannot be taken away is dead afterwards.
         let granter_done = table.state().granter_done;
         let give_up = |space: &mut dyn AddressSpace| {
             space.unmap(&slots)?;

@@ -86,7 +86,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// A table that grants nothing and that nobody has bound.
+    /// A table that grants nothing and is not bound.
     ///
     /// # Errors
     /// The kernel has no memory or no descriptors left, or the count of announcements has no place.

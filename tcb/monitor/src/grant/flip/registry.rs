@@ -50,7 +50,8 @@ impl Exchanges {
         self.lock().contains_key(&handle)
     }
 
-    /// The granter's half of an exchange of `count` pages: they enter its window from slot `first` on.
+    /// The granter's half of an exchange of `count` pages: they enter its window from slot `first`
+    /// on.
     ///
     /// # Errors
     /// `BadDomain`: an end is dead. `BadSlot`: a slot is not there or not free. `NoSpace`: too many
@@ -153,10 +154,10 @@ impl Exchanges {
         let slots = exchange.state().end(caller).map(|end| end.slots.clone());
         let slots: Vec<_> = slots.ok_or(GrantStatus::BadHandle)?.map(Slot).collect();
         if !slots.is_empty() {
-            // Whatever becomes of this: one that cannot let go is dead afterwards.
+            // A domain whose pages cannot be taken away is dead afterwards.
             let _ = self.spaces.change(caller, |space| {
-                let gone = space.unmap(&slots);
-                let gone = gone.and_then(|()| space.remove_memory(exchange.handle.memory()));
+                let unmapped = space.unmap(&slots);
+                let gone = unmapped.and_then(|()| space.remove_memory(exchange.handle.memory()));
                 gone.map_err(SpaceError::fatal)
             });
         }

@@ -24,9 +24,10 @@ impl Exchanges {
     /// Gives pages away and gets as many; one status per operation.
     ///
     /// Statuses: `BadHandle`: no such exchange whose user the caller is, or one end has done with
-    /// it. `BadDomain`: the granter is dead, or its agent did not answer: then it is. `BadSlot`: no such
-    /// slot of either end's, or one that is in this batch already. `BadRef`: the entry accepts no
-    /// page of the caller's. If it is the caller's agent that does not answer, the caller is dead.
+    /// it. `BadDomain`: the granter is dead, or its agent did not answer: then it is. `BadSlot`: no
+    /// such slot of either end's, or one that is in this batch already. `BadRef`: the entry accepts
+    /// no page of the caller's. If it is the caller's agent that does not answer, the caller is
+    /// dead.
     pub fn transfer(&self, grants: &Grants, caller: DomId, ops: &[Transfer]) -> Vec<GrantStatus> {
         let runs = ops.chunk_by(|a, b| a.exchange == b.exchange);
         let statuses = runs.flat_map(|run| {
@@ -70,7 +71,8 @@ impl Exchanges {
         };
         if !moving.is_empty() {
             let done = self.carry_out(exchange.granter, caller, exchange, maps);
-            // Otherwise the granter is dead: whatever the books say, nothing changes hands any more.
+            // Otherwise the granter is dead: whatever the books say, nothing changes hands any
+            // more.
             for m in moving.iter().filter(|_| done.is_ok()) {
                 // Release: who sees the mark sees the page.
                 let mark = u64::from(GrantEntry::COMPLETED);
@@ -83,8 +85,8 @@ impl Exchanges {
         Some(statuses)
     }
 
-    /// Has both agents work, the granter's first: what is taken from it is zeroed when it cannot write
-    /// there any more, and the user sees it afterwards. `op` is held.
+    /// Has both agents work, the granter's first: what is taken from it is zeroed when it cannot
+    /// write there any more, and the user sees it afterwards. `op` is held.
     ///
     /// # Errors
     /// The granter is dead, and nothing has changed hands.
@@ -99,7 +101,7 @@ impl Exchanges {
             .change(granter, |space| space.replace(&to_granter))?;
         let zero = |map: &PageMap| exchange.region.page(map.frame).map(|page| page.fill(0));
         let clean = to_user.iter().all(|map| zero(map) == Some(Ok(())));
-        // Whatever becomes of it: a user that cannot be changed is dead afterwards.
+        // A user whose space cannot be changed is dead afterwards.
         let _ = self.spaces.change(user, |space| match clean {
             true => space.replace(&to_user),
             false => Err(SpaceError::Lost("a page could not be zeroed".into())),
