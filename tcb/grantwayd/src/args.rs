@@ -11,7 +11,7 @@ pub(crate) struct Args {
     pub(crate) log: Option<String>,
     /// Where the domains' programs lie.
     pub(crate) programs: PathBuf,
-    /// Whether to end when nobody can read from standard output any more.
+    /// Whether to end when standard output has no reader any more.
     pub(crate) with_reader: bool,
 }
 

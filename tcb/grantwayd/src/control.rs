@@ -21,7 +21,7 @@ pub(crate) struct Socket {
 impl Socket {
     /// Makes the socket, for this user alone.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
-        // The process has one thread yet: nobody else makes files under this mask.
+        // The process has one thread yet: no other thread makes files under this mask.
         let before = rustix::process::umask(Mode::from_raw_mode(0o177));
         let listener = UnixListener::bind(path);
         rustix::process::umask(before);

@@ -20,8 +20,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Changes of a TAP's steering in a row, before [`STEERS_PER_SECOND`] counts: more than one for each guest
-/// interface, which is what a driver domain begins with.
+/// Changes of a TAP's steering in a row, before [`STEERS_PER_SECOND`] counts: more than one for
+/// each guest interface, which is what a driver domain begins with.
 const STEERS_BURST: u32 = 4 * fd::CONNECTIONS_MAX;
 /// The same, a second, in the long run: each asks the whole system for a grace period.
 const STEERS_PER_SECOND: u64 = 4096;
@@ -35,7 +35,7 @@ pub(crate) type Shares = BTreeMap<(String, Option<String>), VecDeque<OwnedFd>>;
 /// Why a domain does not get its devices: it has none of them then.
 pub(crate) struct Refusal {
     pub(crate) why: String,
-    /// Whether the kernel has not let go yet of what was there before.
+    /// Whether the kernel has not released yet what was there before.
     pub(crate) is_busy: bool,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Devices {
 
 /// One of them.
 enum Kept {
-    /// A TAP, or a queue of one: whoever has its descriptor has it.
+    /// A TAP, or a queue of one: its descriptor is all there is to it.
     Tap(OwnedFd, Option<Arc<Steering>>),
     /// A wire, of which each life has a socket of its own, over frames of its own.
     Xdp(Arc<xdp::Wire>, machine::Xdp),
@@ -77,8 +77,8 @@ enum Kept {
 }
 
 impl Devices {
-    /// Opens every device of a domain; and what the system could not provide. What TAPs have for further
-    /// domains goes to `shares`.
+    /// Opens every device of a domain; and what the system could not provide. What TAPs have for
+    /// further domains goes to `shares`.
     pub(crate) fn open(
         domain: &machine::Domain,
         shares: &mut Shares,
@@ -139,8 +139,9 @@ impl Devices {
         Ok((Self { domain, kept }, lacks))
     }
 
-    /// What the domain gets that has `frames`, in order; `life` domains had them before. `of` tells id
-    /// and frames of another domain by its name: what is over the memory of one that is no more is none.
+    /// What the domain gets that has `frames`, in order; `life` domains had them before. `of` tells
+    /// id and frames of another domain by its name: what is over the memory of one that is no more
+    /// is none.
     pub(crate) fn hand_out(
         &self,
         frames: Span,
@@ -352,7 +353,8 @@ impl DeviceControl for XdpQueue {
     }
 }
 
-/// What the domain that has a socket is told; `queue` says what a queue for a single guest says besides.
+/// What the domain that has a socket is told; `queue` says what a queue for a single guest says
+/// besides.
 fn told(
     socket: &xdp::Socket,
     words: [u64; 2],

@@ -1,10 +1,10 @@
 //! `grantwayd --socket PATH [--log FILE] [--programs DIR] [--with-reader]`: the monitor.
 //!
 //! Reads a machine ([`abi::machine::Machine`], JSON) from standard input, builds and starts it,
-//! prints one line (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}` and exits with 1), and then
-//! serves the control socket until it is told to end (`down`, SIGTERM, SIGINT, SIGHUP; with
-//! `--with-reader` also when the other end of standard output, a pipe, is closed: whoever holds it
-//! takes the machine along, however it dies).
+//! prints one line (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}` and exits
+//! with 1), and then serves the control socket until it is told to end (`down`, SIGTERM, SIGINT,
+//! SIGHUP; with `--with-reader` also when the other end of standard output, a pipe, is closed: the
+//! process that holds it takes the machine along, however it dies).
 //!
 //! The programs `driver` and `guest` lie beside its own, or in DIR. Whatever ends this process,
 //! every domain ends with it.
@@ -35,9 +35,9 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Whoever started us may tell a machine that cannot run here from one that is wrong.
+            // The caller may tell a machine that cannot run here from one that is wrong.
             let cannot_run_here = sandbox::probe().is_err();
-            say(&serde_json::json!({ "error": error, "cannot_run_here": cannot_run_here }));
+            print_line(&serde_json::json!({ "error": error, "cannot_run_here": cannot_run_here }));
             ExitCode::FAILURE
         }
     }
@@ -60,7 +60,7 @@ fn run() -> Result<(), String> {
         server.end_with_reader();
     }
     let up_ns = server.complete()?;
-    say(&serde_json::json!({ "ready": true, "up_ms": up_ns as f64 / 1e6 }));
+    print_line(&serde_json::json!({ "ready": true, "up_ms": up_ns as f64 / 1e6 }));
     server.run();
     Ok(())
 }
@@ -87,8 +87,8 @@ fn read_machine() -> Result<Machine, String> {
     serde_json::from_slice(&text).map_err(|e| format!("standard input is no machine: {e}"))
 }
 
-/// Prints one line. Nobody may listen any more.
-fn say(line: &serde_json::Value) {
+/// Prints one line; an error is ignored, for the reader may be gone.
+fn print_line(line: &serde_json::Value) {
     let mut stdout = std::io::stdout().lock();
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }

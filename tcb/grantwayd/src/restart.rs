@@ -22,8 +22,8 @@ use std::path::PathBuf;
 const STEADY_NS: u64 = 10_000_000_000;
 /// The pause before the second start in a row.
 const PAUSE_NS: u64 = 10_000_000;
-/// The kernel may take so long to let go of devices that a domain before had …
-const SETTLE_NS: u64 = 100_000_000;
+/// The kernel may take so long to release devices that a domain before had …
+const RELEASE_NS: u64 = 100_000_000;
 /// … and is asked this often.
 const LOOK_NS: u64 = 2_000_000;
 
@@ -36,7 +36,7 @@ enum State {
         died_ns: u64,
         start_ns: u64,
         /// Until then devices may be busy.
-        settle_ns: u64,
+        release_ns: u64,
     },
     Coming {
         died_ns: u64,
@@ -61,7 +61,7 @@ pub(crate) struct Restart {
 }
 
 /// Something to be noted.
-pub(crate) enum News {
+pub(crate) enum RestartEvent {
     /// For the log.
     Line(String),
     /// The domain has another id and another console.
@@ -117,13 +117,13 @@ impl Restart {
         matches!(life, Some(Life::Gone(_) | Life::Built))
     }
 
-    /// The domain, if it is one that could not be started: its end is no news.
+    /// The domain, if it is one that could not be started: its end is no event.
     pub(crate) fn stillborn(&self) -> Option<DomId> {
         (!self.trouble.is_empty()).then_some(self.id)
     }
 
     /// Does what there is to do; never blocks but for what starting a process takes.
-    pub(crate) fn turn(&mut self, hypervisor: &mut Hypervisor, now_ns: u64) -> Vec<News> {
+    pub(crate) fn turn(&mut self, hypervisor: &mut Hypervisor, now_ns: u64) -> Vec<RestartEvent> {
         let over = hypervisor.life(self.id).is_some_and(Life::is_over);
         match self.state {
             State::Up { since_ns } if over => self.ended(now_ns, Some(since_ns), now_ns),
@@ -134,16 +134,16 @@ impl Restart {
             State::Down {
                 died_ns,
                 start_ns,
-                settle_ns,
+                release_ns,
             } if now_ns >= start_ns && self.has_no_process(hypervisor) => {
-                self.start(hypervisor, (died_ns, settle_ns), now_ns)
+                self.start(hypervisor, (died_ns, release_ns), now_ns)
             }
             _ => Vec::new(),
         }
     }
 
     /// The domain has ended; it was ready at `ready_ns`, and away since `died_ns`.
-    fn ended(&mut self, died_ns: u64, ready_ns: Option<u64>, now_ns: u64) -> Vec<News> {
+    fn ended(&mut self, died_ns: u64, ready_ns: Option<u64>, now_ns: u64) -> Vec<RestartEvent> {
         let steady = |ready_ns| now_ns.saturating_sub(ready_ns) >= STEADY_NS;
         if ready_ns.is_some_and(steady) {
             self.known.in_a_row = 0;
@@ -152,14 +152,14 @@ impl Restart {
         self.pause(died_ns, now_ns)
     }
 
-    fn pause(&mut self, died_ns: u64, now_ns: u64) -> Vec<News> {
+    fn pause(&mut self, died_ns: u64, now_ns: u64) -> Vec<RestartEvent> {
         let pause_ns = pause_ns(self.known.in_a_row, self.pause_ns);
         self.known.in_a_row = self.known.in_a_row.saturating_add(1);
         let start_ns = now_ns.saturating_add(pause_ns);
         self.state = State::Down {
             died_ns,
             start_ns,
-            settle_ns: start_ns.saturating_add(SETTLE_NS),
+            release_ns: start_ns.saturating_add(RELEASE_NS),
         };
         if pause_ns == 0 {
             return Vec::new();
@@ -174,9 +174,9 @@ impl Restart {
     fn start(
         &mut self,
         hypervisor: &mut Hypervisor,
-        (died_ns, settle_ns): (u64, u64),
+        (died_ns, release_ns): (u64, u64),
         now_ns: u64,
-    ) -> Vec<News> {
+    ) -> Vec<RestartEvent> {
         match self.try_start(hypervisor) {
             Ok(console) => {
                 self.trouble.clear();
@@ -186,25 +186,25 @@ impl Restart {
                     ready_ns: None,
                 };
                 let old = std::mem::replace(&mut self.started, self.id);
-                vec![News::Replaced(old, self.id, console)]
+                vec![RestartEvent::Replaced(old, self.id, console)]
             }
-            Err(Refusal { is_busy: true, .. }) if now_ns < settle_ns => {
+            Err(Refusal { is_busy: true, .. }) if now_ns < release_ns => {
                 self.state = State::Down {
                     died_ns,
                     start_ns: now_ns + LOOK_NS,
-                    settle_ns,
+                    release_ns,
                 };
                 Vec::new()
             }
             Err(Refusal { why: trouble, .. }) => {
                 hypervisor.give_up(self.id, &trouble);
-                let mut news = Vec::new();
+                let mut events = Vec::new();
                 if trouble != self.trouble {
-                    news.push(self.line(&format!("did not start again: {trouble}")));
+                    events.push(self.line(&format!("did not start again: {trouble}")));
                     self.trouble = trouble;
                 }
-                news.extend(self.pause(died_ns, now_ns));
-                news
+                events.extend(self.pause(died_ns, now_ns));
+                events
             }
         }
     }
@@ -226,15 +226,15 @@ impl Restart {
         hypervisor: &Hypervisor,
         (died_ns, mut ready_ns): (u64, Option<u64>),
         now_ns: u64,
-    ) -> Vec<News> {
-        let mut news = Vec::new();
+    ) -> Vec<RestartEvent> {
+        let mut events = Vec::new();
         let away_ns = now_ns.saturating_sub(died_ns);
         let ms = away_ns as f64 / 1e6;
         let runs = matches!(hypervisor.life(self.id), Some(Life::Running { .. }));
         if ready_ns.is_none() && runs {
             ready_ns = Some(now_ns);
             self.known.ready_ns = Some(away_ns);
-            news.push(self.line(&format!(
+            events.push(self.line(&format!(
                 "started again (restart {}): ready after {ms:.1} ms",
                 self.known.count
             )));
@@ -244,14 +244,14 @@ impl Restart {
             && hypervisor.is_connected(self.id)
         {
             self.known.connected_ns = Some(away_ns);
-            news.push(self.line(&format!("connected again after {ms:.1} ms")));
+            events.push(self.line(&format!("connected again after {ms:.1} ms")));
             self.state = State::Up { since_ns };
         }
-        news
+        events
     }
 
-    fn line(&self, text: &str) -> News {
-        News::Line(format!("{}: {text}", self.domain.name))
+    fn line(&self, text: &str) -> RestartEvent {
+        RestartEvent::Line(format!("{}: {text}", self.domain.name))
     }
 }
 

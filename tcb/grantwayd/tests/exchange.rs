@@ -1,5 +1,5 @@
-//! Real monitors with domains that exchange pages (`specs/grants.md`, F-1 … F-11): the processor keeps
-//! either end from what is the other's now.
+//! Real monitors with domains that exchange pages (`specs/grants.md`, F-1 … F-11): the processor
+//! keeps either end from what is the other's now.
 
 mod common;
 

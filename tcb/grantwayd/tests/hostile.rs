@@ -109,7 +109,8 @@ fn a_guest_killed_while_mapped_lives_on_until_it_is_unmapped() {
     daemon.down();
 }
 
-/// VMQ-17: a driver domain that steers all the time is refused, and not for ever; the one after it begins anew.
+/// VMQ-17: a driver domain that steers all the time is refused, and not for ever; the one after it
+/// begins anew.
 #[test]
 fn who_steers_too_often_waits() {
     let Ok(namespace) = Namespace::new() else {

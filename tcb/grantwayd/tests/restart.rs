@@ -380,7 +380,8 @@ fn who_keeps_dying_is_started_ever_more_seldom_and_the_machine_can_end_meanwhile
     daemon.down();
 }
 
-/// An AF_XDP wire for the driver domain, and the namespace that it leads to, as long as it is to live.
+/// An AF_XDP wire for the driver domain, and the namespace that it leads to, as long as it is to
+/// live.
 fn with_wire(plan: &mut Machine) -> Option<Namespace> {
     if let Err(error) = xdp::probe() {
         eprintln!("skipped: {error}");
@@ -405,8 +406,8 @@ fn with_wire(plan: &mut Machine) -> Option<Namespace> {
     Some(namespace)
 }
 
-/// some devices are made, and one cannot be. What was made is gone again, but not at once, so a second
-/// attempt would find its own.
+/// some devices are made, and one cannot be. What was made is gone again, but not at once, so
+/// a second attempt would find its own.
 #[test]
 fn what_keeps_a_domain_from_its_devices_is_what_is_told() {
     let mut plan = plan(1);
@@ -437,7 +438,8 @@ fn what_keeps_a_domain_from_its_devices_is_what_is_told() {
     daemon.down();
 }
 
-/// the kernel takes some milliseconds to let go of a dead domain's socket. Attempts meanwhile make no file.
+/// the kernel takes some milliseconds to let go of a dead domain's socket. Attempts meanwhile
+/// make no file.
 #[test]
 fn a_file_is_made_when_everything_else_is_there() {
     let mut plan = plan(1);

@@ -308,8 +308,8 @@ fn outcome<E>(result: Result<(), E>) -> Value {
     json!(if result.is_ok() { "done" } else { "fault" })
 }
 
-/// Reads the first byte of `at` for so many milliseconds: every value that was seen, in order, and how
-/// often the page was not there.
+/// Reads the first byte of `at` for so many milliseconds: every value that was seen, in order, and
+/// how often the page was not there.
 fn spin(at: Span, ms: u64) -> Value {
     let end = shmem::time::monotonic_ns() + ms * 1_000_000;
     let (mut seen, mut reads, mut faults) = (Vec::new(), 0u64, 0u64);

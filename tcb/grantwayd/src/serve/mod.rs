@@ -7,7 +7,7 @@ use crate::client::{Client, Waits};
 use crate::console::Console;
 use crate::control::Socket;
 use crate::log::Log;
-use crate::restart::{News, Restart};
+use crate::restart::{Restart, RestartEvent};
 use abi::DomId;
 use monitor::{Hypervisor, Source};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -85,7 +85,7 @@ impl Server {
         }
     }
 
-    /// Makes the end of whoever reads standard output the end of the machine.
+    /// Makes the end of the reader of standard output the end of the machine.
     pub(crate) fn end_with_reader(&mut self) {
         self.reader = Some(io::stdout());
     }
@@ -179,7 +179,7 @@ impl Server {
         let look_again_ns = match (self.ending, self.complete_ns) {
             // The end has a deadline of its own.
             (true, _) => Some(10_000_000),
-            // Nobody tells when the last connection comes up.
+            // No descriptor tells when the last connection comes up.
             (false, None) => Some(500_000),
             (false, Some(_)) => None,
         };
@@ -223,12 +223,12 @@ impl Server {
             return;
         }
         for restart in &mut self.restarts {
-            let news = restart.turn(&mut self.hypervisor, now);
+            let events = restart.turn(&mut self.hypervisor, now);
             self.reported.extend(restart.stillborn());
-            for news in news {
-                match news {
-                    News::Line(line) => self.log.line("grantwayd", &line),
-                    News::Replaced(old, new, fresh) => {
+            for event in events {
+                match event {
+                    RestartEvent::Line(line) => self.log.line("grantwayd", &line),
+                    RestartEvent::Replaced(old, new, fresh) => {
                         let mut consoles = self.consoles.iter_mut();
                         if let Some((id, console)) = consoles.find(|(id, _)| *id == old) {
                             console.drain(&mut self.log, now);
