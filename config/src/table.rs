@@ -1,6 +1,7 @@
 //! Reading TOML tables key by key: every key that is not asked for is an error, every value that
 //! is not what was asked for is one, and reading goes on after it.
 
+use crate::old;
 use crate::problem::{Lines, Place, Problem};
 use crate::words::{self, choose, distance};
 use serde::de::DeserializeOwned;
@@ -395,6 +396,11 @@ impl<'r, 't, 'a> Table<'r, 't, 'a> {
             } else {
                 self.place.to_string()
             };
+            if let Some(became) = old::gone(self.section, key) {
+                let what = format!("{place}: there is no key `{key}` any more");
+                self.reader.problem(Some(name.span()), what, became);
+                continue;
+            }
             let remedy = nearest_of(&asked, key);
             self.reader.problem(
                 Some(name.span()),

@@ -195,8 +195,6 @@ fn files_arrive_whatever_the_switches_say() {
         "[buffers]\nto_guest = 64\nfrom_guest = 32",
         "[ring]\nslots = 256",
         "[ring]\nformat = \"xen\"",
-        "[driver]\nnotify_us = 10000",
-        "[driver]\ntick_us = 100\nempty_ticks = 20",
     ] {
         let Some(machine) = start_with(switches, FOR_FILES) else {
             return;

@@ -26,11 +26,9 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
 
 fn driver(driver: &Driver, found: &mut Findings) {
     found.cpus(Place::Driver, &driver.cpus);
-    found.polling(Place::Driver, driver.polling);
+    found.spin_us(Place::Driver, driver.spin_us);
     for (key, value, good) in [
         ("workers", driver.workers, 1..=Driver::WORKERS_MAX),
-        ("poll_budget", driver.poll_budget, 1..=256),
-        ("notify_us", driver.notify_us.unwrap_or(0), 0..=10_000),
         ("broadcast_pps", driver.broadcast_pps, 1..=10_000_000),
         ("mac_ageing_s", driver.mac_ageing_s, 1..=1_000_000),
         ("restart_pause_ms", driver.restart_pause_ms, 0..=60_000),

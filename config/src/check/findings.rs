@@ -1,6 +1,5 @@
 //! What has been found wrong so far, and the checks that many keys share.
 
-use crate::model::Polling;
 use crate::problem::{Finding, Place};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -87,15 +86,8 @@ impl Findings {
         }
     }
 
-    pub(super) fn polling(&mut self, place: Place, polling: Polling) {
-        self.range(
-            place,
-            "spin_us",
-            polling.spin_us.unwrap_or(0),
-            0..=1_000_000,
-        );
-        self.range(place, "tick_us", polling.tick_us, 0..=1_000_000);
-        self.range(place, "empty_ticks", polling.empty_ticks, 0..=1_000_000);
+    pub(super) fn spin_us(&mut self, place: Place, spin_us: Option<u32>) {
+        self.range(place, "spin_us", spin_us.unwrap_or(0), 0..=1_000_000);
     }
 
     pub(super) fn files(&mut self, place: Place, read: &Option<String>, write: &Option<String>) {

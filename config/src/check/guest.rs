@@ -31,7 +31,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
             found.unique(place, &mut names, &guest.name, g, "[[guest]]");
         }
         found.cpus(place, &guest.cpus);
-        found.polling(place, guest.polling);
+        found.spin_us(place, guest.spin_us);
         if guest.vifs.is_empty() || guest.vifs.len() > VIFS_PER_GUEST {
             let what = format!("it has {} interfaces", guest.vifs.len());
             let remedy = format!("give it 1 to {VIFS_PER_GUEST} sections [[guest.vif]]");

@@ -17,11 +17,11 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
         .collect();
     let config_text = GuestConfig {
         vifs,
-        spin_us: spin_us(config, guest.polling.spin_us),
+        spin_us: spin_us(config, guest.spin_us),
         yields: is_crowded(config, guest),
-        tick_us: guest.polling.tick_us,
-        empty_ticks: guest.polling.empty_ticks,
-        poll_budget: config.driver.poll_budget,
+        tick_us: 0,
+        empty_ticks: 0,
+        poll_budget: domain::POLL_BUDGET,
         ledger: config.driver.ledger,
         lro: config.lro,
     };

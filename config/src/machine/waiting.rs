@@ -1,11 +1,11 @@
 //! How domains wait, where a file does not say: by who shares CPUs with whom.
 
-use crate::model::{Config, Driver, Guest, Polling};
+use crate::model::{Config, Driver, Guest};
 
 /// A domain's spin budget: as given, or by whether driver and guests share CPUs.
 pub(super) fn spin_us(config: &Config, given: Option<u32>) -> u32 {
     let usual = match config.is_driver_apart() {
-        true => Polling::SPIN_APART_US,
+        true => Driver::SPIN_APART_US,
         false => 0,
     };
     given.unwrap_or(usual)
@@ -17,12 +17,11 @@ pub(super) fn is_crowded(config: &Config, guest: &Guest) -> bool {
     config.guests.iter().filter(shares).count() > guest.cpus.len()
 }
 
-/// How long guests are left asleep while a NIC has more for them: as given, or by whether driver
-/// and guests share CPUs.
+/// How long guests are left asleep while a NIC has more for them: by whether driver and guests
+/// share CPUs.
 pub(super) fn notify_us(config: &Config) -> u32 {
-    let usual = match config.is_driver_apart() {
+    match config.is_driver_apart() {
         true => 0,
         false => Driver::NOTIFY_SHARED_US,
-    };
-    config.driver.notify_us.unwrap_or(usual)
+    }
 }

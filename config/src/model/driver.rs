@@ -7,21 +7,17 @@ use crate::domain::{BufferSize, GrantMode, Offloads, RingFormat};
 pub struct Driver {
     /// CPUs that it may run on; empty: all.
     pub cpus: Vec<usize>,
-    /// Domains that it consists of, 1 … [`Driver::WORKERS_MAX`]. They share nothing: each has a queue
-    /// of every NIC and of every guest interface.
+    /// Domains that it consists of, 1 … [`Driver::WORKERS_MAX`]. They share nothing: each
+    /// has a queue of every NIC and of every guest interface.
     pub workers: u32,
     /// How it gets at granted pages.
     pub grants: GrantMode,
     /// The most that it offers to guests.
     pub offloads: Offloads,
-    /// When it sleeps.
-    pub polling: Polling,
-    /// Frames taken from one port before the next has its turn.
-    pub poll_budget: u32,
-    /// Microseconds from one word to sleeping guests to the next while a NIC has more for them;
-    /// none: 0 if the driver domain's CPUs are given and no guest may use them, else
-    /// [`Driver::NOTIFY_SHARED_US`].
-    pub notify_us: Option<u32>,
+    /// Microseconds of looking for work before it sleeps; none: [`Driver::SPIN_APART_US`] if its
+    /// CPUs are given and no guest may use them, else 0, because a domain that spins on its peer's
+    /// CPU waits for itself.
+    pub spin_us: Option<u32>,
     /// Broadcast and multicast frames that each port may send, per second.
     pub broadcast_pps: u32,
     /// Seconds after which a silent station behind a NIC is forgotten.
@@ -35,8 +31,13 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// How long guests on the driver's own CPU are left asleep under load. A guest that is woken
-    /// takes the CPU from the driver; this is some batches of a wire at several Gb/s.
+    /// The spin budget of domains where the driver domain has CPUs of its own: about the cost of a
+    /// wake-up.
+    pub const SPIN_APART_US: u32 = 50;
+    /// While a NIC has more frames, sleeping guests are woken at most every so many microseconds
+    /// where they may use the driver's CPUs, unless they run out of receive buffers. A guest that
+    /// is woken takes the CPU from the driver; this is some batches of a wire at several Gb/s.
+    /// Where the driver domain has CPUs of its own they are woken at once.
     pub const NOTIFY_SHARED_US: u32 = 300;
     /// The most workers.
     pub const WORKERS_MAX: u32 = 16;
@@ -63,9 +64,7 @@ impl Default for Driver {
             workers: 1,
             grants: GrantMode::default(),
             offloads: Offloads::default(),
-            polling: Polling::default(),
-            poll_budget: 64,
-            notify_us: None,
+            spin_us: None,
             broadcast_pps: 10_000,
             mac_ageing_s: 300,
             ledger: true,
@@ -73,24 +72,6 @@ impl Default for Driver {
             restart_pause_ms: 5_000,
         }
     }
-}
-
-/// How a domain waits: it spins, then looks again every tick, then sleeps until it is woken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Polling {
-    /// Microseconds of spinning; none: [`Polling::SPIN_APART_US`] if the driver domain's CPUs are
-    /// given and no guest may use them, else 0, because who spins on its peer's CPU waits for
-    /// itself.
-    pub spin_us: Option<u32>,
-    /// Microseconds of a tick; 0: none.
-    pub tick_us: u32,
-    /// Ticks without work until it sleeps.
-    pub empty_ticks: u32,
-}
-
-impl Polling {
-    /// The spin budget of domains that have CPUs of their own: about the cost of a wake-up.
-    pub const SPIN_APART_US: u32 = 50;
 }
 
 /// Buffers of every vif.

@@ -1,6 +1,5 @@
 //! A guest domain and its interfaces.
 
-use super::driver::Polling;
 use super::station::{KernelPort, Station};
 use crate::address::{Cidr, Mac};
 use crate::domain::Offloads;
@@ -15,8 +14,9 @@ pub struct Guest {
     pub name: String,
     /// CPUs that it may run on; empty: all.
     pub cpus: Vec<usize>,
-    /// When it sleeps.
-    pub polling: Polling,
+    /// Microseconds of looking for work before it sleeps; none: as for the driver domain, see
+    /// [`super::Driver::spin_us`].
+    pub spin_us: Option<u32>,
     /// Its interfaces.
     pub vifs: Vec<Vif>,
 }

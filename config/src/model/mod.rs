@@ -9,7 +9,7 @@ mod station;
 
 pub use config::{Config, DEFAULT_NAME};
 pub(crate) use driver::SLOTS_PER_PAGE;
-pub use driver::{Buffers, Driver, Polling, Ring};
+pub use driver::{Buffers, Driver, Ring};
 pub use guest::{Endpoint, Guest, Vif};
 pub use nic::{Kind, Nic, Queues, XdpWire};
 pub use station::{KernelPort, Station};

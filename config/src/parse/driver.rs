@@ -1,18 +1,9 @@
 //! The driver domain, and what all guest interfaces have alike.
 
 use crate::lro::{FLUSH_REMEDY, Lro};
-use crate::model::{Buffers, Driver, Polling, Ring};
+use crate::model::{Buffers, Driver, Ring};
 use crate::old;
 use crate::table::Table;
-
-pub(super) fn polling(t: &Table<'_, '_, '_>) -> Polling {
-    let usual = Polling::default();
-    Polling {
-        spin_us: t.number("spin_us"),
-        tick_us: t.number("tick_us").unwrap_or(usual.tick_us),
-        empty_ticks: t.number("empty_ticks").unwrap_or(usual.empty_ticks),
-    }
-}
 
 pub(super) fn read(t: &Table<'_, '_, '_>) -> Driver {
     let usual = Driver::default();
@@ -23,9 +14,7 @@ pub(super) fn read(t: &Table<'_, '_, '_>) -> Driver {
             .renamed_word("grants", &old::GRANTS)
             .unwrap_or(usual.grants),
         offloads: t.word("offloads").unwrap_or(usual.offloads),
-        polling: polling(t),
-        poll_budget: t.number("poll_budget").unwrap_or(usual.poll_budget),
-        notify_us: t.number("notify_us"),
+        spin_us: t.number("spin_us"),
         broadcast_pps: t.number("broadcast_pps").unwrap_or(usual.broadcast_pps),
         mac_ageing_s: t.number("mac_ageing_s").unwrap_or(usual.mac_ageing_s),
         ledger: t.flag("ledger").unwrap_or(usual.ledger),

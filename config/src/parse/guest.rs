@@ -1,6 +1,5 @@
 //! Guests and their interfaces.
 
-use super::driver::polling;
 use super::rule;
 use super::station::{MAC, port, station};
 use crate::address::Mac;
@@ -16,7 +15,7 @@ pub(super) fn read(g: usize, t: Table<'_, '_, '_>) -> Guest {
     let guest = Guest {
         name: name.unwrap_or_default(),
         cpus: t.numbers("cpus"),
-        polling: polling(&t),
+        spin_us: t.number("spin_us"),
         vifs: vifs
             .into_iter()
             .enumerate()

@@ -154,6 +154,26 @@ fn old_names_are_accepted_with_a_warning() {
 }
 
 #[test]
+fn keys_that_are_gone_are_refused_with_what_became_of_them() {
+    for (section, key, says) in [
+        ("driver", "tick_us", "moderation = \"tick\""),
+        ("driver", "empty_ticks", "spins for `spin_us`"),
+        ("driver", "poll_budget", "64 frames"),
+        ("driver", "notify_us", "every 300 µs"),
+    ] {
+        let text = errors(&format!("[{section}]\n{key} = 1\n{SMALL}"));
+        let begins =
+            format!("f.toml:2: [{section}]: there is no key `{key}` any more; leave it out: ");
+        assert!(text.starts_with(&begins) && text.contains(says), "{text}");
+    }
+    for key in ["tick_us", "empty_ticks"] {
+        let text = mistake("name = \"a\"", &format!("name = \"a\"\n{key} = 1"));
+        let begins = format!("f.toml:10: [[guest]] 1: there is no key `{key}` any more; ");
+        assert!(text.starts_with(&begins), "{text}");
+    }
+}
+
+#[test]
 fn queues_for_single_guests_need_what_they_need() {
     let wire = "kind = \"tap\"\nnetns = \"w\"";
     let with = |more: &str| format!("kind = \"tap\"\nqueues = \"vmq\"{more}\nnetns = \"w\"");

@@ -11,9 +11,7 @@ use anyhow::Context as _;
 use client::{Instance, Options};
 use config::domain::{GrantMode, Moderation, Offloads, RingFormat, Vmq};
 use config::rule::{Ports, Rule, Way};
-use config::{
-    Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Pdev, Polling, Queues, Vif, XdpWire,
-};
+use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Pdev, Queues, Vif, XdpWire};
 use figures::measure::{CpuTimes, Machine as Cpus, Part};
 use figures::{Failure, interrupt};
 use serde_json::Value;
@@ -306,7 +304,7 @@ pub fn config(
         guests: vec![Guest {
             name: "guest".to_owned(),
             cpus: vec![cores.guest],
-            polling: NO_SPIN,
+            spin_us: NO_SPIN,
             vifs: vec![Vif::new(Endpoint::Tap {
                 port: port(guest, GUEST),
             })],
@@ -318,18 +316,14 @@ pub fn config(
         nic.moderation = near.tick_us.map_or(Moderation::Event, Moderation::Tick);
     }
     config.driver.cpus = vec![driver_core];
-    config.driver.polling = NO_SPIN;
+    config.driver.spin_us = NO_SPIN;
     // What ends in a window is no figure.
     config.driver.restart = false;
     config
 }
 
 /// On two cores every domain shares one with a socket's process: who spins there waits for itself.
-const NO_SPIN: Polling = Polling {
-    spin_us: Some(0),
-    tick_us: 0,
-    empty_ticks: 0,
-};
+const NO_SPIN: Option<u32> = Some(0);
 
 /// What a lane's machine is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
