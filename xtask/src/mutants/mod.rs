@@ -36,8 +36,12 @@ const MODULES: [Module; 4] = [
         // Without the loom model, which an ordinary build leaves out.
         paths: &[
             "path/vif/src/ring/back.rs",
+            "path/vif/src/ring/consumer.rs",
+            "path/vif/src/ring/end.rs",
+            "path/vif/src/ring/format.rs",
             "path/vif/src/ring/front.rs",
-            "path/vif/src/ring/mod.rs",
+            "path/vif/src/ring/producer.rs",
+            "path/vif/src/ring/slots.rs",
             "path/vif/src/ring/words.rs",
             "path/vif/src/events.rs",
         ],

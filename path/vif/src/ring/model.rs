@@ -1,5 +1,8 @@
 //! Every order of events, by loom: `RUSTFLAGS="--cfg loom" cargo test -p vif --lib model`.
 
+use super::consumer::Consumer;
+use super::producer::Producer;
+use super::slots::Slots;
 use super::{Back, Format, Front, Index, Words};
 use crate::events::{EventWords, Events};
 use loom::sync::Arc;
@@ -111,6 +114,73 @@ impl EventWords for Channel {
     fn swap(&self, n: usize, value: u32, order: Ordering) -> u32 {
         self.0[n].swap(value, order)
     }
+}
+
+/// RING-7 of the producer alone: who sees its index sees every slot that the index covers, and a
+/// producer that asks after its fence does not miss who armed before (RING-9).
+#[test]
+fn a_producer_shows_what_it_has_written() {
+    model(|format| {
+        let words = Model::new(format);
+        let (requests, _) = Slots::of::<N, N>(&words);
+        let mut producer = Producer::<N>::new(requests);
+        words.set_index(Index::ReqEvent, 1, Ordering::Relaxed);
+        let shared = words.clone();
+        let writer = thread::spawn(move || {
+            producer.write(&shared, [1, 1]);
+            producer.publish(&shared, Index::ReqProd);
+            producer.write_all(&shared, &[[2, 2]]);
+            producer.publish(&shared, Index::ReqProd);
+            fence(Ordering::SeqCst);
+            assert_eq!(producer.unnotified(), 2);
+            producer.should_notify(&shared, Index::ReqEvent)
+        });
+        let seen = words.index(Index::ReqProd, Ordering::Acquire);
+        for n in 0..seen {
+            let (page, offset) = format.requests(N).of(n);
+            let mut slot = [[0; N]];
+            words.read(page, offset, N * 4, &mut slot);
+            assert_eq!(slot, [[n + 1; N]]);
+        }
+        words.set_index(Index::ReqEvent, seen + 1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let sleeps = words.index(Index::ReqProd, Ordering::Acquire) == seen;
+        let rang = writer.join().expect("the writer");
+        assert!(!sleeps || seen == 2 || rang, "asleep, and nobody rang");
+    });
+}
+
+/// RING-7 and RING-10 of the consumer alone: what is ready was written, and a consumer that arms
+/// and looks again does not sleep over a slot of whose publishing nobody is told.
+#[test]
+fn a_consumer_reads_what_is_there_and_sleeps_over_nothing() {
+    model(|format| {
+        let words = Model::new(format);
+        let (requests, _) = Slots::of::<N, N>(&words);
+        let mut consumer = Consumer::<N>::new(requests);
+        let shared = words.clone();
+        let writer = thread::spawn(move || {
+            for n in 0..2 {
+                let (page, offset) = format.requests(N).of(n);
+                shared.write(page, offset, [n + 1; N]);
+                shared.set_index(Index::ReqProd, n + 1, Ordering::Release);
+            }
+            fence(Ordering::SeqCst);
+            super::passes(shared.index(Index::ReqEvent, Ordering::Relaxed), 0, 2)
+        });
+        let ready = consumer.ready_for(&words, Index::ReqProd, 2, 2);
+        let ready = ready.expect("an honest peer");
+        for n in 0..ready {
+            assert_eq!(consumer.peek(&words, 0), Some([n + 1; N]));
+            consumer.consume(1);
+        }
+        assert_eq!(consumer.peek(&words, 0), None);
+        consumer.arm(&words, Index::ReqEvent, 0);
+        fence(Ordering::SeqCst);
+        let sleeps = consumer.pending(&words, Index::ReqProd) == 0;
+        let rang = writer.join().expect("the writer");
+        assert!(!sleeps || ready == 2 || rang, "asleep, and nobody rang");
+    });
 }
 
 /// RING-7: who sees the index sees the slots that it covers, both ways; and a response is never

@@ -1,3 +1,4 @@
+use super::format::fits;
 use super::*;
 use crate::testing::{Memory, RawBack, RawFront, format, over_each_format, with_format};
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! The words of a ring: in granted pages, or in the model checker.
 
-use super::{Format, HEADER_BYTES, PAGES_MAX};
+use super::format::{Format, HEADER_BYTES, PAGES_MAX};
 use abi::PAGE;
 use shmem::Span;
 use std::sync::atomic::Ordering;
