@@ -20,6 +20,18 @@ pub struct Access {
 }
 
 impl Access {
+    /// One that is not usable yet.
+    #[must_use]
+    #[inline]
+    pub const fn new(gref: GrantRef, offset: u16, len: u16) -> Self {
+        Self {
+            gref,
+            offset,
+            len,
+            result: Err(GrantStatus::GeneralError),
+        }
+    }
+
     /// Asks the processor for the header that may begin there, so that it is there when it is read.
     #[inline]
     pub fn prefetch(&self) {
@@ -58,6 +70,21 @@ pub struct CopyOut {
     pub status: GrantStatus,
 }
 
+impl CopyOut {
+    /// One that was not carried out yet: `len` bytes to `offset` of the page.
+    #[must_use]
+    #[inline]
+    pub const fn new(source: Source, gref: GrantRef, offset: usize, len: usize) -> Self {
+        Self {
+            source,
+            gref,
+            offset: offset as u16,
+            len: len as u16,
+            status: GrantStatus::GeneralError,
+        }
+    }
+}
+
 /// One mechanism, for one guest.
 pub trait Grants {
     /// Makes every access of the batch usable, or says per access why not. What begins there is
@@ -79,18 +106,14 @@ pub trait Grants {
     /// result says whether it is there: not if the place is too small for it.
     fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
         let _ = (singles, pick);
-        for access in accesses {
-            access.result = Err(GrantStatus::GeneralError);
-        }
+        refuse(accesses);
     }
 
     /// Makes further pages usable for a device that writes them itself, until
     /// [`Grants::post_end`], or says per access why not. A mechanism that never has pages in this
     /// domain's reach cannot.
     fn post_begin(&mut self, accesses: &mut [Access]) {
-        for access in accesses {
-            access.result = Err(GrantStatus::GeneralError);
-        }
+        refuse(accesses);
     }
 
     /// No device writes any page of [`Grants::post_begin`] any more.
@@ -100,15 +123,20 @@ pub trait Grants {
     /// says per access why not; appends to `frames`, for every access, which of the guest's frames the
     /// page is. A mechanism that is not told that cannot.
     fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
-        for access in accesses {
-            access.result = Err(GrantStatus::GeneralError);
-            frames.push(0);
-        }
+        frames.extend(accesses.iter().map(|_| 0));
+        refuse(accesses);
     }
 
     /// No device writes the page for the sake of this access any more: one that [`Grants::hold`] has
     /// made usable.
     fn let_go(&mut self, _gref: GrantRef) {}
+}
+
+/// What a mechanism says that cannot do it.
+fn refuse(accesses: &mut [Access]) {
+    for access in accesses {
+        access.result = Err(GrantStatus::GeneralError);
+    }
 }
 
 impl<G: Grants + ?Sized> Grants for Box<G> {

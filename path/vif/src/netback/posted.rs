@@ -19,47 +19,21 @@
 //!   is for   head  left out  rest      head     left out
 //! ```
 
-use super::Netback;
-use super::to_guest::{ToGuest, buffer, check, colour, say};
+use super::answers::{Responder, ToGuest, answers, put_merged_header};
+use super::buffers::coloured;
+use super::interface::Netback;
+use super::posts::{PostState, Posted};
 use crate::counters::Drop;
 use crate::grants::{Access, Grants};
-use crate::netif::{ExtraInfo, RxRequest, RxResponse, rsp, rxf};
-use abi::{GrantRef, GrantStatus};
+use crate::netif::{RxRequest, rsp};
+use abi::GrantRef;
 use nic::{Buffer, BufferId, Frame, Piece};
-use smallvec::SmallVec;
 
 /// Buffers of one batch at the most.
 const POSTED_MAX: usize = 256;
 /// Buffers that are made usable at a time: few at first, because a look may find nothing.
 const AHEAD_MIN: usize = 4;
 const AHEAD_MAX: usize = 32;
-
-/// One request of the batch.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Posted {
-    request: RxRequest,
-    offset: u16,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Nobody has it.
-    Free,
-    /// With the device, or with a frame.
-    Out,
-    /// To be answered with an error, for this reason.
-    Failed(Drop),
-    /// To be answered with an error, because what it holds is not for the guest.
-    Refused,
-    /// It was left out, for what a merged frame in the buffer before might need.
-    LeftOut,
-    /// It says how the frame in the buffer before is to be segmented.
-    Extra(ExtraInfo),
-    /// It holds a part of a frame for the guest: the response, and in the first part the bytes of
-    /// all.
-    Part { response: RxResponse, whole: u32 },
-}
 
 impl<G: Grants> Netback<G> {
     /// Whether a frame of `bytes` bytes fits a buffer of this guest's in one piece.
@@ -68,17 +42,17 @@ impl<G: Grants> Netback<G> {
         bytes <= usize::from(self.terms.rx_buffer)
     }
 
-    /// How many slots lie between two [heads](self), if requests have to be left out at all.
+    /// How many slots lie between two heads, if requests have to be left out at all.
     fn period(&self) -> Option<usize> {
         let between = usize::from(self.terms.to_guest.max_slots) + 1;
-        (self.leaves_out && !self.terms.rx_meta).then_some(between)
+        (self.posts.leaves_out && !self.terms.rx_meta).then_some(between)
     }
 
     /// From now on merged frames may be [accepted](Netback::accept), or not: a matter of the whole
     /// batch.
     pub fn expect_merged(&mut self, merged: bool) {
-        if !self.posting {
-            self.leaves_out = merged;
+        if !self.posts.running {
+            self.posts.leaves_out = merged;
         }
     }
 
@@ -107,23 +81,23 @@ impl<G: Grants> Netback<G> {
     /// bytes of it. None: there is no further one, or the batch is large enough.
     pub fn post(&mut self, bytes: usize) -> Option<Buffer> {
         loop {
-            if self.post_next == self.posted.len() && !self.post_more(bytes) {
+            if self.posts.next == self.posts.list.len() && !self.post_more(bytes) {
                 return None;
             }
-            let index = self.post_next;
-            self.post_next += 1;
+            let index = self.posts.next;
+            self.posts.next += 1;
             let left_out = self.period().is_some_and(|period| index % period == 1);
-            let posted = self.posted.get_mut(index)?;
+            let span = self.posts.span(index);
+            let posted = self.posts.list.get_mut(index)?;
             if left_out {
-                posted.state = State::LeftOut;
+                posted.state = PostState::LeftOut;
                 continue;
             }
-            let span = match self.post_accesses.get(index).map(|access| access.result) {
-                Some(Ok(span)) if posted.state == State::Free => span,
-                // What is no buffer, or may not be written, is answered when its turn comes.
-                _ => continue,
+            // What is no buffer, or may not be written, is answered when its turn comes.
+            let Some(span) = span.filter(|_| posted.state == PostState::Free) else {
+                continue;
             };
-            posted.state = State::Out;
+            posted.state = PostState::Out;
             return Some(Buffer {
                 id: BufferId(index as u32),
                 span,
@@ -133,7 +107,7 @@ impl<G: Grants> Netback<G> {
 
     /// Looks at more requests and makes their pages usable; whether there were any.
     fn post_more(&mut self, bytes: usize) -> bool {
-        let have = self.posted.len();
+        let have = self.posts.list.len();
         let ahead = have.clamp(AHEAD_MIN, AHEAD_MAX).min(POSTED_MAX - have);
         if ahead == 0 || self.fatal.is_some() || !self.can_post(bytes) {
             return false;
@@ -150,36 +124,37 @@ impl<G: Grants> Netback<G> {
                 break;
             };
             let request = RxRequest::decode(words);
-            let place = buffer(&request, &self.terms);
-            let (offset, room) = place.unwrap_or((0, 0));
-            let colour = colour(request.gref, bytes, room);
-            self.posted.push(Posted {
-                request,
-                offset: (offset + colour) as u16,
+            let place = coloured(&request, &self.terms, bytes);
+            let (offset, room) = place.unwrap_or_default();
+            self.posts.list.push(Posted {
+                request: request.id,
+                offset: offset as u16,
                 state: if place.is_some() {
-                    State::Free
+                    PostState::Free
                 } else {
-                    State::Failed(Drop::BadRequest)
+                    PostState::Failed(Drop::BadRequest)
                 },
             });
-            self.post_accesses.push(Access {
-                gref: GrantRef(request.gref),
-                offset: (offset + colour) as u16,
-                len: room.saturating_sub(colour) as u16,
-                result: Err(GrantStatus::GeneralError),
-            });
+            let gref = GrantRef(request.gref);
+            let access = Access::new(gref, offset as u16, room as u16);
+            self.posts.accesses.push(access);
         }
-        if self.posted.len() == have {
+        if self.posts.list.len() == have {
             return false;
         }
-        self.posting = true;
-        if let Some(new) = self.post_accesses.get_mut(have..) {
+        self.posts.running = true;
+        if let Some(new) = self.posts.accesses.get_mut(have..) {
             self.grants.post_begin(new);
         }
-        let new = self.posted.iter_mut().zip(&self.post_accesses).skip(have);
+        let new = self
+            .posts
+            .list
+            .iter_mut()
+            .zip(&self.posts.accesses)
+            .skip(have);
         for (posted, access) in new {
-            if posted.state == State::Free && access.result.is_err() {
-                posted.state = State::Failed(Drop::Grant);
+            if posted.state == PostState::Free && access.result.is_err() {
+                posted.state = PostState::Failed(Drop::Grant);
             }
         }
         true
@@ -188,17 +163,17 @@ impl<G: Grants> Netback<G> {
     /// A buffer that was posted comes back without a frame: unused, or because its memory is not
     /// there.
     pub fn put_back(&mut self, id: BufferId, fault: bool) {
-        self.settle(
+        self.posts.take_back(
             id,
             if fault {
-                State::Failed(Drop::Fault)
+                PostState::Failed(Drop::Fault)
             } else {
-                State::Free
+                PostState::Free
             },
         );
         // The last one goes out again as the next.
-        if !fault && id.0 as usize + 1 == self.post_next {
-            self.post_next -= 1;
+        if !fault && id.0 as usize + 1 == self.posts.next {
+            self.posts.next -= 1;
         }
     }
 
@@ -209,11 +184,10 @@ impl<G: Grants> Netback<G> {
         let Some(id) = frame.pieces.first().map(|piece| piece.buffer) else {
             return false;
         };
-        let access = self.post_accesses.get(id.0 as usize);
-        let buffer = access.and_then(|access| access.result.ok());
+        let buffer = self.posts.span(id.0 as usize);
         let put = buffer.is_some_and(|buffer| frame.put_header_back(buffer).is_ok());
         if !put {
-            self.settle(id, State::Failed(Drop::Fault));
+            self.posts.take_back(id, PostState::Failed(Drop::Fault));
         }
         put
     }
@@ -221,138 +195,90 @@ impl<G: Grants> Netback<G> {
     /// A frame that lies in posted buffers is for the guest: in one, or merged from frames of which
     /// each [may follow](Netback::may_follow) the one before.
     pub fn accept(&mut self, frame: &Frame) {
-        let laid = check(frame, &self.terms).and_then(|()| self.lay(frame));
-        if let Err(reason) = laid {
+        if let Err(reason) = self.lay(frame) {
             // As many packets as somebody has to send again.
             for piece in &frame.pieces {
-                self.settle(piece.buffer, State::Failed(reason));
+                self.posts
+                    .take_back(piece.buffer, PostState::Failed(reason));
             }
         }
     }
 
     /// Turns the buffers of a frame into its parts.
     fn lay(&mut self, frame: &Frame) -> Result<(), Drop> {
-        let pieces = &frame.pieces;
-        let merged = pieces.len() > 1;
-        let extra = self.extra(frame);
-        let first = pieces.first().ok_or(Drop::ZeroSize)?;
+        let pieces = frame.pieces.as_slice();
+        let parts = pieces.iter().map(|piece| self.posts.written(piece));
+        let answers = answers(frame, &self.terms, parts)?;
+        let first = pieces.first().ok_or(Drop::ZeroSize)?.buffer;
         let follow = |two: &[Piece]| match two {
             [one, next] => self.may_follow(one.buffer, next.buffer),
             _ => true,
         };
-        let fits = frame.offload.gso.is_some() == merged
-            && pieces.windows(2).all(follow)
-            && (!merged || self.may_begin(first.buffer));
-        if !fits {
+        if !pieces.windows(2).all(follow) || (pieces.len() > 1 && !self.may_begin(first)) {
             return Err(Drop::BadOffload);
         }
-        if pieces.len() > usize::from(self.terms.to_guest.max_slots) {
-            return Err(Drop::TooManySlots);
-        }
-        let mut parts: SmallVec<[(BufferId, State); 1]> = SmallVec::new();
-        for (n, piece) in pieces.iter().enumerate() {
-            let index = piece.buffer.0 as usize;
-            let posted = self.posted.get(index).ok_or(Drop::BadOffload)?;
-            let buffer = self.post_accesses.get(index).and_then(|a| a.result.ok());
-            let within = buffer
-                .and_then(|buffer| piece.span.addr().checked_sub(buffer.addr()))
-                .ok_or(Drop::BadOffload)?;
-            let mut response = RxResponse {
-                id: posted.request.id,
-                offset: posted.offset + within as u16,
-                flags: 0,
-                status: piece.span.len() as i16,
-            };
-            if n == 0 {
-                say(frame, &self.terms, &mut response);
+        let extra = match self.extra(frame) {
+            Some(extra) => {
+                let place = self.posts.list.get(first.0 as usize + 1);
+                let place = place.filter(|place| place.state == PostState::LeftOut);
+                Some(self.placed(extra, place.ok_or(Drop::BadOffload)?.request))
             }
-            if n + 1 < pieces.len() {
-                response.flags |= rxf::MORE_DATA;
-            }
-            let whole = if n == 0 { frame.len() as u32 } else { 0 };
-            parts.push((piece.buffer, State::Part { response, whole }));
+            None => None,
+        };
+        put_merged_header(frame)?;
+        // From the first one on every request is the frame's: those that follow, and the left out one.
+        let mut places = self.posts.list.iter_mut().skip(first.0 as usize);
+        let mut whole = frame.len() as u32;
+        let mut responder = Responder::new(frame, &self.terms, extra, answers.len());
+        for &answer in &answers {
+            responder.respond(answer, |response| {
+                if let Some(place) = places.next() {
+                    let whole = std::mem::take(&mut whole);
+                    place.state = PostState::Part { response, whole };
+                }
+            });
         }
-        if merged {
-            // What was checked, and changed by the merging, is what is sent.
-            first.span.write(frame.header()).map_err(|_| Drop::Fault)?;
-        }
-        if let Some(extra) = extra {
-            let place = self.posted.get_mut(first.buffer.0 as usize + 1);
-            let place = place.filter(|place| place.state == State::LeftOut);
-            place.ok_or(Drop::BadOffload)?.state = State::Extra(extra);
-        }
-        for (id, part) in parts {
-            self.settle(id, part);
-        }
+        self.counters.meta_requests += u64::from(extra.is_some());
         Ok(())
     }
 
-    /// A frame that lies in a posted buffer is not for the guest: whoever has decided so has
-    /// counted it.
+    /// A frame that lies in a posted buffer is not for the guest. The caller counts it.
     pub fn refuse(&mut self, id: BufferId) {
-        self.settle(id, State::Refused);
-    }
-
-    fn settle(&mut self, id: BufferId, state: State) {
-        if let Some(posted) = self.posted.get_mut(id.0 as usize)
-            && posted.state == State::Out
-        {
-            posted.state = state;
-        }
+        self.posts.take_back(id, PostState::Refused);
     }
 
     /// Ends the batch: answers every request up to the last that was used.
     pub fn post_end(&mut self) -> ToGuest {
         let mut report = ToGuest::default();
-        if !std::mem::take(&mut self.posting) {
+        if !std::mem::take(&mut self.posts.running) {
             return report;
         }
         self.grants.post_end();
-        let used = |posted: &Posted| !matches!(posted.state, State::Free | State::LeftOut);
-        let count = self
-            .posted
-            .iter()
-            .rposition(used)
-            .map_or(0, |last| last + 1);
-        self.rx.consume(count as u32);
-        for posted in self.posted.iter().take(count) {
-            let unused = |status| RxResponse {
-                id: posted.request.id,
-                offset: posted.offset,
-                flags: 0,
-                status,
-            };
-            let words = match posted.state {
-                State::Part { response, whole } => {
+        let used = self.posts.used();
+        self.rx.consume(used as u32);
+        for posted in self.posts.list.iter().take(used) {
+            let response = match posted.state {
+                PostState::Part { response, whole } => {
                     report.delivered += u32::from(whole > 0);
                     report.bytes += u64::from(whole);
-                    response.encode()
+                    response
                 }
-                State::Extra(extra) => {
+                PostState::LeftOut => {
                     self.counters.meta_requests += 1;
-                    match self.terms.any_order {
-                        true => extra.in_place_of(posted.request.id).encode(),
-                        false => extra.encode(),
-                    }
+                    posted.without(rsp::DROPPED)
                 }
-                State::LeftOut => {
-                    self.counters.meta_requests += 1;
-                    unused(rsp::DROPPED).encode()
-                }
-                State::Failed(reason) => {
+                PostState::Failed(reason) => {
                     report.drops.count(reason);
-                    unused(rsp::ERROR).encode()
+                    posted.without(rsp::ERROR)
                 }
-                State::Refused | State::Free | State::Out => unused(rsp::ERROR).encode(),
+                PostState::Refused | PostState::Free | PostState::Out => posted.without(rsp::ERROR),
             };
-            self.rx.respond(words);
+            self.rx.respond(response);
         }
-        self.posted.clear();
-        self.post_accesses.clear();
-        self.post_next = 0;
-        self.counters.to_guest += u64::from(report.delivered);
-        self.counters.to_guest_bytes += report.bytes;
-        self.counters.to_guest_drops += report.drops;
+        self.posts.list.clear();
+        self.posts.accesses.clear();
+        self.posts.next = 0;
+        self.count(&report);
         report
     }
 }

@@ -2,14 +2,15 @@
 //! responses of one slot. Whatever is anything else stays at the head of the ring for
 //! [`Netback::from_guest`], and is not given to [`Netback::singles_to_guest`].
 
-use super::from_guest::{self, check_packet};
-use super::to_guest::{self, ToGuest, buffer, colour};
-use super::{ACCESSES_MAX, Netback};
+use super::answers::{self, Answer, ToGuest};
+use super::buffers::coloured;
+use super::chains::{self, ACCESSES_MAX, check_packet};
+use super::interface::Netback;
 use crate::Fatal;
 use crate::counters::Drop;
 use crate::grants::{Access, Grants};
-use crate::netif::{Abilities, RxRequest, RxResponse, TxRequest, TxResponse, rsp};
-use abi::{GrantRef, GrantStatus};
+use crate::netif::{Abilities, RxRequest, TxRequest, TxResponse, rsp};
+use abi::GrantRef;
 use nic::{Batch, Single};
 use std::slice;
 
@@ -34,7 +35,7 @@ impl<G: Grants> Netback<G> {
     pub fn singles_from_guest(&mut self, budget: usize, out: &mut Batch) -> Result<Taken, Fatal> {
         out.clear();
         self.alive()?;
-        if !self.tx_responses.is_empty() {
+        if !self.chains.responses.is_empty() {
             self.from_guest_done();
         }
         let budget = budget.min(ACCESSES_MAX);
@@ -43,17 +44,17 @@ impl<G: Grants> Netback<G> {
         }
         self.take_singles(budget);
         let mut taken = Taken {
-            requests: self.accesses.len(),
+            requests: self.chains.accesses.len(),
             bytes: 0,
             more: self.tx.ready() > 0,
         };
         if taken.requests == 0 {
             return Ok(taken);
         }
-        self.partial = 0;
-        self.grants.read_begin(&mut self.accesses);
-        self.reading = true;
-        for (access, response) in self.accesses.iter().zip(&mut self.tx_responses) {
+        self.chains.partial = 0;
+        self.grants.read_begin(&mut self.chains.accesses);
+        self.chains.reading = true;
+        for (access, response) in self.chains.accesses.iter().zip(&mut self.chains.responses) {
             let reason = match access.result {
                 Err(_) => Drop::Grant,
                 Ok(span) => {
@@ -64,7 +65,7 @@ impl<G: Grants> Netback<G> {
                     Drop::Fault
                 }
             };
-            from_guest::refuse(slice::from_mut(response));
+            chains::refuse(slice::from_mut(response), (0, 1));
             self.counters.from_guest_drops.count(reason);
         }
         self.counters.from_guest += out.len() as u64;
@@ -90,13 +91,13 @@ impl<G: Grants> Netback<G> {
                 taken += 1;
             }
             let requests = requests.take(taken);
-            self.accesses.extend(requests.clone().map(|request| Access {
-                gref: request.grant(),
-                offset: request.offset,
-                len: request.size,
-                result: Err(GrantStatus::GeneralError),
-            }));
-            self.tx_responses
+            self.chains.accesses.extend(
+                requests
+                    .clone()
+                    .map(|request| Access::new(request.grant(), request.offset, request.size)),
+            );
+            self.chains
+                .responses
                 .extend(requests.map(|TxRequest { id, .. }| {
                     let status = rsp::OKAY;
                     TxResponse { id, status }.encode()
@@ -112,7 +113,7 @@ impl<G: Grants> Netback<G> {
     /// Bytes of the longest single that can be given to the guest; 0: none can.
     #[must_use]
     pub fn longest_single(&self) -> usize {
-        if self.fatal.is_some() || self.posting || !self.grants.in_reach() {
+        if self.fatal.is_some() || self.posts.running || !self.grants.in_reach() {
             0
         } else {
             self.terms.rx_buffer.into()
@@ -131,25 +132,21 @@ impl<G: Grants> Netback<G> {
         report.drops.add(lacking, u64::from(want - ready));
         let pick = pick.get(..ready as usize).unwrap_or(&[]);
         self.plan_singles(singles, pick);
-        self.grants.write_singles(&mut self.placed, singles, pick);
-        for (access, response) in self.placed.iter().zip(&mut self.rx_responses) {
+        self.grants
+            .write_singles(&mut self.copies.places, singles, pick);
+        for (access, response) in self.copies.places.iter().zip(&mut self.responses) {
             if access.result.is_ok() {
-                report.delivered += 1;
-                report.bytes += u64::from(access.len);
+                report.deliver(access.len.into());
                 continue;
             }
-            to_guest::refuse(slice::from_mut(response));
+            answers::refuse(slice::from_mut(response));
             report.drops.count(match access.len {
                 0 => Drop::BadRequest,
                 _ => Drop::Grant,
             });
         }
-        self.rx.respond_all(&self.rx_responses);
-        self.placed.clear();
-        self.rx_responses.clear();
-        self.counters.to_guest += u64::from(report.delivered);
-        self.counters.to_guest_bytes += report.bytes;
-        self.counters.to_guest_drops += report.drops;
+        self.copies.places.clear();
+        self.respond(&report);
         report
     }
 
@@ -164,30 +161,22 @@ impl<G: Grants> Netback<G> {
             let planned = requests.iter().zip(here).map(|(words, index)| {
                 let request = RxRequest::decode(*words);
                 let bytes = singles.get(*index as usize).map_or(0, Single::len);
-                let place = buffer(&request, terms);
-                let offset = place.map_or(0, |(offset, room)| {
-                    offset + colour(request.gref, bytes, room)
-                });
-                Access {
-                    gref: GrantRef(request.gref),
-                    offset: offset as u16,
-                    len: place.map_or(0, |_| bytes as u16),
-                    result: Err(GrantStatus::GeneralError),
-                }
+                let place = coloured(&request, terms, bytes);
+                let (offset, bytes) = place.map_or((0, 0), |(offset, _)| (offset, bytes));
+                Access::new(GrantRef(request.gref), offset as u16, bytes as u16)
             });
-            let first = self.placed.len();
-            self.placed.extend(planned);
-            let placed = self.placed.iter().skip(first);
+            let first = self.copies.places.len();
+            self.copies.places.extend(planned);
+            let placed = self.copies.places.iter().skip(first);
             let answered = requests.iter().zip(placed).map(|(words, access)| {
-                let response = RxResponse {
-                    id: RxRequest::decode(*words).id,
+                let answer = Answer {
+                    request: RxRequest::decode(*words).id,
                     offset: access.offset,
-                    flags: 0,
-                    status: access.len as i16,
+                    len: access.len as i16,
                 };
-                response.encode()
+                answer.plain()
             });
-            self.rx_responses.extend(answered);
+            self.responses.extend(answered);
             if count == 0 {
                 return;
             }

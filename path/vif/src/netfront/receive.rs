@@ -10,7 +10,7 @@ use crate::netif::{
     transport,
 };
 use nic::frame::HOT;
-use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Offload, Piece};
+use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Piece};
 use smallvec::SmallVec;
 
 /// Numbers of receive buffers start here, so that they are told from transmit buffers.
@@ -292,10 +292,7 @@ impl Netfront {
         if ahead == FATAL_SLOTS {
             return Err(Fatal::EndlessPacket);
         }
-        if self.rx.ready() <= ahead && self.rx.ready_for(ahead + 1)? <= ahead {
-            return Ok(None);
-        }
-        Ok(self.rx.peek(ahead))
+        Ok(self.rx.fetch(ahead)?)
     }
 
     /// Appends one part to the packet: always its buffer, so that it is given back.
@@ -385,26 +382,10 @@ impl<'a> Head<'a> {
             return Err(Drop::TooLong);
         }
         frame.snapshot().map_err(|_| Drop::Fault)?;
-        let blank = self.flags & rxf::CSUM_BLANK != 0;
-        if self.gso.is_some() && !blank {
+        if self.flags & rxf::CSUM_BLANK != 0 {
+            frame.offload = transport::blank(frame, self.gso, may)?;
+        } else if self.gso.is_some() {
             return Err(Drop::BadOffload);
-        }
-        if blank {
-            frame.need(nic::frame::SNAPSHOT).map_err(|_| Drop::Fault)?;
-            let found = transport::find(frame.header()).ok_or(Drop::BadOffload)?;
-            let fits = self
-                .gso
-                .is_none_or(|gso| found.tcp && found.ipv6 == (gso.kind == GsoKind::Tcp6));
-            if !fits || found.needs() > frame.len() {
-                return Err(Drop::BadOffload);
-            }
-            frame.offload = Offload {
-                checksum: found.blank(),
-                gso: self.gso,
-            };
-            if !may.takes(&frame.offload, found.ipv6) {
-                return Err(Drop::OffloadNotNegotiated);
-            }
         } else if self.flags & rxf::DATA_VALIDATED != 0 {
             frame.offload.checksum = Checksum::Valid;
         }

@@ -4,7 +4,8 @@
 use super::Abilities;
 use crate::Drop;
 use net::packet::{Network, Packet, protocol};
-use nic::{Checksum, Frame};
+use nic::frame::SNAPSHOT;
+use nic::{Checksum, Frame, Gso, GsoKind, Offload};
 
 /// A packet's transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,5 +78,32 @@ pub fn check(frame: &Frame, may: &Abilities) -> Result<(), Drop> {
                 Err(Drop::OffloadNotNegotiated)
             }
         }
+    }
+}
+
+/// The offloads of a packet whose checksum is blank: found in the packet, and only if both ends
+/// agreed on them (row 30).
+///
+/// # Errors
+/// [`Drop::BadOffload`], [`Drop::OffloadNotNegotiated`], or [`Drop::Fault`]: the header is not there.
+pub fn blank(frame: &mut Frame, gso: Option<Gso>, may: &Abilities) -> Result<Offload, Drop> {
+    frame.need(SNAPSHOT).map_err(|_| Drop::Fault)?;
+    let found = find(frame.header()).ok_or(Drop::BadOffload)?;
+    if found.needs() > frame.len() {
+        return Err(Drop::BadOffload);
+    }
+    if let Some(gso) = gso
+        && (!found.tcp || found.ipv6 != (gso.kind == GsoKind::Tcp6))
+    {
+        return Err(Drop::BadOffload);
+    }
+    let offload = Offload {
+        checksum: found.blank(),
+        gso,
+    };
+    if may.takes(&offload, found.ipv6) {
+        Ok(offload)
+    } else {
+        Err(Drop::OffloadNotNegotiated)
     }
 }

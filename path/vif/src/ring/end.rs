@@ -126,6 +126,18 @@ impl<S: Side, W: Words, const OUT: usize, const IN: usize> End<S, W, OUT, IN> {
         self.peer.peek(&self.words, ahead)
     }
 
+    /// [`End::peek`] of a slot that is made [ready](End::ready_for) if the peer has published it.
+    ///
+    /// # Errors
+    /// [`Overrun`].
+    #[inline]
+    pub fn fetch(&mut self, ahead: u32) -> Result<Option<[u32; IN]>, Overrun> {
+        if ahead >= self.ready() && ahead >= self.ready_for(ahead.saturating_add(1))? {
+            return Ok(None);
+        }
+        Ok(self.peek(ahead))
+    }
+
     /// The next `count` slots are consumed, as far as they are ready. Requests are owed a response
     /// from then on.
     #[inline]

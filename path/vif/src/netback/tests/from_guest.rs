@@ -563,6 +563,7 @@ mod txpkt2gnttab {
         hand.rig.back.from_guest(64, &mut frames).unwrap();
         hand.rig
             .back
+            .chains
             .accesses
             .iter()
             .map(|a| (a.gref.0, a.offset, a.len))
@@ -644,7 +645,7 @@ mod txpkt2gnttab {
             let mut frames = Vec::new();
             let first = hand.rig.back.from_guest(64, &mut frames).unwrap();
             assert_eq!(first, 5);
-            assert_eq!(hand.rig.back.accesses.len(), 200);
+            assert_eq!(hand.rig.back.chains.accesses.len(), 200);
             assert!(hand.rig.back.has_work());
             assert_eq!(hand.take().len(), 1);
         });

@@ -6,9 +6,12 @@ mod posted;
 mod singles;
 mod to_guest;
 
-use super::*;
+use super::Netback;
+use crate::netif::Terms;
+use crate::ring::BadPages;
 use crate::testing::{FakeGrants, Memory, Rig, frame_at, over_each_format, packet, sizes};
 use nic::Offload;
+use shmem::Span;
 
 #[test]
 fn the_bell_is_rung_for_a_sleeper_only() {

@@ -1,7 +1,7 @@
 //! Packets to the guest: `pkt2buffers`, `rxpkt2gnttab`, `rxpkt2rsp`.
 
 use crate::Drop;
-use crate::netback::{ToGuest, to_guest};
+use crate::netback::{ToGuest, buffers};
 use crate::netif::{ExtraInfo, Features, RxRequest, RxResponse, rsp, rxf};
 use crate::testing::{Memory, Rig, frame_at, ipv4_tcp, over_each_format, packet, sizes};
 use nic::{Checksum, Frame, Gso, GsoKind, Offload};
@@ -85,7 +85,7 @@ mod rxpkt2gnttab {
             let bytes = packet(1514, 3);
             let frame = give.frame(0, &bytes);
             give.rig.back.plan(0, &frame).unwrap();
-            let copies = give.rig.back.copies.clone();
+            let copies = give.rig.back.copies.list.clone();
             assert_eq!(copies.len(), 2);
             assert_eq!(copies[0].source, Source::Header { frame: 0, from: 0 });
             assert_eq!(
@@ -111,7 +111,7 @@ mod rxpkt2gnttab {
             let mut give = give(sizes());
             let frame = give.frame(0, &packet(60, 3));
             give.rig.back.plan(0, &frame).unwrap();
-            let copies = &give.rig.back.copies;
+            let copies = &give.rig.back.copies.list;
             assert_eq!((copies.len(), copies[0].len), (1, 60));
         });
     }
@@ -127,6 +127,7 @@ mod rxpkt2gnttab {
                 .rig
                 .back
                 .copies
+                .list
                 .iter()
                 .map(|copy| (usize::from(copy.offset % 2048), usize::from(copy.len)))
                 .collect();
@@ -451,10 +452,10 @@ mod rxpkt2rsp {
     #[test]
     fn a_frame_that_fits_barely_has_no_colour() {
         over_each_format(|| {
-            assert_eq!(to_guest::colour(7, 1600, 2048), 448);
-            assert_eq!(to_guest::colour(7, 1601, 2048), 0);
-            assert_eq!(to_guest::colour(8, 60, 2048), 0);
-            assert_eq!(to_guest::colour(9, 60, 2048), 64);
+            assert_eq!(buffers::colour(7, 1600, 2048), 448);
+            assert_eq!(buffers::colour(7, 1601, 2048), 0);
+            assert_eq!(buffers::colour(8, 60, 2048), 0);
+            assert_eq!(buffers::colour(9, 60, 2048), 64);
         });
     }
 }

@@ -1,0 +1,141 @@
+//! The packets of a batch from the guest: their parts, their answers, and what can be wrong with them.
+
+use crate::counters::Drop;
+use crate::grants::Access;
+use crate::netif::rings::TX_RESPONSE;
+use crate::netif::{Abilities, MIN_PACKET, TxRequest, TxResponse, rsp, transport, txf};
+use abi::PAGE;
+use nic::{BufferId, Checksum, Frame, Gso, Piece};
+
+/// The most accesses that one batch of [`Netback::from_guest`](super::Netback::from_guest) makes:
+/// what a grant mechanism that copies needs room for, and a bound on the bytes that one guest gets
+/// moved in one turn.
+pub const ACCESSES_MAX: usize = 256;
+
+/// What was taken off the ring and not yet answered.
+#[derive(Debug, Default)]
+pub(super) struct Chains {
+    pub(super) list: Vec<Chain>,
+    pub(super) accesses: Vec<Access>,
+    pub(super) responses: Vec<[u32; TX_RESPONSE]>,
+    /// Whether the accesses can be read.
+    pub(super) reading: bool,
+    /// Slots of a packet at the head of the ring whose rest is not there yet.
+    pub(super) partial: u32,
+}
+
+/// One packet of the batch: where its parts and its responses lie in the batch's lists.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chain {
+    pub(super) accesses: (u32, u32),
+    pub(super) responses: (u32, u32),
+    pub(super) flags: u16,
+    pub(super) gso: Option<Gso>,
+}
+
+impl Chains {
+    /// Adds a part of `len` bytes, which is answered as being fine.
+    #[inline]
+    pub(super) fn push(&mut self, request: TxRequest, len: u16) {
+        let access = Access::new(request.grant(), request.offset, len);
+        self.accesses.push(access);
+        self.respond(request.id, rsp::OKAY);
+    }
+
+    /// Adds an answer.
+    #[inline]
+    pub(super) fn respond(&mut self, id: u16, status: i16) {
+        self.responses.push(TxResponse { id, status }.encode());
+    }
+
+    /// The batch is over.
+    pub(super) fn clear(&mut self) {
+        self.list.clear();
+        self.accesses.clear();
+        self.responses.clear();
+    }
+}
+
+/// Turns those of the answers that are one packet's into errors, but for what answers extra infos.
+pub(super) fn refuse(answers: &mut [[u32; TX_RESPONSE]], (from, to): (u32, u32)) {
+    let refused = answers.get_mut(from as usize..to as usize);
+    for words in refused.unwrap_or(&mut []) {
+        let answer = TxResponse::decode(*words);
+        if answer.status != rsp::NULL {
+            *words = TxResponse {
+                status: rsp::ERROR,
+                ..answer
+            }
+            .encode();
+        }
+    }
+}
+
+/// What is wrong with a part of a packet.
+pub(super) fn check_part(offset: u16, size: u32) -> Option<Drop> {
+    if size == 0 {
+        Some(Drop::ZeroSize)
+    } else if u32::from(offset) + size > PAGE as u32 {
+        Some(Drop::CrossesPage)
+    } else {
+        None
+    }
+}
+
+/// What is wrong with a whole packet; `own` is the first part's length.
+#[inline]
+pub(super) fn check_packet(
+    first: &TxRequest,
+    parts: u32,
+    own: u32,
+    gso: Option<Gso>,
+    may: &Abilities,
+) -> Option<Drop> {
+    if parts > u32::from(may.max_slots) {
+        return Some(Drop::TooManySlots);
+    }
+    if usize::from(first.size) < MIN_PACKET {
+        return Some(if first.size == 0 {
+            Drop::ZeroSize
+        } else {
+            Drop::TooShort
+        });
+    }
+    if own == 0 {
+        return Some(Drop::SizeMismatch);
+    }
+    // A packet that is to be cut cannot have its checksum already. (Whether cutting was agreed on
+    // is found where the checksum's place is.)
+    if gso.is_some() && !first.has(txf::CSUM_BLANK) {
+        return Some(Drop::BadOffload);
+    }
+    check_part(first.offset, own)
+}
+
+/// Makes the frame of a packet whose pages can be read now.
+pub(super) fn fill(
+    frame: &mut Frame,
+    chain: &Chain,
+    accesses: &[Access],
+    may: &Abilities,
+) -> Result<(), Drop> {
+    let (from, to) = chain.accesses;
+    for access in accesses.get(from as usize..to as usize).unwrap_or(&[]) {
+        let span = access.result.map_err(|_| Drop::Grant)?;
+        if span.len() < usize::from(access.len) {
+            return Err(Drop::Fault);
+        }
+        let span = span.take(usize::from(access.len));
+        frame.push(Piece {
+            span,
+            buffer: BufferId::NONE,
+        });
+    }
+    frame.snapshot().map_err(|_| Drop::Fault)?;
+    if chain.flags & txf::CSUM_BLANK != 0 {
+        frame.offload = transport::blank(frame, chain.gso, may)?;
+    } else if chain.flags & txf::DATA_VALIDATED != 0 {
+        frame.offload.checksum = Checksum::Valid;
+    }
+    Ok(())
+}
