@@ -125,24 +125,14 @@ impl<G: Grants> Netback<G> {
         self.tx.publish();
     }
 
-    /// Whether the guest asked to be told about what was published since the last call. A
-    /// `fence(SeqCst)` must lie between [`Netback::publish`] and this.
-    #[must_use]
-    pub fn should_notify(&mut self) -> bool {
-        // Both are asked: each remembers what it was asked about.
-        let (rx, tx) = (self.rx.should_notify(), self.tx.should_notify());
-        rx | tx
-    }
-
-    /// [`Netback::should_notify`], and if so tells the guest; whether its doorbell has to be
-    /// rung.
+    /// Tells the guest, if it asked for that, about what was published since the last call; whether
+    /// its doorbell has to be rung. A `fence(SeqCst)` must lie between [`Netback::publish`] and this.
     #[must_use]
     pub fn notify(&mut self) -> bool {
-        if !self.should_notify() {
-            return false;
-        }
-        self.counters.notifications += 1;
-        self.events.notify()
+        // Both are asked: each remembers what it was asked about.
+        let asked = self.rx.should_notify() | self.tx.should_notify();
+        self.counters.notifications += u64::from(asked);
+        asked && self.events.notify()
     }
 
     /// Whether more receive buffers are used, without a word to the guest, than are left.

@@ -1,8 +1,6 @@
 //! Receive buffers whose pages change hands (NETIF-26): a posted buffer accepts a page by its entry of
 //! the grant table, once, and what comes back is another page at the same place.
 
-use super::Netfront;
-use crate::Fatal;
 use abi::{DomId, GrantEntry, GrantRef, Handle, Slot};
 use shmem::{Area, Span};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +21,7 @@ pub struct Exchange {
 
 /// What has become of the page of a buffer that came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+pub(super) enum Fate {
     /// It is another one now.
     Exchanged,
     /// It is the one that was there; the driver domain cannot take it any more.
@@ -59,7 +57,7 @@ impl Offers {
     }
 
     /// Ends the offer of a buffer, if it was not taken.
-    fn end(&self, gref: GrantRef) -> Fate {
+    pub(super) fn end(&self, gref: GrantRef) -> Fate {
         let Some(entry) = self.entry(gref) else {
             return Fate::Kept;
         };
@@ -75,25 +73,6 @@ impl Offers {
                 .compare_exchange(now.0, over, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok();
         if ended { Fate::Kept } else { Fate::Moving }
-    }
-}
-
-impl Netfront {
-    /// A posted buffer has come back, with bytes of the driver domain's if `filled`.
-    ///
-    /// # Errors
-    /// The driver domain says that it gave a page, or that it took none, and it is not so.
-    #[inline]
-    pub(super) fn came_back(&self, buffer: u16, filled: bool) -> Result<(), Fatal> {
-        let Some(offers) = &self.offers else {
-            return Ok(());
-        };
-        let slot = self.rx_pool.get(usize::from(buffer));
-        match slot.map(|slot| offers.end(slot.gref)) {
-            Some(Fate::Exchanged) => Ok(()),
-            Some(Fate::Kept) if !filled => Ok(()),
-            _ => Err(Fatal::NotExchanged),
-        }
     }
 }
 

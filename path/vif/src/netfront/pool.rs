@@ -11,9 +11,20 @@ pub const TX_SMALL_BYTES: usize = PAGE / 2 - (COLOURS - 1) * COLOUR_BYTES;
 const COLOURS: usize = 8;
 const COLOUR_BYTES: usize = 64;
 
+/// Numbers of receive buffers start here, so that they are told from transmit buffers.
+pub(super) const RX_BASE: u32 = 1 << 31;
+
+/// Which receive buffer a number means, if it does.
+pub(super) fn rx_index(id: BufferId) -> Option<usize> {
+    (id != BufferId::NONE)
+        .then(|| id.0.checked_sub(RX_BASE))
+        .flatten()
+        .map(|n| n as usize)
+}
+
 /// Where a buffer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BufferState {
     /// In the pool.
     Free,
     /// With a device or a frame.
@@ -68,7 +79,7 @@ pub(super) struct Stack {
     slots: Vec<Slot>,
     /// Of each slot; apart, because a slot that is read right after a byte of it was written has
     /// to wait for that byte.
-    states: Vec<State>,
+    states: Vec<BufferState>,
     free: Vec<u16>,
 }
 
@@ -79,8 +90,8 @@ impl Stack {
             .rev()
             .collect();
         let state = |index| match index < granted {
-            true => State::Free,
-            false => State::Away,
+            true => BufferState::Free,
+            false => BufferState::Away,
         };
         Self {
             states: (0..slots.len()).map(state).collect(),
@@ -119,7 +130,7 @@ impl Stack {
         self.free.retain(|&index| {
             let leaving = leaves(index);
             if leaving && let Some(state) = states.get_mut(usize::from(index)) {
-                *state = State::Away;
+                *state = BufferState::Away;
             }
             !leaving
         });
@@ -127,7 +138,7 @@ impl Stack {
 
     /// Away → free: a page was granted anew, by another reference.
     pub(super) fn restore(&mut self, index: u16, gref: GrantRef) {
-        if self.move_state(usize::from(index), State::Away, State::Free)
+        if self.move_state(usize::from(index), BufferState::Away, BufferState::Free)
             && let Some(slot) = self.slots.get_mut(usize::from(index))
         {
             slot.gref = gref;
@@ -139,7 +150,7 @@ impl Stack {
     #[inline]
     pub(super) fn take(&mut self) -> Option<(u16, Slot)> {
         let index = self.free.pop()?;
-        *self.states.get_mut(usize::from(index))? = State::Out;
+        *self.states.get_mut(usize::from(index))? = BufferState::Out;
         Some((index, *self.slots.get(usize::from(index))?))
     }
 
@@ -149,7 +160,7 @@ impl Stack {
         for index in self.free.drain(kept..).rev() {
             let at = usize::from(index);
             if let (Some(state), Some(slot)) = (self.states.get_mut(at), self.slots.get(at)) {
-                *state = State::Out;
+                *state = BufferState::Out;
                 out.push(Piece {
                     span: slot.span,
                     buffer: BufferId(index.into()),
@@ -161,19 +172,19 @@ impl Stack {
     /// Out → in flight; whether it was out.
     #[inline]
     pub(super) fn launch(&mut self, index: usize) -> bool {
-        self.move_state(index, State::Out, State::InFlight)
+        self.move_state(index, BufferState::Out, BufferState::InFlight)
     }
 
     /// In flight → out; whether it was in flight.
     #[inline]
     pub(super) fn land(&mut self, index: usize) -> bool {
-        self.move_state(index, State::InFlight, State::Out)
+        self.move_state(index, BufferState::InFlight, BufferState::Out)
     }
 
     /// In flight → free; whether it was in flight.
     #[inline]
     fn reclaim(&mut self, index: usize) -> bool {
-        let landed = self.move_state(index, State::InFlight, State::Free);
+        let landed = self.move_state(index, BufferState::InFlight, BufferState::Free);
         if landed {
             self.free.push(index as u16);
         }
@@ -183,7 +194,7 @@ impl Stack {
     /// Out → free; whether it was out.
     #[inline]
     pub(super) fn put(&mut self, index: usize) -> bool {
-        let put = self.move_state(index, State::Out, State::Free);
+        let put = self.move_state(index, BufferState::Out, BufferState::Free);
         if put {
             self.free.push(index as u16);
         }
@@ -191,7 +202,7 @@ impl Stack {
     }
 
     #[inline]
-    fn move_state(&mut self, index: usize, from: State, to: State) -> bool {
+    fn move_state(&mut self, index: usize, from: BufferState, to: BufferState) -> bool {
         match self.states.get_mut(index) {
             Some(state) if *state == from => {
                 *state = to;

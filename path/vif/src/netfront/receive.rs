@@ -1,28 +1,15 @@
 //! Packets to the guest: responses → frames, and posting their buffers again.
 
-use super::Netfront;
-use super::pool::Slot;
+use super::interface::Netfront;
+use super::offers::Fate;
+use super::packet::Head;
+use super::pool::{RX_BASE, Slot};
 use crate::Fatal;
 use crate::counters::Drop;
 use crate::netif::rings::{RX_REQUEST, RX_RESPONSE};
-use crate::netif::{
-    Abilities, ExtraInfo, FATAL_SLOTS, MIN_PACKET, RxRequest, RxResponse, extra, rsp, rxf,
-    transport,
-};
+use crate::netif::{ExtraInfo, FATAL_SLOTS, RxRequest, RxResponse, extra, rsp, rxf};
 use nic::frame::HOT;
-use nic::{BufferId, Checksum, Frame, Gso, GsoKind, Piece};
-use smallvec::SmallVec;
-
-/// Numbers of receive buffers start here, so that they are told from transmit buffers.
-pub(super) const RX_BASE: u32 = 1 << 31;
-
-/// Which receive buffer a number means, if it does.
-pub(super) fn rx_index(id: BufferId) -> Option<usize> {
-    (id != BufferId::NONE)
-        .then(|| id.0.checked_sub(RX_BASE))
-        .flatten()
-        .map(|n| n as usize)
-}
+use nic::{BufferId, Frame, Piece};
 
 /// What a packet at the head of the ring is.
 enum Packet {
@@ -124,6 +111,23 @@ impl Netfront {
         let at = self.rx.slot(at);
         if let Some(posted) = self.posted.get_mut(at) {
             *posted = buffer;
+        }
+    }
+
+    /// A posted buffer has come back, with bytes of the driver domain's if `filled`.
+    ///
+    /// # Errors
+    /// The driver domain says that it gave a page, or that it took none, and it is not so.
+    #[inline]
+    fn came_back(&self, buffer: u16, filled: bool) -> Result<(), Fatal> {
+        let Some(offers) = &self.offers else {
+            return Ok(());
+        };
+        let slot = self.rx_pool.get(usize::from(buffer));
+        match slot.map(|slot| offers.end(slot.gref)) {
+            Some(Fate::Exchanged) => Ok(()),
+            Some(Fate::Kept) if !filled => Ok(()),
+            _ => Err(Fatal::NotExchanged),
         }
     }
 
@@ -311,84 +315,5 @@ impl Netfront {
             }
         }
         packet.frame.push(Piece { span, buffer });
-    }
-}
-
-/// A packet while its slots are read.
-struct Head<'a> {
-    frame: &'a mut Frame,
-    flags: u16,
-    gso: Option<Gso>,
-    /// The buffer that each of its slots is about.
-    buffers: SmallVec<[u16; 4]>,
-    /// Extra infos: they lie in the slots 1 to this one.
-    extras: u32,
-    verdict: Option<Drop>,
-    /// It is no packet: its one buffer was not used.
-    unused: bool,
-}
-
-impl<'a> Head<'a> {
-    fn new(frame: &'a mut Frame) -> Self {
-        Self {
-            frame,
-            flags: 0,
-            gso: None,
-            buffers: SmallVec::new(),
-            extras: 0,
-            verdict: None,
-            unused: false,
-        }
-    }
-
-    fn bad(&mut self, reason: Drop) {
-        self.verdict.get_or_insert(reason);
-    }
-
-    /// What the first response says itself, in the place of its id (NETIF-21).
-    fn meta(&mut self, response: &RxResponse) {
-        let kind = match response.flags & rxf::GSO {
-            rxf::GSO_TCPV4 => GsoKind::Tcp4,
-            rxf::GSO_TCPV6 => GsoKind::Tcp6,
-            _ => return self.bad(Drop::BadExtra),
-        };
-        self.gso = Some(Gso {
-            kind,
-            size: response.id,
-        });
-        if response.id == 0 {
-            self.bad(Drop::BadExtra);
-        }
-    }
-
-    fn extra(&mut self, info: &ExtraInfo) {
-        self.extras += 1;
-        match (info.kind, info.gso.gso()) {
-            (extra::TYPE_GSO, Some(gso)) if self.gso.is_none() => {
-                self.gso = Some(gso);
-            }
-            _ => self.bad(Drop::BadExtra),
-        }
-    }
-
-    /// Makes the snapshot and sets the offloads.
-    #[inline]
-    fn finish(&mut self, may: &Abilities) -> Result<(), Drop> {
-        let frame = &mut *self.frame;
-        if frame.len() < MIN_PACKET {
-            return Err(Drop::TooShort);
-        }
-        if frame.len() > crate::netif::MAX_PACKET {
-            return Err(Drop::TooLong);
-        }
-        frame.snapshot().map_err(|_| Drop::Fault)?;
-        if self.flags & rxf::CSUM_BLANK != 0 {
-            frame.offload = transport::blank(frame, self.gso, may)?;
-        } else if self.gso.is_some() {
-            return Err(Drop::BadOffload);
-        } else if self.flags & rxf::DATA_VALIDATED != 0 {
-            frame.offload.checksum = Checksum::Valid;
-        }
-        Ok(())
     }
 }

@@ -2,8 +2,8 @@
 //! and pieces → requests of one slot. What is anything else stays at the head of the ring for
 //! [`Netfront::receive`].
 
-use super::Netfront;
-use super::receive::{RX_BASE, rx_index};
+use super::interface::Netfront;
+use super::pool::{RX_BASE, rx_index};
 use super::transmit::Transmitted;
 use crate::Fatal;
 use crate::counters::Drop;

@@ -1,6 +1,7 @@
 //! Packets from the guest: frames → requests, and what the driver domain says to them.
 
-use super::Netfront;
+use super::interface::Netfront;
+use super::pool::{TX_SMALL_BYTES, rx_index};
 use crate::Fatal;
 use crate::counters::Drop;
 use crate::netif::{ExtraInfo, MAX_PACKET, MIN_PACKET, TxRequest, TxResponse, rsp, transport, txf};
@@ -178,7 +179,7 @@ impl Netfront {
         let mut copy = Frame::empty();
         let mut left = frame.len();
         while left > 0 {
-            let buffer = if left <= super::TX_SMALL_BYTES {
+            let buffer = if left <= TX_SMALL_BYTES {
                 self.tx_pool.take()
             } else {
                 self.tx_pool.take_large()
@@ -270,7 +271,7 @@ impl Netfront {
 
     /// Gives a buffer back, whichever pool it is from.
     pub(super) fn put(&mut self, id: BufferId) {
-        match super::receive::rx_index(id) {
+        match rx_index(id) {
             Some(index) => {
                 self.rx_pool.put(index);
             }

@@ -5,6 +5,7 @@ use super::*;
 use crate::netfront::{GrantError, GrantTable, GrantedPage, Sizes};
 use crate::netif::Features;
 use crate::testing::{Memory, Rig, back_record, frame_at, packet, sizes};
+use abi::DomId;
 use abi::{GrantEntry, Handle};
 use nic::Frame;
 use proptest::prelude::*;
@@ -151,7 +152,7 @@ fn a_page_that_is_in_use_is_held_back_until_it_is_not() {
         .iter()
         .map(|frame| {
             let buffer = frame.pieces[0].buffer;
-            let index = super::super::receive::rx_index(buffer).unwrap();
+            let index = super::super::pool::rx_index(buffer).unwrap();
             let gref = rig.front.rx_pool.get(index).unwrap().gref;
             rig.table_span().u64(gref.index() as usize * 8).unwrap()
         })

@@ -1,0 +1,87 @@
+//! A packet to the guest while its slots are read.
+
+use crate::counters::Drop;
+use crate::netif::{
+    Abilities, ExtraInfo, MAX_PACKET, MIN_PACKET, RxResponse, extra, rxf, transport,
+};
+use nic::{Checksum, Frame, Gso, GsoKind};
+use smallvec::SmallVec;
+
+/// A packet while its slots are read.
+pub(super) struct Head<'a> {
+    pub(super) frame: &'a mut Frame,
+    pub(super) flags: u16,
+    pub(super) gso: Option<Gso>,
+    /// The buffer that each of its slots is about.
+    pub(super) buffers: SmallVec<[u16; 4]>,
+    /// Extra infos: they lie in the slots 1 to this one.
+    pub(super) extras: u32,
+    pub(super) verdict: Option<Drop>,
+    /// It is no packet: its one buffer was not used.
+    pub(super) unused: bool,
+}
+
+impl<'a> Head<'a> {
+    pub(super) fn new(frame: &'a mut Frame) -> Self {
+        Self {
+            frame,
+            flags: 0,
+            gso: None,
+            buffers: SmallVec::new(),
+            extras: 0,
+            verdict: None,
+            unused: false,
+        }
+    }
+
+    pub(super) fn bad(&mut self, reason: Drop) {
+        self.verdict.get_or_insert(reason);
+    }
+
+    /// What the first response says itself, in the place of its id (NETIF-21).
+    pub(super) fn meta(&mut self, response: &RxResponse) {
+        let kind = match response.flags & rxf::GSO {
+            rxf::GSO_TCPV4 => GsoKind::Tcp4,
+            rxf::GSO_TCPV6 => GsoKind::Tcp6,
+            _ => return self.bad(Drop::BadExtra),
+        };
+        self.gso = Some(Gso {
+            kind,
+            size: response.id,
+        });
+        if response.id == 0 {
+            self.bad(Drop::BadExtra);
+        }
+    }
+
+    pub(super) fn extra(&mut self, info: &ExtraInfo) {
+        self.extras += 1;
+        match (info.kind, info.gso.gso()) {
+            (extra::TYPE_GSO, Some(gso)) if self.gso.is_none() => {
+                self.gso = Some(gso);
+            }
+            _ => self.bad(Drop::BadExtra),
+        }
+    }
+
+    /// Makes the snapshot and sets the offloads.
+    #[inline]
+    pub(super) fn finish(&mut self, may: &Abilities) -> Result<(), Drop> {
+        let frame = &mut *self.frame;
+        if frame.len() < MIN_PACKET {
+            return Err(Drop::TooShort);
+        }
+        if frame.len() > MAX_PACKET {
+            return Err(Drop::TooLong);
+        }
+        frame.snapshot().map_err(|_| Drop::Fault)?;
+        if self.flags & rxf::CSUM_BLANK != 0 {
+            frame.offload = transport::blank(frame, self.gso, may)?;
+        } else if self.gso.is_some() {
+            return Err(Drop::BadOffload);
+        } else if self.flags & rxf::DATA_VALIDATED != 0 {
+            frame.offload.checksum = Checksum::Valid;
+        }
+        Ok(())
+    }
+}
