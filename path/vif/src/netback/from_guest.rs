@@ -2,8 +2,8 @@
 
 use super::chains::{ACCESSES_MAX, Chain, check_packet, check_part, fill, refuse};
 use super::interface::Netback;
-use crate::Fatal;
 use crate::counters::Drop;
+use crate::fatal::Fatal;
 use crate::grants::Grants;
 use crate::netif::rings::{TX_REQUEST, TxBack};
 use crate::netif::{ExtraInfo, FATAL_SLOTS, TxRequest, extra, rsp, txf};

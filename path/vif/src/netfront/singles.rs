@@ -5,8 +5,8 @@
 use super::interface::Netfront;
 use super::pool::{RX_BASE, rx_index};
 use super::transmit::Transmitted;
-use crate::Fatal;
 use crate::counters::Drop;
+use crate::fatal::Fatal;
 use crate::netif::{MIN_PACKET, RxResponse};
 use crate::ring::BURST;
 use nic::{BufferId, Piece};

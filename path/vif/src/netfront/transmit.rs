@@ -2,8 +2,8 @@
 
 use super::interface::Netfront;
 use super::pool::{TX_SMALL_BYTES, rx_index};
-use crate::Fatal;
 use crate::counters::Drop;
+use crate::fatal::Fatal;
 use crate::netif::{ExtraInfo, MAX_PACKET, MIN_PACKET, TxRequest, TxResponse, rsp, transport, txf};
 use net::packet::checksum::{FinishError, finish};
 use nic::{BufferId, Buffers, Checksum, Frame, Offload, Piece};

@@ -14,7 +14,8 @@
 //! Numbers are little-endian; what is not named is 0. A record is checked once, when it is
 //! decoded (row 24 of the field's list); clauses NETIF-14 to NETIF-17.
 
-use super::{Features, MAX_SLOTS_STOCK};
+use super::features::Features;
+use super::limits::MAX_SLOTS_STOCK;
 use crate::ring::{ORDER_MAX, PAGES_MAX};
 use abi::{GrantRef, Handle, PAGE, RECORD_BYTES};
 use smallvec::SmallVec;

@@ -1,7 +1,7 @@
 //! The two rings of an interface, and where their control blocks lie if they are native ones:
 //! in the event channel's page, behind its words (NETIF-25).
 
-use super::Terms;
+use super::terms::Terms;
 use crate::ring::{Back, BadPages, CONTROL_BYTES, Front, Pages};
 use shmem::Span;
 

@@ -1,6 +1,6 @@
 //! The five things that a slot can hold.
 
-use super::extra;
+use super::limits::extra;
 use super::rings::{RX_REQUEST, RX_RESPONSE, TX_REQUEST, TX_RESPONSE};
 use abi::GrantRef;
 use nic::{Gso, GsoKind};

@@ -1,8 +1,8 @@
 //! Where a packet's transport checksum is. netif only says *that* a checksum is blank; where it
 //! belongs has to be found in the packet (NETIF-9).
 
-use super::Abilities;
-use crate::Drop;
+use super::features::Abilities;
+use crate::counters::Drop;
 use net::packet::{Network, Packet, protocol};
 use nic::frame::SNAPSHOT;
 use nic::{Checksum, Frame, Gso, GsoKind, Offload};

@@ -1,16 +1,20 @@
 //! Fuzz bodies: any bytes, no panic, and what has to hold whatever a peer does.
 
+use super::formats::with_format;
+use super::grants::FakeGrants;
+use super::memory::Memory;
+use super::packets::{frame_at, ipv4_tcp, packet};
+use super::raw::RawBack;
+use super::rig::{Rig, back_record, sizes};
 use crate::netback::{ACCESSES_MAX, Netback};
+use crate::netfront::Netfront;
 use crate::netfront::Sizes;
-use crate::netif::rings::TX_REQUEST;
+use crate::netif::rings::{RX_REQUEST, RX_RESPONSE, TX_REQUEST, TX_RESPONSE};
 use crate::netif::{
     BackRecord, ExtraInfo, Features, FrontRecord, RxRequest, RxResponse, Terms, TxRequest,
     TxResponse, transport,
 };
 use crate::ring::Format;
-use crate::testing::{
-    FakeGrants, Memory, Rig, back_record, frame_at, ipv4_tcp, packet, sizes, with_format,
-};
 use abi::RECORD_BYTES;
 use nic::{Batch, BufferId, Buffers, Checksum, Frame, Gso, GsoKind, Piece};
 
@@ -74,7 +78,7 @@ pub fn hostile_records(data: &[u8]) {
     }
     if let Ok(front) = FrontRecord::decode(&body) {
         assert_eq!(FrontRecord::decode(&front.encode()).as_ref(), Ok(&front));
-        let offers = crate::testing::back_record(Features::ALL);
+        let offers = back_record(Features::ALL);
         if let Ok(terms) = Terms::of(&offers, &front) {
             assert!(terms.to_guest.max_slots <= offers.max_slots);
             assert!(terms.tx_order <= offers.max_order && terms.rx_order <= offers.max_order);
@@ -186,43 +190,8 @@ pub fn hostile_backend(data: &[u8]) {
             0 => tx.set_rsp_prod(near(&mut input, tx.rsp_prod())),
             1 => rx.set_rsp_prod(near(&mut input, rx.rsp_prod())),
             2 => tx.set_req_event(input.word()),
-            3 => {
-                // Answers to what was asked, mostly.
-                let count = u32::from(input.byte() % 40);
-                for _ in 0..count {
-                    let at = tx.rsp_prod();
-                    let request = TxRequest::decode(tx.request_at(at));
-                    let lie = input.byte();
-                    let id = if lie == 255 {
-                        u16::from(input.byte())
-                    } else {
-                        request.id
-                    };
-                    let status = if lie == 254 { 1 } else { 0 };
-                    tx.answer(&[TxResponse { id, status }.encode()]);
-                }
-            }
-            4 | 5 => {
-                let count = u32::from(input.byte() % 40);
-                for _ in 0..count {
-                    let at = rx.rsp_prod();
-                    let request = RxRequest::decode(rx.request_at(at));
-                    let lie = input.byte();
-                    let response = RxResponse {
-                        id: if lie == 255 {
-                            request.id ^ 1
-                        } else {
-                            request.id
-                        },
-                        offset: request
-                            .offset
-                            .wrapping_add(if lie > 250 { 2047 } else { 0 }),
-                        flags: u16::from(input.byte()) | (u16::from(lie) & 3) << 8,
-                        status: input.word() as i16 & if lie < 200 { 0x7ff } else { -1 },
-                    };
-                    rx.answer(&[response.encode()]);
-                }
-            }
+            3 => lie_about_sent(&mut input, &tx),
+            4 | 5 => lie_about_received(&mut input, &rx),
             6 => {
                 let at = u32::from(input.byte());
                 rx.response(at, [input.word(), input.word()]);
@@ -251,20 +220,7 @@ pub fn hostile_backend(data: &[u8]) {
                 }
             }
             15 => rig.front.singles_done(&mut singles),
-            16 => {
-                let mut pieces = Vec::new();
-                let pool = rig.front.buffers();
-                pool.take_many(usize::from(input.byte()), &mut pieces);
-                let cut = |piece: Piece| Piece {
-                    span: piece.span.take(60),
-                    ..piece
-                };
-                let mut pieces: Vec<_> = pieces.into_iter().map(cut).collect();
-                let _ = rig.front.transmit_singles(&mut pieces);
-                for left in pieces {
-                    rig.front.buffers().put(left.buffer);
-                }
-            }
+            16 => transmit_some(&mut input, &mut rig.front),
             12 => rig.front.refill(&mut rig.table),
             13 => rig.front.release(&mut rig.table),
             10 => {
@@ -281,6 +237,62 @@ pub fn hostile_backend(data: &[u8]) {
                 rig.front.disarm();
             }
         }
+    }
+}
+
+/// Answers to what was asked, mostly.
+fn lie_about_sent(input: &mut Input<'_>, tx: &RawBack<TX_REQUEST, TX_RESPONSE>) {
+    let count = u32::from(input.byte() % 40);
+    for _ in 0..count {
+        let at = tx.rsp_prod();
+        let request = TxRequest::decode(tx.request_at(at));
+        let lie = input.byte();
+        let id = if lie == 255 {
+            u16::from(input.byte())
+        } else {
+            request.id
+        };
+        let status = if lie == 254 { 1 } else { 0 };
+        tx.answer(&[TxResponse { id, status }.encode()]);
+    }
+}
+
+/// Responses to buffers that were posted, mostly.
+fn lie_about_received(input: &mut Input<'_>, rx: &RawBack<RX_REQUEST, RX_RESPONSE>) {
+    let count = u32::from(input.byte() % 40);
+    for _ in 0..count {
+        let at = rx.rsp_prod();
+        let request = RxRequest::decode(rx.request_at(at));
+        let lie = input.byte();
+        let response = RxResponse {
+            id: if lie == 255 {
+                request.id ^ 1
+            } else {
+                request.id
+            },
+            offset: request
+                .offset
+                .wrapping_add(if lie > 250 { 2047 } else { 0 }),
+            flags: u16::from(input.byte()) | (u16::from(lie) & 3) << 8,
+            status: input.word() as i16 & if lie < 200 { 0x7ff } else { -1 },
+        };
+        rx.answer(&[response.encode()]);
+    }
+}
+
+/// Small frames that the guest sends.
+fn transmit_some(input: &mut Input<'_>, front: &mut Netfront) {
+    let mut pieces = Vec::new();
+    let pool = front.buffers();
+    pool.take_many(usize::from(input.byte()), &mut pieces);
+    let cut = |piece: Piece| Piece {
+        span: piece.span.take(60),
+        ..piece
+    };
+    let mut pieces: Vec<_> = pieces.into_iter().map(cut).collect();
+    let _ = front.transmit_singles(&mut pieces);
+    for left in pieces {
+        front.buffers().put(left.buffer);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Packets for tests.
 
-use crate::testing::Memory;
+use super::memory::Memory;
 use nic::{BufferId, Frame, Piece};
 use shmem::Span;
 

@@ -1,11 +1,14 @@
 //! Both ends of one interface over the same pages, in one thread.
 
+use super::formats::format;
+use super::grants::FakeGrants;
+use super::memory::Memory;
+use super::raw::{RawBack, RawFront};
 use crate::netback::Netback;
 use crate::netfront::{Exchange, GrantTable, Layout, Netfront, Setup, Sizes};
 use crate::netif::rings::{RX_REQUEST, RX_RESPONSE, TX_REQUEST, TX_RESPONSE, rings};
 use crate::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, Terms};
 use crate::ring::{Format, Pages};
-use crate::testing::{FakeGrants, Memory, RawBack, RawFront, format};
 use abi::{DomId, GrantEntry, Handle, PAGE, Slot};
 use nic::Frame;
 use shmem::Span;

@@ -1,0 +1,132 @@
+//! What one end says that it can take, and so what the other may send.
+
+use nic::{Checksum, GsoKind, Offload};
+
+/// What one end says about itself: what it can *take*. Bits as they lie in a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features(pub u32);
+
+impl Features {
+    /// Packets of several slots (`feature-sg`).
+    pub const SG: Self = Self(1);
+    /// Segmentation of TCP over IPv4 (`feature-gso-tcpv4`).
+    pub const GSO_TCPV4: Self = Self(1 << 1);
+    /// Segmentation of TCP over IPv6 (`feature-gso-tcpv6`).
+    pub const GSO_TCPV6: Self = Self(1 << 2);
+    /// No blank checksums over IPv4 (`feature-no-csum-offload`).
+    pub const NO_CSUM: Self = Self(1 << 3);
+    /// Blank checksums over IPv6 (`feature-ipv6-csum-offload`).
+    pub const IPV6_CSUM: Self = Self(1 << 4);
+    /// Packets are copied into granted pages (`feature-rx-copy`, `request-rx-copy`): the only
+    /// way there is.
+    pub const RX_COPY: Self = Self(1 << 5);
+    /// Receive requests carry an offset (NETIF-11).
+    pub const RX_OFFSET: Self = Self(1 << 6);
+    /// The backend binds a table of the new grant mechanism (NETIF-18), which all references of
+    /// the frontend's record and of its requests then are of.
+    pub const NEW_GRANTS: Self = Self(1 << 8);
+
+    /// A packet's segment size travels in its first response (NETIF-21).
+    pub const RX_META: Self = Self(1 << 9);
+    /// Rings in the native format (NETIF-25).
+    pub const NATIVE_RINGS: Self = Self(1 << 10);
+    /// Packets to the guest change hands with their pages (`feature-rx-flip`, NETIF-26): the frontend's
+    /// record names an exchange in the place of a table, and buffers are whole pages.
+    pub const RX_FLIP: Self = Self(1 << 11);
+
+    /// Receive responses name their buffers and come in any order (NETIF-27).
+    pub const RX_ANY_ORDER: Self = Self(1 << 12);
+
+    /// Everything that every end of this implementation does; the mechanism of grants, where the
+    /// segment size travels and the rings' format are chosen besides.
+    pub const ALL: Self = Self(
+        Self::SG.0
+            | Self::GSO_TCPV4.0
+            | Self::GSO_TCPV6.0
+            | Self::IPV6_CSUM.0
+            | Self::RX_COPY.0
+            | Self::RX_OFFSET.0,
+    );
+    /// Checksums filled in, packets whole, buffers as they come.
+    pub const PLAIN: Self =
+        Self(Self::SG.0 | Self::NO_CSUM.0 | Self::RX_COPY.0 | Self::RX_OFFSET.0);
+    /// [`Features::ALL`] without segmentation.
+    pub const CHECKSUM: Self = Self(Self::ALL.0 & !(Self::GSO_TCPV4.0 | Self::GSO_TCPV6.0));
+
+    /// Whether every feature of `other` is among these.
+    #[must_use]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// These and those.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// These but not those.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+}
+
+/// What may be sent in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// Slots with data that one packet may have.
+    pub max_slots: u16,
+    /// TCP over IPv4 that is still to be cut.
+    pub gso_tcpv4: bool,
+    /// TCP over IPv6 that is still to be cut.
+    pub gso_tcpv6: bool,
+    /// Blank checksums over IPv4.
+    pub csum: bool,
+    /// Blank checksums over IPv6.
+    pub ipv6_csum: bool,
+}
+
+impl Abilities {
+    /// What an end with `features` that takes `max_slots` slots may be sent.
+    #[must_use]
+    pub const fn of(features: Features, max_slots: u16) -> Self {
+        let sg = features.has(Features::SG);
+        Self {
+            max_slots: if sg { max_slots } else { 1 },
+            gso_tcpv4: sg && features.has(Features::GSO_TCPV4),
+            gso_tcpv6: sg && features.has(Features::GSO_TCPV6),
+            csum: !features.has(Features::NO_CSUM),
+            ipv6_csum: features.has(Features::IPV6_CSUM),
+        }
+    }
+
+    /// Whether segmentation of this kind may be left to the other end.
+    #[must_use]
+    pub const fn gso(&self, kind: GsoKind) -> bool {
+        match kind {
+            GsoKind::Tcp4 => self.gso_tcpv4,
+            GsoKind::Tcp6 => self.gso_tcpv6,
+        }
+    }
+
+    /// Whether a frame with these offloads may be sent as it is; `ipv6`: whether it is IPv6.
+    #[must_use]
+    pub const fn takes(&self, offload: &Offload, ipv6: bool) -> bool {
+        if let Some(gso) = offload.gso
+            && !self.gso(gso.kind)
+        {
+            return false;
+        }
+        match offload.checksum {
+            Checksum::Blank { .. } => {
+                if ipv6 {
+                    self.ipv6_csum
+                } else {
+                    self.csum
+                }
+            }
+            Checksum::Unknown | Checksum::Valid => true,
+        }
+    }
+}
