@@ -1,7 +1,7 @@
 //! The bridge between two NIC ports and three guests, all of which may lie.
 
 use crate::input::Input;
-use net::bridge::{Bridge, Port, Rule, Settings, Verdict, Way};
+use net::bridge::{Bridge, BridgeSettings, Port, Rule, Verdict, Way};
 use net::packet::Mac;
 
 /// Ports 0 and 1 are NICs, 2 … 4 guests.
@@ -45,11 +45,11 @@ fn guest_mac(port: usize) -> Mac {
 /// a port's rules deny does not pass it.
 pub fn bridge(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let settings = Settings {
+    let settings = BridgeSettings {
         learned_max: 8,
         group_pps: 10,
         group_burst: 4,
-        ..Settings::default()
+        ..BridgeSettings::default()
     };
     let mut bridge = Bridge::new(settings);
     for port in 0..PORTS {

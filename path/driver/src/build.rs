@@ -16,7 +16,7 @@ use abi::{ConnId, PAGE, Slot};
 use config::domain::{
     BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig, NicKind,
 };
-use net::bridge::{self, Bridge, Settings};
+use net::bridge::{self, Bridge, BridgeSettings};
 use net::packet::Mac;
 use nic::moderation::Policy;
 use runtime::call::Calls;
@@ -176,13 +176,13 @@ fn nic_port(
 
 /// A bridge with a port for each NIC and then each guest, numbered as the driver numbers them.
 fn bridge(config: &DriverConfig) -> Result<Bridge, StartError> {
-    let mut bridge = Bridge::new(Settings {
+    let mut bridge = Bridge::new(BridgeSettings {
         ageing_ns: u64::from(config.mac_ageing_s) * 1_000_000_000,
         group_pps: config.broadcast_pps,
         // A fifth of a second's worth, so that a neighbourhood that wakes up at once is heard.
         group_burst: (config.broadcast_pps / 5).max(1),
         hash_seed: shmem::time::tsc().rotate_left(32) ^ shmem::time::monotonic_ns(),
-        ..Settings::default()
+        ..BridgeSettings::default()
     });
     let nics = config.nics.iter().map(|nic| bridge::Port {
         addresses: nic.addresses.clone(),

@@ -1,7 +1,7 @@
 //! What a frame costs: the bridge's verdict, and cutting 64 KB into MTU frames.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use net::bridge::{Bridge, Port, Prefix, Rule, Settings, Way};
+use net::bridge::{Bridge, BridgeSettings, Port, Prefix, Rule, Way};
 use net::packet::Mac;
 use net::packet::segment::segment;
 use nic::{BufferId, Caps, Frame, Gso, GsoKind, Piece};
@@ -45,9 +45,9 @@ fn station(n: u8) -> Mac {
 
 /// A NIC and 64 guests, each with these rules.
 fn bridge(rules: &[Rule]) -> Bridge {
-    let mut bridge = Bridge::new(Settings {
+    let mut bridge = Bridge::new(BridgeSettings {
         hash_seed: 1,
-        ..Settings::default()
+        ..BridgeSettings::default()
     });
     bridge.add(0, &Port::nic()).expect("a port");
     for n in 0..64 {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Build, singles};
-use net::bridge::{Bridge, DropReason, Kind, Port, Settings, Verdict};
+use net::bridge::{Bridge, BridgeSettings, DropReason, Kind, Port, Verdict};
 use net::packet::Mac;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,7 +130,7 @@ impl Model {
 
 /// Runs the same on both.
 fn agree(ops: &[Op], hash_seed: u64) {
-    let settings = Settings {
+    let settings = BridgeSettings {
         learned_max: LEARNED_MAX,
         ageing_ns: AGEING_NS,
         group_pps: u32::MAX,
@@ -263,7 +263,7 @@ proptest! {
         len in any::<usize>(),
         now_ns in any::<u64>(),
     ) {
-        let mut bridge = Bridge::new(Settings::default());
+        let mut bridge = Bridge::new(BridgeSettings::default());
         bridge.add(0, &Port::nic()).unwrap();
         bridge.add(1, &Port::guest(common::SRC)).unwrap();
         bridge.forward(&bytes, len, port, now_ns);

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Build, DST4, DST6, SRC4, SRC6, arp, frame_of};
-use net::bridge::{Bridge, DropReason, Port, Prefix, Rule, Settings, Verdict, Way};
+use net::bridge::{Bridge, BridgeSettings, DropReason, Port, Prefix, Rule, Verdict, Way};
 use net::packet::{Mac, protocol};
 use proptest::prelude::*;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ const MAC_B: Mac = Mac([2, 0, 0, 0, 0, 0xb]);
 const STATION: Mac = Mac([0x52, 0x54, 0, 1, 2, 3]);
 
 fn bridge(wire: Vec<Rule>, a: Vec<Rule>) -> Bridge {
-    let mut bridge = Bridge::new(Settings::default());
+    let mut bridge = Bridge::new(BridgeSettings::default());
     let with = |rules, port| Port { rules, ..port };
     bridge.add(WIRE, &with(wire, Port::nic())).unwrap();
     bridge.add(A, &with(a, Port::guest(MAC_A))).unwrap();

@@ -40,5 +40,5 @@ pub use device::{Caps, Nic, Singles, TxReport};
 pub use frame::Frame;
 pub use frame::copy::CopyError;
 pub use offload::{Checksum, Gso, GsoKind, Offload};
-pub use single::{Batch, Single};
 pub use shmem::rate;
+pub use single::{Batch, Single};

@@ -3,7 +3,7 @@
 use super::drops::{DropReason, Drops};
 use super::ethernet::{GROUP_BIT, destination_of, word_of};
 use super::guard::Guard;
-use super::port::{AddError, Kind, Port, Settings};
+use super::port::{AddError, BridgeSettings, Kind, Port};
 use super::ports::{MAX_PORTS, PortSet};
 use super::rules::{Count, Firewall, Inspected, Way};
 use super::table::{ForwardingTable, Station};
@@ -31,7 +31,7 @@ pub(super) struct PortState {
 /// The bridge.
 #[derive(Debug)]
 pub struct Bridge {
-    pub(super) settings: Settings,
+    pub(super) settings: BridgeSettings,
     pub(super) table: ForwardingTable,
     pub(super) ports: Vec<Option<PortState>>,
     /// By port, up to the last port that has rules. Empty if no port has.
@@ -44,7 +44,7 @@ pub struct Bridge {
 impl Bridge {
     /// A bridge without ports.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: BridgeSettings) -> Self {
         Self {
             settings,
             table: ForwardingTable::new(
@@ -81,7 +81,7 @@ impl Bridge {
         };
         self.owners
             .extend(port.addresses.iter().map(|address| (*address, number)));
-        let Settings {
+        let BridgeSettings {
             group_pps,
             group_burst,
             ..

@@ -30,7 +30,7 @@ mod verdict;
 pub use drops::{DropReason, Drops};
 pub use guard::wanted;
 pub use members::Bridge;
-pub use port::{AddError, Kind, Port, Rate, Settings};
+pub use port::{AddError, BridgeSettings, Kind, Port, Rate};
 pub use ports::{MAX_PORTS, PortSet};
 pub use rules::{Count, Prefix, Rule, Way};
 pub use table::Station;

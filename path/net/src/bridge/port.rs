@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 /// What holds for the whole bridge.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct BridgeSettings {
     /// Stations that may be learned at the same time.
     pub learned_max: usize,
     /// Nanoseconds after which a silent learned station is forgotten.
@@ -20,7 +20,7 @@ pub struct Settings {
     pub hash_seed: u64,
 }
 
-impl Default for Settings {
+impl Default for BridgeSettings {
     fn default() -> Self {
         Self {
             learned_max: 4096,

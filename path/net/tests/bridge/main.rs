@@ -10,7 +10,7 @@ mod neighbours;
 mod ports;
 
 use common::{Build, arp, singles};
-use net::bridge::{Bridge, DropReason, Kind, Port, Settings, Verdict};
+use net::bridge::{Bridge, BridgeSettings, DropReason, Kind, Port, Verdict};
 use net::packet::{ETHERNET_BYTES, Mac};
 use nic::frame::SNAPSHOT;
 
@@ -43,8 +43,8 @@ fn guest(macs: &[Mac], addresses: &[&str]) -> Port {
     }
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> BridgeSettings {
+    BridgeSettings {
         ageing_ns: 300 * S,
         group_pps: 10,
         group_burst: 5,

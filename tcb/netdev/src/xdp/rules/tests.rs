@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::bpf::Kind;
-use net::bridge::{self, Bridge, DropReason, Settings, Verdict};
+use net::bridge::{self, Bridge, BridgeSettings, DropReason, Verdict};
 use net::packet::Mac;
 use nic::{Frame, Pool};
 use proptest::prelude::*;
@@ -100,7 +100,7 @@ struct Oracle {
 impl Oracle {
     fn new(rules: &Rules) -> Self {
         let list = |rules: &[Rule], way| rules.iter().map(|rule| of_bridge(rule, way)).collect();
-        let mut bridge = Bridge::new(Settings::default());
+        let mut bridge = Bridge::new(BridgeSettings::default());
         let wire = bridge::Port {
             rules: list(&rules.from_wire, bridge::Way::In),
             ..bridge::Port::nic()
