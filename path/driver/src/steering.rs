@@ -42,7 +42,7 @@ impl Steering for AskMonitor {
         self.tell(TapControl::Steer { mac, queue })
     }
 
-    fn settled(&mut self) -> u64 {
+    fn effective(&mut self) -> u64 {
         self.tell(TapControl::Settled).unwrap_or(0)
     }
 }

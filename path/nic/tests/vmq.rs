@@ -277,7 +277,7 @@ struct Slow {
     under_way: RefCell<VecDeque<Vec<u8>>>,
     in_queue: RefCell<VecDeque<Vec<u8>>>,
     point: Cell<u64>,
-    settled: Cell<u64>,
+    effective: Cell<u64>,
     asked: Cell<u32>,
 }
 
@@ -293,9 +293,9 @@ impl Steering for Handle {
         Ok(self.0.point.get())
     }
 
-    fn settled(&mut self) -> u64 {
+    fn effective(&mut self) -> u64 {
         self.0.asked.set(self.0.asked.get() + 1);
-        self.0.settled.get()
+        self.0.effective.get()
     }
 }
 
@@ -358,7 +358,7 @@ fn a_queue_drains_until_nothing_is_under_way_and_nothing_is_left() {
         assert_eq!(refused, Err(VmqError::Draining));
     }
     slow.arrive();
-    slow.settled.set(slow.point.get());
+    slow.effective.set(slow.point.get());
     assert_eq!(nic.poll(queue, 1, 2, &mut posted), Ok(2));
     assert!(nic.is_draining(queue), "it was not asked again so soon");
     assert_eq!(nic.poll(queue, 1_000_000, 1, &mut posted), Ok(1));
@@ -382,7 +382,7 @@ fn what_another_driver_left_drains_before_anybody_has_the_queue() {
     let queue = QueueId(0);
     assert_eq!(nic.poll(queue, 0, 8, &mut posted), Ok(1));
     slow.arrive();
-    slow.settled.set(slow.point.get());
+    slow.effective.set(slow.point.get());
     assert_eq!(nic.free_queue(queue), Err(VmqError::Draining));
     assert_eq!(nic.poll(queue, 1_000_000, 8, &mut posted), Ok(1));
     assert_eq!(posted.take(), [frame_to(A, 1), frame_to(A, 2)]);
@@ -398,7 +398,7 @@ fn a_queue_whose_frames_cannot_be_steered_away_is_not_handed_out() {
     assert_eq!(nic.recover(&[A, B]), Err(VmqError::Refused(1)));
     let queue = QueueId(0);
     let mut posted = Posted::new(8);
-    slow.settled.set(slow.point.get());
+    slow.effective.set(slow.point.get());
     assert_eq!(nic.poll(queue, 0, 8, &mut posted), Ok(1));
     assert_eq!(nic.poll(queue, 1_000_000, 8, &mut posted), Ok(0));
     assert_eq!(nic.free_queue(queue), Err(VmqError::Draining));

@@ -312,7 +312,7 @@ impl DeviceControl for TapSteering {
                         SteerError::System(error) => errno(&error),
                     })
             }
-            TapControl::Settled => Ok(self.steering.settled()),
+            TapControl::Settled => Ok(self.steering.effective()),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! *filter* program looks once more, at the moment when the frame is put into the queue, under the
 //! same RCU read lock: a frame that is in the wrong queue by now is dropped by the kernel, and
 //! counted as one of the interface's drops. After a change of the map and one RCU grace period
-//! nothing can come into a queue that the map does not lead to: that is what [`Steering::settled`]
+//! nothing can come into a queue that the map does not lead to: that is what [`Steering::effective`]
 //! tells.
 
 use crate::bpf::{
@@ -75,7 +75,7 @@ impl Steering {
     }
 
     /// From now on frames to `mac` go to `queue`; none: to the shared one. Answers with a point
-    /// for [`Steering::settled`]. Never blocks.
+    /// for [`Steering::effective`]. Never blocks.
     ///
     /// # Errors
     /// Only MACs that the TAP was set up with and queues that it has can be steered.
@@ -96,7 +96,7 @@ impl Steering {
     /// The newest point at which, and before which, no frame is on its way any more that chose
     /// its queue before the change.
     #[must_use]
-    pub fn settled(&self) -> u64 {
+    pub fn effective(&self) -> u64 {
         self.grace.done.load(Ordering::Acquire)
     }
 }

@@ -77,8 +77,8 @@ impl nic::vmq::Steering for Direct {
         done.map_err(|_| VmqError::Refused(0))
     }
 
-    fn settled(&mut self) -> u64 {
-        self.0.settled()
+    fn effective(&mut self) -> u64 {
+        self.0.effective()
     }
 }
 

@@ -71,7 +71,7 @@ impl Steering for MacTable {
         Ok(0)
     }
 
-    fn settled(&mut self) -> u64 {
+    fn effective(&mut self) -> u64 {
         0
     }
 }

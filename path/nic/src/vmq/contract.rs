@@ -148,14 +148,14 @@ pub trait Backend {
 /// Tells the NIC which MAC belongs to which queue.
 pub trait Steering: std::fmt::Debug {
     /// From now on frames to `mac` choose `queue` (none: the shared one). Frames that chose before
-    /// may be on their way until [`Steering::settled`] has reached the number that this returns.
+    /// may be on their way until [`Steering::effective`] has reached the number that this returns.
     ///
     /// # Errors
     /// [`VmqError::Refused`].
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError>;
 
     /// The number of the last change after which no earlier choice is on its way any more.
-    fn settled(&mut self) -> u64;
+    fn effective(&mut self) -> u64;
 }
 
 impl<S: Steering + ?Sized> Steering for Box<S> {
@@ -163,7 +163,7 @@ impl<S: Steering + ?Sized> Steering for Box<S> {
         (**self).steer(mac, queue)
     }
 
-    fn settled(&mut self) -> u64 {
-        (**self).settled()
+    fn effective(&mut self) -> u64 {
+        (**self).effective()
     }
 }

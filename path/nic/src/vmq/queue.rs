@@ -5,8 +5,8 @@ use super::contract::{Backend, Freed, QueueId, Steering, Vmq, VmqError};
 use crate::buffer::{Buffer, BufferId, Buffers};
 use crate::frame::Frame;
 
-/// The shortest time between two questions whether steering has settled: another process may have
-/// to answer.
+/// The shortest time between two questions which change of steering is in effect: another process
+/// may have to answer.
 const ASK_NS: u64 = 500_000;
 /// Buffers that a queue asks for at a time unless told otherwise.
 const SIZE: usize = 64;
@@ -52,7 +52,7 @@ enum State {
     Free,
     Idle,
     Enabled,
-    /// Until steering has settled to this number and the queue was then found empty.
+    /// Until this change of steering is in effect and the queue is then found empty.
     Draining(u64),
 }
 
@@ -70,7 +70,7 @@ pub struct MultiQueue<S, R> {
     steering: S,
     receive: R,
     queues: Vec<Queue>,
-    settled: u64,
+    effective: u64,
     asked_ns: Option<u64>,
     frames: Vec<Frame>,
 }
@@ -89,7 +89,7 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
             queues: vec![free; receive.queues()],
             steering,
             receive,
-            settled: 0,
+            effective: 0,
             asked_ns: None,
             frames: Vec::new(),
         }
@@ -123,13 +123,13 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
     }
 
     /// Whether no frame that chose its queue before `point` is on its way any more.
-    fn has_settled(&mut self, point: u64, now_ns: u64) -> bool {
+    fn is_effective(&mut self, point: u64, now_ns: u64) -> bool {
         let recently = |asked: u64| now_ns.saturating_sub(asked) < ASK_NS;
-        if self.settled < point && !self.asked_ns.is_some_and(recently) {
+        if self.effective < point && !self.asked_ns.is_some_and(recently) {
             self.asked_ns = Some(now_ns);
-            self.settled = self.settled.max(self.steering.settled());
+            self.effective = self.effective.max(self.steering.effective());
         }
-        self.settled >= point
+        self.effective >= point
     }
 }
 
@@ -233,9 +233,9 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         } = *self.get(queue)?;
         // Asked before the queue is read: frames that were on their way until then are in it by
         // now.
-        let settled = match state {
+        let effective = match state {
             State::Enabled => false,
-            State::Draining(point) => self.has_settled(point, now_ns),
+            State::Draining(point) => self.is_effective(point, now_ns),
             State::Free | State::Idle => return Err(VmqError::NotEnabled),
         };
         let mut posting = Posting {
@@ -251,7 +251,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         for frame in self.frames.drain(..) {
             backend.netif_rx(frame);
         }
-        if settled && received.empty {
+        if effective && received.empty {
             self.set(queue, State::Idle);
             if let Some(found) = self.queues.get_mut(queue.0 as usize) {
                 found.mac = None;
