@@ -41,13 +41,13 @@ const _: () = assert!(size_of::<DriverInfo>() == 196);
 
 /// `struct ifreq` with a pointer.
 #[repr(C)]
-struct IfReq<T> {
+struct PointerRequest<T> {
     name: [u8; libc::IFNAMSIZ],
     data: *mut T,
     rest: [u8; 16],
 }
 
-const _: () = assert!(size_of::<IfReq<u8>>() == size_of::<libc::ifreq>());
+const _: () = assert!(size_of::<PointerRequest<u8>>() == size_of::<libc::ifreq>());
 
 /// The interface of a name in the namespace of the thread that makes this.
 pub(super) struct Ethtool<'a> {
@@ -106,7 +106,7 @@ impl<'a> Ethtool<'a> {
     /// # Safety
     /// `data` is what its command reads and writes.
     unsafe fn call<T>(&self, data: &mut T) -> io::Result<()> {
-        let mut request = IfReq {
+        let mut request = PointerRequest {
             name: [0; libc::IFNAMSIZ],
             data: &raw mut *data,
             rest: [0; 16],
@@ -115,7 +115,7 @@ impl<'a> Ethtool<'a> {
         for (to, from) in request.name.iter_mut().zip(name) {
             *to = from;
         }
-        // SAFETY: SIOCETHTOOL reads one `struct ifreq`, whose size `IfReq` has, and through it what
+        // SAFETY: SIOCETHTOOL reads one `struct ifreq`, whose size `PointerRequest` has, and through it what
         // the caller vouches for; all of it lives through the call.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
         if result < 0 {

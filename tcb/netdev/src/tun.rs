@@ -27,13 +27,13 @@ const TUN_F_TSO6: libc::c_ulong = 0x04;
 
 /// The kernel's `struct ifreq`, as far as TUNSETIFF reads it: a name, flags, padding.
 #[repr(C)]
-struct IfReq {
+struct FlagsRequest {
     name: [u8; libc::IFNAMSIZ],
     flags: u16,
     rest: [u8; 22],
 }
 
-const _: () = assert!(size_of::<IfReq>() == size_of::<libc::ifreq>());
+const _: () = assert!(size_of::<FlagsRequest>() == size_of::<libc::ifreq>());
 
 /// Opens the driver: non-blocking, close-on-exec. The interface will be made in the namespace
 /// that the calling thread is in now.
@@ -65,7 +65,7 @@ pub(super) fn attach(fd: &OwnedFd, name: &str, vnet_header: bool, queue: Queue) 
         Queue::First => IFF_TUN_EXCL | IFF_MULTI_QUEUE,
         Queue::Next => IFF_MULTI_QUEUE,
     };
-    let mut request = IfReq {
+    let mut request = FlagsRequest {
         name: [0; libc::IFNAMSIZ],
         flags: IFF_TAP | IFF_NO_PI | kind | if vnet_header { IFF_VNET_HDR } else { 0 },
         rest: [0; 22],
@@ -77,7 +77,7 @@ pub(super) fn attach(fd: &OwnedFd, name: &str, vnet_header: bool, queue: Queue) 
     {
         *to = from;
     }
-    // SAFETY: TUNSETIFF reads and writes one `struct ifreq` at the pointer; `IfReq` has its size
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq` at the pointer; `FlagsRequest` has its size
     // (asserted above) and lives through the call.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw mut request) };
     check(result)?;
@@ -116,7 +116,7 @@ fn set_program(fd: &OwnedFd, request: libc::c_ulong, program: &OwnedFd) -> io::R
 
 /// Takes the queue that the descriptor is for out of the interface.
 pub(super) fn detach(fd: &OwnedFd) -> io::Result<()> {
-    let request = IfReq {
+    let request = FlagsRequest {
         name: [0; libc::IFNAMSIZ],
         flags: IFF_DETACH_QUEUE,
         rest: [0; 22],

@@ -1,6 +1,6 @@
 //! The queues of a TAP beside its shared one: each a descriptor, each read like the TAP itself.
 
-use super::rx::{Limits, Receiver};
+use super::rx::{Receiver, RxLimits};
 use nic::vmq::{QueueId, Receive, Received};
 use nic::{Buffers, Frame};
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,11 +9,11 @@ use std::os::fd::{AsFd, OwnedFd};
 #[derive(Debug)]
 pub(super) struct TapQueues {
     queues: Vec<(OwnedFd, Receiver)>,
-    limits: Limits,
+    limits: RxLimits,
 }
 
 impl TapQueues {
-    pub(super) fn new(fds: Vec<OwnedFd>, limits: Limits) -> Self {
+    pub(super) fn new(fds: Vec<OwnedFd>, limits: RxLimits) -> Self {
         let queue = |fd| (fd, Receiver::default());
         Self {
             queues: fds.into_iter().map(queue).collect(),
@@ -39,7 +39,7 @@ impl Receive for TapQueues {
         let Some((fd, receiver)) = self.queues.get_mut(queue.0 as usize) else {
             return Received::default();
         };
-        let limits = Limits {
+        let limits = RxLimits {
             split,
             ..self.limits
         };

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// What was agreed on with the kernel's end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct RxLimits {
     pub(super) vnet_header: bool,
     pub(super) checksum: bool,
     pub(super) tso: bool,
@@ -20,7 +20,7 @@ pub(super) struct Limits {
 
 /// Frames that came and were not handed on, and calls that ended early.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct RxCounters {
     malformed: u64,
     truncated: u64,
     fault: u64,
@@ -28,7 +28,7 @@ pub(super) struct Counters {
     error: u64,
 }
 
-impl Counters {
+impl RxCounters {
     pub(super) fn list(&self) -> [(&'static str, u64); 5] {
         [
             ("rx_malformed", self.malformed),
@@ -86,7 +86,7 @@ pub(super) struct Receiver {
     pub(super) starved: bool,
     /// Whether the last call ended because nothing was left.
     pub(super) empty: bool,
-    pub(super) counters: Counters,
+    pub(super) counters: RxCounters,
 }
 
 impl Default for Receiver {
@@ -102,7 +102,7 @@ impl Default for Receiver {
             has_large: false,
             starved: false,
             empty: false,
-            counters: Counters::default(),
+            counters: RxCounters::default(),
         }
     }
 }
@@ -127,7 +127,7 @@ impl Receiver {
     pub(super) fn batch(
         &mut self,
         fd: BorrowedFd<'_>,
-        limits: Limits,
+        limits: RxLimits,
         budget: usize,
         buffers: &mut dyn Buffers,
         out: &mut Vec<Frame>,
@@ -203,7 +203,7 @@ impl Receiver {
 
     /// Brings `vectors` up to date. Buffers that lie one behind the other make one vector: a pool
     /// hands pages out in whatever order they came back, so they are sorted.
-    fn write_vectors(&mut self, limits: Limits) {
+    fn write_vectors(&mut self, limits: RxLimits) {
         if std::mem::take(&mut self.stale) || self.vectors.is_empty() {
             self.more.sort_unstable_by_key(|buffer| buffer.span.addr());
             self.vectors.clear();
@@ -240,7 +240,7 @@ impl Receiver {
     }
 
     /// One system call; how many bytes of header and frame came, or an errno.
-    fn read(&mut self, fd: BorrowedFd<'_>, limits: Limits) -> Result<usize, i32> {
+    fn read(&mut self, fd: BorrowedFd<'_>, limits: RxLimits) -> Result<usize, i32> {
         if !limits.vnet_header
             && !limits.split
             && self.more.is_empty()
@@ -269,11 +269,11 @@ impl Receiver {
     /// The frame that a read of `bytes` bytes brought. Buffers of a frame that is dropped stay
     /// ready. The kernel does not say when it could not write to a page (it ends the copy there):
     /// whoever reads the page finds out.
-    fn frame(&mut self, bytes: usize, limits: Limits) -> Result<Frame, Dropped> {
+    fn frame(&mut self, bytes: usize, limits: RxLimits) -> Result<Frame, Dropped> {
         let header_bytes = if limits.vnet_header { virtio::BYTES } else { 0 };
         let len = bytes
             .checked_sub(header_bytes)
-            .filter(|len| *len >= super::ETHERNET)
+            .filter(|len| *len >= super::length::ETHERNET)
             .ok_or(Dropped::Malformed)?;
         if len > limits.bytes {
             return Err(Dropped::Truncated);

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// What was agreed on with the kernel's end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct TxLimits {
     pub(super) vnet_header: bool,
     pub(super) checksum: bool,
     pub(super) tso: bool,
@@ -36,7 +36,7 @@ impl Sender {
     pub(super) fn one(
         &mut self,
         fd: BorrowedFd<'_>,
-        limits: Limits,
+        limits: TxLimits,
         frame: &Frame,
         report: &mut TxReport,
     ) {
@@ -93,28 +93,31 @@ impl Sender {
 }
 
 /// Whether the interface can take the frame as it is.
-fn acceptable(frame: &Frame, limits: Limits) -> bool {
+fn acceptable(frame: &Frame, limits: TxLimits) -> bool {
     let blank = match frame.offload.checksum {
         Checksum::Unknown | Checksum::Valid => false,
         Checksum::Blank { start, offset } => {
             let end = usize::from(start) + usize::from(offset) + 2;
-            if !limits.checksum || usize::from(start) < super::ETHERNET || end > frame.len() {
+            if !limits.checksum || usize::from(start) < super::length::ETHERNET || end > frame.len()
+            {
                 return false;
             }
             true
         }
     };
-    if frame.header().len() < super::ETHERNET {
+    if frame.header().len() < super::length::ETHERNET {
         return false;
     }
     match frame.offload.gso {
-        Some(gso) => limits.tso && blank && gso.size != 0 && frame.len() <= super::GSO_FRAME_MAX,
+        Some(gso) => {
+            limits.tso && blank && gso.size != 0 && frame.len() <= super::length::GSO_FRAME_MAX
+        }
         None => {
             let tagged = matches!(
                 frame.header().get(12..14),
                 Some([0x81, 0x00] | [0x88, 0xa8])
             );
-            let tag = if tagged { super::VLAN_TAG } else { 0 };
+            let tag = if tagged { super::length::VLAN_TAG } else { 0 };
             frame.len() <= limits.max_frame.saturating_add(tag)
         }
     }

@@ -39,7 +39,7 @@ pub(super) fn decode(
     let offset = u16::from_ne_bytes([offset0, offset1]);
     let state = if flags & F_NEEDS_CSUM != 0 {
         let end = usize::from(start) + usize::from(offset) + 2;
-        if !checksum || usize::from(start) < super::ETHERNET || end > len {
+        if !checksum || usize::from(start) < super::length::ETHERNET || end > len {
             return Err(Malformed);
         }
         Checksum::Blank { start, offset }

@@ -36,7 +36,7 @@ pub struct QueueParts {
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct QueueCounters {
     malformed: u64,
     fault: u64,
     foreign: u64,
@@ -51,7 +51,7 @@ pub struct XdpQueue {
     /// By chunk, the buffer that it is while the kernel has it.
     lent: Vec<Option<Buffer>>,
     lent_chunks: usize,
-    counters: Counters,
+    counters: QueueCounters,
     kernel: KernelCounters,
 }
 
@@ -85,7 +85,7 @@ impl XdpQueue {
             fill: Producer::new(second, fill, entries, entry(Ring::Fill))?,
             lent: vec![None; chunks],
             lent_chunks: 0,
-            counters: Counters::default(),
+            counters: QueueCounters::default(),
             kernel,
         })
     }
@@ -194,10 +194,10 @@ impl XdpQueue {
         }
     }
 
-    /// Counters by name.
+    /// QueueCounters by name.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        let Counters {
+        let QueueCounters {
             malformed,
             fault,
             foreign,

@@ -13,8 +13,9 @@
 //! A guest's queue has a program of its own, with which the second one goes on: what firewall rules deny
 //! is dropped by it (`rules`). Where there is no such program everything is dropped.
 
+use super::rules;
+use super::shared::{QUEUE, RingPages, XDP_DROP};
 use super::socket::{self, Socket};
-use super::{QUEUE, RingPages, XDP_DROP, rules};
 use crate::bpf::{
     Assembler, Counters, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10,
     REDIRECT_MAP, TAIL_CALL, attach_egress,

@@ -1,6 +1,6 @@
 //! An AF_XDP socket: its memory, its rings, and the queue that it is bound to (linux/if_xdp.h).
 
-use super::RingPages;
+use super::shared::RingPages;
 use abi::xdp::{Counter, Ring, RingLayout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use shmem::Span;

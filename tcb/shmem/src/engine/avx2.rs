@@ -1,6 +1,6 @@
 //! Long copies with 32-byte registers.
 
-use super::SHORT_MAX;
+use super::short::SHORT_MAX;
 use crate::fault::guarded;
 
 /// Bytes of one turn of the loop, and of the tail that ends every copy.

@@ -19,9 +19,7 @@ mod tests;
 
 use crate::fault::guarded;
 use core::sync::atomic::{AtomicU8, Ordering};
-
-/// Lengths up to this one go through [`short::copy`].
-pub(crate) const SHORT_MAX: usize = 128;
+use short::SHORT_MAX;
 
 /// Whether the processor has AVX2; asked once.
 #[inline]

@@ -1,6 +1,6 @@
 //! Long copies with 16-byte registers, for processors without AVX2.
 
-use super::SHORT_MAX;
+use super::short::SHORT_MAX;
 use crate::fault::guarded;
 
 /// Bytes of one turn of the loop, and of the tail that ends every copy.

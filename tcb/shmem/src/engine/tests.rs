@@ -2,7 +2,7 @@
 
 use super::sum::Engine;
 use super::{
-    SHORT_MAX, avx2, copy_64, copy_96, fill, has_avx2, load_u32, load_u64, short, sse2, sum,
+    avx2, copy_64, copy_96, fill, has_avx2, load_u32, load_u64, short, short::SHORT_MAX, sse2, sum,
 };
 use super::{store_2, store_3, store_u32, store_u64};
 use crate::Area;

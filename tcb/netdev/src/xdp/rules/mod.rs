@@ -16,7 +16,7 @@ mod headers;
 #[cfg(test)]
 mod tests;
 
-use super::XDP_DROP;
+use super::shared::XDP_DROP;
 use crate::bpf::{
     Assembler, Counters, Label, MAP_LOOKUP_ELEM, R0, R1, R2, R6, R7, R8, R10, XDP_GET_BUFF_LEN,
 };

@@ -1,0 +1,413 @@
+//! An interface whose packets go to a socket: opened, or made as a veth pair.
+
+use super::queues::{self, Paths, QueueSocket};
+use super::shared::{QUEUE, RingPages};
+use super::socket::{self, Socket};
+use crate::bpf::attach_xdp;
+use crate::error::SetupError;
+use crate::ethtool::Ethtool;
+use crate::interface::{Network, check, configure, failed, in_place, namespace};
+use crate::netlink::Netlink;
+use crate::netns::{self, Namespace};
+use abi::machine::Tap as TapSpec;
+use abi::machine::{Netdev, Xdp, XdpQueue};
+use abi::xdp::Ring;
+use shmem::{Region, Span};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Name of the end of a pair that the socket is on, alone in its namespace.
+const NEAR: &str = "xdp0";
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+
+const GIVEN: &str = "given to an AF_XDP socket";
+const PRIVILEGES: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF outside of a user \
+                          namespace, and Linux 6.4; use kind = \"tap\" where they are missing";
+const TCX: &str = "queues for single guests need programs at egress (Linux 6.6); leave \
+                   queues = \"vmq\" out where there are none";
+
+/// An interface whose packets go to a socket, if there is one; as long as this lives. It outlives
+/// the domain that has the socket.
+#[derive(Debug)]
+pub struct Wire {
+    spec: Xdp,
+    /// What this system could not provide, in words.
+    lacks: Vec<&'static str>,
+    /// Where frames go: gone with the last queue.
+    paths: Arc<Paths>,
+    /// The socket that keeps the interface listening to every address.
+    _promiscuous: Option<OwnedFd>,
+    // After everything that is bound to it.
+    pair: Option<Pair>,
+}
+
+/// A socket that gets the packets of a wire.
+#[derive(Debug)]
+pub struct XdpDevice {
+    socket: Socket,
+    /// It is bound to.
+    _wire: Arc<Wire>,
+}
+
+/// Sets up what `spec` describes; packets are received into `umem` and sent from it.
+///
+/// # Errors
+/// As [`Wire::open`] and [`Wire::bind`].
+pub fn open(spec: &Xdp, umem: Span) -> Result<XdpDevice, SetupError> {
+    Arc::new(Wire::open(spec)?).bind(umem)
+}
+
+/// Whether this process can set up AF_XDP sockets: by setting one up and leaving nothing.
+///
+/// # Errors
+/// Why not.
+pub fn probe() -> Result<(), SetupError> {
+    const PAGES: u32 = 32;
+    let far = TapSpec {
+        ifname: "probe".into(),
+        mtu: 1500,
+        ..TapSpec::default()
+    };
+    let refused = || failed(&far, "tried", PRIVILEGES);
+    let namespace = Namespace::new().map_err(refused())?;
+    let memory = Region::create("probe", PAGES as usize * abi::PAGE).map_err(refused())?;
+    let spec = Xdp {
+        netdev: Netdev::Veth(TapSpec {
+            netns: Some(namespace.path().display().to_string()),
+            ..far.clone()
+        }),
+        first_frame: 0,
+        frames: PAGES,
+        chunk_bytes: (abi::PAGE / 2) as u32,
+        entries: PAGES,
+        rings_slot: 0,
+        queues: 0,
+    };
+    open(&spec, memory.span()).map(drop)
+}
+
+/// Whether the interface `ifname` of a namespace can be given to a socket, as far as that can be
+/// said without doing it.
+///
+/// # Errors
+/// There is no such interface, it is down, or it has other queues than the shared one and `queues`
+/// for single guests.
+pub fn inspect(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), SetupError> {
+    in_place(netns, || inspect_here(ifname, netns, queues))?
+}
+
+fn inspect_here(ifname: &str, netns: Option<&str>, queues: u32) -> Result<(), SetupError> {
+    let (interface, namespace) = (ifname.to_owned(), namespace(netns));
+    let found = Netlink::open().and_then(|netlink| netlink.index(ifname));
+    if let Err(error) = found {
+        return Err(SetupError::NoInterface {
+            interface,
+            namespace,
+            error,
+        });
+    }
+    match Ethtool::open(ifname).and_then(|ethtool| ethtool.receive_queues()) {
+        Ok(found) if found == queues + 1 => Ok(()),
+        Ok(found) => Err(SetupError::Queues {
+            interface,
+            queues: found,
+            wanted: queues + 1,
+        }),
+        Err(error) => Err(SetupError::Step {
+            interface,
+            namespace,
+            step: "asked for its queues",
+            error,
+            hint: "see the kernel's log",
+        }),
+    }
+}
+
+/// Makes the other end of a veth fill in checksums; false: that lies in another namespace, and may
+/// leave them undone.
+fn whole_checksums(ifname: &str) -> io::Result<bool> {
+    if !Ethtool::open(ifname)?.is_veth()? {
+        return Ok(true);
+    }
+    let mut netlink = Netlink::open()?;
+    let index = netlink.index(ifname)?;
+    let Some(other) = netlink.other_end(index)? else {
+        return Ok(false);
+    };
+    let name = netlink.name(other)?;
+    Ethtool::open(&name)?.fill_in_checksums()?;
+    Ok(true)
+}
+
+/// Makes an interface take frames to every address, as long as the socket is open.
+fn promiscuous(ifname: &str) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let (family, kind) = (AddressFamily::PACKET, SocketType::RAW);
+    // No protocol: it receives nothing.
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    let request = libc::packet_mreq {
+        mr_ifindex: Netlink::open()?.index(ifname)? as libc::c_int,
+        mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    // SAFETY: the option reads one such struct, whose size is given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            (&raw const request).cast(),
+            size_of_val(&request) as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(socket)
+    }
+}
+
+/// What leads packets of an interface to sockets.
+struct Led {
+    paths: Paths,
+    native: bool,
+}
+
+impl Led {
+    /// In the calling thread's namespace.
+    fn new(ifname: &str, queues: u32) -> io::Result<Self> {
+        let mut netlink = Netlink::open()?;
+        let index = netlink.index(ifname)?;
+        let mut paths = Paths::new(queues)?;
+        let program = paths.program(queues)?;
+        let native = attach_xdp(&program, index, XDP_FLAGS_DRV_MODE);
+        let (link, native) = match native {
+            Ok(link) => (link, true),
+            Err(_) => (attach_xdp(&program, index, XDP_FLAGS_SKB_MODE)?, false),
+        };
+        paths.keep(link);
+        netlink.set_up(index)?;
+        Ok(Self { paths, native })
+    }
+
+    fn into_wire(
+        self,
+        spec: &Xdp,
+        whole_checksums: bool,
+        promiscuous: Option<OwnedFd>,
+        pair: Option<Pair>,
+    ) -> Wire {
+        let slow = "XDP in a NIC's driver (packets take the kernel's slower, generic way)";
+        let undone =
+            "whole checksums from a veth's end in another namespace (ethtool -K NAME tx off)";
+        let lacks = [(!self.native, slow), (!whole_checksums, undone)];
+        Wire {
+            spec: spec.clone(),
+            lacks: lacks
+                .into_iter()
+                .filter_map(|(lacks, what)| lacks.then_some(what))
+                .collect(),
+            paths: Arc::new(self.paths),
+            _promiscuous: promiscuous,
+            pair,
+        }
+    }
+}
+
+impl Wire {
+    /// Sets up the interface that `spec` describes; packets are dropped until there is a socket.
+    ///
+    /// The calling thread's own namespace does not change.
+    ///
+    /// # Errors
+    /// Which step failed on which interface of which namespace, and what to do about it.
+    pub fn open(spec: &Xdp) -> Result<Self, SetupError> {
+        match &spec.netdev {
+            Netdev::Veth(far) => {
+                check(far)?;
+                let network = Network::of(far)?;
+                let pair = Pair::new(far, spec.queues + 1)?;
+                let opened = pair.near.enter(|| {
+                    let step = |step| failed(far, step, PRIVILEGES);
+                    Led::new(NEAR, spec.queues).map_err(step("made the wire of an AF_XDP socket"))
+                });
+                let mut led = opened.map_err(failed(far, "entered", PRIVILEGES))??;
+                in_place(far.netns.as_deref(), || {
+                    if spec.queues > 0 {
+                        let step = "made to choose queues";
+                        let chosen = led.paths.choose_at(&far.ifname);
+                        chosen.map_err(failed(far, step, TCX))?;
+                    }
+                    configure(far, &network)
+                })??;
+                Ok(led.into_wire(spec, true, None, Some(pair)))
+            }
+            Netdev::Existing { ifname, netns } => {
+                let (led, whole, promiscuous) = in_place(netns.as_deref(), || {
+                    let place = place(ifname, netns);
+                    inspect_here(ifname, netns.as_deref(), spec.queues)?;
+                    let checksums = "made to carry whole checksums";
+                    let hint = "the checksums of its other end cannot be switched off";
+                    let whole = whole_checksums(ifname).map_err(failed(&place, checksums, hint))?;
+                    let taken = failed(&place, GIVEN, PRIVILEGES);
+                    let led = Led::new(ifname, spec.queues).map_err(taken)?;
+                    let heard = failed(&place, "made to take every frame", PRIVILEGES);
+                    Ok((led, whole, promiscuous(ifname).map_err(heard)?))
+                })??;
+                Ok(led.into_wire(spec, whole, Some(promiscuous), None))
+            }
+        }
+    }
+
+    /// Makes a socket that gets the wire's packets; they are received into `umem` and sent from it. A
+    /// wire has one socket at a time.
+    ///
+    /// # Errors
+    /// The step that failed. Some milliseconds after the end of a socket before, the kernel may
+    /// still say that the interface is busy.
+    pub fn bind(self: &Arc<Self>, umem: Span) -> Result<XdpDevice, SetupError> {
+        let spec = &self.spec;
+        let socket = self.there(|index| {
+            let socket = socket::open(umem, spec.chunk_bytes, spec.entries, true)?;
+            socket::bind(&socket, index, QUEUE, false)?;
+            self.paths.lead(QUEUE, &socket)?;
+            Socket::new(socket, spec.entries)
+        })?;
+        Ok(XdpDevice {
+            socket,
+            _wire: Arc::clone(self),
+        })
+    }
+
+    /// Makes a socket that receives what comes by a queue of a guest's into `umem`: nothing yet. A
+    /// queue has one socket at a time.
+    ///
+    /// # Errors
+    /// As [`Wire::bind`]; or the kernel does not take the program that asks the firewall rules before it.
+    pub fn queue(&self, spec: &XdpQueue, umem: Span) -> Result<QueueSocket, SetupError> {
+        // First what says for a while that the queue is busy: to compile and verify takes longer than to ask.
+        let socket = self.there(|index| queues::open(index, spec, umem))?;
+        let made = self.paths.queue(socket, spec);
+        made.map_err(|error| {
+            let place = self.place();
+            SetupError::Rules {
+                queue: spec.queue,
+                interface: place.ifname,
+                namespace: namespace(place.netns.as_deref()),
+                rules: spec.rules.len(),
+                error,
+            }
+        })
+    }
+
+    /// Runs `work` in the namespace of the interface, with its number.
+    fn there<T: Send>(
+        &self,
+        work: impl FnOnce(u32) -> io::Result<T> + Send,
+    ) -> Result<T, SetupError> {
+        let on = |ifname: &str| work(Netlink::open()?.index(ifname)?);
+        let made: io::Result<_> = match (&self.spec.netdev, &self.pair) {
+            (Netdev::Existing { ifname, netns }, _) => in_place(netns.as_deref(), || on(ifname))?,
+            (Netdev::Veth(_), Some(pair)) => pair.near.enter(|| on(NEAR)).and_then(|made| made),
+            (Netdev::Veth(_), None) => Err(io::ErrorKind::NotFound.into()),
+        };
+        made.map_err(failed(&self.place(), GIVEN, PRIVILEGES))
+    }
+
+    /// The interface, for messages.
+    fn place(&self) -> TapSpec {
+        match &self.spec.netdev {
+            Netdev::Existing { ifname, netns } => place(ifname, netns),
+            Netdev::Veth(far) => far.clone(),
+        }
+    }
+
+    /// What this system could not provide, in words.
+    #[must_use]
+    pub fn lacks(&self) -> &[&'static str] {
+        &self.lacks
+    }
+}
+
+/// An interface that exists, for messages.
+fn place(ifname: &str, netns: &Option<String>) -> TapSpec {
+    TapSpec {
+        ifname: ifname.to_owned(),
+        netns: netns.clone(),
+        ..TapSpec::default()
+    }
+}
+
+impl XdpDevice {
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// What is to be mapped into the domain's window, for each ring.
+    #[must_use]
+    pub fn ring_pages(&self) -> [RingPages; 4] {
+        Ring::ALL.map(|ring| self.socket.pages(ring))
+    }
+}
+
+/// A veth pair, removed with this value.
+#[derive(Debug)]
+struct Pair {
+    near: Namespace,
+}
+
+impl Pair {
+    /// One end in a new namespace, the other as `far` describes it, but for what
+    /// [`configure`] sets. What is sent there comes by `queues` queues.
+    fn new(far: &TapSpec, queues: u32) -> Result<Self, SetupError> {
+        let near = Namespace::new().map_err(failed(far, "given a namespace", PRIVILEGES))?;
+        let path = match &far.netns {
+            Some(name) => netns::path(name),
+            None => "/proc/thread-self/ns/net".into(),
+        };
+        let far_netns = File::open(&path).map_err(|error| SetupError::Namespace {
+            path: path.display().to_string(),
+            error,
+        })?;
+        let made = near.enter(|| {
+            let mut netlink = Netlink::open()?;
+            netlink.add_veth(NEAR, &far.ifname, far_netns.as_fd(), queues)?;
+            let index = netlink.index(NEAR)?;
+            netlink.set_link(index, None, far.mtu, 0)
+        });
+        match made.and_then(|made| made) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                return Err(SetupError::Exists {
+                    interface: far.ifname.clone(),
+                    namespace: namespace(far.netns.as_deref()),
+                    error,
+                });
+            }
+            made => made.map_err(failed(far, "created", PRIVILEGES))?,
+        }
+        let pair = Self { near };
+        let checksums = in_place(far.netns.as_deref(), || {
+            Ethtool::open(&far.ifname)?.fill_in_checksums()
+        });
+        let hint = "its checksums cannot be switched off";
+        checksums?.map_err(failed(far, "made to carry whole checksums", hint))?;
+        Ok(pair)
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // It would go with its namespace, but later.
+        let _ = self.near.enter(|| {
+            let mut netlink = Netlink::open()?;
+            let index = netlink.index(NEAR)?;
+            netlink.delete_link(index)
+        });
+    }
+}
