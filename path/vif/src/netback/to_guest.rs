@@ -94,17 +94,17 @@ impl<G: Grants> Netback<G> {
 
         let first_copy = self.copies.list.len();
         let first_response = self.responses.len();
-        // The extra info takes the second request.
-        let [_, second] = [0, 1].map(|n| self.rx.peek(n).map(RxRequest::decode));
-        let place = second.map_or(0, |request| request.id);
-        let extra = extra.map(|extra| self.placed(extra, place));
+        // The extra info takes the second request, which is read with the first.
+        let extra = extra.map(|extra| match [0, 1].map(|n| self.rx.peek(n)) {
+            [_, Some(words)] => self.placed(extra, RxRequest::decode(words).id),
+            _ => extra,
+        });
         let meta = u32::from(extra.is_some());
         let mut cut = Cut::new(index, frame);
         let mut bad = false;
-        let parts = slots - meta;
-        let mut responder = Responder::new(frame, &self.terms, extra, parts as usize);
-        for part in 0..parts {
-            let slot = if part > 0 { part + meta } else { 0 };
+        let parts = (slots - meta) as usize;
+        let mut responder = Responder::new(frame, &self.terms, extra, parts);
+        for slot in (0..slots).filter(|&slot| slot != 1 || meta == 0) {
             let Some(words) = self.rx.peek(slot) else {
                 break;
             };
