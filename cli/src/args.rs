@@ -110,7 +110,7 @@ pub(crate) enum Command {
     /// Change a switch of a domain while traffic runs
     ///
     /// A wrong key is answered with those that there are.
-    #[command(after_help = "Example:\n  grantway set driver poll-budget 128")]
+    #[command(after_help = "Example:\n  grantway set driver lro.flush t50")]
     Set {
         /// The domain
         domain: String,

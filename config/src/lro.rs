@@ -25,8 +25,6 @@ pub struct Lro {
     pub meta: Meta,
     /// How long it waits for more.
     pub flush: Flush,
-    /// Microseconds that none is held longer, whatever `flush` says.
-    pub hold_us: u32,
     /// Flows that are followed at once, for each NIC and vif.
     pub flows: u32,
     /// Packets of an aggregate.
@@ -45,7 +43,6 @@ impl Default for Lro {
             meta: Meta::Response,
             // What is sparse goes on at once, what is dense waits for more.
             flush: Flush::Adaptive,
-            hold_us: 200,
             flows: 1024,
             segments: 64,
         }
@@ -147,8 +144,8 @@ pub enum Flush {
 
 /// Polls that [`Flush::Polls`] may wait for.
 const POLLS: std::ops::RangeInclusive<u32> = 2..=1000;
-/// Microseconds that an aggregate may be held.
-pub(crate) const HOLD_US: std::ops::RangeInclusive<u32> = 1..=10_000;
+/// Microseconds that [`Flush::After`] may wait for.
+const HOLD_US: std::ops::RangeInclusive<u32> = 1..=10_000;
 /// Flows that may be followed.
 pub(crate) const FLOWS: std::ops::RangeInclusive<u32> = 8..=65_536;
 /// Packets that an aggregate may have: as many as segmentation makes of one.
@@ -213,11 +210,15 @@ impl From<Flush> for String {
 }
 
 /// What can be changed while traffic runs: keys of [`Lro::set`].
-pub const SWITCHES: [&str; 8] = [
-    "at", "rules", "psh", "buffers", "backend", "flush", "hold_us", "segments",
+pub const SWITCHES: [&str; 7] = [
+    "at", "rules", "psh", "buffers", "backend", "flush", "segments",
 ];
 
 impl Lro {
+    /// Microseconds that packets wait at the most where `flush` goes by polls or by load: as long
+    /// as 64 KB take at 2.6 Gb/s.
+    pub const HOLD_MAX_US: u32 = 200;
+
     /// Changes one value by the key that it has in a file; nothing is changed if it is wrong.
     ///
     /// # Errors
@@ -235,37 +236,25 @@ impl Lro {
                     .parse()
                     .map_err(|wrong: NotAFlush| wrong.to_string())?
             }
-            "hold_us" => new.hold_us = number(value, &HOLD_US)?,
             "segments" => new.segments = number(value, &SEGMENTS)?,
             _ => return Err(format!("known here: {}", SWITCHES.join(", "))),
-        }
-        if let Some((_, what, remedy)) = new.contradiction() {
-            return Err(format!("{what}; {remedy}"));
         }
         *self = new;
         Ok(())
     }
 
-    /// What of it cannot be meant: key, what is wrong, what would be right.
-    pub(crate) fn contradiction(&self) -> Option<(&'static str, String, String)> {
+    /// Microseconds that no packet waits longer for more of its stream: as long as `flush` says, or
+    /// [`Lro::HOLD_MAX_US`] where it goes by polls or by load.
+    #[must_use]
+    pub fn hold_max_us(&self) -> u32 {
         match self.flush {
-            Flush::After(us) if us > self.hold_us => Some((
-                "flush",
-                format!(
-                    "`flush` waits longer than `hold_us`, {} µs, allows",
-                    self.hold_us
-                ),
-                format!(
-                    "write hold_us = {us}, or flush = \"t{}\" or less",
-                    self.hold_us
-                ),
-            )),
-            _ => None,
+            Flush::After(us) => us,
+            Flush::Poll | Flush::Polls(_) | Flush::Adaptive => Self::HOLD_MAX_US,
         }
     }
 
-    /// What keeps packets from being merged by these rules before somebody who forwards them:
-    /// what is merged by [`Rules::Lro`] cannot be cut into what it was.
+    /// Whether what it merges must not be forwarded: what [`Rules::Lro`] merges cannot be cut into
+    /// what it was.
     #[must_use]
     pub fn spoils_forwarding(&self) -> bool {
         self.rules == Rules::Lro && self.at != At::None
@@ -317,7 +306,6 @@ mod tests {
             ("buffers", "page"),
             ("backend", "linearize"),
             ("flush", "da2"),
-            ("hold_us", "500"),
             ("segments", "32"),
         ] {
             let before = lro;
@@ -333,7 +321,6 @@ mod tests {
             backend: Backend::Linearize,
             meta: Meta::Response,
             flush: Flush::Polls(2),
-            hold_us: 500,
             segments: 32,
             flows: 1024,
         };
@@ -345,16 +332,12 @@ mod tests {
                 "write \"none\", \"physical\", \"virtual\" or \"both\"",
             ),
             ("flush", "later", FLUSH_REMEDY),
-            (
-                "flush",
-                "t501",
-                "`flush` waits longer than `hold_us`, 500 µs, allows; write hold_us = 501, or flush = \"t500\" or less",
-            ),
+            ("flush", "t10001", FLUSH_REMEDY),
             ("segments", "1", "write a number from 2 to 512"),
             (
                 "flows",
                 "8",
-                "known here: at, rules, psh, buffers, backend, flush, hold_us, segments",
+                "known here: at, rules, psh, buffers, backend, flush, segments",
             ),
         ] {
             assert_eq!(lro.set(key, value), Err(says.to_owned()));

@@ -12,7 +12,7 @@ const TICKS: &str = "leave it out: a domain spins for `spin_us` and then sleeps;
                      be looked at by the clock has moderation = \"tick\" in [[nic]]";
 
 /// Keys that are gone: section, key, what became of it.
-const GONE: [(&str, &str, &str); 6] = [
+const GONE: [(&str, &str, &str); 7] = [
     ("driver", "tick_us", TICKS),
     ("driver", "empty_ticks", TICKS),
     ("guest", "tick_us", TICKS),
@@ -27,6 +27,12 @@ const GONE: [(&str, &str, &str); 6] = [
         "notify_us",
         "leave it out: while a NIC has more frames, sleeping guests are woken at once where the \
          driver domain has `cpus` that no guest may use, else every 300 µs",
+    ),
+    (
+        "lro",
+        "hold_us",
+        "leave it out: flush = \"t500\" holds packets for 500 µs, any other `flush` for 200 at the \
+         most",
     ),
 ];
 

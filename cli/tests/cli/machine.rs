@@ -90,10 +90,10 @@ fn a_machine_can_be_asked_changed_and_ended() {
     let granted = |audit: &Value| audit["domains"][1]["granted"].as_u64().unwrap();
     assert!(granted(&audit) > 0, "{audit}");
 
-    assert!(place.run(&["set", "driver", "poll-budget", "32"]).ok());
+    assert!(place.run(&["set", "driver", "lro.flush", "t50"]).ok());
     let wrong = place.run(&["set", "driver", "no-such-switch", "1"]);
     assert!(
-        wrong.code == 2 && wrong.err.contains("poll-budget"),
+        wrong.code == 2 && wrong.err.contains("lro.flush"),
         "{wrong:?}"
     );
 

@@ -204,7 +204,7 @@ fn switches_are_thrown_while_a_stream_runs() {
 #[test]
 fn who_is_killed_takes_no_buffer_with_it() {
     // Ten milliseconds: at any moment something is held.
-    let switches = "[lro]\nat = \"both\"\npsh = \"merge\"\nflush = \"t10000\"\nhold_us = 10000\n";
+    let switches = "[lro]\nat = \"both\"\npsh = \"merge\"\nflush = \"t10000\"\n";
     let Some(machine) = start_with(switches, &["iperf3"]) else {
         return;
     };

@@ -7,12 +7,8 @@ use crate::problem::Place;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
     let lro = config.lro;
-    found.range(Place::Lro, "hold_us", lro.hold_us, lro::HOLD_US);
     found.range(Place::Lro, "flows", lro.flows, lro::FLOWS);
     found.range(Place::Lro, "segments", lro.segments, lro::SEGMENTS);
-    if let Some((key, what, remedy)) = lro.contradiction() {
-        found.add(Place::Lro, key, what, remedy);
-    }
     if !lro.spoils_forwarding() {
         return;
     }

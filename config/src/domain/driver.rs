@@ -29,13 +29,8 @@ pub struct DriverConfig {
     pub mac_ageing_s: u32,
     /// Microseconds that it looks for work before it sleeps; 0 when it shares a CPU with a peer.
     pub spin_us: u32,
-    /// Microseconds of a polling tick between spinning and sleeping; 0: sleep at once.
-    pub tick_us: u32,
-    /// Ticks without work until it sleeps for good.
-    pub empty_ticks: u32,
-    /// Frames taken from one port before the next has its turn.
-    pub poll_budget: u32,
-    /// Microseconds from one word to sleeping guests to the next while a NIC has more for them.
+    /// While a NIC has more frames, sleeping guests are woken at most every so many microseconds;
+    /// 0: at once.
     pub notify_us: u32,
     /// Whether the hop ledger keeps its stamps.
     pub ledger: bool,

@@ -16,12 +16,6 @@ pub struct GuestConfig {
     pub spin_us: u32,
     /// Whether it offers the CPU to others after each look that found nothing.
     pub yields: bool,
-    /// Microseconds of a polling tick between spinning and sleeping; 0: sleep at once.
-    pub tick_us: u32,
-    /// Ticks without work until it sleeps for good.
-    pub empty_ticks: u32,
-    /// Frames taken from one side before the other has its turn.
-    pub poll_budget: u32,
     /// Whether the hop ledger keeps its stamps.
     pub ledger: bool,
     /// Large receive offload of its interfaces.

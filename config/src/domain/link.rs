@@ -2,10 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Frames taken from one side before another has its turn: a NIC's burst, and what a guest of
-/// weight 1 may send in its turn. Small enough that the headers of a batch stay in the cache.
-pub const POLL_BUDGET: u32 = 64;
-
 /// The largest `ring_order`: 16 pages, 4096 slots.
 pub const RING_ORDER_MAX: u8 = 4;
 

@@ -17,7 +17,5 @@ pub use driver::{
     OwnQueue, VifConfig, Vmq, XDP_MTU_MAX,
 };
 pub use guest::{Endpoint, GuestConfig, GuestVif};
-pub use link::{
-    BUFFER_BYTES, BufferSize, GrantMode, Offloads, POLL_BUDGET, RING_ORDER_MAX, RingFormat,
-};
+pub use link::{BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat};
 pub use station::{Stack, StackApp};

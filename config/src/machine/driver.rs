@@ -3,7 +3,7 @@
 use super::nic::{Nics, plain};
 use super::told::json;
 use super::waiting::{notify_us, spin_us};
-use crate::domain::{DriverConfig, POLL_BUDGET, VifConfig};
+use crate::domain::{DriverConfig, VifConfig};
 use crate::model::Config;
 use crate::sizes::{
     COLLATERAL_PAGES, RESERVED_GRANTS, SPARE_FRAMES, flip_pages, grant_entries, ring_pages,
@@ -27,9 +27,6 @@ pub(super) fn domain(config: &Config, worker: u32) -> Domain {
         broadcast_pps: driver.broadcast_pps.div_ceil(driver.workers.max(1)),
         mac_ageing_s: driver.mac_ageing_s,
         spin_us: spin_us(config, driver.spin_us),
-        tick_us: 0,
-        empty_ticks: 0,
-        poll_budget: POLL_BUDGET,
         notify_us: notify_us(config),
         ledger: driver.ledger,
         lro: config.lro,

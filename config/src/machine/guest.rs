@@ -19,9 +19,6 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
         vifs,
         spin_us: spin_us(config, guest.spin_us),
         yields: is_crowded(config, guest),
-        tick_us: 0,
-        empty_ticks: 0,
-        poll_budget: domain::POLL_BUDGET,
         ledger: config.driver.ledger,
         lro: config.lro,
     };

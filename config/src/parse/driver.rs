@@ -35,7 +35,6 @@ pub(super) fn lro(t: &Table<'_, '_, '_>) -> Lro {
         backend: t.word("backend").unwrap_or(usual.backend),
         meta: t.word("meta").unwrap_or(usual.meta),
         flush: t.parsed_or("flush", FLUSH_REMEDY).unwrap_or(usual.flush),
-        hold_us: t.number("hold_us").unwrap_or(usual.hold_us),
         flows: t.number("flows").unwrap_or(usual.flows),
         segments: t.number("segments").unwrap_or(usual.segments),
     }

@@ -79,9 +79,6 @@ fn every_kind_survives_json() {
             .collect(),
         spin_us: 0,
         yields: false,
-        tick_us: 0,
-        empty_ticks: 0,
-        poll_budget: 64,
         ledger: true,
         lro: Lro::default(),
     };
@@ -175,9 +172,6 @@ fn every_kind_survives_json() {
         broadcast_pps: 1000,
         mac_ageing_s: 300,
         spin_us: 50,
-        tick_us: 50,
-        empty_ticks: 20,
-        poll_budget: 64,
         notify_us: 300,
         ledger: false,
         lro: Lro {

@@ -155,7 +155,10 @@ fn defaults_are_as_documented() {
         (lro.buffers, lro.backend, lro.flush),
         (lro::Form::Skb, lro::Backend::Scatter, lro::Flush::Adaptive)
     );
-    assert_eq!((lro.hold_us, lro.flows, lro.segments), (200, 1024, 64));
+    assert_eq!(
+        (lro.hold_max_us(), lro.flows, lro.segments),
+        (200, 1024, 64)
+    );
     assert_eq!(lro.meta, lro::Meta::Response);
     assert_eq!(config.nic_ifname(0).as_deref(), Some("wire"));
     assert_eq!(config.vif_ifname(0, 0).as_deref(), Some("eth0"));

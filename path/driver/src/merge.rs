@@ -33,7 +33,6 @@ fn settings(lro: &Lro) -> Lro {
     Lro {
         buffers: Form::Skb,
         flush: Flush::After(HOLD_US),
-        hold_us: HOLD_US,
         ..*lro
     }
 }

@@ -25,6 +25,7 @@ use net::bridge::{Count, Verdict};
 use nic::{Buffer, BufferId, Frame};
 use nic_linux::xdp::{QueueParts, XdpQueue};
 use runtime::call::Calls;
+use runtime::idle::POLL_BUDGET;
 use runtime::ledger::Hop;
 use runtime::lro::Sums;
 use runtime::start::StartError;
@@ -386,7 +387,7 @@ impl Driver {
     }
 
     fn serve_own_queue(&mut self, nic: usize, port: usize, now_ns: u64) -> usize {
-        let budget = self.switches.budget;
+        let budget = POLL_BUDGET;
         let Ok([Port::Nic(wire), Port::Vif(vif)]) = self.ports.get_disjoint_mut([nic, port]) else {
             return 0;
         };

@@ -24,12 +24,12 @@ use net::bridge::{Bridge, DropReason, Verdict};
 use net::fair::QUANTUM_MIN;
 use nic::Frame;
 use nic::moderation::Wake;
-use runtime::idle::{Idle, Step};
+use runtime::idle::{Idle, POLL_BUDGET, Step};
 use runtime::ledger::{Hop, Ledger};
 use runtime::mailbox::{Mailbox, Switches};
 use runtime::start::{StartError, Started, refused};
 use runtime::trace::{Trace, dropped_by_bridge};
-use runtime::wait::{Bell, Waiter, tick};
+use runtime::wait::{Bell, Waiter};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -111,7 +111,7 @@ impl Driver {
         }
         let picks = Picks::new(ports.len());
         let watches = ports.iter().map(|_| Watch::NONE).collect();
-        let fairness = Fairness::new(&config.vifs, config.nics.len(), config.poll_budget);
+        let fairness = Fairness::new(&config.vifs, config.nics.len(), POLL_BUDGET as u32);
         let own = ports
             .iter()
             .enumerate()
@@ -132,9 +132,8 @@ impl Driver {
             trace: Trace::default(),
             waiter,
             mailbox,
-            idle: Idle::new(config.spin_us, config.tick_us, config.empty_ticks),
+            idle: Idle::new(config.spin_us),
             switches: Switches {
-                budget: config.poll_budget as usize,
                 lro: config.lro,
                 forwarding: config
                     .vifs
@@ -174,11 +173,6 @@ impl Driver {
         let slept = match self.idle.step(moved, now_ns) {
             // The driver domain spins on CPUs of its own alone.
             Step::Again | Step::Yield => Ok(()),
-            Step::Tick(ns) => {
-                let held = nics(&self.ports).filter_map(|nic| nic.lro.next_due());
-                tick(&self.ledger, ns, held.min());
-                Ok(())
-            }
             Step::Sleep => self.sleep(now_ns),
         };
         self.ledger.enter(before);
@@ -187,7 +181,7 @@ impl Driver {
 
     /// One batch from every NIC, and a turn for every guest that has work; whether there was any.
     fn round(&mut self, now_ns: u64) -> bool {
-        let budget = self.switches.budget;
+        let budget = POLL_BUDGET;
         let mut moved = false;
         let mut guests = 0;
         self.fairness.begin();

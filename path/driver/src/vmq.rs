@@ -25,6 +25,7 @@ use config::rule::{self, Firewall, Rule};
 use net::bridge::Verdict;
 use nic::vmq::{Backend, Freed, QueueId, VmqError};
 use nic::{Buffer, BufferId, Buffers, Frame, Pool};
+use runtime::idle::POLL_BUDGET;
 use runtime::ledger::Hop;
 use runtime::lro::Sums;
 use serde_json::{Value, json};
@@ -389,9 +390,8 @@ impl Driver {
     pub(crate) fn serve_queues(&mut self, nic: usize, now_ns: u64) -> usize {
         self.with_queues(nic, |driver, queues| {
             if now_ns >= queues.next_ns {
-                let budget = driver.switches.budget;
                 let before = driver.ledger.enter(Hop::Control);
-                queues.rebalance(&mut driver.ports, now_ns, budget);
+                queues.rebalance(&mut driver.ports, now_ns, POLL_BUDGET);
                 driver.ledger.enter(before);
             }
             let seen = match driver.ports.get(nic) {
@@ -447,7 +447,7 @@ impl Driver {
         else {
             return 0;
         };
-        let budget = self.switches.budget;
+        let budget = POLL_BUDGET;
         let Ok([Port::Nic(nic), Port::Vif(vif)]) = self.ports.get_disjoint_mut([queues.nic, port])
         else {
             return 0;

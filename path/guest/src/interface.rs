@@ -695,13 +695,8 @@ impl Interface {
             true => None,
             false => self.endpoint.next_due(now_ns),
         };
-        endpoint.into_iter().chain(self.held_until()).min()
-    }
-
-    /// Until when packets are held that might become part of a larger one.
-    #[must_use]
-    pub fn held_until(&self) -> Option<u64> {
-        self.lro.next_due()
+        // Packets are held that might become part of a larger one.
+        endpoint.into_iter().chain(self.lro.next_due()).min()
     }
 
     /// Changes large receive offload.

@@ -6,12 +6,12 @@ use abi::layout::info;
 use abi::mailbox::Request;
 use config::domain::GuestConfig;
 use runtime::call::Calls;
-use runtime::idle::{Idle, Step};
+use runtime::idle::{Idle, POLL_BUDGET, Step};
 use runtime::ledger::{Hop, Ledger};
 use runtime::mailbox::{Mailbox, Switches};
 use runtime::start::{StartError, Started, refused};
 use runtime::trace::Trace;
-use runtime::wait::{Bell, Waiter, tick};
+use runtime::wait::{Bell, Waiter};
 use rustix::thread::sched_yield;
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -78,9 +78,8 @@ fn assemble(started: Started<GuestConfig>) -> Result<(Guest, Rc<RefCell<Calls>>)
         trace: Trace::default(),
         waiter,
         mailbox: Mailbox::new(home.info.span()),
-        idle: Idle::new(config.spin_us, config.tick_us, config.empty_ticks).yielding(config.yields),
+        idle: Idle::new(config.spin_us).yielding(config.yields),
         switches: Switches {
-            budget: config.poll_budget as usize,
             lro: config.lro,
             forwarding: config
                 .vifs
@@ -106,7 +105,7 @@ impl Guest {
         let now_ns = shmem::time::monotonic_ns();
         let before = self.ledger.enter(Hop::Idle);
         let mut moved = false;
-        let budget = self.switches.budget;
+        let budget = POLL_BUDGET;
         for interface in &mut self.interfaces {
             moved |= interface.to_guest(now_ns, budget, &self.ledger, &mut self.trace);
             moved |= interface.from_guest(now_ns, budget, &self.ledger, &mut self.trace);
@@ -117,11 +116,6 @@ impl Guest {
             Step::Again => Ok(()),
             Step::Yield => {
                 self.ledger.sleep(sched_yield);
-                Ok(())
-            }
-            Step::Tick(ns) => {
-                let held = self.interfaces.iter().filter_map(Interface::held_until);
-                tick(&self.ledger, ns, held.min());
                 Ok(())
             }
             Step::Sleep => self.sleep(now_ns),

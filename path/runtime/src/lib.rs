@@ -7,7 +7,7 @@
 //! | [`connection`] | the domain's ends of connections: doorbells |
 //! | [`device`] | devices that the monitor hands over |
 //! | [`wait`] | sleeping and being woken |
-//! | [`idle`] | look again, wait a tick, or sleep |
+//! | [`idle`] | look again, or sleep; how much is one turn |
 //! | [`lro`] | large receive offload between a source of frames and who takes them |
 //! | [`ledger`] | where the cycles of this domain went, hop by hop |
 //! | [`mailbox`] | answers to `stat`, `set` and `trace` |

@@ -135,7 +135,6 @@ impl Merger {
             "psh": config.psh,
             "buffers": config.buffers,
             "flush": config.flush,
-            "hold_us": config.hold_us,
         });
         if let Some(engine) = &self.engine
             && let Some(all) = stat.as_object_mut()
@@ -176,7 +175,7 @@ fn settings(config: &Config) -> Settings {
             Flush::After(us) => lro::Flush::After { us },
             Flush::Adaptive => lro::Flush::Adaptive,
         },
-        hold_max_us: config.hold_us,
+        hold_max_us: config.hold_max_us(),
         flows: config.flows as usize,
         segments: config.segments as usize,
         // What a ring's packet and a TAP's can be.

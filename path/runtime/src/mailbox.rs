@@ -69,8 +69,6 @@ impl Mailbox {
 /// What every domain lets its user change while traffic runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switches {
-    /// Frames taken from one side before the other's turn: `poll-budget`.
-    pub budget: usize,
     /// Large receive offload: `lro.<key>`.
     pub lro: Lro,
     /// An interface behind which packets are forwarded, if there is one.
@@ -83,25 +81,12 @@ impl Switches {
     /// # Errors
     /// There is no such switch, or no such value; nothing is changed.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
-        if key == "poll-budget" {
-            return match value.parse() {
-                Ok(frames @ 1..=4096) => {
-                    self.budget = frames;
-                    Ok(())
-                }
-                _ => Err(format!(
-                    "poll-budget is a number of frames, 1 to 4096, not \"{value}\""
-                )),
-            };
-        }
         let known = key
             .strip_prefix("lro.")
             .filter(|key| SWITCHES.contains(key));
         let Some(name) = known else {
             let known = SWITCHES.map(|key| format!("lro.{key}")).join(", ");
-            return Err(format!(
-                "there is no switch \"{key}\"; there are: poll-budget, {known}"
-            ));
+            return Err(format!("there is no switch \"{key}\"; there are: {known}"));
         };
         let mut lro = self.lro;
         lro.set(name, value)
@@ -175,23 +160,18 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_has_bounds() {
+    fn an_unknown_switch_is_answered_with_those_that_there_are() {
         let mut switches = switches(None);
-        assert!(switches.set("poll-budget", "0").is_err());
-        assert!(switches.set("poll-budget", "4097").is_err());
         let unknown = switches.set("polls", "8").unwrap_err();
         assert!(
-            unknown.contains("there are: poll-budget, lro.at, lro.rules"),
+            unknown.contains("there are: lro.at, lro.rules"),
             "{unknown}"
         );
         assert_eq!(switches, self::switches(None));
-        assert!(switches.set("poll-budget", "8").is_ok());
-        assert_eq!(switches.budget, 8);
     }
 
     fn switches(forwarding: Option<&str>) -> Switches {
         Switches {
-            budget: 64,
             lro: Lro::default(),
             forwarding: forwarding.map(str::to_owned),
         }

@@ -5,12 +5,10 @@
 //! the rings); (2) one full fence; (3) every source of work is looked at once more; (4) only then
 //! the sleep, on the epoll set that holds our eventfd and our devices.
 
-use crate::ledger::Ledger;
 use abi::layout::{fd, info};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 use shmem::Span;
 use std::io;
@@ -144,21 +142,6 @@ pub enum Bell {
 /// Rings a doorbell. A full one has rung already: its owner empties it before it sleeps again.
 pub fn ring(doorbell: BorrowedFd<'_>) {
     let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
-}
-
-/// A polling tick: sleeps `ns` (less than a second), but not beyond `until_ns` of the monotonic
-/// clock, with every doorbell switched off.
-pub fn tick(ledger: &Ledger, ns: u64, until_ns: Option<u64>) {
-    let left = until_ns.map_or(ns, |until| {
-        until.saturating_sub(shmem::time::monotonic_ns())
-    });
-    let ns = ns.min(left);
-    let request = Timespec {
-        tv_sec: 0,
-        tv_nsec: ns.min(999_999_999) as i64,
-    };
-    // Waking early is as good as waking late: the next turn looks for work anyway.
-    ledger.sleep(|| drop(nanosleep(&request)));
 }
 
 #[cfg(test)]

@@ -61,7 +61,6 @@ pub fn config(flush: Flush) -> Lro {
     Lro {
         at: At::Both,
         flush,
-        hold_us: 10_000,
         ..Lro::default()
     }
 }
