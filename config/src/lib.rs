@@ -4,7 +4,7 @@
 //!
 //! [`parse`] makes a [`Config`] of a file's text or says everything that is wrong with it, each
 //! with its line and what would be right. [`Config::machine`] computes the sizes. Every key is
-//! described in `docs/config.md` and used in `examples/two-guests.toml`.
+//! described in `docs/config.md` and used in `examples/every-key.toml`.
 
 mod address;
 mod check;

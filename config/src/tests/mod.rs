@@ -11,7 +11,7 @@ use crate::parse::read;
 use crate::*;
 use std::fmt::Write as _;
 
-const EXAMPLE: &str = include_str!("../../../examples/two-guests.toml");
+const EXAMPLE: &str = include_str!("../../../examples/every-key.toml");
 const DOCS: &str = include_str!("../../../docs/config.md");
 
 /// A small valid file that tests make mistakes in.
