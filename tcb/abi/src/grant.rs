@@ -6,6 +6,7 @@
 //! version to switch (the class of XSA-379).
 
 use crate::ids::{DomId, Slot};
+use crate::names::named_enum;
 
 /// One entry of a grant table, as its 8 bytes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +103,7 @@ impl GrantEntry {
     }
 }
 
-crate::named_enum! {
+named_enum! {
     /// How one grant operation ended: Xen's `GNTST_*` values (public/grant_table.h).
     pub enum GrantStatus: i16 {
         /// Done.

@@ -29,7 +29,7 @@ pub const FRAMES_MAX: u32 = 1 << 20;
 
 /// Offsets of words within INFO, in bytes. `START_*` are written by the monitor before the start.
 pub mod info {
-    use super::PAGE;
+    use crate::layout::PAGE;
 
     /// u64: [`MAGIC`].
     pub const START_MAGIC: usize = 0x00;

@@ -144,6 +144,8 @@ macro_rules! named_enum {
     };
 }
 
+pub use named_enum;
+
 /// A counter for each of the `N` variants of `E`; `N` is the enum's `COUNT`.
 pub struct Counts<E, const N: usize>([u64; N], PhantomData<E>);
 
