@@ -67,7 +67,7 @@ pub(crate) fn is_taken() -> bool {
 /// # Errors
 /// [`NotADomain`] if the monitor did not start this process, or on a second call.
 pub fn take() -> Result<Home, NotADomain> {
-    crate::install_fault_handler();
+    crate::fault::install_fault_handler();
     let start = Span::new(layout::INFO, PAGE);
     let word = |offset| start.load_u64(offset).map_err(|_| NotADomain::NoStartInfo);
     if word(info::START_MAGIC)? != info::MAGIC {

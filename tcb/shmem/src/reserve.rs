@@ -38,7 +38,7 @@ fn with_free<T>(f: impl FnOnce(&mut Free) -> io::Result<T>) -> io::Result<T> {
 
 /// Reserves the range.
 fn reserve() -> io::Result<Range<usize>> {
-    crate::install_fault_handler();
+    crate::fault::install_fault_handler();
     let mut error = io::Error::from_raw_os_error(libc::ENOMEM);
     for size in SIZES {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

@@ -3,7 +3,8 @@
 //! One's-complement addition may be done in any word size and byte order, the result folded and
 //! swapped at the end: the engines add little-endian 4- or 8-byte words.
 
-use super::{avx2, has_avx2, sse2};
+use super::bulk::{self, has_avx2};
+use super::{avx2, sse2};
 
 /// Bytes that the engines take at once.
 const BLOCK: usize = 64;
@@ -48,7 +49,7 @@ pub(crate) unsafe fn sum(engine: Engine, src: *const u8, len: usize) -> Option<u
     let mut rest = [0_u8; BLOCK];
     // SAFETY: the rest lies within [0, len) and is shorter than the private block.
     let ok = unsafe {
-        super::copy(
+        bulk::copy(
             rest.as_mut_ptr(),
             src.wrapping_add(blocks * BLOCK),
             len % BLOCK,

@@ -1,0 +1,138 @@
+//! Single loads, stores and exchanges of aligned words.
+
+use crate::fault::guarded;
+
+/// Reads one aligned 4-byte word in one access: acquire, as every load of this processor.
+///
+/// # Safety
+/// See the module's contract; `src` is a multiple of 4.
+#[inline(always)]
+pub(crate) unsafe fn load_u32(src: *const u8) -> Option<u32> {
+    let value: u32;
+    // SAFETY: touches [0, 4), which the caller vouches for. The output is set before the access,
+    // so it holds something whatever happens.
+    let ok = unsafe {
+        guarded!(
+            ["xor {value:e}, {value:e}", "mov {value:e}, dword ptr [{src}]"],
+            [],
+            src = in(reg) src,
+            value = out(reg) value,
+            options(readonly),
+        )
+    };
+    ok.then_some(value)
+}
+
+/// Reads an 8-byte word: in one access if it is aligned, else each half of it in one. Acquire, as
+/// every load of this processor.
+///
+/// # Safety
+/// See the module's contract; `src` is a multiple of 4.
+#[inline(always)]
+pub(crate) unsafe fn load_u64(src: *const u8) -> Option<u64> {
+    let value: u64;
+    // SAFETY: as in `load_u32`, with [0, 8).
+    let ok = unsafe {
+        guarded!(
+            ["xor {value:e}, {value:e}", "mov {value}, qword ptr [{src}]"],
+            [],
+            src = in(reg) src,
+            value = out(reg) value,
+            options(readonly),
+        )
+    };
+    ok.then_some(value)
+}
+
+/// Two adjacent 4-byte words, as the 8-byte word that they are.
+const fn pair([first, second]: [u32; 2]) -> u64 {
+    first as u64 | (second as u64) << 32
+}
+
+/// Writes two adjacent 4-byte words: release, as every store of this processor.
+///
+/// # Safety
+/// See the module's contract; `dst` is a multiple of 4.
+#[inline(always)]
+pub(crate) unsafe fn store_2(dst: *mut u8, words: [u32; 2]) -> bool {
+    // SAFETY: handed on to the caller.
+    unsafe { store_u64(dst, pair(words)) }
+}
+
+/// Writes three adjacent 4-byte words: release, as every store of this processor.
+///
+/// # Safety
+/// See the module's contract; `dst` is a multiple of 4.
+#[inline(always)]
+pub(crate) unsafe fn store_3(dst: *mut u8, [first, second, third]: [u32; 3]) -> bool {
+    let pair = pair([first, second]);
+    // SAFETY: touches [0, 12), which the caller vouches for.
+    unsafe {
+        guarded!(
+            [
+                "mov qword ptr [{dst}], {pair}",
+                "mov dword ptr [{dst} + 8], {third:e}",
+            ],
+            [],
+            dst = in(reg) dst,
+            pair = in(reg) pair,
+            third = in(reg) third,
+        )
+    }
+}
+
+/// Writes one aligned 4-byte word in one access: release, as every store of this processor.
+///
+/// # Safety
+/// See the module's contract; `dst` is a multiple of 4.
+#[inline(always)]
+pub(crate) unsafe fn store_u32(dst: *mut u8, value: u32) -> bool {
+    // SAFETY: touches [0, 4), which the caller vouches for.
+    unsafe {
+        guarded!(
+            ["mov dword ptr [{dst}], {value:e}"],
+            [],
+            dst = in(reg) dst,
+            value = in(reg) value,
+        )
+    }
+}
+
+/// Writes one aligned 4-byte word and returns what it was, in one step: sequentially consistent,
+/// as every exchange of this processor.
+///
+/// # Safety
+/// See the module's contract; `at` is a multiple of 4.
+#[inline(always)]
+pub(crate) unsafe fn swap_u32(at: *mut u8, value: u32) -> Option<u32> {
+    let before: u32;
+    // SAFETY: touches [0, 4), which the caller vouches for. The register that holds the output
+    // holds `value` if the access faults.
+    let ok = unsafe {
+        guarded!(
+            ["xchg dword ptr [{at}], {value:e}"],
+            [],
+            at = in(reg) at,
+            value = inout(reg) value => before,
+        )
+    };
+    ok.then_some(before)
+}
+
+/// Writes an 8-byte word: in one access if it is aligned, else each half of it in one. Release, as
+/// every store of this processor.
+///
+/// # Safety
+/// See the module's contract; `dst` is a multiple of 4.
+#[inline(always)]
+pub(crate) unsafe fn store_u64(dst: *mut u8, value: u64) -> bool {
+    // SAFETY: touches [0, 8), which the caller vouches for.
+    unsafe {
+        guarded!(
+            ["mov qword ptr [{dst}], {value}"],
+            [],
+            dst = in(reg) dst,
+            value = in(reg) value,
+        )
+    }
+}
