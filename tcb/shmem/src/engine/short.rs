@@ -1,16 +1,18 @@
 //! Copies of 0 … 128 bytes: each length class reads its first and its last bytes, which overlap
 //! where they must, and then writes them. No loop, and only the branches that choose the class.
+//!
+//! The one function is long because it is a table: one arm of instructions per class, and the
+//! jump between them.
 
 use crate::fault::guarded;
 
-/// The longest copy here.
+/// Lengths up to this one are short.
 pub(super) const SHORT_MAX: usize = 128;
 
 /// Copies at most [`SHORT_MAX`] bytes; a longer length copies nothing and fails.
 ///
 /// # Safety
 /// See the contract of [`super`].
-// sizes: it is a table, one arm of instructions for each class of lengths.
 #[inline(never)]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
     // SAFETY (all blocks below): every access lies in [0, len) of either range, because each arm

@@ -1,11 +1,11 @@
 //! Every routine against plain byte copies, at the edges of what is mapped, and under faults.
 
+use super::bulk::has_avx2;
+use super::short::SHORT_MAX;
 use super::sum::Engine;
-use super::{
-    avx2, copy_64, copy_96, fill, has_avx2, load_u32, load_u64, short, short::SHORT_MAX, sse2, sum,
-};
+use super::{avx2, copy_64, copy_96, fill, load_u32, load_u64, short, sse2, sum};
 use super::{store_2, store_3, store_u32, store_u64};
-use crate::Area;
+use crate::area::Area;
 use abi::PAGE;
 
 /// Longest copy that is tried: more than a page, and not a multiple of any block.
