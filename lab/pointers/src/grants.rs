@@ -2,8 +2,8 @@
 //! of a page. What the path costs without any isolation, to measure what isolation costs.
 
 use abi::{DomId, GrantRef, Handle};
-use driver::grants::{copy_to, fetch_and_copy_singles, fetch_start, part};
-use nic::{Frame, Single};
+use driver::grants::{copy_to, fetch_and_copy_small_frames, fetch_start, part};
+use nic::{Frame, SmallFrame};
 use runtime::ledger::{Hop, Ledger};
 use shmem::{Area, Span};
 use std::rc::Rc;
@@ -84,9 +84,14 @@ impl Grants for Pointers {
         true
     }
 
-    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [Access],
+        small_frames: &[SmallFrame],
+        pick: &[u32],
+    ) {
         self.open(accesses);
-        fetch_and_copy_singles(&self.ledger, accesses, singles, pick);
+        fetch_and_copy_small_frames(&self.ledger, accesses, small_frames, pick);
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {

@@ -1,10 +1,10 @@
-//! The short way through the driver domain ([`nic::single`]): small frames from guest to guest, which are
+//! The short way through the driver domain ([`nic::small_frame`]): small frames from guest to guest, which are
 //! most of those that come in great numbers. Whatever asks for more – an offload, a rule, a station that has
 //! to be learned, a port that is no guest – takes the other way, with all of its batch.
 
 use crate::port::Port;
 use crate::turn::Driver;
-use nic::{Batch, Frame, Single};
+use nic::{Frame, SmallBatch, SmallFrame};
 use runtime::ledger::Hop;
 use vif::netback::Taken;
 
@@ -18,7 +18,7 @@ pub struct Short {
     /// By port, batches that are not to be tried.
     untried: Vec<u8>,
     /// Empty between two batches: what they lie in is in use no longer.
-    singles: Batch,
+    small_frames: SmallBatch,
     /// Where each of them goes.
     routes: Vec<u16>,
 }
@@ -48,9 +48,9 @@ impl Short {
 }
 
 impl Driver {
-    /// A batch from the guest at port `index`, as far as it is singles: what was taken. Nothing: it goes the
+    /// A batch from the guest at port `index`, as far as it is small frames: what was taken. Nothing: it goes the
     /// other way.
-    pub(crate) fn serve_singles(&mut self, index: usize, now_ns: u64, budget: usize) -> Taken {
+    pub(crate) fn serve_small_frames(&mut self, index: usize, now_ns: u64, budget: usize) -> Taken {
         let Some(Port::Vif(vif)) = self.ports.get_mut(index) else {
             return Taken::default();
         };
@@ -61,10 +61,10 @@ impl Driver {
         }
         let mut short = std::mem::take(&mut self.short);
         let before = self.ledger.enter(Hop::Netback);
-        let taken = vif.take_singles(budget, &mut short.singles);
-        if !short.singles.is_empty() && !self.give_singles(index, now_ns, &mut short) {
+        let taken = vif.take_small_frames(budget, &mut short.small_frames);
+        if !short.small_frames.is_empty() && !self.give_small_frames(index, now_ns, &mut short) {
             short.put_off(index);
-            self.forward_singles(index, now_ns, &short.singles);
+            self.forward_small_frames(index, now_ns, &short.small_frames);
         }
         if taken.requests > 0 {
             if let Some(Port::Vif(vif)) = self.ports.get_mut(index) {
@@ -73,18 +73,20 @@ impl Driver {
             self.news.mark(index);
         }
         self.ledger.enter(before);
-        short.singles.clear();
+        short.small_frames.clear();
         self.short = short;
         taken
     }
 
     /// Gives each frame to the guest that it is for; whether all of them could go so. If not, none went.
-    fn give_singles(&mut self, in_port: usize, now_ns: u64, short: &mut Short) -> bool {
+    fn give_small_frames(&mut self, in_port: usize, now_ns: u64, short: &mut Short) -> bool {
         let Short {
-            singles, routes, ..
+            small_frames,
+            routes,
+            ..
         } = short;
         self.ledger.enter(Hop::Bridge);
-        let routed = self.bridge.routes(singles, in_port, now_ns, routes);
+        let routed = self.bridge.routes(small_frames, in_port, now_ns, routes);
         self.ledger.enter(Hop::Netback);
         if !routed {
             return false;
@@ -92,7 +94,8 @@ impl Driver {
         match routes.first() {
             // As most batches: one look for all.
             Some(first) if routes.iter().all(|route| route == first) => {
-                self.picks.add((*first).into(), 0..singles.len() as u32);
+                self.picks
+                    .add((*first).into(), 0..small_frames.len() as u32);
             }
             _ => {
                 for (frame, route) in (0..).zip(&*routes) {
@@ -100,9 +103,9 @@ impl Driver {
                 }
             }
         }
-        let longest = singles.iter().map(Single::len).max().unwrap_or(0);
+        let longest = small_frames.iter().map(SmallFrame::len).max().unwrap_or(0);
         let takes = |port: Option<&Port>| match port {
-            Some(Port::Vif(vif)) => longest <= vif.longest_single(),
+            Some(Port::Vif(vif)) => longest <= vif.longest_small_frame(),
             _ => false,
         };
         let fits = self
@@ -112,7 +115,7 @@ impl Driver {
         if fits {
             for (number, pick) in self.picks.all() {
                 if let Some(Port::Vif(vif)) = self.ports.get_mut(number) {
-                    vif.give_singles(singles, pick);
+                    vif.give_small_frames(small_frames, pick);
                     self.news.mark(number);
                 }
             }
@@ -122,10 +125,10 @@ impl Driver {
     }
 
     /// The other way: as frames that can be anything.
-    fn forward_singles(&mut self, in_port: usize, now_ns: u64, singles: &[Single]) {
+    fn forward_small_frames(&mut self, in_port: usize, now_ns: u64, small_frames: &[SmallFrame]) {
         let mut frames: Vec<Frame> = std::mem::take(&mut self.frames);
-        for single in singles {
-            match single.to_frame() {
+        for small_frame in small_frames {
+            match small_frame.to_frame() {
                 Ok(frame) => frames.push(frame),
                 Err(_) => self.outbox.unfit.fault += 1,
             }

@@ -248,11 +248,11 @@ impl Driver {
     /// cut in software counts for at least as many full frames as it became: the work is per
     /// frame, and who asks for tiny segments is to gain nothing by it.
     fn serve(&mut self, index: usize, now_ns: u64, budget: usize) -> (usize, u64) {
-        let singles = self.serve_singles(index, now_ns, budget);
-        if singles.requests > 0 && !(singles.more && singles.requests < budget) {
-            return (singles.requests, singles.bytes);
+        let small_frames = self.serve_small_frames(index, now_ns, budget);
+        if small_frames.requests > 0 && !(small_frames.more && small_frames.requests < budget) {
+            return (small_frames.requests, small_frames.bytes);
         }
-        let budget = budget - singles.requests;
+        let budget = budget - small_frames.requests;
         let mut frames = std::mem::take(&mut self.frames);
         let Some(port) = self.ports.get_mut(index) else {
             return (0, 0);
@@ -272,7 +272,7 @@ impl Driver {
             self.news.mark(index);
         }
         self.frames = frames;
-        (singles.requests + taken, singles.bytes + bytes)
+        (small_frames.requests + taken, small_frames.bytes + bytes)
     }
 
     /// Decides where each frame of a batch goes, one verdict for each.

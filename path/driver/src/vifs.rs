@@ -20,7 +20,7 @@ use abi::hypercall::{Map as MapOp, Unmap};
 use abi::{ConnId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState};
 use config::domain::{GrantMode, Offloads, RingFormat};
 use config::lro::Meta;
-use nic::{Batch, Caps, Frame, Single};
+use nic::{Caps, Frame, SmallBatch, SmallFrame};
 use runtime::call::{Calls, Peer};
 use runtime::connection::Doorbell;
 use runtime::ledger::{Hop, Ledger};
@@ -474,13 +474,13 @@ impl VifPort {
         }
     }
 
-    /// The frames at the head of the guest's ring that are singles, as [`VifPort::take`] takes others.
-    pub fn take_singles(&mut self, budget: usize, out: &mut Batch) -> Taken {
+    /// The frames at the head of the guest's ring that are small frames, as [`VifPort::take`] takes others.
+    pub fn take_small_frames(&mut self, budget: usize, out: &mut SmallBatch) -> Taken {
         out.clear();
         let Some(link) = &mut self.link else {
             return Taken::default();
         };
-        match link.netback.singles_from_guest(budget, out) {
+        match link.netback.small_frames_from_guest(budget, out) {
             Ok(taken) => {
                 self.traffic.in_packets += out.len() as u64;
                 self.traffic.in_bytes += taken.bytes;
@@ -495,16 +495,16 @@ impl VifPort {
 
     /// Bytes of the longest single that can be given to the guest; 0: none can.
     #[must_use]
-    pub fn longest_single(&self) -> usize {
+    pub fn longest_small_frame(&self) -> usize {
         self.link
             .as_ref()
-            .map_or(0, |link| link.netback.longest_single())
+            .map_or(0, |link| link.netback.longest_small_frame())
     }
 
-    /// [`VifPort::give`] for singles none of which is longer than that.
-    pub fn give_singles(&mut self, singles: &[Single], pick: &[u32]) {
+    /// [`VifPort::give`] for small frames none of which is longer than that.
+    pub fn give_small_frames(&mut self, small_frames: &[SmallFrame], pick: &[u32]) {
         let Some(link) = &mut self.link else { return };
-        let report = link.netback.singles_to_guest(singles, pick);
+        let report = link.netback.small_frames_to_guest(small_frames, pick);
         self.delivered(&report);
     }
 
@@ -670,11 +670,14 @@ mod tests {
     #[test]
     fn who_has_gone_sends_nothing_of_anybody_s() {
         let of_another = Area::anonymous(PAGE).unwrap().at(0, 60).unwrap();
-        let mut batch = Batch::default();
+        let mut batch = SmallBatch::default();
         batch.push(of_another).unwrap();
         let mut port = port();
-        assert_eq!(port.take_singles(64, &mut batch), Taken::default());
+        assert_eq!(port.take_small_frames(64, &mut batch), Taken::default());
         assert!(batch.is_empty());
-        assert_eq!((port.longest_single(), port.traffic.in_packets), (0, 0));
+        assert_eq!(
+            (port.longest_small_frame(), port.traffic.in_packets),
+            (0, 0)
+        );
     }
 }

@@ -86,8 +86,8 @@ pub struct Interface {
     pick: Vec<u32>,
     to_send: Vec<Frame>,
     /// The same for frames on the short way.
-    singles: Vec<Piece>,
-    singles_to_send: Vec<Piece>,
+    small_frames: Vec<Piece>,
+    small_frames_to_send: Vec<Piece>,
 }
 
 /// What came of a look at what the endpoint has.
@@ -233,8 +233,8 @@ impl Interface {
                     received: Vec::new(),
                     pick: Vec::new(),
                     to_send: Vec::new(),
-                    singles: Vec::new(),
-                    singles_to_send: Vec::new(),
+                    small_frames: Vec::new(),
+                    small_frames_to_send: Vec::new(),
                 });
                 first_frame += layout.frames();
                 flip_slot += layout.sizes().rx_pages;
@@ -425,7 +425,7 @@ impl Interface {
             for mut frame in self.to_send.drain(..) {
                 frame.recycle(pool);
             }
-            for piece in self.singles_to_send.drain(..) {
+            for piece in self.small_frames_to_send.drain(..) {
                 pool.put(piece.buffer);
             }
         }
@@ -472,15 +472,15 @@ impl Interface {
         if !netfront.has_work() && !self.lro.is_active() {
             return false;
         }
-        let singles = match self.singles_to_guest(now_ns, budget, ledger, trace) {
-            Ok(singles) => singles,
+        let small_frames = match self.small_frames_to_guest(now_ns, budget, ledger, trace) {
+            Ok(small_frames) => small_frames,
             Err(fatal) => {
                 self.close(&fatal.to_string());
                 return false;
             }
         };
-        let mut moved = singles > 0;
-        let budget = budget - singles;
+        let mut moved = small_frames > 0;
+        let budget = budget - small_frames;
         let mut frames = std::mem::take(&mut self.received);
         let Self {
             netfront,
@@ -573,8 +573,8 @@ impl Interface {
             false => None,
         };
         let hop = ledger.enter(Hop::Endpoint);
-        let yielded = match self.yields_singles(trace) {
-            true => self.send_singles(now_ns, budget, ledger),
+        let yielded = match self.yields_small_frames(trace) {
+            true => self.send_small_frames(now_ns, budget, ledger),
             false => self.send_frames(now_ns, budget, ledger, trace),
         };
         ledger.enter(hop);

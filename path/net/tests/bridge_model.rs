@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Build, singles};
+use common::{Build, small_frames};
 use net::bridge::{Bridge, BridgeSettings, DropReason, Kind, Port, Verdict};
 use net::packet::Mac;
 use proptest::prelude::*;
@@ -177,7 +177,7 @@ fn agree(ops: &[Op], hash_seed: u64) {
                 }
                 .bytes();
                 let mut route = Vec::new();
-                let is_open = bridge.routes(&singles(&[&bytes]), *port, now, &mut route);
+                let is_open = bridge.routes(&small_frames(&[&bytes]), *port, now, &mut route);
                 let verdict = bridge.forward(&bytes, bytes.len(), *port, now);
                 if is_open {
                     assert_eq!(verdict, Verdict::Unicast(route[0].into()));

@@ -109,15 +109,15 @@ pub trait Nic {
 
     /// The fast path in and out, if the device has one. Frames that pass there could also pass by
     /// [`Nic::rx`] and [`Nic::tx`].
-    fn singles(&mut self) -> Option<&mut dyn Singles> {
+    fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {
         None
     }
 }
 
 /// A device with a fast path: of a frame it takes and yields nothing but its address.
-pub trait Singles {
+pub trait SmallFrames {
     /// [`Nic::rx`] of such frames, one piece each.
-    fn rx_singles(
+    fn rx_small_frames(
         &mut self,
         now_ns: u64,
         budget: usize,
@@ -126,7 +126,7 @@ pub trait Singles {
     ) -> usize;
 
     /// [`Nic::tx`] of such frames, one piece each.
-    fn tx_singles(&mut self, now_ns: u64, frames: &[Piece]) -> TxReport;
+    fn tx_small_frames(&mut self, now_ns: u64, frames: &[Piece]) -> TxReport;
 }
 
 impl<N: Nic + ?Sized> Nic for Box<N> {
@@ -168,7 +168,7 @@ impl<N: Nic + ?Sized> Nic for Box<N> {
         (**self).vmq()
     }
 
-    fn singles(&mut self) -> Option<&mut dyn Singles> {
-        (**self).singles()
+    fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {
+        (**self).small_frames()
     }
 }

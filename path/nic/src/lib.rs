@@ -11,7 +11,7 @@
 //! | [`offload`] | checksums and segmentation that are left to others, or done |
 //! | [`buffer`] | where a device puts what it receives |
 //! | [`device`] | the trait [`Nic`] |
-//! | [`single`] | small frames, for the fast path |
+//! | [`small_frame`] | small frames, for the fast path |
 //! | [`sim`] | a cable in memory |
 //! | [`pcap`] | frames from and to capture files; [`pcap::Tee`] records what passes |
 //! | [`fault`] | a device that drops, doubles, reorders and spoils, by a seed |
@@ -31,14 +31,14 @@ pub mod offload;
 pub mod pcap;
 mod seed;
 pub mod sim;
-pub mod single;
+pub mod small_frame;
 pub mod trace;
 pub mod vmq;
 
 pub use buffer::{Buffer, BufferId, Buffers, Piece, Pool};
-pub use device::{Caps, Nic, Singles, TxReport};
+pub use device::{Caps, Nic, SmallFrames, TxReport};
 pub use frame::Frame;
 pub use frame::copy::CopyError;
 pub use offload::{Checksum, Gso, GsoKind, Offload};
 pub use shmem::rate;
-pub use single::{Batch, Single};
+pub use small_frame::{SmallBatch, SmallFrame};

@@ -7,7 +7,7 @@ use crate::ring::Format;
 use crate::testing::{
     Memory, Rig, frame_at, ipv4_tcp, over_each_format, packet, sizes, with_format,
 };
-use nic::{Batch, Buffers, Checksum, Frame, Gso, GsoKind, Offload, Piece, Single};
+use nic::{Buffers, Checksum, Frame, Gso, GsoKind, Offload, Piece, SmallBatch, SmallFrame};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -47,7 +47,7 @@ struct World {
     to_driver: VecDeque<Vec<u8>>,
     to_guest: VecDeque<Vec<u8>>,
     held: Vec<Frame>,
-    held_singles: Vec<Piece>,
+    held_small_frames: Vec<Piece>,
 }
 
 impl World {
@@ -109,7 +109,9 @@ impl World {
     }
 
     fn post(&mut self) {
-        self.rig.front.singles_done(&mut self.held_singles);
+        self.rig
+            .front
+            .small_frames_done(&mut self.held_small_frames);
         self.rig.front.receive_done(&mut self.held);
         self.rig.front.publish();
     }
@@ -127,7 +129,7 @@ impl World {
                     span: buffer.span.take(bytes.len()),
                     buffer: buffer.id,
                 }];
-                if rig.front.transmit_singles(&mut pieces).unwrap().sent == 1 {
+                if rig.front.transmit_small_frames(&mut pieces).unwrap().sent == 1 {
                     self.to_driver.push_back(bytes);
                 }
                 for left in pieces {
@@ -136,29 +138,32 @@ impl World {
                 rig.front.publish();
             }
             Op::Take(budget) => {
-                let mut singles = Batch::default();
+                let mut small_frames = SmallBatch::default();
                 let taken = rig
                     .back
-                    .singles_from_guest(budget.into(), &mut singles)
+                    .small_frames_from_guest(budget.into(), &mut small_frames)
                     .unwrap();
-                assert!(singles.len() <= budget.into());
-                let sum: usize = singles.iter().map(Single::len).sum();
-                assert_eq!((taken.requests, taken.bytes), (singles.len(), sum as u64));
-                for single in &*singles {
-                    let bytes = single.to_frame().unwrap().to_vec().unwrap();
+                assert!(small_frames.len() <= budget.into());
+                let sum: usize = small_frames.iter().map(SmallFrame::len).sum();
+                assert_eq!(
+                    (taken.requests, taken.bytes),
+                    (small_frames.len(), sum as u64)
+                );
+                for small_frame in &*small_frames {
+                    let bytes = small_frame.to_frame().unwrap().to_vec().unwrap();
                     assert_eq!(Some(bytes), self.to_driver.pop_front());
                 }
                 rig.back.from_guest_done();
                 rig.front.reap().unwrap();
             }
-            Op::Give(len, _) if len as usize <= rig.back.longest_single() => {
+            Op::Give(len, _) if len as usize <= rig.back.longest_small_frame() => {
                 let bytes = packet(len as usize, self.seed);
                 let span = self.source.area().at(0, bytes.len()).unwrap();
                 span.write(&bytes).unwrap();
-                let mut singles = Batch::default();
-                singles.push(span).unwrap();
+                let mut small_frames = SmallBatch::default();
+                small_frames.push(span).unwrap();
                 let posted = rig.back.posted(1);
-                let report = rig.back.singles_to_guest(&singles, &[0]);
+                let report = rig.back.small_frames_to_guest(&small_frames, &[0]);
                 rig.back.publish();
                 assert_eq!(report.delivered, posted);
                 if posted == 1 {
@@ -166,9 +171,9 @@ impl World {
                 }
             }
             Op::Receive(budget, hold) => {
-                let first = self.held_singles.len();
-                let pieces = &mut self.held_singles;
-                let taken = rig.front.receive_singles(budget.into(), pieces);
+                let first = self.held_small_frames.len();
+                let pieces = &mut self.held_small_frames;
+                let taken = rig.front.receive_small_frames(budget.into(), pieces);
                 assert_eq!(taken, Ok(pieces.len() - first));
                 for piece in &pieces[first..] {
                     let mut bytes = vec![0; piece.span.len()];
@@ -223,7 +228,7 @@ fn world(sizes: Sizes, features: Features) -> World {
         to_driver: VecDeque::new(),
         to_guest: VecDeque::new(),
         held: Vec::new(),
-        held_singles: Vec::new(),
+        held_small_frames: Vec::new(),
     }
 }
 

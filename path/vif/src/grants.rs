@@ -2,7 +2,7 @@
 //! implementation per grant mechanism (crate `domain`).
 
 use abi::{GrantRef, GrantStatus};
-use nic::Single;
+use nic::SmallFrame;
 use nic::frame::HOT;
 use shmem::Span;
 
@@ -97,15 +97,20 @@ pub trait Grants {
     /// Carries out every copy of the batch; `frames` are what [`Source::Header`] refers to.
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]);
 
-    /// Whether pages come into this domain's reach at all, so that [`Grants::write_singles`] is of any use.
+    /// Whether pages come into this domain's reach at all, so that [`Grants::write_small_frames`] is of any use.
     fn in_reach(&self) -> bool {
         false
     }
 
-    /// Copies each of `singles` that `pick` names to the place that one of `accesses` is, in their order; its
+    /// Copies each of `small_frames` that `pick` names to the place that one of `accesses` is, in their order; its
     /// result says whether it is there: not if the place is too small for it.
-    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
-        let _ = (singles, pick);
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [Access],
+        small_frames: &[SmallFrame],
+        pick: &[u32],
+    ) {
+        let _ = (small_frames, pick);
         refuse(accesses);
     }
 
@@ -156,8 +161,13 @@ impl<G: Grants + ?Sized> Grants for Box<G> {
         (**self).in_reach()
     }
 
-    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
-        (**self).write_singles(accesses, singles, pick);
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [Access],
+        small_frames: &[SmallFrame],
+        pick: &[u32],
+    ) {
+        (**self).write_small_frames(accesses, small_frames, pick);
     }
 
     fn post_begin(&mut self, accesses: &mut [Access]) {

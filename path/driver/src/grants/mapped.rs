@@ -1,9 +1,9 @@
 //! Pages are mapped at first use and stay mapped until the connection ends.
 
-use super::{Guest, copy_mapped, fetch_and_copy_singles};
+use super::{Guest, copy_mapped, fetch_and_copy_small_frames};
 use abi::hypercall::{Map, Unmap};
 use abi::{GrantRef, GrantStatus, Slot};
-use nic::{Frame, Single};
+use nic::{Frame, SmallFrame};
 use runtime::ledger::Hop;
 use vif::grants::{Access, CopyOut, Grants};
 
@@ -165,9 +165,14 @@ impl Grants for Mapped {
         true
     }
 
-    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [Access],
+        small_frames: &[SmallFrame],
+        pick: &[u32],
+    ) {
         self.begin(accesses, false);
-        fetch_and_copy_singles(&self.guest.ledger, accesses, singles, pick);
+        fetch_and_copy_small_frames(&self.guest.ledger, accesses, small_frames, pick);
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {

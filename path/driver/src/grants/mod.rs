@@ -21,7 +21,7 @@ pub mod new;
 
 use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
 use nic::frame::HOT;
-use nic::{Frame, Single};
+use nic::{Frame, SmallFrame};
 use runtime::call::Calls;
 use runtime::ledger::{Hop, Ledger};
 use shmem::{Area, Span};
@@ -115,29 +115,29 @@ pub fn copy_to(dst: Span, source: Source, frames: &[Frame]) -> GrantStatus {
 }
 
 /// Copies each single to where its access is, if it is; none of these places was asked for before.
-pub fn fetch_and_copy_singles(
+pub fn fetch_and_copy_small_frames(
     ledger: &Ledger,
     accesses: &mut [Access],
-    singles: &[Single],
+    small_frames: &[SmallFrame],
     pick: &[u32],
 ) {
     ledger.at(Hop::Copy, || {
         let places = accesses.iter().filter_map(|access| access.result.ok());
         places.for_each(fetch_start);
-        copy_singles(accesses, singles, pick);
+        copy_small_frames(accesses, small_frames, pick);
     });
 }
 
 /// Copies each single to where its access is, if it is.
 #[inline]
-fn copy_singles(accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+fn copy_small_frames(accesses: &mut [Access], small_frames: &[SmallFrame], pick: &[u32]) {
     for (access, index) in accesses.iter_mut().zip(pick) {
         let Ok(to) = access.result else {
             continue;
         };
-        let copied = singles
+        let copied = small_frames
             .get(*index as usize)
-            .map(|single| single.copy_to(to));
+            .map(|small_frame| small_frame.copy_to(to));
         if copied != Some(Ok(())) {
             access.result = Err(GrantStatus::BadPage);
         }

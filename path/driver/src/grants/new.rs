@@ -1,12 +1,12 @@
 //! The new mechanism: the guest has its pages mapped, this domain counts its uses of them, and no
 //! hypercall is made (`shmem::uses` has the protocol).
 
-use super::{Guest, copy_singles, copy_to, fetch_start};
+use super::{Guest, copy_small_frames, copy_to, fetch_start};
 use abi::hypercall::Bind;
 use abi::ngm::{Translation, status_bytes, translation_bytes};
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
 use nic::frame::HOT;
-use nic::{Frame, Single};
+use nic::{Frame, SmallFrame};
 use runtime::ledger::Hop;
 use shmem::Span;
 use shmem::uses::{self, Entries, EntryWords, Words};
@@ -357,13 +357,18 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
         true
     }
 
-    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [Access],
+        small_frames: &[SmallFrame],
+        pick: &[u32],
+    ) {
         let Self { table, writing, .. } = self;
         let ledger = &table.guest.ledger;
         let before = ledger.enter(Hop::Grant);
         table.begin(accesses, true, writing, fetch_start);
         ledger.enter(Hop::Copy);
-        copy_singles(accesses, singles, pick);
+        copy_small_frames(accesses, small_frames, pick);
         ledger.enter(Hop::Grant);
         writing.release();
         ledger.enter(before);

@@ -1,7 +1,7 @@
 //! An endpoint that takes every frame.
 
 use nic::frame::HOT;
-use nic::{Buffers, Caps, Frame, Nic, Piece, Singles, TxReport};
+use nic::{Buffers, Caps, Frame, Nic, Piece, SmallFrames, TxReport};
 use shmem::Span;
 use stack::FRAME_MAX;
 
@@ -38,12 +38,18 @@ impl Sink {
     }
 }
 
-impl Singles for Sink {
-    fn rx_singles(&mut self, _: u64, _: usize, _: &mut dyn Buffers, _: &mut Vec<Piece>) -> usize {
+impl SmallFrames for Sink {
+    fn rx_small_frames(
+        &mut self,
+        _: u64,
+        _: usize,
+        _: &mut dyn Buffers,
+        _: &mut Vec<Piece>,
+    ) -> usize {
         0
     }
 
-    fn tx_singles(&mut self, _now_ns: u64, frames: &[Piece]) -> TxReport {
+    fn tx_small_frames(&mut self, _now_ns: u64, frames: &[Piece]) -> TxReport {
         let mut report = TxReport::default();
         if self.touch {
             let starts = frames.iter().map(|piece| piece.span.take(HOT));
@@ -84,7 +90,7 @@ impl Nic for Sink {
         report
     }
 
-    fn singles(&mut self) -> Option<&mut dyn Singles> {
+    fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {
         Some(self)
     }
 

@@ -2,7 +2,7 @@
 
 use net::packet::flow::flow_hash;
 use nic::frame::HOT;
-use nic::{Buffers, Caps, Frame, Nic, Piece, Singles, TxReport};
+use nic::{Buffers, Caps, Frame, Nic, Piece, SmallFrames, TxReport};
 use shmem::Span;
 use stack::FRAME_MAX;
 
@@ -161,8 +161,8 @@ impl Source {
     }
 }
 
-impl Singles for Source {
-    fn rx_singles(
+impl SmallFrames for Source {
+    fn rx_small_frames(
         &mut self,
         now_ns: u64,
         budget: usize,
@@ -191,7 +191,7 @@ impl Singles for Source {
         made - first
     }
 
-    fn tx_singles(&mut self, _now_ns: u64, frames: &[Piece]) -> TxReport {
+    fn tx_small_frames(&mut self, _now_ns: u64, frames: &[Piece]) -> TxReport {
         TxReport {
             sent: frames.len() as u32,
             bytes: frames.iter().map(|piece| piece.span.len() as u64).sum(),
@@ -218,7 +218,7 @@ impl Nic for Source {
     ) -> usize {
         let before = out.len();
         let mut pieces = std::mem::take(&mut self.pieces);
-        self.rx_singles(now_ns, budget, buffers, &mut pieces);
+        self.rx_small_frames(now_ns, budget, buffers, &mut pieces);
         for piece in pieces.drain(..) {
             match Frame::new(piece, self.size) {
                 Ok(frame) => out.push(frame),
@@ -262,7 +262,7 @@ impl Nic for Source {
         self.written.clear();
     }
 
-    fn singles(&mut self) -> Option<&mut dyn Singles> {
+    fn small_frames(&mut self) -> Option<&mut dyn SmallFrames> {
         Some(self)
     }
 
@@ -317,7 +317,7 @@ mod tests {
             // The pages of a new connection are zeroed.
             area.span().fill(0).unwrap();
             let (mut pool, mut out) = (Pool::new(area, 2048), Vec::new());
-            assert_eq!(source.rx_singles(0, 64, &mut pool, &mut out), 2);
+            assert_eq!(source.rx_small_frames(0, 64, &mut pool, &mut out), 2);
             let mut bytes = [0; 64];
             out[1].span.read(&mut bytes).unwrap();
             assert_eq!(bytes[6..12], MAC);

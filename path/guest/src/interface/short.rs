@@ -1,4 +1,4 @@
-//! The short way between an endpoint and the ring ([`nic::single`]), for endpoints that have one.
+//! The short way between an endpoint and the ring ([`nic::small_frame`]), for endpoints that have one.
 
 use super::{Interface, Yielded};
 use runtime::ledger::{Hop, Ledger};
@@ -10,7 +10,7 @@ impl Interface {
     ///
     /// # Errors
     /// The interface is disabled.
-    pub(super) fn singles_to_guest(
+    pub(super) fn small_frames_to_guest(
         &mut self,
         now_ns: u64,
         budget: usize,
@@ -19,13 +19,13 @@ impl Interface {
     ) -> Result<usize, Fatal> {
         let Self {
             netfront: Some(netfront),
-            singles: pieces,
+            small_frames: pieces,
             ..
         } = self
         else {
             return Ok(0);
         };
-        let Some(endpoint) = self.endpoint.singles() else {
+        let Some(endpoint) = self.endpoint.small_frames() else {
             return Ok(0);
         };
         // What is followed, or merged first, has a record of its own.
@@ -33,12 +33,12 @@ impl Interface {
             return Ok(0);
         }
         let before = ledger.enter(Hop::Netfront);
-        let received = netfront.receive_singles(budget, pieces);
+        let received = netfront.receive_small_frames(budget, pieces);
         if !pieces.is_empty() {
             ledger.enter(Hop::Endpoint);
-            self.given.add(&endpoint.tx_singles(now_ns, pieces));
+            self.given.add(&endpoint.tx_small_frames(now_ns, pieces));
             ledger.enter(Hop::Netfront);
-            netfront.singles_done(pieces);
+            netfront.small_frames_done(pieces);
             self.touched = true;
         }
         ledger.enter(before);
@@ -46,32 +46,39 @@ impl Interface {
     }
 
     /// Whether what the endpoint yields goes the short way.
-    pub(super) fn yields_singles(&mut self, trace: &Trace) -> bool {
-        let waiting = !self.singles_to_send.is_empty();
+    pub(super) fn yields_small_frames(&mut self, trace: &Trace) -> bool {
+        let waiting = !self.small_frames_to_send.is_empty();
         waiting
-            || !trace.is_wanted() && self.to_send.is_empty() && self.endpoint.singles().is_some()
+            || !trace.is_wanted()
+                && self.to_send.is_empty()
+                && self.endpoint.small_frames().is_some()
     }
 
     /// Frames from the endpoint to the ring.
-    pub(super) fn send_singles(&mut self, now_ns: u64, budget: usize, ledger: &Ledger) -> Yielded {
+    pub(super) fn send_small_frames(
+        &mut self,
+        now_ns: u64,
+        budget: usize,
+        ledger: &Ledger,
+    ) -> Yielded {
         let mut yielded = Yielded::default();
         let Self {
             netfront: Some(netfront),
-            singles_to_send: pieces,
+            small_frames_to_send: pieces,
             ..
         } = self
         else {
             return yielded;
         };
         if pieces.is_empty()
-            && let Some(endpoint) = self.endpoint.singles()
+            && let Some(endpoint) = self.endpoint.small_frames()
         {
-            yielded.taken = endpoint.rx_singles(now_ns, budget, netfront.buffers(), pieces);
+            yielded.taken = endpoint.rx_small_frames(now_ns, budget, netfront.buffers(), pieces);
         }
         let before = pieces.len();
         if before > 0 {
             ledger.enter(Hop::Netfront);
-            yielded.fatal = netfront.transmit_singles(pieces).err();
+            yielded.fatal = netfront.transmit_small_frames(pieces).err();
         }
         yielded.moved = pieces.len() < before;
         yielded.waits = !pieces.is_empty();

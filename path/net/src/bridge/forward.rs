@@ -8,7 +8,7 @@ use super::rules::{Filtered, Firewall, Way};
 use super::table::{ForwardingTable, Learned};
 use super::verdict::Verdict;
 use crate::packet::ETHERNET_BYTES;
-use nic::{Frame, Single};
+use nic::{Frame, SmallFrame};
 use shmem::Fault;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -77,7 +77,7 @@ impl Bridge {
     #[must_use]
     pub fn routes(
         &self,
-        singles: &[Single],
+        small_frames: &[SmallFrame],
         in_port: usize,
         now_ns: u64,
         ports: &mut Vec<u16>,
@@ -88,13 +88,13 @@ impl Bridge {
         };
         // Most frames of a batch go to one station.
         let mut last = (u64::MAX, 0);
-        for single in singles {
-            let Some(ethernet) = single.head().first_chunk() else {
+        for small_frame in small_frames {
+            let Some(ethernet) = small_frame.head().first_chunk() else {
                 return false;
             };
             let ethernet = Ethernet::of(ethernet);
             let is_known = ethernet.source == state.bound || guard.has(ethernet.source);
-            if !is_known || !is_harmless(ethernet.ethertype, single.head()) {
+            if !is_known || !is_harmless(ethernet.ethertype, small_frame.head()) {
                 return false;
             }
             if ethernet.destination != last.0 {

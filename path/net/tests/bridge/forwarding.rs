@@ -208,7 +208,7 @@ fn the_fast_path_is_for_batches_that_need_nothing() {
     let (to_b, to_router) = (plain(MAC_B, MAC_A), plain(MAC_R, MAC_A2));
     let to_wire = plain(STATION, MAC_A);
     let mut routes = vec![9];
-    let ways = singles(&[&to_b, &to_router, &to_b, &to_wire]);
+    let ways = small_frames(&[&to_b, &to_router, &to_b, &to_wire]);
     assert!(bridge.routes(&ways, A, 1, &mut routes));
     assert_eq!(
         routes.as_slice(),
@@ -228,7 +228,7 @@ fn the_fast_path_is_for_batches_that_need_nothing() {
         (to_b.clone(), 7),
     ] {
         let mut routes = Vec::new();
-        let batch = singles(&[&to_b, &other]);
+        let batch = small_frames(&[&to_b, &other]);
         assert!(
             !bridge.routes(&batch, port, 1, &mut routes),
             "{other:?} at {port}"
@@ -261,7 +261,7 @@ fn the_fast_path_is_for_batches_that_need_nothing() {
         assert!(bridge.remove(port));
         bridge.add(port, &limits).unwrap();
         assert!(
-            !bridge.routes(&singles(&[&to_b]), A, 1, &mut routes),
+            !bridge.routes(&small_frames(&[&to_b]), A, 1, &mut routes),
             "{limits:?}"
         );
     }

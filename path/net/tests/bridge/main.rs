@@ -9,7 +9,7 @@ mod learning;
 mod neighbours;
 mod ports;
 
-use common::{Build, arp, singles};
+use common::{Build, arp, small_frames};
 use net::bridge::{Bridge, BridgeSettings, DropReason, Kind, Port, Verdict};
 use net::packet::{ETHERNET_BYTES, Mac};
 use nic::frame::SNAPSHOT;
@@ -90,12 +90,12 @@ fn plain(to: Mac, from: Mac) -> Vec<u8> {
     .bytes()
 }
 
-/// What becomes of a frame. The short way, where it is open to it, leads to the same place (BR-21).
+/// Where a frame goes. The fast path, if it takes the frame, sends it to the same port (BR-21).
 fn go(bridge: &mut Bridge, bytes: &[u8], port: usize, now_ns: u64) -> Verdict {
     let header = &bytes[..bytes.len().min(SNAPSHOT)];
     let mut route = Vec::new();
     let is_open = bytes.len() >= ETHERNET_BYTES
-        && bridge.routes(&singles(&[bytes]), port, now_ns, &mut route);
+        && bridge.routes(&small_frames(&[bytes]), port, now_ns, &mut route);
     let verdict = bridge.forward(header, bytes.len(), port, now_ns);
     if is_open {
         assert_eq!(verdict, Verdict::Unicast(route[0].into()));

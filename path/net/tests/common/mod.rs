@@ -2,7 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 use net::packet::{Mac, protocol};
-use nic::{Batch, BufferId, Frame, Piece};
+use nic::{BufferId, Frame, Piece, SmallBatch};
 use proptest::prelude::*;
 use shmem::{Area, Span};
 use std::cell::Cell;
@@ -243,14 +243,14 @@ pub fn frame_of(bytes: &[u8], cuts: &[usize]) -> Frame {
     frame
 }
 
-/// These frames on the short way (`nic::single`); the next call has the same memory.
-pub fn singles(frames: &[&[u8]]) -> Batch {
+/// These as small frames; the next call uses the same memory.
+pub fn small_frames(frames: &[&[u8]]) -> SmallBatch {
     const EACH: usize = 2048;
     thread_local! {
         static MEMORY: Area = Area::anonymous(64 * EACH).expect("memory for a test");
     }
     let memory = MEMORY.with(|memory| *memory);
-    let mut batch = Batch::default();
+    let mut batch = SmallBatch::default();
     for (number, bytes) in frames.iter().enumerate() {
         let bytes = &bytes[..bytes.len().min(EACH)];
         let span = memory.at(number * EACH, bytes.len()).expect("few frames");

@@ -16,7 +16,7 @@ use crate::netif::{
 };
 use crate::ring::Format;
 use abi::RECORD_BYTES;
-use nic::{Batch, BufferId, Buffers, Checksum, Frame, Gso, GsoKind, Piece};
+use nic::{BufferId, Buffers, Checksum, Frame, Gso, GsoKind, Piece, SmallBatch};
 
 /// Numbers out of any bytes; zeros when they are used up.
 struct Input<'a>(&'a [u8]);
@@ -142,8 +142,8 @@ pub fn hostile_frontend(data: &[u8]) {
             8 | 9 => take(&mut rig.back, usize::from(input.byte()), &mut out),
             10 => give(&mut rig.back, &mut input, &source),
             11 => post(&mut rig.back, &mut input),
-            12 => take_singles(&mut rig.back, usize::from(input.byte())),
-            13 => give_singles(&mut rig.back, &mut input, &source),
+            12 => take_small_frames(&mut rig.back, usize::from(input.byte())),
+            13 => give_small_frames(&mut rig.back, &mut input, &source),
             _ => {
                 rig.back.publish();
                 let _ = rig.back.notify();
@@ -179,7 +179,7 @@ pub fn hostile_backend(data: &[u8]) {
             comes_and_goes.then_some(4),
         )
     });
-    let mut singles = Vec::new();
+    let mut small_frames = Vec::new();
     let (tx, rx) = (rig.raw_tx_back(), rig.raw_rx_back());
     let mut frames = Vec::new();
     let mut held = Vec::new();
@@ -212,14 +212,14 @@ pub fn hostile_backend(data: &[u8]) {
             9 => rig.front.receive_done(&mut frames),
             14 => {
                 let budget = usize::from(input.byte());
-                let _ = rig.front.receive_singles(budget, &mut singles);
-                for piece in &singles {
+                let _ = rig.front.receive_small_frames(budget, &mut small_frames);
+                for piece in &small_frames {
                     let mut bytes = vec![0; piece.span.len()];
                     piece.span.read(&mut bytes).expect("its own memory");
                     assert!(bytes.len() >= 14);
                 }
             }
-            15 => rig.front.singles_done(&mut singles),
+            15 => rig.front.small_frames_done(&mut small_frames),
             16 => transmit_some(&mut input, &mut rig.front),
             12 => rig.front.refill(&mut rig.table),
             13 => rig.front.release(&mut rig.table),
@@ -290,7 +290,7 @@ fn transmit_some(input: &mut Input<'_>, front: &mut Netfront) {
         ..piece
     };
     let mut pieces: Vec<_> = pieces.into_iter().map(cut).collect();
-    let _ = front.transmit_singles(&mut pieces);
+    let _ = front.transmit_small_frames(&mut pieces);
     for left in pieces {
         front.buffers().put(left.buffer);
     }
@@ -357,38 +357,38 @@ fn take(back: &mut Netback<FakeGrants>, budget: usize, out: &mut Vec<Frame>) {
     out.clear();
 }
 
-fn take_singles(back: &mut Netback<FakeGrants>, budget: usize) {
-    let mut singles = Batch::default();
-    match back.singles_from_guest(budget, &mut singles) {
+fn take_small_frames(back: &mut Netback<FakeGrants>, budget: usize) {
+    let mut small_frames = SmallBatch::default();
+    match back.small_frames_from_guest(budget, &mut small_frames) {
         Ok(taken) => {
             assert!(taken.requests <= budget.min(ACCESSES_MAX));
-            assert!(singles.len() <= taken.requests);
+            assert!(small_frames.len() <= taken.requests);
             assert_eq!(
                 taken.bytes,
-                singles.iter().map(|s| s.len() as u64).sum::<u64>()
+                small_frames.iter().map(|s| s.len() as u64).sum::<u64>()
             );
-            assert!(singles.iter().all(|single| single.len() >= 14));
+            assert!(small_frames.iter().all(|single| single.len() >= 14));
             back.from_guest_done();
         }
         Err(fatal) => assert_eq!(back.fatal(), Some(fatal)),
     }
 }
 
-fn give_singles(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &Memory) {
-    let longest = back.longest_single();
+fn give_small_frames(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &Memory) {
+    let longest = back.longest_small_frame();
     if longest == 0 {
         return;
     }
-    let mut singles = Batch::default();
+    let mut small_frames = SmallBatch::default();
     for n in 0..input.byte() % 80 {
         let len = 14 + input.word() as usize % (longest - 13);
         let span = source.area().at(usize::from(n) * 512, len);
-        singles
+        small_frames
             .push(span.expect("a frame fits"))
             .expect("own memory");
     }
-    let pick: Vec<u32> = (0..singles.len() as u32).rev().collect();
-    let report = back.singles_to_guest(&singles, &pick);
+    let pick: Vec<u32> = (0..small_frames.len() as u32).rev().collect();
+    let report = back.small_frames_to_guest(&small_frames, &pick);
     assert_eq!(
         u64::from(report.delivered) + report.drops.total(),
         pick.len() as u64

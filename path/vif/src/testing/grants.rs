@@ -3,7 +3,7 @@
 
 use crate::grants::{Access, CopyOut, Grants, Source};
 use abi::{DomId, GrantEntry, GrantRef, GrantStatus, PAGE, Slot};
-use nic::Single;
+use nic::SmallFrame;
 use shmem::{Area, Span};
 use std::sync::atomic::Ordering;
 
@@ -112,7 +112,12 @@ impl Grants for FakeGrants {
         self.exchange.is_none()
     }
 
-    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [Access],
+        small_frames: &[SmallFrame],
+        pick: &[u32],
+    ) {
         assert_eq!(accesses.len(), pick.len(), "a place for each");
         for (access, index) in accesses.iter_mut().zip(pick) {
             assert!(access.result.is_err(), "a result starts as an error");
@@ -121,7 +126,7 @@ impl Grants for FakeGrants {
             }
             let to = self.open(access.gref, access.offset, access.len, true);
             access.result = to.and_then(|to| {
-                let copied = singles[*index as usize].copy_to(to);
+                let copied = small_frames[*index as usize].copy_to(to);
                 copied.map(|()| to).map_err(|_| GrantStatus::BadPage)
             });
             self.writes += 1;

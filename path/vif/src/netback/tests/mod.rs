@@ -3,7 +3,7 @@
 mod from_guest;
 mod lent;
 mod posted;
-mod singles;
+mod small_frames;
 mod to_guest;
 
 use super::Netback;

@@ -1,4 +1,4 @@
-//! The short way ([`nic::single`]): responses of one slot that say nothing but where the bytes are → pieces,
+//! The short way ([`nic::small_frame`]): responses of one slot that say nothing but where the bytes are → pieces,
 //! and pieces → requests of one slot. What is anything else stays at the head of the ring for
 //! [`Netfront::receive`].
 
@@ -14,12 +14,16 @@ use shmem::Span;
 use smallvec::SmallVec;
 
 impl Netfront {
-    /// [`Netfront::receive`] for the packets at the head of the ring that are singles, up to the first one
-    /// that is not; how many. Their buffers are the pieces' until [`Netfront::singles_done`].
+    /// [`Netfront::receive`] for the packets at the head of the ring that are small frames, up to the first one
+    /// that is not; how many. Their buffers are the pieces' until [`Netfront::small_frames_done`].
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled.
-    pub fn receive_singles(&mut self, budget: usize, out: &mut Vec<Piece>) -> Result<usize, Fatal> {
+    pub fn receive_small_frames(
+        &mut self,
+        budget: usize,
+        out: &mut Vec<Piece>,
+    ) -> Result<usize, Fatal> {
         self.alive()?;
         // Pages that come and go, or change hands, are seen to frame by frame.
         if self.offers.is_some() || self.is_elastic() {
@@ -29,7 +33,7 @@ impl Netfront {
             return self.fail(overrun);
         }
         let before = out.len();
-        let taken = self.take_singles(budget, out);
+        let taken = self.take_small_frames(budget, out);
         let frames = out.get(before..).unwrap_or(&[]);
         let bytes = frames.iter().map(|piece| piece.span.len() as u64);
         self.counters.to_guest += frames.len() as u64;
@@ -40,12 +44,12 @@ impl Netfront {
         }
     }
 
-    fn take_singles(&mut self, budget: usize, out: &mut Vec<Piece>) -> Result<(), Fatal> {
+    fn take_small_frames(&mut self, budget: usize, out: &mut Vec<Piece>) -> Result<(), Fatal> {
         for _ in 0..budget {
             let Some(words) = self.rx.peek(0) else { break };
             let response = RxResponse::decode(words);
             let posted = self.named(0, response.id);
-            let Some(span) = self.single_in(posted, &response) else {
+            let Some(span) = self.small_frame_in(posted, &response) else {
                 break;
             };
             if response.id != posted || !self.rx_pool.land(usize::from(posted)) {
@@ -64,15 +68,15 @@ impl Netfront {
 
     /// Where the packet lies that a response is about, if it is a single in this buffer.
     #[inline]
-    fn single_in(&self, buffer: u16, response: &RxResponse) -> Option<Span> {
+    fn small_frame_in(&self, buffer: u16, response: &RxResponse) -> Option<Span> {
         let bytes = usize::try_from(response.status).ok()?;
         let slot = self.rx_pool.get(usize::from(buffer))?;
-        let is_single = response.flags == 0 && bytes >= MIN_PACKET;
-        slot.part(response.offset, bytes).filter(|_| is_single)
+        let is_small_frame = response.flags == 0 && bytes >= MIN_PACKET;
+        slot.part(response.offset, bytes).filter(|_| is_small_frame)
     }
 
-    /// [`Netfront::receive_done`] for singles: none is left.
-    pub fn singles_done(&mut self, pieces: &mut Vec<Piece>) {
+    /// [`Netfront::receive_done`] for small frames: none is left.
+    pub fn small_frames_done(&mut self, pieces: &mut Vec<Piece>) {
         // What has just been taken off the ring is what it lacks.
         if (self.lacking() as usize) < pieces.len() {
             pieces.drain(..).for_each(|piece| self.put(piece.buffer));
@@ -103,12 +107,12 @@ impl Netfront {
         pieces.clear();
     }
 
-    /// [`Netfront::transmit`] for singles that lie in [`Netfront::buffers`] and nowhere else; those for which
+    /// [`Netfront::transmit`] for small frames that lie in [`Netfront::buffers`] and nowhere else; those for which
     /// the ring has no room stay in the list. [`Netfront::reap`] makes room.
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled.
-    pub fn transmit_singles(&mut self, pieces: &mut Vec<Piece>) -> Result<Transmitted, Fatal> {
+    pub fn transmit_small_frames(&mut self, pieces: &mut Vec<Piece>) -> Result<Transmitted, Fatal> {
         self.alive()?;
         let mut report = Transmitted::default();
         let count = pieces.len().min(self.tx.free() as usize);

@@ -13,12 +13,12 @@ pub const HEAD: usize = 64;
 
 /// A frame in one piece that asks for no offload, on its way through the driver domain.
 #[derive(Clone, Copy, Debug)]
-pub struct Single {
+pub struct SmallFrame {
     head: [u8; HEAD],
     span: Span,
 }
 
-impl Single {
+impl SmallFrame {
     const NONE: Self = Self {
         head: [0; HEAD],
         span: Span::EMPTY,
@@ -78,12 +78,12 @@ impl Single {
 /// A batch of small frames, in order. Each is read into its place here and never moved; a cleared
 /// batch keeps its memory.
 #[derive(Debug, Default)]
-pub struct Batch {
-    room: Vec<Single>,
+pub struct SmallBatch {
+    room: Vec<SmallFrame>,
     count: usize,
 }
 
-impl Batch {
+impl SmallBatch {
     /// Empties the batch.
     #[inline]
     pub fn clear(&mut self) {
@@ -97,7 +97,7 @@ impl Batch {
     #[inline]
     pub fn push(&mut self, span: Span) -> Result<(), Fault> {
         if self.count == self.room.len() {
-            self.room.push(Single::NONE);
+            self.room.push(SmallFrame::NONE);
         }
         let place = self.room.get_mut(self.count).ok_or(Fault)?;
         place.read(span)?;
@@ -106,11 +106,11 @@ impl Batch {
     }
 }
 
-impl Deref for Batch {
-    type Target = [Single];
+impl Deref for SmallBatch {
+    type Target = [SmallFrame];
 
     #[inline]
-    fn deref(&self) -> &[Single] {
+    fn deref(&self) -> &[SmallFrame] {
         self.room.get(..self.count).unwrap_or(&[])
     }
 }
@@ -128,28 +128,28 @@ mod tests {
 
     #[test]
     fn what_was_copied_out_is_what_is_sent() {
-        let mut batch = Batch::default();
+        let mut batch = SmallBatch::default();
         for len in [1514, 14, 60, 63, 64, 65, 13] {
             let bytes: Vec<u8> = (0..len).map(|n| n as u8 ^ 0x5a).collect();
             let from = memory(&bytes);
             batch.clear();
             batch.push(from).unwrap();
-            let [single] = *batch else {
+            let [small_frame] = *batch else {
                 panic!("one frame");
             };
-            assert_eq!(single.len(), len);
-            assert_eq!(single.head()[..len.min(HEAD)], bytes[..len.min(HEAD)]);
-            assert!(single.head().iter().skip(len).all(|byte| *byte == 0));
+            assert_eq!(small_frame.len(), len);
+            assert_eq!(small_frame.head()[..len.min(HEAD)], bytes[..len.min(HEAD)]);
+            assert!(small_frame.head().iter().skip(len).all(|byte| *byte == 0));
             // The peer has second thoughts.
             from.take(HEAD).fill(0xff).unwrap();
             let to = memory(&[0xee; 2048]);
-            single.copy_to(to).unwrap();
+            small_frame.copy_to(to).unwrap();
             let mut copied = vec![0; len + 1];
             to.read(&mut copied).unwrap();
             assert_eq!(copied[..len], bytes);
             assert_eq!(copied[len], 0xee, "not a byte more");
-            assert_eq!(single.to_frame().unwrap().to_vec().unwrap(), bytes);
-            assert!(single.copy_to(to.take(len - 1)).is_err());
+            assert_eq!(small_frame.to_frame().unwrap().to_vec().unwrap(), bytes);
+            assert!(small_frame.copy_to(to.take(len - 1)).is_err());
         }
     }
 }

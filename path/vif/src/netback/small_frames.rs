@@ -1,6 +1,6 @@
-//! The short way ([`nic::single`]): requests of one slot that ask for nothing → singles, and singles →
+//! The short way ([`nic::small_frame`]): requests of one slot that ask for nothing → small frames, and small frames →
 //! responses of one slot. Whatever is anything else stays at the head of the ring for
-//! [`Netback::from_guest`], and is not given to [`Netback::singles_to_guest`].
+//! [`Netback::from_guest`], and is not given to [`Netback::small_frames_to_guest`].
 
 use super::answers::{self, Answer, ToGuest};
 use super::buffers::coloured;
@@ -11,28 +11,32 @@ use crate::fatal::Fatal;
 use crate::grants::{Access, Grants};
 use crate::netif::{Abilities, RxRequest, TxRequest, TxResponse, rsp};
 use abi::GrantRef;
-use nic::{Batch, Single};
+use nic::{SmallBatch, SmallFrame};
 use std::slice;
 
-/// What [`Netback::singles_from_guest`] has taken off the ring.
+/// What [`Netback::small_frames_from_guest`] has taken off the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Requests, answered with an error or not.
     pub requests: usize,
-    /// Bytes of those that became singles.
+    /// Bytes of those that became small frames.
     pub bytes: u64,
     /// Whether more is known to be there: what is next is no single, or the budget is used up.
     pub more: bool,
 }
 
 impl<G: Grants> Netback<G> {
-    /// [`Netback::from_guest`] for the packets at the head of the ring that are singles, up to the first
+    /// [`Netback::from_guest`] for the packets at the head of the ring that are small frames, up to the first
     /// one that is not. What was in `out` is gone. They can be read until [`Netback::from_guest_done`],
     /// which has to be called unless no request was taken.
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled.
-    pub fn singles_from_guest(&mut self, budget: usize, out: &mut Batch) -> Result<Taken, Fatal> {
+    pub fn small_frames_from_guest(
+        &mut self,
+        budget: usize,
+        out: &mut SmallBatch,
+    ) -> Result<Taken, Fatal> {
         out.clear();
         self.alive()?;
         if !self.chains.responses.is_empty() {
@@ -42,7 +46,7 @@ impl<G: Grants> Netback<G> {
         if let Err(overrun) = self.tx.ready_for(budget as u32) {
             return self.fail(overrun);
         }
-        self.take_singles(budget);
+        self.take_small_frames(budget);
         let mut taken = Taken {
             requests: self.chains.accesses.len(),
             bytes: 0,
@@ -73,8 +77,8 @@ impl<G: Grants> Netback<G> {
         Ok(taken)
     }
 
-    /// Takes requests of singles off the ring into the batch's lists.
-    fn take_singles(&mut self, budget: usize) {
+    /// Takes requests of small frames off the ring into the batch's lists.
+    fn take_small_frames(&mut self, budget: usize) {
         let mut left = budget;
         while left > 0 {
             let requests = self
@@ -85,7 +89,7 @@ impl<G: Grants> Netback<G> {
             let requests = requests.take(left);
             let mut taken = 0;
             for request in requests.clone() {
-                if !is_single(&request, &self.terms.from_guest) {
+                if !is_small_frame(&request, &self.terms.from_guest) {
                     break;
                 }
                 taken += 1;
@@ -112,7 +116,7 @@ impl<G: Grants> Netback<G> {
 
     /// Bytes of the longest single that can be given to the guest; 0: none can.
     #[must_use]
-    pub fn longest_single(&self) -> usize {
+    pub fn longest_small_frame(&self) -> usize {
         if self.fatal.is_some() || self.posts.running || !self.grants.in_reach() {
             0
         } else {
@@ -120,8 +124,8 @@ impl<G: Grants> Netback<G> {
         }
     }
 
-    /// [`Netback::to_guest`] for singles none of which is longer than [`Netback::longest_single`].
-    pub fn singles_to_guest(&mut self, singles: &[Single], pick: &[u32]) -> ToGuest {
+    /// [`Netback::to_guest`] for small frames none of which is longer than [`Netback::longest_small_frame`].
+    pub fn small_frames_to_guest(&mut self, small_frames: &[SmallFrame], pick: &[u32]) -> ToGuest {
         let mut report = ToGuest::default();
         let want = pick.len() as u32;
         let posted = self.posted(want);
@@ -131,9 +135,9 @@ impl<G: Grants> Netback<G> {
         };
         report.drops.add(lacking, u64::from(want - ready));
         let pick = pick.get(..ready as usize).unwrap_or(&[]);
-        self.plan_singles(singles, pick);
+        self.plan_small_frames(small_frames, pick);
         self.grants
-            .write_singles(&mut self.copies.places, singles, pick);
+            .write_small_frames(&mut self.copies.places, small_frames, pick);
         for (access, response) in self.copies.places.iter().zip(&mut self.responses) {
             if access.result.is_ok() {
                 report.deliver(access.len.into());
@@ -152,7 +156,7 @@ impl<G: Grants> Netback<G> {
 
     /// Takes a request off the ring for each single, as the batch's accesses and responses. One that is no
     /// buffer is an access to no bytes.
-    fn plan_singles(&mut self, singles: &[Single], mut pick: &[u32]) {
+    fn plan_small_frames(&mut self, small_frames: &[SmallFrame], mut pick: &[u32]) {
         while !pick.is_empty() {
             let requests = self.rx.burst();
             let count = requests.len().min(pick.len());
@@ -160,7 +164,7 @@ impl<G: Grants> Netback<G> {
             let terms = &self.terms;
             let planned = requests.iter().zip(here).map(|(words, index)| {
                 let request = RxRequest::decode(*words);
-                let bytes = singles.get(*index as usize).map_or(0, Single::len);
+                let bytes = small_frames.get(*index as usize).map_or(0, SmallFrame::len);
                 let place = coloured(&request, terms, bytes);
                 let (offset, bytes) = place.map_or((0, 0), |(offset, _)| (offset, bytes));
                 Access::new(GrantRef(request.gref), offset as u16, bytes as u16)
@@ -188,6 +192,6 @@ impl<G: Grants> Netback<G> {
 
 /// Whether a request is a whole packet that asks for nothing, and nothing is wrong with it.
 #[inline]
-fn is_single(request: &TxRequest, may: &Abilities) -> bool {
+fn is_small_frame(request: &TxRequest, may: &Abilities) -> bool {
     request.flags == 0 && check_packet(request, 1, request.size.into(), None, may).is_none()
 }

@@ -22,7 +22,7 @@ fn answer(rig: &Rig, count: usize, spoil: impl Fn(usize, RxResponse) -> RxRespon
 }
 
 #[test]
-fn what_is_no_single_waits_for_the_other_way() {
+fn what_is_no_small_frame_waits_for_the_other_way() {
     over_each_format(|| {
         for other in [
             |fine| RxResponse {
@@ -56,15 +56,15 @@ fn what_is_no_single_waits_for_the_other_way() {
             let mut rig = Rig::new(sizes());
             answer(&rig, 3, |n, fine| if n == 1 { other(fine) } else { fine });
             let mut pieces = Vec::new();
-            assert_eq!(rig.front.receive_singles(64, &mut pieces), Ok(1));
-            assert_eq!(rig.front.receive_singles(64, &mut pieces), Ok(0));
+            assert_eq!(rig.front.receive_small_frames(64, &mut pieces), Ok(1));
+            assert_eq!(rig.front.receive_small_frames(64, &mut pieces), Ok(0));
             assert_eq!((pieces.len(), pieces[0].span.len()), (1, 60));
             assert_eq!(rig.front.counters().to_guest_drops.total(), 0);
             let mut frames = Vec::new();
             let taken = rig.front.receive(64, &mut frames);
             assert!(matches!(taken, Ok(1 | 2)), "the other way has an answer");
             rig.front.receive_done(&mut frames);
-            rig.front.singles_done(&mut pieces);
+            rig.front.small_frames_done(&mut pieces);
             rig.front.publish();
             let posted = rig.raw_rx_back().req_prod();
             let all = rig.layout.sizes().rx_pages * 2;
@@ -89,14 +89,14 @@ fn a_response_to_nothing_ends_it_and_what_came_before_counts() {
                 ..fine
             });
             let mut pieces = Vec::new();
-            let taken = rig.front.receive_singles(64, &mut pieces);
+            let taken = rig.front.receive_small_frames(64, &mut pieces);
             assert_eq!(taken, Err(Fatal::ResponseId), "{what}");
             assert_eq!(pieces.len() as u64, rig.front.counters().to_guest);
             assert_eq!(rig.front.fatal(), Some(Fatal::ResponseId));
         }
         let mut rig = Rig::new(sizes());
         rig.raw_rx_back().set_rsp_prod(1000);
-        let taken = rig.front.receive_singles(64, &mut Vec::new());
+        let taken = rig.front.receive_small_frames(64, &mut Vec::new());
         assert_eq!(taken, Err(Fatal::Overrun));
     });
 }
@@ -111,7 +111,7 @@ fn pools_whose_pages_come_and_go_have_no_short_way() {
         let frame = frame_at(&source, 0, &packet(60, 1), 60);
         assert_eq!(rig.give(&[frame]), 1);
         let mut pieces = Vec::new();
-        assert_eq!(rig.front.receive_singles(64, &mut pieces), Ok(0));
+        assert_eq!(rig.front.receive_small_frames(64, &mut pieces), Ok(0));
         assert_eq!(rig.receive(64), [packet(60, 1)]);
     }
 }
@@ -145,7 +145,7 @@ fn what_lies_elsewhere_is_not_sent_and_what_finds_no_room_stays() {
                 ..piece(2, 60)
             },
         ];
-        let report = rig.front.transmit_singles(&mut pieces).unwrap();
+        let report = rig.front.transmit_small_frames(&mut pieces).unwrap();
         assert_eq!((report.sent, report.dropped, pieces.len()), (1, 5, 0));
         assert_eq!(rig.front.counters().from_guest_drops.get(Drop::NoBuffer), 5);
         rig.front.publish();
@@ -166,7 +166,7 @@ fn what_lies_elsewhere_is_not_sent_and_what_finds_no_room_stays() {
             .iter_mut()
             .for_each(|piece| piece.span = piece.span.take(TX_SMALL_BYTES));
         while !pieces.is_empty() {
-            sent += rig.front.transmit_singles(&mut pieces).unwrap().sent;
+            sent += rig.front.transmit_small_frames(&mut pieces).unwrap().sent;
             assert_eq!(pieces.len() as u32, 400 - sent);
             assert!(sent == slots || pieces.is_empty());
             rig.front.publish();

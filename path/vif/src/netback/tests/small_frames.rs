@@ -4,11 +4,11 @@ use crate::netif::{RxRequest, RxResponse, TxRequest, TxResponse, rsp, txf};
 use crate::testing::{Memory, Rig, over_each_format, packet, sizes};
 use crate::{Drop, Fatal};
 use abi::PAGE;
-use nic::{Batch, Offload, Single};
+use nic::{Offload, SmallBatch, SmallFrame};
 
 /// These packets, each in a page of its own.
-fn batch(memory: &Memory, packets: &[Vec<u8>]) -> Batch {
-    let mut batch = Batch::default();
+fn batch(memory: &Memory, packets: &[Vec<u8>]) -> SmallBatch {
+    let mut batch = SmallBatch::default();
     for (number, bytes) in packets.iter().enumerate() {
         let span = memory.area().at(number * PAGE, bytes.len());
         let span = span.expect("it fits");
@@ -18,17 +18,17 @@ fn batch(memory: &Memory, packets: &[Vec<u8>]) -> Batch {
     batch
 }
 
-/// Takes singles: requests, their bytes, and whether there is more.
-fn take(rig: &mut Rig, out: &mut Batch) -> (usize, u64, bool) {
+/// Takes small frames: requests, their bytes, and whether there is more.
+fn take(rig: &mut Rig, out: &mut SmallBatch) -> (usize, u64, bool) {
     let taken = rig
         .back
-        .singles_from_guest(64, out)
+        .small_frames_from_guest(64, out)
         .expect("a live interface");
     (taken.requests, taken.bytes, taken.more)
 }
 
-fn bytes(single: &Single) -> Vec<u8> {
-    single.to_frame().unwrap().to_vec().unwrap()
+fn bytes(small_frame: &SmallFrame) -> Vec<u8> {
+    small_frame.to_frame().unwrap().to_vec().unwrap()
 }
 
 /// What the guest gets to see of the ring to it: every response and the bytes that it names.
@@ -52,11 +52,11 @@ fn both_ways_give_the_guest_the_same() {
         let (mut short, mut other) = (Rig::new(sizes()), Rig::new(sizes()));
         let lens = [14, 15, 60, 63, 64, 65, 96, 97, 128, 129, 1514, 2047, 2048];
         let packets: Vec<_> = lens.iter().map(|len| packet(*len, *len as u64)).collect();
-        let singles = batch(&source, &packets);
-        let frames: Vec<_> = singles.iter().map(|s| s.to_frame().unwrap()).collect();
+        let small_frames = batch(&source, &packets);
+        let frames: Vec<_> = small_frames.iter().map(|s| s.to_frame().unwrap()).collect();
         let pick: Vec<u32> = (0..lens.len() as u32).rev().collect();
         for _ in 0..60 {
-            let report = short.back.singles_to_guest(&singles, &pick);
+            let report = short.back.small_frames_to_guest(&small_frames, &pick);
             assert_eq!(report, other.back.to_guest(&frames, &pick));
             short.back.publish();
             other.back.publish();
@@ -73,22 +73,22 @@ fn both_ways_give_the_guest_the_same() {
 }
 
 #[test]
-fn what_is_no_single_waits_for_the_other_way() {
+fn what_is_no_small_frame_waits_for_the_other_way() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         for len in [60, 64, 9000, 61] {
             assert!(rig.send(&packet(len, len as u64), Offload::default()));
         }
-        let mut singles = Batch::default();
-        assert_eq!(take(&mut rig, &mut singles), (2, 124, true));
-        let found: Vec<_> = singles.iter().map(bytes).collect();
+        let mut small_frames = SmallBatch::default();
+        assert_eq!(take(&mut rig, &mut small_frames), (2, 124, true));
+        let found: Vec<_> = small_frames.iter().map(bytes).collect();
         assert_eq!(found, [packet(60, 60), packet(64, 64)]);
         rig.back.from_guest_done();
-        assert_eq!(take(&mut rig, &mut singles), (0, 0, true));
-        assert!(singles.is_empty());
+        assert_eq!(take(&mut rig, &mut small_frames), (0, 0, true));
+        assert!(small_frames.is_empty());
         assert!(rig.back.has_work(), "it is still there");
         assert_eq!(rig.take(1), [packet(9000, 9000)]);
-        assert_eq!(take(&mut rig, &mut singles), (1, 61, false));
+        assert_eq!(take(&mut rig, &mut small_frames), (1, 61, false));
         rig.back.from_guest_done();
         assert_eq!(rig.front.reap(), Ok(3 + 9000_u32.div_ceil(4096)));
         assert_eq!(rig.back.counters().from_guest, 4);
@@ -131,8 +131,8 @@ fn what_is_wrong_with_a_request_is_the_other_way_s_matter() {
         ] {
             let mut rig = Rig::new(sizes());
             rig.raw_tx().send(&[bad.encode()]);
-            let mut singles = Batch::default();
-            assert_eq!(take(&mut rig, &mut singles), (0, 0, true));
+            let mut small_frames = SmallBatch::default();
+            assert_eq!(take(&mut rig, &mut small_frames), (0, 0, true));
             rig.back.from_guest_done();
             assert_eq!(rig.raw_tx().rsp_prod(), 0, "{bad:?}");
         }
@@ -149,9 +149,12 @@ fn what_is_not_granted_is_answered_with_an_error_and_nothing_else_is() {
         }
         let [first, ..] = tx.request_at(0);
         rig.table_span().store_u64(first as usize * 8, 0).unwrap();
-        let mut singles = Batch::default();
-        assert_eq!(take(&mut rig, &mut singles), (3, 62, false));
-        assert_eq!(singles.iter().map(Single::len).collect::<Vec<_>>(), [62]);
+        let mut small_frames = SmallBatch::default();
+        assert_eq!(take(&mut rig, &mut small_frames), (3, 62, false));
+        assert_eq!(
+            small_frames.iter().map(SmallFrame::len).collect::<Vec<_>>(),
+            [62]
+        );
         rig.back.from_guest_done();
         let status = |words| TxResponse::decode(words).status;
         let found: Vec<_> = tx.responses(0).into_iter().map(status).collect();
@@ -176,8 +179,10 @@ fn what_is_not_granted_is_answered_with_an_error_and_nothing_else_is() {
         let gone = [RxRequest::decode(rx.request_at(3)), third].map(|request| request.gref);
         let lost = if gone[0] == gone[1] { 2 } else { 1 };
         let source = Memory::new(5);
-        let singles = batch(&source, &vec![packet(60, 1); 5]);
-        let report = rig.back.singles_to_guest(&singles, &[0, 1, 2, 3, 4]);
+        let small_frames = batch(&source, &vec![packet(60, 1); 5]);
+        let report = rig
+            .back
+            .small_frames_to_guest(&small_frames, &[0, 1, 2, 3, 4]);
         rig.back.publish();
         assert_eq!(report.drops.get(Drop::BadRequest), 1);
         assert_eq!(report.drops.get(Drop::Grant), lost);
@@ -196,20 +201,20 @@ fn a_ring_that_makes_no_sense_disables_the_interface() {
     over_each_format(|| {
         let mut rig = Rig::new(sizes());
         rig.raw_tx().set_req_prod(257);
-        let mut singles = batch(&Memory::new(1), &[packet(60, 1)]);
+        let mut small_frames = batch(&Memory::new(1), &[packet(60, 1)]);
         assert_eq!(
-            rig.back.singles_from_guest(64, &mut singles),
+            rig.back.small_frames_from_guest(64, &mut small_frames),
             Err(Fatal::Overrun)
         );
-        assert!(singles.is_empty());
-        assert_eq!(rig.back.longest_single(), 0);
+        assert!(small_frames.is_empty());
+        assert_eq!(rig.back.longest_small_frame(), 0);
 
         let mut rig = Rig::new(sizes());
         rig.raw_rx().set_req_prod(1000);
         let source = Memory::new(200);
-        let singles = batch(&source, &vec![packet(60, 1); 200]);
+        let small_frames = batch(&source, &vec![packet(60, 1); 200]);
         let pick: Vec<u32> = (0..200).collect();
-        let report = rig.back.singles_to_guest(&singles, &pick);
+        let report = rig.back.small_frames_to_guest(&small_frames, &pick);
         assert_eq!(report.drops.get(Drop::Disabled), 200);
         assert_eq!(rig.back.fatal(), Some(Fatal::Overrun));
         assert_eq!(rig.back.counters().to_guest, 0);
