@@ -1,5 +1,5 @@
 //! Guest → driver → guest in one thread, over a grant mechanism that only looks into the table:
-//! what the rings, netback and netfront cost by themselves. Frames are read by nobody.
+//! what the rings, netback and netfront cost by themselves. No endpoint reads the frames.
 //!
 //! `cargo bench -p vif`
 

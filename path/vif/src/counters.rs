@@ -122,10 +122,10 @@ pub struct Counters {
     pub from_guest_drops: Drops,
     /// Packets to the guest that were dropped.
     pub to_guest_drops: Drops,
-    /// Requests to the guest that were consumed for what belongs to a packet and is none of its bytes
-    /// (counted by the backend).
+    /// Requests to the guest that were consumed for what belongs to a packet and is none of its
+    /// bytes (counted by the backend).
     pub meta_requests: u64,
-    /// Times that the peer was told of news (its doorbell may have been rung).
+    /// Times that the peer was notified (its doorbell may have been rung).
     pub notifications: u64,
 }
 

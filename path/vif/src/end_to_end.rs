@@ -51,7 +51,7 @@ struct World {
 }
 
 impl World {
-    /// Does it, by the short way if that is open to it.
+    /// Does it, by the fast path if that is open to it.
     fn run(&mut self, op: &Op, short: bool) {
         self.seed += 1;
         if short && self.run_short(op) {

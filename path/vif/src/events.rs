@@ -3,15 +3,16 @@
 //!
 //! ```text
 //!   offset  word       set by    cleared by
-//!        0  pending    frontend  backend      the frontend has news for the backend
+//!        0  pending    frontend  backend      the frontend has notified the backend
 //!       64  armed      backend   frontend     the backend sleeps or is about to
-//!      128  pending    backend   frontend     the backend has news for the frontend
+//!      128  pending    backend   frontend     the backend has notified the frontend
 //!      192  armed      frontend  backend      the frontend sleeps or is about to
 //! ```
 //!
-//! What the rings keep in the page lies behind them (NETIF-25). Each word has a cache line of its own. Each side can write all four at any time: a hostile
-//! peer can make this side look for work that is not there, or keep it from being woken by that
-//! very peer; nothing else. Clauses RING-11 to RING-13.
+//! What the rings keep in the page lies behind them (NETIF-25). Each word has a cache line of its
+//! own. Each side can write all four at any time: a hostile peer can make this side look for work
+//! that is not there, or keep it from being woken by that very peer; nothing else. Clauses RING-11
+//! to RING-13.
 
 use shmem::Span;
 use shmem::sync::fence;
@@ -64,9 +65,9 @@ impl EventWords for EventPage {
 #[derive(Debug)]
 pub struct Events<W = EventPage> {
     words: W,
-    /// Number of the word that says that this end has news; the peer's `armed` is next to it.
+    /// Number of the word by which this end notifies; the peer's `armed` is next to it.
     ours: usize,
-    /// Number of the word that says that the peer has news; our `armed` is next to it.
+    /// Number of the word by which the peer notifies; our `armed` is next to it.
     theirs: usize,
 }
 
@@ -94,12 +95,12 @@ impl<W: EventWords> Events<W> {
         }
     }
 
-    /// Tells the peer that there is news; whether its doorbell has to be rung.
+    /// Notifies the peer; whether its doorbell has to be rung.
     #[must_use]
     pub fn notify(&self) -> bool {
         self.words.store(self.ours, 1, Ordering::Release);
         // Pairs with the sleeper's fence between `arm` and its last look: either it sees the
-        // news, or this sees it armed.
+        // notification, or this sees it armed.
         fence(Ordering::SeqCst);
         self.words.load(self.ours + 1, Ordering::Relaxed) == 1
             && self.words.swap(self.ours + 1, 0, Ordering::Relaxed) == 1
@@ -118,13 +119,13 @@ impl<W: EventWords> Events<W> {
         self.words.store(self.theirs + 1, 0, Ordering::Relaxed);
     }
 
-    /// Whether the peer has told of news since this was last asked.
+    /// Whether the peer has notified since this was last asked.
     #[inline]
     pub fn take_pending(&self) -> bool {
         self.is_pending() && self.words.swap(self.theirs, 0, Ordering::Acquire) != 0
     }
 
-    /// Whether the peer has told of news.
+    /// Whether the peer has notified.
     #[must_use]
     #[inline]
     pub fn is_pending(&self) -> bool {

@@ -10,7 +10,8 @@ pub enum Fatal {
     /// A producer index beyond the ring, or going backwards (XSA-39).
     #[error("the peer's producer index is beyond the ring")]
     Overrun,
-    /// A packet of more slots than any mistake explains ([`FATAL_SLOTS`](crate::netif::FATAL_SLOTS)).
+    /// A packet of more slots than any mistake explains
+    /// ([`FATAL_SLOTS`](crate::netif::FATAL_SLOTS)).
     #[error("a packet without end")]
     EndlessPacket,
     /// A response to a request that is not in flight: unknown, answered before, or out of range.

@@ -97,20 +97,17 @@ pub trait Grants {
     /// Carries out every copy of the batch; `frames` are what [`Source::Header`] refers to.
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]);
 
-    /// Whether pages come into this domain's reach at all, so that [`Grants::write_small_frames`] is of any use.
+    /// Whether pages come into this domain's reach at all, so that [`Grants::write_singles`] is of
+    /// any use.
     fn in_reach(&self) -> bool {
         false
     }
 
-    /// Copies each of `small_frames` that `pick` names to the place that one of `accesses` is, in their order; its
-    /// result says whether it is there: not if the place is too small for it.
-    fn write_small_frames(
-        &mut self,
-        accesses: &mut [Access],
-        small_frames: &[SmallFrame],
-        pick: &[u32],
-    ) {
-        let _ = (small_frames, pick);
+    /// Copies the frames of `singles` that `pick` names, in its order, each to the place of one of
+    /// `accesses`. The result of an access says whether the frame is there: it is not if the place
+    /// is too small.
+    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+        let _ = (singles, pick);
         refuse(accesses);
     }
 
@@ -125,15 +122,15 @@ pub trait Grants {
     fn post_end(&mut self) {}
 
     /// Makes pages usable for a device that writes them itself until [`Grants::let_go`] of each, or
-    /// says per access why not; appends to `frames`, for every access, which of the guest's frames the
-    /// page is. A mechanism that is not told that cannot.
+    /// says per access why not; appends to `frames`, for every access, which of the guest's frames
+    /// the page is. A mechanism that does not learn that cannot do it.
     fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
         frames.extend(accesses.iter().map(|_| 0));
         refuse(accesses);
     }
 
-    /// No device writes the page for the sake of this access any more: one that [`Grants::hold`] has
-    /// made usable.
+    /// No device writes the page for the sake of this access any more: one that [`Grants::hold`]
+    /// has made usable.
     fn let_go(&mut self, _gref: GrantRef) {}
 }
 

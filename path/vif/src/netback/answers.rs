@@ -1,8 +1,8 @@
 //! What becomes of receive requests: the responses to the guest are made here and nowhere else.
 //!
 //! A frame was copied into buffers, or a device has written it there (posted and lent buffers, and
-//! small frames). Whichever it was, it ends as one [`Answer`] for each of its buffers, in order, and
-//! [`Responder`] says in the first of them, and in an extra info behind it, what the frame is.
+//! small frames). Whichever it was, it ends as one [`Answer`] for each of its buffers, in order,
+//! and [`Responder`] says in the first of them, and in an extra info behind it, what the frame is.
 
 use super::buffers::check;
 use crate::counters::{Drop, Drops};
@@ -64,7 +64,8 @@ impl Answer {
 
 /// Makes the responses of one frame, answer by answer.
 pub(super) struct Responder {
-    /// What the first response says of all of the frame: what takes the place of its id, and its flags.
+    /// What the first response says of all of the frame: what takes the place of its id, and its
+    /// flags.
     head: (Option<u16>, u16),
     /// What comes behind the first one.
     extra: Option<ExtraInfo>,
@@ -201,8 +202,8 @@ pub(super) fn answers(
     Ok(answers)
 }
 
-/// Writes the header of a frame merged in the guest's buffers to where its first part lies: what was
-/// checked, and changed by the merging, is what is sent.
+/// Writes the header of a frame merged in the guest's buffers to where its first part lies: what
+/// was checked, and changed by the merging, is what is sent.
 pub(super) fn put_merged_header(frame: &Frame) -> Result<(), Drop> {
     match frame.pieces.as_slice() {
         [first, _, ..] => first.span.write(frame.header()).map_err(|_| Drop::Fault),

@@ -1,4 +1,5 @@
-//! The packets of a batch from the guest: their parts, their answers, and what can be wrong with them.
+//! The packets of a batch from the guest: their parts, their answers, and what can be wrong with
+//! them.
 
 use crate::counters::Drop;
 use crate::grants::Access;

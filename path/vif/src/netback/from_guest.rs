@@ -50,7 +50,7 @@ impl<G: Grants> Netback<G> {
             }
         }
         if self.chains.list.is_empty() {
-            // What was bad is answered at once: nobody will call for the end of an empty batch.
+            // What was bad is answered at once: an empty batch has no end that is called.
             self.from_guest_done();
             return Ok(0);
         }

@@ -126,7 +126,8 @@ impl<G: Grants> Netback<G> {
     }
 
     /// Tells the guest, if it asked for that, about what was published since the last call; whether
-    /// its doorbell has to be rung. A `fence(SeqCst)` must lie between [`Netback::publish`] and this.
+    /// its doorbell has to be rung. A `fence(SeqCst)` must lie between [`Netback::publish`] and
+    /// this.
     #[must_use]
     pub fn notify(&mut self) -> bool {
         // Both are asked: each remembers what it was asked about.
@@ -165,8 +166,8 @@ impl<G: Grants> Netback<G> {
         self.fatal.is_none() && self.tx.pending() > self.chains.partial
     }
 
-    /// A look at whether [`Netback::has_work`] may have changed since it was false; it is good until
-    /// the next [`Netback::from_guest`].
+    /// A look at whether [`Netback::has_work`] may have changed since it was false; it is good
+    /// until the next [`Netback::from_guest`].
     #[must_use]
     pub fn watch(&self) -> Watch {
         self.tx.watch(self.chains.partial)

@@ -7,9 +7,9 @@
 //!                                    ── give_back ─► response without: unused, or an error
 //! ```
 //!
-//! Such a request has left the ring, and its page is in use. So responses come in the order in which
-//! the device is done with them, and the guest has to take them so (NETIF-27). Other frames for the
-//! guest take the requests that are behind those: some always stay in the ring for them.
+//! Such a request has left the ring, and its page is in use. So responses come in the order in
+//! which the device is done with them, and the guest has to take them so (NETIF-27). Other frames
+//! for the guest take the requests that are behind those: some always stay in the ring for them.
 
 use super::answers::{Answer, Responder, ToGuest, Written, answers, put_merged_header};
 use super::buffers::buffer;
@@ -93,8 +93,8 @@ impl<G: Grants> Netback<G> {
         self.loans.frames = frames;
     }
 
-    /// A frame that lies in lent buffers is for the guest, and the device is done with these: in one, or
-    /// merged from frames in several.
+    /// A frame that lies in lent buffers is for the guest, and the device is done with these: in
+    /// one, or merged from frames in several.
     pub fn deliver(&mut self, frame: &Frame, report: &mut ToGuest) {
         let mut parts: SmallVec<[Written; 1]> = SmallVec::new();
         for piece in &frame.pieces {

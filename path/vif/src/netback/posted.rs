@@ -10,8 +10,8 @@
 //! frame for the guest is answered with an error.
 //!
 //! Frames that lie in consecutive buffers may have been merged into one. Its segment size needs a
-//! place among the responses. Without `rx-meta` (NETIF-21) that is the place of a request behind the
-//! first buffer, which therefore was *left out* before anybody could know whether it would be
+//! place among the responses. Without `rx-meta` (NETIF-21) that is the place of a request behind
+//! the first buffer, which therefore was *left out* before anybody could know whether it would be
 //! needed (Ram's thesis, 5.1):
 //!
 //! ```text
@@ -177,9 +177,9 @@ impl<G: Grants> Netback<G> {
         }
     }
 
-    /// A frame that was received with its header apart ([`nic::vmq::Vmq::split_headers`]) may reach the
-    /// guest: its header is put into the buffer, so that it can be merged or accepted. Whether it could
-    /// be; if not, the buffer is answered with an error.
+    /// A frame that was received with its header apart ([`nic::vmq::Vmq::split_headers`]) may reach
+    /// the guest: its header is put into the buffer, so that it can be merged or accepted. Whether
+    /// it could be; if not, the buffer is answered with an error.
     pub fn put_header(&mut self, frame: &mut Frame) -> bool {
         let Some(id) = frame.pieces.first().map(|piece| piece.buffer) else {
             return false;
@@ -226,7 +226,8 @@ impl<G: Grants> Netback<G> {
             None => None,
         };
         put_merged_header(frame)?;
-        // From the first one on every request is the frame's: those that follow, and the left out one.
+        // From the first one on every request is the frame's: those that follow, and the left out
+        // one.
         let mut places = self.posts.list.iter_mut().skip(first.0 as usize);
         let mut whole = frame.len() as u32;
         let mut responder = Responder::new(frame, &self.terms, extra, answers.len());

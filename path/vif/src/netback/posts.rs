@@ -33,7 +33,7 @@ pub(super) struct Posted {
 /// Who has a posted buffer, or how it is to be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PostState {
-    /// Nobody has it.
+    /// In the ring.
     Free,
     /// With the device, or with a frame.
     Out,
@@ -43,8 +43,8 @@ pub(super) enum PostState {
     Refused,
     /// It was left out, for what a merged frame in the buffer before might need.
     LeftOut,
-    /// It holds a part of a frame for the guest, or says how it is to be segmented: the response, and
-    /// in the first part the bytes of all.
+    /// It holds a part of a frame for the guest, or says how it is to be segmented: the response,
+    /// and in the first part the bytes of all.
     Part {
         response: [u32; RX_RESPONSE],
         whole: u32,

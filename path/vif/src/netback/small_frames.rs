@@ -1,6 +1,6 @@
-//! The short way ([`nic::small_frame`]): requests of one slot that ask for nothing → small frames, and small frames →
-//! responses of one slot. Whatever is anything else stays at the head of the ring for
-//! [`Netback::from_guest`], and is not given to [`Netback::small_frames_to_guest`].
+//! The fast path ([`nic::single`]): requests of one slot that ask for nothing → small frames, and
+//! small frames → responses of one slot. Anything else stays at the head of the ring for
+//! [`Netback::from_guest`], and is not given to [`Netback::singles_to_guest`].
 
 use super::answers::{self, Answer, ToGuest};
 use super::buffers::coloured;
@@ -21,14 +21,14 @@ pub struct Taken {
     pub requests: usize,
     /// Bytes of those that became small frames.
     pub bytes: u64,
-    /// Whether more is known to be there: what is next is no single, or the budget is used up.
+    /// Whether more is known to be there: what is next is no small frame, or the budget is used up.
     pub more: bool,
 }
 
 impl<G: Grants> Netback<G> {
-    /// [`Netback::from_guest`] for the packets at the head of the ring that are small frames, up to the first
-    /// one that is not. What was in `out` is gone. They can be read until [`Netback::from_guest_done`],
-    /// which has to be called unless no request was taken.
+    /// [`Netback::from_guest`] for the packets at the head of the ring that are small frames, up to
+    /// the first one that is not. What was in `out` is gone. They can be read until
+    /// [`Netback::from_guest_done`], which has to be called unless no request was taken.
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled.
@@ -114,7 +114,7 @@ impl<G: Grants> Netback<G> {
         }
     }
 
-    /// Bytes of the longest single that can be given to the guest; 0: none can.
+    /// Bytes of the longest small frame that can be given to the guest; 0: none can.
     #[must_use]
     pub fn longest_small_frame(&self) -> usize {
         if self.fatal.is_some() || self.posts.running || !self.grants.in_reach() {
@@ -124,8 +124,9 @@ impl<G: Grants> Netback<G> {
         }
     }
 
-    /// [`Netback::to_guest`] for small frames none of which is longer than [`Netback::longest_small_frame`].
-    pub fn small_frames_to_guest(&mut self, small_frames: &[SmallFrame], pick: &[u32]) -> ToGuest {
+    /// [`Netback::to_guest`] for small frames none of which is longer than
+    /// [`Netback::longest_single`].
+    pub fn singles_to_guest(&mut self, singles: &[Single], pick: &[u32]) -> ToGuest {
         let mut report = ToGuest::default();
         let want = pick.len() as u32;
         let posted = self.posted(want);
@@ -135,7 +136,7 @@ impl<G: Grants> Netback<G> {
         };
         report.drops.add(lacking, u64::from(want - ready));
         let pick = pick.get(..ready as usize).unwrap_or(&[]);
-        self.plan_small_frames(small_frames, pick);
+        self.plan_small_frames(singles, pick);
         self.grants
             .write_small_frames(&mut self.copies.places, small_frames, pick);
         for (access, response) in self.copies.places.iter().zip(&mut self.responses) {
@@ -154,9 +155,9 @@ impl<G: Grants> Netback<G> {
         report
     }
 
-    /// Takes a request off the ring for each single, as the batch's accesses and responses. One that is no
-    /// buffer is an access to no bytes.
-    fn plan_small_frames(&mut self, small_frames: &[SmallFrame], mut pick: &[u32]) {
+    /// Takes a request off the ring for each frame, as the batch's accesses and responses. One that
+    /// is no buffer is an access to no bytes.
+    fn plan_small_frames(&mut self, singles: &[Single], mut pick: &[u32]) {
         while !pick.is_empty() {
             let requests = self.rx.burst();
             let count = requests.len().min(pick.len());

@@ -58,7 +58,7 @@ impl Netfront {
         let mut grants = Vec::new();
         let made = Self::build(setup, table, back, &mut grants);
         if made.is_err() {
-            // Nobody knows of these grants yet, so none of them is in use.
+            // The driver domain does not know these grants yet, so none is in use.
             table.end(&mut grants);
         }
         made
@@ -162,8 +162,8 @@ impl Netfront {
     }
 
     /// Tells the driver domain, if it asked for that, about what was published since the last call;
-    /// whether its doorbell has to be rung. A `fence(SeqCst)` must lie between [`Netfront::publish`]
-    /// and this.
+    /// whether its doorbell has to be rung. A `fence(SeqCst)` must lie between
+    /// [`Netfront::publish`] and this.
     #[must_use]
     pub fn notify(&mut self) -> bool {
         // Both are asked: each remembers what it was asked about.

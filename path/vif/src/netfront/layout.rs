@@ -69,7 +69,8 @@ impl Sizes {
 /// Where a netfront's pages lie, counted from its first frame.
 ///
 /// ```text
-///   tx ring │ rx ring │ event page │ receive buffers │ small tx buffers │ large tx buffers │ spare receive buffers
+///   tx ring │ rx ring │ event page │ receive buffers
+///   │ small tx buffers │ large tx buffers │ spare receive buffers
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {

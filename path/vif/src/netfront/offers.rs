@@ -1,5 +1,5 @@
-//! Receive buffers whose pages change hands (NETIF-26): a posted buffer accepts a page by its entry of
-//! the grant table, once, and what comes back is another page at the same place.
+//! Receive buffers whose pages change hands (NETIF-26): a posted buffer accepts a page by its entry
+//! of the grant table, once, and what comes back is another page at the same place.
 
 use abi::{DomId, GrantEntry, GrantRef, Handle, Slot};
 use shmem::{Area, Span};
@@ -50,7 +50,7 @@ impl Offers {
     pub(super) fn make(&self, gref: GrantRef, buffer: u16) {
         let slot = Slot(self.exchange.first.0.wrapping_add(u32::from(buffer)));
         if let Some(entry) = self.entry(gref) {
-            // Release: whoever takes the page has everything that was done with it.
+            // Release: the domain that takes the page sees everything that was done with it.
             let offer = GrantEntry::transfer(self.backend, slot);
             entry.store(offer.0, Ordering::Release);
         }

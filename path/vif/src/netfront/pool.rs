@@ -264,8 +264,8 @@ impl TxPool {
         }
     }
 
-    /// The request that sends a packet of `bytes` bytes which lies in `piece` and asks for nothing, if it is one
-    /// and lies in a buffer.
+    /// The request that sends a packet of `bytes` bytes which lies in `piece` and asks for nothing,
+    /// if it is one and lies in a buffer.
     #[inline]
     pub(super) fn request(&self, piece: &Piece, bytes: usize) -> Option<TxRequest> {
         let slot = self.get(piece.buffer)?;

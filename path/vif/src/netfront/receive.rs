@@ -40,7 +40,7 @@ impl Netfront {
             self.fetch_ahead();
             out.push(Frame::empty());
             let Some(frame) = out.last_mut() else { break };
-            let found = match self.single() {
+            let found = match self.plain_head() {
                 Some(response) => self.take(&response, frame),
                 None => self.scan(frame),
             };
@@ -67,7 +67,8 @@ impl Netfront {
         Ok(frames)
     }
 
-    /// Gives the buffers of received frames back and posts them again, as far as it is not done yet.
+    /// Gives the buffers of received frames back and posts them again, as far as it is not done
+    /// yet.
     pub fn receive_done(&mut self, frames: &mut Vec<Frame>) {
         for piece in frames.iter().flat_map(|frame| &frame.pieces) {
             self.put(piece.buffer);
@@ -153,13 +154,13 @@ impl Netfront {
     /// The response at the head of the ring, if it is a whole packet whose bytes say all that is to
     /// be known about it, as nearly all do.
     #[inline]
-    fn single(&mut self) -> Option<RxResponse> {
+    fn plain_head(&mut self) -> Option<RxResponse> {
         const MORE: u16 = rxf::MORE_DATA | rxf::EXTRA_INFO | rxf::GSO | rxf::CSUM_BLANK;
         let response = RxResponse::decode(self.rx.peek(0)?);
         (response.status > 0 && !response.has(MORE)).then_some(response)
     }
 
-    /// Takes the packet that is [single](Self::single) at the head of the ring, checked as
+    /// Takes the packet that is [plain](Self::plain_head) at the head of the ring, checked as
     /// [`Netfront::scan`] does.
     #[inline]
     fn take(&mut self, response: &RxResponse, frame: &mut Frame) -> Result<Packet, Fatal> {
@@ -234,8 +235,8 @@ impl Netfront {
             .unwrap_or(u16::MAX)
     }
 
-    /// The buffer that response number `ahead` is about: the one that was posted there, or where they
-    /// come in any order (NETIF-27) the one that it names.
+    /// The buffer that response number `ahead` is about: the one that was posted there, or where
+    /// they come in any order (NETIF-27) the one that it names.
     #[inline]
     pub(super) fn named(&self, ahead: u32, id: u16) -> u16 {
         if self.terms.any_order {

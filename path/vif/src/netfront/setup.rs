@@ -30,8 +30,8 @@ pub struct Setup {
     pub prefetch: u32,
     /// Whole free pages of receive buffers that stay granted; none: all do.
     pub release_threshold: Option<u32>,
-    /// Where receive buffers lie, if their pages change hands; the layout's frames for them are left
-    /// alone then.
+    /// Where receive buffers lie, if their pages change hands; the layout's frames for them are
+    /// left alone then.
     pub exchange: Option<Exchange>,
 }
 

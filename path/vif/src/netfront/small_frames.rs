@@ -1,6 +1,6 @@
-//! The short way ([`nic::small_frame`]): responses of one slot that say nothing but where the bytes are → pieces,
-//! and pieces → requests of one slot. What is anything else stays at the head of the ring for
-//! [`Netfront::receive`].
+//! The fast path ([`nic::single`]): responses of one slot that say nothing but where the bytes are
+//! → pieces, and pieces → requests of one slot. What is anything else stays at the head of the ring
+//! for [`Netfront::receive`].
 
 use super::interface::Netfront;
 use super::pool::{RX_BASE, rx_index};
@@ -14,8 +14,9 @@ use shmem::Span;
 use smallvec::SmallVec;
 
 impl Netfront {
-    /// [`Netfront::receive`] for the packets at the head of the ring that are small frames, up to the first one
-    /// that is not; how many. Their buffers are the pieces' until [`Netfront::small_frames_done`].
+    /// [`Netfront::receive`] for the packets at the head of the ring that are small frames, up to
+    /// the first one that is not; how many. Their buffers are the pieces' until
+    /// [`Netfront::singles_done`].
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled.
@@ -25,7 +26,7 @@ impl Netfront {
         out: &mut Vec<Piece>,
     ) -> Result<usize, Fatal> {
         self.alive()?;
-        // Pages that come and go, or change hands, are seen to frame by frame.
+        // Where pages come and go, or change hands, each frame takes the slow path.
         if self.offers.is_some() || self.is_elastic() {
             return Ok(0);
         }
@@ -66,17 +67,17 @@ impl Netfront {
         Ok(())
     }
 
-    /// Where the packet lies that a response is about, if it is a single in this buffer.
+    /// Where the packet lies that a response is about, if it is a small frame in this buffer.
     #[inline]
     fn small_frame_in(&self, buffer: u16, response: &RxResponse) -> Option<Span> {
         let bytes = usize::try_from(response.status).ok()?;
         let slot = self.rx_pool.get(usize::from(buffer))?;
-        let is_small_frame = response.flags == 0 && bytes >= MIN_PACKET;
-        slot.part(response.offset, bytes).filter(|_| is_small_frame)
+        let is_small = response.flags == 0 && bytes >= MIN_PACKET;
+        slot.part(response.offset, bytes).filter(|_| is_small)
     }
 
-    /// [`Netfront::receive_done`] for small frames: none is left.
-    pub fn small_frames_done(&mut self, pieces: &mut Vec<Piece>) {
+    /// [`Netfront::receive_done`] for small frames: none is left in the list.
+    pub fn singles_done(&mut self, pieces: &mut Vec<Piece>) {
         // What has just been taken off the ring is what it lacks.
         if (self.lacking() as usize) < pieces.len() {
             pieces.drain(..).for_each(|piece| self.put(piece.buffer));
@@ -107,8 +108,8 @@ impl Netfront {
         pieces.clear();
     }
 
-    /// [`Netfront::transmit`] for small frames that lie in [`Netfront::buffers`] and nowhere else; those for which
-    /// the ring has no room stay in the list. [`Netfront::reap`] makes room.
+    /// [`Netfront::transmit`] for small frames that lie in [`Netfront::buffers`] and nowhere else;
+    /// those for which the ring has no room stay in the list. [`Netfront::reap`] makes room.
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled.

@@ -28,8 +28,8 @@ pub struct GrantedPage {
     pub frame: u32,
     /// Not to be written.
     pub readonly: bool,
-    /// It changes hands: `frame` is its slot of the domain's window, and the reference accepts nothing
-    /// before it is offered.
+    /// It changes hands: `frame` is its slot of the domain's window, and the reference accepts
+    /// nothing before it is offered.
     pub exchanged: bool,
 }
 

@@ -33,8 +33,8 @@ impl Netfront {
     /// (in the ring, or buffers to copy them into) stay in it.
     ///
     /// A frame whose pieces lie in [`Netfront::buffers`] is sent from where it lies, one piece a
-    /// slot; its snapshot is written back first, if it was changed. Others are copied into buffers. Buffers of
-    /// frames that were sent or dropped are taken care of.
+    /// slot; its snapshot is written back first, if it was changed. Others are copied into buffers.
+    /// Buffers of frames that were sent or dropped are taken care of.
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled.

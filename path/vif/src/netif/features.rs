@@ -30,8 +30,8 @@ impl Features {
     pub const RX_META: Self = Self(1 << 9);
     /// Rings in the native format (NETIF-25).
     pub const NATIVE_RINGS: Self = Self(1 << 10);
-    /// Packets to the guest change hands with their pages (`feature-rx-flip`, NETIF-26): the frontend's
-    /// record names an exchange in the place of a table, and buffers are whole pages.
+    /// Packets to the guest change hands with their pages (`feature-rx-flip`, NETIF-26): the
+    /// frontend's record names an exchange in the place of a table, and buffers are whole pages.
     pub const RX_FLIP: Self = Self(1 << 11);
 
     /// Receive responses name their buffers and come in any order (NETIF-27).

@@ -192,7 +192,7 @@ pub struct GsoInfo {
 }
 
 impl GsoInfo {
-    /// What a frame carries beside it; none for a kind that nobody knows or a size of 0.
+    /// What a frame carries beside it; none for an unknown kind or a size of 0.
     #[must_use]
     pub const fn gso(self) -> Option<Gso> {
         let kind = match self.kind {

@@ -85,7 +85,8 @@ pub fn check(frame: &Frame, may: &Abilities) -> Result<(), Drop> {
 /// agreed on them (row 30).
 ///
 /// # Errors
-/// [`Drop::BadOffload`], [`Drop::OffloadNotNegotiated`], or [`Drop::Fault`]: the header is not there.
+/// [`Drop::BadOffload`], [`Drop::OffloadNotNegotiated`], or [`Drop::Fault`]: the header is not
+/// there.
 pub fn blank(frame: &mut Frame, gso: Option<Gso>, may: &Abilities) -> Result<Offload, Drop> {
     frame.need(SNAPSHOT).map_err(|_| Drop::Fault)?;
     let found = find(frame.header()).ok_or(Drop::BadOffload)?;

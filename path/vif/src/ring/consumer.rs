@@ -13,8 +13,9 @@ pub struct Overrun;
 
 /// Reads slots of `N` words.
 ///
-/// They are copied out a burst at once: an access that survives a fault hides from the compiler what
-/// is in registers, so it is made for many slots. Each is read once, unless its reader goes back.
+/// They are copied out a burst at once: an access that survives a fault hides from the compiler
+/// what is in registers, so it is made for many slots. Each is read once, unless its reader goes
+/// back.
 #[derive(Debug)]
 pub(super) struct Consumer<const N: usize> {
     slots: Slots,

@@ -19,8 +19,8 @@ pub trait Side {
     /// consumed `cons`.
     fn out_end(cons: u32, slots: u32) -> u32;
 
-    /// The first index that the peer cannot have published yet, if this end has written `prod` slots
-    /// and published `published` of them.
+    /// The first index that the peer cannot have published yet, if this end has written `prod`
+    /// slots and published `published` of them.
     fn in_end(prod: u32, published: u32, slots: u32) -> u32;
 }
 
@@ -90,7 +90,7 @@ impl<S: Side, W: Words, const OUT: usize, const IN: usize> End<S, W, OUT, IN> {
         self.out.unnotified() != 0
     }
 
-    /// Whether the peer wants to be told about what was published since this was last asked.
+    /// Whether the peer wants to be notified of what was published since this was last asked.
     /// A `fence(SeqCst)` must lie between [`End::publish`] and this; one fence serves any number
     /// of rings (RING-9).
     #[must_use]
@@ -145,7 +145,7 @@ impl<S: Side, W: Words, const OUT: usize, const IN: usize> End<S, W, OUT, IN> {
         self.peer.consume(count);
     }
 
-    /// Asks the peer to tell when there are more than `beyond` unconsumed slots. A
+    /// Asks the peer to notify when there are more than `beyond` unconsumed slots. A
     /// `fence(SeqCst)` must lie between this and the last look at [`End::pending`] before
     /// sleeping (RING-10).
     #[inline]

@@ -88,7 +88,7 @@ pub const fn slots(order: u8) -> u32 {
 }
 
 /// Whether publishing the indices `old + 1 ..= new` passes the index that the consumer asked to
-/// be told about (RING-9). Any `event` is fine: it decides about a wake-up of its own writer.
+/// be notified of (RING-9). Any `event` is fine: it decides about a wake-up of its own writer.
 #[must_use]
 #[inline]
 pub const fn passes(event: u32, old: u32, new: u32) -> bool {

@@ -83,7 +83,7 @@ impl<W: Words, const REQ: usize, const RSP: usize> Front<W, REQ, RSP> {
         self.peer.cons
     }
 
-    /// Asks the back not to tell about responses.
+    /// Asks the back not to notify of responses.
     #[inline]
     pub fn disarm(&mut self) {
         let event = self.peer.cons;

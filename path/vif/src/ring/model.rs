@@ -151,7 +151,7 @@ fn a_producer_shows_what_it_has_written() {
 }
 
 /// RING-7 and RING-10 of the consumer alone: what is ready was written, and a consumer that arms
-/// and looks again does not sleep over a slot of whose publishing nobody is told.
+/// and looks again does not sleep over a slot whose writer does not ring.
 #[test]
 fn a_consumer_reads_what_is_there_and_sleeps_over_nothing() {
     model(|format| {

@@ -62,8 +62,8 @@ impl<const N: usize> Producer<N> {
         self.prod.wrapping_sub(self.notified)
     }
 
-    /// Whether the peer wants to be notified, as its index `event` says, of what was published since
-    /// this was last asked.
+    /// Whether the peer wants to be notified, as its index `event` says, of what was published
+    /// since this was last asked.
     #[inline]
     pub(super) fn should_notify(&mut self, words: &impl Words, event: Index) -> bool {
         if self.notified == self.published {

@@ -513,7 +513,7 @@ struct Oracle {
     /// Requests and responses about which the peer was not asked yet.
     requests_untold: usize,
     responses_untold: usize,
-    /// The consumer sleeps: it looked, there was nothing, and nobody has told it since.
+    /// The consumer sleeps: it looked, there was nothing, and it was not notified since.
     back_sleeps: bool,
     front_sleeps: bool,
 }

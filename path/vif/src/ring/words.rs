@@ -15,11 +15,11 @@ const LINE: usize = 64;
 pub enum Index {
     /// Requests published; the front writes it.
     ReqProd,
-    /// The request that the back wants to be told about; the back writes it.
+    /// The request that the back wants to be notified of; the back writes it.
     ReqEvent,
     /// Responses published; the back writes it.
     RspProd,
-    /// The response that the front wants to be told about; the front writes it.
+    /// The response that the front wants to be notified of; the front writes it.
     RspEvent,
 }
 
@@ -45,7 +45,8 @@ pub trait Words {
     );
     /// Writes a slot at `offset` of page `page`; an index is to cover it.
     fn write<const N: usize>(&self, page: usize, offset: usize, slot: [u32; N]);
-    /// Writes slots from `offset` of page `page` on, one right behind the other. An index is to cover them.
+    /// Writes slots from `offset` of page `page` on, one right behind the other. An index is to
+    /// cover them.
     fn write_run<const N: usize>(&self, page: usize, offset: usize, slots: &[[u32; N]]);
 }
 

@@ -102,11 +102,11 @@ impl<const REQ: usize, const RSP: usize> RawFront<REQ, RSP> {
     shared! {
         /// Requests published.
         req_prod set_req_prod ReqProd;
-        /// The front's wish to be told.
+        /// The front's wish to be notified.
         rsp_event set_rsp_event RspEvent;
         /// Responses that the back has published.
         rsp_prod set_rsp_prod RspProd;
-        /// The back's wish to be told.
+        /// The back's wish to be notified.
         req_event set_req_event ReqEvent;
     }
 
@@ -139,9 +139,9 @@ impl<const REQ: usize, const RSP: usize> RawBack<REQ, RSP> {
         req_prod set_req_prod ReqProd;
         /// Responses published.
         rsp_prod set_rsp_prod RspProd;
-        /// The back's wish to be told.
+        /// The back's wish to be notified.
         req_event set_req_event ReqEvent;
-        /// The front's wish to be told.
+        /// The front's wish to be notified.
         rsp_event set_rsp_event RspEvent;
     }
 

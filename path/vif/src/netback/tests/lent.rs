@@ -108,7 +108,7 @@ fn buffers_without_a_frame_are_answered_and_taken_up_again() {
     let loans = lend(&mut rig, 3, 0);
     rig.back.give_back(loans[1].id, Returned::Unused);
     rig.back.give_back(loans[0].id, Returned::Failed);
-    // Once is enough, and what was never lent is nobody's.
+    // Once is enough, and what was never lent is not answered.
     for id in [loans[0].id, BufferId(77), BufferId::NONE] {
         rig.back.give_back(id, Returned::Failed);
     }

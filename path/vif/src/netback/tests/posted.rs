@@ -266,8 +266,8 @@ mod merged {
         rig
     }
 
-    /// What a device and an engine do: packets in these buffers, and one frame of them, whose header
-    /// was changed.
+    /// What a device and an engine do: packets in these buffers, and one frame of them, whose
+    /// header was changed.
     fn merge(buffers: &[Buffer]) -> (Frame, Vec<u8>) {
         let mut whole: Option<Frame> = None;
         for (n, buffer) in buffers.iter().enumerate() {

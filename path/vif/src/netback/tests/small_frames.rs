@@ -1,4 +1,4 @@
-//! The short way beside the other one.
+//! The fast path beside the slow one.
 
 use crate::netif::{RxRequest, RxResponse, TxRequest, TxResponse, rsp, txf};
 use crate::testing::{Memory, Rig, over_each_format, packet, sizes};
@@ -19,7 +19,7 @@ fn batch(memory: &Memory, packets: &[Vec<u8>]) -> SmallBatch {
 }
 
 /// Takes small frames: requests, their bytes, and whether there is more.
-fn take(rig: &mut Rig, out: &mut SmallBatch) -> (usize, u64, bool) {
+fn take(rig: &mut Rig, out: &mut Batch) -> (usize, u64, bool) {
     let taken = rig
         .back
         .small_frames_from_guest(64, out)

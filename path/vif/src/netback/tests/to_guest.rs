@@ -243,7 +243,8 @@ mod rxpkt2rsp {
             let request = RxRequest::decode(give.rig.raw_rx().request_at(2));
             let page = give.rig.layout.rx_pool().start + u32::from(request.id) / 2;
             assert_eq!(request.gref, page + 1);
-            // Buffers 1 and 2 of the second packet; buffer 0 of it shares its page with one of them.
+            // Buffers 1 and 2 of the second packet; buffer 0 of it shares its page with one of
+            // them.
             give.rig
                 .table_span()
                 .store_u64(request.gref as usize * 8, 0)

@@ -1,5 +1,5 @@
-//! Receive buffers whose pages change hands (NETIF-26), against a monitor that does its part and driver
-//! domains that do not do theirs.
+//! Receive buffers whose pages change hands (NETIF-26), against a monitor that does its part and
+//! driver domains that do not do theirs.
 
 use crate::Fatal;
 use crate::netfront::{GrantError, Sizes};
@@ -106,8 +106,8 @@ fn frames_arrive_in_pages_that_hold_nothing_else() {
 #[test]
 fn a_response_without_its_page_ends_the_interface() {
     over_each_format(|| {
-        // Nothing has changed hands; it is about to; the driver domain wrote the marks itself, which it
-        // could not, but badly.
+        // Nothing has changed hands; it is about to; the driver domain wrote the marks itself,
+        // which it could not, but badly.
         for flags in [2, 2 | 4, 2 | 8] {
             let mut rig = rig();
             let (request, entry) = posted(&rig, 0);
@@ -140,7 +140,7 @@ fn an_unused_buffer_is_the_guests_own() {
             let now = GrantEntry(entry.load(Ordering::Relaxed));
             // It was posted again, behind all others.
             assert!(now.accepts());
-            // While it changes hands it is nobody's to take back.
+            // While it changes hands it cannot be taken back.
             let (request, entry) = posted(&rig, 1);
             mark(entry, 2 | 4);
             answer(&rig, &request, 0, status);

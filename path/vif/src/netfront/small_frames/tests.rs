@@ -1,4 +1,4 @@
-//! What a driver domain may say on the short way.
+//! What a driver domain may say on the fast path.
 
 use crate::netfront::TX_SMALL_BYTES;
 use crate::netif::{Features, RxRequest, RxResponse, rsp, rxf};

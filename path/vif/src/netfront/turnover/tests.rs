@@ -93,7 +93,7 @@ fn a_page_that_left_is_out_of_reach_and_one_that_enters_is_zeroed() {
         let counted = 11 * round + 3;
         let turnover = *rig.front.turnover();
         assert_eq!((turnover.entered, turnover.left), (counted, counted));
-        // What the domain does with its own pages is nobody's business.
+        // What the domain does with its own pages is its own business.
         let pool = rig.layout.rx_pool().chain(rig.layout.rx_spare());
         for frame in pool.filter(|frame| !reached.contains(frame)) {
             let own = rig.memory().area().page(frame).unwrap();
