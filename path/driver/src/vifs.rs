@@ -231,8 +231,8 @@ impl VifPort {
             Offloads::Checksum => Features::CHECKSUM,
             Offloads::Tso => Features::ALL,
         };
-        let features = if self.shared.grants.has_tables() {
-            features.with(Features::NEW_GRANTS)
+        let features = if self.shared.grants.is_new() {
+            features.with(Features::COUNTED_GRANTS)
         } else {
             features
         };
@@ -504,7 +504,7 @@ impl VifPort {
     /// [`VifPort::give`] for small frames none of which is longer than that.
     pub fn give_small_frames(&mut self, small_frames: &[SmallFrame], pick: &[u32]) {
         let Some(link) = &mut self.link else { return };
-        let report = link.netback.small_frames_to_guest(small_frames, pick);
+        let report = link.netback.small_frames_to_guest(singles, pick);
         self.delivered(&report);
     }
 
@@ -579,7 +579,7 @@ impl VifPort {
         let Some(link) = &mut self.link else {
             return false;
         };
-        if !std::mem::take(&mut self.touched) && !link.netback.has_news() {
+        if !std::mem::take(&mut self.touched) && !link.netback.is_dirty() {
             return false;
         }
         link.netback.publish();

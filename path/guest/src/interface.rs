@@ -309,7 +309,7 @@ impl Interface {
         }
         let mut setup = self.setup(peer.domain);
         // The driver domain says which mechanism it uses.
-        self.new_table = if back.features.has(Features::NEW_GRANTS) {
+        self.new_table = if back.features.has(Features::COUNTED_GRANTS) {
             let (entries, first) = (self.grant_entries, self.first_frame);
             let table = NewTable::create(&self.calls, self.conn, entries, first)
                 .map_err(|why| format!("no grant table: {}", why.name()))?;
@@ -472,8 +472,8 @@ impl Interface {
         if !netfront.has_work() && !self.lro.is_active() {
             return false;
         }
-        let small_frames = match self.small_frames_to_guest(now_ns, budget, ledger, trace) {
-            Ok(small_frames) => small_frames,
+        let singles = match self.small_frames_to_guest(now_ns, budget, ledger, trace) {
+            Ok(singles) => singles,
             Err(fatal) => {
                 self.close(&fatal.to_string());
                 return false;
@@ -642,7 +642,7 @@ impl Interface {
             return touched;
         };
         // Also without a frame: buffers of refused packets are posted again.
-        if !touched && !netfront.has_news() {
+        if !touched && !netfront.is_dirty() {
             return false;
         }
         netfront.publish();

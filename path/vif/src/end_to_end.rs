@@ -109,9 +109,7 @@ impl World {
     }
 
     fn post(&mut self) {
-        self.rig
-            .front
-            .small_frames_done(&mut self.held_small_frames);
+        self.rig.front.small_frames_done(&mut self.held_singles);
         self.rig.front.receive_done(&mut self.held);
         self.rig.front.publish();
     }
@@ -141,7 +139,7 @@ impl World {
                 let mut small_frames = SmallBatch::default();
                 let taken = rig
                     .back
-                    .small_frames_from_guest(budget.into(), &mut small_frames)
+                    .small_frames_from_guest(budget.into(), &mut singles)
                     .unwrap();
                 assert!(small_frames.len() <= budget.into());
                 let sum: usize = small_frames.iter().map(SmallFrame::len).sum();
@@ -163,7 +161,7 @@ impl World {
                 let mut small_frames = SmallBatch::default();
                 small_frames.push(span).unwrap();
                 let posted = rig.back.posted(1);
-                let report = rig.back.small_frames_to_guest(&small_frames, &[0]);
+                let report = rig.back.small_frames_to_guest(&singles, &[0]);
                 rig.back.publish();
                 assert_eq!(report.delivered, posted);
                 if posted == 1 {
@@ -171,8 +169,8 @@ impl World {
                 }
             }
             Op::Receive(budget, hold) => {
-                let first = self.held_small_frames.len();
-                let pieces = &mut self.held_small_frames;
+                let first = self.held_singles.len();
+                let pieces = &mut self.held_singles;
                 let taken = rig.front.receive_small_frames(budget.into(), pieces);
                 assert_eq!(taken, Ok(pieces.len() - first));
                 for piece in &pieces[first..] {

@@ -97,7 +97,7 @@ pub trait Grants {
     /// Carries out every copy of the batch; `frames` are what [`Source::Header`] refers to.
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]);
 
-    /// Whether pages come into this domain's reach at all, so that [`Grants::write_singles`] is of
+    /// Whether pages come into this domain's reach at all, so that [`Grants::write_small_frames`] is of
     /// any use.
     fn in_reach(&self) -> bool {
         false
@@ -106,7 +106,7 @@ pub trait Grants {
     /// Copies the frames of `singles` that `pick` names, in its order, each to the place of one of
     /// `accesses`. The result of an access says whether the frame is there: it is not if the place
     /// is too small.
-    fn write_singles(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+    fn write_small_frames(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
         let _ = (singles, pick);
         refuse(accesses);
     }
@@ -121,7 +121,7 @@ pub trait Grants {
     /// No device writes any page of [`Grants::post_begin`] any more.
     fn post_end(&mut self) {}
 
-    /// Makes pages usable for a device that writes them itself until [`Grants::let_go`] of each, or
+    /// Makes pages usable for a device that writes them itself until [`Grants::hold_end`] of each, or
     /// says per access why not; appends to `frames`, for every access, which of the guest's frames
     /// the page is. A mechanism that does not learn that cannot do it.
     fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
@@ -131,7 +131,7 @@ pub trait Grants {
 
     /// No device writes the page for the sake of this access any more: one that [`Grants::hold`]
     /// has made usable.
-    fn let_go(&mut self, _gref: GrantRef) {}
+    fn hold_end(&mut self, _gref: GrantRef) {}
 }
 
 /// What a mechanism says that cannot do it.
@@ -158,13 +158,8 @@ impl<G: Grants + ?Sized> Grants for Box<G> {
         (**self).in_reach()
     }
 
-    fn write_small_frames(
-        &mut self,
-        accesses: &mut [Access],
-        small_frames: &[SmallFrame],
-        pick: &[u32],
-    ) {
-        (**self).write_small_frames(accesses, small_frames, pick);
+    fn write_small_frames(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+        (**self).write_small_frames(accesses, singles, pick);
     }
 
     fn post_begin(&mut self, accesses: &mut [Access]) {
@@ -179,7 +174,7 @@ impl<G: Grants + ?Sized> Grants for Box<G> {
         (**self).hold(accesses, frames);
     }
 
-    fn let_go(&mut self, gref: GrantRef) {
-        (**self).let_go(gref);
+    fn hold_end(&mut self, gref: GrantRef) {
+        (**self).hold_end(gref);
     }
 }

@@ -271,7 +271,7 @@ impl<const COUNTED: bool> New<COUNTED> {
             frames.push(entry.frame());
             if COUNTED && access.result.is_ok() && !entry.permits(access.gref, true) {
                 access.result = Err(GrantStatus::BadRef);
-                self.let_go(access.gref);
+                self.hold_end(access.gref);
             }
         }
     }
@@ -357,12 +357,7 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
         true
     }
 
-    fn write_small_frames(
-        &mut self,
-        accesses: &mut [Access],
-        small_frames: &[SmallFrame],
-        pick: &[u32],
-    ) {
+    fn write_small_frames(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
         let Self { table, writing, .. } = self;
         let ledger = &table.guest.ledger;
         let before = ledger.enter(Hop::Grant);
@@ -379,7 +374,7 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
         self.hold_claimed(accesses, frames);
     }
 
-    fn let_go(&mut self, gref: GrantRef) {
+    fn hold_end(&mut self, gref: GrantRef) {
         if COUNTED && let Some(words) = self.table.words(gref) {
             uses::release(words.status);
         }

@@ -108,15 +108,15 @@ impl<G: Grants> Netback<G> {
             self.grants.post_end();
         }
         for gref in self.loans.drain() {
-            self.grants.let_go(gref);
+            self.grants.hold_end(gref);
         }
         self.grants
     }
 
     /// Whether there is anything to [`Netback::publish`], or to ask [`Netback::notify`] about.
     #[must_use]
-    pub fn has_news(&self) -> bool {
-        self.tx.has_news() || self.rx.has_news()
+    pub fn is_dirty(&self) -> bool {
+        self.tx.is_dirty() || self.rx.is_dirty()
     }
 
     /// Lets the guest see every response that was written: one store per ring.
@@ -139,8 +139,8 @@ impl<G: Grants> Netback<G> {
     /// Whether more receive buffers are used, without a word to the guest, than are left.
     #[must_use]
     pub fn is_short(&mut self) -> bool {
-        let untold = self.rx.untold();
-        self.posted(untold) < untold
+        let unnotified = self.rx.unnotified();
+        self.posted(unnotified) < unnotified
     }
 
     /// Asks the guest to tell about new packets, and if `wants_requests` about new receive

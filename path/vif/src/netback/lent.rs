@@ -77,7 +77,7 @@ impl<G: Grants> Netback<G> {
                     continue;
                 }
                 Ok(_) => {
-                    self.grants.let_go(access.gref);
+                    self.grants.hold_end(access.gref);
                     Drop::BadRequest
                 }
                 Err(_) => Drop::Grant,
@@ -163,7 +163,7 @@ impl<G: Grants> Netback<G> {
 
     fn take_back(&mut self, id: BufferId) -> Option<Lent> {
         let out = self.loans.take(id)?;
-        self.grants.let_go(GrantRef(out.request.gref));
+        self.grants.hold_end(GrantRef(out.request.gref));
         Some(out)
     }
 

@@ -6,7 +6,7 @@
 //! answered), one `fence(SeqCst)`, [`Netback::notify`] of all.
 //!
 //! Packets that are [small frames](nic::single) may be taken and given before the others, by
-//! [`Netback::singles_from_guest`] and [`Netback::singles_to_guest`].
+//! [`Netback::small_frames_from_guest`] and [`Netback::small_frames_to_guest`].
 //!
 //! Every grant of a batch is held until `from_guest_done`, and no request is answered before
 //! (row 31 of the field's list); a response is written only after its copies (RING-8).

@@ -1,6 +1,6 @@
 //! The fast path ([`nic::single`]): requests of one slot that ask for nothing → small frames, and
 //! small frames → responses of one slot. Anything else stays at the head of the ring for
-//! [`Netback::from_guest`], and is not given to [`Netback::singles_to_guest`].
+//! [`Netback::from_guest`], and is not given to [`Netback::small_frames_to_guest`].
 
 use super::answers::{self, Answer, ToGuest};
 use super::buffers::coloured;
@@ -35,7 +35,7 @@ impl<G: Grants> Netback<G> {
     pub fn small_frames_from_guest(
         &mut self,
         budget: usize,
-        out: &mut SmallBatch,
+        out: &mut Batch,
     ) -> Result<Taken, Fatal> {
         out.clear();
         self.alive()?;
@@ -125,8 +125,8 @@ impl<G: Grants> Netback<G> {
     }
 
     /// [`Netback::to_guest`] for small frames none of which is longer than
-    /// [`Netback::longest_single`].
-    pub fn singles_to_guest(&mut self, singles: &[Single], pick: &[u32]) -> ToGuest {
+    /// [`Netback::longest_small_frame`].
+    pub fn small_frames_to_guest(&mut self, singles: &[Single], pick: &[u32]) -> ToGuest {
         let mut report = ToGuest::default();
         let want = pick.len() as u32;
         let posted = self.posted(want);
@@ -138,7 +138,7 @@ impl<G: Grants> Netback<G> {
         let pick = pick.get(..ready as usize).unwrap_or(&[]);
         self.plan_small_frames(singles, pick);
         self.grants
-            .write_small_frames(&mut self.copies.places, small_frames, pick);
+            .write_small_frames(&mut self.copies.places, singles, pick);
         for (access, response) in self.copies.places.iter().zip(&mut self.responses) {
             if access.result.is_ok() {
                 report.deliver(access.len.into());

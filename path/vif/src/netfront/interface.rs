@@ -151,8 +151,8 @@ impl Netfront {
 
     /// Whether there is anything to [`Netfront::publish`], or to ask [`Netfront::notify`] about.
     #[must_use]
-    pub fn has_news(&self) -> bool {
-        self.tx.has_news() || self.rx.has_news()
+    pub fn is_dirty(&self) -> bool {
+        self.tx.is_dirty() || self.rx.is_dirty()
     }
 
     /// Lets the driver domain see every request that was written: one store per ring.

@@ -1,5 +1,5 @@
 //! The fast path ([`nic::single`]): responses of one slot that say nothing but where the bytes are
-//! → pieces, and pieces → requests of one slot. What is anything else stays at the head of the ring
+//! → pieces, and pieces → requests of one slot. Anything else stays at the head of the ring
 //! for [`Netfront::receive`].
 
 use super::interface::Netfront;
@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 impl Netfront {
     /// [`Netfront::receive`] for the packets at the head of the ring that are small frames, up to
     /// the first one that is not; how many. Their buffers are the pieces' until
-    /// [`Netfront::singles_done`].
+    /// [`Netfront::small_frames_done`].
     ///
     /// # Errors
     /// [`Fatal`]: the interface is disabled.
@@ -77,7 +77,7 @@ impl Netfront {
     }
 
     /// [`Netfront::receive_done`] for small frames: none is left in the list.
-    pub fn singles_done(&mut self, pieces: &mut Vec<Piece>) {
+    pub fn small_frames_done(&mut self, pieces: &mut Vec<Piece>) {
         // What has just been taken off the ring is what it lacks.
         if (self.lacking() as usize) < pieces.len() {
             pieces.drain(..).for_each(|piece| self.put(piece.buffer));

@@ -24,7 +24,7 @@ impl Features {
     pub const RX_OFFSET: Self = Self(1 << 6);
     /// The backend binds a table of the new grant mechanism (NETIF-18), which all references of
     /// the frontend's record and of its requests then are of.
-    pub const NEW_GRANTS: Self = Self(1 << 8);
+    pub const COUNTED_GRANTS: Self = Self(1 << 8);
 
     /// A packet's segment size travels in its first response (NETIF-21).
     pub const RX_META: Self = Self(1 << 9);

@@ -65,7 +65,7 @@ impl<W: Words, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
     /// Responses about which [`End::should_notify`] was not asked yet.
     #[must_use]
     #[inline]
-    pub fn untold(&self) -> u32 {
+    pub fn unnotified(&self) -> u32 {
         self.out.unnotified()
     }
 }

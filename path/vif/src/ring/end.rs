@@ -86,7 +86,7 @@ impl<S: Side, W: Words, const OUT: usize, const IN: usize> End<S, W, OUT, IN> {
     /// Whether anything was written about which [`End::should_notify`] was not asked yet.
     #[must_use]
     #[inline]
-    pub fn has_news(&self) -> bool {
+    pub fn is_dirty(&self) -> bool {
         self.out.unnotified() != 0
     }
 

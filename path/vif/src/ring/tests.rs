@@ -370,22 +370,22 @@ fn publishing_nothing_writes_nothing() {
 fn news_are_news_until_the_peer_was_asked() {
     over_each_format(|| {
         let mut pair = pair::<3, 1>(0);
-        assert!(!pair.front.has_news() && !pair.back.has_news());
+        assert!(!pair.front.is_dirty() && !pair.back.is_dirty());
         pair.front.request([0; 3]);
-        assert!(pair.front.has_news(), "written");
+        assert!(pair.front.is_dirty(), "written");
         pair.front.publish();
-        assert!(pair.front.has_news(), "published");
+        assert!(pair.front.is_dirty(), "published");
         let _ = pair.front.should_notify();
-        assert!(!pair.front.has_news());
+        assert!(!pair.front.is_dirty());
         assert_eq!(pair.back.ready_for(1), Ok(1));
         pair.back.consume(1);
-        assert!(!pair.back.has_news());
+        assert!(!pair.back.is_dirty());
         pair.back.respond([0]);
-        assert!(pair.back.has_news(), "written");
+        assert!(pair.back.is_dirty(), "written");
         pair.back.publish();
-        assert!(pair.back.has_news(), "published");
+        assert!(pair.back.is_dirty(), "published");
         let _ = pair.back.should_notify();
-        assert!(!pair.back.has_news());
+        assert!(!pair.back.is_dirty());
     });
 }
 
@@ -618,9 +618,9 @@ fn run<const REQ: usize, const RSP: usize>(order: u8, ops: &[Op]) {
             }
         }
         assert_eq!(pair.front.next(), oracle.reaped);
-        assert_eq!(pair.front.has_news(), oracle.requests_untold > 0);
-        assert_eq!(pair.back.has_news(), oracle.responses_untold > 0);
-        assert_eq!(pair.back.untold() as usize, oracle.responses_untold);
+        assert_eq!(pair.front.is_dirty(), oracle.requests_untold > 0);
+        assert_eq!(pair.back.is_dirty(), oracle.responses_untold > 0);
+        assert_eq!(pair.back.unnotified() as usize, oracle.responses_untold);
         assert_eq!(pair.front.free() as usize, slots - oracle.in_ring());
         assert_eq!(pair.back.owed() as usize, oracle.taken.len());
     }

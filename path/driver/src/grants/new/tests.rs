@@ -199,7 +199,7 @@ fn a_page_that_lost_its_use_is_not_held_for_a_device() {
     assert_eq!((frames.len(), frames[4]), (6, 13));
     assert_eq!(granter.uses([1, 2, 3]), [1, 0, 2]);
     for gref in [1, 3, 3] {
-        new.let_go(GrantRef(gref));
+        new.hold_end(GrantRef(gref));
     }
     assert_eq!(granter.uses([1, 2, 3]), [0; 3]);
 }
