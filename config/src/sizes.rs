@@ -134,7 +134,7 @@ pub(crate) fn grant_entries(config: &Config, guest: &Guest) -> u32 {
 /// sub-tables of its grants, or for the pages that are exchanged.
 pub(crate) fn table_slots(config: &Config, entries: u32) -> u32 {
     match config.driver.grants.has_tables() {
-        true => abi::ngm::table_slots(entries),
+        true => abi::counted::table_slots(entries),
         false => flip_pages(config),
     }
 }

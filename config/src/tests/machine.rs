@@ -83,7 +83,7 @@ fn sizes_follow_from_the_configuration() {
     // 384 pages of buffers and two rings of four pages each, in one table.
     assert!(a.frames >= 384 + 8 && a.grant_entries == 1024 && a.window_slots == 0);
     // Behind the slots of each guest's pages those of its table.
-    let tables = abi::ngm::table_slots(1024);
+    let tables = abi::counted::table_slots(1024);
     assert_eq!(driver.window_slots, 2 * (1024 + tables));
     let text: DriverConfig = serde_json::from_str(&driver.config).unwrap();
     assert_eq!(

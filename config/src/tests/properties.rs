@@ -100,7 +100,7 @@ proptest! {
                 // The sub-tables of the new grant mechanism lie behind its pages.
                 prop_assert_eq!(vif.tables_slot, next);
                 if config.driver.grants.has_tables() {
-                    next += abi::ngm::table_slots(vif.slots);
+                    next += abi::counted::table_slots(vif.slots);
                 }
             }
             prop_assert_eq!(worker.window_slots, next);

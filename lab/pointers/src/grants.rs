@@ -84,7 +84,12 @@ impl Grants for Pointers {
         true
     }
 
-    fn write_small_frames(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [Access],
+        small_frames: &[SmallFrame],
+        pick: &[u32],
+    ) {
         self.open(accesses);
         fetch_and_copy_small_frames(&self.ledger, accesses, small_frames, pick);
     }

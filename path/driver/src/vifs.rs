@@ -231,7 +231,7 @@ impl VifPort {
             Offloads::Checksum => Features::CHECKSUM,
             Offloads::Tso => Features::ALL,
         };
-        let features = if self.shared.grants.is_new() {
+        let features = if self.shared.grants.has_tables() {
             features.with(Features::COUNTED_GRANTS)
         } else {
             features
@@ -504,7 +504,7 @@ impl VifPort {
     /// [`VifPort::give`] for small frames none of which is longer than that.
     pub fn give_small_frames(&mut self, small_frames: &[SmallFrame], pick: &[u32]) {
         let Some(link) = &mut self.link else { return };
-        let report = link.netback.small_frames_to_guest(singles, pick);
+        let report = link.netback.small_frames_to_guest(small_frames, pick);
         self.delivered(&report);
     }
 

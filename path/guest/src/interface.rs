@@ -472,8 +472,8 @@ impl Interface {
         if !netfront.has_work() && !self.lro.is_active() {
             return false;
         }
-        let singles = match self.small_frames_to_guest(now_ns, budget, ledger, trace) {
-            Ok(singles) => singles,
+        let small_frames = match self.small_frames_to_guest(now_ns, budget, ledger, trace) {
+            Ok(small_frames) => small_frames,
             Err(fatal) => {
                 self.close(&fatal.to_string());
                 return false;

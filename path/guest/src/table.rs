@@ -1,8 +1,8 @@
 //! A netfront's pages, granted by the new mechanism, by hypercall. Entry *n* is always page *n*, so
 //! that pages which lie side by side are one mapping. And its pages that change hands.
 
+use abi::counted::Revocation;
 use abi::hypercall::{Create, Revoke};
-use abi::ngm::Revocation;
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, Slot};
 use runtime::call::Calls;
 use shmem::{Area, Span};

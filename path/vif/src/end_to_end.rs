@@ -109,7 +109,9 @@ impl World {
     }
 
     fn post(&mut self) {
-        self.rig.front.small_frames_done(&mut self.held_singles);
+        self.rig
+            .front
+            .small_frames_done(&mut self.held_small_frames);
         self.rig.front.receive_done(&mut self.held);
         self.rig.front.publish();
     }
@@ -139,7 +141,7 @@ impl World {
                 let mut small_frames = SmallBatch::default();
                 let taken = rig
                     .back
-                    .small_frames_from_guest(budget.into(), &mut singles)
+                    .small_frames_from_guest(budget.into(), &mut small_frames)
                     .unwrap();
                 assert!(small_frames.len() <= budget.into());
                 let sum: usize = small_frames.iter().map(SmallFrame::len).sum();
@@ -161,7 +163,7 @@ impl World {
                 let mut small_frames = SmallBatch::default();
                 small_frames.push(span).unwrap();
                 let posted = rig.back.posted(1);
-                let report = rig.back.small_frames_to_guest(&singles, &[0]);
+                let report = rig.back.small_frames_to_guest(&small_frames, &[0]);
                 rig.back.publish();
                 assert_eq!(report.delivered, posted);
                 if posted == 1 {
@@ -169,8 +171,8 @@ impl World {
                 }
             }
             Op::Receive(budget, hold) => {
-                let first = self.held_singles.len();
-                let pieces = &mut self.held_singles;
+                let first = self.held_small_frames.len();
+                let pieces = &mut self.held_small_frames;
                 let taken = rig.front.receive_small_frames(budget.into(), pieces);
                 assert_eq!(taken, Ok(pieces.len() - first));
                 for piece in &pieces[first..] {

@@ -103,11 +103,16 @@ pub trait Grants {
         false
     }
 
-    /// Copies the frames of `singles` that `pick` names, in its order, each to the place of one of
+    /// Copies the frames of `small_frames` that `pick` names, in its order, each to the place of one of
     /// `accesses`. The result of an access says whether the frame is there: it is not if the place
     /// is too small.
-    fn write_small_frames(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
-        let _ = (singles, pick);
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [Access],
+        small_frames: &[SmallFrame],
+        pick: &[u32],
+    ) {
+        let _ = (small_frames, pick);
         refuse(accesses);
     }
 
@@ -158,8 +163,13 @@ impl<G: Grants + ?Sized> Grants for Box<G> {
         (**self).in_reach()
     }
 
-    fn write_small_frames(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
-        (**self).write_small_frames(accesses, singles, pick);
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [Access],
+        small_frames: &[SmallFrame],
+        pick: &[u32],
+    ) {
+        (**self).write_small_frames(accesses, small_frames, pick);
     }
 
     fn post_begin(&mut self, accesses: &mut [Access]) {

@@ -17,9 +17,9 @@
 //!
 //! One thread of a domain makes calls. The monitor reads each operation once into its own memory.
 
+use crate::counted::Revocation;
 use crate::ids::{ConnId, DomId, GrantRef, Handle, Slot};
 use crate::layout;
-use crate::ngm::Revocation;
 
 /// Offset of REQUEST in the call page.
 pub const REQUEST: usize = 0;
@@ -249,7 +249,7 @@ pub struct Bind {
     pub table: Handle,
     /// Where entry 0's page appears; entry `n`'s at slot `first + n`.
     pub first: Slot,
-    /// Where the sub-tables appear: [`crate::ngm::table_slots`] slots.
+    /// Where the sub-tables appear: [`crate::counted::table_slots`] slots.
     pub tables: Slot,
     /// Entries that the caller counts on: refused if the table has another number.
     pub entries: u32,

@@ -38,7 +38,7 @@ id! {
 }
 
 id! {
-    /// A table of the new grant mechanism ([`crate::ngm`]). Never reused while the monitor lives;
+    /// A table of the new grant mechanism ([`crate::counted`]). Never reused while the monitor lives;
     /// 0 is none.
     Handle(u32)
 }

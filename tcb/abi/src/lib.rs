@@ -4,6 +4,7 @@
 //! shared by the monitor, by every domain and by the command line.
 
 pub mod connect;
+pub mod counted;
 pub mod firewall;
 pub mod grant;
 pub mod hypercall;
@@ -12,7 +13,6 @@ pub mod layout;
 pub mod machine;
 pub mod mailbox;
 pub mod names;
-pub mod ngm;
 pub mod xdp;
 
 pub use connect::{RECORD_BYTES, Role, XenbusState};

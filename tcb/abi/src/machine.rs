@@ -42,7 +42,7 @@ pub struct Domain {
     /// Slots of its grant window.
     pub window_slots: u32,
     /// Frames that others' forced revocations may cost it at a time: see
-    /// [`crate::ngm::Revocation::Force`].
+    /// [`crate::counted::Revocation::Force`].
     #[serde(default)]
     pub collateral: u32,
     /// Whether it is started again when it has ended: the longest pause before that, milliseconds.

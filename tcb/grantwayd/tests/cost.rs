@@ -3,8 +3,8 @@
 
 mod common;
 
+use abi::counted::Revocation;
 use abi::hypercall::{Bind, Copy, Create, Kind, Map, Place, Revoke};
-use abi::ngm::Revocation;
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, machine};
 use serde_json::json;

@@ -165,8 +165,8 @@ fn however_it_ends_it_comes_back() {
 
 #[test]
 fn an_empty_collateral_costs_a_restart_and_others_are_served_again() {
+    use abi::counted::Revocation;
     use abi::hypercall::{Bind, Revoke};
-    use abi::ngm::Revocation;
     let daemon = Daemon::up(&plan(2));
     for round in 0..3u64 {
         let before = driver(&daemon);

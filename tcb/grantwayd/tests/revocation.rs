@@ -4,9 +4,9 @@
 
 mod common;
 
+use abi::counted::Revocation;
 use abi::hypercall::{Bind, Create, Kind, Revoke};
 use abi::machine::Control;
-use abi::ngm::Revocation;
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, eventually, kill, machine};
 use serde_json::{Value, json};

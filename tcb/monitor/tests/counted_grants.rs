@@ -5,7 +5,7 @@
 mod counted_model;
 mod spy;
 
-use abi::ngm::Revocation;
+use abi::counted::Revocation;
 use abi::{ConnId, DomId, GrantRef, GrantStatus};
 use counted_model::{Op, Rig};
 use monitor::memory::Memory;

@@ -20,7 +20,7 @@
 use crate::span::Span;
 use crate::sync::{Ordering, fence};
 use abi::GrantRef;
-use abi::ngm::{Translation, announcements_at};
+use abi::counted::{Translation, announcements_at};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Uses of an entry. One thread counts them.
@@ -163,7 +163,7 @@ pub fn announced(table: &impl Announcements) -> u64 {
     table.announcements(Ordering::Acquire)
 }
 
-/// The user begins a use; whether the entry permits it. Counts only if so. [`settle`] must lie
+/// The user begins a use; whether the entry permits it. Counts only if so. [`full_fence`] must lie
 /// between the claims of a batch and [`undisturbed`].
 #[inline]
 pub fn claim(words: &impl EntryWords, gref: GrantRef, write: bool) -> bool {
@@ -175,10 +175,10 @@ pub fn claim(words: &impl EntryWords, gref: GrantRef, write: bool) -> bool {
     permits
 }
 
-/// The one full fence of a batch; the revoker's is in [`tell`]. Behind it a user sees what the
+/// The one full fence of a batch; the revoker's is in [`publish`]. Behind it a user sees what the
 /// granter put into a page before it was granted.
 #[inline]
-pub fn settle() {
+pub fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
@@ -203,7 +203,7 @@ pub fn release(status: &impl StatusWord) {
     status.set_status(uses.wrapping_sub(1), Ordering::Release);
 }
 
-/// The revoker announces that it wants the page: no new use begins. [`tell`] follows the
+/// The revoker announces that it wants the page: no new use begins. [`publish`] follows the
 /// announcements of a batch.
 #[inline]
 pub fn announce(words: &impl EntryWords, entry: Translation) {
@@ -213,11 +213,11 @@ pub fn announce(words: &impl EntryWords, entry: Translation) {
 /// The revoker counts a batch of announcements. Behind this, [`idle`] sees every use that goes on
 /// without having seen it.
 #[inline]
-pub fn tell(table: &impl Announcements) {
+pub fn publish(table: &impl Announcements) {
     let before = table.announcements(Ordering::Relaxed);
     // Release: who sees the count sees what was announced.
     table.set_announcements(before.wrapping_add(1), Ordering::Release);
-    settle();
+    full_fence();
 }
 
 /// Whether no use of an announced entry is under way, so that the page can be taken away.

@@ -330,7 +330,7 @@ fn words_are_written_whole_or_not_at_all() {
 #[test]
 fn entries_are_those_that_both_tables_have() {
     use abi::GrantRef;
-    use abi::ngm::Translation;
+    use abi::counted::Translation;
     use shmem::uses::{Entries, StatusWord, claim, release};
     let pages = Area::anonymous(2 * PAGE).unwrap();
     let (translation, status) = (pages.page(0).unwrap(), pages.page(1).unwrap());

@@ -165,7 +165,12 @@ impl Grants for Mapped {
         true
     }
 
-    fn write_small_frames(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [Access],
+        small_frames: &[SmallFrame],
+        pick: &[u32],
+    ) {
         self.begin(accesses, false);
         fetch_and_copy_small_frames(&self.guest.ledger, accesses, small_frames, pick);
     }

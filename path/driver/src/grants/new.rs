@@ -2,8 +2,8 @@
 //! hypercall is made (`shmem::uses` has the protocol).
 
 use super::{Guest, copy_small_frames, copy_to, fetch_start};
+use abi::counted::{Translation, status_bytes, translation_bytes};
 use abi::hypercall::Bind;
-use abi::ngm::{Translation, status_bytes, translation_bytes};
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
 use nic::frame::HOT;
 use nic::{Frame, SmallFrame};
@@ -29,7 +29,7 @@ impl<const COUNTED: bool> Table<COUNTED> {
         self.entries.words(gref.index())
     }
 
-    /// Counts a use, if the entry permits it. [`uses::settle`] and a look at what was announced follow.
+    /// Counts a use, if the entry permits it. [`uses::full_fence`] and a look at what was announced follow.
     #[inline]
     fn claim(&self, gref: GrantRef, write: bool) -> Option<Use> {
         let words = self.words(gref)?;
@@ -58,7 +58,7 @@ impl<const COUNTED: bool> Table<COUNTED> {
         if !COUNTED {
             return true;
         }
-        uses::settle();
+        uses::full_fence();
         uses::undisturbed(self.entries.announcements, before)
     }
 
@@ -242,7 +242,7 @@ impl<const COUNTED: bool> New<COUNTED> {
         self.kept.0.push(Some(status));
         claimed(page);
         // Whatever is counted otherwise: these are a dozen pages of a connection.
-        uses::settle();
+        uses::full_fence();
         match self.table.holds(gref, true) {
             true => Ok(page),
             false => Err(GrantStatus::BadRef),
@@ -262,7 +262,7 @@ impl<const COUNTED: bool> New<COUNTED> {
     /// The second half: what was claimed and does not hold is given up at once.
     fn hold_claimed(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
         if COUNTED {
-            uses::settle();
+            uses::full_fence();
         }
         for access in accesses {
             let words = self.table.words(access.gref);
@@ -357,7 +357,12 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
         true
     }
 
-    fn write_small_frames(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [Access],
+        small_frames: &[SmallFrame],
+        pick: &[u32],
+    ) {
         let Self { table, writing, .. } = self;
         let ledger = &table.guest.ledger;
         let before = ledger.enter(Hop::Grant);

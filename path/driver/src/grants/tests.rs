@@ -7,8 +7,8 @@ use super::mapped::Mapped;
 use super::new::New;
 use super::*;
 use abi::Handle;
+use abi::counted::{Translation, translation_bytes};
 use abi::hypercall::{Copy as CopyOp, Kind, Map as MapOp, Place, Transfer};
-use abi::ngm::{Translation, translation_bytes};
 use runtime::testing::answer;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -514,7 +514,7 @@ fn small_frames_are_written_where_that_is_granted_and_nowhere_else() {
         let page = monitor.guest.window.page(FIRST + 1).unwrap();
         page.fill(0).unwrap();
         let mut accesses = [(1, 14), (READ_ONLY, 90), (NONE, 90), (1, 0), (SLOTS, 90)].map(access);
-        grants.write_small_frames(&mut accesses, &singles, &[1, 0, 0, 0, 0]);
+        grants.write_small_frames(&mut accesses, &small_frames, &[1, 0, 0, 0, 0]);
         let done = accesses.map(|access| access.result.is_ok());
         assert_eq!(done, [true, false, false, false, false]);
         let mut bytes = [0xee; 16];
@@ -524,7 +524,7 @@ fn small_frames_are_written_where_that_is_granted_and_nowhere_else() {
         assert_eq!(bytes, expected);
         // More than there is room for is not written at all.
         let mut short = [access((1, 89))];
-        grants.write_small_frames(&mut short, &singles, &[0]);
+        grants.write_small_frames(&mut short, &small_frames, &[0]);
         assert_eq!(short[0].result, Err(GrantStatus::BadPage));
     }
     assert_eq!(tables.uses(1), 0);

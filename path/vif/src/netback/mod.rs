@@ -5,7 +5,7 @@
 //! [`Netback::publish`] of all of these, [`Netback::from_guest_done`] (grants given up, requests
 //! answered), one `fence(SeqCst)`, [`Netback::notify`] of all.
 //!
-//! Packets that are [small frames](nic::single) may be taken and given before the others, by
+//! Packets that are [small frames](nic::small_frame) may be taken and given before the others, by
 //! [`Netback::small_frames_from_guest`] and [`Netback::small_frames_to_guest`].
 //!
 //! Every grant of a batch is held until `from_guest_done`, and no request is answered before

@@ -1,4 +1,4 @@
-//! The fast path ([`nic::single`]): requests of one slot that ask for nothing → small frames, and
+//! The fast path ([`nic::small_frame`]): requests of one slot that ask for nothing → small frames, and
 //! small frames → responses of one slot. Anything else stays at the head of the ring for
 //! [`Netback::from_guest`], and is not given to [`Netback::small_frames_to_guest`].
 
@@ -35,7 +35,7 @@ impl<G: Grants> Netback<G> {
     pub fn small_frames_from_guest(
         &mut self,
         budget: usize,
-        out: &mut Batch,
+        out: &mut SmallBatch,
     ) -> Result<Taken, Fatal> {
         out.clear();
         self.alive()?;
@@ -126,7 +126,7 @@ impl<G: Grants> Netback<G> {
 
     /// [`Netback::to_guest`] for small frames none of which is longer than
     /// [`Netback::longest_small_frame`].
-    pub fn small_frames_to_guest(&mut self, singles: &[Single], pick: &[u32]) -> ToGuest {
+    pub fn small_frames_to_guest(&mut self, small_frames: &[SmallFrame], pick: &[u32]) -> ToGuest {
         let mut report = ToGuest::default();
         let want = pick.len() as u32;
         let posted = self.posted(want);
@@ -136,9 +136,9 @@ impl<G: Grants> Netback<G> {
         };
         report.drops.add(lacking, u64::from(want - ready));
         let pick = pick.get(..ready as usize).unwrap_or(&[]);
-        self.plan_small_frames(singles, pick);
+        self.plan_small_frames(small_frames, pick);
         self.grants
-            .write_small_frames(&mut self.copies.places, singles, pick);
+            .write_small_frames(&mut self.copies.places, small_frames, pick);
         for (access, response) in self.copies.places.iter().zip(&mut self.responses) {
             if access.result.is_ok() {
                 report.deliver(access.len.into());
@@ -157,7 +157,7 @@ impl<G: Grants> Netback<G> {
 
     /// Takes a request off the ring for each frame, as the batch's accesses and responses. One that
     /// is no buffer is an access to no bytes.
-    fn plan_small_frames(&mut self, singles: &[Single], mut pick: &[u32]) {
+    fn plan_small_frames(&mut self, small_frames: &[SmallFrame], mut pick: &[u32]) {
         while !pick.is_empty() {
             let requests = self.rx.burst();
             let count = requests.len().min(pick.len());

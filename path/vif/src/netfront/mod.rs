@@ -9,7 +9,7 @@
 //! [`Netfront::release`]; the endpoint yields frames into [`Netfront::buffers`],
 //! [`Netfront::transmit`] sends them; [`Netfront::publish`], `fence(SeqCst)`, [`Netfront::notify`].
 //!
-//! Packets that are [small frames](nic::single) may be taken and sent before the others:
+//! Packets that are [small frames](nic::small_frame) may be taken and sent before the others:
 //! [`Netfront::receive_small_frames`], [`Netfront::small_frames_done`], [`Netfront::transmit_small_frames`].
 //!
 //! Nothing that the driver domain writes is believed: ids, offsets, lengths and flags are checked

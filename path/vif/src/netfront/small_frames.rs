@@ -1,4 +1,4 @@
-//! The fast path ([`nic::single`]): responses of one slot that say nothing but where the bytes are
+//! The fast path ([`nic::small_frame`]): responses of one slot that say nothing but where the bytes are
 //! → pieces, and pieces → requests of one slot. Anything else stays at the head of the ring
 //! for [`Netfront::receive`].
 

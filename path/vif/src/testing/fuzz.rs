@@ -212,14 +212,14 @@ pub fn hostile_backend(data: &[u8]) {
             9 => rig.front.receive_done(&mut frames),
             14 => {
                 let budget = usize::from(input.byte());
-                let _ = rig.front.receive_small_frames(budget, &mut singles);
-                for piece in &singles {
+                let _ = rig.front.receive_small_frames(budget, &mut small_frames);
+                for piece in &small_frames {
                     let mut bytes = vec![0; piece.span.len()];
                     piece.span.read(&mut bytes).expect("its own memory");
                     assert!(bytes.len() >= 14);
                 }
             }
-            15 => rig.front.small_frames_done(&mut singles),
+            15 => rig.front.small_frames_done(&mut small_frames),
             16 => transmit_some(&mut input, &mut rig.front),
             12 => rig.front.refill(&mut rig.table),
             13 => rig.front.release(&mut rig.table),
@@ -357,9 +357,9 @@ fn take(back: &mut Netback<FakeGrants>, budget: usize, out: &mut Vec<Frame>) {
     out.clear();
 }
 
-fn take_singles(back: &mut Netback<FakeGrants>, budget: usize) {
-    let mut singles = Batch::default();
-    match back.small_frames_from_guest(budget, &mut singles) {
+fn take_small_frames(back: &mut Netback<FakeGrants>, budget: usize) {
+    let mut small_frames = SmallBatch::default();
+    match back.small_frames_from_guest(budget, &mut small_frames) {
         Ok(taken) => {
             assert!(taken.requests <= budget.min(ACCESSES_MAX));
             assert!(small_frames.len() <= taken.requests);
@@ -374,7 +374,7 @@ fn take_singles(back: &mut Netback<FakeGrants>, budget: usize) {
     }
 }
 
-fn give_singles(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &Memory) {
+fn give_small_frames(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &Memory) {
     let longest = back.longest_small_frame();
     if longest == 0 {
         return;
@@ -387,8 +387,8 @@ fn give_singles(back: &mut Netback<FakeGrants>, input: &mut Input<'_>, source: &
             .push(span.expect("a frame fits"))
             .expect("own memory");
     }
-    let pick: Vec<u32> = (0..singles.len() as u32).rev().collect();
-    let report = back.small_frames_to_guest(&singles, &pick);
+    let pick: Vec<u32> = (0..small_frames.len() as u32).rev().collect();
+    let report = back.small_frames_to_guest(&small_frames, &pick);
     assert_eq!(
         u64::from(report.delivered) + report.drops.total(),
         pick.len() as u64

@@ -112,7 +112,12 @@ impl Grants for FakeGrants {
         self.exchange.is_none()
     }
 
-    fn write_small_frames(&mut self, accesses: &mut [Access], singles: &[Single], pick: &[u32]) {
+    fn write_small_frames(
+        &mut self,
+        accesses: &mut [Access],
+        small_frames: &[SmallFrame],
+        pick: &[u32],
+    ) {
         assert_eq!(accesses.len(), pick.len(), "a place for each");
         for (access, index) in accesses.iter_mut().zip(pick) {
             assert!(access.result.is_err(), "a result starts as an error");

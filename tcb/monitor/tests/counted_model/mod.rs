@@ -1,9 +1,9 @@
 //! The model: what tables of counted grants are, without any of the monitor's machinery.
 
 use crate::spy::Spy;
+use abi::counted::{GENERATION_MAX, Revocation, Translation, table_slots};
 use abi::hypercall::{Bind, Create, Revoke};
 use abi::layout::PAGE;
-use abi::ngm::{GENERATION_MAX, Revocation, Translation, table_slots};
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, Slot};
 use monitor::grant::{CountedGrants, Exchanges, Grants, Mapper, Spaces};
 use monitor::memory::Memory;
@@ -386,7 +386,7 @@ impl Rig {
         let spy = self.spy.lock().unwrap();
         let own = (1 << 16) + self.tables[&guest].handle.0 * 2;
         let mut word = [0; 8];
-        let at = abi::ngm::announcements_at(ENTRIES) as u64;
+        let at = abi::counted::announcements_at(ENTRIES) as u64;
         spy.files.get(&own)?.read_exact_at(&mut word, at).unwrap();
         Some(u64::from_le_bytes(word))
     }

@@ -226,7 +226,7 @@ impl World {
             }
             Monitor::Tell => {
                 let count = Cell::new(self.announcements);
-                tell(&count);
+                publish(&count);
                 next.announcements = count.get();
                 Monitor::Look(0)
             }

@@ -110,7 +110,7 @@ fn batch(table: &Table<1>, generation: u32) -> bool {
     if !entry.claim(generation) {
         return false;
     }
-    settle();
+    full_fence();
     let held = undisturbed(&table.announcements, before) || entry.holds(generation);
     if held {
         entry.touch(generation);
@@ -126,7 +126,7 @@ fn revoke<const ENTRIES: usize>(table: &Table<ENTRIES>) -> [bool; ENTRIES] {
     for (entry, valid) in words.iter().zip(valid) {
         announce(*entry, valid);
     }
-    tell(&table.announcements);
+    publish(&table.announcements);
     let gone = words.map(|entry| {
         let gone = idle(entry);
         if gone {
@@ -174,7 +174,7 @@ fn what_drains_ends() {
         let other = Arc::clone(&table);
         let user = thread::spawn(move || batch(&other, FIRST));
         announce(entry, granted(FIRST));
-        tell(&table.announcements);
+        publish(&table.announcements);
         let at_once = idle(entry);
         let used = user.join().unwrap();
         assert!(idle(entry));
@@ -227,11 +227,11 @@ fn a_batch_within_another_ends_its_own_uses_alone() {
         let read = &entries[0];
         let before = announced(count);
         let claimed = read.claim(FIRST);
-        settle();
+        full_fence();
         let held = claimed && (undisturbed(count, before) || read.holds(FIRST));
         let before = announced(count);
         let writes = entries.each_ref().map(|entry| entry.claim(FIRST));
-        settle();
+        full_fence();
         let undisturbed = undisturbed(count, before);
         for (entry, _) in entries.iter().zip(writes).filter(|(_, claimed)| *claimed) {
             if undisturbed || entry.holds(FIRST) {

@@ -24,7 +24,7 @@ impl Granter {
         let words = self.entries.words(gref).unwrap();
         let entry = Translation(words.translation(Ordering::Relaxed));
         uses::announce(&words, entry);
-        uses::tell(self.entries.announcements);
+        uses::publish(self.entries.announcements);
     }
 
     fn uses<const N: usize>(self, grefs: [u32; N]) -> [u32; N] {

@@ -56,7 +56,7 @@ fn both_ways_give_the_guest_the_same() {
         let frames: Vec<_> = small_frames.iter().map(|s| s.to_frame().unwrap()).collect();
         let pick: Vec<u32> = (0..lens.len() as u32).rev().collect();
         for _ in 0..60 {
-            let report = short.back.small_frames_to_guest(&singles, &pick);
+            let report = short.back.small_frames_to_guest(&small_frames, &pick);
             assert_eq!(report, other.back.to_guest(&frames, &pick));
             short.back.publish();
             other.back.publish();
@@ -179,8 +179,10 @@ fn what_is_not_granted_is_answered_with_an_error_and_nothing_else_is() {
         let gone = [RxRequest::decode(rx.request_at(3)), third].map(|request| request.gref);
         let lost = if gone[0] == gone[1] { 2 } else { 1 };
         let source = Memory::new(5);
-        let singles = batch(&source, &vec![packet(60, 1); 5]);
-        let report = rig.back.small_frames_to_guest(&singles, &[0, 1, 2, 3, 4]);
+        let small_frames = batch(&source, &vec![packet(60, 1); 5]);
+        let report = rig
+            .back
+            .small_frames_to_guest(&small_frames, &[0, 1, 2, 3, 4]);
         rig.back.publish();
         assert_eq!(report.drops.get(Drop::BadRequest), 1);
         assert_eq!(report.drops.get(Drop::Grant), lost);
@@ -201,10 +203,10 @@ fn a_ring_that_makes_no_sense_disables_the_interface() {
         rig.raw_tx().set_req_prod(257);
         let mut small_frames = batch(&Memory::new(1), &[packet(60, 1)]);
         assert_eq!(
-            rig.back.small_frames_from_guest(64, &mut singles),
+            rig.back.small_frames_from_guest(64, &mut small_frames),
             Err(Fatal::Overrun)
         );
-        assert!(singles.is_empty());
+        assert!(small_frames.is_empty());
         assert_eq!(rig.back.longest_small_frame(), 0);
 
         let mut rig = Rig::new(sizes());
@@ -212,7 +214,7 @@ fn a_ring_that_makes_no_sense_disables_the_interface() {
         let source = Memory::new(200);
         let small_frames = batch(&source, &vec![packet(60, 1); 200]);
         let pick: Vec<u32> = (0..200).collect();
-        let report = rig.back.small_frames_to_guest(&singles, &pick);
+        let report = rig.back.small_frames_to_guest(&small_frames, &pick);
         assert_eq!(report.drops.get(Drop::Disabled), 200);
         assert_eq!(rig.back.fatal(), Some(Fatal::Overrun));
         assert_eq!(rig.back.counters().to_guest, 0);

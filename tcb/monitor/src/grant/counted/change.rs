@@ -4,8 +4,8 @@ use super::registry::{CountedGrants, Registry};
 use super::table::{Granted, Table, TableState};
 use crate::grant::accounts::Grants;
 use crate::space::SpaceError;
+use abi::counted::{Revocation, Translation};
 use abi::hypercall::{Create, Revoke};
-use abi::ngm::{Revocation, Translation};
 use abi::{DomId, GrantRef, GrantStatus, Slot};
 use shmem::uses::{self, EntryWords};
 use std::sync::Arc;
@@ -295,7 +295,7 @@ fn announce(
     if !announced {
         return leaving;
     }
-    uses::tell(table.announcements());
+    uses::publish(table.announcements());
     let mut refused = Vec::new();
     for (op, ((gref, how), status)) in wanted.iter().zip(statuses.iter_mut()).enumerate() {
         let (Some((_, granted)), Some(words)) =

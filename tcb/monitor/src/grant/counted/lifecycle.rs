@@ -6,8 +6,8 @@ use super::table::{Bound, Table};
 use crate::grant::accounts::Grants;
 use crate::grant::window::WindowSlot;
 use crate::space::{AddressSpace, SpaceError, enter};
+use abi::counted::ENTRIES_MAX;
 use abi::hypercall::Bind;
-use abi::ngm::ENTRIES_MAX;
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
 use shmem::uses::EntryWords;
 use std::os::fd::AsFd;
@@ -263,6 +263,6 @@ fn ranges(table: &Table, bound: Bound) -> Option<[std::ops::Range<u32>; 2]> {
     let range = |from: u32, slots: u32| Some(from..from.checked_add(slots)?);
     Some([
         range(bound.first, table.entries)?,
-        range(bound.tables, abi::ngm::table_slots(table.entries))?,
+        range(bound.tables, abi::counted::table_slots(table.entries))?,
     ])
 }

@@ -1,7 +1,7 @@
 //! One table of counted grants: its sub-tables, and what the monitor knows of each entry.
 
 use crate::memory::Memory;
-use abi::ngm::{GENERATION_MAX, Translation, status_bytes, table_slots, translation_bytes};
+use abi::counted::{GENERATION_MAX, Translation, status_bytes, table_slots, translation_bytes};
 use abi::{ConnId, DomId, GrantRef, Handle, PAGE, Slot};
 use sandbox::PageMap;
 use shmem::Region;

@@ -1,7 +1,7 @@
 use super::*;
 use abi::GrantRef;
+use abi::counted::Revocation;
 use abi::hypercall::Place;
-use abi::ngm::Revocation;
 use proptest::prelude::*;
 use std::cell::RefCell;
 
