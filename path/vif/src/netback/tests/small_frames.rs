@@ -19,7 +19,7 @@ fn batch(memory: &Memory, packets: &[Vec<u8>]) -> SmallBatch {
 }
 
 /// Takes small frames: requests, their bytes, and whether there is more.
-fn take(rig: &mut Rig, out: &mut Batch) -> (usize, u64, bool) {
+fn take(rig: &mut Rig, out: &mut SmallBatch) -> (usize, u64, bool) {
     let taken = rig
         .back
         .small_frames_from_guest(64, out)
