@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The package and the name of each program.
-const PROGRAMS: [(&str, &str); 5] = [
+pub(crate) const PROGRAMS: [(&str, &str); 5] = [
     ("cli", "grantway"),
     ("grantwayd", "grantwayd"),
     ("driver", "driver"),
@@ -58,7 +58,7 @@ pub(crate) fn demo(args: &[String]) -> Result<()> {
 }
 
 /// The paths of the programs among cargo's messages.
-fn executables(messages: impl std::io::BufRead) -> Result<Vec<PathBuf>> {
+pub(crate) fn executables(messages: impl std::io::BufRead) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for message in messages.lines() {
         let message: Value = serde_json::from_str(&message?)?;
@@ -70,7 +70,7 @@ fn executables(messages: impl std::io::BufRead) -> Result<Vec<PathBuf>> {
 }
 
 /// Copies a program into a folder. An old one that still runs keeps its file.
-fn place(program: &Path, folder: &Path) -> Result<()> {
+pub(crate) fn place(program: &Path, folder: &Path) -> Result<()> {
     let name = program.file_name().context("a program without a name")?;
     let (new, place) = (folder.join(name).with_extension("new"), folder.join(name));
     if program == place {

@@ -1,6 +1,7 @@
 //! `cargo xtask …`: what the project does about itself. `cargo demo` is `cargo xtask demo`.
 
 mod build;
+mod compare;
 mod fuzz;
 mod layering;
 mod modules;
@@ -27,6 +28,7 @@ usage: cargo xtask <task>
   tcb                count the trusted base: lines and `unsafe` blocks per crate
   mutants [MODULE…]  mutate ring, grants, counted-grants, bridge: do the tests notice? resumable
   mutants --kept [MODULE…]  print what is known so far, without running anything
+  compare COMMIT     is the tree as fast as that commit? (--help says more)
   fuzz-smoke [SECS]  run every fuzz target for SECS seconds (20)";
 
 fn main() -> ExitCode {
@@ -34,7 +36,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(figures::exit_code(&error))
         }
     }
 }
@@ -46,6 +48,7 @@ fn run(args: &[String]) -> Result<()> {
     match (task.as_str(), rest) {
         ("build", []) => build::build().map(drop),
         ("demo", args) => build::demo(args),
+        ("compare", args) => compare::run(args),
         ("layering", []) => layering::check(),
         ("sizes", []) => sizes::check(),
         ("words", []) => words::check(),

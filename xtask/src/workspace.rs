@@ -27,14 +27,19 @@ pub(crate) fn root() -> PathBuf {
 
 /// The cargo that runs us.
 pub(crate) fn cargo() -> Command {
+    cargo_in(&root())
+}
+
+/// The same for another workspace.
+pub(crate) fn cargo_in(folder: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root());
+    command.current_dir(folder);
     command
 }
 
 /// Where cargo puts what it builds, without the target triple: honours `CARGO_TARGET_DIR`.
 pub(crate) fn target_directory() -> Result<PathBuf> {
-    let metadata = metadata()?;
+    let metadata = metadata(&root())?;
     let path = metadata["target_directory"]
         .as_str()
         .context("no target directory")?;
@@ -43,13 +48,28 @@ pub(crate) fn target_directory() -> Result<PathBuf> {
 
 /// Every crate of the workspace. Dev-dependencies are left out: tests may look everywhere.
 pub(crate) fn crates() -> Result<Vec<Crate>> {
-    let metadata = metadata()?;
+    let metadata = metadata(&root())?;
     let packages = metadata["packages"].as_array().context("no packages")?;
     packages.iter().map(read_crate).collect()
 }
 
-fn metadata() -> Result<Value> {
-    let output = cargo()
+/// The package and the name of each bench of a workspace.
+pub(crate) fn bench_targets(folder: &Path) -> Result<Vec<(String, String)>> {
+    let metadata = metadata(folder)?;
+    let mut found = Vec::new();
+    for package in metadata["packages"].as_array().context("no packages")? {
+        let is_bench = |target: &&Value| target["kind"][0] == "bench";
+        let targets = package["targets"].as_array().context("no targets")?;
+        for target in targets.iter().filter(is_bench) {
+            let name = |of: &Value| of["name"].as_str().unwrap_or_default().to_owned();
+            found.push((name(package), name(target)));
+        }
+    }
+    Ok(found)
+}
+
+fn metadata(folder: &Path) -> Result<Value> {
+    let output = cargo_in(folder)
         .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
         .output()
         .context("cannot run cargo")?;

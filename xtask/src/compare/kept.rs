@@ -1,0 +1,129 @@
+//! Pairs, kept over runs: a line of JSON each in `pairs.jsonl`, appended when it was measured.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// A cell's two values; none where a side has no such figure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Values {
+    pub(super) config: String,
+    pub(super) metric: String,
+    pub(super) old: Option<f64>,
+    pub(super) new: Option<f64>,
+}
+
+/// What a run of each side showed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Pair {
+    /// The tree that it is about.
+    pub(super) tree: String,
+    pub(super) plan: String,
+    /// CPU time was stolen, also when it was repeated.
+    pub(super) disturbed: bool,
+    pub(super) values: Vec<Values>,
+}
+
+/// The pairs of one commit and one tree.
+#[derive(Debug)]
+pub(super) struct Kept {
+    file: PathBuf,
+    by_plan: BTreeMap<String, Vec<Pair>>,
+}
+
+impl Kept {
+    /// Reads the pairs that are about `tree`. `fresh`: begins anew.
+    pub(super) fn open(folder: &Path, tree: &str, fresh: bool) -> Result<Self> {
+        let file = folder.join("pairs.jsonl");
+        if fresh && file.exists() {
+            fs::remove_file(&file)?;
+        }
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let mut by_plan: BTreeMap<_, Vec<Pair>> = BTreeMap::new();
+        // A line that was broken off while it was written is left out.
+        let pairs = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        for pair in pairs.filter(|pair: &Pair| pair.tree == tree) {
+            by_plan.entry(pair.plan.clone()).or_default().push(pair);
+        }
+        Ok(Self { file, by_plan })
+    }
+
+    /// Adds a pair, and a line to the file.
+    pub(super) fn add(&mut self, pair: Pair) -> Result<()> {
+        let mut file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.file)
+            .with_context(|| self.file.display().to_string())?;
+        // A line of its own, also after one that was broken off.
+        write!(file, "\n{}", serde_json::to_string(&pair)?)?;
+        self.by_plan
+            .entry(pair.plan.clone())
+            .or_default()
+            .push(pair);
+        Ok(())
+    }
+
+    /// The pairs of a plan, in the order in which they were measured.
+    pub(super) fn of(&self, plan: &str) -> &[Pair] {
+        self.by_plan.get(plan).map_or(&[], Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(tree: &str, plan: &str, new: f64) -> Pair {
+        Pair {
+            tree: tree.to_owned(),
+            plan: plan.to_owned(),
+            disturbed: false,
+            values: vec![Values {
+                config: "ngm-64@load=1".to_owned(),
+                metric: "packets".to_owned(),
+                old: None,
+                new: Some(new),
+            }],
+        }
+    }
+
+    #[test]
+    fn pairs_of_the_same_tree_are_gone_on_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |tree, fresh| Kept::open(folder.path(), tree, fresh).unwrap();
+        let mut kept = open("a", false);
+        assert!(kept.of("base").is_empty());
+        for pair in [
+            pair("a", "base", 1.5),
+            pair("a", "lro", 2.0),
+            pair("a", "base", 0.1),
+        ] {
+            kept.add(pair).unwrap();
+        }
+        open("b", false).add(pair("b", "base", 9.0)).unwrap();
+        let again = open("a", false);
+        assert_eq!(again.of("base"), kept.of("base"));
+        assert_eq!(again.of("lro").len(), 1);
+        assert_eq!(open("b", false).of("base"), [pair("b", "base", 9.0)]);
+        assert!(open("a", true).of("base").is_empty());
+        assert!(open("a", false).of("base").is_empty());
+    }
+
+    #[test]
+    fn a_line_that_was_broken_off_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Kept::open(folder.path(), "a", false).unwrap();
+        open().add(pair("a", "base", 1.0)).unwrap();
+        let file = folder.path().join("pairs.jsonl");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, format!("{text}\n{}", &text[..40])).unwrap();
+        open().add(pair("a", "base", 2.0)).unwrap();
+        assert_eq!(open().of("base").len(), 2);
+    }
+}

@@ -1,0 +1,177 @@
+//! Measures pairs: a short run of each side, one right after the other, the first one in turn.
+
+use super::aliases::{Aliases, Kind};
+use super::cells::{self, Cell};
+use super::exp::{self, Readings};
+use super::kept::{Kept, Pair, Values};
+use super::plans::Plan;
+use super::sides::{Side, Sides};
+use anyhow::{Context, Result};
+use figures::interrupt;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// How often a pair is measured again whose run was disturbed or failed.
+const AGAIN: usize = 2;
+
+/// What is needed to measure.
+#[derive(Debug)]
+pub(super) struct Measure<'a> {
+    pub(super) sides: &'a Sides,
+    pub(super) aliases: &'a Aliases,
+    pub(super) kept: Kept,
+    /// Pairs of a plan at most.
+    pub(super) pairs: usize,
+}
+
+impl Measure<'_> {
+    /// Measures plans in turn until each has its pairs, or narrow cells, or has used up its time.
+    pub(super) fn all(&mut self, plans: &[Plan]) -> Result<()> {
+        let bar = progress((plans.len() * self.pairs) as u64);
+        let mut spent = vec![Duration::ZERO; plans.len()];
+        loop {
+            let mut done = true;
+            for (plan, spent) in plans.iter().zip(&mut spent) {
+                let columns = self.open_columns(plan);
+                if columns.is_empty() || spent.as_secs_f64() >= plan.minutes * 60.0 {
+                    continue;
+                }
+                done = false;
+                let measured: usize = plans
+                    .iter()
+                    .map(|plan| self.kept.of(&plan.name).len())
+                    .sum();
+                bar.set_position(measured as u64);
+                let number = self.kept.of(&plan.name).len() + 1;
+                bar.set_message(format!("{}, pair {number} of {}", plan.name, self.pairs));
+                let begin = Instant::now();
+                let pair = self.pair(plan, &columns)?;
+                *spent += begin.elapsed();
+                self.kept.add(pair)?;
+            }
+            if done {
+                bar.finish_and_clear();
+                return Ok(());
+            }
+        }
+    }
+
+    /// The columns of which more pairs are wanted.
+    fn open_columns(&self, plan: &Plan) -> Vec<String> {
+        let pairs = self.kept.of(&plan.name);
+        if pairs.is_empty() {
+            return plan.columns.clone();
+        }
+        if pairs.len() >= self.pairs {
+            return Vec::new();
+        }
+        let cells = cells::of(plan, pairs);
+        let is_open = |column: &&String| {
+            let of_column = |cell: &&Cell| cell.column() == **column;
+            cells.iter().filter(of_column).any(Cell::is_open)
+        };
+        plan.columns.iter().filter(is_open).cloned().collect()
+    }
+
+    fn pair(&self, plan: &Plan, columns: &[String]) -> Result<Pair> {
+        let Sides { old, new, .. } = self.sides;
+        let old_first = self.kept.of(&plan.name).len().is_multiple_of(2);
+        let mut again = AGAIN;
+        loop {
+            let run = |side: &Side| self.run(side, plan, columns);
+            let both = if old_first {
+                run(old).and_then(|old| Ok((old, run(new)?)))
+            } else {
+                run(new).and_then(|new| Ok((run(old)?, new)))
+            };
+            interrupt::check()?;
+            match both {
+                // A busy machine may keep a domain from answering in time.
+                Err(_) if again > 0 => {}
+                Ok((old, new)) if again > 0 && (old.disturbed || new.disturbed) => {}
+                both => {
+                    let (old, new) = both.with_context(|| format!("plan {}", plan.name))?;
+                    return Ok(paired(&self.sides.tree, plan, &old, &new));
+                }
+            }
+            again -= 1;
+        }
+    }
+
+    fn run(&self, side: &Side, plan: &Plan, columns: &[String]) -> Result<Readings> {
+        let name = side.plan_name(&plan.name, self.aliases)?;
+        // Every name that a column ever had: those that a side does not know name nothing there.
+        let names = columns
+            .iter()
+            .flat_map(|column| self.aliases.of(Kind::Column, column));
+        let only: Vec<String> = names.collect();
+        let arguments = exp::arguments(plan, &name, &only);
+        let printed = exp::run(&side.program, &arguments, &self.sides.folder)?;
+        Readings::parse(&printed, plan, self.aliases)
+    }
+}
+
+/// Both sides' values beside each other.
+fn paired(tree: &str, plan: &Plan, old: &Readings, new: &Readings) -> Pair {
+    let keys: BTreeSet<_> = old.values.keys().chain(new.values.keys()).collect();
+    let values = |key: &(String, String)| Values {
+        config: key.0.clone(),
+        metric: key.1.clone(),
+        old: old.values.get(key).copied(),
+        new: new.values.get(key).copied(),
+    };
+    Pair {
+        tree: tree.to_owned(),
+        plan: plan.name.clone(),
+        disturbed: old.disturbed || new.disturbed,
+        values: keys.into_iter().map(values).collect(),
+    }
+}
+
+/// On a terminal only.
+fn progress(pairs: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} pairs, {elapsed}, {msg}");
+    let bar = ProgressBar::new(pairs);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::plans;
+
+    #[test]
+    fn values_of_one_name_are_paired() {
+        let plan = plans::read()
+            .unwrap()
+            .named(&["base".to_owned()])
+            .unwrap()
+            .remove(0);
+        let readings = |disturbed, values: &[(&str, f64)]| Readings {
+            values: values
+                .iter()
+                .map(|&(metric, value)| (("grantway".to_owned(), metric.to_owned()), value))
+                .collect(),
+            disturbed,
+        };
+        let old = readings(false, &[("throughput", 1.0), ("up_ms", 5.0)]);
+        let new = readings(true, &[("throughput", 2.0), ("transactions", 7.0)]);
+        let pair = paired("t", &plan, &old, &new);
+        let both: Vec<_> = pair
+            .values
+            .iter()
+            .map(|v| (v.metric.as_str(), v.old, v.new))
+            .collect();
+        assert_eq!(
+            both,
+            [
+                ("throughput", Some(1.0), Some(2.0)),
+                ("transactions", None, Some(7.0)),
+                ("up_ms", Some(5.0), None),
+            ]
+        );
+        assert!(pair.disturbed);
+    }
+}

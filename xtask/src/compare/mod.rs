@@ -1,0 +1,199 @@
+//! `cargo xtask compare COMMIT`: is the tree as fast as that commit?
+//!
+//! Both are built, and chosen plans of `grantway exp` run interleaved: a short run of the one and
+//! of the other make a pair, and ratios are formed within a pair, so that what disturbs the machine
+//! disturbs both. A pair's ratios give a median with a 95 % interval.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `sides` | builds the commit and the tree |
+//! | `plans` | what is run and judged: `compare.toml` |
+//! | `aliases` | what older commits call things: `aliases.txt` |
+//! | `exp` | one run of `grantway exp` |
+//! | `measure` | pairs |
+//! | `kept` | pairs on disk |
+//! | `cells` | ratios and verdicts |
+//! | `instructions` | counts of the benches, where intervals stay wide |
+//! | `callgrind` | the counter |
+//! | `show` | table and JSON |
+
+mod aliases;
+mod callgrind;
+mod cells;
+mod exp;
+mod instructions;
+mod kept;
+mod measure;
+mod plans;
+mod show;
+mod sides;
+
+use anyhow::{Result, ensure};
+use cells::{Cell, Counts, Outcome};
+use clap::Parser;
+use instructions::Count;
+use kept::Kept;
+use measure::Measure;
+use plans::{Bench, Plan, Plans};
+use sides::Sides;
+use std::collections::BTreeMap;
+
+/// Compare the tree's performance with a commit's.
+///
+/// Builds both below target/compare/ and runs plans of `grantway exp` interleaved: old, new, new,
+/// old, … Prints ratios with 95 % intervals; more than 1 is always better. It fails
+///
+///   - where an interval lies below 0.97,
+///   - where an interval stays wider than ±3 % and benches take 1 % more instructions (valgrind is
+///     needed; without it such cells are unresolved),
+///   - where the commit has a figure that the tree has not: a rename is a line in
+///     xtask/aliases.txt.
+///
+/// A plan is done when its intervals are narrower than ±3 %, after 40 pairs, or when its time is
+/// up. Fewer than 6 pairs make no 95 % interval.
+///
+/// Pairs are kept: the same command goes on where it was broken off, and adds to what the time
+/// allowed before. A tree that has changed begins anew. Nothing else should run meanwhile.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask compare",
+    verbatim_doc_comment,
+    after_help = "Examples:\n  cargo xtask compare HEAD~3\n  \
+                  cargo xtask compare 78ba097 --plans base,isolation,peers,tcp,lro\n  \
+                  cargo xtask compare main --plans isolation --pairs 10 --json\n\n\
+                  What is run and judged is in xtask/compare.toml."
+)]
+struct Options {
+    /// The commit to compare with
+    commit: String,
+    /// Plans, as xtask/compare.toml names them
+    #[arg(long, value_delimiter = ',', default_value = "base,isolation")]
+    plans: Vec<String>,
+    /// Pairs of each plan at most
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pairs: usize,
+    /// Print JSON lines, one per cell
+    #[arg(long)]
+    json: bool,
+    /// Discard what is kept of earlier runs
+    #[arg(long)]
+    fresh: bool,
+}
+
+/// The command.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let name = "cargo xtask compare".to_owned();
+    let options = Options::parse_from(std::iter::once(&name).chain(arguments));
+    let (all, aliases) = (plans::read()?, aliases::read()?);
+    let plans = all.named(&options.plans)?;
+    let sides = Sides::prepare(&options.commit, &aliases)?;
+    figures::interrupt::watch();
+    let mut measure = Measure {
+        sides: &sides,
+        aliases: &aliases,
+        kept: Kept::open(&sides.folder, &sides.tree, options.fresh)?,
+        pairs: options.pairs,
+    };
+    measure.all(&plans)?;
+    let found: Vec<Vec<Cell>> = plans
+        .iter()
+        .map(|plan| cells::of(plan, measure.kept.of(&plan.name)))
+        .collect();
+    let (counts, most) = counted(&all, &plans, &found, |benches| {
+        instructions::count(benches, &sides, &aliases)
+    })?;
+    let judge = |cell: Cell| {
+        let verdict = cell.verdict(most.get(&cell.plan));
+        (cell, verdict)
+    };
+    let cells: Vec<(Cell, Outcome)> = found.into_iter().flatten().map(judge).collect();
+    let print = if options.json {
+        show::lines
+    } else {
+        show::tables
+    };
+    print!("{}", print(&sides, &cells, &counts));
+    let failed = cells.iter().filter(|(_, verdict)| verdict.fails()).count();
+    ensure!(failed == 0, "{failed} of {} cells fail", cells.len());
+    Ok(())
+}
+
+/// Counts the benches of the plans in which a cell wants that: all counts, and what they came to
+/// for each plan.
+fn counted(
+    all: &Plans,
+    plans: &[Plan],
+    cells: &[Vec<Cell>],
+    count: impl FnOnce(&[Bench]) -> Result<Vec<Count>>,
+) -> Result<(Vec<Count>, BTreeMap<String, Counts>)> {
+    let wide = |(_, cells): &(&Plan, &Vec<Cell>)| cells.iter().any(Cell::wants_counts);
+    let wide: Vec<&Plan> = plans
+        .iter()
+        .zip(cells)
+        .filter(wide)
+        .map(|(plan, _)| plan)
+        .collect();
+    if wide.is_empty() {
+        return Ok(Default::default());
+    }
+    let counts = match callgrind::missing() {
+        Some(why) => {
+            eprintln!("wide cells are unresolved: {why}");
+            Vec::new()
+        }
+        None => {
+            let mut benches: BTreeMap<&str, &Bench> = BTreeMap::new();
+            for bench in wide.iter().flat_map(|plan| all.benches(plan)) {
+                benches.insert(&bench.name, bench);
+            }
+            let benches: Vec<Bench> = benches.into_values().cloned().collect();
+            eprintln!("counting instructions of {} benches", benches.len());
+            count(&benches)?
+        }
+    };
+    let most = |plan: &&Plan| {
+        (
+            plan.name.clone(),
+            instructions::most(&counts, &plan.benches),
+        )
+    };
+    let most = wide.iter().map(most).collect();
+    Ok((counts, most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn examples_parse() {
+        let help = Options::command().get_after_help().unwrap().to_string();
+        let examples: Vec<&str> = help.lines().filter(|l| l.contains("cargo xtask")).collect();
+        assert_eq!(examples.len(), 3);
+        for line in examples {
+            let words = line
+                .trim()
+                .trim_start_matches("cargo xtask ")
+                .split_whitespace();
+            let options = Options::try_parse_from(words).unwrap();
+            assert!(
+                plans::read().unwrap().named(&options.plans).is_ok(),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn benches_are_counted_only_where_a_cell_is_wide() {
+        let all = plans::read().unwrap();
+        let plans = all.named(&["base".to_owned()]).unwrap();
+        let (counts, most) = counted(&all, &plans, &[Vec::new()], |_| unreachable!()).unwrap();
+        assert!(counts.is_empty() && most.is_empty());
+    }
+}

@@ -1,0 +1,153 @@
+//! Reads `compare.toml`: what is run, which ratios are judged, which benches are counted.
+
+use super::aliases::Config;
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Plans {
+    plan: Vec<Plan>,
+    bench: Vec<Bench>,
+}
+
+/// A plan of `grantway exp`, as it is compared.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Plan {
+    pub(super) name: String,
+    pub(super) columns: Vec<String>,
+    pub(super) rounds: usize,
+    pub(super) seconds: f64,
+    pub(super) minutes: f64,
+    pub(super) benches: Vec<String>,
+    key: Vec<Cells>,
+    #[serde(default)]
+    shown: Vec<Cells>,
+}
+
+/// Metrics where a configuration has these keys.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cells {
+    metrics: Vec<String>,
+    #[serde(default)]
+    keys: BTreeMap<String, String>,
+}
+
+/// A bench, as it is counted.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Bench {
+    pub(super) name: String,
+    pub(super) package: String,
+    pub(super) toggle: String,
+    pub(super) cell_in: Option<String>,
+    #[serde(default)]
+    pub(super) cells: Vec<String>,
+}
+
+/// What a cell is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// It is judged.
+    Key,
+    /// It is printed and decides nothing.
+    Shown,
+}
+
+/// The plans of this tree.
+pub(super) fn read() -> Result<Plans> {
+    Plans::parse(include_str!("../../compare.toml"))
+}
+
+impl Plans {
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let plans: Self = toml::from_str(text).context("compare.toml")?;
+        for plan in &plans.plan {
+            for bench in &plan.benches {
+                let known = plans.bench.iter().any(|known| known.name == *bench);
+                ensure!(known, "compare.toml: {}: no bench {bench}", plan.name);
+            }
+        }
+        Ok(plans)
+    }
+
+    /// The plans of these names, in their order.
+    pub(super) fn named(&self, names: &[String]) -> Result<Vec<Plan>> {
+        let find = |name: &String| {
+            let found = self.plan.iter().find(|plan| plan.name == *name).cloned();
+            let known = || self.plan.iter().map(|plan| plan.name.as_str());
+            found.with_context(|| {
+                let known = known().collect::<Vec<_>>().join(", ");
+                format!("compare.toml has no plan {name} (it has {known})")
+            })
+        };
+        names.iter().map(find).collect()
+    }
+
+    /// The benches that decide for a plan.
+    pub(super) fn benches(&self, plan: &Plan) -> impl Iterator<Item = &Bench> {
+        let of_plan = |bench: &&Bench| plan.benches.contains(&bench.name);
+        self.bench.iter().filter(of_plan)
+    }
+}
+
+impl Plan {
+    /// What a figure is for; none: nothing here. `config` and `metric` are the tree's names.
+    pub(super) fn part(&self, config: &str, metric: &str) -> Option<Part> {
+        let config = Config::parse(config);
+        if !self.columns.contains(&config.column) {
+            return None;
+        }
+        let here = |cells: &Cells| {
+            let has = |(key, value): (&String, &String)| config.keys.get(key) == Some(value);
+            cells.metrics.iter().any(|known| known == metric) && cells.keys.iter().all(has)
+        };
+        if self.key.iter().any(here) {
+            return Some(Part::Key);
+        }
+        self.shown.iter().any(here).then_some(Part::Shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trees_plans_can_be_read() {
+        let plans = read().unwrap();
+        let names = ["base", "isolation", "peers", "tcp", "lro"].map(str::to_owned);
+        assert_eq!(plans.named(&names).unwrap().len(), names.len());
+        let error = plans.named(&["bass".to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("no plan bass (it has base,"), "{error}");
+    }
+
+    #[test]
+    fn cells_are_those_of_our_columns_with_their_keys() {
+        let plans = read().unwrap();
+        let base = &plans.named(&["base".to_owned()]).unwrap()[0];
+        for (config, metric, part) in [
+            ("grantway@wake=awake", "throughput", Some(Part::Key)),
+            ("grantway@wake=halt", "throughput", Some(Part::Shown)),
+            ("grantway@guests=64", "up_ms", Some(Part::Shown)),
+            ("grantway@wake=awake", "latency_us.p50", None),
+            ("grantway-x@wake=awake", "throughput", None),
+            ("forwarder@wake=awake", "throughput", None),
+        ] {
+            assert_eq!(base.part(config, metric), part, "{config} {metric}");
+        }
+        assert_eq!(plans.benches(base).count(), base.benches.len());
+    }
+
+    #[test]
+    fn a_bench_that_is_not_there_is_an_error() {
+        let text = include_str!("../../compare.toml");
+        let text = text.replace("name = \"small_frames\"", "name = \"large_frames\"");
+        let error = Plans::parse(&text).unwrap_err().to_string();
+        assert!(error.contains("no bench small_frames"), "{error}");
+    }
+}

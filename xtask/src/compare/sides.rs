@@ -1,0 +1,226 @@
+//! The two sides: a commit in a git worktree of its own below `target/compare/`, and the tree.
+//!
+//! Each commit builds itself by its own `cargo xtask build`, so it need not be known here which
+//! packages it has. A worktree and its build folder stay, so that a second run is quick.
+
+use super::aliases::{Aliases, Kind};
+use super::exp;
+use crate::{build, workspace};
+use anyhow::{Context, Result, ensure};
+use figures::Failure;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// One of the two.
+#[derive(Debug)]
+pub(super) struct Side {
+    /// The program that runs plans; those that it starts lie beside it.
+    pub(super) program: PathBuf,
+    /// The workspace, and the folder that it is built in if that is not the usual one.
+    pub(super) workspace: PathBuf,
+    pub(super) build: Option<PathBuf>,
+    /// The plans that the program knows.
+    plans: Vec<String>,
+}
+
+/// Both, and where what is measured is kept.
+#[derive(Debug)]
+pub(super) struct Sides {
+    pub(super) old: Side,
+    pub(super) new: Side,
+    pub(super) folder: PathBuf,
+    pub(super) commit: String,
+    /// A name of the tree's content, committed or not.
+    pub(super) tree: String,
+}
+
+impl Sides {
+    /// Builds both.
+    pub(super) fn prepare(commit: &str, aliases: &Aliases) -> Result<Self> {
+        let root = workspace::root();
+        let revision = format!("{commit}^{{commit}}");
+        let hash = git(&root, &["rev-parse", "--verify", "--quiet", &revision])
+            .map_err(|_| Failure::Usage(format!("no such commit: {commit}")))?;
+        let short: String = hash.chars().take(12).collect();
+        let all = workspace::target_directory()?.join("compare");
+        let folder = all.join(&short);
+        let old = build_commit(&root, &folder, &hash, aliases)?;
+        let tree = tree_name(&root, &folder)?;
+        let new = build_tree(root, &all.join("tree"), aliases)?;
+        Ok(Self {
+            old,
+            new,
+            folder,
+            commit: short,
+            tree,
+        })
+    }
+}
+
+#[cfg(test)]
+impl Sides {
+    /// Without programs.
+    pub(super) fn for_tests(commit: &str, tree: &str) -> Self {
+        let side = || Side {
+            program: PathBuf::new(),
+            workspace: PathBuf::new(),
+            build: None,
+            plans: Vec::new(),
+        };
+        Self {
+            old: side(),
+            new: side(),
+            folder: PathBuf::new(),
+            commit: commit.to_owned(),
+            tree: tree.to_owned(),
+        }
+    }
+}
+
+impl Side {
+    fn new(folder: &Path, workspace: PathBuf, aliases: &Aliases) -> Result<Self> {
+        let names = aliases.of(Kind::Program, "grantway");
+        let mut programs = names.iter().map(|name| folder.join(name));
+        let program = programs
+            .find(|program| program.is_file())
+            .with_context(|| format!("no {} in {}", names.join(", "), folder.display()))?;
+        Ok(Self {
+            plans: exp::plans(&program)?,
+            program,
+            workspace,
+            build: None,
+        })
+    }
+
+    /// What this side calls a plan of the tree.
+    pub(super) fn plan_name(&self, plan: &str, aliases: &Aliases) -> Result<String> {
+        let names = aliases.of(Kind::Plan, plan);
+        let known = names.into_iter().find(|name| self.plans.contains(name));
+        known.with_context(|| format!("{} has no plan {plan}", self.program.display()))
+    }
+}
+
+fn build_commit(root: &Path, folder: &Path, hash: &str, aliases: &Aliases) -> Result<Side> {
+    let (worktree, target) = (folder.join("tree"), folder.join("build"));
+    let at = |folder: &Path| git(folder, &["rev-parse", "HEAD"]);
+    // Worktrees whose folders were removed are forgotten.
+    git(root, &["worktree", "prune"])?;
+    if !worktree.join(".git").exists() {
+        fs::create_dir_all(folder)?;
+        let path = worktree.to_str().context("a path that is no text")?;
+        git(
+            root,
+            &["worktree", "add", "--force", "--detach", path, hash],
+        )?;
+    }
+    let is_whole = at(&worktree)? == hash && git(&worktree, &["status", "--porcelain"])?.is_empty();
+    ensure!(
+        is_whole,
+        "{} is not as it was committed: remove it",
+        worktree.display()
+    );
+    warn_of_flags(root, &worktree);
+    eprintln!("building {}", worktree.display());
+    let status = workspace::cargo_in(&worktree)
+        .args(["xtask", "build"])
+        .env("CARGO_TARGET_DIR", &target)
+        .status()?;
+    ensure!(status.success(), "the build of {hash} failed");
+    let mut side = Side::new(&target.join("release"), worktree, aliases)?;
+    side.build = Some(target);
+    Ok(side)
+}
+
+/// Cargo also reads the settings of folders above the worktree, that is those of the tree.
+fn warn_of_flags(root: &Path, worktree: &Path) {
+    let settings = |folder: &Path| fs::read(folder.join(".cargo/config.toml")).ok();
+    if settings(root) != settings(worktree) {
+        eprintln!(
+            "the commit has another .cargo/config.toml: \
+             it is built with the tree's flags, then its own"
+        );
+    }
+}
+
+/// Builds the tree and keeps copies of its programs, so that it can be built anew meanwhile.
+fn build_tree(root: PathBuf, copies: &Path, aliases: &Aliases) -> Result<Side> {
+    eprintln!("building {}", root.display());
+    let built = build::build()?;
+    let folder = built.parent().context("a program without a folder")?;
+    fs::create_dir_all(copies)?;
+    for (_, program) in build::PROGRAMS {
+        build::place(&folder.join(program), copies)?;
+    }
+    Side::new(copies, root, aliases)
+}
+
+/// The name that git would give to the tree as it is, with files that are new and not ignored.
+fn tree_name(root: &Path, folder: &Path) -> Result<String> {
+    let index = folder.join("index");
+    let path = git(root, &["rev-parse", "--git-path", "index"])?;
+    fs::copy(root.join(path), &index)?;
+    let with_index = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command.env("GIT_INDEX_FILE", &index);
+        output(command.current_dir(root).args(arguments))
+    };
+    with_index(&["add", "--all"])?;
+    let name = with_index(&["write-tree"])?;
+    fs::remove_file(&index)?;
+    Ok(name)
+}
+
+fn git(folder: &Path, arguments: &[&str]) -> Result<String> {
+    output(Command::new("git").current_dir(folder).args(arguments))
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().context("cannot run git")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}", said.trim());
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_is_named_by_what_is_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, other) = (folder.path().join("root"), folder.path());
+        fs::create_dir(&root).unwrap();
+        git(&root, &["init", "--quiet"]).unwrap();
+        fs::write(root.join("a"), "1").unwrap();
+        git(&root, &["add", "a"]).unwrap();
+        let name = || tree_name(&root, other).unwrap();
+        let first = name();
+        assert_eq!(name(), first);
+        fs::write(root.join("b"), "new and not ignored").unwrap();
+        let second = name();
+        assert_ne!(second, first);
+        fs::write(root.join("a"), "2").unwrap();
+        assert_ne!(name(), second);
+        fs::write(root.join("a"), "1").unwrap();
+        assert_eq!(name(), second);
+        let staged = git(&root, &["ls-files"]).unwrap();
+        assert_eq!(staged, "a", "the user's index is left alone");
+    }
+
+    #[test]
+    fn a_side_has_its_own_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("gw");
+        fs::write(&program, "#!/bin/sh\necho base\necho alone\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&program, mode).unwrap();
+        let text = "program: gw -> grantway\nplan: alone -> isolation";
+        let aliases = Aliases::parse(text).unwrap();
+        let side = Side::new(folder.path(), "nowhere".into(), &aliases).unwrap();
+        let name = |plan| side.plan_name(plan, &aliases);
+        assert_eq!(name("base").unwrap(), "base");
+        assert_eq!(name("isolation").unwrap(), "alone");
+        assert!(name("tcp").unwrap_err().to_string().contains("no plan tcp"));
+    }
+}
