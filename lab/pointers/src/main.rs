@@ -2,6 +2,7 @@
 //! `grantway exp`.
 
 mod grants;
+mod platform;
 mod run;
 
 fn main() -> std::process::ExitCode {

@@ -7,26 +7,30 @@
 //! its input.
 
 use crate::grants::{Numbers, Pointers};
+use crate::platform::Threads;
 use abi::layout::{fd, info};
 use abi::machine::{Domain, Machine, Program};
 use abi::mailbox::Request;
-use abi::{DomId, PAGE, RECORD_BYTES};
+use abi::{DomId, PAGE};
 use driver::vifs::VifPort;
 use guest::interface::Interface;
 use runtime::call::Calls;
-use runtime::connection::Doorbell;
+use runtime::platform::{Doorbell, Record};
+use runtime::processes::EventDoorbell;
 use runtime::start::{StartError, Started, refused};
-use runtime::wait::{Waiter, ring};
+use runtime::wait::Waiter;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shmem::home::Home;
 use shmem::{Area, Span};
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -75,13 +79,13 @@ fn run(text: &str) -> Result<(), String> {
     let (to_driver, answers) = channel();
     let frames = guest.home.frames;
     thread(move || {
-        driver::run_joined(driver.started()?, |ports| {
-            join_driver(ports, frames, &guests, &to_guest, &answers)
+        driver::run_joined(driver.started(guests)?, |ports| {
+            join_driver(ports, frames, &to_guest, &answers)
         })
     });
     thread(move || {
-        guest::run_joined(guest.started()?, |interfaces| {
-            join_guest(interfaces, &drivers, &to_driver, &offers)
+        guest::run_joined(guest.started(drivers)?, |interfaces| {
+            join_guest(interfaces, &to_driver, &offers)
         })
     });
     // Both have joined when both answer.
@@ -127,40 +131,29 @@ fn apart(why: impl ToString) -> StartError {
 fn join_driver(
     ports: Vec<&mut VifPort>,
     frames: Area,
-    bell: &OwnedFd,
     offers: &Sender<BackRecord>,
-    answers: &Receiver<[u8; RECORD_BYTES]>,
+    answers: &Receiver<Record>,
 ) -> Result<(), StartError> {
     for port in ports {
         offers.send(port.record()).map_err(apart)?;
-        let body = answers.recv().map_err(apart)?;
-        let bell = bell.try_clone().map_err(apart)?;
+        let record = answers.recv().map_err(apart)?;
         let pointers = Pointers::new(frames, port.ledger());
         let pages = pointers.clone();
-        port.join(
-            &body,
-            Box::new(pointers),
-            |gref| pages.page(gref),
-            Doorbell::of_thread(bell),
-        )
-        .map_err(apart)?;
+        port.join(&record, Box::new(pointers), |gref| pages.page(gref))
+            .map_err(apart)?;
     }
     Ok(())
 }
 
 fn join_guest(
     interfaces: &mut [Interface],
-    bell: &OwnedFd,
-    answers: &Sender<[u8; RECORD_BYTES]>,
+    answers: &Sender<Record>,
     offers: &Receiver<BackRecord>,
 ) -> Result<(), StartError> {
     for interface in interfaces {
         let back = offers.recv().map_err(apart)?;
-        let bell = bell.try_clone().map_err(apart)?;
-        let body = interface
-            .join(&back, &mut Numbers, Doorbell::of_thread(bell))
-            .map_err(apart)?;
-        answers.send(body).map_err(apart)?;
+        let record = interface.join(&back, &mut Numbers).map_err(apart)?;
+        answers.send(record).map_err(apart)?;
     }
     Ok(())
 }
@@ -208,13 +201,13 @@ impl Half {
         Ok(Asked {
             name: self.domain.name.clone(),
             info: self.home.info.span(),
-            event: self.event.try_clone()?,
+            bell: EventDoorbell::from(self.event.try_clone()?),
             number: 0,
         })
     }
 
-    /// Called by the thread itself, which moves to its CPUs.
-    fn started<C: DeserializeOwned>(self) -> Result<Started<C>, StartError> {
+    /// Called by the thread itself, which moves to its CPUs; `other` is the other's doorbell.
+    fn started<C: DeserializeOwned>(self, other: OwnedFd) -> Result<Started<C>, StartError> {
         let mut cpus = CpuSet::new();
         self.domain.cpus.iter().for_each(|&cpu| cpus.set(cpu));
         if !self.domain.cpus.is_empty() {
@@ -222,7 +215,8 @@ impl Half {
         }
         Ok(Started {
             home: self.home,
-            calls: Calls::refused(),
+            platform: Rc::new(Threads::new(other, self.home.window)),
+            calls: Rc::new(RefCell::new(Calls::refused())),
             waiter: Waiter::new(self.epoll, self.event, self.home.info.span()),
             config: serde_json::from_str(&self.domain.config)?,
         })
@@ -233,7 +227,7 @@ impl Half {
 struct Asked {
     name: String,
     info: Span,
-    event: OwnedFd,
+    bell: EventDoorbell,
     number: u32,
 }
 
@@ -253,7 +247,7 @@ impl Asked {
         // Release: whoever sees the number sees the request.
         word(info::MAILBOX_REQUEST)?.store(self.number, Ordering::Release);
         word(info::PENDING)?.fetch_or(info::PENDING_MAILBOX, Ordering::Release);
-        ring(self.event.as_fd());
+        self.bell.ring();
         let end = Instant::now() + PATIENCE;
         while word(info::MAILBOX_REPLY)?.load(Ordering::Acquire) != self.number {
             if Instant::now() > end {

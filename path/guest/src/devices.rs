@@ -5,6 +5,7 @@ use config::domain::{Endpoint, GuestVif, Offloads};
 use nic::Nic;
 use nic_linux::TapNic;
 use runtime::device::{attach, pcap};
+use runtime::platform::Platform;
 use runtime::start::StartError;
 use stack::StackEndpoint;
 
@@ -16,7 +17,10 @@ use stack::StackEndpoint;
 ///
 /// # Errors
 /// Its device was refused, or is not what it should be.
-pub fn endpoints(config: &GuestVif) -> Result<Vec<Box<dyn Nic>>, StartError> {
+pub fn endpoints(
+    platform: &dyn Platform,
+    config: &GuestVif,
+) -> Result<Vec<Box<dyn Nic>>, StartError> {
     let mtu = config.mtu as usize;
     let checksum = config.offloads >= Offloads::Checksum;
     let tso = config.offloads >= Offloads::Tso;
@@ -29,7 +33,7 @@ pub fn endpoints(config: &GuestVif) -> Result<Vec<Box<dyn Nic>>, StartError> {
         Endpoint::Tap { devices } => devices
             .iter()
             .map(|&device| {
-                let tap = TapNic::new(attach(device)?, true, checksum, tso, mtu);
+                let tap = TapNic::new(attach(platform, device)?, true, checksum, tso, mtu);
                 Ok(Box::new(tap) as Box<dyn Nic>)
             })
             .collect::<Result<_, StartError>>()?,
@@ -54,7 +58,7 @@ pub fn endpoints(config: &GuestVif) -> Result<Vec<Box<dyn Nic>>, StartError> {
             shared(Box::new(source), queue)
         }
         Endpoint::Echo {} => boxed((0..queues).map(|_| Echo::default())),
-        Endpoint::Pcap { read, write } => shared(pcap(*read, *write)?, 0),
+        Endpoint::Pcap { read, write } => shared(pcap(platform, *read, *write)?, 0),
     })
 }
 

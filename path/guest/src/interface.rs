@@ -14,14 +14,14 @@ mod short;
 use crate::devices;
 use crate::table::{FlipPages, NewTable};
 use abi::layout::info;
-use abi::{ConnId, DomId, RECORD_BYTES, Slot, XenbusState};
+use abi::{ConnId, DomId, Slot, XenbusState};
 use config::domain::{GuestConfig, GuestVif, Lro, Offloads, RingFormat};
 use config::lro::At;
 use nic::{Buffers, Caps, Frame, Nic, Piece};
-use runtime::call::{Calls, Peer};
-use runtime::connection::Doorbell;
+use runtime::call::Calls;
 use runtime::ledger::{Hop, Ledger};
 use runtime::lro::{Merger, Side, Sums};
+use runtime::platform::{Doorbell, NO_RECORD, Peer, Platform, Record};
 use runtime::report::Given;
 use runtime::start::StartError;
 use runtime::trace::{Fate, Trace};
@@ -30,7 +30,7 @@ use shmem::Area;
 use shmem::home::Home;
 use std::cell::RefCell;
 use std::rc::Rc;
-use vif::netfront::{GrantTable, Granter, Layout, Netfront, Setup, SetupError, Sizes, Turnover};
+use vif::netfront::{GrantTable, Granter, Layout, Netfront, Setup, Sizes, Turnover};
 use vif::netif::{BackRecord, Features};
 use vif::{Counters, Fatal};
 
@@ -42,14 +42,14 @@ pub struct Interface {
     /// Its number; with several queues, those of interface and queue.
     name: String,
     conn: ConnId,
+    platform: Rc<dyn Platform>,
+    /// For grants.
     calls: Rc<RefCell<Calls>>,
     table: Rc<RefCell<GrantTable>>,
     /// The table of the new mechanism, while there is one.
     new_table: Option<NewTable>,
     /// Pages that change hands, while there are any.
     flips: Option<FlipPages>,
-    /// Where they appear.
-    window: Area,
     flip_slot: Slot,
     grant_entries: u32,
     frames: Area,
@@ -65,7 +65,7 @@ pub struct Interface {
     backend: Option<DomId>,
     /// How often in a row it has refused the connection.
     refusals: u32,
-    doorbell: Option<Doorbell>,
+    doorbell: Option<Box<dyn Doorbell>>,
     netfront: Option<Netfront>,
     /// Whether the netfront is of a connection that has ended and only waits for its grants.
     closing: bool,
@@ -169,6 +169,7 @@ impl Interface {
     /// An endpoint's device was refused.
     pub fn build_all(
         home: &Home,
+        platform: &Rc<dyn Platform>,
         calls: &Rc<RefCell<Calls>>,
         config: &GuestConfig,
     ) -> Result<Vec<Self>, StartError> {
@@ -191,7 +192,7 @@ impl Interface {
                     "a device receives elsewhere than into an interface's pool",
                 ));
             }
-            let endpoints = devices::endpoints(vif)?;
+            let endpoints = devices::endpoints(&**platform, vif)?;
             for (queue, (endpoint, &conn)) in endpoints.into_iter().zip(&vif.conns).enumerate() {
                 let lro = merging(endpoint.caps(), &config.lro);
                 all.push(Self {
@@ -200,11 +201,11 @@ impl Interface {
                         _ => format!("{number}.{queue}"),
                     },
                     conn: ConnId(conn),
+                    platform: Rc::clone(platform),
                     calls: Rc::clone(calls),
                     table: Rc::clone(&table),
                     new_table: None,
                     flips: None,
-                    window: home.window,
                     flip_slot: Slot(flip_slot),
                     grant_entries: home.grant_entries,
                     frames: home.frames,
@@ -248,7 +249,7 @@ impl Interface {
         // Each pass makes one step; there are fewer steps than this.
         for _ in 0..8 {
             let before = self.state;
-            let peer = self.calls.borrow_mut().connection(self.conn);
+            let peer = self.platform.peer(self.conn);
             let Ok(Some(peer)) = peer else { return };
             use XenbusState as S;
             let is_new = self.backend != Some(peer.domain);
@@ -257,12 +258,12 @@ impl Interface {
                     self.close("the driver domain was started again");
                 }
                 (S::Closed, _) if is_new && self.is_free() => {
-                    self.set(S::Initialising, &[0; RECORD_BYTES]);
+                    self.set(S::Initialising, &NO_RECORD);
                 }
                 (S::Initialising, S::InitWait) => self.initialise(&peer),
                 (S::Initialised, S::Connected) => {
                     self.refusals = 0;
-                    self.set(S::Connected, &[0; RECORD_BYTES]);
+                    self.set(S::Connected, &NO_RECORD);
                 }
                 // It may have read what was meant for the one before.
                 (S::Initialised, S::Closed) => {
@@ -272,7 +273,7 @@ impl Interface {
                 (S::Closed, S::Closed)
                     if (1..=REFUSALS).contains(&self.refusals) && self.is_free() =>
                 {
-                    self.set(S::Initialising, &[0; RECORD_BYTES]);
+                    self.set(S::Initialising, &NO_RECORD);
                 }
                 (S::Initialised | S::Connected, S::Closing | S::Closed) => self.close(""),
                 (S::Initialised | S::Connected, S::Unknown) => {
@@ -280,7 +281,7 @@ impl Interface {
                 }
                 // Also without a way back: what was granted to a backend that has gone is ended.
                 (S::Closed, state) if self.is_free() && state == S::InitWait => {
-                    self.set(S::Initialising, &[0; RECORD_BYTES]);
+                    self.set(S::Initialising, &NO_RECORD);
                 }
                 _ => {}
             }
@@ -296,16 +297,15 @@ impl Interface {
             self.doorbell = None;
         }
         match self.lay_out(peer) {
-            Ok(body) => self.set(XenbusState::Initialised, &body),
+            Ok(record) => self.set(XenbusState::Initialised, &record),
             Err(trouble) => self.close(&trouble),
         }
     }
 
-    fn lay_out(&mut self, peer: &Peer) -> Result<[u8; RECORD_BYTES], String> {
-        let back = BackRecord::decode(&peer.body).map_err(|error| error.to_string())?;
+    fn lay_out(&mut self, peer: &Peer) -> Result<Record, String> {
+        let back = BackRecord::decode(&peer.record).map_err(|error| error.to_string())?;
         if self.doorbell.is_none() {
-            let doorbell = Doorbell::attach(self.conn).map_err(|error| error.to_string())?;
-            self.doorbell = Some(doorbell);
+            self.doorbell = Some(self.attach_doorbell()?);
         }
         let mut setup = self.setup(peer.domain);
         // The driver domain says which mechanism it uses.
@@ -319,7 +319,7 @@ impl Interface {
         };
         if back.features.has(Features::RX_FLIP) {
             let pages = self.layout.sizes().rx_pages;
-            let place = (self.window, self.flip_slot, pages);
+            let place = (self.platform.window(), self.flip_slot, pages);
             // What a connection that came to nothing has left lies in the same place.
             self.flips = None;
             let flips = FlipPages::create(&self.calls, self.conn, place)
@@ -333,6 +333,11 @@ impl Interface {
         self.netfront = Some(netfront);
         self.trouble.clear();
         Ok(record.encode())
+    }
+
+    fn attach_doorbell(&self) -> Result<Box<dyn Doorbell>, String> {
+        let doorbell = self.platform.doorbell(self.conn);
+        doorbell.map_err(|error| error.to_string())
     }
 
     fn setup(&self, backend: DomId) -> Setup {
@@ -354,20 +359,16 @@ impl Interface {
     ///
     /// # Errors
     /// Both ends do not fit.
-    pub fn join(
-        &mut self,
-        back: &BackRecord,
-        granter: &mut dyn Granter,
-        doorbell: Doorbell,
-    ) -> Result<[u8; RECORD_BYTES], SetupError> {
+    pub fn join(&mut self, back: &BackRecord, granter: &mut dyn Granter) -> Result<Record, String> {
         let setup = Setup {
             // Its pages cannot leave.
             release_threshold: None,
             ..self.setup(DomId(0))
         };
-        let (netfront, record) = Netfront::new(&setup, granter, back)?;
+        let (netfront, record) =
+            Netfront::new(&setup, granter, back).map_err(|error| error.to_string())?;
+        self.doorbell = Some(self.attach_doorbell()?);
         self.netfront = Some(netfront);
-        self.doorbell = Some(doorbell);
         self.state = XenbusState::Connected;
         Ok(record.encode())
     }
@@ -394,12 +395,8 @@ impl Interface {
         }
     }
 
-    fn set(&mut self, state: XenbusState, body: &[u8; RECORD_BYTES]) {
-        match self
-            .calls
-            .borrow_mut()
-            .set_connection(self.conn, state, body)
-        {
+    fn set(&mut self, state: XenbusState, record: &Record) {
+        match self.platform.set_state(self.conn, state, record) {
             Ok(()) => self.state = state,
             Err(error) => self.trouble = format!("the monitor refused {state:?}: {error}"),
         }
@@ -431,7 +428,7 @@ impl Interface {
         }
         self.closing = self.netfront.is_some();
         self.is_free();
-        self.set(XenbusState::Closed, &[0; RECORD_BYTES]);
+        self.set(XenbusState::Closed, &NO_RECORD);
     }
 
     /// Whether nothing is left of a connection that has ended.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use vif::netfront::Turnover;
 
 /// Everything that the guest counts.
-pub(crate) fn stat(guest: &Guest) -> Value {
+pub(crate) fn stat<W>(guest: &Guest<W>) -> Value {
     let mut drops = DropTable::default();
     let mut lro = Sums::default();
     let mut pool = Turnover::default();

@@ -2,19 +2,17 @@
 
 use crate::interface::Interface;
 use crate::report;
-use abi::layout::info;
 use abi::mailbox::Request;
 use config::domain::GuestConfig;
-use runtime::call::Calls;
-use runtime::idle::{Idle, POLL_BUDGET, Step};
+use runtime::idle::{Idle, Step};
 use runtime::ledger::{Hop, Ledger};
 use runtime::mailbox::{Mailbox, Switches};
+use runtime::platform::{Bell, Pending, Platform, Waiting};
 use runtime::start::{StartError, Started, refused};
 use runtime::trace::Trace;
-use runtime::wait::{Bell, Waiter};
+use runtime::wait::tick;
 use rustix::thread::sched_yield;
 use serde_json::{Value, json};
-use std::cell::RefCell;
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
@@ -24,11 +22,11 @@ const BESIDE_NS: u64 = 500_000;
 
 /// The guest domain.
 #[derive(Debug)]
-pub struct Guest {
+pub struct Guest<W> {
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) ledger: Rc<Ledger>,
     trace: Trace,
-    waiter: Waiter,
+    waiter: W,
     mailbox: Mailbox,
     idle: Idle,
     switches: Switches,
@@ -38,12 +36,9 @@ pub struct Guest {
 ///
 /// # Errors
 /// A device, a connection or a hypercall was refused at the start, or sleeping failed.
-pub fn run(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
-    let (mut guest, calls) = assemble(started)?;
-    calls
-        .borrow_mut()
-        .ready()
-        .map_err(|why| refused("ready", why))?;
+pub fn run<W: Waiting>(started: Started<GuestConfig, W>) -> Result<Infallible, StartError> {
+    let (mut guest, platform) = assemble(started)?;
+    platform.ready().map_err(|why| refused("ready", why))?;
     guest.interfaces.iter_mut().for_each(Interface::advance);
     guest.go_on()
 }
@@ -53,8 +48,8 @@ pub fn run(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
 ///
 /// # Errors
 /// As [`run`], and what `join` says.
-pub fn run_joined(
-    started: Started<GuestConfig>,
+pub fn run_joined<W: Waiting>(
+    started: Started<GuestConfig, W>,
     join: impl FnOnce(&mut [Interface]) -> Result<(), StartError>,
 ) -> Result<Infallible, StartError> {
     let (mut guest, _) = assemble(started)?;
@@ -62,16 +57,18 @@ pub fn run_joined(
     guest.go_on()
 }
 
-/// A guest none of whose interfaces is connected yet, and its hypercalls.
-fn assemble(started: Started<GuestConfig>) -> Result<(Guest, Rc<RefCell<Calls>>), StartError> {
+/// A guest none of whose interfaces is connected yet, and the system that it runs on.
+fn assemble<W>(
+    started: Started<GuestConfig, W>,
+) -> Result<(Guest<W>, Rc<dyn Platform>), StartError> {
     let Started {
         home,
+        platform,
         calls,
         waiter,
         config,
     } = started;
-    let calls = Rc::new(RefCell::new(calls));
-    let interfaces = Interface::build_all(&home, &calls, &config)?;
+    let interfaces = Interface::build_all(&home, &platform, &calls, &config)?;
     let guest = Guest {
         interfaces,
         ledger: Rc::new(Ledger::new(config.ledger)),
@@ -88,10 +85,10 @@ fn assemble(started: Started<GuestConfig>) -> Result<(Guest, Rc<RefCell<Calls>>)
                 .map(|number| format!("interface {number}")),
         },
     };
-    Ok((guest, calls))
+    Ok((guest, platform))
 }
 
-impl Guest {
+impl<W: Waiting> Guest<W> {
     fn go_on(mut self) -> Result<Infallible, StartError> {
         loop {
             self.turn().map_err(|why| refused("epoll", why))?;
@@ -185,14 +182,14 @@ impl Guest {
     /// Connections that moved on, and requests from the mailbox.
     fn serve_monitor(&mut self) {
         let pending = self.waiter.pending();
-        if pending == 0 {
+        if pending == Pending::NONE {
             return;
         }
         let before = self.ledger.enter(Hop::Control);
-        if pending & info::PENDING_CONNECT != 0 {
+        if pending.connections {
             self.interfaces.iter_mut().for_each(Interface::advance);
         }
-        if pending & info::PENDING_MAILBOX != 0 {
+        if pending.requests {
             let mailbox = self.mailbox.clone();
             mailbox.serve(|request| self.answer(&request));
         }

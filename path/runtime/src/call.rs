@@ -1,11 +1,12 @@
 //! Hypercalls, from the domain's side: fill the call page, wake the monitor's worker, wait.
 
+use crate::platform::{NO_RECORD, Peer, Record};
 use abi::hypercall::{
     ANSWER_WORD, Bind, COUNT, Copy, Create, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST,
     RESULT, Revoke, STATUS_WORD, Transfer, Unmap,
 };
 use abi::{
-    ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Role, Slot, XenbusState,
+    ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState,
     layout::info,
 };
 use rustix::io::Errno;
@@ -22,21 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Calls {
     page: Span,
     number: u32,
-}
-
-/// The other end of a connection, as [`Calls::connection`] found it.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    /// Its domain.
-    pub domain: DomId,
-    /// What this domain is to it.
-    pub role: Role,
-    /// This domain's own state.
-    pub own: XenbusState,
-    /// Its state.
-    pub state: XenbusState,
-    /// The body of its record.
-    pub body: [u8; RECORD_BYTES],
 }
 
 /// A batch operation: its words, and its status afterwards.
@@ -203,15 +189,15 @@ impl Calls {
     ///
     /// # Errors
     /// The state cannot follow the one before, or there is no such connection.
-    pub fn set_connection(
+    pub(crate) fn set_connection(
         &mut self,
         conn: ConnId,
         state: XenbusState,
-        body: &[u8; RECORD_BYTES],
+        record: &Record,
     ) -> Result<(), Errno> {
         self.put(0, u64::from(conn.0));
         self.put(1, state as u64);
-        self.body().write(body).map_err(|_| Errno::FAULT)?;
+        self.record().write(record).map_err(|_| Errno::FAULT)?;
         self.enter(Kind::ConnectSet, 1)?;
         self.outcome()
     }
@@ -220,38 +206,23 @@ impl Calls {
     ///
     /// # Errors
     /// The monitor refused the call.
-    pub fn connection(&mut self, conn: ConnId) -> Result<Option<Peer>, Errno> {
+    pub(crate) fn connection(&mut self, conn: ConnId) -> Result<Option<Peer>, Errno> {
         self.put(0, u64::from(conn.0));
         self.enter(Kind::ConnectGet, 1)?;
         if self.get(STATUS_WORD) as i64 != 0 {
             return Ok(None);
         }
-        let mut body = [0; RECORD_BYTES];
-        self.body().read(&mut body).map_err(|_| Errno::FAULT)?;
+        let mut record = NO_RECORD;
+        self.record().read(&mut record).map_err(|_| Errno::FAULT)?;
         Ok(Some(Peer {
             domain: DomId(self.get(1) as u16),
-            role: if self.get(2) == Role::Backend as u64 {
-                Role::Backend
-            } else {
-                Role::Frontend
-            },
-            own: XenbusState::from_wire(self.get(3)).unwrap_or(XenbusState::Unknown),
             state: XenbusState::from_wire(self.get(4)).unwrap_or(XenbusState::Unknown),
-            body,
+            record,
         }))
     }
 
-    /// Tells a device of this domain's own something; its answer.
-    ///
-    /// # Errors
-    /// There is no such device, it can be told nothing, or it refused.
-    pub fn tell_device(&mut self, device: u32, words: [u64; 2]) -> Result<u64, Errno> {
-        let told = self.tell_device_all(device, &[words]);
-        told.into_iter().next().unwrap_or(Err(Errno::INVAL))
-    }
-
-    /// The same several times, by as few calls as it takes.
-    pub fn tell_device_all(&mut self, device: u32, all: &[[u64; 2]]) -> Vec<Result<u64, Errno>> {
+    /// Tells a device several things, by as few calls as it takes; each answer.
+    pub(crate) fn tell_device(&mut self, device: u32, all: &[[u64; 2]]) -> Vec<Result<u64, Errno>> {
         let mut told = Vec::with_capacity(all.len());
         for batch in all.chunks(OPS_MAX) {
             let places = (0..).step_by(OP_WORDS);
@@ -274,7 +245,7 @@ impl Calls {
     ///
     /// # Errors
     /// There is no such device, or the descriptor is there.
-    pub fn end_device(&mut self, device: u32) -> Result<(), Errno> {
+    pub(crate) fn end_device(&mut self, device: u32) -> Result<(), Errno> {
         self.put(0, u64::from(device));
         self.enter(Kind::DeviceEnd, 1)?;
         self.outcome()
@@ -284,7 +255,7 @@ impl Calls {
     ///
     /// # Errors
     /// The monitor refused the call.
-    pub fn ready(&mut self) -> Result<(), Errno> {
+    pub(crate) fn ready(&mut self) -> Result<(), Errno> {
         self.enter(Kind::Ready, 0)
     }
 
@@ -360,7 +331,7 @@ impl Calls {
             .map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    fn body(&self) -> Span {
+    fn record(&self) -> Span {
         self.page.skip(OPS + OP_WORDS * 8).take(RECORD_BYTES)
     }
 }

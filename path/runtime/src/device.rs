@@ -1,7 +1,7 @@
-//! Devices that the monitor hands over.
+//! Devices that the system hands over.
 
+use crate::platform::Platform;
 use crate::start::{StartError, refused};
-use abi::hypercall::Attach;
 use nic::Nic;
 use nic::pcap::{Pace, PcapNic, Reader, Writer};
 use std::fs::File;
@@ -11,9 +11,10 @@ use std::os::fd::OwnedFd;
 /// The descriptor of a device of this domain's.
 ///
 /// # Errors
-/// The monitor refuses it.
-pub fn attach(device: u32) -> Result<OwnedFd, StartError> {
-    shmem::attach::call(Attach::Device(device))
+/// The system refuses it.
+pub fn attach(platform: &dyn Platform, device: u32) -> Result<OwnedFd, StartError> {
+    platform
+        .attach(device)
         .map_err(|why| refused(&format!("device {device}"), why))
 }
 
@@ -21,14 +22,21 @@ pub fn attach(device: u32) -> Result<OwnedFd, StartError> {
 ///
 /// # Errors
 /// A device was refused, or is no capture file.
-pub fn pcap(read: Option<u32>, write: Option<u32>) -> Result<Box<dyn Nic>, StartError> {
+pub fn pcap(
+    platform: &dyn Platform,
+    read: Option<u32>,
+    write: Option<u32>,
+) -> Result<Box<dyn Nic>, StartError> {
     let wrong = |error: nic::pcap::PcapError| {
         refused(
             "a capture file",
             io::Error::new(io::ErrorKind::InvalidData, error),
         )
     };
-    let open = |device: Option<u32>| device.map(attach).transpose().map(|fd| fd.map(File::from));
+    let open = |device: Option<u32>| {
+        let device = device.map(|device| attach(platform, device));
+        device.transpose().map(|fd| fd.map(File::from))
+    };
     let reader = open(read)?.map(Reader::new).transpose().map_err(wrong)?;
     // What turns the monotonic clock of the data path into the time of day of the file.
     let day = std::time::UNIX_EPOCH

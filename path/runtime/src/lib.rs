@@ -3,11 +3,12 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`start`] | from the first instruction to a ready domain |
-//! | [`call`] | hypercalls |
-//! | [`connection`] | the domain's ends of connections: doorbells |
-//! | [`device`] | devices that the monitor hands over |
-//! | [`wait`] | sleeping and being woken |
-//! | [`idle`] | look again, or sleep; how much is one turn |
+//! | [`platform`] | what a domain needs of the system it runs on |
+//! | [`processes`] | that system where domains are processes under the monitor |
+//! | [`wait`] | how such a domain sleeps and is woken |
+//! | [`call`] | its hypercalls |
+//! | [`device`] | devices that the system hands over |
+//! | [`idle`] | look again, wait a tick, or sleep |
 //! | [`lro`] | large receive offload between a source of frames and who takes them |
 //! | [`ledger`] | where the cycles of this domain went, hop by hop |
 //! | [`mailbox`] | answers to `stat`, `set` and `trace` |
@@ -15,12 +16,13 @@
 //! | [`trace`] | one packet, hop by hop |
 
 pub mod call;
-pub mod connection;
 pub mod device;
 pub mod idle;
 pub mod ledger;
 pub mod lro;
 pub mod mailbox;
+pub mod platform;
+pub mod processes;
 pub mod report;
 pub mod start;
 #[cfg(any(test, feature = "testing"))]

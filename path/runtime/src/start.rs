@@ -1,12 +1,16 @@
 //! From the first instruction to a ready domain.
 
 use crate::call::Calls;
+use crate::platform::Platform;
+use crate::processes::Processes;
 use crate::wait::Waiter;
 use abi::layout::info;
 use serde::de::DeserializeOwned;
 use shmem::home::{Home, NotADomain};
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 /// Why a domain did not start.
 #[derive(Debug, thiserror::Error)]
@@ -30,15 +34,17 @@ pub enum StartError {
     },
 }
 
-/// A domain that has found its memory, its configuration and its monitor.
+/// A domain that has found its memory, its configuration and its system.
 #[derive(Debug)]
-pub struct Started<C> {
+pub struct Started<C, W = Waiter> {
     /// Its memory.
     pub home: Home,
-    /// Its hypercalls.
-    pub calls: Calls,
-    /// Its bed.
-    pub waiter: Waiter,
+    /// The system that it runs on.
+    pub platform: Rc<dyn Platform>,
+    /// Its hypercalls, for grants.
+    pub calls: Rc<RefCell<Calls>>,
+    /// How it waits.
+    pub waiter: W,
     /// Its configuration.
     pub config: C,
 }
@@ -61,8 +67,11 @@ pub fn start<C: DeserializeOwned>() -> Result<Started<C>, StartError> {
     let config = serde_json::from_slice(&bytes)?;
     let fds = shmem::home::descriptors().ok_or(StartError::Damaged("no descriptors"))?;
     let waiter = Waiter::new(fds.epoll, fds.event, home.info.span());
+    let calls = Rc::new(RefCell::new(calls));
+    let platform = Rc::new(Processes::new(Rc::clone(&calls), home.window));
     Ok(Started {
         home,
+        platform,
         calls,
         waiter,
         config,

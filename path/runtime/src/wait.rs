@@ -1,10 +1,8 @@
-//! Sleeping until there is work.
-//!
-//! The protocol against lost wake-ups, written down once: (1) whoever may wake us is told that
-//! we are about to sleep (the armed words of the event channels and of INFO, the event indices of
-//! the rings); (2) one full fence; (3) every source of work is looked at once more; (4) only then
-//! the sleep, on the epoll set that holds our eventfd and our devices.
+//! How a domain that is a process waits: words of its INFO page, and an epoll set that holds its
+//! eventfd and its devices. The protocol against lost wake-ups is [`crate::platform::Waiting`]'s.
 
+use crate::ledger::Ledger;
+use crate::platform::{Bell, Pending, Waiting};
 use abi::layout::{fd, info};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::fd::BorrowedFd;
@@ -14,12 +12,12 @@ use shmem::Span;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// Descriptors that one wake-up can report.
 const EVENTS: usize = 64;
 
-/// The domain's bed.
+/// Words and descriptors of one domain.
 #[derive(Debug)]
 pub struct Waiter {
     epoll: OwnedFd,
@@ -37,31 +35,34 @@ impl Waiter {
             words: info,
         }
     }
+}
 
-    /// What the monitor has to say since the last call: bits `info::PENDING_*`.
-    #[must_use]
-    pub fn pending(&self) -> u32 {
+impl Waiting for Waiter {
+    #[inline]
+    fn pending(&self) -> Pending {
         let Some(word) = self.words.u32(info::PENDING) else {
-            return 0;
+            return Pending::NONE;
         };
         // The plain read keeps the line shared while there is nothing.
         if word.load(Ordering::Relaxed) == 0 {
-            0
-        } else {
-            word.swap(0, Ordering::Acquire)
+            return Pending::NONE;
+        }
+        let bits = word.swap(0, Ordering::Acquire);
+        Pending {
+            connections: bits & info::PENDING_CONNECT != 0,
+            requests: bits & info::PENDING_MAILBOX != 0,
         }
     }
 
-    /// Whether the monitor has something to say, without taking it.
-    #[must_use]
-    pub fn has_pending(&self) -> bool {
+    #[inline]
+    fn has_pending(&self) -> bool {
         self.words
             .u32(info::PENDING)
             .is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Shows the monitor that the main loop turns, and where.
-    pub fn heartbeat(&self) {
+    #[inline]
+    fn heartbeat(&self) {
         if let Some(word) = self.words.u64(info::HEARTBEAT) {
             word.store(
                 word.load(Ordering::Relaxed).wrapping_add(1),
@@ -73,30 +74,21 @@ impl Waiter {
         }
     }
 
-    /// Step 1 for the monitor: it shall ring from now on.
-    pub fn arm(&self) {
+    #[inline]
+    fn arm(&self) {
         if let Some(word) = self.words.u32(info::ARMED) {
             word.store(1, Ordering::Relaxed);
         }
     }
 
-    /// Step 2.
-    pub fn fence(&self) {
-        fence(Ordering::SeqCst);
-    }
-
-    /// Step 3 for the monitor, and the way back when there was work after all.
-    pub fn disarm(&self) {
+    #[inline]
+    fn disarm(&self) {
         if let Some(word) = self.words.u32(info::ARMED) {
             word.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Step 4: sleeps until one of `bell` rings or `timeout_ns` have passed (none: for ever).
-    ///
-    /// # Errors
-    /// The descriptors cannot be waited for.
-    pub fn sleep(&self, bell: Bell, timeout_ns: Option<u64>) -> io::Result<()> {
+    fn sleep(&self, bell: Bell, timeout_ns: Option<u64>) -> io::Result<()> {
         let timeout = timeout_ns.map(|ns| Timespec {
             tv_sec: (ns / 1_000_000_000) as i64,
             tv_nsec: (ns % 1_000_000_000) as i64,
@@ -130,17 +122,8 @@ impl Waiter {
     }
 }
 
-/// What ends a sleep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bell {
-    /// The domain's doorbell and its devices.
-    All,
-    /// The doorbell alone: a device that moderation keeps for later is ignored.
-    Doorbell,
-}
-
 /// Rings a doorbell. A full one has rung already: its owner empties it before it sleeps again.
-pub fn ring(doorbell: BorrowedFd<'_>) {
+pub(crate) fn ring(doorbell: BorrowedFd<'_>) {
     let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
 }
 
