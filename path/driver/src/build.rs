@@ -11,7 +11,6 @@ use crate::own::OwnQueue;
 use crate::port::Port;
 use crate::turn::{Driver, vifs};
 use crate::vifs::{Shared, VifPort, Window};
-use abi::hypercall::Attach;
 use abi::{ConnId, PAGE, Slot};
 use config::domain::{
     BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig, NicKind,
@@ -19,38 +18,34 @@ use config::domain::{
 use net::bridge::{self, Bridge, BridgeSettings};
 use net::packet::Mac;
 use nic::moderation::Policy;
-use runtime::call::Calls;
 use runtime::ledger::Ledger;
 use runtime::lro::{Merger, Side};
 use runtime::mailbox::Mailbox;
+use runtime::platform::Platform;
 use runtime::start::{StartError, Started, refused};
 use shmem::{Area, Span};
-use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Makes the driver and tells the monitor that it is ready.
 pub(crate) fn build(started: Started<DriverConfig>) -> Result<Driver, StartError> {
-    let (mut driver, calls) = assemble(started)?;
-    calls
-        .borrow_mut()
-        .ready()
-        .map_err(|why| refused("ready", why))?;
+    let (mut driver, platform) = assemble(started)?;
+    platform.ready().map_err(|why| refused("ready", why))?;
     vifs(&mut driver.ports).for_each(VifPort::advance);
     Ok(driver)
 }
 
-/// A driver none of whose guests is connected yet, and its hypercalls.
+/// A driver none of whose guests is connected yet, and the system that it runs on.
 pub(crate) fn assemble(
     started: Started<DriverConfig>,
-) -> Result<(Driver, Rc<RefCell<Calls>>), StartError> {
+) -> Result<(Driver, Rc<dyn Platform>), StartError> {
     let Started {
         home,
+        platform,
         calls,
         waiter,
         config,
     } = started;
     let ledger = Rc::new(Ledger::new(config.ledger));
-    let calls = Rc::new(RefCell::new(calls));
     let mut room = Room {
         area: home.frames,
         used: 0,
@@ -61,14 +56,13 @@ pub(crate) fn assemble(
             nic,
             &config.lro,
             &mut room,
-            home.window,
-            &calls,
+            &platform,
         )?)));
     }
     let shared = Shared {
-        calls: Rc::clone(&calls),
+        platform: Rc::clone(&platform),
+        calls,
         ledger: Rc::clone(&ledger),
-        window: home.window,
         frames: home.frames,
         grants: config.grants,
         offloads: config.offloads,
@@ -95,7 +89,7 @@ pub(crate) fn assemble(
         if let Some(queue) = vif.queue {
             let mtu = config.nics.get(queue.nic as usize);
             let mtu = mtu.map_or(0, |nic| nic.mtu);
-            port.queue = own_queue(queue, mtu, &config.lro, home.window, &calls)?;
+            port.queue = own_queue(queue, mtu, &config.lro, &platform)?;
         }
         ports.push(Port::Vif(Box::new(port)));
     }
@@ -109,7 +103,7 @@ pub(crate) fn assemble(
     let bridge = bridge(&config)?;
     let mailbox = Mailbox::new(home.info.span());
     let driver = Driver::new(ports, bridge, ledger, waiter, mailbox, &config);
-    Ok((driver, calls))
+    Ok((driver, platform))
 }
 
 /// A guest's own queue of a wire. None: the guest is no more, and the monitor has made none.
@@ -117,12 +111,10 @@ fn own_queue(
     queue: config::domain::OwnQueue,
     mtu: u32,
     lro: &Lro,
-    window: Area,
-    calls: &Rc<RefCell<Calls>>,
+    platform: &Rc<dyn Platform>,
 ) -> Result<Option<OwnQueue>, StartError> {
-    let attached = shmem::attach::call(Attach::Device(queue.device));
-    match attached {
-        Ok(fd) => OwnQueue::new(queue, fd, mtu, lro, window, calls).map(Some),
+    match platform.attach(queue.device) {
+        Ok(fd) => OwnQueue::new(queue, fd, mtu, lro, platform).map(Some),
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(why) => Err(refused("a guest's own queue", why)),
     }
@@ -153,11 +145,10 @@ fn nic_port(
     config: &NicConfig,
     lro: &Lro,
     room: &mut Room,
-    window: Area,
-    calls: &Rc<RefCell<Calls>>,
+    platform: &Rc<dyn Platform>,
 ) -> Result<NicPort, StartError> {
     let area = room.take_area(config.buffers as usize * BUFFER_BYTES as usize)?;
-    let (nic, pool) = devices::nic(config, area, window, calls)?;
+    let (nic, pool) = devices::nic(config, area, platform)?;
     let linear = room.take_area((LINEAR_BUFFERS * LINEAR_BYTES) as usize)?;
     let linear = Linear::new(linear, LINEAR_BYTES as usize, lro.backend);
     // What is held must leave the NIC enough to receive into.

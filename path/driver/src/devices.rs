@@ -8,12 +8,11 @@ use nic::limited::Limited;
 use nic::sim::Cable;
 use nic::{Caps, Nic, Pool};
 use nic_linux::TapNic;
-use runtime::call::Calls;
 use runtime::device::{attach, pcap};
+use runtime::platform::Platform;
 use runtime::start::StartError;
 use shmem::Area;
 use stack::StackEndpoint;
-use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Bytes of an Ethernet header.
@@ -23,15 +22,14 @@ const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
 
 /// The NIC that `config` describes, and the pool that it receives into. All of its memory lies in
 /// `area`: three quarters are the pool; a quarter is for what waits behind a rate limit, for a
-/// simulated station, and for what an AF_XDP socket sends. `window` is the grant window.
+/// simulated station, and for what an AF_XDP socket sends.
 ///
 /// # Errors
 /// Its device was refused, or is not what it should be.
 pub fn nic(
     config: &NicConfig,
     area: Area,
-    window: Area,
-    calls: &Rc<RefCell<Calls>>,
+    platform: &Rc<dyn Platform>,
 ) -> Result<(Box<dyn Nic>, Pool), StartError> {
     // Half a page at the end is no buffer: pages are what a socket's memory is made of.
     let whole = area.part(0, area.len() / abi::PAGE * abi::PAGE);
@@ -54,10 +52,16 @@ pub fn nic(
             checksum,
             queues,
         } => {
-            let nic = TapNic::new(attach(*device)?, *vnet_header, *checksum, false, mtu);
+            let nic = TapNic::new(
+                attach(&**platform, *device)?,
+                *vnet_header,
+                *checksum,
+                false,
+                mtu,
+            );
             Box::new(match queues.is_empty() {
                 true => nic,
-                false => with_queues(nic, config, *device, queues, calls)?,
+                false => with_queues(nic, config, *device, queues, platform)?,
             })
         }
         NicKind::Xdp {
@@ -67,7 +71,7 @@ pub fn nic(
         } => {
             let socket = xdp::Socket {
                 device: *device,
-                fd: attach(*device)?,
+                fd: attach(&**platform, *device)?,
                 rings_slot: *rings_slot,
                 entries: *entries,
             };
@@ -75,18 +79,15 @@ pub fn nic(
                 Some(_) => eighth,
                 None => 2 * eighth,
             };
-            Box::new(xdp::nic(
-                socket,
-                area.span(),
-                send_bytes,
-                mtu,
-                window,
-                calls,
-            )?)
+            Box::new(xdp::nic(socket, area.span(), send_bytes, mtu, platform)?)
         }
-        NicKind::Local { device, .. } => {
-            Box::new(TapNic::new(attach(*device)?, true, true, true, mtu))
-        }
+        NicKind::Local { device, .. } => Box::new(TapNic::new(
+            attach(&**platform, *device)?,
+            true,
+            true,
+            true,
+            mtu,
+        )),
         NicKind::Sim {
             delay_us,
             loss,
@@ -109,7 +110,7 @@ pub fn nic(
             let queues = config.vmq.map_or(0, |vmq| vmq.queues as usize);
             Box::new(Wire::new(cable, station, pool(0, eighth)?, queues))
         }
-        NicKind::Pcap { read, write } => pcap(*read, *write)?,
+        NicKind::Pcap { read, write } => pcap(&**platform, *read, *write)?,
     };
     let nic = match config.rate_mbps {
         Some(mbps) => {
@@ -128,9 +129,9 @@ fn with_queues(
     config: &NicConfig,
     device: u32,
     queues: &[u32],
-    calls: &Rc<RefCell<Calls>>,
+    platform: &Rc<dyn Platform>,
 ) -> Result<TapNic, StartError> {
-    let steering = AskMonitor::new(Rc::clone(calls), device);
+    let steering = AskMonitor::new(Rc::clone(platform), device);
     if !steering.is_possible() {
         eprintln!(
             "nic.{}: the monitor may not steer its frames, so all guests use the shared queue",
@@ -140,7 +141,7 @@ fn with_queues(
     }
     let fds = queues
         .iter()
-        .map(|&queue| attach(queue))
+        .map(|&queue| attach(&**platform, queue))
         .collect::<Result<_, _>>()?;
     Ok(nic.with_queues(fds, Box::new(steering)))
 }

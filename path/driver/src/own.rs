@@ -24,14 +24,12 @@ use config::domain::{FRAME_EXTRA_BYTES, Lro, OwnQueue as Config};
 use net::bridge::{Count, Verdict};
 use nic::{Buffer, BufferId, Frame};
 use nic_linux::xdp::{QueueParts, XdpQueue};
-use runtime::call::Calls;
-use runtime::idle::POLL_BUDGET;
 use runtime::ledger::Hop;
 use runtime::lro::Sums;
+use runtime::platform::Platform;
 use runtime::start::StartError;
 use serde_json::{Value, json};
-use shmem::{Area, Span};
-use std::cell::RefCell;
+use shmem::Span;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use vif::grants::Grants;
@@ -62,7 +60,7 @@ pub struct OwnQueue {
     /// The port of the wire.
     pub nic: usize,
     config: Config,
-    calls: Rc<RefCell<Calls>>,
+    platform: Rc<dyn Platform>,
     /// None: over.
     queue: Option<XdpQueue>,
     state: State,
@@ -95,13 +93,17 @@ impl OwnQueue {
         fd: OwnedFd,
         mtu: u32,
         lro: &Lro,
-        window: Area,
-        calls: &Rc<RefCell<Calls>>,
+        platform: &Rc<dyn Platform>,
     ) -> Result<Self, StartError> {
         const RINGS: [Ring; 2] = [Ring::Receive, Ring::Fill];
         let what = "the rings of a guest's own queue";
-        let layouts = xdp::layouts(what, config.device, RINGS, calls)?;
-        let rings = xdp::rings(RINGS.len(), config.rings_slot, config.entries, window);
+        let layouts = xdp::layouts(what, config.device, RINGS, &**platform)?;
+        let rings = xdp::rings(
+            RINGS.len(),
+            config.rings_slot,
+            config.entries,
+            platform.window(),
+        );
         let chunks = config.frames as usize * PAGE / config.chunk_bytes.max(1) as usize;
         let parts = QueueParts {
             fd,
@@ -113,7 +115,7 @@ impl OwnQueue {
         };
         let kernel = xdp::kernel_counters(
             config.device,
-            calls,
+            platform,
             &[Counter::Dropped, Counter::RingFull, Counter::FillEmpty],
         );
         let queue = XdpQueue::new(parts, kernel).ok_or(StartError::Damaged(
@@ -122,7 +124,7 @@ impl OwnQueue {
         Ok(Self {
             nic: config.nic as usize,
             config,
-            calls: Rc::clone(calls),
+            platform: Rc::clone(platform),
             queue: Some(queue),
             state: State::Waiting,
             frame_bytes: (mtu + FRAME_EXTRA_BYTES) as usize,
@@ -179,7 +181,7 @@ impl OwnQueue {
         };
         let asked: Vec<_> = rules().flat_map(asked).map(XdpControl::encode).collect();
         let device = self.config.device;
-        let told = self.calls.borrow_mut().tell_device_all(device, &asked);
+        let told = self.platform.tell_all(device, &asked);
         let mut told = told.into_iter().map(|count| count.unwrap_or(0));
         let mut next = || told.next().unwrap_or(0);
         let count = |rule| {
@@ -196,7 +198,7 @@ impl OwnQueue {
         }
         // When this is answered nothing is counted any more: from now on the bridge denies.
         let (device, asked) = (self.config.device, XdpControl::Stop.encode());
-        if let Err(why) = self.calls.borrow_mut().tell_device(device, asked) {
+        if let Err(why) = self.platform.tell(device, asked) {
             self.trouble = format!("what rules deny to the end is not all counted: {why}");
         }
         self.denied = self.ask_denied();
@@ -282,11 +284,7 @@ impl OwnQueue {
 
     fn open(&mut self) {
         let asked = XdpControl::Enable.encode();
-        let told = self
-            .calls
-            .borrow_mut()
-            .tell_device(self.config.device, asked);
-        match told {
+        match self.platform.tell(self.config.device, asked) {
             Ok(_) => self.state = State::Open,
             Err(why) => self.trouble = format!("the monitor leads nothing to it: {why}"),
         }
@@ -345,7 +343,7 @@ impl OwnQueue {
         // The monitor looks whether the descriptor is gone.
         self.queue = None;
         self.state = State::Over;
-        let ended = self.calls.borrow_mut().end_device(self.config.device);
+        let ended = self.platform.end(self.config.device);
         if let Err(why) = ended {
             // Then the monitor takes the pages away from the kernel one by one.
             self.trouble = format!("it did not end: {why}");

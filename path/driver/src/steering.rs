@@ -3,22 +3,21 @@
 
 use abi::hypercall::TapControl;
 use nic::vmq::{QueueId, Steering, VmqError};
-use runtime::call::Calls;
-use std::cell::RefCell;
+use runtime::platform::Platform;
 use std::rc::Rc;
 
 /// The steering of one device.
 #[derive(Debug)]
 pub struct AskMonitor {
-    calls: Rc<RefCell<Calls>>,
+    platform: Rc<dyn Platform>,
     device: u32,
 }
 
 impl AskMonitor {
     /// The steering of device number `device`.
     #[must_use]
-    pub fn new(calls: Rc<RefCell<Calls>>, device: u32) -> Self {
-        Self { calls, device }
+    pub fn new(platform: Rc<dyn Platform>, device: u32) -> Self {
+        Self { platform, device }
     }
 
     /// Whether the device can be steered at all on this system.
@@ -28,11 +27,8 @@ impl AskMonitor {
     }
 
     fn tell(&self, what: TapControl) -> Result<u64, VmqError> {
-        let told = self
-            .calls
-            .borrow_mut()
-            .tell_device(self.device, what.encode());
-        told.map_err(|errno| VmqError::Refused(errno.raw_os_error()))
+        let told = self.platform.tell(self.device, what.encode());
+        told.map_err(|why| VmqError::Refused(why.raw_os_error().unwrap_or(0)))
     }
 }
 

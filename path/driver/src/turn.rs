@@ -17,7 +17,6 @@ use crate::vifs::VifPort;
 use crate::vmq::Queues;
 use crate::{nics, report};
 use abi::XenbusState;
-use abi::layout::info;
 use abi::mailbox::Request;
 use config::domain::DriverConfig;
 use net::bridge::{Bridge, DropReason, Verdict};
@@ -27,9 +26,10 @@ use nic::moderation::Wake;
 use runtime::idle::{Idle, POLL_BUDGET, Step};
 use runtime::ledger::{Hop, Ledger};
 use runtime::mailbox::{Mailbox, Switches};
+use runtime::platform::{Bell, Pending, Waiting};
 use runtime::start::{StartError, Started, refused};
 use runtime::trace::{Trace, dropped_by_bridge};
-use runtime::wait::{Bell, Waiter};
+use runtime::wait::{Waiter, tick};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -467,15 +467,15 @@ impl Driver {
     /// Connections that moved on, and requests from the mailbox.
     fn serve_monitor(&mut self) {
         let pending = self.waiter.pending();
-        if pending == 0 {
+        if pending == Pending::NONE {
             return;
         }
         let before = self.ledger.enter(Hop::Control);
-        if pending & info::PENDING_CONNECT != 0 {
+        if pending.connections {
             vifs(&mut self.ports).for_each(VifPort::advance);
             self.watch_all();
         }
-        if pending & info::PENDING_MAILBOX != 0 {
+        if pending.requests {
             let mailbox = self.mailbox.clone();
             mailbox.serve(|request| self.answer(&request));
         }

@@ -17,13 +17,13 @@ use crate::own::OwnQueue;
 use crate::port::Traffic;
 use crate::room::Room;
 use abi::hypercall::{Map as MapOp, Unmap};
-use abi::{ConnId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState};
+use abi::{ConnId, GrantRef, GrantStatus, Handle, PAGE, Slot, XenbusState};
 use config::domain::{GrantMode, Offloads, RingFormat};
 use config::lro::Meta;
-use nic::{Caps, Frame, SmallBatch, SmallFrame};
-use runtime::call::{Calls, Peer};
-use runtime::connection::Doorbell;
+use nic::{Batch, Caps, Frame, Single};
+use runtime::call::Calls;
 use runtime::ledger::{Hop, Ledger};
+use runtime::platform::{Doorbell, NO_RECORD, Peer, Platform, Record};
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -36,12 +36,12 @@ use vif::ring::Watch;
 /// What every guest's port has in common.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// The hypercalls of this domain.
+    /// The system that this domain runs on.
+    pub platform: Rc<dyn Platform>,
+    /// Its hypercalls, for grants.
     pub calls: Rc<RefCell<Calls>>,
     /// The ledger of this domain.
     pub ledger: Rc<Ledger>,
-    /// The grant window.
-    pub window: Area,
     /// This domain's own frames.
     pub frames: Area,
     /// The grant mechanism.
@@ -86,7 +86,7 @@ pub struct VifPort {
     window: Window,
     staging: Span,
     state: XenbusState,
-    doorbell: Option<Doorbell>,
+    doorbell: Option<Box<dyn Doorbell>>,
     link: Option<Link>,
     /// What links before this one have counted.
     past: Counters,
@@ -190,7 +190,7 @@ impl VifPort {
         // Each pass makes one step; there are fewer steps than this.
         for _ in 0..8 {
             let before = self.state;
-            let peer = self.shared.calls.borrow_mut().connection(self.conn);
+            let peer = self.shared.platform.peer(self.conn);
             let Ok(Some(peer)) = peer else { return };
             // Nobody comes back who is dead: what is over its memory ends, used or not.
             if peer.state == XenbusState::Unknown
@@ -260,37 +260,37 @@ impl VifPort {
         }
     }
 
-    fn set(&mut self, state: XenbusState, body: &[u8; RECORD_BYTES]) {
-        match self
-            .shared
-            .calls
-            .borrow_mut()
-            .set_connection(self.conn, state, body)
-        {
+    fn set(&mut self, state: XenbusState, record: &Record) {
+        let platform = &self.shared.platform;
+        match platform.set_state(self.conn, state, record) {
             Ok(()) => self.state = state,
             Err(error) => self.trouble = format!("the monitor refused {state:?}: {error}"),
         }
     }
 
-    /// Connects it to a guest without a hand-shake: the guest's record has `body`, `mechanism` gets
+    /// Connects it to a guest without a hand-shake: the guest has `record`, `mechanism` gets
     /// at its pages, `page` finds those of the rings.
     ///
     /// # Errors
     /// What is wrong with the record.
     pub fn join(
         &mut self,
-        body: &[u8; RECORD_BYTES],
+        record: &Record,
         mechanism: Box<dyn Grants>,
         page: impl FnMut(GrantRef) -> Option<Span>,
-        doorbell: Doorbell,
     ) -> Result<(), String> {
-        let (front, terms) = self.agree(body)?;
+        let (front, terms) = self.agree(record)?;
         let pages: Option<Vec<_>> = front.references().map(page).collect();
         let pages = pages.ok_or("a ring's page is not there")?;
         self.link(terms, &front, (mechanism, Vec::new(), pages))?;
-        self.doorbell = Some(doorbell);
+        self.doorbell = Some(self.attach_doorbell()?);
         self.state = XenbusState::Connected;
         Ok(())
+    }
+
+    fn attach_doorbell(&self) -> Result<Box<dyn Doorbell>, String> {
+        let doorbell = self.shared.platform.doorbell(self.conn);
+        doorbell.map_err(|error| error.to_string())
     }
 
     /// The ledger of this port's domain.
@@ -300,8 +300,8 @@ impl VifPort {
     }
 
     /// The guest's record, and what it comes to with this end's.
-    fn agree(&self, body: &[u8; RECORD_BYTES]) -> Result<(FrontRecord, Terms), String> {
-        let front = FrontRecord::decode(body).map_err(|error| error.to_string())?;
+    fn agree(&self, record: &Record) -> Result<(FrontRecord, Terms), String> {
+        let front = FrontRecord::decode(record).map_err(|error| error.to_string())?;
         if front.mac != self.mac {
             return Err("the guest claims another MAC address than it was given".into());
         }
@@ -310,10 +310,9 @@ impl VifPort {
     }
 
     fn connect(&mut self, peer: &Peer) -> Result<(), String> {
-        let (front, terms) = self.agree(&peer.body)?;
+        let (front, terms) = self.agree(&peer.record)?;
         if self.doorbell.is_none() {
-            let doorbell = Doorbell::attach(self.conn).map_err(|error| error.to_string())?;
-            self.doorbell = Some(doorbell);
+            self.doorbell = Some(self.attach_doorbell()?);
         }
         let opened = self.open(peer, &front)?;
         self.link(terms, &front, opened)
@@ -414,7 +413,12 @@ impl VifPort {
         }
         let pages = maps
             .iter()
-            .filter_map(|map| self.shared.window.at(map.slot.0 as usize * PAGE, PAGE))
+            .filter_map(|map| {
+                self.shared
+                    .platform
+                    .window()
+                    .at(map.slot.0 as usize * PAGE, PAGE)
+            })
             .collect();
         Ok((done, pages))
     }
@@ -432,7 +436,7 @@ impl VifPort {
         Guest {
             calls: Rc::clone(&self.shared.calls),
             domain: peer.domain,
-            window: self.shared.window,
+            window: self.shared.platform.window(),
             first: self.window.first,
             slots: self.window.slots,
             ledger: Rc::clone(&self.shared.ledger),
@@ -454,7 +458,7 @@ impl VifPort {
             trouble.clone_into(&mut self.trouble);
             eprintln!("{}: {trouble}", self.name);
         }
-        self.set(XenbusState::Closed, &[0; RECORD_BYTES]);
+        self.set(XenbusState::Closed, &NO_RECORD);
     }
 
     /// Frames that the guest sent. They belong to the port until [`VifPort::done`].
@@ -637,13 +641,15 @@ impl VifPort {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runtime::processes::Processes;
 
     fn port() -> VifPort {
         let area = Area::anonymous(4 * PAGE).unwrap();
+        let calls = Rc::new(RefCell::new(Calls::over(area.page(0).unwrap())));
         let shared = Shared {
-            calls: Rc::new(RefCell::new(Calls::over(area.page(0).unwrap()))),
+            platform: Rc::new(Processes::new(Rc::clone(&calls), area)),
+            calls,
             ledger: Rc::new(Ledger::new(false)),
-            window: area,
             frames: area,
             grants: GrantMode::Counted,
             offloads: Offloads::Tso,

@@ -6,10 +6,9 @@ use abi::xdp::{Counter, Ring, RingLayout, XdpControl};
 use config::domain::BUFFER_BYTES;
 use nic_linux::XdpNic;
 use nic_linux::xdp::{KernelCounters, Parts};
-use runtime::call::Calls;
+use runtime::platform::Platform;
 use runtime::start::{StartError, refused};
 use shmem::{Area, Span};
-use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -34,8 +33,7 @@ pub fn nic(
     umem: Span,
     send_bytes: usize,
     mtu: usize,
-    window: Area,
-    calls: &Rc<RefCell<Calls>>,
+    platform: &Rc<dyn Platform>,
 ) -> Result<XdpNic, StartError> {
     let Socket {
         device,
@@ -44,8 +42,13 @@ pub fn nic(
         entries,
     } = socket;
     let chunk_bytes = BUFFER_BYTES as usize;
-    let layouts = layouts("the rings of an AF_XDP socket", device, Ring::ALL, calls)?;
-    let rings = rings(Ring::ALL.len(), rings_slot, entries, window);
+    let layouts = layouts(
+        "the rings of an AF_XDP socket",
+        device,
+        Ring::ALL,
+        &**platform,
+    )?;
+    let rings = rings(Ring::ALL.len(), rings_slot, entries, platform.window());
     let parts = Parts {
         fd,
         umem,
@@ -56,7 +59,7 @@ pub fn nic(
         entries,
         mtu,
     };
-    let counters = kernel_counters(device, calls, &Counter::ALL);
+    let counters = kernel_counters(device, platform, &Counter::ALL);
     XdpNic::new(parts, counters).ok_or(StartError::Damaged(
         "the rings of an AF_XDP socket do not fit their place",
     ))
@@ -71,12 +74,12 @@ pub(crate) fn layouts<const N: usize>(
     what: &str,
     device: u32,
     rings: [Ring; N],
-    calls: &Rc<RefCell<Calls>>,
+    platform: &dyn Platform,
 ) -> Result<[RingLayout; N], StartError> {
     let mut layouts = [RingLayout::decode(0); N];
     for (layout, ring) in layouts.iter_mut().zip(rings) {
         let asked = XdpControl::Layout(ring).encode();
-        let told = calls.borrow_mut().tell_device(device, asked);
+        let told = platform.tell(device, asked);
         let word = told.map_err(|why| refused(what, why))?;
         *layout = RingLayout::decode(word);
     }
@@ -92,14 +95,14 @@ pub(crate) fn rings(count: usize, first: u32, entries: u32, window: Area) -> Opt
 /// Some of what the kernel counts of a device.
 pub(crate) fn kernel_counters(
     device: u32,
-    calls: &Rc<RefCell<Calls>>,
+    platform: &Rc<dyn Platform>,
     which: &'static [Counter],
 ) -> KernelCounters {
-    let calls = Rc::clone(calls);
+    let platform = Rc::clone(platform);
     Box::new(move || {
         let read = |&counter: &Counter| {
             let asked = XdpControl::Counter(counter).encode();
-            let told = calls.borrow_mut().tell_device(device, asked);
+            let told = platform.tell(device, asked);
             told.ok().map(|count| (name(counter), count))
         };
         which.iter().filter_map(read).collect()

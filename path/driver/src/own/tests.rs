@@ -3,8 +3,12 @@
 use super::*;
 use abi::hypercall::Kind;
 use abi::xdp::RingLayout;
+use runtime::call::Calls;
+use runtime::processes::Processes;
 use runtime::testing::answer;
 use rustix::io::Errno;
+use shmem::Area;
+use std::cell::RefCell;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -98,7 +102,8 @@ fn what_is_denied_to_the_end_is_counted() {
         frames: 16,
     };
     let calls = Rc::new(RefCell::new(Calls::over(page)));
-    let mut queue = OwnQueue::new(config, fd, 1500, &Lro::default(), window, &calls).unwrap();
+    let platform: Rc<dyn Platform> = Rc::new(Processes::new(calls, window));
+    let mut queue = OwnQueue::new(config, fd, 1500, &Lro::default(), &platform).unwrap();
     RULES.iter().for_each(|rule| queue.count_denied(*rule));
     assert_eq!(queue.denied().len(), RULES.len());
     queue.end();
