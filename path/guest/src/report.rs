@@ -1,18 +1,19 @@
 //! The guest's counters.
 
-use crate::turn::Guest;
+use crate::interface::Interface;
+use runtime::ledger::Ledger;
 use runtime::lro::Sums;
 use runtime::report::DropTable;
 use serde_json::{Value, json};
 use vif::netfront::Turnover;
 
 /// Everything that the guest counts.
-pub(crate) fn stat<W>(guest: &Guest<W>) -> Value {
+pub(crate) fn stat(ledger: &Ledger, interfaces: &[Interface]) -> Value {
     let mut drops = DropTable::default();
     let mut lro = Sums::default();
     let mut pool = Turnover::default();
     let mut vifs = serde_json::Map::new();
-    for interface in &guest.interfaces {
+    for interface in interfaces {
         drops.add_vif(&interface.counters());
         drops.add_device(&interface.given());
         interface.add_lro(&mut lro);
@@ -20,7 +21,7 @@ pub(crate) fn stat<W>(guest: &Guest<W>) -> Value {
         vifs.insert(interface.name().to_owned(), interface.stat());
     }
     json!({
-        "ledger": guest.ledger.report(),
+        "ledger": ledger.report(),
         "vifs": vifs,
         "drops": Value::from(drops),
         "lro": Value::from(lro),

@@ -1,6 +1,7 @@
 //! The guest's main loop.
 
-use crate::interface::Interface;
+use crate::interface::pass::Pass;
+use crate::interface::{Interface, build};
 use crate::report;
 use abi::mailbox::Request;
 use config::domain::GuestConfig;
@@ -23,8 +24,8 @@ const BESIDE_NS: u64 = 500_000;
 /// The guest domain.
 #[derive(Debug)]
 pub struct Guest<W> {
-    pub(crate) interfaces: Vec<Interface>,
-    pub(crate) ledger: Rc<Ledger>,
+    interfaces: Vec<Interface>,
+    ledger: Ledger,
     trace: Trace,
     waiter: W,
     mailbox: Mailbox,
@@ -68,10 +69,10 @@ fn assemble<W>(
         waiter,
         config,
     } = started;
-    let interfaces = Interface::build_all(&home, &platform, &calls, &config)?;
+    let interfaces = build::interfaces(&home, &platform, &calls, &config)?;
     let guest = Guest {
         interfaces,
-        ledger: Rc::new(Ledger::new(config.ledger)),
+        ledger: Ledger::new(config.ledger),
         trace: Trace::default(),
         waiter,
         mailbox: Mailbox::new(home.info.span()),
@@ -102,10 +103,15 @@ impl<W: Waiting> Guest<W> {
         let now_ns = shmem::time::monotonic_ns();
         let before = self.ledger.enter(Hop::Idle);
         let mut moved = false;
-        let budget = POLL_BUDGET;
+        let mut pass = Pass {
+            now_ns,
+            budget: self.switches.budget,
+            ledger: &self.ledger,
+            trace: &mut self.trace,
+        };
         for interface in &mut self.interfaces {
-            moved |= interface.to_guest(now_ns, budget, &self.ledger, &mut self.trace);
-            moved |= interface.from_guest(now_ns, budget, &self.ledger, &mut self.trace);
+            moved |= interface.to_guest(&mut pass);
+            moved |= interface.from_guest(&mut pass);
         }
         self.publish();
         self.ledger.checkpoint();
@@ -198,7 +204,7 @@ impl<W: Waiting> Guest<W> {
 
     fn answer(&mut self, request: &Request) -> Result<Value, String> {
         match request {
-            Request::Stat => Ok(report::stat(self)),
+            Request::Stat => Ok(report::stat(&self.ledger, &self.interfaces)),
             Request::Trace => Ok(self.trace.request()),
             Request::Set { key, value } => {
                 self.switches.set(key, value)?;

@@ -257,7 +257,7 @@ impl Nic for Source {
         self.starved
     }
 
-    /// Whoever has its buffers next finds nothing in them.
+    /// The next connection's buffers hold nothing of it yet.
     fn release(&mut self, _buffers: &mut dyn Buffers) {
         self.written.clear();
     }

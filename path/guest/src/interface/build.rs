@@ -1,0 +1,141 @@
+//! From a configuration to interfaces.
+
+use super::Interface;
+use super::connection::Connection;
+use super::device::Device;
+use super::from_guest::FromGuest;
+use super::link::Link;
+use super::memory::{Common, Memory, Shape};
+use super::to_guest::ToGuest;
+use crate::devices;
+use abi::layout::info;
+use abi::{ConnId, Slot};
+use config::domain::{GuestConfig, GuestVif, Lro, Offloads, RingFormat};
+use nic::Nic;
+use runtime::call::Calls;
+use runtime::platform::Platform;
+use runtime::start::StartError;
+use shmem::home::Home;
+use std::cell::RefCell;
+use std::rc::Rc;
+use vif::netfront::{GrantTable, Layout, Sizes};
+use vif::netif::Features;
+
+/// Every interface of the guest, each queue by itself, none connected yet.
+///
+/// # Errors
+/// An endpoint's device was refused.
+pub fn interfaces(
+    home: &Home,
+    platform: &Rc<dyn Platform>,
+    calls: &Rc<RefCell<Calls>>,
+    config: &GuestConfig,
+) -> Result<Vec<Interface>, StartError> {
+    let entries = home.grant_entries as usize * 8;
+    let table = home
+        .info
+        .at(info::GRANT_TABLE, entries)
+        .ok_or(StartError::Damaged("no grant table"))?;
+    let common = Common {
+        platform: Rc::clone(platform),
+        calls: Rc::clone(calls),
+        table: Rc::new(RefCell::new(GrantTable::new(table))),
+        grant_entries: home.grant_entries,
+        frames: home.frames,
+    };
+    // Of frames, and of slots for pages that change hands: one queue's behind the other's.
+    let (mut first_frame, mut flip_slot) = (0, 0);
+    let mut all = Vec::new();
+    for (number, vif) in config.vifs.iter().enumerate() {
+        let layout = Layout::new(sizes(vif));
+        if vif
+            .rx_pool
+            .is_some_and(|pool| pool != first_frame + layout.rx_pool().start)
+        {
+            return Err(StartError::Damaged(
+                "a device receives elsewhere than into an interface's pool",
+            ));
+        }
+        let endpoints = devices::endpoints(&**platform, vif)?;
+        for (queue, (endpoint, &conn)) in endpoints.into_iter().zip(&vif.conns).enumerate() {
+            let name = match vif.conns.len() {
+                1 => number.to_string(),
+                _ => format!("{number}.{queue}"),
+            };
+            let shape = Shape {
+                first_frame,
+                flip_slot: Slot(flip_slot),
+                layout,
+                features: features(vif),
+                prefetch: vif.prefetch,
+                release_threshold: vif.release_threshold,
+                mac: vif.mac,
+            };
+            let memory = Memory::new(common.clone(), shape);
+            let connection = Connection::new(ConnId(conn), Rc::clone(platform));
+            // The driver domain always finds half of the buffers posted.
+            let held_max = vif.to_guest_buffers as usize / 2;
+            all.push(interface(
+                name,
+                connection,
+                memory,
+                endpoint,
+                &config.lro,
+                held_max,
+            ));
+            first_frame += layout.frames();
+            flip_slot += layout.sizes().rx_pages;
+        }
+    }
+    Ok(all)
+}
+
+fn interface(
+    name: String,
+    connection: Connection,
+    memory: Memory,
+    endpoint: Box<dyn Nic>,
+    lro: &Lro,
+    held_max: usize,
+) -> Interface {
+    Interface {
+        name,
+        connection,
+        memory,
+        link: Link::default(),
+        to_guest: ToGuest::new(endpoint.caps(), lro, held_max),
+        from_guest: FromGuest::default(),
+        device: Device::new(endpoint),
+        touched: false,
+    }
+}
+
+/// How large a netfront is to be, from its configuration.
+fn sizes(config: &GuestVif) -> Sizes {
+    let rx_pages = config.to_guest_buffers.div_ceil(config.buffers.per_page());
+    let tx_pages = config.pool_pages.saturating_sub(rx_pages).max(2);
+    let tso = config.offloads == Offloads::Tso;
+    let tx_large_pages = if tso { tx_pages / 2 } else { 0 };
+    Sizes {
+        tx_order: config.ring_order,
+        rx_order: config.ring_order,
+        rx_pages,
+        rx_spare_pages: config.spare_buffers.div_ceil(config.buffers.per_page()),
+        rx_buffer: config.buffers.bytes() as u16,
+        tx_small_pages: tx_pages - tx_large_pages,
+        tx_large_pages,
+    }
+}
+
+/// What a netfront is to take at the most, from its configuration.
+fn features(config: &GuestVif) -> Features {
+    let features = match config.offloads {
+        Offloads::None => Features::PLAIN,
+        Offloads::Checksum => Features::CHECKSUM,
+        Offloads::Tso => Features::ALL,
+    };
+    match config.ring_format {
+        RingFormat::Xen => features,
+        RingFormat::Native => features.with(Features::NATIVE_RINGS),
+    }
+}

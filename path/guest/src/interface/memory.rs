@@ -1,0 +1,159 @@
+//! The memory of one interface: where it lies, and how its pages are granted.
+
+use crate::table::{FlipPages, NewTable};
+use abi::{ConnId, DomId, Slot};
+use runtime::call::Calls;
+use runtime::ledger::{Hop, Ledger};
+use runtime::platform::{Platform, Record};
+use shmem::Area;
+use std::cell::RefCell;
+use std::rc::Rc;
+use vif::netfront::{GrantTable, Granter, Layout, Netfront, Setup};
+use vif::netif::{BackRecord, Features};
+
+/// What all interfaces of a guest have in common.
+#[derive(Clone)]
+pub(super) struct Common {
+    pub platform: Rc<dyn Platform>,
+    /// For the new mechanism and for pages that change hands.
+    pub calls: Rc<RefCell<Calls>>,
+    /// The classic grant table.
+    pub table: Rc<RefCell<GrantTable>>,
+    pub grant_entries: u32,
+    /// The guest's own memory.
+    pub frames: Area,
+}
+
+/// What one interface is configured to be; of its memory, where it begins.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub first_frame: u32,
+    /// Where pages that change hands appear.
+    pub flip_slot: Slot,
+    pub layout: Layout,
+    pub features: Features,
+    pub prefetch: u32,
+    pub release_threshold: Option<u32>,
+    pub mac: [u8; 6],
+}
+
+/// The memory of one interface.
+pub(super) struct Memory {
+    common: Common,
+    shape: Shape,
+    /// The table of the new mechanism, while there is one.
+    new_table: Option<NewTable>,
+    /// Pages that change hands, while there are any.
+    flips: Option<FlipPages>,
+}
+
+impl Memory {
+    pub(super) fn new(common: Common, shape: Shape) -> Self {
+        Self {
+            common,
+            shape,
+            new_table: None,
+            flips: None,
+        }
+    }
+
+    /// Lays a netfront out for a driver domain that offers `back`, and grants its pages; the body
+    /// of its record. The driver domain says which mechanism it uses.
+    pub(super) fn lay_out(
+        &mut self,
+        conn: ConnId,
+        backend: DomId,
+        back: &BackRecord,
+    ) -> Result<(Netfront, Record), String> {
+        let mut setup = self.setup(backend);
+        let calls = &self.common.calls;
+        self.new_table = if back.features.has(Features::NEW_GRANTS) {
+            let (entries, first) = (self.common.grant_entries, self.shape.first_frame);
+            let table = NewTable::create(calls, conn, entries, first)
+                .map_err(|why| format!("no grant table: {}", why.name()))?;
+            Some(table)
+        } else {
+            None
+        };
+        if back.features.has(Features::RX_FLIP) {
+            let pages = self.shape.layout.sizes().rx_pages;
+            let place = (self.common.platform.window(), self.shape.flip_slot, pages);
+            // What a connection that came to nothing has left lies in the same place.
+            self.flips = None;
+            let flips = FlipPages::create(calls, conn, place)
+                .map_err(|why| format!("no pages that change hands: {}", why.name()))?;
+            setup.exchange = Some(flips.exchange(self.common.table.borrow().span()));
+            self.flips = Some(flips);
+        }
+        let (netfront, record) = self
+            .granted(|granter| Netfront::new(&setup, granter, back))
+            .map_err(|error| error.to_string())?;
+        Ok((netfront, record.encode()))
+    }
+
+    /// The same with a granter whose pages cannot be taken back.
+    pub(super) fn lay_out_for_good(
+        &self,
+        back: &BackRecord,
+        granter: &mut dyn Granter,
+    ) -> Result<(Netfront, Record), String> {
+        let setup = Setup {
+            release_threshold: None,
+            ..self.setup(DomId(0))
+        };
+        let (netfront, record) =
+            Netfront::new(&setup, granter, back).map_err(|error| error.to_string())?;
+        Ok((netfront, record.encode()))
+    }
+
+    fn setup(&self, backend: DomId) -> Setup {
+        let Shape {
+            first_frame,
+            flip_slot: _,
+            layout,
+            features,
+            prefetch,
+            release_threshold,
+            mac,
+        } = self.shape;
+        Setup {
+            frames: self.common.frames,
+            first_frame,
+            layout,
+            backend,
+            mac,
+            features,
+            prefetch,
+            release_threshold,
+            exchange: None,
+        }
+    }
+
+    /// Does something with what grants this interface's pages.
+    pub(super) fn granted<T>(&mut self, act: impl FnOnce(&mut dyn Granter) -> T) -> T {
+        match &mut self.new_table {
+            Some(table) => act(table),
+            None => act(&mut *self.common.table.borrow_mut()),
+        }
+    }
+
+    /// Lets pages enter or leave the pool of receive buffers, if they can.
+    pub(super) fn turn_over(
+        &mut self,
+        netfront: &mut Netfront,
+        ledger: &Ledger,
+        act: fn(&mut Netfront, &mut dyn Granter),
+    ) {
+        if netfront.is_elastic() {
+            ledger.at(Hop::Grant, || {
+                self.granted(|granter| act(netfront, granter))
+            });
+        }
+    }
+
+    /// Ends what was made for a connection that is over.
+    pub(super) fn end(&mut self) {
+        self.new_table = None;
+        self.flips = None;
+    }
+}
