@@ -75,10 +75,9 @@ impl Trace {
         if let Some(running) = &mut self.running {
             let cycles = tsc().wrapping_sub(running.from_tsc);
             let ns = (u128::from(cycles) * 1_000_000_000 / u128::from(tsc_hz())) as u64;
-            let name = Hop::ALL.get(hop as usize).map_or("", |&(_, name)| name);
             running
                 .steps
-                .push(json!({ "hop": name, "at_ns": ns, "what": what() }));
+                .push(json!({ "hop": hop.name(), "at_ns": ns, "what": what() }));
         }
     }
 

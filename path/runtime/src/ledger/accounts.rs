@@ -1,0 +1,79 @@
+//! The cycles of each hop; those of turns that were not stamped, until they are shared out.
+
+use super::hop::Hop;
+use std::cell::Cell;
+
+/// The place of the cycles of turns that were not stamped; those before are the hops'.
+pub(super) const UNSTAMPED: usize = Hop::COUNT;
+
+/// Cycles by place, all since the start.
+#[derive(Debug)]
+pub(super) struct Accounts {
+    cycles: [Cell<u64>; Hop::COUNT + 1],
+    /// How the cycles of stamped turns were shared out lately.
+    shares: [Cell<u64>; Hop::COUNT],
+}
+
+impl Accounts {
+    pub(super) fn new() -> Self {
+        Self {
+            cycles: [const { Cell::new(0) }; Hop::COUNT + 1],
+            shares: [const { Cell::new(0) }; Hop::COUNT],
+        }
+    }
+
+    /// The cycles of a hop.
+    pub(super) fn of(&self, hop: Hop) -> u64 {
+        self.cycles.get(hop.index()).map_or(0, Cell::get)
+    }
+
+    /// Adds cycles that no stamp has measured.
+    #[inline]
+    pub(super) fn add(&self, place: usize, cycles: u64) {
+        if let Some(cell) = self.cycles.get(place) {
+            cell.set(cell.get().wrapping_add(cycles));
+        }
+    }
+
+    /// Adds cycles between two stamps: others are shared out as these were.
+    #[inline]
+    pub(super) fn charge(&self, place: usize, cycles: u64) {
+        self.add(place, cycles);
+        if let Some(share) = self.shares.get(place) {
+            share.set(share.get().wrapping_add(cycles));
+        }
+    }
+
+    /// Takes cycles back.
+    pub(super) fn take(&self, place: usize, cycles: u64) {
+        for account in [&self.cycles[..], &self.shares] {
+            if let Some(cell) = account.get(place) {
+                cell.set(cell.get().saturating_sub(cycles));
+            }
+        }
+    }
+
+    /// Charges hops with the turns that were not stamped, in the ratio of those that were; `rest`
+    /// with what division leaves.
+    pub(super) fn share_out(&self, rest: Hop) {
+        let unstamped = self.cycles.get(UNSTAMPED).map_or(0, Cell::take);
+        if unstamped == 0 {
+            return;
+        }
+        let all: u64 = self.shares.iter().map(Cell::get).sum();
+        let mut left = unstamped;
+        for (hop, share) in self.shares.iter().enumerate() {
+            let part = u128::from(unstamped) * u128::from(share.get()) / u128::from(all.max(1));
+            left = left.saturating_sub(part as u64);
+            self.add(hop, part as u64);
+        }
+        self.add(rest.index(), left);
+    }
+
+    /// What was long ago counts less and less.
+    pub(super) fn age(&self) {
+        for share in &self.shares {
+            share.set(share.get() / 2);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Which turns are stamped, where stamps are dear.
+
+use super::cost::stamp_cycles;
+use std::cell::Cell;
+
+/// At least every 8th turn is stamped.
+const EVERY_MAX: u32 = 8;
+/// Stamps may take 1/32 of the time before fewer turns are stamped.
+const DEAR: u64 = 32;
+/// More turns are stamped once stamps take a quarter of that.
+const CHEAP: u64 = 4;
+
+/// Draws by lot whether a turn is stamped.
+#[derive(Debug)]
+pub(super) struct Sampling {
+    /// Every n-th turn is, on average; a power of two.
+    every: Cell<u32>,
+    lot: Cell<u32>,
+    /// Cycles that a stamp takes.
+    price: u64,
+}
+
+impl Sampling {
+    pub(super) fn new() -> Self {
+        Self {
+            every: Cell::new(1),
+            lot: Cell::new(1),
+            price: stamp_cycles(),
+        }
+    }
+
+    /// Every n-th turn is stamped.
+    #[inline]
+    pub(super) fn every(&self) -> u32 {
+        self.every.get()
+    }
+
+    /// Whether the next turn is stamped.
+    pub(super) fn draw(&self) -> bool {
+        // Marsaglia's xorshift. A fixed step would meet a pattern of the machine's turns always
+        // or never; a lot meets it as often as it is there.
+        let mut lot = self.lot.get();
+        lot ^= lot << 13;
+        lot ^= lot >> 17;
+        lot ^= lot << 5;
+        self.lot.set(lot);
+        lot & (self.every.get() - 1) == 0
+    }
+
+    /// Has fewer turns stamped if `stamps` in `awake` cycles were dear, more if they were cheap.
+    pub(super) fn adapt(&self, stamps: u64, awake: u64) {
+        let parts = stamps.saturating_mul(self.price).saturating_mul(DEAR);
+        let every = self.every.get();
+        if parts > awake {
+            self.every.set(EVERY_MAX.min(every * 2));
+        } else if parts < awake / CHEAP {
+            self.every.set(1.max(every / 2));
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Accounts of known work.
+
+use super::*;
+
+fn burn(cycles: u64) {
+    let from = tsc();
+    while tsc().wrapping_sub(from) < cycles {
+        std::hint::spin_loop();
+    }
+}
+
+fn cycles(report: &Value, hop: &str) -> u64 {
+    report["hops"][hop]["cycles"].as_u64().expect("a number")
+}
+
+#[test]
+fn cycles_go_to_the_hop_that_was_left() {
+    let ledger = Ledger::new(true);
+    ledger.enter(Hop::Bridge);
+    ledger.at(Hop::Copy, || burn(3_000_000));
+    burn(1_000_000);
+    let report = ledger.report();
+    assert!(cycles(&report, "copy") >= 2_000_000, "{report}");
+    assert!(cycles(&report, "bridge") >= 500_000, "{report}");
+    assert!(cycles(&report, "nic") == 0, "{report}");
+}
+
+#[test]
+fn sleep_is_not_charged() {
+    let ledger = Ledger::new(true);
+    ledger.sleep(|| std::thread::sleep(std::time::Duration::from_millis(50)));
+    let report = ledger.report();
+    assert!(cycles(&report, "idle") < ledger.hz / 100, "{report}");
+    // Twice for the sleep, once for the report.
+    assert_eq!(report["clock_reads"], 3, "{report}");
+}
+
+#[test]
+fn many_short_sleeps_need_few_looks_at_the_clock() {
+    const SLEEPS: u64 = 2000;
+    let ledger = Ledger::new(true);
+    for _ in 0..SLEEPS {
+        ledger.sleep(|| std::hint::black_box(()));
+    }
+    let report = ledger.report();
+    let reads = report["clock_reads"].as_u64().expect("a number");
+    assert!(reads < SLEEPS, "{report}");
+}
+
+#[test]
+fn preemption_is_told_from_sleep_in_the_same_stretch() {
+    let long = || {
+        let from = tsc();
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        tsc().wrapping_sub(from)
+    };
+    let ledger = Ledger::new(true);
+    // What a sleep costs is known from here on, and the stretch is a new one.
+    ledger.sleep(|| ());
+    ledger.enter(Hop::Copy);
+    let asleep = ledger.sleep(long);
+    // Stands for a preemption: the thread does not run, and the ledger is not told.
+    let away = long();
+    let report = ledger.report();
+    assert!(cycles(&report, "copy") < ledger.hz / 100, "{report}");
+    assert!(cycles(&report, "idle") < ledger.hz / 100, "{report}");
+    let corrected = report["corrected_cycles"].as_u64().expect("a number");
+    let expected = away / 2..away + asleep / 2;
+    assert!(expected.contains(&corrected), "{expected:?} {report}");
+}
+
+#[test]
+fn where_stamps_are_dear_few_turns_are_stamped_and_the_others_shared_out() {
+    const HOPS: u64 = 12;
+    let ledger = Ledger::new(true);
+    let end = ledger.last.get() + ledger.hz / 10;
+    while ledger.last.get() < end {
+        ledger.turn();
+        for _ in 0..HOPS / 2 {
+            ledger.at(Hop::Bridge, || burn(50));
+            ledger.at(Hop::Copy, || burn(400));
+        }
+        ledger.checkpoint();
+    }
+    let report = ledger.report();
+    let number = |key: &str| report[key].as_u64().expect("a number");
+    let stamps = number("stamps");
+    assert!(stamps < number("turns") * HOPS, "half of all: {report}");
+    let (bridge, copy) = (cycles(&report, "bridge"), cycles(&report, "copy"));
+    assert!(bridge > 0 && copy > 2 * bridge, "{report}");
+    // Nothing is lost in the sharing.
+    let hops = report["hops"].as_object().expect("hops");
+    let charged: u64 = hops.values().filter_map(|hop| hop["cycles"].as_u64()).sum();
+    let used = ledger.to_cycles(number("cpu_ns"));
+    assert!(charged.abs_diff(used) < used / 4, "{used} {report}");
+    // Dear no more.
+    for _ in 0..64 {
+        ledger.turn();
+        ledger.at(Hop::Copy, || burn(ledger.hz / 1000));
+        ledger.checkpoint();
+    }
+    assert_eq!((ledger.sampling.every(), ledger.stamped.get()), (1, true));
+}
+
+#[test]
+fn its_own_price_is_told() {
+    let report = Ledger::new(true).report();
+    for part in ["stamp", "clock_read"] {
+        let ns = report["cost_ns"][part].as_f64().expect("a number");
+        assert!(ns > 0.5, "{report}");
+    }
+}
+
+#[test]
+fn time_without_the_cpu_is_taken_from_the_longest_hop() {
+    let ledger = Ledger::new(true);
+    ledger.enter(Hop::Nic);
+    burn(100_000);
+    ledger.enter(Hop::Copy);
+    // Stands for a preemption: the thread does not run, and the ledger is not told.
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    ledger.enter(Hop::Nic);
+    let report = ledger.report();
+    assert!(cycles(&report, "copy") < ledger.hz / 100, "{report}");
+    assert!(report["corrected_cycles"].as_u64().expect("a number") > ledger.hz / 50);
+}
+
+#[test]
+fn the_account_closes_against_the_cpu_clock() {
+    let before = thread_cpu_ns();
+    let ledger = Ledger::new(true);
+    for _ in 0..200 {
+        ledger.at(Hop::Bridge, || burn(20_000));
+        ledger.sleep(|| std::thread::sleep(std::time::Duration::from_micros(100)));
+    }
+    let report = ledger.report();
+    let sum: u64 = Hop::NAMES.iter().map(|name| cycles(&report, name)).sum();
+    let cpu = report["cpu_ns"].as_u64().expect("a number") - before;
+    let closure = sum as f64 / (cpu as f64 * ledger.hz as f64 / 1e9);
+    assert!((0.8..1.2).contains(&closure), "{closure} {report}");
+}
