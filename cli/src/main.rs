@@ -110,7 +110,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             output::print(&String::from_utf8_lossy(&text))
         }
         Command::Internal { args } => match args.split_first() {
-            Some((helper, spec)) if helper == experiments::overhead::HELPER => {
+            Some((helper, spec)) if helper == figures::sampler::HELPER => {
                 xenoprof::record::bare::main(spec)
             }
             _ => experiments::internal::main(&args),

@@ -1,10 +1,10 @@
 //! The baseline that a driver domain is measured against: one process, two TAPs, one `read` and one
 //! `write` per frame, no offloads, no isolation.
 
-use crate::child::{self, LineChild};
-use crate::load;
 use abi::machine::Tap;
 use anyhow::Context as _;
+use figures::helper::{self, LineChild};
+use figures::measure::pin;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
@@ -48,7 +48,7 @@ impl Forwarder {
     /// # Errors
     /// If a TAP cannot be made.
     pub fn start(spec: &Spec) -> anyhow::Result<Self> {
-        let mut command = child::own("forward")?;
+        let mut command = helper::own("forward")?;
         command.arg(serde_json::to_string(spec)?);
         let child = LineChild::start("forwarder", command, Duration::from_secs(10))?;
         Ok(Self { child })
@@ -83,7 +83,7 @@ struct Shared {
 /// If a TAP or the core cannot be had.
 pub fn main(spec: &Spec) -> anyhow::Result<()> {
     if let Some(cpu) = spec.cpu {
-        load::pin(cpu)?;
+        pin(cpu)?;
     }
     let [a, b] = &spec.taps;
     let open = |tap: &Tap| netdev::open_tap(tap).with_context(|| format!("TAP {}", tap.ifname));
@@ -96,8 +96,8 @@ pub fn main(spec: &Spec) -> anyhow::Result<()> {
             std::process::exit(1);
         }
     })?;
-    child::say(&serde_json::json!({"ready": true}));
-    child::serve(|_| {
+    helper::reply(&serde_json::json!({"ready": true}));
+    helper::serve(|_| {
         let counters = Counters {
             packets: shared.packets.load(Ordering::Relaxed),
             bytes: shared.bytes.load(Ordering::Relaxed),

@@ -11,7 +11,6 @@
 //! verdicts ([`figures::stats`]) become figures ([`figures::report`]).
 #![forbid(unsafe_code)]
 
-pub mod child;
 pub mod forwarder;
 pub mod frontier;
 pub mod internal;

@@ -3,10 +3,10 @@
 //! The helper also runs commands and writes kernel settings inside its namespace, so nothing has
 //! to be mounted or named outside.
 
-use crate::child::{self, LineChild};
 use crate::kernel;
 use anyhow::Context as _;
 use figures::Failure;
+use figures::helper::{self, LineChild};
 use netdev::netns as setup;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ impl Namespace {
     /// # Errors
     /// If this user may not make one.
     pub fn new(name: &str) -> anyhow::Result<Self> {
-        let holder = LineChild::start(name, child::own("ns")?, WAIT)?;
+        let holder = LineChild::start(name, helper::own("ns")?, WAIT)?;
         Ok(Self { holder })
     }
 
@@ -100,8 +100,8 @@ pub fn main() -> anyhow::Result<()> {
     setup::unshare_net()
         .map_err(|error| Failure::CannotRun(format!("cannot make a network namespace: {error}")))?;
     setup::loopback_up()?;
-    // A mount namespace with its own /sys, because /sys/class/net shows the namespace of whoever
-    // mounted it. Without it only the settings below /sys are out of reach.
+    // A mount namespace with its own /sys, because /sys/class/net shows the namespace of the
+    // process that mounted it. Without it only the settings below /sys are out of reach.
     let _no_settings = own_sysfs();
     for name in ["all", "default"] {
         // Router solicitations and duplicate address detection would be noise in every figure;
@@ -109,8 +109,8 @@ pub fn main() -> anyhow::Result<()> {
         let _noise = setup::set_sysctl(&format!("ipv6/conf/{name}/accept_dad"), "0");
         let _noise = setup::set_sysctl(&format!("ipv6/conf/{name}/router_solicitations"), "0");
     }
-    child::say(&json!({"ready": true}));
-    child::serve(|line| {
+    helper::reply(&json!({"ready": true}));
+    helper::serve(|line| {
         Some(match obey(line) {
             Ok(out) => json!({ "out": out }),
             Err(error) => json!({ "error": format!("{error:#}") }),

@@ -7,7 +7,6 @@
 //! reading of its rings too. A third window beside each pair has the timers alone, as many interrupts
 //! that take no sample: what of the difference is the machine's price for being interrupted.
 
-use crate::child::{self, LineChild};
 use crate::exp::Args;
 use crate::lane::machine::{self, OnWire, Running, What};
 use crate::lane::window::Work;
@@ -15,11 +14,13 @@ use crate::lane::{Cores, Direction, Lane, Loads, Place};
 use crate::plan::{Rounds, Wire};
 use crate::runner::{Config, Samples};
 use anyhow::Context as _;
+use figures::helper::{self, LineChild};
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell, table};
+use figures::sampler::{self, Costs, Counts, SamplerSpec};
 use figures::stats::{self, Side};
 use figures::{Failure, interrupt};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -62,45 +63,6 @@ impl Plan {
         plan.full = plan.full.adjusted(plan.quick, args)?;
         Ok(plan)
     }
-}
-
-/// The name behind `internal` of the sampler's helper, which the profiler has.
-pub const HELPER: &str = "sample";
-
-/// What the helper is told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Spec {
-    /// Samples a second and CPU.
-    pub hz: u32,
-    /// Where samples are timed.
-    pub cpu: usize,
-}
-
-/// What it answers to `stop`: what came since `start`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Counts {
-    /// Nanoseconds.
-    pub ran_ns: u64,
-    /// By CPU.
-    pub samples: BTreeMap<u32, u64>,
-    /// What the kernel could not write.
-    pub lost: u64,
-    /// Addresses of all call stacks.
-    pub frames: u64,
-    /// CPU time of the profiler.
-    pub cpu_ns: u64,
-}
-
-/// What it answers to `calibrate`: nanoseconds, one figure for each pair.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Costs {
-    /// A sample as sessions take it.
-    pub sample_ns: Vec<f64>,
-    /// Addresses in the call stack of such a sample.
-    pub frames: f64,
-    /// A timer's interrupt.
-    pub interrupt_ns: Vec<f64>,
 }
 
 const WAIT: Duration = Duration::from_secs(30);
@@ -155,8 +117,8 @@ pub fn run(plan: &Plan, quick: bool) -> anyhow::Result<(Provenance, Vec<Figure>)
         ),
         quick,
     );
-    let mut command = child::own(HELPER)?;
-    let spec = Spec {
+    let mut command = helper::own(sampler::HELPER)?;
+    let spec = SamplerSpec {
         hz: plan.hz,
         cpu: cores.guest,
     };

@@ -1,8 +1,8 @@
 //! Loads that keep a core awake: a thread that runs only when nothing else wants the core, so that
 //! the core never halts and a wake-up costs no exit to the hypervisor below.
 
-use crate::child::{self, LineChild};
-use crate::load;
+use figures::helper::{self, LineChild};
+use figures::measure::pin;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Spinners {
     pub fn new(cpus: &[usize]) -> anyhow::Result<Self> {
         let mut children = Vec::new();
         for &cpu in cpus {
-            let mut command = child::own("spin")?;
+            let mut command = helper::own("spin")?;
             command.arg(serde_json::to_string(&Spec { cpu })?);
             children.push(LineChild::start(
                 "spinner",
@@ -70,7 +70,7 @@ impl Spinners {
 /// # Errors
 /// If the core or the scheduling class cannot be had.
 pub fn main(spec: &Spec) -> anyhow::Result<()> {
-    load::pin(spec.cpu)?;
+    pin(spec.cpu)?;
     let running = Arc::new(AtomicBool::new(false));
     let (flag, (ready, idle)) = (Arc::clone(&running), std::sync::mpsc::channel());
     let spinner = std::thread::Builder::new().spawn(move || {
@@ -93,8 +93,8 @@ pub fn main(spec: &Spec) -> anyhow::Result<()> {
     if idle.recv().unwrap_or(true) {
         anyhow::bail!("the idle scheduling class is refused");
     }
-    child::say(&json!({"ready": true}));
-    child::serve(|line| {
+    helper::reply(&json!({"ready": true}));
+    helper::serve(|line| {
         running.store(line == "go", Ordering::Relaxed);
         spinner.thread().unpark();
         Some(json!({}))

@@ -3,7 +3,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`measure`] | exact CPU time of processes, what the hypervisor below took |
+//! | [`measure`] | exact CPU time of processes, what the hypervisor below took, cores |
 //! | [`stats`] | medians, intervals, verdicts |
 //! | [`metric`] | names of metrics: unit, better side |
 //! | [`report`] | a figure; JSON lines and tables of figures |
@@ -11,15 +11,21 @@
 //! | [`provenance`] | where figures come from |
 //! | [`failure`] | how a command fails, with which exit status |
 //! | [`interrupt`] | Ctrl-C ends a run by unwinding it |
+//! | [`helper`] | helper processes, asked and answering by lines |
+//! | [`sampler`] | messages of one helper, the profiler's sampler |
+//! | [`socket`] | the TCP sockets of loads |
 #![forbid(unsafe_code)]
 
 pub mod failure;
+pub mod helper;
 pub mod interrupt;
 pub mod measure;
 pub mod metric;
 pub mod plot;
 pub mod provenance;
 pub mod report;
+pub mod sampler;
+pub mod socket;
 pub mod stats;
 
 pub use failure::{Failure, exit_code};

@@ -1,11 +1,14 @@
-//! Exact CPU time of processes and kernel threads, and what the hypervisor below took.
+//! Exact CPU time of processes and kernel threads, what the hypervisor below took, and on which core
+//! a thread runs.
 //!
 //! The source is the CPU-time clock that the kernel keeps for every process: all its threads, those
 //! that ended among them. What a thread of *another* process has run since the last tick or switch
 //! is not in it yet, which is why windows are long against a tick (4 ms at 250 Hz).
 
+use anyhow::Context as _;
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -146,13 +149,33 @@ impl Machine {
 /// The cores that this process may run on.
 #[must_use]
 pub fn cores() -> Vec<usize> {
-    use rustix::thread::{CpuSet, sched_getaffinity};
     match sched_getaffinity(None) {
         Ok(set) => (0..CpuSet::MAX_CPU)
             .filter(|&cpu| set.is_set(cpu))
             .collect(),
         Err(_) => vec![0],
     }
+}
+
+/// Pins this thread, and those it starts, to one core.
+///
+/// # Errors
+/// If there is no such core.
+pub fn pin(cpu: usize) -> anyhow::Result<()> {
+    pin_process(0, cpu)
+}
+
+/// Pins the thread `pid`, or this one for 0, to one core.
+///
+/// # Errors
+/// If there is no such core or thread, or it may not be moved.
+pub fn pin_process(pid: i32, cpu: usize) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    if cpu < CpuSet::MAX_CPU {
+        set.set(cpu);
+    }
+    sched_setaffinity(rustix::process::Pid::from_raw(pid), &set)
+        .with_context(|| format!("cannot run on core {cpu}"))
 }
 
 #[cfg(test)]

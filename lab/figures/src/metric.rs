@@ -2,8 +2,8 @@
 
 use crate::stats::Side;
 
-/// Payload of a full segment with timestamps in a 1514-byte frame: 1500 bytes of IP less 20 of IPv4,
-/// 20 of TCP and 12 of timestamps. The denominator of `cycles_per_packet` for streams.
+/// Payload of a full segment with timestamps in a 1514-byte frame: 1500 bytes of IP less 20 of
+/// IPv4, 20 of TCP and 12 of timestamps. The denominator of `cycles_per_packet` for streams.
 pub const SEGMENT_BYTES: f64 = 1448.0;
 
 /// The unit of a metric.

@@ -191,7 +191,8 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// A figure as a table's cell: the median, the interval if there is one, a mark if it is unresolved.
+/// A figure as a table's cell: the median, the interval if there is one, a mark if it is
+/// unresolved.
 #[must_use]
 pub fn cell(figure: Option<&Figure>) -> String {
     let Some((figure, value)) = figure.and_then(|f| Some((f, f.value?))) else {
@@ -251,7 +252,10 @@ mod tests {
         let figure = Figure::single("base", "grantway@dir=to_guest", "throughput", 9.5);
         assert_eq!(
             serde_json::to_string(&figure).unwrap(),
-            r#"{"plan":"base","config":"grantway@dir=to_guest","metric":"throughput","value":9.5,"lo":9.5,"hi":9.5,"unit":"Gb/s","n":1}"#
+            concat!(
+                r#"{"plan":"base","config":"grantway@dir=to_guest","metric":"throughput","#,
+                r#""value":9.5,"lo":9.5,"hi":9.5,"unit":"Gb/s","n":1}"#
+            )
         );
         let absent = Figure::not_measurable("base", "bridge-gro-on", "throughput", "no `ip`");
         let line = serde_json::to_string(&absent).unwrap();

@@ -3,6 +3,8 @@
 //! Everything here is a pure function: the bootstrap's randomness comes from a seed, so the same
 //! data always print the same figures.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 /// Resamples of a bootstrap.
@@ -34,13 +36,13 @@ pub enum Verdict {
     Equal,
     /// On the other side, interval and all.
     Opposite,
-    /// The interval crosses the bar, or the rounds were disturbed.
+    /// The interval contains the threshold, or the rounds were disturbed.
     Unresolved,
     /// There is nothing to compare with.
     NotMeasurable,
 }
 
-/// Which side of a bar is the expected one.
+/// Which side of a threshold is the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
@@ -89,12 +91,12 @@ pub fn estimate(samples: &[f64], seed: u64) -> Option<Estimate> {
             n,
         });
     }
-    let mut random = SplitMix(seed);
+    let mut random = SplitMix64::seed_from_u64(seed);
     let mut medians = Vec::with_capacity(RESAMPLES);
     let mut resample = vec![0.0; n];
     for _ in 0..RESAMPLES {
         for slot in &mut resample {
-            *slot = sorted.get(random.below(n)).copied().unwrap_or(value);
+            *slot = sorted.get(below(&mut random, n)).copied().unwrap_or(value);
         }
         resample.sort_unstable_by(f64::total_cmp);
         medians.push(quantile_of_sorted(&resample, 0.5));
@@ -123,12 +125,13 @@ pub fn compare(ratio: &Estimate, side: Side) -> Verdict {
     against(ratio, 1.0, side)
 }
 
-/// The verdict on a figure that should lie on `side` of `bar` (on the bar counts as met).
+/// The verdict on a figure that should lie on `side` of `threshold`. A figure on the threshold meets
+/// it.
 #[must_use]
-pub fn against(figure: &Estimate, bar: f64, side: Side) -> Verdict {
+pub fn against(figure: &Estimate, threshold: f64, side: Side) -> Verdict {
     let (met, missed) = match side {
-        Side::Above => (figure.lo >= bar, figure.hi < bar),
-        Side::Below => (figure.hi <= bar, figure.lo > bar),
+        Side::Above => (figure.lo >= threshold, figure.hi < threshold),
+        Side::Below => (figure.hi <= threshold, figure.lo > threshold),
     };
     match (met, missed) {
         (true, _) => Verdict::SameSign,
@@ -162,22 +165,9 @@ pub fn seed(names: &[&str]) -> u64 {
     hash
 }
 
-/// Steele, Lea and Flood's generator: 64 bits of state, good enough to draw resamples.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `n` (Lemire's multiplication; the bias is below n / 2^64).
-    fn below(&mut self, n: usize) -> usize {
-        ((u128::from(self.next()) * n as u128) >> 64) as usize
-    }
+/// A number below `n` (Lemire's multiplication; the bias is below n / 2^64).
+fn below(random: &mut SplitMix64, n: usize) -> usize {
+    ((u128::from(random.next_u64()) * n as u128) >> 64) as usize
 }
 
 #[cfg(test)]
@@ -206,9 +196,9 @@ mod tests {
     #[test]
     fn generator_follows_its_reference() {
         // The first outputs for seed 1234567, as in the reference implementation.
-        let mut random = SplitMix(1_234_567);
-        assert_eq!(random.next(), 6_457_827_717_110_365_317);
-        assert_eq!(random.next(), 3_203_168_211_198_807_973);
+        let mut random = SplitMix64::seed_from_u64(1_234_567);
+        assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);
+        assert_eq!(random.next_u64(), 3_203_168_211_198_807_973);
     }
 
     #[test]
@@ -300,14 +290,17 @@ mod tests {
             samples in prop::collection::vec(-1e9f64..1e9, 1..40), seed: u64,
         ) {
             let found = estimate(&samples, seed).unwrap();
-            let (least, most) = samples.iter().fold((f64::MAX, f64::MIN), |(a, b), &x| (a.min(x), b.max(x)));
+            let least = samples.iter().copied().fold(f64::MAX, f64::min);
+            let most = samples.iter().copied().fold(f64::MIN, f64::max);
             prop_assert!(least <= found.lo && found.lo <= found.value);
             prop_assert!(found.value <= found.hi && found.hi <= most);
             prop_assert_eq!(found, estimate(&samples, seed).unwrap());
         }
 
         #[test]
-        fn order_does_not_matter(mut samples in prop::collection::vec(-1e6f64..1e6, 1..20), seed: u64) {
+        fn order_does_not_matter(
+            mut samples in prop::collection::vec(-1e6f64..1e6, 1..20), seed: u64,
+        ) {
             let found = estimate(&samples, seed);
             samples.reverse();
             prop_assert_eq!(found, estimate(&samples, seed));
@@ -324,7 +317,8 @@ mod tests {
         #[test]
         fn sides_are_opposites(lo in 0.1f64..2.0, width in 0.0f64..1.0, bar in 0.5f64..1.5) {
             let figure = Estimate { lo, value: lo + width / 2.0, hi: lo + width, n: 5 };
-            let (above, below) = (against(&figure, bar, Side::Above), against(&figure, bar, Side::Below));
+            let above = against(&figure, bar, Side::Above);
+            let below = against(&figure, bar, Side::Below);
             let mirrored = match above {
                 Verdict::SameSign if figure.lo > bar => Verdict::Opposite,
                 Verdict::Opposite => Verdict::SameSign,
@@ -336,8 +330,8 @@ mod tests {
 
         #[test]
         fn draws_stay_below(seed: u64, n in 1usize..1000) {
-            let mut random = SplitMix(seed);
-            prop_assert!((0..50).all(|_| random.below(n) < n));
+            let mut random = SplitMix64::seed_from_u64(seed);
+            prop_assert!((0..50).all(|_| below(&mut random, n) < n));
         }
     }
 }

@@ -41,4 +41,4 @@ pub use frame::Frame;
 pub use frame::copy::CopyError;
 pub use offload::{Checksum, Gso, GsoKind, Offload};
 pub use shmem::rate;
-pub use small_frame::{SmallBatch, SmallFrame};
+pub use single::{Batch, Single};

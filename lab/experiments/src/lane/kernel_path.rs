@@ -2,9 +2,8 @@
 
 use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, Loads, PREFIX, Reading, WIRE};
 use crate::kernel::need;
-use crate::load::pin_process;
 use crate::ns::Namespace;
-use figures::measure::{Part, kernel_threads};
+use figures::measure::{Part, kernel_threads, pin_process};
 use serde::{Deserialize, Serialize};
 
 /// How the receiving ends look at frames.

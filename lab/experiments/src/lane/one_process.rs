@@ -2,10 +2,10 @@
 
 use super::machine::digest;
 use super::{Between, Reading};
-use crate::child::LineChild;
 use anyhow::Context as _;
 use config::Config;
 use figures::Failure;
+use figures::helper::LineChild;
 use figures::measure::Part;
 use std::process::Command;
 use std::time::Duration;

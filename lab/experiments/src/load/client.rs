@@ -1,6 +1,7 @@
 //! The client of request and response: one request outstanding.
 
-use super::{Shared, Spec, socket};
+use super::{Shared, Spec};
+use figures::socket;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::Arc;

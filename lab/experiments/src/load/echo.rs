@@ -1,6 +1,7 @@
 //! The server of request and response: a thread per connection, all on the load's core.
 
-use super::{Shared, Spec, socket};
+use super::{Shared, Spec};
+use figures::socket;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::Arc;

@@ -7,15 +7,12 @@
 mod client;
 mod echo;
 mod sink;
-pub mod socket;
 mod source;
 
-use crate::child::{self, LineChild};
 use crate::ns;
-use anyhow::Context as _;
+use figures::helper::{self, LineChild};
+use figures::measure::pin;
 use hdrhistogram::Histogram;
-use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -94,7 +91,7 @@ impl Load {
     /// # Errors
     /// If it cannot be started, or nobody answers at its address for some seconds.
     pub fn start(spec: &Spec) -> anyhow::Result<Self> {
-        let mut command = child::own("load")?;
+        let mut command = helper::own("load")?;
         command.arg(serde_json::to_string(spec)?);
         let name = format!("{:?} {}", spec.role, spec.address).to_lowercase();
         let child = LineChild::start(&name, command, WAIT)?;
@@ -139,26 +136,6 @@ impl Load {
         let answer = self.child.ask("mark", WAIT)?;
         Ok(serde_json::from_value(answer)?)
     }
-}
-
-/// Pins this thread, and those it starts, to one core.
-///
-/// # Errors
-/// If there is no such core.
-pub fn pin(cpu: usize) -> anyhow::Result<()> {
-    pin_process(0, cpu)
-}
-
-/// Pins the thread `pid`, or this one for 0, to one core.
-///
-/// # Errors
-/// If there is no such core or thread, or it may not be moved.
-pub fn pin_process(pid: i32, cpu: usize) -> anyhow::Result<()> {
-    let mut set = CpuSet::new();
-    if cpu < CpuSet::MAX_CPU {
-        set.set(cpu);
-    }
-    sched_setaffinity(Pid::from_raw(pid), &set).with_context(|| format!("cannot run on core {cpu}"))
 }
 
 /// What the working threads and the controlling one share.
@@ -289,9 +266,9 @@ pub fn main(spec: &Spec) -> anyhow::Result<()> {
         Role::Echo => echo::start(spec, &shared)?,
         Role::Client => client::start(spec, &shared)?,
     }
-    child::say(&serde_json::json!({"ready": true}));
+    helper::reply(&serde_json::json!({"ready": true}));
     let mut last = Reading::now(&shared);
-    child::serve(|line| match line {
+    helper::serve(|line| match line {
         "go" | "stop" => {
             shared.set(line == "go");
             None

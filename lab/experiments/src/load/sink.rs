@@ -1,6 +1,7 @@
 //! The sink: one thread, any number of streams.
 
-use super::{Shared, Spec, TAKE_MAX, socket};
+use super::{Shared, Spec, TAKE_MAX};
+use figures::socket;
 use rustix::event::epoll;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _};

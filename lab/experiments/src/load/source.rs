@@ -1,6 +1,7 @@
 //! The source: a thread per stream, all on the load's core.
 
-use super::{CHUNK, Shared, Spec, socket};
+use super::{CHUNK, Shared, Spec};
+use figures::socket;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

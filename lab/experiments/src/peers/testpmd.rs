@@ -1,8 +1,8 @@
 //! DPDK's packet forwarder, driven by its command line.
 
 use super::process::{self, PATIENCE, Running};
-use crate::child;
 use anyhow::{Context as _, bail};
+use figures::helper::read_some;
 use figures::{Failure, interrupt};
 use std::io::Write as _;
 use std::path::Path;
@@ -158,7 +158,7 @@ impl Testpmd {
                 )));
             }
             let mut bytes = Vec::new();
-            if child::read_some(&mut self.stdout, left, &mut bytes)? == Some(0) {
+            if read_some(&mut self.stdout, left, &mut bytes)? == Some(0) {
                 bail!(Failure::Failed(format!(
                     "testpmd, {}: it ended: `{}`",
                     self.name,

@@ -6,9 +6,9 @@ use super::timers::Interrupts;
 use super::{Options, Watcher, calibrate, collect::Collector, online_cpus, open, raw_ns};
 use crate::host::watch::Watch;
 use crate::sampler::parse::What;
-use experiments::overhead::{Counts, Spec};
-use experiments::{child, internal};
+use figures::helper;
 use figures::measure;
+use figures::sampler::{Counts, SamplerSpec};
 use serde_json::json;
 
 struct Running {
@@ -67,17 +67,17 @@ impl Running {
 /// # Errors
 /// If its argument is wrong, or this user may not sample.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
-    internal::told(serve(args))
+    helper::report(serve(args))
 }
 
 fn serve(args: &[String]) -> anyhow::Result<()> {
-    let spec: Spec = internal::parse(args.first().map_or("null", String::as_str))?;
+    let spec: SamplerSpec = helper::parse(args.first().map_or("null", String::as_str))?;
     // What cannot be is said at once.
     drop(Running::start(spec.hz)?.stop());
-    child::say(&json!({"ready": true}));
+    helper::reply(&json!({"ready": true}));
     let mut running = None;
     let mut timers = Interrupts::open(spec.hz.into(), &online_cpus())?;
-    child::serve(|line| {
+    helper::serve(|line| {
         let done = match line {
             "start" => Running::start(spec.hz).map(|now| {
                 running = Some(now);

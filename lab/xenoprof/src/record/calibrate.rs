@@ -13,8 +13,9 @@ use crate::event::Event;
 use crate::sampler::parse::What;
 use crate::sampler::{Sampler, Scope};
 use anyhow::Context as _;
-use experiments::load::socket;
-use experiments::overhead::Costs;
+use figures::measure::pin;
+use figures::sampler::Costs;
+use figures::socket;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 
@@ -61,7 +62,7 @@ fn on<T: Send>(
 ) -> anyhow::Result<T> {
     let measured = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            experiments::load::pin(cpu)?;
+            pin(cpu)?;
             measure(&mut Work::new()?, &[u32::try_from(cpu)?])
         });
         thread.join()
@@ -206,7 +207,7 @@ mod tests {
             Ok(interrupts) => interrupts,
             Err(error) => return eprintln!("skipped: {error:#}"),
         };
-        experiments::load::pin(0).unwrap();
+        pin(0).unwrap();
         let costs = pairs(&mut Work::new().unwrap(), &mut interrupts, 3).unwrap();
         assert!((1..=3).contains(&costs.len()), "{costs:?}");
     }

@@ -1,7 +1,7 @@
-//! Sockets as every load has them.
+//! TCP sockets as every load has them.
 
+use crate::provenance::CONGESTION;
 use anyhow::Context as _;
-use figures::provenance::CONGESTION;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_congestion};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,12 +1,14 @@
-//! Processes that are asked one line at a time and answer with one JSON object a line.
+//! Helper processes: they are asked one line at a time and answer with one JSON object a line.
 //!
-//! Every helper of this crate is one: it ends when its standard input does, so nothing outlives
-//! the process that started it, however that one ended.
+//! A helper ends when its standard input does, so nothing outlives the process that started it,
+//! however that one ended. Experiments start helpers; experiments and the profiler are helpers,
+//! behind the hidden subcommand `internal` of the program `grantway`.
 
+use crate::failure::{CANNOT_RUN, Failure, exit_code};
+use crate::interrupt;
 use anyhow::{Context as _, bail};
-use figures::failure::{CANNOT_RUN, Failure};
-use figures::interrupt;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -133,9 +135,12 @@ impl LineChild {
     }
 }
 
-/// Appends what a program says next: how many bytes, 0 at its end. None: it said nothing within `wait`,
-/// or within the twentieth of a second after which one looks whether the user wants to stop.
-pub(crate) fn read_some(
+/// Appends what a program prints next: how many bytes, 0 at its end. None: it printed nothing within
+/// `wait`, or within 50 ms: the caller looks that often whether the user wants to stop.
+///
+/// # Errors
+/// If its output cannot be read.
+pub fn read_some(
     stdout: &mut ChildStdout,
     wait: Duration,
     into: &mut Vec<u8>,
@@ -182,13 +187,13 @@ pub fn serve(mut answer: impl FnMut(&str) -> Option<Value>) {
             Ok(_) => {}
         }
         if let Some(value) = answer(line.trim_end()) {
-            say(&value);
+            reply(&value);
         }
     }
 }
 
 /// Prints one answer.
-pub fn say(value: &Value) {
+pub fn reply(value: &Value) {
     let mut stdout = std::io::stdout().lock();
     if writeln!(stdout, "{value}")
         .and_then(|()| stdout.flush())
@@ -196,4 +201,24 @@ pub fn say(value: &Value) {
     {
         std::process::exit(0);
     }
+}
+
+/// Prints a helper's error also on standard output, for the process that waits there.
+///
+/// # Errors
+/// The same one.
+pub fn report(done: anyhow::Result<()>) -> anyhow::Result<()> {
+    if let Err(error) = &done {
+        let exit = exit_code(error);
+        reply(&serde_json::json!({ "error": format!("{error:#}"), "exit": exit }));
+    }
+    done
+}
+
+/// A helper's argument.
+///
+/// # Errors
+/// [`Failure::Usage`] if it is not what the helper expects.
+pub fn parse<T: DeserializeOwned>(spec: &str) -> anyhow::Result<T> {
+    serde_json::from_str(spec).map_err(|error| Failure::Usage(error.to_string()).into())
 }
