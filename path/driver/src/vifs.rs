@@ -20,7 +20,7 @@ use abi::hypercall::{Map as MapOp, Unmap};
 use abi::{ConnId, GrantRef, GrantStatus, Handle, PAGE, Slot, XenbusState};
 use config::domain::{GrantMode, Offloads, RingFormat};
 use config::lro::Meta;
-use nic::{Batch, Caps, Frame, Single};
+use nic::{Caps, Frame, SmallBatch, SmallFrame};
 use runtime::call::Calls;
 use runtime::ledger::{Hop, Ledger};
 use runtime::platform::{Doorbell, NO_RECORD, Peer, Platform, Record};

@@ -243,13 +243,9 @@ impl Interface {
             true => None,
             false => self.device.endpoint.next_due(now_ns),
         };
-        endpoint.into_iter().chain(self.held_until()).min()
-    }
-
-    /// Until when packets are held that might become part of a larger one.
-    #[must_use]
-    pub fn held_until(&self) -> Option<u64> {
-        self.to_guest.lro.next_due()
+        // Packets are held that might become part of a larger one.
+        let held = self.to_guest.lro.next_due();
+        endpoint.into_iter().chain(held).min()
     }
 
     /// Changes large receive offload.

@@ -5,13 +5,12 @@ use crate::interface::{Interface, build};
 use crate::report;
 use abi::mailbox::Request;
 use config::domain::GuestConfig;
-use runtime::idle::{Idle, Step};
+use runtime::idle::{Idle, POLL_BUDGET, Step};
 use runtime::ledger::{Hop, Ledger};
 use runtime::mailbox::{Mailbox, Switches};
 use runtime::platform::{Bell, Pending, Platform, Waiting};
 use runtime::start::{StartError, Started, refused};
 use runtime::trace::Trace;
-use runtime::wait::tick;
 use rustix::thread::sched_yield;
 use serde_json::{Value, json};
 use std::convert::Infallible;
@@ -105,7 +104,7 @@ impl<W: Waiting> Guest<W> {
         let mut moved = false;
         let mut pass = Pass {
             now_ns,
-            budget: self.switches.budget,
+            budget: POLL_BUDGET,
             ledger: &self.ledger,
             trace: &mut self.trace,
         };

@@ -41,4 +41,4 @@ pub use frame::Frame;
 pub use frame::copy::CopyError;
 pub use offload::{Checksum, Gso, GsoKind, Offload};
 pub use shmem::rate;
-pub use single::{Batch, Single};
+pub use small_frame::{SmallBatch, SmallFrame};

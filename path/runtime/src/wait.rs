@@ -1,7 +1,6 @@
 //! How a domain that is a process waits: words of its INFO page, and an epoll set that holds its
 //! eventfd and its devices. The protocol against lost wake-ups is [`crate::platform::Waiting`]'s.
 
-use crate::ledger::Ledger;
 use crate::platform::{Bell, Pending, Waiting};
 use abi::layout::{fd, info};
 use rustix::event::{PollFd, PollFlags, epoll, poll};

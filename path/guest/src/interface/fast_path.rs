@@ -1,4 +1,4 @@
-//! The fast path between an endpoint and the ring: small frames as single pieces ([`nic::single`]),
+//! The fast path between an endpoint and the ring: small frames as single pieces ([`nic::small_frame`]),
 //! for endpoints that take or yield such. Frames that are followed or merged go the slow path.
 
 use super::device::Device;
@@ -16,16 +16,18 @@ pub(super) fn to_guest(
     pass: &Pass<'_>,
     outcome: &mut Outcome,
 ) -> usize {
-    let Some(endpoint) = device.endpoint.singles() else {
+    let Some(endpoint) = device.endpoint.small_frames() else {
         return 0;
     };
     let before = pass.ledger.enter(Hop::Netfront);
-    let received = netfront.receive_singles(pass.budget, frames);
+    let received = netfront.receive_small_frames(pass.budget, frames);
     if !frames.is_empty() {
         pass.ledger.enter(Hop::Endpoint);
-        device.given.add(&endpoint.tx_singles(pass.now_ns, frames));
+        device
+            .given
+            .add(&endpoint.tx_small_frames(pass.now_ns, frames));
         pass.ledger.enter(Hop::Netfront);
-        netfront.singles_done(frames);
+        netfront.small_frames_done(frames);
         outcome.touched = true;
     }
     pass.ledger.enter(before);
@@ -52,14 +54,14 @@ pub(super) fn from_guest(
 ) -> usize {
     let mut yielded = 0;
     if frames.is_empty()
-        && let Some(endpoint) = device.endpoint.singles()
+        && let Some(endpoint) = device.endpoint.small_frames()
     {
-        yielded = endpoint.rx_singles(pass.now_ns, pass.budget, netfront.buffers(), frames);
+        yielded = endpoint.rx_small_frames(pass.now_ns, pass.budget, netfront.buffers(), frames);
     }
     let before = frames.len();
     if before > 0 {
         pass.ledger.enter(Hop::Netfront);
-        outcome.fatal = netfront.transmit_singles(frames).err();
+        outcome.fatal = netfront.transmit_small_frames(frames).err();
     }
     outcome.moved = frames.len() < before;
     yielded

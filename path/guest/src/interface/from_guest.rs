@@ -53,7 +53,7 @@ impl FromGuest {
 
     /// Whether the fast path is taken: it or the slow path keeps those that wait, in order.
     fn is_fast(&self, device: &mut Device, pass: &Pass<'_>) -> bool {
-        let mut is_free = || !pass.trace.is_wanted() && device.endpoint.singles().is_some();
+        let mut is_free = || !pass.trace.is_wanted() && device.endpoint.small_frames().is_some();
         !self.small.is_empty() || self.frames.is_empty() && is_free()
     }
 

@@ -67,7 +67,7 @@ impl Memory {
     ) -> Result<(Netfront, Record), String> {
         let mut setup = self.setup(backend);
         let calls = &self.common.calls;
-        self.new_table = if back.features.has(Features::NEW_GRANTS) {
+        self.new_table = if back.features.has(Features::COUNTED_GRANTS) {
             let (entries, first) = (self.common.grant_entries, self.shape.first_frame);
             let table = NewTable::create(calls, conn, entries, first)
                 .map_err(|why| format!("no grant table: {}", why.name()))?;
