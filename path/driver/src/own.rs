@@ -24,6 +24,7 @@ use config::domain::{FRAME_EXTRA_BYTES, Lro, OwnQueue as Config};
 use net::bridge::{Count, Verdict};
 use nic::{Buffer, BufferId, Frame};
 use nic_linux::xdp::{QueueParts, XdpQueue};
+use runtime::idle::POLL_BUDGET;
 use runtime::ledger::Hop;
 use runtime::lro::Sums;
 use runtime::platform::Platform;

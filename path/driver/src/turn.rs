@@ -29,7 +29,7 @@ use runtime::mailbox::{Mailbox, Switches};
 use runtime::platform::{Bell, Pending, Waiting};
 use runtime::start::{StartError, Started, refused};
 use runtime::trace::{Trace, dropped_by_bridge};
-use runtime::wait::{Waiter, tick};
+use runtime::wait::Waiter;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::rc::Rc;
