@@ -44,6 +44,15 @@ pub(super) struct Answer {
 }
 
 impl Answer {
+    #[inline]
+    pub(super) const fn new(request: u16, offset: u16, len: i16) -> Self {
+        Self {
+            request,
+            offset,
+            len,
+        }
+    }
+
     /// The response that says no more than this.
     #[inline]
     pub(super) const fn plain(self) -> [u32; RX_RESPONSE] {
@@ -169,11 +178,8 @@ impl Written {
         let within = self.piece.addr().checked_sub(self.buffer.addr());
         let inside = |&within: &usize| self.buffer.sub(within, self.piece.len()).is_some();
         let within = within.filter(inside).ok_or(Drop::CrossesPage)?;
-        Ok(Answer {
-            request: self.request,
-            offset: self.offset + within as u16,
-            len: self.piece.len() as i16,
-        })
+        let offset = self.offset + within as u16;
+        Ok(Answer::new(self.request, offset, self.piece.len() as i16))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where in a buffer of the guest's a frame is put, and which frames can be.
 
 use crate::counters::Drop;
-use crate::netif::{MAX_PACKET, MIN_PACKET, RxRequest, Terms, transport};
+use crate::netif::{RxRequest, Terms, transport};
 use abi::PAGE;
 use nic::Frame;
 
@@ -12,12 +12,7 @@ const COLOUR_BYTES: usize = 64;
 
 /// What keeps a frame from being sent to a guest as it is.
 pub(super) fn check(frame: &Frame, terms: &Terms) -> Result<(), Drop> {
-    if frame.len() < MIN_PACKET {
-        return Err(Drop::TooShort);
-    }
-    if frame.len() > MAX_PACKET {
-        return Err(Drop::TooLong);
-    }
+    transport::check_len(frame.len())?;
     transport::check(frame, &terms.to_guest)
 }
 

@@ -32,11 +32,12 @@ impl Planned {
         let (from, to) = self.copies;
         let copies = copies.get(from as usize..to as usize).unwrap_or(&[]);
         let failed = copies.iter().any(|copy| copy.status != GrantStatus::Okay);
-        match (self.bad, failed) {
-            (true, _) => Some(Drop::BadRequest),
-            (_, true) => Some(Drop::Grant),
-            _ => None,
-        }
+        let reason = if self.bad {
+            Drop::BadRequest
+        } else {
+            Drop::Grant
+        };
+        (self.bad || failed).then_some(reason)
     }
 }
 

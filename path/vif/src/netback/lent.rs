@@ -169,11 +169,6 @@ impl<G: Grants> Netback<G> {
 
     /// Answers a request without a frame.
     fn without(&mut self, request: u16, offset: u16, len: i16) {
-        let answer = Answer {
-            request,
-            offset,
-            len,
-        };
-        self.rx.respond(answer.plain());
+        self.rx.respond(Answer::new(request, offset, len).plain());
     }
 }

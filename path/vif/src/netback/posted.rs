@@ -112,13 +112,7 @@ impl<G: Grants> Netback<G> {
         if ahead == 0 || self.fatal.is_some() || !self.can_post(bytes) {
             return false;
         }
-        let ready = match self.rx.ready_for((have + ahead) as u32) {
-            Ok(ready) => (ready as usize).min(have + ahead),
-            Err(overrun) => {
-                self.fatal = Some(overrun.into());
-                return false;
-            }
-        };
+        let ready = self.posted((have + ahead) as u32) as usize;
         for n in have..ready {
             let Some(words) = self.rx.peek(n as u32) else {
                 break;

@@ -88,11 +88,6 @@ impl Posts {
 impl Posted {
     /// Its answer, if it does not hold a part of a frame.
     pub(super) fn without(&self, status: i16) -> [u32; RX_RESPONSE] {
-        let answer = Answer {
-            request: self.request,
-            offset: self.offset,
-            len: status,
-        };
-        answer.plain()
+        Answer::new(self.request, self.offset, status).plain()
     }
 }

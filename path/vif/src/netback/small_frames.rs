@@ -174,12 +174,8 @@ impl<G: Grants> Netback<G> {
             self.copies.places.extend(planned);
             let placed = self.copies.places.iter().skip(first);
             let answered = requests.iter().zip(placed).map(|(words, access)| {
-                let answer = Answer {
-                    request: RxRequest::decode(*words).id,
-                    offset: access.offset,
-                    len: access.len as i16,
-                };
-                answer.plain()
+                let id = RxRequest::decode(*words).id;
+                Answer::new(id, access.offset, access.len as i16).plain()
             });
             self.responses.extend(answered);
             if count == 0 {

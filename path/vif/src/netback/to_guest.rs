@@ -114,11 +114,7 @@ impl<G: Grants> Netback<G> {
             let (offset, room) = buffer.unwrap_or((0, usize::from(self.terms.rx_buffer)));
             let gref = GrantRef(request.gref);
             let bytes = cut.fill(gref, offset, room, &mut self.copies.list);
-            let answer = Answer {
-                request: request.id,
-                offset: offset as u16,
-                len: bytes as i16,
-            };
+            let answer = Answer::new(request.id, offset as u16, bytes as i16);
             responder.respond(answer, |words| self.responses.push(words));
         }
         self.counters.meta_requests += u64::from(meta);
@@ -143,11 +139,7 @@ impl<G: Grants> Netback<G> {
             let gref = GrantRef(request.gref);
             self.copies.whole(index, frame, gref, offset);
         }
-        let answer = Answer {
-            request: request.id,
-            offset: offset as u16,
-            len: frame.len() as i16,
-        };
+        let answer = Answer::new(request.id, offset as u16, frame.len() as i16);
         let mut responder = Responder::new(frame, &self.terms, None, 1);
         responder.respond(answer, |words| self.responses.push(words));
         let responses = (first_response, first_response + 1);
@@ -159,14 +151,10 @@ impl<G: Grants> Netback<G> {
     /// Whether the guest has posted so many buffers; if not, why nothing can be given to it.
     #[inline]
     fn posted_all(&mut self, slots: u32) -> Result<(), Drop> {
-        match self.rx.ready_for(slots) {
-            Ok(ready) if ready >= slots => Ok(()),
-            Ok(_) => Err(Drop::NoRequest),
-            Err(overrun) => {
-                self.fatal = Some(overrun.into());
-                Err(Drop::Disabled)
-            }
+        if self.posted(slots) >= slots {
+            return Ok(());
         }
+        Err(self.fatal.map_or(Drop::NoRequest, |_| Drop::Disabled))
     }
 
     /// Turns the responses of those frames into errors whose copies have failed.

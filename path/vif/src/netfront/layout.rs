@@ -29,26 +29,6 @@ pub struct Sizes {
 const BUFFERS_MAX: u32 = 1 << 15;
 
 impl Sizes {
-    /// Sizes for `pool_pages` pages of buffers in all, rings of 2^`order` pages, and receive
-    /// buffers of `rx_buffer` bytes: half of the pages to receive into, the other half to send
-    /// from. With `tso` half of the latter are whole pages, for frames of up to 64 KB.
-    #[must_use]
-    pub fn of_pool(pool_pages: u32, order: u8, rx_buffer: u16, tso: bool) -> Self {
-        let rx_pages = (pool_pages / 2).max(1);
-        let tx_pages = pool_pages.saturating_sub(rx_pages).max(1);
-        let tx_large_pages = if tso { tx_pages / 2 } else { 0 };
-        Self {
-            tx_order: order,
-            rx_order: order,
-            rx_pages,
-            rx_spare_pages: 0,
-            rx_buffer,
-            tx_small_pages: tx_pages - tx_large_pages,
-            tx_large_pages,
-        }
-        .clamped()
-    }
-
     /// The nearest sizes that are possible.
     #[must_use]
     pub fn clamped(self) -> Self {

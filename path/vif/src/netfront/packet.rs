@@ -1,9 +1,7 @@
 //! A packet to the guest while its slots are read.
 
 use crate::counters::Drop;
-use crate::netif::{
-    Abilities, ExtraInfo, MAX_PACKET, MIN_PACKET, RxResponse, extra, rxf, transport,
-};
+use crate::netif::{Abilities, ExtraInfo, RxResponse, extra, rxf, transport};
 use nic::{Checksum, Frame, Gso, GsoKind};
 use smallvec::SmallVec;
 
@@ -68,12 +66,7 @@ impl<'a> Head<'a> {
     #[inline]
     pub(super) fn finish(&mut self, may: &Abilities) -> Result<(), Drop> {
         let frame = &mut *self.frame;
-        if frame.len() < MIN_PACKET {
-            return Err(Drop::TooShort);
-        }
-        if frame.len() > MAX_PACKET {
-            return Err(Drop::TooLong);
-        }
+        transport::check_len(frame.len())?;
         frame.snapshot().map_err(|_| Drop::Fault)?;
         if self.flags & rxf::CSUM_BLANK != 0 {
             frame.offload = transport::blank(frame, self.gso, may)?;

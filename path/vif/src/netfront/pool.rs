@@ -184,21 +184,22 @@ impl Stack {
     /// In flight → free; whether it was in flight.
     #[inline]
     fn reclaim(&mut self, index: usize) -> bool {
-        let landed = self.move_state(index, BufferState::InFlight, BufferState::Free);
-        if landed {
-            self.free.push(index as u16);
-        }
-        landed
+        self.free_from(index, BufferState::InFlight)
     }
 
     /// Out → free; whether it was out.
     #[inline]
     pub(super) fn put(&mut self, index: usize) -> bool {
-        let put = self.move_state(index, BufferState::Out, BufferState::Free);
-        if put {
+        self.free_from(index, BufferState::Out)
+    }
+
+    #[inline]
+    fn free_from(&mut self, index: usize, from: BufferState) -> bool {
+        let freed = self.move_state(index, from, BufferState::Free);
+        if freed {
             self.free.push(index as u16);
         }
-        put
+        freed
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use super::interface::Netfront;
 use super::pool::{TX_SMALL_BYTES, rx_index};
 use crate::counters::Drop;
 use crate::fatal::Fatal;
-use crate::netif::{ExtraInfo, MAX_PACKET, MIN_PACKET, TxRequest, TxResponse, rsp, transport, txf};
+use crate::netif::{ExtraInfo, TxRequest, TxResponse, rsp, transport, txf};
 use net::packet::checksum::{FinishError, finish};
 use nic::{BufferId, Buffers, Checksum, Frame, Offload, Piece};
 use shmem::Span;
@@ -140,12 +140,7 @@ impl Netfront {
 
     /// What keeps a frame from ever being sent. Fills in a checksum that the other end would not.
     fn check(&self, frame: &mut Frame) -> Result<(), Drop> {
-        if frame.len() < MIN_PACKET {
-            return Err(Drop::TooShort);
-        }
-        if frame.len() > MAX_PACKET {
-            return Err(Drop::TooLong);
-        }
+        transport::check_len(frame.len())?;
         let Err(reason) = transport::check(frame, self.peer()) else {
             return Ok(());
         };

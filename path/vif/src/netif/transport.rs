@@ -2,6 +2,7 @@
 //! belongs has to be found in the packet (NETIF-9).
 
 use super::features::Abilities;
+use super::limits::{MAX_PACKET, MIN_PACKET};
 use crate::counters::Drop;
 use net::packet::{Network, Packet, protocol};
 use nic::frame::SNAPSHOT;
@@ -78,6 +79,19 @@ pub fn check(frame: &Frame, may: &Abilities) -> Result<(), Drop> {
                 Err(Drop::OffloadNotNegotiated)
             }
         }
+    }
+}
+
+/// Whether a packet can have so many bytes.
+///
+/// # Errors
+/// [`Drop::TooShort`] or [`Drop::TooLong`].
+#[inline]
+pub const fn check_len(bytes: usize) -> Result<(), Drop> {
+    match bytes {
+        ..MIN_PACKET => Err(Drop::TooShort),
+        MIN_PACKET..=MAX_PACKET => Ok(()),
+        _ => Err(Drop::TooLong),
     }
 }
 
