@@ -4,8 +4,8 @@ use crate::waiting::Waiting;
 use net::packet::flow::flow_hash;
 use nic::{Buffers, Frame, Offload};
 
-/// Frames on their way to the queues. More than may wait for one are dropped, as a full transmit queue
-/// does: a queue that nobody empties is not to hold up the others.
+/// Frames on their way to the queues. More than may wait for one are dropped, as a full transmit
+/// queue does: a queue that is not emptied is not to hold up the others.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     lanes: Vec<Lane>,

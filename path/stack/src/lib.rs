@@ -8,21 +8,29 @@
 //! |---|---|
 //! | [`station`] | the station: its addresses, its programs, its turn |
 //! | [`waiting`] | frames that wait for buffers |
-//! | `link` | between smoltcp and frames: queues, buffers, checksums |
+//! | `link` | smoltcp's device: frames in and out of a turn |
+//! | `inbox` | frames on their way into the stack |
+//! | `supply` | buffers for the frames that it makes |
+//! | `tcp` | TCP in a frame, and its checksum |
 //! | `lanes`, `spread` | from a station to several queues |
 //! | `app` | what every program is, and what it works with |
 //! | `server` | programs that take connections |
-//! | `client` | programs that make connections, and `ping` |
+//! | `client` | programs that make connections |
+//! | `ping` | the program `ping` |
 //! | `latency` | round-trip times |
 
 mod app;
 mod client;
+mod inbox;
 mod lanes;
 mod latency;
 mod link;
+mod ping;
 mod server;
 mod spread;
 pub mod station;
+mod supply;
+mod tcp;
 #[cfg(test)]
 mod tests;
 pub mod waiting;

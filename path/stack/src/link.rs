@@ -1,121 +1,19 @@
 //! Between smoltcp and frames.
 
+use crate::inbox::Inbox;
 use crate::lanes::Lanes;
-use net::packet::checksum::{Sum, pseudo_v4, pseudo_v6};
-use net::packet::{Network, Packet, Transport};
-use nic::{Buffer, BufferId, Buffers, Checksum, Frame, Gso, GsoKind, Offload, TxReport};
+use crate::supply::Supply;
+use crate::tcp;
+use nic::{Buffers, Frame};
 use smoltcp::phy::{self, Device, DeviceCapabilities, Medium, PacketMeta};
 use smoltcp::time::Instant;
-use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 
-/// Frames that wait for the stack at the most.
-const WAITING_FRAMES: usize = 1024;
-/// Bytes of them at the most.
-const WAITING_BYTES: usize = 4 << 20;
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 /// Bytes of the largest frame that is made with segmentation left undone. A little below the
 /// limit of IP, so that it fits 16 large buffers.
 const GSO_FRAME: usize = 65_226;
-/// Where the checksum is in a TCP header.
-const TCP_CHECKSUM: u16 = 16;
-
-/// Frames on their way into the stack, in private memory.
-#[derive(Debug, Default)]
-pub(crate) struct Inbox {
-    waiting: VecDeque<Vec<u8>>,
-    bytes: usize,
-    spare: Vec<Vec<u8>>,
-    bad_checksum: u64,
-}
-
-impl Inbox {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    /// Copies a frame out of memory that a peer can write. Its TCP checksum is checked here,
-    /// unless somebody vouches for the frame (it was never on a wire, or was checked).
-    pub(crate) fn add(&mut self, frame: &Frame, report: &mut TxReport) {
-        if self.waiting.len() >= WAITING_FRAMES || self.bytes >= WAITING_BYTES {
-            report.full += 1;
-            return;
-        }
-        if frame.len() > crate::FRAME_MAX {
-            report.refused += 1;
-            return;
-        }
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.resize(frame.len(), 0);
-        if frame.prefix(&mut bytes).is_err() {
-            report.fault += 1;
-            self.spare.push(bytes);
-            return;
-        }
-        report.sent += 1;
-        report.bytes += frame.len() as u64;
-        if frame.offload.checksum == Checksum::Unknown && !tcp_checksum_is_right(&bytes) {
-            self.bad_checksum += 1;
-            self.spare.push(bytes);
-            return;
-        }
-        self.bytes += bytes.len();
-        self.waiting.push_back(bytes);
-    }
-
-    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("stack_bad_checksum", self.bad_checksum)]
-    }
-}
-
-/// Where TCP lies in a frame.
-struct TcpAt {
-    /// First byte of its header.
-    start: usize,
-    /// The byte behind its payload.
-    end: usize,
-    /// Sum of the pseudo header.
-    pseudo: u32,
-    kind: GsoKind,
-}
-
-/// Finds TCP in a frame that is no fragment.
-fn tcp(bytes: &[u8]) -> Option<TcpAt> {
-    let packet = Packet::parse(bytes).ok()?;
-    let Ok(Transport::Tcp(tcp)) = packet.transport(bytes) else {
-        return None;
-    };
-    let (end, kind) = match packet.network {
-        Network::Ipv4(ip) if !ip.is_fragment() => (packet.network_at + ip.total_len, GsoKind::Tcp4),
-        Network::Ipv6(ip) if ip.fragment.is_none() => {
-            (packet.network_at + 40 + ip.payload_len, GsoKind::Tcp6)
-        }
-        _ => return None,
-    };
-    let len = end.checked_sub(tcp.at)?;
-    let pseudo = match packet.network {
-        Network::Ipv4(ip) => pseudo_v4(ip.source, ip.destination, ip.protocol, len),
-        Network::Ipv6(ip) => pseudo_v6(ip.source, ip.destination, ip.protocol, len),
-        _ => return None,
-    };
-    (end <= bytes.len()).then_some(TcpAt {
-        start: tcp.at,
-        end,
-        pseudo,
-        kind,
-    })
-}
-
-/// False only for a TCP segment whose checksum is wrong; the rest is smoltcp's to judge.
-fn tcp_checksum_is_right(bytes: &[u8]) -> bool {
-    tcp(bytes).is_none_or(|at| {
-        let mut sum = Sum::new(at.pseudo);
-        sum.add_bytes(bytes.get(at.start..at.end).unwrap_or(&[]));
-        sum.folded() == 0xffff
-    })
-}
-
 /// What is kept for frames on their way out of the stack.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -200,12 +98,7 @@ impl<'a> Exit<'a> {
         budget: usize,
     ) -> Self {
         let limit = out.len().saturating_add(budget);
-        let supply = Supply {
-            first: None,
-            more: Vec::new(),
-            more_bytes: 0,
-            buffers,
-        };
+        let supply = Supply::new(buffers);
         Self::Frames(Frames { supply, out, limit })
     }
 }
@@ -258,7 +151,7 @@ impl Output<'_> {
         let Some(bytes) = self.outgoing.scratch.get_mut(..len) else {
             return;
         };
-        let offload = finish_tcp(bytes, segment, self.outgoing.checksum);
+        let offload = tcp::finish(bytes, segment, self.outgoing.checksum);
         let frames = match &mut self.exit {
             Exit::Frames(frames) => frames,
             Exit::Lanes(lanes) => return lanes.put(bytes, offload),
@@ -273,126 +166,16 @@ impl Output<'_> {
     }
 }
 
-/// Fills in the TCP checksum of a frame that smoltcp made (with `blank`, only the pseudo header's
-/// sum), and says what is left to do.
-fn finish_tcp(bytes: &mut [u8], segment: Option<u16>, blank: bool) -> Offload {
-    let Some(at) = tcp(bytes) else {
-        return Offload::default();
-    };
-    let field = at.start + usize::from(TCP_CHECKSUM);
-    let mut sum = Sum::new(at.pseudo);
-    let (value, checksum) = if blank {
-        let start = at.start as u16;
-        (
-            sum.folded(),
-            Checksum::Blank {
-                start,
-                offset: TCP_CHECKSUM,
-            },
-        )
-    } else {
-        put(bytes, field, 0);
-        sum.add_bytes(bytes.get(at.start..at.end).unwrap_or(&[]));
-        (sum.finish(), Checksum::Unknown)
-    };
-    put(bytes, field, value);
-    Offload {
-        checksum,
-        gso: segment.map(|size| Gso {
-            kind: at.kind,
-            size,
-        }),
-    }
-}
-
-fn put(bytes: &mut [u8], at: usize, value: u16) {
-    if let Some(field) = bytes.get_mut(at..at + 2) {
-        field.copy_from_slice(&value.to_be_bytes());
-    }
-}
-
-/// A supply with some buffers already in hand.
-struct Supply<'a> {
-    /// The small one that the next frame begins in.
-    first: Option<Buffer>,
-    /// What continues it.
-    more: Vec<Buffer>,
-    /// Bytes of `more`.
-    more_bytes: usize,
-    buffers: &'a mut dyn Buffers,
-}
-
-impl Supply<'_> {
-    /// Takes buffers in hand until a frame of `bytes` bytes fits; whether there are enough.
-    fn prepare(&mut self, bytes: usize) -> bool {
-        if self.first.is_none() {
-            self.first = self.buffers.take();
-        }
-        let Some(first) = self.first else {
-            return false;
-        };
-        while first.span.len().saturating_add(self.more_bytes) < bytes {
-            let next = self.buffers.take_large().or_else(|| self.buffers.take());
-            match next {
-                Some(buffer) if !buffer.span.is_empty() => {
-                    self.more_bytes += buffer.span.len();
-                    self.more.push(buffer);
-                }
-                _ => return false,
-            }
-        }
-        true
-    }
-
-    /// Gives everything in hand back.
-    fn give_back(self) {
-        for buffer in self.first.into_iter().chain(self.more) {
-            self.buffers.put(buffer.id);
-        }
-    }
-}
-
-impl Buffers for Supply<'_> {
-    fn take(&mut self) -> Option<Buffer> {
-        self.first.take()
-    }
-
-    fn take_large(&mut self) -> Option<Buffer> {
-        let buffer = self.more.pop()?;
-        self.more_bytes -= buffer.span.len();
-        Some(buffer)
-    }
-
-    fn put(&mut self, id: BufferId) {
-        self.buffers.put(id);
-    }
-}
-
-/// A supply of nothing, for the time before there is one.
-pub(crate) struct NoBuffers;
-
-impl Buffers for NoBuffers {
-    fn take(&mut self) -> Option<Buffer> {
-        None
-    }
-
-    fn take_large(&mut self) -> Option<Buffer> {
-        None
-    }
-
-    fn put(&mut self, _id: BufferId) {}
-}
-
 /// A frame for the stack.
 pub(crate) struct RxToken<'a> {
     bytes: Vec<u8>,
-    spare: &'a mut Vec<Vec<u8>>,
+    inbox: &'a mut Inbox,
 }
 
 impl phy::RxToken for RxToken<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
         let result = f(&self.bytes);
-        self.spare.push(self.bytes);
+        self.inbox.recycle(self.bytes);
         result
     }
 }
@@ -433,14 +216,12 @@ impl<'b> Device for Link<'b> {
 
     /// Every frame may be answered, so none is taken while no answer could be sent.
     fn receive(&mut self, _now: Instant) -> Option<(RxToken<'_>, TxToken<'_, 'b>)> {
-        if self.inbox.waiting.is_empty() || !self.output.has_room() {
+        if self.inbox.is_empty() || !self.output.has_room() {
             return None;
         }
-        let bytes = self.inbox.waiting.pop_front()?;
-        self.inbox.bytes -= bytes.len();
         let rx = RxToken {
-            bytes,
-            spare: &mut self.inbox.spare,
+            bytes: self.inbox.take()?,
+            inbox: self.inbox,
         };
         Some((
             rx,

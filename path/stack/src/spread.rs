@@ -22,8 +22,8 @@ pub struct StackQueue {
 }
 
 impl StackEndpoint {
-    /// The station as `queues` devices, each for one queue of an interface: what any of them is given
-    /// is for the station, and the frames of a flow from it come by one of them.
+    /// The station as `queues` devices, each for one queue of an interface. Each of them gives to
+    /// the station, and the frames of a flow from it come by one of them.
     #[must_use]
     pub fn spread(self, queues: usize) -> Vec<StackQueue> {
         let spread = Rc::new(RefCell::new(Spread {

@@ -2,8 +2,11 @@
 
 use crate::FRAME_MAX;
 use crate::app::{App, Context, FIRST_PORT};
-use crate::link::{Exit, Inbox, Link, Outgoing};
-use crate::{client, link, server};
+use crate::inbox::Inbox;
+use crate::link::{Exit, Link, Outgoing};
+use crate::ping::Ping;
+use crate::supply::NoBuffers;
+use crate::{client, server};
 use config::domain::{Stack, StackApp};
 use nic::{Buffers, Caps, Frame, Nic, TxReport};
 use serde_json::{Map, Value, json};
@@ -51,7 +54,7 @@ impl StackEndpoint {
         Self::with_offloads(mac, mtu, stack, false, false)
     }
 
-    /// The same, leaving work to whoever takes its frames: `checksum`, the TCP checksum; `tso`
+    /// The same, leaving work to those that take its frames: `checksum`, the TCP checksum; `tso`
     /// (needs `checksum`), cutting TCP data of up to 64 KB into segments.
     #[must_use]
     pub fn with_offloads(
@@ -182,7 +185,7 @@ fn interface(
     outgoing: &mut Outgoing,
 ) -> Interface {
     let mut nothing = Vec::new();
-    let mut supply = link::NoBuffers;
+    let mut supply = NoBuffers;
     let mut link = Link::new(inbox, outgoing, Exit::frames(&mut supply, &mut nothing, 0));
     let mut interface = Interface::new(config, &mut link, Instant::ZERO);
     interface.update_ip_addrs(|addresses| {
@@ -269,13 +272,7 @@ impl Running {
                 let ident = number as u16 + 1;
                 (
                     "ping",
-                    Box::new(client::Ping::new(
-                        to,
-                        count,
-                        seconds(after_s),
-                        ident,
-                        sockets,
-                    )),
+                    Box::new(Ping::new(to, count, seconds(after_s), ident, sockets)),
                 )
             }
         };

@@ -16,7 +16,7 @@ struct Cable {
     /// Frames that crossed, and the largest of them.
     frames: u64,
     largest: usize,
-    /// Every so many frames one is lost.
+    /// Every n-th frame is lost.
     lose: Option<u64>,
     slot_ns: u64,
 }

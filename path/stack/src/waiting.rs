@@ -49,7 +49,8 @@ impl Waiting {
         self.row.into_iter()
     }
 
-    /// Appends up to `budget` of them to `out`, in buffers; their own memory goes to `spare`. How many.
+    /// Appends up to `budget` of them to `out`, in buffers; their own memory goes to `spare`. Says
+    /// how many.
     pub fn take(
         &mut self,
         budget: usize,

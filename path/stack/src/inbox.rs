@@ -1,0 +1,70 @@
+//! Frames on their way into the stack.
+
+use crate::tcp;
+use nic::{Checksum, Frame, TxReport};
+use std::collections::VecDeque;
+
+/// Frames that wait for the stack at the most.
+const WAITING_FRAMES: usize = 1024;
+/// Bytes of them at the most.
+const WAITING_BYTES: usize = 4 << 20;
+
+/// Frames on their way into the stack, in private memory.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    waiting: VecDeque<Vec<u8>>,
+    bytes: usize,
+    spare: Vec<Vec<u8>>,
+    bad_checksum: u64,
+}
+
+impl Inbox {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Copies a frame out of memory that a peer can write. Its TCP checksum is checked here,
+    /// unless somebody vouches for the frame (it was never on a wire, or was checked).
+    pub(crate) fn add(&mut self, frame: &Frame, report: &mut TxReport) {
+        if self.waiting.len() >= WAITING_FRAMES || self.bytes >= WAITING_BYTES {
+            report.full += 1;
+            return;
+        }
+        if frame.len() > crate::FRAME_MAX {
+            report.refused += 1;
+            return;
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.resize(frame.len(), 0);
+        if frame.prefix(&mut bytes).is_err() {
+            report.fault += 1;
+            self.spare.push(bytes);
+            return;
+        }
+        report.sent += 1;
+        report.bytes += frame.len() as u64;
+        if frame.offload.checksum == Checksum::Unknown && !tcp::checksum_is_right(&bytes) {
+            self.bad_checksum += 1;
+            self.spare.push(bytes);
+            return;
+        }
+        self.bytes += bytes.len();
+        self.waiting.push_back(bytes);
+    }
+
+    /// Takes the frame that has waited longest.
+    pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
+        let bytes = self.waiting.pop_front()?;
+        self.bytes -= bytes.len();
+        Some(bytes)
+    }
+
+    /// Takes the memory of a frame back.
+    pub(crate) fn recycle(&mut self, bytes: Vec<u8>) {
+        self.spare.push(bytes);
+    }
+
+    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![("stack_bad_checksum", self.bad_checksum)]
+    }
+}

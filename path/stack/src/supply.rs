@@ -1,0 +1,85 @@
+//! Buffers for the frames that the stack makes.
+
+use nic::{Buffer, BufferId, Buffers};
+
+/// A supply with some buffers already in hand.
+pub(crate) struct Supply<'a> {
+    /// The small one that the next frame begins in.
+    first: Option<Buffer>,
+    /// What continues it.
+    more: Vec<Buffer>,
+    /// Bytes of `more`.
+    more_bytes: usize,
+    buffers: &'a mut dyn Buffers,
+}
+
+impl<'a> Supply<'a> {
+    /// Nothing in hand yet.
+    pub(crate) fn new(buffers: &'a mut dyn Buffers) -> Self {
+        Self {
+            first: None,
+            more: Vec::new(),
+            more_bytes: 0,
+            buffers,
+        }
+    }
+
+    /// Takes buffers in hand until a frame of `bytes` bytes fits; whether there are enough.
+    pub(crate) fn prepare(&mut self, bytes: usize) -> bool {
+        if self.first.is_none() {
+            self.first = self.buffers.take();
+        }
+        let Some(first) = self.first else {
+            return false;
+        };
+        while first.span.len().saturating_add(self.more_bytes) < bytes {
+            let next = self.buffers.take_large().or_else(|| self.buffers.take());
+            match next {
+                Some(buffer) if !buffer.span.is_empty() => {
+                    self.more_bytes += buffer.span.len();
+                    self.more.push(buffer);
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Gives everything in hand back.
+    pub(crate) fn give_back(self) {
+        for buffer in self.first.into_iter().chain(self.more) {
+            self.buffers.put(buffer.id);
+        }
+    }
+}
+
+impl Buffers for Supply<'_> {
+    fn take(&mut self) -> Option<Buffer> {
+        self.first.take()
+    }
+
+    fn take_large(&mut self) -> Option<Buffer> {
+        let buffer = self.more.pop()?;
+        self.more_bytes -= buffer.span.len();
+        Some(buffer)
+    }
+
+    fn put(&mut self, id: BufferId) {
+        self.buffers.put(id);
+    }
+}
+
+/// A supply of nothing, for the time before there is one.
+pub(crate) struct NoBuffers;
+
+impl Buffers for NoBuffers {
+    fn take(&mut self) -> Option<Buffer> {
+        None
+    }
+
+    fn take_large(&mut self) -> Option<Buffer> {
+        None
+    }
+
+    fn put(&mut self, _id: BufferId) {}
+}
