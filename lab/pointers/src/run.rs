@@ -90,13 +90,13 @@ fn run(text: &str) -> Result<(), String> {
     });
     // Both have joined when both answer.
     stat(&mut asked)?;
-    say(&json!({ "ready": true }))?;
+    print(&json!({ "ready": true }))?;
     let mut line = String::new();
     while io::stdin()
         .read_line(&mut line)
         .is_ok_and(|count| count > 0)
     {
-        say(&stat(&mut asked)?)?;
+        print(&stat(&mut asked)?)?;
         line.clear();
     }
     Ok(())
@@ -111,7 +111,7 @@ fn thread(run: impl FnOnce() -> Result<Infallible, StartError> + Send + 'static)
     });
 }
 
-fn say(value: &Value) -> Result<(), String> {
+fn print(value: &Value) -> Result<(), String> {
     let mut out = io::stdout().lock();
     writeln!(out, "{value}")
         .and_then(|()| out.flush())
@@ -244,7 +244,7 @@ impl Asked {
         let word = |offset| self.info.u32(offset);
         self.info.skip(info::MAILBOX_IN).write(text).ok()?;
         word(info::MAILBOX_REQUEST_BYTES)?.store(text.len() as u32, Ordering::Relaxed);
-        // Release: whoever sees the number sees the request.
+        // Release: the thread that sees the number sees the request.
         word(info::MAILBOX_REQUEST)?.store(self.number, Ordering::Release);
         word(info::PENDING)?.fetch_or(info::PENDING_MAILBOX, Ordering::Release);
         self.bell.ring();

@@ -11,9 +11,9 @@ use stack::StackEndpoint;
 
 /// The endpoint that `config` describes, once for each queue of its interface.
 ///
-/// A TAP has a queue for each, and the kernel chooses by flow. A sink and an echo are there once for
-/// each. A station's frames go by the queue of their flow. A source and a capture file yield one row
-/// of frames, to one queue.
+/// A TAP has a queue for each, and the kernel chooses by flow. A sink and an echo are there once
+/// for each. A station's frames go by the queue of their flow. A source and a capture file yield
+/// one row of frames, to one queue.
 ///
 /// # Errors
 /// Its device was refused, or is not what it should be.

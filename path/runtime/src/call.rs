@@ -133,7 +133,8 @@ impl Calls {
         self.single(Kind::TableEnd, [u64::from(table.0), 0, 0])
     }
 
-    /// Makes an exchange with a connection's other end: `pages` of this domain's, from slot `first` on.
+    /// Makes an exchange with a connection's other end: `pages` of this domain's, from slot `first`
+    /// on.
     ///
     /// # Errors
     /// What the monitor says.
@@ -241,7 +242,7 @@ impl Calls {
         told
     }
 
-    /// Says that it has done with a device of its own for good, and has closed its descriptor of it.
+    /// Says that it has done with a device of its own for good, and has closed its descriptor.
     ///
     /// # Errors
     /// There is no such device, or the descriptor is there.
@@ -288,7 +289,7 @@ impl Calls {
         word(KIND)?.store(kind as u32, Ordering::Relaxed);
         word(COUNT)?.store(count, Ordering::Relaxed);
         self.number = self.number.wrapping_add(1);
-        // Release: whoever sees the number sees the operations.
+        // Release: the worker that sees the number sees the operations.
         request.store(self.number, Ordering::Release);
         futex::wake(request, 1);
         loop {

@@ -14,7 +14,7 @@ pub const POLL_BUDGET: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
     spin_ns: u64,
-    /// Whether the CPU is offered to others between two looks.
+    /// Whether the CPU is offered to others after each look that found nothing.
     yields: bool,
     since_ns: Option<u64>,
 }

@@ -9,7 +9,7 @@
 //! | [`call`] | its hypercalls |
 //! | [`device`] | devices that the system hands over |
 //! | [`idle`] | look again, wait a tick, or sleep |
-//! | [`lro`] | large receive offload between a source of frames and who takes them |
+//! | [`lro`] | large receive offload between a source of frames and what takes them |
 //! | [`ledger`] | where the cycles of this domain went, hop by hop |
 //! | [`mailbox`] | answers to `stat`, `set` and `trace` |
 //! | [`report`] | counters as JSON |

@@ -1,4 +1,4 @@
-//! Large receive offload between who yields frames (a NIC, a netfront) and who takes them (the
+//! Large receive offload between a source of frames (a NIC, a netfront) and what takes them (the
 //! bridge, an endpoint): the engine, and how much it may hold.
 
 use config::lro::{Flush, Form, Lro as Config, Psh, Rules};
@@ -21,7 +21,7 @@ pub enum Side {
 pub struct Merger {
     side: Side,
     config: Config,
-    /// The most buffers that may be held: who fills them must never wait for us.
+    /// The most buffers that may be held: the source must never wait for these.
     hold_max: usize,
     /// Made when it is first needed.
     engine: Option<Box<Lro>>,
@@ -56,7 +56,7 @@ impl Merger {
         match &mut self.engine {
             Some(engine) => engine.set(settings),
             None if is_on => {
-                // Which flows share a place in the table is nobody's to choose.
+                // A sender must not choose which flows share a place in the table.
                 let seed = shmem::time::tsc().rotate_left(32) ^ shmem::time::monotonic_ns();
                 self.engine = Some(Box::new(Lro::new(settings, seed)));
             }

@@ -1,0 +1,97 @@
+//! What `set` changes while traffic runs.
+
+use config::lro::{Lro, SWITCHES};
+
+/// What every domain lets its user change while traffic runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Switches {
+    /// Large receive offload: `lro.<key>`.
+    pub lro: Lro,
+    /// An interface behind which packets are forwarded, if there is one.
+    pub forwarding: Option<String>,
+}
+
+impl Switches {
+    /// Changes one of them.
+    ///
+    /// # Errors
+    /// There is no such switch, or no such value; nothing is changed.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let known = key
+            .strip_prefix("lro.")
+            .filter(|key| SWITCHES.contains(key));
+        let Some(name) = known else {
+            let known = SWITCHES.map(|key| format!("lro.{key}")).join(", ");
+            return Err(format!("there is no switch \"{key}\"; there are: {known}"));
+        };
+        let mut lro = self.lro;
+        lro.set(name, value)
+            .map_err(|why| format!("{key} is \"{value}\"; {why}"))?;
+        if let Some(interface) = &self.forwarding
+            && lro.spoils_forwarding()
+        {
+            return Err(format!(
+                "{key} is \"{value}\", but {interface} forwards packets, and what is merged by \
+                 the rules \"lro\" cannot be cut into what it was; choose lro.rules gro first"
+            ));
+        }
+        self.lro = lro;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_switch_is_answered_with_those_that_there_are() {
+        let mut switches = switches(None);
+        let unknown = switches.set("polls", "8").unwrap_err();
+        assert!(
+            unknown.contains("there are: lro.at, lro.rules"),
+            "{unknown}"
+        );
+        assert_eq!(switches, self::switches(None));
+    }
+
+    fn switches(forwarding: Option<&str>) -> Switches {
+        Switches {
+            lro: Lro::default(),
+            forwarding: forwarding.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn lro_is_switched_by_the_words_of_the_file() {
+        let mut switches = switches(None);
+        for (key, value) in [("at", "both"), ("flush", "t50"), ("rules", "lro")] {
+            switches.set(&format!("lro.{key}"), value).unwrap();
+        }
+        assert_eq!(switches.lro.at, config::lro::At::Both);
+        assert_eq!(switches.lro.flush, config::lro::Flush::After(50));
+        assert_eq!(switches.lro.rules, config::lro::Rules::Lro);
+        let before = switches.clone();
+        for (key, says) in [
+            ("lro.flush", "lro.flush is \"now\"; write \"poll\", \"da2\""),
+            ("lro.flows", "there is no switch \"lro.flows\""),
+            ("flush", "there is no switch \"flush\""),
+        ] {
+            let why = switches.set(key, "now").unwrap_err();
+            assert!(why.starts_with(says), "{why}");
+        }
+        assert_eq!(switches, before);
+    }
+
+    #[test]
+    fn who_forwards_is_spared_what_cannot_be_undone() {
+        let mut switches = switches(Some("router-0"));
+        switches.set("lro.at", "physical").unwrap();
+        let why = switches.set("lro.rules", "lro").unwrap_err();
+        assert!(why.contains("router-0 forwards packets"), "{why}");
+        switches.set("lro.at", "none").unwrap();
+        switches.set("lro.rules", "lro").unwrap();
+        assert!(switches.set("lro.at", "both").is_err());
+        assert_eq!(switches.lro.at, config::lro::At::None);
+    }
+}
