@@ -80,7 +80,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             which,
         } => show::set(&which.name, &domain, &key, &value, json),
         Command::Demo { quick, sim } => {
-            experiments::demo::run(&experiments::demo::Args { json, quick, sim })
+            experiments::demo::run(&experiments::demo::DemoArgs { json, quick, sim })
         }
         Command::Exp { list: true, .. } => output::list_plans(json),
         Command::Exp {
@@ -96,10 +96,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             let args = experiments::exp::Args {
                 plan,
                 json,
-                quick,
-                rounds,
-                seconds,
-                only,
+                adjustment: experiments::plan::Adjustment {
+                    quick,
+                    rounds,
+                    seconds,
+                    only,
+                },
                 out,
             };
             experiments::exp::run(&args)

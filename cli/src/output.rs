@@ -44,7 +44,7 @@ pub(crate) fn spinner(what: &str) -> ProgressBar {
 
 /// The names of the plans.
 pub(crate) fn list_plans(as_json: bool) -> anyhow::Result<()> {
-    for plan in experiments::plan::names() {
+    for plan in experiments::exp::names() {
         if as_json {
             json(&serde_json::json!({ "plan": plan }))?;
         } else {

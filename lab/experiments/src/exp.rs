@@ -1,11 +1,67 @@
-//! The command `exp`: runs a plan.
+//! The command `exp`: the registry of studies, and how one is run.
 
-use crate::plan::Plan;
-use crate::{base, overhead, receive_buffer, restart, tables};
-use figures::provenance::Provenance;
-use figures::report::{self, Figure};
-use figures::{interrupt, plot};
+use crate::plan::Adjustment;
+use crate::studies::base::{self, Base};
+use crate::studies::overhead::{self, Overhead};
+use crate::studies::receive_buffer::{self, ReceiveBuffer};
+use crate::studies::restart::{self, Restart};
+use crate::studies::{Open, Study};
+use figures::{Failure, interrupt, plot, report};
 use std::path::PathBuf;
+
+/// A study that is part of the program.
+struct Embedded {
+    name: &'static str,
+    /// Its plan.
+    text: &'static str,
+    open: Open,
+}
+
+/// Studies whose plans have forms of their own.
+const OWN_FORM: [Embedded; 3] = [
+    Embedded {
+        name: overhead::NAME,
+        text: overhead::TEXT,
+        open: Overhead::open,
+    },
+    Embedded {
+        name: receive_buffer::NAME,
+        text: receive_buffer::TEXT,
+        open: ReceiveBuffer::open,
+    },
+    Embedded {
+        name: restart::NAME,
+        text: restart::TEXT,
+        open: Restart::open,
+    },
+];
+
+/// All studies.
+fn studies() -> impl Iterator<Item = Embedded> {
+    let of_one_form = base::PLANS.map(|(name, text)| Embedded {
+        name,
+        text,
+        open: Base::open,
+    });
+    of_one_form.into_iter().chain(OWN_FORM)
+}
+
+/// Names of all plans.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    studies().map(|study| study.name).collect()
+}
+
+/// The study of this name, as a command line changes its plan.
+fn find(name: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
+    let Some(study) = studies().find(|study| study.name == name) else {
+        let known = names().join(", ");
+        return Err(Failure::Usage(format!(
+            "no plan `{name}`; there is: {known}"
+        )));
+    };
+    (study.open)(study.text, by)
+}
 
 /// What the user asked for.
 #[derive(Clone, Debug, Default)]
@@ -14,100 +70,49 @@ pub struct Args {
     pub plan: String,
     /// Print JSON lines instead of tables.
     pub json: bool,
-    /// A short run.
-    pub quick: bool,
-    /// Another number of rounds than the plan's.
-    pub rounds: Option<usize>,
-    /// Another length of a window than the plan's, seconds.
-    pub seconds: Option<f64>,
-    /// Only columns whose names contain this, or one of several parts with commas between.
-    pub only: Option<String>,
+    /// How the plan is changed.
+    pub adjustment: Adjustment,
     /// A folder to keep the data and its pictures in.
     pub out: Option<PathBuf>,
 }
 
-impl Args {
-    /// Whether the user wants a column of this name.
-    #[must_use]
-    pub fn wants(&self, name: &str) -> bool {
-        let named = |parts: &String| parts.split(',').any(|part| name.contains(part));
-        self.only.as_ref().is_none_or(named)
-    }
-
-    /// Leaves the columns that the user wants.
-    ///
-    /// # Errors
-    /// [`figures::Failure::Usage`] if there is none.
-    pub fn keep<C>(
-        &self,
-        columns: &mut Vec<C>,
-        name: impl Fn(&C) -> &str,
-    ) -> Result<(), figures::Failure> {
-        columns.retain(|column| self.wants(name(column)));
-        match &self.only {
-            Some(parts) if columns.is_empty() => {
-                let why = format!("no column contains `{parts}`");
-                Err(figures::Failure::Usage(why))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Runs a plan and prints its figures.
+/// Runs a plan, keeps and prints its figures.
 ///
 /// # Errors
-/// [`figures::Failure`]s carry their exit status; see [`figures::exit_code`].
+/// [`Failure`]s carry their exit status; see [`figures::exit_code`].
 pub fn run(args: &Args) -> anyhow::Result<()> {
     interrupt::watch();
-    match args.plan.as_str() {
-        overhead::NAME => {
-            let plan = overhead::Plan::adjusted(args)?;
-            let ran = overhead::run(&plan, args.quick)?;
-            done(args, &plan.about, &ran, |figures| {
-                overhead::tables(&plan, figures)
-            })
-        }
-        receive_buffer::NAME => {
-            let plan = receive_buffer::Plan::adjusted(args)?;
-            let ran = receive_buffer::run(&plan, args.quick)?;
-            done(args, &plan.about, &ran, |figures| {
-                receive_buffer::tables(&plan, figures)
-            })
-        }
-        restart::NAME => {
-            let plan = restart::Plan::adjusted(args)?;
-            let ran = restart::run(&plan, args.quick)?;
-            done(args, &plan.about, &ran, |figures| {
-                restart::tables(&plan, figures)
-            })
-        }
-        name => {
-            let plan = Plan::find(name)?.adjusted(args)?;
-            let ran = base::run(&plan, args.quick)?;
-            done(args, &plan.about, &ran, |figures| {
-                tables::tables(&plan, figures)
-            })
-        }
-    }
-}
-
-/// Keeps and prints what a plan has found.
-fn done(
-    args: &Args,
-    about: &str,
-    (provenance, figures): &(Provenance, Vec<Figure>),
-    tables: impl FnOnce(&[Figure]) -> String,
-) -> anyhow::Result<()> {
+    let study = find(&args.plan, &args.adjustment)?;
+    let ran = study.run(args.adjustment.quick)?;
+    let (provenance, figures) = (&ran.provenance, &ran.figures);
     if let Some(folder) = &args.out {
-        report::save(folder, &args.plan, provenance, figures)?;
-        plot::save(folder, &args.plan, figures)?;
+        report::save(folder, study.name(), provenance, figures)?;
+        plot::save(folder, study.name(), figures)?;
     }
     if args.json {
         return report::print_json(provenance, figures);
     }
-    println!("{}: {about}\n", args.plan);
+    println!("{}: {}\n", study.name(), study.about());
     println!("{}\n", provenance.text());
-    print!("{}", tables(figures));
+    print!("{}", study.tables(figures));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_study_is_found_by_the_name_in_its_plan() {
+        for name in names() {
+            let study = find(name, &Adjustment::default()).unwrap();
+            assert_eq!(study.name(), name);
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_a_mistake_of_usage() {
+        let error = find("bsae", &Adjustment::default()).err().unwrap();
+        assert_eq!(error.exit_code(), 2);
+    }
 }

@@ -18,7 +18,7 @@ const BUDGET: u32 = 64;
 /// What the helper is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Spec {
+pub struct ForwarderSpec {
     /// The two sides.
     pub taps: [Tap; 2],
     /// Its core; none: any.
@@ -47,7 +47,7 @@ impl Forwarder {
     ///
     /// # Errors
     /// If a TAP cannot be made.
-    pub fn start(spec: &Spec) -> anyhow::Result<Self> {
+    pub fn start(spec: &ForwarderSpec) -> anyhow::Result<Self> {
         let mut command = helper::own("forward")?;
         command.arg(serde_json::to_string(spec)?);
         let child = LineChild::start("forwarder", command, Duration::from_secs(10))?;
@@ -71,7 +71,7 @@ impl Forwarder {
 }
 
 #[derive(Default)]
-struct Shared {
+struct Tally {
     packets: AtomicU64,
     bytes: AtomicU64,
     drops: AtomicU64,
@@ -81,15 +81,15 @@ struct Shared {
 ///
 /// # Errors
 /// If a TAP or the core cannot be had.
-pub fn main(spec: &Spec) -> anyhow::Result<()> {
+pub fn main(spec: &ForwarderSpec) -> anyhow::Result<()> {
     if let Some(cpu) = spec.cpu {
         pin(cpu)?;
     }
     let [a, b] = &spec.taps;
     let open = |tap: &Tap| netdev::open_tap(tap).with_context(|| format!("TAP {}", tap.ifname));
     let taps = [open(a)?, open(b)?];
-    let shared = Arc::new(Shared::default());
-    let theirs = Arc::clone(&shared);
+    let tally = Arc::new(Tally::default());
+    let theirs = Arc::clone(&tally);
     std::thread::Builder::new().spawn(move || {
         if let Err(error) = forward(&taps, &theirs) {
             eprintln!("forwarder: {error}");
@@ -99,16 +99,16 @@ pub fn main(spec: &Spec) -> anyhow::Result<()> {
     helper::reply(&serde_json::json!({"ready": true}));
     helper::serve(|_| {
         let counters = Counters {
-            packets: shared.packets.load(Ordering::Relaxed),
-            bytes: shared.bytes.load(Ordering::Relaxed),
-            drops: shared.drops.load(Ordering::Relaxed),
+            packets: tally.packets.load(Ordering::Relaxed),
+            bytes: tally.bytes.load(Ordering::Relaxed),
+            drops: tally.drops.load(Ordering::Relaxed),
         };
         Some(serde_json::to_value(counters).unwrap_or_default())
     });
     Ok(())
 }
 
-fn forward(taps: &[OwnedFd; 2], shared: &Shared) -> rustix::io::Result<()> {
+fn forward(taps: &[OwnedFd; 2], tally: &Tally) -> rustix::io::Result<()> {
     let mut frame = vec![0u8; 65536];
     let [a, b] = taps;
     loop {
@@ -128,10 +128,10 @@ fn forward(taps: &[OwnedFd; 2], shared: &Shared) -> rustix::io::Result<()> {
                 };
                 let bytes = frame.get(..count).unwrap_or_default();
                 if rustix::io::write(to, bytes) == Ok(count) {
-                    shared.packets.fetch_add(1, Ordering::Relaxed);
-                    shared.bytes.fetch_add(count as u64, Ordering::Relaxed);
+                    tally.packets.fetch_add(1, Ordering::Relaxed);
+                    tally.bytes.fetch_add(count as u64, Ordering::Relaxed);
                 } else {
-                    shared.drops.fetch_add(1, Ordering::Relaxed);
+                    tally.drops.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }

@@ -16,7 +16,7 @@ use thread_priority::{
 /// What the helper is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Spec {
+pub struct SpinSpec {
     /// The core to keep awake.
     pub cpu: usize,
 }
@@ -37,7 +37,7 @@ impl Spinners {
         let mut children = Vec::new();
         for &cpu in cpus {
             let mut command = helper::own("spin")?;
-            command.arg(serde_json::to_string(&Spec { cpu })?);
+            command.arg(serde_json::to_string(&SpinSpec { cpu })?);
             children.push(LineChild::start(
                 "spinner",
                 command,
@@ -69,7 +69,7 @@ impl Spinners {
 ///
 /// # Errors
 /// If the core or the scheduling class cannot be had.
-pub fn main(spec: &Spec) -> anyhow::Result<()> {
+pub fn main(spec: &SpinSpec) -> anyhow::Result<()> {
     pin(spec.cpu)?;
     let running = Arc::new(AtomicBool::new(false));
     let (flag, (ready, idle)) = (Arc::clone(&running), std::sync::mpsc::channel());

@@ -3,11 +3,11 @@
 //!
 //! Not libtest's harness, because the helper processes are this very program called again.
 
-use experiments::lane::kernel_path::{self, Gro};
-use experiments::lane::machine::{OnWire, What, lane};
-use experiments::lane::window::{Times, Work};
-use experiments::lane::{Cores, Direction, Lane, Loads, Place, forward};
-use experiments::plan::{Wire, WireNic};
+use experiments::lane::build::OnWire;
+use experiments::lane::cores::Cores;
+use experiments::lane::machine::lane;
+use experiments::lane::{Lane, Loads, forward, kernel_path};
+use experiments::plan::{Direction, Gro, Place, Times, Topology, Wire, WireNic, Workload};
 use figures::Failure;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -101,12 +101,12 @@ fn carries(lane: anyhow::Result<Lane>) -> anyhow::Result<()> {
     };
     for direction in Direction::BOTH {
         let stream = lane
-            .window(Work::Stream, direction, TIMES)?
+            .window(Workload::Stream, direction, TIMES)?
             .figures(2_000_000_000);
         anyhow::ensure!(stream["throughput"] > 0.001, "{stream:?}");
         anyhow::ensure!(stream["cycles_per_byte.total"] > 0.0, "{stream:?}");
         let requests = lane
-            .window(Work::Requests(1), direction, TIMES)?
+            .window(Workload::Requests(1), direction, TIMES)?
             .figures(2_000_000_000);
         anyhow::ensure!(requests["transactions"] > 0.0, "{requests:?}");
         anyhow::ensure!(
@@ -142,7 +142,13 @@ fn machine(cores: Cores) -> anyhow::Result<()> {
             speed: &speed,
             tick_us: None,
         };
-        carries(lane(place, wire, What::default(), cores, &Loads::default()))?;
+        carries(lane(
+            place,
+            wire,
+            Topology::default(),
+            cores,
+            &Loads::default(),
+        ))?;
     }
     Ok(())
 }
@@ -162,7 +168,7 @@ fn compare(cores: Cores) -> anyhow::Result<()> {
     let mut ratios = Vec::new();
     for _ in 0..9 {
         let rate = |lane: &mut Lane| {
-            let window = lane.window(Work::Stream, Direction::ToGuest, TIMES)?;
+            let window = lane.window(Workload::Stream, Direction::ToGuest, TIMES)?;
             anyhow::Ok(window.figures(1)["throughput"])
         };
         ratios.push(rate(&mut ours)? / rate(&mut theirs)?);
@@ -177,9 +183,12 @@ fn compare(cores: Cores) -> anyhow::Result<()> {
 }
 
 mod reference {
-    use experiments::lane::{
-        Between, Cores, Ends, GUEST, Lane, Loads, PREFIX, Place, Reading, WIRE,
-    };
+    use experiments::lane::cores::Cores;
+    use experiments::lane::ends::{Ends, GUEST, PREFIX, WIRE};
+    use experiments::lane::path::Path;
+    use experiments::lane::reading::Reading;
+    use experiments::lane::{Lane, Loads};
+    use experiments::plan::Place;
     use figures::measure::Part;
     use std::ffi::OsStr;
     use std::process::{Child, Command, Stdio};
@@ -232,14 +241,14 @@ mod reference {
             ])?;
             end.run(&["ip", "link", "set", "gw0", "up"])?;
         }
-        let between = Reference {
+        let path = Reference {
             child,
             _folder: folder,
         };
-        Lane::new(ends, Box::new(between), cores, &Loads::default())
+        Lane::new(ends, Box::new(path), cores, &Loads::default())
     }
 
-    impl Between for Reference {
+    impl Path for Reference {
         fn parts(&self) -> Vec<(Part, Vec<i32>)> {
             vec![("driver", vec![self.child.id().cast_signed()])]
         }

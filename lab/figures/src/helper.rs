@@ -135,8 +135,8 @@ impl LineChild {
     }
 }
 
-/// Appends what a program prints next: how many bytes, 0 at its end. None: it printed nothing within
-/// `wait`, or within 50 ms: the caller looks that often whether the user wants to stop.
+/// Appends what a program prints next: how many bytes, 0 at its end. None: it printed nothing
+/// within `wait`, or within 50 ms: the caller looks that often whether the user wants to stop.
 ///
 /// # Errors
 /// If its output cannot be read.

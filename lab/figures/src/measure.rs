@@ -1,5 +1,5 @@
-//! Exact CPU time of processes and kernel threads, what the hypervisor below took, and on which core
-//! a thread runs.
+//! Exact CPU time of processes and kernel threads, what the hypervisor below took, and on which
+//! core a thread runs.
 //!
 //! The source is the CPU-time clock that the kernel keeps for every process: all its threads, those
 //! that ended among them. What a thread of *another* process has run since the last tick or switch

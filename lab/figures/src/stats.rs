@@ -125,8 +125,8 @@ pub fn compare(ratio: &Estimate, side: Side) -> Verdict {
     against(ratio, 1.0, side)
 }
 
-/// The verdict on a figure that should lie on `side` of `threshold`. A figure on the threshold meets
-/// it.
+/// The verdict on a figure that should lie on `side` of `threshold`. A figure on the threshold
+/// meets it.
 #[must_use]
 pub fn against(figure: &Estimate, threshold: f64, side: Side) -> Verdict {
     let (met, missed) = match side {

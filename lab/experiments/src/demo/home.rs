@@ -1,7 +1,6 @@
 //! Where the demonstration can make its namespaces: here, in a user namespace of its own, or
 //! nowhere.
 
-use super::Args;
 use anyhow::Context as _;
 use netdev::netns;
 use std::fs::OpenOptions;
@@ -21,8 +20,8 @@ pub(super) enum Home {
 const INSIDE: &str = "GRANTWAY_DEMO_INSIDE";
 
 /// Finds out; must be called before any thread is started.
-pub(super) fn find(args: &Args) -> anyhow::Result<Home> {
-    if args.sim {
+pub(super) fn find(sim: bool) -> anyhow::Result<Home> {
+    if sim {
         return Ok(Home::NoTap("as asked for".to_owned()));
     }
     if let Err(error) = OpenOptions::new()

@@ -2,12 +2,15 @@
 //! the driver domain, and a TCP/IP stack inside the guest domain. The loads are programs of these
 //! stations; they run one after the other and report through the domains' counters.
 
-use super::{Args, COLUMN, Findings, PLAN, add_reach, look, progress};
-use crate::lane::machine::{Running, fresh_name};
-use crate::lane::window::{Window, Work};
-use crate::lane::{Between as _, Cores, Direction, GUEST, PREFIX, WIRE};
+use super::findings::{COLUMN, Findings, PLAN, add_reach, bar, look, title};
+use crate::lane::cores::Cores;
+use crate::lane::ends::{GUEST, PREFIX, WIRE};
+use crate::lane::path::Path as _;
+use crate::lane::running::{Running, fresh_name};
+use crate::lane::window::Window;
 use crate::load::Mark;
-use crate::runner::{Config as Key, Samples};
+use crate::plan::{Config as Key, Direction, Workload};
+use crate::runner::Samples;
 use anyhow::bail;
 use config::domain::StackApp;
 use config::{Cidr, Config, Endpoint, Guest, Kind, Nic, Station, Vif};
@@ -29,37 +32,35 @@ const WINDOWS: u32 = 3;
 
 /// When a load runs: loads follow each other in the order of [`phases`].
 struct Phase {
-    work: Work,
+    workload: Workload,
     direction: Direction,
     after_s: u32,
 }
 
 fn phases(seconds: u32) -> [Phase; 4] {
-    let phase = |number: u32, work, direction| Phase {
-        work,
+    let phase = |number: u32, workload, direction| Phase {
+        workload,
         direction,
         after_s: PAUSE_S + number * (seconds + PAUSE_S),
     };
     [
-        phase(0, Work::Stream, Direction::ToGuest),
-        phase(1, Work::Stream, Direction::FromGuest),
-        phase(2, Work::Requests(1), Direction::ToGuest),
-        phase(3, Work::Requests(1), Direction::FromGuest),
+        phase(0, Workload::Stream, Direction::ToGuest),
+        phase(1, Workload::Stream, Direction::FromGuest),
+        phase(2, Workload::Requests(1), Direction::ToGuest),
+        phase(3, Workload::Requests(1), Direction::FromGuest),
     ]
 }
 
-pub(super) fn found(args: &Args, cores: Cores, tsc_hz: u64) -> anyhow::Result<Findings> {
-    let seconds = if args.quick { 2 } else { 6 };
+/// Demonstrates without TAPs.
+pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Findings> {
+    let seconds = if quick { 2 } else { 6 };
     let mut running = Running::start(&machine(cores, seconds))?;
     let mut samples = Samples::default();
-    let bar = progress(4 * u64::from(WINDOWS));
+    let bar = bar(4 * u64::from(WINDOWS));
     let mut reach = None;
     for phase in phases(seconds) {
-        bar.set_message(match phase.work {
-            Work::Stream => format!("a TCP stream, {}", phase.direction.name()),
-            Work::Requests(_) => format!("requests and responses, {}", phase.direction.name()),
-        });
-        begun(&running, &phase)?;
+        bar.set_message(title(phase.workload, phase.direction));
+        wait_for_load(&running, &phase)?;
         // A quarter of the load's time to warm up, a quarter to spare at its end.
         interrupt::sleep(quarter(seconds))?;
         for round in 0..WINDOWS {
@@ -91,7 +92,7 @@ pub(super) fn found(args: &Args, cores: Cores, tsc_hz: u64) -> anyhow::Result<Fi
 }
 
 /// Waits until a phase's load has begun. The stations' clocks started before the machine was ready.
-fn begun(running: &Running, phase: &Phase) -> anyhow::Result<()> {
+fn wait_for_load(running: &Running, phase: &Phase) -> anyhow::Result<()> {
     let before = counters(running, phase)?;
     let end = Instant::now() + Duration::from_secs(10);
     loop {
@@ -122,7 +123,7 @@ fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Resul
     let after = counters(running, phase)?;
     let ns = start.elapsed().as_nanos() as u64;
     Ok(Window {
-        work: phase.work,
+        workload: phase.workload,
         mark: Mark {
             ns,
             bytes: after.bytes.saturating_sub(before.bytes),
@@ -140,16 +141,16 @@ fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Resul
 /// The counters of the program that receives a phase's stream or asks its requests.
 fn counters(running: &Running, phase: &Phase) -> anyhow::Result<Mark> {
     // A stream is counted where it arrives, requests where they are asked.
-    let in_guest = (phase.direction == Direction::ToGuest) == (phase.work == Work::Stream);
+    let in_guest = (phase.direction == Direction::ToGuest) == (phase.workload == Workload::Stream);
     let part = if in_guest { "guest" } else { "driver" };
     let mut mark = Mark::default();
     for (_, domain) in running.domains().iter().filter(|(p, _)| *p == part) {
         let stat = running.stat(domain)?;
-        let place = match phase.work {
-            Work::Stream => SINK,
-            Work::Requests(_) => CLIENT,
+        let place = match phase.workload {
+            Workload::Stream => SINK,
+            Workload::Requests(_) => CLIENT,
         };
-        let number = |name: &str| find(&stat, &format!("app.{place}.{name}"));
+        let number = |name: &str| number_in(&stat, &format!("app.{place}.{name}"));
         mark.bytes = number("bytes").unwrap_or(0);
         mark.operations = number("transactions").unwrap_or(0);
         mark.p50_us = number("latency_p50_ns").map(|ns| ns as f64 / 1e3);
@@ -159,12 +160,12 @@ fn counters(running: &Running, phase: &Phase) -> anyhow::Result<Mark> {
 }
 
 /// A number by its key, anywhere in a domain's counters.
-fn find(value: &Value, key: &str) -> Option<u64> {
+fn number_in(value: &Value, key: &str) -> Option<u64> {
     match value {
         Value::Object(map) => map
             .get(key)
             .and_then(Value::as_u64)
-            .or_else(|| map.values().find_map(|value| find(value, key))),
+            .or_else(|| map.values().find_map(|value| number_in(value, key))),
         _ => None,
     }
 }
@@ -208,13 +209,13 @@ fn station(direction: Direction, own: IpAddr, other: IpAddr, seconds: u32) -> St
             continue;
         }
         let after_s = phase.after_s;
-        apps.push(match phase.work {
-            Work::Stream => StackApp::TcpSource {
+        apps.push(match phase.workload {
+            Workload::Stream => StackApp::TcpSource {
                 to: SocketAddr::new(other, SINK_PORT),
                 seconds,
                 after_s,
             },
-            Work::Requests(_) => StackApp::TcpClient {
+            Workload::Requests(_) => StackApp::TcpClient {
                 to: SocketAddr::new(other, ECHO_PORT),
                 size: 1,
                 seconds,
@@ -258,8 +259,8 @@ mod tests {
     #[test]
     fn counters_are_found_wherever_they_lie() {
         let stat = serde_json::json!({"a": {"b": {"app.0.bytes": 7}}, "app.1.bytes": 8, "n": null});
-        assert_eq!(find(&stat, "app.0.bytes"), Some(7));
-        assert_eq!(find(&stat, "app.1.bytes"), Some(8));
-        assert_eq!(find(&stat, "app.2.bytes"), None);
+        assert_eq!(number_in(&stat, "app.0.bytes"), Some(7));
+        assert_eq!(number_in(&stat, "app.1.bytes"), Some(8));
+        assert_eq!(number_in(&stat, "app.2.bytes"), None);
     }
 }

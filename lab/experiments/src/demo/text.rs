@@ -1,8 +1,7 @@
 //! The demonstration's report for people.
 
-use super::{COLUMN, Findings, Reach};
-use crate::lane::Direction;
-use crate::runner::Config;
+use super::findings::{COLUMN, Findings, Reach};
+use crate::plan::{Config, Direction};
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell, number, table};
 use std::collections::BTreeSet;

@@ -1,7 +1,12 @@
 //! The lane through the one-process TAP forwarder.
 
-use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, Loads, PREFIX, Place, Reading, WIRE};
-use crate::forwarder::{Forwarder, Spec};
+use super::cores::Cores;
+use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE};
+use super::path::Path;
+use super::reading::Reading;
+use super::{Lane, Loads};
+use crate::forwarder::{Forwarder, ForwarderSpec};
+use crate::plan::Place;
 use abi::machine::Tap;
 use figures::measure::Part;
 use std::collections::BTreeMap;
@@ -34,14 +39,14 @@ fn tap(netns: PathBuf, address: IpAddr) -> Tap {
 /// If namespaces or TAPs cannot be made.
 pub fn lane(place: Place, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
     let ends = Ends::new()?;
-    let forwarder = Forwarder::start(&Spec {
+    let forwarder = Forwarder::start(&ForwarderSpec {
         taps: [tap(ends.wire.path(), WIRE), tap(ends.guest.path(), GUEST)],
         cpu: Some(cores.driver(place)),
     })?;
     Lane::new(ends, Box::new(forwarder), cores, loads)
 }
 
-impl Between for Forwarder {
+impl Path for Forwarder {
     fn parts(&self) -> Vec<(Part, Vec<i32>)> {
         vec![("driver", vec![self.pid()])]
     }

@@ -1,22 +1,14 @@
 //! Lanes through the kernel alone: a veth pair, or two of them and a bridge between.
 
-use super::{Between, Cores, Ends, GUEST, IFNAME, Lane, Loads, PREFIX, Reading, WIRE};
+use super::cores::Cores;
+use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE};
+use super::path::Path;
+use super::reading::Reading;
+use super::{Lane, Loads};
 use crate::kernel::need;
 use crate::ns::Namespace;
+use crate::plan::Gro;
 use figures::measure::{Part, kernel_threads, pin_process};
-use serde::{Deserialize, Serialize};
-
-/// How the receiving ends look at frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Gro {
-    /// One by one.
-    Off,
-    /// Merged in softirq context.
-    On,
-    /// Merged in a kernel thread on the receiver's core.
-    Napi,
-}
 
 /// The kernel's part.
 struct KernelPath {
@@ -61,11 +53,11 @@ pub fn lane(bridged: bool, gro: Gro, cores: Cores, loads: &Loads) -> anyhow::Res
             }
         }
     }
-    let between = KernelPath {
+    let path = KernelPath {
         _middle: middle,
         threads,
     };
-    Lane::new(ends, Box::new(between), cores, loads)
+    Lane::new(ends, Box::new(path), cores, loads)
 }
 
 fn napi_threads() -> Vec<i32> {
@@ -104,7 +96,7 @@ fn quiet(ns: &mut Namespace, name: &str, gro: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Between for KernelPath {
+impl Path for KernelPath {
     fn parts(&self) -> Vec<(Part, Vec<i32>)> {
         vec![("nic_kernel", self.threads.clone())]
     }

@@ -1,7 +1,7 @@
 //! Guest and driver domain as two threads of one process: the path without isolation.
 
-use super::machine::digest;
-use super::{Between, Reading};
+use super::path::Path;
+use super::reading::{Reading, digest};
 use anyhow::Context as _;
 use config::Config;
 use figures::Failure;
@@ -39,7 +39,7 @@ impl OneProcess {
     }
 }
 
-impl Between for OneProcess {
+impl Path for OneProcess {
     /// Both threads are one process: their CPU time is what their ledgers say.
     fn parts(&self) -> Vec<(Part, Vec<i32>)> {
         Vec::new()

@@ -1,6 +1,7 @@
 //! The sink: one thread, any number of streams.
 
-use super::{Shared, Spec, TAKE_MAX};
+use super::spec::{LoadSpec, TAKE_MAX};
+use super::state::LoadState;
 use figures::socket;
 use rustix::event::epoll;
 use std::collections::BTreeMap;
@@ -12,19 +13,19 @@ use std::sync::atomic::Ordering;
 
 const LISTENER: u64 = u64::MAX;
 
-pub(super) fn start(spec: &Spec, shared: &Arc<Shared>) -> anyhow::Result<()> {
+pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<()> {
     let listener = socket::listen(spec.address)?;
     listener.set_nonblocking(true)?;
-    let shared = Arc::clone(shared);
+    let state = Arc::clone(state);
     std::thread::Builder::new().spawn(move || {
-        if let Err(error) = work(&listener, &shared) {
+        if let Err(error) = work(&listener, &state) {
             eprintln!("sink: {error}");
         }
     })?;
     Ok(())
 }
 
-fn work(listener: &TcpListener, shared: &Shared) -> anyhow::Result<()> {
+fn work(listener: &TcpListener, state: &LoadState) -> anyhow::Result<()> {
     let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let add = |fd: &dyn std::os::fd::AsFd, key| {
         epoll::add(
@@ -57,7 +58,7 @@ fn work(listener: &TcpListener, shared: &Shared) -> anyhow::Result<()> {
             let Some(stream) = streams.get_mut(&key) else {
                 continue;
             };
-            if take(stream, &mut bytes, shared).is_err() {
+            if take(stream, &mut bytes, state).is_err() {
                 streams.remove(&key);
             }
         }
@@ -67,8 +68,8 @@ fn work(listener: &TcpListener, shared: &Shared) -> anyhow::Result<()> {
 /// Receives with the buffer that the application is told to have, as fast as it can, until
 /// [`TAKE_MAX`] bytes are taken or there are no more: with small buffers only the calls that
 /// receive get more, not those that wait.
-fn take(stream: &mut TcpStream, bytes: &mut [u8], shared: &Shared) -> std::io::Result<()> {
-    let size = shared.take.load(Ordering::Relaxed).clamp(1, bytes.len());
+fn take(stream: &mut TcpStream, bytes: &mut [u8], state: &LoadState) -> std::io::Result<()> {
+    let size = state.take.load(Ordering::Relaxed).clamp(1, bytes.len());
     let Some(buffer) = bytes.get_mut(..size) else {
         return Ok(());
     };
@@ -77,7 +78,7 @@ fn take(stream: &mut TcpStream, bytes: &mut [u8], shared: &Shared) -> std::io::R
         match stream.read(buffer) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
-                shared.count(count);
+                state.count(count);
                 left = left.saturating_sub(count.max(size));
             }
             Err(error)

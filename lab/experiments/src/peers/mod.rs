@@ -1,6 +1,6 @@
-//! Switches of others in the shape that ours is measured in: one process on the first core sends
-//! and receives frames, the switch on the second sends each back. Only programs of the system's
-//! packages; nothing of them is left when a run ends.
+//! Switches that are not of this project, in the shape that ours is measured in: one process on the
+//! first core sends and receives frames, the switch on the second sends each back. Only programs of
+//! the system's packages; nothing of them is left when a run ends.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -15,16 +15,16 @@ pub mod process;
 pub mod testpmd;
 
 use crate::kernel;
-use crate::lane::Cores;
-use crate::lane::machine::FrameWindow;
-use crate::lane::window::{Times, per_packet};
+use crate::lane::cores::Cores;
+use crate::lane::frame_run::FrameWindow;
+use crate::lane::window::per_packet;
+use crate::plan::{PeerKind, Times};
 use figures::measure::{CpuTimes, Machine, Part};
 use figures::{Failure, interrupt};
 use huge::HugePages;
 use ovs::Ovs;
-use serde::Deserialize;
 use std::collections::BTreeMap;
-use testpmd::{Place, Testpmd};
+use testpmd::{Site, Testpmd};
 
 /// Frames that go round: testpmd's bursts of 32.
 const BURSTS: u32 = 24;
@@ -32,28 +32,16 @@ const UNDER_WAY: u32 = BURSTS * testpmd::BURST;
 /// Huge pages for a guest and a switch.
 const HUGE_PAGES: u64 = 448;
 
-/// A switch of somebody else's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// testpmd over memif, whose client (the guest) lends its buffers: no copy of its own.
-    MemifZeroCopy,
-    /// testpmd over vhost-user.
-    Vhost,
-    /// Open vSwitch over vhost-user, with one flow.
-    OvsDpdk,
-}
-
 /// Whether peers can be run here.
 ///
 /// # Errors
 /// [`Failure::CannotRun`] with what is missing.
-pub fn need(kinds: &[Kind]) -> Result<(), Failure> {
+pub fn need(kinds: &[PeerKind]) -> Result<(), Failure> {
     let mut absent = Vec::new();
     if kernel::need(&["dpdk-testpmd"]).is_err() {
         absent.push("dpdk-dev");
     }
-    if kinds.contains(&Kind::OvsDpdk) && !ovs::is_installed() {
+    if kinds.contains(&PeerKind::OvsDpdk) && !ovs::is_installed() {
         absent.push("openvswitch-switch-dpdk");
     }
     if !absent.is_empty() {
@@ -75,7 +63,7 @@ pub fn need(kinds: &[Kind]) -> Result<(), Failure> {
 #[derive(Clone, Copy, Debug)]
 pub struct PeerRun {
     /// Which.
-    pub kind: Kind,
+    pub kind: PeerKind,
     /// Bytes of a frame.
     pub size: u32,
     /// The guest has the wire's core, the switch has the guest's.
@@ -178,15 +166,17 @@ impl PeerRun {
             )
         };
         let (near, far) = match self.kind {
-            Kind::MemifZeroCopy => (memif(0, "client", ",zero-copy=yes"), memif(0, "server", "")),
-            Kind::Vhost | Kind::OvsDpdk => (
+            PeerKind::MemifZeroCopy => {
+                (memif(0, "client", ",zero-copy=yes"), memif(0, "server", ""))
+            }
+            PeerKind::Vhost | PeerKind::OvsDpdk => (
                 format!("net_virtio_user0,path={path},queues=1,queue_size=1024"),
                 format!("net_vhost0,iface={path},queues=1"),
             ),
         };
-        let at = |core, name| Place { core, folder, name };
-        // Who listens comes first.
-        let switch = if self.kind == Kind::OvsDpdk {
+        let at = |core, name| Site { core, folder, name };
+        // The listening end comes first.
+        let switch = if self.kind == PeerKind::OvsDpdk {
             Switch::Ovs(Ovs::start(
                 folder,
                 self.cores.wire,

@@ -1,6 +1,6 @@
 //! Open vSwitch with its data path in DPDK: one bridge, one vhost-user port, one flow.
 
-use super::process::{self, Running};
+use super::process::{self, ForeignProgram};
 use super::testpmd::number_after;
 use crate::kernel;
 use anyhow::{Context as _, bail};
@@ -32,8 +32,8 @@ pub fn is_installed() -> bool {
 #[derive(Debug)]
 pub struct Ovs {
     folder: PathBuf,
-    daemon: Running,
-    _database: Running,
+    daemon: ForeignProgram,
+    _database: ForeignProgram,
 }
 
 impl Ovs {
@@ -52,7 +52,7 @@ impl Ovs {
             .arg(format!("--remote=punix:{}", at("db.sock")))
             .arg(format!("--unixctl={}", at("db.ctl")))
             .args(quiet);
-        let database = Running::start(home(&mut database, folder))?;
+        let database = ForeignProgram::start(home(&mut database, folder))?;
         process::wait_for(&folder.join("db.sock"))?;
         let set =
             |setting: String| vsctl(folder, &["--no-wait", "set", "Open_vSwitch", ".", &setting]);
@@ -68,7 +68,7 @@ impl Ovs {
             .arg(format!("--unixctl={}", at("vs.ctl")))
             .args(quiet)
             .arg("--disable-system");
-        let daemon = Running::start(home(&mut daemon, folder))?;
+        let daemon = ForeignProgram::start(home(&mut daemon, folder))?;
         process::wait_for(&folder.join("vs.ctl"))?;
         let this = Self {
             folder: folder.to_owned(),

@@ -1,4 +1,4 @@
-//! A program of somebody else's, which ends with what started it.
+//! A program that is not of this project. It ends with the process that started it.
 
 use anyhow::{Context as _, bail};
 use figures::{Failure, interrupt};
@@ -26,9 +26,9 @@ pub fn mortal(program: &str) -> Command {
 
 /// A running program. It ends with the value.
 #[derive(Debug)]
-pub struct Running(pub Child);
+pub struct ForeignProgram(pub Child);
 
-impl Running {
+impl ForeignProgram {
     /// Starts it.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ForeignProgram {
     fn drop(&mut self) {
         let _gone = self.0.kill();
         let _reaped = self.0.wait();

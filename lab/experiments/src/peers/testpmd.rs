@@ -1,6 +1,6 @@
 //! DPDK's packet forwarder, driven by its command line.
 
-use super::process::{self, PATIENCE, Running};
+use super::process::{self, ForeignProgram, PATIENCE};
 use anyhow::{Context as _, bail};
 use figures::helper::read_some;
 use figures::{Failure, interrupt};
@@ -15,7 +15,7 @@ const PROMPT: &str = "testpmd> ";
 
 /// Where one runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct Site<'a> {
     /// Its core.
     pub core: usize,
     /// Where it may leave files.
@@ -28,7 +28,7 @@ pub struct Place<'a> {
 #[derive(Debug)]
 pub struct Testpmd {
     name: &'static str,
-    running: Running,
+    running: ForeignProgram,
     stdin: ChildStdin,
     stdout: ChildStdout,
     said: String,
@@ -48,7 +48,7 @@ impl Testpmd {
     ///
     /// # Errors
     /// If it does not start.
-    pub fn start(place: Place<'_>, vdev: &str, mode: &str, size: u32) -> anyhow::Result<Self> {
+    pub fn start(place: Site<'_>, vdev: &str, mode: &str, size: u32) -> anyhow::Result<Self> {
         let core = place.core;
         let mut command = process::mortal("stdbuf");
         // Into a pipe it would speak only when it has a page full.
@@ -67,7 +67,7 @@ impl Testpmd {
             .arg(format!("--txpkts={size}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut running = Running::start(&mut command)?;
+        let mut running = ForeignProgram::start(&mut command)?;
         let stdin = running.0.stdin.take().context("no pipe")?;
         let stdout = running.0.stdout.take().context("no pipe")?;
         let mut this = Self {
@@ -203,7 +203,8 @@ mod tests {
   TX-packets: 1057910        TX-dropped: 10            TX-total: 1057920
   ++++++++++++++++++++++++++++++++++++++++++++++++++++++++++++++++++++++++++++
 
-  CPU cycles/packet=164.25 (total cycles=173763360 / total macswap packets=1057920) at 2300 MHz Clock
+  CPU cycles/packet=164.25 (total cycles=173763360 / total macswap packets=1057920) at 2300 MHz \
+Clock
 ";
 
     #[test]

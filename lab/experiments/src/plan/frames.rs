@@ -1,8 +1,7 @@
 //! Columns of raw frames: through the driver domain, and through switches of others.
 
-use crate::peers;
-use crate::runner::Config;
-use config::domain::RingFormat;
+use super::config::Config;
+use ::config::domain::RingFormat;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -29,7 +28,7 @@ pub struct Frames {
     /// Whether the guests write and read every byte of a frame.
     #[serde(default)]
     pub touch: bool,
-    /// Buffers for frames from a guest; none: as many as usual. Half of them hold single frames.
+    /// Buffers for frames from a guest; none: as many as usual. Half of them hold small frames.
     pub from_guest: Option<u32>,
     /// How rings lie in their pages; none: as usual.
     pub ring: Option<RingFormat>,
@@ -55,14 +54,14 @@ impl Frames {
     }
 }
 
-/// Raw frames from a guest through somebody else's switch and back.
+/// Raw frames from a guest through a switch that is not ours and back.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Peer {
     /// The column's name.
     pub name: String,
     /// The switch.
-    pub switch: peers::Kind,
+    pub switch: PeerKind,
     /// Bytes of a frame.
     pub size: Vec<u32>,
 }
@@ -75,6 +74,18 @@ impl Peer {
     }
 }
 
+/// A switch that is not of this project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PeerKind {
+    /// testpmd over memif, whose client (the guest) lends its buffers: no copy of its own.
+    MemifZeroCopy,
+    /// testpmd over vhost-user.
+    Vhost,
+    /// Open vSwitch over vhost-user, with one flow.
+    OvsDpdk,
+}
+
 /// A column's configuration of one size, with that as a key if there are several.
 fn of_size(column: &str, sizes: &[u32], size: u32) -> Config {
     let config = Config::new(column, &[]);
@@ -84,8 +95,8 @@ fn of_size(column: &str, sizes: &[u32], size: u32) -> Config {
     }
 }
 
-/// What a hop costs a packet in the data path alone: who measures the machine prints how far it is
-/// from there.
+/// What a hop costs a packet in the data path alone. A run of the machine prints how far it is from
+/// there.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prototype {

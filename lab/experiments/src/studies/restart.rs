@@ -1,16 +1,18 @@
-//! The plan `restart`: how long guests are without a network when the driver domain is killed under
-//! a running stream.
+//! The plan `restart`: how long guests are without a network when the driver domain is killed
+//! under a running stream.
 //!
-//! The receiver is an ordinary socket behind a guest's TAP (or behind the wire's). What it notices is
-//! a time without a byte; what the monitor notes is when another driver domain was ready and when all
-//! guests were connected. The difference is TCP's: when its sender tries again.
+//! The receiver is an ordinary socket behind a guest's TAP (or behind the wire's). What it notices
+//! is a time without a byte; what the monitor notes is when another driver domain was ready and
+//! when all guests were connected. The difference is TCP's: when its sender tries again.
 
-use crate::exp::Args;
-use crate::lane::machine::{self, OnWire, What};
-use crate::lane::window::Work;
-use crate::lane::{Cores, Direction, Lane, Loads, Place};
-use crate::plan::{Mechanisms, Rounds, Wire, WireNic};
-use crate::runner::{Config, Samples};
+use super::{Outcome, Study};
+use crate::lane::build::OnWire;
+use crate::lane::cores::Cores;
+use crate::lane::{Lane, Loads, machine};
+use crate::plan::{
+    Adjustment, Config, Direction, Mechanisms, Place, Rounds, Topology, Wire, WireNic, Workload,
+};
+use crate::runner::Samples;
 use abi::machine::{DomainStatus, Program};
 use anyhow::Context as _;
 use config::domain::GrantMode;
@@ -25,7 +27,8 @@ use std::time::{Duration, Instant};
 
 /// The plan's name.
 pub const NAME: &str = "restart";
-const PLAN: &str = include_str!("../plans/restart.toml");
+/// The text of its plan.
+pub const TEXT: &str = include_str!("../../plans/restart.toml");
 /// How often the receiver is asked.
 const LOOK: Duration = Duration::from_micros(500);
 /// A stream that has not gone on for so long will not.
@@ -42,14 +45,14 @@ const METRICS: [(&str, &str); 5] = [
 /// The plan.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
+pub struct Restart {
     /// Its name.
     pub name: String,
     /// What it is about, for people.
     pub about: String,
     kills: usize,
     quick_kills: usize,
-    column: Vec<Column>,
+    column: Vec<RestartColumn>,
     full: Rounds,
     quick: Rounds,
 }
@@ -57,7 +60,7 @@ pub struct Plan {
 /// A machine.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Column {
+struct RestartColumn {
     name: String,
     #[serde(default)]
     nic: WireNic,
@@ -73,7 +76,7 @@ fn one() -> u32 {
     1
 }
 
-impl Column {
+impl RestartColumn {
     fn config(&self, direction: Direction) -> Config {
         let guests = self.guests.to_string();
         let keys = [("dir", direction.name()), ("guests", &guests)];
@@ -86,7 +89,7 @@ impl Column {
             nic: self.nic,
             ..OnWire::tap(&speed)
         };
-        let what = What {
+        let topology = Topology {
             mechanisms: Mechanisms {
                 grants: self.grants,
                 vmq: self.vmq,
@@ -94,63 +97,96 @@ impl Column {
             },
             guests: self.guests,
             restarts: true,
-            ..What::default()
+            ..Topology::default()
         };
         let loads = Loads {
-            works: vec![Work::Stream],
+            workloads: vec![Workload::Stream],
             ..Loads::default()
         };
-        machine::lane(Place::OneCore, wire, what, cores, &loads)
+        machine::lane(Place::OneCore, wire, topology, cores, &loads)
     }
 }
 
-impl Plan {
-    /// The plan as a command line changes it.
+impl Restart {
+    /// From the plan's text.
     ///
     /// # Errors
-    /// [`Failure::Usage`].
-    pub fn adjusted(args: &Args) -> Result<Self, Failure> {
+    /// [`Failure::Usage`] saying what is wrong with it, or with what is left of it.
+    pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
+        Ok(Box::new(Self::adjusted(text, by)?))
+    }
+
+    /// The plan as a command line changes it.
+    fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
         let mut plan: Self =
-            toml::from_str(PLAN).map_err(|error| Failure::Usage(error.to_string()))?;
-        plan.full = plan.full.adjusted(plan.quick, args)?;
-        if args.quick {
+            toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
+        plan.full = plan.full.adjusted(plan.quick, by)?;
+        if by.quick {
             plan.kills = plan.quick_kills;
         }
-        args.keep(&mut plan.column, |column| &column.name)?;
+        by.keep(&mut plan.column, |column| &column.name)?;
         Ok(plan)
     }
 }
 
-/// Runs the plan.
-///
-/// # Errors
-/// If a lane cannot be set up, or a driver domain does not come back.
-pub fn run(plan: &Plan, quick: bool) -> anyhow::Result<(Provenance, Vec<Figure>)> {
-    let cores = Cores::choose();
-    let placement = format!(
-        "wire's socket on core {}; driver, guests and their sockets on core {}",
-        cores.wire, cores.guest
-    );
-    let provenance = Provenance::collect(placement, quick);
-    let mut samples = Samples::default();
-    let mut lanes = Vec::new();
-    for column in &plan.column {
-        let configs = Direction::BOTH.map(|direction| column.config(direction));
-        let may_lack = column.nic == WireNic::Xdp;
-        let lane = samples.made(&column.name, column.lane(cores), may_lack, configs)?;
-        lanes.extend(lane.map(|lane| (column, lane)));
+impl Study for Restart {
+    fn name(&self) -> &str {
+        &self.name
     }
-    for round in 0..plan.full.rounds {
-        eprintln!("round {} of {}", round + 1, plan.full.rounds);
-        for (column, lane) in &mut lanes {
-            for direction in Direction::BOTH {
-                let config = column.config(direction);
-                let outages = outages(plan, lane, direction).with_context(|| config.name())?;
-                samples.add(&config, round, &figures(&outages));
+
+    fn about(&self) -> &str {
+        &self.about
+    }
+
+    fn run(&self, quick: bool) -> anyhow::Result<Outcome> {
+        let plan = self;
+        let cores = Cores::choose();
+        let placement = format!(
+            "wire's socket on core {}; driver, guests and their sockets on core {}",
+            cores.wire, cores.guest
+        );
+        let provenance = Provenance::collect(placement, quick);
+        let mut samples = Samples::default();
+        let mut lanes = Vec::new();
+        for column in &plan.column {
+            let configs = Direction::BOTH.map(|direction| column.config(direction));
+            let may_lack = column.nic == WireNic::Xdp;
+            let lane = samples.made(&column.name, column.lane(cores), may_lack, configs)?;
+            lanes.extend(lane.map(|lane| (column, lane)));
+        }
+        for round in 0..plan.full.rounds {
+            eprintln!("round {} of {}", round + 1, plan.full.rounds);
+            for (column, lane) in &mut lanes {
+                for direction in Direction::BOTH {
+                    let config = column.config(direction);
+                    let outages = outages(plan, lane, direction).with_context(|| config.name())?;
+                    samples.add(&config, round, &figures(&outages));
+                }
             }
         }
+        Ok(Outcome {
+            provenance,
+            figures: samples.figures(NAME),
+        })
     }
-    Ok((provenance, samples.figures(NAME)))
+
+    fn tables(&self, figures: &[Figure]) -> String {
+        let plan = self;
+        let index = Index::new(figures);
+        let mut rows = Vec::new();
+        for column in &plan.column {
+            for direction in Direction::BOTH {
+                let config = column.config(direction).name();
+                let (guests, way) = (column.guests.to_string(), direction.name().to_owned());
+                let mut row = vec![column.name.clone(), guests, way];
+                row.extend(METRICS.map(|(metric, _)| cell(index.get(&config, metric))));
+                rows.push(row);
+            }
+        }
+        let mut header = vec!["ms", "guests", "stream"];
+        header.extend(METRICS.map(|(_, title)| title));
+        table(&header, &rows)
+    }
 }
 
 /// What one kill has cost, milliseconds.
@@ -163,7 +199,7 @@ struct Outage {
 }
 
 /// The kills of one round.
-fn outages(plan: &Plan, lane: &mut Lane, direction: Direction) -> anyhow::Result<Vec<Outage>> {
+fn outages(plan: &Restart, lane: &mut Lane, direction: Direction) -> anyhow::Result<Vec<Outage>> {
     let times = plan.full.times();
     lane.stream(direction, true)?;
     sleep(times.warm_up);
@@ -216,8 +252,7 @@ fn outage(lane: &mut Lane, direction: Direction, watch: Duration) -> anyhow::Res
 }
 
 fn driver(lane: &Lane) -> anyhow::Result<DomainStatus> {
-    let machine = lane.between().machine().context("no machine")?;
-    let mut domains = machine.status()?.domains.into_iter();
+    let mut domains = lane.machine()?.status()?.domains.into_iter();
     let driver = domains.find(|domain| domain.program == Program::Driver);
     driver.context("no driver domain")
 }
@@ -267,28 +302,13 @@ fn figures(outages: &[Outage]) -> BTreeMap<String, f64> {
     names.zip(values).collect()
 }
 
-/// The figures as text.
-#[must_use]
-pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
-    let index = Index::new(figures);
-    let mut rows = Vec::new();
-    for column in &plan.column {
-        for direction in Direction::BOTH {
-            let config = column.config(direction).name();
-            let (guests, way) = (column.guests.to_string(), direction.name().to_owned());
-            let mut row = vec![column.name.clone(), guests, way];
-            row.extend(METRICS.map(|(metric, _)| cell(index.get(&config, metric))));
-            rows.push(row);
-        }
-    }
-    let mut header = vec!["ms", "guests", "stream"];
-    header.extend(METRICS.map(|(_, title)| title));
-    table(&header, &rows)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn adjusted(by: &Adjustment) -> Result<Restart, Failure> {
+        Restart::adjusted(TEXT, by)
+    }
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -296,23 +316,23 @@ mod tests {
 
     #[test]
     fn the_plan_kills_and_watches() {
-        let plan = Plan::adjusted(&Args::default()).unwrap();
+        let plan = adjusted(&Adjustment::default()).unwrap();
         assert_eq!(plan.name, NAME);
         let name = plan.column[1].config(Direction::ToGuest).name();
         assert_eq!(name, "tap@dir=to_guest,guests=16");
-        let args = Args {
+        let args = Adjustment {
             quick: true,
             only: Some("xdp,vmq".to_owned()),
-            ..Args::default()
+            ..Adjustment::default()
         };
-        let quick = Plan::adjusted(&args).unwrap();
+        let quick = adjusted(&args).unwrap();
         assert!(quick.kills < plan.kills);
         assert_eq!(quick.column.len(), 2);
-        let args = Args {
+        let args = Adjustment {
             only: Some("frames".to_owned()),
-            ..Args::default()
+            ..Adjustment::default()
         };
-        assert!(Plan::adjusted(&args).is_err());
+        assert!(adjusted(&args).is_err());
     }
 
     #[test]

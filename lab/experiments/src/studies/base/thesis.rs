@@ -1,18 +1,20 @@
 //! How Ram's thesis counts: cycles of the machine under test alone, by domain and by class of
 //! functions (Table 2.1).
 //!
-//! The wire's far end is another machine in the thesis, so it is in no sum here. The guest domain is a
-//! machine with its application; here the application is a process of its own, and is charged to the
-//! guest. A packet is a full segment, 1514 bytes on the wire. What the monitor and the driver domain's agent do is charged to the domain that asks for it as
-//! long as packets flow: the driver domain with the classic mechanisms, the guest with the new one. The monitor's part is printed beside too, outside the total.
+//! The wire's far end is another machine in the thesis, so it is in no sum here. The guest domain
+//! is a machine with its application; here the application is a process of its own, and is charged
+//! to the guest. A packet is a full segment, 1514 bytes on the wire. What the monitor and the
+//! driver domain's agent do is charged to the domain that asks for it as long as packets flow: the
+//! driver domain with the classic mechanisms, the guest with the new one. The monitor's part is
+//! printed beside too, outside the total.
 
-use crate::lane::Direction;
-use crate::lane::machine::Running;
+use crate::lane::running::Running;
+use crate::plan::Direction;
 use figures::metric::SEGMENT_BYTES;
 use std::collections::BTreeMap;
 
-/// Hops of the ledger by domain and class. A ledger cannot split a system call: what the kernel does
-/// for an endpoint stays one class.
+/// Hops of the ledger by domain and class. A ledger cannot split a system call: what the kernel
+/// does for an endpoint stays one class.
 const CLASSES: &[(&str, &str, &[&str])] = &[
     ("driver", "driver", &["nic"]),
     ("driver", "copy", &["copy"]),
@@ -28,19 +30,19 @@ const UNSPLIT: &str = "network+usercopy+other";
 
 /// What a machine's domains share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
+pub(super) struct Sharing {
     /// Page frames that guests grant to the driver domain.
-    pub pages: u32,
-    /// Whether it is the guests that make hypercalls as long as packets flow, not the driver domain.
-    pub asked_by_guests: bool,
+    pub(super) pages: u32,
+    /// Whether the guests make hypercalls as long as packets flow, not the driver domain.
+    pub(super) asked_by_guests: bool,
 }
 
-impl Shared {
+impl Sharing {
     /// Asks the monitor.
     ///
     /// # Errors
     /// If it does not answer.
-    pub fn of(machine: &Running) -> anyhow::Result<Self> {
+    pub(super) fn of(machine: &Running) -> anyhow::Result<Self> {
         let audit = machine.audit()?;
         Ok(Self {
             pages: audit.domains.iter().map(|domain| domain.granted).sum(),
@@ -49,11 +51,12 @@ impl Shared {
     }
 }
 
-/// Turns the figures of a stream's window of `seconds` into the thesis's. `shared`, none: there is no machine.
-pub fn count(
+/// Turns the figures of a stream's window of `seconds` into the thesis's. Without a machine
+/// `shared` is none.
+pub(super) fn count(
     direction: Direction,
     seconds: f64,
-    shared: Option<Shared>,
+    shared: Option<Sharing>,
     figures: &mut BTreeMap<String, f64>,
 ) {
     let of = |part: &str| {
@@ -154,7 +157,7 @@ mod tests {
             ("guest.hop.lro", 7.0),
         ]);
         let shared = |asked_by_guests| {
-            Some(Shared {
+            Some(Sharing {
                 pages: 1000,
                 asked_by_guests,
             })

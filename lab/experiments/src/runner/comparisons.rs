@@ -1,190 +1,15 @@
-//! Samples of a run: round by round, configuration by configuration, and the figures they make.
+//! Columns divided by others, or subtracted, round by round, each with its verdict.
 
-use crate::plan::{Bar, Ratio, names_column};
-use figures::Failure;
+use super::samples::Samples;
+use crate::plan::{Config, Ratio, Threshold, names_column};
 use figures::metric;
-use figures::report::{self, Figure};
+use figures::report::Figure;
 use figures::stats::{self, Estimate, Side, Verdict};
-use std::collections::{BTreeMap, BTreeSet};
-
-/// A configuration: a column and its keys.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Config {
-    /// The column.
-    pub column: String,
-    /// The keys.
-    pub keys: BTreeMap<String, String>,
-}
-
-impl Config {
-    /// A column with keys.
-    #[must_use]
-    pub fn new(column: &str, keys: &[(&str, &str)]) -> Self {
-        Self {
-            column: column.to_owned(),
-            keys: keys
-                .iter()
-                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-                .collect(),
-        }
-    }
-
-    /// The same with one key more.
-    #[must_use]
-    pub fn with(mut self, key: &str, value: &str) -> Self {
-        self.keys.insert(key.to_owned(), value.to_owned());
-        self
-    }
-
-    /// As it is printed.
-    #[must_use]
-    pub fn name(&self) -> String {
-        report::config(&self.column, &self.keys)
-    }
-}
-
-/// Values of one metric, by round.
-pub type Series = Vec<Option<f64>>;
-
-/// Everything that was sampled.
-#[derive(Clone, Debug, Default)]
-pub struct Samples {
-    series: BTreeMap<Config, BTreeMap<String, Series>>,
-    /// Configurations whose rounds stayed disturbed although they were repeated.
-    disturbed: BTreeSet<Config>,
-    /// Configurations that could not be had, and why.
-    absent: BTreeMap<Config, String>,
-    /// Under which conditions a configuration was measured.
-    notes: BTreeMap<Config, String>,
-    order: Vec<Config>,
-}
 
 impl Samples {
-    /// Adds what one round showed. Drops of several windows of a round add up.
-    pub fn add(&mut self, config: &Config, round: usize, figures: &BTreeMap<String, f64>) {
-        self.know(config);
-        let metrics = self.series.entry(config.clone()).or_default();
-        for (metric, value) in figures {
-            let series = metrics.entry(metric.clone()).or_default();
-            if series.len() <= round {
-                series.resize(round + 1, None);
-            }
-            if let Some(slot) = series.get_mut(round) {
-                let before = slot.filter(|_| metric.starts_with("drops.")).unwrap_or(0.0);
-                *slot = Some(before + value);
-            }
-        }
-    }
-
-    /// Notes that a configuration was still disturbed after all repetitions.
-    pub fn disturb(&mut self, config: &Config) {
-        self.disturbed.insert(config.clone());
-    }
-
-    /// What setting a column up came to. None: this system cannot run it and `may_lack` says that this is no
-    /// failure; its configurations are noted as not measurable then.
-    ///
-    /// # Errors
-    /// Any other failure, with the column's name.
-    pub fn made<T>(
-        &mut self,
-        column: &str,
-        made: anyhow::Result<T>,
-        may_lack: bool,
-        configs: impl IntoIterator<Item = Config>,
-    ) -> anyhow::Result<Option<T>> {
-        match made {
-            Ok(made) => Ok(Some(made)),
-            Err(error) => match error.downcast_ref::<Failure>() {
-                Some(Failure::CannotRun(why)) if may_lack => {
-                    for config in configs {
-                        self.absent(&config, why);
-                    }
-                    Ok(None)
-                }
-                _ => Err(error.context(format!("column {column}"))),
-            },
-        }
-    }
-
-    /// Notes that a configuration cannot be had.
-    pub fn absent(&mut self, config: &Config, why: &str) {
-        self.know(config);
-        self.absent.insert(config.clone(), why.to_owned());
-    }
-
-    /// Notes under which conditions a configuration was measured: printed beside its figures.
-    pub fn note(&mut self, config: &Config, conditions: &str) {
-        self.notes.insert(config.clone(), conditions.to_owned());
-    }
-
-    /// All configurations of a column.
-    pub fn of_column<'a>(&'a self, column: &'a str) -> impl Iterator<Item = &'a Config> {
-        self.order
-            .iter()
-            .filter(move |config| config.column == column)
-    }
-
-    /// What is to be said beside a figure of these configurations, the first of which it is of.
-    #[must_use]
-    pub fn remark(&self, sides: &[&Config]) -> Option<String> {
-        let disturbed = sides.iter().any(|side| self.disturbed.contains(side));
-        let mut words: Vec<&str> = disturbed.then_some(DISTURBED).into_iter().collect();
-        let mut conditions: Vec<&str> = sides
-            .iter()
-            .filter_map(|side| self.notes.get(side).map(String::as_str))
-            .collect();
-        conditions.dedup();
-        let conditions = conditions.join(" – against: ");
-        if !conditions.is_empty() {
-            words.push(&conditions);
-        }
-        (!words.is_empty()).then(|| words.join("; "))
-    }
-
-    fn know(&mut self, config: &Config) {
-        if !self.order.contains(config) {
-            self.order.push(config.clone());
-        }
-    }
-
-    /// What a configuration showed, round by round.
-    #[must_use]
-    pub fn series(&self, config: &Config, metric: &str) -> Option<&Series> {
-        self.series.get(config)?.get(metric)
-    }
-
-    /// All figures: medians with intervals, in the order in which configurations were met.
-    #[must_use]
-    pub fn figures(&self, plan: &str) -> Vec<Figure> {
-        let mut out = Vec::new();
-        for config in &self.order {
-            let name = config.name();
-            if let Some(why) = self.absent.get(config) {
-                for metric in ["throughput", "transactions"] {
-                    out.push(Figure::not_measurable(plan, &name, metric, why));
-                }
-            }
-            for (metric, series) in self.series.get(config).into_iter().flatten() {
-                let samples: Vec<f64> = series.iter().flatten().copied().collect();
-                let Some(estimate) = stats::estimate(&samples, stats::seed(&[&name, metric]))
-                else {
-                    continue;
-                };
-                let mut figure = Figure::new(plan, &name, metric, estimate);
-                figure.note = self.remark(&[config]);
-                if self.disturbed.contains(config) {
-                    figure.verdict = Some(Verdict::Unresolved);
-                }
-                out.push(figure);
-            }
-        }
-        out
-    }
-
     /// Ratios of columns, each with its verdict.
     #[must_use]
-    pub fn ratios(&self, plan: &str, ratios: &[Ratio], bars: &[Bar]) -> Vec<Figure> {
+    pub fn ratios(&self, plan: &str, ratios: &[Ratio], thresholds: &[Threshold]) -> Vec<Figure> {
         let mut out = Vec::new();
         for ratio in ratios {
             let own = |c: &&Config| names_column(&ratio.own, &c.column) && c.column != ratio.to;
@@ -192,15 +17,15 @@ impl Samples {
                 let Some(other) = self.partner(config, &ratio.to) else {
                     continue;
                 };
-                for metric in compared(&ratio.to, bars) {
-                    let figure = self.ratio(plan, config, &other, metric, bars);
+                for metric in compared(&ratio.to, thresholds) {
+                    let figure = self.ratio(plan, config, &other, metric, thresholds);
                     out.extend(figure.map(|figure| match ratio.paper {
                         Some(paper) if metric == OF_PAPERS => beside(figure, paper),
                         _ => figure,
                     }));
                 }
                 for metric in SUBTRACTED {
-                    out.extend(self.difference(plan, config, &other, metric, bars));
+                    out.extend(self.difference(plan, config, &other, metric, thresholds));
                 }
             }
         }
@@ -225,10 +50,10 @@ impl Samples {
         config: &Config,
         other: &Config,
         metric: &str,
-        bars: &[Bar],
+        thresholds: &[Threshold],
     ) -> Option<Figure> {
         let name = format!("difference.{}.{metric}", other.column);
-        let (line, side) = line(bars, config, &name)?;
+        let (line, side) = line(thresholds, config, &name)?;
         let (own, theirs) = (self.series(config, metric)?, self.series(other, metric)?);
         let pairs: Vec<f64> = own
             .iter()
@@ -246,7 +71,7 @@ impl Samples {
         config: &Config,
         other: &Config,
         metric: &str,
-        bars: &[Bar],
+        thresholds: &[Threshold],
     ) -> Option<Figure> {
         let name = format!("ratio.{}.{metric}", other.column);
         for side in [config, other] {
@@ -257,14 +82,14 @@ impl Samples {
         }
         let pairs = stats::ratios(self.series(config, metric)?, self.series(other, metric)?);
         self.compared(plan, [config, other], &name, &pairs, |estimate| match line(
-            bars, config, &name,
+            thresholds, config, &name,
         ) {
             Some((line, side)) => stats::against(estimate, line, side),
             None => stats::compare(estimate, metric::better(metric)),
         })
     }
 
-    /// The figure of a comparison: its verdict is what `judge` says, unless one of both was
+    /// The figure of a comparison: its verdict is what `decide` says, unless one of both was
     /// disturbed.
     fn compared(
         &self,
@@ -272,7 +97,7 @@ impl Samples {
         sides: [&Config; 2],
         name: &str,
         pairs: &[f64],
-        judge: impl FnOnce(&Estimate) -> Verdict,
+        decide: impl FnOnce(&Estimate) -> Verdict,
     ) -> Option<Figure> {
         let full = sides[0].name();
         let estimate = stats::estimate(pairs, stats::seed(&[&full, name]))?;
@@ -281,20 +106,20 @@ impl Samples {
         figure.verdict = Some(if sides.iter().any(|side| self.disturbed.contains(side)) {
             Verdict::Unresolved
         } else {
-            judge(&estimate)
+            decide(&estimate)
         });
         Some(figure)
     }
 }
 
-/// Metrics that are divided by those of column `to`: the usual ones, and those with a bar.
-fn compared<'a>(to: &str, bars: &'a [Bar]) -> Vec<&'a str> {
+/// Metrics that are divided by those of column `to`: the usual ones, and those with a threshold.
+fn compared<'a>(to: &str, thresholds: &'a [Threshold]) -> Vec<&'a str> {
     let prefix = format!("ratio.{to}.");
-    let barred = bars
+    let with_threshold = thresholds
         .iter()
-        .filter_map(|bar| bar.metric.strip_prefix(&prefix));
+        .filter_map(|threshold| threshold.metric.strip_prefix(&prefix));
     let mut all = COMPARED.to_vec();
-    all.extend(barred.filter(|metric| !COMPARED.contains(metric)));
+    all.extend(with_threshold.filter(|metric| !COMPARED.contains(metric)));
     all.dedup();
     all
 }
@@ -314,17 +139,16 @@ fn beside(mut figure: Figure, paper: f64) -> Figure {
     figure
 }
 
-/// The bar of a comparison, if it has one.
-fn line(bars: &[Bar], config: &Config, name: &str) -> Option<(f64, Side)> {
-    bars.iter()
-        .find(|bar| bar.applies(&config.column, &config.keys, name))
-        .and_then(Bar::line)
+/// The threshold of a comparison, if it has one.
+fn line(thresholds: &[Threshold], config: &Config, name: &str) -> Option<(f64, Side)> {
+    thresholds
+        .iter()
+        .find(|threshold| threshold.applies(&config.column, &config.keys, name))
+        .and_then(Threshold::line)
 }
 
-/// Metrics that are subtracted, where a plan has a bar for the difference.
+/// Metrics that are subtracted, where a plan has a threshold for the difference.
 const SUBTRACTED: &[&str] = &["cycles_per_packet.driver"];
-
-const DISTURBED: &str = "more than 1 % of the CPU time was stolen, also when repeated";
 
 /// What papers divide.
 const OF_PAPERS: &str = "cycles_per_packet.total";
@@ -345,13 +169,14 @@ const COMPARED: &[&str] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     fn one(metric: &str, value: f64) -> BTreeMap<String, f64> {
         BTreeMap::from([(metric.to_owned(), value)])
     }
 
-    fn bars() -> Vec<Bar> {
-        vec![Bar {
+    fn thresholds() -> Vec<Threshold> {
+        vec![Threshold {
             column: "grantway".to_owned(),
             metric: "ratio.forwarder.throughput".to_owned(),
             keys: [("dir".to_owned(), "to_guest".to_owned())].into(),
@@ -423,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_pair_rounds_and_meet_their_bar() {
+    fn ratios_pair_rounds_and_meet_their_threshold() {
         let mut samples = Samples::default();
         for (dir, own) in [("to_guest", 0.85), ("from_guest", 2.0)] {
             let ours = Config::new("grantway", &[("dir", dir), ("place", "split")]);
@@ -434,7 +259,7 @@ mod tests {
                 samples.add(&theirs, round, &one("throughput", scale));
             }
         }
-        let figures = samples.ratios("base", &to_forwarder(), &bars());
+        let figures = samples.ratios("base", &to_forwarder(), &thresholds());
         assert_eq!(figures.len(), 2);
         let first = &figures[0];
         assert_eq!(first.config, "grantway@dir=to_guest,place=split");
@@ -449,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_of_the_same_round_and_need_a_bar() {
+    fn differences_are_of_the_same_round_and_need_a_threshold() {
         let mut samples = Samples::default();
         let (ours, theirs) = (Config::new("ngm", &[]), Config::new("shared", &[]));
         for (round, (own, other)) in [(120.0, 100.0), (190.0, 175.0), (90.0, 61.0)]
@@ -465,14 +290,14 @@ mod tests {
             paper: None,
         }];
         assert!(samples.ratios("p", &ratio, &[]).is_empty());
-        let bar = Bar {
+        let threshold = Threshold {
             column: "ngm".to_owned(),
             metric: "difference.shared.cycles_per_packet.driver".to_owned(),
             keys: BTreeMap::new(),
             at_least: None,
             at_most: Some(30.0),
         };
-        let figures = samples.ratios("p", &ratio, &[bar]);
+        let figures = samples.ratios("p", &ratio, &[threshold]);
         assert_eq!(figures.len(), 1);
         assert_eq!((figures[0].value, figures[0].n), (Some(20.0), 3));
         assert_eq!(figures[0].verdict, Some(Verdict::SameSign));
@@ -508,19 +333,6 @@ mod tests {
         samples.absent(&theirs, "no `ip`");
         let ratio = &samples.ratios("base", &to_forwarder(), &[])[0];
         assert_eq!(ratio.verdict, Some(Verdict::NotMeasurable));
-    }
-
-    #[test]
-    fn drops_of_a_rounds_windows_add_up() {
-        let mut samples = Samples::default();
-        let config = Config::new("grantway", &[]);
-        for (drops, rate) in [(2.0, 1.0), (3.0, 5.0)] {
-            samples.add(&config, 0, &one("drops.no_buffer", drops));
-            samples.add(&config, 0, &one("throughput", rate));
-        }
-        let figures = samples.figures("base");
-        let values: Vec<Option<f64>> = figures.iter().map(|f| f.value).collect();
-        assert_eq!(values, [Some(5.0), Some(5.0)]);
     }
 
     #[test]

@@ -1,68 +1,20 @@
-//! Plans of the form of `base`: lanes side by side, raw frames, times to come up.
+//! One run of a plan: streams and requests on lanes, raw frames, times to come up.
 
-use crate::lane::machine::{self, FrameRun, OnWire, What};
-use crate::lane::window::{Times, Work};
-use crate::lane::{Cores, Direction, Lane, Loads, Place, forward, kernel_path};
-use crate::peers::{self, PeerRun};
-use crate::plan::{Column, Frames, Lro, PathKind, Peer, Plan, Up, Wake, Wire, WireNic};
-use crate::runner::{Config, Samples};
+use super::lanes::{self, Stop};
+use super::thesis;
+use crate::lane::cores::Cores;
+use crate::lane::frame_run::FrameRun;
+use crate::lane::{Lane, Loads, machine};
+use crate::peers::PeerRun;
+use crate::plan::{Config, Direction, Frames, Peer, Plan, Times, Up, Wake, Workload};
+use crate::progress;
+use crate::runner::Samples;
 use crate::spin::Spinners;
-use crate::{frontier, prototype, thesis};
-use anyhow::Context as _;
-use figures::interrupt;
-use figures::provenance::Provenance;
-use figures::report::Figure;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use std::collections::BTreeMap;
 
-/// Runs a plan.
-///
-/// # Errors
-/// If a lane of ours cannot be set up or breaks, or the user asked to stop. A column whose
-/// programs are not installed is reported as not measurable instead.
-pub fn run(plan: &Plan, quick: bool) -> anyhow::Result<(Provenance, Vec<Figure>)> {
-    if !plan.peer.is_empty() {
-        let kinds: Vec<peers::Kind> = plan.peer.iter().map(|peer| peer.switch).collect();
-        peers::need(&kinds)?;
-    }
-    let cores = Cores::choose();
-    let placement = match plan.column.is_empty() {
-        true => format!(
-            "guests on core {}, driver on core {}",
-            cores.wire, cores.guest
-        ),
-        false => format!(
-            "wire on core {}, guest on core {}; driver on the guest's (one-core) or the wire's (split)",
-            cores.wire, cores.guest
-        ),
-    };
-    let provenance = Provenance::collect(placement, quick);
-    let mut run = Run {
-        plan,
-        quick,
-        cores,
-        tsc_hz: provenance.tsc_hz,
-        samples: Samples::default(),
-        redo: 0,
-        bar: ProgressBar::new(0).with_style(
-            ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")
-                .unwrap_or_else(|_| ProgressStyle::default_bar()),
-        ),
-    };
-    run.streams_and_requests()?;
-    run.frames()?;
-    if let Some(up) = &plan.up {
-        run.up(up)?;
-    }
-    run.bar.finish_and_clear();
-    let mut figures = run.samples.figures(&plan.name);
-    figures.extend(run.samples.ratios(&plan.name, &plan.ratio, &plan.bar));
-    figures.extend(frontier::figures(plan, &run.samples));
-    figures.extend(prototype::figures(plan, &run.samples));
-    Ok((provenance, figures))
-}
-
-struct Run<'a> {
+/// A plan while it runs.
+pub(super) struct Run<'a> {
     plan: &'a Plan,
     quick: bool,
     cores: Cores,
@@ -77,48 +29,34 @@ struct Run<'a> {
 /// others need.
 const TRIES: usize = 2;
 
-/// Where a column is measured: which lane, how that is switched, which way, and under which keys.
-struct Stop {
-    lane: usize,
-    lro: Option<Lro>,
-    direction: Option<Direction>,
-    config: Config,
-}
-
-/// Lanes that are up, and the columns' stops among them.
-#[derive(Default)]
-struct Lanes {
-    lanes: Vec<Lane>,
-    /// Machines that several columns share, by place, wire, what that is and how it is moderated.
-    shared: BTreeMap<(&'static str, String, WireNic, Option<u32>, What), usize>,
-    stops: Vec<Stop>,
-}
-
-impl Lanes {
-    fn push(&mut self, lane: Lane) -> usize {
-        self.lanes.push(lane);
-        self.lanes.len() - 1
+impl<'a> Run<'a> {
+    /// A run that has not begun.
+    pub(super) fn new(plan: &'a Plan, quick: bool, cores: Cores, tsc_hz: u64) -> Self {
+        Self {
+            plan,
+            quick,
+            cores,
+            tsc_hz,
+            samples: Samples::default(),
+            redo: 0,
+            bar: progress::bar(0, "{bar:30} {pos}/{len} {msg}"),
+        }
     }
 
-    fn stop(
-        &mut self,
-        plan: &Plan,
-        column: &Column,
-        place: Option<Place>,
-        wire: &Wire,
-        what: What,
-        lane: usize,
-    ) {
-        self.stops.push(Stop {
-            lane,
-            lro: column.lro.clone(),
-            direction: column.direction,
-            config: plan.stop(column, place, wire, what),
-        });
+    /// Measures everything that the plan has.
+    ///
+    /// # Errors
+    /// If a lane cannot be set up or breaks, or the user asked to stop.
+    pub(super) fn measure(mut self) -> anyhow::Result<Samples> {
+        self.streams_and_requests()?;
+        self.frames()?;
+        if let Some(up) = &self.plan.up {
+            self.up(up)?;
+        }
+        self.bar.finish_and_clear();
+        Ok(self.samples)
     }
-}
 
-impl Run<'_> {
     fn times(&self) -> Times {
         self.plan.full.times()
     }
@@ -129,17 +67,17 @@ impl Run<'_> {
         }
         self.bar.set_message("setting up");
         let loads = self.loads();
-        let mut lanes = self.lanes(&loads)?;
+        let mut lanes = lanes::set_up(self.plan, self.cores, &loads, &mut self.samples)?;
         let (rounds, wakes) = (self.plan.full.rounds, &self.plan.wake);
         let ways = |stop: &Stop| stop.direction.map_or(loads.directions.len(), |_| 1);
         let each: usize = lanes.stops.iter().map(ways).sum();
-        let planned = each * loads.works.len() * wakes.len() * rounds;
+        let planned = each * loads.workloads.len() * wakes.len() * rounds;
         self.allow_redo(planned);
         self.bar.set_length(planned as u64);
         let mut spinners = Spinners::new(&[self.cores.wire, self.cores.guest])?;
         for wake in wakes {
             spinners.set(*wake == Wake::Awake)?;
-            for &work in &loads.works {
+            for &workload in &loads.workloads {
                 for round in 0..rounds {
                     for &direction in &loads.directions {
                         let goes = |stop: &&Stop| stop.direction.is_none_or(|way| way == direction);
@@ -147,11 +85,11 @@ impl Run<'_> {
                             let Some(lane) = lanes.lanes.get_mut(stop.lane) else {
                                 continue;
                             };
-                            let config = self.plan.keyed(&stop.config, work, direction, *wake);
+                            let config = self.plan.keyed(&stop.config, workload, direction, *wake);
                             if let Some(lro) = &stop.lro {
                                 lane.switch(lro)?;
                             }
-                            self.sample(lane, &config, work, direction, round)?;
+                            self.sample(lane, &config, workload, direction, round)?;
                         }
                     }
                 }
@@ -161,9 +99,13 @@ impl Run<'_> {
     }
 
     fn loads(&self) -> Loads {
-        let requests = self.plan.requests.iter().map(|&size| Work::Requests(size));
+        let requests = self
+            .plan
+            .requests
+            .iter()
+            .map(|&size| Workload::Requests(size));
         Loads {
-            works: std::iter::once(Work::Stream).chain(requests).collect(),
+            workloads: std::iter::once(Workload::Stream).chain(requests).collect(),
             directions: self.plan.direction.clone(),
             flows: 1,
         }
@@ -173,7 +115,7 @@ impl Run<'_> {
         &mut self,
         lane: &mut Lane,
         config: &Config,
-        work: Work,
+        workload: Workload,
         direction: Direction,
         round: usize,
     ) -> anyhow::Result<()> {
@@ -181,13 +123,13 @@ impl Run<'_> {
         let times = self.times();
         let window = self.undisturbed(
             config,
-            || lane.window(work, direction, times),
+            || lane.window(workload, direction, times),
             |window| window.disturbed,
         )?;
         let mut figures = window.figures(self.tsc_hz);
         if self.plan.as_thesis {
-            let machine = lane.between().machine();
-            let shared = machine.map(thesis::Shared::of).transpose()?;
+            let machine = lane.path().machine();
+            let shared = machine.map(thesis::Sharing::of).transpose()?;
             let seconds = times.window.as_secs_f64();
             thesis::count(direction, seconds, shared, &mut figures);
         }
@@ -226,72 +168,6 @@ impl Run<'_> {
     /// to end in time.
     fn allow_redo(&mut self, planned: usize) {
         self.redo = if self.quick { planned / 8 } else { planned };
-    }
-
-    /// Every column's lanes; columns that need absent programs are noted as not measurable.
-    fn lanes(&mut self, loads: &Loads) -> anyhow::Result<Lanes> {
-        let plan = self.plan;
-        let mut lanes = Lanes::default();
-        for column in &plan.column {
-            let wires = plan.wire.iter().filter(|wire| column.is_at(wire));
-            let done = wires.map(|wire| self.column(column, wire, loads, &mut lanes));
-            let done = done.collect::<anyhow::Result<()>>();
-            let may_lack = matches!(column.path, PathKind::Bridge | PathKind::Veth);
-            let config = Config::new(&column.name, &[]);
-            self.samples.made(&column.name, done, may_lack, [config])?;
-        }
-        Ok(lanes)
-    }
-
-    /// Sets up a column's lanes, or finds the machine that it shares.
-    fn column(
-        &self,
-        column: &Column,
-        wire: &Wire,
-        loads: &Loads,
-        lanes: &mut Lanes,
-    ) -> anyhow::Result<()> {
-        interrupt::check()?;
-        let name = column.name.as_str();
-        let gro = column.gro.unwrap_or(kernel_path::Gro::Off);
-        let bridged = column.path == PathKind::Bridge;
-        if column.place.is_empty() {
-            let lane = kernel_path::lane(bridged, gro, self.cores, loads)?;
-            let lane = lanes.push(lane);
-            lanes.stop(self.plan, column, None, wire, What::default(), lane);
-        }
-        let machines = column.machines();
-        let each = |&place| machines.iter().map(move |&what| (place, what));
-        for (place, what) in column.place.iter().flat_map(each) {
-            let key = (
-                place.name(),
-                wire.name.clone(),
-                column.nic,
-                column.tick_us,
-                what,
-            );
-            let lane = match lanes.shared.get(&key) {
-                Some(&lane) if column.lro.is_some() => lane,
-                _ if column.path == PathKind::Forwarder => {
-                    lanes.push(forward::lane(place, self.cores, loads)?)
-                }
-                _ => {
-                    let near = OnWire {
-                        nic: column.nic,
-                        speed: wire,
-                        tick_us: column.tick_us,
-                    };
-                    let lane = machine::lane(place, near, what, self.cores, loads);
-                    let lane = lanes.push(lane.with_context(|| format!("column {name}"))?);
-                    if column.lro.is_some() {
-                        lanes.shared.insert(key, lane);
-                    }
-                    lane
-                }
-            };
-            lanes.stop(self.plan, column, Some(place), wire, what, lane);
-        }
-        Ok(())
     }
 
     /// Every column's sizes and loads, round by round, so that what disturbs the machine disturbs
@@ -370,7 +246,7 @@ impl Run<'_> {
     }
 }
 
-/// Whose switch raw frames go through: the driver domain's at some load, or somebody else's.
+/// The switch that raw frames go through: the driver domain at some load, or a peer.
 #[derive(Clone, Copy)]
 enum Through<'a> {
     Own(&'a Frames, f64),

@@ -8,7 +8,7 @@ use figures::stats;
 /// `difference.prototype.<metric>` of each hop that the plan knows the prototype's cycles of:
 /// cycles that the machine takes more for a packet.
 #[must_use]
-pub fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
+pub(super) fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
     let mut out = Vec::new();
     for (frames, size) in of_one_size(plan) {
         for config in samples.of_column(&frames.name) {
@@ -45,7 +45,7 @@ fn of_one_size(plan: &Plan) -> impl Iterator<Item = (&Frames, u32)> {
 /// A row for the prototype, and one for each column: by how many cycles it exceeds those. Medians
 /// alone, intervals of so many hops do not fit a line.
 #[must_use]
-pub fn tables(plan: &Plan, index: &Index<'_>) -> String {
+pub(super) fn tables(plan: &Plan, index: &Index<'_>) -> String {
     let mut sizes: Vec<u32> = of_one_size(plan).map(|(_, size)| size).collect();
     sizes.dedup();
     let mut out = String::new();
@@ -83,12 +83,12 @@ pub fn tables(plan: &Plan, index: &Index<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runner::Config;
+    use crate::plan::Config;
     use std::collections::BTreeMap;
 
     #[test]
     fn a_hop_is_told_from_the_prototypes_of_its_size() {
-        let plan = Plan::find("small").unwrap();
+        let plan = Plan::parse(include_str!("../../../plans/small.toml")).unwrap();
         let mut samples = Samples::default();
         let config = Config::new("ngm-64", &[]);
         for (round, cycles) in [38.0, 31.0, 33.0].into_iter().enumerate() {

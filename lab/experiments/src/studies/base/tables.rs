@@ -1,14 +1,12 @@
 //! A run's figures as tables for people.
 
-use crate::lane::Direction;
-use crate::lane::window::Work;
-use crate::plan::{Column, Plan, Wake, Wire};
-use crate::{frontier, prototype};
+use super::{frontier, prototype};
+use crate::plan::{Column, Direction, Plan, Wake, Wire, Workload};
 use figures::report::{Figure, Index, cell, number, table};
 
 /// The figures as tables.
 #[must_use]
-pub fn tables(plan: &Plan, figures: &[Figure]) -> String {
+pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
     let index = Index::new(figures);
     let mut out = String::new();
     if plan.as_thesis {
@@ -42,7 +40,7 @@ const STREAM: [(&str, &str); 3] = [
     ("cycles_per_byte.total", "cyc/B"),
     ("cycles_per_byte.receive_side", "receive side"),
 ];
-/// What is told of a stream where LRO is switched.
+/// What is shown of a stream where LRO is switched.
 const LRO: [(&str, &str); 4] = [
     ("lro_rate", "LRO rate"),
     ("flush_latency_us.p50", "flush p50 us"),
@@ -86,9 +84,9 @@ fn lane_table(
             places => places.iter().copied().map(Some).collect(),
         };
         let machines = column.machines();
-        let each = |&place| machines.iter().map(move |&what| (place, what));
-        for (place, what) in places.iter().flat_map(each) {
-            let stop = plan.stop(column, place, wire, what);
+        let each = |&place| machines.iter().map(move |&topology| (place, topology));
+        for (place, topology) in places.iter().flat_map(each) {
+            let stop = plan.stop(column, place, wire, topology);
             let mut title = match place.filter(|_| stop.keys.contains_key("place")) {
                 Some(place) => format!("{} {}", column.name, place.name()),
                 None => column.name.clone(),
@@ -99,14 +97,14 @@ fn lane_table(
                 }
             }
             let mut row = vec![title];
-            let name = plan.keyed(&stop, Work::Stream, direction, wake).name();
+            let name = plan.keyed(&stop, Workload::Stream, direction, wake).name();
             row.extend(
                 stream
                     .iter()
                     .map(|(metric, _)| short(index.get(&name, metric))),
             );
             for &size in &plan.requests {
-                let config = plan.keyed(&stop, Work::Requests(size), direction, wake);
+                let config = plan.keyed(&stop, Workload::Requests(size), direction, wake);
                 let shown = if plan.requests.len() > 1 { 2 } else { 3 };
                 let metrics = REQUESTS.iter().take(shown);
                 row.extend(metrics.map(|(metric, _)| short(index.get(&config.name(), metric))));
@@ -161,7 +159,7 @@ fn thesis_table(plan: &Plan, index: &Index<'_>) -> String {
                 .and_then(|r| r.paper)
                 .map_or_else(String::new, |p| p.to_string()),
         );
-        row.push(figure.map_or_else(String::new, word));
+        row.push(figure.map_or_else(String::new, verdict));
         rows.push(row);
     }
     format!("{}\n\n", table(&header, &rows))
@@ -172,10 +170,10 @@ fn thesis_rows(plan: &Plan) -> Vec<(&Column, u32, String)> {
     let mut rows = Vec::new();
     for column in &plan.column {
         for wire in plan.wire.iter().filter(|wire| column.is_at(wire)) {
-            for what in column.machines() {
+            for topology in column.machines() {
                 let place = column.place.first().copied();
-                let name = plan.stop(column, place, wire, what).name();
-                rows.push((column, what.guests, name));
+                let name = plan.stop(column, place, wire, topology).name();
+                rows.push((column, topology.guests, name));
             }
         }
     }
@@ -265,7 +263,7 @@ fn frame_table(plan: &Plan, index: &Index<'_>) -> String {
 }
 
 /// What a comparison came to.
-fn word(figure: &Figure) -> String {
+fn verdict(figure: &Figure) -> String {
     figure
         .verdict
         .and_then(|verdict| serde_json::to_value(verdict).ok())
@@ -279,7 +277,14 @@ fn ratio_table(figures: &[Figure]) -> String {
         // What has no verdict has a table of its own.
         .filter(|f| f.verdict.is_some())
         .filter(|f| f.metric.starts_with("ratio.") || f.metric.starts_with("difference."))
-        .map(|f| vec![f.config.clone(), f.metric.clone(), cell(Some(f)), word(f)])
+        .map(|f| {
+            vec![
+                f.config.clone(),
+                f.metric.clone(),
+                cell(Some(f)),
+                verdict(f),
+            ]
+        })
         .collect();
     if rows.is_empty() {
         return String::new();

@@ -6,24 +6,21 @@
 //! speed by another that is better there in one figure and worse in none, each beyond the
 //! interval.
 
-use crate::lane::Direction;
-use crate::lane::machine::What;
-use crate::lane::window::Work;
-use crate::plan::{Column, Lro, Plan, Wake, Wire};
-use crate::runner::{Config, Samples};
+use crate::plan::{Column, Config, Direction, Lro, Plan, Topology, Wake, Wire, Workload};
+use crate::runner::Samples;
 use figures::metric;
 use figures::report::{Figure, Index, cell, table};
 use figures::stats::{self, Side};
 
-/// What a policy is judged by: name of the regret, metric, work.
-fn judged(plan: &Plan) -> Vec<(&'static str, Work)> {
-    let requests = plan.requests.iter().map(|&size| Work::Requests(size));
+/// What policies are compared by: the metric, and the workload that shows it.
+fn criteria(plan: &Plan) -> Vec<(&'static str, Workload)> {
+    let requests = plan.requests.iter().map(|&size| Workload::Requests(size));
     [
-        ("throughput", Work::Stream),
-        ("cycles_per_byte.total", Work::Stream),
+        ("throughput", Workload::Stream),
+        ("cycles_per_byte.total", Workload::Stream),
     ]
     .into_iter()
-    .chain(requests.map(|work| ("transactions", work)))
+    .chain(requests.map(|workload| ("transactions", workload)))
     .collect()
 }
 
@@ -71,12 +68,12 @@ fn sign(metric: &str) -> f64 {
 /// Regrets of every member, and at each wire's speed which member dominates which: `dominated`
 /// counts those that do.
 #[must_use]
-pub fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
+pub(super) fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
     let mut out = Vec::new();
     let (Some(&direction), Some(&wake)) = (plan.direction.first(), plan.wake.first()) else {
         return out;
     };
-    let ground = Ground {
+    let comparison = Comparison {
         plan,
         samples,
         direction,
@@ -86,19 +83,19 @@ pub fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
         for member in &family {
             let mut regret: Vec<f64> = Vec::new();
             for wire in &plan.wire {
-                for (metric, work) in judged(plan) {
+                for (metric, workload) in criteria(plan) {
                     add(
                         &mut regret,
-                        &ground.losses(metric, &family, member, wire, work),
+                        &comparison.losses(metric, &family, member, wire, workload),
                     );
                 }
                 let by: Vec<&str> = family
                     .iter()
                     .filter(|other| other.column.name != member.column.name)
-                    .filter(|other| ground.dominates(other, member, wire))
+                    .filter(|other| comparison.dominates(other, member, wire))
                     .map(|other| other.flush)
                     .collect();
-                let name = ground.place(member, wire, Work::Stream).name();
+                let name = comparison.place(member, wire, Workload::Stream).name();
                 let count = by.len() as f64;
                 let mut figure = Figure::single(&plan.name, &name, "dominated", count);
                 figure.note = (!by.is_empty()).then(|| format!("by {}", by.join(", ")));
@@ -118,10 +115,10 @@ pub fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
     out
 }
 
-/// The same as text: every policy of a family with its regret, and at each wire's speed by which others
-/// it is dominated.
+/// The same as text: every policy of a family with its regret, and at each wire's speed by which
+/// others it is dominated.
 #[must_use]
-pub fn tables(plan: &Plan, index: &Index<'_>) -> String {
+pub(super) fn tables(plan: &Plan, index: &Index<'_>) -> String {
     let (Some(&direction), Some(&wake)) = (plan.direction.first(), plan.wake.first()) else {
         return String::new();
     };
@@ -140,7 +137,7 @@ pub fn tables(plan: &Plan, index: &Index<'_>) -> String {
                 let regret = cell(index.get(&member.column.name, "regret"));
                 let mut row = vec![member.column.name.clone(), regret];
                 row.extend(plan.wire.iter().map(|wire| {
-                    let name = place(plan, member, wire, Work::Stream, direction, wake).name();
+                    let name = place(plan, member, wire, Workload::Stream, direction, wake).name();
                     let dominated = index.get(&name, "dominated");
                     dominated.map_or("–".to_owned(), |figure| {
                         figure.note.clone().unwrap_or("no".to_owned())
@@ -160,26 +157,27 @@ fn place(
     plan: &Plan,
     member: &Member<'_>,
     wire: &Wire,
-    work: Work,
+    workload: Workload,
     direction: Direction,
     wake: Wake,
 ) -> Config {
     let place = member.column.place.first().copied();
-    let stop = plan.stop(member.column, place, wire, What::default());
-    plan.keyed(&stop, work, direction, wake)
+    let stop = plan.stop(member.column, place, wire, Topology::default());
+    plan.keyed(&stop, workload, direction, wake)
 }
 
-/// What members are compared on.
-struct Ground<'a> {
+/// A plan's samples, and where its members are compared: in the first direction, and with the first
+/// state of the cores, that the plan has.
+struct Comparison<'a> {
     plan: &'a Plan,
     samples: &'a Samples,
     direction: Direction,
     wake: Wake,
 }
 
-impl Ground<'_> {
-    fn place(&self, member: &Member<'_>, wire: &Wire, work: Work) -> Config {
-        place(self.plan, member, wire, work, self.direction, self.wake)
+impl Comparison<'_> {
+    fn place(&self, member: &Member<'_>, wire: &Wire, workload: Workload) -> Config {
+        place(self.plan, member, wire, workload, self.direction, self.wake)
     }
 
     /// How much better (above 0) or worse each round of `own` was than that of `other`, as a share
@@ -203,7 +201,7 @@ impl Ground<'_> {
         family: &[Member<'_>],
         member: &Member<'_>,
         wire: &Wire,
-        work: Work,
+        workload: Workload,
     ) -> Vec<f64> {
         let median = |config: Config| {
             let series = self.samples.series(&config, metric)?;
@@ -212,12 +210,12 @@ impl Ground<'_> {
         };
         let best = family
             .iter()
-            .filter_map(|other| median(self.place(other, wire, work)))
+            .filter_map(|other| median(self.place(other, wire, workload)))
             .max_by(|a, b| a.1.total_cmp(&b.1));
         let Some((best, _)) = best else {
             return Vec::new();
         };
-        let own = self.place(member, wire, work);
+        let own = self.place(member, wire, workload);
         let gains = self.gains(metric, &own, &best);
         gains.into_iter().map(|gain| -gain).collect()
     }
@@ -225,8 +223,11 @@ impl Ground<'_> {
     /// Whether `other` is better than `own` in one figure at this wire, and worse in none.
     fn dominates(&self, other: &Member<'_>, own: &Member<'_>, wire: &Wire) -> bool {
         let mut better = false;
-        for (metric, work) in judged(self.plan) {
-            let (theirs, ours) = (self.place(other, wire, work), self.place(own, wire, work));
+        for (metric, workload) in criteria(self.plan) {
+            let (theirs, ours) = (
+                self.place(other, wire, workload),
+                self.place(own, wire, workload),
+            );
             let seed = stats::seed(&[&other.column.name, &own.column.name, metric]);
             let Some(gain) = stats::estimate(&self.gains(metric, &theirs, &ours), seed) else {
                 return false;

@@ -1,0 +1,78 @@
+//! The demonstration on TAPs, with ordinary sockets at both ends.
+
+use super::findings::{COLUMN, Findings, PLAN, add_reach, bar, look, title};
+use crate::lane::build::OnWire;
+use crate::lane::cores::Cores;
+use crate::lane::{Loads, machine};
+use crate::plan::{Config, Direction, Place, Times, Topology, Wire, Workload};
+use crate::runner::Samples;
+use std::time::Duration;
+
+/// Rounds, and how long each window is.
+fn schedule(quick: bool) -> (usize, Times) {
+    let ms = Duration::from_millis;
+    if quick {
+        let times = Times {
+            warm_up: ms(100),
+            window: ms(400),
+        };
+        (3, times)
+    } else {
+        let times = Times {
+            warm_up: ms(300),
+            window: ms(1000),
+        };
+        (5, times)
+    }
+}
+
+/// Demonstrates on TAPs.
+pub(super) fn find(quick: bool, cores: Cores, tsc_hz: u64) -> anyhow::Result<Findings> {
+    let speed = Wire::unbounded();
+    let near = OnWire::tap(&speed);
+    let mut lane = machine::lane(
+        Place::OneCore,
+        near,
+        Topology::default(),
+        cores,
+        &Loads::default(),
+    )?;
+    let (rounds, times) = schedule(quick);
+    let mut samples = Samples::default();
+    let windows = rounds * Workload::BOTH.len() * Direction::BOTH.len();
+    let bar = bar(windows as u64);
+    let mut reach = None;
+    // Half the windows may be opened again because of steal: the demonstration has to end in time.
+    let mut redo = windows / 2;
+    for round in 0..rounds {
+        for workload in Workload::BOTH {
+            for direction in Direction::BOTH {
+                bar.set_message(title(workload, direction));
+                let config = Config::new(COLUMN, &[("dir", direction.name())]);
+                let mut window = lane.window(workload, direction, times)?;
+                if window.disturbed && redo > 0 {
+                    redo -= 1;
+                    window = lane.window(workload, direction, times)?;
+                }
+                if window.disturbed {
+                    samples.disturb(&config);
+                }
+                samples.add(&config, round, &window.figures(tsc_hz));
+                bar.inc(1);
+            }
+        }
+        // In the middle of the work: what is granted then is what a driver can reach.
+        if reach.is_none() {
+            reach = Some(look(lane.machine()?)?);
+        }
+    }
+    bar.finish_and_clear();
+    let mut found = Findings {
+        figures: samples.figures(PLAN),
+        reach: reach.unwrap_or_default(),
+        notes: Vec::new(),
+    };
+    let up_ms = lane.machine()?.up_ms();
+    add_reach(&mut found, up_ms);
+    Ok(found)
+}

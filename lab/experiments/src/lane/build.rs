@@ -1,0 +1,226 @@
+//! The configuration of a lane's machine.
+
+use super::cores::Cores;
+use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE};
+use super::running::fresh_name;
+use crate::plan::{Mechanisms, Place, Topology, Wire, WireNic};
+use config::domain::{Moderation, Offloads, Vmq};
+use config::rule::{Ports, Rule, Way};
+use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Pdev, Queues, Vif, XdpWire};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// A machine's wire.
+#[derive(Clone, Copy, Debug)]
+pub struct OnWire<'a> {
+    /// What it is.
+    pub nic: WireNic,
+    /// How fast.
+    pub speed: &'a Wire,
+    /// Interrupt moderation: microseconds from one look to the next; none: a look for every event.
+    pub tick_us: Option<u32>,
+}
+
+impl<'a> OnWire<'a> {
+    /// A TAP that is looked at as soon as something comes.
+    #[must_use]
+    pub fn tap(speed: &'a Wire) -> Self {
+        Self {
+            nic: WireNic::Tap,
+            speed,
+            tick_us: None,
+        }
+    }
+}
+
+/// The machine of a lane: one wire, and one guest on a TAP.
+#[must_use]
+pub fn config(
+    wire: PathBuf,
+    guest: PathBuf,
+    near: OnWire<'_>,
+    place: Place,
+    cores: Cores,
+) -> Config {
+    let driver_core = cores.driver(place);
+    let port = |netns: PathBuf, address: IpAddr| KernelPort {
+        ifname: Some(IFNAME.to_owned()),
+        netns: Some(netns.display().to_string()),
+        addresses: vec![Cidr {
+            address,
+            prefix: PREFIX,
+        }],
+        ..KernelPort::default()
+    };
+    let mut config = Config {
+        name: fresh_name("lane"),
+        nics: vec![Nic::new(
+            "wire",
+            match near.nic {
+                WireNic::Tap => Kind::Tap {
+                    port: port(wire, WIRE),
+                    // Frames of the MTU with their checksums, as from a real wire.
+                    offloads: Offloads::None,
+                },
+                WireNic::Xdp => Kind::Xdp {
+                    wire: XdpWire::Veth(port(wire, WIRE)),
+                },
+            },
+        )],
+        guests: vec![Guest {
+            name: "guest".to_owned(),
+            cpus: vec![cores.guest],
+            spin_us: NO_SPIN,
+            vifs: vec![Vif::new(Endpoint::Tap {
+                port: port(guest, GUEST),
+            })],
+        }],
+        ..Config::default()
+    };
+    for nic in &mut config.nics {
+        nic.rate_mbps = near.speed.mbps;
+        nic.moderation = near.tick_us.map_or(Moderation::Event, Moderation::Tick);
+    }
+    config.driver.cpus = vec![driver_core];
+    config.driver.spin_us = NO_SPIN;
+    // What ends in a window is no figure.
+    config.driver.restart = false;
+    config
+}
+
+/// On two cores every domain shares one with a socket's process: a domain that spins there waits
+/// for itself.
+const NO_SPIN: Option<u32> = Some(0);
+
+/// Makes this topology of the usual machine with one guest.
+pub(super) fn apply(
+    topology: Topology,
+    ends: &Ends,
+    place: Place,
+    cores: Cores,
+    config: &mut Config,
+) {
+    apply_mechanisms(topology, place, cores, config);
+    add_guests(ends, config);
+    if topology.mechanisms.vmq {
+        dedicate_queues(topology.guests, config);
+    }
+}
+
+fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut Config) {
+    let Mechanisms {
+        grants,
+        vmq: _,
+        buffers,
+        prefetch,
+        spare,
+        release_threshold,
+        meta,
+        offloads,
+        workers,
+        rules,
+    } = topology.mechanisms;
+    if topology.restarts {
+        config.driver.restart = true;
+        config.driver.restart_pause_ms = 0;
+    }
+    if let Some(workers) = workers {
+        config.driver.workers = workers;
+        if place == Place::Split {
+            config.driver.cpus = vec![cores.wire, cores.guest];
+            config.driver.cpus.truncate(workers as usize);
+        }
+    }
+    config.driver.grants = grants;
+    config.buffers.size = buffers;
+    config.buffers.spare = spare;
+    config.buffers.release_threshold = release_threshold;
+    config.lro.meta = meta.unwrap_or(config.lro.meta);
+    config.buffers.prefetch = prefetch.unwrap_or(config.buffers.prefetch);
+    for vif in config.guests.iter_mut().flat_map(|guest| &mut guest.vifs) {
+        vif.rules = (1..=rules).map(unfit_rule).collect();
+        vif.offloads = offloads;
+    }
+}
+
+/// Further guests are like the first one, each behind an end of its own.
+fn add_guests(ends: &Ends, config: &mut Config) {
+    let first = config.guests.first().cloned();
+    for (number, (namespace, address)) in ends.guests().enumerate().skip(1) {
+        let Some(mut guest) = first.clone() else {
+            break;
+        };
+        guest.name = format!("guest{number}");
+        for vif in &mut guest.vifs {
+            if let Endpoint::Tap { port } = &mut vif.endpoint {
+                port.netns = Some(namespace.path().display().to_string());
+                port.addresses = vec![Cidr {
+                    address,
+                    prefix: PREFIX,
+                }];
+            }
+        }
+        config.guests.push(guest);
+    }
+}
+
+/// A queue of the wire for each guest.
+fn dedicate_queues(guests: u32, config: &mut Config) {
+    for nic in &mut config.nics {
+        nic.queues = Queues::Vmq(Vmq {
+            queues: guests,
+            // Guests keep their queues: there is one for each.
+            rebalance_ms: 0,
+        });
+    }
+    let wire = config.nics.first();
+    let Some(wire) = wire.filter(|nic| matches!(nic.kind, Kind::Xdp { .. })) else {
+        return;
+    };
+    // Queues of an AF_XDP NIC are not moved to the busiest guests: each interface names its own.
+    let name = wire.name.clone();
+    for (queue, guest) in (1..).zip(&mut config.guests) {
+        let pdev = Pdev {
+            nic: name.clone(),
+            queue,
+        };
+        for vif in &mut guest.vifs {
+            vif.pdev = Some(pdev.clone());
+        }
+    }
+}
+
+/// A rule that fits no frame of a load's: it asks for an address and a port, and finds another
+/// port.
+fn unfit_rule(number: u16) -> Rule {
+    Rule {
+        way: Some(Way::Out),
+        source: Some(Cidr {
+            address: WIRE,
+            prefix: PREFIX,
+        }),
+        // Below every port that a load uses.
+        destination_ports: Some(Ports(number..=number)),
+        ..Rule::any(number.to_string(), false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_of_lanes_are_valid() {
+        let cores = Cores { wire: 0, guest: 1 };
+        for place in [Place::OneCore, Place::Split] {
+            let config = config(
+                "/proc/1/ns/net".into(),
+                "/proc/2/ns/net".into(),
+                OnWire::tap(&Wire::unbounded()),
+                place,
+                cores,
+            );
+            config.machine().unwrap();
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Machines without a wire, for raw frames from guest to guest.
+
+use super::cores::Cores;
+use super::one_process::{self, OneProcess};
+use super::path::Path;
+use super::running::{Running, fresh_name};
+use super::window::{account, per_packet};
+use crate::plan::Times;
+use anyhow::Context as _;
+use config::domain::{GrantMode, RingFormat};
+use config::{Config, Endpoint, Guest, Vif};
+use figures::interrupt;
+use figures::measure::{CpuTimes, Machine as Cpus, Part};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Raw frames from a guest's interface through the driver to another one of the same guest: one
+/// process that sends and receives beside the one that switches, as DPDK's switches are measured.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameRun<'a> {
+    /// How the driver gets at granted pages: as a configuration file has it, or `pointers`, where
+    /// guest and driver are one process.
+    pub grants: &'a str,
+    /// Bytes of a frame.
+    pub size: u32,
+    /// Guests of the machine.
+    pub guests: u32,
+    /// Those of them that send.
+    pub active: u32,
+    /// Frames sent a second, by all of them together; none: as fast as they are taken.
+    pub rate_pps: Option<f64>,
+    /// Whether they write and read every byte.
+    pub touch: bool,
+    /// Buffers for frames from a guest; none: as many as usual.
+    pub from_guest: Option<u32>,
+    /// How rings lie in their pages; none: as usual.
+    pub ring: Option<RingFormat>,
+    /// The driver has the guest's core, the guest has the wire's.
+    pub cores: Cores,
+}
+
+/// What a frame run showed, and whether it was disturbed.
+#[derive(Clone, Debug)]
+pub struct FrameWindow {
+    /// Figures by metric.
+    pub figures: BTreeMap<String, f64>,
+    /// The conditions, in words.
+    pub conditions: String,
+    /// Whether the hypervisor below took too much CPU time.
+    pub disturbed: bool,
+}
+
+impl FrameRun<'_> {
+    /// Starts a machine, lets it warm up, opens a window, ends it.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn measure(&self, times: Times, tsc_hz: u64) -> anyhow::Result<FrameWindow> {
+        let config = self.config()?;
+        if self.grants == one_process::NAME {
+            let mut running = OneProcess::start(&config)?;
+            return self.open(&mut running, &config, times, tsc_hz);
+        }
+        let mut running = Running::start(&config)?;
+        let window = self.open(&mut running, &config, times, tsc_hz)?;
+        running.down()?;
+        Ok(window)
+    }
+
+    fn open(
+        &self,
+        running: &mut dyn Path,
+        config: &Config,
+        times: Times,
+        tsc_hz: u64,
+    ) -> anyhow::Result<FrameWindow> {
+        interrupt::sleep(times.warm_up)?;
+        let cpus = Cpus::read();
+        // To ask 64 guests takes long. The driver domain and the first guest, which is busy, are
+        // asked first: so everything else is looked at before, at both ends, and all windows are
+        // equally long.
+        let start = std::time::Instant::now();
+        let cpu = CpuTimes::read(&running.parts());
+        let before = running.reading()?;
+        interrupt::sleep(times.window)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let used = CpuTimes::read(&running.parts()).since(&cpu);
+        let after = running.reading()?;
+        let disturbed = Cpus::read().disturbed_since(cpus);
+        let path = after.since(&before);
+        let packets = path.sums.get("guest.delivered").copied().unwrap_or(0.0);
+        let mut figures = BTreeMap::from([("packets".to_owned(), packets / seconds / 1e6)]);
+        // Threads of one process have no CPU time of their own but what their ledgers say.
+        let of_ledger = |part: Part| path.sums.get(&format!("{part}.cpu")).copied();
+        let mut cycles =
+            BTreeMap::from(["driver", "guest"].map(|part| (part, of_ledger(part).unwrap_or(0.0))));
+        let exact = used
+            .iter()
+            .map(|(part, ns)| (*part, *ns as f64 * tsc_hz as f64 / 1e9));
+        cycles.extend(exact);
+        per_packet(&cycles, packets, &mut figures);
+        account(&path, packets, &mut figures);
+        figures.extend(
+            path.sums
+                .iter()
+                .filter(|(name, _)| name.starts_with("drops."))
+                .map(|(name, sum)| (name.clone(), *sum)),
+        );
+        let under_way = after.most.get("under_way").copied().unwrap_or(0.0);
+        figures.insert("in_flight".to_owned(), under_way);
+        Ok(FrameWindow {
+            figures,
+            conditions: format!(
+                "at most {under_way} frames of a guest under way and {} waiting for it; \
+                 payload {}; pages of 4 KB",
+                config.buffers.to_guest,
+                if self.touch { "touched" } else { "not touched" }
+            ),
+            disturbed,
+        })
+    }
+
+    fn config(&self) -> anyhow::Result<Config> {
+        let grants: GrantMode = match self.grants {
+            one_process::NAME => GrantMode::Unchecked,
+            grants => serde_json::from_value(Value::from(grants))
+                .with_context(|| format!("no grant mechanism `{grants}`"))?,
+        };
+        let guest = |number| Guest {
+            name: format!("guest{number}"),
+            cpus: vec![self.cores.wire],
+            vifs: vec![Vif::new(Endpoint::Sink { touch: self.touch })],
+            ..Guest::default()
+        };
+        let mut config = Config {
+            name: fresh_name("frames"),
+            guests: (0..self.guests).map(guest).collect(),
+            ..Config::default()
+        };
+        for number in 0..self.active as usize {
+            let to = config.vif_mac(number, 0).context("no MAC")?;
+            let source = Vif::new(Endpoint::Source {
+                to,
+                size: self.size,
+                rate_pps: self.rate_pps.map(|all| all / f64::from(self.active)),
+                window: 0,
+                count: None,
+                touch: self.touch,
+            });
+            if let Some(guest) = config.guests.get_mut(number) {
+                guest.vifs.push(source);
+            }
+        }
+        config.driver.cpus = vec![self.cores.guest];
+        config.driver.grants = grants;
+        config.driver.restart = false;
+        if let Some(buffers) = self.from_guest {
+            config.buffers.from_guest = buffers;
+        }
+        if let Some(format) = self.ring {
+            config.ring.format = format;
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_of_the_plans_are_valid() {
+        let cores = Cores { wire: 0, guest: 1 };
+        for grants in [
+            "copy",
+            "map",
+            "persistent",
+            "counted",
+            "unchecked",
+            "pointers",
+        ] {
+            let run = FrameRun {
+                grants,
+                size: 64,
+                guests: 64,
+                active: 3,
+                rate_pps: None,
+                touch: true,
+                from_guest: Some(1536),
+                ring: Some(RingFormat::Xen),
+                cores,
+            };
+            run.config().unwrap().machine().unwrap();
+        }
+        let run = FrameRun {
+            grants: "steal",
+            size: 64,
+            guests: 1,
+            active: 1,
+            rate_pps: None,
+            touch: false,
+            from_guest: None,
+            ring: None,
+            cores,
+        };
+        assert!(run.config().is_err());
+    }
+}

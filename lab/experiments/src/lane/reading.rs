@@ -1,0 +1,133 @@
+//! What a path knows about itself: counters that only grow.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A path's own counters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// Counters and sums by name: `drops.<reason>`, `<domain>.hop.<hop>` in cycles, … as
+    /// [`window`] documents them.
+    pub sums: BTreeMap<String, f64>,
+    /// The most that something was since the path is up: `under_way`, frames of one source.
+    pub most: BTreeMap<String, f64>,
+}
+
+impl Reading {
+    /// What was added since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let sums = self
+            .sums
+            .iter()
+            .map(|(name, now)| {
+                let before = earlier.sums.get(name).copied().unwrap_or(0.0);
+                (name.clone(), now - before)
+            })
+            .collect();
+        Self {
+            sums,
+            most: self.most.clone(),
+        }
+    }
+}
+
+/// Adds a domain's counters to a reading: see [`super::window::Window::figures`] for the names.
+pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
+    let mut add = |name: String, value: f64| *reading.sums.entry(name).or_default() += value;
+    let ledger = &stat["ledger"];
+    for (hop, entry) in ledger["hops"].as_object().into_iter().flatten() {
+        if let Some(cycles) = entry["cycles"].as_f64() {
+            add(format!("{part}.hop.{hop}"), cycles);
+        }
+    }
+    let hz = ledger["tsc_hz"].as_f64().unwrap_or(0.0);
+    if let Some(ns) = ledger["cpu_ns"].as_f64() {
+        add(format!("{part}.cpu"), ns * hz / 1e9);
+    }
+    for (reason, count) in stat["drops"].as_object().into_iter().flatten() {
+        if let Some(count) = count.as_f64() {
+            add(format!("drops.{reason}"), count);
+        }
+    }
+    for name in ["segments", "aggregates"] {
+        if let Some(count) = stat["lro"][name].as_f64() {
+            add(format!("{part}.lro.{name}"), count);
+        }
+    }
+    for (ns, count) in stat["lro"]["waits_ns"].as_object().into_iter().flatten() {
+        if let Some(count) = count.as_f64() {
+            add(format!("lro.waits.{ns}"), count);
+        }
+    }
+    if let Some(count) = stat["pool"]["granted_anew"].as_f64() {
+        add("granted_anew".to_owned(), count);
+    }
+    for port in stat["ports"].as_object().into_iter().flatten() {
+        for name in ["acks", "sacks"] {
+            if let Some(count) = port.1[name].as_f64() {
+                add(name.to_owned(), count);
+            }
+        }
+    }
+    // What stands behind a guest's interfaces: the frames that it has taken, and those of its own
+    // that were under way at once.
+    for vif in stat["vifs"].as_object().into_iter().flatten() {
+        let endpoint = &vif.1["endpoint"];
+        add(
+            format!("{part}.delivered"),
+            endpoint["tx_packets"].as_f64().unwrap_or(0.0),
+        );
+        if let Some(count) = endpoint["source_under_way_max"].as_f64() {
+            let most = reading.most.entry("under_way".to_owned()).or_default();
+            *most = most.max(count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domains_counters_are_digested_by_part() {
+        let stat = serde_json::json!({
+            "ledger": {"hops": {"nic": {"cycles": 30}, "idle": {"cycles": 10}},
+                       "cpu_ns": 20, "tsc_hz": 2_000_000_000u64},
+            "drops": {"no_buffer": 2, "spoofed": 0},
+            "vifs": {"0": {"endpoint": {"tx_packets": 5, "source_under_way_max": 7}}},
+        });
+        let mut reading = Reading::default();
+        digest("guest", &stat, &mut reading);
+        digest("guest", &stat, &mut reading);
+        assert_eq!(reading.sums["guest.hop.nic"], 60.0);
+        assert_eq!(reading.sums["guest.cpu"], 80.0);
+        assert_eq!(reading.sums["drops.no_buffer"], 4.0);
+        assert_eq!(reading.sums["drops.spoofed"], 0.0, "zeros are printed too");
+        assert_eq!(reading.sums["guest.delivered"], 10.0);
+        assert_eq!(reading.most["under_way"], 7.0);
+    }
+
+    #[test]
+    fn nonsense_from_a_domain_counts_for_nothing() {
+        let mut reading = Reading::default();
+        digest(
+            "driver",
+            &serde_json::json!({"ledger": 3, "drops": ["x"]}),
+            &mut reading,
+        );
+        digest("driver", &Value::Null, &mut reading);
+        assert!(reading.sums.values().all(|&sum| sum == 0.0));
+    }
+
+    #[test]
+    fn counters_that_appear_count_from_zero() {
+        let sums = |pairs: &[(&str, f64)]| Reading {
+            sums: pairs.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect(),
+            ..Reading::default()
+        };
+        let later = sums(&[("drops.a", 5.0), ("drops.b", 2.0)]);
+        let grown = later.since(&sums(&[("drops.a", 1.0)]));
+        assert_eq!(grown, sums(&[("drops.a", 4.0), ("drops.b", 2.0)]));
+    }
+}

@@ -1,0 +1,174 @@
+//! A running machine: what its monitor and its domains answer.
+
+use crate::plan::Lro;
+use abi::machine::{Audit, Program, Status};
+use abi::mailbox::Request;
+use anyhow::Context as _;
+use client::{Instance, Options};
+use config::Config;
+use config::domain::GrantMode;
+use figures::measure::Part;
+use figures::{Failure, interrupt};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A running machine and what is known about it.
+#[derive(Debug)]
+pub struct Running {
+    instance: Instance,
+    // After the instance, so that it is removed when no process writes it any more.
+    _log: Log,
+    /// Domain names by part, in the order of start.
+    domains: Vec<(Part, String)>,
+    parts: Vec<(Part, Vec<i32>)>,
+    grants: GrantMode,
+}
+
+/// A name that no other instance of this or another run has.
+#[must_use]
+pub(crate) fn fresh_name(what: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{what}-{}-{number}", std::process::id())
+}
+
+impl Running {
+    /// Builds a machine and waits until it is ready.
+    ///
+    /// # Errors
+    /// [`Failure::CannotRun`] where this system does not allow it.
+    pub fn start(config: &Config) -> anyhow::Result<Self> {
+        interrupt::check()?;
+        let machine = config
+            .machine()
+            .map_err(|problem| Failure::Failed(problem.to_string()))?;
+        let log = client::runtime_dir()
+            .map_err(failure)?
+            .join(format!("{}.log", machine.name));
+        let options = Options {
+            log: Some(log.clone()),
+            ..Options::default()
+        };
+        let instance = Instance::start(&machine, &options).map_err(failure)?;
+        let status = instance.status().map_err(failure)?;
+        let mut domains = Vec::new();
+        let mut by_part: BTreeMap<Part, Vec<i32>> = BTreeMap::new();
+        by_part.insert("monitor", vec![status.pid.cast_signed()]);
+        for domain in &status.domains {
+            let part = match domain.program {
+                Program::Driver => "driver",
+                Program::Guest => "guest",
+            };
+            domains.push((part, domain.name.clone()));
+            let pids = by_part.entry(part).or_default();
+            pids.push(domain.pid);
+            if domain.agent_pid > 0 {
+                pids.push(domain.agent_pid);
+            }
+        }
+        Ok(Self {
+            instance,
+            _log: Log(log),
+            domains,
+            parts: by_part.into_iter().collect(),
+            grants: config.driver.grants,
+        })
+    }
+
+    /// How the driver domain gets at granted pages.
+    #[must_use]
+    pub fn grants(&self) -> GrantMode {
+        self.grants
+    }
+
+    /// Milliseconds from the monitor's start until every connection was up.
+    #[must_use]
+    pub fn up_ms(&self) -> f64 {
+        self.instance.up_ms().unwrap_or(f64::NAN)
+    }
+
+    /// The monitor's status.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn status(&self) -> anyhow::Result<Status> {
+        Ok(self.instance.status().map_err(failure)?)
+    }
+
+    /// The audit of grants.
+    ///
+    /// # Errors
+    /// If the monitor does not answer.
+    pub fn audit(&self) -> anyhow::Result<Audit> {
+        Ok(self.instance.grants().map_err(failure)?)
+    }
+
+    /// All counters of a domain.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn stat(&self, domain: &str) -> anyhow::Result<Value> {
+        self.instance
+            .relay(domain, &Request::Stat)
+            .map_err(failure)
+            .with_context(|| format!("the counters of {domain}"))
+    }
+
+    /// Switches all domains to another way of aggregating.
+    ///
+    /// # Errors
+    /// If a domain refuses, or does not answer.
+    pub fn switch(&self, lro: &Lro) -> anyhow::Result<()> {
+        for (_, name) in &self.domains {
+            for (key, value) in lro.switches() {
+                let request = Request::Set {
+                    key: key.to_owned(),
+                    value: value.to_owned(),
+                };
+                self.instance.relay(name, &request).map_err(failure)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Its processes, by part.
+    #[must_use]
+    pub fn parts(&self) -> &[(Part, Vec<i32>)] {
+        &self.parts
+    }
+
+    /// Names of all domains, by part.
+    #[must_use]
+    pub fn domains(&self) -> &[(Part, String)] {
+        &self.domains
+    }
+
+    /// Ends it, and waits until nothing is left.
+    ///
+    /// # Errors
+    /// If it does not end in time.
+    pub fn down(self) -> anyhow::Result<()> {
+        Ok(self.instance.down().map_err(failure)?)
+    }
+}
+
+/// A monitor's log, removed with the machine: a run keeps figures, not logs. The log of a machine
+/// that did not start stays, because the error names it.
+#[derive(Debug)]
+struct Log(PathBuf);
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let _gone_already = std::fs::remove_file(&self.0);
+    }
+}
+
+fn failure(error: client::Error) -> Failure {
+    match error {
+        error if error.cannot_run_here() => Failure::CannotRun(error.to_string()),
+        error if error.is_usage() => Failure::Usage(error.to_string()),
+        error => Failure::Failed(error.to_string()),
+    }
+}

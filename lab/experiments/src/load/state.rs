@@ -1,0 +1,131 @@
+//! What the threads of a load's process share, and its counters.
+
+use super::spec::TAKE_MAX;
+use hdrhistogram::Histogram;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What the working threads and the controlling one share.
+pub(super) struct LoadState {
+    running: Mutex<bool>,
+    changed: Condvar,
+    /// The same as `running`, for a look per operation.
+    pub(super) run: AtomicBool,
+    bytes: AtomicU64,
+    operations: AtomicU64,
+    /// Bytes that a sink takes at once.
+    pub(super) take: AtomicUsize,
+    /// Round trips, nanoseconds.
+    latency: Mutex<Histogram<u64>>,
+}
+
+impl LoadState {
+    pub(super) fn new() -> anyhow::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            running: Mutex::new(false),
+            changed: Condvar::new(),
+            run: AtomicBool::new(false),
+            bytes: AtomicU64::new(0),
+            operations: AtomicU64::new(0),
+            take: AtomicUsize::new(TAKE_MAX),
+            latency: Mutex::new(Histogram::new_with_max(60_000_000_000, 3)?),
+        }))
+    }
+
+    /// Waits until the load is to work.
+    pub(super) fn wait(&self) {
+        if self.run.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*running {
+            running = self
+                .changed
+                .wait(running)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(super) fn set(&self, run: bool) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        *running = run;
+        self.run.store(run, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn count(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.operations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn round_trip(&self, time: Duration) {
+        let mut latency = self.latency.lock().unwrap_or_else(PoisonError::into_inner);
+        latency.saturating_record(time.as_nanos().min(u128::from(u64::MAX)) as u64);
+    }
+
+    pub(super) fn take_latency(&self) -> Option<(f64, f64)> {
+        let mut latency = self.latency.lock().unwrap_or_else(PoisonError::into_inner);
+        if latency.is_empty() {
+            return None;
+        }
+        let us = |quantile| latency.value_at_quantile(quantile) as f64 / 1e3;
+        let found = (us(0.5), us(0.99));
+        latency.reset();
+        Some(found)
+    }
+}
+
+/// Absolute counters, from which marks are differences.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Totals {
+    pub(super) ns: u64,
+    pub(super) bytes: u64,
+    pub(super) operations: u64,
+    pub(super) cpu_ns: u64,
+    pub(super) segments: u64,
+}
+
+impl Totals {
+    pub(super) fn now(state: &LoadState) -> Self {
+        use rustix::time::{ClockId, clock_gettime};
+        let ns = |clock| {
+            let time = clock_gettime(clock);
+            (time.tv_sec * 1_000_000_000 + time.tv_nsec).cast_unsigned()
+        };
+        Self {
+            ns: ns(ClockId::Monotonic),
+            bytes: state.bytes.load(Ordering::Relaxed),
+            operations: state.operations.load(Ordering::Relaxed),
+            cpu_ns: ns(ClockId::ProcessCPUTime),
+            segments: std::fs::read_to_string("/proc/self/net/snmp")
+                .ok()
+                .and_then(|text| segments_in(&text))
+                .unwrap_or(0),
+        }
+    }
+}
+
+/// `InSegs` of the kernel's TCP table: a line of names, then one of values.
+fn segments_in(snmp: &str) -> Option<u64> {
+    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Tcp:"));
+    let at = lines
+        .next()?
+        .split_whitespace()
+        .position(|name| name == "InSegs")?;
+    lines.next()?.split_whitespace().nth(at)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::segments_in;
+
+    #[test]
+    fn segments_of_a_known_table() {
+        let text = "Ip: Forwarding\nIp: 1\nTcp: RtoMin MaxConn InSegs OutSegs\n\
+                    Tcp: 200 -1 42 7\n";
+        assert_eq!(segments_in(text), Some(42));
+        assert_eq!(segments_in("Tcp: InSegs\n"), None);
+        assert_eq!(segments_in("Udp: InSegs\nUdp: 3\n"), None);
+    }
+}

@@ -1,0 +1,124 @@
+//! What is wrong with a plan, if anything is.
+
+use super::column::{Column, PathKind};
+use super::file::Plan;
+use super::frames::{Frames, Peer};
+use super::threshold::names_column;
+use super::topology::Mechanisms;
+use super::wire::WireNic;
+use figures::metric;
+use std::collections::BTreeSet;
+
+/// Names of columns that were met.
+type Seen<'a> = BTreeSet<&'a str>;
+
+/// Says what is wrong.
+pub(super) fn check(plan: &Plan) -> Result<(), String> {
+    for (name, rounds) in [("full", plan.full), ("quick", plan.quick)] {
+        rounds.check(name)?;
+    }
+    if plan.quick.window_s > 1.0 {
+        return Err("quick: window_s is at most 1".to_owned());
+    }
+    let mut seen = Seen::new();
+    for column in &plan.column {
+        once(&mut seen, &column.name)?;
+        check_column(plan, column).map_err(|why| format!("column `{}`: {why}", column.name))?;
+    }
+    for frames in &plan.frames {
+        once(&mut seen, &frames.name)?;
+        check_frames(frames).map_err(|why| format!("`{}`: {why}", frames.name))?;
+    }
+    if let Some(first) = plan.frames.first()
+        && first.load.first() != Some(&1.0)
+    {
+        return Err(format!(
+            "`{}`: loads are shares of what the first column carries, so its first one is 1",
+            first.name
+        ));
+    }
+    for peer in &plan.peer {
+        once(&mut seen, &peer.name)?;
+        check_peer(peer).map_err(|why| format!("`{}`: {why}", peer.name))?;
+    }
+    check_comparisons(plan, &seen)
+}
+
+fn once<'a>(seen: &mut Seen<'a>, name: &'a str) -> Result<(), String> {
+    match seen.insert(name) {
+        true => Ok(()),
+        false => Err(format!("column `{name}` twice")),
+    }
+}
+
+fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
+    let is_machine = column.path == PathKind::Machine;
+    if column.lro.is_some() && !is_machine {
+        return Err("`lro` belongs to machine");
+    }
+    if column.nic != WireNic::Tap && !is_machine {
+        return Err("`nic` belongs to machine");
+    }
+    let usual = column.machine == Mechanisms::default()
+        && column.guests == [1]
+        && column.flows == [1]
+        && column.tick_us.is_none();
+    if !is_machine && !usual {
+        return Err("`machine`, `guests`, `flows` and `tick_us` belong to machine");
+    }
+    let in_range = |counts: &[u32]| counts.iter().all(|count| (1..=64).contains(count));
+    if !in_range(&column.flows) {
+        return Err("1 to 64 `flows`");
+    }
+    let goes_nowhere = !plan
+        .direction
+        .iter()
+        .any(|&direction| column.goes(direction));
+    if !in_range(&column.guests) || goes_nowhere {
+        return Err("1 to 64 `guests`, a `direction` that the plan has");
+    }
+    let ours = matches!(column.path, PathKind::Machine | PathKind::Forwarder);
+    if ours == column.place.is_empty() || ours == column.gro.is_some() {
+        return Err("`place` belongs to machine and forwarder, `gro` to bridge and veth");
+    }
+    Ok(())
+}
+
+fn check_frames(frames: &Frames) -> Result<(), &'static str> {
+    if !(1..=64).contains(&frames.guests) || !(1..=frames.guests).contains(&frames.active) {
+        return Err("1 to 64 `guests`, some of which are `active`");
+    }
+    let loads = &frames.load;
+    if loads.is_empty() || loads.iter().any(|load| !(0.001..=1.0).contains(load)) {
+        return Err("loads up to 1");
+    }
+    Ok(())
+}
+
+fn check_peer(peer: &Peer) -> Result<(), &'static str> {
+    if peer.size.is_empty() || !peer.size.iter().all(|size| (60..=1514).contains(size)) {
+        return Err("a `size` from 60 to 1514");
+    }
+    Ok(())
+}
+
+fn check_comparisons(plan: &Plan, seen: &Seen<'_>) -> Result<(), String> {
+    for name in plan.ratio.iter().flat_map(|r| [&r.own, &r.to]) {
+        if !seen.iter().any(|column| names_column(name, column)) {
+            return Err(format!("ratio: no column `{name}`"));
+        }
+    }
+    if plan.direction.is_empty() || plan.wake.is_empty() || plan.wire.is_empty() {
+        return Err("direction, wake and wire: at least one of each".to_owned());
+    }
+    for threshold in &plan.threshold {
+        let metric = &threshold.metric;
+        if threshold.line().is_none() {
+            return Err(format!("bar {metric}: one of at_least, at_most"));
+        }
+        if metric::unit(metric).is_empty() && !metric.starts_with("ratio.") {
+            return Err(format!("bar: no metric `{metric}`"));
+        }
+    }
+    Ok(())
+}

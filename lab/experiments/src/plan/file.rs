@@ -1,0 +1,135 @@
+//! A plan: what its file holds, and how it names configurations.
+
+use super::column::Column;
+use super::config::Config;
+use super::frames::{Frames, Peer, Prototype};
+use super::rounds::Rounds;
+use super::threshold::{Ratio, Threshold};
+use super::topology::{Place, Topology};
+use super::wire::Wire;
+use super::workload::{Direction, Wake, Workload};
+use serde::Deserialize;
+
+/// A plan.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Its name, the argument of `exp`.
+    pub name: String,
+    /// What it is about, for people.
+    pub about: String,
+    /// Bytes of a request and of its response, a load for each.
+    pub requests: Vec<usize>,
+    /// Which way payload goes.
+    #[serde(default = "both_ways")]
+    pub direction: Vec<Direction>,
+    /// What the cores do while no process needs them.
+    #[serde(default = "both_wakes")]
+    pub wake: Vec<Wake>,
+    /// Speeds of the wire.
+    #[serde(default = "one_wire")]
+    pub wire: Vec<Wire>,
+    /// How long and how often.
+    pub full: Rounds,
+    /// The same for a run that only shows that everything works.
+    pub quick: Rounds,
+    /// What is compared.
+    #[serde(default)]
+    pub column: Vec<Column>,
+    /// Raw frames from guest to guest.
+    #[serde(default)]
+    pub frames: Vec<Frames>,
+    /// The same through switches that are not of this project.
+    #[serde(default)]
+    pub peer: Vec<Peer>,
+    /// What each hop cost where the data path was measured by itself.
+    #[serde(default)]
+    pub prototype: Vec<Prototype>,
+    /// How long machines take to come up.
+    pub up: Option<Up>,
+    /// Whether cycles are counted as Ram's thesis counts them.
+    #[serde(default)]
+    pub as_thesis: bool,
+    /// Which columns are divided by which.
+    #[serde(default)]
+    pub ratio: Vec<Ratio>,
+    /// What figures have to reach.
+    #[serde(default, rename = "bar")]
+    pub threshold: Vec<Threshold>,
+}
+
+fn both_ways() -> Vec<Direction> {
+    Direction::BOTH.to_vec()
+}
+
+fn both_wakes() -> Vec<Wake> {
+    vec![Wake::Awake, Wake::Halt]
+}
+
+fn one_wire() -> Vec<Wire> {
+    vec![Wire::unbounded()]
+}
+
+/// Times to come up.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Up {
+    /// The column's name.
+    pub column: String,
+    /// Guests of the machine.
+    pub guests: Vec<u32>,
+}
+
+impl Plan {
+    /// The configuration of a column at one place and wire, with the keys in which this plan
+    /// varies.
+    #[must_use]
+    pub fn stop(
+        &self,
+        column: &Column,
+        place: Option<Place>,
+        wire: &Wire,
+        topology: Topology,
+    ) -> Config {
+        let mut config = Config::new(&column.name, &[]);
+        let varies = self.column.iter().any(|column| column.place.len() > 1);
+        if let Some(place) = place.filter(|_| varies) {
+            config = config.with("place", place.name());
+        }
+        if self.wire.len() > 1 {
+            config = config.with("wire", &wire.name);
+        }
+        if column.guests.len() > 1 {
+            config = config.with("guests", &topology.guests.to_string());
+        }
+        if column.flows.len() > 1 {
+            config = config.with("flows", &topology.flows.to_string());
+        }
+        config
+    }
+
+    /// The same with what runs there.
+    #[must_use]
+    pub fn keyed(
+        &self,
+        stop: &Config,
+        workload: Workload,
+        direction: Direction,
+        wake: Wake,
+    ) -> Config {
+        let mut config = stop.clone();
+        // Columns of one direction have it in their names.
+        if self.direction.len() > 1 && self.column.iter().all(|c| c.direction.is_none()) {
+            config = config.with("dir", direction.name());
+        }
+        if self.wake.len() > 1 {
+            config = config.with("wake", wake.name());
+        }
+        match workload {
+            Workload::Requests(size) if self.requests.len() > 1 => {
+                config.with("req", &size.to_string())
+            }
+            _ => config,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! From text to a checked plan, and to the part of one that a command line wants.
+
+use super::adjustment::Adjustment;
+use super::check::check;
+use super::file::Plan;
+use super::threshold::names_column;
+use figures::Failure;
+use std::collections::BTreeSet;
+
+impl Plan {
+    /// From a plan file's text.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] saying what is wrong.
+    pub fn parse(text: &str) -> Result<Self, Failure> {
+        let plan: Self = toml::from_str(text).map_err(|e| Failure::Usage(e.to_string()))?;
+        check(&plan).map_err(Failure::Usage)?;
+        Ok(plan)
+    }
+
+    /// The plan as a command line changes it: the length of its rounds, the columns.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] if what is left makes no plan.
+    pub fn adjusted(mut self, by: &Adjustment) -> Result<Self, Failure> {
+        self.full = self.full.changed(self.quick, by);
+        if by.only.is_some() {
+            self.keep_wanted(by)?;
+        }
+        check(&self).map_err(Failure::Usage)?;
+        Ok(self)
+    }
+
+    /// Leaves the columns that the user wants, and what is said about them alone.
+    fn keep_wanted(&mut self, by: &Adjustment) -> Result<(), Failure> {
+        self.column.retain(|column| by.wants(&column.name));
+        self.frames.retain(|frames| by.wants(&frames.name));
+        self.peer.retain(|peer| by.wants(&peer.name));
+        let columns = self.column.iter().map(|c| c.name.as_str());
+        let left: BTreeSet<&str> = columns
+            .chain(self.frames.iter().map(|frames| frames.name.as_str()))
+            .chain(self.peer.iter().map(|peer| peer.name.as_str()))
+            .collect();
+        self.up = self
+            .up
+            .take()
+            .filter(|up| left.contains(up.column.as_str()));
+        self.ratio.retain(|ratio| {
+            let names = |name: &str| left.iter().any(|column| names_column(name, column));
+            names(&ratio.own) && names(&ratio.to)
+        });
+        self.threshold.retain(|threshold| {
+            let ours = |column: &&str| names_column(&threshold.column, column);
+            left.iter().any(ours)
+        });
+        if left.is_empty() {
+            let parts = by.only.as_deref().unwrap_or_default();
+            return Err(Failure::Usage(format!("no column contains `{parts}`")));
+        }
+        Ok(())
+    }
+}

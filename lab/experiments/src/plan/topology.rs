@@ -1,0 +1,78 @@
+//! What a machine is, and where its domains run.
+
+use config::domain::{BufferSize, GrantMode, Offloads};
+use config::lro::Meta;
+use serde::{Deserialize, Serialize};
+
+/// In which ways a machine differs from the usual one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Mechanisms {
+    /// How the driver domain gets at granted pages.
+    pub grants: GrantMode,
+    /// Whether guests have queues of the wire of their own.
+    pub vmq: bool,
+    /// Size of the guests' buffers.
+    pub buffers: BufferSize,
+    /// Received frames ahead whose headers a guest fetches; none: as usual.
+    pub prefetch: Option<u32>,
+    /// Buffers that replace those whose frames the guest still has.
+    pub spare: u32,
+    /// Pages of free buffers that stay granted; none: all do.
+    pub release_threshold: Option<u32>,
+    /// Where the segment size of an aggregate travels on the ring; none: as usual.
+    pub meta: Option<Meta>,
+    /// What the guests' interfaces may leave to the driver domain.
+    pub offloads: Offloads,
+    /// Workers of the driver domain; none: one.
+    pub workers: Option<u32>,
+    /// Firewall rules of each guest's interface that are asked about every frame to it, and none of
+    /// which fits a load's.
+    pub rules: u16,
+}
+
+/// What a lane's machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Topology {
+    /// In which ways it differs from the usual one.
+    pub mechanisms: Mechanisms,
+    /// How many guests it has.
+    pub guests: u32,
+    /// Streams of each guest's load.
+    pub flows: u32,
+    /// Whether its driver domain is started again at once, however often it ends.
+    pub restarts: bool,
+}
+
+impl Default for Topology {
+    fn default() -> Self {
+        Self {
+            mechanisms: Mechanisms::default(),
+            guests: 1,
+            flows: 1,
+            restarts: false,
+        }
+    }
+}
+
+/// Where what stands between the ends runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// Driver and guest on the guest's core, only the wire's socket on the other.
+    OneCore,
+    /// The driver on the wire's core, the guest on its own; a second worker of the driver's on the
+    /// guest's.
+    Split,
+}
+
+impl Place {
+    /// Its name as a key.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OneCore => "one-core",
+            Self::Split => "split",
+        }
+    }
+}

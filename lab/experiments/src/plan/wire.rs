@@ -1,0 +1,54 @@
+//! The wire: what it is, and how fast.
+
+use serde::Deserialize;
+
+/// The wire's speed: gigabits of frames a second, by the NIC's token bucket, or `unbounded`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Wire {
+    /// As it is written.
+    pub name: String,
+    /// Megabits a second; none: as fast as it goes.
+    pub mbps: Option<f64>,
+}
+
+impl Wire {
+    /// A wire without a limit.
+    #[must_use]
+    pub fn unbounded() -> Self {
+        Self {
+            name: "unbounded".to_owned(),
+            mbps: None,
+        }
+    }
+}
+
+impl TryFrom<String> for Wire {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        if name == "unbounded" {
+            return Ok(Self::unbounded());
+        }
+        match name.parse::<f64>() {
+            Ok(gbps) if gbps > 0.0 && gbps < 1e3 => Ok(Self {
+                name,
+                mbps: Some(gbps * 1e3),
+            }),
+            _ => Err(format!(
+                "wire `{name}`: gigabits a second, or \"unbounded\""
+            )),
+        }
+    }
+}
+
+/// What a machine's wire is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WireNic {
+    /// A TAP.
+    #[default]
+    Tap,
+    /// An AF_XDP socket on a veth pair.
+    Xdp,
+}

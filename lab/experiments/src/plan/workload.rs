@@ -1,0 +1,62 @@
+//! What runs, which way payload goes, and what idle cores do.
+
+use serde::{Deserialize, Serialize};
+
+/// What runs in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Workload {
+    /// A TCP stream.
+    Stream,
+    /// Requests and responses of so many bytes, one at a time.
+    Requests(usize),
+}
+
+impl Workload {
+    /// A stream, and the smallest requests.
+    pub const BOTH: [Self; 2] = [Self::Stream, Self::Requests(1)];
+}
+
+/// Which way payload goes. In request and response: which way requests go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// From the wire to the guest.
+    ToGuest,
+    /// From the guest to the wire.
+    FromGuest,
+}
+
+impl Direction {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::ToGuest, Self::FromGuest];
+
+    /// Its name as a key.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ToGuest => "to_guest",
+            Self::FromGuest => "from_guest",
+        }
+    }
+}
+
+/// What the cores do while no process needs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wake {
+    /// They are kept from halting.
+    Awake,
+    /// They halt, and are woken by an interrupt.
+    Halt,
+}
+
+impl Wake {
+    /// Its name as a key.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Awake => "awake",
+            Self::Halt => "halt",
+        }
+    }
+}

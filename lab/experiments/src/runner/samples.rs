@@ -1,0 +1,171 @@
+//! Samples of a run: round by round, configuration by configuration, and the figures they make.
+
+use crate::plan::Config;
+use figures::Failure;
+use figures::report::Figure;
+use figures::stats::{self, Verdict};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Values of one metric, by round.
+pub type Series = Vec<Option<f64>>;
+
+/// Everything that was sampled.
+#[derive(Clone, Debug, Default)]
+pub struct Samples {
+    series: BTreeMap<Config, BTreeMap<String, Series>>,
+    /// Configurations whose rounds stayed disturbed although they were repeated.
+    pub(super) disturbed: BTreeSet<Config>,
+    /// Configurations that could not be had, and why.
+    pub(super) absent: BTreeMap<Config, String>,
+    /// Under which conditions a configuration was measured.
+    notes: BTreeMap<Config, String>,
+    pub(super) order: Vec<Config>,
+}
+
+impl Samples {
+    /// Adds what one round showed. Drops of several windows of a round add up.
+    pub fn add(&mut self, config: &Config, round: usize, figures: &BTreeMap<String, f64>) {
+        self.know(config);
+        let metrics = self.series.entry(config.clone()).or_default();
+        for (metric, value) in figures {
+            let series = metrics.entry(metric.clone()).or_default();
+            if series.len() <= round {
+                series.resize(round + 1, None);
+            }
+            if let Some(slot) = series.get_mut(round) {
+                let before = slot.filter(|_| metric.starts_with("drops.")).unwrap_or(0.0);
+                *slot = Some(before + value);
+            }
+        }
+    }
+
+    /// Notes that a configuration was still disturbed after all repetitions.
+    pub fn disturb(&mut self, config: &Config) {
+        self.disturbed.insert(config.clone());
+    }
+
+    /// What setting a column up came to. None: this system cannot run it and `may_lack` tells that
+    /// this is no failure; its configurations are noted as not measurable then.
+    ///
+    /// # Errors
+    /// Any other failure, with the column's name.
+    pub fn made<T>(
+        &mut self,
+        column: &str,
+        made: anyhow::Result<T>,
+        may_lack: bool,
+        configs: impl IntoIterator<Item = Config>,
+    ) -> anyhow::Result<Option<T>> {
+        match made {
+            Ok(made) => Ok(Some(made)),
+            Err(error) => match error.downcast_ref::<Failure>() {
+                Some(Failure::CannotRun(why)) if may_lack => {
+                    for config in configs {
+                        self.absent(&config, why);
+                    }
+                    Ok(None)
+                }
+                _ => Err(error.context(format!("column {column}"))),
+            },
+        }
+    }
+
+    /// Notes that a configuration cannot be had.
+    pub fn absent(&mut self, config: &Config, why: &str) {
+        self.know(config);
+        self.absent.insert(config.clone(), why.to_owned());
+    }
+
+    /// Notes under which conditions a configuration was measured: printed beside its figures.
+    pub fn note(&mut self, config: &Config, conditions: &str) {
+        self.notes.insert(config.clone(), conditions.to_owned());
+    }
+
+    /// All configurations of a column.
+    pub fn of_column<'a>(&'a self, column: &'a str) -> impl Iterator<Item = &'a Config> {
+        self.order
+            .iter()
+            .filter(move |config| config.column == column)
+    }
+
+    /// What is to be said beside a figure of these configurations, the first of which it is of.
+    #[must_use]
+    pub fn remark(&self, sides: &[&Config]) -> Option<String> {
+        let disturbed = sides.iter().any(|side| self.disturbed.contains(side));
+        let mut words: Vec<&str> = disturbed.then_some(DISTURBED).into_iter().collect();
+        let mut conditions: Vec<&str> = sides
+            .iter()
+            .filter_map(|side| self.notes.get(side).map(String::as_str))
+            .collect();
+        conditions.dedup();
+        let conditions = conditions.join(" – against: ");
+        if !conditions.is_empty() {
+            words.push(&conditions);
+        }
+        (!words.is_empty()).then(|| words.join("; "))
+    }
+
+    fn know(&mut self, config: &Config) {
+        if !self.order.contains(config) {
+            self.order.push(config.clone());
+        }
+    }
+
+    /// What a configuration showed, round by round.
+    #[must_use]
+    pub fn series(&self, config: &Config, metric: &str) -> Option<&Series> {
+        self.series.get(config)?.get(metric)
+    }
+
+    /// All figures: medians with intervals, in the order in which configurations were met.
+    #[must_use]
+    pub fn figures(&self, plan: &str) -> Vec<Figure> {
+        let mut out = Vec::new();
+        for config in &self.order {
+            let name = config.name();
+            if let Some(why) = self.absent.get(config) {
+                for metric in ["throughput", "transactions"] {
+                    out.push(Figure::not_measurable(plan, &name, metric, why));
+                }
+            }
+            for (metric, series) in self.series.get(config).into_iter().flatten() {
+                let samples: Vec<f64> = series.iter().flatten().copied().collect();
+                let Some(estimate) = stats::estimate(&samples, stats::seed(&[&name, metric]))
+                else {
+                    continue;
+                };
+                let mut figure = Figure::new(plan, &name, metric, estimate);
+                figure.note = self.remark(&[config]);
+                if self.disturbed.contains(config) {
+                    figure.verdict = Some(Verdict::Unresolved);
+                }
+                out.push(figure);
+            }
+        }
+        out
+    }
+}
+
+const DISTURBED: &str = "more than 1 % of the CPU time was stolen, also when repeated";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(metric: &str, value: f64) -> BTreeMap<String, f64> {
+        BTreeMap::from([(metric.to_owned(), value)])
+    }
+
+    #[test]
+    fn drops_of_a_rounds_windows_add_up() {
+        let mut samples = Samples::default();
+        let config = Config::new("grantway", &[]);
+        for (drops, rate) in [(2.0, 1.0), (3.0, 5.0)] {
+            samples.add(&config, 0, &one("drops.no_buffer", drops));
+            samples.add(&config, 0, &one("throughput", rate));
+        }
+        let figures = samples.figures("base");
+        let values: Vec<Option<f64>> = figures.iter().map(|f| f.value).collect();
+        assert_eq!(values, [Some(5.0), Some(5.0)]);
+    }
+}

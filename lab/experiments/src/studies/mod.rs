@@ -1,0 +1,49 @@
+//! Studies: what can be run by `exp`. The table of all of them is in [`crate::exp`].
+//!
+//! | module | what it looks at |
+//! |---|---|
+//! | [`base`] | columns side by side, raw frames, times to come up: most plans |
+//! | [`overhead`] | what the profiler takes from the machine that it looks at |
+//! | [`receive_buffer`] | throughput against the size of the receiver's buffer |
+//! | [`restart`] | how long guests are without a network when the driver domain is killed |
+
+pub mod base;
+pub mod overhead;
+pub mod receive_buffer;
+pub mod restart;
+
+use crate::plan::Adjustment;
+use figures::Failure;
+use figures::provenance::Provenance;
+use figures::report::Figure;
+
+/// A plan as a command line has changed it: how it is run, and how its figures are shown.
+pub trait Study {
+    /// Its name, the argument of `exp`.
+    fn name(&self) -> &str;
+
+    /// What it is about, for people.
+    fn about(&self) -> &str;
+
+    /// Runs it. `quick` is what the figures' origin tells about the run.
+    ///
+    /// # Errors
+    /// If what it needs cannot be set up or breaks, or the user asked to stop. A column whose
+    /// programs are not installed may be reported as not measurable instead.
+    fn run(&self, quick: bool) -> anyhow::Result<Outcome>;
+
+    /// The figures as text.
+    fn tables(&self, figures: &[Figure]) -> String;
+}
+
+/// What a run found, and where that comes from.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Where figures come from.
+    pub provenance: Provenance,
+    /// The figures.
+    pub figures: Vec<Figure>,
+}
+
+/// From a plan's text, as a command line changes it, to a study.
+pub type Open = fn(&str, &Adjustment) -> Result<Box<dyn Study>, Failure>;

@@ -1,0 +1,280 @@
+//! The plan `receive-buffer`: throughput against the size of the application's receive buffer, the
+//! case study of Xenoprof's paper (figures 1 and 2).
+//!
+//! There a receiver on Linux did not care and one on Xen was erratic, so what is looked for is a
+//! *fall*: a larger buffer with less throughput than the next smaller one. Every step is compared
+//! round by round.
+
+use super::{Outcome, Study};
+use crate::lane::build::OnWire;
+use crate::lane::cores::Cores;
+use crate::lane::{Lane, Loads, kernel_path, machine};
+use crate::plan::{
+    Adjustment, Config, Direction, Gro, Place, Ratio, Rounds, Topology, Wire, Workload,
+};
+use crate::runner::Samples;
+use figures::provenance::Provenance;
+use figures::report::{Figure, Index, cell, table};
+use figures::stats::{self, EQUIVALENCE, Side};
+use figures::{Failure, interrupt};
+use serde::Deserialize;
+
+/// The plan's name.
+pub const NAME: &str = "receive-buffer";
+/// The text of its plan.
+pub const TEXT: &str = include_str!("../../plans/receive-buffer.toml");
+
+/// The plan.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReceiveBuffer {
+    /// Its name.
+    pub name: String,
+    /// What it is about, for people.
+    pub about: String,
+    buffer: Vec<usize>,
+    column: Vec<Receiver>,
+    full: Rounds,
+    quick: Rounds,
+}
+
+/// Where the receiver lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Receiver {
+    Native,
+    Local,
+    Guest,
+}
+
+impl Receiver {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Local => "local",
+            Self::Guest => "guest",
+        }
+    }
+
+    fn config(self, buffer: usize) -> Config {
+        Config::new(self.name(), &[("buffer", &buffer.to_string())])
+    }
+
+    fn lane(self, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
+        let wire = Wire::unbounded();
+        match self {
+            Self::Native => kernel_path::lane(false, Gro::On, cores, loads),
+            Self::Local => machine::local_lane(Place::OneCore, cores, loads),
+            Self::Guest => {
+                let (near, topology) = (OnWire::tap(&wire), Topology::default());
+                machine::lane(Place::OneCore, near, topology, cores, loads)
+            }
+        }
+    }
+}
+
+impl ReceiveBuffer {
+    /// From the plan's text.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] saying what is wrong with it, or with what is left of it.
+    pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
+        Ok(Box::new(Self::adjusted(text, by)?))
+    }
+
+    /// The plan as a command line changes it.
+    fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
+        let mut plan: Self =
+            toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
+        plan.full = plan.full.adjusted(plan.quick, by)?;
+        by.keep(&mut plan.column, |column| column.name())?;
+        Ok(plan)
+    }
+}
+
+impl Study for ReceiveBuffer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn about(&self) -> &str {
+        &self.about
+    }
+
+    fn run(&self, quick: bool) -> anyhow::Result<Outcome> {
+        let plan = self;
+        let cores = Cores::choose();
+        let placement = format!(
+            "sender on core {}; receiver, guest and driver on core {}",
+            cores.wire, cores.guest
+        );
+        let provenance = Provenance::collect(placement, quick);
+        let loads = Loads {
+            workloads: vec![Workload::Stream],
+            directions: vec![Direction::ToGuest],
+            ..Loads::default()
+        };
+        let mut samples = Samples::default();
+        let mut lanes = Vec::new();
+        for &column in &plan.column {
+            let configs = plan.buffer.iter().map(|&buffer| column.config(buffer));
+            let may_lack = column == Receiver::Native;
+            let lane =
+                samples.made(column.name(), column.lane(cores, &loads), may_lack, configs)?;
+            lanes.extend(lane.map(|lane| (column, lane)));
+        }
+        for round in 0..plan.full.rounds {
+            eprintln!("round {} of {}", round + 1, plan.full.rounds);
+            for &buffer in &plan.buffer {
+                for (column, lane) in &mut lanes {
+                    interrupt::check()?;
+                    let config = column.config(buffer);
+                    lane.receive_by(Direction::ToGuest, buffer)?;
+                    let window =
+                        lane.window(Workload::Stream, Direction::ToGuest, plan.full.times())?;
+                    if window.disturbed {
+                        samples.disturb(&config);
+                    }
+                    let mut figures = window.figures(provenance.tsc_hz);
+                    if window.mark.operations > 0 {
+                        let size = window.mark.bytes as f64 / window.mark.operations as f64;
+                        figures.insert("bytes_per_receive".to_owned(), size);
+                    }
+                    samples.add(&config, round, &figures);
+                }
+            }
+        }
+        let mut figures = samples.figures(NAME);
+        let to_native = ["local", "guest"].map(|own| Ratio {
+            own: own.to_owned(),
+            to: "native".to_owned(),
+            paper: None,
+        });
+        figures.extend(samples.ratios(NAME, &to_native, &[]));
+        for &(column, _) in &lanes {
+            figures.extend(steps(plan, &samples, column));
+        }
+        Ok(Outcome {
+            provenance,
+            figures,
+        })
+    }
+
+    fn tables(&self, figures: &[Figure]) -> String {
+        let plan = self;
+        let index = Index::new(figures);
+        let mut rows = Vec::new();
+        for &buffer in &plan.buffer {
+            let mut row = vec![format!("{} KB", buffer / 1024)];
+            for metric in ["throughput", "cycles_per_byte.receive_side"] {
+                for column in &plan.column {
+                    row.push(cell(index.get(&column.config(buffer).name(), metric)));
+                }
+            }
+            rows.push(row);
+        }
+        let mut header = vec!["buffer".to_owned()];
+        for unit in ["Gb/s", "cyc/B"] {
+            for column in &plan.column {
+                header.push(format!("{} {unit}", column.name()));
+            }
+        }
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        let mut out = table(&header, &rows);
+        out.push_str("\n\n");
+        for column in &plan.column {
+            out.push_str(&steepest(plan, &index, *column));
+        }
+        out
+    }
+}
+
+/// Throughput with each buffer ÷ that with the next smaller one.
+fn steps(plan: &ReceiveBuffer, samples: &Samples, column: Receiver) -> Vec<Figure> {
+    let step = |pair: &[usize]| {
+        let &[smaller, larger] = pair else {
+            return None;
+        };
+        let of = |buffer| samples.series(&column.config(buffer), "throughput");
+        let ratios = stats::ratios(of(larger)?, of(smaller)?);
+        let name = column.config(larger).name();
+        let estimate = stats::estimate(&ratios, stats::seed(&[&name, "step"]))?;
+        let mut figure = Figure::new(NAME, &name, "step.throughput", estimate);
+        // What is within the margin of equality is no fall.
+        figure.verdict = Some(stats::against(&estimate, 1.0 - EQUIVALENCE, Side::Above));
+        Some(figure)
+    };
+    plan.buffer.windows(2).filter_map(step).collect()
+}
+
+fn steepest(plan: &ReceiveBuffer, index: &Index<'_>, column: Receiver) -> String {
+    let steps = plan.buffer.iter().filter_map(|&buffer| {
+        let figure = index.get(&column.config(buffer).name(), "step.throughput")?;
+        Some((buffer, figure))
+    });
+    let least = steps.min_by(|(_, a), (_, b)| a.value.partial_cmp(&b.value).unwrap_or(EQUAL));
+    match least {
+        Some((buffer, figure)) => format!(
+            "{}: least step up to {} KB, × {}\n",
+            column.name(),
+            buffer / 1024,
+            cell(Some(figure))
+        ),
+        None => String::new(),
+    }
+}
+
+const EQUAL: std::cmp::Ordering = std::cmp::Ordering::Equal;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use figures::stats::Verdict;
+    use std::collections::BTreeMap;
+
+    fn plan() -> ReceiveBuffer {
+        ReceiveBuffer::adjusted(TEXT, &Adjustment::default()).unwrap()
+    }
+
+    #[test]
+    fn the_plan_sweeps_what_the_paper_sweeps() {
+        let plan = plan();
+        assert_eq!(plan.name, NAME);
+        assert_eq!(plan.buffer.first(), Some(&1024));
+        assert_eq!(plan.buffer.last(), Some(&(256 << 10)));
+        assert!(plan.buffer.is_sorted());
+        let only = |part: &str| {
+            let args = Adjustment {
+                only: Some(part.to_owned()),
+                ..Adjustment::default()
+            };
+            ReceiveBuffer::adjusted(TEXT, &args)
+        };
+        assert_eq!(only("guest").unwrap().column, [Receiver::Guest]);
+        let both = [Receiver::Local, Receiver::Guest];
+        assert_eq!(only("local,guest").unwrap().column, both);
+        assert!(only("domain0").is_err());
+    }
+
+    #[test]
+    fn a_fall_is_found_and_rises_are_none() {
+        let (plan, mut samples) = (plan(), Samples::default());
+        for round in 0..5 {
+            for (at, &buffer) in plan.buffer.iter().enumerate() {
+                let rate = if at == 4 { 2.0 } else { 3.0 + at as f64 };
+                let figures = BTreeMap::from([("throughput".to_owned(), rate)]);
+                samples.add(&Receiver::Guest.config(buffer), round, &figures);
+            }
+        }
+        let steps = steps(&plan, &samples, Receiver::Guest);
+        assert_eq!(steps.len(), plan.buffer.len() - 1);
+        let falls: Vec<&str> = steps
+            .iter()
+            .filter(|step| step.verdict == Some(Verdict::Opposite))
+            .map(|step| step.config.as_str())
+            .collect();
+        assert_eq!(falls, ["guest@buffer=16384"]);
+        let text = plan.tables(&steps);
+        assert!(text.contains("guest: least step up to 16 KB"), "{text}");
+    }
+}
