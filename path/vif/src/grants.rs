@@ -85,8 +85,7 @@ impl CopyOut {
     }
 }
 
-/// One mechanism, for one guest. Every result that it is given is an error ([`Access::new`],
-/// [`CopyOut::new`]) and stays one if the mechanism cannot do what is asked.
+/// One mechanism, for one guest.
 pub trait Grants {
     /// Makes every access of the batch usable, or says per access why not. What begins there is
     /// read next: a mechanism fetches it ahead as soon as it knows where it is.
@@ -113,13 +112,16 @@ pub trait Grants {
         small_frames: &[SmallFrame],
         pick: &[u32],
     ) {
-        let _ = (accesses, small_frames, pick);
+        let _ = (small_frames, pick);
+        refuse(accesses);
     }
 
     /// Makes further pages usable for a device that writes them itself, until
     /// [`Grants::post_end`], or says per access why not. A mechanism that never has pages in this
     /// domain's reach cannot.
-    fn post_begin(&mut self, _accesses: &mut [Access]) {}
+    fn post_begin(&mut self, accesses: &mut [Access]) {
+        refuse(accesses);
+    }
 
     /// No device writes any page of [`Grants::post_begin`] any more.
     fn post_end(&mut self) {}
@@ -129,11 +131,19 @@ pub trait Grants {
     /// the page is. A mechanism that does not learn that cannot do it.
     fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
         frames.extend(accesses.iter().map(|_| 0));
+        refuse(accesses);
     }
 
     /// No device writes the page for the sake of this access any more: one that [`Grants::hold`]
     /// has made usable.
     fn hold_end(&mut self, _gref: GrantRef) {}
+}
+
+/// What a mechanism says that cannot do it.
+fn refuse(accesses: &mut [Access]) {
+    for access in accesses {
+        access.result = Err(GrantStatus::GeneralError);
+    }
 }
 
 impl<G: Grants + ?Sized> Grants for Box<G> {
