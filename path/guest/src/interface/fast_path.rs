@@ -1,5 +1,6 @@
-//! The fast path between an endpoint and the ring: small frames as single pieces ([`nic::small_frame`]),
-//! for endpoints that take or yield such. Frames that are followed or merged go the slow path.
+//! The fast path between an endpoint and the ring: small frames as single pieces
+//! ([`nic::small_frame`]), for endpoints that take or yield such. Frames that are followed or
+//! merged go the slow path.
 
 use super::device::Device;
 use super::pass::{Outcome, Pass};
