@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`turn`] | the main loop |
 //! | [`interface`] | one netfront and its endpoint: hand-shake, both directions |
-//! | [`table`] | its pages, granted by the new mechanism |
+//! | [`table`] | its pages under counted grants, and those that change hands |
 //! | [`devices`] | from a configuration to endpoints |
 //! | [`endpoint`] | what stands behind a netfront |
 //! | [`report`] | counters as JSON |

@@ -1,5 +1,5 @@
-//! A netfront's pages, granted by the new mechanism, by hypercall. Entry *n* is always page *n*, so
-//! that pages which lie side by side are one mapping. And its pages that change hands.
+//! A netfront's pages under counted grants, by hypercall. Entry *n* is always page *n*, so that pages
+//! which lie side by side are one mapping. And its pages that change hands.
 
 use abi::counted::Revocation;
 use abi::hypercall::{Create, Revoke};
@@ -12,14 +12,14 @@ use vif::netfront::{Exchange, GrantError, GrantedPage, Granter};
 
 /// The table of one connection. Ends with the value.
 #[derive(Debug)]
-pub struct NewTable {
+pub struct CountedTable {
     calls: Rc<RefCell<Calls>>,
     handle: Handle,
     /// The domain's frame that entry 0 grants.
     first_frame: u32,
 }
 
-impl NewTable {
+impl CountedTable {
     /// A table for connection `conn`, of `entries` entries, for frames from `first_frame` on.
     ///
     /// # Errors
@@ -39,8 +39,8 @@ impl NewTable {
     }
 }
 
-impl Granter for NewTable {
-    /// Whom the table is for was said when it was made.
+impl Granter for CountedTable {
+    /// The domain that the pages are for was named when the table was made.
     fn enter(
         &mut self,
         _: DomId,
@@ -65,7 +65,7 @@ impl Granter for NewTable {
         );
     }
 
-    /// By force: whatever the other end says that it does with the page.
+    /// By force: also while the other end uses the page.
     fn leave(&mut self, grefs: &[GrantRef], left: &mut Vec<bool>) {
         let ops: Vec<_> = grefs
             .iter()
@@ -84,7 +84,7 @@ impl Granter for NewTable {
         );
     }
 
-    /// All of them, whatever the other end does with them just now.
+    /// All of them, also those that the other end uses just now.
     fn end(&mut self, grefs: &mut Vec<GrantRef>) {
         if self.handle != Handle(0) {
             // Only a table that is not there cannot be ended.
@@ -99,7 +99,7 @@ impl Granter for NewTable {
     }
 }
 
-impl Drop for NewTable {
+impl Drop for CountedTable {
     fn drop(&mut self) {
         self.end(&mut Vec::new());
     }

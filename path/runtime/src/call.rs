@@ -105,7 +105,7 @@ impl Calls {
         self.batches(Kind::GrantUnmap, ops, status);
     }
 
-    /// Makes a table of the new grant mechanism for a connection of this domain's.
+    /// Makes a table of counted grants for a connection of this domain's.
     ///
     /// # Errors
     /// What the monitor says.

@@ -1,6 +1,6 @@
 //! The memory of one interface: where it lies, and how its pages are granted.
 
-use crate::table::{FlipPages, NewTable};
+use crate::table::{CountedTable, FlipPages};
 use abi::{ConnId, DomId, Slot};
 use runtime::call::Calls;
 use runtime::ledger::{Hop, Ledger};
@@ -15,7 +15,7 @@ use vif::netif::{BackRecord, Features};
 #[derive(Clone)]
 pub(super) struct Common {
     pub platform: Rc<dyn Platform>,
-    /// For the new mechanism and for pages that change hands.
+    /// For counted grants and for pages that change hands.
     pub calls: Rc<RefCell<Calls>>,
     /// The classic grant table.
     pub table: Rc<RefCell<GrantTable>>,
@@ -41,8 +41,8 @@ pub(super) struct Shape {
 pub(super) struct Memory {
     common: Common,
     shape: Shape,
-    /// The table of the new mechanism, while there is one.
-    new_table: Option<NewTable>,
+    /// The table of counted grants, while there is one.
+    counted_table: Option<CountedTable>,
     /// Pages that change hands, while there are any.
     flips: Option<FlipPages>,
 }
@@ -52,7 +52,7 @@ impl Memory {
         Self {
             common,
             shape,
-            new_table: None,
+            counted_table: None,
             flips: None,
         }
     }
@@ -67,9 +67,9 @@ impl Memory {
     ) -> Result<(Netfront, Record), String> {
         let mut setup = self.setup(backend);
         let calls = &self.common.calls;
-        self.new_table = if back.features.has(Features::COUNTED_GRANTS) {
+        self.counted_table = if back.features.has(Features::COUNTED_GRANTS) {
             let (entries, first) = (self.common.grant_entries, self.shape.first_frame);
-            let table = NewTable::create(calls, conn, entries, first)
+            let table = CountedTable::create(calls, conn, entries, first)
                 .map_err(|why| format!("no grant table: {}", why.name()))?;
             Some(table)
         } else {
@@ -131,7 +131,7 @@ impl Memory {
 
     /// Does something with what grants this interface's pages.
     pub(super) fn granted<T>(&mut self, act: impl FnOnce(&mut dyn Granter) -> T) -> T {
-        match &mut self.new_table {
+        match &mut self.counted_table {
             Some(table) => act(table),
             None => act(&mut *self.common.table.borrow_mut()),
         }
@@ -153,7 +153,7 @@ impl Memory {
 
     /// Ends what was made for a connection that is over.
     pub(super) fn end(&mut self) {
-        self.new_table = None;
+        self.counted_table = None;
         self.flips = None;
     }
 }
