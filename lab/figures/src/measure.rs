@@ -135,7 +135,7 @@ impl Machine {
         self.steal.saturating_sub(earlier.steal) > 1 && self.steal_since(earlier) > STEAL_MAX
     }
 
-    /// The share of CPU time since `earlier` that the hypervisor below gave to somebody else.
+    /// The share of CPU time since `earlier` that the hypervisor below gave to others.
     #[must_use]
     pub fn steal_since(self, earlier: Self) -> f64 {
         let all = self.all.saturating_sub(earlier.all);

@@ -26,7 +26,7 @@ pub fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
 /// for every burst, also if it changes to one that does not.
 ///
 /// # Errors
-/// If nobody answers for some seconds.
+/// If no socket answers for some seconds.
 pub fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,

@@ -115,7 +115,7 @@ fn quarter(seconds: u32) -> Duration {
 /// A window while a phase's load runs.
 fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Result<Window> {
     let machine = Machine::read();
-    let cpu = CpuTimes::read(&running.parts());
+    let cpu = CpuTimes::read(running.processes());
     let path = running.reading()?;
     let before = counters(running, phase)?;
     let start = Instant::now();
@@ -132,7 +132,7 @@ fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Resul
             p99_us: after.p99_us,
             ..Mark::default()
         },
-        cpu_ns: CpuTimes::read(&running.parts()).since(&cpu),
+        cpu_ns: CpuTimes::read(running.processes()).since(&cpu),
         path: running.reading()?.since(&path),
         disturbed: Machine::read().disturbed_since(machine),
     })

@@ -23,7 +23,7 @@ pub trait Path {
 
 impl Path for Running {
     fn parts(&self) -> Vec<(Part, Vec<i32>)> {
-        Running::parts(self).to_vec()
+        self.processes().to_vec()
     }
 
     fn reading(&mut self) -> anyhow::Result<Reading> {

@@ -135,7 +135,7 @@ impl Running {
 
     /// Its processes, by part.
     #[must_use]
-    pub fn parts(&self) -> &[(Part, Vec<i32>)] {
+    pub fn processes(&self) -> &[(Part, Vec<i32>)] {
         &self.parts
     }
 

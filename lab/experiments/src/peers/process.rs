@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How long one of them may take until it is ready.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A program that is killed when this one dies, whatever it dies of.
+/// A program that is killed when this process dies, in whatever way.
 #[must_use]
 pub fn mortal(program: &str) -> Command {
     let mut command = Command::new("setpriv");

@@ -1,4 +1,4 @@
-//! Columns of raw frames: through the driver domain, and through switches of others.
+//! Columns of raw frames: through the driver domain, and through switches that are not ours.
 
 use super::config::Config;
 use ::config::domain::RingFormat;
