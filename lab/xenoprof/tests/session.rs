@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use xenoprof::host::process;
 use xenoprof::model::{Mode, Session};
 use xenoprof::sampler::parse::{Address, Record, What};
-use xenoprof::session::initiator::{Configuration, Initiator, Outcome, Taken};
+use xenoprof::session::initiator::{Configuration, Initiator};
 use xenoprof::session::message::{Link, Message, Named, Scope};
+use xenoprof::session::outcome::{Outcome, Taken};
 use xenoprof::session::participant::{self, Took};
 use xenoprof::session::state::{Expected, Phase};
 

@@ -1,4 +1,6 @@
-//! What the host knows: processes, their exact CPU time, and which of them are domains.
+//! What the host knows: CPUs and clocks, processes, their exact CPU time, and which of them are
+//! domains.
 
+pub(crate) mod cpus;
 pub mod process;
 pub mod watch;

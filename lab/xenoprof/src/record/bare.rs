@@ -3,7 +3,8 @@
 //! streams, so that one window can have it and the next one not.
 
 use super::timers::Interrupts;
-use super::{Options, Watcher, calibrate, collect::Collector, online_cpus, open, raw_ns};
+use super::{Options, Watcher, calibrate, collect::Collector, open};
+use crate::host::cpus::{online_cpus, raw_ns};
 use crate::host::watch::Watch;
 use crate::sampler::parse::What;
 use figures::helper;

@@ -6,6 +6,7 @@ mod collect;
 mod timers;
 
 use crate::event::Event;
+use crate::host::cpus::{online_cpus, raw_ns, steal_ns, steal_since, unix_ns};
 use crate::host::process;
 use crate::host::watch::Watch;
 use crate::loss::Counts;
@@ -22,7 +23,6 @@ use figures::provenance::Provenance;
 use figures::{Failure, interrupt, measure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Samples a second and CPU, unless told otherwise: about a thousand, and not in step with the
 /// kernel's own timers.
@@ -282,12 +282,6 @@ fn reserve(participants: &Participants, with: Configuration) -> anyhow::Result<I
     Ok(initiator)
 }
 
-fn unix_ns() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |time| time.as_nanos() as u64)
-}
-
 fn session_id() -> u64 {
     unix_ns() ^ u64::from(std::process::id()) << 32
 }
@@ -471,56 +465,6 @@ fn named(text: &str) -> Result<(String, Vec<u32>), String> {
     }
 }
 
-/// CPUs that are online, whatever this process may run on.
-fn online_cpus() -> Vec<u32> {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    match parse_cpus(text.trim()) {
-        Some(cpus) if !cpus.is_empty() => cpus,
-        _ => measure::cores().iter().map(|&cpu| cpu as u32).collect(),
-    }
-}
-
-fn parse_cpus(text: &str) -> Option<Vec<u32>> {
-    let mut cpus = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        cpus.extend(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?);
-    }
-    Some(cpus)
-}
-
-/// `CLOCK_MONOTONIC_RAW`, the clock of the samples.
-pub(crate) fn raw_ns() -> u64 {
-    let now = clock_gettime(ClockId::MonotonicRaw);
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
-}
-
-/// Nanoseconds that the hypervisor below took, by CPU.
-fn steal_ns() -> BTreeMap<u32, u64> {
-    parse_steal(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
-}
-
-fn parse_steal(stat: &str) -> BTreeMap<u32, u64> {
-    /// `/proc/stat` counts in hundredths of a second.
-    const TICK_NS: u64 = 10_000_000;
-    stat.lines()
-        .filter_map(|line| {
-            let mut words = line.strip_prefix("cpu")?.split_whitespace();
-            let cpu = words.next()?.parse().ok()?;
-            let ticks: u64 = words.nth(7)?.parse().ok()?;
-            Some((cpu, ticks * TICK_NS))
-        })
-        .collect()
-}
-
-fn steal_since(before: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
-    let mut now = steal_ns();
-    for (cpu, ns) in &mut now {
-        *ns = ns.saturating_sub(before.get(cpu).copied().unwrap_or(0));
-    }
-    now
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -542,14 +486,5 @@ mod tests {
         for wrong in ["app", "=3", "app=", "app=x", "app=3,"] {
             assert!(named(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(parse_cpus("0-2,5"), Some(vec![0, 1, 2, 5]));
-        assert_eq!(parse_cpus("x"), None);
-    }
-
-    #[test]
-    fn steal_is_by_cpu() {
-        let stat =
-            "cpu  1 2 3 4 5 6 7 80 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\ncpu1 0 0 0 0 0 0 0 9 0 0\n";
-        assert_eq!(parse_steal(stat), [(0, 80_000_000), (1, 90_000_000)].into());
     }
 }

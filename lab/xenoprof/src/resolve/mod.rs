@@ -1,5 +1,6 @@
 //! From records to a session: address spaces, threads, stacks, and then symbols.
 
+mod numbers;
 mod spaces;
 mod symbols;
 
@@ -9,37 +10,9 @@ use crate::host::process::Mapping;
 use crate::model::{Module, Sample, Session, Space, Stack, Thread};
 use crate::sampler::parse::{Address, Record, What};
 use crate::session::message::Named;
+use numbers::Numbers;
 use spaces::{Place, Spaces};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::Hash;
-
-/// Gives equal values the same number, in the order in which they first came.
-#[derive(Debug)]
-struct Numbers<T> {
-    values: Vec<T>,
-    index: HashMap<T, u32>,
-}
-
-impl<T> Default for Numbers<T> {
-    fn default() -> Self {
-        Self {
-            values: Vec::new(),
-            index: HashMap::new(),
-        }
-    }
-}
-
-impl<T: Clone + Eq + Hash> Numbers<T> {
-    fn of(&mut self, value: T) -> u32 {
-        if let Some(number) = self.index.get(&value) {
-            return *number;
-        }
-        let number = self.values.len() as u32;
-        self.values.push(value.clone());
-        self.index.insert(value, number);
-        number
-    }
-}
 
 /// Takes records in order of time and makes samples of them.
 #[derive(Debug, Default)]

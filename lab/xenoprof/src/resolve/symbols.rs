@@ -1,6 +1,6 @@
 //! Names of functions: the kernel's from kallsyms, programs' and libraries' from their files.
 
-use super::Numbers;
+use super::numbers::Numbers;
 use super::spaces::Place;
 use crate::model::{Frame, Module, Space};
 use blazesym::MaybeDefault;

@@ -3,11 +3,13 @@
 //! One thread serves all participants without ever waiting for one of them: every socket is read
 //! and written without blocking, and every turn takes a bounded number of messages from each.
 
-use super::demux::{Demux, Given, check_scope};
+use super::SessionError;
+use super::demux::{Demux, check_scope};
 use super::message::{Envelope, Link, Message, Named, Scope, listen_at, read_document};
+use super::outcome::{Outcome, Received, Taken};
 use super::ring::Producer;
+use super::saved::SavedSymbols;
 use super::state::{Action, Expected, Input, LEAD_NS, MemberId, Phase, Standing, State};
-use super::{SessionError, merge};
 use crate::model::{Kind, Mode, Session, file};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -35,19 +37,6 @@ const GONE: &str = "went away";
 /// From one look at the time to the next.
 const TURN: Duration = Duration::from_millis(20);
 
-/// What a participant sent.
-#[derive(Debug, Default)]
-pub struct Received {
-    /// Names of addresses.
-    pub names: Vec<Named>,
-    /// Symbols of a passive domain, by address.
-    pub symbols: merge::Symbols,
-    /// The session of an agent.
-    pub session: Option<Box<Session>>,
-    /// Samples that it says it took.
-    pub read: Option<u64>,
-}
-
 #[derive(Debug)]
 struct Connection {
     /// None: closed.
@@ -57,30 +46,6 @@ struct Connection {
     mode: Mode,
     bytes: usize,
     received: Received,
-}
-
-/// What a session's coordination came to.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// Participants that were ready when the session began.
-    pub members: Vec<Taken>,
-    /// Those that were not.
-    pub absent: Vec<String>,
-}
-
-/// One participant, at the end.
-#[derive(Debug)]
-pub struct Taken {
-    /// Its domain's name.
-    pub name: String,
-    /// Who attributes.
-    pub mode: Mode,
-    /// Why it has not given everything, if so.
-    pub lost: Option<String>,
-    /// What it was given.
-    pub given: Given,
-    /// What it sent.
-    pub received: Received,
 }
 
 /// A session's initiator.
@@ -118,7 +83,7 @@ impl Initiator {
     /// # Errors
     /// [`SessionError::NotPrivileged`], [`SessionError::Busy`], or the system's.
     pub fn open(path: &Path, with: Configuration) -> Result<Self, SessionError> {
-        let now = crate::record::raw_ns;
+        let now = crate::host::cpus::raw_ns;
         let timeout = u64::try_from(with.timeout.as_nanos()).unwrap_or(u64::MAX);
         let deadline = now().saturating_add(timeout);
         let state = State::new(with.privileged, with.expected, deadline)?;
@@ -294,7 +259,7 @@ impl Initiator {
             Message::Symbols if phase == Phase::Configured => {
                 let fd = descriptors.pop().ok_or("sent symbols without a document")?;
                 let text = read_document(fd).map_err(|error| error.to_string())?;
-                received.symbols = merge::Symbols::parse(&text);
+                received.symbols = SavedSymbols::parse(&text);
             }
             Message::Names { names } if draining => {
                 if received.names.len() + names.len() > NAMES_MAX {

@@ -1,44 +1,11 @@
 //! What participants gave, into one session.
 
-use super::initiator::{Outcome, Taken};
 use super::message::Named;
+use super::outcome::{Outcome, Taken};
 use crate::model::{Buffer, Domain, Kind, Mode, Session};
 use crate::resolve::{Resolver, Symbolizer, lookup};
 use crate::sampler::parse::{Address, Record, What};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Symbols of a passive domain: addresses in its processes, as a copy of a kernel's
-/// `/proc/kallsyms` has them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Symbols(BTreeMap<u64, String>);
-
-/// How far the last symbol reaches at most, bytes.
-const LAST_BYTES: u64 = 64 << 10;
-
-impl Symbols {
-    /// Lines `ADDRESS KIND NAME`; others count for nothing.
-    #[must_use]
-    pub fn parse(text: &[u8]) -> Self {
-        let line = |line: &str| {
-            let mut words = line.split_whitespace();
-            let address = u64::from_str_radix(words.next()?, 16).ok()?;
-            let name = words.nth(1)?.to_owned();
-            (address != 0).then_some((address, name))
-        };
-        Self(
-            String::from_utf8_lossy(text)
-                .lines()
-                .filter_map(line)
-                .collect(),
-        )
-    }
-
-    fn find(&self, address: u64) -> Option<(u64, &str)> {
-        let (start, name) = self.0.range(..=address).next_back()?;
-        let is_last = self.0.range(address.saturating_add(1)..).next().is_none();
-        (!is_last || address - start < LAST_BYTES).then_some((*start, name))
-    }
-}
 
 /// Teaches names that participants gave to who resolves the samples; before those are taken.
 pub fn names(
@@ -60,7 +27,7 @@ pub fn names(
                 learn(&member.name, *pid, named, resolver, symbolizer);
             }
         }
-        if !member.received.symbols.0.is_empty() {
+        if !member.received.symbols.is_empty() {
             saved(member, records, resolver, symbolizer);
         }
     }
@@ -134,7 +101,7 @@ pub fn domains(outcome: Outcome, session: &mut Session) {
         let is_it = |d: &&mut Domain| d.name == member.name && d.kind == Kind::Process;
         match session.domains.iter_mut().find(is_it) {
             Some(domain) => {
-                // Whoever gave nothing was attributed by us.
+                // The samples of a participant that gave nothing were attributed here.
                 domain.mode = match member.lost {
                     Some(_) => Mode::Passive,
                     None => member.mode,
@@ -252,7 +219,7 @@ fn add_agent(name: &str, agent: Session, session: &mut Session) {
 #[cfg(test)]
 mod tests {
     use super::super::demux::Given;
-    use super::super::initiator::Received;
+    use super::super::outcome::Received;
     use super::super::ring::Fate;
     use super::*;
     use crate::testing;
@@ -265,16 +232,6 @@ mod tests {
             given: Given::default(),
             received: Received::default(),
         }
-    }
-
-    #[test]
-    fn saved_symbols_reach_to_the_next() {
-        let text = b"0000000000001000 T start\nnonsense\n1100 t end\n0 A zero\n";
-        let symbols = Symbols::parse(text);
-        assert_eq!(symbols.find(0xfff), None);
-        assert_eq!(symbols.find(0x10ff), Some((0x1000, "start")));
-        assert_eq!(symbols.find(0x1100), Some((0x1100, "end")));
-        assert_eq!(symbols.find(0x1100 + LAST_BYTES), None);
     }
 
     #[test]

@@ -9,11 +9,13 @@
 //! | [`demux`] | whose a sample is |
 //! | [`initiator`] | the privileged side: configures, starts, stops, collects |
 //! | [`participant`] | `grantway prof participate`: a domain's own profiler |
-//! | [`merge`] | what participants gave, into one session |
+//! | [`outcome`] | what participants gave |
+//! | [`saved`] | symbols that were saved for a passive domain |
+//! | [`merge`] | an outcome, into one session |
 //!
 //! **Who trusts whom.** The initiator samples every process and trusts no participant. It keeps
 //! every sample itself; a participant gets copies of those of its own processes, and gives *names*
-//! for addresses in them. Whoever dies, hangs, lies or floods loses those names: its samples are
+//! for addresses in them. A participant that dies, hangs, lies or floods loses those names: its samples are
 //! then attributed on its behalf, and the report says so. A participant that is not root gets
 //! samples of its own user's processes only, without addresses of the kernel.
 
@@ -21,8 +23,10 @@ pub mod demux;
 pub mod initiator;
 pub mod merge;
 pub mod message;
+pub mod outcome;
 pub mod participant;
 pub mod ring;
+pub mod saved;
 pub mod state;
 
 use std::path::PathBuf;

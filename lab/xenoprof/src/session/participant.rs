@@ -2,9 +2,10 @@
 
 use super::message::{Link, Message, Named, Scope, document};
 use super::ring::Consumer;
+use crate::host::cpus::raw_ns;
 use crate::host::process;
 use crate::model::{Mode, Session, file};
-use crate::record::{self, raw_ns};
+use crate::record;
 use crate::resolve::{Resolver, Symbolizer, lookup};
 use crate::sampler::parse::{Address, Record, What};
 use anyhow::{Context as _, bail};

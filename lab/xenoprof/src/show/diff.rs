@@ -1,7 +1,6 @@
 //! The command `prof diff A B`: a point A against a point B, as the paper's tables 1 and 2.
 
-use super::report::{COARSE, COARSE_NOTE};
-use super::sums::Sums;
+use super::sums::{COARSE, COARSE_NOTE, Sums};
 use super::text::shortened;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};

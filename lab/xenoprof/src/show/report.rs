@@ -1,6 +1,6 @@
 //! The command `prof report`: tables, and the same as figures.
 
-use super::sums::{GOOD, Sums, outside, traffic};
+use super::sums::{COARSE, COARSE_NOTE, GOOD, Sums, outside, traffic};
 use super::text;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
@@ -214,11 +214,6 @@ impl Figures {
         }
     }
 }
-
-/// Without a non-maskable interrupt differences of classes below this say nothing.
-pub(super) const COARSE: f64 = 0.1;
-/// The same in words.
-pub(super) const COARSE_NOTE: &str = "without a non-maskable interrupt differences between classes of less than 10 points say nothing";
 
 /// The 95 % interval of a share (Wilson).
 pub(super) fn interval(count: u64, of: u64) -> [f64; 2] {

@@ -11,6 +11,12 @@ pub(crate) const USABLE: [f64; 2] = [0.8, 1.25];
 /// Fewer samples make no distribution.
 pub(crate) const SAMPLES_MIN: u64 = 100;
 
+/// Without a non-maskable interrupt differences of classes below this say nothing.
+pub(crate) const COARSE: f64 = 0.1;
+/// The same in words.
+pub(crate) const COARSE_NOTE: &str = "without a non-maskable interrupt differences between \
+                                      classes of less than 10 points say nothing";
+
 /// A domain with everything that is known about its time.
 pub(crate) struct Sums<'a> {
     pub(crate) domain: &'a Domain,

@@ -1,7 +1,6 @@
 //! The report for people.
 
-use super::report::COARSE_NOTE;
-use super::sums::{GOOD, Sums, behalf, outside, traffic};
+use super::sums::{COARSE_NOTE, GOOD, Sums, behalf, outside, traffic};
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Mode, Session};
 use figures::report::{number, table};

@@ -1,0 +1,32 @@
+//! Values by number.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// Gives equal values the same number, in the order in which they first came.
+#[derive(Debug)]
+pub(super) struct Numbers<T> {
+    pub(super) values: Vec<T>,
+    index: HashMap<T, u32>,
+}
+
+impl<T> Default for Numbers<T> {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            index: HashMap::new(),
+        }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Numbers<T> {
+    pub(super) fn of(&mut self, value: T) -> u32 {
+        if let Some(number) = self.index.get(&value) {
+            return *number;
+        }
+        let number = self.values.len() as u32;
+        self.values.push(value.clone());
+        self.index.insert(value, number);
+        number
+    }
+}
