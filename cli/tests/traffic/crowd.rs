@@ -1,13 +1,13 @@
-//! Guests that take everything from a wire with queues for them, and a sender whose frames say for whom
-//! they are.
+//! Guests that take everything from a wire with queues for them, and a sender whose frames say for
+//! whom they are.
 
 use crate::machine::{Machine, Running};
 
 /// What every frame says, before the two digits of its guest's number.
 pub(crate) const MARK: &[u8] = b"FOR-GUEST-";
 
-/// A configuration of guests g0, g1 and so on; `wire` are keys of the wire, and `vif` makes further ones
-/// of a guest's interface.
+/// A configuration of guests g0, g1 and so on; `wire` are keys of the wire, and `vif` makes further
+/// ones of a guest's interface.
 pub(crate) fn config(
     switches: &str,
     netns: &str,

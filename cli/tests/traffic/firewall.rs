@@ -39,8 +39,8 @@ fn start(queues: &str, rules: &str) -> Option<Machine> {
 
 const VMQ: &str = "queues = \"vmq\"";
 
-/// Sends datagrams to two ports in turns. Each says in its first bytes, and behind its first 128 bytes
-/// of frame, which port it is for.
+/// Sends datagrams to two ports in turns. Each says in its first bytes, and behind its first 128
+/// bytes of frame, which port it is for.
 const SENDER: &str = r#"
 import socket, sys, time
 address, times, ports = sys.argv[1], int(sys.argv[2]), [int(port) for port in sys.argv[3:]]
@@ -122,7 +122,8 @@ fn what_is_denied_reaches_no_socket() {
     }
 }
 
-/// The driver's trace of the next packet that comes from the wire, which is sent to the denied port.
+/// The driver's trace of the next packet that comes from the wire, which is sent to the denied
+/// port.
 fn trace_of_a_denied_one(machine: &Machine) -> String {
     let port = DENIED.to_string();
     let sender = machine.spawn(0, "python3", &["-c", SENDER, "10.9.0.2", "3000", &port]);
@@ -183,8 +184,8 @@ fn who_wants_nothing_of_a_denied_frame_gets_no_queue() {
     machine.end();
 }
 
-/// XDP-20, from outside, with rules of the interface and of the wire: of a denied frame no byte is ever in
-/// the guest's pages, and who denied it has counted it.
+/// XDP-20, from outside, with rules of the interface and of the wire: of a denied frame no byte is
+/// ever in the guest's pages, and who denied it has counted it.
 #[test]
 fn what_the_kernel_denies_never_reaches_the_guest() {
     if lacks_xdp() {

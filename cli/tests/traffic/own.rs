@@ -1,5 +1,5 @@
-//! A wire on AF_XDP with a queue for each guest (`pdev`): the kernel writes what comes into the guest's
-//! own pages, and into nobody else's, whoever dies.
+//! A wire on AF_XDP with a queue for each guest (`pdev`): the kernel writes what comes into the
+//! guest's own pages, and into nobody else's, whoever dies.
 
 use crate::crowd::{self, MARK, for_whom};
 use crate::machine::{Machine, Running};
@@ -157,7 +157,8 @@ fn the_queue_of_a_dead_guest_ends_and_the_others_go_on() {
         });
         wait_for(&machine, 2, 1000);
     }
-    // The driver has closed the queues' descriptors, and the monitor has done with them and with the dead.
+    // The driver has closed the queues' descriptors, and the monitor has done with them and with
+    // the dead.
     wait_until("descriptors stay", || {
         descriptors(driver_pid) <= before[1] - 2 && descriptors(monitor) < before[0] - 4
     });
@@ -206,8 +207,8 @@ fn a_driver_that_is_killed_leaves_no_queue_behind() {
     machine.end();
 }
 
-/// The one that takes a dead driver's place gets sockets of its own over the same pools, with frames in
-/// flight all the time.
+/// The one that takes a dead driver's place gets sockets of its own over the same pools, with
+/// frames in flight all the time.
 #[test]
 fn a_driver_that_is_started_again_has_the_queues_again() {
     let Some(machine) = start_crowd(NEW) else {

@@ -240,8 +240,8 @@ fn files_arrive_while_pages_come_and_go() {
     }
 }
 
-/// Pages change hands with what is in them: every byte arrives, nobody owns more pages than before, and
-/// a guest that goes down leaves its pages with nobody.
+/// Pages change hands with what is in them: every byte arrives, nobody owns more pages than before,
+/// and a guest that goes down leaves its pages with nobody.
 #[test]
 fn files_arrive_in_pages_that_change_hands() {
     const PAGES: u64 = 128;
@@ -264,7 +264,8 @@ fn files_arrive_in_pages_that_change_hands() {
         let stat = machine.ask(&["stat", "driver"]);
         let web = &stat["driver"]["ports"]["vif.web-0"]["counters"]["to_guest_drops"];
         assert_eq!(web["grant"], 0, "{lro}: {stat}");
-        // Both ends of two exchanges; a guest that dies takes one end with it, the driver gives up the other.
+        // Both ends of two exchanges; a guest that dies takes one end with it, the driver gives up
+        // the other.
         let status = machine.ask(&["status"]);
         assert!(kill(status["domains"][1]["pid"].as_u64().unwrap()));
         let end = Instant::now() + Duration::from_secs(20);

@@ -53,9 +53,9 @@ fn files_of_100_mb_arrive_by_queues_of_their_own() {
     machine.end();
 }
 
-/// Merged in the guests' pages, with and without a request for what that needs, and with headers that
-/// come last because there are rules: every byte arrives, most frames merged, and what consumes
-/// requests says so.
+/// Merged in the guests' pages, with and without a request for what that needs, and with headers
+/// that come last because there are rules: every byte arrives, most frames merged, and what
+/// consumes requests says so.
 #[test]
 fn files_arrive_merged_in_the_guests_pages() {
     const RULE: &str = "[[nic.rule]]\nname = \"no-telnet\"\naction = \"deny\"\nprotocol = \"tcp\"\n\

@@ -1,5 +1,5 @@
-//! A driver domain that dies under real traffic comes back: streams of unmodified programs stall, and
-//! go on.
+//! A driver domain that dies under real traffic comes back: streams of unmodified programs stall,
+//! and go on.
 
 use crate::machine::{Machine, Running, text};
 use crate::processes::{self, descriptors, domain, kill, pid};
@@ -46,8 +46,8 @@ fn kill_driver(machine: &Machine) -> Value {
     wait_for_another(machine, &before)
 }
 
-/// Whatever the NIC and the grants are: a file that is carried meanwhile arrives whole, and then every
-/// way works.
+/// Whatever the NIC and the grants are: a file that is carried meanwhile arrives whole, and then
+/// every way works.
 #[test]
 fn a_file_arrives_whole_over_a_driver_that_is_killed() {
     for (switches, nic) in [

@@ -1,5 +1,5 @@
-//! A driver domain of several workers: real programs through every queue, frames of a flow in order,
-//! broadcasts once, and a worker that dies takes its own flows only.
+//! A driver domain of several workers: real programs through every queue, frames of a flow in
+//! order, broadcasts once, and a worker that dies takes its own flows only.
 
 use crate::machine::{Machine, text};
 use crate::processes::{kill, pid};
@@ -100,7 +100,8 @@ print(json.dumps({"flows": [count for count, _ in flows.values()], "late": late}
 const GIVER: &str = r#"
 import socket, struct, sys, time
 to, flows, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-# What waits for the neighbour's address may be overtaken by what does not any more, in the sender's own kernel.
+# In the sender's own kernel, what waits for the neighbour's address may be overtaken by
+# what does not any more.
 first = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 first.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
 first.sendto(b"", (to, 9))

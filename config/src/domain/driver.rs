@@ -178,8 +178,8 @@ pub struct VifConfig {
     pub first_slot: u32,
     /// Slots kept: grant references from here on cannot be mapped.
     pub slots: u32,
-    /// First slot of the grant window that is kept for the sub-tables of [`GrantMode::Counted`], or for the
-    /// pages of [`GrantMode::Flip`].
+    /// First slot of the grant window that is kept for the sub-tables of [`GrantMode::Counted`], or
+    /// for the pages of [`GrantMode::Flip`].
     pub tables_slot: u32,
     /// Pages that [`GrantMode::Flip`] exchanges, as many as the guest's; 0 with other modes.
     #[serde(default)]

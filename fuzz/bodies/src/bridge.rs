@@ -41,8 +41,8 @@ fn guest_mac(port: usize) -> Mac {
 }
 
 /// Forwards frames and checks what must hold whatever they say: nothing goes back where it came
-/// from, nobody takes a guest's MAC, unknown unicast reaches no guest, groups have a budget, and what
-/// a port's rules deny does not pass it.
+/// from, nobody takes a guest's MAC, unknown unicast reaches no guest, groups have a budget, and
+/// what a port's rules deny does not pass it.
 pub fn bridge(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let settings = BridgeSettings {

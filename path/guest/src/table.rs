@@ -1,5 +1,5 @@
-//! A netfront's pages under counted grants, by hypercall. Entry *n* is always page *n*, so that pages
-//! which lie side by side are one mapping. And its pages that change hands.
+//! A netfront's pages under counted grants, by hypercall. Entry *n* is always page *n*, so that
+//! pages which lie side by side are one mapping. And its pages that change hands.
 
 use abi::counted::Revocation;
 use abi::hypercall::{Create, Revoke};

@@ -200,8 +200,8 @@ fn udp4(port: u16, data: &[u8], blank: bool) -> Vec<u8> {
     bytes
 }
 
-/// Waits for what holds when a TAP's descriptor is closed. A process that another test starts at that moment
-/// has the descriptor too, and so keeps the interface, until it executes its program.
+/// Waits for what holds when a TAP's descriptor is closed. A process that another test starts at
+/// that moment has the descriptor too, and so keeps the interface, until it executes its program.
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !holds() {

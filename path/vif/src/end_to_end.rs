@@ -233,7 +233,10 @@ fn world(sizes: Sizes, features: Features) -> World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(100)
+    })]
 
     #[test]
     fn what_goes_in_comes_out(ops in prop::collection::vec((op(), any::<bool>()), 0..150)) {

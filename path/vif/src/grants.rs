@@ -97,15 +97,15 @@ pub trait Grants {
     /// Carries out every copy of the batch; `frames` are what [`Source::Header`] refers to.
     fn write(&mut self, copies: &mut [CopyOut], frames: &[nic::Frame]);
 
-    /// Whether pages come into this domain's reach at all, so that [`Grants::write_small_frames`] is of
-    /// any use.
+    /// Whether pages come into this domain's reach at all, so that [`Grants::write_small_frames`]
+    /// is of any use.
     fn in_reach(&self) -> bool {
         false
     }
 
-    /// Copies the frames of `small_frames` that `pick` names, in its order, each to the place of one of
-    /// `accesses`. The result of an access says whether the frame is there: it is not if the place
-    /// is too small.
+    /// Copies the frames of `small_frames` that `pick` names, in its order, each to the place of
+    /// one of `accesses`. The result of an access says whether the frame is there: it is not if the
+    /// place is too small.
     fn write_small_frames(
         &mut self,
         accesses: &mut [Access],
@@ -126,9 +126,9 @@ pub trait Grants {
     /// No device writes any page of [`Grants::post_begin`] any more.
     fn post_end(&mut self) {}
 
-    /// Makes pages usable for a device that writes them itself until [`Grants::hold_end`] of each, or
-    /// says per access why not; appends to `frames`, for every access, which of the guest's frames
-    /// the page is. A mechanism that does not learn that cannot do it.
+    /// Makes pages usable for a device that writes them itself until [`Grants::hold_end`] of each,
+    /// or says per access why not; appends to `frames`, for every access, which of the guest's
+    /// frames the page is. A mechanism that does not learn that cannot do it.
     fn hold(&mut self, accesses: &mut [Access], frames: &mut Vec<u32>) {
         frames.extend(accesses.iter().map(|_| 0));
         refuse(accesses);

@@ -38,8 +38,8 @@ id! {
 }
 
 id! {
-    /// A table of the new grant mechanism ([`crate::counted`]). Never reused while the monitor lives;
-    /// 0 is none.
+    /// A table of the new grant mechanism ([`crate::counted`]). Never reused while the monitor
+    /// lives; 0 is none.
     Handle(u32)
 }
 

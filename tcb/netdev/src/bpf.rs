@@ -1,6 +1,6 @@
-//! As much of bpf(2) as is needed: a hash map, maps of AF_XDP sockets and of programs, counters, small
-//! programs, and an assembler of some thirty instructions. Programs this small need neither a compiler
-//! nor a loader.
+//! As much of bpf(2) as is needed: a hash map, maps of AF_XDP sockets and of programs, counters,
+//! small programs, and an assembler of some thirty instructions. Programs this small need neither a
+//! compiler nor a loader.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -303,8 +303,8 @@ pub(super) fn attach_xdp(program: &OwnedFd, index: u32, flags: u32) -> io::Resul
 }
 
 /// Runs a [`Kind::SchedCls`] program for every packet that leaves by an interface of the calling
-/// thread's namespace, before its queue is chosen, as long as the descriptor that this answers with is
-/// open.
+/// thread's namespace, before its queue is chosen, as long as the descriptor that this answers with
+/// is open.
 pub(super) fn attach_egress(program: &OwnedFd, index: u32) -> io::Result<OwnedFd> {
     attach(program, index, BPF_TCX_EGRESS, 0)
 }

@@ -56,7 +56,8 @@ pub enum SetupError {
     },
     /// Not an address.
     #[error(
-        "`{text}` is not an address: write it like 10.0.0.2/24 or fd00::2/64 (a gateway without the prefix length)"
+        "`{text}` is not an address: write it like 10.0.0.2/24 or fd00::2/64 (a gateway without \
+            the prefix length)"
     )]
     Address {
         /// The text.
@@ -88,9 +89,11 @@ pub enum SetupError {
         /// The system's word.
         error: io::Error,
     },
-    /// An interface that would spread what comes over queues that nobody listens to, or has too few.
+    /// An interface that would spread what comes over queues that nobody listens to, or has too
+    /// few.
     #[error(
-        "interface `{interface}` receives by {queues} queues, and {wanted} are heard (one by all guests, \
+        "interface `{interface}` receives by {queues} queues, and {wanted} are heard (one by all \
+            guests, \
          the others by one guest each): `ethtool -L {interface} combined {wanted}` (or rx {wanted}) \
          makes it so"
     )]
@@ -116,7 +119,8 @@ pub enum SetupError {
     },
     /// Firewall rules before a queue that the kernel does not take as a program.
     #[error(
-        "queue {queue} of interface `{interface}` in namespace {namespace} cannot have the program of the \
+        "queue {queue} of interface `{interface}` in namespace {namespace} cannot have the program \
+            of the \
          {rules} firewall rules before it: {error}; without `pdev` the guest uses the shared queue, and the \
          driver domain asks the rules"
     )]
@@ -149,8 +153,8 @@ pub enum SetupError {
 }
 
 impl SetupError {
-    /// Whether it is that something else has the device, perhaps not for long: the kernel takes its time to
-    /// let go of what is closed.
+    /// Whether it is that something else has the device, perhaps not for long: the kernel takes its
+    /// time to let go of what is closed.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Step { error, .. } if error.kind() == io::ErrorKind::ResourceBusy)

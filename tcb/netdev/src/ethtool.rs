@@ -115,8 +115,8 @@ impl<'a> Ethtool<'a> {
         for (to, from) in request.name.iter_mut().zip(name) {
             *to = from;
         }
-        // SAFETY: SIOCETHTOOL reads one `struct ifreq`, whose size `PointerRequest` has, and through it what
-        // the caller vouches for; all of it lives through the call.
+        // SAFETY: SIOCETHTOOL reads one `struct ifreq`, whose size `PointerRequest` has, and
+        // through it what the caller vouches for; all of it lives through the call.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
         if result < 0 {
             Err(io::Error::last_os_error())

@@ -1,5 +1,5 @@
-//! Set-up of network interfaces, with privileges: netlink, TAP, eBPF, XDP. It opens and configures a
-//! device once and hands out descriptors; no frame passes here. Part of the trusted base.
+//! Set-up of network interfaces, with privileges: netlink, TAP, eBPF, XDP. It opens and configures
+//! a device once and hands out descriptors; no frame passes here. Part of the trusted base.
 //!
 //! | module | what it is |
 //! |---|---|

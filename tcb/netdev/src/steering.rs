@@ -2,13 +2,13 @@
 //! traffic runs.
 //!
 //! Two small programs look into one map from MACs to queues. The *steering* program runs when the
-//! kernel chooses a frame's queue: a MAC that is in the map has its queue, everything else the
-//! last one, which is the bridge's. Then the frame may wait, in a queueing discipline say. So the
+//! kernel chooses a frame's queue: a MAC that is in the map has its queue, everything else the last
+//! one, which is the bridge's. Then the frame may wait, in a queueing discipline say. So the
 //! *filter* program looks once more, at the moment when the frame is put into the queue, under the
 //! same RCU read lock: a frame that is in the wrong queue by now is dropped by the kernel, and
 //! counted as one of the interface's drops. After a change of the map and one RCU grace period
-//! nothing can come into a queue that the map does not lead to: that is what [`Steering::effective`]
-//! tells.
+//! nothing can come into a queue that the map does not lead to: that is what
+//! [`Steering::effective`] tells.
 
 use crate::bpf::{
     Assembler, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10, SKB_LOAD_BYTES,
@@ -101,8 +101,8 @@ impl Steering {
     }
 }
 
-/// The MAC into the stack and through the map: r0 is a pointer to the queue. Jumps to `otherwise` if
-/// there is none; r6 holds the frame.
+/// The MAC into the stack and through the map: r0 is a pointer to the queue. Jumps to `otherwise`
+/// if there is none; r6 holds the frame.
 pub(super) fn look_up<'a>(
     program: &'a mut Assembler,
     map: &Map,

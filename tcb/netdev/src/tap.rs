@@ -15,9 +15,9 @@ pub struct Opened {
     pub shared: OwnedFd,
     /// One descriptor for each queue that was asked for, in order.
     pub queues: Vec<OwnedFd>,
-    /// One descriptor like `shared` for each further shared queue that was asked for: a flow comes by
-    /// the queue that the last frame of it, in either direction, went or came by, and a new one by a
-    /// hash of its addresses and ports.
+    /// One descriptor like `shared` for each further shared queue that was asked for: a flow comes
+    /// by the queue that the last frame of it, in either direction, went or came by, and a new one
+    /// by a hash of its addresses and ports.
     pub shares: Vec<OwnedFd>,
     /// What makes the queues receive anything; none if no queue was asked for. Where the system
     /// does not permit it ([`SetupError::Steering`]) the TAP works all the same, by its shared

@@ -77,8 +77,8 @@ pub(super) fn attach(fd: &OwnedFd, name: &str, vnet_header: bool, queue: Queue) 
     {
         *to = from;
     }
-    // SAFETY: TUNSETIFF reads and writes one `struct ifreq` at the pointer; `FlagsRequest` has its size
-    // (asserted above) and lives through the call.
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq` at the pointer; `FlagsRequest` has its
+    // size (asserted above) and lives through the call.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw mut request) };
     check(result)?;
     if vnet_header {

@@ -253,9 +253,9 @@ impl Receiver {
             return result(got);
         }
         self.write_vectors(limits);
-        // SAFETY: the first vectors are `header` and `start`, exclusively borrowed through the call,
-        // and no longer than these; the others are spans, as above, or several of them that lie one behind the other. There are at
-        // most UIO_MAXIOV (`make_ready`).
+        // SAFETY: the first vectors are `header` and `start`, exclusively borrowed through the
+        // call, and no longer than these; the others are spans, as above, or several of them that
+        // lie one behind the other. There are at most UIO_MAXIOV (`make_ready`).
         let got = unsafe {
             libc::readv(
                 fd.as_raw_fd(),

@@ -1,5 +1,5 @@
-//! A queue of an AF_XDP interface that is one guest's alone: the kernel writes what comes into chunks
-//! that lie in pages of this guest's, and nobody copies it.
+//! A queue of an AF_XDP interface that is one guest's alone: the kernel writes what comes into
+//! chunks that lie in pages of this guest's, and nobody copies it.
 //!
 //! ```text
 //!   chunk:   posted by the guest ──► fill ring ──► receive ring ──► frame ──► answered
@@ -102,8 +102,9 @@ impl XdpQueue {
         self.fill.free() as usize
     }
 
-    /// Lends the kernel the chunk `offset` bytes into its memory, which `buffer` shows; shown to it by
-    /// [`XdpQueue::show`]. Whether it is a chunk that the kernel does not have, and there is room.
+    /// Lends the kernel the chunk `offset` bytes into its memory, which `buffer` shows; shown to it
+    /// by [`XdpQueue::show`]. Whether it is a chunk that the kernel does not have, and there is
+    /// room.
     pub fn lend(&mut self, offset: usize, buffer: Buffer) -> bool {
         let whole =
             offset.is_multiple_of(self.chunk_bytes) && buffer.span.len() >= self.chunk_bytes;
@@ -129,9 +130,9 @@ impl XdpQueue {
         }
     }
 
-    /// Takes up to `budget` frames, each of which lies in one lent buffer, and appends them to `out`.
-    /// Buffers that hold no frame come to `failed`. The kernel is done with both. How many entries
-    /// were taken.
+    /// Takes up to `budget` frames, each of which lies in one lent buffer, and appends them to
+    /// `out`. Buffers that hold no frame come to `failed`. The kernel is done with both. How many
+    /// entries were taken.
     pub fn receive(
         &mut self,
         budget: usize,

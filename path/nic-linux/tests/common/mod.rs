@@ -1,5 +1,5 @@
-//! A TAP with several queues, the same with a queue for each of three guests, and somebody who sends frames
-//! out of it.
+//! A TAP with several queues, the same with a queue for each of three guests, and somebody who
+//! sends frames out of it.
 #![allow(unreachable_pub)]
 
 use netdev::netns::Namespace;

@@ -1,5 +1,5 @@
-//! Queues for single guests, on a real veth pair: what comes for a guest is written into the memory of
-//! this guest alone, and ends when it is to end.
+//! Queues for single guests, on a real veth pair: what comes for a guest is written into the memory
+//! of this guest alone, and ends when it is to end.
 
 use super::*;
 use abi::firewall::{Rule, Rules};
@@ -169,8 +169,8 @@ fn packet(mac: [u8; 6], protocol: u8, mark: u8) -> Vec<u8> {
     frame
 }
 
-/// XDP-20: of what the rules deny no byte is written into a guest's memory, by whichever of its rules; what
-/// they allow is, and the guest next to it has rules of its own.
+/// XDP-20: of what the rules deny no byte is written into a guest's memory, by whichever of its
+/// rules; what they allow is, and the guest next to it has rules of its own.
 #[test]
 fn what_is_denied_is_written_nowhere() {
     const DENIED: u8 = 0xd1;
@@ -225,8 +225,8 @@ fn what_is_denied_is_written_nowhere() {
     assert_eq!(denied(1), [[0, 0], hundred]);
 }
 
-/// XDP-20: when a queue has ended its counters say what was denied to the last frame, and stay so, though such
-/// frames keep coming. It does not begin again.
+/// XDP-20: when a queue has ended its counters say what was denied to the last frame, and stay so,
+/// though such frames keep coming. It does not begin again.
 #[test]
 fn what_is_denied_is_counted_to_the_end_of_a_queue() {
     let Some(mut wire) = wire(1) else { return };
@@ -266,8 +266,8 @@ fn what_is_denied_is_counted_to_the_end_of_a_queue() {
     );
 }
 
-/// The descriptor of the map of programs of a wire with so many queues for guests: as many as no other test
-/// has.
+/// The descriptor of the map of programs of a wire with so many queues for guests: as many as no
+/// other test has.
 fn programs_of(queues: u32) -> u32 {
     let all = std::fs::read_dir("/proc/self/fdinfo").unwrap();
     let wanted = ["map_type:\t3", &format!("max_entries:\t{}", queues + 1)];
@@ -322,7 +322,8 @@ fn a_queue_without_its_program_gets_nothing() {
     assert_eq!((frames.len(), failed.len()), (0, 0));
 }
 
-/// XDP-20: that the kernel refuses a queue's program is known when the queue is made, and said with its place.
+/// XDP-20: that the kernel refuses a queue's program is known when the queue is made, and said with
+/// its place.
 #[test]
 fn a_program_that_is_refused_is_told_when_the_queue_is_made() {
     const QUEUES: u32 = 6;
@@ -333,7 +334,8 @@ fn a_program_that_is_refused_is_told_when_the_queue_is_made() {
     let spec = spec_of(3, A, area, Rules::default());
     let error = wire.interface.queue(&spec, area.span()).unwrap_err();
     let expected = format!(
-        "queue 3 of interface `wire` in namespace {} cannot have the program of the 0 firewall rules before it: \
+        "queue 3 of interface `wire` in namespace {} cannot have the program of the 0 firewall \
+            rules before it: \
          Operation not permitted",
         path(&wire.namespace)
     );
@@ -409,8 +411,8 @@ fn a_flow_that_keeps_its_queue_reaches_nobody_else() {
     assert_eq!(guests[1].queue.lent(), POOL, "though it has all chunks");
 }
 
-/// Whatever a domain writes into the rings of a guest's queue, the kernel reaches that guest's memory
-/// and nothing else.
+/// Whatever a domain writes into the rings of a guest's queue, the kernel reaches that guest's
+/// memory and nothing else.
 #[test]
 fn forged_entries_of_a_guest_s_queue_reach_nothing() {
     let Some(wire) = wire(1) else { return };
@@ -452,8 +454,8 @@ fn forged_entries_of_a_guest_s_queue_reach_nothing() {
     }
 }
 
-/// What the data path finds in a receive ring is checked: a chunk is a frame once for each time that it
-/// was lent.
+/// What the data path finds in a receive ring is checked: a chunk is a frame once for each time
+/// that it was lent.
 #[test]
 fn packets_in_chunks_that_were_not_lent_are_counted() {
     let Some(wire) = wire(1) else { return };
@@ -522,8 +524,8 @@ fn a_queue_is_free_when_descriptor_and_rings_are_gone() {
     }
 }
 
-/// Whoever takes a page of a pool back exchanges it: whatever the socket has been given, it never writes
-/// there again.
+/// Whoever takes a page of a pool back exchanges it: whatever the socket has been given, it never
+/// writes there again.
 #[test]
 fn an_exchanged_page_is_never_written_again() {
     let Some(wire) = wire(1) else { return };

@@ -106,7 +106,10 @@ fn attack_28_endless_descriptor_loop() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(300)
+    })]
 
     /// Row 29 and all the others: no panic, whatever a guest writes.
     #[test]

@@ -1,5 +1,5 @@
-//! The fast path ([`nic::small_frame`]): requests of one slot that ask for nothing → small frames, and
-//! small frames → responses of one slot. Anything else stays at the head of the ring for
+//! The fast path ([`nic::small_frame`]): requests of one slot that ask for nothing → small frames,
+//! and small frames → responses of one slot. Anything else stays at the head of the ring for
 //! [`Netback::from_guest`], and is not given to [`Netback::small_frames_to_guest`].
 
 use super::answers::{self, Answer, ToGuest};

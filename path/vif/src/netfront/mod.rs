@@ -10,7 +10,8 @@
 //! [`Netfront::transmit`] sends them; [`Netfront::publish`], `fence(SeqCst)`, [`Netfront::notify`].
 //!
 //! Packets that are [small frames](nic::small_frame) may be taken and sent before the others:
-//! [`Netfront::receive_small_frames`], [`Netfront::small_frames_done`], [`Netfront::transmit_small_frames`].
+//! [`Netfront::receive_small_frames`], [`Netfront::small_frames_done`],
+//! [`Netfront::transmit_small_frames`].
 //!
 //! Nothing that the driver domain writes is believed: ids, offsets, lengths and flags are checked
 //! against what was posted (rows 2, 3, 6 of the field's list).

@@ -1,6 +1,6 @@
-//! The fast path ([`nic::small_frame`]): responses of one slot that say nothing but where the bytes are
-//! → pieces, and pieces → requests of one slot. Anything else stays at the head of the ring
-//! for [`Netfront::receive`].
+//! The fast path ([`nic::small_frame`]): responses of one slot that say nothing but where the bytes
+//! are → pieces, and pieces → requests of one slot. Anything else stays at the head of the ring for
+//! [`Netfront::receive`].
 
 use super::interface::Netfront;
 use super::pool::{RX_BASE, rx_index};

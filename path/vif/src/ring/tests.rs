@@ -627,7 +627,10 @@ fn run<const REQ: usize, const RSP: usize>(order: u8, ops: &[Op]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(256)
+    })]
 
     #[test]
     fn a_ring_is_five_queues(order in 0_u8..3, ops in prop::collection::vec(op(), 0..200)) {

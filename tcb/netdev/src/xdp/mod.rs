@@ -5,11 +5,12 @@
 //!   stations ── veth ─────────── veth ── XDP program ── socket ───► rings (window), UMEM (frames)
 //! ```
 //!
-//! Without an interface of the system's own a veth pair is made, with one end where the wire is. The
-//! other end lies in a namespace of its own, where nobody else sends or listens; when the
+//! Without an interface of the system's own a veth pair is made, with one end where the wire is.
+//! The other end lies in a namespace of its own, where nobody else sends or listens; when the
 //! monitor ends, however it does, that namespace goes and takes the pair along.
 //!
-//! With queues for single guests `queues.rs` has what leads to which socket, and `rules` what of it may.
+//! With queues for single guests `queues.rs` has what leads to which socket, and `rules` what of it
+//! may.
 //!
 //! Between the two ends of a veth pair the kernel leaves checksums undone, and nothing tells a
 //! socket which ones. So whoever sends over the pair is made to fill them in.

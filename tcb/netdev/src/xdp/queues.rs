@@ -7,11 +7,11 @@
 //!
 //! Both programs look into one map from MACs to queues, which stays with whoever set the interface
 //! up. The first one chooses; on a NIC of the system's own its user does (`ethtool -N`). The second
-//! one looks again, because a sender's own socket remembers a queue for as long as it likes: no frame
-//! for another MAC gets into a guest's queue. Queue 0 is the shared one and takes everything.
+//! one looks again, because a sender's own socket remembers a queue for as long as it likes: no
+//! frame for another MAC gets into a guest's queue. Queue 0 is the shared one and takes everything.
 //!
-//! A guest's queue has a program of its own, with which the second one goes on: what firewall rules deny
-//! is dropped by it (`rules`). Where there is no such program everything is dropped.
+//! A guest's queue has a program of its own, with which the second one goes on: what firewall rules
+//! deny is dropped by it (`rules`). Where there is no such program everything is dropped.
 
 use super::rules;
 use super::shared::{QUEUE, RingPages, XDP_DROP};
@@ -34,8 +34,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MD_DATA: i16 = 0;
 const MD_DATA_END: i16 = 4;
 const MD_QUEUE: i16 = 16;
-/// Offset of `queue_mapping` in `struct __sk_buff`. Written as the queue's number and one, it is what
-/// the kernel chooses the queue by.
+/// Offset of `queue_mapping` in `struct __sk_buff`. Written as the queue's number and one, it is
+/// what the kernel chooses the queue by.
 const SKB_QUEUE_MAPPING: i16 = 12;
 /// What comes next decides.
 const TCX_NEXT: i32 = -1;
@@ -159,7 +159,8 @@ impl Paths {
         let denied = Counters::new(spec.rules.len() as u32)?;
         let passed = |program: &mut Assembler| self.hand_over(program);
         let program = rules::compile(&spec.rules, &denied, passed)?.load(Kind::Xdp)?;
-        // Now, so that whoever starts the machine hears that the kernel refuses it. No MAC leads there yet.
+        // Now, so that whoever starts the machine hears that the kernel refuses it. No MAC leads
+        // there yet.
         let queue = spec.queue.to_ne_bytes();
         self.programs.set(&queue, program.as_raw_fd() as u32)?;
         Ok(QueueSocket {
@@ -173,8 +174,8 @@ impl Paths {
     }
 }
 
-/// A socket that receives into `umem` what is for one guest, and sends nothing: the kernel never reads that
-/// memory. `index` is the interface's, in the calling thread's namespace.
+/// A socket that receives into `umem` what is for one guest, and sends nothing: the kernel never
+/// reads that memory. `index` is the interface's, in the calling thread's namespace.
 pub(super) fn open(index: u32, spec: &XdpQueue, umem: Span) -> io::Result<OwnedFd> {
     let socket = socket::open(umem, spec.chunk_bytes, spec.entries, false)?;
     // What the interface wrote by itself would come until the socket is closed, and its memory is
@@ -233,15 +234,16 @@ impl QueueSocket {
         self.denied.get(rule)
     }
 
-    /// Frames to the queue's MAC come by the shared queue again, for good. When this returns none is written
-    /// into the queue's memory any more, whatever is in its rings: the kernel copies. Nor is one counted.
-    /// Takes a grace period, once; it and [`QueueSocket::enable`] are one thread's.
+    /// Frames to the queue's MAC come by the shared queue again, for good. When this returns none
+    /// is written into the queue's memory any more, whatever is in its rings: the kernel copies.
+    /// Nor is one counted. Takes a grace period, once; it and [`QueueSocket::enable`] are one
+    /// thread's.
     pub fn end(&self) {
         if self.ended.swap(true, Ordering::Relaxed) {
             return;
         }
-        // A map that does not do what it is told is the kernel's own fault: the frames of this queue
-        // were never anybody else's.
+        // A map that does not do what it is told is the kernel's own fault: the frames of this
+        // queue were never anybody else's.
         let _ = self.paths.macs.remove(&key(self.mac));
         let _ = self.paths.sockets.remove(&self.queue.to_ne_bytes());
         let _ = self.paths.programs.remove(&self.queue.to_ne_bytes());

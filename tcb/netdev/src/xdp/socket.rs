@@ -71,8 +71,8 @@ const fn first_page(ring: Ring) -> u32 {
     (offset / abi::PAGE as u64) as u32
 }
 
-/// An AF_XDP socket that is not bound yet: in the namespace of the calling thread, over the
-/// packets in `umem`, in chunks of `chunk_bytes`, with rings of `entries` entries. Without `transmit` it
+/// An AF_XDP socket that is not bound yet: in the namespace of the calling thread, over the packets
+/// in `umem`, in chunks of `chunk_bytes`, with rings of `entries` entries. Without `transmit` it
 /// only receives.
 pub(super) fn open(
     umem: Span,
@@ -110,8 +110,8 @@ pub(super) fn open(
     Ok(socket)
 }
 
-/// Binds the socket to a queue of an interface. Without `copies` the interface may write to the memory by
-/// itself, if its driver can do that.
+/// Binds the socket to a queue of an interface. Without `copies` the interface may write to the
+/// memory by itself, if its driver can do that.
 pub(super) fn bind(socket: &OwnedFd, index: u32, queue: u32, copies: bool) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,

@@ -263,8 +263,8 @@ impl Wire {
         }
     }
 
-    /// Makes a socket that gets the wire's packets; they are received into `umem` and sent from it. A
-    /// wire has one socket at a time.
+    /// Makes a socket that gets the wire's packets; they are received into `umem` and sent from it.
+    /// A wire has one socket at a time.
     ///
     /// # Errors
     /// The step that failed. Some milliseconds after the end of a socket before, the kernel may
@@ -287,9 +287,11 @@ impl Wire {
     /// queue has one socket at a time.
     ///
     /// # Errors
-    /// As [`Wire::bind`]; or the kernel does not take the program that asks the firewall rules before it.
+    /// As [`Wire::bind`]; or the kernel does not take the program that asks the firewall rules
+    /// before it.
     pub fn queue(&self, spec: &XdpQueue, umem: Span) -> Result<QueueSocket, SetupError> {
-        // First what says for a while that the queue is busy: to compile and verify takes longer than to ask.
+        // First what says for a while that the queue is busy: to compile and verify takes longer
+        // than to ask.
         let socket = self.there(|index| queues::open(index, spec, umem))?;
         let made = self.paths.queue(socket, spec);
         made.map_err(|error| {

@@ -1,8 +1,9 @@
-//! What a frame shows of what rules ask for, as `net`'s parser finds it in a snapshot of 128 bytes: at
-//! most two VLAN tags, eight extension headers, and nothing that does not end within these bytes.
+//! What a frame shows of what rules ask for, as `net`'s parser finds it in a snapshot of 128 bytes:
+//! at most two VLAN tags, eight extension headers, and nothing that does not end within these
+//! bytes.
 //!
-//! Every byte is fetched by a helper that checks for itself where the frame ends; offsets are numbers
-//! and never pointers.
+//! Every byte is fetched by a helper that checks for itself where the frame ends; offsets are
+//! numbers and never pointers.
 //!
 //! | register | while headers are followed |
 //! |---|---|
@@ -11,8 +12,9 @@
 //! | r8 | EtherType, then protocol |
 //! | r9 | bytes that may be looked at |
 //!
-//! What is found lies on the stack, in places of which the verifier remembers no values: it would follow
-//! each value through all rules. There a comparison always goes both ways, and it sees every rule once.
+//! What is found lies on the stack, in places of which the verifier remembers no values: it would
+//! follow each value through all rules. There a comparison always goes both ways, and it sees every
+//! rule once.
 
 use crate::bpf::{
     Assembler, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, XDP_GET_BUFF_LEN, XDP_LOAD_BYTES,
@@ -50,8 +52,8 @@ const MAX_EXTENSIONS: usize = 8;
 const ARP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0, 1, 8, 0]), half([6, 4]));
 const SNAP_BEGINS: (u32, u32) = (u32::from_ne_bytes([0xaa, 0xaa, 3, 0]), half([0, 0]));
 const ARP_BYTES: i32 = 28;
-/// The headers that nearly all frames have are fetched at once, from the EtherType on: without a tag, an
-/// IPv6 header and two ports. A frame of so many bytes has room for them.
+/// The headers that nearly all frames have are fetched at once, from the EtherType on: without a
+/// tag, an IPv6 header and two ports. A frame of so many bytes has room for them.
 const AT_ONCE: i32 = 2 + 40 + 4;
 const HAS_ROOM: i32 = ETHERNET - 2 + AT_ONCE;
 /// Where the transport header begins then.
@@ -62,8 +64,8 @@ const fn half(bytes: [u8; 2]) -> u32 {
     u16::from_ne_bytes(bytes) as u32
 }
 
-// The stack. Above lies the key of a counter. Of what is written to the upper half of eight bytes alone
-// the verifier remembers no value.
+// The stack. Above lies the key of a counter. Of what is written to the upper half of eight bytes
+// alone the verifier remembers no value.
 /// The protocol, or [`HIDDEN`]; of what is no IP the EtherType.
 pub(super) const NUMBER: i16 = -12;
 /// The port that a packet comes from, or [`HIDDEN`].
@@ -138,8 +140,8 @@ pub(super) fn follow(program: &mut Assembler, found: &Found) {
     // 802.3: some stacks understand what is disguised so.
     load(program, 6, SHORT, other);
     unless_begins(program, SNAP_BEGINS, other).jump(found.hidden);
-    // ARP is looked into behind a tag alone: without one its EtherType is known in any case, and rules
-    // ask for nothing else that it has.
+    // ARP is looked into behind a tag alone: without one its EtherType is known in any case, and
+    // rules ask for nothing else that it has.
     program
         .label(arp)
         .jump_eq_imm(R7, ETHERNET, other)
@@ -221,7 +223,8 @@ fn ipv6(program: &mut Assembler, found: &Found) {
         extension(program, end, later, malformed);
     }
     unless_extension(program, malformed).jump(end);
-    // A later fragment says what its first one begins with: an extension header hides what comes behind.
+    // A later fragment says what its first one begins with: an extension header hides what comes
+    // behind.
     program.label(later);
     unless_extension(program, obscure)
         .mov_imm(R1, 1)
@@ -235,8 +238,8 @@ fn ipv6(program: &mut Assembler, found: &Found) {
     hidden(program, found.hidden6, found.hidden);
 }
 
-/// Steps over one extension header. Goes on at `end` if there is none, and at `later` behind the header
-/// of a later fragment.
+/// Steps over one extension header. Goes on at `end` if there is none, and at `later` behind the
+/// header of a later fragment.
 fn extension(program: &mut Assembler, end: Label, later: Label, malformed: Label) {
     let [there, fragment, words, step, next] = std::array::from_fn(|_| program.fresh());
     unless_extension(program, there).jump(end).label(there);
@@ -276,8 +279,9 @@ fn unless_extension(program: &mut Assembler, there: Label) -> &mut Assembler {
     program
 }
 
-/// Leaves the ports of the packet whose transport header begins at r7, and goes on at `to`; r1: whether
-/// it is a fragment without one. What begins at `usual` may have been fetched with the IP header.
+/// Leaves the ports of the packet whose transport header begins at r7, and goes on at `to`; r1:
+/// whether it is a fragment without one. What begins at `usual` may have been fetched with the IP
+/// header.
 fn ports(program: &mut Assembler, usual: i32, to: Label) {
     let [has, hidden, elsewhere, there] = std::array::from_fn(|_| program.fresh());
     let fetched = IP + (usual - ETHERNET) as i16;
@@ -342,8 +346,8 @@ fn unless_begins(
         .jump_ne_imm(R1, 0, otherwise)
 }
 
-/// Has the `bytes` bytes of the IP header at r7 on the stack, or goes on at `otherwise`: one without a tag
-/// before it may be there.
+/// Has the `bytes` bytes of the IP header at r7 on the stack, or goes on at `otherwise`: one
+/// without a tag before it may be there.
 fn load_ip(program: &mut Assembler, bytes: i32, otherwise: Label) {
     let [missing, there] = std::array::from_fn(|_| program.fresh());
     program
@@ -354,8 +358,8 @@ fn load_ip(program: &mut Assembler, bytes: i32, otherwise: Label) {
     program.label(there);
 }
 
-/// Puts the `bytes` bytes at r7 onto the stack, or goes on at `otherwise` if they are not there to be
-/// looked at.
+/// Puts the `bytes` bytes at r7 onto the stack, or goes on at `otherwise` if they are not there to
+/// be looked at.
 fn load(program: &mut Assembler, bytes: i32, to: i16, otherwise: Label) {
     program
         .mov(R1, R7)

@@ -1,16 +1,18 @@
-//! Firewall rules as a program: the kernel asks it about a frame before it writes a byte of it into a
-//! guest's page. It answers as the bridge does (`specs/bridge.md`, BR-18 and BR-20), about every frame: a
-//! socket takes what comes by its own queue and nothing else, so nothing could be left to the shared one.
+//! Firewall rules as a program: the kernel asks it about a frame before it writes a byte of it into
+//! a guest's page. It answers as the bridge does (`specs/bridge.md`, BR-18 and BR-20), about every
+//! frame: a socket takes what comes by its own queue and nothing else, so nothing could be left to
+//! the shared one.
 //!
 //! | module | job |
 //! |---|---|
 //! | `headers` | what a frame shows of what rules ask for |
 //! | here | the rules, compiled for each kind of frame |
 //!
-//! Rules are code and not data: what a kind of frame cannot fit is not asked, and what a rule does not
-//! ask for costs nothing. There is no loop and no pointer into the frame, so that the verifier's work is
-//! about as long as the program. Doubt is against a frame: what is hidden fits what denies and nothing that
-//! allows, which makes of three values two that are known when a rule is compiled.
+//! Rules are code and not data: what a kind of frame cannot fit is not asked, and what a rule does
+//! not ask for costs nothing. There is no loop and no pointer into the frame, so that the
+//! verifier's work is about as long as the program. Doubt is against a frame: what is hidden fits
+//! what denies and nothing that allows, which makes of three values two that are known when a rule
+//! is compiled.
 
 mod headers;
 #[cfg(test)]
@@ -40,8 +42,8 @@ enum Class {
     Other,
 }
 
-/// A program that drops what the rules deny, counted by the rule's number in `denied`, and goes on with
-/// `passed` for the rest; r6 is the frame there.
+/// A program that drops what the rules deny, counted by the rule's number in `denied`, and goes on
+/// with `passed` for the rest; r6 is the frame there.
 ///
 /// # Errors
 /// A rule with a range of ports that ends before it begins.
@@ -102,7 +104,8 @@ pub(super) fn compile(
     Ok(program)
 }
 
-/// Counts a frame for the rule whose number r7 is; jumps to `otherwise` if there is no such counter.
+/// Counts a frame for the rule whose number r7 is; jumps to `otherwise` if there is no such
+/// counter.
 fn count(program: &mut Assembler, denied: &Counters, otherwise: Label) {
     program
         .mov(R1, R6)
@@ -200,8 +203,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Goes on at `next` unless the number at `at` of the stack is one of `first ..= last`, or hidden from
-    /// a rule that denies.
+    /// Goes on at `next` unless the number at `at` of the stack is one of `first ..= last`, or
+    /// hidden from a rule that denies.
     fn range(&mut self, at: i16, (first, last): (i32, i32), allow: bool, next: Label) {
         let fits = self.program.fresh();
         self.program.load_u32(R1, R10, at);

@@ -1,5 +1,5 @@
-//! The program against the bridge: over random rules and random frames both let the same frames pass, and
-//! the same rule counts what they do not.
+//! The program against the bridge: over random rules and random frames both let the same frames
+//! pass, and the same rule counts what they do not.
 
 use super::*;
 use crate::bpf::Kind;
@@ -59,7 +59,8 @@ impl Compiled {
             data_in: frame.as_ptr() as u64,
             ..TestRun::default()
         };
-        // SAFETY: the kernel reads the attributes and the frame, and writes to the attributes alone.
+        // SAFETY: the kernel reads the attributes and the frame, and writes to the attributes
+        // alone.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_bpf,
@@ -224,7 +225,12 @@ fn rules() -> impl Strategy<Value = Rules> {
 fn ipv4() -> impl Strategy<Value = Vec<u8>> {
     (
         prop_oneof![4 => Just(0x45u8), 2 => 0x45u8..=0x4f, 1 => proptest::num::u8::ANY],
-        prop_oneof![3 => Just(0u16), 1 => Just(0x2000), 1 => Just(0x4000), 1 => proptest::num::u16::ANY],
+        prop_oneof![
+            3 => Just(0u16),
+            1 => Just(0x2000),
+            1 => Just(0x4000),
+            1 => proptest::num::u16::ANY,
+        ],
         select(&PROTOCOLS[..]),
         (select(&V4[..]), select(&V4[..])),
         transport(),
@@ -302,8 +308,8 @@ fn arp() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Frames for the guest: of what its EtherType says, or of something else; cut short, or with a byte that
-/// is another's.
+/// Frames for the guest: of what its EtherType says, or of something else; cut short, or with a
+/// byte that is another's.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let tags = prop_oneof![
         5 => Just(Vec::new()),
@@ -373,8 +379,9 @@ fn the_kernel_decides_as_the_bridge_does() {
 /// As many as a NIC and an interface may have, each.
 const RULES: usize = 256;
 
-/// The rule of this number in a long list: of those that ask for everything in IPv6, for what both versions
-/// have, or of each in turn. What goes from and to port 1000 + `number` fits this one and no rule before.
+/// The rule of this number in a long list: of those that ask for everything in IPv6, for what both
+/// versions have, or of each in turn. What goes from and to port 1000 + `number` fits this one and
+/// no rule before.
 fn asks_for_much(kind: usize, number: usize, allow: bool) -> Rule {
     let ports = Some((1, 1000 + number as u16));
     let both = Rule {
@@ -411,8 +418,8 @@ fn longest(kind: usize, allow: bool) -> Rules {
     }
 }
 
-/// As many rules as a NIC and an interface may have, each asking for everything: the verifier accepts
-/// them, and the last one counts.
+/// As many rules as a NIC and an interface may have, each asking for everything: the verifier
+/// accepts them, and the last one counts.
 #[test]
 fn the_longest_lists_are_taken() {
     if lacks_bpf() {
@@ -448,8 +455,8 @@ fn datagram(v6: bool, from: usize, port: u16) -> Vec<u8> {
     frame
 }
 
-/// Lists of the same length that allow what each rule names and deny everything else: the verifier accepts
-/// them, and about what fits any of the rules, and none, they agree with the bridge.
+/// Lists of the same length that allow what each rule names and deny everything else: the verifier
+/// accepts them, and about what fits any of the rules, and none, they agree with the bridge.
 #[test]
 fn the_longest_lists_that_allow_decide_as_the_bridge_does() {
     if lacks_bpf() {
