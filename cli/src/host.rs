@@ -17,7 +17,7 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
                 wire: XdpWire::Netdev { name, netns },
             } => {
                 let place = (name.as_str(), netns.as_deref());
-                netdev(Place::Nic(n), place, nic.single_queues(), &mut found);
+                netdev(Place::Nic(n), place, nic.dedicated_queues(), &mut found);
             }
             kind => {
                 if let Some(port) = kind.port() {

@@ -338,7 +338,9 @@ mod tests {
 
     #[test]
     fn counters_become_lines_and_tables() {
-        let stats = json!({"driver": {"ports": {"web-0": {"in": 3, "state": "up"}}, "list": [1, 2], "none": null}});
+        let stats = json!({"driver": {
+            "ports": {"web-0": {"in": 3, "state": "up"}}, "list": [1, 2], "none": null
+        }});
         assert_eq!(
             stat_lines(&stats),
             "driver.list.0: 1\ndriver.list.1: 2\ndriver.none: null\n\

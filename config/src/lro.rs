@@ -83,7 +83,7 @@ impl At {
 pub enum Rules {
     /// Only those that segmentation gives back byte for byte, so aggregates may be forwarded.
     Gro,
-    /// As Linux' `inet_lro` did (the papers): only for who is the packets' last receiver.
+    /// As Linux' `inet_lro` did (the papers): only where the guest is the packets' last receiver.
     Lro,
 }
 
@@ -136,7 +136,7 @@ pub enum Flush {
     Poll,
     /// To the end of every n-th poll (delayed aggregation): `da2`.
     Polls(u32),
-    /// So many microseconds: `t50`.
+    /// For this many microseconds: `t50`.
     After(u32),
     /// As long as it pays at the load that there is: `adaptive`.
     Adaptive,

@@ -81,7 +81,7 @@ impl Rule {
     /// Whether it is for frames that pass this way.
     #[must_use]
     pub fn is_for(&self, way: Way) -> bool {
-        self.way.is_none_or(|own| own == way)
+        self.way.is_none_or(|only| only == way)
     }
 
     /// As the monitor is told it, which compiles it: without its name and its direction.
@@ -115,8 +115,8 @@ impl Rule {
         let ethertype = self.ethertype.map(|ethertype| ethertype.0);
         for (key, prefix) in versions {
             let Some(prefix) = prefix else { continue };
-            let own = if is_v4(prefix) { 0x0800 } else { 0x86dd };
-            if ethertype.is_some_and(|given| given != own) {
+            let fits = if is_v4(prefix) { 0x0800 } else { 0x86dd };
+            if ethertype.is_some_and(|given| given != fits) {
                 let what = format!("`{key}` is {prefix}, which no frame of this `ethertype` has");
                 return Some((key, what, "leave `ethertype` out"));
             }
@@ -378,7 +378,10 @@ mod tests {
         let text = serde_json::to_string(&rule).unwrap();
         assert_eq!(
             text,
-            r#"{"name":"dns","allow":false,"way":"out","protocol":"udp","destination_ports":"53-54"}"#
+            concat!(
+                r#"{"name":"dns","allow":false,"way":"out","protocol":"udp","#,
+                r#""destination_ports":"53-54"}"#
+            )
         );
         assert_eq!(serde_json::from_str::<Rule>(&text).unwrap(), rule);
         assert!(rule.is_for(Way::Out) && !rule.is_for(Way::In));

@@ -77,8 +77,8 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
     }
 }
 
-/// Queues for single guests need a NIC that has them, pages that stay mapped, and buffers
-/// that a frame fits in one piece.
+/// Dedicated queues need a NIC that has them, pages that stay mapped, and buffers that a frame
+/// fits in one piece.
 fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq) {
     found.range(place, "vmq_queues", vmq.queues, 1..=64);
     found.range(place, "vmq_rebalance_ms", vmq.rebalance_ms, 0..=60_000);

@@ -29,8 +29,8 @@ pub struct DriverConfig {
     pub mac_ageing_s: u32,
     /// Microseconds that it looks for work before it sleeps; 0 when it shares a CPU with a peer.
     pub spin_us: u32,
-    /// While a NIC has more frames, sleeping guests are woken at most every so many microseconds;
-    /// 0: at once.
+    /// Microseconds between two wake-ups of sleeping guests while a NIC has more frames; 0: none
+    /// waits.
     pub notify_us: u32,
     /// Whether the hop ledger keeps its stamps.
     pub ledger: bool,
@@ -65,7 +65,7 @@ pub struct NicConfig {
     /// Addresses behind it that no guest may claim: its stations' own, and gateways.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// Its queues for single guests, if it has any.
+    /// Its dedicated queues, if it has any.
     #[serde(default)]
     pub vmq: Option<Vmq>,
     /// Which frames may pass it.
@@ -81,13 +81,13 @@ pub const FRAME_EXTRA_BYTES: u32 = 19;
 /// [`BUFFER_BYTES`]: the kernel keeps the first 256, a header and a VLAN tag take 18.
 pub const XDP_MTU_MAX: u32 = BUFFER_BYTES - 256 - 18;
 
-/// Queues of a NIC for single guests.
+/// Dedicated queues of a NIC, one for a guest interface, that are given by load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vmq {
     /// How many.
     pub queues: u32,
-    /// Milliseconds after which the busiest guests get them; 0: who has one keeps it.
+    /// Milliseconds after which the busiest guests get them; 0: a guest that has one keeps it.
     pub rebalance_ms: u32,
 }
 
@@ -103,7 +103,7 @@ pub enum NicKind {
         vnet_header: bool,
         /// Whether either side may leave checksums to fill in (needs `vnet_header`).
         checksum: bool,
-        /// Number of the device of each queue for a single guest.
+        /// Number of the device of each dedicated queue.
         #[serde(default)]
         queues: Vec<u32>,
     },
@@ -151,7 +151,7 @@ pub enum NicKind {
 pub enum Moderation {
     /// All the time: the driver never sleeps.
     Spin,
-    /// Every so many microseconds.
+    /// Every n microseconds.
     Tick(u32),
     /// When the NIC says that there are some.
     Event,
@@ -178,8 +178,8 @@ pub struct VifConfig {
     pub first_slot: u32,
     /// Slots kept: grant references from here on cannot be mapped.
     pub slots: u32,
-    /// First slot of the grant window that is kept for the sub-tables of [`GrantMode::Counted`], or
-    /// for the pages of [`GrantMode::Flip`].
+    /// First slot of the grant window that is kept for the sub-tables of [`GrantMode::Counted`],
+    /// or for the pages of [`GrantMode::Flip`].
     pub tables_slot: u32,
     /// Pages that [`GrantMode::Flip`] exchanges, as many as the guest's; 0 with other modes.
     #[serde(default)]
@@ -196,13 +196,13 @@ pub struct VifConfig {
     pub firewall: Firewall,
     /// The queue of an AF_XDP wire that is its alone, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue: Option<OwnQueue>,
+    pub queue: Option<DedicatedQueue>,
 }
 
 /// A queue of an AF_XDP wire that receives into the pages of one guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OwnQueue {
+pub struct DedicatedQueue {
     /// Place of the wire among the NICs.
     pub nic: u32,
     /// Number of the device.

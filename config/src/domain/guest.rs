@@ -33,7 +33,7 @@ pub struct GuestVif {
     /// Bytes of IP in its longest frame (a TSO packet may be larger).
     pub mtu: u32,
     /// What stands behind the netfront.
-    pub endpoint: Endpoint,
+    pub endpoint: EndpointConfig,
     /// log2 of the pages of a ring that it asks for, 0 … [`RING_ORDER_MAX`].
     pub ring_order: u8,
     /// How its rings lie in their pages, if the driver domain offers that; else as Xen's.
@@ -63,7 +63,7 @@ pub struct GuestVif {
 /// What stands behind a netfront.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Endpoint {
+pub enum EndpointConfig {
     /// A TAP with virtio-net headers in a network namespace: any unmodified program.
     Tap {
         /// Number of the device of each queue.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The largest `ring_order`: 16 pages, 4096 slots.
 pub const RING_ORDER_MAX: u8 = 4;
 
-/// Bytes of a buffer of the driver domain's own, and of a half-page buffer.
+/// Bytes of a buffer of the driver domain, and of a half-page buffer.
 pub const BUFFER_BYTES: u32 = 2048;
 
 /// How the driver domain gets at granted pages.

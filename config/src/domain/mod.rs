@@ -13,9 +13,9 @@ mod station;
 pub use crate::address::Cidr;
 pub use crate::lro::Lro;
 pub use driver::{
-    DriverConfig, FRAME_EXTRA_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, Moderation, NicConfig, NicKind,
-    OwnQueue, VifConfig, Vmq, XDP_MTU_MAX,
+    DedicatedQueue, DriverConfig, FRAME_EXTRA_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, Moderation,
+    NicConfig, NicKind, VifConfig, Vmq, XDP_MTU_MAX,
 };
-pub use guest::{Endpoint, GuestConfig, GuestVif};
+pub use guest::{EndpointConfig, GuestConfig, GuestVif};
 pub use link::{BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat};
 pub use station::{Stack, StackApp};

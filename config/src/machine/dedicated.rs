@@ -1,7 +1,7 @@
 //! Queues of an AF_XDP wire that receive into the pages of one guest each.
 
 use super::devices::Devices;
-use crate::domain::OwnQueue;
+use crate::domain::DedicatedQueue;
 use crate::model::{Config, Nic};
 use crate::rule::{self, Rule, Way};
 use crate::sizes::{rx_pages, rx_pool};
@@ -11,7 +11,7 @@ use abi::xdp::Ring;
 use std::collections::BTreeMap;
 
 /// The dedicated queues of all guests, by guest and vif.
-pub(super) type DedicatedQueues = BTreeMap<(usize, usize), OwnQueue>;
+pub(super) type DedicatedQueues = BTreeMap<(usize, usize), DedicatedQueue>;
 
 /// Adds the devices of NIC number `n`'s dedicated queues, and notes the queues in `queues`. Their
 /// rings lie in the grant window from `window_slots` on.
@@ -47,7 +47,7 @@ pub(super) fn add(
                     to_guest: compiled(&vif.rules, Way::Out),
                 },
             }));
-            let queue = OwnQueue {
+            let queue = DedicatedQueue {
                 nic: n as u32,
                 device,
                 rings_slot,

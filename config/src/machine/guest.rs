@@ -3,7 +3,7 @@
 use super::devices::{Devices, tap};
 use super::told::{json, stack};
 use super::waiting::{is_crowded, spin_us};
-use crate::domain::{self, GuestConfig, GuestVif};
+use crate::domain::{EndpointConfig, GuestConfig, GuestVif};
 use crate::model::{Config, Endpoint, Guest, Vif};
 use crate::sizes::{flip_pages, grant_entries, guest_frames, pool_pages, queues, rx_pool};
 use abi::machine::{Domain, Program, Tap};
@@ -67,7 +67,7 @@ fn endpoint(
     (g, v): (usize, usize),
     vif: &Vif,
     devices: &mut Devices,
-) -> domain::Endpoint {
+) -> EndpointConfig {
     match &vif.endpoint {
         Endpoint::Tap { port } => {
             let workers = config.driver.workers.max(1);
@@ -81,14 +81,14 @@ fn endpoint(
                 ..tap
             };
             let queue = |worker| devices.share(tap.clone(), worker, workers);
-            domain::Endpoint::Tap {
+            EndpointConfig::Tap {
                 devices: (0..workers).map(queue).collect(),
             }
         }
-        Endpoint::Stack { station } => domain::Endpoint::Stack {
+        Endpoint::Stack { station } => EndpointConfig::Stack {
             stack: stack(station),
         },
-        Endpoint::Sink { touch } => domain::Endpoint::Sink { touch: *touch },
+        Endpoint::Sink { touch } => EndpointConfig::Sink { touch: *touch },
         Endpoint::Source {
             to,
             size,
@@ -96,7 +96,7 @@ fn endpoint(
             window,
             count,
             touch,
-        } => domain::Endpoint::Source {
+        } => EndpointConfig::Source {
             to: to.0,
             size: *size,
             rate_pps: *rate_pps,
@@ -104,10 +104,10 @@ fn endpoint(
             count: *count,
             touch: *touch,
         },
-        Endpoint::Echo => domain::Endpoint::Echo {},
+        Endpoint::Echo => EndpointConfig::Echo {},
         Endpoint::Pcap { read, write } => {
             let [read, write] = devices.files(read, write);
-            domain::Endpoint::Pcap { read, write }
+            EndpointConfig::Pcap { read, write }
         }
     }
 }

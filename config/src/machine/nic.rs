@@ -118,7 +118,7 @@ impl Nics {
             chunk_bytes: domain::BUFFER_BYTES,
             entries,
             rings_slot,
-            queues: nic.single_queues(),
+            queues: nic.dedicated_queues(),
         }));
         dedicated::add(
             config,
@@ -135,7 +135,7 @@ impl Nics {
     }
 }
 
-/// A TAP that has a NIC's queues for single guests, whose MACs are `macs`.
+/// A TAP that has a NIC's dedicated queues, for guests whose MACs are `macs`.
 fn steered(tap: Tap, nic: &Nic, macs: Vec<[u8; 6]>) -> Tap {
     match vmq(nic, &macs) {
         Some(vmq) => Tap {
@@ -147,8 +147,7 @@ fn steered(tap: Tap, nic: &Nic, macs: Vec<[u8; 6]>) -> Tap {
     }
 }
 
-/// A NIC's queues for single guests that are given by load: no more than there are guests'
-/// interfaces.
+/// A NIC's dedicated queues that are given by load: no more than there are guests' interfaces.
 fn vmq(nic: &Nic, macs: &[[u8; 6]]) -> Option<Vmq> {
     match nic.queues {
         // Those of an AF_XDP wire are not given by load.

@@ -34,9 +34,9 @@ impl Driver {
     /// The spin budget of domains where the driver domain has CPUs of its own: about the cost of a
     /// wake-up.
     pub const SPIN_APART_US: u32 = 50;
-    /// While a NIC has more frames, sleeping guests are woken at most every so many microseconds
-    /// where they may use the driver's CPUs, unless they run out of receive buffers. A guest that
-    /// is woken takes the CPU from the driver; this is some batches of a wire at several Gb/s.
+    /// Microseconds between two wake-ups of sleeping guests that may use the driver's CPUs, while a
+    /// NIC has more frames and they have receive buffers. A guest that is woken takes the CPU from
+    /// the driver; this is some batches of a wire at several Gb/s.
     /// Where the driver domain has CPUs of its own they are woken at once.
     pub const NOTIFY_SHARED_US: u32 = 300;
     /// The most workers.
@@ -47,8 +47,8 @@ impl Driver {
     pub(crate) fn worker_cpus(&self, worker: u32) -> Vec<usize> {
         let first = worker as usize % self.cpus.len().max(1);
         let every = self.workers.max(1) as usize;
-        let own = self.cpus.iter().skip(first).step_by(every);
-        own.copied().collect()
+        let cpus = self.cpus.iter().skip(first).step_by(every);
+        cpus.copied().collect()
     }
 
     /// A worker's share of what all of them together may let through.

@@ -56,9 +56,9 @@ impl Nic {
         }
     }
 
-    /// Its queues for single guests.
+    /// How many dedicated queues it has.
     #[must_use]
-    pub fn single_queues(&self) -> u32 {
+    pub fn dedicated_queues(&self) -> u32 {
         match self.queues {
             Queues::Shared => 0,
             Queues::Vmq(vmq) => vmq.queues,

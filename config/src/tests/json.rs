@@ -34,14 +34,14 @@ fn every_kind_survives_json() {
         ],
     };
     let endpoints = [
-        Endpoint::Tap {
+        EndpointConfig::Tap {
             devices: vec![0, 1],
         },
-        Endpoint::Stack {
+        EndpointConfig::Stack {
             stack: stack.clone(),
         },
-        Endpoint::Sink { touch: true },
-        Endpoint::Source {
+        EndpointConfig::Sink { touch: true },
+        EndpointConfig::Source {
             to: [2; 6],
             size: 60,
             rate_pps: Some(1e6),
@@ -49,8 +49,8 @@ fn every_kind_survives_json() {
             count: None,
             touch: false,
         },
-        Endpoint::Echo {},
-        Endpoint::Pcap {
+        EndpointConfig::Echo {},
+        EndpointConfig::Pcap {
             read: Some(1),
             write: None,
         },
@@ -155,7 +155,7 @@ fn every_kind_survives_json() {
             forwards: false,
             rules: vec![Rule::any("all", false)],
             firewall: Firewall::Shared,
-            queue: Some(OwnQueue {
+            queue: Some(DedicatedQueue {
                 nic: 0,
                 device: 3,
                 rings_slot: 9,
@@ -185,6 +185,9 @@ fn every_kind_survives_json() {
 
 #[test]
 fn unknown_fields_are_refused() {
-    assert!(serde_json::from_str::<Endpoint>(r#"{"kind":"sink","touch":true,"speed":1}"#).is_err());
-    assert!(serde_json::from_str::<Endpoint>(r#"{"kind":"sink","touch":true}"#).is_ok());
+    assert!(
+        serde_json::from_str::<EndpointConfig>(r#"{"kind":"sink","touch":true,"speed":1}"#)
+            .is_err()
+    );
+    assert!(serde_json::from_str::<EndpointConfig>(r#"{"kind":"sink","touch":true}"#).is_ok());
 }

@@ -22,7 +22,7 @@ fn workers_share_taps_and_nothing_else() {
     let cpus: Vec<_> = machine.domains.iter().map(|d| d.cpus.clone()).collect();
     assert_eq!(cpus[..3], [vec![4, 7], vec![5], vec![6]]);
 
-    // Who comes first makes the TAP, with a queue for each of the others.
+    // The first worker makes the TAP, with a queue for each of the others.
     let shares = |devices: &[Device]| match devices {
         [Device::Tap(tap), ..] => tap.shares,
         other => panic!("{other:?}"),

@@ -16,7 +16,7 @@ fn mistakes_have_lines_and_remedies() {
             "kind = \"tap\"",
             "kind = \"tun\"",
             "f.toml:4: [[nic]] 1: `kind` is \"tun\"; write \"tap\", \"xdp\", \"sim\", \"pcap\" or \
-                \"local\"",
+             \"local\"",
         ),
         (
             "name = \"b\"",
@@ -26,7 +26,8 @@ fn mistakes_have_lines_and_remedies() {
         (
             "name = \"b\"",
             "name = \"driver\"",
-            "f.toml:17: [[guest]] 2: the name \"driver\" is that of the driver domain; choose another",
+            "f.toml:17: [[guest]] 2: the name \"driver\" is that of the driver domain; choose \
+             another",
         ),
         (
             "name = \"b\"",
@@ -42,49 +43,50 @@ fn mistakes_have_lines_and_remedies() {
             "10.0.0.3/24",
             "10.0.0.2/24",
             "f.toml:21: [[guest]] 2, vif 1: the address 10.0.0.2 is that of [[guest]] 1, vif 1 \
-                too; give each its own",
+             too; give each its own",
         ),
         (
             "10.0.0.3/24",
             "10.0.0.3",
             "f.toml:21: [[guest]] 2, vif 1: `addresses` is \"10.0.0.3\"; write it like \
-                [\"10.0.0.2/24\"]",
+             [\"10.0.0.2/24\"]",
         ),
         (
             "netns = \"a\"\n",
             "",
             "f.toml:11: [[guest]] 1, vif 1: `netns` is missing, so the interface would be this \
-                system's eth0; write netns = \"…\" (make it with `ip netns add`), or choose an \
-                `ifname`",
+             system's eth0; write netns = \"…\" (make it with `ip netns add`), or choose an \
+             `ifname`",
         ),
         (
             "netns = \"a\"\n",
             "netns = \"a\"\nmac = \"03:00:00:00:00:01\"\n",
             "f.toml:14: [[guest]] 1, vif 1: `mac` 03:00:00:00:00:01 is a multicast address; write \
-                one with an even first byte, like 02:00:00:00:00:01",
+             one with an even first byte, like 02:00:00:00:00:01",
         ),
         (
             "netns = \"a\"\n",
             "netns = \"a\"\ngateway = \"10.1.0.1\"\n",
-            "f.toml:14: [[guest]] 1, vif 1: `gateway` 10.1.0.1 is in none of the networks of `addresses`; choose one that is a neighbour",
+            "f.toml:14: [[guest]] 1, vif 1: `gateway` 10.1.0.1 is in none of the networks of \
+             `addresses`; choose one that is a neighbour",
         ),
         (
             "netns = \"a\"\n",
             "netns = \"a\"\nrate_mbps = 0\n",
             "f.toml:14: [[guest]] 1, vif 1: `rate_mbps` is 0; write a number above 0 and up to \
-                1000000000, or leave `rate_mbps` out for no limit",
+             1000000000, or leave `rate_mbps` out for no limit",
         ),
         (
             "netns = \"a\"\n",
             "netns = \"a\"\nweight = -1\n",
             "f.toml:14: [[guest]] 1, vif 1: `weight` is -1; write a whole number that is not \
-                negative and not too large",
+             negative and not too large",
         ),
         (
             "netns = \"w\"\n",
             "netns = \"w\"\noffloads = \"tso\"\n",
-            "f.toml:6: [[nic]] 1: `offloads` is \"tso\"; write \"none\" or \"checksum\": frames on \
-                a wire are never longer than its MTU",
+            "f.toml:6: [[nic]] 1: `offloads` is \"tso\"; write \"none\" or \"checksum\": frames \
+             on a wire are never longer than its MTU",
         ),
         (
             "port = 7",
@@ -100,7 +102,7 @@ fn mistakes_have_lines_and_remedies() {
             "\n[[nic]]",
             "[lro]\nflush = \"da1\"\n[[nic]]",
             "f.toml:2: [lro]: `flush` is \"da1\"; write \"poll\", \"da2\" (every second poll), \
-                \"t50\" (after 50 µs) or \"adaptive\"",
+             \"t50\" (after 50 µs) or \"adaptive\"",
         ),
         (
             "\n[[nic]]",
@@ -441,8 +443,9 @@ fn irreversible_merging_is_refused_before_a_router() {
         assert_eq!(
             errors(&text(at, "lro", true)),
             "f.toml:3: [lro]: `rules` is \"lro\", but a-0 ([[guest]] 1, vif 1) forwards packets, \
-                and \
-             what is merged so cannot be cut into what it was; write rules = \"gro\", or at = \"none\""
+             and \
+             what is merged so cannot be cut into what it was; write rules = \"gro\", or at = \
+             \"none\""
         );
         assert!(parse("f", &text(at, "gro", true)).is_ok());
         assert!(parse("f", &text(at, "lro", false)).is_ok());

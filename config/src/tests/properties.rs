@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::domain::DriverConfig;
+use proptest::collection::vec;
+use proptest::option;
 use proptest::prelude::*;
 
 proptest! {
@@ -12,7 +14,9 @@ proptest! {
 
     /// Damage to a good file: still no panic, and every complaint has a place.
     #[test]
-    fn no_damage_panics(at in 0..SMALL.len(), cut in 0..40usize, insert in "[\\[\\]\"={}#\\-.a0-9\n ]{0,6}") {
+    fn no_damage_panics(
+        at in 0..SMALL.len(), cut in 0..40usize, insert in "[\\[\\]\"={}#\\-.a0-9\n ]{0,6}",
+    ) {
         let mut bytes = SMALL.as_bytes().to_vec();
         let end = (at + cut).min(bytes.len());
         bytes.splice(at..end, insert.bytes());
@@ -29,7 +33,8 @@ proptest! {
     #[test]
     fn no_values_panic(value in prop_oneof![
         any::<i64>().prop_map(|n| n.to_string()), any::<f64>().prop_map(|x| format!("{x:?}")),
-        "\"[^\"\\\\]{0,20}\"", Just("nan".to_owned()), Just("inf".to_owned()), Just("[]".to_owned()), Just("{}".to_owned())], key in 0..40usize)
+        "\"[^\"\\\\]{0,20}\"", Just("nan".to_owned()), Just("inf".to_owned()),
+        Just("[]".to_owned()), Just("{}".to_owned())], key in 0..40usize)
     {
         // One value of the example, replaced with anything.
         let mut n = 0;
@@ -54,7 +59,7 @@ proptest! {
     fn generated_files_are_read_as_meant(
         grants in 0..5usize, offloads in 0..3usize, slots in 0..5u32, buffers in 32..4096u32,
         workers in 1..4u32,
-        guests in proptest::collection::vec((1..5usize, proptest::option::of(1..100_000u32), 1..1000u32, any::<bool>()), 0..6),
+        guests in vec((1..5usize, option::of(1..100_000u32), 1..1000u32, any::<bool>()), 0..6),
     ) {
         // Each worker has a window for all of them, and a window has an end.
         let guests = &guests[..guests.len().min(6 / workers as usize)];
@@ -62,21 +67,31 @@ proptest! {
         let offload_words = ["none", "checksum", "tso"];
         let slots = 256 << slots;
         let mut text = format!(
-            "[driver]\nworkers = {workers}\ngrants = \"{}\"\noffloads = \"{}\"\n[ring]\nslots = {slots}\n\
-             [buffers]\nto_guest = {buffers}\n[[nic]]\nname = \"n\"\nkind = \"tap\"\n",
+            "[driver]\nworkers = {workers}\ngrants = \"{}\"\noffloads = \"{}\"\n\
+             [ring]\nslots = {slots}\n[buffers]\nto_guest = {buffers}\n\
+             [[nic]]\nname = \"n\"\nkind = \"tap\"\n",
             grant_words[grants], offload_words[offloads],
         );
         for (n, (vifs, rate, weight, touch)) in guests.iter().enumerate() {
             let _ = writeln!(text, "[[guest]]\nname = \"g{n}\"");
             for _ in 0..*vifs {
-                let _ = writeln!(text, "[[guest.vif]]\nendpoint = \"sink\"\ntouch = {touch}\nweight = {weight}");
+                let _ = writeln!(
+                    text,
+                    "[[guest.vif]]\nendpoint = \"sink\"\ntouch = {touch}\nweight = {weight}"
+                );
                 if let Some(rate) = rate {
                     let _ = writeln!(text, "rate_mbps = {rate}");
                 }
             }
         }
         let config = parse("f", &text).map_err(|e| TestCaseError::fail(e.to_string()))?;
-        let modes = [GrantMode::Copy, GrantMode::Map, GrantMode::Persistent, GrantMode::Counted, GrantMode::Unchecked];
+        let modes = [
+            GrantMode::Copy,
+            GrantMode::Map,
+            GrantMode::Persistent,
+            GrantMode::Counted,
+            GrantMode::Unchecked,
+        ];
         prop_assert_eq!(config.driver.grants, modes[grants]);
         prop_assert_eq!(config.driver.workers, workers);
         prop_assert_eq!(config.ring.slots, slots);
@@ -85,7 +100,11 @@ proptest! {
         for (read, (vifs, rate, weight, touch)) in config.guests.iter().zip(guests) {
             prop_assert_eq!(read.vifs.len(), *vifs);
             for vif in &read.vifs {
-                let want = Vif { rate_mbps: rate.map(f64::from), weight: *weight, ..Vif::new(Endpoint::Sink { touch: *touch }) };
+                let want = Vif {
+                    rate_mbps: rate.map(f64::from),
+                    weight: *weight,
+                    ..Vif::new(Endpoint::Sink { touch: *touch })
+                };
                 prop_assert_eq!(vif, &want);
             }
         }

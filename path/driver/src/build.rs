@@ -108,7 +108,7 @@ pub(crate) fn assemble(
 
 /// A guest's own queue of a wire. None: the guest is no more, and the monitor has made none.
 fn own_queue(
-    queue: config::domain::OwnQueue,
+    queue: config::domain::DedicatedQueue,
     mtu: u32,
     lro: &Lro,
     platform: &Rc<dyn Platform>,

@@ -20,7 +20,7 @@ use crate::turn::Driver;
 use crate::xdp;
 use abi::PAGE;
 use abi::xdp::{Counter, Ring, XdpControl};
-use config::domain::{FRAME_EXTRA_BYTES, Lro, OwnQueue as Config};
+use config::domain::{DedicatedQueue as Config, FRAME_EXTRA_BYTES, Lro};
 use net::bridge::{Count, Verdict};
 use nic::{Buffer, BufferId, Frame};
 use nic_linux::xdp::{QueueParts, XdpQueue};

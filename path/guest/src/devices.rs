@@ -1,7 +1,7 @@
 //! From a configuration to endpoints.
 
 use crate::endpoint::{Echo, Shared, Sink, Source};
-use config::domain::{Endpoint, GuestVif, Offloads};
+use config::domain::{EndpointConfig, GuestVif, Offloads};
 use nic::Nic;
 use nic_linux::TapNic;
 use runtime::device::{attach, pcap};
@@ -30,22 +30,22 @@ pub fn endpoints(
         _ => boxed(Shared::spread(device, queues, yields)),
     };
     Ok(match &config.endpoint {
-        Endpoint::Tap { devices } => devices
+        EndpointConfig::Tap { devices } => devices
             .iter()
             .map(|&device| {
                 let tap = TapNic::new(attach(platform, device)?, true, checksum, tso, mtu);
                 Ok(Box::new(tap) as Box<dyn Nic>)
             })
             .collect::<Result<_, StartError>>()?,
-        Endpoint::Stack { stack } => {
+        EndpointConfig::Stack { stack } => {
             let station = StackEndpoint::with_offloads(config.mac, mtu, stack, checksum, tso);
             match queues {
                 1 => vec![Box::new(station)],
                 _ => boxed(station.spread(queues)),
             }
         }
-        Endpoint::Sink { touch } => boxed((0..queues).map(|_| Sink::new(*touch))),
-        Endpoint::Source {
+        EndpointConfig::Sink { touch } => boxed((0..queues).map(|_| Sink::new(*touch))),
+        EndpointConfig::Source {
             to,
             size,
             rate_pps,
@@ -57,8 +57,8 @@ pub fn endpoints(
             let queue = (source.flow() as usize).checked_rem(queues).unwrap_or(0);
             shared(Box::new(source), queue)
         }
-        Endpoint::Echo {} => boxed((0..queues).map(|_| Echo::default())),
-        Endpoint::Pcap { read, write } => shared(pcap(platform, *read, *write)?, 0),
+        EndpointConfig::Echo {} => boxed((0..queues).map(|_| Echo::default())),
+        EndpointConfig::Pcap { read, write } => shared(pcap(platform, *read, *write)?, 0),
     })
 }
 
