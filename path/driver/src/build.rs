@@ -3,17 +3,20 @@
 //! The driver's own frames hold, in this order: each NIC's pool and its buffers for whole
 //! aggregates, and where the grant mechanism is `copy`, each guest's staging pages.
 
+use crate::dedicated::queue::DedicatedQueue;
 use crate::devices;
-use crate::firewall;
+use crate::firewall::{self, Firewall};
 use crate::linear::Linear;
 use crate::nics::NicPort;
-use crate::own::OwnQueue;
-use crate::port::Port;
-use crate::turn::{Driver, vifs};
+use crate::numbered::Numbered;
+use crate::ports::{Port, Ports};
+use crate::switch::Switch;
+use crate::turn::Driver;
 use crate::vifs::{Shared, VifPort, Window};
 use abi::{ConnId, PAGE, Slot};
 use config::domain::{
     BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig, NicKind,
+    VifConfig,
 };
 use net::bridge::{self, Bridge, BridgeSettings};
 use net::packet::Mac;
@@ -24,20 +27,36 @@ use runtime::mailbox::Mailbox;
 use runtime::platform::Platform;
 use runtime::start::{StartError, Started, refused};
 use shmem::{Area, Span};
+use std::convert::Infallible;
 use std::rc::Rc;
 
-/// Makes the driver and tells the monitor that it is ready.
-pub(crate) fn build(started: Started<DriverConfig>) -> Result<Driver, StartError> {
-    let (mut driver, platform) = assemble(started)?;
+/// Runs the driver domain. Returns only if it cannot go on.
+///
+/// # Errors
+/// A device, a connection or a hypercall was refused at the start, or sleeping failed.
+pub fn run(started: Started<DriverConfig>) -> Result<Infallible, StartError> {
+    let (mut driver, platform) = build(started)?;
     platform.ready().map_err(|why| refused("ready", why))?;
-    vifs(&mut driver.ports).for_each(VifPort::advance);
-    Ok(driver)
+    driver.vifs_mut().for_each(VifPort::advance);
+    driver.go_on()
+}
+
+/// Runs a driver domain whose guests are threads of this process: `join` connects them to its
+/// ports, by [`VifPort::join`].
+///
+/// # Errors
+/// As [`run`], and what `join` says.
+pub fn run_joined(
+    started: Started<DriverConfig>,
+    join: impl FnOnce(Vec<&mut VifPort>) -> Result<(), StartError>,
+) -> Result<Infallible, StartError> {
+    let (mut driver, _) = build(started)?;
+    join(driver.vifs_mut().collect())?;
+    driver.go_on()
 }
 
 /// A driver none of whose guests is connected yet, and the system that it runs on.
-pub(crate) fn assemble(
-    started: Started<DriverConfig>,
-) -> Result<(Driver, Rc<dyn Platform>), StartError> {
+fn build(started: Started<DriverConfig>) -> Result<(Driver, Rc<dyn Platform>), StartError> {
     let Started {
         home,
         platform,
@@ -46,18 +65,15 @@ pub(crate) fn assemble(
         config,
     } = started;
     let ledger = Rc::new(Ledger::new(config.ledger));
-    let mut room = Room {
+    let mut memory = Memory {
         area: home.frames,
         used: 0,
     };
-    let mut ports = Vec::new();
+    let mut ports = Ports::default();
+    let mut nics = Vec::new();
     for nic in &config.nics {
-        ports.push(Port::Nic(Box::new(nic_port(
-            nic,
-            &config.lro,
-            &mut room,
-            &platform,
-        )?)));
+        let port = nic_port(nic, &config.lro, &mut memory, &platform)?;
+        nics.push(ports.insert(Port::Nic(Box::new(port))));
     }
     let shared = Shared {
         platform: Rc::clone(&platform),
@@ -70,63 +86,77 @@ pub(crate) fn assemble(
         ring_format: config.ring_format,
         meta: config.lro.meta,
     };
+    let mut vifs = Vec::new();
     for vif in &config.vifs {
-        let staging = room.take(vif.staging_pages as usize * PAGE)?;
-        let window = Window {
-            first: Slot(vif.first_slot),
-            slots: vif.slots,
-            tables: Slot(vif.tables_slot),
-            flips: vif.flip_pages,
-        };
-        let mut port = VifPort::new(
-            format!("vif.{}", vif.name),
-            ConnId(vif.conn),
-            vif.mac,
-            shared.clone(),
-            window,
-            staging,
-        );
-        if let Some(queue) = vif.queue {
-            let mtu = config.nics.get(queue.nic as usize);
-            let mtu = mtu.map_or(0, |nic| nic.mtu);
-            port.queue = own_queue(queue, mtu, &config.lro, &platform)?;
-        }
-        ports.push(Port::Vif(Box::new(port)));
+        let port = vif_port(vif, &config, &shared, &mut memory)?;
+        vifs.push(ports.insert(Port::Vif(Box::new(port))));
     }
-    for rule in firewall::denying(&config) {
-        if let Some(Port::Vif(vif)) = ports.get_mut(rule.queue)
+    let numbered = Numbered::new(&config, &nics, &vifs);
+    let firewall = Firewall::of(&numbered);
+    for rule in firewall.denying() {
+        if let Some(vif) = ports.vif_mut(rule.queue)
             && let Some(queue) = &mut vif.queue
         {
             queue.count_denied(rule.number);
         }
     }
-    let bridge = bridge(&config)?;
+    let bridge = bridge(&config, &numbered)?;
     let mailbox = Mailbox::new(home.info.span());
-    let driver = Driver::new(ports, bridge, ledger, waiter, mailbox, &config);
+    let switch = Switch::new(ports, bridge, firewall, ledger);
+    let driver = Driver::new(switch, waiter, mailbox, &config, &numbered);
     Ok((driver, platform))
 }
 
-/// A guest's own queue of a wire. None: the guest is no more, and the monitor has made none.
-fn own_queue(
+/// The port of a guest, with its dedicated queue if it has one.
+fn vif_port(
+    vif: &VifConfig,
+    config: &DriverConfig,
+    shared: &Shared,
+    memory: &mut Memory,
+) -> Result<VifPort, StartError> {
+    let staging = memory.take(vif.staging_pages as usize * PAGE)?;
+    let window = Window {
+        first: Slot(vif.first_slot),
+        slots: vif.slots,
+        tables: Slot(vif.tables_slot),
+        flips: vif.flip_pages,
+    };
+    let mut port = VifPort::new(
+        format!("vif.{}", vif.name),
+        ConnId(vif.conn),
+        vif.mac,
+        shared.clone(),
+        window,
+        staging,
+    );
+    if let Some(queue) = vif.queue {
+        let mtu = config.nics.get(queue.nic as usize);
+        let mtu = mtu.map_or(0, |nic| nic.mtu);
+        port.queue = dedicated_queue(queue, mtu, &shared.platform)?;
+    }
+    Ok(port)
+}
+
+/// A guest's dedicated queue of a wire. None: the guest is no more, and the monitor has made none.
+fn dedicated_queue(
     queue: config::domain::DedicatedQueue,
     mtu: u32,
-    lro: &Lro,
     platform: &Rc<dyn Platform>,
-) -> Result<Option<OwnQueue>, StartError> {
+) -> Result<Option<DedicatedQueue>, StartError> {
     match platform.attach(queue.device) {
-        Ok(fd) => OwnQueue::new(queue, fd, mtu, lro, platform).map(Some),
+        Ok(fd) => DedicatedQueue::new(queue, fd, mtu, platform).map(Some),
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(why) => Err(refused("a guest's own queue", why)),
     }
 }
 
 /// The driver's own frames, given out from the first on.
-struct Room {
+struct Memory {
     area: Area,
     used: usize,
 }
 
-impl Room {
+impl Memory {
     fn take_area(&mut self, bytes: usize) -> Result<Area, StartError> {
         let area = self
             .area
@@ -144,12 +174,12 @@ impl Room {
 fn nic_port(
     config: &NicConfig,
     lro: &Lro,
-    room: &mut Room,
+    memory: &mut Memory,
     platform: &Rc<dyn Platform>,
 ) -> Result<NicPort, StartError> {
-    let area = room.take_area(config.buffers as usize * BUFFER_BYTES as usize)?;
+    let area = memory.take_area(config.buffers as usize * BUFFER_BYTES as usize)?;
     let (nic, pool) = devices::nic(config, area, platform)?;
-    let linear = room.take_area((LINEAR_BUFFERS * LINEAR_BYTES) as usize)?;
+    let linear = memory.take_area((LINEAR_BUFFERS * LINEAR_BYTES) as usize)?;
     let linear = Linear::new(linear, LINEAR_BYTES as usize, lro.backend);
     // What is held must leave the NIC enough to receive into.
     let low_water = (pool.capacity() / 8).max(64).min(pool.capacity() / 2);
@@ -165,8 +195,8 @@ fn nic_port(
     Ok(port)
 }
 
-/// A bridge with a port for each NIC and then each guest, numbered as the driver numbers them.
-fn bridge(config: &DriverConfig) -> Result<Bridge, StartError> {
+/// A bridge with a port for each NIC and each guest.
+fn bridge(config: &DriverConfig, numbered: &Numbered<'_>) -> Result<Bridge, StartError> {
     let mut bridge = Bridge::new(BridgeSettings {
         ageing_ns: u64::from(config.mac_ageing_s) * 1_000_000_000,
         group_pps: config.broadcast_pps,
@@ -175,18 +205,24 @@ fn bridge(config: &DriverConfig) -> Result<Bridge, StartError> {
         hash_seed: shmem::time::tsc().rotate_left(32) ^ shmem::time::monotonic_ns(),
         ..BridgeSettings::default()
     });
-    let nics = config.nics.iter().map(|nic| bridge::Port {
-        addresses: nic.addresses.clone(),
-        rules: firewall::rules(&nic.rules),
-        ..bridge::Port::nic()
+    let nics = numbered.nics().map(|(number, nic)| {
+        let port = bridge::Port {
+            addresses: nic.addresses.clone(),
+            rules: firewall::rules(&nic.rules),
+            ..bridge::Port::nic()
+        };
+        (number, port)
     });
     // Rate limits are kept where they are back-pressure, not drops: see `fairness`.
-    let guests = config.vifs.iter().map(|vif| bridge::Port {
-        addresses: vif.addresses.clone(),
-        rules: firewall::rules(&vif.rules),
-        ..bridge::Port::guest(Mac(vif.mac))
+    let guests = numbered.vifs().map(|(number, vif)| {
+        let port = bridge::Port {
+            addresses: vif.addresses.clone(),
+            rules: firewall::rules(&vif.rules),
+            ..bridge::Port::guest(Mac(vif.mac))
+        };
+        (number, port)
     });
-    for (number, port) in nics.chain(guests).enumerate() {
+    for (number, port) in nics.chain(guests) {
         bridge.add(number, &port).map_err(|error| {
             refused(
                 "a port of the bridge",

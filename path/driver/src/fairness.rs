@@ -13,6 +13,8 @@ const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
 #[derive(Debug)]
 pub struct Fairness {
     fair: Fair,
+    /// Full frames that a guest of weight 1 may send in its turn.
+    budget: u32,
     /// Per port, bytes of its usual packet of late: a ring does not say how large the next is.
     usual: Vec<u32>,
     /// Per port, whether it stands in the line.
@@ -33,30 +35,36 @@ pub struct Share {
 }
 
 impl Fairness {
-    /// A line for the guests of `vifs`, the first of which has port `first`. A guest of weight 1
-    /// may send `budget` full frames in its turn.
+    /// A line without guests. A guest of weight 1 may send `budget` full frames in its turn.
     #[must_use]
-    pub fn new(vifs: &[VifConfig], first: usize, budget: u32) -> Self {
-        let mut fair = Fair::new();
-        for (port, vif) in (first..).zip(vifs) {
-            let quantum = QUANTUM_MIN
-                .saturating_mul(budget)
-                .saturating_mul(vif.weight.max(1));
-            let rate = vif
-                .rate_mbps
-                .map(|mbps| TokenBucket::new((mbps * BYTES_PER_S_PER_MBPS) as u64, BURST_BYTES));
-            fair.set(port, quantum, rate);
-        }
+    pub fn new(budget: u32) -> Self {
         Self {
-            fair,
-            usual: vec![QUANTUM_MIN; first + vifs.len()],
-            standing: vec![false; first + vifs.len()],
+            fair: Fair::new(),
+            budget,
+            usual: Vec::new(),
+            standing: Vec::new(),
             limited: false,
             due_ns: None,
         }
     }
 
-    /// A round begins: who waited for a rate limit in the last one may have given up since.
+    /// Adds the guest at `port`.
+    pub fn insert(&mut self, port: usize, vif: &VifConfig) {
+        let quantum = QUANTUM_MIN
+            .saturating_mul(self.budget)
+            .saturating_mul(vif.weight.max(1));
+        let rate = vif
+            .rate_mbps
+            .map(|mbps| TokenBucket::new((mbps * BYTES_PER_S_PER_MBPS) as u64, BURST_BYTES));
+        self.fair.set(port, quantum, rate);
+        if self.usual.len() <= port {
+            self.usual.resize(port + 1, QUANTUM_MIN);
+            self.standing.resize(port + 1, false);
+        }
+    }
+
+    /// A round begins: a guest that waited for its rate limit in the last one may have given up
+    /// since.
     pub fn begin(&mut self) {
         self.limited = false;
         self.due_ns = None;
@@ -68,7 +76,7 @@ impl Fairness {
         self.fair.activate(port);
     }
 
-    /// Whose turn it is, with at most `budget` packets; none: nobody's now.
+    /// Whose turn it is, with at most `budget` packets; none: no guest's now.
     pub fn next(&mut self, now_ns: u64, budget: usize) -> Option<Share> {
         self.begin();
         match self.fair.next(now_ns) {
@@ -141,9 +149,18 @@ mod tests {
         }
     }
 
+    /// The guests of `vifs`, the first of which has port `first`.
+    fn line(vifs: &[VifConfig], first: usize) -> Fairness {
+        let mut line = Fairness::new(64);
+        for (port, vif) in (first..).zip(vifs) {
+            line.insert(port, vif);
+        }
+        line
+    }
+
     /// Packets of `bytes` that each of two always busy guests gets to send.
     fn compete(vifs: &[VifConfig], sizes: [u64; 2]) -> [u64; 2] {
-        let mut line = Fairness::new(vifs, 1, 64);
+        let mut line = line(vifs, 1);
         let mut bytes = [0; 2];
         line.activate(1);
         line.activate(2);
@@ -171,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_rate_limit_makes_the_guest_wait_and_says_until_when() {
-        let mut line = Fairness::new(&[vif(1, Some(8.0))], 0, 64);
+        let mut line = line(&[vif(1, Some(8.0))], 0);
         line.activate(0);
         let mut sent = 0;
         while let Some(share) = line.next(0, 64) {
@@ -189,7 +206,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_its_rate_limit_keeps_nobody_else_waiting() {
-        let mut line = Fairness::new(&[vif(1, Some(8.0)), vif(1, None)], 0, 64);
+        let mut line = line(&[vif(1, Some(8.0)), vif(1, None)], 0);
         line.activate(0);
         line.served(0, 4, 1 << 20, true);
         assert_eq!(line.next(0, 64), None);
@@ -202,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_gave_up_leaves_no_time_to_wait_for() {
-        let mut line = Fairness::new(&[vif(1, Some(8.0))], 0, 64);
+        let mut line = line(&[vif(1, Some(8.0))], 0);
         line.activate(0);
         line.served(0, 4, 1 << 20, true);
         assert_eq!(line.next(0, 64), None);

@@ -1,10 +1,9 @@
-//! Firewall rules between configuration and bridge: what they are called, and which of them the kernel
-//! asks before anything of a frame is here.
+//! Firewall rules between configuration and bridge: what they are called, and which of them the
+//! kernel asks before anything of a frame is here.
 
-use crate::port::Port;
-use config::domain::DriverConfig;
+use crate::numbered::Numbered;
 use config::rule;
-use net::bridge::{Bridge, Count, DropReason, Prefix, Rule, Way};
+use net::bridge::{Bridge, Count, Prefix, Rule, Way};
 use serde_json::{Map, Value, json};
 
 /// The names of all ports' rules.
@@ -12,11 +11,11 @@ use serde_json::{Map, Value, json};
 pub struct Firewall {
     /// By port.
     names: Vec<Vec<String>>,
-    /// Rules that deny what comes by a guest's own queue.
+    /// Rules that deny what comes by a dedicated queue.
     denying: Vec<Denying>,
 }
 
-/// A rule that the kernel asks about what comes by a guest's own queue, and that denies.
+/// A rule that the kernel asks about what comes by a guest's dedicated queue, and that denies.
 #[derive(Clone, Copy, Debug)]
 pub struct Denying {
     /// The guest's port.
@@ -30,15 +29,23 @@ pub struct Denying {
 }
 
 impl Firewall {
-    /// The rules of a configuration, whose ports are numbered as the driver numbers them.
+    /// The rules of a configuration.
     #[must_use]
-    pub fn of(config: &DriverConfig) -> Self {
-        let nics = config.nics.iter().map(|nic| &nic.rules);
-        let all = nics.chain(config.vifs.iter().map(|vif| &vif.rules));
-        let names = |rules: &Vec<rule::Rule>| rules.iter().map(|rule| rule.name.clone()).collect();
+    pub fn of(numbered: &Numbered<'_>) -> Self {
+        let nics = numbered.nics().map(|(port, nic)| (port, &nic.rules));
+        let vifs = numbered.vifs().map(|(port, vif)| (port, &vif.rules));
+        let mut names = Vec::new();
+        for (port, rules) in nics.chain(vifs) {
+            if names.len() <= port {
+                names.resize(port + 1, Vec::new());
+            }
+            if let Some(names) = names.get_mut(port) {
+                *names = rules.iter().map(|rule| rule.name.clone()).collect();
+            }
+        }
         Self {
-            names: all.map(names).collect(),
-            denying: denying(config),
+            names,
+            denying: denying(numbered),
         }
     }
 
@@ -52,8 +59,8 @@ impl Firewall {
         self.names.get(port).map_or(&[], Vec::as_slice)
     }
 
-    /// What the rules of a port have decided about, as JSON; none: it has no rules. `kernel`: what each of
-    /// [`Self::denying`] has denied.
+    /// What the rules of a port have decided about, as JSON; none: it has no rules. `kernel`: what
+    /// each of [`Self::denying`] has denied.
     #[must_use]
     pub fn stat(&self, port: usize, bridge: &Bridge, kernel: &[Count]) -> Option<Value> {
         let names = self.names(port);
@@ -73,39 +80,33 @@ impl Firewall {
         (!names.is_empty()).then_some(Value::Object(all))
     }
 
-    /// In words, the rule that denies a frame with this header that came in by `in_port`.
+    /// The port and name of the rule that denies a frame with this header that came in by
+    /// `in_port`, if one does.
     #[must_use]
-    pub fn denial(
+    pub fn denied_by(
         &self,
         bridge: &Bridge,
-        ports: &[Port],
         header: &[u8],
         in_port: usize,
         now_ns: u64,
-    ) -> String {
-        let why = runtime::trace::dropped_by_bridge(DropReason::Firewall);
-        match bridge.denied_by(header, in_port, now_ns) {
-            Some((port, rule)) => {
-                let name = self.names(port).get(rule).map_or("", String::as_str);
-                let port = ports.get(port).map_or("", Port::name);
-                format!("{why} (rule {name} of {port})")
-            }
-            None => why,
-        }
+    ) -> Option<(usize, &str)> {
+        let (port, rule) = bridge.denied_by(header, in_port, now_ns)?;
+        let name = self.names(port).get(rule).map_or("", String::as_str);
+        Some((port, name))
     }
 }
 
-/// The rules that the kernel asks about what comes by guests' own queues, and that deny, numbered as the
-/// configuration has told them to the monitor.
+/// The rules that the kernel asks about what comes by dedicated queues, and that deny, numbered as
+/// the configuration has told them to the monitor.
 #[must_use]
-pub fn denying(config: &DriverConfig) -> Vec<Denying> {
+pub fn denying(numbered: &Numbered<'_>) -> Vec<Denying> {
     let mut all = Vec::new();
-    for (vif, queue) in (config.nics.len()..).zip(&config.vifs) {
-        let Some(own) = queue.queue else { continue };
-        let nic = own.nic as usize;
-        let of_nic = config.nics.get(nic).map_or(&[][..], |nic| &nic.rules);
-        let from_wire = rule::for_way(of_nic, rule::Way::In).map(|found| (nic, found));
-        let to_guest = rule::for_way(&queue.rules, rule::Way::Out).map(|found| (vif, found));
+    for (vif, config) in numbered.vifs() {
+        let Some((nic, wire)) = config.queue.and_then(|queue| numbered.nic(queue.nic)) else {
+            continue;
+        };
+        let from_wire = rule::for_way(&wire.rules, rule::Way::In).map(|found| (nic, found));
+        let to_guest = rule::for_way(&config.rules, rule::Way::Out).map(|found| (vif, found));
         let numbered = (0..).zip(from_wire.chain(to_guest));
         let denying = numbered.filter(|(_, (_, (_, rule)))| !rule.allow);
         all.extend(denying.map(|(number, (port, (place, _)))| Denying {
@@ -143,13 +144,15 @@ pub fn rules(rules: &[rule::Rule]) -> Vec<Rule> {
 mod tests {
     use super::*;
     use abi::machine::Device;
+    use config::domain::DriverConfig;
 
     /// XDP-20: a number says the same to the monitor and here.
     #[test]
     fn numbers_are_those_that_the_monitor_was_told() {
         let rule = |of: &str, action: &str, way: &str| {
             format!(
-                "[[{of}.rule]]\nname = \"{action}-{way}\"\naction = \"{action}\"\ndirection = \"{way}\"\n"
+                "[[{of}.rule]]\nname = \"{action}-{way}\"\naction = \"{action}\"\n\
+                 direction = \"{way}\"\n"
             )
         };
         let text = [
@@ -178,10 +181,16 @@ mod tests {
         let allow: Vec<_> = told.iter().map(|rule| rule.allow).collect();
         assert_eq!(allow, [true, false, true, false]);
         // The wire is port 0, the guests are 1 and 2.
-        let found: Vec<_> = denying(&config)
+        let found: Vec<_> = denying(&Numbered::new(&config, &[0], &[1, 2]))
             .iter()
             .map(|rule| (rule.queue, rule.number, rule.port, rule.place))
             .collect();
         assert_eq!(found, [(2, 1, 0, 2), (2, 3, 2, 2)]);
+        // Which numbers ports have does not matter.
+        let found: Vec<_> = denying(&Numbered::new(&config, &[7], &[4, 0]))
+            .iter()
+            .map(|rule| (rule.queue, rule.number, rule.port, rule.place))
+            .collect();
+        assert_eq!(found, [(0, 1, 7, 2), (0, 3, 0, 2)]);
     }
 }

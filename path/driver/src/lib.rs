@@ -1,53 +1,72 @@
-//! The driver domain: NICs, bridge, netbacks, and the turn that carries frames between them.
+//! The driver domain: NICs, bridge, netbacks, and the loop that has frames carried between them.
+//!
+//! In the order of a received frame:
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`turn`] | the main loop: waiting, fairness, mailbox |
+//! | [`poll_set`] | which ports are polled in a round |
+//! | [`fairness`] | which guest's turn it is |
+//! | [`ports`] | the bridge's ports, by their numbers |
+//! | [`nics`] | ports that are devices |
+//! | [`linear`] | aggregates copied to one buffer |
+//! | [`switch`] | a batch of frames from a port over the bridge to the ports |
+//! | [`egress`] | which frames of a batch go out by which port |
+//! | [`outbox`] | segmentation and checksums for a port that lacks them |
+//! | [`fast_path`] | small frames from guest to guest |
+//! | [`vmq`] | queues of a NIC for single guests: which guest has one, frames straight into its pages |
+//! | [`dedicated`] | dedicated queues of AF_XDP wires: the kernel writes into a guest's pages |
+//! | [`in_place`] | frames that lie in a guest's pages: merged, decided on, answered with |
+//! | [`merge`] | large receive offload where frames lie in guest pages |
+//! | [`vifs`] | ports that are guests: hand-shake, netback, doorbell |
+//! | [`room`] | aggregates cut to what a guest has room for |
+//! | [`grants`] | a netback's access to guest pages |
+//! | [`dirty_ports`] | which guests something was done for |
+//! | [`notify`] | guests are shown what was done, and notified |
+//!
+//! Around them:
 //!
 //! | module | what it is |
 //! |---|---|
 //! | `build` | from a configuration to ports |
+//! | [`numbered`] | which port each NIC and each interface of the configuration is |
 //! | [`devices`] | from a configuration to NICs |
 //! | [`sim`] | the wire of a `sim` NIC |
 //! | [`xdp`] | AF_XDP sockets that the monitor has made |
 //! | [`steering`] | which queue of a NIC a frame goes to: asked of the monitor |
-//! | [`grants`] | a netback's access to guest pages |
-//! | [`turn`] | the main loop |
-//! | [`short`] | small frames from guest to guest |
-//! | [`fairness`] | whose turn it is among the guests |
 //! | [`firewall`] | rules between configuration and bridge |
-//! | [`port`] | what the bridge's ports have in common |
-//! | [`nics`] | ports that are devices |
-//! | [`linear`] | aggregates copied to one buffer |
-//! | [`vifs`] | ports that are guests: hand-shake, netback, doorbell |
-//! | [`news`] | which guests something was done for |
-//! | [`looks`] | which guests are looked at in a round |
-//! | [`picks`] | which frames of a batch go out by which port |
-//! | [`merge`] | large receive offload where frames lie in guest pages |
-//! | [`vmq`] | queues of a NIC for single guests: who has one, frames straight into guest pages |
-//! | [`own`] | queues of AF_XDP wires for single guests: frames come into guest pages by themselves |
-//! | [`outbox`] | frames on their way to one port: segmentation and checksums where it lacks them |
-//! | [`room`] | aggregates cut to what a guest has room for |
+//! | [`traffic`] | what a port has done |
 //! | [`report`] | counters as JSON |
 
 mod build;
+pub mod dedicated;
 pub mod devices;
+pub mod dirty_ports;
+pub mod egress;
 pub mod fairness;
+pub mod fast_path;
 pub mod firewall;
 pub mod grants;
+pub mod in_place;
 pub mod linear;
-pub mod looks;
 pub mod merge;
-pub mod news;
 pub mod nics;
+pub mod notify;
+pub mod numbered;
 pub mod outbox;
-pub mod own;
-pub mod picks;
-pub mod port;
+pub mod poll_set;
+pub mod ports;
 pub mod report;
 pub mod room;
-pub mod short;
 pub mod sim;
 pub mod steering;
+pub mod switch;
+#[cfg(test)]
+mod testing;
+pub mod traffic;
 pub mod turn;
 pub mod vifs;
 pub mod vmq;
 pub mod xdp;
 
-pub use turn::{run, run_joined};
+pub use build::{run, run_joined};

@@ -1,5 +1,5 @@
-//! Large receive offload of queues for single guests: frames are merged where they lie, in the pages
-//! that their guest has posted (Ram's thesis, 5.1, "LRO DD").
+//! Large receive offload of queues for single guests: frames are merged where they lie, in the
+//! pages that their guest has posted (Ram's thesis, 5.1, "LRO DD").
 //!
 //! Responses keep the order of the requests (but for `specs/netif.md`, NETIF-26: see
 //! [`QueueMerger::merge_any`]), so only frames in consecutive buffers can become one:

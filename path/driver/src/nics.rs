@@ -1,7 +1,7 @@
 //! Ports that are devices of the driver domain's own.
 
 use crate::linear::Linear;
-use crate::port::Traffic;
+use crate::traffic::Traffic;
 use config::domain::Lro;
 use net::packet::ack::pure_ack;
 use nic::moderation::{Moderator, Policy, Wake};
@@ -207,7 +207,7 @@ impl NicPort {
     }
 
     /// Sends frames.
-    pub fn give(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32], ledger: &Ledger) {
+    pub fn send(&mut self, now_ns: u64, frames: &[Frame], pick: &[u32], ledger: &Ledger) {
         for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
             if let Some(ack) = pure_ack(frame) {
                 self.acks.all += 1;

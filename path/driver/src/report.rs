@@ -1,93 +1,115 @@
 //! The driver's counters.
 
+use crate::dedicated::DedicatedReceiver;
+use crate::dedicated::queue::DedicatedQueue;
 use crate::firewall::Denying;
 use crate::nics::NicPort;
-use crate::own::OwnQueue;
-use crate::port::{Port, Traffic};
-use crate::turn::Driver;
+use crate::ports::Port;
+use crate::switch::Switch;
+use crate::traffic::Traffic;
 use crate::vifs::VifPort;
+use crate::vmq::Queues;
 use net::bridge::{Count, DropReason};
 use runtime::lro::Sums;
 use runtime::report::{self, DropTable};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+/// What counts.
+#[derive(Debug)]
+pub struct Sources<'a> {
+    /// Ports, bridge and what lies between them.
+    pub switch: &'a Switch,
+    /// Queues of NICs for single guests.
+    pub queues: &'a [Queues],
+    /// Dedicated queues.
+    pub dedicated: &'a [DedicatedReceiver],
+}
+
 /// Everything that the driver counts.
-pub(crate) fn stat(driver: &Driver) -> Value {
+#[must_use]
+pub fn stat(sources: &Sources<'_>) -> Value {
+    let switch = sources.switch;
     let mut drops = DropTable::default();
     let mut lro = Sums::default();
     let mut ports = serde_json::Map::new();
-    let denied = denied(driver);
-    for (number, port) in driver.ports.iter().enumerate() {
+    let denied = denied(switch);
+    for (number, port) in switch.ports.iter() {
         let mut value = match port {
             Port::Nic(nic) => {
                 nic.lro.add_to(&mut lro);
                 let mut value = nic_stat(nic, &mut drops);
-                if let Some(queues) = driver.queues.iter().find(|queues| queues.nic == number) {
-                    drops.add("misdirected", queues.misdirected);
+                if let Some(queues) = sources.queues.iter().find(|queues| queues.nic == number) {
+                    drops.add("misdirected", queues.misdirected());
                     queues.add_lro(&mut lro);
-                    value["vmq"] = queues.stat(&driver.ports);
+                    value["vmq"] = queues.stat(&switch.ports);
                 }
                 value
             }
             Port::Vif(vif) => {
                 let mut value = vif_stat(vif, &mut drops);
                 if let Some(queue) = &vif.queue {
-                    drops.add("misdirected", queue.misdirected());
-                    queue.add_lro(&mut lro);
                     value["queue"] = queue.stat();
-                    value["queue"]["denied"] = denied_before(driver, &denied, number).into();
+                    value["queue"]["denied"] = denied_before(switch, &denied, number).into();
+                }
+                let mut dedicated = sources.dedicated.iter();
+                if let Some(receiver) = dedicated.find(|receiver| receiver.way.guest == number) {
+                    drops.add("misdirected", receiver.misdirected());
+                    receiver.add_lro(&mut lro);
+                    if let Some(queue) = value["queue"].as_object_mut() {
+                        queue.extend(receiver.stat());
+                    }
                 }
                 value
             }
         };
-        if let Some(rules) = driver.firewall.stat(number, &driver.bridge, &denied) {
+        if let Some(rules) = switch.firewall.stat(number, &switch.bridge, &denied) {
             value["rules"] = rules;
         }
         ports.insert(port.name().to_owned(), value);
     }
-    for (reason, count) in driver.bridge.drops_total().iter() {
+    for (reason, count) in switch.bridge.drops_total().iter() {
         drops.add(reason.name(), count);
     }
     let in_kernel = denied.iter().map(|count| count.frames).sum();
     drops.add(DropReason::Firewall.name(), in_kernel);
-    let unfit = driver.outbox.unfit;
+    let unfit = switch.outbox.unfit;
     drops.add("too_long", unfit.too_long);
     drops.add("bad_offload", unfit.bad_offload);
     drops.add("fault", unfit.fault);
+    let split: u64 = switch.ports.iter().map(|(_, port)| port.split()).sum();
     json!({
-        "ledger": driver.ledger.report(),
+        "ledger": switch.ledger.report(),
         "ports": ports,
         "software": {
-            "segments": driver.outbox.segmented,
-            "checksums": driver.outbox.checksummed,
-            "split": driver.ports.iter().map(Port::split).sum::<u64>(),
+            "segments": switch.outbox.segmented,
+            "checksums": switch.outbox.checksummed,
+            "split": split,
         },
-        "stations": driver.bridge.stations(shmem::time::monotonic_ns()).count(),
+        "stations": switch.bridge.stations(shmem::time::monotonic_ns()).count(),
         "drops": Value::from(drops),
         "lro": Value::from(lro),
     })
 }
 
 /// What the kernel has denied by each of the rules that it asks.
-fn denied(driver: &Driver) -> Vec<Count> {
+fn denied(switch: &Switch) -> Vec<Count> {
     let mut all = BTreeMap::new();
-    for (number, port) in driver.ports.iter().enumerate() {
-        let Port::Vif(vif) = port else { continue };
-        let denied = vif.queue.as_ref().map(OwnQueue::denied);
+    for (number, vif) in switch.ports.vifs() {
+        let denied = vif.queue.as_ref().map(DedicatedQueue::denied);
         let denied = denied.into_iter().flatten();
         all.extend(denied.map(|(rule, count)| ((number, rule), count)));
     }
     let count = |rule: &Denying| all.get(&(rule.queue, rule.number)).copied();
-    let rules = driver.firewall.denying().iter();
+    let rules = switch.firewall.denying().iter();
     rules.map(|rule| count(rule).unwrap_or_default()).collect()
 }
 
 /// Frames that the kernel has denied before the queue of a port.
-fn denied_before(driver: &Driver, denied: &[Count], port: usize) -> u64 {
-    let counts = driver.firewall.denying().iter().zip(denied);
-    let own = counts.filter(|(rule, _)| rule.queue == port);
-    own.map(|(_, count)| count.frames).sum()
+fn denied_before(switch: &Switch, denied: &[Count], port: usize) -> u64 {
+    let counts = switch.firewall.denying().iter().zip(denied);
+    let of_port = counts.filter(|(rule, _)| rule.queue == port);
+    of_port.map(|(_, count)| count.frames).sum()
 }
 
 fn traffic(traffic: &Traffic) -> Value {

@@ -7,15 +7,15 @@
 //! | Connected | Closing, Closed, Initialising, Unknown | everything is unmapped: Closed |
 //! | Closed | Initialising | the backend's record is written again: InitWait |
 
+use crate::dedicated::queue::DedicatedQueue;
 use crate::grants::Guest;
 use crate::grants::copy::Copy;
+use crate::grants::counted::Counted;
 use crate::grants::flip::Flip;
 use crate::grants::map::Map;
-use crate::grants::mapped::Mapped;
-use crate::grants::new::New;
-use crate::own::OwnQueue;
-use crate::port::Traffic;
+use crate::grants::persistent::Persistent;
 use crate::room::Room;
+use crate::traffic::Traffic;
 use abi::hypercall::{Map as MapOp, Unmap};
 use abi::{ConnId, GrantRef, GrantStatus, Handle, PAGE, Slot, XenbusState};
 use config::domain::{GrantMode, Offloads, RingFormat};
@@ -91,8 +91,8 @@ pub struct VifPort {
     /// What links before this one have counted.
     past: Counters,
     room: Room,
-    /// Its own queue of a wire, if it has one.
-    pub queue: Option<OwnQueue>,
+    /// Its dedicated queue of a wire, if it has one.
+    pub queue: Option<DedicatedQueue>,
     /// Whether anything was done since the rings were last published.
     touched: bool,
 }
@@ -344,12 +344,12 @@ impl VifPort {
     fn open(&self, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
         let guest = self.guest(peer);
         let mechanism: Box<dyn Grants> = match self.shared.grants {
-            GrantMode::Counted => return self.open_new::<true>(guest, front),
-            GrantMode::Unchecked => return self.open_new::<false>(guest, front),
+            GrantMode::Counted => return self.open_counted::<true>(guest, front),
+            GrantMode::Unchecked => return self.open_counted::<false>(guest, front),
             GrantMode::Flip => return self.open_flip(guest, peer, front),
             GrantMode::Copy => Box::new(Copy::new(guest, self.shared.frames, self.staging)),
             GrantMode::Map => Box::new(Map::new(guest)),
-            GrantMode::Persistent => Box::new(Mapped::new(guest)),
+            GrantMode::Persistent => Box::new(Persistent::new(guest)),
         };
         if front.table != Handle(0) {
             return Err("the guest grants by a mechanism that was not offered".into());
@@ -358,12 +358,12 @@ impl VifPort {
         Ok((mechanism, rings, pages))
     }
 
-    fn open_new<const COUNTED: bool>(
+    fn open_counted<const COUNTED: bool>(
         &self,
         guest: Guest,
         front: &FrontRecord,
     ) -> Result<Opened, String> {
-        let mut new = New::<COUNTED>::bind(guest, front.table, self.window.tables)
+        let mut new = Counted::<COUNTED>::bind(guest, front.table, self.window.tables)
             .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.name()))?;
         let pages: Result<Vec<_>, _> = front.references().map(|gref| new.keep(gref)).collect();
         let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.name()))?;
@@ -411,14 +411,10 @@ impl VifPort {
             self.unmap(&done);
             return Err(format!("a ring cannot be mapped: {}", bad.name()));
         }
+        let window = self.shared.platform.window();
         let pages = maps
             .iter()
-            .filter_map(|map| {
-                self.shared
-                    .platform
-                    .window()
-                    .at(map.slot.0 as usize * PAGE, PAGE)
-            })
+            .filter_map(|map| window.at(map.slot.0 as usize * PAGE, PAGE))
             .collect();
         Ok((done, pages))
     }
@@ -478,7 +474,7 @@ impl VifPort {
         }
     }
 
-    /// The frames at the head of the guest's ring that are small frames, as [`VifPort::take`] takes others.
+    /// The small frames at the head of the guest's ring, as [`VifPort::take`] takes others.
     pub fn take_small_frames(&mut self, budget: usize, out: &mut SmallBatch) -> Taken {
         out.clear();
         let Some(link) = &mut self.link else {
@@ -497,7 +493,7 @@ impl VifPort {
         }
     }
 
-    /// Bytes of the longest single that can be given to the guest; 0: none can.
+    /// Bytes of the longest small frame that can be sent to the guest; 0: none can.
     #[must_use]
     pub fn longest_small_frame(&self) -> usize {
         self.link
@@ -505,24 +501,23 @@ impl VifPort {
             .map_or(0, |link| link.netback.longest_small_frame())
     }
 
-    /// [`VifPort::give`] for small frames none of which is longer than that.
-    pub fn give_small_frames(&mut self, small_frames: &[SmallFrame], pick: &[u32]) {
+    /// [`VifPort::send`] for small frames none of which is longer than that.
+    pub fn send_small_frames(&mut self, small: &[SmallFrame], pick: &[u32]) {
         let Some(link) = &mut self.link else { return };
-        let report = link.netback.small_frames_to_guest(small_frames, pick);
+        let report = link.netback.small_frames_to_guest(small, pick);
         self.delivered(&report);
     }
 
     /// Answers what was taken.
-    pub fn done(&mut self, frames: &mut Vec<Frame>, ledger: &Ledger) {
+    pub fn done(&mut self, ledger: &Ledger) {
         if let Some(link) = &mut self.link {
             ledger.at(Hop::Netback, || link.netback.from_guest_done());
             self.touched = true;
         }
-        frames.clear();
     }
 
-    /// Gives frames to the guest; without one they are counted.
-    pub fn give(&mut self, frames: &[Frame], pick: &[u32], ledger: &Ledger) {
+    /// Sends frames to the guest. While it is not connected they are counted.
+    pub fn send(&mut self, frames: &[Frame], pick: &[u32], ledger: &Ledger) {
         let Some(link) = &mut self.link else {
             self.not_connected += pick.len() as u64;
             return;
@@ -533,23 +528,25 @@ impl VifPort {
         self.delivered(&report);
     }
 
-    /// The netback, for a NIC that writes to the guest's pages itself; [`VifPort::posted`] ends
-    /// that.
-    pub fn posting(&mut self) -> Option<&mut Netback<Box<dyn Grants>>> {
+    /// The netback, for a NIC that writes to the guest's pages itself, while it is connected.
+    /// [`VifPort::delivered`] takes what comes of it.
+    pub fn netback(&mut self) -> Option<&mut Netback<Box<dyn Grants>>> {
         self.link.as_mut().map(|link| &mut link.netback)
     }
 
-    /// Its own queue of a wire and the netback, while it is connected.
-    pub fn own_queue(&mut self) -> Option<(&mut OwnQueue, &mut Netback<Box<dyn Grants>>)> {
+    /// Its dedicated queue and the netback, while it is connected.
+    pub fn dedicated(&mut self) -> Option<(&mut DedicatedQueue, &mut Netback<Box<dyn Grants>>)> {
         Some((self.queue.as_mut()?, &mut self.link.as_mut()?.netback))
     }
 
     /// Counts what was given to the guest.
     pub fn delivered(&mut self, report: &ToGuest) {
+        let Some(link) = &self.link else { return };
+        let fatal = link.netback.fatal();
         self.traffic.out_packets += u64::from(report.delivered);
         self.traffic.out_bytes += report.bytes;
         self.touched = true;
-        if let Some(fatal) = self.link.as_ref().and_then(|link| link.netback.fatal()) {
+        if let Some(fatal) = fatal {
             self.close(&fatal.to_string());
         }
     }
@@ -569,13 +566,6 @@ impl VifPort {
     #[must_use]
     pub fn takes_merged(&self) -> bool {
         self.caps().is_some_and(|caps| caps.tso && caps.checksum)
-    }
-
-    /// Answers what a NIC has written, and counts it.
-    pub fn posted(&mut self, ledger: &Ledger) {
-        let Some(link) = &mut self.link else { return };
-        let report = ledger.at(Hop::Netback, || link.netback.post_end());
-        self.delivered(&report);
     }
 
     /// Shows the guest what was done; whether there was anything.
@@ -641,44 +631,14 @@ impl VifPort {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runtime::processes::Processes;
-
-    fn port() -> VifPort {
-        let area = Area::anonymous(4 * PAGE).unwrap();
-        let calls = Rc::new(RefCell::new(Calls::over(area.page(0).unwrap())));
-        let shared = Shared {
-            platform: Rc::new(Processes::new(Rc::clone(&calls), area)),
-            calls,
-            ledger: Rc::new(Ledger::new(false)),
-            frames: area,
-            grants: GrantMode::Counted,
-            offloads: Offloads::Tso,
-            ring_order: 0,
-            ring_format: RingFormat::Native,
-            meta: Meta::Request,
-        };
-        let window = Window {
-            first: Slot(0),
-            slots: 0,
-            tables: Slot(0),
-            flips: 0,
-        };
-        VifPort::new(
-            String::new(),
-            ConnId(0),
-            [2; 6],
-            shared,
-            window,
-            Span::EMPTY,
-        )
-    }
+    use crate::testing::vif_port;
 
     #[test]
     fn who_has_gone_sends_nothing_of_anybody_s() {
         let of_another = Area::anonymous(PAGE).unwrap().at(0, 60).unwrap();
         let mut batch = SmallBatch::default();
         batch.push(of_another).unwrap();
-        let mut port = port();
+        let mut port = vif_port("");
         assert_eq!(port.take_small_frames(64, &mut batch), Taken::default());
         assert!(batch.is_empty());
         assert_eq!(

@@ -1,5 +1,5 @@
-//! AF_XDP sockets, as a driver domain uses them: the monitor has made socket and rings, and says where
-//! they lie and what the kernel counts.
+//! AF_XDP sockets, as a driver domain uses them: the monitor has made socket and rings, and says
+//! where they lie and what the kernel counts.
 
 use abi::PAGE;
 use abi::xdp::{Counter, Ring, RingLayout, XdpControl};
@@ -65,8 +65,8 @@ pub fn nic(
     ))
 }
 
-/// Where the parts of a device's rings lie. The first answer also says that the rings are there: they
-/// are mapped before.
+/// Where the parts of a device's rings lie. The first answer also says that the rings are there:
+/// they are mapped before.
 ///
 /// # Errors
 /// The monitor refuses: `what` names it.

@@ -344,7 +344,7 @@ mod tests {
                 Kind::Driver,
                 user(
                     "driver",
-                    "<driver::grants::mapped::Mapped as vif::grants::Grants>::write",
+                    "<driver::grants::persistent::Persistent as vif::grants::Grants>::write",
                 ),
                 Some("grant"),
             ),

@@ -1,6 +1,6 @@
 //! The monitor copies: one hypercall a batch, nothing is ever mapped.
 
-use super::Guest;
+use super::access::Guest;
 use abi::hypercall::{Copy as CopyOp, Place};
 use abi::{GrantStatus, PAGE};
 use nic::Frame;

@@ -1,12 +1,13 @@
-//! Pages change hands: what a guest gets comes with the page that holds it, and the page that was in
-//! its place, zeroed, is this domain's for a frame to come. Xen 2 did so; it mapped what guests sent, and so
-//! does this ([`Map`]).
+//! Pages change hands: what a guest gets comes with the page that holds it. The page that was in
+//! its place, zeroed, becomes this domain's, for a frame to come. Xen 2 did so. It mapped what
+//! guests sent, and so does this ([`Map`]).
 //!
-//! A frame is copied into a page of the exchange's first: its NIC's buffer holds other frames too, may be
-//! for several guests, and belongs to the NIC. Beside two page tables that change, the copy is little.
+//! A frame is first copied into a page of the exchange. Its NIC's buffer belongs to the NIC, holds
+//! other frames too, and may be for several guests. Beside two page tables that change, the copy
+//! costs little.
 
+use super::access::{Guest, copy_to, part};
 use super::map::Map;
-use super::{Guest, copy_to, part};
 use abi::hypercall::{Bind, Transfer};
 use abi::{GrantStatus, Handle, Slot};
 use nic::Frame;
@@ -46,8 +47,8 @@ impl Flip {
             granter: guest.domain,
             table: exchange,
             first,
-            // An exchange has no sub-tables. What the guest says is one may be a table: the monitor finds no
-            // room for that here.
+            // An exchange has no sub-tables. If the guest names a table instead, the monitor
+            // finds no room for it here.
             tables: first,
             entries: pages,
         })?;
@@ -88,13 +89,13 @@ impl Flip {
                     gref: op.gref,
                 });
             }
-            // Half a frame stays with nobody.
+            // Half a frame stays in no page.
             _ => clear(page),
         }
     }
 
-    /// Gives the pages away that are filled.
-    fn give(&mut self, copies: &mut [CopyOut]) {
+    /// Transfers the pages that are filled.
+    fn transfer(&mut self, copies: &mut [CopyOut]) {
         self.status.clear();
         if !self.ops.is_empty() {
             self.guest
@@ -115,7 +116,7 @@ impl Flip {
 
 /// Makes a page as it was when it came.
 fn clear(page: Span) {
-    // One that is not there is nobody's to see either.
+    // A page that is not there cannot be seen either.
     let _ = page.fill(0);
 }
 
@@ -142,7 +143,7 @@ impl Grants for Flip {
             // As many pages at a time as there are to give.
             if self.ops.len() == self.pages as usize {
                 self.guest.ledger.enter(Hop::Grant);
-                self.give(copies);
+                self.transfer(copies);
                 self.guest.ledger.enter(Hop::Copy);
             }
             let rest = copies.iter().skip(from);
@@ -151,7 +152,7 @@ impl Grants for Flip {
             from = to;
         }
         self.guest.ledger.enter(Hop::Grant);
-        self.give(copies);
+        self.transfer(copies);
         self.guest.ledger.enter(before);
     }
 }

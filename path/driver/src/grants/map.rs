@@ -1,6 +1,6 @@
 //! Pages are mapped for the time of one batch: map, use, unmap.
 
-use super::{Guest, copy_mapped};
+use super::access::{Guest, copy_mapped};
 use abi::hypercall::{Map as MapOp, Unmap};
 use abi::{GrantRef, GrantStatus, Slot};
 use nic::Frame;

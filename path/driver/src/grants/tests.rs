@@ -1,19 +1,24 @@
 //! The mechanisms against a monitor of the test's own: a thread that answers the call page.
 
+use super::access::Guest;
 use super::copy::Copy;
+use super::counted::Counted;
 use super::flip::Flip;
 use super::map::Map;
-use super::mapped::Mapped;
-use super::new::New;
-use super::*;
-use abi::Handle;
+use super::persistent::Persistent;
 use abi::counted::{Translation, translation_bytes};
 use abi::hypercall::{Copy as CopyOp, Kind, Map as MapOp, Place, Transfer};
+use abi::{DomId, GrantRef, GrantStatus, Handle, PAGE, Slot};
+use runtime::call::Calls;
+use runtime::ledger::Ledger;
 use runtime::testing::answer;
+use shmem::{Area, Span};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use vif::grants::{Access, Grants};
+use vif::grants::{Access, CopyOut, Grants, Source};
 
 const DOMAIN: DomId = DomId(5);
 const FIRST: u32 = 2;
@@ -251,27 +256,27 @@ fn map_dropped_in_the_middle_of_a_batch_unmaps() {
 }
 
 #[test]
-fn mapped_asks_once_and_unmaps_at_the_end() {
+fn persistent_grants_ask_once_and_unmap_at_the_end() {
     let monitor = Monitor::new();
-    let mut mapped = Mapped::new(monitor.guest.clone());
-    assert!(read(&mut mapped, &[3, 4, 3]).iter().all(Result::is_ok));
-    assert!(read(&mut mapped, &[4, 3]).iter().all(Result::is_ok));
+    let mut persistent = Persistent::new(monitor.guest.clone());
+    assert!(read(&mut persistent, &[3, 4, 3]).iter().all(Result::is_ok));
+    assert!(read(&mut persistent, &[4, 3]).iter().all(Result::is_ok));
     assert_eq!(monitor.take_calls(), ["GrantMap 2"]);
-    drop(mapped);
+    drop(persistent);
     assert_eq!(monitor.mapped(), BTreeMap::new());
 }
 
 #[test]
-fn mapped_makes_a_page_writable_that_it_had_read() {
+fn persistent_grants_make_a_page_writable_that_they_had_read() {
     let monitor = Monitor::new();
-    let mut mapped = Mapped::new(monitor.guest.clone());
-    read(&mut mapped, &[3]);
+    let mut persistent = Persistent::new(monitor.guest.clone());
+    read(&mut persistent, &[3]);
     assert_eq!(
-        write(&mut mapped, &[3, 3], source()),
+        write(&mut persistent, &[3, 3], source()),
         [GrantStatus::Okay; 2]
     );
     assert_eq!(monitor.mapped(), [(FIRST + 3, true)].into());
-    assert!(read(&mut mapped, &[3])[0].is_ok());
+    assert!(read(&mut persistent, &[3])[0].is_ok());
     assert_eq!(
         monitor.take_calls(),
         ["GrantMap 1", "GrantUnmap 1", "GrantMap 1"]
@@ -281,11 +286,11 @@ fn mapped_makes_a_page_writable_that_it_had_read() {
 #[test]
 fn a_page_that_may_only_be_read_costs_a_bounded_number_of_calls() {
     let monitor = Monitor::new();
-    let mut mapped = Mapped::new(monitor.guest.clone());
+    let mut persistent = Persistent::new(monitor.guest.clone());
     for _ in 0..20 {
-        assert!(read(&mut mapped, &[READ_ONLY])[0].is_ok());
+        assert!(read(&mut persistent, &[READ_ONLY])[0].is_ok());
         assert_ne!(
-            write(&mut mapped, &[READ_ONLY], source()),
+            write(&mut persistent, &[READ_ONLY], source()),
             [GrantStatus::Okay]
         );
     }
@@ -299,14 +304,14 @@ fn a_slot_that_somebody_else_holds_is_refused_and_stays_his() {
     // As the ring pages do.
     let ring = (FIRST + 1, true);
     monitor.world.lock().unwrap().mapped.extend([ring]);
-    let mut mapped = Mapped::new(monitor.guest.clone());
+    let mut persistent = Persistent::new(monitor.guest.clone());
     let mut map = Map::new(monitor.guest.clone());
-    assert!(read(&mut mapped, &[1])[0].is_err());
+    assert!(read(&mut persistent, &[1])[0].is_err());
     assert!(read(&mut map, &[1])[0].is_err());
     map.read_end();
-    assert_ne!(write(&mut mapped, &[1], source()), [GrantStatus::Okay]);
+    assert_ne!(write(&mut persistent, &[1], source()), [GrantStatus::Okay]);
     assert_ne!(write(&mut map, &[1], source()), [GrantStatus::Okay]);
-    drop((map, mapped));
+    drop((map, persistent));
     assert_eq!(monitor.mapped(), [ring].into());
 }
 
@@ -437,12 +442,7 @@ fn flip_reads_as_map_does_and_lets_no_device_write() {
     assert_eq!(monitor.mapped(), [(FIRST + 3, false)].into());
     flip.read_end();
     assert_eq!(monitor.take_calls(), ["GrantMap 2", "GrantUnmap 1"]);
-    let mut posted = [Access {
-        gref: GrantRef(1),
-        offset: 0,
-        len: 100,
-        result: Ok(Span::EMPTY),
-    }];
+    let mut posted = [Access::new(GrantRef(1), 0, 100)];
     flip.post_begin(&mut posted);
     assert_eq!(posted[0].result, Err(GrantStatus::GeneralError));
 }
@@ -451,9 +451,9 @@ fn flip_reads_as_map_does_and_lets_no_device_write() {
 struct Tables(Span);
 
 impl Tables {
-    fn bind(monitor: &Monitor) -> (New<true>, Self) {
+    fn bind(monitor: &Monitor) -> (Counted<true>, Self) {
         let at = Slot(FIRST + SLOTS);
-        let new = New::bind(monitor.guest.clone(), Handle(9), at).unwrap();
+        let new = Counted::bind(monitor.guest.clone(), Handle(9), at).unwrap();
         let bytes = translation_bytes(SLOTS) + PAGE;
         let tables = monitor.guest.window.at(at.0 as usize * PAGE, bytes);
         (new, Self(tables.unwrap()))
@@ -495,9 +495,9 @@ fn small_frames_are_written_where_that_is_granted_and_nowhere_else() {
     let monitor = Monitor::new();
     let source = Area::anonymous(PAGE).unwrap().at(0, 90).unwrap();
     source.fill(7).unwrap();
-    let mut small_frames = nic::SmallBatch::default();
-    small_frames.push(source).unwrap();
-    small_frames.push(source.take(14)).unwrap();
+    let mut small = nic::SmallBatch::default();
+    small.push(source).unwrap();
+    small.push(source.take(14)).unwrap();
     let access = |(gref, len)| Access {
         gref: GrantRef(gref),
         offset: 100,
@@ -507,14 +507,14 @@ fn small_frames_are_written_where_that_is_granted_and_nowhere_else() {
     let (mut new, tables) = Tables::bind(&monitor);
     tables.grant(1, false);
     tables.grant(READ_ONLY, true);
-    let mut mapped = Mapped::new(monitor.guest.clone());
-    let both: [&mut dyn Grants; 2] = [&mut new, &mut mapped];
+    let mut persistent = Persistent::new(monitor.guest.clone());
+    let both: [&mut dyn Grants; 2] = [&mut new, &mut persistent];
     for grants in both {
         assert!(grants.in_reach());
         let page = monitor.guest.window.page(FIRST + 1).unwrap();
         page.fill(0).unwrap();
         let mut accesses = [(1, 14), (READ_ONLY, 90), (NONE, 90), (1, 0), (SLOTS, 90)].map(access);
-        grants.write_small_frames(&mut accesses, &small_frames, &[1, 0, 0, 0, 0]);
+        grants.write_small_frames(&mut accesses, &small, &[1, 0, 0, 0, 0]);
         let done = accesses.map(|access| access.result.is_ok());
         assert_eq!(done, [true, false, false, false, false]);
         let mut bytes = [0xee; 16];
@@ -524,7 +524,7 @@ fn small_frames_are_written_where_that_is_granted_and_nowhere_else() {
         assert_eq!(bytes, expected);
         // More than there is room for is not written at all.
         let mut short = [access((1, 89))];
-        grants.write_small_frames(&mut short, &small_frames, &[0]);
+        grants.write_small_frames(&mut short, &small, &[0]);
         assert_eq!(short[0].result, Err(GrantStatus::BadPage));
     }
     assert_eq!(tables.uses(1), 0);

@@ -1,7 +1,8 @@
-//! The new mechanism: the guest has its pages mapped, this domain counts its uses of them, and no
-//! hypercall is made (`shmem::uses` has the protocol).
+//! Counted grants: the guest has its pages mapped, this domain counts its uses of them, and no
+//! hypercall is made (`shmem::uses` has the protocol). Without `COUNTED` they are unchecked grants:
+//! no use is counted or checked, which shows what counting costs.
 
-use super::{Guest, copy_small_frames, copy_to, fetch_start};
+use super::access::{Guest, copy_small_frames, copy_to, fetch_start};
 use abi::counted::{Translation, status_bytes, translation_bytes};
 use abi::hypercall::Bind;
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
@@ -15,21 +16,21 @@ use vif::grants::{Access, CopyOut, Grants};
 
 /// What one guest grants, by both sub-tables. Without `COUNTED` batches do not look at them.
 #[derive(Debug)]
-struct Table<const COUNTED: bool> {
+struct GrantTable<const COUNTED: bool> {
     guest: Guest,
     entries: Entries,
     /// The guest's part of the window, entry by entry.
     pages: Span,
 }
 
-impl<const COUNTED: bool> Table<COUNTED> {
+impl<const COUNTED: bool> GrantTable<COUNTED> {
     /// The words of an entry.
     #[inline]
     fn words(&self, gref: GrantRef) -> Option<Words> {
         self.entries.words(gref.index())
     }
 
-    /// Counts a use, if the entry permits it. [`uses::full_fence`] and a look at what was announced follow.
+    /// Counts a use, if the entry permits it. [`GrantTable::undisturbed`] follows.
     #[inline]
     fn claim(&self, gref: GrantRef, write: bool) -> Option<Use> {
         let words = self.words(gref)?;
@@ -43,7 +44,7 @@ impl<const COUNTED: bool> Table<COUNTED> {
             .is_some_and(|words| uses::holds(&words, gref, write))
     }
 
-    /// A batch begins: [`Table::settle`] takes this.
+    /// A batch begins: [`GrantTable::undisturbed`] takes this.
     #[inline]
     fn announced(&self) -> u64 {
         match COUNTED {
@@ -52,9 +53,9 @@ impl<const COUNTED: bool> Table<COUNTED> {
         }
     }
 
-    /// Whether every use may go on that was claimed since [`Table::announced`] said `before`.
+    /// Whether every use may go on that was claimed since [`GrantTable::announced`] said `before`.
     #[inline]
-    fn settle(&self, before: u64) -> bool {
+    fn undisturbed(&self, before: u64) -> bool {
         if !COUNTED {
             return true;
         }
@@ -79,8 +80,9 @@ impl<const COUNTED: bool> Table<COUNTED> {
             .ok_or(GrantStatus::BadRef)
     }
 
-    /// Makes every access of a batch usable or says why not, and notes in `uses` what was counted for it;
-    /// `fetch` asks for the memory of each. Neighbours in one page, as both halves of it are, count once.
+    /// Makes every access of a batch usable or says why not, and notes in `uses` what was counted
+    /// for it. `fetch` asks for the memory of each. Neighbours in one page, as both halves of it
+    /// are, count once.
     #[inline(always)]
     fn begin(&self, accesses: &mut [Access], write: bool, uses: &mut Uses, fetch: impl Fn(Span)) {
         let before = self.announced();
@@ -109,7 +111,7 @@ impl<const COUNTED: bool> Table<COUNTED> {
                 }
             }
         }
-        if !self.settle(before) {
+        if !self.undisturbed(before) {
             self.recheck(accesses, write);
         }
     }
@@ -124,8 +126,8 @@ impl<const COUNTED: bool> Table<COUNTED> {
         }
     }
 
-    /// Makes the page of every copy of a batch usable, or its status `BadRef`, and notes in `uses` what was
-    /// counted for it; `fetch` asks for the memory of each.
+    /// Makes the page of every copy of a batch usable, or its status `BadRef`, and notes in `uses`
+    /// what was counted for it. `fetch` asks for the memory of each.
     #[inline(always)]
     fn begin_copies(&self, copies: &mut [CopyOut], uses: &mut Uses, fetch: impl Fn(Span)) {
         let before = self.announced();
@@ -146,7 +148,7 @@ impl<const COUNTED: bool> Table<COUNTED> {
                 }
             }
         }
-        if !self.settle(before) {
+        if !self.undisturbed(before) {
             self.recheck_copies(copies);
         }
     }
@@ -164,14 +166,14 @@ impl<const COUNTED: bool> Table<COUNTED> {
     }
 }
 
-/// The mechanism, for one guest. Whatever it holds ends with the value.
+/// The mechanism, for one guest. Every use that it holds ends with the value.
 ///
-/// Without `COUNTED` nothing is checked and nothing is counted but the pages that are kept: a page that is
-/// not granted faults, and one that is can only be taken back by force.
+/// Without `COUNTED` nothing is checked, and nothing is counted but the pages that are kept. A page
+/// that is not granted faults then, and one that is granted can only be taken back by force.
 #[derive(Debug)]
-pub struct New<const COUNTED: bool> {
+pub struct Counted<const COUNTED: bool> {
     handle: Handle,
-    table: Table<COUNTED>,
+    table: GrantTable<COUNTED>,
     /// Uses that last as long as the connection: the rings'.
     kept: Uses,
     /// Uses of the batch that is being read.
@@ -182,7 +184,7 @@ pub struct New<const COUNTED: bool> {
     posted: Uses,
 }
 
-impl<const COUNTED: bool> New<COUNTED> {
+impl<const COUNTED: bool> Counted<COUNTED> {
     /// Binds the guest's table `handle`: its pages to the guest's slots, its sub-tables from
     /// slot `tables` on.
     ///
@@ -211,7 +213,7 @@ impl<const COUNTED: bool> New<COUNTED> {
         })?;
         Ok(Self {
             handle,
-            table: Table {
+            table: GrantTable {
                 guest,
                 entries: words,
                 pages,
@@ -231,7 +233,7 @@ impl<const COUNTED: bool> New<COUNTED> {
         self.keep_page(gref, |_| ())
     }
 
-    /// [`New::keep`]; `claimed` learns of the page when its use is counted.
+    /// [`Counted::keep`]; `claimed` learns of the page when its use is counted.
     fn keep_page(
         &mut self,
         gref: GrantRef,
@@ -241,7 +243,7 @@ impl<const COUNTED: bool> New<COUNTED> {
         let status = self.table.claim(gref, true).ok_or(GrantStatus::BadRef)?;
         self.kept.0.push(Some(status));
         claimed(page);
-        // Whatever is counted otherwise: these are a dozen pages of a connection.
+        // Unchecked grants pass this fence too: these are a dozen pages of a connection.
         uses::full_fence();
         match self.table.holds(gref, true) {
             true => Ok(page),
@@ -321,7 +323,7 @@ impl Uses {
     }
 }
 
-impl<const COUNTED: bool> Drop for New<COUNTED> {
+impl<const COUNTED: bool> Drop for Counted<COUNTED> {
     fn drop(&mut self) {
         for uses in [&mut self.kept, &mut self.reading, &mut self.posted] {
             uses.release();
@@ -331,7 +333,7 @@ impl<const COUNTED: bool> Drop for New<COUNTED> {
     }
 }
 
-impl<const COUNTED: bool> Grants for New<COUNTED> {
+impl<const COUNTED: bool> Grants for Counted<COUNTED> {
     fn read_begin(&mut self, accesses: &mut [Access]) {
         let Self { table, reading, .. } = self;
         let fetch = |span: Span| span.take(HOT).prefetch();
@@ -357,18 +359,13 @@ impl<const COUNTED: bool> Grants for New<COUNTED> {
         true
     }
 
-    fn write_small_frames(
-        &mut self,
-        accesses: &mut [Access],
-        small_frames: &[SmallFrame],
-        pick: &[u32],
-    ) {
+    fn write_small_frames(&mut self, accesses: &mut [Access], small: &[SmallFrame], pick: &[u32]) {
         let Self { table, writing, .. } = self;
         let ledger = &table.guest.ledger;
         let before = ledger.enter(Hop::Grant);
         table.begin(accesses, true, writing, fetch_start);
         ledger.enter(Hop::Copy);
-        copy_small_frames(accesses, small_frames, pick);
+        copy_small_frames(accesses, small, pick);
         ledger.enter(Hop::Grant);
         writing.release();
         ledger.enter(before);

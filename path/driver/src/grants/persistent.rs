@@ -1,6 +1,6 @@
-//! Pages are mapped at first use and stay mapped until the connection ends.
+//! Persistent grants: pages are mapped at first use and stay mapped until the connection ends.
 
-use super::{Guest, copy_mapped, fetch_and_copy_small_frames};
+use super::access::{Guest, copy_mapped, fetch_and_copy_small_frames};
 use abi::hypercall::{Map, Unmap};
 use abi::{GrantRef, GrantStatus, Slot};
 use nic::{Frame, SmallFrame};
@@ -9,7 +9,7 @@ use vif::grants::{Access, CopyOut, Grants};
 
 /// What is mapped of one entry of the guest's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum PageState {
     Unmapped,
     ReadOnly,
     Writable,
@@ -17,9 +17,9 @@ enum State {
 
 /// The mechanism, for one guest.
 #[derive(Debug)]
-pub struct Mapped {
+pub struct Persistent {
     guest: Guest,
-    state: Vec<State>,
+    state: Vec<PageState>,
     /// Which entries do not permit writing: asking again and again would have a page mapped and
     /// unmapped for every packet.
     denied: Vec<bool>,
@@ -28,11 +28,11 @@ pub struct Mapped {
     status: Vec<GrantStatus>,
 }
 
-impl Mapped {
+impl Persistent {
     /// Nothing is mapped yet.
     #[must_use]
     pub fn new(guest: Guest) -> Self {
-        let state = vec![State::Unmapped; guest.slots as usize];
+        let state = vec![PageState::Unmapped; guest.slots as usize];
         Self {
             denied: vec![false; state.len()],
             guest,
@@ -47,8 +47,8 @@ impl Mapped {
     pub fn release(&mut self) {
         self.unwanted.clear();
         for (index, state) in self.state.iter_mut().enumerate() {
-            if *state != State::Unmapped {
-                *state = State::Unmapped;
+            if *state != PageState::Unmapped {
+                *state = PageState::Unmapped;
                 if let Some(slot) = self.guest.slot(GrantRef(index as u32)) {
                     self.unwanted.push(Unmap { slot });
                 }
@@ -70,16 +70,16 @@ impl Mapped {
         };
         let denied = self.denied.get(gref.index() as usize).copied();
         match *state {
-            State::Writable => return,
-            State::ReadOnly if readonly => return,
+            PageState::Writable => return,
+            PageState::ReadOnly if readonly => return,
             _ if !readonly && denied != Some(false) => return,
-            State::ReadOnly => self.unwanted.push(Unmap { slot }),
-            State::Unmapped => {}
+            PageState::ReadOnly => self.unwanted.push(Unmap { slot }),
+            PageState::Unmapped => {}
         }
         *state = if readonly {
-            State::ReadOnly
+            PageState::ReadOnly
         } else {
-            State::Writable
+            PageState::Writable
         };
         self.wanted.push(Map {
             domain: self.guest.domain,
@@ -106,7 +106,7 @@ impl Mapped {
             if *status != GrantStatus::Okay
                 && let Some(state) = self.state.get_mut(index)
             {
-                *state = State::Unmapped;
+                *state = PageState::Unmapped;
             }
             if *status == GrantStatus::PermissionDenied
                 && !map.readonly
@@ -121,14 +121,12 @@ impl Mapped {
     fn usable(&self, gref: GrantRef, readonly: bool) -> Result<Slot, GrantStatus> {
         let slot = self.guest.slot(gref).ok_or(GrantStatus::BadRef)?;
         match self.state.get(gref.index() as usize) {
-            Some(State::Writable) => Ok(slot),
-            Some(State::ReadOnly) if readonly => Ok(slot),
+            Some(PageState::Writable) => Ok(slot),
+            Some(PageState::ReadOnly) if readonly => Ok(slot),
             _ => Err(GrantStatus::BadRef),
         }
     }
-}
 
-impl Mapped {
     fn begin(&mut self, accesses: &mut [Access], readonly: bool) {
         let before = self.guest.ledger.enter(Hop::Grant);
         for access in &*accesses {
@@ -143,13 +141,13 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for Persistent {
     fn drop(&mut self) {
         self.release();
     }
 }
 
-impl Grants for Mapped {
+impl Grants for Persistent {
     fn read_begin(&mut self, accesses: &mut [Access]) {
         self.begin(accesses, true);
         accesses.iter().for_each(Access::prefetch);
@@ -165,14 +163,9 @@ impl Grants for Mapped {
         true
     }
 
-    fn write_small_frames(
-        &mut self,
-        accesses: &mut [Access],
-        small_frames: &[SmallFrame],
-        pick: &[u32],
-    ) {
+    fn write_small_frames(&mut self, accesses: &mut [Access], small: &[SmallFrame], pick: &[u32]) {
         self.begin(accesses, false);
-        fetch_and_copy_small_frames(&self.guest.ledger, accesses, small_frames, pick);
+        fetch_and_copy_small_frames(&self.guest.ledger, accesses, small, pick);
     }
 
     fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {

@@ -1,21 +1,20 @@
-//! Which frames of a batch go out by which port: of many ports most get none, and are not looked at.
+//! Which frames of a batch go out by which port. Most ports get none of a batch; they are not
+//! touched.
 
 /// For one batch; its room is used again.
-#[derive(Debug)]
-pub struct Picks {
+#[derive(Debug, Default)]
+pub struct EgressBatch {
     /// By port, indices into the batch.
     frames: Vec<Vec<u32>>,
     /// Ports that get any, each once.
     ports: Vec<usize>,
 }
 
-impl Picks {
-    /// Nothing goes out by any of so many ports.
-    #[must_use]
-    pub fn new(ports: usize) -> Self {
-        Self {
-            frames: vec![Vec::new(); ports],
-            ports: Vec::new(),
+impl EgressBatch {
+    /// Room for frames that go out by `port`. To a port without room nothing goes.
+    pub fn make_room(&mut self, port: usize) {
+        if self.frames.len() <= port {
+            self.frames.resize(port + 1, Vec::new());
         }
     }
 
@@ -54,17 +53,19 @@ mod tests {
 
     #[test]
     fn a_port_is_named_once_with_all_of_its_frames() {
-        let mut picks = Picks::new(3);
+        let mut egress = EgressBatch::default();
+        egress.make_room(2);
+        egress.make_room(1);
         for (port, frame) in [(2, 0), (0, 1), (2, 1), (9, 2)] {
-            picks.add(port, [frame]);
+            egress.add(port, [frame]);
         }
-        let all: Vec<_> = picks.all().collect();
+        let all: Vec<_> = egress.all().collect();
         assert_eq!(all, [(2, &[0, 1][..]), (0, &[1][..])]);
-        picks.clear();
-        assert_eq!(picks.all().count(), 0);
-        picks.add(1, []);
-        picks.add(0, 0..3);
-        let all: Vec<_> = picks.all().collect();
+        egress.clear();
+        assert_eq!(egress.all().count(), 0);
+        egress.add(1, []);
+        egress.add(0, 0..3);
+        let all: Vec<_> = egress.all().collect();
         assert_eq!(
             all,
             [(0, &[0, 1, 2][..])],

@@ -1,4 +1,5 @@
-//! A revocation that is announced in the middle of a batch, and how often what is in use is counted.
+//! A revocation that is announced in the middle of a batch, and how often what is in use is
+//! counted.
 
 use super::*;
 use abi::DomId;
@@ -38,7 +39,7 @@ impl Granter {
 }
 
 /// The mechanism over such a table.
-fn bound<const COUNTED: bool>() -> (New<COUNTED>, Granter) {
+fn bound<const COUNTED: bool>() -> (Counted<COUNTED>, Granter) {
     let area = Area::anonymous((ENTRIES as usize + 2) * PAGE).unwrap();
     let (translation, status) = (area.page(ENTRIES).unwrap(), area.page(ENTRIES + 1).unwrap());
     for gref in 1..4 {
@@ -55,9 +56,9 @@ fn bound<const COUNTED: bool>() -> (New<COUNTED>, Granter) {
     };
     let entries = Entries::of(translation, status, ENTRIES).unwrap();
     let pages = area.span().take(ENTRIES as usize * PAGE);
-    let new = New {
+    let new = Counted {
         handle: Handle(1),
-        table: Table {
+        table: GrantTable {
             guest,
             entries,
             pages,

@@ -77,13 +77,13 @@ impl World {
     }
 }
 
-/// XDP-20: whatever comes in a queue's last moment, what rules have denied is counted to the last frame.
+/// XDP-20: also in a queue's last moment, what rules have denied is counted to the last frame.
 #[test]
 fn what_is_denied_to_the_end_is_counted() {
     let page = Area::anonymous(2 * PAGE).unwrap().span();
     let window = Area::anonymous(2 * Ring::slots(ENTRIES) as usize * PAGE).unwrap();
     let fd: OwnedFd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-    // A number that nobody else gets when it is free.
+    // A number that no other descriptor gets when it is free.
     let fd = rustix::io::fcntl_dupfd_cloexec(fd, 800).unwrap();
     let world = World {
         descriptor: fd.as_raw_fd(),
@@ -103,7 +103,7 @@ fn what_is_denied_to_the_end_is_counted() {
     };
     let calls = Rc::new(RefCell::new(Calls::over(page)));
     let platform: Rc<dyn Platform> = Rc::new(Processes::new(calls, window));
-    let mut queue = OwnQueue::new(config, fd, 1500, &Lro::default(), &platform).unwrap();
+    let mut queue = DedicatedQueue::new(config, fd, 1500, &platform).unwrap();
     RULES.iter().for_each(|rule| queue.count_denied(*rule));
     assert_eq!(queue.denied().len(), RULES.len());
     queue.end();

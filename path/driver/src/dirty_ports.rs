@@ -1,14 +1,15 @@
-//! Which guests something was done for since they were last shown it: the others are not looked at.
+//! Ports whose guests have not yet been shown what was done for them. No other guest's ring is
+//! published or notified.
 
 /// Ports of guests, each once.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct DirtyPorts {
     ports: Vec<usize>,
     /// By port.
     marked: Vec<bool>,
 }
 
-impl News {
+impl DirtyPorts {
     /// Something was done for the guest at `port`.
     #[inline]
     pub fn mark(&mut self, port: usize) {
@@ -28,7 +29,7 @@ impl News {
         &self.ports
     }
 
-    /// All of them were shown everything, and told.
+    /// All of them were shown everything, and notified.
     pub fn clear(&mut self) {
         for port in self.ports.drain(..) {
             if let Some(marked) = self.marked.get_mut(port) {
@@ -43,15 +44,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_named_once_until_it_was_told() {
-        let mut news = News::default();
+    fn a_port_is_named_once_until_it_was_notified() {
+        let mut dirty = DirtyPorts::default();
         for port in [7, 2, 7, 7, 2] {
-            news.mark(port);
+            dirty.mark(port);
         }
-        assert_eq!(news.ports(), [7, 2]);
-        news.clear();
-        assert!(news.ports().is_empty());
-        news.mark(2);
-        assert_eq!(news.ports(), [2]);
+        assert_eq!(dirty.ports(), [7, 2]);
+        dirty.clear();
+        assert!(dirty.ports().is_empty());
+        dirty.mark(2);
+        assert_eq!(dirty.ports(), [2]);
     }
 }
