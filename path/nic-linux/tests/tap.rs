@@ -341,7 +341,7 @@ fn set_up_errors_say_what_and_where() {
         &["tap4", "MAC"],
     );
     for ifname in ["tap1", "tap2", "tap3", "tap4"] {
-        eventually("whoever failed has left nothing", || {
+        eventually("a failed set-up has left nothing", || {
             open_tap(&other(ifname, &|_| ())).is_ok()
         });
     }

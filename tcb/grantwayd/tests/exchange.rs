@@ -104,7 +104,7 @@ fn pages_change_hands_and_neither_end_keeps_anything() {
     assert_eq!(pages.look("g0", 2), 9);
     pages.fill("g0", 2, 6);
     assert_eq!(pages.look("driver", 1), 5);
-    // The entry is used up; what was there before is nobody's but the guest's.
+    // The entry is used up; what was there before is the guest's alone.
     assert_eq!(pages.transfer(0, 2), -3);
     assert_eq!(pages.look("g0", 2), 6);
     // The guest next door has no part in it.

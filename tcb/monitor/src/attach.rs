@@ -57,12 +57,12 @@ pub(crate) fn serve(
 /// A descriptor, and where it shall lie in the domain's table.
 struct Chosen<'a> {
     at: i32,
-    what: What,
+    what: Target,
     /// A device does not end until the call is answered.
     _hand: Option<HandOut<'a>>,
 }
 
-enum What {
+enum Target {
     Device(u32),
     Doorbell(Arc<Port>),
 }
@@ -70,11 +70,11 @@ enum What {
 impl Chosen<'_> {
     fn fd<'a>(&'a self, parts: &'a Parts) -> Result<BorrowedFd<'a>, Errno> {
         match &self.what {
-            What::Device(n) => {
+            Target::Device(n) => {
                 let device = parts.devices.get(*n as usize).and_then(Option::as_ref);
                 Ok(device.ok_or(Errno::NOENT)?.as_fd())
             }
-            What::Doorbell(port) => Ok(port.doorbell()),
+            Target::Doorbell(port) => Ok(port.doorbell()),
         }
     }
 }
@@ -111,7 +111,7 @@ fn choose<'a>(
             }
             Ok(Chosen {
                 at,
-                what: What::Device(n),
+                what: Target::Device(n),
                 _hand: Some(hand),
             })
         }
@@ -120,7 +120,7 @@ fn choose<'a>(
             let port = connections.other_end(id, conn)?;
             Ok(Chosen {
                 at,
-                what: What::Doorbell(port),
+                what: Target::Doorbell(port),
                 _hand: None,
             })
         }

@@ -218,7 +218,7 @@ fn tables_are_bounded() {
     assert!(make(1).unwrap() > second, "handles are never reused");
 }
 
-/// N-11: whoever has pinned a page keeps what it has pinned, and sees nothing of the frame
+/// N-11: a user that has pinned a page keeps what it has pinned, and sees nothing of the frame
 /// afterwards. The pin: a pipe that holds the page by reference.
 #[test]
 fn an_exchanged_frame_is_not_the_one_that_was_pinned() {
@@ -252,7 +252,8 @@ fn an_exchanged_frame_is_not_the_one_that_was_pinned() {
     assert!(memory.exchange(2).is_err());
 }
 
-/// What a page shows to whoever pinned it when `act` began, after its owner wrote 's' over it.
+/// What a page shows to the user that pinned it when `act` began, after its owner wrote 's' over
+/// it.
 fn pinned(memory: &Memory, frame: u32, act: impl FnOnce()) -> u8 {
     let page = memory.frame(frame).unwrap();
     page.fill(b'a').unwrap();
@@ -269,7 +270,7 @@ fn pinned(memory: &Memory, frame: u32, act: impl FnOnce()) -> u8 {
 }
 
 /// XDP-16: what a device of the user's has pinned is exchanged however it is revoked, in use or
-/// not, once, and at nobody's cost; what no device has is not.
+/// not, once, and at no cost to collateral; what no device has is not.
 #[test]
 fn what_a_device_has_pinned_is_exchanged_once() {
     use abi::hypercall::{Create, Revoke};

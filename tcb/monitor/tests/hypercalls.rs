@@ -230,7 +230,7 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     assert_eq!(device.0.load(Ordering::Relaxed), 0);
     drop(hand);
     assert_eq!(end(&mut rig, NUMBER), 0);
-    // Whoever would hand it out has not heard of it yet.
+    // The thread that would hand it out has not heard of it yet.
     let again = shared.controls.hand_out(DomId(0), NUMBER);
     assert_eq!(again.unwrap_err(), Errno::NOENT);
     assert_eq!(device.0.load(Ordering::Relaxed), 1);

@@ -32,7 +32,7 @@ const WHOLE: i32 = 1 << 20;
 const OTHERWISE: Label = Label(0);
 const PASS: Label = Label(1);
 
-/// The power to steer one TAP. It stays with whoever set the TAP up.
+/// The power to steer one TAP. It stays with the process that set the TAP up.
 #[derive(Debug)]
 pub struct Steering {
     map: Map,

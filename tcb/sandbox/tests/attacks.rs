@@ -347,7 +347,8 @@ const FILES: &[Attack] = &[
     ("close_range", SYS_close_range, &[0, NONE, 0]),
 ];
 
-/// Whoever can read a doorbell can steal its owner's wake-ups. 600 is one, whatever the high half.
+/// A process that can read a doorbell can steal its owner's wake-ups. 600 is one, whatever the high
+/// half.
 const DOORBELLS: &[Attack] = &[
     ("read a doorbell", SYS_read, &[600, SCRATCH, 8]),
     (

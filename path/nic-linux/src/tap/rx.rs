@@ -80,7 +80,7 @@ pub(super) struct Receiver {
     /// Whether `vectors` no longer say what `more` says.
     stale: bool,
     /// Whether the supply has large buffers. Then a frame is never continued in small ones: it
-    /// would have too many pieces for whoever sends it on.
+    /// would have too many pieces for the port that sends it on.
     has_large: bool,
     /// Whether the last call ended for want of buffers.
     pub(super) starved: bool,
@@ -268,7 +268,7 @@ impl Receiver {
 
     /// The frame that a read of `bytes` bytes brought. Buffers of a frame that is dropped stay
     /// ready. The kernel does not say when it could not write to a page (it ends the copy there):
-    /// whoever reads the page finds out.
+    /// the reader of the page finds out.
     fn frame(&mut self, bytes: usize, limits: RxLimits) -> Result<Frame, Dropped> {
         let header_bytes = if limits.vnet_header { virtio::BYTES } else { 0 };
         let len = bytes

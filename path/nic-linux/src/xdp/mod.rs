@@ -4,7 +4,7 @@
 //! Socket, memory (UMEM) and rings come set up (crate `netdev`). The memory is cut into
 //! chunks, each of which is one buffer of the supply that frames are received into, or one of
 //! ours that frames are sent from. The kernel copies what comes (or the NIC does by itself), on
-//! the processor of whoever sends; what is sent is copied once, by us.
+//! the sender's processor; what is sent is copied once, by us.
 //!
 //! ```text
 //!   chunk:   in the supply ──► fill ring ──► receive ring ──► frame ──► in the supply
@@ -31,8 +31,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const ETHERNET: usize = 14;
 /// Bytes of a chunk in front of a packet that the kernel keeps for itself.
 pub const HEADROOM: usize = 256;
-/// How many frames ahead their first lines are asked for: they lie in the cache of whoever sent
-/// them.
+/// How many frames ahead their first lines are asked for: they lie in the sender's
+/// cache.
 const AHEAD: u32 = 8;
 /// When the kernel has left something undone that no descriptor tells about, it is looked for again
 /// after this.
@@ -60,7 +60,7 @@ pub struct Parts {
     pub mtu: usize,
 }
 
-/// What the kernel counts of a socket, by name: asked of whoever may ask.
+/// What the kernel counts of a socket, by name: asked through the domain's platform.
 pub type KernelCounters = Box<dyn Fn() -> Vec<(&'static str, u64)>>;
 
 #[derive(Debug, Default)]

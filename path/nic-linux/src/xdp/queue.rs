@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The socket's memory is the guest's and not mapped here as such: a chunk is seen where its page's
-//! grant shows it. What is not lent is nobody's business: a descriptor that names another chunk is
+//! grant shows it. Only lent chunks matter: a descriptor that names another chunk is
 //! counted and forgotten.
 
 use super::ring::{Consumer, Descriptor, Producer};

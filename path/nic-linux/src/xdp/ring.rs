@@ -8,7 +8,7 @@
 //!
 //! OWNERSHIP: of each ring one word is written by us, the other by the kernel; entries by the
 //! producer. The kernel is trusted, but nothing here depends on it: counts are compared without
-//! overflow, and what is read is checked by whoever uses it.
+//! overflow, and what is read is checked by its user.
 
 use abi::xdp::{NEED_WAKEUP, RingLayout};
 use shmem::Span;

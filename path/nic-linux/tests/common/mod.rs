@@ -17,7 +17,7 @@ pub const MACS: [[u8; 6]; 3] = [
     [2, 0, 0, 0, 0, 2],
     [2, 0, 0, 0, 0x80, 1],
 ];
-/// A MAC of nobody's.
+/// A MAC that no station has.
 pub const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 9];
 pub const SHARED_ONLY: [u8; 6] = [0xff; 6];
 

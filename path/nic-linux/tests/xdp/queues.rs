@@ -363,9 +363,9 @@ fn a_queue_of_a_guest_s_sends_nothing() {
     assert_eq!(mapped, libc::MAP_FAILED);
 }
 
-/// A sender's socket remembers its queue: when that is another guest's, or nobody's, the frame gets
-/// nowhere. Once a queue has ended nothing is written into its memory, though its rings are full of
-/// chunks.
+/// A sender's socket remembers its queue: when that is another guest's, or no guest's, the frame
+/// gets nowhere. Once a queue has ended nothing is written into its memory, though its rings are
+/// full of chunks.
 #[test]
 fn a_flow_that_keeps_its_queue_reaches_nobody_else() {
     let Some(mut wire) = wire(2) else { return };
@@ -524,7 +524,7 @@ fn a_queue_is_free_when_descriptor_and_rings_are_gone() {
     }
 }
 
-/// Whoever takes a page of a pool back exchanges it: whatever the socket has been given, it never
+/// A page of a pool that is taken back is exchanged: whatever the socket has been given, it never
 /// writes there again.
 #[test]
 fn an_exchanged_page_is_never_written_again() {

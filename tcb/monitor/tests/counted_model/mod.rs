@@ -252,7 +252,7 @@ impl Rig {
         self.dead = true;
     }
 
-    /// What a table is to whoever finds its user dead.
+    /// What a table is to the domain that finds its user dead.
     fn lost(&mut self, guest: u16) {
         let table = self.tables.get_mut(&guest).unwrap();
         table.grants.clear();

@@ -184,7 +184,7 @@ impl Rig {
                 }) = true;
             }
         }
-        // Whoever did not answer is cleared away.
+        // Domains that did not answer are cleared away.
         for of in 0..3 {
             if self.is_dead(of) {
                 self.kill(of);

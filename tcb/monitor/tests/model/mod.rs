@@ -380,7 +380,7 @@ impl Rig {
         let len = usize::from(op.len);
         let overlaps = src == dst && from.abs_diff(to) < len;
         if overlaps {
-            // What becomes of the bytes in that case is nobody's business but the domain's.
+            // What becomes of the bytes in that case is the domain's business alone.
             let page = self.memories[usize::from(dst.0.0)].frame(dst.1).unwrap();
             let mut bytes = vec![0; PAGE];
             page.read(&mut bytes).unwrap();

@@ -13,7 +13,7 @@
 //! may.
 //!
 //! Between the two ends of a veth pair the kernel leaves checksums undone, and nothing tells a
-//! socket which ones. So whoever sends over the pair is made to fill them in.
+//! socket which ones. So a sender over the pair is made to fill them in.
 
 mod queues;
 mod rules;

@@ -5,10 +5,11 @@
 //!              MAC → queue                       MAC → queue = n, or dropped
 //! ```
 //!
-//! Both programs look into one map from MACs to queues, which stays with whoever set the interface
-//! up. The first one chooses; on a NIC of the system's own its user does (`ethtool -N`). The second
-//! one looks again, because a sender's own socket remembers a queue for as long as it likes: no
-//! frame for another MAC gets into a guest's queue. Queue 0 is the shared one and takes everything.
+//! Both programs look into one map from MACs to queues, which stays with the process that set the
+//! interface up. The first one chooses; on a NIC of the system's own its user does (`ethtool -N`).
+//! The second one looks again, because a sender's own socket remembers a queue for as long as it
+//! likes: no frame for another MAC gets into a guest's queue. Queue 0 is the shared one and takes
+//! everything.
 //!
 //! A guest's queue has a program of its own, with which the second one goes on: what firewall rules
 //! deny is dropped by it (`rules`). Where there is no such program everything is dropped.
@@ -159,7 +160,7 @@ impl Paths {
         let denied = Counters::new(spec.rules.len() as u32)?;
         let passed = |program: &mut Assembler| self.hand_over(program);
         let program = rules::compile(&spec.rules, &denied, passed)?.load(Kind::Xdp)?;
-        // Now, so that whoever starts the machine hears that the kernel refuses it. No MAC leads
+        // Now, so that starting the machine fails if the kernel refuses it. No MAC leads
         // there yet.
         let queue = spec.queue.to_ne_bytes();
         self.programs.set(&queue, program.as_raw_fd() as u32)?;
@@ -198,7 +199,7 @@ pub struct QueueSocket {
 }
 
 impl QueueSocket {
-    /// The rings that whoever receives by it needs, in the order of their places in the window.
+    /// The rings that its receiver needs, in the order of their places in the window.
     pub const RINGS: [Ring; 2] = [Ring::Receive, Ring::Fill];
 
     /// The socket.
