@@ -12,7 +12,8 @@ use crate::numbered::Numbered;
 use crate::ports::{Port, Ports};
 use crate::switch::Switch;
 use crate::turn::Driver;
-use crate::vifs::{Shared, VifPort, Window};
+use crate::vifs::VifPort;
+use crate::vifs::memory::{Shared, Window};
 use abi::{ConnId, PAGE, Slot};
 use config::domain::{
     BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig, NicKind,

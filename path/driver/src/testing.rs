@@ -2,7 +2,8 @@
 
 use crate::linear::Linear;
 use crate::nics::NicPort;
-use crate::vifs::{Shared, VifPort, Window};
+use crate::vifs::VifPort;
+use crate::vifs::memory::{Shared, Window};
 use abi::{ConnId, PAGE, Slot};
 use config::domain::{GrantMode, Lro, Offloads, RingFormat};
 use config::lro::{Backend, Meta};

@@ -442,7 +442,12 @@ fn flip_reads_as_map_does_and_lets_no_device_write() {
     assert_eq!(monitor.mapped(), [(FIRST + 3, false)].into());
     flip.read_end();
     assert_eq!(monitor.take_calls(), ["GrantMap 2", "GrantUnmap 1"]);
-    let mut posted = [Access::new(GrantRef(1), 0, 100)];
+    let mut posted = [Access {
+        gref: GrantRef(1),
+        offset: 0,
+        len: 100,
+        result: Ok(Span::EMPTY),
+    }];
     flip.post_begin(&mut posted);
     assert_eq!(posted[0].result, Err(GrantStatus::GeneralError));
 }

@@ -7,67 +7,24 @@
 //! | Connected | Closing, Closed, Initialising, Unknown | everything is unmapped: Closed |
 //! | Closed | Initialising | the backend's record is written again: InitWait |
 
+pub mod memory;
+
 use crate::dedicated::queue::DedicatedQueue;
-use crate::grants::Guest;
-use crate::grants::copy::Copy;
-use crate::grants::counted::Counted;
-use crate::grants::flip::Flip;
-use crate::grants::map::Map;
-use crate::grants::persistent::Persistent;
 use crate::room::Room;
 use crate::traffic::Traffic;
-use abi::hypercall::{Map as MapOp, Unmap};
-use abi::{ConnId, GrantRef, GrantStatus, Handle, PAGE, Slot, XenbusState};
-use config::domain::{GrantMode, Offloads, RingFormat};
-use config::lro::Meta;
+use abi::hypercall::Unmap;
+use abi::{ConnId, GrantRef, XenbusState};
+use memory::{GuestMemory, Opened, Shared, Window};
 use nic::{Caps, Frame, SmallBatch, SmallFrame};
-use runtime::call::Calls;
 use runtime::ledger::{Hop, Ledger};
-use runtime::platform::{Doorbell, NO_RECORD, Peer, Platform, Record};
-use shmem::{Area, Span};
-use std::cell::RefCell;
+use runtime::platform::{Doorbell, NO_RECORD, Peer, Record};
+use shmem::Span;
 use std::rc::Rc;
 use vif::Counters;
 use vif::grants::Grants;
 use vif::netback::{Netback, Taken, ToGuest};
-use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS, Terms};
+use vif::netif::{BackRecord, FrontRecord, Terms};
 use vif::ring::Watch;
-
-/// What every guest's port has in common.
-#[derive(Clone, Debug)]
-pub struct Shared {
-    /// The system that this domain runs on.
-    pub platform: Rc<dyn Platform>,
-    /// Its hypercalls, for grants.
-    pub calls: Rc<RefCell<Calls>>,
-    /// The ledger of this domain.
-    pub ledger: Rc<Ledger>,
-    /// This domain's own frames.
-    pub frames: Area,
-    /// The grant mechanism.
-    pub grants: GrantMode,
-    /// The most that guests are offered.
-    pub offloads: Offloads,
-    /// log2 of the largest ring that guests are offered, in pages.
-    pub ring_order: u8,
-    /// How rings lie in their pages, if guests want them so.
-    pub ring_format: RingFormat,
-    /// Where the segment size of a packet to a guest travels.
-    pub meta: Meta,
-}
-
-/// The part of the grant window that one guest's grants appear in.
-#[derive(Clone, Copy, Debug)]
-pub struct Window {
-    /// Where entry 0 of its table appears.
-    pub first: Slot,
-    /// Entries that appear.
-    pub slots: u32,
-    /// Where the sub-tables of the new mechanism appear, or pages that change hands.
-    pub tables: Slot,
-    /// Pages that change hands.
-    pub flips: u32,
-}
 
 /// One guest's port.
 #[derive(Debug)]
@@ -82,9 +39,7 @@ pub struct VifPort {
     pub trouble: String,
     conn: ConnId,
     mac: [u8; 6],
-    shared: Shared,
-    window: Window,
-    staging: Span,
+    memory: GuestMemory,
     state: XenbusState,
     doorbell: Option<Box<dyn Doorbell>>,
     link: Option<Link>,
@@ -96,9 +51,6 @@ pub struct VifPort {
     /// Whether anything was done since the rings were last published.
     touched: bool,
 }
-
-/// A grant mechanism, what has to be unmapped when it ends, and the pages of the rings.
-type Opened = (Box<dyn Grants>, Vec<Unmap>, Vec<Span>);
 
 /// What exists while the guest is connected.
 struct Link {
@@ -133,9 +85,11 @@ impl VifPort {
             trouble: String::new(),
             conn,
             mac,
-            shared,
-            window,
-            staging,
+            memory: GuestMemory {
+                shared,
+                window,
+                staging,
+            },
             state: XenbusState::Initialising,
             doorbell: None,
             link: None,
@@ -190,7 +144,7 @@ impl VifPort {
         // Each pass makes one step; there are fewer steps than this.
         for _ in 0..8 {
             let before = self.state;
-            let peer = self.shared.platform.peer(self.conn);
+            let peer = self.memory.shared.platform.peer(self.conn);
             let Ok(Some(peer)) = peer else { return };
             // Nobody comes back who is dead: what is over its memory ends, used or not.
             if peer.state == XenbusState::Unknown
@@ -226,42 +180,11 @@ impl VifPort {
     /// What it offers the guest.
     #[must_use]
     pub fn record(&self) -> BackRecord {
-        let features = match self.shared.offloads {
-            Offloads::None => Features::PLAIN,
-            Offloads::Checksum => Features::CHECKSUM,
-            Offloads::Tso => Features::ALL,
-        };
-        let features = if self.shared.grants.has_tables() {
-            features.with(Features::COUNTED_GRANTS)
-        } else {
-            features
-        };
-        let features = match self.shared.grants {
-            GrantMode::Flip => features.with(Features::RX_FLIP),
-            _ => features,
-        };
-        let features = match self.shared.meta {
-            Meta::Request => features,
-            Meta::Response => features.with(Features::RX_META),
-        };
-        let features = match self.shared.ring_format {
-            RingFormat::Xen => features,
-            RingFormat::Native => features.with(Features::NATIVE_RINGS),
-        };
-        // A device gives buffers back as frames come into them.
-        let features = match self.queue {
-            None => features,
-            Some(_) => features.with(Features::RX_ANY_ORDER),
-        };
-        BackRecord {
-            features,
-            max_order: self.shared.ring_order,
-            max_slots: MAX_SLOTS,
-        }
+        self.memory.shared.record(self.queue.is_some())
     }
 
     fn set(&mut self, state: XenbusState, record: &Record) {
-        let platform = &self.shared.platform;
+        let platform = &self.memory.shared.platform;
         match platform.set_state(self.conn, state, record) {
             Ok(()) => self.state = state,
             Err(error) => self.trouble = format!("the monitor refused {state:?}: {error}"),
@@ -289,14 +212,14 @@ impl VifPort {
     }
 
     fn attach_doorbell(&self) -> Result<Box<dyn Doorbell>, String> {
-        let doorbell = self.shared.platform.doorbell(self.conn);
+        let doorbell = self.memory.shared.platform.doorbell(self.conn);
         doorbell.map_err(|error| error.to_string())
     }
 
     /// The ledger of this port's domain.
     #[must_use]
     pub fn ledger(&self) -> Rc<Ledger> {
-        Rc::clone(&self.shared.ledger)
+        Rc::clone(&self.memory.shared.ledger)
     }
 
     /// The guest's record, and what it comes to with this end's.
@@ -314,7 +237,7 @@ impl VifPort {
         if self.doorbell.is_none() {
             self.doorbell = Some(self.attach_doorbell()?);
         }
-        let opened = self.open(peer, &front)?;
+        let opened = self.memory.open(peer, &front)?;
         self.link(terms, &front, opened)
     }
 
@@ -330,113 +253,13 @@ impl VifPort {
         let netback = match Netback::new(terms, tx, rx, event, mechanism) {
             Ok(netback) => netback,
             Err(error) => {
-                self.unmap(&rings);
+                self.memory.unmap(&rings);
                 return Err(error.to_string());
             }
         };
         self.link = Some(Link { netback, rings });
         self.trouble.clear();
         Ok(())
-    }
-
-    /// Sets the grant mechanism up and gets at the pages of both rings and of the event channel:
-    /// the mechanism, what has to be unmapped at the end, and the pages.
-    fn open(&self, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
-        let guest = self.guest(peer);
-        let mechanism: Box<dyn Grants> = match self.shared.grants {
-            GrantMode::Counted => return self.open_counted::<true>(guest, front),
-            GrantMode::Unchecked => return self.open_counted::<false>(guest, front),
-            GrantMode::Flip => return self.open_flip(guest, peer, front),
-            GrantMode::Copy => Box::new(Copy::new(guest, self.shared.frames, self.staging)),
-            GrantMode::Map => Box::new(Map::new(guest)),
-            GrantMode::Persistent => Box::new(Persistent::new(guest)),
-        };
-        if front.table != Handle(0) {
-            return Err("the guest grants by a mechanism that was not offered".into());
-        }
-        let (rings, pages) = self.map_rings(peer, front)?;
-        Ok((mechanism, rings, pages))
-    }
-
-    fn open_counted<const COUNTED: bool>(
-        &self,
-        guest: Guest,
-        front: &FrontRecord,
-    ) -> Result<Opened, String> {
-        let mut new = Counted::<COUNTED>::bind(guest, front.table, self.window.tables)
-            .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.name()))?;
-        let pages: Result<Vec<_>, _> = front.references().map(|gref| new.keep(gref)).collect();
-        let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.name()))?;
-        Ok((Box::new(new), Vec::new(), pages))
-    }
-
-    fn open_flip(&self, guest: Guest, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
-        if !front.features.has(Features::RX_FLIP) {
-            return Err("the guest does not exchange pages".into());
-        }
-        let flip = Flip::bind(guest, front.table, self.window.tables, self.window.flips);
-        let flip =
-            flip.map_err(|why| format!("the guest's exchange cannot be bound: {}", why.name()))?;
-        let (rings, pages) = self.map_rings(peer, front)?;
-        Ok((Box::new(flip), rings, pages))
-    }
-
-    /// Maps the pages of both rings and of the event channel, in the record's order.
-    fn map_rings(
-        &self,
-        peer: &Peer,
-        front: &FrontRecord,
-    ) -> Result<(Vec<Unmap>, Vec<Span>), String> {
-        let mut maps = Vec::new();
-        for gref in front.references() {
-            let slot = self
-                .slot(gref)
-                .ok_or("a ring's grant reference is out of range")?;
-            maps.push(MapOp {
-                domain: peer.domain,
-                gref,
-                slot,
-                readonly: false,
-            });
-        }
-        let mut status = Vec::new();
-        self.shared.calls.borrow_mut().map(&maps, &mut status);
-        let done: Vec<Unmap> = maps
-            .iter()
-            .zip(&status)
-            .filter(|(_, status)| **status == GrantStatus::Okay)
-            .map(|(map, _)| Unmap { slot: map.slot })
-            .collect();
-        if let Some(bad) = status.iter().find(|status| **status != GrantStatus::Okay) {
-            self.unmap(&done);
-            return Err(format!("a ring cannot be mapped: {}", bad.name()));
-        }
-        let window = self.shared.platform.window();
-        let pages = maps
-            .iter()
-            .filter_map(|map| window.at(map.slot.0 as usize * PAGE, PAGE))
-            .collect();
-        Ok((done, pages))
-    }
-
-    fn slot(&self, gref: GrantRef) -> Option<Slot> {
-        (gref.index() < self.window.slots && gref.generation() == 0)
-            .then(|| Slot(self.window.first.0 + gref.index()))
-    }
-
-    fn unmap(&self, slots: &[Unmap]) {
-        self.shared.calls.borrow_mut().unmap(slots, &mut Vec::new());
-    }
-
-    fn guest(&self, peer: &Peer) -> Guest {
-        Guest {
-            calls: Rc::clone(&self.shared.calls),
-            domain: peer.domain,
-            window: self.shared.platform.window(),
-            first: self.window.first,
-            slots: self.window.slots,
-            ledger: Rc::clone(&self.shared.ledger),
-        }
     }
 
     /// Takes the link down, whatever state it is in.
@@ -448,7 +271,7 @@ impl VifPort {
             }
             self.past += *link.netback.counters();
             drop(link.netback.into_grants());
-            self.unmap(&link.rings);
+            self.memory.unmap(&link.rings);
         }
         if !trouble.is_empty() {
             trouble.clone_into(&mut self.trouble);
@@ -632,6 +455,8 @@ impl VifPort {
 mod tests {
     use super::*;
     use crate::testing::vif_port;
+    use abi::PAGE;
+    use shmem::Area;
 
     #[test]
     fn who_has_gone_sends_nothing_of_anybody_s() {

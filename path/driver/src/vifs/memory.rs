@@ -1,0 +1,205 @@
+//! How a driver domain gets at a guest's memory: the grant mechanism, and the pages of the rings.
+
+use crate::grants::Guest;
+use crate::grants::copy::Copy;
+use crate::grants::counted::Counted;
+use crate::grants::flip::Flip;
+use crate::grants::map::Map;
+use crate::grants::persistent::Persistent;
+use abi::hypercall::{Map as MapOp, Unmap};
+use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
+use config::domain::{GrantMode, Offloads, RingFormat};
+use config::lro::Meta;
+use runtime::call::Calls;
+use runtime::ledger::Ledger;
+use runtime::platform::{Peer, Platform};
+use shmem::{Area, Span};
+use std::cell::RefCell;
+use std::rc::Rc;
+use vif::grants::Grants;
+use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS};
+
+/// What every guest's port has in common.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The system that this domain runs on.
+    pub platform: Rc<dyn Platform>,
+    /// Its hypercalls, for grants.
+    pub calls: Rc<RefCell<Calls>>,
+    /// The ledger of this domain.
+    pub ledger: Rc<Ledger>,
+    /// This domain's own frames.
+    pub frames: Area,
+    /// The grant mechanism.
+    pub grants: GrantMode,
+    /// The most that guests are offered.
+    pub offloads: Offloads,
+    /// log2 of the largest ring that guests are offered, in pages.
+    pub ring_order: u8,
+    /// How rings lie in their pages, if guests want them so.
+    pub ring_format: RingFormat,
+    /// Where the segment size of a packet to a guest travels.
+    pub meta: Meta,
+}
+
+/// The part of the grant window that one guest's grants appear in.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Where entry 0 of its table appears.
+    pub first: Slot,
+    /// Entries that appear.
+    pub slots: u32,
+    /// Where the sub-tables of the new mechanism appear, or pages that change hands.
+    pub tables: Slot,
+    /// Pages that change hands.
+    pub flips: u32,
+}
+
+/// A grant mechanism, what has to be unmapped when it ends, and the pages of the rings.
+pub type Opened = (Box<dyn Grants>, Vec<Unmap>, Vec<Span>);
+
+/// One guest's part of this domain's memory.
+#[derive(Debug)]
+pub struct GuestMemory {
+    /// What every guest's port has in common.
+    pub shared: Shared,
+    /// Where the guest's grants appear.
+    pub window: Window,
+    /// Pages for the copying mechanism.
+    pub staging: Span,
+}
+
+impl Shared {
+    /// What a guest is offered, which has a dedicated queue or none.
+    #[must_use]
+    pub fn record(&self, has_queue: bool) -> BackRecord {
+        let base = match self.offloads {
+            Offloads::None => Features::PLAIN,
+            Offloads::Checksum => Features::CHECKSUM,
+            Offloads::Tso => Features::ALL,
+        };
+        let offers = [
+            (self.grants.has_tables(), Features::COUNTED_GRANTS),
+            (self.grants == GrantMode::Flip, Features::RX_FLIP),
+            (self.meta == Meta::Response, Features::RX_META),
+            (
+                self.ring_format == RingFormat::Native,
+                Features::NATIVE_RINGS,
+            ),
+            // A device gives buffers back as frames come into them.
+            (has_queue, Features::RX_ANY_ORDER),
+        ];
+        let offered = offers.into_iter().filter(|(is_offered, _)| *is_offered);
+        BackRecord {
+            features: offered.fold(base, |features, (_, more)| features.with(more)),
+            max_order: self.ring_order,
+            max_slots: MAX_SLOTS,
+        }
+    }
+}
+
+impl GuestMemory {
+    /// Sets the grant mechanism up and gets at the pages of both rings and of the event channel:
+    /// the mechanism, what has to be unmapped at the end, and the pages.
+    ///
+    /// # Errors
+    /// What the guest or the monitor does not have, for people.
+    pub fn open(&self, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
+        let guest = self.guest(peer);
+        let mechanism: Box<dyn Grants> = match self.shared.grants {
+            GrantMode::Counted => return self.open_counted::<true>(guest, front),
+            GrantMode::Unchecked => return self.open_counted::<false>(guest, front),
+            GrantMode::Flip => return self.open_flip(guest, peer, front),
+            GrantMode::Copy => Box::new(Copy::new(guest, self.shared.frames, self.staging)),
+            GrantMode::Map => Box::new(Map::new(guest)),
+            GrantMode::Persistent => Box::new(Persistent::new(guest)),
+        };
+        if front.table != Handle(0) {
+            return Err("the guest grants by a mechanism that was not offered".into());
+        }
+        let (rings, pages) = self.map_rings(peer, front)?;
+        Ok((mechanism, rings, pages))
+    }
+
+    fn open_counted<const COUNTED: bool>(
+        &self,
+        guest: Guest,
+        front: &FrontRecord,
+    ) -> Result<Opened, String> {
+        let mut grants = Counted::<COUNTED>::bind(guest, front.table, self.window.tables)
+            .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.name()))?;
+        let pages: Result<Vec<_>, _> = front.references().map(|gref| grants.keep(gref)).collect();
+        let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.name()))?;
+        Ok((Box::new(grants), Vec::new(), pages))
+    }
+
+    fn open_flip(&self, guest: Guest, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
+        if !front.features.has(Features::RX_FLIP) {
+            return Err("the guest does not exchange pages".into());
+        }
+        let flip = Flip::bind(guest, front.table, self.window.tables, self.window.flips);
+        let flip =
+            flip.map_err(|why| format!("the guest's exchange cannot be bound: {}", why.name()))?;
+        let (rings, pages) = self.map_rings(peer, front)?;
+        Ok((Box::new(flip), rings, pages))
+    }
+
+    /// Maps the pages of both rings and of the event channel, in the record's order.
+    fn map_rings(
+        &self,
+        peer: &Peer,
+        front: &FrontRecord,
+    ) -> Result<(Vec<Unmap>, Vec<Span>), String> {
+        let mut maps = Vec::new();
+        for gref in front.references() {
+            let slot = self
+                .slot(gref)
+                .ok_or("a ring's grant reference is out of range")?;
+            maps.push(MapOp {
+                domain: peer.domain,
+                gref,
+                slot,
+                readonly: false,
+            });
+        }
+        let mut status = Vec::new();
+        self.shared.calls.borrow_mut().map(&maps, &mut status);
+        let done: Vec<Unmap> = maps
+            .iter()
+            .zip(&status)
+            .filter(|(_, status)| **status == GrantStatus::Okay)
+            .map(|(map, _)| Unmap { slot: map.slot })
+            .collect();
+        if let Some(bad) = status.iter().find(|status| **status != GrantStatus::Okay) {
+            self.unmap(&done);
+            return Err(format!("a ring cannot be mapped: {}", bad.name()));
+        }
+        let window = self.shared.platform.window();
+        let pages = maps
+            .iter()
+            .filter_map(|map| window.at(map.slot.0 as usize * PAGE, PAGE))
+            .collect();
+        Ok((done, pages))
+    }
+
+    fn slot(&self, gref: GrantRef) -> Option<Slot> {
+        (gref.index() < self.window.slots && gref.generation() == 0)
+            .then(|| Slot(self.window.first.0 + gref.index()))
+    }
+
+    /// Unmaps what [`GuestMemory::open`] has mapped.
+    pub fn unmap(&self, slots: &[Unmap]) {
+        self.shared.calls.borrow_mut().unmap(slots, &mut Vec::new());
+    }
+
+    fn guest(&self, peer: &Peer) -> Guest {
+        Guest {
+            calls: Rc::clone(&self.shared.calls),
+            domain: peer.domain,
+            window: self.shared.platform.window(),
+            first: self.window.first,
+            slots: self.window.slots,
+            ledger: Rc::clone(&self.shared.ledger),
+        }
+    }
+}
