@@ -91,7 +91,10 @@ impl Measure<'_> {
                 Err(_) if again > 0 => {}
                 Ok((old, new)) if again > 0 && (old.disturbed || new.disturbed) => {}
                 both => {
-                    let (old, new) = both.with_context(|| format!("plan {}", plan.name))?;
+                    let (old, new) = both.with_context(|| {
+                        let times = AGAIN + 1;
+                        format!("plan {}, {times} times (is the machine busy?)", plan.name)
+                    })?;
                     return Ok(paired(&self.sides.tree, plan, &old, &new));
                 }
             }

@@ -34,7 +34,7 @@ use clap::Parser;
 use instructions::Count;
 use kept::Kept;
 use measure::Measure;
-use plans::{Bench, Plan, Plans};
+use plans::{Bench, Part, Plan, Plans};
 use sides::Sides;
 use std::collections::BTreeMap;
 
@@ -99,6 +99,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         .iter()
         .map(|plan| cells::of(plan, measure.kept.of(&plan.name)))
         .collect();
+    for (plan, cells) in plans.iter().zip(&found) {
+        check_columns(plan, cells)?;
+    }
     let (counts, most) = counted(&all, &plans, &found, |benches| {
         instructions::count(benches, &sides, &aliases)
     })?;
@@ -115,6 +118,19 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     print!("{}", print(&sides, &cells, &counts));
     let failed = cells.iter().filter(|(_, verdict)| verdict.fails()).count();
     ensure!(failed == 0, "{failed} of {} cells fail", cells.len());
+    Ok(())
+}
+
+/// Fails if nothing of a column is judged: a name in the data files is wrong.
+fn check_columns(plan: &Plan, cells: &[Cell]) -> Result<()> {
+    for column in &plan.columns {
+        let is_judged = |cell: &Cell| cell.part == Part::Key && cell.column() == *column;
+        ensure!(
+            cells.iter().any(is_judged),
+            "plan {}: no figure of column {column} is judged, says xtask/compare.toml",
+            plan.name
+        );
+    }
     Ok(())
 }
 
@@ -187,6 +203,14 @@ mod tests {
                 "{line}"
             );
         }
+    }
+
+    #[test]
+    fn a_column_of_which_nothing_is_judged_is_an_error() {
+        let plans = plans::read().unwrap();
+        let plan = &plans.named(&["base".to_owned()]).unwrap()[0];
+        let error = check_columns(plan, &[]).unwrap_err().to_string();
+        assert!(error.contains("no figure of column grantway"), "{error}");
     }
 
     #[test]
