@@ -52,13 +52,8 @@ pub fn nic(
             checksum,
             queues,
         } => {
-            let nic = TapNic::new(
-                attach(&**platform, *device)?,
-                *vnet_header,
-                *checksum,
-                false,
-                mtu,
-            );
+            let fd = attach(&**platform, *device)?;
+            let nic = TapNic::new(fd, *vnet_header, *checksum, false, mtu);
             Box::new(match queues.is_empty() {
                 true => nic,
                 false => with_queues(nic, config, *device, queues, platform)?,
@@ -81,13 +76,10 @@ pub fn nic(
             };
             Box::new(xdp::nic(socket, area.span(), send_bytes, mtu, platform)?)
         }
-        NicKind::Local { device, .. } => Box::new(TapNic::new(
-            attach(&**platform, *device)?,
-            true,
-            true,
-            true,
-            mtu,
-        )),
+        NicKind::Local { device, .. } => {
+            let fd = attach(&**platform, *device)?;
+            Box::new(TapNic::new(fd, true, true, true, mtu))
+        }
         NicKind::Sim {
             delay_us,
             loss,
@@ -99,11 +91,7 @@ pub fn nic(
                 delay_ns: u64::from(*delay_us) * 1000,
                 loss: *loss,
                 seed: *seed,
-                caps: Caps {
-                    checksum: false,
-                    tso: false,
-                    max_frame: mtu + ETHERNET,
-                },
+                caps: wire_caps(mtu),
                 ..Cable::default()
             };
             let station = StackEndpoint::new(*mac, mtu, far);
@@ -121,6 +109,15 @@ pub fn nic(
         None => nic,
     };
     Ok((nic, pool(2 * eighth, rest)?))
+}
+
+/// What a wire does by itself whose packets have at most `mtu` bytes: nothing.
+fn wire_caps(mtu: usize) -> Caps {
+    Caps {
+        checksum: false,
+        tso: false,
+        max_frame: mtu + ETHERNET,
+    }
 }
 
 /// A TAP with its queues for single guests; without, if the monitor cannot steer this TAP.

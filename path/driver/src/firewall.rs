@@ -156,8 +156,8 @@ mod tests {
             )
         };
         let text = [
-            "[driver]\ngrants = \"counted\"\n[[nic]]\nname = \"wire\"\nkind = \"xdp\"\nnetns = \"w\"\n\
-             queues = \"vmq\"\nvmq_queues = 2\n",
+            "[driver]\ngrants = \"counted\"\n[[nic]]\nname = \"wire\"\nkind = \"xdp\"\n\
+             netns = \"w\"\nqueues = \"vmq\"\nvmq_queues = 2\n",
             &rule("nic", "deny", "to-wire"),
             &rule("nic", "allow", "from-wire"),
             &rule("nic", "deny", "from-wire"),
