@@ -14,7 +14,8 @@ use std::path::PathBuf;
     version,
     after_help = "Try it:        grantway demo\n\
                   Your own:      grantway up examples/two-guests.toml\n\
-                  Exit status:   0 done, 1 failed, 2 wrong usage or configuration, 3 cannot run here"
+                  Exit status:   0 done, 1 failed, 2 wrong usage or configuration, \
+                  3 cannot run here"
 )]
 pub(crate) struct Cli {
     /// Print JSON lines and nothing else on standard output
@@ -196,30 +197,40 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// All commands and commands of commands, each as it is typed.
+    fn commands() -> Vec<(String, clap::Command)> {
+        fn below(prefix: &str, command: &clap::Command, found: &mut Vec<(String, clap::Command)>) {
+            for inner in command.get_subcommands().filter(|c| !c.is_hide_set()) {
+                let typed = format!("{prefix} {}", inner.get_name());
+                below(&typed, inner, found);
+                found.push((typed, inner.clone()));
+            }
+        }
+        let mut found = Vec::new();
+        below("grantway", &Cli::command(), &mut found);
+        found
+    }
+
+    fn examples(command: &clap::Command) -> String {
+        command
+            .get_after_help()
+            .map(ToString::to_string)
+            .unwrap_or_default()
+    }
+
     #[test]
     fn every_command_has_an_example() {
-        for command in Cli::command()
-            .get_subcommands()
-            .filter(|c| !c.is_hide_set())
-        {
-            let help = command
-                .get_after_help()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            let name = command.get_name();
-            assert!(help.contains(&format!("grantway {name}")), "{name}: {help}");
+        for (typed, command) in commands() {
+            let help = examples(&command);
+            assert!(help.contains(&typed), "{typed}: {help}");
         }
     }
 
     /// Examples that are no command are worse than none.
     #[test]
     fn examples_parse() {
-        for command in Cli::command().get_subcommands() {
-            let help = command
-                .get_after_help()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            for line in help
+        for (_, command) in commands() {
+            for line in examples(&command)
                 .lines()
                 .map(str::trim)
                 .filter(|line| line.starts_with("grantway "))

@@ -29,25 +29,7 @@ pub(crate) enum Prof {
     #[command(after_help = "Examples:\n  grantway prof record -- grantway demo\n  \
         grantway prof record --seconds 10 -o busy.prof\n  \
         grantway prof record --domain app=1234 --seconds 5")]
-    Record {
-        /// The file of the session
-        #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE,
-              value_hint = ValueHint::FilePath)]
-        output: PathBuf,
-        /// Replace the file if it exists
-        #[arg(long)]
-        force: bool,
-        #[command(flatten)]
-        sampling: Sampling,
-        #[command(flatten)]
-        with: With,
-        /// How long at most
-        #[arg(long, value_name = "S")]
-        seconds: Option<f64>,
-        /// What to run
-        #[arg(last = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
-        command: Vec<String>,
-    },
+    Record(Record),
     /// Show a session: domains, classes, hops, functions, and how well the three agree
     #[command(after_help = "Examples:\n  grantway prof report\n  \
         grantway prof report busy.prof --json | jq .metric\n  \
@@ -129,32 +111,59 @@ pub(crate) enum Prof {
         grantway prof participate uml --passive --pid 1234 --symbols kallsyms\n  \
         grantway prof participate vm --agent-only -- ./server"
     )]
-    Participate {
-        /// The domain's name
-        name: String,
-        /// Its processes, PID[,PID…]; what they start belongs to it too
-        #[arg(long, value_name = "PID", value_delimiter = ',')]
-        pid: Vec<u32>,
-        /// Let the initiator attribute its samples
-        #[arg(long)]
-        passive: bool,
-        /// Symbols of a passive domain: ADDRESS KIND NAME, as in /proc/kallsyms
-        #[arg(long, value_name = "FILE", requires = "passive", value_hint = ValueHint::FilePath)]
-        symbols: Option<PathBuf>,
-        /// Run and sample a command here, and bring the result: stands in for a machine of its own
-        #[arg(long, conflicts_with_all = ["passive", "pid"], requires = "command")]
-        agent_only: bool,
-        /// Where the initiator listens
-        #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
-        socket: Option<PathBuf>,
-        /// Seconds to wait for a session
-        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
-        wait: u32,
-        /// What an agent runs
-        #[arg(last = true, value_name = "CMD", requires = "agent_only",
-              value_hint = ValueHint::CommandWithArguments)]
-        command: Vec<String>,
-    },
+    Participate(Participate),
+}
+
+/// What to record, and where to.
+#[derive(Debug, Args)]
+pub(crate) struct Record {
+    /// The file of the session
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_FILE,
+          value_hint = ValueHint::FilePath)]
+    output: PathBuf,
+    /// Replace the file if it exists
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    sampling: Sampling,
+    #[command(flatten)]
+    with: With,
+    /// How long at most
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
+    /// What to run
+    #[arg(last = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    command: Vec<String>,
+}
+
+/// How to take part in a session.
+#[derive(Debug, Args)]
+pub(crate) struct Participate {
+    /// The domain's name
+    name: String,
+    /// Its processes, PID[,PID…]; what they start belongs to it too
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pid: Vec<u32>,
+    /// Let the initiator attribute its samples
+    #[arg(long)]
+    passive: bool,
+    /// Symbols of a passive domain: ADDRESS KIND NAME, as in /proc/kallsyms
+    #[arg(long, value_name = "FILE", requires = "passive", value_hint = ValueHint::FilePath)]
+    symbols: Option<PathBuf>,
+    /// Run and sample a command here, and bring the result: stands in for a machine of its own
+    #[arg(long, conflicts_with_all = ["passive", "pid"], requires = "command")]
+    agent_only: bool,
+    /// Where the initiator listens
+    #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
+    socket: Option<PathBuf>,
+    /// Seconds to wait for a session
+    #[arg(long, default_value_t = 60,
+          value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    wait: u32,
+    /// What an agent runs
+    #[arg(last = true, value_name = "CMD", requires = "agent_only",
+          value_hint = ValueHint::CommandWithArguments)]
+    command: Vec<String>,
 }
 
 /// A session, and how it is looked at.
@@ -263,21 +272,7 @@ impl Sampling {
 
 pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
     match command {
-        Prof::Record {
-            output,
-            force,
-            sampling,
-            with,
-            seconds,
-            command,
-        } => {
-            let options = xenoprof::record::Options {
-                participants: with.participants()?,
-                ..sampling.options(*seconds, command)
-            };
-            let status = xenoprof::record::to_file(&options, output, *force)?;
-            Ok(status.map_or(ExitCode::SUCCESS, exit_code))
-        }
+        Prof::Record(record) => return record.run(),
         Prof::Report {
             view,
             csv,
@@ -288,19 +283,7 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
                 (_, true) => Form::Csv,
                 _ => Form::Text,
             };
-            let session = read(&view.file)?;
-            let classes = &view.classing;
-            let mut text = Vec::new();
-            show::report(
-                &session,
-                &classes.rules()?,
-                classes.classing(),
-                form,
-                *functions,
-                &mut text,
-            )?;
-            crate::output::print(&String::from_utf8_lossy(&text))?;
-            Ok(ExitCode::SUCCESS)
+            report(view, form, *functions)?;
         }
         Prof::Diff {
             a,
@@ -308,36 +291,20 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
             domain,
             functions,
             classing,
-        } => {
-            diff(
-                [a.as_path(), b.as_path()],
-                domain.as_deref(),
-                *functions,
-                classing,
-                json,
-            )?;
-            Ok(ExitCode::SUCCESS)
-        }
+        } => diff([a, b], domain.as_deref(), *functions, classing, json)?,
         Prof::Flame { file, domain, out } => {
             let session = read(file)?;
             let folder = out.as_deref().or(file.parent()).unwrap_or(Path::new("."));
             let stem = file.file_stem().unwrap_or_default().to_string_lossy();
             let written = show::flame::files(&session, folder, &stem, domain.as_deref())?;
-            say_files(&written, json)?;
-            Ok(ExitCode::SUCCESS)
+            print_files(&written, json)?;
         }
         Prof::Export { view, output } => {
-            let session = read(&view.file)?;
             let path = output
                 .clone()
                 .unwrap_or_else(|| view.file.with_extension("json"));
-            let file = File::create(&path).with_context(|| path.display().to_string())?;
-            let mut file = BufWriter::new(file);
-            show::export::firefox(&session, &view.classing.rules()?, &mut file)
-                .with_context(|| path.display().to_string())?;
-            file.flush().with_context(|| path.display().to_string())?;
-            say_files(&[path], json)?;
-            Ok(ExitCode::SUCCESS)
+            export(view, &path)?;
+            print_files(&[path], json)?;
         }
         Prof::Top {
             sampling,
@@ -352,43 +319,67 @@ pub(crate) fn run(command: &Prof, json: bool) -> anyhow::Result<ExitCode> {
                 json,
             };
             show::top::top(&sampling.options(None, &[]), &classing.rules()?, view)?;
-            Ok(ExitCode::SUCCESS)
         }
-        Prof::Participate {
-            name,
-            pid,
-            passive,
-            symbols,
-            agent_only,
-            socket: given,
-            wait,
-            command,
-        } => {
-            let mode = match (passive, agent_only) {
-                (true, _) => Mode::Passive,
-                (_, true) => Mode::AgentOnly,
-                _ => Mode::Active,
-            };
-            let took = participant::run(&participant::Options {
-                name: name.clone(),
-                mode,
-                pids: pid.clone(),
-                symbols: symbols.clone(),
-                command: command.clone(),
-                socket: socket(given.as_ref())?,
-                wait: Duration::from_secs((*wait).into()),
-            })?;
-            eprintln!(
-                "{} samples of `{name}` in the session; {} came through its ring, {} addresses named",
-                took.samples, took.read, took.names
-            );
-            Ok(ExitCode::SUCCESS)
-        }
+        Prof::Participate(participate) => participate.run()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Record {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let options = xenoprof::record::Options {
+            participants: self.with.participants()?,
+            ..self.sampling.options(self.seconds, &self.command)
+        };
+        let status = xenoprof::record::to_file(&options, &self.output, self.force)?;
+        Ok(status.map_or(ExitCode::SUCCESS, exit_code))
     }
 }
 
+impl Participate {
+    fn run(&self) -> anyhow::Result<()> {
+        let mode = match (self.passive, self.agent_only) {
+            (true, _) => Mode::Passive,
+            (_, true) => Mode::AgentOnly,
+            _ => Mode::Active,
+        };
+        let took = participant::run(&participant::Participation {
+            name: self.name.clone(),
+            mode,
+            pids: self.pid.clone(),
+            symbols: self.symbols.clone(),
+            command: self.command.clone(),
+            socket: socket(self.socket.as_ref())?,
+            wait: Duration::from_secs(self.wait.into()),
+        })?;
+        eprintln!(
+            "{} samples of `{}` in the session; {} came through its ring, {} addresses named",
+            took.samples, self.name, took.read, took.names
+        );
+        Ok(())
+    }
+}
+
+fn report(view: &View, form: Form, functions: usize) -> anyhow::Result<()> {
+    let session = read(&view.file)?;
+    let (rules, classing) = (view.classing.rules()?, view.classing.classing());
+    let mut text = Vec::new();
+    show::report(&session, &rules, classing, form, functions, &mut text)?;
+    crate::output::print(&String::from_utf8_lossy(&text))
+}
+
+/// Writes a session's profile for Firefox to `path`.
+fn export(view: &View, path: &Path) -> anyhow::Result<()> {
+    let session = read(&view.file)?;
+    let file = File::create(path).with_context(|| path.display().to_string())?;
+    let mut file = BufWriter::new(file);
+    show::export::firefox(&session, &view.classing.rules()?, &mut file)
+        .with_context(|| path.display().to_string())?;
+    file.flush().with_context(|| path.display().to_string())
+}
+
 fn diff(
-    [a, b]: [&Path; 2],
+    [a, b]: [&PathBuf; 2],
     domain: Option<&str>,
     functions: usize,
     classing: &Classes,
@@ -412,8 +403,8 @@ fn diff(
     }
 }
 
-/// Says what was written.
-fn say_files(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
+/// Prints the names of written files.
+fn print_files(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
     for path in paths {
         if json {
             crate::output::json(&serde_json::json!({ "file": path }))?;

@@ -239,6 +239,69 @@ fn where_is(port: &KernelPort, ifname: Option<String>) -> (String, String) {
     }
 }
 
+/// Where a port is, the addresses there, and how to run programs there.
+type Reach = (String, String, String);
+
+/// Every NIC and interface of a machine, and how to reach it.
+fn ports(config: &Config) -> Table {
+    let mut ports = table(&["port", "where", "addresses", "run programs with"], 4);
+    for (n, nic) in config.nics.iter().enumerate() {
+        let (place, own, run) = nic_reach(&nic.kind, || config.nic_ifname(n));
+        ports.add_row([nic.name.clone(), place, own, run]);
+    }
+    for (g, guest) in config.guests.iter().enumerate() {
+        for (v, vif) in guest.vifs.iter().enumerate() {
+            let (place, own, run) = vif_reach(&vif.endpoint, || config.vif_ifname(g, v));
+            ports.add_row([format!("{}-{v}", guest.name), place, own, run]);
+        }
+    }
+    ports
+}
+
+fn kernel_reach(port: &KernelPort, ifname: Option<String>) -> Reach {
+    let (place, run) = where_is(port, ifname);
+    (place, addresses(&port.addresses), run)
+}
+
+fn nic_reach(kind: &Kind, ifname: impl FnOnce() -> Option<String>) -> Reach {
+    match kind {
+        Kind::Xdp {
+            wire: XdpWire::Netdev { name, netns },
+        } => {
+            let netns = netns.as_ref().map(|netns| format!(" of namespace {netns}"));
+            let place = format!("the wire of {name}{}", netns.unwrap_or_default());
+            (place, String::new(), String::new())
+        }
+        Kind::Tap { port, .. }
+        | Kind::Local { port }
+        | Kind::Xdp {
+            wire: XdpWire::Veth(port),
+        } => kernel_reach(port, ifname()),
+        Kind::Sim { station, .. } => (
+            "in memory".to_owned(),
+            addresses(&station.addresses),
+            String::new(),
+        ),
+        Kind::Pcap { .. } => ("capture files".to_owned(), String::new(), String::new()),
+    }
+}
+
+fn vif_reach(endpoint: &Endpoint, ifname: impl FnOnce() -> Option<String>) -> Reach {
+    let in_guest = |what: &str| (format!("{what} in the guest"), String::new(), String::new());
+    match endpoint {
+        Endpoint::Tap { port } => kernel_reach(port, ifname()),
+        Endpoint::Stack { station } => (
+            "TCP/IP in the guest".to_owned(),
+            addresses(&station.addresses),
+            String::new(),
+        ),
+        Endpoint::Sink { .. } => in_guest("sink"),
+        Endpoint::Source { .. } => in_guest("source"),
+        Endpoint::Echo => in_guest("echo"),
+        Endpoint::Pcap { .. } => in_guest("capture files"),
+    }
+}
+
 /// What `grantway up` prints when all is ready.
 pub(crate) fn how_to_reach(
     config: &Config,
@@ -255,56 +318,7 @@ pub(crate) fn how_to_reach(
         count(config.guests.len(), "guest"),
         count(interfaces, "interface"),
     );
-    let mut ports = table(&["port", "where", "addresses", "run programs with"], 4);
-    for (n, nic) in config.nics.iter().enumerate() {
-        let (place, own, run) = match &nic.kind {
-            Kind::Xdp {
-                wire: XdpWire::Netdev { name, netns },
-            } => {
-                let netns = netns.as_ref().map(|netns| format!(" of namespace {netns}"));
-                let place = format!("the wire of {name}{}", netns.unwrap_or_default());
-                (place, String::new(), String::new())
-            }
-            Kind::Tap { port, .. }
-            | Kind::Local { port }
-            | Kind::Xdp {
-                wire: XdpWire::Veth(port),
-            } => {
-                let (place, run) = where_is(port, config.nic_ifname(n));
-                (place, addresses(&port.addresses), run)
-            }
-            Kind::Sim { station, .. } => (
-                "in memory".to_owned(),
-                addresses(&station.addresses),
-                String::new(),
-            ),
-            Kind::Pcap { .. } => ("capture files".to_owned(), String::new(), String::new()),
-        };
-        ports.add_row([nic.name.clone(), place, own, run]);
-    }
-    for (g, guest) in config.guests.iter().enumerate() {
-        for (v, vif) in guest.vifs.iter().enumerate() {
-            let in_guest =
-                |what: &str| (format!("{what} in the guest"), String::new(), String::new());
-            let (place, own, run) = match &vif.endpoint {
-                Endpoint::Tap { port } => {
-                    let (place, run) = where_is(port, config.vif_ifname(g, v));
-                    (place, addresses(&port.addresses), run)
-                }
-                Endpoint::Stack { station } => (
-                    "TCP/IP in the guest".to_owned(),
-                    addresses(&station.addresses),
-                    String::new(),
-                ),
-                Endpoint::Sink { .. } => in_guest("sink"),
-                Endpoint::Source { .. } => in_guest("source"),
-                Endpoint::Echo => in_guest("echo"),
-                Endpoint::Pcap { .. } => in_guest("capture files"),
-            };
-            ports.add_row([format!("{}-{v}", guest.name), place, own, run]);
-        }
-    }
-    let _ = writeln!(text, "{ports}");
+    let _ = writeln!(text, "{}", ports(config));
     if inside {
         let _ = writeln!(
             text,
@@ -338,9 +352,8 @@ mod tests {
 
     #[test]
     fn counters_become_lines_and_tables() {
-        let stats = json!({"driver": {
-            "ports": {"web-0": {"in": 3, "state": "up"}}, "list": [1, 2], "none": null
-        }});
+        let ports = json!({"web-0": {"in": 3, "state": "up"}});
+        let stats = json!({"driver": {"ports": ports, "list": [1, 2], "none": null}});
         assert_eq!(
             stat_lines(&stats),
             "driver.list.0: 1\ndriver.list.1: 2\ndriver.none: null\n\

@@ -95,8 +95,8 @@ fn no_instance_is_one_sentence_and_status_1() {
         assert_eq!((run.code, run.out.as_str()), (1, ""), "{args:?}");
         assert_eq!(
             run.err,
-            "grantway: no instance named `grantway` is running; start one with `grantway up \
-                CONFIG`\n"
+            "grantway: no instance named `grantway` is running; start one with \
+             `grantway up CONFIG`\n"
         );
     }
     let run = place.run(&["status", "--name", "../x"]);

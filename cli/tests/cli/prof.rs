@@ -30,7 +30,7 @@ fn figure<'a>(figures: &'a [Value], metric: &str) -> &'a Value {
 /// Whether the kernel shows where its functions lie; says so if not.
 fn kernel_is_open() -> bool {
     let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-    // Whoever may not see them sees zeros; the symbol of the lowest address is 0 for everybody.
+    // A user who may not see them sees zeros; the symbol of the lowest address is 0 for everybody.
     let last = symbols.lines().last();
     let is_open = last.is_some_and(|line| !line.starts_with("0000000000000000"));
     if !is_open {

@@ -1,5 +1,5 @@
-//! Large receive offload under real TCP: every byte arrives whatever is switched, whoever forwards
-//! gets what can be cut into what it was, and nothing is lost with who dies.
+//! Large receive offload under real TCP: every byte arrives with any setting, a forwarder
+//! gets frames that can be cut into the original ones, and nothing is lost when a domain dies.
 
 use crate::machine::Machine;
 use crate::processes::{kill, pid};

@@ -1,5 +1,5 @@
 //! A wire on AF_XDP with a queue for each guest (`pdev`): the kernel writes what comes into the
-//! guest's own pages, and into nobody else's, whoever dies.
+//! guest's own pages and into no other's, also when the guest or the driver domain dies.
 
 use crate::crowd::{self, MARK, for_whom};
 use crate::machine::{Machine, Running};

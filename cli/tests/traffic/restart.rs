@@ -46,7 +46,7 @@ fn kill_driver(machine: &Machine) -> Value {
     wait_for_another(machine, &before)
 }
 
-/// Whatever the NIC and the grants are: a file that is carried meanwhile arrives whole, and then
+/// With every kind of NIC and of grants: a file that is carried meanwhile arrives whole, and then
 /// every way works.
 #[test]
 fn a_file_arrives_whole_over_a_driver_that_is_killed() {

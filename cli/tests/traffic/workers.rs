@@ -100,8 +100,8 @@ print(json.dumps({"flows": [count for count, _ in flows.values()], "late": late}
 const GIVER: &str = r#"
 import socket, struct, sys, time
 to, flows, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-# In the sender's own kernel, what waits for the neighbour's address may be overtaken by
-# what does not any more.
+# In the sender's own kernel, frames that wait for the neighbour's address may be overtaken by
+# later ones that do not.
 first = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 first.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
 first.sendto(b"", (to, 9))

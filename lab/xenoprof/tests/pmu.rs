@@ -53,7 +53,8 @@ fn sample(misc: u16, time: u64, chain: &[u64]) -> Vec<u8> {
 }
 
 fn ring() -> Vec<u8> {
-    /// `PERF_RECORD_MISC_EXACT_IP`: the address is of the instruction that made the counter overflow.
+    /// `PERF_RECORD_MISC_EXACT_IP`: the address is of the instruction that made the counter
+    /// overflow.
     const EXACT: u16 = 1 << 14;
     let name = [
         &words(&[PID | PID << 32])[..],

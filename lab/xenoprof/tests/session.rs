@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use xenoprof::host::process;
 use xenoprof::model::{Mode, Session};
-use xenoprof::sampler::parse::{Address, Record, What};
+use xenoprof::sampler::parse::{Address, Record, RecordKind};
 use xenoprof::session::initiator::{Configuration, Initiator};
-use xenoprof::session::message::{Link, Message, Named, Scope};
+use xenoprof::session::message::{DomainScope, Link, Message, Named};
 use xenoprof::session::outcome::{Outcome, Taken};
 use xenoprof::session::participant::{self, Took};
 use xenoprof::session::state::{Expected, Phase};
@@ -53,7 +53,7 @@ impl Idle {
         let sample = |time_ns| Record {
             time_ns,
             cpu: 0,
-            what: What::Sample {
+            kind: RecordKind::Sample {
                 pid: self.pid(),
                 tid: self.pid(),
                 chain: [Address::User(address)].into(),
@@ -81,18 +81,18 @@ impl Rogue {
         let link = Link::connect(socket).expect("the initiator listens");
         let mut rogue = Self { link, id: 0 };
         assert!(matches!(rogue.hear().0, Message::Configured { .. }));
-        rogue.say(Message::Register {
+        rogue.send(Message::Register {
             name: name.to_owned(),
             mode: Mode::Active,
-            scope: Scope::Processes(vec![pid]),
+            scope: DomainScope::Processes(vec![pid]),
         });
         let (message, descriptors) = rogue.hear();
         assert_eq!(message, Message::Reserved);
-        rogue.say(Message::Ready);
+        rogue.send(Message::Ready);
         (rogue, descriptors)
     }
 
-    fn say(&self, message: Message) {
+    fn send(&self, message: Message) {
         self.link.send_all(self.id, message, &[]).expect("is heard");
     }
 
@@ -114,7 +114,7 @@ impl Rogue {
 }
 
 fn good(socket: &Path, pid: u32) -> JoinHandle<anyhow::Result<Took>> {
-    let options = participant::Options {
+    let options = participant::Participation {
         name: "good".to_owned(),
         mode: Mode::Active,
         pids: vec![pid],
@@ -253,10 +253,10 @@ fn strangers_are_refused_and_the_absent_are_named() {
             let link = Link::connect(&socket).expect("the initiator listens");
             let mut stranger = Rogue { link, id: 0 };
             stranger.hear();
-            stranger.say(Message::Register {
+            stranger.send(Message::Register {
                 name: "cache".to_owned(),
                 mode: Mode::Active,
-                scope: Scope::Processes(vec![pid]),
+                scope: DomainScope::Processes(vec![pid]),
             });
             stranger.hear().0
         })

@@ -315,7 +315,7 @@ pub struct Sample(
 
 impl Session {
     /// Takes control characters out of everything that is shown. Names come from the processes that
-    /// were profiled, who may want to speak to the terminal of whoever reads the report.
+    /// were profiled, who may want to speak to the reader's terminal.
     pub fn clean(&mut self) {
         let head = [&mut self.head.event].into_iter();
         let texts = head

@@ -1,25 +1,25 @@
 //! The sampler by itself, as a helper process of experiments: everything that runs while a session
-//! is recorded, nothing of what comes before and after; or its timers alone. Started and stopped over its standard
-//! streams, so that one window can have it and the next one not.
+//! is recorded, nothing of what comes before and after; or its timers alone. Started and stopped
+//! over its standard streams, so that one window can have it and the next one not.
 
 use super::timers::Interrupts;
 use super::{Options, Watcher, calibrate, collect::Collector, open};
 use crate::host::cpus::{online_cpus, raw_ns};
 use crate::host::watch::Watch;
-use crate::sampler::parse::What;
+use crate::sampler::parse::RecordKind;
 use figures::helper;
 use figures::measure;
 use figures::sampler::{Counts, SamplerSpec};
 use serde_json::json;
 
-struct Running {
+struct BareSession {
     watcher: Watcher,
     collector: Collector,
     start_ns: u64,
     cpu_ns: u64,
 }
 
-impl Running {
+impl BareSession {
     fn start(hz: u32) -> anyhow::Result<Self> {
         let options = Options {
             hz: Some(hz),
@@ -50,12 +50,12 @@ impl Running {
             ..Counts::default()
         };
         for record in &collected.records {
-            match &record.what {
-                What::Sample { chain, .. } => {
+            match &record.kind {
+                RecordKind::Sample { chain, .. } => {
                     *counts.samples.entry(record.cpu).or_default() += 1;
                     counts.frames += chain.len() as u64;
                 }
-                What::Lost(lost) => counts.lost += lost,
+                RecordKind::Lost(lost) => counts.lost += lost,
                 _ => {}
             }
         }
@@ -74,19 +74,19 @@ pub fn main(args: &[String]) -> anyhow::Result<()> {
 fn serve(args: &[String]) -> anyhow::Result<()> {
     let spec: SamplerSpec = helper::parse(args.first().map_or("null", String::as_str))?;
     // What cannot be is said at once.
-    drop(Running::start(spec.hz)?.stop());
+    drop(BareSession::start(spec.hz)?.stop());
     helper::reply(&json!({"ready": true}));
     let mut running = None;
     let mut timers = Interrupts::open(spec.hz.into(), &online_cpus())?;
     helper::serve(|line| {
         let done = match line {
-            "start" => Running::start(spec.hz).map(|now| {
+            "start" => BareSession::start(spec.hz).map(|now| {
                 running = Some(now);
                 json!({})
             }),
             "timers" => timers.start().map(|()| json!({})),
             "stop" => timers.stop().and_then(|_| {
-                let counts = running.take().map(Running::stop).unwrap_or_default();
+                let counts = running.take().map(BareSession::stop).unwrap_or_default();
                 Ok(serde_json::to_value(counts)?)
             }),
             _ => calibrate::measure(spec.cpu).and_then(|costs| Ok(serde_json::to_value(costs)?)),
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn what_happens_between_start_and_stop_is_counted() {
-        let running = match Running::start(500) {
+        let running = match BareSession::start(500) {
             Ok(running) => running,
             Err(error) => {
                 assert_eq!(exit_code(&error), 3, "{error}");

@@ -5,12 +5,12 @@
 //! here is full of: deep in the kernel, with a long call stack.
 //!
 //! The least that any profiler must pay is timed the same way: a timer's interrupt with a sample
-//! that is nothing but an id. In a virtual machine it is most of the cost, because the interrupt and
-//! the setting of the next one leave the machine.
+//! that is nothing but an id. In a virtual machine it is most of the cost, because the interrupt
+//! and the setting of the next one leave the machine.
 
 use super::timers::Interrupts;
 use crate::event::Event;
-use crate::sampler::parse::What;
+use crate::sampler::parse::RecordKind;
 use crate::sampler::{Sampler, Scope};
 use anyhow::Context as _;
 use figures::measure::pin;
@@ -58,12 +58,12 @@ pub(super) fn estimate(cpu: usize) -> anyhow::Result<f64> {
 /// Work in a thread on `cpu`, and that CPU as samplers have it.
 fn on<T: Send>(
     cpu: usize,
-    measure: impl FnOnce(&mut Work, &[u32]) -> anyhow::Result<T> + Send,
+    measure: impl FnOnce(&mut Workload, &[u32]) -> anyhow::Result<T> + Send,
 ) -> anyhow::Result<T> {
     let measured = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             pin(cpu)?;
-            measure(&mut Work::new()?, &[u32::try_from(cpu)?])
+            measure(&mut Workload::new()?, &[u32::try_from(cpu)?])
         });
         thread.join()
     });
@@ -73,13 +73,13 @@ fn on<T: Send>(
 }
 
 /// Both ends of a connection.
-struct Work {
+struct Workload {
     near: TcpStream,
     far: TcpStream,
     bytes: Vec<u8>,
 }
 
-impl Work {
+impl Workload {
     fn new() -> anyhow::Result<Self> {
         let listener = socket::listen((Ipv4Addr::LOCALHOST, 0).into())?;
         let near = socket::connect(listener.local_addr()?)?;
@@ -117,7 +117,7 @@ trait Burden {
 }
 
 /// Nanoseconds that one occurrence of a burden takes from the work.
-fn pairs(work: &mut Work, burden: &mut impl Burden, times: usize) -> anyhow::Result<Vec<f64>> {
+fn pairs(work: &mut Workload, burden: &mut impl Burden, times: usize) -> anyhow::Result<Vec<f64>> {
     const PROBE: u64 = 200;
     work.time(PROBE)?;
     let rounds = PROBE * TIME_NS / work.time(PROBE)?.max(1);
@@ -170,8 +170,8 @@ impl Burden for Samples {
         self.sampler.stop()?;
         let mut records = Vec::new();
         self.sampler.drain(&mut records);
-        let chains = records.iter().filter_map(|record| match &record.what {
-            What::Sample { chain, .. } => Some(chain.len()),
+        let chains = records.iter().filter_map(|record| match &record.kind {
+            RecordKind::Sample { chain, .. } => Some(chain.len()),
             _ => None,
         });
         let count = chains.clone().count() as u64;
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn bytes_go_round() {
-        let mut work = Work::new().unwrap();
+        let mut work = Workload::new().unwrap();
         assert!(work.time(3).unwrap() > 0);
     }
 
@@ -208,7 +208,7 @@ mod tests {
             Err(error) => return eprintln!("skipped: {error:#}"),
         };
         pin(0).unwrap();
-        let costs = pairs(&mut Work::new().unwrap(), &mut interrupts, 3).unwrap();
+        let costs = pairs(&mut Workload::new().unwrap(), &mut interrupts, 3).unwrap();
         assert!((1..=3).contains(&costs.len()), "{costs:?}");
     }
 }

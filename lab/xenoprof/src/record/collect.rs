@@ -1,7 +1,7 @@
 //! Emptying the rings, in a thread of its own.
 
 use crate::sampler::Sampler;
-use crate::sampler::parse::{Record, What};
+use crate::sampler::parse::{Record, RecordKind};
 use crate::session::demux::Demux;
 use std::collections::BTreeMap;
 use std::io;
@@ -74,7 +74,7 @@ impl Collector {
         self.stop.store(true, Ordering::Relaxed);
         let mut collected = self.thread.join().unwrap_or_default();
         collected.records.retain(|record| {
-            !matches!(record.what, What::Sample { .. }) || session.contains(&record.time_ns)
+            !matches!(record.kind, RecordKind::Sample { .. }) || session.contains(&record.time_ns)
         });
         collected
     }
@@ -91,7 +91,7 @@ impl Room {
     /// Keeps records as long as there is room; the side-band always.
     fn keep(&mut self, fresh: &mut Vec<Record>, collected: &mut Collected) {
         for record in fresh.drain(..) {
-            if let What::Sample { pid, chain, .. } = &record.what {
+            if let RecordKind::Sample { pid, chain, .. } = &record.kind {
                 let bytes = size_of::<Record>() + size_of_val::<[_]>(chain);
                 if self.0 < bytes {
                     *collected.dropped.entry((record.cpu, *pid)).or_default() += 1;
@@ -113,7 +113,7 @@ mod tests {
         let sample = Record {
             time_ns: 1,
             cpu: 1,
-            what: What::Sample {
+            kind: RecordKind::Sample {
                 pid: 7,
                 tid: 7,
                 chain: [].into(),
@@ -122,7 +122,7 @@ mod tests {
         let exit = Record {
             time_ns: 2,
             cpu: 1,
-            what: What::Exit { pid: 7, tid: 7 },
+            kind: RecordKind::Exit { pid: 7, tid: 7 },
         };
         let mut room = Room::new(size_of::<Record>() * 2);
         let mut collected = Collected::default();

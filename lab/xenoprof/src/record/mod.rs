@@ -134,7 +134,7 @@ pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Ve
     } else {
         Scope::Machine
     }) {
-        // Whoever may not look at others may look at what he starts himself.
+        // A user who may not sample others may sample what he starts himself.
         Err(SamplerError::Denied) if !options.command.is_empty() => open(Scope::Own),
         other => other,
     };
@@ -142,9 +142,9 @@ pub(crate) fn open(options: &Options) -> anyhow::Result<(Event, u64, Sampler, Ve
     Ok((event, period, sampler, cpus))
 }
 
-/// What the usual number of samples costs, where it is more than [`SHARE`] of a busy core. A timer's
-/// interrupt leaves a virtual machine several times, which can take tens of microseconds; a counter's
-/// costs less, and one's own processes cannot be timed beforehand.
+/// What the usual number of samples costs, where it is more than [`SHARE`] of a busy core. A
+/// timer's interrupt leaves a virtual machine several times, which can take tens of microseconds; a
+/// counter's costs less, and one's own processes cannot be timed beforehand.
 fn price(tier: Tier, cpus: &[u32]) -> Option<String> {
     let (Tier::CpuClock, Some(&cpu)) = (tier, cpus.last()) else {
         return None;
@@ -153,7 +153,8 @@ fn price(tier: Tier, cpus: &[u32]) -> Option<String> {
     let hz = affordable_hz(sample_ns);
     (hz < DEFAULT_HZ).then(|| {
         format!(
-            "a sample costs {:.0} us here, so sampling took {:.1} % of a busy core: `--hz {hz}` takes {:.0} %",
+            "a sample costs {:.0} us here, so sampling took {:.1} % of a busy core: \
+             `--hz {hz}` takes {:.0} %",
             sample_ns / 1e3,
             f64::from(DEFAULT_HZ) * sample_ns / 1e7,
             SHARE * 100.0
@@ -161,8 +162,8 @@ fn price(tier: Tier, cpus: &[u32]) -> Option<String> {
     })
 }
 
-/// Samples a second that take no more than [`SHARE`] of a busy core, and no more than usual. Odd, so
-/// as not to be in step with the kernel's own timers.
+/// Samples a second that take no more than [`SHARE`] of a busy core, and no more than usual. Odd,
+/// so as not to be in step with the kernel's own timers.
 fn affordable_hz(sample_ns: f64) -> u32 {
     match (SHARE * 1e9 / sample_ns.max(1.0)) as u32 {
         hz if hz >= DEFAULT_HZ => DEFAULT_HZ,

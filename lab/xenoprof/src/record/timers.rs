@@ -2,8 +2,8 @@
 
 use perf_event::{Builder, SampleFlag, Sampler, events::Software};
 
-/// Bytes of a CPU's ring. Nobody reads it while the timers run: what does not fit is not kept, and the
-/// interrupt comes all the same.
+/// Bytes of a CPU's ring. Nobody reads it while the timers run: what does not fit is not kept, and
+/// the interrupt comes all the same.
 const RING_BYTES: usize = 1 << 16;
 
 /// A timer on each of some CPUs, and next to nothing of a sample.

@@ -8,7 +8,7 @@ pub use symbols::Symbolizer;
 
 use crate::host::process::Mapping;
 use crate::model::{Module, Sample, Session, Space, Stack, Thread};
-use crate::sampler::parse::{Address, Record, What};
+use crate::sampler::parse::{Address, Record, RecordKind};
 use crate::session::message::Named;
 use numbers::Numbers;
 use spaces::{Place, Spaces};
@@ -146,14 +146,14 @@ impl Resolver {
 
     /// Takes a record.
     pub fn take(&mut self, record: Record) {
-        match record.what {
-            What::Sample { pid, tid, chain } => {
+        match record.kind {
+            RecordKind::Sample { pid, tid, chain } => {
                 let thread = self.threads.of((pid, tid));
                 let stack = self.stack(pid, &chain);
                 let time = record.time_ns.saturating_sub(self.start_ns);
                 self.samples.push(Sample(time, record.cpu, thread, stack));
             }
-            What::Comm {
+            RecordKind::Comm {
                 pid,
                 tid,
                 name,
@@ -164,7 +164,7 @@ impl Resolver {
                     self.spaces.exec(pid);
                 }
             }
-            What::Map {
+            RecordKind::Map {
                 pid,
                 start,
                 len,
@@ -179,7 +179,7 @@ impl Resolver {
                     path,
                 },
             ),
-            What::Fork { pid, parent, tid } => {
+            RecordKind::Fork { pid, parent, tid } => {
                 if pid != parent {
                     self.parents.insert(pid, parent);
                     self.spaces.fork(parent, pid);
@@ -189,8 +189,8 @@ impl Resolver {
                 }
             }
             // Its samples may still lie in another ring's order: nothing is forgotten.
-            What::Exit { .. } => {}
-            What::Lost(count) => *self.kernel_lost.entry(record.cpu).or_default() += count,
+            RecordKind::Exit { .. } => {}
+            RecordKind::Lost(count) => *self.kernel_lost.entry(record.cpu).or_default() += count,
         }
     }
 
@@ -319,7 +319,7 @@ mod tests {
         Record {
             time_ns,
             cpu: 1,
-            what: What::Sample {
+            kind: RecordKind::Sample {
                 pid,
                 tid: pid,
                 chain: chain.into(),
@@ -327,16 +327,16 @@ mod tests {
         }
     }
 
-    fn event(what: What) -> Record {
+    fn event(kind: RecordKind) -> Record {
         Record {
             time_ns: 0,
             cpu: 0,
-            what,
+            kind,
         }
     }
 
     fn map(pid: u32, start: u64, path: &str) -> Record {
-        event(What::Map {
+        event(RecordKind::Map {
             pid,
             start,
             len: 0x1000,
@@ -366,13 +366,13 @@ mod tests {
         let ip = [Address::User(0x4010)];
         resolver.take(map(5, 0x4000, "/a"));
         resolver.take(sample(101, 5, &ip));
-        resolver.take(event(What::Fork {
+        resolver.take(event(RecordKind::Fork {
             pid: 6,
             parent: 5,
             tid: 6,
         }));
         resolver.take(sample(102, 6, &ip));
-        resolver.take(event(What::Comm {
+        resolver.take(event(RecordKind::Comm {
             pid: 6,
             tid: 6,
             name: "b".to_owned(),
@@ -462,8 +462,8 @@ mod tests {
     #[test]
     fn losses_are_counted_by_cpu() {
         let mut resolver = Resolver::new(0);
-        resolver.take(event(What::Lost(3)));
-        resolver.take(event(What::Lost(4)));
+        resolver.take(event(RecordKind::Lost(3)));
+        resolver.take(event(RecordKind::Lost(4)));
         assert_eq!(resolver.kernel_lost(), &[(0, 7)].into());
     }
 }

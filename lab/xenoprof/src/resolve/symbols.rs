@@ -44,8 +44,8 @@ impl Symbolizer {
         }
     }
 
-    /// Takes over what a domain's own profiler knows: functions from the outermost to the innermost,
-    /// and whether each was inlined.
+    /// Takes over what a domain's own profiler knows: functions from the outermost to the
+    /// innermost, and whether each was inlined.
     pub fn know(&mut self, path: &str, offset: u64, names: Vec<(String, bool)>) {
         self.known.insert((path.to_owned(), offset), names);
     }

@@ -14,12 +14,12 @@ pub struct Record {
     /// The CPU.
     pub cpu: u32,
     /// What happened.
-    pub what: What,
+    pub kind: RecordKind,
 }
 
-/// What happened.
+/// What a record tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum RecordKind {
     /// A sample.
     Sample {
         /// Process.
@@ -117,11 +117,11 @@ struct Reader {
 }
 
 impl Reader {
-    fn done(&self, metadata: &RecordMetadata, what: What) -> Parsed {
+    fn done(&self, metadata: &RecordMetadata, kind: RecordKind) -> Parsed {
         Parsed::Record(Record {
             time_ns: metadata.sample_id().time().unwrap_or(0),
             cpu: self.cpu,
-            what,
+            kind,
         })
     }
 }
@@ -140,7 +140,7 @@ impl<'a> Visitor<'a> for Reader {
         Parsed::Record(Record {
             time_ns: sample.time().unwrap_or(0),
             cpu: sample.cpu().unwrap_or(self.cpu),
-            what: What::Sample {
+            kind: RecordKind::Sample {
                 pid: sample.pid().unwrap_or(0),
                 tid: sample.tid().unwrap_or(0),
                 chain: chain(sample.callchain().unwrap_or_default()),
@@ -149,49 +149,49 @@ impl<'a> Visitor<'a> for Reader {
     }
 
     fn visit_comm(self, comm: Comm<'a>, metadata: RecordMetadata) -> Parsed {
-        let what = What::Comm {
+        let kind = RecordKind::Comm {
             pid: comm.pid,
             tid: comm.tid,
             name: text(&comm.comm),
             exec: metadata.misc() & COMM_EXEC != 0,
         };
-        self.done(&metadata, what)
+        self.done(&metadata, kind)
     }
 
     fn visit_mmap2(self, map: Mmap2<'a>, metadata: RecordMetadata) -> Parsed {
-        let what = What::Map {
+        let kind = RecordKind::Map {
             pid: map.pid,
             start: map.addr,
             len: map.len,
             offset: map.pgoff,
             path: text(&map.filename),
         };
-        self.done(&metadata, what)
+        self.done(&metadata, kind)
     }
 
     fn visit_fork(self, fork: Fork, metadata: RecordMetadata) -> Parsed {
-        let what = What::Fork {
+        let kind = RecordKind::Fork {
             pid: fork.pid,
             parent: fork.ppid,
             tid: fork.tid,
         };
-        self.done(&metadata, what)
+        self.done(&metadata, kind)
     }
 
     fn visit_exit(self, exit: Exit, metadata: RecordMetadata) -> Parsed {
-        let what = What::Exit {
+        let kind = RecordKind::Exit {
             pid: exit.pid,
             tid: exit.tid,
         };
-        self.done(&metadata, what)
+        self.done(&metadata, kind)
     }
 
     fn visit_lost(self, lost: Lost, metadata: RecordMetadata) -> Parsed {
-        self.done(&metadata, What::Lost(lost.lost))
+        self.done(&metadata, RecordKind::Lost(lost.lost))
     }
 
     fn visit_lost_samples(self, lost: LostSamples, metadata: RecordMetadata) -> Parsed {
-        self.done(&metadata, What::Lost(lost.lost))
+        self.done(&metadata, RecordKind::Lost(lost.lost))
     }
 }
 
@@ -272,7 +272,7 @@ mod tests {
         ]);
         let record = record(9, 1, &body);
         assert_eq!((record.time_ns, record.cpu), (0x0b2c_7f21_0a11, 1));
-        let What::Sample { pid, tid, chain } = record.what else {
+        let RecordKind::Sample { pid, tid, chain } = record.kind else {
             panic!("{record:?}")
         };
         assert_eq!((pid, tid), (6605, 6605));
@@ -307,7 +307,7 @@ mod tests {
             let expected = Record {
                 time_ns: 99,
                 cpu: 3,
-                what: What::Sample {
+                kind: RecordKind::Sample {
                     pid: 7,
                     tid: 8,
                     chain: [
@@ -336,7 +336,7 @@ mod tests {
             Record {
                 time_ns: 77,
                 cpu: 1,
-                what: What::Comm {
+                kind: RecordKind::Comm {
                     pid: 5,
                     tid: 6,
                     name: "driver".to_owned(),
@@ -350,8 +350,8 @@ mod tests {
             b"/bin/driver\0\0\0\0\0".to_vec(),
         ];
         assert_eq!(
-            record(10, 2, &trailer(&map.concat())).what,
-            What::Map {
+            record(10, 2, &trailer(&map.concat())).kind,
+            RecordKind::Map {
                 pid: 5,
                 start: 0x1000,
                 len: 0x2000,
@@ -361,16 +361,19 @@ mod tests {
         );
         let task = trailer(&words(&[two(9, 5), two(10, 6), 70]));
         assert_eq!(
-            record(7, 0, &task).what,
-            What::Fork {
+            record(7, 0, &task).kind,
+            RecordKind::Fork {
                 pid: 9,
                 parent: 5,
                 tid: 10
             }
         );
-        assert_eq!(record(4, 0, &task).what, What::Exit { pid: 9, tid: 10 });
+        assert_eq!(
+            record(4, 0, &task).kind,
+            RecordKind::Exit { pid: 9, tid: 10 }
+        );
         let lost = trailer(&words(&[3, 12]));
-        assert_eq!(record(2, 0, &lost).what, What::Lost(12));
+        assert_eq!(record(2, 0, &lost).kind, RecordKind::Lost(12));
         let throttle = trailer(&words(&[1, 2, 3]));
         assert_eq!(
             parse(0, 5, 0, &throttle, &clock()).unwrap(),

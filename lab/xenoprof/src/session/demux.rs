@@ -1,10 +1,10 @@
 //! Whose a sample is: from the sampler's one stream of records to the rings of domains.
 
-use super::message::Scope;
+use super::message::DomainScope;
 use super::ring::{Fate, Producer};
 use super::state::MemberId;
 use crate::host::process;
-use crate::sampler::parse::{Record, What};
+use crate::sampler::parse::{Record, RecordKind};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ const DEPTH_MAX: usize = 64;
 
 /// A domain that takes part.
 #[derive(Debug)]
-struct Domain {
+struct Recipient {
     id: MemberId,
     /// Its profiler, which is no part of it.
     profiler: u32,
@@ -41,7 +41,7 @@ pub struct Given {
 /// Gives each record to the domain of its process.
 #[derive(Debug, Default)]
 pub struct Demux {
-    domains: Vec<Domain>,
+    domains: Vec<Recipient>,
     /// The domain of each process, by its place.
     of_pid: HashMap<u32, Option<usize>>,
 }
@@ -64,18 +64,18 @@ fn inner_pid(pid: u32) -> Option<u32> {
 ///
 /// # Errors
 /// What is wrong, in words.
-pub fn check_scope(profiler: u32, scope: &Scope) -> Result<(), String> {
+pub fn check_scope(profiler: u32, scope: &DomainScope) -> Result<(), String> {
     let here = namespace(std::process::id());
     let same = here.is_some() && namespace(profiler) == here;
     match scope {
-        Scope::Namespace if same => Err(
+        DomainScope::Namespace if same => Err(
             "its PID namespace is this host's: say which processes are its domain (--pid)"
                 .to_owned(),
         ),
-        Scope::Processes(_) if !same => Err(
+        DomainScope::Processes(_) if !same => Err(
             "it knows processes by the ids of another PID namespace: leave out --pid".to_owned(),
         ),
-        Scope::Processes(pids) if pids.is_empty() || pids.len() > 1024 => {
+        DomainScope::Processes(pids) if pids.is_empty() || pids.len() > 1024 => {
             Err("1 to 1024 processes".to_owned())
         }
         _ => Ok(()),
@@ -88,15 +88,15 @@ impl Demux {
         &mut self,
         id: MemberId,
         (profiler, uid): (u32, u32),
-        scope: &Scope,
+        scope: &DomainScope,
         ring: Option<Producer>,
     ) {
         let (roots, namespace) = match scope {
-            Scope::Processes(pids) => (pids.iter().copied().collect(), None),
-            Scope::Namespace => (BTreeSet::new(), namespace(profiler)),
-            Scope::Elsewhere => (BTreeSet::new(), None),
+            DomainScope::Processes(pids) => (pids.iter().copied().collect(), None),
+            DomainScope::Namespace => (BTreeSet::new(), namespace(profiler)),
+            DomainScope::Elsewhere => (BTreeSet::new(), None),
         };
-        self.domains.push(Domain {
+        self.domains.push(Recipient {
             id,
             profiler,
             uid,
@@ -117,13 +117,13 @@ impl Demux {
     /// Gives records to their domains.
     pub fn offer(&mut self, records: &[Record]) {
         for record in records {
-            let (pid, parent) = match &record.what {
-                What::Sample { pid, .. }
-                | What::Comm { pid, .. }
-                | What::Map { pid, .. }
-                | What::Exit { pid, .. } => (*pid, None),
-                What::Fork { pid, parent, .. } => (*pid, Some(*parent)),
-                What::Lost(_) => continue,
+            let (pid, parent) = match &record.kind {
+                RecordKind::Sample { pid, .. }
+                | RecordKind::Comm { pid, .. }
+                | RecordKind::Map { pid, .. }
+                | RecordKind::Exit { pid, .. } => (*pid, None),
+                RecordKind::Fork { pid, parent, .. } => (*pid, Some(*parent)),
+                RecordKind::Lost(_) => continue,
             };
             if let Some(parent) = parent.filter(|parent| *parent != pid) {
                 let inherited = self.of(parent);
@@ -215,7 +215,7 @@ mod tests {
         Record {
             time_ns: 1,
             cpu: 1,
-            what: What::Sample {
+            kind: RecordKind::Sample {
                 pid,
                 tid: pid,
                 chain: [].into(),
@@ -229,13 +229,13 @@ mod tests {
         let own = std::process::id();
         let uid = std::fs::metadata("/proc/self").unwrap().uid();
         let mut demux = Demux::default();
-        let scope = Scope::Processes(vec![child.id()]);
+        let scope = DomainScope::Processes(vec![child.id()]);
         let ring = Producer::new(false).unwrap();
         demux.join(3, (own, uid), &scope, Some(ring));
         let fork = Record {
             time_ns: 1,
             cpu: 0,
-            what: What::Fork {
+            kind: RecordKind::Fork {
                 pid: u32::MAX,
                 parent: child.id(),
                 tid: u32::MAX,
@@ -265,7 +265,7 @@ mod tests {
         let uid = std::fs::metadata("/proc/self").unwrap().uid();
         let mut demux = Demux::default();
         let stranger = if uid == 4321 { 4322 } else { 4321 };
-        demux.join(1, (1, stranger), &Scope::Processes(vec![own]), None);
+        demux.join(1, (1, stranger), &DomainScope::Processes(vec![own]), None);
         demux.offer(&[sample(own)]);
         assert!(demux.given()[&1].pids.is_empty());
     }
@@ -273,9 +273,9 @@ mod tests {
     #[test]
     fn what_may_not_be_meant_is_refused() {
         let own = std::process::id();
-        assert!(check_scope(own, &Scope::Namespace).is_err());
-        assert!(check_scope(own, &Scope::Processes(vec![])).is_err());
-        assert!(check_scope(own, &Scope::Processes(vec![own])).is_ok());
-        assert!(check_scope(own, &Scope::Elsewhere).is_ok());
+        assert!(check_scope(own, &DomainScope::Namespace).is_err());
+        assert!(check_scope(own, &DomainScope::Processes(vec![])).is_err());
+        assert!(check_scope(own, &DomainScope::Processes(vec![own])).is_ok());
+        assert!(check_scope(own, &DomainScope::Elsewhere).is_ok());
     }
 }

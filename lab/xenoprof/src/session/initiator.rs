@@ -5,7 +5,7 @@
 
 use super::SessionError;
 use super::demux::{Demux, check_scope};
-use super::message::{Envelope, Link, Message, Named, Scope, listen_at, read_document};
+use super::message::{DomainScope, Envelope, Link, Message, Named, listen_at, read_document};
 use super::outcome::{Outcome, Received, Taken};
 use super::ring::Producer;
 use super::saved::SavedSymbols;
@@ -42,7 +42,7 @@ struct Connection {
     /// None: closed.
     link: Option<Link>,
     peer: (u32, u32),
-    scope: Scope,
+    scope: DomainScope,
     mode: Mode,
     bytes: usize,
     received: Received,
@@ -194,7 +194,7 @@ impl Initiator {
             let connection = Connection {
                 link: Some(link),
                 peer,
-                scope: Scope::Elsewhere,
+                scope: DomainScope::Elsewhere,
                 mode: Mode::Passive,
                 bytes: 0,
                 received: Received::default(),
@@ -247,7 +247,7 @@ impl Initiator {
         let received = &mut connection.received;
         match envelope.message {
             Message::Register { name, mode, scope } => {
-                let elsewhere = scope == Scope::Elsewhere;
+                let elsewhere = scope == DomainScope::Elsewhere;
                 if elsewhere != (mode == Mode::AgentOnly) {
                     return Err("an agent has no process here, everybody else has".to_owned());
                 }

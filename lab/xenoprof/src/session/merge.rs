@@ -4,7 +4,7 @@ use super::message::Named;
 use super::outcome::{Outcome, Taken};
 use crate::model::{Buffer, Domain, Kind, Mode, Session};
 use crate::resolve::{Resolver, Symbolizer, lookup};
-use crate::sampler::parse::{Address, Record, What};
+use crate::sampler::parse::{Address, Record, RecordKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Teaches names that participants gave to who resolves the samples; before those are taken.
@@ -50,7 +50,7 @@ fn learn(
 fn saved(member: &Taken, records: &[Record], resolver: &mut Resolver, symbolizer: &mut Symbolizer) {
     let mut done = BTreeSet::new();
     for record in records {
-        let What::Sample { pid, chain, .. } = &record.what else {
+        let RecordKind::Sample { pid, chain, .. } = &record.kind else {
             continue;
         };
         if !member.given.pids.contains_key(pid) {

@@ -50,7 +50,7 @@ pub enum Message {
         /// Who attributes its samples.
         mode: Mode,
         /// Which processes it is.
-        scope: Scope,
+        scope: DomainScope,
     },
     /// Participant, with a sealed memfd: symbols of the domain, in the form of `/proc/kallsyms`.
     Symbols,
@@ -92,7 +92,7 @@ pub enum Message {
 /// Which processes a domain is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Scope {
+pub enum DomainScope {
     /// These, and what they start.
     Processes(Vec<u32>),
     /// The PID namespace of the participant.

@@ -15,9 +15,9 @@
 //!
 //! **Who trusts whom.** The initiator samples every process and trusts no participant. It keeps
 //! every sample itself; a participant gets copies of those of its own processes, and gives *names*
-//! for addresses in them. A participant that dies, hangs, lies or floods loses those names: its samples are
-//! then attributed on its behalf, and the report says so. A participant that is not root gets
-//! samples of its own user's processes only, without addresses of the kernel.
+//! for addresses in them. A participant that dies, hangs, lies or floods loses those names: its
+//! samples are then attributed on its behalf, and the report says so. A participant that is not
+//! root gets samples of its own user's processes only, without addresses of the kernel.
 
 pub mod demux;
 pub mod initiator;

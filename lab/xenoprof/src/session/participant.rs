@@ -1,13 +1,13 @@
 //! `grantway prof participate`: a domain's own profiler.
 
-use super::message::{Link, Message, Named, Scope, document};
+use super::message::{DomainScope, Link, Message, Named, document};
 use super::ring::Consumer;
 use crate::host::cpus::raw_ns;
 use crate::host::process;
 use crate::model::{Mode, Session, file};
 use crate::record;
 use crate::resolve::{Resolver, Symbolizer, lookup};
-use crate::sampler::parse::{Address, Record, What};
+use crate::sampler::parse::{Address, Record, RecordKind};
 use anyhow::{Context as _, bail};
 use figures::{Failure, interrupt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -32,7 +32,7 @@ const FRAMES_MAX: usize = 16;
 
 /// How to take part.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct Participation {
     /// The domain's name.
     pub name: String,
     /// Who attributes its samples.
@@ -64,7 +64,7 @@ pub struct Took {
 ///
 /// # Errors
 /// [`Failure::CannotRun`] if nobody records a session, or it refuses.
-pub fn run(options: &Options) -> anyhow::Result<Took> {
+pub fn run(options: &Participation) -> anyhow::Result<Took> {
     interrupt::watch();
     let link = connect(options)?;
     let mut session = Talk { link, id: 0 };
@@ -73,11 +73,11 @@ pub fn run(options: &Options) -> anyhow::Result<Took> {
         bail!("the initiator does not speak as expected");
     };
     let scope = match (options.mode, options.pids.as_slice()) {
-        (Mode::AgentOnly, _) => Scope::Elsewhere,
-        (_, []) => Scope::Namespace,
-        (_, pids) => Scope::Processes(pids.to_vec()),
+        (Mode::AgentOnly, _) => DomainScope::Elsewhere,
+        (_, []) => DomainScope::Namespace,
+        (_, pids) => DomainScope::Processes(pids.to_vec()),
     };
-    session.say(Message::Register {
+    session.send(Message::Register {
         name: options.name.clone(),
         mode: options.mode,
         scope,
@@ -93,7 +93,7 @@ pub fn run(options: &Options) -> anyhow::Result<Took> {
     if let Some(path) = &options.symbols {
         let text = std::fs::read(path).with_context(|| path.display().to_string())?;
         let symbols = document(|mut file| file.write_all(&text))?;
-        session.say_with(Message::Symbols, &[symbols.as_fd()])?;
+        session.send_with(Message::Symbols, &[symbols.as_fd()])?;
     }
     let ring = match <[OwnedFd; 2]>::try_from(descriptors) {
         Ok([memory, doorbell]) if options.mode == Mode::Active => {
@@ -101,9 +101,9 @@ pub fn run(options: &Options) -> anyhow::Result<Took> {
         }
         _ => None,
     };
-    session.say(Message::Ready)?;
+    session.send(Message::Ready)?;
     eprintln!("`{}` is ready", options.name);
-    Part {
+    Participant {
         options,
         session,
         ring,
@@ -114,7 +114,7 @@ pub fn run(options: &Options) -> anyhow::Result<Took> {
     .play()
 }
 
-fn connect(options: &Options) -> anyhow::Result<Link> {
+fn connect(options: &Participation) -> anyhow::Result<Link> {
     let end = Instant::now() + options.wait;
     loop {
         match Link::connect(&options.socket) {
@@ -138,17 +138,17 @@ struct Talk {
 }
 
 impl Talk {
-    fn say(&self, message: Message) -> anyhow::Result<()> {
-        self.say_with(message, &[])
+    fn send(&self, message: Message) -> anyhow::Result<()> {
+        self.send_with(message, &[])
     }
 
-    fn say_with(&self, message: Message, descriptors: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
+    fn send_with(&self, message: Message, descriptors: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
         self.link
             .send_all(self.id, message, descriptors)
             .context("the initiator has gone")
     }
 
-    fn hear(&mut self) -> anyhow::Result<Option<(Message, Vec<OwnedFd>)>> {
+    fn receive(&mut self) -> anyhow::Result<Option<(Message, Vec<OwnedFd>)>> {
         let heard = self.link.receive().context("the initiator has gone")?;
         Ok(heard.map(|(envelope, _, descriptors)| {
             self.id = envelope.session;
@@ -161,7 +161,7 @@ impl Talk {
         while Instant::now() < end {
             interrupt::check()?;
             wait(&[self.link.as_fd()]);
-            if let Some(heard) = self.hear()? {
+            if let Some(heard) = self.receive()? {
                 return Ok(heard);
             }
         }
@@ -183,8 +183,8 @@ fn wait(fds: &[BorrowedFd<'_>]) {
 }
 
 /// A participant that is ready.
-struct Part<'a> {
-    options: &'a Options,
+struct Participant<'a> {
+    options: &'a Participation,
     session: Talk,
     ring: Option<Consumer>,
     attributor: Attributor,
@@ -192,7 +192,7 @@ struct Part<'a> {
     took: Took,
 }
 
-impl Part<'_> {
+impl Participant<'_> {
     fn play(mut self) -> anyhow::Result<Took> {
         loop {
             interrupt::check()?;
@@ -200,7 +200,7 @@ impl Part<'_> {
             fds.extend(self.ring.as_ref().map(Consumer::doorbell));
             wait(&fds);
             self.drain()?;
-            match self.session.hear()? {
+            match self.session.receive()? {
                 None => {}
                 Some((Message::Armed { at_raw_ns }, _)) => self.armed(at_raw_ns),
                 Some((Message::Drain, _)) => self.give()?,
@@ -241,7 +241,7 @@ impl Part<'_> {
             let session = agent.stop()?;
             let profile = document(|file| file::write(file, &session))?;
             self.session
-                .say_with(Message::Profile, &[profile.as_fd()])?;
+                .send_with(Message::Profile, &[profile.as_fd()])?;
         }
         let mut names = Vec::new();
         let mut bytes = 0;
@@ -257,14 +257,14 @@ impl Part<'_> {
             if bytes > NAMES_BYTES {
                 bytes = 0;
                 let names = std::mem::take(&mut names);
-                self.session.say(Message::Names { names })?;
+                self.session.send(Message::Names { names })?;
             }
         }
         if !names.is_empty() {
-            self.session.say(Message::Names { names })?;
+            self.session.send(Message::Names { names })?;
         }
         let read = self.took.read;
-        self.session.say(Message::Drained { read })
+        self.session.send(Message::Drained { read })
     }
 }
 
@@ -285,7 +285,7 @@ impl Attributor {
     }
 
     fn take(&mut self, record: Record) {
-        if let What::Sample { pid, chain, .. } = &record.what {
+        if let RecordKind::Sample { pid, chain, .. } = &record.kind {
             if self.known.insert(*pid) {
                 self.resolver.process(*pid, &process::mappings(*pid));
             }

@@ -15,7 +15,7 @@
 //! value that cannot be ends the ring for good. The sampler's own `head` lies in its own memory.
 
 use super::SessionError;
-use crate::sampler::parse::{Address, Record, What};
+use crate::sampler::parse::{Address, Record, RecordKind};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
@@ -69,8 +69,8 @@ impl Words {
     fn at(&self, index: usize) -> &AtomicU64 {
         // Callers mask or pass constants; whatever they pass stays inside.
         let index = index.min(self.count - 1);
-        // SAFETY: inside the mapping, page-aligned at its start, sealed against shrinking by whoever
-        // made it; an atomic may have any value and any concurrent writer.
+        // SAFETY: inside the mapping, page-aligned at its start, sealed against shrinking by the
+        // side that made it; an atomic may have any value and any concurrent writer.
         unsafe { self.start.add(index).as_ref() }
     }
 }
@@ -166,7 +166,7 @@ impl Producer {
 
     /// Puts a record in, or counts it as dropped. `pid` is the process as the reader knows it.
     pub fn offer(&mut self, record: &Record, pid: u32) {
-        let is_sample = matches!(record.what, What::Sample { .. });
+        let is_sample = matches!(record.kind, RecordKind::Sample { .. });
         self.fate.offered += u64::from(is_sample);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
@@ -201,7 +201,7 @@ impl Producer {
             self.words.at(index).store(*word, Ordering::Relaxed);
             self.head += 1;
         }
-        // Release: whoever sees this head sees the words before it.
+        // Release: a reader that sees this head sees the words before it.
         self.words.at(HEAD).store(self.head, Ordering::Release);
         if self.head - self.rung > (self.mask() + 1) / 4 {
             self.ring();
@@ -285,7 +285,7 @@ impl Consumer {
             let Some(record) = decode(&words) else {
                 return Err(nonsense);
             };
-            self.read += u64::from(matches!(record.what, What::Sample { .. }));
+            self.read += u64::from(matches!(record.kind, RecordKind::Sample { .. }));
             records.push(record);
             self.tail += len;
         }
@@ -299,11 +299,11 @@ fn two(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// Nothing for a record that is nobody's.
+/// Nothing for a record that belongs to no process.
 fn encode(record: &Record, pid: u32, sees_kernel: bool, out: &mut Vec<u64>) {
     out.extend([0, record.time_ns]);
-    let kind = match &record.what {
-        What::Sample { tid, chain, .. } => {
+    let kind = match &record.kind {
+        RecordKind::Sample { tid, chain, .. } => {
             out.push(two(pid, *tid));
             for address in chain {
                 match *address {
@@ -315,14 +315,14 @@ fn encode(record: &Record, pid: u32, sees_kernel: bool, out: &mut Vec<u64>) {
             }
             1
         }
-        What::Comm {
+        RecordKind::Comm {
             tid, name, exec, ..
         } => {
             out.extend([two(pid, *tid), u64::from(*exec)]);
             text(name, out);
             2
         }
-        What::Map {
+        RecordKind::Map {
             start,
             len,
             offset,
@@ -333,15 +333,15 @@ fn encode(record: &Record, pid: u32, sees_kernel: bool, out: &mut Vec<u64>) {
             text(path, out);
             3
         }
-        What::Fork { parent, tid, .. } => {
+        RecordKind::Fork { parent, tid, .. } => {
             out.extend([two(pid, *tid), u64::from(*parent)]);
             4
         }
-        What::Exit { tid, .. } => {
+        RecordKind::Exit { tid, .. } => {
             out.push(two(pid, *tid));
             5
         }
-        What::Lost(_) => {
+        RecordKind::Lost(_) => {
             out.clear();
             return;
         }
@@ -378,8 +378,8 @@ fn untext(words: &[u64]) -> Option<String> {
 fn decode(words: &[u64]) -> Option<Record> {
     let (&[first, time_ns, who], rest) = words.split_first_chunk()?;
     let (pid, tid) = (who as u32, (who >> 32) as u32);
-    let what = match (first >> 16) & 0xffff {
-        1 => What::Sample {
+    let kind = match (first >> 16) & 0xffff {
+        1 => RecordKind::Sample {
             pid,
             tid,
             chain: rest
@@ -390,31 +390,31 @@ fn decode(words: &[u64]) -> Option<Record> {
                 })
                 .collect(),
         },
-        2 => What::Comm {
+        2 => RecordKind::Comm {
             pid,
             tid,
             exec: *rest.first()? != 0,
             name: untext(rest.get(1..)?)?,
         },
-        3 => What::Map {
+        3 => RecordKind::Map {
             pid,
             start: *rest.first()?,
             len: *rest.get(1)?,
             offset: *rest.get(2)?,
             path: untext(rest.get(3..)?)?,
         },
-        4 => What::Fork {
+        4 => RecordKind::Fork {
             pid,
             parent: *rest.first()? as u32,
             tid,
         },
-        5 => What::Exit { pid, tid },
+        5 => RecordKind::Exit { pid, tid },
         _ => return None,
     };
     Some(Record {
         time_ns,
         cpu: (first >> 32) as u32,
-        what,
+        kind,
     })
 }
 
@@ -431,7 +431,7 @@ mod tests {
         (producer, consumer)
     }
 
-    fn what() -> impl Strategy<Value = What> {
+    fn kind() -> impl Strategy<Value = RecordKind> {
         let (tid, long) = (any::<u32>(), any::<u64>());
         let address = prop_oneof![
             (0..KERNEL).prop_map(Address::User),
@@ -439,19 +439,21 @@ mod tests {
         ];
         let chain = proptest::collection::vec(address, 0..40);
         prop_oneof![
-            (tid, chain).prop_map(|(tid, chain)| What::Sample {
+            (tid, chain).prop_map(|(tid, chain)| RecordKind::Sample {
                 pid: 7,
                 tid,
                 chain: chain.into()
             }),
-            (any::<u32>(), ".{0,20}", any::<bool>()).prop_map(|(tid, name, exec)| What::Comm {
-                pid: 7,
-                tid,
-                name,
-                exec
+            (any::<u32>(), ".{0,20}", any::<bool>()).prop_map(|(tid, name, exec)| {
+                RecordKind::Comm {
+                    pid: 7,
+                    tid,
+                    name,
+                    exec,
+                }
             }),
             (long, any::<u64>(), any::<u64>(), "(/[a-z]{1,9}){0,4}").prop_map(
-                |(start, len, offset, path)| What::Map {
+                |(start, len, offset, path)| RecordKind::Map {
                     pid: 7,
                     start,
                     len,
@@ -459,12 +461,12 @@ mod tests {
                     path
                 }
             ),
-            (any::<u32>(), any::<u32>()).prop_map(|(parent, tid)| What::Fork {
+            (any::<u32>(), any::<u32>()).prop_map(|(parent, tid)| RecordKind::Fork {
                 pid: 7,
                 parent,
                 tid
             }),
-            any::<u32>().prop_map(|tid| What::Exit { pid: 7, tid }),
+            any::<u32>().prop_map(|tid| RecordKind::Exit { pid: 7, tid }),
         ]
     }
 
@@ -473,13 +475,13 @@ mod tests {
         /// order, and every sample is either written or dropped.
         #[test]
         fn nothing_is_lost_unseen(
-            ops in proptest::collection::vec((what(), any::<u16>(), any::<bool>()), 1..200),
+            ops in proptest::collection::vec((kind(), any::<u16>(), any::<bool>()), 1..200),
         ) {
             let (mut producer, mut consumer) = pair(256, true);
             let mut expected = Vec::new();
             let mut records = Vec::new();
-            for (what, cpu, read) in ops {
-                let record = Record { time_ns: 5, cpu: cpu.into(), what };
+            for (kind, cpu, read) in ops {
+                let record = Record { time_ns: 5, cpu: cpu.into(), kind };
                 let before = producer.head;
                 producer.offer(&record, 7);
                 if producer.head > before {
@@ -497,11 +499,16 @@ mod tests {
             prop_assert!(!producer.is_broken());
         }
 
-        /// A reader that writes what it likes, also over the words, gets nothing out of the sampler.
+        /// A reader that writes what it likes, also over the words, gets nothing out of the
+        /// sampler.
         #[test]
-        fn a_lying_tail_ends_the_ring(tail in any::<u64>(), word in 0usize..600, value in any::<u64>()) {
+        fn a_lying_tail_ends_the_ring(
+            tail in any::<u64>(),
+            word in 0usize..600,
+            value in any::<u64>(),
+        ) {
             let (mut producer, consumer) = pair(64, true);
-            let record = Record { time_ns: 1, cpu: 0, what: What::Exit { pid: 7, tid: 7 } };
+            let record = Record { time_ns: 1, cpu: 0, kind: RecordKind::Exit { pid: 7, tid: 7 } };
             producer.offer(&record, 7);
             let head = producer.head;
             consumer.words.at(word).store(value, Ordering::Relaxed);
@@ -528,7 +535,7 @@ mod tests {
             Address::Kernel(KERNEL + 2),
             Address::User(3),
         ];
-        let what = What::Sample {
+        let kind = RecordKind::Sample {
             pid: 7,
             tid: 7,
             chain: chain.into(),
@@ -537,13 +544,13 @@ mod tests {
             &Record {
                 time_ns: 1,
                 cpu: 0,
-                what,
+                kind,
             },
             7,
         );
         let mut records = Vec::new();
         consumer.drain(&mut records).unwrap();
-        let What::Sample { chain, .. } = &records[0].what else {
+        let RecordKind::Sample { chain, .. } = &records[0].kind else {
             panic!("{records:?}");
         };
         assert_eq!(**chain, [Address::Kernel(HIDDEN), Address::User(3)]);

@@ -5,8 +5,8 @@
 //!                                                                                     │ stop
 //!                        MERGED ◀──all have answered, or too late── DRAINING ◀────────┘
 //! ```
-//! The initiator configures, starts and stops (section 4.2 of Xenoprof's paper). Whoever is absent,
-//! goes away or speaks out of turn is noted and changes nothing for the others.
+//! The initiator configures, starts and stops (section 4.2 of Xenoprof's paper). A participant
+//! that is absent, goes away or speaks out of turn is noted; the others go on as before.
 
 use crate::model::Mode;
 use std::collections::BTreeMap;
