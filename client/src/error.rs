@@ -10,7 +10,7 @@ pub enum Error {
     /// The program of the monitor is not where it belongs.
     #[error(
         "no program {0}: build the whole workspace, or keep grantwayd, driver and guest beside \
-            grantway"
+         grantway"
     )]
     NoDaemon(PathBuf),
     /// Nothing answers under this name.
@@ -24,7 +24,7 @@ pub enum Error {
     /// The name is taken.
     #[error(
         "an instance named `{0}` is running already: end it with `grantway down --name {0}`, or \
-            choose another --name"
+         choose another --name"
     )]
     Running(String),
     /// Not a name.
@@ -37,8 +37,10 @@ pub enum Error {
         what: String,
     },
     /// The runtime directory belongs to somebody else, or lets others in.
-    #[error("{0} is not a directory of this user's alone: remove it, or set {var} to another \
-        place", var = crate::RUNTIME_DIR_VAR)]
+    #[error(
+        "{0} is not a directory of this user's alone: remove it, or set {var} to another place",
+        var = crate::RUNTIME_DIR_VAR
+    )]
     NotOurs(PathBuf),
     /// The monitor could not build the machine.
     #[error("{why}")]
