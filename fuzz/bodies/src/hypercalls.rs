@@ -74,7 +74,8 @@ pub fn hypercalls(bytes: &[u8]) {
     });
 }
 
-fn serve(input: &mut Input<'_>, world: &World) {
+/// The monitor's books: three domains, and a connection between the granter and the caller.
+fn books(world: &World) -> Arc<Shared> {
     let shared = Arc::new(Shared::default());
     {
         let mut tables = shared.grants.lock();
@@ -91,6 +92,11 @@ fn serve(input: &mut Input<'_>, world: &World) {
         .connections
         .add(back, front, 0)
         .expect("the first connection");
+    shared
+}
+
+fn serve(input: &mut Input<'_>, world: &World) {
+    let shared = books(world);
     let space = FakeSpace {
         refuse_next: input.bool(),
         ..FakeSpace::default()
@@ -124,22 +130,39 @@ fn serve(input: &mut Input<'_>, world: &World) {
             .serve(number)
             .expect("an address space that only refuses");
         answered(call, kind, count, number);
-        for map in server.mapper().space().mapped.values() {
-            assert_eq!(
-                map.memory,
-                u32::from(GRANTER.0),
-                "a page of one who granted none"
-            );
-            let writable = granted
-                .get(&map.frame)
-                .expect("a page that was never granted");
-            assert!(*writable || !map.writable, "a read-only page is writable");
-            assert!(map.slot.0 < SLOTS);
-        }
-        let (_, leaked) = shared.audit();
-        assert_eq!(leaked, 0);
+        only_granted(server.mapper().space(), &granted);
+        assert_eq!(leaked(&shared), 0);
     }
 
+    secrets_are_kept(world);
+    server.tear_down();
+    assert_eq!(leaked(&shared), 0);
+    nothing_in_use(world);
+}
+
+/// Frames that the monitor's audit misses.
+fn leaked(shared: &Shared) -> u64 {
+    let (_, leaked) = shared.audit();
+    leaked
+}
+
+/// The caller has mapped only what the granter granted, and writable only where that was granted.
+fn only_granted(space: &FakeSpace, granted: &BTreeMap<u32, bool>) {
+    for map in space.mapped.values() {
+        assert_eq!(
+            map.memory,
+            u32::from(GRANTER.0),
+            "a page of one who granted none"
+        );
+        let writable = granted
+            .get(&map.frame)
+            .expect("a page that was never granted");
+        assert!(*writable || !map.writable, "a read-only page is writable");
+        assert!(map.slot.0 < SLOTS);
+    }
+}
+
+fn secrets_are_kept(world: &World) {
     for secret in world.secrets() {
         assert!(
             all(secret, |byte| byte == SECRET),
@@ -150,10 +173,10 @@ fn serve(input: &mut Input<'_>, world: &World) {
         all(world.caller.frames().span(), |byte| byte != SECRET),
         "a secret got out"
     );
-    server.tear_down();
-    let (_, leaked) = shared.audit();
-    assert_eq!(leaked, 0);
-    // The in-use flags of every grant are cleared: the granter can take its pages back.
+}
+
+/// The in-use flags of every grant are cleared: the granter can take its pages back.
+fn nothing_in_use(world: &World) {
     for index in 0..ENTRIES {
         let entry = world
             .granter

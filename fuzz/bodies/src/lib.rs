@@ -6,8 +6,8 @@
 //! | [`ring()`] | either end of a ring | 1, 3, 4 |
 //! | [`netif()`] | a guest towards a netback, a driver domain towards a netfront | 1 – 9, 13, 24, 28 – 31 |
 //! | [`hypercalls()`] | a domain towards the monitor | 4, 13 – 20, 24, 28, 29 |
-//! | [`frames()`] | whoever sends a frame | 7, 8, 28, 29 |
-//! | [`lro()`] | whoever sends TCP | 7, 8, 29, 31 |
+//! | [`frames()`] | a sender of frames | 7, 8, 28, 29 |
+//! | [`lro()`] | a sender of TCP | 7, 8, 29, 31 |
 //! | [`bridge()`] | a station, a guest | 29, 32, 33 |
 //!
 //! `fuzz/fuzz_targets` runs them under libFuzzer, `tests/properties.rs` on random bytes with any

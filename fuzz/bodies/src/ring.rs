@@ -149,7 +149,8 @@ fn hostile_back(input: &mut Input<'_>, pages: &Shared) {
     }
 }
 
-/// Both ends keep the protocol: everything arrives once, in order, and whoever armed is told.
+/// Both ends keep the protocol: everything arrives once, in order, and an end that armed is
+/// notified.
 fn honest(input: &mut Input<'_>, pages: &Shared) {
     let mut front = Front::<_, WORDS, WORDS>::new(pages.ring);
     let mut back = Back::<_, WORDS, WORDS>::new(pages.ring);
