@@ -60,11 +60,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             table,
             which,
         } => {
-            let form = match (json, table) {
-                (true, _) => show::Form::Json,
-                (_, true) => show::Form::Table,
-                _ => show::Form::Lines,
-            };
+            let form = show::Form::of(json, table);
             show::stat(&which.name, domain.as_deref(), form, nonzero)
         }
         Command::Grants { all, which } => show::grants(&which.name, all, json),

@@ -35,6 +35,17 @@ pub(crate) enum Form {
     Json,
 }
 
+impl Form {
+    /// As the flags `--json` and `--table` ask for it.
+    pub(crate) const fn of(json: bool, table: bool) -> Self {
+        match (json, table) {
+            (true, _) => Self::Json,
+            (_, true) => Self::Table,
+            _ => Self::Lines,
+        }
+    }
+}
+
 /// `grantway stat`.
 pub(crate) fn stat(
     name: &str,

@@ -93,9 +93,8 @@ pub enum SetupError {
     /// few.
     #[error(
         "interface `{interface}` receives by {queues} queues, and {wanted} are heard (one by all \
-            guests, \
-         the others by one guest each): `ethtool -L {interface} combined {wanted}` (or rx {wanted}) \
-         makes it so"
+         guests, the others by one guest each): `ethtool -L {interface} combined {wanted}` (or \
+         rx {wanted}) makes it so"
     )]
     Queues {
         /// The interface.
@@ -120,9 +119,8 @@ pub enum SetupError {
     /// Firewall rules before a queue that the kernel does not take as a program.
     #[error(
         "queue {queue} of interface `{interface}` in namespace {namespace} cannot have the program \
-            of the \
-         {rules} firewall rules before it: {error}; without `pdev` the guest uses the shared queue, and the \
-         driver domain asks the rules"
+         of the {rules} firewall rules before it: {error}; without `pdev` the guest uses the shared \
+         queue, and the driver domain asks the rules"
     )]
     Rules {
         /// The queue.

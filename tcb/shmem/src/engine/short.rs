@@ -13,6 +13,7 @@ pub(super) const SHORT_MAX: usize = 128;
 ///
 /// # Safety
 /// See the contract of [`super`].
+// sizes: it is a table, one arm of instructions for each class of lengths.
 #[inline(never)]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
     // SAFETY (all blocks below): every access lies in [0, len) of either range, because each arm
