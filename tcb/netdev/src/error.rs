@@ -119,8 +119,8 @@ pub enum SetupError {
     /// Firewall rules before a queue that the kernel does not take as a program.
     #[error(
         "queue {queue} of interface `{interface}` in namespace {namespace} cannot have the program \
-         of the {rules} firewall rules before it: {error}; without `pdev` the guest uses the shared \
-         queue, and the driver domain asks the rules"
+         of the {rules} firewall rules before it: {error}; without `pdev` the guest uses the \
+         shared queue, and the driver domain asks the rules"
     )]
     Rules {
         /// The queue.
