@@ -96,16 +96,19 @@ impl DedicatedReceiver {
         if taken >= budget {
             wire.has_more();
         }
+        // Netback's from here on, so that its own changes of hop cost no stamps.
+        let before = switch.ledger.enter(Hop::Netback);
         let report = self
             .in_place
             .deliver(switch, self.way, Buffers::Lent, merging, now_ns);
         if let Some(vif) = switch.ports.vif_mut(guest) {
             if let Some((queue, netback)) = vif.dedicated() {
-                switch.ledger.at(Hop::Netback, || queue.lend(netback));
+                queue.lend(netback);
             }
             vif.delivered(&report);
             switch.dirty.mark(guest);
         }
+        switch.ledger.enter(before);
         taken
     }
 }

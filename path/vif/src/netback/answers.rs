@@ -202,8 +202,15 @@ pub(super) fn answers(
         return Err(Drop::TooManySlots);
     }
     let mut answers = SmallVec::new();
+    let mut bytes = 0;
     for part in parts {
-        answers.push(part.ok_or(Drop::BadOffload)?.answer()?);
+        let part = part.ok_or(Drop::BadOffload)?;
+        bytes += part.piece.len();
+        answers.push(part.answer()?);
+    }
+    // A header that lies in no part would not be sent.
+    if bytes != frame.len() {
+        return Err(Drop::BadOffload);
     }
     Ok(answers)
 }
