@@ -19,7 +19,7 @@ pub struct DriverConfig {
     pub grants: GrantMode,
     /// The most that it offers to guests; what a NIC cannot do is done in software.
     pub offloads: Offloads,
-    /// log2 of the pages of a ring that it offers, 0 … [`RING_ORDER_MAX`].
+    /// log2 of the pages of a ring that it offers, 0 … `RING_ORDER_MAX`.
     pub ring_order: u8,
     /// How rings lie in their pages, if the guest wants them so; else as Xen's.
     pub ring_format: RingFormat,

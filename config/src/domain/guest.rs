@@ -34,7 +34,7 @@ pub struct GuestVif {
     pub mtu: u32,
     /// What stands behind the netfront.
     pub endpoint: EndpointConfig,
-    /// log2 of the pages of a ring that it asks for, 0 … [`RING_ORDER_MAX`].
+    /// log2 of the pages of a ring that it asks for, 0 … `RING_ORDER_MAX`.
     pub ring_order: u8,
     /// How its rings lie in their pages, if the driver domain offers that; else as Xen's.
     pub ring_format: RingFormat,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
     /// Counters and sums by name: `drops.<reason>`, `<domain>.hop.<hop>` in cycles, … as
-    /// [`window`] documents them.
+    /// `window` documents them.
     pub sums: BTreeMap<String, f64>,
     /// The most that something was since the path is up: `under_way`, frames of one source.
     pub most: BTreeMap<String, f64>,

@@ -3,8 +3,8 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`file`] | a plan: what its file holds |
-//! | [`column`] | what is compared: a path between wire and guest |
+//! | `file` | a plan: what its file holds |
+//! | `column` | what is compared: a path between wire and guest |
 //! | [`topology`] | what a machine is: mechanisms, guests, streams, place |
 //! | [`wire`], [`lro`] | the wire; LRO's switches |
 //! | [`workload`] | what runs, which way, and whether cores may halt |

@@ -1,4 +1,4 @@
-//! The fast path through the driver domain ([`nic::single`]): small frames from guest to guest.
+//! The fast path through the driver domain ([`nic::small_frame`]): small frames from guest to guest.
 //! Most frames that come in great numbers are such frames.
 //!
 //! A [`Frame`] can be many pieces, half private, still to be merged, cut or summed up. A small

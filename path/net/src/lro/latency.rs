@@ -1,7 +1,7 @@
 //! How long first segments waited: a log-linear histogram of fixed size.
 //!
 //! Not crate `hdrhistogram`, which the lab uses: a value is recorded for every aggregate that goes
-//! on, which with a low LRO rate is every packet. At this resolution [`Latency::record`] takes 23
+//! on, which with a low LRO rate is every packet. At this resolution `Latency::record` takes 23
 //! instructions, `Histogram::saturating_record` 48 (callgrind), and `Histogram::max` is rounded to
 //! the end of a bucket.
 

@@ -2,11 +2,11 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`run`], [`lanes`] | windows on the lanes of all columns, round by round |
-//! | [`thesis`] | how Ram's thesis counts cycles |
-//! | [`frontier`] | which way to flush loses to which |
-//! | [`prototype`] | how far each hop is from the data path alone |
-//! | [`tables`] | the figures as text |
+//! | `run`, `lanes` | windows on the lanes of all columns, round by round |
+//! | `thesis` | how Ram's thesis counts cycles |
+//! | `frontier` | which way to flush loses to which |
+//! | `prototype` | how far each hop is from the data path alone |
+//! | `tables` | the figures as text |
 
 mod frontier;
 mod lanes;
