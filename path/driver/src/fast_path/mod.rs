@@ -1,5 +1,5 @@
-//! The fast path through the driver domain ([`nic::small_frame`]): small frames from guest to guest.
-//! Most frames that come in great numbers are such frames.
+//! The fast path through the driver domain ([`nic::small_frame`]): small frames from guest to
+//! guest. Most frames that come in great numbers are such frames.
 //!
 //! A [`Frame`] can be many pieces, half private, still to be merged, cut or summed up. A small
 //! frame is 80 bytes, a copy of its head and where it lies, and asks for nothing. So the two are
