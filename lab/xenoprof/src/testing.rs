@@ -105,7 +105,7 @@ pub(crate) fn session() -> Session {
             module("[kernel]", Space::Kernel),
         ],
         frames: vec![
-            frame(0, "driver::turn"),
+            frame(0, "driver::turn::run"),
             frame(0, "shmem::engine::copy"),
             frame(1, "tun_get_user"),
             frame(1, "tcp_v4_rcv"),

@@ -166,7 +166,7 @@ mod tests {
         let mut svg = Vec::new();
         picture(&session, None, &mut svg).unwrap();
         let texts = texts(&svg);
-        for name in ["driver", "tcp_v4_rcv", "driver::turn"] {
+        for name in ["driver", "tcp_v4_rcv", "driver::turn::run"] {
             assert!(texts.contains(name), "{name}");
         }
         assert!(!texts.contains("pv_native_safe_halt"), "idle is not drawn");
@@ -180,8 +180,8 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "driver;driver::turn;shmem::engine::copy 180000",
-                "driver;driver::turn;tun_get_user;tcp_v4_rcv;tcp_v4_rcv 120000",
+                "driver;driver::turn::run;shmem::engine::copy 180000",
+                "driver;driver::turn::run;tun_get_user;tcp_v4_rcv;tcp_v4_rcv 120000",
             ]
         );
     }
