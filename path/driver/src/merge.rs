@@ -8,6 +8,7 @@
 
 use config::domain::Lro;
 use config::lro::{Flush, Form};
+use net::packet::flow::TcpFlow;
 use nic::{BufferId, Frame};
 use runtime::lro::{Merger, Side, Sums};
 use serde_json::Value;
@@ -83,12 +84,12 @@ impl QueueMerger {
         let slots = usize::from(netback.terms().to_guest.max_slots);
         let mut rest = frames.drain(..).peekable();
         while let Some(first) = rest.next() {
-            let (flow, mut last) = (flow(&first), buffer(&first));
+            let (flow, mut last) = (TcpFlow::of(&first), buffer(&first));
             if flow.is_some() && netback.may_begin(last) {
                 self.run.push(first);
                 while self.run.len() < slots
                     && let Some(next) = rest.next_if(|next| {
-                        netback.may_follow(last, buffer(next)) && self::flow(next) == flow
+                        netback.may_follow(last, buffer(next)) && TcpFlow::of(next) == flow
                     })
                 {
                     last = buffer(&next);
@@ -137,34 +138,6 @@ fn buffer(frame: &Frame) -> BufferId {
         .pieces
         .first()
         .map_or(BufferId::NONE, |piece| piece.buffer)
-}
-
-/// MACs, addresses and ports of a TCP packet that may be part of a run. None for packets with VLAN
-/// tags, IP options, extension headers, and for fragments.
-fn flow(frame: &Frame) -> Option<[u8; 48]> {
-    let header = frame.header();
-    let byte = |at: usize| header.get(at).copied();
-    let (addresses, ports) = match (byte(12)?, byte(13)?) {
-        (0x08, 0x00) => {
-            let whole = byte(20)? & 0x3f == 0 && byte(21)? == 0;
-            if byte(14)? != 0x45 || byte(23)? != 6 || !whole {
-                return None;
-            }
-            (26..34, 34..38)
-        }
-        (0x86, 0xdd) if byte(20)? == 6 => (22..54, 54..58),
-        _ => return None,
-    };
-    let mut flow = [0; 48];
-    let (to_macs, rest) = flow.split_at_mut(12);
-    let (to_addresses, to_ports) = rest.split_at_mut(32);
-    to_macs.copy_from_slice(header.get(..12)?);
-    let addresses = header.get(addresses)?;
-    to_addresses
-        .get_mut(..addresses.len())?
-        .copy_from_slice(addresses);
-    to_ports.copy_from_slice(header.get(ports)?);
-    Some(flow)
 }
 
 #[cfg(test)]

@@ -143,7 +143,7 @@ fn what_is_no_tcp_or_not_plain_is_no_run() {
     };
     let flow_of = |bytes: &[u8]| {
         let mut rig = rig(true);
-        flow(&arrive(&mut rig.back, &[bytes.to_vec()])[0])
+        TcpFlow::of(&arrive(&mut rig.back, &[bytes.to_vec()])[0])
     };
     assert!(flow_of(&plain).is_some());
     for (at, byte) in [
