@@ -252,8 +252,12 @@ impl Domain {
         self.cpu_ns
     }
 
-    /// The domain's heartbeat.
-    pub(crate) fn heartbeat(&self) -> u64 {
+    /// The domain's signs of life: its heartbeat and its calls; none while it waits for one.
+    pub(crate) fn signs(&self) -> Option<u64> {
+        if self.counters.serving.load(Ordering::Relaxed) {
+            return None;
+        }
+        let calls = self.counters.calls.load(Ordering::Relaxed);
         let word = |parts: &Parts| {
             Some(
                 parts
@@ -264,7 +268,8 @@ impl Domain {
                     .load(Ordering::Relaxed),
             )
         };
-        self.parts.as_ref().and_then(word).unwrap_or(0)
+        let heartbeat = self.parts.as_ref().and_then(word).unwrap_or(0);
+        Some(heartbeat.wrapping_add(calls))
     }
 }
 

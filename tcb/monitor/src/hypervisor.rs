@@ -381,7 +381,7 @@ impl Hypervisor {
             let Some(domain) = self.domains.get_mut(at) else {
                 break;
             };
-            let demand = domain.life.look(domain.heartbeat(), now_ns);
+            let demand = domain.life.look(domain.signs(), now_ns);
             match demand {
                 Demand::Nothing => {}
                 Demand::Ping => {

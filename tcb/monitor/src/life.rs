@@ -19,7 +19,7 @@ pub enum Life {
     },
     /// It has said that it is ready.
     Running {
-        /// Its heartbeat when last looked at.
+        /// Its signs of life when last looked at.
         heartbeat: u64,
         /// Looks without a heartbeat in a row.
         missed: u32,
@@ -77,8 +77,9 @@ impl Life {
         }
     }
 
-    /// What is to be done now; `heartbeat` is the domain's, read once.
-    pub fn look(&mut self, heartbeat: u64, now_ns: u64) -> Demand {
+    /// What is to be done now. `signs`: what the domain counts up while it lives, read once; none
+    /// while it waits for the monitor, which is alive enough.
+    pub fn look(&mut self, signs: Option<u64>, now_ns: u64) -> Demand {
         match self {
             Self::Starting { since_ns } if now_ns >= since_ns.saturating_add(START_NS) => {
                 Demand::Kill("killed: it was not ready within 5 s")
@@ -91,8 +92,8 @@ impl Life {
                 // From now, not from the last time: if it is the monitor that was kept from
                 // running, no domain shall die of it.
                 *look_ns = now_ns.saturating_add(PING_NS);
-                if heartbeat != *last {
-                    *last = heartbeat;
+                if signs != Some(*last) {
+                    *last = signs.unwrap_or(*last);
                     *missed = 0;
                     Demand::Nothing
                 } else if *missed >= PINGS {
@@ -126,8 +127,8 @@ mod tests {
     #[test]
     fn a_domain_that_never_gets_ready_is_killed_after_five_seconds() {
         let mut life = Life::Starting { since_ns: S };
-        assert_eq!(life.look(0, 6 * S - 1), Demand::Nothing);
-        assert!(matches!(life.look(0, 6 * S), Demand::Kill(_)));
+        assert_eq!(life.look(Some(0), 6 * S - 1), Demand::Nothing);
+        assert!(matches!(life.look(Some(0), 6 * S), Demand::Kill(_)));
         life.ready(6 * S);
         assert_eq!(life.text(), "running");
     }
@@ -137,10 +138,10 @@ mod tests {
         let mut life = Life::Starting { since_ns: 0 };
         life.ready(0);
         for second in 0..5 {
-            assert_eq!(life.look(0, second * S), Demand::Ping);
-            assert_eq!(life.look(0, second * S + 1), Demand::Nothing);
+            assert_eq!(life.look(Some(0), second * S), Demand::Ping);
+            assert_eq!(life.look(Some(0), second * S + 1), Demand::Nothing);
         }
-        assert!(matches!(life.look(0, 5 * S), Demand::Kill(_)));
+        assert!(matches!(life.look(Some(0), 5 * S), Demand::Kill(_)));
     }
 
     #[test]
@@ -148,26 +149,39 @@ mod tests {
         let mut life = Life::Starting { since_ns: 0 };
         life.ready(0);
         for second in 0..5 {
-            assert_eq!(life.look(0, second * S), Demand::Ping);
+            assert_eq!(life.look(Some(0), second * S), Demand::Ping);
         }
-        assert_eq!(life.look(1, 5 * S), Demand::Nothing);
-        assert_eq!(life.look(1, 6 * S), Demand::Ping);
+        assert_eq!(life.look(Some(1), 5 * S), Demand::Nothing);
+        assert_eq!(life.look(Some(1), 6 * S), Demand::Ping);
+    }
+
+    #[test]
+    fn who_waits_for_the_monitor_lives() {
+        let mut life = Life::Starting { since_ns: 0 };
+        life.ready(0);
+        for second in 0..30 {
+            assert_eq!(life.look(None, second * S), Demand::Nothing);
+        }
+        for second in 30..35 {
+            assert_eq!(life.look(Some(0), second * S), Demand::Ping);
+        }
+        assert!(matches!(life.look(Some(0), 35 * S), Demand::Kill(_)));
     }
 
     #[test]
     fn a_monitor_that_was_kept_from_running_kills_nobody() {
         let mut life = Life::Starting { since_ns: 0 };
         life.ready(0);
-        assert_eq!(life.look(0, 0), Demand::Ping);
-        assert_eq!(life.look(0, 100 * S), Demand::Ping);
-        assert_eq!(life.look(0, 200 * S), Demand::Ping);
+        assert_eq!(life.look(Some(0), 0), Demand::Ping);
+        assert_eq!(life.look(Some(0), 100 * S), Demand::Ping);
+        assert_eq!(life.look(Some(0), 200 * S), Demand::Ping);
     }
 
     #[test]
     fn a_dead_domain_stays_dead() {
         let mut life = Life::Ending("exited".into());
         life.ready(0);
-        assert_eq!(life.look(0, 100 * S), Demand::Nothing);
+        assert_eq!(life.look(Some(0), 100 * S), Demand::Nothing);
         assert_eq!((life.text(), life.deadline_ns()), ("exited", None));
     }
 }

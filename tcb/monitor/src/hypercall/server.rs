@@ -18,6 +18,8 @@ pub struct CallCounters {
     pub calls: AtomicU64,
     /// Operations in them.
     pub operations: AtomicU64,
+    /// Whether a call is being carried out: the domain waits for it.
+    pub serving: AtomicBool,
 }
 
 /// Serves one domain's calls.
@@ -69,6 +71,7 @@ impl<S: AddressSpace> Server<S> {
     /// The domain must be killed and torn down: see [`Mapper::map`]. The call stays unanswered.
     pub fn serve(&mut self, number: u32) -> Result<(), SpaceError> {
         let page = self.page;
+        self.counters.serving.store(true, Ordering::Relaxed);
         let (kind, count) = (page.get_u32(KIND), page.get_u32(COUNT) as usize);
         let words = |op| page.words(op);
         let result = match self.operations.decode(kind, count, words) {
@@ -84,6 +87,7 @@ impl<S: AddressSpace> Server<S> {
                 .operations
                 .fetch_add(count as u64, Ordering::Relaxed);
         }
+        self.counters.serving.store(false, Ordering::Relaxed);
         page.finish(number, result);
         Ok(())
     }

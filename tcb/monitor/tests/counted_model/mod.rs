@@ -509,13 +509,10 @@ impl Rig {
         if leaving.is_empty() {
             return;
         }
-        let mut alive = true;
+        let bound = self.tables[&guest].bound;
+        let mut alive = !bound || self.survives();
         for &(index, _) in leaving.iter().filter(|(_, busy)| *busy) {
             alive = alive && !self.dead && self.charge(guest, index);
-        }
-        let bound = self.tables[&guest].bound;
-        if alive && bound && !self.survives() {
-            alive = false;
         }
         let table = self.tables.get_mut(&guest).unwrap();
         for (index, _) in leaving {

@@ -1,6 +1,6 @@
 //! Creation and revocation of grants, in batches, by their granter.
 
-use super::registry::{CountedGrants, Registry};
+use super::registry::CountedGrants;
 use super::table::{Granted, Table, TableState};
 use crate::grant::accounts::Grants;
 use crate::space::SpaceError;
@@ -10,11 +10,6 @@ use abi::{DomId, GrantRef, GrantStatus, Slot};
 use shmem::uses::{self, EntryWords};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::Duration;
-
-/// Between two looks at a quarantine that is full.
-const LOOK: Duration = Duration::from_millis(1);
 
 /// An entry that is to lose its grant.
 #[derive(Clone, Copy)]
@@ -159,10 +154,9 @@ impl CountedGrants {
             return;
         }
         let forced = leaving.iter().filter(|leaving| leaving.forced);
-        let alive = forced
-            .clone()
-            .all(|leaving| self.charge(table, leaving.index))
-            && self.take_away(table, &leaving);
+        let forced: Vec<_> = forced.map(|leaving| leaving.index).collect();
+        // The pages go first: what follows may wait for the user.
+        let alive = self.take_away(table, &leaving) && self.charge(table, &forced);
         // What the user could have pinned stays with it, and what a device has pinned with the
         // device: the granter gets another frame.
         let stays = |leaving: &&Leaving| {
@@ -187,7 +181,7 @@ impl CountedGrants {
                 *status = GrantStatus::Okay;
             }
         }
-        let forced = forced.count() as u64;
+        let forced = forced.len() as u64;
         self.counters.forced.fetch_add(forced, Ordering::Relaxed);
         let revoked = leaving.len() as u64;
         self.counters.revoked.fetch_add(revoked, Ordering::Relaxed);
@@ -218,53 +212,6 @@ impl CountedGrants {
             self.spaces.destroy(table.user, &why);
         }
         exchanged.is_ok()
-    }
-
-    /// Puts an entry into its user's quarantine, at the cost of one frame of its collateral;
-    /// whether the user lives.
-    fn charge(&self, table: &Table, index: u32) -> bool {
-        let mut waited = Duration::ZERO;
-        loop {
-            {
-                let mut registry = self.registry();
-                let Registry {
-                    tables,
-                    quarantines,
-                } = &mut *registry;
-                let Some(quarantine) = quarantines.get_mut(&table.user) else {
-                    return false;
-                };
-                if quarantine.entries.len() >= quarantine.collateral as usize {
-                    quarantine.entries.retain(|(handle, index)| {
-                        tables
-                            .get(handle)
-                            .is_some_and(|table| !is_idle(table, *index))
-                    });
-                }
-                if quarantine.entries.len() < quarantine.collateral as usize {
-                    quarantine.entries.insert((table.handle, index));
-                    return true;
-                }
-            }
-            if waited >= self.patience {
-                self.spaces
-                    .destroy(table.user, "it does not let go of grants that were revoked");
-                return false;
-            }
-            thread::sleep(LOOK);
-            waited += LOOK;
-        }
-    }
-
-    /// Whether an entry is in no quarantine, or can leave it.
-    fn leaves_quarantine(&self, table: &Table, index: u32) -> bool {
-        let mut registry = self.registry();
-        let Some(quarantine) = registry.quarantines.get_mut(&table.user) else {
-            return true;
-        };
-        let key = (table.handle, index);
-        !quarantine.entries.contains(&key)
-            || is_idle(table, index) && quarantine.entries.remove(&key)
     }
 }
 
@@ -343,8 +290,4 @@ fn announce(
         }
     }
     leaving
-}
-
-fn is_idle(table: &Table, index: u32) -> bool {
-    table.words(index).is_none_or(|words| uses::idle(&words))
 }

@@ -218,9 +218,7 @@ impl CountedGrants {
         {
             let mut registry = self.registry();
             if let Some(quarantine) = registry.quarantines.get_mut(&table.user) {
-                quarantine
-                    .entries
-                    .retain(|(handle, _)| *handle != table.handle);
+                quarantine.forget(table.handle);
             }
         }
         if let Some(bound) = bound {

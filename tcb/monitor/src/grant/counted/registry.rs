@@ -1,5 +1,6 @@
 //! All tables of counted grants, and the quarantine of each domain that uses them.
 
+use super::quarantine::Quarantine;
 use super::table::Table;
 use crate::grant::spaces::Spaces;
 use crate::pins::Pins;
@@ -9,16 +10,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a user gets to end uses before a full quarantine costs its life.
+/// How long all revocations together wait for one user to end uses, before a full quarantine costs
+/// its life.
 const PATIENCE: Duration = Duration::from_millis(100);
-
-/// Entries that were revoked by force while one user used them.
-#[derive(Debug)]
-pub(super) struct Quarantine {
-    /// How many there may be.
-    pub(super) collateral: u32,
-    pub(super) entries: BTreeSet<(Handle, u32)>,
-}
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {
@@ -54,7 +48,7 @@ pub struct CountedAudit {
 pub struct CountedGrants {
     registry: Mutex<Registry>,
     pub(super) spaces: Arc<Spaces>,
-    pub(super) patience: Duration,
+    patience: Duration,
     /// What devices have pinned.
     pub pins: Pins,
     /// What has been done, by all domains.
@@ -68,7 +62,8 @@ impl CountedGrants {
         Self::with_patience(spaces, PATIENCE)
     }
 
-    /// No tables. `patience`: how long a user whose collateral is used up gets to end uses.
+    /// No tables. `patience`: how long a user whose collateral is used up gets to end uses, however
+    /// many revocations that holds up.
     #[must_use]
     pub fn with_patience(spaces: Arc<Spaces>, patience: Duration) -> Self {
         Self {
@@ -86,11 +81,7 @@ impl CountedGrants {
 
     /// A domain has started; `collateral` frames may be taken from it.
     pub fn insert(&self, id: DomId, collateral: u32) {
-        let entries = BTreeSet::new();
-        let quarantine = Quarantine {
-            collateral,
-            entries,
-        };
+        let quarantine = Quarantine::new(collateral, self.patience);
         self.registry().quarantines.insert(id, quarantine);
     }
 
@@ -115,7 +106,7 @@ impl CountedGrants {
         let tables: Vec<_> = {
             let registry = self.registry();
             for (&id, quarantine) in &registry.quarantines {
-                all.entry(id).or_default().collateral_used = quarantine.entries.len() as u32;
+                all.entry(id).or_default().collateral_used = quarantine.used();
             }
             registry.tables.values().cloned().collect()
         };

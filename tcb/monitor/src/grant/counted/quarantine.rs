@@ -1,0 +1,210 @@
+//! Quarantine: entries that were revoked by force while their user used them, what they cost it,
+//! and how long a revocation waits for it.
+//!
+//! A user that lets go of one entry now and then could hold up revocation after revocation, each
+//! within a patience of its own. So patience is one for each user, whoever waits: it is spent while
+//! anybody does, and comes back slowly.
+
+use super::registry::{CountedGrants, Registry};
+use super::table::Table;
+use abi::Handle;
+use shmem::time;
+use shmem::uses;
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::Duration;
+
+/// Between two looks at a quarantine that is full.
+const LOOK: Duration = Duration::from_millis(1);
+/// Patience comes back at this fraction of the time that passes: the share of its granters' time
+/// that a user can waste in the long run.
+const COMES_BACK: u64 = 100;
+
+/// The time that revocations may wait for one user.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    full_ns: u64,
+    left_ns: u64,
+    /// Counted so far.
+    until_ns: u64,
+}
+
+impl Patience {
+    fn new(full: Duration, now_ns: u64) -> Self {
+        let full_ns = u64::try_from(full.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            full_ns,
+            left_ns: full_ns,
+            until_ns: now_ns,
+        }
+    }
+
+    /// Somebody has waited from `since_ns` to `now_ns`; whether it may go on. Time in which several
+    /// wait counts once.
+    fn waits(&mut self, since_ns: u64, now_ns: u64) -> bool {
+        let passed_ns = now_ns.saturating_sub(self.until_ns);
+        let waited_ns = now_ns.saturating_sub(since_ns.max(self.until_ns));
+        let back_ns = (passed_ns - waited_ns) / COMES_BACK;
+        let left_ns = self.left_ns.saturating_add(back_ns).min(self.full_ns);
+        self.left_ns = left_ns.saturating_sub(waited_ns);
+        self.until_ns = self.until_ns.max(now_ns);
+        self.left_ns > 0
+    }
+}
+
+/// Entries that were revoked by force while one user used them.
+#[derive(Debug)]
+pub(super) struct Quarantine {
+    /// How many there may be.
+    collateral: u32,
+    entries: BTreeSet<(Handle, u32)>,
+    patience: Patience,
+}
+
+impl Quarantine {
+    pub(super) fn new(collateral: u32, patience: Duration) -> Self {
+        Self {
+            collateral,
+            entries: BTreeSet::new(),
+            patience: Patience::new(patience, time::monotonic_ns()),
+        }
+    }
+
+    /// Collateral that is used.
+    pub(super) fn used(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// Takes in as many entries of a table as there is room for; the others.
+    fn admit<'a>(
+        &mut self,
+        table: Handle,
+        entering: &'a [u32],
+        is_used: impl Fn(&(Handle, u32)) -> bool,
+    ) -> &'a [u32] {
+        let room = |entries: &BTreeSet<_>| (self.collateral as usize).saturating_sub(entries.len());
+        if room(&self.entries) < entering.len() {
+            self.entries.retain(is_used);
+        }
+        let (admitted, rest) = entering.split_at(room(&self.entries).min(entering.len()));
+        self.entries
+            .extend(admitted.iter().map(|&index| (table, index)));
+        rest
+    }
+
+    /// Whether an entry is not in it, or can leave it.
+    fn lets_go(&mut self, table: &Table, index: u32) -> bool {
+        let key = (table.handle, index);
+        !self.entries.contains(&key) || is_idle(table, index) && self.entries.remove(&key)
+    }
+
+    /// A table is of no use to the user any more.
+    pub(super) fn forget(&mut self, table: Handle) {
+        self.entries.retain(|(handle, _)| *handle != table);
+    }
+}
+
+impl CountedGrants {
+    /// Puts entries into their user's quarantine, at the cost of one frame of its collateral each;
+    /// whether the user lives. Waits for room while there is patience: the user has lost the
+    /// pages, and has nothing to gain by keeping the counts.
+    pub(super) fn charge(&self, table: &Table, mut entering: &[u32]) -> bool {
+        let mut since_ns = time::monotonic_ns();
+        while !entering.is_empty() {
+            let patient = {
+                let mut registry = self.registry();
+                let Registry {
+                    tables,
+                    quarantines,
+                } = &mut *registry;
+                let Some(quarantine) = quarantines.get_mut(&table.user) else {
+                    return false;
+                };
+                entering = quarantine.admit(table.handle, entering, |(handle, index)| {
+                    let table = tables.get(handle);
+                    table.is_some_and(|table| !is_idle(table, *index))
+                });
+                let now_ns = time::monotonic_ns();
+                let patient = quarantine.patience.waits(since_ns, now_ns);
+                since_ns = now_ns;
+                entering.is_empty() || patient
+            };
+            if !patient {
+                self.spaces
+                    .destroy(table.user, "it does not let go of grants that were revoked");
+                return false;
+            }
+            if !entering.is_empty() {
+                thread::sleep(LOOK);
+            }
+        }
+        true
+    }
+
+    /// Whether an entry is in no quarantine, or can leave it.
+    pub(super) fn leaves_quarantine(&self, table: &Table, index: u32) -> bool {
+        let mut registry = self.registry();
+        let quarantine = registry.quarantines.get_mut(&table.user);
+        quarantine.is_none_or(|quarantine| quarantine.lets_go(table, index))
+    }
+}
+
+fn is_idle(table: &Table, index: u32) -> bool {
+    table.words(index).is_none_or(|words| uses::idle(&words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn patience() -> Patience {
+        Patience::new(Duration::from_millis(100), 0)
+    }
+
+    #[test]
+    fn who_waits_again_and_again_waits_no_longer_in_sum() {
+        let mut patience = patience();
+        assert!(patience.waits(0, 60 * MS));
+        // Between the two waits some of it comes back: a hundredth.
+        assert!(patience.waits(160 * MS, 200 * MS));
+        assert_eq!(patience.left_ns, MS);
+        assert!(!patience.waits(200 * MS, 201 * MS));
+    }
+
+    #[test]
+    fn time_in_which_several_wait_counts_once() {
+        let mut patience = patience();
+        for now in 1..100 {
+            for _ in 0..64 {
+                assert!(patience.waits((now - 1) * MS, now * MS), "{now} ms");
+            }
+        }
+        assert!(!patience.waits(99 * MS, 100 * MS));
+    }
+
+    #[test]
+    fn patience_comes_back_and_never_grows_beyond_what_it_was() {
+        let mut patience = patience();
+        assert!(!patience.waits(0, 500 * MS));
+        assert!(patience.waits(5_500 * MS, 5_501 * MS));
+        assert_eq!(patience.left_ns, 49 * MS);
+        assert!(patience.waits(u64::MAX - MS, u64::MAX));
+        assert_eq!(patience.left_ns, 99 * MS);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_costs_nothing() {
+        let mut patience = patience();
+        assert!(patience.waits(0, 50 * MS));
+        assert!(patience.waits(40 * MS, 45 * MS));
+        assert_eq!(patience.left_ns, 50 * MS);
+    }
+
+    #[test]
+    fn without_patience_nobody_waits() {
+        let mut patience = Patience::new(Duration::ZERO, 0);
+        assert!(!patience.waits(0, 0));
+    }
+}

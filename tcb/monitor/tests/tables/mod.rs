@@ -1,0 +1,162 @@
+//! Granters with a table each, bound by one user whose address space a test can see.
+
+use crate::spy::Spy;
+use abi::counted::{Revocation, table_slots, translation_bytes};
+use abi::hypercall::{Bind, Create, Revoke};
+use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
+use monitor::grant::{CountedGrants, Exchanges, Grants, Spaces};
+use monitor::memory::Memory;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+pub(crate) const USER: DomId = DomId(0);
+/// Frames that a forced revocation may take from the user.
+pub(crate) const COLLATERAL: u32 = 8;
+
+/// How large everything is.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    /// Domains 1, 2, …
+    pub(crate) granters: u16,
+    /// Of each one's table; it has as many frames.
+    pub(crate) entries: u32,
+    /// See [`CountedGrants::with_patience`].
+    pub(crate) patience: Duration,
+}
+
+pub(crate) struct Rig {
+    sizes: Sizes,
+    pub(crate) grants: Grants,
+    pub(crate) counted: CountedGrants,
+    spy: Arc<Mutex<Spy>>,
+    handles: Vec<Handle>,
+}
+
+impl Rig {
+    pub(crate) fn new(sizes: Sizes) -> Self {
+        let Sizes {
+            granters, entries, ..
+        } = sizes;
+        let (grants, spaces) = (Grants::default(), Arc::new(Spaces::default()));
+        let counted = CountedGrants::with_patience(Arc::clone(&spaces), sizes.patience);
+        let slots = entries + table_slots(entries);
+        for id in 0..=granters {
+            let memory = Arc::new(Memory::create(DomId(id), entries, entries).unwrap());
+            let window = slots * u32::from(granters);
+            grants.lock().insert(DomId(id), memory, window);
+        }
+        let spy = Arc::new(Mutex::new(Spy::default()));
+        let space: Arc<Mutex<Spy>> = Arc::clone(&spy);
+        spaces.insert(USER, space);
+        counted.insert(USER, COLLATERAL);
+        let mut rig = Self {
+            sizes,
+            grants,
+            counted,
+            spy,
+            handles: Vec::new(),
+        };
+        for granter in 1..=granters {
+            let own = (DomId(granter), ConnId(0));
+            let made = rig.counted.create_table(&rig.grants, own, USER, entries);
+            rig.handles.push(made.unwrap());
+            assert_eq!(rig.bind(granter), Ok(()));
+        }
+        rig
+    }
+
+    pub(crate) fn handle(&self, granter: u16) -> Handle {
+        self.handles[usize::from(granter) - 1]
+    }
+
+    /// The slot of an entry.
+    pub(crate) fn slot(&self, granter: u16, index: u32) -> Slot {
+        let entries = self.sizes.entries;
+        Slot(u32::from(granter - 1) * (entries + table_slots(entries)) + index)
+    }
+
+    pub(crate) fn bind(&self, granter: u16) -> Result<(), GrantStatus> {
+        let entries = self.sizes.entries;
+        let op = Bind {
+            granter: DomId(granter),
+            table: self.handle(granter),
+            first: self.slot(granter, 0),
+            tables: self.slot(granter, entries),
+            entries,
+        };
+        self.counted.bind(&self.grants, USER, &op)
+    }
+
+    /// Grants frames by entries, for writing.
+    pub(crate) fn create(
+        &self,
+        granter: u16,
+        pages: &[(u32, u32)],
+    ) -> Vec<(GrantStatus, GrantRef)> {
+        let create = |&(index, frame): &(u32, u32)| Create {
+            table: self.handle(granter),
+            index,
+            frame,
+            readonly: false,
+        };
+        let ops: Vec<_> = pages.iter().map(create).collect();
+        self.counted.create(DomId(granter), &ops)
+    }
+
+    /// Grants every frame by the entry of its number.
+    pub(crate) fn create_all(&self, granter: u16) -> Vec<GrantRef> {
+        let pages: Vec<_> = (0..self.sizes.entries).map(|n| (n, n)).collect();
+        let made = self.create(granter, &pages).into_iter();
+        made.map(|(status, gref)| {
+            assert_eq!(status, GrantStatus::Okay);
+            gref
+        })
+        .collect()
+    }
+
+    pub(crate) fn revoke(
+        &self,
+        granter: u16,
+        grefs: &[GrantRef],
+        how: Revocation,
+    ) -> Vec<GrantStatus> {
+        let revoke = |&gref: &GrantRef| Revoke {
+            table: self.handle(granter),
+            gref,
+            how,
+        };
+        let ops: Vec<_> = grefs.iter().map(revoke).collect();
+        self.counted.revoke(&self.grants, DomId(granter), &ops)
+    }
+
+    pub(crate) fn end_table(&self, caller: DomId, granter: u16) -> Result<(), GrantStatus> {
+        let handle = self.handle(granter);
+        self.counted.end_table(&self.grants, caller, handle)
+    }
+
+    /// The user's address space.
+    pub(crate) fn space(&self) -> MutexGuard<'_, Spy> {
+        self.spy.lock().unwrap()
+    }
+
+    /// Why the user was ended, if it was.
+    pub(crate) fn destroyed(&self) -> Option<String> {
+        self.space().fake.destroyed.clone()
+    }
+
+    /// The user writes its count of uses of an entry.
+    pub(crate) fn set_uses(&self, space: &Spy, granter: u16, index: u32, uses: u32) {
+        let at = translation_bytes(self.sizes.entries) as u64 + u64::from(index) * 4;
+        // Nothing to write to once it has given the table up.
+        if let Some(file) = space.files.get(&self.handle(granter).memory()) {
+            file.write_all_at(&uses.to_le_bytes(), at).unwrap();
+        }
+    }
+
+    /// What is in the books and has no counterpart.
+    pub(crate) fn leaked(&self) -> u64 {
+        let exchanges = Exchanges::new(Arc::default());
+        self.grants.audit(&self.counted, &exchanges).1
+    }
+}
