@@ -1,5 +1,7 @@
 //! A domain's console: what it prints becomes lines of the log. Its bytes are untrusted: lines
-//! are cut, control characters replaced, and what comes too fast is dropped and counted.
+//! are cut, control characters replaced, and what comes too fast is dropped and counted. The rate
+//! is that of what is written: a replaced character and a line's beginning are longer than what
+//! the domain printed.
 
 use crate::log::Log;
 use rustix::io::Errno;
@@ -12,12 +14,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const LINE_MAX: usize = 1024;
 /// Bytes taken at once.
 const CHUNK: usize = 16 * 1024;
-/// Bytes in a row that are kept whatever the rate.
+/// Bytes in a row that are written whatever the rate.
 const BURST: u32 = 128 * 1024;
-/// Bytes a second that are kept in the long run.
+/// Bytes a second that are written in the long run.
 const RATE: u64 = 32 * 1024;
-/// How long a console that floods is left alone before the next chunk is taken (and dropped):
-/// its domain goes on, slowly, and costs the monitor next to nothing.
+/// How long a console that floods is left alone before the next chunk is taken: its domain goes
+/// on, slowly, and costs next to nothing.
 const PAUSE_NS: u64 = 10_000_000;
 
 /// The reading end of a domain's standard output and standard error.
@@ -72,10 +74,10 @@ impl Console {
     pub(crate) fn take(&mut self, log: &mut Log, now_ns: u64) -> bool {
         let mut chunk = [0; CHUNK];
         let Some(pipe) = &self.pipe else { return false };
-        let bytes = match rustix::io::read(pipe, &mut chunk) {
+        let mut bytes = match rustix::io::read(pipe, &mut chunk) {
             Ok(0) => {
                 self.pipe = None;
-                self.end_line(log);
+                self.end_line(log, now_ns);
                 return false;
             }
             Ok(n) => chunk.get(..n).unwrap_or_default(),
@@ -85,19 +87,14 @@ impl Console {
                 return false;
             }
         };
-        if !self.kept.take(now_ns, bytes.len() as u32) {
-            self.dropped += bytes.len() as u64;
-            self.pause_until_ns = now_ns.saturating_add(PAUSE_NS);
-            return true;
-        }
-        if self.dropped > 0 {
-            self.end_line(log);
-            log.line(&self.name, &format!("[{} bytes dropped]", self.dropped));
-            self.dropped = 0;
-        }
-        for &byte in bytes {
-            if byte == b'\n' || self.line.len() >= LINE_MAX {
-                self.end_line(log);
+        while let Some((&byte, rest)) = bytes.split_first() {
+            bytes = rest;
+            let full = self.line.len() >= LINE_MAX;
+            if (byte == b'\n' || full) && !self.end_line(log, now_ns) {
+                // The rest of the chunk is not even looked at.
+                self.dropped += bytes.len() as u64;
+                self.pause_until_ns = now_ns.saturating_add(PAUSE_NS);
+                return true;
             }
             if byte != b'\n' {
                 self.line.push(byte);
@@ -114,14 +111,16 @@ impl Console {
                 break;
             }
         }
-        self.end_line(log);
+        self.end_line(log, now_ns);
     }
 
-    fn end_line(&mut self, log: &mut Log) {
+    /// Writes the line, if there is one. False: it came too fast, and is dropped.
+    fn end_line(&mut self, log: &mut Log, now_ns: u64) -> bool {
         if self.line.is_empty() {
-            return;
+            return true;
         }
-        let text = String::from_utf8_lossy(&self.line);
+        let raw = std::mem::take(&mut self.line);
+        let text = String::from_utf8_lossy(&raw);
         let clean = |c: char| {
             if c.is_control() && c != '\t' {
                 char::REPLACEMENT_CHARACTER
@@ -129,9 +128,27 @@ impl Console {
                 c
             }
         };
-        self.last = text.chars().map(clean).collect();
-        self.line.clear();
-        log.line(&self.name, &self.last);
+        let text: String = text.chars().map(clean).collect();
+        let note = match self.dropped {
+            0 => String::new(),
+            bytes => format!("[{bytes} bytes dropped]"),
+        };
+        let written = |text: &str| match text.len() {
+            0 => 0,
+            bytes => self.name.len() + ": \n".len() + bytes,
+        };
+        let bytes = written(&text) + written(&note);
+        if !self.kept.take(now_ns, bytes as u32) {
+            self.dropped += raw.len() as u64;
+            return false;
+        }
+        if !note.is_empty() {
+            log.line(&self.name, &note);
+            self.dropped = 0;
+        }
+        log.line(&self.name, &text);
+        self.last = text;
+        true
     }
 }
 
@@ -148,6 +165,7 @@ mod tests {
         drop(theirs);
         console.drain(&mut log, 0);
         assert!(console.watch(0).is_none());
+        drop(log);
         std::fs::read_to_string(path).unwrap()
     }
 
@@ -162,23 +180,49 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_flood_is_dropped_and_counted() {
+    /// What is written of floods of `chunk`, in a row and after ten seconds.
+    fn flood(chunk: &[u8]) -> (String, String) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let mut log = Log::open(path.to_str()).unwrap();
         let (mut console, theirs) = Console::create("d").unwrap();
-        let chunk = [b'\n'; CHUNK];
-        for _ in 0..=BURST as usize / CHUNK {
-            rustix::io::write(&theirs, &chunk).unwrap();
+        while console.pause_until_ns == 0 {
+            rustix::io::write(&theirs, chunk).unwrap();
             assert!(console.take(&mut log, 0));
         }
         assert!(console.watch(0).is_none(), "it is left alone for a while");
         assert_eq!(console.deadline_ns(0), Some(PAUSE_NS));
+        console.drain(&mut log, 0);
         let later = 10_000_000_000;
         rustix::io::write(&theirs, b"again\n").unwrap();
         assert!(console.watch(later).is_some() && console.take(&mut log, later));
-        let log = std::fs::read_to_string(path).unwrap();
-        assert_eq!(log, format!("d: [{CHUNK} bytes dropped]\nd: again\n"));
+        drop(log);
+        let text = std::fs::read_to_string(path).unwrap();
+        let (flood, after) = text.split_once("d: [").unwrap();
+        (flood.to_owned(), after.to_owned())
+    }
+
+    #[test]
+    fn a_flood_is_dropped_and_counted() {
+        let mut line = [b'x'; 100];
+        line[99] = b'\n';
+        let (flood, after) = flood(&line);
+        // One line is begun when there is no room for it.
+        let kept = BURST as usize / (3 + line.len());
+        assert_eq!(flood.lines().count(), kept);
+        assert_eq!(after, "99 bytes dropped]\nd: again\n");
+    }
+
+    #[test]
+    fn what_grows_by_cleaning_is_counted_as_it_is_written() {
+        for chunk in [
+            [1u8; 4096],
+            [0xff; 4096],
+            b"a\n".repeat(2048).try_into().unwrap(),
+        ] {
+            let (flood, _) = flood(&chunk);
+            assert!(flood.len() <= BURST as usize, "{}", flood.len());
+            assert!(flood.len() > BURST as usize / 2, "{}", flood.len());
+        }
     }
 }
