@@ -39,16 +39,22 @@ pub fn in_netns<T: Send>(
 /// The same with an open descriptor of the namespace.
 ///
 /// # Errors
-/// The namespace cannot be entered.
+/// The namespace cannot be entered, or there is no thread to be had.
 pub fn in_netns_fd<T: Send>(
     netns: BorrowedFd<'_>,
     work: impl FnOnce() -> T + Send,
 ) -> io::Result<T> {
+    on_a_thread(|| {
+        move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?;
+        Ok(work())
+    })
+}
+
+/// Runs `work` on a thread of its own, or says why there is none.
+fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?;
-            Ok(work())
-        });
+        let thread = std::thread::Builder::new().name("netns".to_owned());
+        let thread = thread.spawn_scoped(scope, work)?;
         thread
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -68,17 +74,12 @@ impl Namespace {
     /// # Errors
     /// Without CAP_SYS_ADMIN (see [`become_root_in_user_namespace`]) this is not permitted.
     pub fn new() -> io::Result<Self> {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                unshare_net()?;
-                loopback_up()?;
-                Ok(Self {
-                    fd: File::open("/proc/thread-self/ns/net")?.into(),
-                })
-            });
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        on_a_thread(|| {
+            unshare_net()?;
+            loopback_up()?;
+            Ok(Self {
+                fd: File::open("/proc/thread-self/ns/net")?.into(),
+            })
         })
     }
 
@@ -156,4 +157,42 @@ fn unshare(flags: UnshareFlags) -> io::Result<()> {
     // makes `unshare` unsafe: no descriptor of another thread changes its meaning.
     unsafe { rustix::thread::unshare_unsafe(flags) }?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::process::Command;
+
+    const CHILD: &str = "GRANTWAY_TEST_NO_THREADS";
+
+    /// Not a test of its own: the process that the next one limits.
+    #[test]
+    fn a_process_that_gets_no_threads() {
+        if std::env::var_os(CHILD).is_none() {
+            return;
+        }
+        let pages = fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+        // A thread's stack is larger than what is left.
+        let limit = Rlimit {
+            current: Some((pages << 12) + (1 << 20)),
+            ..getrlimit(Resource::As)
+        };
+        setrlimit(Resource::As, limit).unwrap();
+        let error = in_netns("/proc/self/ns/net", || ()).unwrap_err();
+        assert!(matches!(error, SetupError::Namespace { .. }));
+        Namespace::new().unwrap_err();
+    }
+
+    #[test]
+    fn without_a_thread_there_is_an_error_and_no_panic() {
+        let limited = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "netns::tests::a_process_that_gets_no_threads"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert!(limited.status.success(), "{limited:?}");
+    }
 }

@@ -16,10 +16,11 @@ use crate::bpf::{
 use crate::tun;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 /// Offset of `queue_mapping` in `struct __sk_buff`.
 const SKB_QUEUE_MAPPING: i16 = 12;
@@ -27,6 +28,8 @@ const SKB_QUEUE_MAPPING: i16 = 12;
 const MAC: i32 = 6;
 /// Where on the stack the key is built: a MAC and two zero bytes.
 pub(super) const KEY: i16 = -8;
+/// Between two attempts to wait for a grace period, if the kernel should refuse one.
+const AGAIN: Duration = Duration::from_millis(1);
 /// More bytes than a frame has: all of it passes the filter.
 const WHOLE: i32 = 1 << 20;
 const OTHERWISE: Label = Label(0);
@@ -160,43 +163,42 @@ fn filter(map: &Map, shared: u32) -> Assembler {
 /// A thread that waits for RCU grace periods, so that nobody else has to.
 #[derive(Debug)]
 struct Grace {
-    newest: AtomicU64,
+    newest: Arc<AtomicU64>,
     done: Arc<AtomicU64>,
-    /// Gone when the thread is to end.
-    wake: Mutex<Sender<u64>>,
+    /// Holds one request to look at `newest`: further ones would find the same. Gone when the
+    /// thread is to end.
+    wake: SyncSender<()>,
 }
 
 impl Grace {
     fn start() -> io::Result<Self> {
         check_grace()?;
-        let (wake, requests) = channel::<u64>();
-        let done = Arc::new(AtomicU64::new(0));
-        let finished = Arc::clone(&done);
+        Self::start_with(wait_grace)
+    }
+
+    /// The same where `wait` waits for a grace period.
+    fn start_with(wait: impl Fn() + Send + 'static) -> io::Result<Self> {
+        let (wake, requests) = sync_channel(1);
+        let (newest, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (asked, finished) = (Arc::clone(&newest), Arc::clone(&done));
         thread::Builder::new()
             .name("grace".to_owned())
             .spawn(move || {
-                while let Ok(first) = requests.recv() {
+                while requests.recv().is_ok() {
                     // One grace period serves everybody who asked before it began.
-                    let newest = requests.try_iter().fold(first, u64::max);
-                    // It cannot fail: the query has said that the command is there.
-                    if membarrier(libc::MEMBARRIER_CMD_GLOBAL).is_ok() {
-                        finished.fetch_max(newest, Ordering::AcqRel);
-                    }
+                    let newest = asked.load(Ordering::Acquire);
+                    wait();
+                    finished.fetch_max(newest, Ordering::AcqRel);
                 }
             })?;
-        Ok(Self {
-            newest: AtomicU64::new(0),
-            done,
-            wake: Mutex::new(wake),
-        })
+        Ok(Self { newest, done, wake })
     }
 
     /// Asks for a grace period that begins after this call; its number.
     fn request(&self) -> u64 {
         let number = self.newest.fetch_add(1, Ordering::AcqRel) + 1;
-        let wake = self.wake.lock().unwrap_or_else(PoisonError::into_inner);
-        // The thread ends after the sender.
-        let _ = wake.send(number);
+        // Full: the thread has not looked yet. The thread ends after the sender.
+        let _ = self.wake.try_send(());
         number
     }
 }
@@ -209,9 +211,17 @@ pub(super) fn check_grace() -> io::Result<()> {
     }
 }
 
-/// Waits for a grace period, where [`check_grace`] has said that one can.
+/// Waits for a grace period, where [`check_grace`] has said that one can. Does not return without
+/// one: memory is given back by it.
 pub(super) fn wait_grace() {
-    let _ = membarrier(libc::MEMBARRIER_CMD_GLOBAL);
+    insist(|| membarrier(libc::MEMBARRIER_CMD_GLOBAL));
+}
+
+/// Tries until it succeeds.
+fn insist<T>(mut what: impl FnMut() -> io::Result<T>) {
+    while what().is_err() {
+        thread::sleep(AGAIN);
+    }
 }
 
 /// membarrier(2). Its global command waits for an RCU grace period, and so for every transmit
@@ -223,5 +233,48 @@ fn membarrier(command: libc::c_int) -> io::Result<libc::c_int> {
         Err(io::Error::last_os_error())
     } else {
         Ok(result as libc::c_int)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    /// VMQ-5: what the kernel refused was no grace period.
+    #[test]
+    fn who_waits_for_a_grace_period_has_one() {
+        let mut answers = [false, false, true, false].into_iter();
+        insist(|| match answers.next() {
+            Some(true) => Ok(()),
+            _ => Err(io::Error::from(io::ErrorKind::Interrupted)),
+        });
+        assert_eq!(answers.len(), 1);
+    }
+
+    /// However many ask meanwhile: one grace period for the first, one for all others.
+    #[test]
+    fn requests_do_not_pile_up() {
+        let (begun, begins) = channel();
+        let (end, ends) = channel();
+        let wait = move || {
+            begun.send(()).unwrap();
+            ends.recv().unwrap();
+        };
+        let grace = Grace::start_with(wait).unwrap();
+        assert_eq!(grace.request(), 1);
+        begins.recv().unwrap();
+        for number in 2..=100_000 {
+            assert_eq!(grace.request(), number);
+        }
+        assert_eq!(grace.done.load(Ordering::Acquire), 0);
+        end.send(()).unwrap();
+        begins.recv().unwrap();
+        assert_eq!(grace.done.load(Ordering::Acquire), 1);
+        end.send(()).unwrap();
+        while grace.done.load(Ordering::Acquire) != 100_000 {
+            thread::yield_now();
+        }
+        assert!(begins.try_recv().is_err());
     }
 }
