@@ -431,6 +431,7 @@ mod tests {
         };
         let domain = DomainAudit {
             name: "web".into(),
+            lingers: false,
             alive: false,
             owned: 330,
             granted: 264,

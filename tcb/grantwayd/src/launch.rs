@@ -4,9 +4,8 @@ use crate::console::Console;
 use crate::devices::{Devices, Refusal};
 use abi::DomId;
 use abi::machine::{Domain, Program};
-use monitor::{DomainError, Hypervisor, Start};
+use monitor::{Hypervisor, Start};
 use shmem::Span;
-use shmem::time::monotonic_ns;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -47,15 +46,8 @@ pub(crate) fn start(
         console: theirs.as_fd(),
         uid: Some(user_of(id)),
     };
-    hypervisor
-        .start(id, &start, monotonic_ns())
-        .map_err(|error| match &error {
-            DomainError::Spawn { .. } => match sandbox::probe() {
-                Ok(_) => error.to_string(),
-                Err(why) => format!("{error} ({why})"),
-            },
-            _ => error.to_string(),
-        })?;
+    let started = hypervisor.start(id, &start);
+    started.map_err(|error| error.to_string())?;
     Ok(console)
 }
 

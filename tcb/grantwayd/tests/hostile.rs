@@ -10,7 +10,7 @@ use common::{Daemon, eventually, is_process, kill, machine};
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const S: Duration = Duration::from_secs(1);
@@ -72,6 +72,52 @@ fn a_driver_killed_with_pages_mapped_leaves_nothing() {
     assert_eq!(daemon.order("g0", end), false, "not in use any more");
     let refused = daemon.order("driver", json!({ "do": "id" }));
     assert_eq!(refused["error"], "the domain is not running");
+    daemon.down();
+}
+
+/// Traces the process of its argument until its standard input ends: a dead process stays as long
+/// as its tracer has not looked.
+const TRACER: &str = "import ctypes, sys
+libc = ctypes.CDLL(None)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+print('held' if libc.ptrace(0x4206, int(sys.argv[1]), 0, 0) == 0 else 'refused', flush=True)
+sys.stdin.read()";
+
+/// G-17: pins end when the process is gone, and not when it was waited for long enough.
+#[test]
+fn a_driver_that_the_kernel_does_not_let_go_of_keeps_what_it_had_mapped() {
+    let daemon = Daemon::up(&machine(1));
+    with_mapping(&daemon);
+    let pid = daemon.domain_status("driver")["pid"].to_string();
+    let tracer = Command::new("python3")
+        .args(["-c", TRACER, &pid])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut tracer) = tracer else {
+        eprintln!("skipped: no python3");
+        return;
+    };
+    let mut lines = BufReader::new(tracer.stdout.take().unwrap()).lines();
+    let held = lines.next().unwrap().unwrap();
+    let missing = daemon.status()["missing"].to_string();
+    if held != "held" || missing.contains("namespaces") {
+        eprintln!("skipped: {held} {missing}");
+        return;
+    }
+    kill(pid.parse().unwrap());
+    eventually("it is said", SOON, || {
+        daemon.domain_audit("driver")["lingers"] == true
+    });
+    let state = daemon.domain_status("driver")["state"].clone();
+    assert_eq!(state, "killed by signal 9; its process is not gone yet");
+    assert_eq!(daemon.domain_audit("g0")["in_use"][0]["mappings"], 1);
+    assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1, "nobody waits");
+    drop(tracer.stdin.take());
+    tracer.wait().unwrap();
+    gone(&daemon, "driver");
+    assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+    assert_eq!(daemon.domain_audit("driver")["lingers"], false);
     daemon.down();
 }
 
@@ -243,6 +289,33 @@ fn nonsense_calls_hurt_nobody_else() {
         7
     );
     assert_eq!(daemon.audit()["leaked"], 0);
+    daemon.down();
+}
+
+/// H-6: who calls without waiting for answers is served as often as its budget says, and the main
+/// thread is at rest.
+#[test]
+fn a_flood_of_calls_is_cut_and_nobody_else_waits() {
+    const UNITS: f64 = (16 << 20) as f64;
+    const CALL: f64 = 512.0;
+    let daemon = Daemon::up(&machine(2));
+    let calls = || daemon.domain_status("g0")["hypercalls"].as_f64().unwrap();
+    for kind in [Kind::Ready as u32, 999] {
+        let (start, before) = (Instant::now(), calls());
+        std::thread::scope(|scope| {
+            let flood = json!({ "do": "hammer", "kind": kind, "ms": 1500 });
+            scope.spawn(|| daemon.order("g0", flood));
+            while start.elapsed() < S {
+                assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
+            }
+        });
+        // A quarter of a second's units may be spent at once.
+        let most = (start.elapsed().as_secs_f64() + 0.25) * UNITS / CALL;
+        let made = calls() - before;
+        assert!(made <= most, "{made} of {most}");
+    }
+    let worker_ns = daemon.domain_status("g0")["worker_cpu_ns"].as_u64();
+    assert!(worker_ns > Some(0), "what it costs is shown with it");
     daemon.down();
 }
 

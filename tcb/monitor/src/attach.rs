@@ -2,7 +2,7 @@
 
 use crate::connect::Connections;
 use crate::device::{Controls, HandOut};
-use crate::domain::{Domain, Parts};
+use crate::domain::{Domain, Parts, Running};
 use crate::event::Port;
 use abi::DomId;
 use abi::hypercall::Attach;
@@ -24,12 +24,12 @@ pub(crate) fn serve(
     let Some(parts) = domain.parts.as_mut() else {
         return;
     };
-    let Some(process) = parts.process.as_ref().map(|running| &running.process) else {
+    let running = parts.process.as_ref();
+    let Some(process) = running.and_then(Running::process).cloned() else {
         return;
     };
-    let process = Arc::clone(process);
     while parts.attaches.available(now_ns) > 0 {
-        let served = process.try_attach(|port| {
+        let served = process.attach(|port| {
             // An error means that the domain is gone: its end is noticed elsewhere.
             let Ok(Some(call)) = port.receive() else {
                 return false;
@@ -47,8 +47,7 @@ pub(crate) fn serve(
             }
             true
         });
-        // Neither when nothing waits nor when the worker is busy with the agent.
-        if served != Some(true) {
+        if !served {
             return;
         }
     }

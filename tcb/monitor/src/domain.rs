@@ -8,16 +8,17 @@ use crate::mailbox::Mailbox;
 use crate::memory::Memory;
 use crate::post::Post;
 use crate::process::Process;
+use crate::starter::Plan;
 use crate::worker::{self, Control};
 use abi::DomId;
 use abi::layout::{self, fd, info};
 use abi::machine::{self, Program};
 use rustix::event::epoll;
-use sandbox::{Profile, Spec};
+use sandbox::Profile;
 use shmem::rate::TokenBucket;
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,9 +51,9 @@ pub enum DomainError {
         /// What the kernel said.
         error: io::Error,
     },
-    /// The sandbox could not start it.
+    /// Its program cannot run as a domain.
     #[error("domain {name}: {error}")]
-    Spawn {
+    Program {
         /// The domain.
         name: String,
         /// Why not.
@@ -91,12 +92,18 @@ pub(crate) struct Parts {
     pub(crate) process: Option<Running>,
 }
 
-/// A started domain's process and worker.
+/// A started domain's worker.
 #[derive(Debug)]
 pub(crate) struct Running {
-    pub(crate) process: Arc<Process>,
     pub(crate) worker: Arc<Control>,
     pub(crate) thread: JoinHandle<()>,
+}
+
+impl Running {
+    /// The process, if it is there already.
+    pub(crate) fn process(&self) -> Option<&Arc<Process>> {
+        self.worker.process()
+    }
 }
 
 /// One domain.
@@ -165,14 +172,13 @@ impl Domain {
         })
     }
 
-    /// Starts process, agent and worker; returns what this system could not provide.
+    /// Starts the worker, which starts process and agent.
     pub(crate) fn start(
         &mut self,
         start: &Start<'_>,
         shared: Arc<Shared>,
         post: Post,
-        now_ns: u64,
-    ) -> Result<Vec<&'static str>, DomainError> {
+    ) -> Result<(), DomainError> {
         let system = |what| system(&self.name, what);
         let spec_error = |what: &str| DomainError::Spec {
             name: self.name.clone(),
@@ -180,6 +186,10 @@ impl Domain {
         };
         let parts = self.parts.as_ref().filter(|parts| parts.process.is_none());
         let parts = parts.ok_or_else(|| spec_error("it was started already"))?;
+        sandbox::check(start.program).map_err(|error| DomainError::Program {
+            name: self.name.clone(),
+            error,
+        })?;
         let devices = parts.device_pages.iter().filter_map(|(device, pages)| {
             let fd = parts.devices.get(*device)?.as_ref()?;
             Some(fd.try_clone().map(|fd| (fd, pages.clone())))
@@ -188,54 +198,54 @@ impl Domain {
             .collect::<io::Result<_>>()
             .map_err(system("keeping its devices"))?;
         let page = CallPage::of(&parts.memory).ok_or_else(|| spec_error("it has no call page"))?;
-        let mut sandboxed = sandbox::spawn(&Spec {
-            program: start.program,
-            args: start.args,
-            name: &self.name,
-            profile: profile(self.program),
-            info: parts.memory.info(),
-            frames: parts.memory.frames(),
-            window_slots: self.window_slots,
-            event: parts.port.doorbell(),
-            epoll: parts.epoll.as_fd(),
-            console: start.console,
-            cpus: &self.cpus,
-            uid: start.uid,
-        })
-        .map_err(|error| DomainError::Spawn {
+        let epoll = parts.epoll.try_clone();
+        let console = start.console.try_clone_to_owned();
+        let plan = Plan {
+            program: start.program.to_owned(),
+            args: start.args.iter().map(|&arg| arg.to_owned()).collect(),
             name: self.name.clone(),
-            error,
-        })?;
-        let missing = std::mem::take(&mut sandboxed.missing);
-        let process = Process::new(sandboxed).map_err(system("keeping its descriptors"))?;
-        let process = Arc::new(process);
-        let pids = (process.pid, process.agent_pid);
+            profile: profile(self.program),
+            memory: Arc::clone(&parts.memory),
+            window_slots: self.window_slots,
+            port: Arc::clone(&parts.port),
+            epoll: epoll.map_err(system("keeping its epoll set"))?,
+            console: console.map_err(system("keeping its console"))?,
+            cpus: self.cpus.clone(),
+            uid: start.uid,
+        };
         let (worker, thread) = worker::start(worker::Job {
             id: self.id,
-            name: self.name.clone(),
+            plan,
             page,
             shared,
-            process: Arc::clone(&process),
             counters: Arc::clone(&self.counters),
-            cpus: self.cpus.clone(),
             collateral: self.collateral,
             devices,
             post,
         })
         .map_err(system("starting its worker"))?;
         if let Some(parts) = self.parts.as_mut() {
-            parts.process = Some(Running {
-                process,
-                worker,
-                thread,
-            });
+            parts.process = Some(Running { worker, thread });
         }
-        self.pids = pids;
-        self.life = Life::Starting { since_ns: now_ns };
-        Ok(missing)
+        self.life = Life::Starting { since_ns: None };
+        Ok(())
     }
 
-    /// The domain's process and worker, if it was started and has not gone.
+    /// Its process is there.
+    pub(crate) fn started(&mut self, now_ns: u64) {
+        if let Some(process) = self.running().and_then(Running::process) {
+            self.pids = (process.pid, process.agent_pid);
+        }
+        self.life.started(now_ns);
+    }
+
+    /// Whether it was killed, and the kernel does not let go of its process.
+    pub(crate) fn lingers(&self) -> bool {
+        let process = self.running().and_then(Running::process);
+        process.is_some_and(|process| process.lingers())
+    }
+
+    /// The domain's worker, if it was started and has not gone.
     pub(crate) fn running(&self) -> Option<&Running> {
         self.parts.as_ref()?.process.as_ref()
     }
@@ -243,7 +253,8 @@ impl Domain {
     /// Reads the CPU clocks once more; the last reading stays when they are gone.
     pub(crate) fn read_cpu(&mut self) -> [u64; 3] {
         let now = self.running().map(|running| {
-            let (domain, agent) = running.process.cpu();
+            let process = running.process();
+            let (domain, agent) = process.map_or((0, 0), |process| process.cpu());
             [domain, agent, running.worker.cpu_ns()]
         });
         for (last, now) in self.cpu_ns.iter_mut().zip(now.unwrap_or_default()) {

@@ -5,11 +5,11 @@
 
 use crate::attach;
 use crate::device::{Device, NoRoom};
-use crate::domain::{Domain, DomainError, Start};
+use crate::domain::{Domain, DomainError, Running, Start};
 use crate::hypercall::Shared;
 use crate::life::{Demand, Life};
 use crate::mailbox::RelayError;
-use crate::post::{Notice, Post};
+use crate::post::Post;
 use abi::layout::{fd, info};
 use abi::{DomId, machine};
 use shmem::Span;
@@ -17,7 +17,6 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 
 /// While the main thread waits for something that no descriptor tells, it looks this often.
 const LOOK_NS: u64 = 500_000;
@@ -42,7 +41,6 @@ pub struct Hypervisor {
     /// Ids that were given out: none is ever given out twice.
     ids: u32,
     post: Post,
-    notices: Receiver<Notice>,
     pub(crate) missing: BTreeSet<&'static str>,
 }
 
@@ -52,13 +50,11 @@ impl Hypervisor {
     /// # Errors
     /// The kernel has no descriptors left.
     pub fn new() -> io::Result<Self> {
-        let (post, notices) = Post::create()?;
         Ok(Self {
             shared: Arc::default(),
             domains: Vec::new(),
             ids: 0,
-            post,
-            notices,
+            post: Post::create()?,
             missing: BTreeSet::new(),
         })
     }
@@ -207,11 +203,11 @@ impl Hypervisor {
         }
     }
 
-    /// Starts a domain's process.
+    /// Begins to start a domain's process. Whatever fails later ends the domain.
     ///
     /// # Errors
     /// See [`DomainError`]; no process is left then, and the domain can be given up.
-    pub fn start(&mut self, id: DomId, start: &Start<'_>, now_ns: u64) -> Result<(), DomainError> {
+    pub fn start(&mut self, id: DomId, start: &Start<'_>) -> Result<(), DomainError> {
         let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
         let Some(domain) = self.domain_mut(id) else {
             let what = "there is no such domain".into();
@@ -220,9 +216,7 @@ impl Hypervisor {
                 what,
             });
         };
-        let missing = domain.start(start, shared, post, now_ns)?;
-        self.missing.extend(missing);
-        Ok(())
+        domain.start(start, shared, post)
     }
 
     /// Clears away a domain that was built and has no process.
@@ -231,7 +225,7 @@ impl Hypervisor {
             && domain.running().is_none()
         {
             domain.life = Life::Ending(why.to_owned());
-            self.shared.grants.lock().clear(id);
+            self.shared.give_up(id);
             self.gone(id);
         }
     }
@@ -302,12 +296,12 @@ impl Hypervisor {
     pub fn watch<'a>(&'a self, out: &mut Vec<(Source, BorrowedFd<'a>)>) {
         out.push((Source::Workers, self.post.fd()));
         for domain in self.domains.iter().filter(|domain| domain.life.is_alive()) {
-            let Some(running) = domain.running() else {
+            let Some(process) = domain.running().and_then(Running::process) else {
                 continue;
             };
-            out.push((Source::Ended(domain.id), running.process.pidfd()));
+            out.push((Source::Ended(domain.id), process.pidfd()));
             if domain.attach_open {
-                out.push((Source::Attach(domain.id), running.process.attach_fd()));
+                out.push((Source::Attach(domain.id), process.attach_fd()));
             }
         }
     }
@@ -319,7 +313,7 @@ impl Hypervisor {
             Source::Ended(id) => {
                 let how = self
                     .domain(id)
-                    .and_then(|domain| domain.running()?.process.how_it_ended());
+                    .and_then(|domain| domain.running()?.process()?.how_it_ended());
                 self.kill(id, &how.unwrap_or_else(|| "ended".into()));
             }
             Source::Attach(id) => {
@@ -332,19 +326,24 @@ impl Hypervisor {
     }
 
     fn hear(&mut self, now_ns: u64) {
-        self.post.hear();
-        while let Ok(notice) = self.notices.try_recv() {
-            match notice {
-                Notice::Ready(id) => {
-                    if let Some(domain) = self.domain_mut(id) {
-                        domain.life.ready(now_ns);
-                    }
+        for (id, notice) in self.post.hear() {
+            if let Some(missing) = notice.started {
+                self.missing.extend(missing);
+                if let Some(domain) = self.domain_mut(id) {
+                    domain.started(now_ns);
                 }
-                // Who waits for the machine to be complete looks again.
-                Notice::Connection => {}
-                Notice::DeviceEnded(id, number) => self.device_ended(id, number),
-                Notice::Killed(id, why) => self.kill(id, &why),
-                Notice::Gone(id) => self.gone(id),
+            }
+            if let Some(domain) = self.domain_mut(id).filter(|_| notice.ready) {
+                domain.life.ready(now_ns);
+            }
+            for number in notice.ended {
+                self.device_ended(id, number);
+            }
+            if let Some(why) = notice.killed {
+                self.kill(id, &why);
+            }
+            if notice.gone {
+                self.gone(id);
             }
         }
     }
@@ -428,8 +427,8 @@ impl Hypervisor {
         }
         domain.life = Life::Ending(why.to_owned());
         domain.read_cpu();
-        if let Some(running) = domain.running() {
-            running.process.strike();
+        if let Some(process) = domain.running().and_then(Running::process) {
+            process.strike();
         }
         self.shared.grants.lock().fence(id);
         self.shared.connections.close_all(id);

@@ -7,6 +7,7 @@
 //! | `domain`, [`memory`], [`life`] | what a domain is made of; its life and deadlines |
 //! | `process`, [`space`] | its process; how pages enter and leave its window |
 //! | `worker`, [`hypercall`] | one thread per domain that serves its calls and clears it away |
+//! | `starter` | its first act: the process is made |
 //! | `post` | what the workers tell the main thread |
 //! | [`grant`] | classic and counted grants, exchanges, the audit |
 //! | [`connect`], [`event`] | connection records; pending bits and doorbells |
@@ -36,6 +37,7 @@ mod post;
 mod process;
 mod report;
 pub mod space;
+mod starter;
 mod worker;
 
 pub use device::{Device, DeviceControl, DeviceMap, NoRoom};

@@ -12,10 +12,10 @@ const PINGS: u32 = 5;
 pub enum Life {
     /// It has memory and connections, but no process yet.
     Built,
-    /// Its process was started.
+    /// Its process is being started.
     Starting {
-        /// When.
-        since_ns: u64,
+        /// When it was there; none: it is not there yet.
+        since_ns: Option<u64>,
     },
     /// It has said that it is ready.
     Running {
@@ -66,6 +66,13 @@ impl Life {
         }
     }
 
+    /// Its process is there.
+    pub fn started(&mut self, now_ns: u64) {
+        if let Self::Starting { since_ns } = self {
+            since_ns.get_or_insert(now_ns);
+        }
+    }
+
     /// The domain has said that it is ready.
     pub fn ready(&mut self, now_ns: u64) {
         if matches!(self, Self::Starting { .. }) {
@@ -81,7 +88,9 @@ impl Life {
     /// while it waits for the monitor, which is alive enough.
     pub fn look(&mut self, signs: Option<u64>, now_ns: u64) -> Demand {
         match self {
-            Self::Starting { since_ns } if now_ns >= since_ns.saturating_add(START_NS) => {
+            Self::Starting {
+                since_ns: Some(since_ns),
+            } if now_ns >= since_ns.saturating_add(START_NS) => {
                 Demand::Kill("killed: it was not ready within 5 s")
             }
             Self::Running {
@@ -111,7 +120,7 @@ impl Life {
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
         match self {
-            Self::Starting { since_ns } => Some(since_ns.saturating_add(START_NS)),
+            Self::Starting { since_ns } => Some((*since_ns)?.saturating_add(START_NS)),
             Self::Running { look_ns, .. } => Some(*look_ns),
             _ => None,
         }
@@ -126,7 +135,11 @@ mod tests {
 
     #[test]
     fn a_domain_that_never_gets_ready_is_killed_after_five_seconds() {
-        let mut life = Life::Starting { since_ns: S };
+        let mut life = Life::Starting { since_ns: None };
+        assert_eq!(life.look(Some(0), 60 * S), Demand::Nothing);
+        assert_eq!(life.deadline_ns(), None);
+        life.started(S);
+        life.started(2 * S);
         assert_eq!(life.look(Some(0), 6 * S - 1), Demand::Nothing);
         assert!(matches!(life.look(Some(0), 6 * S), Demand::Kill(_)));
         life.ready(6 * S);
@@ -135,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_silent_domain_is_pinged_five_times_and_killed() {
-        let mut life = Life::Starting { since_ns: 0 };
+        let mut life = Life::Starting { since_ns: Some(0) };
         life.ready(0);
         for second in 0..5 {
             assert_eq!(life.look(Some(0), second * S), Demand::Ping);
@@ -146,7 +159,7 @@ mod tests {
 
     #[test]
     fn one_heartbeat_makes_up_for_all() {
-        let mut life = Life::Starting { since_ns: 0 };
+        let mut life = Life::Starting { since_ns: Some(0) };
         life.ready(0);
         for second in 0..5 {
             assert_eq!(life.look(Some(0), second * S), Demand::Ping);
@@ -157,7 +170,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_the_monitor_lives() {
-        let mut life = Life::Starting { since_ns: 0 };
+        let mut life = Life::Starting { since_ns: Some(0) };
         life.ready(0);
         for second in 0..30 {
             assert_eq!(life.look(None, second * S), Demand::Nothing);
@@ -170,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_monitor_that_was_kept_from_running_kills_nobody() {
-        let mut life = Life::Starting { since_ns: 0 };
+        let mut life = Life::Starting { since_ns: Some(0) };
         life.ready(0);
         assert_eq!(life.look(Some(0), 0), Demand::Ping);
         assert_eq!(life.look(Some(0), 100 * S), Demand::Ping);

@@ -1,46 +1,54 @@
 //! The way of the workers' notices to the main thread.
+//!
+//! What a domain can cause is a mark, not a message: however often it does it, the main thread is
+//! woken once and finds one mark. So no domain can fill memory or keep the main thread busy.
 
 use abi::DomId;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a worker has to tell the main thread.
-#[derive(Debug)]
-pub(crate) enum Notice {
+/// What the worker of one domain has to tell, all since it was last heard. One without a mark: a
+/// connection of the domain's may be up, and who waits for that looks again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Notice {
+    /// Its process is there; what this system could not provide.
+    pub(crate) started: Option<Vec<&'static str>>,
     /// The domain says that it has started.
-    Ready(DomId),
-    /// The domain has written a record of a connection.
-    Connection,
-    /// The domain has done with a device.
-    DeviceEnded(DomId, u64),
-    /// The domain had to be killed.
-    Killed(DomId, String),
+    pub(crate) ready: bool,
+    /// Numbers of devices that the domain has done with.
+    pub(crate) ended: BTreeSet<u64>,
+    /// The domain had to be killed; why first.
+    pub(crate) killed: Option<String>,
     /// Domain and agent are gone and every use that they made has ended.
-    Gone(DomId),
+    pub(crate) gone: bool,
 }
 
-/// The workers' end of the way to the main thread.
+/// Notices that were not heard yet.
+#[derive(Debug, Default)]
+struct Inbox {
+    notices: BTreeMap<DomId, Notice>,
+    /// The descriptor is readable, or about to be read.
+    rung: bool,
+}
+
+/// Both ends of the way to the main thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Post {
-    sender: Sender<Notice>,
+    inbox: Arc<Mutex<Inbox>>,
     wake: Arc<OwnedFd>,
 }
 
 impl Post {
-    /// A way, and its other end.
-    pub(crate) fn create() -> io::Result<(Self, Receiver<Notice>)> {
+    /// A way without notices.
+    pub(crate) fn create() -> io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
         let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let (sender, receiver) = channel();
-        Ok((
-            Self {
-                sender,
-                wake: Arc::new(wake),
-            },
-            receiver,
-        ))
+        Ok(Self {
+            inbox: Arc::default(),
+            wake: Arc::new(wake),
+        })
     }
 
     /// Readable while there are notices.
@@ -48,19 +56,84 @@ impl Post {
         self.wake.as_fd()
     }
 
-    /// Makes [`Post::fd`] unreadable; take the notices afterwards.
-    pub(crate) fn hear(&self) {
+    /// Takes all notices, at most one of each domain, and makes [`Post::fd`] unreadable.
+    pub(crate) fn hear(&self) -> BTreeMap<DomId, Notice> {
+        // Read first: who adds a notice in between finds `rung` set, and it is taken below.
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        inbox.rung = false;
+        std::mem::take(&mut inbox.notices)
     }
 
     /// A domain had to be killed.
     pub(crate) fn killed(&self, id: DomId, why: &str) {
-        self.send(Notice::Killed(id, format!("killed: {why}")));
+        self.tell(id, |notice| {
+            notice
+                .killed
+                .get_or_insert_with(|| format!("killed: {why}"));
+        });
     }
 
-    pub(crate) fn send(&self, notice: Notice) {
-        // The receiver is gone when the monitor ends.
-        let _ = self.sender.send(notice);
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    /// A domain's process could not be made.
+    pub(crate) fn failed(&self, id: DomId, why: &str) {
+        self.tell(id, |notice| {
+            notice
+                .killed
+                .get_or_insert_with(|| format!("could not be started: {why}"));
+        });
+    }
+
+    /// Adds to what is to be told of a domain, and wakes the main thread unless it is on its way.
+    pub(crate) fn tell(&self, id: DomId, add: impl FnOnce(&mut Notice)) {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        add(inbox.notices.entry(id).or_default());
+        if !std::mem::replace(&mut inbox.rung, true) {
+            let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often the main thread was woken since this was last asked.
+    fn wakes(post: &Post) -> u64 {
+        let mut count = [0; 8];
+        match rustix::io::read(post.fd(), &mut count) {
+            Ok(_) => u64::from_ne_bytes(count),
+            Err(_) => 0,
+        }
+    }
+
+    #[test]
+    fn however_often_a_domain_says_something_it_is_told_once() {
+        let post = Post::create().unwrap();
+        for n in 0..100_000u64 {
+            post.tell(DomId(3), |notice| notice.ready = true);
+            post.tell(DomId(3), |_| {});
+            post.tell(DomId(4), |notice| {
+                notice.ended.insert(n % 7);
+            });
+        }
+        assert_eq!(wakes(&post), 1);
+        let heard = post.hear();
+        assert_eq!(heard.len(), 2);
+        assert!(heard[&DomId(3)].ready);
+        assert_eq!(heard[&DomId(4)].ended.len(), 7);
+        assert_eq!(post.hear(), BTreeMap::new());
+    }
+
+    #[test]
+    fn who_was_heard_wakes_again_and_the_first_reason_stays() {
+        let post = Post::create().unwrap();
+        post.killed(DomId(1), "one");
+        post.killed(DomId(1), "two");
+        let heard = post.hear();
+        assert_eq!(heard[&DomId(1)].killed.as_deref(), Some("killed: one"));
+        assert_eq!(wakes(&post), 0);
+        post.tell(DomId(1), |notice| notice.gone = true);
+        assert_eq!(wakes(&post), 1);
+        assert!(post.hear()[&DomId(1)].gone);
     }
 }

@@ -8,7 +8,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use sandbox::{AgentError, AttachPort, Sandboxed};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A domain's process and its agent.
@@ -20,9 +20,14 @@ pub(crate) struct Process {
     pub(crate) pid: i32,
     pub(crate) agent_pid: i32,
     pidfd: OwnedFd,
-    attach: OwnedFd,
+    /// The main thread's alone, so that no call waits for what the worker does with the agent.
+    attach: Mutex<AttachPort>,
+    /// The same port, to wait for.
+    attach_fd: OwnedFd,
     cpu_ns: AtomicU64,
     agent_cpu_ns: AtomicU64,
+    /// Whether it was killed and the kernel has not let go of it for longer than that takes.
+    lingers: AtomicBool,
 }
 
 impl Process {
@@ -31,9 +36,11 @@ impl Process {
             pid: sandboxed.pid,
             agent_pid: sandboxed.agent_pid,
             pidfd: sandboxed.pidfd.try_clone()?,
-            attach: sandboxed.attach.fd().try_clone_to_owned()?,
+            attach: Mutex::new(sandboxed.attach.try_clone()?),
+            attach_fd: sandboxed.attach.fd().try_clone_to_owned()?,
             cpu_ns: AtomicU64::new(0),
             agent_cpu_ns: AtomicU64::new(0),
+            lingers: AtomicBool::new(false),
             sandboxed: Mutex::new(sandboxed),
         })
     }
@@ -59,7 +66,7 @@ impl Process {
 
     /// Readable while an attach call waits.
     pub(crate) fn attach_fd(&self) -> BorrowedFd<'_> {
-        self.attach.as_fd()
+        self.attach_fd.as_fd()
     }
 
     /// Kills the domain's process, without waiting. Its agent follows in [`Process::end`].
@@ -68,13 +75,21 @@ impl Process {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Kills domain and agent and waits for their end. The worker's last but one act: nothing
-    /// can touch a granted page afterwards.
+    /// Kills domain and agent and waits for their end, however long the kernel takes. The worker's
+    /// last but one act: nothing can touch a granted page afterwards.
     pub(crate) fn end(&self) {
         let mut sandboxed = self.lock();
         self.read_cpu(&sandboxed);
-        sandboxed.kill();
+        while !sandboxed.kill() {
+            self.lingers.store(true, Ordering::Relaxed);
+        }
+        self.lingers.store(false, Ordering::Relaxed);
         self.read_cpu(&sandboxed);
+    }
+
+    /// Whether it was killed, and is still there after longer than that takes.
+    pub(crate) fn lingers(&self) -> bool {
+        self.lingers.load(Ordering::Relaxed)
     }
 
     /// How the process ended, in words, if it is known.
@@ -99,9 +114,9 @@ impl Process {
             .fetch_max(sandboxed.agent_cpu_ns(), Ordering::Relaxed);
     }
 
-    /// Works on the attach port, unless the worker is busy with the agent.
-    pub(crate) fn try_attach<T>(&self, work: impl FnOnce(&mut AttachPort) -> T) -> Option<T> {
-        Some(work(&mut self.try_lock()?.attach))
+    /// Works on the attach port.
+    pub(crate) fn attach<T>(&self, work: impl FnOnce(&mut AttachPort) -> T) -> T {
+        work(&mut self.attach.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

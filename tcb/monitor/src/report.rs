@@ -1,9 +1,17 @@
 //! What the hypervisor tells about itself: the status of every domain, and the audit.
 
-use crate::domain::profile;
+use crate::domain::{Domain, profile};
 use crate::hypervisor::Hypervisor;
 use abi::machine::{Audit, ConnectionStatus, DomainAudit, DomainStatus, GrantInUse};
 use std::sync::atomic::Ordering;
+
+/// Where a domain stands, in words.
+fn state(domain: &Domain) -> String {
+    match domain.life.text() {
+        why if domain.lingers() => format!("{why}; its process is not gone yet"),
+        text => text.to_owned(),
+    }
+}
 
 impl Hypervisor {
     /// Every domain's status.
@@ -16,7 +24,7 @@ impl Hypervisor {
                     name: domain.name.clone(),
                     id: domain.id.0,
                     program: domain.program,
-                    state: domain.life.text().to_owned(),
+                    state: state(domain),
                     alive: domain.life.is_alive(),
                     pid: domain.pids.0,
                     agent_pid: domain.pids.1,
@@ -72,6 +80,7 @@ impl Hypervisor {
             DomainAudit {
                 name: domain.name.clone(),
                 alive: domain.life.is_alive(),
+                lingers: domain.lingers(),
                 owned: account.owned,
                 granted: account.granted,
                 mapped: account.mapped,

@@ -1,24 +1,27 @@
-//! The worker: one thread per domain that serves its hypercalls, and clears it away at the end.
+//! The worker: one thread per domain that starts it, serves its hypercalls, and clears it away.
 //!
 //! It runs on the domain's CPUs (a wake-up across cores costs more than most calls) and sleeps
-//! on the call page's futex; it never spins. It alone maps by classic grants, so such a mapping
+//! on the call page's futex; it never spins. While its domain is beyond its budget it sleeps whatever
+//! the domain writes there. It alone maps by classic grants, so such a mapping
 //! can neither race with an unmapping nor with the teardown: that is the worker's last act. For
 //! counted grants and exchanges the workers of granters change the domain's window too, each its
 //! own tables' slots.
 
 use crate::device::DeviceMap;
 use crate::hypercall::{CallCounters, CallPage, Server, Shared};
-use crate::post::{Notice, Post};
+use crate::post::Post;
 use crate::process::{AgentSpace, Process};
 use crate::space::SpaceError;
+use crate::starter::Plan;
 use abi::DomId;
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use shmem::futex::{self, Wake};
+use shmem::time::monotonic_ns;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 /// The longest time that a worker does not look for the end of its domain.
@@ -32,6 +35,10 @@ pub(crate) struct Control {
     died: Mutex<Vec<DomId>>,
     has_died: AtomicBool,
     tid: AtomicI32,
+    /// Known as soon as the thread runs.
+    thread: OnceLock<Thread>,
+    /// Known as soon as the domain is started.
+    process: OnceLock<Arc<Process>>,
 }
 
 impl Control {
@@ -42,7 +49,14 @@ impl Control {
             died: Mutex::new(Vec::new()),
             has_died: AtomicBool::new(false),
             tid: AtomicI32::new(0),
+            thread: OnceLock::new(),
+            process: OnceLock::new(),
         }
+    }
+
+    /// The domain's process, if it is there already.
+    pub(crate) fn process(&self) -> Option<&Arc<Process>> {
+        self.process.get()
     }
 
     /// The domain has been struck: clear it away.
@@ -50,7 +64,15 @@ impl Control {
         self.stop.store(true, Ordering::Release);
         // A change of the word, so that a worker that is about to sleep does not.
         self.page.request().fetch_add(1, Ordering::AcqRel);
+        self.wake();
+    }
+
+    /// Ends its sleep, whichever it is.
+    fn wake(&self) {
         futex::wake(self.page.request(), u32::MAX);
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
     }
 
     /// A granter has died: give its memory up as soon as possible, at the latest after
@@ -61,7 +83,7 @@ impl Control {
             .unwrap_or_else(PoisonError::into_inner)
             .push(granter);
         self.has_died.store(true, Ordering::Release);
-        futex::wake(self.page.request(), u32::MAX);
+        self.wake();
     }
 
     fn take_died(&self) -> Vec<DomId> {
@@ -85,12 +107,10 @@ impl Control {
 /// What a worker needs to know of its domain.
 pub(crate) struct Job {
     pub(crate) id: DomId,
-    pub(crate) name: String,
+    pub(crate) plan: Plan,
     pub(crate) page: CallPage,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) process: Arc<Process>,
     pub(crate) counters: Arc<CallCounters>,
-    pub(crate) cpus: Vec<usize>,
     /// See [`abi::machine::Domain::collateral`].
     pub(crate) collateral: u32,
     /// Devices of which pages lie in its window.
@@ -98,80 +118,111 @@ pub(crate) struct Job {
     pub(crate) post: Post,
 }
 
-/// Starts the worker of a domain that has just been started.
+/// Starts the worker of a domain, which starts the domain.
 pub(crate) fn start(job: Job) -> io::Result<(Arc<Control>, thread::JoinHandle<()>)> {
     let control = Arc::new(Control::new(job.page));
     let for_thread = Arc::clone(&control);
     let thread = thread::Builder::new()
-        .name(format!("w:{}", job.name))
+        .name(format!("w:{}", job.plan.name))
         .stack_size(256 * 1024)
         .spawn(move || run(job, &for_thread))?;
     Ok((control, thread))
 }
 
 fn run(job: Job, control: &Control) {
-    let Job {
-        id,
-        page,
-        shared,
-        process,
-        counters,
-        cpus,
-        collateral,
-        devices,
-        post,
-        ..
-    } = job;
-    control
-        .tid
-        .store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
-    pin(&cpus);
-    let ready = Arc::new(AtomicBool::new(false));
-    let space = || AgentSpace {
-        id,
-        process: Arc::clone(&process),
-        post: post.clone(),
+    let tid = gettid().as_raw_nonzero().get();
+    control.tid.store(tid, Ordering::Relaxed);
+    control.thread.get_or_init(thread::current);
+    let cpus = job.plan.cpus.clone();
+    let worker = Worker {
+        id: job.id,
+        page: job.page,
+        shared: job.shared,
+        counters: job.counters,
+        collateral: job.collateral,
+        devices: job.devices,
+        post: job.post,
     };
-    shared.spaces.insert(id, Arc::new(Mutex::new(space())));
-    shared.counted.insert(id, collateral);
-    let mut server = Server::new(
-        id,
-        page,
-        Arc::clone(&shared),
-        space(),
-        counters,
-        Arc::clone(&ready),
-    );
-    // Before the first hypercall, so that a domain that has made one sees them.
-    let mapped = devices
-        .into_iter()
-        .try_for_each(|(device, pages)| space().map_device(device.as_fd(), &pages));
-    let served = mapped.and_then(|()| {
-        serve(&mut server, control, |connected, ended| {
-            for device in ended {
-                post.send(Notice::DeviceEnded(id, device));
-            }
-            if connected {
-                post.send(Notice::Connection);
-            }
-            if ready.swap(false, Ordering::AcqRel) {
-                post.send(Notice::Ready(id));
-            }
-        })
-    });
-    if let Err(why) = served {
-        // Told first, so that the reason is known before the end is seen.
-        post.killed(id, &why.to_string());
-        process.strike();
+    let (id, post) = (worker.id, worker.post.clone());
+    match job.plan.spawn() {
+        Ok((process, missing)) => {
+            let process = control.process.get_or_init(|| Arc::new(process));
+            post.tell(id, |notice| notice.started = Some(missing));
+            pin(&cpus);
+            worker.run(process, control);
+        }
+        Err(why) => {
+            post.failed(id, &why);
+            worker.shared.give_up(id);
+        }
     }
-    shared.grants.lock().fence(id);
-    shared.connections.close_all(id);
-    process.end();
-    // Before others have their pages back.
-    shared.controls.end_all(id);
-    shared.counted.pins.forget(id);
-    server.tear_down();
-    post.send(Notice::Gone(id));
+    post.tell(id, |notice| notice.gone = true);
+}
+
+/// The same, once the process is made.
+struct Worker {
+    id: DomId,
+    page: CallPage,
+    shared: Arc<Shared>,
+    counters: Arc<CallCounters>,
+    collateral: u32,
+    devices: Vec<(OwnedFd, Vec<DeviceMap>)>,
+    post: Post,
+}
+
+impl Worker {
+    /// Serves the domain, and clears it away.
+    fn run(self, process: &Arc<Process>, control: &Control) {
+        let Self {
+            id, shared, post, ..
+        } = &self;
+        let id = *id;
+        let ready = Arc::new(AtomicBool::new(false));
+        let space = || AgentSpace {
+            id,
+            process: Arc::clone(process),
+            post: post.clone(),
+        };
+        shared.spaces.insert(id, Arc::new(Mutex::new(space())));
+        shared.counted.insert(id, self.collateral);
+        let mut server = Server::new(
+            id,
+            self.page,
+            Arc::clone(shared),
+            space(),
+            Arc::clone(&self.counters),
+            Arc::clone(&ready),
+        );
+        // Before the first hypercall, so that a domain that has made one sees them.
+        let mut devices = self.devices.iter();
+        let mapped = devices.try_for_each(|(fd, pages)| space().map_device(fd.as_fd(), pages));
+        let mut was_ready = false;
+        let served = mapped.and_then(|()| {
+            serve(&mut server, control, |connected, ended| {
+                // Once is enough.
+                let is_ready = !was_ready && ready.load(Ordering::Acquire);
+                was_ready |= is_ready;
+                if is_ready || connected || !ended.is_empty() {
+                    post.tell(id, |notice| {
+                        notice.ready |= is_ready;
+                        notice.ended.extend(ended);
+                    });
+                }
+            })
+        });
+        if let Err(why) = served {
+            // Told first, so that the reason is known before the end is seen.
+            post.killed(id, &why.to_string());
+            process.strike();
+        }
+        shared.grants.lock().fence(id);
+        shared.connections.close_all(id);
+        process.end();
+        // Before others have their pages back.
+        shared.controls.end_all(id);
+        shared.counted.pins.forget(id);
+        server.tear_down();
+    }
 }
 
 /// Serves until the domain is to be cleared away, or must be.
@@ -189,6 +240,14 @@ fn serve(
         }
         for granter in control.take_died() {
             server.granter_died(granter)?;
+        }
+        let due_ns = server.due_ns();
+        if due_ns > 0 {
+            let debt_ns = due_ns.saturating_sub(monotonic_ns());
+            if debt_ns > 0 {
+                thread::park_timeout(NAP.min(Duration::from_nanos(debt_ns)));
+                continue;
+            }
         }
         // Acquire: with the number, the operations are seen.
         let now = request.load(Ordering::Acquire);

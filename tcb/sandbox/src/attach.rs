@@ -25,6 +25,14 @@ impl AttachPort {
         self.0.fd()
     }
 
+    /// The same port once more: a call is received by one of them.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self(self.0.try_clone()?))
+    }
+
     /// The next call, if one waits. Never blocks. Not receiving is how to limit a domain's rate.
     ///
     /// # Errors

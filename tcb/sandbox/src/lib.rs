@@ -42,5 +42,5 @@ pub use policy::{Profile, system_calls};
 pub use probe::probe;
 pub use runs::{DeviceMap, PageMap};
 pub use sandboxed::Sandboxed;
-pub use spawn::spawn;
+pub use spawn::{check, spawn};
 pub use spec::{SpawnError, Spec};

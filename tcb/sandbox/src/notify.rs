@@ -36,6 +36,11 @@ impl Listener {
         (listener, set == 0)
     }
 
+    /// The same listener once more.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self(self.0.try_clone()?))
+    }
+
     /// The descriptor, readable while a call waits.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

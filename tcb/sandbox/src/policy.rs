@@ -68,7 +68,7 @@ const DOMAIN: &[Row] = rows! {
     SYS_write When::Always;
     SYS_readv When::OwnDescriptor;
     SYS_writev When::OwnDescriptor;
-    // Sleeping and waking: hypercalls, the event descriptor, timers.
+    // Sleeping and waking: hypercalls, the event descriptor with a timeout. Nobody sleeps otherwise.
     SYS_futex When::WaitOrWake;
     SYS_epoll_wait When::OwnDescriptor;
     SYS_epoll_pwait When::OwnDescriptor;
@@ -76,8 +76,6 @@ const DOMAIN: &[Row] = rows! {
     SYS_poll When::Always;
     SYS_ppoll When::Always;
     SYS_clock_gettime When::Always;
-    SYS_clock_nanosleep When::Always;
-    SYS_nanosleep When::Always;
     SYS_sched_yield When::Always;
     // The kernel itself makes a domain call these: after a signal, after a stop.
     SYS_rt_sigreturn When::Always;

@@ -8,10 +8,11 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How long [`Sandboxed::kill`] waits for the end.
+/// How long one [`Sandboxed::kill`] waits for the end.
 const KILL_SECONDS: i64 = 2;
 
-/// A domain that was started. Dropping it kills it.
+/// A domain that was started. Dropping it kills it, but does not wait longer than
+/// [`Sandboxed::kill`].
 #[derive(Debug)]
 pub struct Sandboxed {
     /// The domain's process.
@@ -34,18 +35,23 @@ pub struct Sandboxed {
 }
 
 impl Sandboxed {
-    /// Ends domain and agent, and everything that is mapped in their address space; returns when
-    /// they are gone, or after 2 s.
-    pub fn kill(&mut self) {
+    /// Ends domain and agent, and everything that is mapped in their address space. Whether they
+    /// are gone: what the kernel has not let go of after 2 s may still touch what it had mapped,
+    /// and is to be asked for again.
+    #[must_use]
+    pub fn kill(&mut self) -> bool {
         self.cpu_ns();
         self.agent_cpu_ns();
-        let Some(agent) = self.agent_pidfd.take() else {
-            return;
+        let Some(agent) = &self.agent_pidfd else {
+            return true;
         };
         // The agent's end would take the domain along; this spares it the way there.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-        end(&agent);
-        wait_until_over(&self.pidfd);
+        let gone = end(agent) && wait_until_over(&self.pidfd);
+        if gone {
+            self.agent_pidfd = None;
+        }
+        gone
     }
 
     /// CPU time of the domain's process so far, nanoseconds; after its end, as last read.
@@ -85,16 +91,21 @@ impl Sandboxed {
 
 impl Drop for Sandboxed {
     fn drop(&mut self) {
-        self.kill();
+        // Who has to know whether it is gone has asked before.
+        let _ = self.kill();
     }
 }
 
-/// Kills a child of ours and takes its exit status, so that it leaves nothing behind.
-pub(crate) fn end(pidfd: &OwnedFd) {
+/// Kills a child of ours and takes its exit status, so that it leaves nothing behind; whether it is
+/// gone.
+pub(crate) fn end(pidfd: &OwnedFd) -> bool {
     let _ = pidfd_send_signal(pidfd, Signal::KILL);
-    if wait_until_over(pidfd) {
+    let gone = wait_until_over(pidfd);
+    if gone {
+        // Of one that was waited for before there is no status left.
         let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
     }
+    gone
 }
 
 /// Whether the process has ended, within [`KILL_SECONDS`].

@@ -19,9 +19,27 @@ use crate::start::{CPUS_MAX, Start};
 use abi::PAGE;
 use abi::layout::{FRAMES, FRAMES_MAX, INFO, WINDOW_SLOTS_MAX};
 use std::fs::File;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
-/// Starts a domain and its agent. Call it from one thread at a time; that thread must not end
-/// while the call runs.
+/// Whether a program can run as a domain, as far as its file tells.
+///
+/// # Errors
+/// [`SpawnError::Program`].
+pub fn check(program: &Path) -> Result<(), SpawnError> {
+    open(program).map(drop)
+}
+
+fn open(program: &Path) -> Result<(Program, File), SpawnError> {
+    let opened = File::open(program).and_then(|file| Ok((Program::read(&file)?, file)));
+    opened.map_err(|error| SpawnError::Program {
+        program: program.display().to_string(),
+        error,
+    })
+}
+
+/// Starts a domain and its agent, which may take until the kernel and the agent have answered: one
+/// start at a time, others wait. The calling thread must not end meanwhile.
 ///
 /// # Errors
 /// Any [`SpawnError`]; then nothing of the domain is left.
@@ -35,11 +53,10 @@ pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
     if spec.cpus.iter().any(|&cpu| cpu >= CPUS_MAX) {
         return Err(SpawnError::Spec("CPUs are numbered 0 to 1023"));
     }
-    let opened = File::open(spec.program).and_then(|file| Ok((Program::read(&file)?, file)));
-    let (program, file) = opened.map_err(|error| SpawnError::Program {
-        program: spec.program.display().to_string(),
-        error,
-    })?;
+    let (program, file) = open(spec.program)?;
+    // A process forked meanwhile by another start would hold descriptors of this one's.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut start = laid_out(spec, &file)?;
     let domain = start.fork()?;
     let port = start.confine_domain(&domain, spec, &program)?;

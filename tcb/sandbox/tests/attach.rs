@@ -105,7 +105,7 @@ fn a_caller_that_died_is_no_error() {
     let mut world = World::new();
     let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
     let call = ask(&mut world, Attach::Device(0));
-    world.domain.kill();
+    assert!(world.domain.kill());
     assert!(gone_within(&world.domain.pidfd, Duration::ZERO));
     world
         .domain

@@ -182,6 +182,8 @@ const MAPPINGS: &[Attack] = &[
 
 /// Another process, which would inherit pages.
 const PROCESSES: &[Attack] = &[
+    ("sleep without being woken", SYS_nanosleep, &[SCRATCH, 0]),
+    ("sleep by a clock", SYS_clock_nanosleep, &[1, 0, SCRATCH, 0]),
     ("fork", SYS_fork, &[]),
     ("vfork", SYS_vfork, &[]),
     ("clone as fork", SYS_clone, &[SIGCHLD as u64, 0, 0, 0, 0]),

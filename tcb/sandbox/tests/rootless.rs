@@ -27,7 +27,7 @@ fn as_nobody() {
     world.unmap(5);
     assert_eq!(world.read(5), Err(()));
     world.domain.agent.remove_memory(GUEST).expect("forgotten");
-    world.domain.kill();
+    assert!(world.domain.kill());
     assert!(world.ended());
 }
 

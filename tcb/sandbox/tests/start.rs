@@ -29,6 +29,6 @@ fn a_rust_program_starts_confined() {
         }
     }
     assert!(!gone_within(&world.domain.pidfd, Duration::from_millis(1)));
-    world.domain.kill();
+    assert!(world.domain.kill());
     assert!(world.ended());
 }

@@ -115,6 +115,20 @@ impl Probe {
         self.word(info::CALL + RESULT).load(Ordering::Relaxed) as i32
     }
 
+    /// Makes the same call again and again, without waiting for an answer.
+    fn hammer(&mut self, kind: u32, ms: u64) {
+        self.word(info::CALL + KIND).store(kind, Ordering::Relaxed);
+        self.word(info::CALL + COUNT).store(0, Ordering::Relaxed);
+        let request = self.word(info::CALL + REQUEST);
+        let end = shmem::time::monotonic_ns() + ms * 1_000_000;
+        while shmem::time::monotonic_ns() < end {
+            self.number = self.number.wrapping_add(1);
+            request.store(self.number, Ordering::Release);
+            shmem::futex::wake(request, 1);
+        }
+        self.call(Kind::Ready as u32, 0);
+    }
+
     /// Brings every connection up, without a word to the other end.
     fn connect(&mut self) {
         for conn in 0.. {
@@ -208,6 +222,11 @@ impl Probe {
                 for kind in 0..n("calls") {
                     self.call(kind as u32 % 15, u32::MAX >> (kind % 32));
                 }
+                json!("done")
+            }
+            // The same call, as fast as it can.
+            "hammer" => {
+                self.hammer(n("kind") as u32, n("ms"));
                 json!("done")
             }
             "attach" => {

@@ -8,23 +8,11 @@ use crate::grant::{Copier, Mapper};
 use crate::space::{AddressSpace, SpaceError};
 use abi::hypercall::{ANSWER_WORD, Bind, Create, OPS_MAX};
 use abi::layout::fd;
-use abi::{ConnId, DomId, GrantStatus, Handle, RECORD_BYTES, Slot};
+use abi::{ConnId, DomId, GrantStatus, Handle, RECORD_BYTES, Slot, XenbusState};
 use rustix::io::Errno;
-use shmem::rate::TokenBucket;
 use shmem::time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-/// Counted grants that a domain may make and revoke in a row: what the largest table needs at the
-/// start of a connection and at its end.
-const CHURN_BURST: u32 = 1 << 13;
-/// The same, a second, in the long run.
-const CHURN_PER_SECOND: u64 = 20_000;
-/// What a table or an exchange counts for: it takes memory, and a number that is never used again.
-const CHURN_TABLE: usize = 64;
-/// Between two looks at an empty budget.
-const CHURN_LOOK: Duration = Duration::from_millis(1);
 
 /// Does the calls of one domain.
 #[derive(Debug)]
@@ -35,11 +23,10 @@ pub(super) struct Executor<S> {
     pub(super) mapper: Mapper<S>,
     copier: Copier,
     ready: Arc<AtomicBool>,
-    /// Whether the domain has written a record of a connection since this was last asked.
+    /// Whether the domain has brought up its end of a connection since this was last asked.
     pub(super) connected: bool,
     /// Devices that the domain has done with since this was last asked.
     pub(super) ended: Vec<u64>,
-    churn: TokenBucket,
     statuses: Vec<GrantStatus>,
 }
 
@@ -60,7 +47,6 @@ impl<S: AddressSpace> Executor<S> {
             ready,
             connected: false,
             ended: Vec::new(),
-            churn: TokenBucket::new(CHURN_PER_SECOND, CHURN_BURST),
             statuses: Vec::with_capacity(OPS_MAX),
         }
     }
@@ -88,8 +74,10 @@ impl<S: AddressSpace> Executor<S> {
                 page.put_statuses(statuses);
             }
             Call::ConnectSet(record) => {
+                let is_up = |record: &ConnectSet| record.state == XenbusState::Connected;
+                let rises = record.as_ref().is_ok_and(is_up);
                 let status = record.and_then(|record| self.connect_set(record));
-                self.connected |= status.is_ok();
+                self.connected |= rises && status.is_ok();
                 page.put_errno(0, status);
             }
             Call::ConnectGet(conn) => {
@@ -98,7 +86,6 @@ impl<S: AddressSpace> Executor<S> {
             }
             Call::Ready => self.ready.store(true, Ordering::Release),
             Call::TableCreate(table) => {
-                self.wait_for_budget(CHURN_TABLE);
                 let made = self.table_create(table);
                 self.answer(made.map(|handle| u64::from(handle.0)), 1);
             }
@@ -106,14 +93,12 @@ impl<S: AddressSpace> Executor<S> {
             Call::TableEnd(handle) => self.answer(self.end(handle).map(|()| 0), ANSWER_WORD),
             Call::GrantCreate(ops) => self.grant_create(ops),
             Call::GrantRevoke(ops) => {
-                self.wait_for_budget(ops.len());
                 let Shared {
                     grants, counted, ..
                 } = &*self.shared;
                 page.put_statuses(&counted.revoke(grants, self.id, ops));
             }
             Call::ExchangeCreate(exchange) => {
-                self.wait_for_budget(CHURN_TABLE);
                 let made = self.exchange_create(exchange);
                 self.answer(made.map(|handle| u64::from(handle.0)), 1);
             }
@@ -208,7 +193,6 @@ impl<S: AddressSpace> Executor<S> {
     }
 
     fn grant_create(&mut self, ops: &[Create]) {
-        self.wait_for_budget(ops.len());
         let answers = self.shared.counted.create(self.id, ops);
         for (op, (status, gref)) in answers.iter().enumerate() {
             self.page.put(op, ANSWER_WORD, u64::from(gref.0));
@@ -262,14 +246,6 @@ impl<S: AddressSpace> Executor<S> {
         }
         let status = outcome.err().unwrap_or(GrantStatus::Okay);
         self.page.put_status(0, status);
-    }
-
-    /// Every grant made and revoked costs its user's processors time (each revocation flushes
-    /// their translations): a granter that wants too many waits.
-    fn wait_for_budget(&mut self, operations: usize) {
-        while !self.churn.take(time::monotonic_ns(), operations as u32) {
-            std::thread::sleep(CHURN_LOOK);
-        }
     }
 
     /// A granter has died: see [`Mapper::granter_died`].

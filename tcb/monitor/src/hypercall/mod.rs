@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `page` | the call page, word by word |
 //! | `call` | what a call asks for: [`Call`], decoded by a pure function |
+//! | `budget` | what a domain's calls may cost others |
 //! | `execute` | does it |
 //! | `server` | one domain's calls, from the page to the answer |
 //! | `shared` | what the workers of all domains share |
@@ -12,12 +13,14 @@
 //! count and each operation are read once into the monitor's own memory, and only that copy is
 //! looked at. Nothing that stands in the page can make the monitor panic or loop.
 
+mod budget;
 mod call;
 mod execute;
 mod page;
 mod server;
 mod shared;
 
+pub use budget::RevocationShares;
 pub use call::{Call, ConnectSet, ExchangeCreate, Operations, TableCreate};
 pub use page::CallPage;
 pub use server::{CallCounters, Server};

@@ -1,5 +1,6 @@
 //! One domain's calls, from the page to the answer.
 
+use super::budget::{Budget, Cost};
 use super::call::Operations;
 use super::execute::Executor;
 use super::page::CallPage;
@@ -8,6 +9,7 @@ use crate::grant::Mapper;
 use crate::space::{AddressSpace, SpaceError};
 use abi::DomId;
 use abi::hypercall::{COUNT, KIND};
+use shmem::time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -29,6 +31,8 @@ pub struct Server<S> {
     operations: Operations,
     executor: Executor<S>,
     counters: Arc<CallCounters>,
+    budget: Budget,
+    shared: Arc<Shared>,
 }
 
 impl<S: AddressSpace> Server<S> {
@@ -45,8 +49,10 @@ impl<S: AddressSpace> Server<S> {
         Self {
             page,
             operations: Operations::default(),
-            executor: Executor::new(id, page, shared, space, ready),
+            executor: Executor::new(id, page, Arc::clone(&shared), space, ready),
             counters,
+            budget: Budget::new(id),
+            shared,
         }
     }
 
@@ -74,13 +80,16 @@ impl<S: AddressSpace> Server<S> {
         self.counters.serving.store(true, Ordering::Relaxed);
         let (kind, count) = (page.get_u32(KIND), page.get_u32(COUNT) as usize);
         let words = |op| page.words(op);
-        let result = match self.operations.decode(kind, count, words) {
+        let (cost, result) = match self.operations.decode(kind, count, words) {
             Ok(call) => {
+                let cost = Cost::of(&call);
                 self.executor.run(call)?;
-                Ok(())
+                (cost, Ok(()))
             }
-            Err(errno) => Err(errno),
+            Err(errno) => (Cost::of_nonsense(), Err(errno)),
         };
+        let shares = &self.shared.revocations;
+        self.budget.charge(cost, shares, time::monotonic_ns());
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         if result.is_ok() {
             self.counters
@@ -92,7 +101,12 @@ impl<S: AddressSpace> Server<S> {
         Ok(())
     }
 
-    /// Whether the domain has written a record of a connection since this was last asked.
+    /// When the next call may be served, in nanoseconds of the monotonic clock; 0: at once.
+    pub fn due_ns(&self) -> u64 {
+        self.budget.due_ns()
+    }
+
+    /// Whether the domain has brought up its end of a connection since this was last asked.
     pub fn take_connected(&mut self) -> bool {
         std::mem::take(&mut self.executor.connected)
     }

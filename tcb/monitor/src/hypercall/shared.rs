@@ -1,5 +1,6 @@
 //! What the workers of all domains share.
 
+use super::budget::RevocationShares;
 use crate::connect::Connections;
 use crate::device::Controls;
 use crate::grant::{CountedGrants, Exchanges, GrantAudit, Grants, Spaces};
@@ -22,6 +23,8 @@ pub struct Shared {
     pub connections: Connections,
     /// What devices can be told.
     pub controls: Controls,
+    /// What each may revoke.
+    pub revocations: RevocationShares,
 }
 
 impl Default for Shared {
@@ -34,11 +37,23 @@ impl Default for Shared {
             spaces,
             connections: Connections::default(),
             controls: Controls::default(),
+            revocations: RevocationShares::default(),
         }
     }
 }
 
 impl Shared {
+    /// Ends whatever there is of a domain that has no process, and never had one.
+    pub(crate) fn give_up(&self, id: DomId) {
+        self.grants.lock().fence(id);
+        self.connections.close_all(id);
+        self.controls.end_all(id);
+        self.counted.pins.forget(id);
+        self.exchanges.tear_down(&self.grants, id);
+        self.counted.tear_down(&self.grants, id);
+        self.grants.lock().clear(id);
+    }
+
     /// What the books say of every domain, and how much in them has no counterpart: see
     /// [`Grants::audit`].
     #[must_use]

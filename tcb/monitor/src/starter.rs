@@ -1,0 +1,58 @@
+//! The first act of a domain's worker: its process is made. That takes as long as the kernel and the
+//! new agent take to answer, so the main thread only says what is to be started.
+
+use crate::event::Port;
+use crate::memory::Memory;
+use crate::process::Process;
+use sandbox::{Profile, Spec};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What a process is made from.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<String>,
+    pub(crate) name: String,
+    pub(crate) profile: Profile,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) window_slots: u32,
+    pub(crate) port: Arc<Port>,
+    pub(crate) epoll: OwnedFd,
+    pub(crate) console: OwnedFd,
+    pub(crate) cpus: Vec<usize>,
+    pub(crate) uid: Option<u32>,
+}
+
+impl Plan {
+    /// Makes process and agent; also what this system could not provide.
+    ///
+    /// # Errors
+    /// Why not, in words; nothing of it is left.
+    pub(crate) fn spawn(self) -> Result<(Process, Vec<&'static str>), String> {
+        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
+        let spawned = sandbox::spawn(&Spec {
+            program: &self.program,
+            args: &args,
+            name: &self.name,
+            profile: self.profile,
+            info: self.memory.info(),
+            frames: self.memory.frames(),
+            window_slots: self.window_slots,
+            event: self.port.doorbell(),
+            epoll: self.epoll.as_fd(),
+            console: self.console.as_fd(),
+            cpus: &self.cpus,
+            uid: self.uid,
+        });
+        let mut sandboxed = spawned.map_err(|error| match sandbox::probe() {
+            Ok(_) => error.to_string(),
+            Err(why) => format!("{error} ({why})"),
+        })?;
+        let missing = std::mem::take(&mut sandboxed.missing);
+        let process = Process::new(sandboxed);
+        let process = process.map_err(|error| format!("keeping its descriptors: {error}"))?;
+        Ok((process, missing))
+    }
+}
