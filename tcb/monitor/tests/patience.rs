@@ -26,6 +26,7 @@ fn all_in_use(patience: Duration) -> (Rig, Vec<GrantRef>) {
         granters: 1,
         entries: ENTRIES,
         patience,
+        mappings: 1 << 20,
     });
     let grefs = rig.create_all(1);
     for index in 0..ENTRIES {
@@ -83,12 +84,12 @@ fn revocations_one_after_the_other_have_one_deadline() {
 }
 
 #[test]
-fn field_row_21_the_end_of_a_table_has_one_deadline() {
+fn attack_21_the_end_of_a_table_has_one_deadline() {
     plays_for_time(|rig, _| assert_eq!(rig.end_table(DomId(1), 1), Ok(())));
 }
 
 #[test]
-fn field_row_21_the_teardown_of_a_granter_has_one_deadline() {
+fn attack_21_the_teardown_of_a_granter_has_one_deadline() {
     let rig = plays_for_time(|rig, _| {
         rig.grants.lock().fence(DomId(1));
         rig.counted.tear_down(&rig.grants, DomId(1));

@@ -39,7 +39,7 @@ mod tracee;
 pub use agent::{Agent, AgentError};
 pub use attach::{AttachCall, AttachPort};
 pub use policy::{Profile, system_calls};
-pub use probe::probe;
+pub use probe::{mappings_max, probe};
 pub use runs::{DeviceMap, PageMap};
 pub use sandboxed::Sandboxed;
 pub use spawn::{check, spawn};

@@ -42,6 +42,16 @@ pub fn probe() -> Result<Vec<&'static str>, String> {
     Ok(missing)
 }
 
+/// How many mappings a process may have here, `vm.max_map_count`; what the kernel starts with if
+/// it does not say.
+#[must_use]
+pub fn mappings_max() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    text.ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(65_530)
+}
+
 fn kernel_version() -> Result<(u32, u32), String> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
     let release = release.map_err(|error| format!("/proc is not mounted: {error}"))?;

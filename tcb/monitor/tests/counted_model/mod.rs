@@ -112,7 +112,7 @@ impl Rig {
     pub(crate) fn with_patience(patience: Duration) -> Self {
         let grants = Grants::default();
         let spaces = Arc::new(Spaces::default());
-        let counted = CountedGrants::with_patience(Arc::clone(&spaces), patience);
+        let counted = CountedGrants::with_limits(Arc::clone(&spaces), patience, 1 << 20);
         let memories: Vec<_> = (0..3)
             .map(|id| {
                 let memory = Arc::new(Memory::create(DomId(id), FRAMES, ENTRIES).unwrap());

@@ -21,8 +21,9 @@ pub(crate) struct Sizes {
     pub(crate) granters: u16,
     /// Of each one's table; it has as many frames.
     pub(crate) entries: u32,
-    /// See [`CountedGrants::with_patience`].
+    /// See [`CountedGrants::with_limits`].
     pub(crate) patience: Duration,
+    pub(crate) mappings: u32,
 }
 
 pub(crate) struct Rig {
@@ -39,7 +40,8 @@ impl Rig {
             granters, entries, ..
         } = sizes;
         let (grants, spaces) = (Grants::default(), Arc::new(Spaces::default()));
-        let counted = CountedGrants::with_patience(Arc::clone(&spaces), sizes.patience);
+        let (patience, mappings) = (sizes.patience, sizes.mappings);
+        let counted = CountedGrants::with_limits(Arc::clone(&spaces), patience, mappings);
         let slots = entries + table_slots(entries);
         for id in 0..=granters {
             let memory = Arc::new(Memory::create(DomId(id), entries, entries).unwrap());

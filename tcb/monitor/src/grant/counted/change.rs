@@ -1,21 +1,22 @@
 //! Creation and revocation of grants, in batches, by their granter.
 
 use super::registry::CountedGrants;
-use super::table::{Granted, Table, TableState};
+use super::table::{Entry, Granted, Table, TableState};
 use crate::grant::accounts::Grants;
 use crate::space::SpaceError;
 use abi::counted::{Revocation, Translation};
 use abi::hypercall::{Create, Revoke};
 use abi::{DomId, GrantRef, GrantStatus, Slot};
 use shmem::uses::{self, EntryWords};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// An entry that is to lose its grant.
 #[derive(Clone, Copy)]
 struct Leaving {
-    /// Which operation of the batch.
-    op: usize,
+    /// Which operation of the batch asked for it, if one did.
+    op: Option<usize>,
     index: u32,
     granted: Granted,
     /// It is in use all the same.
@@ -27,7 +28,8 @@ impl CountedGrants {
     ///
     /// Statuses: `BadHandle`: no such table of the caller's, or one end has done with it. `BadRef`:
     /// no such entry, or it grants something. `Again`: the entry is in quarantine.
-    /// `AddressTooBig`: no such frame. `NoSpace`: the user's address space refuses.
+    /// `AddressTooBig`: no such frame. `NoSpace`: the table would take more mappings than its share
+    /// of what the user may have, or the user's address space refuses.
     pub fn create(&self, granter: DomId, ops: &[Create]) -> Vec<(GrantStatus, GrantRef)> {
         let mut answers = vec![(GrantStatus::BadHandle, GrantRef(0)); ops.len()];
         let mut from = 0;
@@ -45,8 +47,7 @@ impl CountedGrants {
 
     fn create_in(&self, table: &Table, ops: &[Create], answers: &mut [(GrantStatus, GrantRef)]) {
         let _op = table.op();
-        let mut made = Vec::with_capacity(ops.len());
-        let mut maps = Vec::new();
+        let (mut made, mut maps) = (0, Vec::new());
         {
             let mut state = table.state();
             if state.granter_done || state.user_done {
@@ -54,23 +55,21 @@ impl CountedGrants {
             }
             let bound = state.bound;
             for (op, (status, _)) in ops.iter().zip(answers.iter_mut()) {
-                let Some(entry) = state.entries.get_mut(op.index as usize) else {
-                    *status = GrantStatus::BadRef;
-                    continue;
+                let free = |entry: &Entry| entry.granted.is_none();
+                let granted = Granted {
+                    frame: op.frame,
+                    readonly: op.readonly,
                 };
-                *status = if entry.granted.is_some() {
+                *status = if !state.entries.get(op.index).is_some_and(free) {
                     GrantStatus::BadRef
                 } else if op.frame >= table.memory.frame_count() {
                     GrantStatus::AddressTooBig
                 } else if !self.leaves_quarantine(table, op.index) {
                     GrantStatus::Again
+                } else if !state.entries.grant(op.index, granted, table.pieces_max) {
+                    GrantStatus::NoSpace
                 } else {
-                    let granted = Granted {
-                        frame: op.frame,
-                        readonly: op.readonly,
-                    };
-                    entry.renew(granted);
-                    made.push(op.index);
+                    made += 1;
                     maps.extend(bound.map(|bound| table.page(bound, op.index, granted)));
                     GrantStatus::Okay
                 };
@@ -84,24 +83,20 @@ impl CountedGrants {
                 .is_ok();
         let mut state = table.state();
         for (op, (status, gref)) in ops.iter().zip(answers) {
-            let Some(entry) = state.entries.get_mut(op.index as usize) else {
-                continue;
-            };
             if *status != GrantStatus::Okay {
                 continue;
             }
-            if mapped {
+            if !mapped {
+                state.entries.revoke(op.index);
+                *status = GrantStatus::NoSpace;
+            } else if let Some(entry) = state.entries.get(op.index) {
                 *gref = Table::reference(op.index, entry);
                 if let Some(words) = table.words(op.index) {
                     words.set_translation(entry.translation().0, Ordering::Release);
                 }
-            } else {
-                entry.granted = None;
-                *status = GrantStatus::NoSpace;
             }
         }
         if mapped {
-            let made = made.len() as u64;
             self.counters.created.fetch_add(made, Ordering::Relaxed);
         }
     }
@@ -110,6 +105,9 @@ impl CountedGrants {
     ///
     /// Statuses: `BadHandle`: no such table of the caller's. `BadRef`: nothing is granted by this
     /// reference (any more). `Again`: it is in use.
+    ///
+    /// A table that takes more mappings without these grants than its share is ended: everything
+    /// in it is revoked by force.
     pub fn revoke(&self, grants: &Grants, granter: DomId, ops: &[Revoke]) -> Vec<GrantStatus> {
         let mut statuses = vec![GrantStatus::BadHandle; ops.len()];
         let mut from = 0;
@@ -129,14 +127,7 @@ impl CountedGrants {
 
     /// Revokes whatever a table grants, by force.
     pub(super) fn revoke_all(&self, grants: &Grants, table: &Arc<Table>) {
-        let all: Vec<_> = {
-            let state = table.state();
-            let entries = state.entries.iter().enumerate();
-            entries
-                .filter(|(_, entry)| entry.granted.is_some())
-                .map(|(n, entry)| (Table::reference(n as u32, entry), Revocation::Force))
-                .collect()
-        };
+        let all = everything_but(table, &[]);
         let mut statuses = vec![GrantStatus::GeneralError; all.len()];
         self.revoke_in(grants, table, &all, &mut statuses);
     }
@@ -149,9 +140,17 @@ impl CountedGrants {
         wanted: &[(GrantRef, Revocation)],
         statuses: &mut [GrantStatus],
     ) {
-        let leaving = announce(table, wanted, statuses);
+        let mut leaving = announce(table, wanted, statuses);
         if leaving.is_empty() {
             return;
+        }
+        let indices: Vec<_> = leaving.iter().map(|leaving| leaving.index).collect();
+        let ends = table.state().entries.pieces_without(&indices) > table.pieces_max;
+        if ends {
+            // Holes are mappings, too. A revocation cannot be refused, so all of it goes.
+            let rest = everything_but(table, &indices);
+            let rest = announce(table, &rest, &mut vec![GrantStatus::Again; rest.len()]);
+            leaving.extend(rest.into_iter().map(|rest| Leaving { op: None, ..rest }));
         }
         let forced = leaving.iter().filter(|leaving| leaving.forced);
         let forced: Vec<_> = forced.map(|leaving| leaving.index).collect();
@@ -173,18 +172,20 @@ impl CountedGrants {
         }
         let mut state = table.state();
         for leaving in &leaving {
-            if let Some(entry) = state.entries.get_mut(leaving.index as usize) {
-                entry.granted = None;
-                entry.draining = false;
-            }
-            if let Some(status) = statuses.get_mut(leaving.op) {
+            state.entries.revoke(leaving.index);
+            if let Some(status) = leaving.op.and_then(|op| statuses.get_mut(op)) {
                 *status = GrantStatus::Okay;
             }
         }
-        let forced = forced.len() as u64;
-        self.counters.forced.fetch_add(forced, Ordering::Relaxed);
+        drop(state);
+        self.counters
+            .forced
+            .fetch_add(forced.len() as u64, Ordering::Relaxed);
         let revoked = leaving.len() as u64;
         self.counters.revoked.fetch_add(revoked, Ordering::Relaxed);
+        if ends {
+            self.granter_is_done(grants, table);
+        }
     }
 
     /// Takes pages out of the user's window; whether the user lives.
@@ -215,6 +216,17 @@ impl CountedGrants {
     }
 }
 
+/// Everything that a table grants but these, to be revoked by force.
+fn everything_but(table: &Table, but: &[u32]) -> Vec<(GrantRef, Revocation)> {
+    let but: BTreeSet<_> = but.iter().collect();
+    let state = table.state();
+    let granted = state.entries.granted();
+    granted
+        .filter(|(index, ..)| !but.contains(index))
+        .map(|(index, entry, _)| (Table::reference(index, entry), Revocation::Force))
+        .collect()
+}
+
 /// Lets no new use of the grants begin, and finds out which of them can go.
 fn announce(
     table: &Table,
@@ -223,7 +235,7 @@ fn announce(
 ) -> Vec<Leaving> {
     let mut state = table.state();
     let entry_of = |state: &TableState, gref: GrantRef| {
-        let entry = *state.entries.get(gref.index() as usize)?;
+        let entry = *state.entries.get(gref.index())?;
         let granted = entry.granted?;
         (entry.generation == gref.generation()).then_some((entry, granted))
     };
@@ -260,9 +272,7 @@ fn announce(
             _ if idle => {}
             Revocation::Force => {}
             Revocation::Drain => {
-                if let Some(entry) = state.entries.get_mut(gref.index() as usize) {
-                    entry.draining = true;
-                }
+                state.entries.drain(gref.index());
                 continue;
             }
             Revocation::Refuse => {
@@ -272,7 +282,7 @@ fn announce(
         }
         words.set_translation(Translation::INVALID.0, Ordering::Release);
         leaving.push(Leaving {
-            op,
+            op: Some(op),
             index: gref.index(),
             granted,
             forced: !idle,
@@ -281,7 +291,7 @@ fn announce(
     // Not before all have been looked at: one of these may be named again, to be drained or
     // forced, and a use that began in between would not be seen.
     for index in refused {
-        if let Some(entry) = state.entries.get(index as usize)
+        if let Some(entry) = state.entries.get(index)
             && let Some(words) = table.words(index)
             && !entry.draining
             && words.translation(Ordering::Relaxed) != Translation::INVALID.0

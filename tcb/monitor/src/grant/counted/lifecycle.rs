@@ -1,12 +1,13 @@
 //! A table's life: its granter makes it, its user binds it, each ends its own half, and whatever
 //! is left of a dead end is cleared away.
 
+use super::entries::pieces_max;
 use super::registry::CountedGrants;
-use super::table::{Bound, Table};
+use super::table::{Bound, Granted, Table};
 use crate::grant::accounts::Grants;
 use crate::grant::window::WindowSlot;
 use crate::space::{AddressSpace, SpaceError, enter};
-use abi::counted::ENTRIES_MAX;
+use abi::counted::{ENTRIES_MAX, table_slots};
 use abi::hypercall::Bind;
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
 use shmem::uses::EntryWords;
@@ -30,11 +31,11 @@ impl CountedGrants {
         user: DomId,
         entries: u32,
     ) -> Result<Handle, GrantStatus> {
-        let memory = {
+        let (memory, window_slots) = {
             let accounts = grants.lock();
-            accounts.alive(user).ok_or(GrantStatus::BadDomain)?;
+            let user = accounts.alive(user).ok_or(GrantStatus::BadDomain)?;
             let granter = accounts.alive(granter).ok_or(GrantStatus::BadDomain)?;
-            Arc::clone(&granter.memory)
+            (Arc::clone(&granter.memory), user.window.slots.len() as u32)
         };
         if entries == 0 || entries > memory.grant_entries().min(ENTRIES_MAX) {
             return Err(GrantStatus::NoSpace);
@@ -47,7 +48,10 @@ impl CountedGrants {
             }
             self.spaces.next_handle()?
         };
-        let table = Table::create(handle, (granter, conn), user, entries, memory)
+        let slots = entries + table_slots(entries);
+        let pieces_max = pieces_max(slots, window_slots, self.mappings);
+        let size = (entries, pieces_max);
+        let table = Table::create(handle, (granter, conn), user, size, memory)
             .map_err(|_| GrantStatus::NoSpace)?;
         self.registry().tables.insert(handle, Arc::new(table));
         Ok(handle)
@@ -76,10 +80,8 @@ impl CountedGrants {
         };
         self.reserve(grants, &table, bound)?;
         let mut maps: Vec<_> = table.own_pages(bound).collect();
-        for (index, entry) in table.state().entries.iter().enumerate() {
-            if let Some(granted) = entry.granted {
-                maps.push(table.page(bound, index as u32, granted));
-            }
+        for (index, _, granted) in table.state().entries.granted() {
+            maps.push(table.page(bound, index, granted));
         }
         let (own, frames) = (table.own_memory(), table.frames_memory());
         let (rw, ro) = (table.region.fd(), table.region_readonly.as_fd());
@@ -144,6 +146,11 @@ impl CountedGrants {
     /// Nothing is granted by it any more; `op` is held.
     fn granter_ends(&self, grants: &Grants, table: &Arc<Table>) {
         self.revoke_all(grants, table);
+        self.granter_is_done(grants, table);
+    }
+
+    /// Everything that it granted has been revoked, and it grants nothing more; `op` is held.
+    pub(super) fn granter_is_done(&self, grants: &Grants, table: &Arc<Table>) {
         if table.state().bound.is_some() {
             // Its memory goes with the last page, even if the user keeps the table.
             let frames = table.frames_memory();
@@ -173,11 +180,9 @@ impl CountedGrants {
             return;
         };
         let mut slots: Vec<Slot> = table.own_pages(bound).map(|page| page.slot).collect();
-        for (index, entry) in table.state().entries.iter().enumerate() {
-            if entry.granted.is_some() {
-                slots.push(Slot(bound.first + index as u32));
-            }
-            if let Some(words) = table.words(index as u32) {
+        for (index, ..) in table.state().entries.granted() {
+            slots.push(Slot(bound.first + index));
+            if let Some(words) = table.words(index) {
                 words.set_translation(0, Ordering::Release);
             }
         }
@@ -201,16 +206,12 @@ impl CountedGrants {
     pub(super) fn user_is_gone(&self, grants: &Grants, table: &Arc<Table>) {
         let (left, bound, over) = {
             let mut state = table.state();
-            let left = state
-                .entries
-                .iter_mut()
-                .filter_map(|entry| entry.granted.take());
-            let left: Vec<_> = left.map(|granted| granted.frame).collect();
+            let left = state.entries.revoke_all();
             state.user_done = true;
             (left, state.bound.take(), state.granter_done)
         };
         // A device may have outlived the use that it was for.
-        for frame in left {
+        for Granted { frame, .. } in left {
             if self.pins.release(table.granter, frame) {
                 self.exchange_frame(table, frame);
             }
@@ -261,6 +262,6 @@ fn ranges(table: &Table, bound: Bound) -> Option<[std::ops::Range<u32>; 2]> {
     let range = |from: u32, slots: u32| Some(from..from.checked_add(slots)?);
     Some([
         range(bound.first, table.entries)?,
-        range(bound.tables, abi::counted::table_slots(table.entries))?,
+        range(bound.tables, table_slots(table.entries))?,
     ])
 }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `registry` | all tables, and each user's quarantine |
 //! | `table` | one table: its sub-tables, and what the monitor knows of each entry |
+//! | `entries` | what they grant, and how many mappings that takes |
 //! | `lifecycle` | a table is made, bound, ended and cleared away |
 //! | `change` | grants are made and revoked, in batches |
 //! | `quarantine` | what revocations by force cost their user, and how long they wait for it |
@@ -18,6 +19,7 @@
 //! pages are out of its reach.
 
 mod change;
+mod entries;
 mod lifecycle;
 mod quarantine;
 mod registry;

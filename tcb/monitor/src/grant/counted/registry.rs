@@ -5,6 +5,7 @@ use super::table::Table;
 use crate::grant::spaces::Spaces;
 use crate::pins::Pins;
 use abi::{DomId, Handle};
+use sandbox::mappings_max;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,6 +50,8 @@ pub struct CountedGrants {
     registry: Mutex<Registry>,
     pub(super) spaces: Arc<Spaces>,
     patience: Duration,
+    /// Mappings that a process may have.
+    pub(super) mappings: u32,
     /// What devices have pinned.
     pub pins: Pins,
     /// What has been done, by all domains.
@@ -59,17 +62,18 @@ impl CountedGrants {
     /// No tables.
     #[must_use]
     pub fn new(spaces: Arc<Spaces>) -> Self {
-        Self::with_patience(spaces, PATIENCE)
+        Self::with_limits(spaces, PATIENCE, mappings_max())
     }
 
     /// No tables. `patience`: how long a user whose collateral is used up gets to end uses, however
-    /// many revocations that holds up.
+    /// many revocations that holds up. `mappings`: how many a process may have.
     #[must_use]
-    pub fn with_patience(spaces: Arc<Spaces>, patience: Duration) -> Self {
+    pub fn with_limits(spaces: Arc<Spaces>, patience: Duration, mappings: u32) -> Self {
         Self {
             registry: Mutex::default(),
             spaces,
             patience,
+            mappings,
             pins: Pins::default(),
             counters: CountedCounters::default(),
         }
@@ -112,7 +116,7 @@ impl CountedGrants {
         };
         for table in tables {
             let state = table.state();
-            for granted in state.entries.iter().filter_map(|entry| entry.granted) {
+            for (_, _, granted) in state.entries.granted() {
                 let granter = all.entry(table.granter).or_default();
                 granter.granted.insert(granted.frame);
                 if state.bound.is_some() {

@@ -1,5 +1,6 @@
 //! One table of counted grants: its sub-tables, and what the monitor knows of each entry.
 
+use super::entries::Entries;
 use crate::memory::Memory;
 use abi::counted::{GENERATION_MAX, Translation, status_bytes, table_slots, translation_bytes};
 use abi::{ConnId, DomId, GrantRef, Handle, PAGE, Slot};
@@ -36,9 +37,8 @@ impl Entry {
     }
 
     /// Begins a new generation.
-    pub(super) fn renew(&mut self, granted: Granted) {
+    pub(super) fn renew(&mut self) {
         self.generation = self.generation % GENERATION_MAX + 1;
-        self.granted = Some(granted);
         self.draining = false;
     }
 }
@@ -60,7 +60,7 @@ pub(super) struct TableState {
     pub(super) granter_done: bool,
     /// The user has none.
     pub(super) user_done: bool,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Entries,
 }
 
 /// One table.
@@ -72,6 +72,8 @@ pub(super) struct Table {
     /// The granter's connection that it was made for.
     pub(super) conn: ConnId,
     pub(super) entries: u32,
+    /// Mappings of the user's that its pages may take.
+    pub(super) pieces_max: u32,
     /// The granter's memory.
     pub(super) memory: Arc<Memory>,
     /// Both sub-tables, one after the other.
@@ -94,7 +96,7 @@ impl Table {
         handle: Handle,
         (granter, conn): (DomId, ConnId),
         user: DomId,
-        entries: u32,
+        (entries, pieces_max): (u32, u32),
         memory: Arc<Memory>,
     ) -> io::Result<Self> {
         let bytes = translation_bytes(entries) + status_bytes(entries);
@@ -106,6 +108,7 @@ impl Table {
             user,
             conn,
             entries,
+            pieces_max,
             memory,
             region_readonly: region.readonly_fd()?,
             announcements: announcements.ok_or(io::ErrorKind::InvalidInput)?,
@@ -115,7 +118,7 @@ impl Table {
                 bound: None,
                 granter_done: false,
                 user_done: false,
-                entries: vec![Entry::default(); entries as usize],
+                entries: Entries::new(entries),
             }),
         })
     }

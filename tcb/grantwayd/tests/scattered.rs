@@ -1,0 +1,115 @@
+//! A guest whose pages lie nowhere side by side: each is a mapping of the driver's, of which a
+//! process may have only so many (`specs/grants.md`, N-17).
+
+mod common;
+
+use abi::counted::{Revocation, table_slots};
+use abi::hypercall::{Bind, Create, Kind, OPS_MAX, Revoke};
+use abi::{DomId, GrantRef, Handle, Slot};
+use common::{Daemon, machine};
+use serde_json::{Value, json};
+
+/// More than the kernel lets a process have, unless it was told otherwise.
+const MANY: u32 = 1 << 16;
+const FEW: u32 = 16;
+const NO_SPACE: i64 = abi::GrantStatus::NoSpace as i64;
+const OKAY: i64 = abi::GrantStatus::Okay as i64;
+
+fn call(daemon: &Daemon, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Vec<Value> {
+    let call = json!({ "do": "call", "kind": kind as u32, "ops": ops });
+    let answer = daemon.order(domain, call);
+    assert_eq!(answer["result"], 0, "{answer}");
+    answer["ops"].as_array().unwrap().clone()
+}
+
+/// A table of guest `n`, bound by the driver at `first`.
+fn table(daemon: &Daemon, n: u16, entries: u32, first: u32) -> Handle {
+    let guest = format!("g{n}");
+    let made = call(
+        daemon,
+        &guest,
+        Kind::TableCreate,
+        &[[0, u64::from(entries), 0]],
+    );
+    assert_eq!(made[0][5], OKAY, "{made:?}");
+    let table = Handle(made[0][1].as_u64().unwrap() as u32);
+    let bind = Bind {
+        granter: DomId(n + 1),
+        table,
+        first: Slot(first),
+        tables: Slot(first + entries),
+        entries,
+    };
+    let bound = call(daemon, "driver", Kind::TableBind, &[bind.encode()]);
+    assert_eq!(bound[0][5], OKAY, "{bound:?}");
+    table
+}
+
+/// Grants frames 0 and 1 by turns by all entries; how many of them, and what was said to others.
+fn scatter(daemon: &Daemon, table: Handle) -> (u32, Vec<i64>) {
+    let mut refusals = Vec::new();
+    let all: Vec<u32> = (0..MANY).collect();
+    for part in all.chunks(OPS_MAX) {
+        let create = |&index: &u32| Create {
+            table,
+            index,
+            frame: index % 2 * 2,
+            readonly: false,
+        };
+        let ops: Vec<_> = part.iter().map(|index| create(index).encode()).collect();
+        let made = call(daemon, "g0", Kind::GrantCreate, &ops);
+        let statuses = made.iter().map(|op| op[5].as_i64().unwrap());
+        refusals.extend(statuses.filter(|status| *status != OKAY));
+    }
+    (MANY - refusals.len() as u32, refusals)
+}
+
+fn mappings_of(pid: &Value) -> usize {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"));
+    maps.unwrap().lines().count()
+}
+
+#[test]
+fn one_guest_cannot_use_up_the_drivers_mappings() {
+    let mut plan = machine(2);
+    plan.domains[0].window_slots = MANY + table_slots(MANY) + FEW + table_slots(FEW);
+    plan.domains[1].grant_entries = MANY;
+    let daemon = Daemon::up(&plan);
+    let hostile = table(&daemon, 0, MANY, 0);
+    let innocent = table(&daemon, 1, FEW, MANY + table_slots(MANY));
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    let limit: usize = limit.trim().parse().unwrap();
+    let pid = daemon.domain_status("driver")["pid"].clone();
+    let (made, refusals) = scatter(&daemon, hostile);
+    assert!(refusals.iter().all(|status| *status == NO_SPACE));
+    assert!(
+        made as usize >= MANY.min(limit as u32 * 9 / 10) as usize,
+        "{made}"
+    );
+    assert!(
+        mappings_of(&pid) < limit,
+        "{} of {limit}",
+        mappings_of(&pid)
+    );
+    // The driver lives, and the other guest has all of its own.
+    let own = |index: u32| Create {
+        table: innocent,
+        index,
+        frame: index,
+        readonly: false,
+    };
+    let ops: Vec<_> = (0..FEW).map(|index| own(index).encode()).collect();
+    let made = call(&daemon, "g1", Kind::GrantCreate, &ops);
+    assert!(made.iter().all(|op| op[5] == OKAY), "{made:?}");
+    let revoke = |op: &Value| Revoke {
+        table: innocent,
+        gref: GrantRef(op[3].as_u64().unwrap() as u32),
+        how: Revocation::Refuse,
+    };
+    let ops: Vec<_> = made.iter().map(|op| revoke(op).encode()).collect();
+    let revoked = call(&daemon, "g1", Kind::GrantRevoke, &ops);
+    assert!(revoked.iter().all(|op| op[5] == OKAY), "{revoked:?}");
+    assert_eq!(daemon.domain_status("driver")["pid"], pid);
+    assert_eq!(daemon.domain_status("driver")["state"], "running");
+    daemon.down();
+}

@@ -1,0 +1,200 @@
+//! What the entries of a table grant, and how many mappings of the user's that takes.
+//!
+//! Entries side by side are one mapping, a *piece*, if none of them grants anything, or if they
+//! grant frames side by side and alike. A process may have so many mappings and no more, so each
+//! table has its share of what the user's address space takes, and never more pieces.
+
+use super::table::{Entry, Granted};
+
+/// Mappings of a user's that are its own: program, stacks, memory, devices; and what there may be
+/// more in the midst of a batch (two for each of its operations).
+const OWN_MAPPINGS: u32 = 2048;
+
+/// The pieces that a table may have which takes `slots` of a window of `window_slots`, two of the
+/// pieces being its sub-tables, if a process may have `mappings`.
+pub(super) fn pieces_max(slots: u32, window_slots: u32, mappings: u32) -> u32 {
+    let all = u64::from(mappings.saturating_sub(OWN_MAPPINGS));
+    let share = all * u64::from(slots) / u64::from(window_slots.max(1));
+    u32::try_from(share).unwrap_or(u32::MAX).saturating_sub(2)
+}
+
+/// The entries of one table.
+#[derive(Debug)]
+pub(super) struct Entries {
+    list: Vec<Entry>,
+    /// Places at which one piece ends and another begins.
+    seams: u32,
+}
+
+impl Entries {
+    pub(super) fn new(count: u32) -> Self {
+        Self {
+            list: vec![Entry::default(); count as usize],
+            seams: 0,
+        }
+    }
+
+    pub(super) fn get(&self, index: u32) -> Option<&Entry> {
+        self.list.get(index as usize)
+    }
+
+    /// Those that grant something, by index.
+    pub(super) fn granted(&self) -> impl Iterator<Item = (u32, &Entry, Granted)> {
+        let all = (0..).zip(&self.list);
+        all.filter_map(|(index, entry)| Some((index, entry, entry.granted?)))
+    }
+
+    /// How many mappings they take.
+    pub(super) fn pieces(&self) -> u32 {
+        self.seams + 1
+    }
+
+    /// How many it would be if these granted nothing.
+    pub(super) fn pieces_without(&mut self, indices: &[u32]) -> u32 {
+        let before: Vec<_> = indices.iter().map(|&index| self.set(index, None)).collect();
+        let pieces = self.pieces();
+        // Backwards: an index that is there twice has what it had at first.
+        for (&index, granted) in indices.iter().zip(before).rev() {
+            self.set(index, granted);
+        }
+        pieces
+    }
+
+    /// Begins a new generation of an entry that grants nothing, unless that makes more than
+    /// `pieces_max` pieces; whether it did.
+    pub(super) fn grant(&mut self, index: u32, granted: Granted, pieces_max: u32) -> bool {
+        self.set(index, Some(granted));
+        let fits = self.pieces() <= pieces_max;
+        if !fits {
+            self.set(index, None);
+        } else if let Some(entry) = self.list.get_mut(index as usize) {
+            entry.renew();
+        }
+        fits
+    }
+
+    /// An entry grants nothing any more; what it granted.
+    pub(super) fn revoke(&mut self, index: u32) -> Option<Granted> {
+        if let Some(entry) = self.list.get_mut(index as usize) {
+            entry.draining = false;
+        }
+        self.set(index, None)
+    }
+
+    /// No new use of an entry begins.
+    pub(super) fn drain(&mut self, index: u32) {
+        if let Some(entry) = self.list.get_mut(index as usize) {
+            entry.draining = true;
+        }
+    }
+
+    /// None grants anything any more; what they granted.
+    pub(super) fn revoke_all(&mut self) -> Vec<Granted> {
+        self.seams = 0;
+        let all = self.list.iter_mut();
+        all.filter_map(|entry| entry.granted.take()).collect()
+    }
+
+    fn set(&mut self, index: u32, granted: Option<Granted>) -> Option<Granted> {
+        self.seams -= self.seams_at(index);
+        let entry = self.list.get_mut(index as usize);
+        let before = entry.and_then(|entry| std::mem::replace(&mut entry.granted, granted));
+        self.seams += self.seams_at(index);
+        before
+    }
+
+    /// Seams before and behind an entry.
+    fn seams_at(&self, index: u32) -> u32 {
+        let from = (index as usize).saturating_sub(1);
+        let around = self.list.get(from..).unwrap_or_default();
+        let around = around.get(..index as usize + 2 - from).unwrap_or(around);
+        let seams = around.windows(2).filter(|pair| match pair {
+            [left, right] => !continues(left.granted, right.granted),
+            _ => false,
+        });
+        seams.count() as u32
+    }
+}
+
+/// Whether two entries side by side are one mapping.
+fn continues(left: Option<Granted>, right: Option<Granted>) -> bool {
+    match (left, right) {
+        (None, None) => true,
+        (Some(left), Some(right)) => {
+            left.readonly == right.readonly && left.frame.checked_add(1) == Some(right.frame)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MAX: u32 = u32::MAX;
+
+    fn frame(frame: u32) -> Granted {
+        let readonly = frame.is_multiple_of(7);
+        Granted { frame, readonly }
+    }
+
+    /// By the drawing, from one end to the other.
+    fn counted(entries: &Entries) -> u32 {
+        let all: Vec<_> = entries.list.iter().map(|entry| entry.granted).collect();
+        let seams = all.windows(2).filter(|w| !continues(w[0], w[1]));
+        seams.count() as u32 + 1
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_are_counted_as_they_come_and_go(
+            ops in prop::collection::vec((0..8u32, prop::option::of(0..12u32)), 0..40),
+        ) {
+            let mut entries = Entries::new(8);
+            for (index, granted) in ops {
+                match granted {
+                    Some(number) if entries.get(index).unwrap().granted.is_none() => {
+                        let pieces = entries.pieces();
+                        let fits = entries.grant(index, frame(number), 5);
+                        prop_assert!(entries.pieces() <= pieces.max(5));
+                        prop_assert_eq!(entries.get(index).unwrap().granted.is_some(), fits);
+                    }
+                    _ => {
+                        let without = entries.pieces_without(&[index, index]);
+                        entries.revoke(index);
+                        prop_assert_eq!(entries.pieces(), without);
+                    }
+                }
+                prop_assert_eq!(entries.pieces(), counted(&entries));
+            }
+            entries.revoke_all();
+            prop_assert_eq!(entries.pieces(), 1);
+        }
+    }
+
+    #[test]
+    fn frames_side_by_side_and_alike_are_one_piece() {
+        let mut entries = Entries::new(8);
+        for index in 0..6 {
+            assert!(entries.grant(index, frame(index + 1), MAX));
+        }
+        assert_eq!(entries.pieces(), 2, "six pages and nothing");
+        assert_eq!(entries.pieces_without(&[1, 3]), 6);
+        assert!(entries.grant(6, frame(7), MAX), "read-only");
+        assert_eq!(entries.pieces(), 3);
+    }
+
+    #[test]
+    fn every_window_gets_its_share_and_all_shares_fit() {
+        // Where there are enough mappings, every entry may be a piece.
+        assert!(pieces_max(1027, 16 * 1027, 65_530) >= 1024);
+        assert!(pieces_max(63_482, 63_482, 65_530) >= 63_480);
+        // 64 guests of 1024 entries: a little less.
+        let share = pieces_max(1027, 64 * 1027, 65_530);
+        assert_eq!(share, 989);
+        assert!(64 * (share + 2) <= 65_530 - OWN_MAPPINGS);
+        assert_eq!(pieces_max(MAX, 0, MAX), MAX - 2);
+        assert_eq!(pieces_max(1, MAX, 100), 0);
+    }
+}
