@@ -11,6 +11,7 @@ mod sizes;
 mod source;
 mod syntax;
 mod tcb;
+mod tests;
 mod words;
 mod workspace;
 
@@ -22,6 +23,7 @@ usage: cargo xtask <task>
 
   build              build grantway, grantwayd, driver, guest and pointers into target/release/
   demo [ARGS…]       build, then run `grantway demo ARGS…` (also: cargo demo)
+  test [--require] [ARGS…]  every test, then what was skipped; --require: a skip fails
   layering           check who depends on whom and who may use `unsafe` (xtask/layering.txt)
   sizes              check how long functions, files, lines are; print lines of code per folder
   words              find words that are retired (xtask/words.txt)
@@ -49,6 +51,7 @@ fn run(args: &[String]) -> Result<()> {
         ("build", []) => build::build().map(drop),
         ("demo", args) => build::demo(args),
         ("compare", args) => compare::run(args),
+        ("test", args) => tests::run(args),
         ("layering", []) => layering::check(),
         ("sizes", []) => sizes::check(),
         ("words", []) => words::check(),

@@ -65,10 +65,11 @@ fn build(folder: &Path) {
     command.args([
         "build",
         "--quiet",
-        "--package",
-        "grantwayd",
-        "--package",
-        "domain",
+        "--bins",
+        "--package=grantwayd",
+        "--package=driver",
+        "--package=guest",
+        "--package=pointers",
     ]);
     if folder.ends_with("release") {
         command.arg("--release");

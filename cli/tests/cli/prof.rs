@@ -4,13 +4,13 @@
 use crate::place::{Place, Run, SIM};
 use serde_json::Value;
 use std::process::{Child, Command};
+use testing::{require, skip};
 
 /// Whether this user may sample every process; says so if not.
 fn may_sample(place: &Place) -> bool {
     let run = place.run(&["prof", "record", "--seconds", "0.1", "-o", "may.prof"]);
     if run.code == 3 {
-        eprintln!("skipped: {}", run.err.trim());
-        return false;
+        return skip(run.err);
     }
     assert!(run.ok(), "{run:?}");
     true
@@ -33,10 +33,7 @@ fn kernel_is_open() -> bool {
     // A user who may not see them sees zeros; the symbol of the lowest address is 0 for everybody.
     let last = symbols.lines().last();
     let is_open = last.is_some_and(|line| !line.starts_with("0000000000000000"));
-    if !is_open {
-        eprintln!("skipped: the names of the kernel's functions: kallsyms are hidden");
-    }
-    is_open
+    is_open || skip("the names of the kernel's functions: kallsyms are hidden")
 }
 
 /// A session that every user may record: of a command of one's own.
@@ -44,8 +41,7 @@ fn recorded(place: &Place, name: &str) -> bool {
     let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
     let run = place.run(&["prof", "record", "-o", name, "--", "sh", "-c", busy]);
     if run.code == 3 {
-        eprintln!("skipped: {}", run.err.trim());
-        return false;
+        return skip(run.err);
     }
     assert!(run.ok(), "{run:?}");
     true
@@ -201,7 +197,8 @@ fn a_counter_that_is_not_there_is_one_sentence() {
             "prof", "record", "--event", event, "-o", &file, "--", "true",
         ]);
         if run.ok() {
-            eprintln!("skipped: this machine has a PMU, or lends one");
+            // This machine has a PMU, or lends one.
+            assert!(place.has(&file), "{run:?}");
             continue;
         }
         assert_eq!((run.code, run.out.as_str()), (3, ""), "{run:?}");
@@ -222,18 +219,14 @@ const NOBODY: u32 = 65534;
 #[test]
 fn without_the_right_one_may_profile_oneself_alone() {
     let place = Place::new();
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root can become somebody else");
-    }
+    // Who can become somebody else.
+    require!(root);
     place.open_to_all();
     let own = ["prof", "record", "-o", "own.prof", "--"];
     let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
     let run = place.run_as(NOBODY, &[&own[..], &["sh", "-c", busy]].concat());
     if run.code == 3 {
-        return eprintln!(
-            "skipped: perf_event_paranoid forbids even that: {}",
-            run.err
-        );
+        return skip(run.err);
     }
     assert!(run.ok(), "{run:?}");
     let all = place.run_as(
@@ -241,7 +234,7 @@ fn without_the_right_one_may_profile_oneself_alone() {
         &["prof", "record", "--seconds", "0.1", "-o", "all.prof"],
     );
     if all.ok() {
-        return eprintln!("skipped: perf_event_paranoid allows everything to everybody");
+        return skip("a perf_event_paranoid above 0: everybody may do everything");
     }
     assert!(run.err.contains("unprivileged"), "{run:?}");
     let report = place.run_as(NOBODY, &["prof", "report", "own.prof"]);
@@ -282,7 +275,7 @@ fn a_killed_recorder_leaves_nothing_in_the_way() {
     if !place.wait_for_file_or_end("started", &running) {
         let run = running.finish();
         assert_eq!(run.code, 3, "{run:?}");
-        return eprintln!("skipped: {}", run.err.trim());
+        return skip(run.err);
     }
     let meanwhile = place.run(&[&record[..], &["true"]].concat());
     assert_eq!(meanwhile.code, 2, "somebody writes it: {meanwhile:?}");

@@ -4,7 +4,6 @@
 use crate::machine::{Machine, text};
 use crate::pages::Pages;
 use crate::queues::{count, driver, vmq};
-use crate::xdp::lacks_xdp;
 use std::time::{Duration, Instant};
 
 /// Port that is denied, and one that is not.
@@ -188,9 +187,7 @@ fn who_wants_nothing_of_a_denied_frame_gets_no_queue() {
 /// ever in the guest's pages, and who denied it has counted it.
 #[test]
 fn what_the_kernel_denies_never_reaches_the_guest() {
-    if lacks_xdp() {
-        return;
-    }
+    testing::require!(af_xdp);
     let of_guest = deny_port("no-4001");
     let of_wire = of_guest
         .replace("guest.vif", "nic")

@@ -4,8 +4,6 @@
 //! where the machine's own programs were not built beside `grantway` (`cargo test` in the
 //! workspace builds them).
 
-use netdev::SetupError;
-use netdev::TapSpec;
 use netdev::netns::Namespace;
 use serde_json::Value;
 use std::fs;
@@ -15,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use testing::require;
 
 /// One machine at a time: they share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
@@ -37,34 +36,18 @@ impl Machine {
         config: impl FnOnce(&[String]) -> String,
     ) -> Option<Self> {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        for program in ["grantwayd", "driver", "guest"] {
-            let path = grantway().with_file_name(program);
-            if !path.exists() {
-                return skip(format!("{} is not built", path.display()));
-            }
+        require!(
+            program("grantwayd"),
+            program("driver"),
+            program("guest"),
+            tap
+        );
+        for needed in needed {
+            require!(tool(needed));
         }
-        for program in needed {
-            if !is_there(program) {
-                return skip(format!("no {program} here"));
-            }
-        }
-        let mut places = Vec::new();
-        for name in names {
-            match Namespace::new() {
-                Ok(namespace) => places.push((namespace, name.to_string())),
-                Err(error) => return skip(format!("no network namespace: {error}")),
-            }
-        }
+        let place = |name: &N| (Namespace::new().unwrap(), name.to_string());
+        let places: Vec<_> = names.iter().map(place).collect();
         let paths: Vec<String> = places.iter().map(|(place, _)| path_of(place)).collect();
-        let probe = TapSpec {
-            ifname: "probe".into(),
-            netns: paths.first().cloned(),
-            mtu: 1500,
-            ..TapSpec::default()
-        };
-        if let Err(error @ SetupError::NoTun { .. }) = netdev::open_tap(&probe) {
-            return skip(error.to_string());
-        }
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("machine.toml");
         fs::write(&file, config(&paths)).unwrap();
@@ -212,11 +195,6 @@ impl Drop for Running {
     }
 }
 
-fn skip<T>(why: String) -> Option<T> {
-    eprintln!("skipped: {why}");
-    None
-}
-
 fn grantway() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_grantway"))
 }
@@ -227,11 +205,6 @@ fn in_folder<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
         .env("GRANTWAY_RUNTIME_DIR", runtime)
         .current_dir(folder)
         .stdin(Stdio::null())
-}
-
-fn is_there(program: &str) -> bool {
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
 }
 
 fn path_of(namespace: &Namespace) -> String {

@@ -7,17 +7,16 @@ use crate::pages::Pages;
 use crate::processes::{descriptors, kill, pid};
 use crate::programs::{FOR_FILES, NAMES, WEB, carry_files, config};
 use crate::queues::{count, driver};
-use crate::xdp::{lacks_xdp, wait_until};
+use crate::xdp::wait_until;
 use serde_json::Value;
 use std::fs;
+use testing::require;
 
 const FILE_BYTES: usize = 20_000_000;
 
 /// The usual machine with a queue for each guest; `switches` comes first.
 fn start(switches: &str, needed: &[&str]) -> Option<Machine> {
-    if lacks_xdp() {
-        return None;
-    }
+    require!(af_xdp);
     let text = |namespaces: &[String]| {
         let wire = "kind = \"xdp\"\nqueues = \"vmq\"\nvmq_queues = 2\n";
         let mut text = config(switches, namespaces).replacen("kind = \"tap\"\n", wire, 1);
@@ -84,9 +83,7 @@ fn crowd(switches: &str, netns: &str) -> String {
 }
 
 fn start_crowd(switches: &str) -> Option<Machine> {
-    if lacks_xdp() {
-        return None;
-    }
+    require!(af_xdp);
     Machine::start(&["python3"], &["wire"], |namespaces| {
         crowd(switches, &namespaces[0])
     })

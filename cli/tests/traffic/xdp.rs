@@ -11,26 +11,13 @@ use serde_json::Value;
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
+use testing::{require, skip};
 
 const FILE_BYTES: usize = 5_000_000;
 
-/// Whether there is no AF_XDP here, and says why: only what is not permitted, all else is a bug.
-pub(crate) fn lacks_xdp() -> bool {
-    match netdev::xdp::probe() {
-        Ok(()) => false,
-        Err(error) if error.to_string().contains("not permitted") => {
-            eprintln!("skipped: {error}");
-            true
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
-
 /// The usual machine, with its wire on AF_XDP; `switches` comes first, `nic` are keys of the wire.
 fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
-    if lacks_xdp() {
-        return None;
-    }
+    require!(af_xdp);
     Machine::start(needed, &NAMES, |namespaces| {
         let wire = format!("kind = \"xdp\"\n{nic}\n");
         config(switches, namespaces).replacen("kind = \"tap\"\n", &wire, 1)
@@ -151,9 +138,7 @@ fn a_monitor_that_is_killed_leaves_no_wire() {
 /// An interface of the system's own: one end of a pair that somebody else has made.
 #[test]
 fn an_interface_that_is_there_is_the_wire() {
-    if lacks_xdp() {
-        return;
-    }
+    require!(af_xdp);
     let started = Machine::start(&["ping", "ip"], &["far", "web", "db"], |namespaces| {
         let pair = "link add near type veth peer name far";
         let own = "addr add 10.0.0.1/24 dev far";
@@ -188,17 +173,14 @@ fn an_interface_that_is_there_is_the_wire() {
 
 #[test]
 fn a_wrong_interface_is_told_with_file_line_and_remedy() {
-    let Ok(namespace) = Namespace::new() else {
-        eprintln!("skipped: no network namespace");
-        return;
-    };
+    require!(netns, tool("ip"));
+    let namespace = Namespace::new().unwrap();
     let made = namespace.enter(|| {
         let pair = "link add many numrxqueues 4 numtxqueues 4 type veth peer name other";
         Command::new("ip").args(pair.split(' ')).status()
     });
     if !made.unwrap().is_ok_and(|status| status.success()) {
-        eprintln!("skipped: no `ip`, or no veth");
-        return;
+        return skip("veth");
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("m.toml");

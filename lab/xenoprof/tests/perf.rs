@@ -27,10 +27,6 @@ impl Drop for Busy {
     }
 }
 
-fn skip(why: &str) {
-    eprintln!("skipped: {why}");
-}
-
 /// Samples of each process within a time.
 fn count(samples: &[(u32, u64)], within: &Range<u64>) -> BTreeMap<u32, f64> {
     let mut counts = BTreeMap::new();
@@ -68,7 +64,7 @@ fn process_totals_agree_with_perf() {
         .stdout(Stdio::null())
         .status();
     if !works.is_ok_and(|status| status.success()) {
-        return skip("no `perf record -a` here");
+        return testing::skip("`perf record -a`");
     }
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("perf.data");

@@ -4,6 +4,7 @@
 use std::process::{Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use testing::skip;
 use xenoprof::attribute::Attribution;
 use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
@@ -41,10 +42,7 @@ fn options(command: Vec<String>) -> Options {
 fn record(command: Vec<String>) -> Option<(Session, Option<ExitStatus>)> {
     match run(&options(command)) {
         Ok(recorded) => Some(recorded),
-        Err(error) if figures::exit_code(&error) == 3 => {
-            println!("skipped: {error:#}");
-            None
-        }
+        Err(error) if figures::exit_code(&error) == 3 => skip(format!("{error:#}")),
         Err(error) => panic!("{error:#}"),
     }
 }
@@ -120,7 +118,7 @@ fn the_kernels_functions_have_names_where_it_lets_us() {
         return;
     };
     if session.head.tier == Tier::OwnUser {
-        return println!("skipped: the kernel is not sampled without privileges");
+        return skip("the privilege to sample the kernel");
     }
     let named = |name: &str| session.frames.iter().any(|frame| frame.symbol == name);
     assert!(named("entry_SYSCALL_64_after_hwframe") || named("do_syscall_64"));
@@ -149,7 +147,7 @@ fn a_session_of_processes_that_run_already() {
         }
         Err(error) => {
             assert_eq!(figures::exit_code(&error), 3, "{error:#}");
-            return println!("skipped: {error:#}");
+            return skip(format!("{error:#}"));
         }
     };
     let app = session
@@ -171,7 +169,7 @@ fn a_session_survives_its_file() {
     if let Err(error) = recorded {
         assert_eq!(figures::exit_code(&error), 3, "{error:#}");
         assert!(!path.exists(), "nothing is left behind");
-        return println!("skipped: {error:#}");
+        return skip(format!("{error:#}"));
     }
     let session = file::read(&path).unwrap();
     assert!(!session.samples.is_empty());

@@ -2,9 +2,9 @@
 //! Without root or without a TAP driver every test skips and says why.
 #![allow(clippy::unwrap_used)]
 
+use netdev::TapSpec;
 use netdev::netns::Namespace;
 use netdev::open_tap;
-use netdev::{SetupError, TapSpec};
 use nic::{Buffer, BufferId, Buffers, Caps, Checksum, Frame, Gso, GsoKind, Nic, Piece, Pool};
 use nic_linux::TapNic;
 use shmem::Area;
@@ -17,20 +17,8 @@ const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 0xbb];
 
 fn namespace() -> Option<Namespace> {
-    let skip = |why: String| {
-        eprintln!("skipped: {why}");
-        None
-    };
-    match Namespace::new() {
-        Ok(namespace) => {
-            let probe = open_tap(&spec(&namespace, "probe"));
-            match probe {
-                Err(error @ SetupError::NoTun { .. }) => skip(error.to_string()),
-                _ => Some(namespace),
-            }
-        }
-        Err(error) => skip(format!("no network namespace: {error}")),
-    }
+    testing::require!(tap);
+    Some(Namespace::new().unwrap())
 }
 
 fn spec(namespace: &Namespace, ifname: &str) -> TapSpec {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use testing::{require, skip};
 
 const S: Duration = Duration::from_secs(1);
 /// For what must happen, where it is not the point how soon: other tests keep the CPUs busy.
@@ -159,10 +160,8 @@ fn a_guest_killed_while_mapped_lives_on_until_it_is_unmapped() {
 /// begins anew.
 #[test]
 fn who_steers_too_often_waits() {
-    let Ok(namespace) = Namespace::new() else {
-        eprintln!("skipped: no network namespace");
-        return;
-    };
+    require!(tap);
+    let namespace = Namespace::new().unwrap();
     let mac = [2, 0, 0, 0, 0, 1];
     let mut plan = machine(1);
     plan.domains[0].restart_pause_ms = Some(20);
@@ -181,8 +180,7 @@ fn who_steers_too_often_waits() {
     let (daemon, line) = Daemon::start(&plan);
     let lacks = daemon.log().contains("steers nothing");
     if lacks || line["ready"] != true {
-        eprintln!("skipped: {line} {}", daemon.log());
-        return;
+        return skip(format!("steering: {line} {}", daemon.log()));
     }
     let [word, other] = TapControl::Steer {
         mac,
@@ -496,11 +494,7 @@ fn signals_end_it_orderly() {
 
 #[test]
 fn it_works_without_privileges_in_a_user_namespace() {
-    let probe = Command::new("unshare").args(["-Ur", "true"]).status();
-    if !probe.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: no user namespaces here");
-        return;
-    }
+    require!(userns, tool("setpriv"));
     let mut command = Command::new("setpriv");
     command.args([
         "--reuid=65534",
@@ -535,9 +529,7 @@ fn another_users_client_is_not_heard() {
         0o600
     );
     std::fs::set_permissions(daemon.socket(), everybody).unwrap();
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
+    require!(root);
     let socket = daemon.socket();
     let as_nobody = move || {
         let nobody = rustix::process::Uid::from_raw(65534);

@@ -8,7 +8,6 @@ use abi::machine::{Device, Machine, Netdev, Program, Tap, Xdp};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, eventually, is_process, kill, machine};
 use netdev::netns::Namespace;
-use netdev::xdp;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -383,10 +382,7 @@ fn who_keeps_dying_is_started_ever_more_seldom_and_the_machine_can_end_meanwhile
 /// An AF_XDP wire for the driver domain, and the namespace that it leads to, as long as it is to
 /// live.
 fn with_wire(plan: &mut Machine) -> Option<Namespace> {
-    if let Err(error) = xdp::probe() {
-        eprintln!("skipped: {error}");
-        return None;
-    }
+    testing::require!(af_xdp);
     let namespace = Namespace::new().unwrap();
     let far = Tap {
         ifname: "wire".into(),

@@ -5,6 +5,7 @@ mod common;
 use common::{GUEST, World, alone};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use testing::{require, skip};
 
 const NOBODY: u32 = 65534;
 const ROLE: &str = "GRANTWAY_TEST_ROOTLESS";
@@ -34,11 +35,7 @@ fn as_nobody() {
 #[test]
 fn a_monitor_without_privileges_starts_domains() {
     let Some(_alone) = alone() else { return };
-    let allowed = std::fs::read_to_string("/proc/sys/user/max_user_namespaces");
-    if allowed.is_ok_and(|text| text.trim() == "0") {
-        eprintln!("skipped: user namespaces are switched off");
-        return;
-    }
+    require!(userns);
     let mut command = Command::new(std::env::current_exe().expect("myself"));
     command
         .args(["--exact", "as_nobody", "--nocapture"])
@@ -52,6 +49,8 @@ fn a_monitor_without_privileges_starts_domains() {
             "{}",
             String::from_utf8_lossy(&done.stderr)
         ),
-        Err(error) => eprintln!("skipped: nobody cannot run this test: {error}"),
+        Err(error) => skip(format!(
+            "a folder that nobody can run this test in: {error}"
+        )),
     }
 }

@@ -205,7 +205,7 @@ mod tests {
     fn every_pair_has_a_cost() {
         let mut interrupts = match Interrupts::open(HZ, &[0]) {
             Ok(interrupts) => interrupts,
-            Err(error) => return eprintln!("skipped: {error:#}"),
+            Err(error) => return testing::skip(format!("{error:#}")),
         };
         pin(0).unwrap();
         let costs = pairs(&mut Workload::new().unwrap(), &mut interrupts, 3).unwrap();

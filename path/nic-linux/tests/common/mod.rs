@@ -3,7 +3,7 @@
 #![allow(unreachable_pub)]
 
 use netdev::netns::Namespace;
-use netdev::{Opened, SetupError, Steering, TapSpec, open_queues};
+use netdev::{Opened, Steering, TapSpec, open_queues};
 use nic::vmq::{Backend, Freed, QueueId, Vmq, VmqError};
 use nic::{Buffer, BufferId, Buffers, Frame, Nic, Pool};
 use nic_linux::TapNic;
@@ -11,6 +11,7 @@ use shmem::{Area, Span};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use testing::{require, skip};
 
 pub const MACS: [[u8; 6]; 3] = [
     [2, 0, 0, 0, 0, 1],
@@ -34,17 +35,10 @@ pub fn frame_to(mac: [u8; 6], number: u32) -> Vec<u8> {
     frame
 }
 
-fn skip<T>(why: impl ToString) -> Option<T> {
-    eprintln!("skipped: {}", why.to_string());
-    None
-}
-
 /// A TAP in a namespace of its own, with the queues and the MAC that `queues` says.
 pub fn open(queues: TapSpec) -> Option<(Namespace, Opened)> {
-    let namespace = match Namespace::new() {
-        Ok(namespace) => namespace,
-        Err(error) => return skip(format!("no network namespace: {error}")),
-    };
+    require!(tap);
+    let namespace = Namespace::new().unwrap();
     let spec = TapSpec {
         ifname: "wire".to_owned(),
         netns: Some(namespace.path().display().to_string()),
@@ -52,10 +46,8 @@ pub fn open(queues: TapSpec) -> Option<(Namespace, Opened)> {
         tx_queue: 2000,
         ..queues
     };
-    match open_queues(&spec) {
-        Err(error @ SetupError::NoTun { .. }) => skip(error),
-        opened => Some((namespace, opened.unwrap())),
-    }
+    let opened = open_queues(&spec).unwrap();
+    Some((namespace, opened))
 }
 
 pub struct Guests {

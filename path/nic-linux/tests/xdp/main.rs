@@ -18,6 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use testing::{require, skip};
 
 const CHUNK: usize = 2048;
 const CHUNKS: usize = 256;
@@ -65,9 +66,8 @@ fn path(namespace: &Namespace) -> String {
 }
 
 fn place() -> Option<Namespace> {
-    Namespace::new()
-        .inspect_err(|error| eprintln!("skipped: no network namespace: {error}"))
-        .ok()
+    require!(netns, tool("ip"));
+    Some(Namespace::new().unwrap())
 }
 
 impl Wire {
@@ -92,8 +92,7 @@ impl Wire {
         let (device, interface) = match bound {
             Ok(bound) => bound,
             Err(error) if error.to_string().contains("not permitted") => {
-                eprintln!("skipped: {error}");
-                return None;
+                return skip(error);
             }
             Err(error) => panic!("{error}"),
         };
@@ -354,10 +353,7 @@ fn what_a_socket_on_the_wire_sends_has_its_checksum() {
         let socket = UdpSocket::bind("10.0.0.1:1000").unwrap();
         socket.send_to(&[7; 1001], "10.0.0.2:2000").unwrap() == 1001
     });
-    if !sent.unwrap() {
-        eprintln!("skipped: no `ip`");
-        return;
-    }
+    assert!(sent.unwrap());
     let is_udp = |frame: &&Vec<u8>| frame[12..14] == [8, 0] && frame[23] == 17;
     let came = wire.receive(1, Duration::from_secs(5));
     let packet = came.iter().find(is_udp).unwrap();
@@ -454,8 +450,7 @@ fn an_interface_that_is_there_is_taken_over_and_given_back() {
     if !ip(&[
         "link", "add", "near", "type", "veth", "peer", "name", "wire",
     ]) {
-        eprintln!("skipped: no `ip`, or no veth");
-        return;
+        return skip("veth");
     }
     assert!(ip(&["link", "set", "wire", "up"]));
     let netdev = Netdev::Existing {
@@ -503,8 +498,7 @@ fn what_cannot_be_taken_over_is_told_with_a_remedy() {
         Command::new("ip").args(pair.split(' ')).status()
     });
     if !made.unwrap().is_ok_and(|status| status.success()) {
-        eprintln!("skipped: no `ip`, or no veth");
-        return;
+        return skip("veth");
     }
     let many = inspect("many", Some(&netns), 0).unwrap_err().to_string();
     assert!(

@@ -14,6 +14,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use testing::require;
 
 /// The guest memory's number in the agent.
 pub(crate) const GUEST: u32 = 7;
@@ -26,13 +27,8 @@ pub(crate) const SCRATCH: u64 = (FRAMES + PAGE) as u64;
 /// One test at a time: they measure, and they start processes.
 pub(crate) fn alone() -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());
-    match sandbox::probe() {
-        Ok(_) => Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner)),
-        Err(why) => {
-            eprintln!("skipped: {why}");
-            None
-        }
-    }
+    require!(seccomp_notify);
+    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 pub(crate) struct World {
@@ -249,10 +245,7 @@ pub(crate) fn gone_within(pidfd: &OwnedFd, time: Duration) -> bool {
 pub(crate) fn descriptors(pid: i32) -> Option<Vec<u32>> {
     let entries = match std::fs::read_dir(format!("/proc/{pid}/fd")) {
         Ok(entries) => entries,
-        Err(error) => {
-            eprintln!("skipped: the descriptors of {pid}: {error}");
-            return None;
-        }
+        Err(error) => return testing::skip(format!("the descriptors of {pid}: {error}")),
     };
     let mut numbers: Vec<u32> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())

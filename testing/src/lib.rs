@@ -1,0 +1,22 @@
+//! What tests need of the machine that they run on, and that a test which cannot run is seen.
+//!
+//! A test that lacks something ends as if it had passed: libtest knows nothing else. So it says so
+//! past libtest's capture, and adds a line to [`LIST`] in the target folder, which `cargo xtask
+//! test` prints at the end. With `GRANTWAY_REQUIRE=all` it fails instead.
+
+pub mod needs;
+mod skips;
+
+pub use skips::{LIST, skip};
+
+/// Leaves the test, or the function that prepares for it, unless everything is there. The needs are
+/// the functions of [`needs`]: `require!(root, tap, tool("iperf3"))`. What is returned is the
+/// default of the function's type: `()`, `None`.
+#[macro_export]
+macro_rules! require {
+    ($($need:ident $(($($what:expr),*))?),+ $(,)?) => {
+        $(if let Err(missing) = $crate::needs::$need($($($what),*)?) {
+            return $crate::skip(missing);
+        })+
+    };
+}

@@ -1,0 +1,134 @@
+//! What a test may need. Each is there, or it is told what is missing.
+
+use netdev::netns::Namespace;
+use netdev::{SetupError, TapSpec, open_tap, xdp};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// What is missing.
+type Missing = String;
+
+/// The user may do everything.
+///
+/// # Errors
+/// Somebody else.
+pub fn root() -> Result<(), Missing> {
+    match rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => Err("root".into()),
+    }
+}
+
+/// Network namespaces can be made.
+///
+/// # Errors
+/// The kernel's reason.
+pub fn netns() -> Result<(), Missing> {
+    fresh_netns().map(drop)
+}
+
+fn fresh_netns() -> Result<Namespace, Missing> {
+    Namespace::new().map_err(|error| format!("network namespaces: {error}"))
+}
+
+/// Network namespaces, and TAPs in them.
+///
+/// # Errors
+/// Without the one, or without a TAP driver. Everything else is a fault of ours, for the test to
+/// find.
+pub fn tap() -> Result<(), Missing> {
+    let namespace = fresh_netns()?;
+    let spec = TapSpec {
+        ifname: "probe".into(),
+        netns: Some(namespace.path().display().to_string()),
+        mtu: 1500,
+        ..TapSpec::default()
+    };
+    match open_tap(&spec) {
+        Err(error @ SetupError::NoTun { .. }) => Err(error.to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// AF_XDP sockets and their programs.
+///
+/// # Errors
+/// Only what is not permitted.
+///
+/// # Panics
+/// Everything else that goes wrong is a fault of ours.
+pub fn af_xdp() -> Result<(), Missing> {
+    let Err(error) = xdp::probe() else {
+        return Ok(());
+    };
+    let error = error.to_string();
+    assert!(error.contains("not permitted"), "{error}");
+    Err(format!("AF_XDP: {error}"))
+}
+
+/// User namespaces for those without privileges.
+///
+/// # Errors
+/// They are switched off.
+pub fn userns() -> Result<(), Missing> {
+    let mut command = Command::new("unshare");
+    let probe = command.args(["-Ur", "true"]).stderr(Stdio::null());
+    match probe.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err("user namespaces: switched off".into()),
+        Err(error) => Err(format!("user namespaces: `unshare`: {error}")),
+    }
+}
+
+/// All that confining a domain stands on, seccomp's user notification above all.
+///
+/// # Errors
+/// What the kernel lacks.
+pub fn seccomp_notify() -> Result<(), Missing> {
+    sandbox::probe().map(drop)
+}
+
+/// A program of the system's.
+///
+/// # Errors
+/// It is in no folder of `PATH`.
+pub fn tool(name: &str) -> Result<(), Missing> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    match std::env::split_paths(&paths).any(|folder| folder.join(name).is_file()) {
+        true => Ok(()),
+        false => Err(format!("the program {name}")),
+    }
+}
+
+/// A program of this workspace, built as the test was: it lies a folder above. `cargo test` builds
+/// them all, of a single package only that package's.
+///
+/// # Errors
+/// It is not built.
+pub fn program(name: &str) -> Result<(), Missing> {
+    let test = std::env::current_exe().unwrap_or_default();
+    let built = test
+        .ancestors()
+        .nth(2)
+        .map_or_else(PathBuf::new, |folder| folder.join(name));
+    match built.is_file() {
+        true => Ok(()),
+        false => Err(format!(
+            "{} (`cargo test` of the workspace builds it)",
+            built.display()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert_eq!(tool("sh"), Ok(()));
+        assert_eq!(tool("no-such-tool"), Err("the program no-such-tool".into()));
+        let missing = program("no-such-program").unwrap_err();
+        assert!(missing.contains("/no-such-program ("), "{missing}");
+    }
+}
