@@ -8,7 +8,7 @@ use super::exp;
 use crate::{build, workspace};
 use anyhow::{Context, Result, ensure};
 use figures::Failure;
-use std::fs;
+use std::fs::{self, FileTimes};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -158,8 +158,14 @@ fn build_tree(root: PathBuf, copies: &Path, aliases: &Aliases) -> Result<Side> {
 /// The name that git would give to the tree as it is, with files that are new and not ignored.
 fn tree_name(root: &Path, folder: &Path) -> Result<String> {
     let index = folder.join("index");
-    let path = git(root, &["rev-parse", "--git-path", "index"])?;
-    fs::copy(root.join(path), &index)?;
+    let path = root.join(git(root, &["rev-parse", "--git-path", "index"])?);
+    fs::copy(&path, &index)?;
+    // Git looks into files that are no older than the index: the copy has to be as old as it.
+    let age = FileTimes::new().set_modified(fs::metadata(&path)?.modified()?);
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&index)?
+        .set_times(age)?;
     let with_index = |arguments: &[&str]| {
         let mut command = Command::new("git");
         command.env("GIT_INDEX_FILE", &index);
