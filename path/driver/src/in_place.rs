@@ -207,3 +207,6 @@ fn refuse<G: Grants>(netback: &mut Netback<G>, frame: &Frame, buffers: Buffers) 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

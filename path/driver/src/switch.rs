@@ -240,3 +240,6 @@ fn denial(rule: Option<(usize, &str)>, ports: &Ports) -> String {
         None => why,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,52 +1,147 @@
-//! Ports that are connected to nothing.
+//! Ports that are connected to nothing, and a switch between guests that are joined to it by their
+//! rings alone.
 
+use crate::firewall::Firewall;
 use crate::linear::Linear;
 use crate::nics::NicPort;
+use crate::notify::Notifier;
+use crate::ports::{Port, Ports};
+use crate::switch::{Carried, Switch};
 use crate::vifs::VifPort;
 use crate::vifs::memory::{Shared, Window};
-use abi::{ConnId, PAGE, Slot};
+use abi::{ConnId, DomId, GrantEntry, GrantRef, PAGE, Slot, XenbusState};
 use config::domain::{GrantMode, Lro, Offloads, RingFormat};
 use config::lro::{Backend, Meta};
+use net::bridge::{self, Bridge, BridgeSettings};
+use net::packet::Mac;
 use nic::Pool;
 use nic::moderation::Policy;
 use nic::sim::Cable;
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
 use runtime::lro::{Merger, Side};
-use runtime::processes::Processes;
+use runtime::platform::{Doorbell, NO_RECORD, Peer, Platform, Record};
 use shmem::{Area, Span};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use vif::netif::{Features, FrontRecord};
+use vif::testing::{BACKEND, FakeGrants, Rig, sizes};
+
+/// A system with one other domain, which is whatever the test says.
+#[derive(Debug)]
+pub(crate) struct System {
+    peer: RefCell<Peer>,
+    /// The states that this end has had.
+    pub(crate) states: RefCell<Vec<XenbusState>>,
+    /// Doorbells that were attached.
+    pub(crate) doorbells: Cell<u32>,
+    /// How often one of them was rung.
+    pub(crate) rings: Rc<Cell<u32>>,
+    window: Area,
+}
+
+/// Pages of a window.
+const WINDOW: u32 = 64;
+
+impl System {
+    pub(crate) fn new() -> Rc<Self> {
+        Rc::new(Self {
+            peer: RefCell::new(Peer {
+                domain: DomId(1),
+                state: XenbusState::Initialising,
+                record: NO_RECORD,
+            }),
+            states: RefCell::default(),
+            doorbells: Cell::default(),
+            rings: Rc::default(),
+            window: Area::anonymous(WINDOW as usize * PAGE).unwrap(),
+        })
+    }
+
+    /// The other end has this state and record from now on.
+    pub(crate) fn peer_is(&self, state: XenbusState, record: &Record) {
+        let mut peer = self.peer.borrow_mut();
+        (peer.state, peer.record) = (state, *record);
+    }
+}
+
+#[derive(Debug)]
+struct Counted(Rc<Cell<u32>>);
+
+impl Doorbell for Counted {
+    fn ring(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+fn absent<T>() -> io::Result<T> {
+    Err(io::ErrorKind::NotFound.into())
+}
+
+impl Platform for System {
+    fn peer(&self, _: ConnId) -> io::Result<Option<Peer>> {
+        Ok(Some(self.peer.borrow().clone()))
+    }
+
+    fn set_state(&self, _: ConnId, state: XenbusState, _: &Record) -> io::Result<()> {
+        self.states.borrow_mut().push(state);
+        Ok(())
+    }
+
+    fn doorbell(&self, _: ConnId) -> io::Result<Box<dyn Doorbell>> {
+        self.doorbells.set(self.doorbells.get() + 1);
+        Ok(Box::new(Counted(Rc::clone(&self.rings))))
+    }
+
+    fn window(&self) -> Area {
+        self.window
+    }
+
+    fn attach(&self, _: u32) -> io::Result<OwnedFd> {
+        absent()
+    }
+
+    fn tell_all(&self, _: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
+        all.iter().map(|_| absent()).collect()
+    }
+
+    fn end(&self, _: u32) -> io::Result<()> {
+        absent()
+    }
+
+    fn ready(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 /// A guest that has not come.
 pub(crate) fn vif_port(name: &str) -> VifPort {
-    let area = Area::anonymous(4 * PAGE).unwrap();
-    let calls = Rc::new(RefCell::new(Calls::over(area.page(0).unwrap())));
+    let page = Area::anonymous(PAGE).unwrap().span();
+    vif_port_on(System::new(), page, name, [2; 6])
+}
+
+/// The same on a system of the test's, with its call page and the guest's station address.
+pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 6]) -> VifPort {
     let shared = Shared {
-        platform: Rc::new(Processes::new(Rc::clone(&calls), area)),
-        calls,
+        platform: system,
+        calls: Rc::new(RefCell::new(Calls::over(call))),
         ledger: Rc::new(Ledger::new(false)),
-        frames: area,
-        grants: GrantMode::Counted,
+        frames: Area::anonymous(4 * PAGE).unwrap(),
+        grants: GrantMode::Map,
         offloads: Offloads::Tso,
-        ring_order: 0,
+        ring_order: 1,
         ring_format: RingFormat::Native,
         meta: Meta::Request,
     };
     let window = Window {
         first: Slot(0),
-        slots: 0,
+        slots: WINDOW,
         tables: Slot(0),
         flips: 0,
     };
-    VifPort::new(
-        name.to_owned(),
-        ConnId(0),
-        [2; 6],
-        shared,
-        window,
-        Span::EMPTY,
-    )
+    VifPort::new(name.to_owned(), ConnId(0), mac, shared, window, Span::EMPTY)
 }
 
 /// The near end of a cable.
@@ -61,4 +156,100 @@ pub(crate) fn nic_port(name: &str) -> NicPort {
         Merger::new(Side::Physical, &Lro::default(), 1),
         Linear::new(area, PAGE, Backend::Scatter),
     )
+}
+
+/// The station address of guest `n`.
+pub(crate) fn mac(n: usize) -> [u8; 6] {
+    [2, 0, 0, 0, 0, n as u8 + 1]
+}
+
+/// A frame of `len` bytes that no two numbers have in common.
+pub(crate) fn frame(to: [u8; 6], from: [u8; 6], len: usize, number: u64) -> Vec<u8> {
+    let mut bytes = vif::testing::packet(len, number);
+    bytes[..6].copy_from_slice(&to);
+    bytes[6..12].copy_from_slice(&from);
+    bytes
+}
+
+/// A switch whose first ports are guests, and behind them a wire that leads nowhere.
+pub(crate) struct Machine {
+    pub(crate) switch: Switch,
+    /// What is behind each guest's port; the driver's end of the interface is the port's.
+    pub(crate) guests: Vec<Rig>,
+    pub(crate) systems: Vec<Rc<System>>,
+    /// The wire's port.
+    pub(crate) wire: usize,
+    notifier: Notifier,
+}
+
+impl Machine {
+    pub(crate) fn new(count: usize) -> Self {
+        let mut ports = Ports::default();
+        let mut bridge = Bridge::new(BridgeSettings::default());
+        let (mut guests, mut systems) = (Vec::new(), Vec::new());
+        for n in 0..count {
+            let system = System::new();
+            let call = Area::anonymous(PAGE).unwrap().span();
+            let mut port = vif_port_on(Rc::clone(&system), call, &format!("g{n}"), mac(n));
+            guests.push(join(&mut port, n));
+            systems.push(system);
+            let number = ports.insert(Port::Vif(Box::new(port)));
+            bridge
+                .add(number, &bridge::Port::guest(Mac(mac(n))))
+                .unwrap();
+        }
+        let wire = ports.insert(Port::Nic(Box::new(nic_port("wire"))));
+        bridge.add(wire, &bridge::Port::nic()).unwrap();
+        let ledger = Rc::new(Ledger::new(false));
+        Self {
+            switch: Switch::new(ports, bridge, Firewall::default(), ledger),
+            guests,
+            systems,
+            wire,
+            notifier: Notifier::new(0),
+        }
+    }
+
+    /// Guest `n` sends these bytes.
+    pub(crate) fn send(&mut self, n: usize, bytes: &[u8]) {
+        assert!(self.guests[n].send(bytes, nic::Offload::default()));
+    }
+
+    /// What a turn does for a guest, by the slow path.
+    pub(crate) fn carry(&mut self, n: usize) -> Carried {
+        let carried = self.switch.carry(n, 0, 64);
+        self.publish();
+        carried
+    }
+
+    /// The end of a turn.
+    pub(crate) fn publish(&mut self) {
+        self.notifier.publish(&mut self.switch, 0);
+    }
+
+    /// What guest `n` has got.
+    pub(crate) fn received(&mut self, n: usize) -> Vec<Vec<u8>> {
+        self.guests[n].receive(64)
+    }
+
+    pub(crate) fn port(&self, n: usize) -> &VifPort {
+        self.switch.ports.vif(n).unwrap()
+    }
+}
+
+/// Connects a guest that has everything a port offers.
+pub(crate) fn join(port: &mut VifPort, n: usize) -> Rig {
+    let rig = Rig::with_record(sizes(), Features::ALL, port.record());
+    let record = FrontRecord {
+        mac: mac(n),
+        ..rig.record.clone()
+    };
+    let (table, frames) = (rig.table_span(), rig.memory().area());
+    let page = |gref: GrantRef| {
+        let entry = table.load_u64(gref.index() as usize * 8).ok()?;
+        frames.page(GrantEntry(entry).frame())
+    };
+    let grants = Box::new(FakeGrants::new(table, frames, BACKEND));
+    port.join(&record.encode(), grants, page).unwrap();
+    rig
 }

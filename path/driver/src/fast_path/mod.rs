@@ -163,3 +163,6 @@ impl FastPath {
         self.frames.clear();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+use super::*;
+use crate::testing::{Machine, frame, mac};
+
+const SMALL: usize = 100;
+
+/// A turn for guest 0: what the fast path has carried.
+fn turn(fast: &mut FastPath, machine: &mut Machine) -> Option<Small> {
+    let small = fast.carry(&mut machine.switch, 0, 0, 64);
+    machine.publish();
+    small
+}
+
+#[test]
+fn small_frames_between_guests_take_it() {
+    let (mut machine, mut fast) = (Machine::new(3), FastPath::default());
+    assert_eq!(turn(&mut fast, &mut machine), None, "there is nothing");
+    for number in 0..6 {
+        let to = mac(1 + number as usize % 2);
+        machine.send(0, &frame(to, mac(0), SMALL, number));
+    }
+    let carried = Carried {
+        packets: 6,
+        bytes: 6 * SMALL as u64,
+    };
+    let more = false;
+    assert_eq!(turn(&mut fast, &mut machine), Some(Small { carried, more }));
+    for n in [1, 2] {
+        let numbers = (0..6).filter(|number| 1 + number % 2 == n as u64);
+        let sent = numbers.map(|number| frame(mac(n), mac(0), SMALL, number));
+        assert_eq!(machine.received(n), sent.collect::<Vec<_>>());
+    }
+    assert_eq!(machine.guests[0].front.reap(), Ok(6));
+    let traffic = &machine.port(1).traffic;
+    assert_eq!(
+        (traffic.out_packets, traffic.out_bytes),
+        (3, 3 * SMALL as u64)
+    );
+}
+
+#[test]
+fn a_batch_takes_one_path_as_a_whole() {
+    let (mut machine, mut fast) = (Machine::new(3), FastPath::default());
+    let to_one = frame(mac(1), mac(0), SMALL, 1);
+    let to_all = frame([0xff; 6], mac(0), SMALL, 2);
+    machine.send(0, &to_one);
+    machine.send(0, &to_all);
+    // Carried all the same, in order; by the slow path, which alone sends to several.
+    assert_eq!(
+        turn(&mut fast, &mut machine).map(|small| small.carried.packets),
+        Some(2)
+    );
+    assert_eq!(machine.received(1), [to_one.clone(), to_all.clone()]);
+    assert_eq!(machine.received(2), [to_all]);
+    // Batches after it are not tried, then one is.
+    for untried in 0..UNTRIED {
+        machine.send(0, &to_one);
+        assert_eq!(turn(&mut fast, &mut machine), None, "{untried}");
+        assert_eq!(machine.carry(0).packets, 1);
+    }
+    machine.send(0, &to_one);
+    assert!(turn(&mut fast, &mut machine).is_some());
+    assert_eq!(machine.received(1).len(), usize::from(UNTRIED) + 1);
+}
+
+#[test]
+fn a_large_frame_ends_it() {
+    let (mut machine, mut fast) = (Machine::new(2), FastPath::default());
+    let sent = [SMALL, 5000, SMALL].map(|len| frame(mac(1), mac(0), len, len as u64));
+    sent.iter().for_each(|bytes| machine.send(0, bytes));
+    let small = turn(&mut fast, &mut machine).unwrap();
+    assert!(small.more && small.carried.packets == 1, "{small:?}");
+    assert_eq!(turn(&mut fast, &mut machine), None);
+    assert_eq!(machine.carry(0).packets, 2);
+    assert_eq!(machine.received(1), sent);
+}
+
+#[test]
+fn to_a_guest_that_is_not_there_the_slow_path_counts() {
+    let (mut machine, mut fast) = (Machine::new(2), FastPath::default());
+    machine.guests[1].raw_tx().set_req_prod(u32::MAX);
+    machine.carry(1);
+    machine.send(0, &frame(mac(1), mac(0), SMALL, 1));
+    assert!(turn(&mut fast, &mut machine).is_some());
+    assert_eq!(machine.port(1).not_connected, 1);
+    assert_eq!(machine.guests[0].front.reap(), Ok(1));
+}
+
+#[test]
+fn a_frame_that_is_followed_takes_the_slow_path() {
+    let (mut machine, mut fast) = (Machine::new(2), FastPath::default());
+    machine.switch.trace.request();
+    machine.send(0, &frame(mac(1), mac(0), SMALL, 1));
+    assert_eq!(turn(&mut fast, &mut machine), None);
+    assert_eq!(machine.carry(0).packets, 1);
+    machine.send(0, &frame(mac(1), mac(0), SMALL, 2));
+    assert!(turn(&mut fast, &mut machine).is_some(), "one is followed");
+}

@@ -1,0 +1,203 @@
+//! Frames from and to a guest, while it is connected.
+
+use super::{Link, VifPort};
+use crate::dedicated::queue::DedicatedQueue;
+use nic::{Caps, Frame, SmallBatch, SmallFrame};
+use runtime::ledger::{Hop, Ledger};
+use vif::grants::Grants;
+use vif::netback::{Netback, Taken, ToGuest};
+use vif::ring::Watch;
+
+impl VifPort {
+    /// Frames that the guest sent. They belong to the port until [`VifPort::done`].
+    pub fn take(&mut self, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
+        let Some(link) = &mut self.link else { return 0 };
+        let taken = ledger.at(Hop::Netback, || link.netback.from_guest(budget, out));
+        match taken {
+            Ok(taken) => {
+                self.traffic.in_packets += taken as u64;
+                self.traffic.in_bytes += out.iter().map(|frame| frame.len() as u64).sum::<u64>();
+                taken
+            }
+            Err(fatal) => {
+                self.close(&fatal.to_string());
+                0
+            }
+        }
+    }
+
+    /// The small frames at the head of the guest's ring, as [`VifPort::take`] takes others.
+    pub fn take_small_frames(&mut self, budget: usize, out: &mut SmallBatch) -> Taken {
+        out.clear();
+        let Some(link) = &mut self.link else {
+            return Taken::default();
+        };
+        match link.netback.small_frames_from_guest(budget, out) {
+            Ok(taken) => {
+                self.traffic.in_packets += out.len() as u64;
+                self.traffic.in_bytes += taken.bytes;
+                taken
+            }
+            Err(fatal) => {
+                self.close(&fatal.to_string());
+                Taken::default()
+            }
+        }
+    }
+
+    /// Bytes of the longest small frame that can be sent to the guest; 0: none can.
+    #[must_use]
+    pub fn longest_small_frame(&self) -> usize {
+        self.link
+            .as_ref()
+            .map_or(0, |link| link.netback.longest_small_frame())
+    }
+
+    /// [`VifPort::send`] for small frames none of which is longer than that.
+    pub fn send_small_frames(&mut self, small: &[SmallFrame], pick: &[u32]) {
+        let Some(link) = &mut self.link else { return };
+        let report = link.netback.small_frames_to_guest(small, pick);
+        self.delivered(&report);
+    }
+
+    /// Answers what was taken.
+    pub fn done(&mut self, ledger: &Ledger) {
+        if let Some(link) = &mut self.link {
+            ledger.at(Hop::Netback, || link.netback.from_guest_done());
+            self.touched = true;
+        }
+    }
+
+    /// Sends frames to the guest. While it is not connected they are counted.
+    pub fn send(&mut self, frames: &[Frame], pick: &[u32], ledger: &Ledger) {
+        let Some(link) = &mut self.link else {
+            self.not_connected += pick.len() as u64;
+            return;
+        };
+        let report = ledger.at(Hop::Netback, || {
+            self.room.to_guest(&mut link.netback, frames, pick)
+        });
+        self.delivered(&report);
+    }
+
+    /// The netback, for a NIC that writes to the guest's pages itself, while it is connected.
+    /// [`VifPort::delivered`] takes what comes of it.
+    pub fn netback(&mut self) -> Option<&mut Netback<Box<dyn Grants>>> {
+        self.link.as_mut().map(|link| &mut link.netback)
+    }
+
+    /// Its dedicated queue and the netback, while it is connected.
+    pub fn dedicated(&mut self) -> Option<(&mut DedicatedQueue, &mut Netback<Box<dyn Grants>>)> {
+        Some((self.queue.as_mut()?, &mut self.link.as_mut()?.netback))
+    }
+
+    /// Counts what was given to the guest.
+    pub fn delivered(&mut self, report: &ToGuest) {
+        let Some(link) = &self.link else { return };
+        let fatal = link.netback.fatal();
+        self.traffic.out_packets += u64::from(report.delivered);
+        self.traffic.out_bytes += report.bytes;
+        self.touched = true;
+        if let Some(fatal) = fatal {
+            self.close(&fatal.to_string());
+        }
+    }
+
+    /// Whether a device can write frames of `bytes` bytes, with what `caps` leave undone, to the
+    /// guest's pages.
+    #[must_use]
+    pub fn can_post(&self, bytes: usize, caps: Caps) -> bool {
+        let fits = |link: &Link| link.netback.can_post(bytes);
+        self.link.as_ref().is_some_and(fits)
+            && self
+                .caps()
+                .is_some_and(|own| own.checksum || !caps.checksum)
+    }
+
+    /// Whether the guest takes packets of several buffers that are to be segmented.
+    #[must_use]
+    pub fn takes_merged(&self) -> bool {
+        self.caps().is_some_and(|caps| caps.tso && caps.checksum)
+    }
+
+    /// Shows the guest what was done; whether there was anything.
+    pub fn publish(&mut self) -> bool {
+        let Some(link) = &mut self.link else {
+            return false;
+        };
+        if !std::mem::take(&mut self.touched) && !link.netback.is_dirty() {
+            return false;
+        }
+        link.netback.publish();
+        true
+    }
+
+    /// Whether the guest has to be told before it is out of receive buffers.
+    pub fn is_short(&mut self) -> bool {
+        self.link
+            .as_mut()
+            .is_some_and(|link| link.netback.is_short())
+    }
+
+    /// Wakes the guest if it sleeps and something was published.
+    pub fn notify(&mut self) {
+        if let Some(link) = &mut self.link
+            && link.netback.notify()
+            && let Some(doorbell) = &self.doorbell
+        {
+            doorbell.ring();
+        }
+    }
+
+    /// The driver is about to sleep.
+    pub fn arm(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.netback.arm(false);
+        }
+    }
+
+    /// The driver is awake.
+    pub fn disarm(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.netback.disarm();
+        }
+    }
+
+    /// A look at whether the guest may have sent something since it had nothing; good until
+    /// [`VifPort::take`] or [`VifPort::advance`].
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        let link = self.link.as_ref();
+        link.map_or(Watch::NONE, |link| link.netback.watch())
+    }
+
+    /// Whether the guest has sent something.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.link
+            .as_ref()
+            .is_some_and(|link| link.netback.has_work())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::vif_port;
+    use abi::PAGE;
+    use shmem::Area;
+
+    #[test]
+    fn who_has_gone_sends_nothing_of_anybody_s() {
+        let of_another = Area::anonymous(PAGE).unwrap().at(0, 60).unwrap();
+        let mut batch = SmallBatch::default();
+        batch.push(of_another).unwrap();
+        let mut port = vif_port("");
+        assert_eq!(port.take_small_frames(64, &mut batch), Taken::default());
+        assert!(batch.is_empty());
+        assert_eq!(
+            (port.longest_small_frame(), port.traffic.in_packets),
+            (0, 0)
+        );
+    }
+}

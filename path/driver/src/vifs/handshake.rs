@@ -1,0 +1,157 @@
+//! The hand-shake of a guest's port, and the end of its link.
+//!
+//! | own state | the frontend is | what happens |
+//! |---|---|---|
+//! | Initialising | anything | the backend's record is written: InitWait |
+//! | InitWait | Initialised | the rings are mapped: Connected |
+//! | Connected | Closing, Closed, Initialising, Unknown | everything is unmapped: Closed |
+//! | Closed | Initialising | the backend's record is written again: InitWait |
+
+use super::memory::Opened;
+use super::{Link, VifPort};
+use abi::{GrantRef, XenbusState};
+use runtime::platform::{Doorbell, NO_RECORD, Peer, Record};
+use shmem::Span;
+use vif::grants::Grants;
+use vif::netback::Netback;
+use vif::netif::{BackRecord, FrontRecord, Terms};
+
+impl VifPort {
+    /// Goes as far through the hand-shake as the other end allows.
+    pub fn advance(&mut self) {
+        // Each pass makes one step; there are fewer steps than this.
+        for _ in 0..8 {
+            let before = self.state;
+            let peer = self.memory.shared.platform.peer(self.conn);
+            let Ok(Some(peer)) = peer else { return };
+            // Nobody comes back who is dead: what is over its memory ends, used or not.
+            if peer.state == XenbusState::Unknown
+                && let Some(queue) = &mut self.queue
+            {
+                queue.end();
+            }
+            use XenbusState as S;
+            match (self.state, peer.state) {
+                (S::Initialising, _) | (S::Closed, S::Initialising) => {
+                    let body = self.record().encode();
+                    self.set(S::InitWait, &body);
+                }
+                (S::InitWait, S::Initialised) => match self.connect(&peer) {
+                    Ok(()) => {
+                        let body = self.record().encode();
+                        self.set(S::Connected, &body);
+                    }
+                    Err(trouble) => self.close(&trouble),
+                },
+                // Initialising: it has closed and come back before we looked.
+                (S::Connected, S::Closing | S::Closed | S::Initialising)
+                | (S::InitWait, S::Closing | S::Closed) => self.close(""),
+                (S::Connected, S::Unknown) => self.close("the guest has died"),
+                _ => {}
+            }
+            if self.state == before {
+                return;
+            }
+        }
+    }
+
+    /// What it offers the guest.
+    #[must_use]
+    pub fn record(&self) -> BackRecord {
+        self.memory.shared.record(self.queue.is_some())
+    }
+
+    fn set(&mut self, state: XenbusState, record: &Record) {
+        let platform = &self.memory.shared.platform;
+        match platform.set_state(self.conn, state, record) {
+            Ok(()) => self.state = state,
+            Err(error) => self.trouble = format!("the monitor refused {state:?}: {error}"),
+        }
+    }
+
+    /// Connects it to a guest without a hand-shake: the guest has `record`, `mechanism` gets
+    /// at its pages, `page` finds those of the rings.
+    ///
+    /// # Errors
+    /// What is wrong with the record.
+    pub fn join(
+        &mut self,
+        record: &Record,
+        mechanism: Box<dyn Grants>,
+        page: impl FnMut(GrantRef) -> Option<Span>,
+    ) -> Result<(), String> {
+        let (front, terms) = self.agree(record)?;
+        let pages: Option<Vec<_>> = front.references().map(page).collect();
+        let pages = pages.ok_or("a ring's page is not there")?;
+        self.link(terms, &front, (mechanism, Vec::new(), pages))?;
+        self.doorbell = Some(self.attach_doorbell()?);
+        self.state = XenbusState::Connected;
+        Ok(())
+    }
+
+    fn attach_doorbell(&self) -> Result<Box<dyn Doorbell>, String> {
+        let doorbell = self.memory.shared.platform.doorbell(self.conn);
+        doorbell.map_err(|error| error.to_string())
+    }
+
+    /// The guest's record, and what it comes to with this end's.
+    fn agree(&self, record: &Record) -> Result<(FrontRecord, Terms), String> {
+        let front = FrontRecord::decode(record).map_err(|error| error.to_string())?;
+        if front.mac != self.mac {
+            return Err("the guest claims another MAC address than it was given".into());
+        }
+        let terms = Terms::of(&self.record(), &front).map_err(|error| error.to_string())?;
+        Ok((front, terms))
+    }
+
+    fn connect(&mut self, peer: &Peer) -> Result<(), String> {
+        let (front, terms) = self.agree(&peer.record)?;
+        if self.doorbell.is_none() {
+            self.doorbell = Some(self.attach_doorbell()?);
+        }
+        let opened = self.memory.open(peer, &front)?;
+        self.link(terms, &front, opened)
+    }
+
+    fn link(
+        &mut self,
+        terms: Terms,
+        front: &FrontRecord,
+        (mechanism, rings, pages): Opened,
+    ) -> Result<(), String> {
+        let (tx, rest) = pages.split_at(front.tx_ring.len());
+        let (rx, event) = rest.split_at(front.rx_ring.len());
+        let event = event.first().copied().unwrap_or(Span::EMPTY);
+        let netback = match Netback::new(terms, tx, rx, event, mechanism) {
+            Ok(netback) => netback,
+            Err(error) => {
+                self.memory.unmap(&rings);
+                return Err(error.to_string());
+            }
+        };
+        self.link = Some(Link { netback, rings });
+        self.trouble.clear();
+        Ok(())
+    }
+
+    /// Takes the link down, whatever state it is in.
+    pub(super) fn close(&mut self, trouble: &str) {
+        if let Some(link) = self.link.take() {
+            // First of all: its pages are to be the guest's.
+            if let Some(queue) = &mut self.queue {
+                queue.end();
+            }
+            self.past += *link.netback.counters();
+            drop(link.netback.into_grants());
+            self.memory.unmap(&link.rings);
+        }
+        if !trouble.is_empty() {
+            trouble.clone_into(&mut self.trouble);
+            eprintln!("{}: {trouble}", self.name);
+        }
+        self.set(XenbusState::Closed, &NO_RECORD);
+    }
+}
+
+#[cfg(test)]
+mod tests;

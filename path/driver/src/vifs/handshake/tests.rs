@@ -1,0 +1,342 @@
+//! A guest's port against a guest and a monitor of the test's own, which count what is mapped.
+
+use super::*;
+use crate::testing::{System, frame, join, mac, vif_port_on};
+use abi::PAGE;
+use abi::hypercall::{Kind, Map};
+use abi::{GrantStatus, Handle};
+use runtime::testing::answer;
+use shmem::Area;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use vif::netif::Features;
+
+/// What the monitor's thread knows.
+#[derive(Default)]
+struct Monitor {
+    mapped: Mutex<BTreeSet<u32>>,
+    calls: AtomicU32,
+    stop: AtomicBool,
+}
+
+/// References from here on cannot be mapped.
+const NONE: u32 = 40;
+
+impl Monitor {
+    fn serve(&self, kind: Kind, words: [u64; 3]) -> GrantStatus {
+        let mut mapped = self.mapped.lock().unwrap();
+        match kind {
+            Kind::GrantMap => {
+                let op = Map::decode(words);
+                if op.gref.index() >= NONE {
+                    return GrantStatus::BadRef;
+                }
+                assert!(mapped.insert(op.slot.0), "{op:?} is mapped");
+                GrantStatus::Okay
+            }
+            Kind::GrantUnmap => {
+                assert!(mapped.remove(&(words[0] as u32)), "{words:?} is not mapped");
+                GrantStatus::Okay
+            }
+            _ => GrantStatus::GeneralError,
+        }
+    }
+}
+
+struct World {
+    port: VifPort,
+    system: Rc<System>,
+    monitor: Arc<Monitor>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl World {
+    fn new() -> Self {
+        let call = Area::anonymous(2 * PAGE).unwrap().span();
+        let system = System::new();
+        let monitor = Arc::new(Monitor::default());
+        let served = Arc::clone(&monitor);
+        let thread = std::thread::spawn(move || {
+            answer(call, &served.stop, |kind, ops| {
+                served.calls.fetch_add(1, Ordering::Relaxed);
+                let all = ops.iter().map(|words| served.serve(kind, *words));
+                all.map(|status| (i64::from(status as i16), 0)).collect()
+            });
+        });
+        let mut port = vif_port_on(Rc::clone(&system), call, "g0", mac(0));
+        port.advance();
+        assert_eq!(port.state(), XenbusState::InitWait);
+        Self {
+            port,
+            system,
+            monitor,
+            thread: Some(thread),
+        }
+    }
+
+    /// The guest is in this state and has this record.
+    fn guest_is(&mut self, state: XenbusState, record: &Record) -> XenbusState {
+        self.system.peer_is(state, record);
+        self.port.advance();
+        self.port.state()
+    }
+
+    fn mapped(&self) -> usize {
+        self.monitor.mapped.lock().unwrap().len()
+    }
+
+    fn calls(&self) -> u32 {
+        self.monitor.calls.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.monitor.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// A record with rings of so many pages, each with a reference of its own from `first` on.
+fn front(tx_pages: u32, rx_pages: u32, first: u32) -> FrontRecord {
+    let grefs = |from: u32, count| (from..from + count).map(GrantRef).collect();
+    FrontRecord {
+        features: Features::ALL,
+        max_slots: vif::netif::MAX_SLOTS,
+        tx_ring: grefs(first, tx_pages),
+        rx_ring: grefs(first + tx_pages, rx_pages),
+        event: GrantRef(first + tx_pages + rx_pages),
+        rx_buffer: 2048,
+        mac: mac(0),
+        table: Handle(0),
+    }
+}
+
+#[test]
+fn the_hand_shake_goes_both_ways_and_begins_anew() {
+    use XenbusState as S;
+    let mut world = World::new();
+    let record = front(1, 1, 1).encode();
+    for _ in 0..3 {
+        assert_eq!(world.guest_is(S::Initialised, &record), S::Connected);
+        assert_eq!(world.mapped(), 3);
+        assert_eq!(world.guest_is(S::Connected, &record), S::Connected);
+        assert_eq!(world.guest_is(S::Closing, &NO_RECORD), S::Closed);
+        assert_eq!(world.mapped(), 0);
+        assert_eq!(world.guest_is(S::Initialising, &NO_RECORD), S::InitWait);
+    }
+    assert_eq!(world.guest_is(S::Initialised, &record), S::Connected);
+    assert_eq!(world.guest_is(S::Unknown, &NO_RECORD), S::Closed);
+    assert_eq!(
+        (world.mapped(), &*world.port.trouble),
+        (0, "the guest has died")
+    );
+}
+
+/// CVE-2022-50257: of rings that cannot be mapped whole nothing stays mapped.
+#[test]
+fn attack_14_rings_that_cannot_be_mapped_whole_leave_nothing_mapped() {
+    use XenbusState as S;
+    for bad in [NONE, u32::MAX] {
+        for place in 0..4 {
+            let mut world = World::new();
+            let mut record = front(2, 1, 1);
+            match place {
+                0 | 1 => record.tx_ring[place] = GrantRef(bad),
+                2 => record.rx_ring[0] = GrantRef(bad),
+                _ => record.event = GrantRef(bad),
+            }
+            assert_eq!(world.guest_is(S::Initialised, &record.encode()), S::Closed);
+            assert_eq!(world.mapped(), 0, "{bad} {place}");
+            assert!(
+                world.port.trouble.contains("a ring"),
+                "{}",
+                world.port.trouble
+            );
+            // It may try again.
+            assert_eq!(world.guest_is(S::Initialising, &NO_RECORD), S::InitWait);
+            let record = front(2, 1, 1).encode();
+            assert_eq!(world.guest_is(S::Initialised, &record), S::Connected);
+        }
+    }
+}
+
+/// XSA-379, XSA-486, XSA-501; CVE-2026-86565: what was agreed on at the hand-shake holds until the
+/// link ends, whatever the record says meanwhile. Another size, another mechanism, another station
+/// address, nonsense: nothing is mapped, nothing is unmapped, no table changes its size.
+#[test]
+fn attack_19_27_a_record_that_is_rewritten_while_connected_changes_nothing() {
+    use XenbusState as S;
+    let mut world = World::new();
+    let record = front(1, 2, 1);
+    assert_eq!(
+        world.guest_is(S::Initialised, &record.encode()),
+        S::Connected
+    );
+    let terms = format!("{:?}", world.port.netback().unwrap().terms());
+    let calls = world.calls();
+    for other in [
+        front(2, 1, 1).encode(),
+        front(1, 1, 20).encode(),
+        FrontRecord {
+            rx_buffer: 4096,
+            ..record.clone()
+        }
+        .encode(),
+        FrontRecord {
+            features: Features::PLAIN,
+            ..record.clone()
+        }
+        .encode(),
+        FrontRecord {
+            features: Features::ALL.with(Features::COUNTED_GRANTS),
+            table: Handle(3),
+            ..record.clone()
+        }
+        .encode(),
+        FrontRecord {
+            mac: mac(9),
+            ..record.clone()
+        }
+        .encode(),
+        [0xff; abi::RECORD_BYTES],
+        NO_RECORD,
+    ] {
+        for state in [S::Initialised, S::Connected] {
+            assert_eq!(world.guest_is(state, &other), S::Connected);
+        }
+    }
+    assert_eq!(
+        format!("{:?}", world.port.netback().unwrap().terms()),
+        terms
+    );
+    assert_eq!((world.calls(), world.mapped()), (calls, 4));
+}
+
+/// CVE-2026-86565: rings of another size after a reconnection, while a device still writes into
+/// buffers of the rings before.
+#[test]
+fn attack_27_a_queue_of_another_size_knows_no_buffer_of_the_one_before() {
+    let mut port = vif_port_on(
+        System::new(),
+        Area::anonymous(PAGE).unwrap().span(),
+        "g0",
+        mac(0),
+    );
+    let _first = join(&mut port, 0);
+    let netback = port.netback().unwrap();
+    let late: Vec<_> = std::iter::from_fn(|| netback.post(1519)).take(40).collect();
+    assert_eq!(late.len(), 40);
+    port.close("another size");
+    assert!(port.netback().is_none());
+
+    let mut second = join(&mut port, 0);
+    let netback = port.netback().unwrap();
+    let own = [netback.post(1519).unwrap(), netback.post(1519).unwrap()];
+    assert_eq!(own.map(|buffer| buffer.id), [late[0].id, late[1].id]);
+    // Buffers of the link before come back. This one's table is another, though names are alike.
+    let bytes = frame(mac(0), mac(1), 200, 1);
+    for buffer in &late {
+        buffer.span.take(bytes.len()).write(&bytes).unwrap();
+        let piece = nic::Piece {
+            span: buffer.span,
+            buffer: buffer.id,
+        };
+        netback.accept(&nic::Frame::new(piece, bytes.len()).unwrap());
+    }
+    let report = netback.post_end();
+    assert_eq!(report.delivered, 0);
+    netback.publish();
+    assert!(second.receive(64).is_empty(), "nothing of the link before");
+}
+
+/// CVE-2019-14818: a guest that comes and goes for ever.
+#[test]
+fn attack_26_a_guest_that_comes_and_goes_leaves_nothing() {
+    use XenbusState as S;
+    let mut world = World::new();
+    let records = [
+        front(1, 1, 1).encode(),
+        front(2, 2, 1).encode(),
+        front(1, 1, NONE - 1).encode(),
+        [0xff; abi::RECORD_BYTES],
+        FrontRecord {
+            mac: mac(5),
+            ..front(1, 1, 1)
+        }
+        .encode(),
+    ];
+    let ends = [S::Closing, S::Closed, S::Initialising];
+    for round in 0..600 {
+        let now = world.guest_is(S::Initialised, &records[round % records.len()]);
+        assert!([S::Connected, S::Closed].contains(&now));
+        world.guest_is(ends[round % ends.len()], &NO_RECORD);
+        assert_eq!(world.mapped(), 0, "round {round}");
+        assert_eq!(world.guest_is(S::Initialising, &NO_RECORD), S::InitWait);
+    }
+    assert_eq!(
+        world.system.doorbells.get(),
+        1,
+        "one descriptor for all of it"
+    );
+    // A step of the hand-shake is a call; it does not loop.
+    assert!(world.system.states.borrow().len() <= 1 + 600 * 3);
+}
+
+/// CVE-2026-45890: nonsense in the store.
+#[test]
+fn attack_24_a_record_that_makes_no_sense_is_refused_before_anything_is_mapped() {
+    use XenbusState as S;
+    let good = front(1, 1, 1);
+    for (record, why) in [
+        ([0; abi::RECORD_BYTES], "not a network interface's record"),
+        (
+            FrontRecord {
+                mac: mac(1),
+                ..good.clone()
+            }
+            .encode(),
+            "another MAC address",
+        ),
+        (
+            FrontRecord {
+                table: Handle(7),
+                ..good.clone()
+            }
+            .encode(),
+            "not offered",
+        ),
+        (front(4, 1, 1).encode(), ""),
+        (front(1, 16, 1).encode(), ""),
+        (
+            FrontRecord {
+                rx_buffer: 0,
+                ..good.clone()
+            }
+            .encode(),
+            "",
+        ),
+        (
+            FrontRecord {
+                max_slots: 0,
+                ..good
+            }
+            .encode(),
+            "",
+        ),
+    ] {
+        let mut world = World::new();
+        assert_eq!(world.guest_is(S::Initialised, &record), S::Closed);
+        let trouble = &world.port.trouble;
+        assert!(
+            !trouble.is_empty() && trouble.contains(why),
+            "{trouble}, not {why}"
+        );
+        assert_eq!((world.mapped(), world.calls()), (0, 0), "{trouble}");
+    }
+}
