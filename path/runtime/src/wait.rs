@@ -133,8 +133,8 @@ mod tests {
     use std::os::fd::AsFd;
     use std::time::{Duration, Instant};
 
-    #[test]
-    fn a_doorbell_that_a_peer_has_filled_up_still_wakes() {
+    /// A waiter, and its doorbell in another's hands.
+    fn waiter() -> (Waiter, OwnedFd) {
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let event = eventfd(0, flags).unwrap();
         let bell = event.try_clone().unwrap();
@@ -142,7 +142,33 @@ mod tests {
         let data = epoll::EventData::new_u64(fd::EPOLL_EVENT);
         let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&set, &event, data, edges).unwrap();
-        let waiter = Waiter::new(set, event, Span::EMPTY);
+        (Waiter::new(set, event, Span::EMPTY), bell)
+    }
+
+    /// XSA-332, XSA-391: rings add up to one wake-up, however many there were since the last.
+    #[test]
+    fn attack_10_a_storm_of_rings_is_one_wake_up() {
+        let (waiter, bell) = waiter();
+        for kind in [Bell::All, Bell::Doorbell] {
+            for _ in 0..10_000 {
+                ring(bell.as_fd());
+            }
+            waiter.sleep(kind, None).unwrap();
+            let left = rustix::io::read(&waiter.event, &mut [0; 8]);
+            assert_eq!(left, Err(Errno::AGAIN), "the doorbell is empty");
+            let start = Instant::now();
+            waiter.sleep(kind, Some(50_000_000)).unwrap();
+            let slept = start.elapsed();
+            assert!(
+                slept >= Duration::from_millis(50),
+                "woken again after {slept:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_doorbell_that_a_peer_has_filled_up_still_wakes() {
+        let (waiter, bell) = waiter();
         for _ in 0..3 {
             rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
             waiter.sleep(Bell::All, None).unwrap();

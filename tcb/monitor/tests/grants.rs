@@ -253,3 +253,63 @@ fn a_user_that_dies_mapped_leaves_nothing() {
     }
     rig.end();
 }
+
+/// XSA-362, XSA-367: an index that there is not, a domain that there is not, an entry for somebody
+/// else, one that was never made, writing what may only be read. The model has the status of each,
+/// and that nothing is mapped or copied.
+#[test]
+fn attack_13_references_that_permit_nothing() {
+    let for_another = Op::Grant {
+        of: DomId(1),
+        index: 1,
+        entry: GrantEntry::access(DomId(3), 1, false).0,
+    };
+    let mut rig = run(&[granted(2, true), for_another]);
+    let maps = |domain, index, readonly| Map {
+        domain: DomId(domain),
+        gref: GrantRef(index),
+        slot: Slot(0),
+        readonly,
+    };
+    for op in [
+        maps(1, ENTRIES, true),
+        maps(1, u32::MAX, true),
+        maps(1, 3, true),
+        maps(1, 1, true),
+        maps(1, 0, false),
+        maps(2, 0, true),
+        maps(u16::MAX, 0, true),
+        maps(0, 0, true),
+    ] {
+        rig.step(&Op::Map {
+            of: DomId(0),
+            ops: vec![op],
+            refused: false,
+        });
+        assert_eq!(rig.mapped(DomId(0)), [], "{op:?}");
+    }
+    rig.step(&map(0, true));
+    assert_eq!(rig.mapped(DomId(0)), [(0, 2, false)]);
+    rig.end();
+}
+
+/// XSA-411: every other type of grant, and flags that mean one.
+#[test]
+fn attack_20_only_plain_grants_are_grants() {
+    let plain = GrantEntry::access(DomId(0), 2, false);
+    let permitted = [
+        GrantEntry::PERMIT_ACCESS,
+        GrantEntry::PERMIT_ACCESS | GrantEntry::READONLY,
+    ];
+    for flags in 0..1 << 9 {
+        let in_use = flags & (GrantEntry::READING | GrantEntry::WRITING) != 0;
+        if permitted.contains(&flags) || in_use {
+            continue;
+        }
+        let entry = plain.with_flags(flags).0;
+        let (of, index) = (DomId(1), 0);
+        let rig = run(&[Op::Grant { of, index, entry }, map(0, true), map(1, false)]);
+        assert_eq!(rig.mapped(DomId(0)), [], "{flags:#x}");
+        rig.end();
+    }
+}

@@ -310,6 +310,115 @@ fn attack_09_guest_stops_consuming() {
     });
 }
 
+/// The same on the way from the guest: malformed packets, each of whose grants may fail, in every
+/// order. Each request is answered once, and no access is left open.
+#[test]
+fn attack_08_malformed_packets_whose_grants_fail() {
+    over_each_format(|| {
+        let kinds = [
+            (60, 0),
+            (0, 0),
+            (5000, txf::MORE_DATA),
+            (60, txf::MORE_DATA),
+            (14, txf::EXTRA_INFO),
+            (1000, txf::CSUM_BLANK),
+        ];
+        for number in 0..kinds.len().pow(4) {
+            let mut rig = Rig::new(sizes());
+            let raw = rig.raw_tx();
+            let digit = |place: u32| number / kinds.len().pow(place) % kinds.len();
+            let bad_gref = number % 5;
+            let words: Vec<_> = (0..4)
+                .map(|n| {
+                    let (size, flags) = kinds[digit(n)];
+                    let gref = match bad_gref == n as usize {
+                        true => 0,
+                        false => tx_gref(&rig, n),
+                    };
+                    let (offset, id) = (0, n as u16);
+                    TxRequest {
+                        gref,
+                        offset,
+                        flags,
+                        id,
+                        size,
+                    }
+                    .encode()
+                })
+                .collect();
+            raw.send(&words);
+            // What ends every packet that is not all there.
+            raw.send(&[tx_part(&rig, 9, 60, 0), tx_part(&rig, 9, 60, 0)]);
+            rig.take(64);
+            rig.back.publish();
+            assert!(!rig.back.grants_mut().reading, "{number}");
+            let waits = raw.req_prod() - raw.rsp_prod();
+            assert!(waits <= 1, "{number}: {waits} without an answer");
+            assert_eq!(rig.back.fatal(), None, "{number}");
+        }
+    });
+}
+
+/// XSA-332: a guest that rings, and claims news, all the time without having any. It costs a look:
+/// there is no work, nothing is taken, and the next request is seen as ever.
+#[test]
+fn attack_10_events_without_requests() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let event = rig.event_page();
+        for round in 0..1000 {
+            for (word, value) in [(0, u32::MAX), (64, round), (128, 1), (192, round % 3)] {
+                event.store_u32(word, value).unwrap();
+            }
+            rig.raw_tx().set_rsp_event(round.wrapping_mul(0x9e37_79b9));
+            rig.raw_rx().set_rsp_event(round);
+            assert!(!rig.back.has_work() && !rig.back.is_dirty());
+            assert!(!rig.back.prepare_sleep(), "it may sleep");
+            rig.back.disarm();
+            assert_eq!(rig.back.from_guest(64, &mut Vec::new()), Ok(0));
+        }
+        assert!(rig.send(&packet(60, 1), Offload::default()));
+        assert!(rig.back.has_work());
+        assert_eq!(rig.take(64).len(), 1);
+    });
+}
+
+/// XSA-391: a guest that wants to be told of everything, at once, for ever: it is told once of what
+/// a turn has published, and of nothing else.
+#[test]
+fn attack_11_a_guest_that_wants_every_event() {
+    over_each_format(|| {
+        let mut rig = Rig::new(sizes());
+        let event = rig.event_page();
+        let source = Memory::new(1);
+        let frames: Vec<_> = (0..4)
+            .map(|_| frame_at(&source, 0, &packet(60, 1), 60))
+            .collect();
+        let wants_all = |rig: &Rig, ahead| {
+            event.store_u32(192, 1).unwrap();
+            let raw = rig.raw_rx();
+            raw.set_rsp_event(raw.rsp_prod().wrapping_add(ahead));
+            let raw = rig.raw_tx();
+            raw.set_rsp_event(raw.rsp_prod().wrapping_add(ahead));
+        };
+        for turn in 1..=16 {
+            wants_all(&rig, 1);
+            assert_eq!(rig.give(&frames), 4);
+            assert!(rig.send(&packet(60, 1), Offload::default()));
+            rig.take(64);
+            rig.back.publish();
+            shmem::sync::fence(std::sync::atomic::Ordering::SeqCst);
+            let rings = (0..100).filter(|_| {
+                let rings = rig.back.notify();
+                wants_all(&rig, 0);
+                rings
+            });
+            assert_eq!(rings.count(), 1, "turn {turn}");
+            assert_eq!(rig.back.counters().notifications, turn);
+        }
+    });
+}
+
 /// CVE-2026-46323: every grant of a packet is held, and every request unanswered, until the
 /// packet is done with.
 #[test]

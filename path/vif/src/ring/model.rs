@@ -35,9 +35,9 @@ impl Model {
     fn word(&self, offset: usize) -> &AtomicU32 {
         let (requests, responses) = (self.format.requests(N), self.format.responses(N, N));
         let at = if offset >= responses.at && responses != requests {
-            WORDS + (offset - responses.at) / 4
+            WORDS + (offset - responses.at) / 4 % WORDS
         } else {
-            (offset - requests.at) / 4
+            (offset - requests.at) / 4 % WORDS
         };
         &self.slots[at]
     }
@@ -327,5 +327,122 @@ fn one_fence_serves_two_rings() {
         for (sleeps, rang) in sleeps.into_iter().zip(rang) {
             assert!(!sleeps || rang, "asleep, and nobody rang");
         }
+    });
+}
+
+/// A peer that writes whatever it likes into words of the channel, and claims anything.
+fn scribble(channel: &Channel) {
+    for (word, value) in [(0, u32::MAX), (1, 0), (3, 1), (2, 0)] {
+        channel.store(word, value, Ordering::Relaxed);
+    }
+}
+
+/// XSA-332, XSA-343, the driver's end: beside a hostile guest, which publishes, takes back and
+/// overruns while it scribbles over the channel, the driver takes no more than there can be,
+/// answers what it took and nothing else, rings once a turn at most; and loses no event of an
+/// honest guest for which it would have to wake.
+#[test]
+fn attack_10_12_a_hostile_front_beside_an_honest_one() {
+    model(|format| {
+        let (words, channels) = (Model::new(format), [Channel::new(), Channel::new()]);
+        let (shared, hostile) = (words.clone(), channels[0].clone());
+        let mut back = Back::<_, N, N>::new(words);
+        let front = Events::front(channels[1].clone());
+        let [bad, good] = channels.map(Events::back);
+        let attacker = thread::spawn(move || {
+            shared.set_index(Index::ReqProd, 2, Ordering::Relaxed);
+            scribble(&hostile);
+            shared.set_index(Index::ReqProd, 1, Ordering::Relaxed);
+        });
+        let guest = thread::spawn(move || front.notify());
+        let ready = back.ready_for(2).unwrap_or(0);
+        assert!(ready <= 2);
+        back.consume(ready);
+        for n in 0..=ready {
+            assert_eq!(
+                back.respond([n, n]),
+                n < ready,
+                "a response without a request"
+            );
+        }
+        back.publish();
+        fence(Ordering::SeqCst);
+        let rings = back.should_notify() && bad.notify();
+        assert!(
+            !(back.should_notify() && bad.notify()),
+            "{rings}, and again"
+        );
+        bad.arm();
+        good.arm();
+        fence(Ordering::SeqCst);
+        let sleeps = !good.is_pending();
+        attacker.join().expect("the attacker");
+        let rang = guest.join().expect("the guest");
+        assert!(!sleeps || rang, "asleep, and the honest guest did not ring");
+    });
+}
+
+/// XSA-391, the guest's end: a hostile driver, which answers what was never asked and takes it
+/// back while it scribbles over the channel. The guest takes no more responses than it has made
+/// requests, and rings once a batch at most.
+#[test]
+fn attack_11_a_hostile_back() {
+    model(|format| {
+        let (words, channel) = (Model::new(format), Channel::new());
+        let mut front = Front::<_, N, N>::new(words.clone());
+        let events = Events::front(channel.clone());
+        front.request([1, 1]);
+        front.publish();
+        let attacker = thread::spawn(move || {
+            words.set_index(Index::RspProd, 1, Ordering::Relaxed);
+            channel.store(1, 1, Ordering::Relaxed);
+            words.set_index(Index::ReqEvent, 1, Ordering::Relaxed);
+            words.set_index(Index::RspProd, 2, Ordering::Relaxed);
+        });
+        fence(Ordering::SeqCst);
+        let rings = front.should_notify() && events.notify();
+        assert!(
+            !(front.should_notify() && events.notify()),
+            "{rings}, and again"
+        );
+        match front.ready_for(2) {
+            Ok(ready) => {
+                assert!(ready <= front.owed());
+                front.consume(2);
+                assert_eq!(front.owed(), 1 - ready);
+            }
+            Err(_) => assert_eq!(front.ready(), 0),
+        }
+        events.arm();
+        events.take_pending();
+        events.disarm();
+        attacker.join().expect("the attacker");
+    });
+}
+
+/// Both ends hostile to each other at once: each half meets a peer that publishes what it never
+/// wrote. Neither takes more than can be there, whatever the order.
+#[test]
+fn attack_11_both_ends_overrun_each_other() {
+    model(|format| {
+        let words = Model::new(format);
+        let mut front = Front::<_, N, N>::new(words.clone());
+        let mut back = Back::<_, N, N>::new(words.clone());
+        let shared = words.clone();
+        let driver = thread::spawn(move || {
+            let ready = back.ready_for(2).unwrap_or(0);
+            assert!(ready <= 2);
+            back.consume(ready);
+            // More responses than there were requests.
+            shared.set_index(Index::RspProd, 5, Ordering::Release);
+            assert_eq!(back.owed(), ready);
+        });
+        front.request([1, 1]);
+        front.publish();
+        // More requests than the ring has.
+        words.set_index(Index::ReqProd, 300, Ordering::Release);
+        let ready = front.ready_for(2);
+        assert!(ready.is_err() || ready == Ok(0), "what was never answered");
+        driver.join().expect("the driver");
     });
 }
