@@ -42,7 +42,7 @@ fn append(path: &Path, text: &mut String) {
 
 /// A test or a module of tests.
 fn holds(source: &str, name: &str) -> bool {
-    source.contains(&format!("fn {name}()")) || source.contains(&format!("mod {name};"))
+    source.contains(&format!("fn {name}(")) || source.contains(&format!("mod {name};"))
 }
 
 #[test]
@@ -66,4 +66,60 @@ fn every_test_that_is_named_exists() {
         }
     }
     assert!(checked > 10, "only {checked} tests are named");
+}
+
+/// The rows of the table of attacks, as their cells.
+fn attacks(specification: &str) -> Vec<Vec<&str>> {
+    let section = specification.split("\n## Attacks\n").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| "));
+    let cells = rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect());
+    cells.skip(1).collect()
+}
+
+/// The name of the package that a file belongs to: of the nearest manifest above it.
+fn package_of(file: &Path) -> String {
+    let manifest = file.ancestors().map(|folder| folder.join("Cargo.toml"));
+    let manifest = manifest
+        .map(fs::read_to_string)
+        .find_map(Result::ok)
+        .unwrap();
+    let name = manifest.split("name = \"").nth(1).unwrap();
+    name.split('"').next().unwrap().to_owned()
+}
+
+/// Every attack has tests, each is in the file that is named, and the command of the row runs it:
+/// it names the file's package and a part of the test's name.
+#[test]
+fn every_attack_is_tested_by_the_command_of_its_row() {
+    let text = fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
+    let rows = attacks(&text);
+    let numbers: Vec<String> = (1..=36).map(|number| number.to_string()).collect();
+    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), numbers);
+    for row in rows {
+        let (number, command) = (row[0], row[4].trim_matches('`'));
+        let words: Vec<&str> = command.split_whitespace().collect();
+        assert_eq!(words[..2], ["cargo", "test"], "{number}: {command}");
+        let mut tests = 0;
+        for group in row[3].split(';') {
+            let (file, names) = group.split_once(": ").unwrap();
+            let is_model = file.contains("(loom)");
+            let file = root().join(file.split('`').nth(1).unwrap());
+            let source = fs::read_to_string(&file)
+                .unwrap_or_else(|error| panic!("{number}: {}: {error}", file.display()));
+            let package = package_of(&file);
+            assert!(
+                words.windows(2).any(|two| two == ["-p", &package]),
+                "{number}: the command leaves {package} out"
+            );
+            for name in names.split('`').skip(1).step_by(2) {
+                tests += 1;
+                let is_there = source.contains(&format!("fn {name}("));
+                assert!(is_there, "{number}: {name} is not in {}", file.display());
+                let runs = words[2..].iter().any(|word| name.contains(word));
+                assert!(runs || is_model, "{number}: the command leaves {name} out");
+            }
+        }
+        assert!(tests > 0, "{number}: no test");
+    }
 }
