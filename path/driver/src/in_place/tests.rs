@@ -67,7 +67,7 @@ fn attack_36_another_guest_s_frames_in_the_pages_of_a_queue_are_not_delivered() 
     let others = [
         frame(mac(0), STATION, 500, 2),
         frame(mac(2), STATION, 1400, 3),
-        // Nobody's, and everybody's: the shared queue's business.
+        // Of no port, and for all ports: the shared queue's business.
         frame([2, 0, 0, 0, 7, 7], STATION, 500, 4),
         frame([0xff; 6], STATION, 500, 5),
     ];

@@ -359,7 +359,7 @@ fn attack_08_malformed_packets_whose_grants_fail() {
     });
 }
 
-/// XSA-332: a guest that rings, and claims news, all the time without having any. It costs a look:
+/// XSA-332: a guest that rings and claims requests all the time, and has none. It costs a look:
 /// there is no work, nothing is taken, and the next request is seen as ever.
 #[test]
 fn attack_10_events_without_requests() {
