@@ -4,6 +4,7 @@ use super::findings::Findings;
 use super::rule::rules;
 use super::station::{ifname, netns, port, station};
 use crate::domain::{FRAME_EXTRA_BYTES, GrantMode, Moderation, Offloads, Vmq, XDP_MTU_MAX};
+use crate::lro::Meta;
 use crate::model::{Config, Kind, Nic, Queues, XdpWire};
 use crate::problem::Place;
 use crate::words;
@@ -38,13 +39,7 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
         port(found, place, of_nic, config.nic_ifname(n));
     }
     match &nic.kind {
-        Kind::Tap { offloads, .. } => {
-            if *offloads == Offloads::Tso {
-                let remedy = "write \"none\" or \"checksum\": frames on a wire are never longer \
-                              than its MTU";
-                found.add(place, "offloads", "`offloads` is \"tso\"", remedy);
-            }
-        }
+        Kind::Tap { .. } => {}
         Kind::Xdp { wire } => {
             if nic.mtu > XDP_MTU_MAX {
                 let what = format!("`kind` is \"xdp\" and `mtu` is {}", nic.mtu);
@@ -78,7 +73,7 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
 }
 
 /// Dedicated queues need a NIC that has them, pages that stay mapped, and buffers that a frame
-/// fits in one piece.
+/// fits: in one piece, or, where it may come unsegmented, in several.
 fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq) {
     found.range(place, "vmq_queues", vmq.queues, 1..=64);
     found.range(place, "vmq_rebalance_ms", vmq.rebalance_ms, 0..=60_000);
@@ -108,6 +103,18 @@ fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq)
         let remedy = "write another `grants` in [driver], or queues = \"shared\" here: a NIC can \
                       only write to pages that are within the driver domain's reach";
         found.add(place, "queues", what, remedy);
+    }
+    if let Kind::Tap { offloads, .. } = nic.kind
+        && offloads == Offloads::Tso
+    {
+        if config.lro.meta == Meta::Request {
+            let what = format!("{wrong}, `offloads` is \"tso\" and `meta` of [lro] is \"request\"");
+            let remedy = "write meta = \"response\" in [lro], or another of `offloads` here: a \
+                          segment lies in the guest's buffers before anybody can leave one out \
+                          for its size";
+            found.add(place, "queues", what, remedy);
+        }
+        return;
     }
     let buffer = config.buffers.size.bytes() as u32;
     if nic.mtu.saturating_add(FRAME_EXTRA_BYTES) > buffer {

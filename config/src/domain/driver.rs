@@ -77,6 +77,9 @@ pub struct NicConfig {
 /// header, a VLAN tag, and one that shows that the frame was not cut.
 pub const FRAME_EXTRA_BYTES: u32 = 19;
 
+/// Bytes of IP in the longest frame that is still to be cut into segments.
+pub const GSO_BYTES: u32 = u16::MAX as u32;
+
 /// Bytes of IP in the longest frame that an AF_XDP socket receives into a buffer of
 /// [`BUFFER_BYTES`]: the kernel keeps the first 256, a header and a VLAN tag take 18.
 pub const XDP_MTU_MAX: u32 = BUFFER_BYTES - 256 - 18;
@@ -103,6 +106,9 @@ pub enum NicKind {
         vnet_header: bool,
         /// Whether either side may leave checksums to fill in (needs `vnet_header`).
         checksum: bool,
+        /// Whether either side may leave TCP data of up to 64 KB to cut (needs `checksum`).
+        #[serde(default)]
+        tso: bool,
         /// Number of the device of each dedicated queue.
         #[serde(default)]
         queues: Vec<u32>,

@@ -13,8 +13,8 @@ mod station;
 pub use crate::address::Cidr;
 pub use crate::lro::Lro;
 pub use driver::{
-    DedicatedQueue, DriverConfig, FRAME_EXTRA_BYTES, LINEAR_BUFFERS, LINEAR_BYTES, Moderation,
-    NicConfig, NicKind, VifConfig, Vmq, XDP_MTU_MAX,
+    DedicatedQueue, DriverConfig, FRAME_EXTRA_BYTES, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES,
+    Moderation, NicConfig, NicKind, VifConfig, Vmq, XDP_MTU_MAX,
 };
 pub use guest::{EndpointConfig, GuestConfig, GuestVif};
 pub use link::{BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat};

@@ -68,6 +68,7 @@ impl Nics {
                     device,
                     vnet_header: *offloads > Offloads::None,
                     checksum: *offloads >= Offloads::Checksum,
+                    tso: *offloads >= Offloads::Tso,
                     queues: (0..queues).map(queue).collect(),
                 }
             }

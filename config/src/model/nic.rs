@@ -84,7 +84,7 @@ pub enum Kind {
     Tap {
         /// The kernel's end.
         port: KernelPort,
-        /// What the wire may leave undone: nothing, or checksums.
+        /// What either end may leave to the other.
         offloads: Offloads,
     },
     /// A cable in memory with a station at its far end.

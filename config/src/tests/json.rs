@@ -90,6 +90,7 @@ fn every_kind_survives_json() {
             device: 0,
             vnet_header: true,
             checksum: false,
+            tso: true,
             queues: vec![1, 2],
         },
         NicKind::Xdp {

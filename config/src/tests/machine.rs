@@ -190,3 +190,35 @@ fn guests_offer_their_cpu_where_there_are_more_of_them_than_cpus() {
     assert_eq!(yields("[0, 1]", "[0, 1]"), [false, false]);
     assert_eq!(yields("[0]", "[0, 1]"), [true, false]);
 }
+
+/// What the kernel's end is told is what the driver domain is told, and a segment has room in the
+/// guests' buffers also where they are halves of pages.
+#[test]
+fn a_wire_may_leave_segments_to_cut() {
+    for (word, [header, checksum, tso]) in [
+        ("none", [false, false, false]),
+        ("checksum", [true, true, false]),
+        ("tso", [true, true, true]),
+    ] {
+        let keys = format!("kind = \"tap\"\noffloads = \"{word}\"\nqueues = \"vmq\"");
+        let text = SMALL.replacen("kind = \"tap\"", &keys, 1);
+        let machine = parse("f", &text).unwrap().machine().unwrap();
+        let driver = &machine.domains[0];
+        let Device::Tap(tap) = &driver.devices[0] else {
+            panic!("{:?}", driver.devices)
+        };
+        let kernel = [tap.vnet_header, tap.checksum, tap.tso];
+        assert_eq!(kernel, [header, checksum, tso], "{word}");
+        let told: DriverConfig = serde_json::from_str(&driver.config).unwrap();
+        let NicKind::Tap {
+            vnet_header,
+            checksum,
+            tso,
+            ..
+        } = told.nics[0].kind
+        else {
+            panic!("{:?}", told.nics[0])
+        };
+        assert_eq!([vnet_header, checksum, tso], kernel, "{word}");
+    }
+}

@@ -50,10 +50,11 @@ pub fn nic(
             device,
             vnet_header,
             checksum,
+            tso,
             queues,
         } => {
             let fd = attach(&**platform, *device)?;
-            let nic = TapNic::new(fd, *vnet_header, *checksum, false, mtu);
+            let nic = TapNic::new(fd, *vnet_header, *checksum, *tso, mtu);
             Box::new(match queues.is_empty() {
                 true => nic,
                 false => with_queues(nic, config, *device, queues, platform)?,

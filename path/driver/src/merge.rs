@@ -84,15 +84,15 @@ impl QueueMerger {
         let slots = usize::from(netback.terms().to_guest.max_slots);
         let mut rest = frames.drain(..).peekable();
         while let Some(first) = rest.next() {
-            let (flow, mut last) = (TcpFlow::of(&first), buffer(&first));
-            if flow.is_some() && netback.may_begin(last) {
+            let (flow, mut last) = (TcpFlow::of(&first), last_buffer(&first));
+            if flow.is_some() && netback.may_begin(buffer(&first)) {
                 self.run.push(first);
                 while self.run.len() < slots
                     && let Some(next) = rest.next_if(|next| {
                         netback.may_follow(last, buffer(next)) && TcpFlow::of(next) == flow
                     })
                 {
-                    last = buffer(&next);
+                    last = last_buffer(&next);
                     self.run.push(next);
                 }
                 self.merge_run(netback.leaves_out(), now_ns);
@@ -132,12 +132,16 @@ impl QueueMerger {
     }
 }
 
-/// The buffer that a frame lies in.
+/// The buffer that a frame begins in.
 fn buffer(frame: &Frame) -> BufferId {
-    frame
-        .pieces
-        .first()
-        .map_or(BufferId::NONE, |piece| piece.buffer)
+    let first = frame.pieces.first();
+    first.map_or(BufferId::NONE, |piece| piece.buffer)
+}
+
+/// The buffer that a frame ends in.
+fn last_buffer(frame: &Frame) -> BufferId {
+    let last = frame.pieces.last();
+    last.map_or(BufferId::NONE, |piece| piece.buffer)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ mod common;
 use common::{ETHERTYPE, Guests, MACS, OTHER, SHARED_ONLY, Sender, frame_to};
 use nic::frame::SNAPSHOT;
 use nic::vmq::{QueueId, VmqError};
-use nic::{Nic, Pool};
+use nic::{Checksum, Gso, GsoKind, Nic, Pool};
 use shmem::Area;
 use std::time::{Duration, Instant};
 
@@ -150,5 +150,75 @@ fn headers_of_a_queue_are_kept_out_of_its_buffers() {
             "a header of {} bytes",
             header.len()
         );
+    }
+}
+
+/// A TCP segment that is still to be cut, of `bytes` of payload, behind a virtio-net header; the
+/// frame alone.
+fn segment_to(mac: [u8; 6], bytes: usize) -> (Vec<u8>, Vec<u8>) {
+    const HEADERS: usize = 54;
+    let mut frame = frame_to(mac, 0);
+    frame.truncate(12);
+    frame.extend([0x08, 0x00, 0x45, 0]);
+    frame.extend(((HEADERS - 14 + bytes) as u16).to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.extend([
+        0x1f, 0x90, 0x1f, 0x91, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff,
+    ]);
+    frame.extend([0, 0, 0, 0]);
+    assert_eq!(frame.len(), HEADERS);
+    frame.extend((0..bytes).map(|at| (at * 7 + at / 251) as u8));
+    let mut sent = vec![1, 1];
+    for number in [HEADERS as u16, 1448, 34, 16] {
+        sent.extend(number.to_ne_bytes());
+    }
+    sent.extend(&frame);
+    (sent, frame)
+}
+
+/// Each comes whole, in as many buffers as it needs and in the order in which these were posted,
+/// whether headers are kept apart or not; what is short between them takes one buffer.
+#[test]
+fn segments_of_a_queue_lie_in_the_buffers_that_were_posted_in_their_order() {
+    for split in [false, true] {
+        let Some(mut guests) = Guests::with_offloads(true) else {
+            return;
+        };
+        let queue = guests.give(0, split);
+        let sender = Sender::new(&guests.namespace);
+        sender.offload();
+        for payload in [1500, 10_000, 60_000, 3000, 1449, 60_000] {
+            let (sent, segment) = segment_to(MACS[0], payload);
+            let short = frame_to(MACS[0], payload as u32);
+            sender.send(&[&[0; 10][..], &short].concat());
+            sender.send(&sent);
+            let mut came = Vec::new();
+            let until = Instant::now() + Duration::from_secs(5);
+            while came.len() < 2 && Instant::now() < until {
+                came.extend(guests.poll_with(queue, |frame| {
+                    let buffers = (frame.len().max(1)).div_ceil(2048);
+                    assert_eq!(frame.pieces.len(), buffers, "{} bytes", frame.len());
+                    (frame.offload, frame.to_vec().unwrap())
+                }));
+            }
+            let [(_, first), (offload, second)] = came.as_slice() else {
+                panic!("{} frames", came.len());
+            };
+            assert_eq!(*first, short);
+            assert!(*second == segment, "{payload} bytes arrived otherwise");
+            let size = 1448;
+            let gso = Some(Gso {
+                kind: GsoKind::Tcp4,
+                size,
+            });
+            assert_eq!(offload.gso, gso);
+            assert!(matches!(
+                offload.checksum,
+                Checksum::Blank {
+                    start: 34,
+                    offset: 16
+                }
+            ));
+        }
     }
 }

@@ -107,11 +107,9 @@ impl VifPort {
     /// guest's pages.
     #[must_use]
     pub fn can_post(&self, bytes: usize, caps: Caps) -> bool {
-        let fits = |link: &Link| link.netback.can_post(bytes);
-        self.link.as_ref().is_some_and(fits)
-            && self
-                .caps()
-                .is_some_and(|own| own.checksum || !caps.checksum)
+        let fits = |link: &Link| link.netback.buffers_for(bytes).is_some();
+        let takes = |own: Caps| (own.checksum || !caps.checksum) && (own.tso || !caps.tso);
+        self.link.as_ref().is_some_and(fits) && self.caps().is_some_and(takes)
     }
 
     /// Whether the guest takes packets of several buffers that are to be segmented.

@@ -4,7 +4,7 @@
 use crate::nics::Seen;
 use crate::numbered::Numbered;
 use crate::ports::Ports;
-use config::domain::{FRAME_EXTRA_BYTES, NicConfig, VifConfig};
+use config::domain::{FRAME_EXTRA_BYTES, GSO_BYTES, NicConfig, NicKind, VifConfig};
 use config::rule::{self, Firewall, Rule};
 use nic::Caps;
 use nic::vmq::{QueueId, VmqError};
@@ -27,7 +27,7 @@ pub struct Assignment {
     held: Vec<Held>,
     /// By port.
     guests: Vec<Demand>,
-    /// Room that a frame needs in one piece.
+    /// Room that a frame needs.
     frame_bytes: usize,
     /// How often guests may lose queues to others; 0: never.
     rebalance_ns: u64,
@@ -126,7 +126,7 @@ impl Assignment {
             nic,
             held: Vec::new(),
             guests,
-            frame_bytes: (config.mtu + FRAME_EXTRA_BYTES) as usize,
+            frame_bytes: frame_bytes(config),
             rebalance_ns: u64::from(vmq.rebalance_ms) * 1_000_000,
             next_ns: 0,
             given: 0,
@@ -135,7 +135,7 @@ impl Assignment {
         })
     }
 
-    /// Room that a frame needs in one piece.
+    /// Room that a frame needs.
     #[must_use]
     pub fn frame_bytes(&self) -> usize {
         self.frame_bytes
@@ -367,4 +367,13 @@ impl Assignment {
             self.trouble = trouble;
         }
     }
+}
+
+/// Room that a frame of a NIC needs.
+fn frame_bytes(config: &NicConfig) -> usize {
+    let ip = match config.kind {
+        NicKind::Tap { tso: true, .. } => config.mtu.max(GSO_BYTES),
+        _ => config.mtu,
+    };
+    (ip + FRAME_EXTRA_BYTES) as usize
 }

@@ -57,6 +57,7 @@ impl TapNic {
             tso: self.tso,
             bytes: self.rx_max(),
             split: false,
+            in_order: false,
         }
     }
 

@@ -39,8 +39,10 @@ impl Receive for TapQueues {
         let Some((fd, receiver)) = self.queues.get_mut(queue.0 as usize) else {
             return Received::default();
         };
+        // What a guest has posted is answered in order.
         let limits = RxLimits {
             split,
+            in_order: true,
             ..self.limits
         };
         let frames = receiver.batch(fd.as_fd(), limits, budget, buffers, out);

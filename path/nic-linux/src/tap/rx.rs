@@ -16,6 +16,8 @@ pub(super) struct RxLimits {
     pub(super) bytes: usize,
     /// Whether headers are kept out of the buffers.
     pub(super) split: bool,
+    /// Whether frames fill buffers in the order in which these were taken.
+    pub(super) in_order: bool,
 }
 
 /// Frames that came and were not handed on, and calls that ended early.
@@ -66,7 +68,8 @@ pub(super) struct Receiver {
     /// A small buffer, where every frame begins.
     first: Option<Buffer>,
     /// What continues a frame that does not fit: with `first` more bytes in all than a frame has,
-    /// so that a frame which fills them was cut. In ascending order.
+    /// so that a frame which fills them was cut. In ascending order, or in that in which they were
+    /// taken.
     more: Vec<Buffer>,
     /// Bytes of `more`.
     more_bytes: usize,
@@ -136,7 +139,7 @@ impl Receiver {
         self.starved = false;
         self.empty = false;
         for _ in 0..budget {
-            if !self.make_ready(limits.bytes, buffers) {
+            if !self.make_ready(limits, buffers) {
                 self.counters.no_buffer += 1;
                 self.starved = true;
                 break;
@@ -176,16 +179,19 @@ impl Receiver {
         self.stale = true;
     }
 
-    /// Fills up the buffers until a frame of `bytes` bytes fits with a byte to spare. If the
-    /// supply cannot, the frames stay in the interface's queue: better late than cut.
-    fn make_ready(&mut self, bytes: usize, buffers: &mut dyn Buffers) -> bool {
+    /// Fills up the buffers until the longest frame fits with a byte to spare. If the supply
+    /// cannot, the frames stay in the interface's queue: better late than cut.
+    fn make_ready(&mut self, limits: RxLimits, buffers: &mut dyn Buffers) -> bool {
         if self.first.is_none() {
-            self.first = buffers.take();
+            self.first = match limits.in_order && !self.more.is_empty() {
+                true => Some(self.take_oldest()),
+                false => buffers.take(),
+            };
         }
         let Some(first) = self.first else {
             return false;
         };
-        while first.span.len().saturating_add(self.more_bytes) <= bytes {
+        while first.span.len().saturating_add(self.more_bytes) <= limits.bytes {
             let large = buffers.take_large();
             self.has_large |= large.is_some();
             let next = large.or_else(|| if self.has_large { None } else { buffers.take() });
@@ -201,11 +207,21 @@ impl Receiver {
         true
     }
 
+    /// The buffer of `more`, which is not empty, that was taken first.
+    fn take_oldest(&mut self) -> Buffer {
+        let oldest = self.more.remove(0);
+        self.more_bytes -= oldest.span.len();
+        self.stale = true;
+        oldest
+    }
+
     /// Brings `vectors` up to date. Buffers that lie one behind the other make one vector: a pool
     /// hands pages out in whatever order they came back, so they are sorted.
     fn write_vectors(&mut self, limits: RxLimits) {
         if std::mem::take(&mut self.stale) || self.vectors.is_empty() {
-            self.more.sort_unstable_by_key(|buffer| buffer.span.addr());
+            if !limits.in_order {
+                self.more.sort_unstable_by_key(|buffer| buffer.span.addr());
+            }
             self.vectors.clear();
             self.vectors.extend(
                 [libc::iovec {

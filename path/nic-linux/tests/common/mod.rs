@@ -76,9 +76,17 @@ impl nic::vmq::Steering for Direct {
 
 impl Guests {
     pub fn new() -> Option<Self> {
+        Self::with_offloads(false)
+    }
+
+    /// The same, whose frames may be still to be cut into segments if it `offloads`.
+    pub fn with_offloads(offloads: bool) -> Option<Self> {
         let (namespace, opened) = open(TapSpec {
             queues: MACS.len() as u32,
             steered: MACS.to_vec(),
+            vnet_header: offloads,
+            checksum: offloads,
+            tso: offloads,
             ..TapSpec::default()
         })?;
         let steering = match opened.steering.unwrap() {
@@ -86,7 +94,7 @@ impl Guests {
             Err(error) => return skip(error),
         };
         let direct = Box::new(Direct(Arc::clone(&steering)));
-        let nic = TapNic::new(opened.shared, false, false, false, 1500)
+        let nic = TapNic::new(opened.shared, offloads, offloads, offloads, 1500)
             .with_queues(opened.queues, direct);
         let memory = Area::anonymous(64 * 2048).unwrap();
         Some(Self {
@@ -137,6 +145,7 @@ impl Guests {
         let mut posted = Posted {
             pool: &mut self.pool,
             frames: Vec::new(),
+            posted: Vec::new(),
         };
         let polled =
             self.nic
@@ -146,7 +155,10 @@ impl Guests {
         if polled.is_err() {
             return Vec::new();
         }
-        let Posted { frames, .. } = posted;
+        let Posted { frames, posted, .. } = posted;
+        let pieces = frames.iter().flat_map(|frame| &frame.pieces);
+        let used: Vec<BufferId> = pieces.map(|piece| piece.buffer).collect();
+        assert!(posted.starts_with(&used), "{used:?} of {posted:?}");
         let read = |mut frame: Frame| {
             let seen = look(&mut frame);
             frame.recycle(&mut self.pool);
@@ -159,11 +171,15 @@ impl Guests {
 struct Posted<'a> {
     pool: &'a mut Pool,
     frames: Vec<Frame>,
+    /// Every buffer that was asked for, in order.
+    posted: Vec<BufferId>,
 }
 
 impl Backend for Posted<'_> {
     fn alloc(&mut self) -> Option<Buffer> {
-        self.pool.take()
+        let buffer = self.pool.take();
+        self.posted.extend(buffer.map(|buffer| buffer.id));
+        buffer
     }
 
     fn free(&mut self, buffer: BufferId, why: Freed) {
@@ -213,6 +229,22 @@ impl Sender {
         });
         // SAFETY: the kernel has just made it for us.
         Self(unsafe { OwnedFd::from_raw_fd(fd.unwrap()) })
+    }
+
+    /// What is sent from now on has a virtio-net header of 10 bytes before it.
+    pub fn offload(&self) {
+        let on: libc::c_int = 1;
+        // SAFETY: setsockopt reads the number, whose size is given.
+        let set = unsafe {
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_VNET_HDR,
+                (&raw const on).cast(),
+                size_of::<libc::c_int>() as u32,
+            )
+        };
+        assert_eq!(set, 0);
     }
 
     pub fn send(&self, frame: &[u8]) {

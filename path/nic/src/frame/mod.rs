@@ -128,19 +128,21 @@ impl Frame {
         Some(frame)
     }
 
-    /// Undoes [`Frame::split`]: writes the bare header into the first bytes of `whole`, which is
-    /// the frame's one piece from then on. A frame without a bare header stays as it is.
+    /// Undoes [`Frame::split`]: writes the bare header into the first bytes of `whole`, the buffer
+    /// of the frame's first piece, which begins there from then on. A frame without a bare header
+    /// stays as it is.
     ///
     /// # Errors
     /// The memory is not there, or not the frame's; the frame is as it was.
     pub fn put_header_back(&mut self, whole: Span) -> Result<(), Fault> {
-        let (bare, whole) = (self.bare(), whole.take(self.len()));
+        let bare = self.bare();
         if bare == 0 {
             return Ok(());
         }
-        let [piece] = self.pieces.as_mut_slice() else {
+        let Some(piece) = self.pieces.first_mut() else {
             return Err(Fault);
         };
+        let whole = whole.take(bare + piece.span.len());
         if whole.skip(bare) != piece.span {
             return Err(Fault);
         }

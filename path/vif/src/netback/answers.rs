@@ -195,7 +195,10 @@ pub(super) fn answers(
     if parts.len() == 0 {
         return Err(Drop::ZeroSize);
     }
-    if parts.len() != frame.pieces.len() || frame.offload.gso.is_some() != (parts.len() > 1) {
+    // Without `rx-meta` a segment size needs a place that there is behind a packet's first part
+    // alone, and only packets of several parts have it.
+    let sized = terms.rx_meta || frame.offload.gso.is_some() == (parts.len() > 1);
+    if parts.len() != frame.pieces.len() || !sized {
         return Err(Drop::BadOffload);
     }
     if parts.len() > usize::from(terms.to_guest.max_slots) {
@@ -215,8 +218,8 @@ pub(super) fn answers(
     Ok(answers)
 }
 
-/// Writes the header of a frame merged in the guest's buffers to where its first part lies: what
-/// was checked, and changed by the merging, is what is sent.
+/// Writes the header of a frame in several of the guest's buffers to where its first part lies:
+/// what was checked, and changed by merging, is what is sent.
 pub(super) fn put_merged_header(frame: &Frame) -> Result<(), Drop> {
     match frame.pieces.as_slice() {
         [first, _, ..] => first.span.write(frame.header()).map_err(|_| Drop::Fault),

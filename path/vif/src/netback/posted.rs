@@ -42,6 +42,19 @@ impl<G: Grants> Netback<G> {
         bytes <= usize::from(self.terms.rx_buffer)
     }
 
+    /// Buffers of this guest's that a device needs to receive a frame of `bytes` bytes. None: the
+    /// guest cannot get such a frame in place. A frame of several buffers may have a segment size,
+    /// which has no place among the responses without `rx-meta`.
+    #[must_use]
+    pub fn buffers_for(&self, bytes: usize) -> Option<u32> {
+        if self.can_post(bytes) {
+            return Some(1);
+        }
+        let buffers = bytes.div_ceil(usize::from(self.terms.rx_buffer).max(1));
+        let takes = self.terms.rx_meta && buffers <= usize::from(self.terms.to_guest.max_slots);
+        takes.then_some(buffers as u32)
+    }
+
     /// How many slots lie between two heads, if requests have to be left out at all.
     fn period(&self) -> Option<usize> {
         let between = usize::from(self.terms.to_guest.max_slots) + 1;
@@ -77,8 +90,9 @@ impl<G: Grants> Netback<G> {
             && !(self.period().is_some() && self.may_begin(next))
     }
 
-    /// The next buffer that the guest has posted, to be written by a device: at least `bytes`
-    /// bytes of it. None: there is no further one, or the batch is large enough.
+    /// The next buffer that the guest has posted, to be written by a device that may receive frames
+    /// of `bytes` bytes: at least so many bytes of it, or, if a frame needs several, all of it.
+    /// None: there is no further one, or the batch is large enough.
     pub fn post(&mut self, bytes: usize) -> Option<Buffer> {
         loop {
             if self.posts.next == self.posts.list.len() && !self.post_more(bytes) {
@@ -108,8 +122,16 @@ impl<G: Grants> Netback<G> {
     /// Looks at more requests and makes their pages usable; whether there were any.
     fn post_more(&mut self, bytes: usize) -> bool {
         let have = self.posts.list.len();
-        let ahead = have.clamp(AHEAD_MIN, AHEAD_MAX).min(POSTED_MAX - have);
-        if ahead == 0 || self.fatal.is_some() || !self.can_post(bytes) {
+        let Some(of_a_frame) = self.buffers_for(bytes) else {
+            return false;
+        };
+        // A device that needs several buffers needs all of them before it can receive anything.
+        let least = match of_a_frame as usize {
+            1 => AHEAD_MIN,
+            several => several.saturating_sub(have).max(AHEAD_MIN),
+        };
+        let ahead = have.min(AHEAD_MAX).max(least).min(POSTED_MAX - have);
+        if ahead == 0 || self.fatal.is_some() {
             return false;
         }
         let ready = self.posted((have + ahead) as u32) as usize;
@@ -186,8 +208,8 @@ impl<G: Grants> Netback<G> {
         put
     }
 
-    /// A frame that lies in posted buffers is for the guest: in one, or merged from frames of which
-    /// each [may follow](Netback::may_follow) the one before.
+    /// A frame that lies in posted buffers is for the guest: in one, or in several of which each
+    /// [may follow](Netback::may_follow) the one before: merged from frames, or received so.
     pub fn accept(&mut self, frame: &Frame) {
         if let Err(reason) = self.lay(frame) {
             // As many packets as somebody has to send again.

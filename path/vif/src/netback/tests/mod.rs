@@ -3,6 +3,7 @@
 mod from_guest;
 mod lent;
 mod posted;
+mod segments;
 mod small_frames;
 mod to_guest;
 
