@@ -29,6 +29,12 @@ pub struct DriverConfig {
     pub mac_ageing_s: u32,
     /// Microseconds that it looks for work before it sleeps; 0 when it shares a CPU with a peer.
     pub spin_us: u32,
+    /// Whether it offers the CPU to others after each look that found nothing.
+    #[serde(default)]
+    pub yields: bool,
+    /// Whether `spin_us` is the most, and how long it looks follows from how long its pauses are.
+    #[serde(default)]
+    pub adapts: bool,
     /// Microseconds between two wake-ups of sleeping guests while a NIC has more frames; 0: none
     /// waits.
     pub notify_us: u32,

@@ -16,6 +16,9 @@ pub struct GuestConfig {
     pub spin_us: u32,
     /// Whether it offers the CPU to others after each look that found nothing.
     pub yields: bool,
+    /// Whether `spin_us` is the most, and how long it looks follows from how long its pauses are.
+    #[serde(default)]
+    pub adapts: bool,
     /// Whether the hop ledger keeps its stamps.
     pub ledger: bool,
     /// Large receive offload of its interfaces.

@@ -2,7 +2,7 @@
 
 use super::nic::{Nics, plain};
 use super::told::json;
-use super::waiting::{notify_us, spin_us};
+use super::waiting::{Spin, notify_us};
 use crate::domain::{DriverConfig, VifConfig};
 use crate::model::Config;
 use crate::sizes::{
@@ -17,6 +17,7 @@ pub(super) fn domain(config: &Config, worker: u32) -> Domain {
     let mut nics = Nics::build(config, worker);
     let vifs = vifs(config, &mut nics);
     let staged = staging_pages(config).saturating_mul(vifs.len() as u32);
+    let spin = Spin::of_driver(config);
     let config_text = DriverConfig {
         nics: nics.nics,
         vifs,
@@ -26,7 +27,9 @@ pub(super) fn domain(config: &Config, worker: u32) -> Domain {
         ring_format: config.ring.format,
         broadcast_pps: driver.broadcast_pps.div_ceil(driver.workers.max(1)),
         mac_ageing_s: driver.mac_ageing_s,
-        spin_us: spin_us(config, driver.spin_us),
+        spin_us: spin.us,
+        yields: spin.yields,
+        adapts: spin.adapts,
         notify_us: notify_us(config),
         ledger: driver.ledger,
         lro: config.lro,

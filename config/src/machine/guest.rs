@@ -2,7 +2,7 @@
 
 use super::devices::{Devices, tap};
 use super::told::{json, stack};
-use super::waiting::{is_crowded, spin_us};
+use super::waiting::Spin;
 use crate::domain::{EndpointConfig, GuestConfig, GuestVif};
 use crate::model::{Config, Endpoint, Guest, Vif};
 use crate::sizes::{flip_pages, grant_entries, guest_frames, pool_pages, queues, rx_pool};
@@ -15,10 +15,12 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
     let vifs = vifs
         .map(|(v, vif)| told_of(config, (g, v), vif, &mut devices))
         .collect();
+    let spin = Spin::of_guest(config, guest);
     let config_text = GuestConfig {
         vifs,
-        spin_us: spin_us(config, guest.spin_us),
-        yields: is_crowded(config, guest),
+        spin_us: spin.us,
+        yields: spin.yields,
+        adapts: spin.adapts,
         ledger: config.driver.ledger,
         lro: config.lro,
     };

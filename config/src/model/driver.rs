@@ -15,8 +15,9 @@ pub struct Driver {
     /// The most that it offers to guests.
     pub offloads: Offloads,
     /// Microseconds of looking for work before it sleeps; none: [`Driver::SPIN_APART_US`] if its
-    /// CPUs are given and no guest may use them, else 0, because a domain that spins on its peer's
-    /// CPU waits for itself.
+    /// CPUs are given and no guest may use them; up to [`Driver::SPIN_MOST_US`], as it turns out to
+    /// be worth it, if none are given; else 0, because a domain that spins on its peer's CPU waits
+    /// for itself.
     pub spin_us: Option<u32>,
     /// Broadcast and multicast frames that each port may send, per second.
     pub broadcast_pps: u32,
@@ -34,6 +35,9 @@ impl Driver {
     /// The spin budget of domains where the driver domain has CPUs of its own: about the cost of a
     /// wake-up.
     pub const SPIN_APART_US: u32 = 50;
+    /// The longest spin of a domain that may run on any CPU and finds out how long is worth it:
+    /// about what a peer on another core needs to be woken and to answer.
+    pub const SPIN_MOST_US: u32 = 50;
     /// Microseconds between two wake-ups of sleeping guests that may use the driver's CPUs, while a
     /// NIC has more frames and they have receive buffers. A guest that is woken takes the CPU from
     /// the driver; this is some batches of a wire at several Gb/s.

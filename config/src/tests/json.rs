@@ -79,6 +79,7 @@ fn every_kind_survives_json() {
             .collect(),
         spin_us: 0,
         yields: false,
+        adapts: true,
         ledger: true,
         lro: Lro::default(),
     };
@@ -173,6 +174,8 @@ fn every_kind_survives_json() {
         broadcast_pps: 1000,
         mac_ageing_s: 300,
         spin_us: 50,
+        yields: true,
+        adapts: false,
         notify_us: 300,
         ledger: false,
         lro: Lro {

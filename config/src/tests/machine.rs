@@ -150,7 +150,7 @@ fn the_driver_knows_whose_addresses_are_whose() {
 }
 
 #[test]
-fn domains_spin_and_wake_each_other_at_once_only_when_the_driver_has_a_cpu_of_its_own() {
+fn how_domains_spin_and_wake_each_other_follows_from_their_cpus() {
     let spin = |driver: &str, guest: &str| {
         let text = SMALL.replace("\n[[nic]]", &format!("{driver}\n[[nic]]"));
         let text = text.replace("name = \"a\"\n", &format!("name = \"a\"\n{guest}\n"));
@@ -158,16 +158,27 @@ fn domains_spin_and_wake_each_other_at_once_only_when_the_driver_has_a_cpu_of_it
         let machine = parse("f", &text).unwrap().machine().unwrap();
         let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
         let guest: GuestConfig = serde_json::from_str(&machine.domains[1].config).unwrap();
-        (driver.spin_us, guest.spin_us, driver.notify_us)
+        let adapts = [(driver.adapts, driver.yields), (guest.adapts, guest.yields)];
+        assert!(adapts.iter().all(|(adapts, yields)| adapts == yields));
+        let adapts = adapts.map(|(adapts, _)| adapts);
+        ([driver.spin_us, guest.spin_us], adapts, driver.notify_us)
     };
-    assert_eq!(spin("", ""), (0, 0, 300));
-    assert_eq!(spin("[driver]\ncpus = [1]", ""), (0, 0, 300));
-    assert_eq!(spin("[driver]\ncpus = [1]", "cpus = [0, 1]"), (0, 0, 300));
-    assert_eq!(spin("[driver]\ncpus = [1]", "cpus = [0]"), (50, 50, 0));
+    // Nobody is told where to run: each finds out.
+    assert_eq!(spin("", ""), ([50, 50], [true, true], 300));
+    // A guest may run where the driver domain does.
+    let pinned = "[driver]\ncpus = [1]";
+    assert_eq!(spin(pinned, ""), ([0, 50], [false, true], 300));
     assert_eq!(
-        spin("[driver]\ncpus = [1]\nspin_us = 5", "cpus = [0]"),
-        (5, 50, 0)
+        spin(pinned, "cpus = [0, 1, 2]"),
+        ([0, 0], [false, false], 300)
     );
+    // The driver domain has a CPU of its own.
+    let apart = "cpus = [0, 2]";
+    assert_eq!(spin(pinned, apart), ([50, 50], [false, false], 0));
+    let given = "[driver]\ncpus = [1]\nspin_us = 5";
+    assert_eq!(spin(given, apart), ([5, 50], [false, false], 0));
+    let none = "[driver]\nspin_us = 0";
+    assert_eq!(spin(none, "spin_us = 0"), ([0, 0], [false, false], 300));
 }
 
 #[test]

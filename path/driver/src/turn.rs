@@ -26,6 +26,7 @@ use runtime::mailbox::{Mailbox, Switches};
 use runtime::platform::{Bell, Pending, Waiting};
 use runtime::start::{StartError, refused};
 use runtime::wait::Waiter;
+use rustix::thread::sched_yield;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use vif::ring::Watch;
@@ -95,7 +96,9 @@ impl Driver {
             },
             waiter,
             mailbox,
-            idle: Idle::new(config.spin_us),
+            idle: Idle::new(config.spin_us)
+                .yielding(config.yields)
+                .adapting(config.adapts),
         }
     }
 
@@ -122,8 +125,11 @@ impl Driver {
         self.notifier.publish(&mut self.switch, now_ns);
         self.switch.ledger.checkpoint();
         let slept = match self.idle.step(moved, now_ns) {
-            // The driver domain spins on CPUs of its own alone.
-            Step::Again | Step::Yield => Ok(()),
+            Step::Again => Ok(()),
+            Step::Yield => {
+                self.switch.ledger.sleep(sched_yield);
+                Ok(())
+            }
             Step::Sleep => self.sleep(now_ns),
         };
         self.switch.ledger.enter(before);
@@ -257,7 +263,13 @@ impl Driver {
         // The turn itself has taken time.
         let now_ns = rest.until_ns.map_or(0, |_| shmem::time::monotonic_ns());
         let timeout = rest.until_ns.map(|until| until.saturating_sub(now_ns));
-        let Self { waiter, switch, .. } = self;
+        let Self {
+            waiter,
+            switch,
+            idle,
+            ..
+        } = self;
+        idle.sleeps(shmem::time::monotonic_ns);
         let slept = switch.ledger.sleep(|| waiter.sleep(rest.bell, timeout));
         self.wake();
         slept

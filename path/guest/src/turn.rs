@@ -75,7 +75,9 @@ fn assemble<W>(
         trace: Trace::default(),
         waiter,
         mailbox: Mailbox::new(home.info.span()),
-        idle: Idle::new(config.spin_us).yielding(config.yields),
+        idle: Idle::new(config.spin_us)
+            .yielding(config.yields)
+            .adapting(config.adapts),
         switches: Switches {
             lro: config.lro,
             forwarding: config
@@ -173,7 +175,13 @@ impl<W: Waiting> Guest<W> {
                 Bell::Doorbell
             }
         };
-        let Self { waiter, ledger, .. } = self;
+        let Self {
+            waiter,
+            ledger,
+            idle,
+            ..
+        } = self;
+        idle.sleeps(shmem::time::monotonic_ns);
         let slept = ledger.sleep(|| waiter.sleep(bell, timeout));
         self.wake();
         slept

@@ -5,6 +5,11 @@
 //! core the first stage has length 0: spinning would keep it from working. Where others may want to
 //! run there that are no peers, the CPU is offered to them between two looks: that is dearer than a
 //! look, and far cheaper than to sleep and be woken.
+//!
+//! Where nothing says which CPU is whose, the length is learnt from the pauses themselves
+//! ([`Habit`]).
+
+use crate::habit::Habit;
 
 /// Frames taken from one side before another has its turn: a NIC's burst, and what a guest of
 /// weight 1 may send in its turn. Few enough that the headers of a batch stay in the cache.
@@ -16,6 +21,8 @@ pub struct Idle {
     spin_ns: u64,
     /// Whether the CPU is offered to others after each look that found nothing.
     yields: bool,
+    /// What the length of the first stage follows from, if it is not fixed.
+    habit: Option<Habit>,
     since_ns: Option<u64>,
 }
 
@@ -37,6 +44,7 @@ impl Idle {
         Self {
             spin_ns: u64::from(spin_us) * 1000,
             yields: false,
+            habit: None,
             since_ns: None,
         }
     }
@@ -47,8 +55,29 @@ impl Idle {
         Self { yields, ..self }
     }
 
-    /// A turn is over at `now_ns`; did it find work?
+    /// The same, but if it `adapts` it looks as long as has been worth it of late, and never longer
+    /// than it was told.
+    #[must_use]
+    pub fn adapting(self, adapts: bool) -> Self {
+        match adapts {
+            true => Self {
+                spin_ns: 0,
+                habit: Some(Habit::new(self.spin_ns)),
+                ..self
+            },
+            false => self,
+        }
+    }
+
+    /// A turn is over that began at `now_ns`; did it find work?
     pub fn step(&mut self, worked: bool, now_ns: u64) -> Step {
+        if let Some(habit) = &mut self.habit {
+            habit.look(now_ns);
+            if worked && let Some(since) = self.since_ns {
+                habit.pause(now_ns.saturating_sub(since));
+            }
+            self.spin_ns = habit.window_ns();
+        }
         if worked {
             self.since_ns = None;
             // Who sleeps on its devices is told at once if there is more; looking again to find
@@ -62,11 +91,24 @@ impl Idle {
         let since = *self.since_ns.get_or_insert(now_ns);
         if now_ns.saturating_sub(since) < self.spin_ns {
             return match self.yields {
-                true => Step::Yield,
+                true => {
+                    if let Some(habit) = &mut self.habit {
+                        habit.offers(now_ns);
+                    }
+                    Step::Yield
+                }
                 false => Step::Again,
             };
         }
         Step::Sleep
+    }
+
+    /// Sleep begins: what happens until the next turn that finds work is a pause. `now` is asked
+    /// for the time only if that is of interest.
+    pub fn sleeps(&mut self, now: impl FnOnce() -> u64) {
+        if self.habit.is_some() && self.since_ns.is_none() {
+            self.since_ns = Some(now());
+        }
     }
 }
 
@@ -107,5 +149,88 @@ mod tests {
     fn on_a_peers_core_it_sleeps_at_once() {
         assert_eq!(Idle::new(0).step(false, 7), Step::Sleep);
         assert_eq!(Idle::new(0).step(true, 8), Step::Sleep);
+    }
+
+    /// A domain that adapts, on a CPU of which a look takes 1 µs, another's share `away_ns`, and a
+    /// wake-up nothing: how it spends `pauses` of `pause_ns`, as (looks, sleeps).
+    fn spend(idle: &mut Idle, now: &mut u64, pauses: u32, pause_ns: u64, away_ns: u64) -> [u64; 2] {
+        let mut counts = [0; 2];
+        for _ in 0..pauses {
+            let mut step = idle.step(true, *now);
+            *now += 1_000;
+            let next = *now + pause_ns;
+            while *now < next {
+                match step {
+                    Step::Sleep => {
+                        idle.sleeps(|| *now);
+                        counts[1] += 1;
+                        *now = next;
+                        break;
+                    }
+                    Step::Again => {}
+                    Step::Yield => *now += away_ns,
+                }
+                counts[0] += 1;
+                step = idle.step(false, *now);
+                *now += 1_000;
+            }
+        }
+        counts
+    }
+
+    fn adapting() -> Idle {
+        Idle::new(50).yielding(true).adapting(true)
+    }
+
+    #[test]
+    fn short_pauses_are_spun_through() {
+        let (mut idle, mut now) = (adapting(), 0);
+        spend(&mut idle, &mut now, 200, 5_000, 0);
+        let [looks, sleeps] = spend(&mut idle, &mut now, 1000, 5_000, 0);
+        assert_eq!(sleeps, 0);
+        assert!(looks >= 4_000, "{looks}");
+    }
+
+    #[test]
+    fn long_pauses_are_slept_through() {
+        let (mut idle, mut now) = (adapting(), 0);
+        spend(&mut idle, &mut now, 1000, 5_000, 0);
+        spend(&mut idle, &mut now, 200, 1_000_000, 0);
+        let [looks, sleeps] = spend(&mut idle, &mut now, 1000, 1_000_000, 0);
+        assert_eq!(sleeps, 1000);
+        assert_eq!(looks, 0, "nothing is tried of which nothing is to be hoped");
+        spend(&mut idle, &mut now, 200, 5_000, 0);
+        let [_, sleeps] = spend(&mut idle, &mut now, 1000, 5_000, 0);
+        assert_eq!(sleeps, 0, "it changes its habit again");
+    }
+
+    /// A pause just longer than the longest spin: looks that find nothing are few.
+    #[test]
+    fn what_was_not_worth_it_is_tried_more_and_more_rarely() {
+        let (mut idle, mut now) = (adapting(), 0);
+        spend(&mut idle, &mut now, 2_000, 70_000, 0);
+        let [looks, sleeps] = spend(&mut idle, &mut now, 10_000, 70_000, 0);
+        assert_eq!(sleeps, 10_000);
+        assert!(looks > 0, "it is tried");
+        assert!(looks < 3_000, "{looks}: 3 µs of 1 000, at the most");
+    }
+
+    /// Somebody else computes on the CPU: each offer takes a time slice, and whoever sleeps is
+    /// back earlier than whoever has offered the CPU.
+    #[test]
+    fn a_cpu_that_others_want_is_left_to_them() {
+        let (mut idle, mut now) = (adapting(), 0);
+        spend(&mut idle, &mut now, 1000, 5_000, 0);
+        spend(&mut idle, &mut now, 1000, 5_000, 3_000_000);
+        let [looks, sleeps] = spend(&mut idle, &mut now, 10_000, 5_000, 3_000_000);
+        assert!(looks < 100, "{looks}");
+        assert!(sleeps > 9_900, "{sleeps}");
+    }
+
+    #[test]
+    fn who_does_not_adapt_asks_for_no_time() {
+        let mut idle = Idle::new(10);
+        idle.sleeps(|| panic!("it is asked"));
+        assert_eq!(idle.step(true, 0), Step::Again);
     }
 }

@@ -17,6 +17,7 @@
 
 pub mod call;
 pub mod device;
+mod habit;
 pub mod idle;
 pub mod ledger;
 pub mod lro;
