@@ -9,6 +9,9 @@ const BURST_BYTES: u32 = 128 << 10;
 /// Bytes a second of a megabit a second.
 const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
 
+/// A usual packet of more bytes than this is a segment still to be cut: no MTU is larger.
+const LARGE: u32 = 9_018;
+
 /// The line of guests with work. Guests are named by the numbers of their ports.
 #[derive(Debug)]
 pub struct Fairness {
@@ -32,6 +35,8 @@ pub struct Share {
     pub port: usize,
     /// Packets that it may send now.
     pub packets: usize,
+    /// Whether its packets of late were segments that are still to be cut.
+    pub large: bool,
 }
 
 impl Fairness {
@@ -83,7 +88,11 @@ impl Fairness {
             Turn::Serve { vif, bytes } => {
                 let usual = self.usual.get(vif).copied().unwrap_or(QUANTUM_MIN).max(1);
                 let packets = (bytes.div_ceil(usual) as usize).clamp(1, budget.max(1));
-                Some(Share { port: vif, packets })
+                Some(Share {
+                    port: vif,
+                    packets,
+                    large: usual > LARGE,
+                })
             }
             Turn::Wait(due_ns) => {
                 self.limited = true;

@@ -7,6 +7,7 @@
 //! | [`turn`] | the main loop: waiting, fairness, mailbox |
 //! | [`poll_set`] | which ports are polled in a round |
 //! | [`fairness`] | which guest's turn it is |
+//! | [`holds`] | whose segments wait because there is no room for them |
 //! | [`ports`] | the bridge's ports, by their numbers |
 //! | [`nics`] | ports that are devices |
 //! | [`linear`] | aggregates copied to one buffer |
@@ -47,6 +48,7 @@ pub mod fairness;
 pub mod fast_path;
 pub mod firewall;
 pub mod grants;
+pub mod holds;
 pub mod in_place;
 pub mod linear;
 pub mod merge;

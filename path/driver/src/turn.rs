@@ -6,8 +6,9 @@
 //! no part in it.
 
 use crate::dedicated::DedicatedReceiver;
-use crate::fairness::Fairness;
+use crate::fairness::{Fairness, Share};
 use crate::fast_path::FastPath;
+use crate::holds::Holds;
 use crate::notify::Notifier;
 use crate::numbered::Numbered;
 use crate::poll_set::PollSet;
@@ -42,6 +43,7 @@ pub struct Driver {
     dedicated: Vec<DedicatedReceiver>,
     notifier: Notifier,
     fairness: Fairness,
+    holds: Holds,
     poll_set: PollSet,
     /// By port, a look at whether its guest has sent something.
     watches: Vec<Watch>,
@@ -67,8 +69,10 @@ impl Driver {
             queues.recover(&mut switch.ports);
         }
         let mut fairness = Fairness::new(POLL_BUDGET as u32);
+        let mut holds = Holds::default();
         for (port, vif) in numbered.vifs() {
             fairness.insert(port, vif);
+            holds.insert(port);
         }
         let mut poll_set = PollSet::default();
         let mut watches = Vec::new();
@@ -83,6 +87,7 @@ impl Driver {
             switch,
             notifier: Notifier::new(u64::from(config.notify_us) * 1000),
             fairness,
+            holds,
             poll_set,
             watches,
             all_came: false,
@@ -141,6 +146,7 @@ impl Driver {
         let mut moved = false;
         let mut guests = 0;
         self.fairness.begin();
+        self.holds.begin();
         if !self.all_came {
             let mut vifs = self.switch.ports.vifs();
             self.all_came = vifs.all(|(_, vif)| vif.state() == XenbusState::Connected);
@@ -170,7 +176,12 @@ impl Driver {
             let Some(share) = self.fairness.next(now_ns, POLL_BUDGET) else {
                 break;
             };
-            let Carried { packets, bytes } = self.serve_guest(share.port, now_ns, share.packets);
+            let most = self.packets_with_room(&share, now_ns);
+            if most == 0 {
+                self.fairness.served(share.port, 0, 0, true);
+                continue;
+            }
+            let Carried { packets, bytes } = self.serve_guest(share.port, now_ns, most);
             let more = match self.switch.ports.vif(share.port) {
                 Some(vif) => {
                     if let Some(watch) = self.watches.get_mut(share.port) {
@@ -185,6 +196,24 @@ impl Driver {
         }
         self.poll_set.end(polled, moved, now_ns);
         moved
+    }
+
+    /// How many packets of a guest may be taken in its turn: as many as there is room for where
+    /// they go, if they are segments. 0: it waits.
+    #[inline]
+    fn packets_with_room(&mut self, share: &Share, now_ns: u64) -> usize {
+        if !share.large {
+            return share.packets;
+        }
+        let to = self.holds.destination(share.port);
+        let to = to.and_then(|to| self.switch.ports.vif_mut(to));
+        let room = to.map_or(share.packets, |to| to.room_for_segments(share.packets));
+        match self.holds.waits(share.port, room > 0, now_ns) {
+            true => 0,
+            // Who does not wait goes on as if nobody ever did.
+            false if room == 0 => share.packets,
+            false => room,
+        }
     }
 
     /// One batch from a NIC, and from each of its queues for single guests; whether anything came.
@@ -218,19 +247,27 @@ impl Driver {
     /// the rest.
     fn serve_guest(&mut self, number: usize, now_ns: u64, budget: usize) -> Carried {
         let Self {
-            switch, fast_path, ..
+            switch,
+            fast_path,
+            holds,
+            ..
         } = self;
         match fast_path.carry(switch, number, now_ns, budget) {
             Some(small) if small.more && small.carried.packets < budget => {
                 let left = budget - small.carried.packets;
                 let rest = switch.carry(number, now_ns, left);
+                holds.sent(number, switch.verdicts());
                 Carried {
                     packets: small.carried.packets + rest.packets,
                     bytes: small.carried.bytes + rest.bytes,
                 }
             }
             Some(small) => small.carried,
-            None => switch.carry(number, now_ns, budget),
+            None => {
+                let carried = switch.carry(number, now_ns, budget);
+                holds.sent(number, switch.verdicts());
+                carried
+            }
         }
     }
 
@@ -249,13 +286,30 @@ impl Driver {
         };
         self.waiter.arm();
         self.vifs_mut().for_each(VifPort::arm);
+        let Self { switch, holds, .. } = self;
+        for number in holds.awaited() {
+            if let Some(vif) = switch.ports.vif_mut(number) {
+                vif.arm_for_buffers();
+            }
+        }
         self.waiter.fence();
-        // Guests that wait for their rate limits have work all the time; the others may have got
-        // some since they were polled.
-        let fairness = &self.fairness;
-        let mut vifs = self.switch.ports.vifs();
-        let work = vifs.any(|(number, vif)| vif.has_work() && !fairness.waits(number));
+        // Guests that wait for their rate limits, or for others, have work all the time; the others
+        // may have got some since they were polled.
+        let Self {
+            switch,
+            holds,
+            fairness,
+            ..
+        } = self;
+        let waits = |number| fairness.waits(number) || holds.is_waiting(number);
+        let mut vifs = switch.ports.vifs();
+        let work = vifs.any(|(number, vif)| vif.has_work() && !waits(number));
         drop(vifs);
+        let work = work
+            || holds.awaited().any(|number| {
+                let vif = switch.ports.vif_mut(number);
+                vif.is_none_or(|vif| vif.room_for_segments(1) > 0)
+            });
         if work || self.waiter.has_pending() {
             self.wake();
             return Ok(());
@@ -282,6 +336,7 @@ impl Driver {
         let dedicated = ports.vifs().filter_map(|(_, vif)| vif.queue.as_ref());
         let dedicated = dedicated.filter_map(|queue| queue.due_ns(now_ns));
         let due = queues.chain(dedicated).chain(self.fairness.due_ns());
+        let due = due.chain(self.holds.due_ns());
         let mut rest = Rest {
             bell: Bell::All,
             until_ns: due.min(),

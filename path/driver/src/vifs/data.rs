@@ -147,6 +147,24 @@ impl VifPort {
         }
     }
 
+    /// How many of `packets` segments of 64 KB the guest has posted buffers for; all, while it is
+    /// not connected: they do not wait for it.
+    pub fn room_for_segments(&mut self, packets: usize) -> usize {
+        let Some(link) = &mut self.link else {
+            return packets;
+        };
+        let slots = link.netback.slots_of_longest();
+        let wanted = slots.saturating_mul(packets as u32);
+        (link.netback.posted(wanted) / slots.max(1)) as usize
+    }
+
+    /// The driver is about to sleep, and somebody waits for the guest to post buffers.
+    pub fn arm_for_buffers(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.netback.arm(true);
+        }
+    }
+
     /// The driver is about to sleep.
     pub fn arm(&mut self) {
         if let Some(link) = &mut self.link {

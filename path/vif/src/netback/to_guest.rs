@@ -61,6 +61,13 @@ impl<G: Grants> Netback<G> {
         }
     }
 
+    /// How many buffers the longest frame takes that is still to be segmented.
+    #[must_use]
+    pub fn slots_of_longest(&self) -> u32 {
+        let data = MAX_PACKET.div_ceil(usize::from(self.terms.rx_buffer).max(1)) as u32;
+        data + self.meta_slots()
+    }
+
     /// Slots that a packet takes besides those of its bytes, if it is still to be segmented.
     fn meta_slots(&self) -> u32 {
         u32::from(!self.terms.rx_meta)
