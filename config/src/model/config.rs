@@ -4,6 +4,7 @@ use super::driver::{Buffers, Driver, Ring, SLOTS_PER_PAGE};
 use super::guest::{Endpoint, Guest, Vif};
 use super::nic::{Kind, Nic};
 use crate::address::Mac;
+use crate::domain::{BufferSize, Offloads};
 use crate::lro::Lro;
 
 /// A whole machine.
@@ -92,6 +93,25 @@ impl Config {
                 !guest.cpus.is_empty()
                     && guest.cpus.iter().all(|cpu| !self.driver.cpus.contains(cpu))
             })
+    }
+
+    /// The size of buffers that suits this machine: whole pages where all traffic is between
+    /// kernels that leave segments of 64 KB to each other, guests' and this system's. A wire's
+    /// frames, also those that were merged, lie in half pages.
+    pub(crate) fn usual_buffer_size(&self) -> BufferSize {
+        let leaves_segments = |vif: &Vif| {
+            vif.offloads == Offloads::Tso && matches!(vif.endpoint, Endpoint::Tap { .. })
+        };
+        let mut vifs = self.guests.iter().flat_map(|guest| &guest.vifs).peekable();
+        let is_local = |nic: &Nic| matches!(nic.kind, Kind::Local { .. });
+        let whole = self.driver.offloads == Offloads::Tso
+            && self.nics.iter().all(is_local)
+            && vifs.peek().is_some()
+            && vifs.all(leaves_segments);
+        match whole {
+            true => BufferSize::Full,
+            false => BufferSize::Half,
+        }
     }
 
     /// log2 of the pages of a ring.

@@ -1,5 +1,6 @@
 //! The driver domain, and what all guest interfaces have alike.
 
+use crate::domain::BufferSize;
 use crate::lro::{FLUSH_REMEDY, Lro};
 use crate::model::{Buffers, Driver, Ring};
 use crate::old;
@@ -40,16 +41,19 @@ pub(super) fn lro(t: &Table<'_, '_, '_>) -> Lro {
     }
 }
 
-pub(super) fn buffers(t: &Table<'_, '_, '_>) -> Buffers {
+/// Buffers, and their size if it is written.
+pub(super) fn buffers(t: &Table<'_, '_, '_>) -> (Buffers, Option<BufferSize>) {
     let usual = Buffers::default();
-    Buffers {
-        size: t.word("size").unwrap_or(usual.size),
+    let size = t.word("size");
+    let buffers = Buffers {
+        size: size.unwrap_or(usual.size),
         to_guest: t.number("to_guest").unwrap_or(usual.to_guest),
         spare: t.number("spare").unwrap_or(usual.spare),
         release_threshold: t.number("release_threshold"),
         from_guest: t.number("from_guest").unwrap_or(usual.from_guest),
         prefetch: t.number("prefetch").unwrap_or(usual.prefetch),
-    }
+    };
+    (buffers, size)
 }
 
 pub(super) fn ring(t: &Table<'_, '_, '_>) -> Ring {

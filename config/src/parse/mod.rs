@@ -78,7 +78,7 @@ fn machine(root: &Table<'_, '_, '_>) -> Config {
         t.finish();
     }
     let driver = section(root, "driver", Place::Driver, driver::read);
-    let buffers = section(root, "buffers", Place::Buffers, driver::buffers);
+    let (buffers, size) = section(root, "buffers", Place::Buffers, driver::buffers);
     let ring = section(root, "ring", Place::Ring, driver::ring);
     let lro = section(root, "lro", Place::Lro, driver::lro);
     let nics = root.tables("nic", "nic", Place::Nic);
@@ -94,7 +94,7 @@ fn machine(root: &Table<'_, '_, '_>) -> Config {
         .map(|(g, t)| guest::read(g, t))
         .collect();
     let name = name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
-    Config {
+    let mut config = Config {
         name,
         driver,
         buffers,
@@ -102,7 +102,9 @@ fn machine(root: &Table<'_, '_, '_>) -> Config {
         lro,
         nics,
         guests,
-    }
+    };
+    config.buffers.size = size.unwrap_or_else(|| config.usual_buffer_size());
+    config
 }
 
 /// A section that may be left out.

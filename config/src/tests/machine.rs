@@ -1,7 +1,7 @@
 //! What a configuration makes of the machine.
 
 use super::*;
-use crate::domain::{DriverConfig, GuestConfig, NicKind};
+use crate::domain::{BufferSize, DriverConfig, GuestConfig, NicKind};
 use abi::machine::Device;
 
 #[test]
@@ -231,5 +231,40 @@ fn a_wire_may_leave_segments_to_cut() {
             panic!("{:?}", told.nics[0])
         };
         assert_eq!([vnet_header, checksum, tso], kernel, "{word}");
+    }
+}
+
+/// Whole pages for segments between kernels, half pages for frames of wires and of user space.
+#[test]
+fn the_size_of_buffers_follows_from_who_talks_to_whom() {
+    let guest = |name: &str, keys: &str| {
+        format!("[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nnetns = \"{name}\"\n{keys}\n")
+    };
+    let tap = |name: &str| guest(name, "endpoint = \"tap\"");
+    let local = "[[nic]]\nname = \"l\"\nkind = \"local\"\n";
+    let wire = "[[nic]]\nname = \"w\"\nkind = \"tap\"\noffloads = \"tso\"\n";
+    let sink = "[[guest]]\nname = \"s\"\n[[guest.vif]]\nendpoint = \"sink\"\n";
+    let (a, b) = (tap("a"), tap("b"));
+    let plain = guest("p", "endpoint = \"tap\"\noffloads = \"checksum\"");
+    let (half, full) = (BufferSize::Half, BufferSize::Full);
+    for (text, size) in [
+        (format!("{a}{b}"), full),
+        (format!("{local}{a}"), full),
+        (format!("{wire}{a}{b}"), half),
+        (format!("{local}{wire}{a}"), half),
+        (format!("{a}{sink}"), half),
+        (format!("{a}{plain}"), half),
+        (local.to_owned(), half),
+        (format!("[driver]\noffloads = \"none\"\n{a}{b}"), half),
+        (format!("[buffers]\nsize = \"half\"\n{a}{b}"), half),
+        (format!("[buffers]\nsize = \"full\"\n{wire}{a}"), full),
+    ] {
+        let config = parse("f", &text).unwrap();
+        assert_eq!(config.buffers.size, size, "{text}");
+        let machine = config.machine().unwrap();
+        for domain in machine.domains.iter().filter(|d| d.name == "a") {
+            let told: GuestConfig = serde_json::from_str(&domain.config).unwrap();
+            assert_eq!(told.vifs[0].buffers, size, "{text}");
+        }
     }
 }
