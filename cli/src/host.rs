@@ -1,6 +1,6 @@
 //! What a configuration expects of this system: namespaces, CPUs, files.
 
-use config::{Config, Endpoint, Finding, Kind, Place, XdpWire};
+use config::{CaptureFiles, Config, Endpoint, Finding, Kind, Place, XdpWire};
 use netdev::SetupError;
 use netdev::netns;
 use std::path::Path;
@@ -12,7 +12,7 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
     cpus(Place::Driver, &config.driver.cpus, &allowed, &mut found);
     for (n, nic) in config.nics.iter().enumerate() {
         match &nic.kind {
-            Kind::Pcap { read, write } => files(Place::Nic(n), read, write, &mut found),
+            Kind::Pcap(pcap) => files(Place::Nic(n), pcap, &mut found),
             Kind::Xdp {
                 wire: XdpWire::Netdev { name, netns },
             } => {
@@ -33,9 +33,7 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
                 Endpoint::Tap { port } => {
                     namespace(Place::Vif(g, v), port.netns.as_deref(), &mut found);
                 }
-                Endpoint::Pcap { read, write } => {
-                    files(Place::Vif(g, v), read, write, &mut found);
-                }
+                Endpoint::Pcap(pcap) => files(Place::Vif(g, v), pcap, &mut found),
                 _ => {}
             }
         }
@@ -153,7 +151,7 @@ fn namespace(place: Place, netns: Option<&str>, found: &mut Vec<Finding>) {
     });
 }
 
-fn files(place: Place, read: &Option<String>, write: &Option<String>, found: &mut Vec<Finding>) {
+fn files(place: Place, CaptureFiles { read, write, .. }: &CaptureFiles, found: &mut Vec<Finding>) {
     let mut say = |key, what, remedy: &str| {
         found.push(Finding {
             place,

@@ -282,7 +282,7 @@ fn nic_reach(kind: &Kind, ifname: impl FnOnce() -> Option<String>) -> Reach {
             addresses(&station.addresses),
             String::new(),
         ),
-        Kind::Pcap { .. } => ("capture files".to_owned(), String::new(), String::new()),
+        Kind::Pcap(_) => ("capture files".to_owned(), String::new(), String::new()),
     }
 }
 
@@ -298,7 +298,7 @@ fn vif_reach(endpoint: &Endpoint, ifname: impl FnOnce() -> Option<String>) -> Re
         Endpoint::Sink { .. } => in_guest("sink"),
         Endpoint::Source { .. } => in_guest("source"),
         Endpoint::Echo => in_guest("echo"),
-        Endpoint::Pcap { .. } => in_guest("capture files"),
+        Endpoint::Pcap(_) => in_guest("capture files"),
     }
 }
 

@@ -25,8 +25,8 @@ mod words;
 
 pub use address::{Cidr, Mac, NotAnAddress};
 pub use model::{
-    Buffers, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic, Queues, Ring,
-    Station, Vif, XdpWire,
+    Buffers, CaptureFiles, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic,
+    Queues, Ring, Station, Vif, XdpWire,
 };
 pub use parse::{parse, parse_located};
 pub use pdev::Pdev;

@@ -1,5 +1,6 @@
 //! What has been found wrong so far, and the checks that many keys share.
 
+use crate::model::CaptureFiles;
 use crate::problem::{Finding, Place};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -90,7 +91,9 @@ impl Findings {
         self.range(place, "spin_us", spin_us.unwrap_or(0), 0..=1_000_000);
     }
 
-    pub(super) fn files(&mut self, place: Place, read: &Option<String>, write: &Option<String>) {
+    pub(super) fn files(&mut self, place: Place, files: &CaptureFiles) {
+        let CaptureFiles { read, write, .. } = files;
+        self.range(place, "write_mib", files.write_mib, 1..=1 << 20);
         if read.is_none() && write.is_none() {
             let remedy = "write read = \"in.pcap\", write = \"out.pcap\" or both";
             self.add(place, "", "it has neither `read` nor `write`", remedy);

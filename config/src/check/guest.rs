@@ -70,7 +70,7 @@ fn vif(config: &Config, found: &mut Findings, g: usize, v: usize) {
                 found.add(place, "to", format!("`to` is {to}"), remedy);
             }
         }
-        Endpoint::Pcap { read, write } => found.files(place, read, write),
+        Endpoint::Pcap(files) => found.files(place, files),
         Endpoint::Sink { .. } | Endpoint::Echo => {}
     }
 }

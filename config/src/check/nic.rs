@@ -68,7 +68,7 @@ fn kind(config: &Config, found: &mut Findings, n: usize, nic: &Nic) {
             }
             station(found, place, far, |app| Place::NicApp(n, app));
         }
-        Kind::Pcap { read, write } => found.files(place, read, write),
+        Kind::Pcap(files) => found.files(place, files),
     }
 }
 
@@ -86,7 +86,7 @@ fn vmq(config: &Config, found: &mut Findings, place: Place, nic: &Nic, vmq: Vmq)
             found.add(place, "vmq_rebalance_ms", what, remedy);
         }
         Kind::Xdp { .. } => {}
-        Kind::Pcap { .. } | Kind::Local { .. } => {
+        Kind::Pcap(_) | Kind::Local { .. } => {
             let remedy = "leave it out, or use a NIC of kind \"tap\", \"xdp\" or \"sim\"";
             found.add(place, "queues", wrong, remedy);
         }

@@ -1,5 +1,6 @@
 //! What the driver domain is told.
 
+use super::capture::Capture;
 use super::link::{BUFFER_BYTES, GrantMode, Offloads, RingFormat};
 use super::station::Stack;
 use crate::lro::Lro;
@@ -142,12 +143,7 @@ pub enum NicKind {
         far: Stack,
     },
     /// Frames from a capture file, frames to a capture file.
-    Pcap {
-        /// Number of the device to read, if any.
-        read: Option<u32>,
-        /// Number of the device to write, if any.
-        write: Option<u32>,
-    },
+    Pcap(Capture),
     /// The driver domain's own end of the bridge: a TAP with checksum and TSO, no ring, no grants.
     Local {
         /// Number of the device.

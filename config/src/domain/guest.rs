@@ -1,5 +1,6 @@
 //! What a guest domain is told.
 
+use super::capture::Capture;
 use super::link::{BufferSize, Offloads, RingFormat};
 use super::station::Stack;
 use crate::lro::Lro;
@@ -100,10 +101,5 @@ pub enum EndpointConfig {
     /// Sends every frame back to where it came from.
     Echo {},
     /// Frames from a capture file, frames to a capture file.
-    Pcap {
-        /// Number of the device to read, if any.
-        read: Option<u32>,
-        /// Number of the device to write, if any.
-        write: Option<u32>,
-    },
+    Pcap(Capture),
 }

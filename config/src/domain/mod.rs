@@ -5,6 +5,7 @@
 //! place in [`abi::machine::Domain::devices`], a connection by its place among the domain's own
 //! (in the order of [`abi::machine::Machine::connections`]).
 
+mod capture;
 mod driver;
 mod guest;
 mod link;
@@ -12,6 +13,7 @@ mod station;
 
 pub use crate::address::Cidr;
 pub use crate::lro::Lro;
+pub use capture::Capture;
 pub use driver::{
     DedicatedQueue, DriverConfig, FRAME_EXTRA_BYTES, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES,
     Moderation, NicConfig, NicKind, VifConfig, Vmq, XDP_MTU_MAX,

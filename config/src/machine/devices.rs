@@ -1,7 +1,7 @@
 //! The devices of a domain.
 
-use crate::domain::Offloads;
-use crate::model::KernelPort;
+use crate::domain::{Capture, Offloads};
+use crate::model::{CaptureFiles, KernelPort};
 use abi::machine::{Device, Tap};
 
 /// The devices of a domain, numbered as they are added.
@@ -29,14 +29,13 @@ impl Devices {
         })
     }
 
-    pub(super) fn files(
-        &mut self,
-        read: &Option<String>,
-        write: &Option<String>,
-    ) -> [Option<u32>; 2] {
-        let read = read.clone().map(|file| self.add(Device::Read(file)));
-        let write = write.clone().map(|file| self.add(Device::Write(file)));
-        [read, write]
+    pub(super) fn files(&mut self, files: &CaptureFiles) -> Capture {
+        let (read, write) = (files.read.clone(), files.write.clone());
+        Capture {
+            read: read.map(|file| self.add(Device::Read(file))),
+            write: write.map(|file| self.add(Device::Write(file))),
+            write_mib: files.write_mib,
+        }
     }
 }
 

@@ -107,9 +107,6 @@ fn endpoint(
             touch: *touch,
         },
         Endpoint::Echo => EndpointConfig::Echo {},
-        Endpoint::Pcap { read, write } => {
-            let [read, write] = devices.files(read, write);
-            EndpointConfig::Pcap { read, write }
-        }
+        Endpoint::Pcap(files) => EndpointConfig::Pcap(devices.files(files)),
     }
 }

@@ -100,10 +100,7 @@ impl Nics {
                 mac,
                 far: stack(station),
             },
-            Kind::Pcap { read, write } => {
-                let [read, write] = self.devices.files(read, write);
-                NicKind::Pcap { read, write }
-            }
+            Kind::Pcap(files) => NicKind::Pcap(self.devices.files(files)),
         }
     }
 

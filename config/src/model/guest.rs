@@ -1,5 +1,6 @@
 //! A guest domain and its interfaces.
 
+use super::capture::CaptureFiles;
 use super::station::{KernelPort, Station};
 use crate::address::{Cidr, Mac};
 use crate::domain::Offloads;
@@ -111,10 +112,5 @@ pub enum Endpoint {
     /// Sends every frame back.
     Echo,
     /// Capture files.
-    Pcap {
-        /// File to read.
-        read: Option<String>,
-        /// File to write; it must not exist.
-        write: Option<String>,
-    },
+    Pcap(CaptureFiles),
 }

@@ -1,12 +1,14 @@
 //! A machine as people think of it. Every value has a default; [`crate::parse`] fills one in from
 //! a file, experiments and tests build theirs by hand.
 
+mod capture;
 mod config;
 mod driver;
 mod guest;
 mod nic;
 mod station;
 
+pub use capture::CaptureFiles;
 pub use config::{Config, DEFAULT_NAME};
 pub(crate) use driver::SLOTS_PER_PAGE;
 pub use driver::{Buffers, Driver, Ring};

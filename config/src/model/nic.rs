@@ -1,5 +1,6 @@
 //! A network interface of the driver domain.
 
+use super::capture::CaptureFiles;
 use super::station::{KernelPort, Station};
 use crate::address::{Cidr, Mac};
 use crate::domain::{Moderation, Offloads, Vmq};
@@ -101,12 +102,7 @@ pub enum Kind {
         station: Station,
     },
     /// Capture files.
-    Pcap {
-        /// File to read.
-        read: Option<String>,
-        /// File to write; it must not exist.
-        write: Option<String>,
-    },
+    Pcap(CaptureFiles),
     /// An AF_XDP socket.
     Xdp {
         /// What it is on.
@@ -143,7 +139,7 @@ impl Kind {
             | Self::Xdp {
                 wire: XdpWire::Veth(port),
             } => Some(port),
-            Self::Sim { .. } | Self::Pcap { .. } | Self::Xdp { .. } => None,
+            Self::Sim { .. } | Self::Pcap(_) | Self::Xdp { .. } => None,
         }
     }
 }

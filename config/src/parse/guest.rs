@@ -1,5 +1,6 @@
 //! Guests and their interfaces.
 
+use super::capture::files;
 use super::rule;
 use super::station::{MAC, port, station};
 use crate::address::Mac;
@@ -97,9 +98,6 @@ fn endpoint((g, v): (usize, usize), t: &Table<'_, '_, '_>, word: EndpointWord) -
             }
         }
         EndpointWord::Echo => Endpoint::Echo,
-        EndpointWord::Pcap => Endpoint::Pcap {
-            read: t.text("read"),
-            write: t.text("write"),
-        },
+        EndpointWord::Pcap => Endpoint::Pcap(files(t)),
     }
 }

@@ -1,5 +1,6 @@
 //! From a file's text to a [`Config`].
 
+mod capture;
 mod driver;
 mod guest;
 mod nic;

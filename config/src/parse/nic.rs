@@ -1,9 +1,10 @@
 //! The driver domain's NICs.
 
+use super::capture::files;
 use super::rule;
 use super::station::{MAC, port, station};
 use crate::domain::{Moderation, Offloads, Vmq};
-use crate::model::{Kind, Nic, Queues, XdpWire};
+use crate::model::{CaptureFiles, Kind, Nic, Queues, XdpWire};
 use crate::problem::Place;
 use crate::table::Table;
 use serde::Deserialize;
@@ -29,13 +30,7 @@ pub(super) fn read(n: usize, t: Table<'_, '_, '_>) -> Nic {
         "write kind = \"tap\", \"xdp\", \"sim\", \"pcap\" or \"local\"",
     );
     let kind = word.map(|word| kind(n, &t, word));
-    let usual = Nic::new(
-        "",
-        Kind::Pcap {
-            read: None,
-            write: None,
-        },
-    );
+    let usual = Nic::new("", Kind::Pcap(CaptureFiles::default()));
     let nic = Nic {
         name: name.unwrap_or_default(),
         kind: kind.clone().unwrap_or(usual.kind),
@@ -82,10 +77,7 @@ fn kind(n: usize, t: &Table<'_, '_, '_>, word: NicWord) -> Kind {
             mac: t.parsed("mac", MAC),
             station: station(t, "nic.app", |app| Place::NicApp(n, app)),
         },
-        NicWord::Pcap => Kind::Pcap {
-            read: t.text("read"),
-            write: t.text("write"),
-        },
+        NicWord::Pcap => Kind::Pcap(files(t)),
     }
 }
 

@@ -50,10 +50,11 @@ fn every_kind_survives_json() {
             touch: false,
         },
         EndpointConfig::Echo {},
-        EndpointConfig::Pcap {
+        EndpointConfig::Pcap(Capture {
             read: Some(1),
             write: None,
-        },
+            write_mib: 1,
+        }),
     ];
     let guest = GuestConfig {
         vifs: endpoints
@@ -106,10 +107,11 @@ fn every_kind_survives_json() {
             mac: [2; 6],
             far: stack,
         },
-        NicKind::Pcap {
+        NicKind::Pcap(Capture {
             read: Some(1),
             write: Some(2),
-        },
+            write_mib: 5,
+        }),
         NicKind::Local {
             device: 3,
             mac: [2; 6],

@@ -192,7 +192,7 @@ fn nic_port(
     };
     let name = format!("nic.{}", config.name);
     let mut port = NicPort::new(name, nic, pool, policy, merger, linear);
-    port.waits_for_guests = matches!(config.kind, NicKind::Pcap { .. });
+    port.waits_for_guests = matches!(config.kind, NicKind::Pcap(_));
     Ok(port)
 }
 

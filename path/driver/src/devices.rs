@@ -99,7 +99,7 @@ pub fn nic(
             let queues = config.vmq.map_or(0, |vmq| vmq.queues as usize);
             Box::new(Wire::new(cable, station, pool(0, eighth)?, queues))
         }
-        NicKind::Pcap { read, write } => pcap(&**platform, *read, *write)?,
+        NicKind::Pcap(files) => pcap(&**platform, *files)?,
     };
     let nic = match config.rate_mbps {
         Some(mbps) => {

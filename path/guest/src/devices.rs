@@ -58,7 +58,7 @@ pub fn endpoints(
             shared(Box::new(source), queue)
         }
         EndpointConfig::Echo {} => boxed((0..queues).map(|_| Echo::default())),
-        EndpointConfig::Pcap { read, write } => shared(pcap(platform, *read, *write)?, 0),
+        EndpointConfig::Pcap(files) => shared(pcap(platform, *files)?, 0),
     })
 }
 

@@ -65,8 +65,13 @@ fn file_of(frames: &[(u32, u32, Vec<u8>)]) -> Vec<u8> {
     file
 }
 
+/// More than any test writes.
+const MUCH: u64 = 1 << 30;
+
+fn untold(_: &PcapError) {}
+
 fn play(file: &[u8], pace: Pace) -> PcapNic<&[u8], NoFile> {
-    PcapNic::new(Some(Reader::new(file).unwrap()), None, pace)
+    PcapNic::new(Some(Reader::new(file).unwrap()), None, pace, untold)
 }
 
 #[test]
@@ -217,7 +222,7 @@ fn a_pipe_that_is_empty_is_not_at_its_end() {
         Err(io::ErrorKind::ConnectionReset),
     ]);
     let reader = Reader::new(pipe).unwrap();
-    let mut nic: PcapNic<_, NoFile> = PcapNic::new(Some(reader), None, Pace::Fast);
+    let mut nic: PcapNic<_, NoFile> = PcapNic::new(Some(reader), None, Pace::Fast, untold);
     let mut buffers = pool(4, 2048);
     let mut out = Vec::new();
     assert_eq!(nic.rx(0, 1, &mut buffers, &mut out), 0);
@@ -234,8 +239,8 @@ fn a_pipe_that_is_empty_is_not_at_its_end() {
 #[test]
 fn what_is_sent_can_be_read_back() {
     let file = Shared::default();
-    let writer = Writer::new(file.clone(), 1_000_000_000).unwrap();
-    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast);
+    let writer = Writer::new(file.clone(), 1_000_000_000, MUCH).unwrap();
+    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, untold);
     let mut buffers = pool(100, 2048);
     let frames: Vec<Frame> = [60, 1514, 65_000]
         .into_iter()
@@ -257,8 +262,8 @@ fn what_is_sent_can_be_read_back() {
 
 #[test]
 fn too_long_a_frame_is_refused() {
-    let writer = Writer::new(Shared::default(), 0).unwrap();
-    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast);
+    let writer = Writer::new(Shared::default(), 0, MUCH).unwrap();
+    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, untold);
     let mut buffers = pool(40, 2048);
     for (len, refused) in [(FRAME_BYTES, 0), (FRAME_BYTES + 1, 1)] {
         let mut frame = Frame::from_bytes(&vec![0; len], &mut buffers).unwrap();
@@ -272,7 +277,7 @@ fn too_long_a_frame_is_refused() {
 
 #[test]
 fn without_files_frames_are_taken_and_none_comes() {
-    let mut nic: PcapNic<NoFile, NoFile> = PcapNic::new(None, None, Pace::Fast);
+    let mut nic: PcapNic<NoFile, NoFile> = PcapNic::new(None, None, Pace::Fast, untold);
     let mut buffers = pool(1, 2048);
     let frame = Frame::from_bytes(&bytes(0, 60), &mut buffers).unwrap();
     assert_eq!(nic.tx(0, &[frame], &[0]).sent, 1);
@@ -284,13 +289,13 @@ fn without_files_frames_are_taken_and_none_comes() {
 #[test]
 fn a_full_disk_ends_the_recording_not_the_traffic() {
     assert_eq!(
-        Writer::new(Full(0), 0).unwrap_err(),
+        Writer::new(Full(0), 0, MUCH).unwrap_err(),
         PcapError::Io(io::ErrorKind::StorageFull)
     );
     let mut buffers = pool(4, 2048);
     let frames = [Frame::from_bytes(&bytes(0, 60), &mut buffers).unwrap()];
-    let writer = Writer::new(Full(2), 0).unwrap();
-    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast);
+    let writer = Writer::new(Full(2), 0, MUCH).unwrap();
+    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, untold);
     assert_eq!(nic.tx(0, &frames, &[0]).sent, 1);
     assert_eq!(nic.failure(), None);
     nic.tx(0, &frames, &[0]);
@@ -301,7 +306,7 @@ fn a_full_disk_ends_the_recording_not_the_traffic() {
     assert_eq!(nic.tx(0, &frames, &[0]).sent, 1);
 
     let bench = Bench::with([bytes(1, 60)]);
-    let mut tee = Tee::new(bench.clone(), Writer::new(Full(1), 0).unwrap());
+    let mut tee = Tee::new(bench.clone(), Writer::new(Full(1), 0, MUCH).unwrap());
     let mut out = Vec::new();
     assert_eq!(tee.rx(0, 9, &mut buffers, &mut out), 1);
     assert_eq!(
@@ -314,13 +319,44 @@ fn a_full_disk_ends_the_recording_not_the_traffic() {
 }
 
 #[test]
+fn a_file_with_as_many_bytes_as_it_may_have_ends_with_a_whole_frame() {
+    thread_local!(static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) });
+    let tell = |why: &PcapError| TOLD.with_borrow_mut(|told| told.push(why.to_string()));
+    let file = Shared::default();
+    let limit = (1 << 20) + 60;
+    let writer = Writer::new(file.clone(), 0, limit).unwrap();
+    let mut nic: PcapNic<NoFile, _> = PcapNic::new(None, Some(writer), Pace::Fast, tell);
+    let mut buffers = pool(64, 2048);
+    let long = Frame::from_bytes(&bytes(0, 60_000), &mut buffers).unwrap();
+    let short = Frame::from_bytes(&bytes(1, 60), &mut buffers).unwrap();
+    let frames = [long, short];
+    for _ in 0..20 {
+        assert_eq!(nic.tx(0, &frames, &[0]).sent, 1, "traffic goes on");
+    }
+    nic.tx(0, &frames, &[1]);
+    let whole = (limit - 24) / (60_000 + 16);
+    assert_eq!(counter(&nic, "file_written"), whole);
+    assert_eq!(counter(&nic, "file_unwritten"), 21 - whole);
+    assert_eq!(counter(&nic, "file_failed"), 1);
+    let told = TOLD.with_borrow(Vec::clone);
+    assert_eq!(told, ["it has reached its limit of 1 MiB"]);
+    let file = file.0.borrow();
+    assert_eq!(file.len() as u64, 24 + whole * (60_000 + 16));
+    let mut reader = Reader::new(&file[..]).unwrap();
+    while reader.peek().unwrap().is_some() {
+        assert_eq!(reader.bytes().len(), 60_000);
+        reader.advance();
+    }
+}
+
+#[test]
 fn a_tee_records_both_directions_and_changes_nothing() {
     let file = Shared::default();
     let bench = Bench {
         due_ns: Some(9),
         ..Bench::with([bytes(1, 60), bytes(2, 70)])
     };
-    let mut tee = Tee::new(bench.clone(), Writer::new(file.clone(), 0).unwrap());
+    let mut tee = Tee::new(bench.clone(), Writer::new(file.clone(), 0, MUCH).unwrap());
     let mut buffers = pool(4, 2048);
     let mut out = vec![Frame::from_bytes(&bytes(9, 80), &mut buffers).unwrap()];
     assert_eq!(tee.rx(3, 9, &mut buffers, &mut out), 2);

@@ -2,8 +2,9 @@
 
 use crate::platform::Platform;
 use crate::start::{StartError, refused};
+use config::domain::Capture;
 use nic::Nic;
-use nic::pcap::{Pace, PcapNic, Reader, Writer};
+use nic::pcap::{Pace, PcapError, PcapNic, Reader, Writer};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,12 +23,8 @@ pub fn attach(platform: &dyn Platform, device: u32) -> Result<OwnedFd, StartErro
 ///
 /// # Errors
 /// A device was refused, or is no capture file.
-pub fn pcap(
-    platform: &dyn Platform,
-    read: Option<u32>,
-    write: Option<u32>,
-) -> Result<Box<dyn Nic>, StartError> {
-    let wrong = |error: nic::pcap::PcapError| {
+pub fn pcap(platform: &dyn Platform, files: Capture) -> Result<Box<dyn Nic>, StartError> {
+    let wrong = |error: PcapError| {
         refused(
             "a capture file",
             io::Error::new(io::ErrorKind::InvalidData, error),
@@ -37,13 +34,20 @@ pub fn pcap(
         let device = device.map(|device| attach(platform, device));
         device.transpose().map(|fd| fd.map(File::from))
     };
-    let reader = open(read)?.map(Reader::new).transpose().map_err(wrong)?;
+    let reader = open(files.read)?
+        .map(Reader::new)
+        .transpose()
+        .map_err(wrong)?;
     // What turns the monotonic clock of the data path into the time of day of the file.
     let day = std::time::UNIX_EPOCH
         .elapsed()
         .map_or(0, |since| since.as_nanos() as u64);
     let epoch_ns = day.saturating_sub(shmem::time::monotonic_ns());
-    let writer = open(write)?.map(|file| Writer::new(file, epoch_ns));
+    let limit_bytes = u64::from(files.write_mib) << 20;
+    let writer = open(files.write)?.map(|file| Writer::new(file, epoch_ns, limit_bytes));
     let writer = writer.transpose().map_err(wrong)?;
-    Ok(Box::new(PcapNic::new(reader, writer, Pace::default())))
+    // To the console, which bounds what it takes, once for each file.
+    let tell = |why: &PcapError| eprintln!("a capture file has ended: {why}; traffic goes on");
+    let nic = PcapNic::new(reader, writer, Pace::default(), tell);
+    Ok(Box::new(nic))
 }

@@ -28,26 +28,37 @@ pub struct PcapNic<R, W> {
     /// Monotonic time minus recorded time, in [`Pace::Recorded`]; none before the first frame.
     shift_ns: Option<i128>,
     failure: Option<PcapError>,
+    /// Hears once why reading or writing ended.
+    tell: fn(&PcapError),
     starved: bool,
     read: u64,
     incomplete: u64,
+    written: u64,
+    unwritten: u64,
 }
 
 impl<R: Read, W: Write> PcapNic<R, W> {
     /// A device over open files. Without a file to read it yields nothing, without one to write
-    /// it takes frames and forgets them.
+    /// it takes frames and forgets them. `tell` hears of each file why it ended before its time.
     #[must_use]
-    pub fn new(reader: Option<Reader<R>>, writer: Option<Writer<W>>, pace: Pace) -> Self {
-        let (shift_ns, failure, starved, read, incomplete) = (None, None, false, 0, 0);
+    pub fn new(
+        reader: Option<Reader<R>>,
+        writer: Option<Writer<W>>,
+        pace: Pace,
+        tell: fn(&PcapError),
+    ) -> Self {
         Self {
             reader,
             writer,
             pace,
-            shift_ns,
-            failure,
-            starved,
-            read,
-            incomplete,
+            shift_ns: None,
+            failure: None,
+            tell,
+            starved: false,
+            read: 0,
+            incomplete: 0,
+            written: 0,
+            unwritten: 0,
         }
     }
 
@@ -67,8 +78,9 @@ impl<R: Read, W: Write> PcapNic<R, W> {
         }
     }
 
-    fn stop(&mut self, why: PcapError) {
-        self.reader = None;
+    /// A file has ended: says so, and keeps why the first one did.
+    fn stopped(&mut self, why: PcapError) {
+        (self.tell)(&why);
         self.failure.get_or_insert(why);
     }
 }
@@ -104,7 +116,8 @@ impl<R: Read, W: Write> Nic for PcapNic<R, W> {
                     break;
                 }
                 Err(why) => {
-                    self.stop(why);
+                    self.reader = None;
+                    self.stopped(why);
                     break;
                 }
             };
@@ -140,15 +153,19 @@ impl<R: Read, W: Write> Nic for PcapNic<R, W> {
         let mut report = TxReport::default();
         for frame in pick.iter().filter_map(|&index| frames.get(index as usize)) {
             match &mut self.writer {
-                None => {}
+                None => self.unwritten += 1,
                 Some(writer) => {
                     if frame.len() > FRAME_BYTES {
                         report.refused += 1;
                         continue;
                     }
-                    if writer.frame(now_ns, frame).is_err() {
-                        report.fault += 1;
-                        continue;
+                    match writer.frame(now_ns, frame) {
+                        Ok(true) => self.written += 1,
+                        Ok(false) => self.unwritten += 1,
+                        Err(_) => {
+                            report.fault += 1;
+                            continue;
+                        }
                     }
                 }
             }
@@ -159,7 +176,7 @@ impl<R: Read, W: Write> Nic for PcapNic<R, W> {
             && let Err(why) = writer.flush()
         {
             self.writer = None;
-            self.failure.get_or_insert(why);
+            self.stopped(why);
         }
         report
     }
@@ -182,6 +199,8 @@ impl<R: Read, W: Write> Nic for PcapNic<R, W> {
             ("file_frames", self.read),
             ("file_incomplete", self.incomplete),
             ("file_failed", self.failure.is_some().into()),
+            ("file_written", self.written),
+            ("file_unwritten", self.unwritten),
         ]
     }
 }

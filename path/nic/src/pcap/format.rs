@@ -29,6 +29,12 @@ pub enum PcapError {
         /// What is wrong.
         why: &'static str,
     },
+    /// It has as many bytes as it may.
+    #[error("it has reached its limit of {} MiB", .limit_bytes >> 20)]
+    Full {
+        /// The limit, bytes.
+        limit_bytes: u64,
+    },
     /// Reading or writing failed.
     #[error("{0}")]
     Io(std::io::ErrorKind),

@@ -41,9 +41,7 @@ impl<N: Nic, W: Write> Tee<N, W> {
         };
         for frame in frames {
             // A frame whose memory is gone is not there to be recorded; its user will notice.
-            if writer.frame(now_ns, frame).is_ok() {
-                self.recorded += 1;
-            }
+            self.recorded += u64::from(writer.frame(now_ns, frame) == Ok(true));
         }
         if let Err(why) = writer.flush() {
             self.writer = None;

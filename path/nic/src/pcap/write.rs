@@ -8,21 +8,27 @@ use shmem::Fault;
 use std::io::Write;
 
 /// A capture file that is written: nanosecond time, Ethernet. Frames are collected and written
-/// with one call per [`Writer::flush`].
+/// with one call per [`Writer::flush`], as long as whole ones fit into its limit.
 #[derive(Debug)]
 pub struct Writer<W> {
     output: W,
     /// Nanoseconds to add to the monotonic clock for the time since 1970.
     epoch_ns: u64,
     collected: Vec<u8>,
+    /// Bytes that may still be collected.
+    room: u64,
+    limit_bytes: u64,
+    /// A frame did not fit.
+    full: bool,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a file. `epoch_ns` is the time since 1970 minus the monotonic clock's.
+    /// Begins a file of at most `limit_bytes`. `epoch_ns` is the time since 1970 minus the
+    /// monotonic clock's.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn new(mut output: W, epoch_ns: u64) -> Result<Self, PcapError> {
+    pub fn new(mut output: W, epoch_ns: u64, limit_bytes: u64) -> Result<Self, PcapError> {
         let header = PcapHeader {
             datalink: DataLink::ETHERNET,
             endianness: Endianness::Little,
@@ -32,21 +38,32 @@ impl<W: Write> Writer<W> {
         };
         let begun = PcapWriter::with_header(Vec::new(), header);
         let begun = begun.map_err(|_| PcapError::NotPcap("its header cannot be written"))?;
-        output.write_all(&begun.into_writer())?;
+        let header = begun.into_writer();
+        output.write_all(&header)?;
         Ok(Self {
             output,
             epoch_ns,
             collected: Vec::new(),
+            room: limit_bytes.saturating_sub(header.len() as u64),
+            limit_bytes,
+            full: false,
         })
     }
 
     /// Adds a frame that passed at `now_ns`; of one longer than [`FRAME_BYTES`] only the beginning.
+    /// Whether it fits; after one that does not, none is added.
     ///
     /// # Errors
     /// Its memory is not there; nothing was added.
-    pub fn frame(&mut self, now_ns: u64, frame: &Frame) -> Result<(), Fault> {
+    pub fn frame(&mut self, now_ns: u64, frame: &Frame) -> Result<bool, Fault> {
         let bytes = frame.to_vec()?;
         let kept = bytes.get(..FRAME_BYTES).unwrap_or(&bytes);
+        let bytes_more = (size_of::<[u32; 4]>() + kept.len()) as u64;
+        self.full |= bytes_more > self.room;
+        if self.full {
+            return Ok(false);
+        }
+        self.room -= bytes_more;
         let at_ns = now_ns.saturating_add(self.epoch_ns);
         let record = [
             (at_ns / 1_000_000_000) as u32,
@@ -58,19 +75,26 @@ impl<W: Write> Writer<W> {
             self.collected.extend_from_slice(&field.to_le_bytes());
         }
         self.collected.extend_from_slice(kept);
-        Ok(())
+        Ok(true)
     }
 
     /// Writes what was collected.
     ///
     /// # Errors
-    /// It cannot be written. What was collected is forgotten either way.
+    /// It cannot be written, or a frame did not fit any more: all before it are in the file. What
+    /// was collected is forgotten either way.
     pub fn flush(&mut self) -> Result<(), PcapError> {
         let done = self
             .output
             .write_all(&self.collected)
             .and_then(|()| self.output.flush());
         self.collected.clear();
-        Ok(done?)
+        done?;
+        match self.full {
+            true => Err(PcapError::Full {
+                limit_bytes: self.limit_bytes,
+            }),
+            false => Ok(()),
+        }
     }
 }

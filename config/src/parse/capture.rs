@@ -1,0 +1,13 @@
+//! Capture files.
+
+use crate::model::CaptureFiles;
+use crate::table::Table;
+
+pub(super) fn files(t: &Table<'_, '_, '_>) -> CaptureFiles {
+    let usual = CaptureFiles::default();
+    CaptureFiles {
+        read: t.text("read"),
+        write: t.text("write"),
+        write_mib: t.number("write_mib").unwrap_or(usual.write_mib),
+    }
+}
