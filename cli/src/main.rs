@@ -105,7 +105,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "grantway", &mut text);
-            output::print(&String::from_utf8_lossy(&text))
+            output::print_as_it_is(&String::from_utf8_lossy(&text))
         }
         Command::Internal { args } => match args.split_first() {
             Some((helper, spec)) if helper == figures::sampler::HELPER => {

@@ -1,14 +1,20 @@
 //! Standard output, progress, and the exit status.
 
 use anyhow::Context;
-use figures::Failure;
+use figures::{Failure, clean};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Print text. A reader that has seen enough (`| head`) is no error.
+/// Print text, without what a terminal would obey. A reader that has seen enough (`| head`) is no
+/// error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    print_as_it_is(&clean::lines(text))
+}
+
+/// Print a text that is all our own.
+pub(crate) fn print_as_it_is(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -18,14 +24,15 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 
 /// Print one JSON object as a line.
 pub(crate) fn json(value: &serde_json::Value) -> anyhow::Result<()> {
-    print(&format!("{value}\n"))
+    print_as_it_is(&clean::json(&format!("{value}\n")))
 }
 
 /// What is right still, and should be written otherwise: on standard error.
 pub(crate) fn warn(warnings: &[config::Problem]) {
     for warning in warnings {
         // A reader that is gone misses nothing that it needs.
-        let _ = writeln!(io::stderr(), "warning: {warning}");
+        let warning = warning.to_string();
+        let _ = writeln!(io::stderr(), "warning: {}", clean::lines(&warning));
     }
 }
 
@@ -34,7 +41,7 @@ pub(crate) fn spinner(what: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let spinner = ProgressBar::new_spinner().with_message(what.to_owned());
+    let spinner = ProgressBar::new_spinner().with_message(clean::line(what).into_owned());
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
         spinner.set_style(style);
     }
@@ -59,7 +66,7 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     // Ctrl-C needs no comment.
     let interrupted = matches!(error.downcast_ref(), Some(Failure::Interrupted));
     if !interrupted {
-        for line in format!("{error:#}").lines() {
+        for line in clean::lines(&format!("{error:#}")).lines() {
             // Nobody is left to tell if this fails.
             let _ = writeln!(io::stderr(), "grantway: {line}");
         }

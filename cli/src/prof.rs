@@ -1,10 +1,7 @@
 //! `grantway prof`: what can be typed, and who does it.
 
-use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueHint};
 use figures::Failure;
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
@@ -371,11 +368,8 @@ fn report(view: &View, form: Form, functions: usize) -> anyhow::Result<()> {
 /// Writes a session's profile for Firefox to `path`.
 fn export(view: &View, path: &Path) -> anyhow::Result<()> {
     let session = read(&view.file)?;
-    let file = File::create(path).with_context(|| path.display().to_string())?;
-    let mut file = BufWriter::new(file);
-    show::export::firefox(&session, &view.classing.rules()?, &mut file)
-        .with_context(|| path.display().to_string())?;
-    file.flush().with_context(|| path.display().to_string())
+    let rules = view.classing.rules()?;
+    figures::file::replace(path, |out| show::export::firefox(&session, &rules, out))
 }
 
 fn diff(

@@ -4,6 +4,7 @@ use abi::machine::{Audit, DomainStatus, Program, Status};
 use client::Instance;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
 use config::{Cidr, Config, Endpoint, KernelPort, Kind, XdpWire};
+use figures::clean;
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -68,7 +69,8 @@ pub(crate) fn status(status: &Status) -> String {
         domains.add_row([
             domain.name.clone(),
             program.to_owned(),
-            state(domain),
+            // Its last words may be in it.
+            clean::line(&state(domain)).into_owned(),
             domain.pid.to_string(),
             ms(domain.cpu_ns),
             ms(domain.agent_cpu_ns),
@@ -160,7 +162,8 @@ pub(crate) fn grants(audit: &Audit, all: bool) -> String {
     text
 }
 
-/// Every single value with its path: `driver.ports.web-0.drops.no_buffer: 12`.
+/// Every single value with its path: `driver.ports.web-0.drops.no_buffer: 12`. Names and values
+/// are a domain's own and stay within their line.
 pub(crate) fn flatten(path: &str, value: &Value, out: &mut Vec<(String, String)>) {
     let below = |key: &str| match path {
         "" => key.to_owned(),
@@ -169,7 +172,7 @@ pub(crate) fn flatten(path: &str, value: &Value, out: &mut Vec<(String, String)>
     match value {
         Value::Object(object) => {
             for (key, value) in object {
-                flatten(&below(key), value, out);
+                flatten(&below(&clean::line(key)), value, out);
             }
         }
         Value::Array(list) => {
@@ -177,7 +180,7 @@ pub(crate) fn flatten(path: &str, value: &Value, out: &mut Vec<(String, String)>
                 flatten(&below(&n.to_string()), value, out);
             }
         }
-        Value::String(text) => out.push((path.to_owned(), text.clone())),
+        Value::String(text) => out.push((path.to_owned(), clean::line(text).into_owned())),
         other => out.push((path.to_owned(), other.to_string())),
     }
 }
@@ -365,6 +368,20 @@ mod tests {
             "{text}"
         );
         assert_eq!(stat_table(&json!({})), "");
+    }
+
+    #[test]
+    fn what_a_domain_says_stays_within_its_line() {
+        let hostile = "x\x1b[2J\nmonitor: fine\u{9b}";
+        let stats = json!({"driver": {"drops": {hostile: 1}, "state": hostile}});
+        for text in [stat_lines(&stats), stat_table(&stats)] {
+            assert!(!text.contains(['\x1b', '\u{9b}']), "{text:?}");
+            assert!(
+                !text.lines().any(|line| line.starts_with("monitor")),
+                "{text}"
+            );
+        }
+        assert_eq!(stat_lines(&stats).lines().count(), 2);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use abi::machine::{DomainStatus, Program};
 use abi::mailbox::Request;
 use client::Instance;
 use comfy_table::CellAlignment;
-use figures::{Failure, interrupt};
+use figures::{Failure, clean, interrupt};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -151,7 +151,7 @@ fn text(trace: &Value) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     for hop in trace["hops"].as_array().into_iter().flatten() {
-        let field = |key: &str| hop[key].as_str().unwrap_or_default().to_owned();
+        let field = |key: &str| clean::line(hop[key].as_str().unwrap_or_default()).into_owned();
         let us = hop["at_ns"].as_f64().unwrap_or(0.0) / 1e3;
         let row = [
             format!("{us:.1}"),
@@ -199,5 +199,17 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("gso_bytes"));
+    }
+
+    #[test]
+    fn what_a_domain_says_of_a_packet_stays_within_its_line() {
+        let hostile = "x\x1b[2J\nmonitor: fine\u{9b}";
+        let hop = json!({"hop": hostile, "at_ns": 1, "what": hostile});
+        let text = text(&json!({"frame": {"packet": hostile}, "hops": [hop]}));
+        assert!(!text.contains(['\x1b', '\u{9b}']), "{text:?}");
+        assert!(
+            !text.lines().any(|line| line.starts_with("monitor")),
+            "{text}"
+        );
     }
 }

@@ -9,6 +9,8 @@
 //! | [`report`] | a figure; JSON lines and tables of figures |
 //! | [`plot`] | figures as SVG |
 //! | [`provenance`] | where figures come from |
+//! | [`clean`] | texts of others, before they are shown |
+//! | [`file`] | files that replace what was there |
 //! | [`failure`] | how a command fails, with which exit status |
 //! | [`interrupt`] | Ctrl-C ends a run by unwinding it |
 //! | [`helper`] | helper processes, asked and answering by lines |
@@ -16,7 +18,9 @@
 //! | [`socket`] | the TCP sockets of loads |
 #![forbid(unsafe_code)]
 
+pub mod clean;
 pub mod failure;
+pub mod file;
 pub mod helper;
 pub mod interrupt;
 pub mod measure;

@@ -1,12 +1,14 @@
 //! Figures as pictures: one SVG per metric, a bar per configuration with its interval.
 
+use crate::file;
 use crate::report::{Figure, number};
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use plotters::prelude::{
     BLACK, Color as _, IntoDrawingArea as _, PathElement, RGBColor, Rectangle, SVGBackend, Text,
     WHITE,
 };
 use plotters::style::{IntoFont as _, ShapeStyle, TextStyle};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Metrics that are worth a picture.
@@ -49,7 +51,7 @@ pub fn save(folder: &Path, plan: &str, figures: &[Figure]) -> anyhow::Result<Vec
         }
         let path = folder.join(format!("{plan}.{metric}.svg"));
         let text = picture(plan, metric, &rows)?;
-        std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+        file::replace(&path, |out| Ok(out.write_all(text.as_bytes())?))?;
         written.push(path);
     }
     Ok(written)

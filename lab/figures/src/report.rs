@@ -3,6 +3,7 @@
 use crate::metric;
 use crate::provenance::Provenance;
 use crate::stats::{Estimate, Verdict};
+use crate::{clean, file};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
 use serde::Serialize;
@@ -136,8 +137,7 @@ pub fn save(
 ) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let path = folder.join(format!("{plan}.jsonl"));
-    let mut file = std::fs::File::create(&path).with_context(|| path.display().to_string())?;
-    write_json(&mut file, provenance, figures)
+    file::replace(&path, |out| write_json(out, provenance, figures))
 }
 
 /// The line below a table's header.
@@ -153,7 +153,7 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
         .set_width(98)
         .set_header(header);
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.iter().map(|cell| clean::line(cell).into_owned()));
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);

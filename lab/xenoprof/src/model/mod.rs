@@ -5,7 +5,9 @@
 
 pub mod file;
 
+use figures::clean;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// A session.
@@ -326,9 +328,14 @@ impl Session {
             .chain(self.modules.iter_mut().map(|module| &mut module.path))
             .chain(self.frames.iter_mut().map(|frame| &mut frame.symbol));
         for text in texts {
-            if text.chars().any(char::is_control) {
-                *text = text.replace(char::is_control, "\u{fffd}");
+            if let Cow::Owned(cleaned) = clean::line(text) {
+                *text = cleaned;
             }
+        }
+        for ledger in self.domains.iter_mut().filter_map(|d| d.ledger.as_mut()) {
+            let hops = std::mem::take(&mut ledger.hops);
+            let cleaned = |(hop, cycles): (String, u64)| (clean::line(&hop).into_owned(), cycles);
+            ledger.hops = hops.into_iter().map(cleaned).collect();
         }
     }
 

@@ -4,10 +4,10 @@
 
 use crate::model::{Kind, Session};
 use anyhow::{Context as _, ensure};
+use figures::{clean, file};
 use inferno::flamegraph::{self, Options};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Writes `STEM.svg` with all domains and `STEM-DOMAIN.svg` for each into a folder; what was
@@ -25,11 +25,7 @@ pub fn files(
     let mut written = Vec::new();
     let mut put = |name: String, domain: Option<usize>| -> anyhow::Result<()> {
         let path = folder.join(name);
-        let file = File::create(&path).with_context(|| path.display().to_string())?;
-        let mut file = BufWriter::new(file);
-        picture(session, domain, &mut file)
-            .and_then(|()| Ok(file.flush()?))
-            .with_context(|| path.display().to_string())?;
+        file::replace(&path, |out| picture(session, domain, out))?;
         written.push(path);
         Ok(())
     };
@@ -74,7 +70,7 @@ pub fn domain(session: &Session, name: &str) -> anyhow::Result<usize> {
 }
 
 fn file_name(domain: &str) -> String {
-    domain.replace('/', "_")
+    clean::line(domain).replace('/', "_")
 }
 
 /// Draws one domain, or all that are not idle.
@@ -86,7 +82,7 @@ pub fn picture(session: &Session, domain: Option<usize>, out: impl Write) -> any
     ensure!(!lines.is_empty(), "there are no samples to draw");
     let mut options = Options::default();
     options.title = match domain.and_then(|index| session.domains.get(index)) {
-        Some(domain) => domain.name.clone(),
+        Some(domain) => plain(&domain.name),
         None => "all domains".to_owned(),
     };
     options.subtitle = Some(session.head.tier.text().to_owned());
@@ -130,7 +126,7 @@ fn folded(session: &Session, only: Option<usize>) -> Vec<String> {
 
 /// A name without what separates frames.
 fn plain(name: &str) -> String {
-    name.replace([';', '\n'], ":")
+    clean::line(name).replace(';', ":")
 }
 
 #[cfg(test)]
@@ -170,6 +166,23 @@ mod tests {
             assert!(texts.contains(name), "{name}");
         }
         assert!(!texts.contains("pv_native_safe_halt"), "idle is not drawn");
+    }
+
+    #[test]
+    fn a_symbol_says_nothing_to_who_looks_at_it() {
+        let mut session = session();
+        session.frames[1].symbol = "a\x1b]0;x\x07\u{202e};b\n\u{9b}".to_owned();
+        session.domains[0].name = "driver\x1b[2J".to_owned();
+        session.domains[0].ledger.as_mut().unwrap().hops = [("copy\x1b[2J".to_owned(), 1)].into();
+        let active = |text: &str| text.chars().any(|c| c != '\n' && c.is_control());
+        let mut svg = Vec::new();
+        picture(&session, None, &mut svg).unwrap();
+        assert!(!active(&texts(&svg)), "{}", texts(&svg));
+        session.clean();
+        let mut bytes = Vec::new();
+        crate::model::file::write(&mut bytes, &session).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(!text.contains("u001b") && !active(&text), "{text}");
     }
 
     #[test]
