@@ -1,7 +1,7 @@
 //! Participants that die, hang, lie and flood beside one that behaves: the session goes on, keeps
 //! what the good one gives, and says what is missing.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use xenoprof::host::process;
 use xenoprof::model::{Mode, Session};
 use xenoprof::sampler::parse::{Address, Record, RecordKind};
 use xenoprof::session::initiator::{Configuration, Initiator};
-use xenoprof::session::message::{DomainScope, Link, Message, Named};
+use xenoprof::session::message::{DomainScope, Link, Message, Named, document};
 use xenoprof::session::outcome::{Outcome, Taken};
 use xenoprof::session::participant::{self, Took};
 use xenoprof::session::state::{Expected, Phase};
@@ -50,8 +50,10 @@ impl Idle {
 
     fn samples(&self) -> Vec<Record> {
         let (address, _) = self.code();
-        let sample = |time_ns| Record {
-            time_ns,
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicRaw);
+        let now_ns = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
+        let sample = |n| Record {
+            time_ns: now_ns + n,
             cpu: 0,
             kind: RecordKind::Sample {
                 pid: self.pid(),
@@ -77,19 +79,38 @@ struct Rogue {
 }
 
 impl Rogue {
-    fn register(socket: &Path, name: &str, pid: u32) -> (Self, Vec<OwnedFd>) {
+    fn connect(socket: &Path) -> Self {
         let link = Link::connect(socket).expect("the initiator listens");
         let mut rogue = Self { link, id: 0 };
         assert!(matches!(rogue.hear().0, Message::Configured { .. }));
+        rogue
+    }
+
+    fn reserve(socket: &Path, name: &str, mode: Mode, pid: u32) -> (Self, Vec<OwnedFd>) {
+        let mut rogue = Self::connect(socket);
         rogue.send(Message::Register {
             name: name.to_owned(),
-            mode: Mode::Active,
+            mode,
             scope: DomainScope::Processes(vec![pid]),
         });
         let (message, descriptors) = rogue.hear();
         assert_eq!(message, Message::Reserved);
+        (rogue, descriptors)
+    }
+
+    fn register(socket: &Path, name: &str, pid: u32) -> (Self, Vec<OwnedFd>) {
+        let (rogue, descriptors) = Self::reserve(socket, name, Mode::Active, pid);
         rogue.send(Message::Ready);
         (rogue, descriptors)
+    }
+
+    /// Sends symbols as a sealed document of so many bytes.
+    fn send_symbols(&self, bytes: u64) {
+        let symbols = document(|file| file.set_len(bytes)).expect("memory");
+        let sent = self
+            .link
+            .send_all(self.id, Message::Symbols, &[symbols.as_fd()]);
+        sent.expect("is heard");
     }
 
     fn send(&self, message: Message) {
@@ -205,7 +226,7 @@ fn who_dies_hangs_lies_or_floods_harms_nobody_else() {
         .expect("the liar has lied and the dead has gone");
     for idle in &idle {
         let mut demux = demux.lock().unwrap_or_else(PoisonError::into_inner);
-        demux.offer(&idle.samples());
+        demux.offer(&idle.samples(), u64::MAX);
     }
     let (outcome, ending) = served.drain(|| false);
     for name in names {
@@ -238,6 +259,44 @@ fn who_dies_hangs_lies_or_floods_harms_nobody_else() {
     let (sent, _hanging, _liar) = rogues.join().expect("no panic");
     assert!(sent < 5000, "{sent} messages were taken");
     assert!(!socket.exists(), "the session leaves its socket behind");
+}
+
+#[test]
+fn documents_come_in_their_turn_and_within_a_budget() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = socket(&folder);
+    let idle = Idle::start();
+    let mut initiator = open(&socket, "web,db,log,app", Duration::from_secs(20));
+    let pid = idle.pid();
+    let rogues = {
+        let socket = socket.clone();
+        std::thread::spawn(move || {
+            let mut early = Rogue::connect(&socket);
+            early.send_symbols(10);
+            let (mut active, _) = Rogue::reserve(&socket, "web", Mode::Active, pid);
+            active.send_symbols(10);
+            let (mut late, _) = Rogue::reserve(&socket, "db", Mode::Passive, pid);
+            late.send(Message::Ready);
+            late.send_symbols(10);
+            let (mut greedy, _) = Rogue::reserve(&socket, "log", Mode::Passive, pid);
+            for _ in 0..3 {
+                greedy.send_symbols(30 << 20);
+            }
+            [
+                early.hear().0,
+                active.hear().0,
+                late.hear().0,
+                greedy.hear().0,
+            ]
+        })
+    };
+    initiator.reserve(|| rogues.is_finished());
+    let whys = rogues.join().expect("no panic").map(|told| match told {
+        Message::Refused { why } => why,
+        other => panic!("{other:?}"),
+    });
+    let turn = "spoke out of turn";
+    assert_eq!(whys, [turn, turn, turn, "sent more than a participant may"]);
 }
 
 #[test]

@@ -2,5 +2,6 @@
 //! domains.
 
 pub(crate) mod cpus;
+pub mod credentials;
 pub mod process;
 pub mod watch;

@@ -1,5 +1,6 @@
 //! Emptying the rings, in a thread of its own.
 
+use crate::host::cpus::raw_ns;
 use crate::sampler::Sampler;
 use crate::sampler::parse::{Record, RecordKind};
 use crate::session::demux::Demux;
@@ -46,22 +47,24 @@ impl Collector {
                 let mut room = Room::new(ROOM_BYTES);
                 let mut collected = Collected::default();
                 let mut fresh = Vec::new();
-                let offer = |fresh: &[Record]| {
+                let offer = |fresh: &[Record], read_ns| {
                     if let Some(demux) = &demux {
                         let mut demux = demux.lock().unwrap_or_else(PoisonError::into_inner);
-                        demux.offer(fresh);
+                        demux.offer(fresh, read_ns);
                     }
                 };
                 while !asked.load(Ordering::Relaxed) {
                     sampler.wait(LOOK);
+                    let read_ns = raw_ns();
                     collected.nonsense += sampler.drain(&mut fresh);
-                    offer(&fresh);
+                    offer(&fresh, read_ns);
                     room.keep(&mut fresh, &mut collected);
                 }
                 // Sampling that cannot be stopped ends with the descriptors.
                 let _stopped = sampler.stop();
+                let read_ns = raw_ns();
                 collected.nonsense += sampler.drain(&mut fresh);
-                offer(&fresh);
+                offer(&fresh, read_ns);
                 room.keep(&mut fresh, &mut collected);
                 collected.records.sort_by_key(|record| record.time_ns);
                 collected

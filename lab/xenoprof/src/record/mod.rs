@@ -265,6 +265,9 @@ fn reserve(participants: &Participants, with: Configuration) -> anyhow::Result<I
         SessionError::NotPrivileged(_) | SessionError::Busy(_) => {
             Failure::CannotRun(error.to_string())
         }
+        SessionError::Place(why) => {
+            Failure::Usage(format!("{}: {why}", participants.socket.display()))
+        }
         _ => Failure::Failed(format!("{}: {error}", participants.socket.display())),
     });
     let mut initiator = opened?;

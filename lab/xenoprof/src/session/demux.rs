@@ -1,16 +1,23 @@
 //! Whose a sample is: from the sampler's one stream of records to the rings of domains.
+//!
+//! A participant that is not root is told only of what its user may see: of a process's records
+//! those from the moment at which it was looked at and was all its user's own, until its next exec.
+//! After an exec it is looked at again. Records come ring by ring, so they wait until every ring
+//! was read up to their time, and are taken in order: no sample overtakes the exec before it.
 
 use super::message::DomainScope;
 use super::ring::{Fate, Producer};
 use super::state::MemberId;
-use crate::host::process;
+use crate::host::{credentials, process};
 use crate::sampler::parse::{Record, RecordKind};
+use figures::measure;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 /// Longest line of ancestors that is followed.
 const DEPTH_MAX: usize = 64;
+/// A record lies in its ring this long after its time at the latest, nanoseconds.
+const WRITTEN_NS: u64 = 10_000_000;
 
 /// A domain that takes part.
 #[derive(Debug)]
@@ -42,8 +49,18 @@ pub struct Given {
 #[derive(Debug, Default)]
 pub struct Demux {
     domains: Vec<Recipient>,
-    /// The domain of each process, by its place.
-    of_pid: HashMap<u32, Option<usize>>,
+    of_pid: HashMap<u32, Whose>,
+    /// Records of a time up to which not every ring was read, and those of the next batch.
+    waiting: Vec<Record>,
+}
+
+/// Whose a process is, and what its domain may know of it.
+#[derive(Clone, Copy, Debug)]
+struct Whose {
+    /// The domain, by its place.
+    place: Option<usize>,
+    /// Its records are told from this time on; none: they are not.
+    since_ns: Option<u64>,
 }
 
 /// The PID namespace of a process.
@@ -106,6 +123,12 @@ impl Demux {
             pids: BTreeMap::new(),
         });
         self.of_pid.clear();
+        if uid != 0 {
+            // What runs already is looked at now: an earlier sample than this could not be told.
+            for pid in measure::processes() {
+                self.of(pid.cast_unsigned());
+            }
+        }
     }
 
     /// Takes out a domain that went before the session began.
@@ -114,37 +137,84 @@ impl Demux {
         self.of_pid.clear();
     }
 
-    /// Gives records to their domains.
-    pub fn offer(&mut self, records: &[Record]) {
-        for record in records {
-            let (pid, parent) = match &record.kind {
-                RecordKind::Sample { pid, .. }
-                | RecordKind::Comm { pid, .. }
-                | RecordKind::Map { pid, .. }
-                | RecordKind::Exit { pid, .. } => (*pid, None),
-                RecordKind::Fork { pid, parent, .. } => (*pid, Some(*parent)),
-                RecordKind::Lost(_) => continue,
-            };
-            if let Some(parent) = parent.filter(|parent| *parent != pid) {
-                let inherited = self.of(parent);
-                self.of_pid.insert(pid, inherited);
-                self.seen(pid, inherited);
-            }
-            let Some(place) = self.of(pid) else {
-                continue;
-            };
-            let Some(domain) = self.domains.get_mut(place) else {
-                continue;
-            };
-            let inner = domain.pids.get(&pid).copied().unwrap_or(pid);
-            if let Some(ring) = &mut domain.ring {
-                ring.offer(record, inner);
-            }
+    /// Gives records to their domains. Every ring was read after `read_ns`.
+    pub fn offer(&mut self, records: &[Record], read_ns: u64) {
+        if self.domains.is_empty() {
+            return;
+        }
+        self.waiting.extend_from_slice(records);
+        self.waiting.sort_by_key(|record| record.time_ns);
+        let complete_ns = read_ns.saturating_sub(WRITTEN_NS);
+        let ready = self
+            .waiting
+            .partition_point(|record| record.time_ns <= complete_ns);
+        let later = self.waiting.split_off(ready);
+        for record in std::mem::replace(&mut self.waiting, later) {
+            self.give(&record);
         }
     }
 
-    /// Wakes every domain's profiler for what lies below the watermark.
+    fn give(&mut self, record: &Record) {
+        let pid = match &record.kind {
+            RecordKind::Sample { pid, .. }
+            | RecordKind::Map { pid, .. }
+            | RecordKind::Exit { pid, .. } => *pid,
+            RecordKind::Comm { pid, exec, .. } => {
+                if *exec {
+                    self.executed(*pid);
+                }
+                *pid
+            }
+            RecordKind::Fork { pid, parent, .. } => {
+                if parent != pid {
+                    // A child is what its parent is, until it says otherwise by an exec.
+                    let inherited = self.of(*parent);
+                    self.of_pid.insert(*pid, inherited);
+                }
+                *pid
+            }
+            RecordKind::Lost(_) => {
+                // An exec may be among them.
+                let place = |whose: &Whose| self.domains.get(whose.place?);
+                let keep = |whose: &mut Whose| place(whose).is_some_and(|domain| domain.uid == 0);
+                self.of_pid.retain(|_, whose| keep(whose));
+                return;
+            }
+        };
+        let whose = self.of(pid);
+        let may_know = whose.since_ns.is_some_and(|since| record.time_ns >= since);
+        let domain = whose.place.and_then(|place| self.domains.get_mut(place));
+        let Some(domain) = domain.filter(|_| may_know) else {
+            return;
+        };
+        let is_apart = domain.namespace.is_some();
+        let inner = *domain.pids.entry(pid).or_insert_with(|| match is_apart {
+            true => inner_pid(pid).unwrap_or(pid),
+            false => pid,
+        });
+        if let Some(ring) = &mut domain.ring {
+            ring.offer(record, inner);
+        }
+    }
+
+    /// Looks at a process again that runs another program now.
+    fn executed(&mut self, pid: u32) {
+        let Some(mut whose) = self.of_pid.remove(&pid) else {
+            return;
+        };
+        // Whose it is stays so: its ancestors may have gone. Who was refused is looked for again.
+        if let Some(domain) = whose.place.and_then(|place| self.domains.get(place)) {
+            whose.since_ns = domain.may_know(pid);
+            self.of_pid.insert(pid, whose);
+        }
+    }
+
+    /// Gives what waits, now that sampling has ended, and wakes every domain's profiler for what
+    /// lies below the watermark.
     pub fn flush(&mut self) {
+        for record in std::mem::take(&mut self.waiting) {
+            self.give(&record);
+        }
         let rings = self.domains.iter_mut().filter_map(|d| d.ring.as_mut());
         rings.for_each(Producer::ring);
     }
@@ -164,31 +234,23 @@ impl Demux {
         given.collect()
     }
 
-    fn of(&mut self, pid: u32) -> Option<usize> {
+    fn of(&mut self, pid: u32) -> Whose {
         if let Some(known) = self.of_pid.get(&pid) {
             return *known;
         }
         let found = self.find(pid);
         self.of_pid.insert(pid, found);
-        self.seen(pid, found);
         found
     }
 
-    fn seen(&mut self, pid: u32, place: Option<usize>) {
-        if let Some(domain) = place.and_then(|place| self.domains.get_mut(place)) {
-            let inner = match domain.namespace {
-                Some(_) => inner_pid(pid).unwrap_or(pid),
-                None => pid,
-            };
-            domain.pids.insert(pid, inner);
-        }
-    }
-
-    fn find(&self, pid: u32) -> Option<usize> {
+    fn find(&self, pid: u32) -> Whose {
+        let nobodys = Whose {
+            place: None,
+            since_ns: None,
+        };
         if pid == 0 {
-            return None;
+            return nobodys;
         }
-        let owner = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
         let namespace = namespace(pid);
         let ancestors: BTreeSet<u32> = std::iter::successors(Some(pid), |pid| {
             process::read(*pid).map(|process| process.parent)
@@ -196,24 +258,46 @@ impl Demux {
         .take_while(|pid| *pid != 0)
         .take(DEPTH_MAX)
         .collect();
-        self.domains.iter().position(|domain| {
-            // Nobody but root is told about processes of other users.
-            let allowed = domain.uid == 0 || domain.uid == owner;
-            let is_own = domain.roots.iter().any(|root| ancestors.contains(root))
-                || (domain.namespace.is_some() && domain.namespace == namespace);
-            allowed && is_own && pid != domain.profiler
+        let is_own = |domain: &Recipient| {
+            let is_below = domain.roots.iter().any(|root| ancestors.contains(root));
+            let is_inside = domain.namespace.is_some() && domain.namespace == namespace;
+            (is_below || is_inside) && pid != domain.profiler
+        };
+        // A domain that may not know of it does not keep it from one that may.
+        let mut own = (0..)
+            .zip(&self.domains)
+            .filter(|(_, domain)| is_own(domain));
+        let found = own.find_map(|(place, domain)| Some((place, domain.may_know(pid)?)));
+        found.map_or(nobodys, |(place, since)| Whose {
+            place: Some(place),
+            since_ns: Some(since),
         })
+    }
+}
+
+impl Recipient {
+    /// Since when its profiler may know what a process does; none: it may not.
+    fn may_know(&self, pid: u32) -> Option<u64> {
+        match self.uid {
+            // Root may know everything at any time.
+            0 => Some(0),
+            uid => credentials::plain_since(pid, uid),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::{Command, Stdio};
+    use crate::host::cpus::raw_ns;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Child, Command, Stdio};
+    use std::time::Duration;
 
     fn sample(pid: u32) -> Record {
         Record {
-            time_ns: 1,
+            time_ns: raw_ns(),
             cpu: 1,
             kind: RecordKind::Sample {
                 pid,
@@ -233,7 +317,7 @@ mod tests {
         let ring = Producer::new(false).unwrap();
         demux.join(3, (own, uid), &scope, Some(ring));
         let fork = Record {
-            time_ns: 1,
+            time_ns: raw_ns(),
             cpu: 0,
             kind: RecordKind::Fork {
                 pid: u32::MAX,
@@ -248,7 +332,7 @@ mod tests {
             sample(u32::MAX),
             sample(0),
         ];
-        demux.offer(&records);
+        demux.offer(&records, u64::MAX);
         let given = demux.given().remove(&3).unwrap();
         assert_eq!(given.fate.offered, 2, "{given:?}");
         assert_eq!(given.fate.written, 2);
@@ -266,8 +350,125 @@ mod tests {
         let mut demux = Demux::default();
         let stranger = if uid == 4321 { 4322 } else { 4321 };
         demux.join(1, (1, stranger), &DomainScope::Processes(vec![own]), None);
-        demux.offer(&[sample(own)]);
+        demux.offer(&[sample(own)], u64::MAX);
         assert!(demux.given()[&1].pids.is_empty());
+    }
+
+    /// A user who is not root.
+    const USER: u32 = 54_321;
+
+    fn exec(pid: u32) -> Record {
+        Record {
+            time_ns: raw_ns(),
+            cpu: 0,
+            kind: RecordKind::Comm {
+                pid,
+                tid: pid,
+                name: "cat".to_owned(),
+                exec: true,
+            },
+        }
+    }
+
+    /// A user's shell that becomes the program whose name it is told, then `cat`, when it is told.
+    fn shell(folder: &std::path::Path) -> Child {
+        let mut child = Command::new("sh")
+            .args([
+                "-c",
+                "read next && exec \"$next\" -c 'read next && exec \"$next\"'",
+            ])
+            .current_dir(folder)
+            .stdin(Stdio::piped())
+            .uid(USER)
+            .gid(USER)
+            .spawn()
+            .unwrap();
+        while !is_program(child.id(), "sh") {
+            assert!(child.try_wait().unwrap().is_none());
+        }
+        child
+    }
+
+    fn is_program(pid: u32, name: &str) -> bool {
+        process::read(pid).is_some_and(|process| process.name == name && !process.args.is_empty())
+    }
+
+    fn tell(child: &mut Child, name: &str) {
+        use std::io::Write as _;
+        let mut stdin = child.stdin.as_ref().unwrap();
+        writeln!(stdin, "{name}").unwrap();
+        let program = name.rsplit('/').next().unwrap();
+        while !is_program(child.id(), program) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn what_a_setuid_child_does_is_told_to_root_alone() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: making a setuid program needs root");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let open = |path: &std::path::Path, mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(path, mode).unwrap();
+        };
+        open(folder.path(), 0o755);
+        let program = folder.path().join("setuid");
+        std::fs::copy(std::fs::canonicalize("/bin/sh").unwrap(), &program).unwrap();
+        open(&program, 0o4755);
+        for (uid, told) in [(USER, [1, 0, 0, 1]), (0, [1, 1, 1, 1])] {
+            let mut child = shell(folder.path());
+            let pid = child.id();
+            let mut demux = Demux::default();
+            let ring = Producer::new(false).unwrap();
+            demux.join(1, (1, uid), &DomainScope::Processes(vec![pid]), Some(ring));
+            let mut offered = 0;
+            let mut offer = |records: &[Record]| {
+                demux.offer(records, u64::MAX);
+                let all = demux.given()[&1].fate.offered;
+                all - std::mem::replace(&mut offered, all)
+            };
+            let as_user = offer(&[sample(pid)]);
+            let exec_setuid = exec(pid);
+            tell(&mut child, "./setuid");
+            let as_root = offer(&[exec_setuid, sample(pid)]);
+            let (before, exec_plain) = (sample(pid), exec(pid));
+            tell(&mut child, "cat");
+            // By the time it is looked at again it is a user's program.
+            let late = offer(&[before, exec_plain]);
+            let again = offer(&[sample(pid)]);
+            assert_eq!([as_user, as_root, late, again], told, "{uid}");
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_sample_does_not_overtake_an_exec_of_another_ring() {
+        let mut demux = Demux::default();
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let uid = std::fs::metadata("/proc/self").unwrap().uid();
+        let ring = Producer::new(false).unwrap();
+        let scope = DomainScope::Processes(vec![child.id()]);
+        demux.join(1, (1, uid), &scope, Some(ring));
+        let record = sample(child.id());
+        let read_ns = record.time_ns;
+        demux.offer(std::slice::from_ref(&record), read_ns);
+        let offered = |demux: &Demux| demux.given()[&1].fate.offered;
+        assert_eq!(
+            offered(&demux),
+            0,
+            "another ring may have an exec before it"
+        );
+        demux.offer(&[], read_ns + WRITTEN_NS);
+        assert_eq!(offered(&demux), 1);
+        demux.offer(&[sample(child.id())], read_ns);
+        demux.flush();
+        assert_eq!(offered(&demux), 2);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

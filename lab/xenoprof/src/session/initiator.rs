@@ -4,31 +4,42 @@
 //! and written without blocking, and every turn takes a bounded number of messages from each.
 
 use super::SessionError;
+use super::budget::{Budget, Kept};
 use super::demux::{Demux, check_scope};
-use super::message::{DomainScope, Envelope, Link, Message, Named, listen_at, read_document};
+use super::listener::Listener;
+use super::message::{DomainScope, Envelope, Link, Message, Named, read_document};
 use super::outcome::{Outcome, Received, Taken};
 use super::ring::Producer;
 use super::saved::SavedSymbols;
 use super::state::{Action, Expected, Input, LEAD_NS, MemberId, Phase, Standing, State};
 use crate::model::{Kind, Mode, Session, file};
+use figures::clean;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Connections at one time: more are closed at once.
+/// Connections at one time, and of one user who is not root: more are closed at once.
 const LINKS_MAX: usize = 64;
+const LINKS_OF_USER_MAX: usize = 32;
+/// How long a connection may take until it says who it is, nanoseconds.
+const STRANGER_NS: u64 = 5_000_000_000;
 /// Messages that one participant gets through in one turn.
 const TURN_MAX: usize = 64;
 /// Bytes of messages that one participant may send in all.
 const BYTES_MAX: usize = 64 << 20;
-/// Names that one participant may give.
-const NAMES_MAX: usize = 1 << 20;
+/// Bytes of memory for a byte of an agent's profile at most: an empty list in its head has two
+/// bytes and a comma.
+const PROFILE_GROWTH: usize = 12;
+/// Bytes of memory for a name beside its texts, and for a function in it.
+const NAMED_BYTES: usize = size_of::<Named>() + 64;
+const FUNCTION_BYTES: usize = size_of::<(String, bool)>() + 32;
 /// Longest name of a function or module, bytes, and most functions inlined at one address.
 const NAME_MAX: usize = 4096;
 const FRAMES_MAX: usize = 64;
@@ -44,7 +55,10 @@ struct Connection {
     peer: (u32, u32),
     scope: DomainScope,
     mode: Mode,
+    /// When it was opened, `CLOCK_MONOTONIC_RAW`.
+    since_ns: u64,
     bytes: usize,
+    kept: Kept,
     received: Received,
 }
 
@@ -52,13 +66,13 @@ struct Connection {
 #[derive(Debug)]
 pub struct Initiator {
     id: u64,
-    path: PathBuf,
-    listener: OwnedFd,
+    listener: Listener,
     state: State,
     connections: BTreeMap<MemberId, Connection>,
     next: MemberId,
     event: (String, u64),
     demux: Arc<Mutex<Demux>>,
+    budget: Budget,
     now: fn() -> u64,
 }
 
@@ -89,13 +103,13 @@ impl Initiator {
         let state = State::new(with.privileged, with.expected, deadline)?;
         Ok(Self {
             id: with.id,
-            path: path.to_owned(),
-            listener: listen_at(path)?,
+            listener: Listener::at(path)?,
             state,
             connections: BTreeMap::new(),
             next: 0,
             event: with.event,
             demux: Arc::default(),
+            budget: Budget::default(),
             now,
         })
     }
@@ -173,6 +187,7 @@ impl Initiator {
         for id in ids {
             self.hear(id);
         }
+        self.close_strangers();
         self.take(Input::Tick);
     }
 
@@ -180,13 +195,14 @@ impl Initiator {
         let Ok(link) = Link::accept(&self.listener) else {
             return;
         };
-        let open = self.connections.values().filter(|c| c.link.is_some());
-        if open.count() >= LINKS_MAX {
-            return;
-        }
         let Ok(peer) = link.peer() else {
             return;
         };
+        let open = || self.connections.values().filter(|c| c.link.is_some());
+        let of_user = open().filter(|c| c.peer.1 == peer.1).count();
+        if open().count() >= LINKS_MAX || (peer.1 != 0 && of_user >= LINKS_OF_USER_MAX) {
+            return;
+        }
         let (event, period) = self.event.clone();
         let told = link.send(self.id, Message::Configured { event, period }, &[]);
         if told.is_ok() {
@@ -196,10 +212,28 @@ impl Initiator {
                 peer,
                 scope: DomainScope::Elsewhere,
                 mode: Mode::Passive,
+                since_ns: (self.now)(),
                 bytes: 0,
+                kept: Kept::default(),
                 received: Received::default(),
             };
             self.connections.insert(self.next, connection);
+        }
+    }
+
+    /// Who does not say in time who it is must not keep others out.
+    fn close_strangers(&mut self) {
+        let now = (self.now)();
+        let members = self.state.members();
+        let is_late = |c: &Connection| now.saturating_sub(c.since_ns) > STRANGER_NS;
+        let late: Vec<MemberId> = self
+            .connections
+            .iter()
+            .filter(|(id, c)| !members.contains_key(id) && is_late(c))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            self.close(id);
         }
     }
 
@@ -239,14 +273,17 @@ impl Initiator {
         if envelope.session != self.id {
             return Err("spoke of another session".to_owned());
         }
-        let phase = self.phase();
-        let draining = phase == Phase::Draining;
+        let standing = self.state.members().get(&id).map(|m| m.standing.clone());
+        let is_registered = standing == Some(Standing::Registered);
+        let gives = standing == Some(Standing::Ready) && self.phase() == Phase::Draining;
         let Some(connection) = self.connections.get_mut(&id) else {
             return Ok(());
         };
+        let (budget, kept) = (&mut self.budget, &mut connection.kept);
         let received = &mut connection.received;
+        let mode = connection.mode;
         match envelope.message {
-            Message::Register { name, mode, scope } => {
+            Message::Register { name, mode, scope } if standing.is_none() => {
                 let elsewhere = scope == DomainScope::Elsewhere;
                 if elsewhere != (mode == Mode::AgentOnly) {
                     return Err("an agent has no process here, everybody else has".to_owned());
@@ -256,22 +293,26 @@ impl Initiator {
                 self.take(Input::Register(id, name, mode));
             }
             Message::Ready => self.take(Input::Ready(id)),
-            Message::Symbols if phase == Phase::Configured => {
+            Message::Symbols if is_registered && mode == Mode::Passive => {
                 let fd = descriptors.pop().ok_or("sent symbols without a document")?;
-                let text = read_document(fd).map_err(|error| error.to_string())?;
+                let text = read_document(fd, |len| {
+                    budget.charge(kept, len.saturating_mul(SavedSymbols::GROWTH))
+                })?;
                 received.symbols = SavedSymbols::parse(&text);
             }
-            Message::Names { names } if draining => {
-                if received.names.len() + names.len() > NAMES_MAX {
-                    return Err("sent more names than a participant may".to_owned());
+            Message::Names { names } if gives && mode == Mode::Active => {
+                for named in names.into_iter().filter(is_sane) {
+                    budget.charge(kept, bytes_of(&named))?;
+                    received.names.push(named);
                 }
-                received.names.extend(names.into_iter().filter(is_sane));
             }
-            Message::Profile if draining && connection.mode == Mode::AgentOnly => {
+            Message::Profile if gives && mode == Mode::AgentOnly && received.session.is_none() => {
                 let fd = descriptors
                     .pop()
                     .ok_or("sent a profile without a document")?;
-                let text = read_document(fd).map_err(|error| error.to_string())?;
+                let text = read_document(fd, |len| {
+                    budget.charge(kept, len.saturating_mul(PROFILE_GROWTH))
+                })?;
                 received.session = Some(Box::new(file::from_bytes(&text)?));
             }
             Message::Drained { read } => {
@@ -361,7 +402,9 @@ impl Initiator {
         }
         if configured || stranger {
             self.lock().leave(id);
-            self.connections.remove(&id);
+            if let Some(connection) = self.connections.remove(&id) {
+                self.budget.forget(connection.kept);
+            }
         }
     }
 
@@ -410,19 +453,20 @@ impl Initiator {
     }
 }
 
-impl Drop for Initiator {
-    fn drop(&mut self) {
-        let _gone_already = std::fs::remove_file(&self.path);
-    }
-}
-
 /// Names become lines of reports: short ones, without control characters.
 fn is_sane(named: &Named) -> bool {
-    let good = |text: &str| text.len() <= NAME_MAX && !text.chars().any(char::is_control);
+    let good = |text: &str| text.len() <= NAME_MAX && matches!(clean::line(text), Cow::Borrowed(_));
     named.frames.len() <= FRAMES_MAX
         && !named.frames.is_empty()
         && good(&named.module)
         && named.frames.iter().all(|(symbol, _)| good(symbol))
+}
+
+/// What it takes to keep a name, bytes.
+fn bytes_of(named: &Named) -> usize {
+    let functions = named.frames.iter();
+    let functions = functions.map(|(symbol, _)| symbol.len() + FUNCTION_BYTES);
+    NAMED_BYTES + named.module.len() + functions.sum::<usize>()
 }
 
 /// An initiator whose participants are being served.
@@ -477,5 +521,47 @@ impl Ending {
             // Who has gone meanwhile does not need to know.
             let _told = link.send(self.id, Message::Merged { samples }, &[]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    static NOW: AtomicU64 = AtomicU64::new(0);
+
+    #[test]
+    fn strangers_who_say_nothing_do_not_keep_participants_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let with = Configuration {
+            id: 1,
+            privileged: true,
+            expected: Expected::Count(1),
+            timeout: Duration::from_secs(3600),
+            event: ("cpu-clock".to_owned(), 1),
+        };
+        let mut initiator = Initiator::open(&path, with).unwrap();
+        initiator.now = || NOW.load(Ordering::Relaxed);
+        let connect = |initiator: &mut Initiator| {
+            let link = Link::connect(&path).unwrap();
+            initiator.turn();
+            link
+        };
+        let is_heard = |link: &Link| matches!(link.receive(), Ok(Some(_)));
+        let silent: Vec<Link> = (0..LINKS_MAX).map(|_| connect(&mut initiator)).collect();
+        let user = silent.first().and_then(|link| link.peer().ok()).unwrap().1;
+        let most = if user == 0 {
+            LINKS_MAX
+        } else {
+            LINKS_OF_USER_MAX
+        };
+        assert_eq!(silent.iter().filter(|link| is_heard(link)).count(), most);
+        assert!(!is_heard(&connect(&mut initiator)));
+        NOW.store(STRANGER_NS + 1, Ordering::Relaxed);
+        initiator.turn();
+        assert!(initiator.connections.is_empty());
+        assert!(is_heard(&connect(&mut initiator)));
     }
 }

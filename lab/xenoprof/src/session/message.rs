@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
+    accept_with, connect, recvmsg, sendmsg, socket_with,
 };
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -124,7 +124,7 @@ pub struct Link(OwnedFd);
 /// Descriptors that one message can bring.
 const DESCRIPTORS: usize = 2;
 
-fn new_socket() -> io::Result<OwnedFd> {
+pub(super) fn new_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     Ok(socket_with(
         AddressFamily::UNIX,
@@ -132,31 +132,6 @@ fn new_socket() -> io::Result<OwnedFd> {
         flags,
         None,
     )?)
-}
-
-/// Listens at `path`.
-///
-/// # Errors
-/// [`SessionError::Busy`] if somebody does already.
-pub fn listen_at(path: &Path) -> Result<OwnedFd, SessionError> {
-    let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
-    let socket = new_socket()?;
-    match bind(&socket, &address) {
-        Err(Errno::ADDRINUSE) if Link::connect(path).is_ok() => {
-            return Err(SessionError::Busy(path.to_owned()));
-        }
-        Err(Errno::ADDRINUSE) => {
-            // Left over from a session that was killed.
-            std::fs::remove_file(path)?;
-            bind(&socket, &address).map_err(io::Error::from)?;
-        }
-        done => done.map_err(io::Error::from)?,
-    }
-    // Who may reach the folder may ask; what comes of it depends on who asks.
-    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-    std::fs::set_permissions(path, everybody)?;
-    listen(&socket, 16).map_err(io::Error::from)?;
-    Ok(socket)
 }
 
 impl Link {
@@ -293,35 +268,49 @@ const fn sealed() -> SealFlags {
         .union(SealFlags::SEAL)
 }
 
-/// What a peer's document says.
+/// What a peer's document says, once `may_keep` has agreed to its length in bytes.
 ///
 /// # Errors
 /// If it is not sealed memory, or too long.
-pub fn read_document(fd: OwnedFd) -> Result<Vec<u8>, SessionError> {
+pub fn read_document(
+    fd: OwnedFd,
+    may_keep: impl FnOnce(usize) -> Result<(), String>,
+) -> Result<Vec<u8>, String> {
+    let (file, len) = open_document(fd).map_err(|error| error.to_string())?;
+    may_keep(len)?;
+    let mut bytes = Vec::with_capacity(len);
+    file.take(len as u64)
+        .read_to_end(&mut bytes)
+        .map_err(|error| error.to_string())?;
+    Ok(bytes)
+}
+
+/// A document at its beginning, and its bytes.
+fn open_document(fd: OwnedFd) -> Result<(File, usize), SessionError> {
     let is_sealed = fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(sealed()));
     if !is_sealed {
         return Err(SessionError::Nonsense("a document that can change"));
     }
     let mut file = File::from(fd);
-    if file.metadata()?.len() > DOCUMENT_MAX {
+    let len = file.metadata()?.len();
+    if len > DOCUMENT_MAX {
         return Err(SessionError::Nonsense("a document that is too long"));
     }
     // Its writer shares the position.
     io::Seek::rewind(&mut file)?;
-    let mut bytes = Vec::new();
-    file.take(DOCUMENT_MAX).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    Ok((file, len as usize))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::listener::Listener;
     use super::*;
     use std::io::Write as _;
 
     fn pair() -> (Link, Link, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        let listener = listen_at(&path).unwrap();
+        let listener = Listener::at(&path).unwrap();
         let near = Link::connect(&path).unwrap();
         (near, Link::accept(&listener).unwrap(), folder)
     }
@@ -334,7 +323,7 @@ mod tests {
         near.send(5, Message::Ready, &[]).unwrap();
         let (envelope, _, mut descriptors) = far.receive().unwrap().unwrap();
         assert_eq!(envelope.message, Message::Symbols);
-        let bytes = read_document(descriptors.pop().unwrap()).unwrap();
+        let bytes = read_document(descriptors.pop().unwrap(), |_| Ok(())).unwrap();
         assert_eq!(bytes, b"00 T x\n");
         assert_eq!(far.receive().unwrap().unwrap().0.message, Message::Ready);
         assert!(far.receive().unwrap().is_none());
@@ -344,21 +333,15 @@ mod tests {
     }
 
     #[test]
-    fn documents_that_can_change_or_hang_are_refused() {
+    fn documents_that_can_change_or_hang_or_have_no_room_are_refused() {
+        let read = |fd| read_document(fd, |_| Ok(()));
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        assert!(read_document(memfd_create("x", flags).unwrap()).is_err());
+        assert!(read(memfd_create("x", flags).unwrap()).is_err());
+        let long = document(|file| file.set_len(3)).unwrap();
+        let told = read_document(long, |len| Err(format!("{len} are too many")));
+        assert_eq!(told.unwrap_err(), "3 are too many");
         let (reader, _writer) = std::io::pipe().unwrap();
-        assert!(read_document(reader.into()).is_err());
-    }
-
-    #[test]
-    fn one_session_at_a_time() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("s");
-        let first = listen_at(&path).unwrap();
-        assert!(matches!(listen_at(&path), Err(SessionError::Busy(_))));
-        drop(first);
-        assert!(listen_at(&path).is_ok(), "what was left over is replaced");
+        assert!(read(reader.into()).is_err());
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //! |---|---|
 //! | [`state`] | the protocol as a pure state machine |
 //! | [`message`] | what is said, over a socket that keeps messages apart |
+//! | [`listener`] | the socket that participants find |
 //! | [`ring`] | the buffer through which a domain gets its samples |
+//! | `budget` | how much participants may send |
 //! | [`demux`] | whose a sample is |
 //! | [`initiator`] | the privileged side: configures, starts, stops, collects |
 //! | [`participant`] | `grantway prof participate`: a domain's own profiler |
@@ -19,8 +21,10 @@
 //! samples are then attributed on its behalf, and the report says so. A participant that is not
 //! root gets samples of its own user's processes only, without addresses of the kernel.
 
+mod budget;
 pub mod demux;
 pub mod initiator;
+pub mod listener;
 pub mod merge;
 pub mod message;
 pub mod outcome;
@@ -43,9 +47,18 @@ pub enum SessionError {
     /// Only one session can be recorded at a time.
     #[error("another session is being recorded: {0} answers")]
     Busy(PathBuf),
+    /// The socket's place is none.
+    #[error("{0}")]
+    Place(&'static str),
     /// Several domains, without the privilege.
     #[error(transparent)]
     NotPrivileged(#[from] state::NotPrivileged),
+}
+
+impl From<rustix::io::Errno> for SessionError {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self::Io(error.into())
+    }
 }
 
 /// Where the initiator listens unless it is told otherwise: in the runtime directory, so that

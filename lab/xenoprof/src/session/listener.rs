@@ -1,0 +1,210 @@
+//! Where the initiator listens: a socket in a folder that nobody else can change.
+//!
+//! The initiator may be root, and its path may lead through folders of others. So nothing is done
+//! by that path twice: the folder is opened and looked at once, and the socket is made, tried and
+//! taken away inside of it. It has its mode from its first moment on, not by a second call that
+//! could meet another file.
+
+use super::SessionError;
+use super::message::{Link, new_socket};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fchmod, fstat, open, statat, unlinkat};
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, bind, listen};
+use rustix::process::{geteuid, umask};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// A socket that others may connect to; taken away with this.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    folder: OwnedFd,
+    name: OsString,
+}
+
+impl Listener {
+    /// Listens at `path`; what a session that was killed has left there is replaced.
+    ///
+    /// # Errors
+    /// [`SessionError::Busy`] if somebody listens there already, [`SessionError::Place`] if others
+    /// could put something else in its place, or something else is there.
+    pub fn at(path: &Path) -> Result<Self, SessionError> {
+        let name = path.file_name().unwrap_or_default();
+        let folder = open_folder(path.parent().unwrap_or(Path::new("")))?;
+        // By way of the descriptor, wherever the path leads by now.
+        let inside = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string());
+        let inside = inside.join(name);
+        let socket = new_socket()?;
+        if is_taken(&folder, name, &inside)? {
+            return Err(SessionError::Busy(path.to_owned()));
+        }
+        bind_for_all(&socket, &SocketAddrUnix::new(inside)?)?;
+        let listener = Self {
+            socket,
+            folder,
+            name: name.to_owned(),
+        };
+        listen(&listener.socket, 16)?;
+        Ok(listener)
+    }
+}
+
+/// Whether somebody listens there. Removes a socket of ours at which nobody does.
+fn is_taken(folder: &OwnedFd, name: &OsStr, inside: &Path) -> Result<bool, SessionError> {
+    let there = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(false),
+        there => there?,
+    };
+    if FileType::from_raw_mode(there.st_mode) != FileType::Socket || !is_ours(&there) {
+        return Err(SessionError::Place("something else is there already"));
+    }
+    match Link::connect(inside) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            unlinkat(folder, name, AtFlags::empty())?;
+            Ok(false)
+        }
+        _ => Ok(true),
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Somebody of this user's may have been quicker.
+        let _gone_already = unlinkat(&self.folder, &self.name, AtFlags::empty());
+    }
+}
+
+fn is_ours(file: &Stat) -> bool {
+    file.st_uid == geteuid().as_raw()
+}
+
+/// Opens a folder in which nobody but this user and root can replace a file.
+fn open_folder(path: &Path) -> Result<OwnedFd, SessionError> {
+    let path = match path.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => path,
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = open(path, flags, Mode::empty())?;
+    let found = fstat(&folder)?;
+    if found.st_uid != 0 && !is_ours(&found) {
+        return Err(SessionError::Place("its folder is somebody else's"));
+    }
+    let mode = Mode::from_raw_mode(found.st_mode);
+    // Where the sticky bit is set only a file's owner can take it away.
+    if mode.intersects(Mode::WGRP | Mode::WOTH) && !mode.contains(Mode::SVTX) {
+        return Err(SessionError::Place("others can change its folder"));
+    }
+    Ok(folder)
+}
+
+/// Binds a socket that every user may connect to: who may reach the folder may ask; what comes of
+/// it depends on who asks.
+fn bind_for_all(socket: &OwnedFd, address: &SocketAddrUnix) -> io::Result<()> {
+    fchmod(socket, Mode::from_raw_mode(0o666))?;
+    // The file's mode is the socket's without the umask, and that is one for all threads. So in a
+    // thread with an umask of its own.
+    let bound = std::thread::scope(|scope| {
+        let alone = std::thread::Builder::new().spawn_scoped(scope, || {
+            // SAFETY: descriptors stay shared; what is unshared is root, working folder and umask,
+            // which this thread alone uses until its end.
+            unsafe { unshare_unsafe(UnshareFlags::FS) }?;
+            umask(Mode::empty());
+            bind(socket, address)
+        })?;
+        Ok::<_, io::Error>(alone.join())
+    });
+    match bound? {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(io::Error::other("the thread that binds the socket broke")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn one_session_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let first = Listener::at(&path).unwrap();
+        assert_eq!(mode(&path), 0o666);
+        assert!(matches!(Listener::at(&path), Err(SessionError::Busy(_))));
+        assert!(path.exists(), "who comes second takes nothing away");
+        drop(first);
+        assert!(!path.exists());
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(
+            Listener::at(&path).is_ok(),
+            "what was left over is replaced"
+        );
+    }
+
+    #[test]
+    fn no_other_file_gets_the_sockets_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, victim) = (folder.path().join("s"), folder.path().join("victim"));
+        fs::write(&victim, "secret").unwrap();
+        fs::set_permissions(&victim, Permissions::from_mode(0o600)).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    if fs::remove_file(&path).is_ok() {
+                        // It may be that the next round has bound its socket meanwhile.
+                        let _there = symlink(&victim, &path);
+                    }
+                }
+            });
+            for _ in 0..2000 {
+                // A link in its way is an error; what it leads to must not be touched.
+                drop(Listener::at(&path));
+                let _none = fs::remove_file(&path);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(mode(&victim), 0o600);
+    }
+
+    #[test]
+    fn a_folder_that_others_can_change_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        for (mode, good) in [
+            (0o777, false),
+            (0o770, false),
+            (0o1777, true),
+            (0o755, true),
+        ] {
+            fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+            let done = Listener::at(&path);
+            assert_eq!(done.is_ok(), good, "{mode:o}: {done:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_socket_of_ours_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        fs::write(&path, "a letter").unwrap();
+        assert!(matches!(Listener::at(&path), Err(SessionError::Place(_))));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a letter");
+    }
+}
