@@ -2,6 +2,7 @@
 
 mod build;
 mod compare;
+mod defences;
 mod fuzz;
 mod layering;
 mod modules;
@@ -31,7 +32,8 @@ usage: cargo xtask <task>
   mutants [MODULE…]  mutate ring, grants, counted-grants, bridge: do the tests notice? resumable
   mutants --kept [MODULE…]  print what is known so far, without running anything
   compare COMMIT     is the tree as fast as that commit? (--help says more)
-  fuzz-smoke [SECS]  run every fuzz target for SECS seconds (20)";
+  defences [--kept] [NAME…]  take each defence away: does its test fail? resumable
+  fuzz-smoke [--guided] [--seconds N] [BODY…]  run every fuzz target for N seconds (5)";
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
@@ -58,8 +60,8 @@ fn run(args: &[String]) -> Result<()> {
         ("tcb", []) => tcb::print(),
         ("mutants", [kept, modules @ ..]) if kept == "--kept" => mutants::print_kept(modules),
         ("mutants", modules) => mutants::run(modules),
-        ("fuzz-smoke", []) => fuzz::smoke(20),
-        ("fuzz-smoke", [seconds]) => fuzz::smoke(seconds.parse()?),
+        ("defences", args) => defences::run(args),
+        ("fuzz-smoke", args) => fuzz::smoke(args),
         ("help" | "--help" | "-h", _) => {
             println!("{USAGE}");
             Ok(())

@@ -9,22 +9,52 @@
 //! | [`frames()`] | a sender of frames | 7, 8, 28, 29 |
 //! | [`lro()`] | a sender of TCP | 7, 8, 29, 31 |
 //! | [`bridge()`] | a station, a guest | 29, 32, 33 |
+//! | [`config()`] | who writes a configuration | – |
+//! | [`captures()`] | who recorded a capture file | 28, 29 |
+//! | [`profiles()`] | who gives a profile, as a file or as a participant | 28 |
+//! | [`control()`] | who speaks to the control socket, or to a domain's mailbox | 28 |
 //!
 //! `fuzz/fuzz_targets` runs them under libFuzzer, `tests/properties.rs` on random bytes with any
-//! compiler, together with every input that once found something.
+//! compiler, together with every input that once found something; the program `smoke` changes
+//! inputs that are kept, for as long as it is told.
 
 mod bridge;
+mod captures;
+mod config;
+mod control;
 mod frames;
 mod hypercalls;
 mod input;
 mod lro;
+mod profiles;
 mod ring;
 
 pub use bridge::bridge;
+pub use captures::captures;
+pub use config::config;
+pub use control::control;
 pub use frames::frames;
 pub use hypercalls::hypercalls;
 pub use lro::lro;
+pub use profiles::profiles;
 pub use ring::ring;
+
+/// What is done with one input.
+pub type Body = fn(&[u8]);
+
+/// Every body, by its name.
+pub const BODIES: [(&str, Body); 10] = [
+    ("ring", ring),
+    ("netif", netif),
+    ("hypercalls", hypercalls),
+    ("frames", frames),
+    ("bridge", bridge),
+    ("lro", lro),
+    ("config", config),
+    ("captures", captures),
+    ("profiles", profiles),
+    ("control", control),
+];
 
 /// The wire format and both ends of a virtual interface; the first byte chooses.
 pub fn netif(bytes: &[u8]) {

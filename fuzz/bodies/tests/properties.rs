@@ -1,17 +1,7 @@
 //! The fuzz bodies on random bytes, and on every input that once found something.
 
+use fuzz_bodies::BODIES;
 use proptest::prelude::*;
-
-type Body = fn(&[u8]);
-
-const BODIES: [(&str, Body); 6] = [
-    ("ring", fuzz_bodies::ring),
-    ("netif", fuzz_bodies::netif),
-    ("hypercalls", fuzz_bodies::hypercalls),
-    ("frames", fuzz_bodies::frames),
-    ("bridge", fuzz_bodies::bridge),
-    ("lro", fuzz_bodies::lro),
-];
 
 macro_rules! properties {
     ($($name:ident)*) => {
@@ -29,7 +19,7 @@ macro_rules! properties {
     };
 }
 
-properties! { ring netif hypercalls frames bridge lro }
+properties! { ring netif hypercalls frames bridge lro config captures profiles control }
 
 /// Files `<body>-<what it was>` in `regressions/`.
 #[test]

@@ -88,13 +88,13 @@ const FLOOR: f64 = 90.0;
 
 /// What runs a test program: a mutant that computes for ever, or takes memory for ever, is ended by
 /// what it uses, which does not depend on how busy the machine is. Seconds of CPU time, bytes.
-const RUNNER: &str =
+pub(crate) const RUNNER: &str =
     r#"target.'cfg(unix)'.runner=["prlimit", "--cpu=20", "--data=1073741824", "--core=0"]"#;
 /// Time after which a mutant that only waits is ended, seconds: a busy machine is slow.
 const TEST_SECONDS_MIN: &str = "180";
 /// A property test that fails has said enough: it need not look for the smallest case, nor write
 /// it down. The same cases each time, so that a verdict can be had again.
-const PROPERTY_TESTS: [(&str, &str); 3] = [
+pub(crate) const PROPERTY_TESTS: [(&str, &str); 3] = [
     ("PROPTEST_MAX_SHRINK_ITERS", "0"),
     ("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1"),
     ("PROPTEST_RNG_SEED", "1"),

@@ -1,0 +1,218 @@
+//! `smoke SECONDS [BODY…]`: each body (none named: all) on inputs that are kept and changed a
+//! little, and on random ones, for so many seconds. Needs no other compiler and no other tool; what
+//! it lacks is the guidance of libFuzzer, which looks for inputs that reach new code.
+//!
+//! An input at which a body panics, or does not come to an end, is written to `regressions/`, where
+//! the tests find it from then on.
+
+use fuzz_bodies::{BODIES, Body};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Longest input, bytes.
+const LONGEST: usize = 4096;
+/// What stops for so long does not come to an end.
+const ENDLESS: Duration = Duration::from_secs(30);
+/// Stack of a body, as libFuzzer's.
+const STACK_BYTES: usize = 8 << 20;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let Some(seconds) = args.next().and_then(|text| text.parse().ok()) else {
+        eprintln!("usage: smoke SECONDS [BODY…]");
+        return ExitCode::from(2);
+    };
+    let named: Vec<String> = args.collect();
+    let unknown = |name: &&String| BODIES.iter().all(|(body, _)| body != name);
+    if let Some(name) = named.iter().find(unknown) {
+        let bodies: Vec<&str> = BODIES.iter().map(|(body, _)| *body).collect();
+        eprintln!("no body {name}; there is: {}", bodies.join(", "));
+        return ExitCode::from(2);
+    }
+    let mut found = 0;
+    for (name, body) in BODIES {
+        if !named.is_empty() && named.iter().all(|one| one != name) {
+            continue;
+        }
+        match smoke(name, body, Duration::from_secs(seconds)) {
+            Ok(inputs) => println!("{name}: {inputs} inputs"),
+            Err(why) => {
+                println!("{name}: {why}");
+                found += 1;
+            }
+        }
+    }
+    ExitCode::from(u8::from(found > 0))
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+}
+
+/// Runs a body for a while: how many inputs it took, or which it did not.
+fn smoke(name: &str, body: Body, time: Duration) -> Result<u64, String> {
+    let current = Arc::new(Mutex::new(Vec::new()));
+    let shared = Arc::clone(&current);
+    let (beat, beats) = mpsc::channel();
+    let inputs = Inputs::new(name)?;
+    let run = std::thread::Builder::new().stack_size(STACK_BYTES);
+    let run = run.spawn(move || play(inputs, body, time, &shared, &beat));
+    let run = run.map_err(|error| format!("cannot start: {error}"))?;
+    let why = loop {
+        match beats.recv_timeout(ENDLESS) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Timeout) => break "comes to no end",
+            Err(RecvTimeoutError::Disconnected) => match run.join() {
+                Ok(Some(inputs)) => return Ok(inputs),
+                Ok(None) | Err(_) => break "breaks a promise",
+            },
+        }
+    };
+    let input = current.lock().unwrap_or_else(PoisonError::into_inner);
+    Err(match keep(name, &input) {
+        Ok(path) => format!("{why}: {}", path.display()),
+        Err(error) => format!("{why}, and its input cannot be kept ({error}): {input:02x?}"),
+    })
+}
+
+/// Gives inputs to a body: how many; none: one made it panic.
+fn play(
+    mut inputs: Inputs,
+    body: Body,
+    time: Duration,
+    current: &Mutex<Vec<u8>>,
+    beat: &mpsc::Sender<()>,
+) -> Option<u64> {
+    let end = Instant::now() + time;
+    let mut count = 0;
+    while Instant::now() < end {
+        let input = inputs.next();
+        current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone_from(&input);
+        catch_unwind(AssertUnwindSafe(|| body(&input))).ok()?;
+        count += 1;
+        // Who listens lives longer than this.
+        let _heard = beat.send(());
+    }
+    Some(count)
+}
+
+fn keep(name: &str, input: &[u8]) -> std::io::Result<PathBuf> {
+    let folder = folder().join("regressions");
+    fs::create_dir_all(&folder)?;
+    let path = folder.join(format!("{name}-{:08x}", crc32fast::hash(input)));
+    fs::write(&path, input)?;
+    Ok(path)
+}
+
+/// Inputs, without end.
+struct Inputs {
+    /// Each is given once as it is.
+    kept: Vec<Vec<u8>>,
+    given: usize,
+    random: Xoshiro256PlusPlus,
+}
+
+impl Inputs {
+    /// Inputs of a body: those in `seeds/` and `regressions/` that begin with its name, and what
+    /// libFuzzer has found.
+    fn new(name: &str) -> Result<Self, String> {
+        let mut kept = Vec::new();
+        for (place, prefix) in [
+            (folder().join("seeds"), format!("{name}-")),
+            (folder().join("regressions"), format!("{name}-")),
+            (folder().join("../corpus").join(name), String::new()),
+        ] {
+            for entry in fs::read_dir(&place).into_iter().flatten().flatten() {
+                if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                    let bytes = fs::read(entry.path());
+                    kept.push(bytes.map_err(|e| format!("{}: {e}", entry.path().display()))?);
+                }
+            }
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Ok(Self {
+            kept,
+            given: 0,
+            random: Xoshiro256PlusPlus::seed_from_u64(now.map_or(1, |now| now.as_nanos() as u64)),
+        })
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.random.next_u64() % n.max(1) as u64) as usize
+    }
+
+    fn next(&mut self) -> Vec<u8> {
+        if let Some(kept) = self.kept.get(self.given) {
+            self.given += 1;
+            return kept.clone();
+        }
+        let mut input = match self.below(2) {
+            0 => self.some_kept(),
+            _ => self.random_bytes(),
+        };
+        for _ in 0..self.below(6) {
+            self.change(&mut input);
+        }
+        input.truncate(LONGEST);
+        input
+    }
+
+    fn some_kept(&mut self) -> Vec<u8> {
+        let at = self.below(self.kept.len());
+        self.kept.get(at).cloned().unwrap_or_default()
+    }
+
+    /// Bytes of one kind: anything, or small, so that they are choices more than values.
+    fn random_bytes(&mut self) -> Vec<u8> {
+        let most = [16, 256, LONGEST][self.below(3)];
+        let len = self.below(most);
+        let below = [256, 256, 8, 48][self.below(4)];
+        (0..len).map(|_| self.below(below) as u8).collect()
+    }
+
+    fn change(&mut self, input: &mut Vec<u8>) {
+        let (at, len) = (self.below(input.len() + 1), self.below(32));
+        let end = input.len().min(at + len);
+        match self.below(6) {
+            0 => drop(input.drain(at..end)),
+            1 => {
+                let part = input.get(at..end).unwrap_or_default().to_vec();
+                let to = self.below(input.len() + 1);
+                input.splice(to..to, part);
+            }
+            2 => {
+                let other = self.some_kept();
+                let from = self.below(other.len() + 1);
+                input.truncate(at);
+                input.extend(other.get(from..).unwrap_or_default());
+            }
+            3 => input.insert(at, self.below(256) as u8),
+            4 => {
+                let edge = [0, 1, 0x7f, 0x80, 0xff][self.below(5)];
+                input
+                    .iter_mut()
+                    .skip(at)
+                    .take(4)
+                    .for_each(|byte| *byte = edge);
+            }
+            _ => {
+                let bit = 1 << self.below(8);
+                input
+                    .iter_mut()
+                    .skip(at)
+                    .take(1)
+                    .for_each(|byte| *byte ^= bit);
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Lines of JSON from anybody who reaches a socket or a mailbox.
+
+use abi::machine::{Audit, Control, ControlError, Machine, Relayed, Status};
+use abi::mailbox::Request;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
+
+/// Reads each line as everything that is ever said in JSON: to the monitor, by it, and to domains.
+/// What is taken means the same once it was written again.
+pub fn control(bytes: &[u8]) {
+    for line in bytes.split(|byte| *byte == b'\n') {
+        stays::<Control>(line);
+        stays::<Machine>(line);
+        stays::<Request>(line);
+        stays::<Status>(line);
+        stays::<Audit>(line);
+        stays::<Relayed>(line);
+        stays::<ControlError>(line);
+    }
+}
+
+fn stays<T: Serialize + DeserializeOwned + PartialEq + Debug>(line: &[u8]) {
+    let Ok(taken) = serde_json::from_slice::<T>(line) else {
+        return;
+    };
+    let written = serde_json::to_vec(&taken).expect("what was read can be written");
+    let again: T = serde_json::from_slice(&written).expect("what was written can be read");
+    assert_eq!(again, taken);
+}

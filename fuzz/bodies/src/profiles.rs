@@ -1,0 +1,157 @@
+//! Profiles from anybody: files, and sessions of agents.
+
+use crate::input::Input;
+use xenoprof::attribute::Classing;
+use xenoprof::attribute::rules::Rules;
+use xenoprof::loss::Loss;
+use xenoprof::model::{
+    Domain, Frame, Kind, Ledger, Mode, Module, Sample, Session, Space, Stack, Thread, Traffic, file,
+};
+use xenoprof::show::report::Form;
+use xenoprof::show::{export, flame, report};
+
+/// Reads a profile whose lines are mostly well-formed and mean anything. What is taken can be shown
+/// in every form, says nothing to a terminal, and is the same when it was written and read again.
+pub fn profiles(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let mut text = Vec::new();
+    file::write(&mut text, &session(&mut input)).expect("memory can be written");
+    for _ in 0..input.below(4) {
+        let at = usize::from(input.u16()) % text.len();
+        match input.below(3) {
+            0 => drop(text.remove(at)),
+            1 => text.insert(at, input.u8()),
+            _ => text
+                .iter_mut()
+                .skip(at)
+                .take(1)
+                .for_each(|b| *b = input.u8()),
+        }
+    }
+    if input.below(8) != 0 {
+        sign(&mut text);
+    }
+    let Ok(session) = file::from_bytes(&text) else {
+        return;
+    };
+    let mut again = Vec::new();
+    file::write(&mut again, &session).expect("memory can be written");
+    let again = file::from_bytes(&again).expect("what was written can be read");
+    assert!(again == session, "{}", String::from_utf8_lossy(&text));
+
+    let rules = Rules::thesis();
+    for form in [Form::Text, Form::Json, Form::Csv] {
+        for classing in [Classing::Nearest, Classing::Flat] {
+            let mut shown = Vec::new();
+            report(&session, &rules, classing, form, 3, &mut shown).expect("can be shown");
+            let shown = String::from_utf8(shown).expect("text");
+            let is_active = |c: char| c != '\n' && c.is_control();
+            assert!(!shown.contains(is_active), "{shown:?}");
+        }
+    }
+    // There may be no sample to draw.
+    let _drawn = flame::picture(&session, None, Vec::new());
+    export::firefox(&session, &rules, Vec::new()).expect("can be exported");
+}
+
+/// Puts an end below the lines that fits them.
+fn sign(text: &mut Vec<u8>) {
+    let lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
+    let kept = lines.len().saturating_sub(1);
+    let mut signed = lines.get(..kept).unwrap_or_default().concat();
+    let crc = crc32fast::hash(&signed);
+    let end = format!("{{\"end\":{{\"lines\":{kept},\"crc32\":{crc}}}}}\n");
+    signed.extend(end.into_bytes());
+    *text = signed;
+}
+
+/// A session whose references mostly lead somewhere.
+fn session(input: &mut Input<'_>) -> Session {
+    let mut session = Session::default();
+    session.head.version = file::VERSION;
+    session.head.period = number(input);
+    session.head.ran_ns = number(input);
+    session.head.tsc_hz = number(input);
+    session.head.cpus = (0..input.below(3) as u32).collect();
+    session.head.event = name(input);
+    session.domains = several(input, domain);
+    session.threads = several(input, |input| Thread {
+        pid: input.u32(),
+        tid: input.u32(),
+        name: name(input),
+        domain: input.below(4) as u32,
+    });
+    session.modules = several(input, |input| Module {
+        path: name(input),
+        space: if input.bool() {
+            Space::Kernel
+        } else {
+            Space::User
+        },
+    });
+    session.frames = several(input, |input| Frame {
+        module: input.below(4) as u32,
+        symbol: name(input),
+        inlined: input.bool(),
+    });
+    session.stacks = several(input, |input| {
+        let caller = input.bool().then(|| input.below(3) as u32);
+        Stack(caller, input.below(4) as u32)
+    });
+    session.samples = several(input, |input| {
+        let (cpu, thread) = (input.below(3) as u32, input.below(4) as u32);
+        Sample(number(input), cpu, thread, input.below(4) as u32)
+    });
+    session.losses = several(input, |input| Loss {
+        cpu: input.below(3) as u32,
+        domain: input.bool().then(|| input.below(4) as u32),
+        expected: number(input),
+        delivered: number(input),
+        kernel_lost: number(input),
+        ring_dropped: number(input),
+        steal: number(input),
+        silent: number(input).cast_signed(),
+    });
+    session
+}
+
+fn domain(input: &mut Input<'_>) -> Domain {
+    let kinds = [Kind::Driver, Kind::Guest, Kind::Process, Kind::Idle];
+    let modes = [Mode::Active, Mode::Passive, Mode::AgentOnly];
+    Domain {
+        name: name(input),
+        kind: kinds.get(input.below(5)).copied().unwrap_or(Kind::Other),
+        mode: modes.get(input.below(3)).copied().unwrap_or(Mode::Passive),
+        cpu_ns: input.bool().then(|| number(input)),
+        agent_ns: input.bool().then(|| number(input)),
+        ledger: input.bool().then(|| Ledger {
+            hops: [(name(input), number(input))].into(),
+            cpu_ns: number(input),
+            stamps: number(input),
+        }),
+        traffic: input.bool().then(|| Traffic {
+            frames: number(input),
+            bytes: number(input),
+        }),
+        buffer: None,
+        missing: input.bool().then(|| name(input)),
+    }
+}
+
+fn several<T>(input: &mut Input<'_>, mut one: impl FnMut(&mut Input<'_>) -> T) -> Vec<T> {
+    (0..input.below(5)).map(|_| one(input)).collect()
+}
+
+/// Small, or anything.
+fn number(input: &mut Input<'_>) -> u64 {
+    match input.u8() {
+        255 => input.u64(),
+        254 => u64::MAX,
+        small => u64::from(small),
+    }
+}
+
+fn name(input: &mut Input<'_>) -> String {
+    let len = input.below(6);
+    String::from_utf8_lossy(input.bytes(len)).into_owned()
+}

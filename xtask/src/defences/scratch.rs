@@ -1,0 +1,107 @@
+//! A copy of the tree in which code can be changed and tested.
+
+use crate::mutants::{PROPERTY_TESTS, RUNNER};
+use crate::workspace;
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// What became of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ran {
+    Passed,
+    /// Failed, crashed, or was ended because it used too much.
+    Failed,
+    NotThere,
+    NotBuilt,
+}
+
+/// A copy of the tree, with a target folder of its own.
+pub(super) struct Scratch {
+    tree: PathBuf,
+    target: PathBuf,
+}
+
+impl Scratch {
+    /// Brings the copy up to date: what git knows of this tree, and what is new and not ignored.
+    /// A file that is the same is left alone, so that it is not built again.
+    pub(super) fn new(folder: &Path) -> Result<Self> {
+        let scratch = Self {
+            tree: folder.join("tree"),
+            target: folder.join("build"),
+        };
+        let root = workspace::root();
+        let listed = Command::new("git")
+            .current_dir(&root)
+            .args([
+                "ls-files",
+                "-z",
+                "--cached",
+                "--others",
+                "--exclude-standard",
+            ])
+            .output()
+            .context("cannot run git")?;
+        ensure!(listed.status.success(), "git cannot list the tree");
+        let names = String::from_utf8(listed.stdout)?;
+        for name in names.split('\0').filter(|name| !name.is_empty()) {
+            // One that was removed and not yet told git about is no part of the tree.
+            if let Ok(bytes) = fs::read(root.join(name)) {
+                scratch.put(name, &bytes)?;
+            }
+        }
+        Ok(scratch)
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.tree.join(name);
+        if fs::read(&path).is_ok_and(|there| there == bytes) {
+            return Ok(());
+        }
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(&path, bytes).with_context(|| path.display().to_string())
+    }
+
+    /// Does something while a file has another content.
+    pub(super) fn with<T>(
+        &self,
+        name: &str,
+        content: &str,
+        run: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let path = self.tree.join(name);
+        let before = fs::read(&path).with_context(|| path.display().to_string())?;
+        self.put(name, content.as_bytes())?;
+        let done = run();
+        self.put(name, &before)?;
+        done
+    }
+
+    /// Runs one test.
+    pub(super) fn test(&self, package: &str, target: &str, name: &str) -> Result<Ran> {
+        let cargo = |run: &[&str]| -> Result<Output> {
+            workspace::cargo_in(&self.tree)
+                .args(["test", "--quiet", "--profile=mutants", "--package", package])
+                .args([target, "--config", RUNNER])
+                .args(run)
+                .env("CARGO_TARGET_DIR", &self.target)
+                .env("CARGO_INCREMENTAL", "0")
+                .envs(PROPERTY_TESTS)
+                .output()
+                .context("cannot run cargo")
+        };
+        if !cargo(&["--no-run"])?.status.success() {
+            return Ok(Ran::NotBuilt);
+        }
+        let output = cargo(&["--", "--exact", name])?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        Ok(match output.status.success() {
+            true if said.contains("running 1 test") => Ran::Passed,
+            true => Ran::NotThere,
+            false => Ran::Failed,
+        })
+    }
+}
