@@ -8,11 +8,11 @@ mod layering;
 mod modules;
 mod mutants;
 mod rules;
+mod run_tests;
 mod sizes;
 mod source;
 mod syntax;
 mod tcb;
-mod tests;
 mod words;
 mod workspace;
 
@@ -53,7 +53,7 @@ fn run(args: &[String]) -> Result<()> {
         ("build", []) => build::build().map(drop),
         ("demo", args) => build::demo(args),
         ("compare", args) => compare::run(args),
-        ("test", args) => tests::run(args),
+        ("test", args) => run_tests::run(args),
         ("layering", []) => layering::check(),
         ("sizes", []) => sizes::check(),
         ("words", []) => words::check(),
