@@ -1,6 +1,10 @@
 //! Connections: two records each, whose states follow xenbus and whose bodies only pass through.
+//!
+//! A connection that is taken away stays as long as one of its ends has not let go of it: to each
+//! the other one is *unknown*, and nobody reaches anybody. Then its numbers are free again.
 
 use crate::event::Port;
+use crate::numbers::Numbers;
 use abi::layout::{fd, info};
 use abi::{ConnId, DomId, RECORD_BYTES, Role, XenbusState};
 use rustix::io::Errno;
@@ -17,7 +21,11 @@ const WRITES_PER_SECOND: u64 = 32;
 #[derive(Debug)]
 struct End {
     domain: DomId,
-    /// None once the domain is dead.
+    /// The domain's own number of the connection.
+    number: u32,
+    /// Whether the domain has this end: not once it has let go of a connection that was taken away.
+    held: bool,
+    /// None once the domain is dead, or the connection taken away.
     port: Option<Arc<Port>>,
     state: XenbusState,
     body: [u8; RECORD_BYTES],
@@ -25,14 +33,25 @@ struct End {
 }
 
 impl End {
-    fn new(domain: DomId, port: Arc<Port>) -> Self {
+    fn new(domain: DomId, number: u32, port: Arc<Port>) -> Self {
         Self {
             domain,
+            number,
+            held: true,
             port: Some(port),
             state: XenbusState::Initialising,
             body: [0; RECORD_BYTES],
             writes: TokenBucket::new(WRITES_PER_SECOND, WRITES_BURST),
         }
+    }
+
+    /// Whether its domain uses nothing of the other end's, as far as the state tells.
+    fn is_idle(&self) -> bool {
+        use XenbusState as S;
+        matches!(
+            self.state,
+            S::Unknown | S::Initialising | S::InitWait | S::Closed
+        )
     }
 }
 
@@ -41,6 +60,8 @@ struct Connection {
     handle: u16,
     backend: End,
     frontend: End,
+    /// It was taken away.
+    leaves: bool,
 }
 
 impl Connection {
@@ -49,6 +70,10 @@ impl Connection {
             Role::Backend => (&mut self.backend, &mut self.frontend),
             Role::Frontend => (&mut self.frontend, &mut self.backend),
         }
+    }
+
+    fn both(&mut self) -> [&mut End; 2] {
+        [&mut self.backend, &mut self.frontend]
     }
 }
 
@@ -82,17 +107,62 @@ pub struct Summary {
     pub frontend_state: XenbusState,
 }
 
+/// One domain's connections, by its own numbers.
+#[derive(Debug)]
+struct Own {
+    numbers: Numbers,
+    by_number: BTreeMap<u32, (u64, Role)>,
+}
+
+impl Default for Own {
+    fn default() -> Self {
+        Self {
+            numbers: Numbers::new(fd::CONNECTIONS_MAX),
+            by_number: BTreeMap::new(),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Records {
-    connections: Vec<Connection>,
-    /// A domain's own count of its connections.
-    by_domain: BTreeMap<DomId, Vec<(usize, Role)>>,
+    /// In the order of creation.
+    connections: BTreeMap<u64, Connection>,
+    /// Connections that there ever were.
+    made: u64,
+    by_domain: BTreeMap<DomId, Own>,
 }
 
 impl Records {
     fn find(&mut self, domain: DomId, conn: ConnId) -> Option<(&mut Connection, Role)> {
-        let &(at, role) = self.by_domain.get(&domain)?.get(conn.0 as usize)?;
-        Some((self.connections.get_mut(at)?, role))
+        let &(at, role) = self.by_domain.get(&domain)?.by_number.get(&conn.0)?;
+        Some((self.connections.get_mut(&at)?, role))
+    }
+
+    /// A domain's connections, and what it is to each.
+    fn of(&self, domain: DomId) -> Vec<(u64, Role)> {
+        let own = self.by_domain.get(&domain);
+        own.map_or_else(Vec::new, |own| own.by_number.values().copied().collect())
+    }
+
+    fn take_number(&mut self, domain: DomId) -> Option<u32> {
+        let own = self.by_domain.entry(domain).or_default();
+        // What comes back is named by nothing: see [`Connections::let_go`].
+        own.numbers.take(|_| false)
+    }
+
+    fn give_number_back(&mut self, domain: DomId, number: u32) {
+        if let Some(own) = self.by_domain.get_mut(&domain) {
+            own.by_number.remove(&number);
+            own.numbers.give_back(number);
+        }
+    }
+
+    /// Removes a connection that neither end has any more.
+    fn remove_if_over(&mut self, at: u64) {
+        let over = |c: &Connection| !c.backend.held && !c.frontend.held;
+        if self.connections.get(&at).is_some_and(over) {
+            self.connections.remove(&at);
+        }
     }
 }
 
@@ -108,7 +178,7 @@ impl Connections {
     /// Makes a connection; both ends start as [`XenbusState::Initialising`] and are told.
     ///
     /// # Errors
-    /// One of the domains has [`fd::CONNECTIONS_MAX`] connections already.
+    /// `ENOSPC`: one of the domains has [`fd::CONNECTIONS_MAX`] connections already.
     pub fn add(
         &self,
         backend: (DomId, Arc<Port>),
@@ -116,30 +186,26 @@ impl Connections {
         handle: u16,
     ) -> Result<(), Errno> {
         let mut records = self.lock();
-        let at = records.connections.len();
-        let full = |domain| {
-            records.by_domain.get(&domain).map_or(0, Vec::len) >= fd::CONNECTIONS_MAX as usize
-        };
-        if full(backend.0) || full(frontend.0) {
+        let back = records.take_number(backend.0).ok_or(Errno::NOSPC)?;
+        let Some(front) = records.take_number(frontend.0) else {
+            records.give_number_back(backend.0, back);
             return Err(Errno::NOSPC);
-        }
-        records
-            .by_domain
-            .entry(backend.0)
-            .or_default()
-            .push((at, Role::Backend));
-        records
-            .by_domain
-            .entry(frontend.0)
-            .or_default()
-            .push((at, Role::Frontend));
+        };
+        let at = records.made;
+        records.made += 1;
         let ports = [Arc::clone(&backend.1), Arc::clone(&frontend.1)];
-        let end = |(domain, port)| End::new(domain, port);
-        records.connections.push(Connection {
+        let mut end = |(domain, port), number, role| {
+            let own = records.by_domain.entry(domain).or_default();
+            own.by_number.insert(number, (at, role));
+            End::new(domain, number, port)
+        };
+        let connection = Connection {
             handle,
-            backend: end(backend),
-            frontend: end(frontend),
-        });
+            backend: end(backend, back, Role::Backend),
+            frontend: end(frontend, front, Role::Frontend),
+            leaves: false,
+        };
+        records.connections.insert(at, connection);
         drop(records);
         for port in ports {
             port.raise(info::PENDING_CONNECT);
@@ -151,7 +217,8 @@ impl Connections {
     ///
     /// # Errors
     /// `ENOENT`: no such connection. `EINVAL`: the state cannot follow the present one
-    /// ([`XenbusState::may_become`]). `EAGAIN`: too often.
+    /// ([`XenbusState::may_become`]), or the connection was taken away and this is no way out.
+    /// `EAGAIN`: too often.
     pub fn set(
         &self,
         domain: DomId,
@@ -162,8 +229,10 @@ impl Connections {
     ) -> Result<(), Errno> {
         let mut records = self.lock();
         let (connection, role) = records.find(domain, conn).ok_or(Errno::NOENT)?;
+        let leaves = connection.leaves;
         let (own, other) = connection.ends(role);
-        if !own.state.may_become(state) {
+        let closes = matches!(state, XenbusState::Closing | XenbusState::Closed);
+        if !own.state.may_become(state) || leaves && !closes {
             return Err(Errno::INVAL);
         }
         if !own.writes.take(now_ns, 1) {
@@ -186,13 +255,18 @@ impl Connections {
     pub fn get(&self, domain: DomId, conn: ConnId) -> Result<View, Errno> {
         let mut records = self.lock();
         let (connection, role) = records.find(domain, conn).ok_or(Errno::NOENT)?;
+        let leaves = connection.leaves;
         let (own, other) = connection.ends(role);
+        let (state, body) = match leaves {
+            true => (XenbusState::Unknown, [0; RECORD_BYTES]),
+            false => (other.state, other.body),
+        };
         Ok(View {
             peer: other.domain,
             role,
             own: own.state,
-            state: other.state,
-            body: other.body,
+            state,
+            body,
         })
     }
 
@@ -212,22 +286,33 @@ impl Connections {
     /// What the other ends have written stays: it is theirs to take back.
     pub fn replace(&self, dead: DomId, (domain, port): (DomId, Arc<Port>)) -> Vec<(DomId, ConnId)> {
         let mut records = self.lock();
-        let own = records.by_domain.remove(&dead).unwrap_or_default();
+        let Some(mut own) = records.by_domain.remove(&dead) else {
+            return Vec::new();
+        };
         let mut told = vec![Arc::clone(&port)];
         let mut others = Vec::new();
-        for &(at, role) in &own {
-            let Some(connection) = records.connections.get_mut(at) else {
+        let mut over = Vec::new();
+        for (&number, &(at, role)) in &own.by_number {
+            let Some(connection) = records.connections.get_mut(&at) else {
                 continue;
             };
+            let leaves = connection.leaves;
             let (end, other) = connection.ends(role);
-            *end = End::new(domain, Arc::clone(&port));
+            if leaves {
+                end.held = false;
+                over.push((number, at));
+                continue;
+            }
+            *end = End::new(domain, number, Arc::clone(&port));
             // Who has to close and come back may do so, however often that is.
             other.writes = TokenBucket::new(WRITES_PER_SECOND, WRITES_BURST);
             told.extend(other.port.clone());
-            let peer = other.domain;
-            let numbers = records.by_domain.get(&peer).into_iter().flatten();
-            let number = numbers.zip(0..).find(|((place, _), _)| *place == at);
-            others.extend(number.map(|(_, number)| (peer, ConnId(number))));
+            others.push((other.domain, ConnId(other.number)));
+        }
+        for (number, at) in over {
+            own.by_number.remove(&number);
+            own.numbers.give_back(number);
+            records.remove_if_over(at);
         }
         records.by_domain.insert(domain, own);
         drop(records);
@@ -237,13 +322,93 @@ impl Connections {
         others
     }
 
+    /// Takes a connection away: to each end the other one is *unknown*, and cannot be reached.
+    ///
+    /// # Errors
+    /// `ENOENT`: there is no such connection.
+    pub fn remove(&self, backend: DomId, frontend: DomId, handle: u16) -> Result<(), Errno> {
+        let mut records = self.lock();
+        let wanted = |c: &&mut Connection| {
+            let is_it = c.backend.domain == backend && c.frontend.domain == frontend;
+            is_it && c.handle == handle && !c.leaves
+        };
+        let mut all = records.connections.values_mut();
+        let connection = all.find(wanted).ok_or(Errno::NOENT)?;
+        connection.leaves = true;
+        let told = connection.both().map(|end| end.port.take());
+        drop(records);
+        for port in told.into_iter().flatten() {
+            port.raise(info::PENDING_CONNECT);
+        }
+        Ok(())
+    }
+
+    /// Takes away every connection of a domain of which nothing is left, and its ends of them.
+    pub fn remove_all(&self, dead: DomId) {
+        let mut records = self.lock();
+        let own = records.of(dead);
+        records.by_domain.remove(&dead);
+        let mut told = Vec::new();
+        for (at, role) in own {
+            let Some(connection) = records.connections.get_mut(&at) else {
+                continue;
+            };
+            connection.leaves = true;
+            let (end, other) = connection.ends(role);
+            end.held = false;
+            told.extend(other.port.take());
+            records.remove_if_over(at);
+        }
+        drop(records);
+        for port in told {
+            port.raise(info::PENDING_CONNECT);
+        }
+    }
+
+    /// Gives the numbers of connections that were taken away back, where the domain is idle and
+    /// nothing of the connection is in use any more; which these are.
+    pub fn let_go(&self, is_used: impl Fn(DomId, ConnId) -> bool) -> Vec<(DomId, ConnId)> {
+        let mut idle = Vec::new();
+        for (&at, connection) in &mut self.lock().connections {
+            if connection.leaves {
+                let ends = connection.both().into_iter();
+                let ends = ends.filter(|end| end.held && end.is_idle());
+                idle.extend(ends.map(|end| (at, end.domain, end.number)));
+            }
+        }
+        idle.retain(|&(_, domain, number)| !is_used(domain, ConnId(number)));
+        let mut records = self.lock();
+        for &(at, domain, number) in &idle {
+            if let Some(connection) = records.connections.get_mut(&at) {
+                let mut ends = connection.both().into_iter();
+                if let Some(end) = ends.find(|end| end.domain == domain) {
+                    end.held = false;
+                }
+            }
+            records.give_number_back(domain, number);
+            records.remove_if_over(at);
+        }
+        let freed = idle.into_iter();
+        freed
+            .map(|(_, domain, number)| (domain, ConnId(number)))
+            .collect()
+    }
+
+    /// Whether a domain is an end of any connection.
+    #[must_use]
+    pub fn names(&self, domain: DomId) -> bool {
+        let records = self.lock();
+        let mut all = records.connections.values();
+        let is_end = |c: &Connection| c.backend.domain == domain || c.frontend.domain == domain;
+        all.any(is_end) || records.by_domain.contains_key(&domain)
+    }
+
     /// Whether every connection of a domain's is up, but for those whose other end is dead.
     #[must_use]
     pub fn are_up(&self, domain: DomId) -> bool {
         let mut records = self.lock();
-        let own = records.by_domain.get(&domain).cloned().unwrap_or_default();
-        own.into_iter().all(|(at, role)| {
-            records.connections.get_mut(at).is_some_and(|connection| {
+        records.of(domain).into_iter().all(|(at, role)| {
+            records.connections.get_mut(&at).is_some_and(|connection| {
                 let (own, other) = connection.ends(role);
                 let up = [own.state, other.state] == [XenbusState::Connected; 2];
                 up || other.port.is_none()
@@ -264,8 +429,8 @@ impl Connections {
     fn end_all(&self, domain: DomId, state: XenbusState) {
         let mut records = self.lock();
         let mut told = Vec::new();
-        for (at, role) in records.by_domain.get(&domain).cloned().unwrap_or_default() {
-            let Some(connection) = records.connections.get_mut(at) else {
+        for (at, role) in records.of(domain) {
+            let Some(connection) = records.connections.get_mut(&at) else {
                 continue;
             };
             let (own, other) = connection.ends(role);
@@ -280,7 +445,7 @@ impl Connections {
         }
     }
 
-    /// Every connection, in the order of creation.
+    /// Every connection that was not taken away, in the order of creation.
     #[must_use]
     pub fn list(&self) -> Vec<Summary> {
         let records = self.lock();
@@ -291,6 +456,7 @@ impl Connections {
             backend_state: c.backend.state,
             frontend_state: c.frontend.state,
         };
-        records.connections.iter().map(summary).collect()
+        let all = records.connections.values();
+        all.filter(|c| !c.leaves).map(summary).collect()
     }
 }

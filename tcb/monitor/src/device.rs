@@ -189,6 +189,15 @@ impl Controls {
         drop(gone);
     }
 
+    /// Whether a domain has a device that can be told something, or one that is being handed out.
+    #[must_use]
+    pub fn names(&self, domain: DomId) -> bool {
+        self.with(|all| {
+            let mut numbered = all.told.keys().chain(all.hands.keys());
+            numbered.any(|(of, _)| *of == domain)
+        })
+    }
+
     /// Tells a domain's device something.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use crate::domain::{Domain, DomainError, Running, Start};
 use crate::hypercall::Shared;
 use crate::life::{Demand, Life};
 use crate::mailbox::RelayError;
+use crate::numbers::Numbers;
 use crate::post::Post;
 use abi::layout::{fd, info};
 use abi::{DomId, machine};
@@ -38,9 +39,9 @@ pub struct Hypervisor {
     pub(crate) shared: Arc<Shared>,
     /// In the order of creation; what replaces a domain takes its place.
     pub(crate) domains: Vec<Domain>,
-    /// Ids that were given out: none is ever given out twice.
-    ids: u32,
-    post: Post,
+    /// Ids of domains; see [`crate::naming`].
+    pub(crate) ids: Numbers,
+    pub(crate) post: Post,
     pub(crate) missing: BTreeSet<&'static str>,
 }
 
@@ -53,7 +54,7 @@ impl Hypervisor {
         Ok(Self {
             shared: Arc::default(),
             domains: Vec::new(),
-            ids: 0,
+            ids: Numbers::new(1 << 16),
             post: Post::create()?,
             missing: BTreeSet::new(),
         })
@@ -71,20 +72,17 @@ impl Hypervisor {
     }
 
     fn build(&mut self, spec: &machine::Domain) -> Result<Domain, DomainError> {
-        let id = u16::try_from(self.ids)
-            .map(DomId)
-            .map_err(|_| DomainError::Spec {
-                name: spec.name.clone(),
-                what: "there are no more domain ids".into(),
-            })?;
-        let domain = Domain::build(id, spec)?;
-        if let Some(parts) = &domain.parts {
-            let memory = Arc::clone(&parts.memory);
-            let mut grants = self.shared.grants.lock();
-            grants.insert(id, memory, spec.window_slots);
-        }
-        self.ids += 1;
-        Ok(domain)
+        let id = self.next_id(&spec.name)?;
+        let built = Domain::build(id, spec);
+        let Some(parts) = built.as_ref().ok().and_then(|domain| domain.parts.as_ref()) else {
+            self.ids.give_back(id.0.into());
+            return built;
+        };
+        let memory = Arc::clone(&parts.memory);
+        let mut grants = self.shared.grants.lock();
+        grants.insert(id, memory, spec.window_slots);
+        drop(grants);
+        built
     }
 
     /// Builds a domain in the place of one of which nothing is left: it has another id and other
@@ -117,6 +115,7 @@ impl Hypervisor {
         if let Some(of_old) = self.domains.get_mut(place) {
             *of_old = domain;
         }
+        self.retire(dead);
         Ok(id)
     }
 
@@ -124,7 +123,7 @@ impl Hypervisor {
         self.domains.iter().find(|domain| domain.id == id)
     }
 
-    fn domain_mut(&mut self, id: DomId) -> Option<&mut Domain> {
+    pub(crate) fn domain_mut(&mut self, id: DomId) -> Option<&mut Domain> {
         self.domains.iter_mut().find(|domain| domain.id == id)
     }
 
@@ -182,6 +181,7 @@ impl Hypervisor {
         frontend: DomId,
         handle: u16,
     ) -> Result<(), DomainError> {
+        self.let_go();
         let port = |id: DomId| {
             let domain = self.domain(id)?;
             Some((id, Arc::clone(&domain.parts.as_ref()?.port)))

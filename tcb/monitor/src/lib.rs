@@ -10,6 +10,7 @@
 //! | `starter` | its first act: the process is made |
 //! | `post` | what the workers tell the main thread |
 //! | [`grant`] | classic and counted grants, exchanges, the audit |
+//! | `naming`, `numbers` | ids and numbers are given out again once nothing names them |
 //! | [`connect`], [`event`] | connection records; pending bits and doorbells |
 //! | `attach`, [`device`] | descriptors for a domain, and what they can be told |
 //! | [`mailbox`] | bytes to and from a domain |
@@ -32,6 +33,8 @@ pub mod hypervisor;
 pub mod life;
 pub mod mailbox;
 pub mod memory;
+mod naming;
+mod numbers;
 pub mod pins;
 mod post;
 mod process;

@@ -74,6 +74,14 @@ impl Pins {
         pinned
     }
 
+    /// Whether a domain's device has pinned something, or something of its own is pinned.
+    #[must_use]
+    pub fn names(&self, id: DomId) -> bool {
+        let all = self.lock();
+        all.iter()
+            .any(|device| device.user == id || device.pin.of == id)
+    }
+
     /// Frames of a domain's that are pinned and still its own.
     #[must_use]
     pub fn count(&self, of: DomId) -> usize {

@@ -65,6 +65,12 @@ impl Post {
         std::mem::take(&mut inbox.notices)
     }
 
+    /// Whether something of a domain was not heard yet.
+    pub(crate) fn names(&self, id: DomId) -> bool {
+        let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        inbox.notices.contains_key(&id)
+    }
+
     /// A domain had to be killed.
     pub(crate) fn killed(&self, id: DomId, why: &str) {
         self.tell(id, |notice| {

@@ -86,6 +86,12 @@ impl Control {
         self.wake();
     }
 
+    /// Whether the worker has still to see to the death of a granter.
+    pub(crate) fn names(&self, granter: DomId) -> bool {
+        let died = self.died.lock().unwrap_or_else(PoisonError::into_inner);
+        died.contains(&granter)
+    }
+
     fn take_died(&self) -> Vec<DomId> {
         if !self.has_died.swap(false, Ordering::AcqRel) {
             return Vec::new();

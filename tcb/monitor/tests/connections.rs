@@ -267,3 +267,85 @@ fn only_who_sleeps_is_rung() {
     set().unwrap();
     assert!(front.was_rung() && !front.was_rung());
 }
+
+/// C-7: the other end is unknown and out of reach at once; each number is free when its domain has
+/// nothing of the connection any more, and then it is another connection's.
+#[test]
+fn a_connection_that_is_taken_away_gives_its_numbers_back() {
+    let (connections, back, front) = pair();
+    for who in [BACK, FRONT] {
+        let connected = XenbusState::Connected;
+        connections
+            .set(who, ConnId(0), connected, &BODY, 0)
+            .unwrap();
+    }
+    assert_eq!(connections.remove(BACK, FRONT, 8), Err(Errno::NOENT));
+    assert_eq!(connections.remove(FRONT, BACK, 7), Err(Errno::NOENT));
+    back.told();
+    front.told();
+    connections.remove(BACK, FRONT, 7).unwrap();
+    assert_eq!(connections.remove(BACK, FRONT, 7), Err(Errno::NOENT));
+    assert_eq!((back.told(), front.told()), (2, 2));
+    assert_eq!(connections.list(), []);
+    for who in [BACK, FRONT] {
+        let seen = connections.get(who, ConnId(0)).unwrap();
+        assert_eq!(
+            (seen.state, seen.own, seen.body),
+            (
+                XenbusState::Unknown,
+                XenbusState::Connected,
+                [0; RECORD_BYTES]
+            )
+        );
+        let reached = connections.other_end(who, ConnId(0));
+        assert!(matches!(reached, Err(Errno::NOTCONN)));
+    }
+    // Both are connected still, as far as they know.
+    assert_eq!(connections.let_go(|_, _| false), []);
+    let set = |who, state| connections.set(who, ConnId(0), state, &BODY, 0);
+    set(BACK, XenbusState::Closed).unwrap();
+    assert_eq!(set(BACK, XenbusState::Initialising), Err(Errno::INVAL));
+    assert_eq!(front.told(), 0, "nobody tells who cannot be reached");
+    // What is in use keeps its number.
+    assert_eq!(connections.let_go(|_, _| true), []);
+    assert_eq!(connections.let_go(|_, _| false), [(BACK, ConnId(0))]);
+    let port = |end: &End| Arc::clone(&end.port);
+    let ends = || ((BACK, port(&back)), (FRONT, port(&front)));
+    connections.add(ends().0, ends().1, 9).unwrap();
+    let numbers = |who| [0, 1, 2].map(|n| connections.get(who, ConnId(n)).is_ok());
+    assert_eq!(
+        numbers(BACK),
+        [false, true, false],
+        "no number before the others"
+    );
+    assert_eq!(numbers(FRONT), [true, true, false]);
+    // A domain of which nothing is left has no ends; it is named until the others let go.
+    connections.close_all(FRONT);
+    connections.remove_all(FRONT);
+    assert_eq!(numbers(FRONT), [false; 3]);
+    assert!(connections.names(FRONT));
+    assert_eq!(connections.let_go(|_, _| false), [(BACK, ConnId(1))]);
+    assert!(!connections.names(FRONT));
+}
+
+#[test]
+fn a_domain_has_so_many_connections_at_a_time_and_not_in_all() {
+    let (connections, back, front) = pair();
+    let port = |end: &End| Arc::clone(&end.port);
+    let max = abi::layout::fd::CONNECTIONS_MAX;
+    let mut made = 1;
+    for handle in 8..3000 {
+        if connections
+            .add((BACK, port(&back)), (FRONT, port(&front)), handle)
+            .is_ok()
+        {
+            made += 1;
+            continue;
+        }
+        assert_eq!(connections.list().len() as u32, max);
+        let oldest = connections.list()[0];
+        connections.remove(BACK, FRONT, oldest.handle).unwrap();
+        assert_eq!(connections.let_go(|_, _| false).len(), 2);
+    }
+    assert!(made > max);
+}

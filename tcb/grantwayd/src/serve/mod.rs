@@ -9,7 +9,7 @@ use crate::control::Socket;
 use crate::log::Log;
 use crate::restart::{Restart, RestartEvent};
 use abi::DomId;
-use monitor::{Hypervisor, Source};
+use monitor::{Hypervisor, Life, Source};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,11 +112,7 @@ impl Server {
         if self.ending {
             return Some("told to end before it was ready".into());
         }
-        let over = |id: &DomId| {
-            self.hypervisor
-                .life(*id)
-                .is_some_and(monitor::Life::is_over)
-        };
+        let over = |id: &DomId| self.hypervisor.life(*id).is_some_and(Life::is_over);
         if let Some(id) = self.hypervisor.ids().find(over) {
             let how = self.hypervisor.life(id).map_or("", |life| life.text());
             let console = self.consoles.iter().find(|(of, _)| *of == id);
@@ -200,6 +196,9 @@ impl Server {
 
     /// Writes to the log which domains have ended, and how.
     fn report_ends(&mut self) {
+        // An id that is given out again is another domain's.
+        let over = |id: &DomId| self.hypervisor.life(*id).is_some_and(Life::is_over);
+        self.reported.retain(over);
         for id in self.hypervisor.ids() {
             let Some(life) = self.hypervisor.life(id) else {
                 continue;

@@ -62,7 +62,7 @@ impl Account {
 /// All domains' accounts.
 #[derive(Debug, Default)]
 pub struct Accounts {
-    /// By domain id; ids are never reused.
+    /// By domain id; one that has an account is given to no other domain.
     accounts: Vec<Option<Account>>,
 }
 

@@ -44,6 +44,12 @@ impl Spaces {
         self.lock().by_domain.remove(&id);
     }
 
+    /// Whether a domain's address space can be reached.
+    #[must_use]
+    pub fn names(&self, id: DomId) -> bool {
+        self.lock().by_domain.contains_key(&id)
+    }
+
     /// A handle that was never given out: tables and exchanges count together, since an address
     /// space knows their memory by it ([`Handle::memory`]).
     pub(super) fn next_handle(&self) -> Result<Handle, GrantStatus> {

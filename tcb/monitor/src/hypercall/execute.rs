@@ -157,8 +157,12 @@ impl<S: AddressSpace> Executor<S> {
     /// The caller's end of a connection, and who is at the other.
     fn ends(&self, conn: Option<ConnId>) -> Result<((DomId, ConnId), DomId), GrantStatus> {
         let conn = conn.ok_or(GrantStatus::BadDomain)?;
-        let view = self.shared.connections.get(self.id, conn);
+        let connections = &self.shared.connections;
+        let view = connections.get(self.id, conn);
         let peer = view.map_err(|_| GrantStatus::BadDomain)?.peer;
+        // One that was taken away has no other end any more.
+        let reached = connections.other_end(self.id, conn);
+        reached.map_err(|_| GrantStatus::BadDomain)?;
         Ok(((self.id, conn), peer))
     }
 

@@ -4,7 +4,7 @@ use super::quarantine::Quarantine;
 use super::table::Table;
 use crate::grant::spaces::Spaces;
 use crate::pins::Pins;
-use abi::{DomId, Handle};
+use abi::{ConnId, DomId, Handle};
 use sandbox::mappings_max;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
@@ -101,6 +101,24 @@ impl CountedGrants {
     #[must_use]
     pub fn knows(&self, handle: Handle) -> bool {
         self.registry().tables.contains_key(&handle)
+    }
+
+    /// Whether a table, a quarantine or a pin names a domain.
+    #[must_use]
+    pub fn names(&self, id: DomId) -> bool {
+        let registry = self.registry();
+        let mut tables = registry.tables.values();
+        tables.any(|table| table.granter == id || table.user == id)
+            || registry.quarantines.contains_key(&id)
+            || self.pins.names(id)
+    }
+
+    /// Whether a domain has made a table for this connection of its own.
+    #[must_use]
+    pub fn is_for(&self, granter: DomId, conn: ConnId) -> bool {
+        let registry = self.registry();
+        let mut tables = registry.tables.values();
+        tables.any(|table| table.granter == granter && table.conn == conn)
     }
 
     /// Every domain's part, for the audit.

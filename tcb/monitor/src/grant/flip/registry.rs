@@ -50,6 +50,24 @@ impl Exchanges {
         self.lock().contains_key(&handle)
     }
 
+    /// Whether an exchange has a domain as an end.
+    #[must_use]
+    pub fn names(&self, id: DomId) -> bool {
+        let all: Vec<_> = self.lock().values().cloned().collect();
+        all.iter().any(|exchange| {
+            let state = exchange.state();
+            state.granter.domain == id || state.user.domain == id
+        })
+    }
+
+    /// Whether a domain has made an exchange for this connection of its own.
+    #[must_use]
+    pub fn is_for(&self, granter: DomId, conn: ConnId) -> bool {
+        let exchanges = self.lock();
+        let mut all = exchanges.values();
+        all.any(|exchange| exchange.granter == granter && exchange.conn == conn)
+    }
+
     /// The granter's half of an exchange of `count` pages: they enter its window from slot `first`
     /// on.
     ///

@@ -1,0 +1,108 @@
+//! Who is named, and who is no more: ids of domains and numbers of connections are given out again
+//! once nothing names them, the oldest first.
+
+use crate::domain::{Domain, DomainError};
+use crate::hypervisor::Hypervisor;
+use crate::life::Life;
+use crate::numbers::Numbers;
+use abi::layout::fd;
+use abi::{ConnId, DomId};
+
+impl Hypervisor {
+    /// An id that nothing names.
+    pub(crate) fn next_id(&mut self, name: &str) -> Result<DomId, DomainError> {
+        let mut ids = std::mem::replace(&mut self.ids, Numbers::new(0));
+        let id = ids.take(|id| u16::try_from(id).is_ok_and(|id| self.names(DomId(id))));
+        self.ids = ids;
+        let id = id.and_then(|id| u16::try_from(id).ok());
+        id.map(DomId).ok_or_else(|| DomainError::Spec {
+            name: name.to_owned(),
+            what: "there are no more domain ids".into(),
+        })
+    }
+
+    /// Whether anything of ours names a domain: its account, a grant, a pin, a table, a window, a
+    /// device, a connection, or what is on its way from and to workers.
+    fn names(&self, id: DomId) -> bool {
+        let shared = &self.shared;
+        let told = |domain: &Domain| {
+            let running = domain.running();
+            running.is_some_and(|running| running.worker.names(id))
+        };
+        shared.grants.lock().knows(id)
+            || shared.counted.names(id)
+            || shared.exchanges.names(id)
+            || shared.spaces.names(id)
+            || shared.connections.names(id)
+            || shared.controls.names(id)
+            || self.post.names(id)
+            || self
+                .domains
+                .iter()
+                .any(|domain| domain.id == id || told(domain))
+    }
+
+    /// Takes a connection away. To each end the other one is *unknown* from now on; each gives up
+    /// what it has of it, and its number is free when that is done.
+    ///
+    /// # Errors
+    /// There is no such connection.
+    pub fn disconnect(
+        &mut self,
+        backend: DomId,
+        frontend: DomId,
+        handle: u16,
+    ) -> Result<(), DomainError> {
+        let connections = &self.shared.connections;
+        let removed = connections.remove(backend, frontend, handle);
+        removed.map_err(|_| DomainError::Spec {
+            name: self.name(frontend),
+            what: format!("connection {handle}: there is none"),
+        })?;
+        self.let_go();
+        Ok(())
+    }
+
+    /// Forgets a domain of which nothing is left, and takes its connections away.
+    ///
+    /// # Errors
+    /// There is no such domain, or something is left of it.
+    pub fn forget(&mut self, id: DomId) -> Result<(), DomainError> {
+        let place = self.domains.iter().position(|domain| domain.id == id);
+        let gone = |at: &usize| {
+            let domain = self.domains.get(*at);
+            domain.is_some_and(|domain| matches!(domain.life, Life::Gone(_)))
+        };
+        let place = place.filter(gone).ok_or_else(|| DomainError::Spec {
+            name: self.name(id),
+            what: "it is not gone, so it cannot be forgotten".into(),
+        })?;
+        self.domains.remove(place);
+        self.retire(id);
+        Ok(())
+    }
+
+    /// A domain is in no list any more: its id is given out again when nothing else names it.
+    pub(crate) fn retire(&mut self, id: DomId) {
+        self.shared.connections.remove_all(id);
+        self.ids.give_back(id.0.into());
+        self.let_go();
+    }
+
+    /// Gives numbers of connections back that were taken away and are not in use any more.
+    pub(crate) fn let_go(&mut self) {
+        let shared = &self.shared;
+        let is_used = |domain: DomId, conn: ConnId| {
+            shared.counted.is_for(domain, conn) || shared.exchanges.is_for(domain, conn)
+        };
+        for (domain, conn) in shared.connections.let_go(is_used) {
+            // What comes next by this number has another doorbell.
+            if let Some(parts) = self.domain_mut(domain).and_then(|d| d.parts.as_mut()) {
+                parts.attached.remove(&(fd::DOORBELL + conn.0 as i32));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,423 @@
+//! Ids and numbers come back, and nothing names what is given out.
+
+use super::*;
+use crate::fake::FakeSpace;
+use crate::grant::Mapper;
+use crate::pins::Pin;
+use abi::hypercall::{Bind, Map};
+use abi::layout::info;
+use abi::machine::{Domain as Spec, Program};
+use abi::{GrantEntry, GrantRef, Handle, RECORD_BYTES, Slot, XenbusState};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+fn spec(window_slots: u32) -> Spec {
+    Spec {
+        name: "d".into(),
+        program: Program::Guest,
+        frames: 1,
+        grant_entries: 4,
+        window_slots,
+        collateral: 1,
+        restart_pause_ms: None,
+        cpus: Vec::new(),
+        devices: Vec::new(),
+        config: String::new(),
+    }
+}
+
+/// C-6: more starts than there are ids, and as many connections of a domain that stays.
+#[test]
+fn ids_and_numbers_do_not_run_out() {
+    let mut machine = Hypervisor::new().unwrap();
+    let stays = machine.create_domain(&spec(0)).unwrap();
+    let mut last = BTreeMap::new();
+    for turn in 0..66_000u32 {
+        let id = machine.create_domain(&spec(0)).unwrap();
+        assert_ne!(id, stays);
+        if let Some(before) = last.insert(id, turn) {
+            assert_eq!(turn - before, 65_535, "the oldest first");
+        }
+        machine.connect(stays, id, 0).unwrap();
+        machine.give_up(id, "over");
+        machine.forget(id).unwrap();
+    }
+    assert_eq!(machine.ids().collect::<Vec<_>>(), [stays]);
+    assert_eq!(machine.connection_status(), []);
+}
+
+#[test]
+fn all_ids_in_use_is_an_error_and_not_the_end() {
+    let mut machine = Hypervisor::new().unwrap();
+    machine.ids = Numbers::new(2);
+    let first = machine.create_domain(&spec(0)).unwrap();
+    machine.create_domain(&spec(0)).unwrap();
+    let error = machine.create_domain(&spec(0)).unwrap_err().to_string();
+    assert_eq!(error, "domain d: there are no more domain ids");
+    machine.forget(first).unwrap_err();
+    machine.give_up(first, "over");
+    // In the list, with how it ended.
+    machine.create_domain(&spec(0)).unwrap_err();
+    // What a start that fails has taken comes back.
+    let impossible = Spec {
+        frames: 0,
+        ..spec(0)
+    };
+    machine.forget(first).unwrap();
+    machine.create_domain(&impossible).unwrap_err();
+    assert_eq!(machine.create_domain(&spec(0)).unwrap(), first);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Create,
+    Kill(usize),
+    Forget(usize),
+    Replace(usize),
+    Connect(usize, usize),
+    Disconnect(usize),
+    /// A domain closes its end of each of its connections.
+    Close(usize),
+    /// A domain makes a table for each of its connections.
+    Table(usize),
+    /// Its user binds it.
+    Bind(usize),
+    /// One end of a table ends it.
+    EndTable(usize, bool),
+    /// A domain maps a page of another's.
+    Map(usize, usize),
+    /// It sees to what died.
+    SeeDead(usize),
+    Pin(usize, usize),
+    Unpin(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let n = || 0..8usize;
+    prop_oneof![
+        4 => Just(Op::Create),
+        3 => n().prop_map(Op::Kill),
+        3 => n().prop_map(Op::Forget),
+        1 => n().prop_map(Op::Replace),
+        3 => (n(), n()).prop_map(|(a, b)| Op::Connect(a, b)),
+        2 => n().prop_map(Op::Disconnect),
+        2 => n().prop_map(Op::Close),
+        2 => n().prop_map(Op::Table),
+        1 => n().prop_map(Op::Bind),
+        2 => (n(), any::<bool>()).prop_map(|(at, by)| Op::EndTable(at, by)),
+        1 => (n(), n()).prop_map(|(a, b)| Op::Map(a, b)),
+        1 => n().prop_map(Op::SeeDead),
+        1 => (n(), n()).prop_map(|(a, b)| Op::Pin(a, b)),
+        1 => n().prop_map(Op::Unpin),
+    ]
+}
+
+/// A table as its ends remember it.
+#[derive(Clone, Copy)]
+struct TableOf {
+    handle: Handle,
+    granter: DomId,
+    conn: ConnId,
+    user: DomId,
+}
+
+/// The hypervisor with domains that have no processes, and what those would remember.
+struct Rig {
+    machine: Hypervisor,
+    mappers: BTreeMap<DomId, Mapper<FakeSpace>>,
+    tables: Vec<TableOf>,
+    pins: Vec<(DomId, u64, DomId)>,
+    devices: u64,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut machine = Hypervisor::new().unwrap();
+        machine.ids = Numbers::new(5);
+        Self {
+            machine,
+            mappers: BTreeMap::new(),
+            tables: Vec::new(),
+            pins: Vec::new(),
+            devices: 0,
+        }
+    }
+
+    fn pick(all: &[DomId], n: usize) -> Option<DomId> {
+        all.get(n % all.len().max(1)).copied()
+    }
+
+    /// The nth domain that lives, or that does not.
+    fn domain(&self, n: usize, lives: bool) -> Option<DomId> {
+        let all = self.machine.ids();
+        let all: Vec<_> = all
+            .filter(|id| self.mappers.contains_key(id) == lives)
+            .collect();
+        Self::pick(&all, n)
+    }
+
+    fn numbers(&self, of: DomId) -> Vec<ConnId> {
+        let connections = &self.machine.shared.connections;
+        let all = (0..40).map(ConnId);
+        all.filter(|&conn| connections.get(of, conn).is_ok())
+            .collect()
+    }
+
+    /// Every id that something names, found without asking for names.
+    fn named(&self) -> BTreeSet<DomId> {
+        let shared = &self.machine.shared;
+        let mut all: BTreeSet<_> = self.machine.ids().collect();
+        all.extend(shared.audit().0.into_keys());
+        for table in self
+            .tables
+            .iter()
+            .filter(|t| shared.counted.knows(t.handle))
+        {
+            all.extend([table.granter, table.user]);
+        }
+        all.extend(self.pins.iter().flat_map(|&(user, _, of)| [user, of]));
+        for of in self.machine.ids().collect::<Vec<_>>() {
+            for conn in self.numbers(of) {
+                all.insert(shared.connections.get(of, conn).unwrap().peer);
+            }
+        }
+        all
+    }
+
+    fn begin(&mut self, id: DomId) {
+        let shared = &self.machine.shared;
+        shared.counted.insert(id, 1);
+        let space = Arc::new(Mutex::new(FakeSpace::default()));
+        shared.spaces.insert(id, space);
+        self.mappers
+            .insert(id, Mapper::new(id, FakeSpace::default()));
+    }
+
+    /// What a worker does when the process is gone.
+    fn kill(&mut self, id: DomId) {
+        let Some(mapper) = self.mappers.remove(&id) else {
+            return;
+        };
+        let shared = Arc::clone(&self.machine.shared);
+        shared.grants.lock().fence(id);
+        shared.spaces.remove(id);
+        shared.counted.pins.forget(id);
+        self.pins.retain(|&(user, ..)| user != id);
+        shared.counted.tear_down(&shared.grants, id);
+        mapper.tear_down(&shared.grants);
+        self.machine.give_up(id, "over");
+    }
+
+    fn run(&mut self, op: &Op) {
+        let shared = Arc::clone(&self.machine.shared);
+        match *op {
+            Op::Create => {
+                let named = self.named();
+                if let Ok(id) = self.machine.create_domain(&spec(16)) {
+                    assert!(!named.contains(&id), "{id} is named");
+                    self.begin(id);
+                }
+            }
+            Op::Kill(n) => {
+                if let Some(id) = self.domain(n, true) {
+                    self.kill(id);
+                }
+            }
+            Op::Forget(n) => {
+                if let Some(id) = self.domain(n, false) {
+                    self.machine.forget(id).unwrap();
+                }
+            }
+            Op::Replace(n) => {
+                let Some(dead) = self.domain(n, false) else {
+                    return;
+                };
+                let named = self.named();
+                if let Ok(id) = self.machine.replace(dead, &spec(16)) {
+                    assert!(!named.contains(&id), "{id} is named");
+                    self.begin(id);
+                }
+            }
+            Op::Connect(a, b) => {
+                if let (Some(a), Some(b)) = (self.domain(a, true), self.domain(b, true)) {
+                    let _ = self.machine.connect(a, b, 0);
+                }
+            }
+            Op::Disconnect(n) => {
+                let all = shared.connections.list();
+                if let Some(c) = all.get(n % all.len().max(1)) {
+                    let (back, front) = (c.backend, c.frontend);
+                    self.machine.disconnect(back, front, c.handle).unwrap();
+                }
+            }
+            Op::Close(n) => {
+                let id = self.domain(n, true);
+                for (id, conn) in id.iter().flat_map(|&id| self.of_each(id)) {
+                    let body = [0; RECORD_BYTES];
+                    let closed = XenbusState::Closed;
+                    let _ = shared.connections.set(id, conn, closed, &body, 0);
+                }
+            }
+            Op::Table(n) => {
+                let id = self.domain(n, true);
+                let all = id.map_or_else(Vec::new, |id| self.of_each(id));
+                for (granter, conn) in all {
+                    self.make_table(granter, conn);
+                }
+            }
+            Op::Bind(n) => self.bind(n),
+            Op::EndTable(n, by_granter) => {
+                if let Some(table) = self.tables.get(n % self.tables.len().max(1)) {
+                    let by = if by_granter {
+                        table.granter
+                    } else {
+                        table.user
+                    };
+                    if self.mappers.contains_key(&by) {
+                        let _ = shared.counted.end_table(&shared.grants, by, table.handle);
+                    }
+                }
+            }
+            Op::Map(user, granter) => {
+                if let (Some(user), Some(of)) =
+                    (self.domain(user, true), self.domain(granter, true))
+                {
+                    self.map(user, of);
+                }
+            }
+            Op::SeeDead(n) => {
+                let dead = self.domain(n, false);
+                for mapper in self.mappers.values_mut() {
+                    if let Some(dead) = dead {
+                        mapper.granter_died(&shared.grants, dead).unwrap();
+                    }
+                }
+            }
+            Op::Pin(user, of) => {
+                if let (Some(user), Some(of)) = (self.domain(user, true), self.domain(of, true)) {
+                    self.devices += 1;
+                    let (first, frames) = (0, 1);
+                    let pin = Pin { of, first, frames };
+                    shared.counted.pins.insert(user, self.devices, pin);
+                    self.pins.push((user, self.devices, of));
+                }
+            }
+            Op::Unpin(n) => {
+                if !self.pins.is_empty() {
+                    let (user, number, _) = self.pins.remove(n % self.pins.len());
+                    shared.counted.pins.remove(user, number);
+                }
+            }
+        }
+    }
+
+    fn of_each(&self, id: DomId) -> Vec<(DomId, ConnId)> {
+        let numbers = self.numbers(id).into_iter();
+        numbers.map(|conn| (id, conn)).collect()
+    }
+
+    fn make_table(&mut self, granter: DomId, conn: ConnId) {
+        let shared = &self.machine.shared;
+        if shared.connections.other_end(granter, conn).is_err() {
+            return;
+        }
+        let user = shared.connections.get(granter, conn).unwrap().peer;
+        let made = shared
+            .counted
+            .create_table(&shared.grants, (granter, conn), user, 1);
+        self.tables.extend(made.map(|handle| TableOf {
+            handle,
+            granter,
+            conn,
+            user,
+        }));
+    }
+
+    fn bind(&self, n: usize) {
+        let Some(table) = self.tables.get(n % self.tables.len().max(1)) else {
+            return;
+        };
+        let bind = Bind {
+            table: table.handle,
+            granter: table.granter,
+            entries: 1,
+            first: Slot(0),
+            tables: Slot(1),
+        };
+        let shared = &self.machine.shared;
+        if self.mappers.contains_key(&table.user) {
+            let _ = shared.counted.bind(&shared.grants, table.user, &bind);
+        }
+    }
+
+    fn map(&mut self, user: DomId, granter: DomId) {
+        let shared = Arc::clone(&self.machine.shared);
+        let memory = shared
+            .grants
+            .lock()
+            .account(granter)
+            .map(|a| Arc::clone(&a.memory));
+        let info = memory.unwrap();
+        let entry = info.info().span().u64(info::GRANT_TABLE).unwrap();
+        entry.store(GrantEntry::access(user, 0, true).0, Ordering::Relaxed);
+        let ops: Vec<_> = (8..16)
+            .map(|slot| Map {
+                domain: granter,
+                gref: GrantRef(0),
+                slot: Slot(slot),
+                readonly: true,
+            })
+            .collect();
+        if let Some(mapper) = self.mappers.get_mut(&user) {
+            let one = ops.get(usize::from(granter.0)..).unwrap_or_default();
+            let one = one.get(..1).unwrap_or_default();
+            mapper.map(&shared.grants, one, &mut Vec::new()).unwrap();
+        }
+    }
+
+    /// Of each table that there is, the connection that it was made for is its granter's still.
+    fn check(&self) {
+        let shared = &self.machine.shared;
+        assert_eq!(shared.audit().1, 0, "leaked");
+        for table in self
+            .tables
+            .iter()
+            .filter(|t| shared.counted.knows(t.handle))
+        {
+            if self.mappers.contains_key(&table.granter) {
+                let seen = shared.connections.get(table.granter, table.conn);
+                let peer = seen.map(|seen| seen.peer);
+                let user_lives = self.mappers.contains_key(&table.user);
+                assert!(peer.is_ok(), "the number of a table is free");
+                assert!(!user_lives || peer == Ok(table.user));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// C-6.
+    #[test]
+    fn nothing_names_what_is_given_out(ops in prop::collection::vec(op(), 1..120)) {
+        let mut rig = Rig::new();
+        for op in &ops {
+            rig.run(op);
+            rig.check();
+        }
+        // When everything is over every id can be had again.
+        let all: Vec<_> = rig.machine.ids().collect();
+        all.iter().for_each(|&id| rig.kill(id));
+        all.iter().for_each(|&id| rig.machine.forget(id).unwrap());
+        for (user, number, _) in std::mem::take(&mut rig.pins) {
+            rig.machine.shared.counted.pins.remove(user, number);
+        }
+        let ids = [(); 5].map(|()| rig.machine.create_domain(&spec(0)).map(|id| id.0));
+        let mut ids: Vec<_> = ids.into_iter().map(Result::unwrap).collect();
+        ids.sort_unstable();
+        prop_assert_eq!(ids, [0, 1, 2, 3, 4]);
+    }
+}
