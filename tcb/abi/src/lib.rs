@@ -13,6 +13,7 @@ pub mod layout;
 pub mod machine;
 pub mod mailbox;
 pub mod names;
+pub mod version;
 pub mod xdp;
 
 pub use connect::{RECORD_BYTES, Role, XenbusState};

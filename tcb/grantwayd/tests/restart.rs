@@ -379,6 +379,34 @@ fn who_keeps_dying_is_started_ever_more_seldom_and_the_machine_can_end_meanwhile
     daemon.down();
 }
 
+/// S-1: another build of the driver's program lies in its place. The one that runs is not touched;
+/// after its end the misfit is not started, and the right one is, as soon as it is there.
+#[test]
+fn a_program_of_another_version_is_refused_with_a_sentence() {
+    let mut plan = plan(1);
+    plan.domains[0].restart_pause_ms = Some(20);
+    let daemon = Daemon::up(&plan);
+    let [program, right] = ["driver", "right"].map(|name| daemon.dir.path().join(name));
+    let mut image = std::fs::read(&program).unwrap();
+    let note = b"\x09\0\0\0\x04\0\0\0\x01\0\0\0Grantway\0\0\0\0";
+    let at = image.windows(note.len()).position(|bytes| bytes == note);
+    image[at.unwrap() + note.len()] += 1;
+    std::fs::rename(&program, &right).unwrap();
+    std::fs::write(&program, image).unwrap();
+    assert_eq!(driver(&daemon)["state"], "running");
+    kill(driver(&daemon)["pid"].as_i64().unwrap());
+    let why = "the program of a domain of version 2; this monitor starts those of version 1";
+    eventually("it is said", SOON, || {
+        driver(&daemon)["state"].as_str().unwrap().contains(why)
+    });
+    assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
+    std::fs::rename(&right, &program).unwrap();
+    eventually("it comes back", SOON, || {
+        driver(&daemon)["state"] == "running"
+    });
+    daemon.down();
+}
+
 /// An AF_XDP wire for the driver domain, and the namespace that it leads to, as long as it is to
 /// live.
 fn with_wire(plan: &mut Machine) -> Option<Namespace> {

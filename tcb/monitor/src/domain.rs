@@ -339,6 +339,7 @@ fn write_start_info(memory: &Memory, id: DomId, spec: &machine::Domain) -> Optio
     let cpus = every.fold(0u64, |set, cpu| set | 1 << cpu);
     for (offset, value) in [
         (info::START_MAGIC, info::MAGIC),
+        (info::START_VERSION, u64::from(abi::version::VERSION)),
         (info::START_DOMAIN, u64::from(id.0)),
         (info::START_FRAMES, u64::from(spec.frames)),
         (info::START_WINDOW_SLOTS, u64::from(spec.window_slots)),

@@ -1,7 +1,8 @@
-//! What the start needs to know about a program: that it needs no loader, where it begins, and
-//! which range its start-up code protects.
+//! What the start needs to know about a program: that it needs no loader, where it begins, which
+//! range its start-up code protects, and for which version of the monitor it was built.
 
 use abi::PAGE;
+use abi::version::version_in;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -10,7 +11,10 @@ const HEADER_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
 /// More program headers than any sane program has.
 const SEGMENTS_MAX: u16 = 64;
+/// More bytes of notes than any sane program has.
+const NOTES_MAX: u64 = 4096;
 const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
 const PT_GNU_RELRO: u32 = 0x6474_e552;
 const EM_X86_64: u16 = 62;
 
@@ -19,6 +23,7 @@ const EM_X86_64: u16 = 62;
 pub(crate) struct Program {
     entry: u64,
     relro: Option<(u64, u64)>,
+    version: Option<u32>,
 }
 
 /// A little-endian number of `N` bytes at `offset`.
@@ -53,6 +58,7 @@ impl Program {
         let mut program = Self {
             entry: u64::from_le_bytes(bytes(&header, 24)),
             relro: None,
+            version: None,
         };
         for n in 0..u64::from(segments) {
             let at = segments_at.checked_add(n * SEGMENT_BYTES as u64);
@@ -68,10 +74,23 @@ impl Program {
                     let len = u64::from_le_bytes(bytes(&segment, 40));
                     program.relro = Some((addr, len));
                 }
+                PT_NOTE if program.version.is_none() => {
+                    let field = |at| u64::from_le_bytes(bytes(&segment, at));
+                    let mut notes = vec![0; field(32).min(NOTES_MAX) as usize];
+                    file.read_exact_at(&mut notes, field(8))?;
+                    // The notes of a segment are aligned as it is: to 4 bytes unless it says 8.
+                    let align = if field(48) == 8 { 8 } else { 4 };
+                    program.version = version_in(&notes, align);
+                }
                 _ => {}
             }
         }
         Ok(program)
+    }
+
+    /// The version of the monitor that it was built for, if it is a domain's program.
+    pub(crate) fn version(&self) -> Option<u32> {
+        self.version
     }
 
     /// Address and bytes that the start-up code makes read-only when the program begins at

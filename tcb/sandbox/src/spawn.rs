@@ -18,24 +18,33 @@ use crate::spec::{SpawnError, Spec};
 use crate::start::{CPUS_MAX, Start};
 use abi::PAGE;
 use abi::layout::{FRAMES, FRAMES_MAX, INFO, WINDOW_SLOTS_MAX};
+use abi::version::VERSION;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Whether a program can run as a domain, as far as its file tells.
+/// Whether a program can run as a domain of this monitor, as far as its file tells: asked before
+/// another one is ended for it.
 ///
 /// # Errors
-/// [`SpawnError::Program`].
+/// [`SpawnError::Program`], [`SpawnError::Version`].
 pub fn check(program: &Path) -> Result<(), SpawnError> {
     open(program).map(drop)
 }
 
 fn open(program: &Path) -> Result<(Program, File), SpawnError> {
     let opened = File::open(program).and_then(|file| Ok((Program::read(&file)?, file)));
-    opened.map_err(|error| SpawnError::Program {
+    let (found, file) = opened.map_err(|error| SpawnError::Program {
         program: program.display().to_string(),
         error,
-    })
+    })?;
+    match found.version() {
+        Some(VERSION) => Ok((found, file)),
+        version => Err(SpawnError::Version {
+            program: program.display().to_string(),
+            version,
+        }),
+    }
 }
 
 /// Starts a domain and its agent, which may take until the kernel and the agent have answered: one

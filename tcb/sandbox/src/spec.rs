@@ -2,6 +2,7 @@
 
 use crate::agent::AgentError;
 use crate::policy::Profile;
+use abi::version::VERSION;
 use shmem::Region;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -47,6 +48,14 @@ pub enum SpawnError {
         /// Why not.
         error: io::Error,
     },
+    /// The program was built for another version of the monitor.
+    #[error("{program}: {}; this monitor starts those of version {VERSION}", said(*version))]
+    Version {
+        /// Its path.
+        program: String,
+        /// The version that its file tells, if it does.
+        version: Option<u32>,
+    },
     /// The specification asks for something impossible.
     #[error("{0}")]
     Spec(&'static str),
@@ -61,6 +70,14 @@ pub enum SpawnError {
     /// The agent did not come up.
     #[error("agent: {0}")]
     Agent(#[from] AgentError),
+}
+
+/// What a program's file says of it.
+fn said(version: Option<u32>) -> String {
+    version.map_or_else(
+        || "not the program of a domain".to_owned(),
+        |version| format!("the program of a domain of version {version}"),
+    )
 }
 
 /// Says what was being done when something failed.

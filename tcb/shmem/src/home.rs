@@ -3,6 +3,7 @@
 use crate::area::Area;
 use crate::span::Span;
 use abi::layout::{self, info};
+use abi::version::{VERSION, VersionNote};
 use abi::{DomId, PAGE};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +36,9 @@ pub struct Home {
 pub enum NotADomain {
     /// There is no start info.
     NoStartInfo,
-    /// The start info makes no sense: another version's, perhaps.
+    /// The monitor is of another version.
+    Version(u64),
+    /// The start info makes no sense.
     BadStartInfo,
     /// [`take`] was called before.
     Taken,
@@ -43,17 +46,28 @@ pub enum NotADomain {
 
 impl fmt::Display for NotADomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoStartInfo => "this program is a domain: it must be started by grantwayd",
-            Self::BadStartInfo => {
-                "the start info makes no sense: is grantwayd of the same version?"
+        match self {
+            Self::NoStartInfo => {
+                f.write_str("this program is a domain: it must be started by grantwayd")
             }
-            Self::Taken => "the domain's memory was taken before",
-        })
+            Self::Version(monitor) => write!(
+                f,
+                "grantwayd starts domains of version {monitor}, this program is one of version \
+                 {VERSION}: both must be of one build"
+            ),
+            Self::BadStartInfo => f.write_str("the start info makes no sense"),
+            Self::Taken => f.write_str("the domain's memory was taken before"),
+        }
     }
 }
 
 impl core::error::Error for NotADomain {}
+
+/// What the program's file says of it: the monitor looks before it starts the program.
+#[used]
+// SAFETY: the section holds notes alone, and this is one, whole and aligned as its length demands.
+#[unsafe(link_section = ".note.grantway")]
+static NOTE: VersionNote = VersionNote::OWN;
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
@@ -72,6 +86,10 @@ pub fn take() -> Result<Home, NotADomain> {
     let word = |offset| start.load_u64(offset).map_err(|_| NotADomain::NoStartInfo);
     if word(info::START_MAGIC)? != info::MAGIC {
         return Err(NotADomain::NoStartInfo);
+    }
+    match word(info::START_VERSION)? {
+        version if version == u64::from(VERSION) => {}
+        version => return Err(NotADomain::Version(version)),
     }
     let at_most = |offset, most: u64| match word(offset)? {
         value if value <= most => Ok(value),

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 use abi::layout::{FRAMES, PAGE, info};
+use abi::version::VERSION;
 use abi::{DomId, Slot};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use sandbox::{PageMap, Profile, Sandboxed, SpawnError, Spec};
@@ -48,10 +49,21 @@ pub(crate) fn word(span: Span, n: usize) -> &'static AtomicU64 {
 
 /// Only started, for what needs no world around it.
 pub(crate) fn start(program: &Path, name: &str, cpus: &[usize]) -> Result<World, SpawnError> {
+    start_by(u64::from(VERSION), program, name, cpus)
+}
+
+/// The same by a monitor of another version.
+pub(crate) fn start_by(
+    version: u64,
+    program: &Path,
+    name: &str,
+    cpus: &[usize],
+) -> Result<World, SpawnError> {
     let info = Region::create("info", info::bytes(64)).expect("memory");
     let frames = Region::create("frames", 16 * PAGE).expect("memory");
     for (offset, value) in [
         (info::START_MAGIC, info::MAGIC),
+        (info::START_VERSION, version),
         (info::START_DOMAIN, DomId(3).0.into()),
         (info::START_FRAMES, 16),
         (info::START_WINDOW_SLOTS, WINDOW_SLOTS.into()),

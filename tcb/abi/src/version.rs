@@ -1,0 +1,101 @@
+//! Which version of this crate's layouts and calls a program was built with, where its file says it:
+//! in an ELF note, so that the monitor can refuse a program before anything is ended for it.
+
+/// The version of what the monitor and its domains agree on: start info, shared words, call page,
+/// hypercalls, tables. It is another one with every change that one of the two would misunderstand.
+pub const VERSION: u32 = 1;
+
+/// The note's owner, with a NUL.
+const OWNER: &[u8] = b"Grantway\0";
+/// The note's type: a version, as a u32.
+const VERSION_NOTE: u32 = 1;
+/// Bytes of the head of a note: sizes of owner and description, type.
+const HEAD: usize = 12;
+
+/// The note that a domain's program carries.
+#[repr(C)]
+#[derive(Debug)]
+pub struct VersionNote {
+    owner_bytes: u32,
+    description_bytes: u32,
+    kind: u32,
+    /// Padded to a multiple of four.
+    owner: [u8; 12],
+    version: u32,
+}
+
+impl VersionNote {
+    /// Of a program that is built with this crate.
+    pub const OWN: Self = Self {
+        owner_bytes: OWNER.len() as u32,
+        description_bytes: 4,
+        kind: VERSION_NOTE,
+        owner: *b"Grantway\0\0\0\0",
+        version: VERSION,
+    };
+}
+
+/// The version that a program's notes tell, padded to `align` bytes each. The bytes may be anything.
+#[must_use]
+pub fn version_in(mut notes: &[u8], align: usize) -> Option<u32> {
+    let padded = |bytes: u32| (bytes as usize).checked_next_multiple_of(align.max(1));
+    loop {
+        let word = |at: usize| {
+            let word = notes.get(at..)?.first_chunk::<4>()?;
+            Some(u32::from_le_bytes(*word))
+        };
+        let (owner_bytes, kind) = (word(0)?, word(8)?);
+        let description = HEAD.checked_add(padded(owner_bytes)?)?;
+        let next = description.checked_add(padded(word(4)?)?)?;
+        let owner = notes.get(HEAD..)?.get(..owner_bytes as usize)?;
+        if owner == OWNER && kind == VERSION_NOTE {
+            return word(description);
+        }
+        notes = notes.get(next..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(owner: &[u8], kind: u32, description: &[u8], align: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for word in [owner.len() as u32, description.len() as u32, kind] {
+            bytes.extend(word.to_le_bytes());
+        }
+        for part in [owner, description] {
+            bytes.extend(part);
+            bytes.resize(bytes.len().next_multiple_of(align), 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn the_version_is_found_among_other_notes() {
+        let own = note(OWNER, VERSION_NOTE, &7u32.to_le_bytes(), 4);
+        assert_eq!(own.len(), size_of::<VersionNote>());
+        let other = note(b"GNU\0", 3, &[1, 2, 3, 4, 5], 4);
+        let strange = note(OWNER, 9, &[], 4);
+        let all = [other.clone(), strange, own.clone(), other].concat();
+        assert_eq!(version_in(&all, 4), Some(7));
+        assert_eq!(version_in(&own, 4), Some(7));
+        assert_eq!(version_in(&note(b"GNU\0", 5, &[0; 16], 8), 8), None);
+    }
+
+    #[test]
+    fn notes_that_lie_about_their_lengths_are_none() {
+        let own = note(OWNER, VERSION_NOTE, &7u32.to_le_bytes(), 4);
+        for end in 0..own.len() {
+            assert_eq!(version_in(&own[..end], 4), None, "{end}");
+        }
+        for at in [0, 4] {
+            for length in [u32::MAX, u32::MAX - 3, 1 << 31] {
+                let mut wrong = own.clone();
+                wrong[at..at + 4].copy_from_slice(&length.to_le_bytes());
+                assert_eq!(version_in(&wrong, 4), if at == 4 { Some(7) } else { None });
+            }
+        }
+        assert_eq!(version_in(&[0; 64], 0), None);
+    }
+}
