@@ -10,6 +10,7 @@ mod mutants;
 mod rules;
 mod run_tests;
 mod sizes;
+mod soak;
 mod source;
 mod syntax;
 mod tcb;
@@ -33,6 +34,7 @@ usage: cargo xtask <task>
   mutants --kept [MODULE…]  print what is known so far, without running anything
   compare COMMIT     is the tree as fast as that commit? (--help says more)
   defences [--kept] [NAME…]  take each defence away: does its test fail? resumable
+  soak --kills N [--minutes M] [--fresh]  kill the driver domain under load; resumable
   fuzz-smoke [--guided] [--seconds N] [BODY…]  run every fuzz target for N seconds (5)";
 
 fn main() -> ExitCode {
@@ -61,6 +63,7 @@ fn run(args: &[String]) -> Result<()> {
         ("mutants", [kept, modules @ ..]) if kept == "--kept" => mutants::print_kept(modules),
         ("mutants", modules) => mutants::run(modules),
         ("defences", args) => defences::run(args),
+        ("soak", args) => soak::run(args),
         ("fuzz-smoke", args) => fuzz::smoke(args),
         ("help" | "--help" | "-h", _) => {
             println!("{USAGE}");

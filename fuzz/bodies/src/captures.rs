@@ -24,6 +24,8 @@ struct Parts<'a> {
 impl Read for Parts<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let most = match self.parts.split_first() {
+            // Its end is there at once.
+            _ if self.file.is_empty() => return Ok(0),
             Some((part, rest)) => {
                 self.parts = rest;
                 usize::from(*part)

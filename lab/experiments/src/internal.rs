@@ -1,11 +1,12 @@
 //! The hidden subcommand `internal`: the helper processes of this crate, all served by the one
 //! program `grantway`. Their arguments are JSON and may change at any time.
 
-use crate::{forwarder, load, ns, spin};
+use crate::soak::probe;
+use crate::{forwarder, load, ns, soak, spin};
 use figures::Failure;
 use figures::helper::{parse, report};
 
-/// Runs a helper: `internal <load|ns|forward|spin> [JSON]`. Returns only if it could not start.
+/// Runs a helper: `internal <load|ns|forward|spin|probe|soak> [JSON]`. Returns only if it could not start.
 ///
 /// # Errors
 /// If the arguments are wrong or the helper cannot do its work.
@@ -19,6 +20,8 @@ fn dispatch(args: &[String]) -> anyhow::Result<()> {
         Some("load") => load::main(&parse(spec)?),
         Some("ns") => ns::main(),
         Some("forward") => forwarder::main(&parse(spec)?),
+        Some("probe") => probe::main(&parse(spec)?),
+        Some("soak") => soak::main(&parse(spec)?),
         Some("spin") => spin::main(&parse(spec)?),
         _ => Err(Failure::Usage("internal: no such helper".to_owned()).into()),
     }

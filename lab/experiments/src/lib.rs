@@ -26,6 +26,7 @@ pub mod peers;
 pub mod progress;
 pub mod runner;
 
+pub mod soak;
 pub mod studies;
 
 pub mod demo;

@@ -47,7 +47,7 @@ pub struct Lane {
     /// other lanes sleep.
     softirqs: Vec<i32>,
     // Last, so that loads and path end first.
-    _ends: Ends,
+    ends: Ends,
 }
 
 /// What is to run over a lane: every workload in every direction.
@@ -92,11 +92,11 @@ impl Lane {
             pairs: BTreeMap::new(),
             path,
             softirqs: kernel_threads(&["ksoftirqd/"]),
-            _ends: ends,
+            ends,
         };
-        let wire = (lane._ends.wire.path(), cores.wire, WIRE);
+        let wire = (lane.ends.wire.path(), cores.wire, WIRE);
         let guests: Vec<_> = lane
-            ._ends
+            .ends
             .guests()
             .map(|(guest, address)| (guest.path(), cores.guest, address))
             .collect();
@@ -130,6 +130,12 @@ impl Lane {
             pairs.push(Pair { active, passive });
         }
         Ok(lane)
+    }
+
+    /// Its namespaces.
+    #[must_use]
+    pub fn ends(&self) -> &Ends {
+        &self.ends
     }
 
     /// What lies between.

@@ -1,7 +1,7 @@
 //! A running machine: what its monitor and its domains answer.
 
 use crate::plan::Lro;
-use abi::machine::{Audit, Program, Status};
+use abi::machine::{Audit, DomainStatus, Program, Status};
 use abi::mailbox::Request;
 use anyhow::Context as _;
 use client::{Instance, Options};
@@ -9,6 +9,7 @@ use config::Config;
 use config::domain::GrantMode;
 use figures::measure::Part;
 use figures::{Failure, interrupt};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -95,6 +96,27 @@ impl Running {
     /// If it does not answer.
     pub fn status(&self) -> anyhow::Result<Status> {
         Ok(self.instance.status().map_err(failure)?)
+    }
+
+    /// What the monitor says of the driver domain.
+    ///
+    /// # Errors
+    /// If it does not answer, or there is none.
+    pub fn driver(&self) -> anyhow::Result<DomainStatus> {
+        let mut domains = self.status()?.domains.into_iter();
+        let driver = domains.find(|domain| domain.program == Program::Driver);
+        driver.context("no driver domain")
+    }
+
+    /// Kills the driver domain: what it was.
+    ///
+    /// # Errors
+    /// If there is none to be killed.
+    pub fn kill_driver(&self) -> anyhow::Result<DomainStatus> {
+        let driver = self.driver()?;
+        let pid = Pid::from_raw(driver.pid).context("the driver domain has no process")?;
+        kill_process(pid, Signal::KILL).context("the driver domain cannot be killed")?;
+        Ok(driver)
     }
 
     /// The audit of grants.

@@ -13,13 +13,11 @@ use crate::plan::{
     Adjustment, Config, Direction, Mechanisms, Place, Rounds, Topology, Wire, WireNic, Workload,
 };
 use crate::runner::Samples;
-use abi::machine::{DomainStatus, Program};
 use anyhow::Context as _;
 use config::domain::GrantMode;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell, table};
 use figures::{Failure, interrupt, stats};
-use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -215,11 +213,9 @@ fn outages(plan: &Restart, lane: &mut Lane, direction: Direction) -> anyhow::Res
 }
 
 fn outage(lane: &mut Lane, direction: Direction, watch: Duration) -> anyhow::Result<Outage> {
-    let before = driver(lane)?;
     lane.arrived(direction)?;
     let began = Instant::now();
-    let pid = Pid::from_raw(before.pid).context("the driver domain has no process")?;
-    kill_process(pid, Signal::KILL).context("the driver domain cannot be killed")?;
+    let before = lane.machine()?.kill_driver()?;
     let mut stall = Stall::new();
     loop {
         let now = began.elapsed();
@@ -235,7 +231,7 @@ fn outage(lane: &mut Lane, direction: Direction, watch: Duration) -> anyhow::Res
         }
         sleep(LOOK);
     }
-    let after = driver(lane)?;
+    let after = lane.machine()?.driver()?;
     let known = after.restarts.context("it is not started again")?;
     let ms = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e6);
     let times = ms(known.ready_ns).zip(ms(known.connected_ns));
@@ -249,12 +245,6 @@ fn outage(lane: &mut Lane, direction: Direction, watch: Duration) -> anyhow::Res
         first_byte: in_ms(stall.end),
         without_a_byte: in_ms(stall.length),
     })
-}
-
-fn driver(lane: &Lane) -> anyhow::Result<DomainStatus> {
-    let mut domains = lane.machine()?.status()?.domains.into_iter();
-    let driver = domains.find(|domain| domain.program == Program::Driver);
-    driver.context("no driver domain")
 }
 
 /// The longest time without a byte. Times are since the kill.

@@ -1,0 +1,205 @@
+//! A probe: a datagram every millisecond from one namespace to another, by a helper process with a
+//! socket in each, so that one clock sees both ends.
+
+use crate::ns;
+use anyhow::Context as _;
+use figures::helper::{self, LineChild};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// From one datagram to the next.
+const PERIOD: Duration = Duration::from_millis(1);
+/// Numbers below the highest one that came that are told apart: one that is older is a duplicate
+/// or ten seconds late.
+const REMEMBERED: u64 = 10_000;
+const WAIT: Duration = Duration::from_secs(10);
+
+/// What the helper is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProbeSpec {
+    /// The namespace of the sender.
+    pub from: PathBuf,
+    /// The namespace of the receiver.
+    pub to: PathBuf,
+    /// The receiver's address.
+    pub address: SocketAddr,
+}
+
+/// What became of the datagrams since the last mark.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Probed {
+    /// Datagrams that were sent.
+    pub sent: u64,
+    /// Those that came, each once.
+    pub received: u64,
+    /// Those that came again.
+    pub duplicates: u64,
+    /// Longest time without one until one came, nanoseconds.
+    pub longest_ns: u64,
+    /// Time since the last one came, nanoseconds.
+    pub silent_ns: u64,
+}
+
+impl Probed {
+    /// This, and what happened after it.
+    #[must_use]
+    pub fn and(self, later: Self) -> Self {
+        Self {
+            sent: self.sent + later.sent,
+            received: self.received + later.received,
+            duplicates: self.duplicates + later.duplicates,
+            longest_ns: self.longest_ns.max(later.longest_ns),
+            silent_ns: later.silent_ns,
+        }
+    }
+}
+
+/// A running probe.
+#[derive(Debug)]
+pub struct Probe(LineChild);
+
+impl Probe {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// If a namespace or the address cannot be had.
+    pub fn start(spec: &ProbeSpec) -> anyhow::Result<Self> {
+        let mut command = helper::own("probe")?;
+        command.arg(serde_json::to_string(spec)?);
+        Ok(Self(LineChild::start("probe", command, WAIT)?))
+    }
+
+    /// What happened since this was last asked.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub fn mark(&mut self) -> anyhow::Result<Probed> {
+        Ok(serde_json::from_value(self.0.ask("mark", WAIT)?)?)
+    }
+}
+
+/// What has arrived.
+#[derive(Debug)]
+struct Arrivals {
+    last: Instant,
+    highest: u64,
+    /// Numbers that came, of those that are remembered.
+    recent: BTreeSet<u64>,
+    probed: Probed,
+}
+
+impl Arrivals {
+    fn new(now: Instant) -> Self {
+        Self {
+            last: now,
+            highest: 0,
+            recent: BTreeSet::new(),
+            probed: Probed::default(),
+        }
+    }
+
+    fn arrived(&mut self, number: u64, now: Instant) {
+        self.highest = self.highest.max(number);
+        let oldest = self.highest.saturating_sub(REMEMBERED);
+        self.recent = self.recent.split_off(&oldest);
+        if number < oldest || !self.recent.insert(number) {
+            self.probed.duplicates += 1;
+            return;
+        }
+        self.probed.received += 1;
+        self.probed.longest_ns = self.probed.longest_ns.max(ns(now - self.last));
+        self.last = now;
+    }
+
+    /// What came since the last mark.
+    fn mark(&mut self, now: Instant) -> Probed {
+        let silent_ns = ns(now.saturating_duration_since(self.last));
+        Probed {
+            silent_ns,
+            ..std::mem::take(&mut self.probed)
+        }
+    }
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The helper process.
+///
+/// # Errors
+/// If a namespace or the address cannot be had.
+pub fn main(spec: &ProbeSpec) -> anyhow::Result<()> {
+    ns::enter(&spec.to)?;
+    let receiver = UdpSocket::bind(spec.address).with_context(|| spec.address.to_string())?;
+    ns::enter(&spec.from)?;
+    let sender = UdpSocket::bind((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0))?;
+    let to = spec.address;
+    let arrivals = Arc::new(Mutex::new(Arrivals::new(Instant::now())));
+    let sent = Arc::new(AtomicU64::new(0));
+    let (seen, counted) = (Arc::clone(&arrivals), Arc::clone(&sent));
+    std::thread::Builder::new().spawn(move || {
+        let mut bytes = [0; 8];
+        while let Ok(count) = receiver.recv(&mut bytes) {
+            if count == bytes.len() {
+                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                seen.arrived(u64::from_be_bytes(bytes), Instant::now());
+            }
+        }
+    })?;
+    std::thread::Builder::new().spawn(move || {
+        let begun = Instant::now();
+        for number in 1u64.. {
+            // One that the system does not take is lost as well.
+            let _taken = sender.send_to(&number.to_be_bytes(), to);
+            counted.store(number, Ordering::Relaxed);
+            let due = PERIOD.saturating_mul(u32::try_from(number).unwrap_or(u32::MAX));
+            std::thread::sleep(due.saturating_sub(begun.elapsed()));
+        }
+    })?;
+    helper::reply(&serde_json::json!({"ready": true}));
+    let mut before = 0;
+    helper::serve(|_| {
+        let now = sent.load(Ordering::Relaxed);
+        let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        let probed = Probed {
+            sent: now - std::mem::replace(&mut before, now),
+            ..arrivals.mark(Instant::now())
+        };
+        Some(serde_json::json!(probed))
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_and_duplicates_are_seen() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut arrivals = Arrivals::new(start);
+        for (number, ms) in [(1, 1), (2, 2), (5, 30), (4, 31), (5, 32), (6, 33)] {
+            arrivals.arrived(number, at(ms));
+        }
+        let probed = arrivals.mark(at(43));
+        assert_eq!((probed.received, probed.duplicates), (5, 1));
+        assert_eq!(
+            (probed.longest_ns, probed.silent_ns),
+            (28_000_000, 10_000_000)
+        );
+        arrivals.arrived(REMEMBERED + 10, at(50));
+        arrivals.arrived(6, at(51));
+        let probed = arrivals.mark(at(51));
+        assert_eq!((probed.received, probed.duplicates), (1, 1));
+        assert_eq!(probed.longest_ns, 17_000_000, "across the mark");
+    }
+}
