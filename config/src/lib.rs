@@ -21,6 +21,7 @@ mod sizes;
 mod table;
 #[cfg(test)]
 mod tests;
+mod uplink;
 mod words;
 
 pub use address::{Cidr, Mac, NotAnAddress};

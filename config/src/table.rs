@@ -103,6 +103,12 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The value of a key that can be short or long.
+pub(crate) enum TextOrTable<'r, 't, 'a> {
+    Text(String),
+    Table(Table<'r, 't, 'a>),
+}
+
 /// One table of the file.
 pub(crate) struct Table<'r, 't, 'a> {
     reader: &'r Reader<'a>,
@@ -353,6 +359,34 @@ impl<'r, 't, 'a> Table<'r, 't, 'a> {
             self.wrong(key, value, format!("write a section [{section}]"));
         }
         table.map(|table| Table::new(self.reader, table, value.span(), section, place))
+    }
+
+    /// A text, or a table in it.
+    pub(crate) fn text_or_table(
+        &self,
+        key: &'static str,
+        section: &'static str,
+        place: Place,
+    ) -> Option<TextOrTable<'r, 't, 'a>> {
+        let value = self.get(key)?;
+        match value.get_ref() {
+            DeValue::String(text) => Some(TextOrTable::Text(text.to_string())),
+            DeValue::Table(table) => Some(TextOrTable::Table(Table::new(
+                self.reader,
+                table,
+                value.span(),
+                section,
+                place,
+            ))),
+            _ => {
+                self.wrong(
+                    key,
+                    value,
+                    format!("write a text in quotes or a section [{section}]"),
+                );
+                None
+            }
+        }
     }
 
     /// A list of tables in it.

@@ -11,6 +11,7 @@ mod lro;
 mod nic;
 mod rule;
 mod station;
+mod uplink;
 
 use crate::machine;
 use crate::model::Config;

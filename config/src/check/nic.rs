@@ -3,6 +3,7 @@
 use super::findings::Findings;
 use super::rule::rules;
 use super::station::{ifname, netns, port, station};
+use super::uplink;
 use crate::domain::{FRAME_EXTRA_BYTES, GrantMode, Moderation, Offloads, Vmq, XDP_MTU_MAX};
 use crate::lro::Meta;
 use crate::model::{Config, Kind, Nic, Queues, XdpWire};
@@ -30,6 +31,7 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         shared_by_workers(config, found, place, nic);
         rules(found, place, &nic.rules, |r| Place::NicRule(n, r));
         kind(config, found, n, nic);
+        uplink::check(found, place, nic);
     }
 }
 

@@ -61,5 +61,6 @@ pub(super) fn tap(
         queues: 0,
         steered: Vec::new(),
         shares: 0,
+        uplink: None,
     }
 }

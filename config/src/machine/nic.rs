@@ -61,6 +61,10 @@ impl Nics {
         match &nic.kind {
             Kind::Tap { port, offloads } => {
                 let tap = steered(tap(port, *offloads), nic, vif_macs(config));
+                let tap = Tap {
+                    uplink: nic.uplink.clone(),
+                    ..tap
+                };
                 let queues = tap.queues;
                 let device = self.devices.share(tap, worker, workers);
                 let queue = |_| self.devices.add(Device::TapQueue);

@@ -5,6 +5,7 @@ use super::station::{KernelPort, Station};
 use crate::address::{Cidr, Mac};
 use crate::domain::{Moderation, Offloads, Vmq};
 use crate::rule::Rule;
+use abi::machine::Uplink;
 use std::net::IpAddr;
 
 /// One network interface of the driver domain.
@@ -28,6 +29,8 @@ pub struct Nic {
     pub queues: Queues,
     /// Which frames may pass it: the first rule that fits decides, what none fits may.
     pub rules: Vec<Rule>,
+    /// What joins the kernel's end to the network of its namespace, if anything does.
+    pub uplink: Option<Uplink>,
 }
 
 /// Where a NIC puts what it receives.
@@ -54,6 +57,7 @@ impl Nic {
             buffers: 1024,
             queues: Queues::Shared,
             rules: Vec::new(),
+            uplink: None,
         }
     }
 

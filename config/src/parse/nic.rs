@@ -6,7 +6,9 @@ use super::station::{MAC, port, station};
 use crate::domain::{Moderation, Offloads, Vmq};
 use crate::model::{CaptureFiles, Kind, Nic, Queues, XdpWire};
 use crate::problem::Place;
-use crate::table::Table;
+use crate::table::{Table, TextOrTable};
+use crate::uplink::Forwarded;
+use abi::machine::{Nat, Uplink};
 use serde::Deserialize;
 
 /// What can be written for `kind`.
@@ -29,7 +31,11 @@ pub(super) fn read(n: usize, t: Table<'_, '_, '_>) -> Nic {
         word,
         "write kind = \"tap\", \"xdp\", \"sim\", \"pcap\" or \"local\"",
     );
-    let kind = word.map(|word| kind(n, &t, word));
+    let uplink = match word {
+        Some(NicWord::Tap | NicWord::Xdp) => uplink(n, &t),
+        _ => None,
+    };
+    let kind = word.map(|word| kind(n, &t, word, uplink.is_some()));
     let usual = Nic::new("", Kind::Pcap(CaptureFiles::default()));
     let nic = Nic {
         name: name.unwrap_or_default(),
@@ -44,6 +50,7 @@ pub(super) fn read(n: usize, t: Table<'_, '_, '_>) -> Nic {
             t.tables("rule", "nic.rule", |r| Place::NicRule(n, r)),
             &rule::OF_NIC,
         ),
+        uplink,
     };
     if kind.is_some() {
         t.finish();
@@ -51,12 +58,33 @@ pub(super) fn read(n: usize, t: Table<'_, '_, '_>) -> Nic {
     nic
 }
 
-/// The keys of one kind.
-fn kind(n: usize, t: &Table<'_, '_, '_>, word: NicWord) -> Kind {
+/// What joins a NIC to the network of its namespace: the name of a bridge, or a table.
+fn uplink(n: usize, t: &Table<'_, '_, '_>) -> Option<Uplink> {
+    let table = match t.text_or_table("uplink", "nic.uplink", Place::Nic(n))? {
+        TextOrTable::Text(bridge) => return Some(Uplink::Bridge(bridge)),
+        TextOrTable::Table(table) => table,
+    };
+    let forward = table.parsed_list("forward", "tcp:8080=10.0.0.2:80");
+    let nat = table.flag("nat");
+    let nat = table.required("nat", nat, "write nat = true, or uplink = \"br0\"");
+    table.finish();
+    let forward = forward.into_iter().map(|Forwarded(forward)| forward);
+    nat?.then(|| {
+        Uplink::Nat(Nat {
+            forward: forward.collect(),
+        })
+    })
+}
+
+/// The keys of one kind; `joined`: of a NIC that has an `uplink`.
+fn kind(n: usize, t: &Table<'_, '_, '_>, word: NicWord, joined: bool) -> Kind {
     match word {
         NicWord::Tap => Kind::Tap {
             port: port(t, true),
-            offloads: t.word("offloads").unwrap_or(Offloads::None),
+            offloads: t.word("offloads").unwrap_or(match joined {
+                true => Offloads::Tso,
+                false => Offloads::None,
+            }),
         },
         NicWord::Xdp => Kind::Xdp {
             wire: match t.text("netdev") {

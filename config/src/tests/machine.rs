@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::domain::{BufferSize, DriverConfig, GuestConfig, NicKind};
-use abi::machine::Device;
+use abi::machine::{Device, Forward, Nat, Transport, Uplink};
 
 #[test]
 fn workers_share_taps_and_nothing_else() {
@@ -267,4 +267,38 @@ fn the_size_of_buffers_follows_from_who_talks_to_whom() {
             assert_eq!(told.vifs[0].buffers, size, "{text}");
         }
     }
+}
+
+/// An uplink carries segments unless it is told otherwise, and the TAP alone knows what it joins.
+#[test]
+fn an_uplink_is_what_a_tap_joins() {
+    let of = |keys: &str| {
+        let text = format!("[[nic]]\nname = \"up\"\nkind = \"tap\"\n{keys}\n");
+        let config = parse("f", &text).unwrap();
+        let machine = config.machine().unwrap();
+        let Device::Tap(tap) = machine.domains[0].devices[0].clone() else {
+            panic!("{machine:?}")
+        };
+        tap
+    };
+    let tap = of("uplink = \"br0\"");
+    assert_eq!(tap.uplink, Some(Uplink::Bridge("br0".into())));
+    assert!(tap.tso && tap.checksum && tap.vnet_header);
+    let tap = of("uplink = \"br0\"\noffloads = \"none\"");
+    assert!(!tap.vnet_header);
+    let tap = of("addresses = [\"10.7.0.1/24\"]\n[nic.uplink]\nnat = true\n\
+         forward = [\"tcp:80=10.7.0.2:8080\"]");
+    let forward = Forward {
+        transport: Transport::Tcp,
+        port: 80,
+        to: "10.7.0.2:8080".parse().unwrap(),
+    };
+    let forward = vec![forward];
+    assert_eq!(tap.uplink, Some(Uplink::Nat(Nat { forward })));
+    assert!(tap.tso);
+    let written = serde_json::to_string(&tap).unwrap();
+    assert_eq!(
+        serde_json::from_str::<abi::machine::Tap>(&written).unwrap(),
+        tap
+    );
 }

@@ -506,3 +506,69 @@ fn workers_need_nics_that_spread_flows() {
         assert!(text.contains("write a number from 1 to 16"), "{text}");
     }
 }
+
+/// What joins a NIC to a network, and cannot.
+#[test]
+fn uplinks_have_what_they_need_and_no_more() {
+    let nic = |keys: &str| format!("[[nic]]\nname = \"up\"\n{keys}\n");
+    let nat = "uplink = { nat = true }";
+    let net = "addresses = [\"10.7.0.1/24\"]";
+    for (keys, message) in [
+        (
+            format!("kind = \"xdp\"\n{net}\n{nat}"),
+            "5: [[nic]] 1: `kind` is \"xdp\" and there is an `uplink`; write kind = \"tap\"",
+        ),
+        (
+            format!("kind = \"tap\"\n{nat}"),
+            "4: [[nic]] 1: `uplink` has `nat`, and there are no `addresses`",
+        ),
+        (
+            format!("kind = \"tap\"\n{net}\ngateway = \"10.7.0.9\"\n{nat}"),
+            "5: [[nic]] 1: `uplink` has `nat`, and there is a `gateway`",
+        ),
+        (
+            format!("kind = \"tap\"\n{net}\nuplink = \"br0\""),
+            "5: [[nic]] 1: `uplink` is the bridge br0, and there are addresses",
+        ),
+        (
+            "kind = \"tap\"\nuplink = \"a bridge\"".into(),
+            "4: [[nic]] 1: `uplink` is \"a bridge\"; use 1 to 15 letters",
+        ),
+        (
+            "kind = \"tap\"\nuplink = 7".into(),
+            "4: [[nic]] 1: `uplink` is 7; write a text in quotes or a section [nic.uplink]",
+        ),
+        (
+            "kind = \"sim\"\nuplink = \"br0\"".into(),
+            "4: [[nic]] 1: unknown key `uplink`",
+        ),
+        (
+            format!("kind = \"tap\"\n{net}\nuplink = {{ forward = [] }}"),
+            "5: [[nic]] 1: `nat` is missing; write nat = true, or uplink = \"br0\"",
+        ),
+        (
+            format!("kind = \"tap\"\n{net}\nuplink = {{ nat = true, forward = [\"80\"] }}"),
+            "5: [[nic]] 1: `forward` is \"80\"; write it like [\"tcp:8080=10.0.0.2:80\"]",
+        ),
+    ] {
+        let text = errors(&nic(&keys));
+        assert!(text.starts_with(&format!("f.toml:{message}")), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    for (forward, what) in [
+        ("\"tcp:0=10.7.0.2:80\"", "and 0 is no port"),
+        (
+            "\"tcp:80=10.8.0.2:80\"",
+            "and this address is in none of the networks",
+        ),
+        (
+            "\"tcp:80=10.7.0.2:80\", \"tcp:80=10.7.0.3:80\"",
+            "and this port is forwarded already",
+        ),
+    ] {
+        let keys =
+            format!("kind = \"tap\"\n{net}\nuplink = {{ nat = true, forward = [{forward}] }}");
+        let text = errors(&nic(&keys));
+        assert!(text.contains(what), "{text}");
+    }
+}

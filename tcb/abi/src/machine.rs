@@ -4,6 +4,7 @@
 use crate::connect::{Role, XenbusState};
 use crate::firewall;
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 
 /// A whole machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,6 +117,49 @@ pub struct Tap {
     /// all of them. Not together with `queues`.
     #[serde(default)]
     pub shares: u32,
+    /// What joins it to the network of its namespace, if anything does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uplink: Option<Uplink>,
+}
+
+/// What joins a TAP to the network of its namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Uplink {
+    /// It is a port of the bridge of this name, which is there.
+    Bridge(String),
+    /// What comes from its networks leaves with the address of the interface it leaves by.
+    Nat(Nat),
+}
+
+/// Address translation of a TAP's networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nat {
+    /// Ports of the system that are forwarded into these networks.
+    pub forward: Vec<Forward>,
+}
+
+/// A port of the system that is forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Forward {
+    /// The protocol.
+    pub transport: Transport,
+    /// The port of the system.
+    pub port: u16,
+    /// Where to.
+    pub to: SocketAddr,
+}
+
+/// A protocol that has ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
 }
 
 /// An AF_XDP socket, which receives everything that comes by its interface.

@@ -8,7 +8,7 @@ use abi::xdp::{Ring, XdpControl};
 use abi::{DomId, PAGE, Slot};
 use monitor::{Device, DeviceControl, DeviceMap, Pin};
 use netdev::xdp::{QueueSocket, RingPages, XdpDevice};
-use netdev::{SetupError, SteerError, Steering, xdp};
+use netdev::{SetupError, SteerError, Steering, Uplink, xdp};
 use rustix::io::Errno;
 use shmem::Span;
 use shmem::rate::TokenBucket;
@@ -61,6 +61,8 @@ impl From<SetupError> for Refusal {
 pub(crate) struct Devices {
     domain: String,
     kept: Vec<Kept>,
+    /// What joins its TAPs to networks.
+    _uplinks: Vec<Uplink>,
 }
 
 /// One of them.
@@ -86,6 +88,7 @@ impl Devices {
         let mut kept = Vec::new();
         let mut lacks = Vec::new();
         let mut queues = VecDeque::new();
+        let mut uplinks = Vec::new();
         let mut last: Option<Arc<xdp::Wire>> = None;
         for device in &domain.devices {
             let wrong = |error: String| format!("domain {}: {error}", domain.name);
@@ -94,6 +97,7 @@ impl Devices {
                     let place = (tap.ifname.clone(), tap.netns.clone());
                     let tap = netdev::open_queues(tap).map_err(|error| wrong(error.to_string()))?;
                     queues = tap.queues.into();
+                    uplinks.extend(tap.uplink);
                     shares.insert(place, tap.shares.into());
                     let steering = match tap.steering {
                         Some(Ok(steering)) => Some(Arc::new(steering)),
@@ -136,7 +140,12 @@ impl Devices {
             });
         }
         let domain = domain.name.clone();
-        Ok((Self { domain, kept }, lacks))
+        let devices = Self {
+            domain,
+            kept,
+            _uplinks: uplinks,
+        };
+        Ok((devices, lacks))
     }
 
     /// What the domain gets that has `frames`, in order; `life` domains had them before. `of` tells

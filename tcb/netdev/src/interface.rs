@@ -34,6 +34,11 @@ pub(crate) struct Network {
 }
 
 impl Network {
+    /// Its addresses, with the lengths of their prefixes.
+    pub(crate) fn addresses(&self) -> &[(IpAddr, u8)] {
+        &self.addresses
+    }
+
     pub(crate) fn of(spec: &TapSpec) -> Result<Self, SetupError> {
         let addresses = spec.addresses.iter().map(|text| parse_address(text));
         let gateway = spec.gateway.as_ref().map(|text| {

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`tap`] | TAPs: created in their namespace, given offloads and addresses, brought up |
 //! | [`xdp`] | AF_XDP sockets that take an interface's packets, and a guest's own queue of one |
+//! | [`Uplink`] | what joins a TAP to the network of its namespace: a bridge, or address translation |
 //! | [`netns`] | network namespaces: entered, made, named |
 //! | [`steering`] | which queue of a TAP a frame goes to, by its destination MAC |
 //!
@@ -18,9 +19,11 @@ mod ethtool;
 mod interface;
 mod netlink;
 pub mod netns;
+mod nftables;
 pub mod steering;
 pub mod tap;
 mod tun;
+mod uplink;
 pub mod xdp;
 
 pub use abi::machine::Tap as TapSpec;
@@ -28,3 +31,4 @@ pub use error::SetupError;
 pub use interface::{MTU_MAX, MTU_MIN, NAME_MAX};
 pub use steering::{SteerError, Steering};
 pub use tap::{Opened, open_queues, open_tap};
+pub use uplink::Uplink;

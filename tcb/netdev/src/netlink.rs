@@ -14,13 +14,15 @@ const RTM_NEWROUTE: u16 = 24;
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 0x01;
 const NLM_F_ACK: u16 = 0x04;
-const NLM_F_EXCL: u16 = 0x200;
-const NLM_F_CREATE: u16 = 0x400;
+pub(crate) const NLM_F_EXCL: u16 = 0x200;
+pub(crate) const NLM_F_CREATE: u16 = 0x400;
+pub(crate) const NLM_F_APPEND: u16 = 0x800;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
 const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_NET_NS_FD: u16 = 28;
@@ -149,6 +151,13 @@ impl Netlink {
             .and_then(|(_, value)| u32_at(value, 0)))
     }
 
+    /// Makes an interface a port of another one.
+    pub(super) fn set_master(&mut self, index: u32, master: u32) -> io::Result<()> {
+        let mut message = Message::link(index, 0, 0);
+        message.attribute(IFLA_MASTER, &master.to_ne_bytes());
+        self.ask(message)
+    }
+
     /// Brings an interface up.
     pub(super) fn set_up(&mut self, index: u32) -> io::Result<()> {
         self.ask(Message::link(index, IFF_UP, IFF_UP))
@@ -225,10 +234,19 @@ impl Netlink {
 }
 
 /// A request under construction.
-struct Message(Vec<u8>);
+pub(crate) struct Message(Vec<u8>);
 
 impl Message {
-    fn new(kind: u16, flags: u16) -> Self {
+    /// Attributes without a message.
+    pub(crate) fn bare() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(crate) fn new(kind: u16, flags: u16) -> Self {
         let mut message = Self(Vec::with_capacity(128));
         message.bytes(&[0; 4]);
         message.bytes(&kind.to_ne_bytes());
@@ -252,12 +270,12 @@ impl Message {
         }
     }
 
-    fn bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
     /// Appends an attribute, padded to four bytes.
-    fn attribute(&mut self, kind: u16, value: &[u8]) {
+    pub(crate) fn attribute(&mut self, kind: u16, value: &[u8]) {
         self.bytes(&(value.len() as u16 + 4).to_ne_bytes());
         self.bytes(&kind.to_ne_bytes());
         self.bytes(value);
@@ -265,12 +283,12 @@ impl Message {
     }
 
     /// Appends a text with its final zero.
-    fn text(&mut self, kind: u16, text: &str) {
+    pub(crate) fn text(&mut self, kind: u16, text: &str) {
         self.attribute(kind, &[text.as_bytes(), &[0]].concat());
     }
 
     /// Appends an attribute of what `fill` appends.
-    fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+    pub(crate) fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let start = self.0.len();
         self.attribute(kind, &[]);
         fill(self);
@@ -281,7 +299,7 @@ impl Message {
     }
 
     /// The bytes, with length and sequence number filled in.
-    fn finish(mut self, sequence: u32) -> Vec<u8> {
+    pub(crate) fn finish(mut self, sequence: u32) -> Vec<u8> {
         let len = self.0.len() as u32;
         if let Some(field) = self.0.get_mut(0..4) {
             field.copy_from_slice(&len.to_ne_bytes());
@@ -291,6 +309,15 @@ impl Message {
         }
         self.0
     }
+}
+
+/// The sequence number and the errno (0: none) of a message that acknowledges another one.
+pub(crate) fn error_of(message: &[u8]) -> Option<(u32, i32)> {
+    if u16_at(message, 4)? != NLMSG_ERROR {
+        return None;
+    }
+    let code = u32_at(message, HEADER)? as i32;
+    Some((u32_at(message, 8)?, code.saturating_neg()))
 }
 
 /// The attributes of a message: kind and value.

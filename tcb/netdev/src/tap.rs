@@ -4,6 +4,7 @@ use crate::error::SetupError;
 use crate::interface::{Network, check, configure, failed, in_place, namespace};
 use crate::steering::Steering;
 use crate::tun;
+use crate::uplink::{self, Uplink};
 use abi::machine::Tap as TapSpec;
 use std::os::fd::OwnedFd;
 
@@ -23,6 +24,8 @@ pub struct Opened {
     /// does not permit it ([`SetupError::Steering`]) the TAP works all the same, by its shared
     /// descriptor.
     pub steering: Option<Result<Steering, SetupError>>,
+    /// What joins it to the network of its namespace, as long as it is there.
+    pub uplink: Option<Uplink>,
 }
 
 /// Creates the TAP that `spec` describes in its network namespace, configures it, brings it up,
@@ -104,6 +107,7 @@ fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
     }
     configure(spec, network)?;
     Ok(Opened {
+        uplink: uplink::join(spec, network)?,
         shared: fd,
         queues,
         shares,

@@ -30,6 +30,7 @@ fn tap(netns: PathBuf, address: IpAddr) -> Tap {
         queues: 0,
         steered: Vec::new(),
         shares: 0,
+        uplink: None,
     }
 }
 

@@ -1,0 +1,72 @@
+//! Ports of a system that are forwarded to guests, as they are written.
+
+use abi::machine::{Forward, Transport};
+use std::fmt;
+use std::str::FromStr;
+
+/// A forwarded port: `tcp:8080=10.0.0.2:80`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Forwarded(pub(crate) Forward);
+
+/// A text that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoForward;
+
+impl fmt::Display for NoForward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a protocol, a port, and an address with a port")
+    }
+}
+
+impl FromStr for Forwarded {
+    type Err = NoForward;
+
+    fn from_str(text: &str) -> Result<Self, NoForward> {
+        let (from, to) = text.split_once('=').ok_or(NoForward)?;
+        let (transport, port) = from.split_once(':').ok_or(NoForward)?;
+        let transport = match transport {
+            "tcp" => Transport::Tcp,
+            "udp" => Transport::Udp,
+            _ => return Err(NoForward),
+        };
+        Ok(Self(Forward {
+            transport,
+            port: port.parse().map_err(|_| NoForward)?,
+            to: to.parse().map_err(|_| NoForward)?,
+        }))
+    }
+}
+
+/// As it is written.
+pub(crate) fn text(forward: &Forward) -> String {
+    let transport = match forward.transport {
+        Transport::Tcp => "tcp",
+        Transport::Udp => "udp",
+    };
+    format!("{transport}:{}={}", forward.port, forward.to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        for good in ["tcp:8080=10.0.0.2:80", "udp:53=[fd00::2]:53"] {
+            let Forwarded(forward) = good.parse().unwrap();
+            assert_eq!(text(&forward), good);
+        }
+        for bad in [
+            "",
+            "8080=10.0.0.2:80",
+            "tcp:8080",
+            "tcp:8080=10.0.0.2",
+            "sctp:1=10.0.0.2:80",
+            "tcp:65536=10.0.0.2:80",
+            "tcp:-1=10.0.0.2:80",
+            "tcp:1=fd00::2:80:",
+        ] {
+            assert_eq!(bad.parse::<Forwarded>(), Err(NoForward), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! What joins a TAP to its namespace's network, by what becomes of packets. Without root or a TAP
+//! driver every test skips and says why.
+#![allow(clippy::unwrap_used)]
+
+use abi::machine::{Forward, Nat, Transport, Uplink as UplinkSpec};
+use netdev::netns::Namespace;
+use netdev::{Opened, SetupError, TapSpec, Uplink, open_queues};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// MACs of the kernel's ends, and of the stations that the test plays.
+const INSIDE: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const OUTSIDE: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const STATION: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+
+fn namespace() -> Option<Namespace> {
+    match Namespace::new() {
+        Ok(namespace) => Some(namespace),
+        Err(error) => {
+            eprintln!("skipped: no network namespace: {error}");
+            None
+        }
+    }
+}
+
+fn spec(namespace: &Namespace, ifname: &str, mac: [u8; 6], address: &str) -> TapSpec {
+    TapSpec {
+        ifname: ifname.to_owned(),
+        netns: Some(namespace.path().display().to_string()),
+        mac: Some(mac),
+        addresses: vec![address.to_owned()],
+        mtu: 1500,
+        ..TapSpec::default()
+    }
+}
+
+fn inside(namespace: &Namespace) -> TapSpec {
+    let forward = |transport, to: &str| Forward {
+        transport,
+        port: 8080,
+        to: to.parse().unwrap(),
+    };
+    TapSpec {
+        uplink: Some(UplinkSpec::Nat(Nat {
+            forward: vec![
+                forward(Transport::Udp, "10.7.0.2:80"),
+                forward(Transport::Tcp, "10.7.0.3:80"),
+            ],
+        })),
+        ..spec(namespace, "up0", INSIDE, "10.7.0.1/24")
+    }
+}
+
+/// None, if there are no TAPs here.
+fn open(spec: &TapSpec) -> Option<Opened> {
+    match open_queues(spec) {
+        Err(error @ SetupError::NoTun { .. }) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        opened => Some(opened.unwrap()),
+    }
+}
+
+/// The far end of a TAP, where stations of any address answer to ARP.
+struct Wire(File);
+
+impl Wire {
+    fn of(opened: Opened) -> (Self, Option<Uplink>) {
+        (Self(opened.shared.into()), opened.uplink)
+    }
+
+    fn send(&mut self, frame: &[u8]) {
+        assert_eq!(self.0.write(frame).unwrap(), frame.len());
+    }
+
+    /// The next UDP packet: source, destination, and their ports. None: none comes.
+    fn receive(&mut self, wait: Duration) -> Option<([u8; 4], [u8; 4], [u16; 2])> {
+        let until = Instant::now() + wait;
+        let mut frame = [0; 2048];
+        while Instant::now() < until {
+            let Ok(len) = self.0.read(&mut frame) else {
+                std::thread::yield_now();
+                continue;
+            };
+            let frame = &frame[..len];
+            if frame[12..14] == [8, 6] && frame[20..22] == [0, 1] {
+                self.send(&arp_answer(frame));
+            } else if frame[12..14] == [8, 0] && frame[23] == 17 {
+                let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+                let address = |at: usize| frame[at..at + 4].try_into().unwrap();
+                return Some((address(26), address(30), [port(34), port(36)]));
+            }
+        }
+        None
+    }
+}
+
+fn arp_answer(asked: &[u8]) -> Vec<u8> {
+    let mut answer = [&asked[6..12], &STATION, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
+    answer.extend(STATION);
+    answer.extend(&asked[38..42]);
+    answer.extend(&asked[22..32]);
+    answer.resize(60, 0);
+    answer
+}
+
+fn udp(to_mac: [u8; 6], from: ([u8; 4], u16), to: ([u8; 4], u16)) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0];
+    packet.extend(from.0);
+    packet.extend(to.0);
+    let words = packet
+        .chunks_exact(2)
+        .map(|two| u32::from(two[0]) << 8 | u32::from(two[1]));
+    let sum: u32 = words.sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    for half in [from.1, to.1, 12, 0] {
+        packet.extend(half.to_be_bytes());
+    }
+    packet.extend([0; 4]);
+    let mut frame = [&to_mac[..], &STATION, &[8, 0]].concat();
+    frame.extend(packet);
+    frame.resize(60, 0);
+    frame
+}
+
+const GUEST: [u8; 4] = [10, 7, 0, 2];
+const GATEWAY: [u8; 4] = [192, 0, 2, 1];
+const FAR: [u8; 4] = [192, 0, 2, 9];
+const SOON: Duration = Duration::from_secs(5);
+
+#[test]
+fn guests_behind_an_uplink_have_the_system_s_address_and_nothing_stays_of_it() {
+    let Some(namespace) = namespace() else { return };
+    let forwarding = || {
+        let text = namespace.enter(|| fs::read_to_string(FORWARD).unwrap());
+        text.unwrap().trim().to_owned()
+    };
+    let Some(outside) = open(&spec(&namespace, "out0", OUTSIDE, "192.0.2.1/24")) else {
+        return;
+    };
+    let (mut outside, _) = Wire::of(outside);
+    let before = forwarding();
+    for round in 0..2 {
+        let (mut guests, uplink) = Wire::of(open(&inside(&namespace)).unwrap());
+        assert_eq!(forwarding(), "1");
+        let other = spec(&namespace, "up0", INSIDE, "10.7.0.1/24");
+        assert!(open_queues(&other).is_err(), "the name is taken");
+
+        guests.send(&udp(INSIDE, (GUEST, 1000), (FAR, 53)));
+        let (from, to, [port, to_port]) = outside.receive(SOON).expect("it gets out");
+        assert_eq!((from, to, to_port), (GATEWAY, FAR, 53), "round {round}");
+        outside.send(&udp(OUTSIDE, (FAR, 53), (GATEWAY, port)));
+        let answer = guests.receive(SOON).expect("the answer finds its way");
+        assert_eq!(answer, (FAR, GUEST, [53, 1000]));
+
+        outside.send(&udp(OUTSIDE, (FAR, 2000), (GATEWAY, 8080)));
+        let forwarded = guests.receive(SOON).expect("a port is forwarded");
+        assert_eq!(forwarded, (FAR, GUEST, [2000, 80]));
+        outside.send(&udp(OUTSIDE, (FAR, 2000), (GATEWAY, 8081)));
+        assert_eq!(guests.receive(Duration::from_millis(50)), None);
+
+        // A copy of what keeps the rules keeps them; with the last one they go.
+        let uplink = uplink.expect("there is translation");
+        let copy = uplink.kept().try_clone_to_owned().unwrap();
+        drop(uplink);
+        drop(guests);
+        assert_eq!(forwarding(), before);
+        let taken = open_queues(&inside(&namespace)).unwrap_err();
+        assert!(taken.to_string().contains("address translation"), "{taken}");
+        drop(copy);
+    }
+}
+
+#[test]
+fn who_forwards_already_goes_on_doing_so() {
+    let Some(namespace) = namespace() else { return };
+    let read = || fs::read_to_string(FORWARD).unwrap();
+    namespace
+        .enter(|| fs::write(FORWARD, "1").unwrap())
+        .unwrap();
+    let Some(opened) = open(&inside(&namespace)) else {
+        return;
+    };
+    drop(opened);
+    assert_eq!(namespace.enter(read).unwrap().trim(), "1");
+}
+
+#[test]
+fn a_port_of_a_bridge_is_one_as_long_as_it_is_there() {
+    let Some(namespace) = namespace() else { return };
+    let ip = |arguments: &[&str]| {
+        let run = || Command::new("ip").args(arguments).output();
+        let output = namespace.enter(run).unwrap();
+        output
+            .ok()
+            .map(|output| String::from_utf8(output.stdout).unwrap())
+    };
+    let port = |bridge: &str| TapSpec {
+        addresses: Vec::new(),
+        uplink: Some(UplinkSpec::Bridge(bridge.to_owned())),
+        ..spec(&namespace, "up0", INSIDE, "")
+    };
+    match open_queues(&port("nobridge")) {
+        Err(error @ SetupError::NoTun { .. }) => return eprintln!("skipped: {error}"),
+        Err(error) => assert!(error.to_string().contains("nobridge"), "{error}"),
+        Ok(_) => panic!("there is no such bridge"),
+    }
+    if ip(&["link", "add", "br0", "type", "bridge"]).is_none() {
+        return eprintln!("skipped: there is no program `ip`");
+    }
+    let is_port = || {
+        ip(&["-o", "link", "show", "master", "br0"])
+            .unwrap()
+            .contains("up0")
+    };
+    let opened = open_queues(&port("br0")).unwrap();
+    assert!(is_port());
+    drop(opened);
+    assert!(!is_port());
+    let loopback = open_queues(&port("lo")).unwrap_err();
+    assert!(
+        loopback.to_string().contains("port of the bridge"),
+        "{loopback}"
+    );
+}

@@ -1,0 +1,311 @@
+//! As much of nf_tables as address translation needs: one table of rules, made in one transaction
+//! and owned by the socket that made it, so that the kernel takes it away when the last descriptor
+//! of that socket is closed, whoever has it. Safe code; the messages are built byte by byte
+//! (linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h; numbers in attributes are big-endian).
+
+use crate::netlink::{Message, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, error_of};
+use rustix::net::netlink::NETFILTER;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+const SUBSYSTEM: u16 = 10;
+const NEW_TABLE: u16 = SUBSYSTEM << 8;
+const NEW_CHAIN: u16 = (SUBSYSTEM << 8) | 3;
+const NEW_RULE: u16 = (SUBSYSTEM << 8) | 6;
+
+const NFPROTO_INET: u8 = 1;
+const TABLE_F_OWNER: u32 = 2;
+const HOOK_PREROUTING: u32 = 0;
+const HOOK_POSTROUTING: u32 = 4;
+const PRIORITY_DSTNAT: i32 = -100;
+const PRIORITY_SRCNAT: i32 = 100;
+
+/// The register that a rule's comparisons use, and the second one of a translation's address and
+/// port.
+const REG: u32 = 1;
+const REG_PORT: u32 = 2;
+const META_IIFNAME: u32 = 6;
+const META_OIFNAME: u32 = 7;
+const META_NFPROTO: u32 = 15;
+const META_L4PROTO: u32 = 16;
+const CMP_EQ: u32 = 0;
+const CMP_NEQ: u32 = 1;
+const NETWORK_HEADER: u32 = 1;
+const TRANSPORT_HEADER: u32 = 2;
+const FIB_RESULT_ADDRTYPE: u32 = 3;
+const FIB_F_DADDR: u32 = 2;
+const NAT_DNAT: u32 = 1;
+/// Bytes of an interface's name in a register.
+const IFNAME_BYTES: usize = 16;
+
+/// The rules of one table, under construction.
+pub(crate) struct Table {
+    name: String,
+    messages: Vec<Message>,
+}
+
+/// One rule: what has to hold, and what is done then.
+struct Rule(Message);
+
+impl Table {
+    /// A table of this name with a chain before routing and one behind it, both without rules.
+    pub(crate) fn new(name: &str) -> Self {
+        let mut table = Self {
+            name: name.to_owned(),
+            messages: Vec::new(),
+        };
+        let mut message = message(NEW_TABLE, NLM_F_CREATE | NLM_F_EXCL);
+        message.text(1, name);
+        message.attribute(2, &TABLE_F_OWNER.to_be_bytes());
+        table.messages.push(message);
+        table.chain("prerouting", HOOK_PREROUTING, PRIORITY_DSTNAT);
+        table.chain("postrouting", HOOK_POSTROUTING, PRIORITY_SRCNAT);
+        table
+    }
+
+    fn chain(&mut self, name: &str, hook: u32, priority: i32) {
+        let mut message = message(NEW_CHAIN, NLM_F_CREATE);
+        message.text(1, &self.name);
+        message.text(3, name);
+        message.nested(4, |of| {
+            of.attribute(1, &hook.to_be_bytes());
+            of.attribute(2, &priority.to_be_bytes());
+        });
+        message.text(7, "nat");
+        self.messages.push(message);
+    }
+
+    fn rule(&mut self, chain: &str, expressions: impl FnOnce(&mut Rule)) {
+        let mut message = message(NEW_RULE, NLM_F_CREATE | NLM_F_APPEND);
+        message.text(1, &self.name);
+        message.text(2, chain);
+        let mut rule = Rule(Message::bare());
+        expressions(&mut rule);
+        message.nested(4, |list| list.bytes(rule.0.as_bytes()));
+        self.messages.push(message);
+    }
+
+    /// What comes from the network that `address` lies in, with `prefix` bits, and goes out by any
+    /// interface but `ifname`, has that one's address.
+    pub(crate) fn masquerade(&mut self, address: IpAddr, prefix: u8, ifname: &str) {
+        self.rule("postrouting", |rule| {
+            rule.family(address);
+            rule.source_network(address, prefix);
+            rule.interface(META_OIFNAME, CMP_NEQ, ifname);
+            rule.expression("masq", |_| {});
+        });
+    }
+
+    /// What comes for `port` of this system, by any interface but `ifname`, is for `to`. `transport`
+    /// is the number of its protocol.
+    pub(crate) fn forward(&mut self, transport: u8, port: u16, to: SocketAddr, ifname: &str) {
+        self.rule("prerouting", |rule| {
+            rule.family(to.ip());
+            rule.interface(META_IIFNAME, CMP_NEQ, ifname);
+            rule.for_this_system();
+            rule.meta(META_L4PROTO, CMP_EQ, &[transport]);
+            rule.destination_port(port);
+            rule.destination(to);
+        });
+    }
+
+    /// Hands the table to the kernel, all of it or nothing. It lasts as long as the descriptor.
+    pub(crate) fn install(self) -> io::Result<OwnedFd> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            Some(NETFILTER),
+        )?;
+        let (bytes, last) = self.transaction();
+        rustix::net::send(&socket, &bytes, SendFlags::empty())?;
+        let mut answer = [0u8; 8 << 10];
+        loop {
+            let (len, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
+            match error_of(answer.get(..len).unwrap_or(&[])) {
+                Some((_, code)) if code != 0 => return Err(io::Error::from_raw_os_error(code)),
+                // They are answered in order.
+                Some((sequence, _)) if sequence == last => return Ok(socket),
+                _ => {}
+            }
+        }
+    }
+
+    /// All messages, and the number of the last one that changes anything.
+    fn transaction(self) -> (Vec<u8>, u32) {
+        let mut bytes = batch(BATCH_BEGIN).finish(0);
+        let mut sequence = 0;
+        for message in self.messages {
+            sequence += 1;
+            bytes.extend(message.finish(sequence));
+        }
+        bytes.extend(batch(BATCH_END).finish(sequence + 1));
+        (bytes, sequence)
+    }
+}
+
+impl Rule {
+    fn expression(&mut self, name: &str, data: impl FnOnce(&mut Message)) {
+        self.0.nested(1, |element| {
+            element.text(1, name);
+            element.nested(2, data);
+        });
+    }
+
+    fn compare(&mut self, how: u32, value: &[u8]) {
+        self.expression("cmp", |data| {
+            data.attribute(1, &REG.to_be_bytes());
+            data.attribute(2, &how.to_be_bytes());
+            data.nested(3, |data| data.attribute(1, value));
+        });
+    }
+
+    fn meta(&mut self, key: u32, how: u32, value: &[u8]) {
+        self.expression("meta", |data| {
+            data.attribute(1, &REG.to_be_bytes());
+            data.attribute(2, &key.to_be_bytes());
+        });
+        self.compare(how, value);
+    }
+
+    fn family(&mut self, like: IpAddr) {
+        let family = match like {
+            IpAddr::V4(_) => libc::AF_INET,
+            IpAddr::V6(_) => libc::AF_INET6,
+        };
+        self.meta(META_NFPROTO, CMP_EQ, &[family as u8]);
+    }
+
+    fn interface(&mut self, which: u32, how: u32, ifname: &str) {
+        let mut name = ifname.as_bytes().to_vec();
+        name.resize(IFNAME_BYTES, 0);
+        self.meta(which, how, &name);
+    }
+
+    fn load(&mut self, header: u32, offset: u32, len: u32) {
+        self.expression("payload", |data| {
+            data.attribute(1, &REG.to_be_bytes());
+            data.attribute(2, &header.to_be_bytes());
+            data.attribute(3, &offset.to_be_bytes());
+            data.attribute(4, &len.to_be_bytes());
+        });
+    }
+
+    fn source_network(&mut self, address: IpAddr, prefix: u8) {
+        let (octets, offset) = match address {
+            IpAddr::V4(address) => (address.octets().to_vec(), 12),
+            IpAddr::V6(address) => (address.octets().to_vec(), 8),
+        };
+        let mask = mask(prefix, octets.len());
+        let network: Vec<u8> = octets.iter().zip(&mask).map(|(a, m)| a & m).collect();
+        let len = octets.len() as u32;
+        self.load(NETWORK_HEADER, offset, len);
+        self.expression("bitwise", |data| {
+            data.attribute(1, &REG.to_be_bytes());
+            data.attribute(2, &REG.to_be_bytes());
+            data.attribute(3, &len.to_be_bytes());
+            data.nested(4, |data| data.attribute(1, &mask));
+            data.nested(5, |data| data.attribute(1, &vec![0; mask.len()]));
+        });
+        self.compare(CMP_EQ, &network);
+    }
+
+    fn for_this_system(&mut self) {
+        self.expression("fib", |data| {
+            data.attribute(1, &REG.to_be_bytes());
+            data.attribute(2, &FIB_RESULT_ADDRTYPE.to_be_bytes());
+            data.attribute(3, &FIB_F_DADDR.to_be_bytes());
+        });
+        self.compare(CMP_EQ, &u32::from(libc::RTN_LOCAL).to_ne_bytes());
+    }
+
+    fn destination_port(&mut self, port: u16) {
+        self.load(TRANSPORT_HEADER, 2, 2);
+        self.compare(CMP_EQ, &port.to_be_bytes());
+    }
+
+    fn destination(&mut self, to: SocketAddr) {
+        let (octets, family) = match to.ip() {
+            IpAddr::V4(address) => (address.octets().to_vec(), libc::AF_INET),
+            IpAddr::V6(address) => (address.octets().to_vec(), libc::AF_INET6),
+        };
+        for (register, value) in [(REG, &octets[..]), (REG_PORT, &to.port().to_be_bytes())] {
+            self.expression("immediate", |data| {
+                data.attribute(1, &register.to_be_bytes());
+                data.nested(2, |data| data.attribute(1, value));
+            });
+        }
+        self.expression("nat", |data| {
+            data.attribute(1, &NAT_DNAT.to_be_bytes());
+            data.attribute(2, &(family as u32).to_be_bytes());
+            data.attribute(3, &REG.to_be_bytes());
+            data.attribute(5, &REG_PORT.to_be_bytes());
+        });
+    }
+}
+
+/// A message about rules for both IPv4 and IPv6.
+fn message(kind: u16, flags: u16) -> Message {
+    let mut message = Message::new(kind, flags);
+    message.bytes(&[NFPROTO_INET, 0, 0, 0]);
+    message
+}
+
+/// The beginning or the end of a transaction.
+fn batch(kind: u16) -> Message {
+    let mut message = Message::new(kind, 0);
+    let [high, low] = SUBSYSTEM.to_be_bytes();
+    message.bytes(&[0, 0, high, low]);
+    message
+}
+
+/// The first `prefix` bits of `len` bytes.
+fn mask(prefix: u8, len: usize) -> Vec<u8> {
+    let byte = |n: usize| {
+        let bits = usize::from(prefix).saturating_sub(n * 8).min(8);
+        !(0xffu16 >> bits) as u8
+    };
+    (0..len).map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_have_as_many_bits_as_their_prefixes() {
+        assert_eq!(mask(0, 4), [0; 4]);
+        assert_eq!(mask(20, 4), [255, 255, 0xf0, 0]);
+        assert_eq!(mask(32, 4), [255; 4]);
+        assert_eq!(mask(64, 16), [[255; 8], [0; 8]].concat());
+    }
+
+    #[test]
+    fn a_transaction_is_everything_between_a_beginning_and_an_end() {
+        let mut table = Table::new("t");
+        table.masquerade("10.0.0.1".parse().unwrap(), 24, "up0");
+        let (bytes, last) = table.transaction();
+        assert_eq!(last, 4, "a table, two chains, a rule");
+        let mut kinds = Vec::new();
+        let mut rest = &bytes[..];
+        while let Some(len) = rest.first_chunk().map(|len| u32::from_ne_bytes(*len)) {
+            kinds.push(u16::from_ne_bytes([rest[4], rest[5]]));
+            rest = &rest[len as usize..];
+        }
+        assert_eq!(
+            kinds,
+            [
+                BATCH_BEGIN,
+                NEW_TABLE,
+                NEW_CHAIN,
+                NEW_CHAIN,
+                NEW_RULE,
+                BATCH_END
+            ]
+        );
+    }
+}

@@ -1,0 +1,121 @@
+//! How a TAP joins the network of its namespace: as a port of a bridge, or behind address
+//! translation. What is set up goes with [`Uplink`], but for a port of a bridge, which goes with the
+//! TAP.
+
+use crate::error::SetupError;
+use crate::interface::{Network, failed, in_place, namespace};
+use crate::netlink::Netlink;
+use crate::nftables::Table;
+use abi::machine::{Nat, Tap as TapSpec, Transport, Uplink as UplinkSpec};
+use std::fs;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Forwarding of IPv4 and IPv6 packets between interfaces.
+const FORWARDING: [&str; 2] = [
+    "/proc/sys/net/ipv4/ip_forward",
+    "/proc/sys/net/ipv6/conf/all/forwarding",
+];
+
+/// Address translation that was set up. It ends when this and all copies of its descriptor are
+/// closed; forwarding that was off before is off again when this is dropped.
+#[derive(Debug)]
+pub struct Uplink {
+    table: OwnedFd,
+    netns: Option<String>,
+    /// Settings that were 0.
+    switched_on: Vec<&'static str>,
+}
+
+impl Uplink {
+    /// What keeps the rules in the kernel: who has a copy of it keeps them too.
+    #[must_use]
+    pub fn kept(&self) -> BorrowedFd<'_> {
+        self.table.as_fd()
+    }
+}
+
+impl Drop for Uplink {
+    fn drop(&mut self) {
+        let switch_off = || {
+            for setting in &self.switched_on {
+                // The namespace may be on its way out, and then nobody forwards anything in it.
+                let _ = fs::write(setting, "0");
+            }
+        };
+        let _ = in_place(self.netns.as_deref(), switch_off);
+    }
+}
+
+/// Joins a TAP of the calling thread's namespace, which is up, to what its specification says.
+pub(crate) fn join(spec: &TapSpec, network: &Network) -> Result<Option<Uplink>, SetupError> {
+    match &spec.uplink {
+        None => Ok(None),
+        Some(UplinkSpec::Bridge(bridge)) => join_bridge(spec, bridge).map(|()| None),
+        Some(UplinkSpec::Nat(nat)) => translate(spec, network, nat).map(Some),
+    }
+}
+
+fn join_bridge(spec: &TapSpec, bridge: &str) -> Result<(), SetupError> {
+    let failed = |step, hint| failed(spec, step, hint);
+    let mut netlink = Netlink::open().map_err(failed("joined", "rtnetlink is needed"))?;
+    let no_bridge = |error| SetupError::NoInterface {
+        interface: bridge.to_owned(),
+        namespace: namespace(spec.netns.as_deref()),
+        error,
+    };
+    let master = netlink.index(bridge).map_err(no_bridge)?;
+    let index = netlink
+        .index(&spec.ifname)
+        .map_err(failed("found", "it was just created"))?;
+    netlink.set_master(index, master).map_err(failed(
+        "made a port of the bridge of its `uplink`",
+        "is that a bridge? `ip link add NAME type bridge` makes one",
+    ))
+}
+
+fn translate(spec: &TapSpec, network: &Network, nat: &Nat) -> Result<Uplink, SetupError> {
+    let mut table = Table::new(&format!("grantway-{}", spec.ifname));
+    for &(address, prefix) in network.addresses() {
+        table.masquerade(address, prefix, &spec.ifname);
+    }
+    for forward in &nat.forward {
+        let transport = match forward.transport {
+            Transport::Tcp => libc::IPPROTO_TCP,
+            Transport::Udp => libc::IPPROTO_UDP,
+        };
+        table.forward(transport as u8, forward.port, forward.to, &spec.ifname);
+    }
+    let table = table.install().map_err(failed(
+        spec,
+        "given address translation",
+        "it needs CAP_NET_ADMIN, nf_tables with NAT and Linux 5.12; a table of its name is \
+         another machine's (`nft list tables`)",
+    ))?;
+    let mut uplink = Uplink {
+        table,
+        netns: spec.netns.clone(),
+        switched_on: Vec::new(),
+    };
+    let is = |wanted: fn(&IpAddr) -> bool| network.addresses().iter().any(|(ip, _)| wanted(ip));
+    let wanted = [is(IpAddr::is_ipv4), is(IpAddr::is_ipv6)];
+    for (setting, _) in FORWARDING.into_iter().zip(wanted).filter(|(_, is)| *is) {
+        let switched = switch_on(setting).map_err(failed(
+            spec,
+            "given a forwarding system",
+            "packets must be forwarded between interfaces (net.ipv4.ip_forward, \
+             net.ipv6.conf.all.forwarding): switch it on by hand",
+        ))?;
+        uplink.switched_on.extend(switched.then_some(setting));
+    }
+    Ok(uplink)
+}
+
+/// Switches a setting on; whether it was off.
+fn switch_on(setting: &str) -> std::io::Result<bool> {
+    let was_off = fs::read_to_string(setting)?.trim() == "0";
+    if was_off {
+        fs::write(setting, "1")?;
+    }
+    Ok(was_off)
+}
