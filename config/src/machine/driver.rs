@@ -43,6 +43,7 @@ pub(super) fn domain(config: &Config, worker: u32) -> Domain {
         grant_entries: RESERVED_GRANTS,
         window_slots: nics.window_slots,
         collateral: collateral(config),
+        weight: 1,
         restart_pause_ms: driver.restart.then_some(driver.restart_pause_ms),
         cpus: driver.worker_cpus(worker),
         devices: nics.devices.0,

@@ -16,6 +16,7 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
         .map(|(v, vif)| told_of(config, (g, v), vif, &mut devices))
         .collect();
     let spin = Spin::of_guest(config, guest);
+    let weights = guest.vifs.iter().map(|vif| vif.weight);
     let config_text = GuestConfig {
         vifs,
         spin_us: spin.us,
@@ -32,6 +33,7 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
         // Nobody grants a guest anything: what it maps are pages that change hands, at the most.
         window_slots: flip_pages(config).saturating_mul(queues(config, guest)),
         collateral: 0,
+        weight: weights.fold(0, u32::saturating_add).max(1),
         // Its user knows what its end means.
         restart_pause_ms: None,
         cpus: guest.cpus.clone(),

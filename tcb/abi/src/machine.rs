@@ -46,6 +46,9 @@ pub struct Domain {
     /// [`crate::counted::Revocation::Force`].
     #[serde(default)]
     pub collateral: u32,
+    /// Its share of what all granters may cost the users of their grants, beside others' shares.
+    #[serde(default = "one")]
+    pub weight: u32,
     /// Whether it is started again when it has ended: the longest pause before that, milliseconds.
     #[serde(default)]
     pub restart_pause_ms: Option<u32>,
@@ -55,6 +58,10 @@ pub struct Domain {
     pub devices: Vec<Device>,
     /// Its configuration: opaque to the monitor.
     pub config: String,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// Something with descriptors that the monitor opens for a domain.

@@ -82,6 +82,7 @@ impl Hypervisor {
         let mut grants = self.shared.grants.lock();
         grants.insert(id, memory, spec.window_slots);
         drop(grants);
+        self.shared.churn.insert(id, spec.weight);
         built
     }
 

@@ -38,12 +38,6 @@ impl TokenBucket {
         self.filled_ns = Some(now_ns.max(self.filled_ns.unwrap_or(now_ns)));
     }
 
-    /// From now on `per_s` tokens accrue a second.
-    pub fn set_rate(&mut self, now_ns: u64, per_s: u64) {
-        self.fill(now_ns);
-        self.per_s = per_s;
-    }
-
     /// What must be in the bucket for `cost` tokens to pass.
     fn needed(&self, cost: u32) -> i64 {
         scaled(cost.min(self.burst))
@@ -115,15 +109,6 @@ mod tests {
         assert_eq!(bucket.available(u64::MAX), 100);
         assert!(bucket.take(u64::MAX, 100));
         assert_eq!(bucket.available(u64::MAX), 0);
-    }
-
-    #[test]
-    fn another_rate_holds_from_now_on() {
-        let mut bucket = TokenBucket::new(1_000, 100);
-        assert!(bucket.take(0, 100));
-        bucket.set_rate(50 * MS, 10);
-        assert_eq!(bucket.available(50 * MS), 50);
-        assert_eq!(bucket.available(150 * MS), 51);
     }
 
     #[test]

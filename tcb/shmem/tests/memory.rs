@@ -221,17 +221,129 @@ fn a_punched_page_reads_as_zero_and_lives_on() {
     let _alone = alone();
     let region = Region::create("holes", 2 * PAGE).unwrap();
     region.span().fill(9).unwrap();
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: a system call on a descriptor of this test.
-    unsafe {
-        assert_eq!(
-            libc::fallocate(region.fd().as_raw_fd(), mode, 0, PAGE as i64),
-            0
-        );
-    }
+    punch(&region, 0);
     let mut bytes = [1; 128];
     region.span().read(&mut bytes).unwrap();
     assert_eq!(bytes, [0; 128]);
+}
+
+/// Takes a page's data out of the file.
+fn punch(region: &Region, page: usize) {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let at = (page * PAGE) as i64;
+    // SAFETY: a system call on a descriptor of this test.
+    let punched = unsafe { libc::fallocate(region.fd().as_raw_fd(), mode, at, PAGE as i64) };
+    assert_eq!(punched, 0);
+}
+
+fn protect(span: Span, protection: i32) {
+    // SAFETY: pages of a region of this test's own, which nothing but spans refers to.
+    let done = unsafe { libc::mprotect(span.as_ptr().cast(), span.len(), protection) };
+    assert_eq!(done, 0);
+}
+
+/// Row 18: a copy that meets a page which is not there says so, in either direction, wherever in
+/// the range the page is and however long the range; and no verdict is kept.
+#[test]
+fn attack_18_a_copy_that_meets_a_bad_page_reports_it() {
+    let _alone = alone();
+    let region = Region::create("bad", 4 * PAGE).unwrap();
+    let good = Area::anonymous(3 * PAGE).unwrap().span();
+    let span = region.span();
+    let bad = span.sub(PAGE, PAGE).unwrap();
+    for len in [1, 8, 63, 64, 65, 200, 1500, PAGE, PAGE + 1, 2 * PAGE] {
+        let places = [PAGE - 1, PAGE, 2 * PAGE - 1, PAGE.saturating_sub(len - 1)];
+        for from in places.into_iter().filter(|from| from + len > PAGE) {
+            let there = span.sub(from, len).unwrap();
+            let (out, into) = (good.take(len), good.take(len));
+            let mut bytes = vec![0; len];
+            let outcomes = |bytes: &mut [u8]| {
+                [
+                    copy(out, there),
+                    copy(there, into),
+                    there.read(bytes),
+                    there.write(bytes),
+                    there.fill(7),
+                    ones_sum(there, 0).map(drop),
+                ]
+            };
+            protect(bad, libc::PROT_NONE);
+            assert_eq!(outcomes(&mut bytes), [Err(Fault); 6], "{from} {len}");
+            protect(bad, libc::PROT_READ | libc::PROT_WRITE);
+            assert_eq!(outcomes(&mut bytes), [Ok(()); 6], "{from} {len}");
+        }
+    }
+}
+
+/// Row 18: what may be read alone is read, and a copy into it reports that it did nothing.
+#[test]
+fn attack_18_a_copy_into_a_read_only_page_reports_it() {
+    let _alone = alone();
+    let region = Region::create("read-only", 2 * PAGE).unwrap();
+    let span = region.span();
+    span.fill(9).unwrap();
+    protect(span.sub(PAGE, PAGE).unwrap(), libc::PROT_READ);
+    let source = Area::anonymous(PAGE).unwrap().span();
+    let across = span.sub(2 * PAGE - 100, 100).unwrap();
+    assert_eq!(copy(across, source.take(100)), Err(Fault));
+    let mut bytes = [0; 100];
+    assert_eq!(across.read(&mut bytes), Ok(()));
+    assert_eq!(bytes, [9; 100]);
+}
+
+/// Row 36: what is copied into a page that was punched lies in the page that its owner has now,
+/// beside zeroes: nothing of the page before.
+#[test]
+fn attack_36_a_copy_into_a_punched_page_reaches_its_owner() {
+    let _alone = alone();
+    let region = Region::create("punched", 2 * PAGE).unwrap();
+    let span = region.span();
+    let source = Area::anonymous(PAGE).unwrap().span();
+    source.fill(5).unwrap();
+    for len in [1, 64, 1500, PAGE] {
+        span.fill(9).unwrap();
+        punch(&region, 1);
+        let page = region.page(1).unwrap();
+        assert_eq!(copy(page.take(len), source.take(len)), Ok(()));
+        let mut owners = [1; PAGE];
+        let at = PAGE as u64;
+        let file = std::fs::File::from(region.fd().try_clone_to_owned().unwrap());
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut owners, at).unwrap();
+        assert!(owners[..len].iter().all(|byte| *byte == 5), "{len}");
+        assert!(owners[len..].iter().all(|byte| *byte == 0), "{len}");
+        let mut other = [1; PAGE];
+        region.page(0).unwrap().read(&mut other).unwrap();
+        assert_eq!(other, [9; PAGE], "the page beside it");
+    }
+}
+
+/// Row 36: a granter that punches its pages while they are copied, both ways, costs nobody
+/// anything: each byte is what was copied, or zero.
+#[test]
+fn attack_36_pages_are_punched_under_copies() {
+    let _alone = alone();
+    let region = Region::create("storm", 2 * PAGE).unwrap();
+    let area = Area::anonymous(2 * PAGE).unwrap();
+    let source = area.span().take(PAGE);
+    let back = area.span().sub(PAGE, PAGE).unwrap();
+    source.fill(5).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                punch(&region, 1);
+            }
+        });
+        let page = region.page(1).unwrap();
+        for _ in 0..2000 {
+            assert_eq!(copy(page, source), Ok(()));
+            assert_eq!(copy(back, page), Ok(()));
+            let mut bytes = [1; PAGE];
+            back.read(&mut bytes).unwrap();
+            assert!(bytes.iter().all(|byte| [0, 5].contains(byte)));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Not a test of its own: run by the one below in a process that is to die.

@@ -19,6 +19,7 @@ pub(crate) fn domain(name: &str, program: Program) -> Domain {
         grant_entries: 32,
         window_slots: 16,
         collateral: 2,
+        weight: 1,
         restart_pause_ms: None,
         cpus: Vec::new(),
         devices: Vec::new(),

@@ -126,6 +126,12 @@ impl Accounts {
         self.account(id).is_some()
     }
 
+    /// Whether a domain's account is open, and its death not known.
+    #[must_use]
+    pub fn is_alive(&self, id: DomId) -> bool {
+        self.alive(id).is_some()
+    }
+
     /// Begins a use of a grant: checks it, marks the entry, and returns what was granted.
     pub(crate) fn pin(
         &mut self,

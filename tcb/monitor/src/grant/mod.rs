@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `accounts` | every domain's memory, entries in use and window, behind one lock |
 //! | `entry`, `window` | entries of a classic table; slots of a window |
+//! | `churn` | how fast pages may be taken away from users, in the whole machine |
 //! | `copy`, `map` | classic grants: hypercalls per use |
 //! | `spaces` | address spaces that the workers of other domains change |
 //! | [`counted`] | tables that lie with the user of the grants, and count its uses |
@@ -24,6 +25,7 @@
 
 mod accounts;
 mod audit;
+mod churn;
 mod copy;
 pub mod counted;
 mod entry;
@@ -34,6 +36,7 @@ mod window;
 
 pub use accounts::{Accounts, Grants};
 pub use audit::{GrantAudit, InUse};
+pub use churn::Churn;
 pub use copy::Copier;
 pub use counted::CountedGrants;
 pub use flip::Exchanges;

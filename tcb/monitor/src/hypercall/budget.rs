@@ -5,10 +5,12 @@
 //! looked at when the debt is paid.
 
 use super::call::Call;
+use super::shared::Shared;
+use crate::grant::Churn;
 use abi::DomId;
+use abi::hypercall::OPS_MAX;
 use shmem::rate::TokenBucket;
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use shmem::time;
 
 /// Units a second of all calls. A unit is a 32nd of the cheapest call, which is served in half a
 /// microsecond: a flood of these is cut to a third of what a worker can serve. A driver domain that
@@ -36,10 +38,8 @@ const CHURN_PER_SECOND: u64 = 20_000;
 /// What a table or an exchange counts for: it takes memory, and a number that is never used again.
 const CHURN_TABLE: u32 = 64;
 
-/// Revocations of all domains, a second: each interrupts the processors that the user runs on.
-const REVOCATIONS_PER_SECOND: u64 = 2 * CHURN_PER_SECOND;
-/// Who has revoked within this time shares them.
-const SHARING_NS: u64 = 1_000_000_000;
+/// Who waits for its turn to revoke looks this often.
+const LOOK_NS: u64 = 1_000_000;
 
 /// What one call costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,13 +47,29 @@ pub(super) struct Cost {
     units: u32,
     /// Grants made and revoked.
     churn: u32,
-    /// The revocations among them.
+    /// How often that interrupts users ([`crate::grant::Churn`]).
     revocations: u32,
 }
 
 impl Cost {
-    /// The cost of a call, as it was decoded.
-    pub(super) fn of(call: &Call<'_>) -> Self {
+    /// The cost of a call of `id`'s, as it was decoded; before it is carried out, since what it
+    /// revokes is not there any more afterwards.
+    pub(super) fn of(call: &Call<'_>, id: DomId, shared: &Shared) -> Self {
+        let Shared {
+            grants, counted, ..
+        } = shared;
+        let revocations = match call {
+            Call::GrantRevoke(ops) => counted.cost_of_revocations(grants, id, ops),
+            Call::TableEnd(handle) => counted.cost_of_end(grants, id, *handle),
+            _ => 0,
+        };
+        Self {
+            revocations,
+            ..Self::of_work(call)
+        }
+    }
+
+    fn of_work(call: &Call<'_>) -> Self {
         let data = |operations: usize| Self {
             units: DATA_CALL + operations as u32,
             ..Self::default()
@@ -79,7 +95,6 @@ impl Cost {
             },
             Call::GrantRevoke(ops) => Self {
                 churn: ops.len() as u32,
-                revocations: ops.len() as u32,
                 ..control(ops.len())
             },
             Call::TableCreate(_) | Call::ExchangeCreate(_) => Self {
@@ -109,7 +124,8 @@ pub(super) struct Budget {
     id: DomId,
     units: TokenBucket,
     churn: TokenBucket,
-    revocations: TokenBucket,
+    /// Revocations that are to be taken out of what all domains have.
+    owed: u32,
     due_ns: u64,
 }
 
@@ -119,28 +135,44 @@ impl Budget {
             id,
             units: TokenBucket::new(UNITS_PER_SECOND, UNITS_BURST),
             churn: TokenBucket::new(CHURN_PER_SECOND, CHURN_BURST),
-            revocations: TokenBucket::new(CHURN_PER_SECOND, CHURN_BURST),
+            owed: 0,
             due_ns: 0,
         }
     }
 
     /// A call was made.
-    pub(super) fn charge(&mut self, cost: Cost, shares: &RevocationShares, now_ns: u64) {
+    pub(super) fn charge(&mut self, cost: Cost, churn: &Churn, now_ns: u64) {
         let mut due_ns = pay(&mut self.units, cost.units, now_ns);
         if cost.churn > 0 {
             due_ns = due_ns.max(pay(&mut self.churn, cost.churn, now_ns));
         }
-        if cost.revocations > 0 {
-            let share = shares.of(self.id, now_ns);
-            self.revocations.set_rate(now_ns, share);
-            due_ns = due_ns.max(pay(&mut self.revocations, cost.revocations, now_ns));
-        }
+        self.owed = self.owed.saturating_add(cost.revocations);
+        self.take_turns(churn, now_ns);
         self.due_ns = due_ns;
     }
 
-    /// When the next call may be served; 0: at once.
-    pub(super) fn due_ns(&self) -> u64 {
-        self.due_ns
+    /// When to ask again whether the next call may be served; 0: at once.
+    pub(super) fn due_ns(&mut self, churn: &Churn) -> u64 {
+        if self.owed == 0 {
+            return self.due_ns;
+        }
+        let now_ns = time::monotonic_ns();
+        self.take_turns(churn, now_ns);
+        match self.owed {
+            0 => self.due_ns,
+            _ => self.due_ns.max(now_ns.saturating_add(LOOK_NS)),
+        }
+    }
+
+    /// Pays what is owed to all, a call's worth at a time, as far as it is this domain's turn.
+    fn take_turns(&mut self, churn: &Churn, now_ns: u64) {
+        while self.owed > 0 {
+            let part = self.owed.min(OPS_MAX as u32);
+            if !churn.take(self.id, part, now_ns) {
+                break;
+            }
+            self.owed -= part;
+        }
     }
 }
 
@@ -155,80 +187,30 @@ fn pay(bucket: &mut TokenBucket, cost: u32, now_ns: u64) -> u64 {
     }
 }
 
-/// Who shares [`REVOCATIONS_PER_SECOND`], all alike: when each revoked last.
-#[derive(Debug, Default)]
-pub struct RevocationShares(Mutex<BTreeMap<DomId, u64>>);
-
-impl RevocationShares {
-    /// What a domain that revokes now may revoke in a second.
-    fn of(&self, id: DomId, now_ns: u64) -> u64 {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.insert(id, now_ns);
-        last.retain(|_, at| now_ns.saturating_sub(*at) < SHARING_NS);
-        let sharers = last.len().max(1) as u64;
-        (REVOCATIONS_PER_SECOND / sharers).clamp(1, CHURN_PER_SECOND)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::counted::Revocation;
-    use abi::hypercall::{OPS_MAX, Revoke};
-    use abi::{GrantRef, Handle};
-
     const S: u64 = 1_000_000_000;
 
     /// How many calls like this one domain makes in ten seconds if it makes as many as it may.
-    fn rate(call: &Call<'_>, shares: &RevocationShares) -> u64 {
+    fn rate(call: &Call<'_>) -> u64 {
         let (mut budget, mut now_ns, mut calls) = (Budget::new(DomId(1)), S, 0);
+        let churn = Churn::default();
         while now_ns < 11 * S {
-            budget.charge(Cost::of(call), shares, now_ns);
-            now_ns = now_ns.max(budget.due_ns());
+            budget.charge(Cost::of_work(call), &churn, now_ns);
+            now_ns = now_ns.max(budget.due_ns);
             calls += 1;
         }
         calls / 10
     }
 
-    fn revoke() -> Revoke {
-        Revoke {
-            table: Handle(1),
-            gref: GrantRef(0),
-            how: Revocation::Force,
-        }
-    }
-
     #[test]
     fn floods_are_cut_and_work_is_not() {
-        let shares = RevocationShares::default();
-        let ready = rate(&Call::Ready, &shares);
+        let ready = rate(&Call::Ready);
         assert!((30_000..40_000).contains(&ready), "{ready}");
-        let empty = rate(&Call::GrantCopy(&[]), &shares);
+        let empty = rate(&Call::GrantCopy(&[]));
         assert!((500_000..600_000).contains(&empty), "{empty}");
-        let told = rate(&Call::DeviceControl(&[[0; 3]]), &shares);
+        let told = rate(&Call::DeviceControl(&[[0; 3]]));
         assert!((80_000..100_000).contains(&told), "{told}");
-    }
-
-    /// N-15.
-    #[test]
-    fn revocations_are_bounded_alone_and_together() {
-        let ops = [revoke(); OPS_MAX];
-        let call = Call::GrantRevoke(&ops);
-        let shares = RevocationShares::default();
-        let alone = rate(&call, &shares) * OPS_MAX as u64;
-        assert!((19_000..22_000).contains(&alone), "{alone}");
-        // Of 64 that revoke without a pause each has its part, and no more.
-        let shares = RevocationShares::default();
-        let mut budgets: Vec<_> = (0..64).map(|n| Budget::new(DomId(n))).collect();
-        let mut revoked = 0;
-        for now_ns in (S..21 * S).step_by(1_000_000) {
-            for budget in budgets.iter_mut().filter(|b| b.due_ns() <= now_ns) {
-                budget.charge(Cost::of(&call), &shares, now_ns);
-                // What a burst is for is over after the first ten seconds.
-                revoked += if now_ns >= 16 * S { OPS_MAX as u64 } else { 0 };
-            }
-        }
-        let together = revoked / 5;
-        assert!((30_000..50_000).contains(&together), "{together}");
     }
 }

@@ -267,8 +267,10 @@ impl<S: AddressSpace> Executor<S> {
             spaces,
             counted,
             exchanges,
+            churn,
             ..
         } = &*self.shared;
+        churn.forget(self.id);
         exchanges.tear_down(grants, self.id);
         spaces.remove(self.id);
         counted.tear_down(grants, self.id);

@@ -20,7 +20,6 @@ mod page;
 mod server;
 mod shared;
 
-pub use budget::RevocationShares;
 pub use call::{Call, ConnectSet, ExchangeCreate, Operations, TableCreate};
 pub use page::CallPage;
 pub use server::{CallCounters, Server};

@@ -20,7 +20,7 @@ pub struct CallCounters {
     pub calls: AtomicU64,
     /// Operations in them.
     pub operations: AtomicU64,
-    /// Whether a call is being carried out: the domain waits for it.
+    /// Whether a call is being carried out, or held back: the domain waits for the monitor.
     pub serving: AtomicBool,
 }
 
@@ -32,6 +32,9 @@ pub struct Server<S> {
     executor: Executor<S>,
     counters: Arc<CallCounters>,
     budget: Budget,
+    /// It is in debt: no call is served.
+    waits: bool,
+    id: DomId,
     shared: Arc<Shared>,
 }
 
@@ -52,6 +55,8 @@ impl<S: AddressSpace> Server<S> {
             executor: Executor::new(id, page, Arc::clone(&shared), space, ready),
             counters,
             budget: Budget::new(id),
+            waits: false,
+            id,
             shared,
         }
     }
@@ -82,14 +87,14 @@ impl<S: AddressSpace> Server<S> {
         let words = |op| page.words(op);
         let (cost, result) = match self.operations.decode(kind, count, words) {
             Ok(call) => {
-                let cost = Cost::of(&call);
+                let cost = Cost::of(&call, self.id, &self.shared);
                 self.executor.run(call)?;
                 (cost, Ok(()))
             }
             Err(errno) => (Cost::of_nonsense(), Err(errno)),
         };
-        let shares = &self.shared.revocations;
-        self.budget.charge(cost, shares, time::monotonic_ns());
+        let churn = &self.shared.churn;
+        self.budget.charge(cost, churn, time::monotonic_ns());
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         if result.is_ok() {
             self.counters
@@ -101,9 +106,16 @@ impl<S: AddressSpace> Server<S> {
         Ok(())
     }
 
-    /// When the next call may be served, in nanoseconds of the monotonic clock; 0: at once.
-    pub fn due_ns(&self) -> u64 {
-        self.budget.due_ns()
+    /// When to ask again whether the next call may be served, in nanoseconds of the monotonic clock;
+    /// 0: at once. Who waits for that waits for the monitor.
+    pub fn due_ns(&mut self) -> u64 {
+        let due_ns = self.budget.due_ns(&self.shared.churn);
+        let waits = due_ns > 0 && due_ns > time::monotonic_ns();
+        if waits != self.waits {
+            self.waits = waits;
+            self.counters.serving.store(waits, Ordering::Relaxed);
+        }
+        if waits { due_ns } else { 0 }
     }
 
     /// Whether the domain has brought up its end of a connection since this was last asked.

@@ -1,9 +1,8 @@
 //! What the workers of all domains share.
 
-use super::budget::RevocationShares;
 use crate::connect::Connections;
 use crate::device::Controls;
-use crate::grant::{CountedGrants, Exchanges, GrantAudit, Grants, Spaces};
+use crate::grant::{Churn, CountedGrants, Exchanges, GrantAudit, Grants, Spaces};
 use abi::DomId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,14 +16,14 @@ pub struct Shared {
     pub spaces: Arc<Spaces>,
     /// Every counted grant.
     pub counted: CountedGrants,
+    /// How fast pages may be taken away from users.
+    pub churn: Churn,
     /// Every exchange.
     pub exchanges: Exchanges,
     /// Every connection.
     pub connections: Connections,
     /// What devices can be told.
     pub controls: Controls,
-    /// What each may revoke.
-    pub revocations: RevocationShares,
 }
 
 impl Default for Shared {
@@ -33,11 +32,11 @@ impl Default for Shared {
         Self {
             grants: Grants::default(),
             counted: CountedGrants::new(Arc::clone(&spaces)),
+            churn: Churn::default(),
             exchanges: Exchanges::new(Arc::clone(&spaces)),
             spaces,
             connections: Connections::default(),
             controls: Controls::default(),
-            revocations: RevocationShares::default(),
         }
     }
 }
@@ -51,6 +50,7 @@ impl Shared {
         self.counted.pins.forget(id);
         self.exchanges.tear_down(&self.grants, id);
         self.counted.tear_down(&self.grants, id);
+        self.churn.forget(id);
         self.grants.lock().clear(id);
     }
 

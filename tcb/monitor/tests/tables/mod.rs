@@ -1,4 +1,5 @@
 //! Granters with a table each, bound by one user whose address space a test can see.
+#![allow(dead_code)] // each test uses its part
 
 use crate::spy::Spy;
 use abi::counted::{Revocation, table_slots, translation_bytes};

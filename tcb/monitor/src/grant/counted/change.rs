@@ -1,5 +1,6 @@
 //! Creation and revocation of grants, in batches, by their granter.
 
+use super::lifecycle::is_mapped;
 use super::registry::CountedGrants;
 use super::table::{Entry, Granted, Table, TableState};
 use crate::grant::accounts::Grants;
@@ -123,6 +124,18 @@ impl CountedGrants {
             from = to;
         }
         statuses
+    }
+
+    /// How often these revocations interrupt their users: those of living ones alone.
+    #[must_use]
+    pub fn cost_of_revocations(&self, grants: &Grants, granter: DomId, ops: &[Revoke]) -> u32 {
+        let runs = ops.chunk_by(|a, b| a.table == b.table);
+        let costs = runs.map(|run| {
+            let table = run.first().and_then(|op| self.table(op.table));
+            let costs = table.is_some_and(|t| t.granter == granter && is_mapped(grants, &t));
+            if costs { run.len() as u32 } else { 0 }
+        });
+        costs.sum()
     }
 
     /// Revokes whatever a table grants, by force.

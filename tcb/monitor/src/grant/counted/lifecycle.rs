@@ -125,6 +125,19 @@ impl CountedGrants {
         Ok(())
     }
 
+    /// How often the end of a table interrupts its user, if its granter ends it and the user lives.
+    #[must_use]
+    pub fn cost_of_end(&self, grants: &Grants, granter: DomId, handle: Handle) -> u32 {
+        let table = self.table(handle);
+        let table = table.filter(|t| t.granter == granter && is_mapped(grants, t));
+        table.map_or(0, |table| {
+            let state = table.state();
+            // A table that grants nothing is one piece, too.
+            let some = state.entries.granted().next().is_some();
+            if some { state.entries.pieces() } else { 0 }
+        })
+    }
+
     /// A domain is dead and its process is gone: its part in every table ends.
     pub fn tear_down(&self, grants: &Grants, id: DomId) {
         let tables: Vec<_> = {
@@ -255,6 +268,11 @@ impl CountedGrants {
             accounts.release_memory(table.granter);
         }
     }
+}
+
+/// Whether a table's pages are in a process that is not known to be dead.
+pub(super) fn is_mapped(grants: &Grants, table: &Table) -> bool {
+    grants.lock().is_alive(table.user) && table.state().bound.is_some()
 }
 
 /// The slots of a table's pages and of its sub-tables.

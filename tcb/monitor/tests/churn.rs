@@ -1,0 +1,218 @@
+//! How fast the granters of a machine may take pages away from its users (N-15).
+
+mod spy;
+
+use abi::counted::{Revocation, table_slots};
+use abi::hypercall::{
+    Bind, COUNT, Create, KIND, Kind, OP_WORDS, OPS, OPS_MAX, Revoke, STATUS_WORD,
+};
+use abi::layout::info;
+use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
+use monitor::event::Port;
+use monitor::fake::FakeSpace;
+use monitor::hypercall::{CallCounters, CallPage, Server, Shared};
+use monitor::memory::Memory;
+use spy::Spy;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const USER: DomId = DomId(0);
+const ENTRIES: u32 = 16;
+/// Operations in a row, of one domain and of all.
+const BURST: u32 = 8192;
+/// The same, a second.
+const PER_SECOND: u64 = 20_000;
+
+/// A granter with its worker's half and a table that the user has bound.
+struct Granter {
+    memory: Arc<Memory>,
+    server: Server<FakeSpace>,
+    table: Handle,
+    calls: u32,
+}
+
+/// Domains 1, 2, … grant to domain 0.
+fn machine(granters: u16) -> (Arc<Shared>, Vec<Granter>) {
+    let shared = Arc::new(Shared::default());
+    let slots = ENTRIES + table_slots(ENTRIES);
+    let memories: Vec<_> = (0..=granters)
+        .map(|id| {
+            let memory = Arc::new(Memory::create(DomId(id), ENTRIES, ENTRIES).unwrap());
+            let window = slots * u32::from(granters);
+            let mut grants = shared.grants.lock();
+            grants.insert(DomId(id), Arc::clone(&memory), window);
+            memory
+        })
+        .collect();
+    shared
+        .spaces
+        .insert(USER, Arc::new(Mutex::new(Spy::default())));
+    shared.counted.insert(USER, 8);
+    let port = |id: u16| {
+        let memory = Arc::clone(&memories[usize::from(id)]);
+        (DomId(id), Arc::new(Port::create(memory).unwrap()))
+    };
+    let granter = |id: u16| {
+        shared.connections.add(port(0), port(id), 0).unwrap();
+        let own = (DomId(id), ConnId(0));
+        let made = shared
+            .counted
+            .create_table(&shared.grants, own, USER, ENTRIES);
+        let first = slots * u32::from(id - 1);
+        let bind = Bind {
+            granter: DomId(id),
+            table: made.unwrap(),
+            first: Slot(first),
+            tables: Slot(first + ENTRIES),
+            entries: ENTRIES,
+        };
+        shared.counted.bind(&shared.grants, USER, &bind).unwrap();
+        let memory = Arc::clone(&memories[usize::from(id)]);
+        Granter {
+            server: Server::new(
+                DomId(id),
+                CallPage::of(&memory).unwrap(),
+                Arc::clone(&shared),
+                FakeSpace::default(),
+                Arc::new(CallCounters::default()),
+                Arc::default(),
+            ),
+            memory,
+            table: bind.table,
+            calls: 0,
+        }
+    };
+    let granters = (1..=granters).map(granter).collect();
+    (shared, granters)
+}
+
+impl Granter {
+    fn call(&mut self, kind: Kind, ops: &[[u64; 3]]) -> Vec<GrantStatus> {
+        let span = self.memory.info().span();
+        let word = |op: usize, word: usize| {
+            let at = info::CALL + OPS + (op * OP_WORDS + word) * 8;
+            span.u64(at).unwrap()
+        };
+        for (op, words) in ops.iter().enumerate() {
+            for (n, value) in words.iter().enumerate() {
+                word(op, n).store(*value, Ordering::Relaxed);
+            }
+        }
+        for (offset, value) in [(KIND, kind as u32), (COUNT, ops.len() as u32)] {
+            let word = span.u32(info::CALL + offset).unwrap();
+            word.store(value, Ordering::Relaxed);
+        }
+        while self.server.due_ns() > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.calls += 1;
+        self.server.serve(self.calls).unwrap();
+        let status = |op| word(op, STATUS_WORD).load(Ordering::Relaxed) as i64 as i16;
+        let statuses = (0..ops.len()).map(status);
+        statuses.map(GrantStatus::from_wire).collect()
+    }
+
+    fn create(&mut self, index: u32) -> GrantStatus {
+        let create = Create {
+            table: self.table,
+            index,
+            frame: index,
+            readonly: false,
+        };
+        self.call(Kind::GrantCreate, &[create.encode()])[0]
+    }
+
+    /// Revokes one entry, as often as a call can ask for it.
+    fn revoke(&mut self, gref: GrantRef) -> Vec<GrantStatus> {
+        let revoke = Revoke {
+            table: self.table,
+            gref,
+            how: Revocation::Refuse,
+        };
+        self.call(Kind::GrantRevoke, &[revoke.encode(); OPS_MAX])
+    }
+
+    fn end(&mut self) -> GrantStatus {
+        let end = [u64::from(self.table.0), 0, 0];
+        self.call(Kind::TableEnd, &[end])[0]
+    }
+}
+
+/// Row 34: granters that revoke as fast as they can have one budget together, through their own
+/// workers.
+#[test]
+fn attack_34_the_workers_of_all_granters_share_one_budget() {
+    let (_shared, granters) = machine(3);
+    let start = Instant::now();
+    let until = start + Duration::from_millis(700);
+    let done: u64 = std::thread::scope(|scope| {
+        let floods: Vec<_> = granters
+            .into_iter()
+            .map(|mut granter| {
+                scope.spawn(move || {
+                    let mut done = 0;
+                    while Instant::now() < until {
+                        granter.revoke(GrantRef::new(0, 1));
+                        done += OPS_MAX as u64;
+                    }
+                    done
+                })
+            })
+            .collect();
+        floods.into_iter().map(|flood| flood.join().unwrap()).sum()
+    });
+    let took = start.elapsed();
+    let most = u64::from(BURST) + (PER_SECOND as f64 * took.as_secs_f64()) as u64;
+    // Each may owe a call's worth.
+    assert!(
+        done <= most + 3 * OPS_MAX as u64,
+        "{done} in {took:?}, not {most}"
+    );
+}
+
+/// Whether nothing was taken out of the budget that all share.
+fn is_untouched(shared: &Shared) -> bool {
+    let now_ns = shmem::time::monotonic_ns();
+    shared.churn.take(DomId(99), BURST, now_ns)
+}
+
+#[test]
+fn attack_34_what_comes_back_after_a_restart_costs_no_revocations() {
+    let (shared, mut granters) = machine(2);
+    for granter in &mut granters {
+        let made: Vec<_> = (0..ENTRIES).map(|index| granter.create(index)).collect();
+        assert_eq!(made, [GrantStatus::Okay; ENTRIES as usize]);
+    }
+    // The user dies, as its main thread has it: everybody ends what it had from them.
+    shared.grants.lock().fence(USER);
+    for granter in &mut granters {
+        assert_eq!(granter.revoke(GrantRef::new(0, 1))[0], GrantStatus::Okay);
+        assert_eq!(granter.end(), GrantStatus::Okay);
+    }
+    assert!(is_untouched(&shared), "granting, and taking from the dead");
+}
+
+#[test]
+fn what_is_taken_from_the_living_counts_by_its_mappings() {
+    let (shared, mut granters) = machine(2);
+    let granter = &mut granters[0];
+    let id = DomId(1);
+    let end = |table| shared.counted.cost_of_end(&shared.grants, id, table);
+    assert_eq!(end(granter.table), 0, "nothing is granted");
+    for index in (0..ENTRIES).step_by(2) {
+        assert_eq!(granter.create(index), GrantStatus::Okay);
+    }
+    assert_eq!(end(granter.table), ENTRIES, "pages and holes");
+    let revoke = |table| Revoke {
+        table,
+        gref: GrantRef(0),
+        how: Revocation::Refuse,
+    };
+    let tables = [granter.table, granter.table, granters[1].table];
+    let ops = tables.map(revoke);
+    let revoked = || shared.counted.cost_of_revocations(&shared.grants, id, &ops);
+    assert_eq!(revoked(), 2, "not another's");
+    shared.grants.lock().fence(USER);
+    assert_eq!((end(tables[0]), revoked()), (0, 0), "the dead");
+}
