@@ -274,15 +274,11 @@ impl Accounts {
     /// Releases up to `budget` slots of a dead domain's window, from `from` on; returns where to
     /// go on, or none when all are free. Its process is gone: nothing can touch the pages.
     pub(crate) fn release(&mut self, id: DomId, from: u32, budget: u32) -> Option<u32> {
-        let end = from.saturating_add(budget);
-        for slot in from..end {
-            let window = self.window(id)?;
-            if let Some(&pin) = std::mem::take(window.slot(slot)?).pin() {
-                window.taken = window.taken.saturating_sub(1);
-                self.unpin(pin, Purpose::Map);
-            }
+        let (pins, next) = self.window(id)?.clear(from, budget);
+        for pin in pins {
+            self.unpin(pin, Purpose::Map);
         }
-        Some(end)
+        next
     }
 
     /// All of a dead domain's uses have ended: its account goes as soon as no domain uses its

@@ -62,7 +62,7 @@ impl Grants {
         let mut memories: Vec<(DomId, Arc<Memory>, BTreeSet<u32>)> = Vec::new();
         for (id, account) in accounts.all() {
             let part = parts.remove(&id).unwrap_or_default();
-            let by_slots = account.window.slots.iter().filter_map(WindowSlot::pin);
+            let by_slots = account.window.pins();
             let mut mapped = part.mapped;
             mapped.extend(by_slots.map(|pin| (pin.granter, pin.frame)));
             let in_use = account
@@ -123,8 +123,9 @@ fn in_use_of(index: usize, active: &Active) -> InUse {
 fn slots_without_table(accounts: &Accounts, knows: impl Fn(Handle) -> bool) -> u64 {
     let mut wrong = 0;
     for (_, account) in accounts.all() {
-        // A table's slots lie together: it is looked up once for each of its two ranges.
-        for run in account.window.slots.chunk_by(|a, b| a == b) {
+        // A table's slots lie together: it is looked up once for each part of its two ranges.
+        let parts = account.window.parts();
+        for run in parts.flat_map(|part| part.chunk_by(|a, b| a == b)) {
             if let Some(WindowSlot::Table(handle)) = run.first()
                 && !knows(*handle)
             {
@@ -143,7 +144,7 @@ fn leaked(accounts: &Accounts) -> u64 {
     let mut wrong = 0;
     for (user, account) in accounts.all() {
         let mut taken = 0;
-        for pin in account.window.slots.iter().filter_map(WindowSlot::pin) {
+        for pin in account.window.pins() {
             taken += 1;
             let uses = by_windows
                 .entry((pin.granter, pin.index, user))

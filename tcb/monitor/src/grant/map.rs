@@ -2,7 +2,6 @@
 
 use super::accounts::{Accounts, Grants};
 use super::entry::{PinnedGrant, Purpose};
-use super::window::WindowSlot;
 use crate::space::{AddressSpace, PageMap, SpaceError};
 use abi::hypercall::{Map, Unmap};
 use abi::{DomId, GrantStatus, Slot};
@@ -174,13 +173,8 @@ impl<S: AddressSpace> Mapper<S> {
         {
             let mut accounts = grants.lock();
             for (at, op) in ops.iter().enumerate() {
-                let slot = accounts
-                    .window(self.caller)
-                    .and_then(|window| window.slot(op.slot.0));
-                if let Some(place) = slot
-                    && let WindowSlot::Mapped(pin) = *place
-                {
-                    *place = WindowSlot::Busy(pin);
+                let window = accounts.window(self.caller);
+                if let Some(pin) = window.and_then(|window| window.begin_unmap(op.slot)) {
                     self.pinned.push((at, op.slot, pin));
                     self.slots.push(op.slot);
                 } else if let Some(status) = status.get_mut(at) {

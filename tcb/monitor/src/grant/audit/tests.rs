@@ -4,8 +4,8 @@
 use super::super::accounts::Account;
 use super::super::entry::{PinnedGrant, Purpose};
 use super::*;
-use abi::GrantRef;
 use abi::layout::info;
+use abi::{GrantRef, Slot};
 
 const USER: DomId = DomId(0);
 const GRANTER: DomId = DomId(1);
@@ -48,17 +48,13 @@ fn active(tables: &mut Accounts, index: usize) -> &mut Active {
 /// Puts something into a slot of the user's window, and counts it.
 fn put(tables: &mut Accounts, slot: u32, what: WindowSlot) {
     let user = account(tables, USER);
-    *user.window.slot(slot).unwrap() = what;
+    user.window.set(Slot(slot), what);
     user.window.taken += 1;
 }
 
 fn pin_in(tables: &mut Accounts, slot: u32) -> PinnedGrant {
-    *account(tables, USER)
-        .window
-        .slot(slot)
-        .unwrap()
-        .pin()
-        .unwrap()
+    let window = &account(tables, USER).window;
+    *window.get(Slot(slot)).unwrap().pin().unwrap()
 }
 
 #[test]
@@ -83,7 +79,7 @@ const SPOILT: &[(&str, Spoil, u64)] = &[
     ),
     (
         "a page that left the window without a word: the slot, and its use",
-        |t| *account(t, USER).window.slot(0).unwrap() = WindowSlot::Free,
+        |t| account(t, USER).window.set(Slot(0), WindowSlot::Free),
         2,
     ),
     (

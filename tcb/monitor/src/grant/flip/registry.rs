@@ -85,7 +85,7 @@ impl Exchanges {
             let accounts = grants.lock();
             accounts.alive(user).ok_or(GrantStatus::BadDomain)?;
             let own = accounts.alive(granter).ok_or(GrantStatus::BadDomain)?;
-            if count == 0 || count as usize > own.window.slots.len() {
+            if count == 0 || count > own.window.len() {
                 return Err(GrantStatus::BadSlot);
             }
         }
