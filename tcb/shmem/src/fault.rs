@@ -40,6 +40,7 @@ macro_rules! guarded {
             "3:",
             $($after,)*
             ".pushsection gw_extable, \"aR\", @progbits",
+            ".balign 4",
             ".long 2b - .",
             ".long 3b - .",
             ".popsection",
@@ -65,6 +66,7 @@ fn fix_up(rip: usize) -> Option<usize> {
     unsafe {
         core::arch::asm!(
             ".pushsection gw_extable, \"aR\", @progbits",
+            ".balign 4",
             ".long 0",
             ".long -4",
             ".popsection",
