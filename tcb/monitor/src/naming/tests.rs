@@ -23,6 +23,7 @@ fn spec(window_slots: u32) -> Spec {
         collateral: 1,
         restart_pause_ms: None,
         cpus: Vec::new(),
+        weight: 1,
         devices: Vec::new(),
         config: String::new(),
     }
