@@ -1,10 +1,10 @@
 //! How fast pages may be taken away from users, in the whole machine.
 //!
-//! Each revocation interrupts every processor that runs the user, whoever asks for it. So all
-//! granters share one budget: one alone may use all of it, and who asks while others do gets its
-//! share by weight (start-time fair queueing: every operation moves its domain's place in the queue
-//! back, by less the more the domain weighs). What a dead user had is taken away for nothing, and
-//! granting interrupts nobody, so neither comes here.
+//! Each revocation interrupts every processor that runs the user. So all granters share one budget:
+//! one alone may use all of it, and one that asks while others do gets its share by weight
+//! (start-time fair queueing: every operation moves its domain's place in the queue back, by less
+//! the more the domain weighs). What a dead user had is taken away for nothing, and granting
+//! interrupts nobody, so neither comes here.
 
 use abi::DomId;
 use shmem::rate::TokenBucket;
@@ -31,7 +31,7 @@ struct Flow {
 #[derive(Debug)]
 struct Queue {
     budget: TokenBucket,
-    /// Where whoever comes anew begins: where the first of those is that wait.
+    /// Where a domain that comes anew begins: where the first of those is that wait.
     now: u64,
     flows: BTreeMap<DomId, Flow>,
 }

@@ -106,7 +106,7 @@ impl<S: AddressSpace> Server<S> {
         Ok(())
     }
 
-    /// When to ask again whether the next call may be served, in nanoseconds of the monotonic clock;
+    /// When to ask again whether the next call may be served, nanoseconds of the monotonic clock;
     /// 0: at once. Who waits for that waits for the monitor.
     pub fn due_ns(&mut self) -> u64 {
         let due_ns = self.budget.due_ns(&self.shared.churn);

@@ -1,18 +1,25 @@
 //! Creation and revocation of grants, in batches, by their granter.
 
+use super::entries::{Entry, Granted};
 use super::lifecycle::is_mapped;
-use super::registry::CountedGrants;
-use super::table::{Entry, Granted, Table, TableState};
+use super::quarantine::is_idle;
+use super::registry::{CountedGrants, Registry};
+use super::table::{Table, TableState};
 use crate::grant::accounts::Grants;
 use crate::space::SpaceError;
 use abi::counted::{Revocation, Translation};
 use abi::hypercall::{Create, Revoke};
 use abi::{DomId, GrantRef, GrantStatus, Slot};
+use shmem::time;
 use shmem::uses::{self, EntryWords};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
 
+/// Between two looks at a quarantine that is full.
+const LOOK: Duration = Duration::from_millis(1);
 /// An entry that is to lose its grant.
 #[derive(Clone, Copy)]
 struct Leaving {
@@ -226,6 +233,49 @@ impl CountedGrants {
             self.spaces.destroy(table.user, &why);
         }
         exchanged.is_ok()
+    }
+
+    /// Puts entries into their user's quarantine, at the cost of one frame of its collateral each;
+    /// whether the user lives. Waits for room while there is patience: the user has lost the
+    /// pages, and has nothing to gain by keeping the counts.
+    pub(super) fn charge(&self, table: &Table, mut entering: &[u32]) -> bool {
+        let mut since_ns = time::monotonic_ns();
+        while !entering.is_empty() {
+            let patient = {
+                let mut registry = self.registry();
+                let Registry {
+                    tables,
+                    quarantines,
+                } = &mut *registry;
+                let Some(quarantine) = quarantines.get_mut(&table.user) else {
+                    return false;
+                };
+                entering = quarantine.admit(table.handle, entering, |(handle, index)| {
+                    let table = tables.get(handle);
+                    table.is_some_and(|table| !is_idle(table, *index))
+                });
+                let now_ns = time::monotonic_ns();
+                let patient = quarantine.patience.waits(since_ns, now_ns);
+                since_ns = now_ns;
+                entering.is_empty() || patient
+            };
+            if !patient {
+                self.spaces
+                    .destroy(table.user, "it does not let go of grants that were revoked");
+                return false;
+            }
+            if !entering.is_empty() {
+                thread::sleep(LOOK);
+            }
+        }
+        true
+    }
+
+    /// Whether an entry is in no quarantine, or can leave it.
+    pub(super) fn leaves_quarantine(&self, table: &Table, index: u32) -> bool {
+        let mut registry = self.registry();
+        let quarantine = registry.quarantines.get_mut(&table.user);
+        quarantine.is_none_or(|quarantine| quarantine.lets_go(table, index))
     }
 }
 

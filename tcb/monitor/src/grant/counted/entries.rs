@@ -4,7 +4,7 @@
 //! grant frames side by side and alike. A process may have so many mappings and no more, so each
 //! table has its share of what the user's address space takes, and never more pieces.
 
-use super::table::{Entry, Granted};
+use abi::counted::{GENERATION_MAX, Translation};
 
 /// Mappings of a user's that are its own: program, stacks, memory, devices; and what there may be
 /// more in the midst of a batch (two for each of its operations).
@@ -16,6 +16,37 @@ pub(super) fn pieces_max(slots: u32, window_slots: u32, mappings: u32) -> u32 {
     let all = u64::from(mappings.saturating_sub(OWN_MAPPINGS));
     let share = all * u64::from(slots) / u64::from(window_slots.max(1));
     u32::try_from(share).unwrap_or(u32::MAX).saturating_sub(2)
+}
+
+/// What an entry grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Granted {
+    pub(super) frame: u32,
+    pub(super) readonly: bool,
+}
+
+/// One entry: the generation of its last grant, and the grant if it is one now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Entry {
+    pub(super) generation: u32,
+    pub(super) granted: Option<Granted>,
+    /// No new use of it begins, until it is revoked.
+    pub(super) draining: bool,
+}
+
+impl Entry {
+    /// What the translation sub-table says of it while it is valid.
+    pub(super) fn translation(&self) -> Translation {
+        self.granted.map_or(Translation::INVALID, |granted| {
+            Translation::valid(granted.frame, self.generation, granted.readonly)
+        })
+    }
+
+    /// Begins a new generation.
+    pub(super) fn renew(&mut self) {
+        self.generation = self.generation % GENERATION_MAX + 1;
+        self.draining = false;
+    }
 }
 
 /// The entries of one table.

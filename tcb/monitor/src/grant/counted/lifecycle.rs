@@ -1,9 +1,9 @@
 //! A table's life: its granter makes it, its user binds it, each ends its own half, and whatever
 //! is left of a dead end is cleared away.
 
-use super::entries::pieces_max;
+use super::entries::{Granted, pieces_max};
 use super::registry::CountedGrants;
-use super::table::{Bound, Granted, Table};
+use super::table::{Bound, Table};
 use crate::grant::accounts::Grants;
 use crate::grant::window::WindowSlot;
 use crate::space::{AddressSpace, SpaceError, enter};

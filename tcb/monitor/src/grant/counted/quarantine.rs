@@ -2,27 +2,22 @@
 //! and how long a revocation waits for it.
 //!
 //! A user that lets go of one entry now and then could hold up revocation after revocation, each
-//! within a patience of its own. So patience is one for each user, whoever waits: it is spent while
-//! anybody does, and comes back slowly.
+//! within a patience of its own. So patience is one for each user, for all that wait: it is spent
+//! while anybody does, and comes back slowly.
 
-use super::registry::{CountedGrants, Registry};
 use super::table::Table;
 use abi::Handle;
-use shmem::time;
 use shmem::uses;
 use std::collections::BTreeSet;
-use std::thread;
 use std::time::Duration;
 
-/// Between two looks at a quarantine that is full.
-const LOOK: Duration = Duration::from_millis(1);
 /// Patience comes back at this fraction of the time that passes: the share of its granters' time
 /// that a user can waste in the long run.
 const COMES_BACK: u64 = 100;
 
 /// The time that revocations may wait for one user.
 #[derive(Clone, Copy, Debug)]
-struct Patience {
+pub(super) struct Patience {
     full_ns: u64,
     left_ns: u64,
     /// Counted so far.
@@ -41,7 +36,7 @@ impl Patience {
 
     /// Somebody has waited from `since_ns` to `now_ns`; whether it may go on. Time in which several
     /// wait counts once.
-    fn waits(&mut self, since_ns: u64, now_ns: u64) -> bool {
+    pub(super) fn waits(&mut self, since_ns: u64, now_ns: u64) -> bool {
         let passed_ns = now_ns.saturating_sub(self.until_ns);
         let waited_ns = now_ns.saturating_sub(since_ns.max(self.until_ns));
         let back_ns = (passed_ns - waited_ns) / COMES_BACK;
@@ -58,15 +53,15 @@ pub(super) struct Quarantine {
     /// How many there may be.
     collateral: u32,
     entries: BTreeSet<(Handle, u32)>,
-    patience: Patience,
+    pub(super) patience: Patience,
 }
 
 impl Quarantine {
-    pub(super) fn new(collateral: u32, patience: Duration) -> Self {
+    pub(super) fn new(collateral: u32, patience: Duration, now_ns: u64) -> Self {
         Self {
             collateral,
             entries: BTreeSet::new(),
-            patience: Patience::new(patience, time::monotonic_ns()),
+            patience: Patience::new(patience, now_ns),
         }
     }
 
@@ -76,7 +71,7 @@ impl Quarantine {
     }
 
     /// Takes in as many entries of a table as there is room for; the others.
-    fn admit<'a>(
+    pub(super) fn admit<'a>(
         &mut self,
         table: Handle,
         entering: &'a [u32],
@@ -93,7 +88,7 @@ impl Quarantine {
     }
 
     /// Whether an entry is not in it, or can leave it.
-    fn lets_go(&mut self, table: &Table, index: u32) -> bool {
+    pub(super) fn lets_go(&mut self, table: &Table, index: u32) -> bool {
         let key = (table.handle, index);
         !self.entries.contains(&key) || is_idle(table, index) && self.entries.remove(&key)
     }
@@ -104,52 +99,7 @@ impl Quarantine {
     }
 }
 
-impl CountedGrants {
-    /// Puts entries into their user's quarantine, at the cost of one frame of its collateral each;
-    /// whether the user lives. Waits for room while there is patience: the user has lost the
-    /// pages, and has nothing to gain by keeping the counts.
-    pub(super) fn charge(&self, table: &Table, mut entering: &[u32]) -> bool {
-        let mut since_ns = time::monotonic_ns();
-        while !entering.is_empty() {
-            let patient = {
-                let mut registry = self.registry();
-                let Registry {
-                    tables,
-                    quarantines,
-                } = &mut *registry;
-                let Some(quarantine) = quarantines.get_mut(&table.user) else {
-                    return false;
-                };
-                entering = quarantine.admit(table.handle, entering, |(handle, index)| {
-                    let table = tables.get(handle);
-                    table.is_some_and(|table| !is_idle(table, *index))
-                });
-                let now_ns = time::monotonic_ns();
-                let patient = quarantine.patience.waits(since_ns, now_ns);
-                since_ns = now_ns;
-                entering.is_empty() || patient
-            };
-            if !patient {
-                self.spaces
-                    .destroy(table.user, "it does not let go of grants that were revoked");
-                return false;
-            }
-            if !entering.is_empty() {
-                thread::sleep(LOOK);
-            }
-        }
-        true
-    }
-
-    /// Whether an entry is in no quarantine, or can leave it.
-    pub(super) fn leaves_quarantine(&self, table: &Table, index: u32) -> bool {
-        let mut registry = self.registry();
-        let quarantine = registry.quarantines.get_mut(&table.user);
-        quarantine.is_none_or(|quarantine| quarantine.lets_go(table, index))
-    }
-}
-
-fn is_idle(table: &Table, index: u32) -> bool {
+pub(super) fn is_idle(table: &Table, index: u32) -> bool {
     table.words(index).is_none_or(|words| uses::idle(&words))
 }
 

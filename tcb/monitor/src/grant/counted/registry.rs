@@ -6,6 +6,7 @@ use crate::grant::spaces::Spaces;
 use crate::pins::Pins;
 use abi::{ConnId, DomId, Handle};
 use sandbox::mappings_max;
+use shmem::time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -85,7 +86,7 @@ impl CountedGrants {
 
     /// A domain has started; `collateral` frames may be taken from it.
     pub fn insert(&self, id: DomId, collateral: u32) {
-        let quarantine = Quarantine::new(collateral, self.patience);
+        let quarantine = Quarantine::new(collateral, self.patience, time::monotonic_ns());
         self.registry().quarantines.insert(id, quarantine);
     }
 

@@ -1,8 +1,8 @@
 //! One table of counted grants: its sub-tables, and what the monitor knows of each entry.
 
-use super::entries::Entries;
+use super::entries::{Entries, Entry, Granted};
 use crate::memory::Memory;
-use abi::counted::{GENERATION_MAX, Translation, status_bytes, table_slots, translation_bytes};
+use abi::counted::{status_bytes, table_slots, translation_bytes};
 use abi::{ConnId, DomId, GrantRef, Handle, PAGE, Slot};
 use sandbox::PageMap;
 use shmem::Region;
@@ -11,37 +11,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// What an entry grants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Granted {
-    pub(super) frame: u32,
-    pub(super) readonly: bool,
-}
-
-/// One entry: the generation of its last grant, and the grant if it is one now.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Entry {
-    pub(super) generation: u32,
-    pub(super) granted: Option<Granted>,
-    /// No new use of it begins, until it is revoked.
-    pub(super) draining: bool,
-}
-
-impl Entry {
-    /// What the translation sub-table says of it while it is valid.
-    pub(super) fn translation(&self) -> Translation {
-        self.granted.map_or(Translation::INVALID, |granted| {
-            Translation::valid(granted.frame, self.generation, granted.readonly)
-        })
-    }
-
-    /// Begins a new generation.
-    pub(super) fn renew(&mut self) {
-        self.generation = self.generation % GENERATION_MAX + 1;
-        self.draining = false;
-    }
-}
 
 /// Where a user has a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
