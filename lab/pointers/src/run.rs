@@ -170,13 +170,13 @@ impl Half {
     fn new(domain: Domain) -> io::Result<Self> {
         let pages = |count: u32| Area::anonymous((count as usize).max(1) * PAGE);
         let home = Home {
-            info: Area::anonymous(info::bytes(domain.grant_entries))?,
+            info: Area::anonymous(info::bytes(domain.grant_entries, 0))?,
             frames: pages(domain.frames)?,
             // Nothing is ever mapped there.
             window: pages(0)?,
             domain: DomId(0),
             grant_entries: domain.grant_entries,
-            config_bytes: domain.config.len(),
+            config_bytes: 0,
             devices: 0,
             cpus: domain.cpus.iter().fold(0, |set, cpu| set | 1 << (cpu % 64)),
         };

@@ -91,7 +91,7 @@ mod tests {
     }
 
     fn info() -> Span {
-        Area::anonymous(info::bytes(0)).unwrap().span()
+        Area::anonymous(info::bytes(0, 0)).unwrap().span()
     }
 
     #[test]

@@ -4,7 +4,6 @@ use crate::call::Calls;
 use crate::platform::Platform;
 use crate::processes::Processes;
 use crate::wait::Waiter;
-use abi::layout::info;
 use serde::de::DeserializeOwned;
 use shmem::home::{Home, NotADomain};
 use std::cell::RefCell;
@@ -57,10 +56,10 @@ pub fn start<C: DeserializeOwned>() -> Result<Started<C>, StartError> {
     shmem::install_fault_handler();
     let home = shmem::home::take()?;
     let calls = Calls::new(&home).ok_or(StartError::Damaged("no call page"))?;
-    let text = home
-        .info
-        .at(info::CONFIG, home.config_bytes)
-        .ok_or(StartError::Damaged("no room for the configuration"))?;
+    let text = home.config();
+    if text.len() != home.config_bytes {
+        return Err(StartError::Damaged("no room for the configuration"));
+    }
     let mut bytes = vec![0; text.len()];
     text.read(&mut bytes)
         .map_err(|_| StartError::Damaged("no configuration"))?;

@@ -2,7 +2,7 @@
 //! no range is ever used for anything else, so an address inside one never becomes a Rust object.
 //!
 //! ```text
-//! 0x5d00_0000_0000  INFO     start info, shared words, call page, config, grant table, mailbox
+//! 0x5d00_0000_0000  INFO     start info, shared words, call page, mailbox, grant table, config
 //! 0x5e00_0000_0000  FRAMES   the domain's own page frames (what it may grant)
 //! 0x5f00_0000_0000  STUB     the agent's code and its argument pages (sealed, read-only here)
 //! 0x6000_0000_0000  WINDOW   where granted pages of others appear; only the agent maps here
@@ -41,7 +41,7 @@ pub mod info {
     pub const START_WINDOW_SLOTS: usize = 0x18;
     /// u64: entries of the grant table.
     pub const START_GRANT_ENTRIES: usize = 0x20;
-    /// u64: bytes of configuration at [`CONFIG`].
+    /// u64: bytes of configuration at [`config`].
     pub const START_CONFIG_BYTES: usize = 0x28;
     /// u64: devices that can be attached: [`crate::hypercall::Attach::Device`] 0 … n-1.
     pub const START_DEVICES: usize = 0x30;
@@ -84,14 +84,10 @@ pub mod info {
     pub const CALL: usize = 2 * PAGE;
     /// Pages of the call page.
     pub const CALL_PAGES: usize = 2;
-    /// The domain's configuration: opaque bytes (JSON) that the monitor passes on.
-    pub const CONFIG: usize = 4 * PAGE;
-    /// Bytes that a configuration may have.
-    pub const CONFIG_MAX: usize = 28 * PAGE;
     /// A request to the domain.
-    pub const MAILBOX_IN: usize = 32 * PAGE;
+    pub const MAILBOX_IN: usize = 4 * PAGE;
     /// Bytes that a request may have.
-    pub const MAILBOX_IN_MAX: usize = PAGE;
+    pub const MAILBOX_IN_MAX: usize = 29 * PAGE;
     /// A domain's reply.
     pub const MAILBOX_OUT: usize = 33 * PAGE;
     /// Bytes that a reply may have.
@@ -99,10 +95,21 @@ pub mod info {
     /// The grant table: entries of 8 bytes, see [`crate::grant::GrantEntry`].
     pub const GRANT_TABLE: usize = 128 * PAGE;
 
-    /// Bytes of INFO with a grant table of `entries` entries, in whole pages.
+    /// Bytes that a configuration may have.
+    pub const CONFIG_MAX: usize = 16 << 20;
+
+    /// Where the domain's configuration begins, behind a grant table of `entries` entries: opaque
+    /// bytes (JSON) that the monitor passes on.
     #[must_use]
-    pub const fn bytes(entries: u32) -> usize {
+    pub const fn config(entries: u32) -> usize {
         GRANT_TABLE + (entries as usize * 8).next_multiple_of(PAGE)
+    }
+
+    /// Bytes of INFO with a grant table of `entries` entries and so much configuration, in whole
+    /// pages.
+    #[must_use]
+    pub const fn bytes(entries: u32, config_bytes: usize) -> usize {
+        config(entries) + config_bytes.next_multiple_of(PAGE)
     }
 }
 

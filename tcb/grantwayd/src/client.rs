@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 /// Bytes that a request may have: a full mailbox with every byte escaped, and some.
-const REQUEST_MAX: usize = 64 * 1024;
+const REQUEST_MAX: usize = 256 * 1024;
 /// Bytes taken at once.
 const CHUNK: usize = 16 * 1024;
 /// How long a client may be silent, or leave an answer lying.

@@ -456,10 +456,10 @@ fn clients_cannot_hold_up_the_monitor() {
     drop(deaf);
     let unknown = daemon.order("nobody", json!({}));
     assert_eq!(unknown["error"], "there is no domain nobody");
-    let long = json!({ "text": "x".repeat(5000) });
+    let long = json!({ "text": "x".repeat(120_000) });
     assert_eq!(
         daemon.order("g0", long)["error"],
-        "the request is longer than 4096 bytes"
+        "the request is longer than 118784 bytes"
     );
     daemon.down();
 }

@@ -5,8 +5,9 @@ mod common;
 use abi::hypercall::{Copy, Kind, Map, Place};
 use abi::machine::Program;
 use abi::{DomId, GrantRef, Slot};
-use common::{Daemon, domain, machine, with_file};
+use common::{Daemon, domain, eventually, machine, with_file};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 fn grant(frame: u32, readonly: bool, index: u32) -> Value {
     json!({ "do": "grant", "index": index, "to": 0, "frame": frame, "readonly": readonly })
@@ -32,6 +33,9 @@ fn call(daemon: &Daemon, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Vec<i64>
     let ops = answer["ops"].as_array().unwrap();
     ops.iter().map(|op| op[5].as_i64().unwrap()).collect()
 }
+
+/// For what must happen, where it is not the point how soon: other tests keep the CPUs busy.
+const SOON: Duration = Duration::from_secs(10);
 
 #[test]
 fn up_status_down() {
@@ -179,6 +183,28 @@ fn descriptors_are_attached_once_and_only_ones_own() {
     assert_eq!(attach("driver", 2, 1), 2);
     assert_eq!(attach("g0", 2, 0), "attached");
     daemon.down();
+}
+
+/// S-3: what a domain is told may be long, at its start and later.
+#[test]
+fn descriptions_may_be_long() {
+    let mut plan = machine(1);
+    let filler = "x".repeat(2 << 20);
+    let config = json!({ "filler": filler, "word": "everything" });
+    plan.domains[1].config = config.to_string();
+    let daemon = Daemon::up(&plan);
+    let told = "g0: told everything\n";
+    eventually("it is told", SOON, || daemon.log().contains(told));
+    let order = json!({ "do": "id", "filler": &filler[..100_000] });
+    assert_eq!(daemon.order("g0", order), 1);
+    daemon.down();
+    plan.domains[1].config = " ".repeat((16 << 20) + 1);
+    let (_daemon, line) = Daemon::start(&plan);
+    let error = line["error"].as_str().unwrap();
+    assert!(
+        error.contains("domain g0: bytes of configuration: at most 16777216, not 16777217"),
+        "{error}"
+    );
 }
 
 #[test]

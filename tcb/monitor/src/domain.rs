@@ -131,7 +131,8 @@ impl Domain {
     pub(crate) fn build(id: DomId, spec: &machine::Domain) -> Result<Self, DomainError> {
         check(spec)?;
         let system = |what| system(&spec.name, what);
-        let memory = Memory::create(id, spec.frames, spec.grant_entries)
+        let config = spec.config.as_bytes();
+        let memory = Memory::with_config(id, spec.frames, spec.grant_entries, config)
             .map_err(system("making its memory"))?;
         let memory = Arc::new(memory);
         write_start_info(&memory, id, spec).ok_or_else(|| DomainError::Spec {
@@ -333,8 +334,6 @@ fn check(spec: &machine::Domain) -> Result<(), DomainError> {
 /// Writes what the domain finds at its start.
 fn write_start_info(memory: &Memory, id: DomId, spec: &machine::Domain) -> Option<()> {
     let span = memory.info().span();
-    let config = spec.config.as_bytes();
-    span.sub(info::CONFIG, config.len())?.write(config).ok()?;
     let every = (0..64usize).filter(|cpu| spec.cpus.is_empty() || spec.cpus.contains(cpu));
     let cpus = every.fold(0u64, |set, cpu| set | 1 << cpu);
     for (offset, value) in [
@@ -344,7 +343,7 @@ fn write_start_info(memory: &Memory, id: DomId, spec: &machine::Domain) -> Optio
         (info::START_FRAMES, u64::from(spec.frames)),
         (info::START_WINDOW_SLOTS, u64::from(spec.window_slots)),
         (info::START_GRANT_ENTRIES, u64::from(spec.grant_entries)),
-        (info::START_CONFIG_BYTES, config.len() as u64),
+        (info::START_CONFIG_BYTES, spec.config.len() as u64),
         (info::START_DEVICES, spec.devices.len() as u64),
         (info::START_CPUS, cpus),
         (info::START_TSC_HZ, shmem::time::tsc_hz()),

@@ -1,6 +1,7 @@
 //! The two regions that a domain consists of.
 
-use abi::{DomId, layout};
+use abi::DomId;
+use abi::layout::{self, info};
 use shmem::{Region, Span};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,12 +18,25 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Makes both regions, all zero.
+    /// Makes both regions, all zero, without room for a configuration.
     ///
     /// # Errors
     /// The kernel has no memory or no descriptors left, or a size is beyond
     /// [`layout::FRAMES_MAX`] or the reach of a grant reference.
     pub fn create(id: DomId, frame_count: u32, grant_entries: u32) -> io::Result<Self> {
+        Self::with_config(id, frame_count, grant_entries, &[])
+    }
+
+    /// The same with a configuration, in which the domain finds what it is to do.
+    ///
+    /// # Errors
+    /// As [`Memory::create`].
+    pub fn with_config(
+        id: DomId,
+        frame_count: u32,
+        grant_entries: u32,
+        config: &[u8],
+    ) -> io::Result<Self> {
         if frame_count == 0 || frame_count > layout::FRAMES_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -38,7 +52,11 @@ impl Memory {
                 format!("a grant table has at most 2^20 entries, not {grant_entries}"),
             ));
         }
-        let info = Region::create(&format!("info-{id}"), layout::info::bytes(grant_entries))?;
+        let bytes = info::bytes(grant_entries, config.len());
+        let info = Region::create(&format!("info-{id}"), bytes)?;
+        let place = info.span().skip(info::config(grant_entries));
+        let written = place.take(config.len()).write(config);
+        written.map_err(|_| io::ErrorKind::OutOfMemory)?;
         let frames = Region::create(&format!("frames-{id}"), frame_count as usize * layout::PAGE)?;
         let frames_readonly = frames.readonly_fd()?;
         Ok(Self {

@@ -23,12 +23,22 @@ pub struct Home {
     pub domain: DomId,
     /// Entries of the grant table.
     pub grant_entries: u32,
-    /// Bytes of the configuration at [`info::CONFIG`].
+    /// Bytes of the configuration: see [`Home::config`].
     pub config_bytes: usize,
     /// Devices that can be attached.
     pub devices: u32,
     /// The CPUs that the domain may run on, one bit each.
     pub cpus: u64,
+}
+
+impl Home {
+    /// The domain's configuration.
+    #[must_use]
+    pub fn config(&self) -> Span {
+        let info = self.info.span();
+        info.skip(info::config(self.grant_entries))
+            .take(self.config_bytes)
+    }
 }
 
 /// This process was not started as a domain.
@@ -108,7 +118,7 @@ pub fn take() -> Result<Home, NotADomain> {
     }
     crate::time::set_tsc_hz(tsc_hz);
     Ok(Home {
-        info: Area::at_fixed(layout::INFO, info::bytes(grant_entries)),
+        info: Area::at_fixed(layout::INFO, info::bytes(grant_entries, config_bytes)),
         frames: Area::at_fixed(layout::FRAMES, frames * PAGE),
         window: Area::at_fixed(layout::WINDOW, slots * PAGE),
         domain: DomId(domain),

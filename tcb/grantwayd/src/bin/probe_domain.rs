@@ -32,9 +32,7 @@ fn main() {
     let fds = shmem::home::descriptors().expect("descriptors");
     let info = home.info.span();
     let mut text = vec![0; home.config_bytes];
-    info.skip(info::CONFIG)
-        .read(&mut text)
-        .expect("a configuration");
+    home.config().read(&mut text).expect("a configuration");
     let config: Value = serde_json::from_slice(&text).unwrap_or_default();
     let mut probe = Probe {
         home,
@@ -44,6 +42,9 @@ fn main() {
         attached: Vec::new(),
     };
     println!("up as {:?}", std::env::args().next());
+    if let Some(word) = config["word"].as_str() {
+        println!("told {word}");
+    }
     if config["silent"] == true {
         hang();
     }

@@ -59,7 +59,7 @@ pub(crate) fn start_by(
     name: &str,
     cpus: &[usize],
 ) -> Result<World, SpawnError> {
-    let info = Region::create("info", info::bytes(64)).expect("memory");
+    let info = Region::create("info", info::bytes(64, 0)).expect("memory");
     let frames = Region::create("frames", 16 * PAGE).expect("memory");
     for (offset, value) in [
         (info::START_MAGIC, info::MAGIC),
