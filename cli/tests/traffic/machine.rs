@@ -134,8 +134,9 @@ impl Machine {
         serde_json::from_slice(&run.stdout).unwrap()
     }
 
-    /// Ends the machine: everything granted is accounted for, and nothing stays behind.
-    pub(crate) fn end(mut self) {
+    /// Ends the machine: everything granted is accounted for, and nothing stays behind. The
+    /// namespaces, as they are then.
+    pub(crate) fn end(mut self) -> Vec<(Namespace, String)> {
         let audit = self.ask(&["grants"]);
         assert_eq!(audit["leaked"], 0, "{audit}");
         let status = self.ask(&["status"]);
@@ -155,6 +156,7 @@ impl Machine {
                 .unwrap();
             assert!(!left.contains(name), "{left}");
         }
+        std::mem::take(&mut self.places)
     }
 }
 

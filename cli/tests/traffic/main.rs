@@ -12,5 +12,6 @@ mod processes;
 mod programs;
 mod queues;
 mod restart;
+mod uplink;
 mod workers;
 mod xdp;
