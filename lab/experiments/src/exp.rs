@@ -5,6 +5,7 @@ use crate::studies::base::{self, Base};
 use crate::studies::overhead::{self, Overhead};
 use crate::studies::receive_buffer::{self, ReceiveBuffer};
 use crate::studies::restart::{self, Restart};
+use crate::studies::uplink::{self, Uplink};
 use crate::studies::{Open, Study};
 use figures::{Failure, interrupt, plot, report};
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ struct Embedded {
 }
 
 /// Studies whose plans have forms of their own.
-const OWN_FORM: [Embedded; 3] = [
+const OWN_FORM: [Embedded; 4] = [
     Embedded {
         name: overhead::NAME,
         text: overhead::TEXT,
@@ -33,6 +34,11 @@ const OWN_FORM: [Embedded; 3] = [
         name: restart::NAME,
         text: restart::TEXT,
         open: Restart::open,
+    },
+    Embedded {
+        name: uplink::NAME,
+        text: uplink::TEXT,
+        open: Uplink::open,
     },
 ];
 

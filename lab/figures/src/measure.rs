@@ -95,10 +95,14 @@ impl CpuTimes {
 /// Share of stolen CPU time above which figures are disturbed.
 pub const STEAL_MAX: f64 = 0.01;
 
+/// Ticks of a second in `/proc/stat` (USER_HZ), on every x86-64.
+const TICKS_PER_S: f64 = 100.0;
+
 /// The machine's CPU account, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     all: u64,
+    idle: u64,
     steal: u64,
 }
 
@@ -124,8 +128,18 @@ impl Machine {
             .collect();
         Some(Self {
             all: ticks.iter().sum(),
+            idle: ticks.get(3)? + ticks.get(4)?,
             steal: *ticks.get(7)?,
         })
+    }
+
+    /// Seconds of CPU time that anybody used since `earlier`: programs, the kernel, its threads and
+    /// interrupts.
+    #[must_use]
+    pub fn busy_s_since(self, earlier: Self) -> f64 {
+        let used = |at: Self| at.all.saturating_sub(at.idle).saturating_sub(at.steal);
+        let ticks = used(self).saturating_sub(used(earlier));
+        ticks as f64 / TICKS_PER_S
     }
 
     /// Whether so much was stolen since `earlier` that figures are disturbed: more than 1 %, and
@@ -247,8 +261,14 @@ mod tests {
         let c = Machine {
             all: b.all + 40,
             steal: b.steal + 1,
+            ..b
         };
         assert!(!c.disturbed_since(b), "one tick of forty is not resolved");
+        let busy = b.busy_s_since(a);
+        assert!(
+            (busy - 0.8).abs() < 1e-9,
+            "{busy} s, neither idle nor stolen"
+        );
         assert_eq!(Machine::parse("nothing"), None);
     }
 

@@ -6,11 +6,13 @@
 //! | [`overhead`] | what the profiler takes from the machine that it looks at |
 //! | [`receive_buffer`] | throughput against the size of the receiver's buffer |
 //! | [`restart`] | how long guests are without a network when the driver domain is killed |
+//! | [`uplink`] | how a machine joins the host's network |
 
 pub mod base;
 pub mod overhead;
 pub mod receive_buffer;
 pub mod restart;
+pub mod uplink;
 
 use crate::plan::Adjustment;
 use figures::Failure;

@@ -1,0 +1,338 @@
+//! The plan `uplink`: how a machine joins the host's network, beside the kernel alone.
+//!
+//! Nothing is pinned and nobody's process is told from another's: what was not idle while a load
+//! ran is what it cost.
+
+mod sides;
+
+use super::{Outcome, Study};
+use crate::load::{Load, LoadSpec, Mark, Role};
+use crate::plan::{Adjustment, Config, Ratio, Rounds, Threshold, Times};
+use crate::runner::Samples;
+use anyhow::Context as _;
+use figures::measure::Machine;
+use figures::provenance::Provenance;
+use figures::report::{Figure, Index, cell, table};
+use figures::{Failure, interrupt};
+use serde::Deserialize;
+use sides::{Between, Sides};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// The plan's name.
+pub const NAME: &str = "uplink";
+/// The text of its plan.
+pub const TEXT: &str = include_str!("../../../plans/uplink.toml");
+/// The first port of the loads.
+const PORT: u16 = 7100;
+/// What is measured, in the order of a table.
+const METRICS: [(&str, &str); 4] = [
+    ("throughput", "Gb/s"),
+    ("cpu_s_per_gb", "s/GB"),
+    ("cycles_per_byte.total", "cyc/B"),
+    ("one_way_us.p50", "µs one way"),
+];
+
+/// The plan.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Uplink {
+    /// Its name.
+    pub name: String,
+    /// What it is about, for people.
+    pub about: String,
+    flows: Vec<usize>,
+    request: usize,
+    column: Vec<Joined>,
+    #[serde(default)]
+    ratio: Vec<Ratio>,
+    #[serde(default)]
+    bar: Vec<Threshold>,
+    full: Rounds,
+    quick: Rounds,
+}
+
+/// A column.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Joined {
+    name: String,
+    between: Between,
+}
+
+/// What runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Traffic {
+    /// So many streams at once.
+    Streams(usize),
+    /// Requests of so many bytes, one at a time.
+    Requests(usize),
+}
+
+impl Traffic {
+    fn config(self, column: &str) -> Config {
+        match self {
+            Self::Streams(flows) => Config::new(column, &[("flows", &flows.to_string())]),
+            Self::Requests(bytes) => Config::new(column, &[("req", &bytes.to_string())]),
+        }
+    }
+
+    const fn roles(self) -> [Role; 2] {
+        match self {
+            Self::Streams(_) => [Role::Sink, Role::Source],
+            Self::Requests(_) => [Role::Echo, Role::Client],
+        }
+    }
+}
+
+/// The two loads of one traffic.
+struct Pair {
+    far: Load,
+    near: Load,
+}
+
+impl Pair {
+    fn start(traffic: Traffic, sides: &Sides, port: u16) -> anyhow::Result<Self> {
+        let [far, near] = traffic.roles();
+        let (flows, size) = match traffic {
+            Traffic::Streams(flows) => (flows, 0),
+            Traffic::Requests(bytes) => (1, bytes),
+        };
+        let spec = |role, netns| LoadSpec {
+            role,
+            netns: Some(netns),
+            cpu: None,
+            address: SocketAddr::new(sides::FAR, port),
+            size,
+            flows,
+        };
+        Ok(Self {
+            far: Load::start(&spec(far, sides.far.path()))?,
+            near: Load::start(&spec(near, sides.near.path()))?,
+        })
+    }
+
+    /// One window of it.
+    fn window(&mut self, times: Times) -> anyhow::Result<Window> {
+        self.far.go()?;
+        self.near.go()?;
+        interrupt::sleep(times.warm_up)?;
+        self.far.mark()?;
+        self.near.mark()?;
+        let before = Machine::read();
+        interrupt::sleep(times.window)?;
+        let far = self.far.mark()?;
+        let near = self.near.mark()?;
+        let now = Machine::read();
+        self.near.stop()?;
+        self.far.stop()?;
+        // What is under way arrives.
+        interrupt::sleep(times.warm_up)?;
+        Ok(Window {
+            far,
+            near,
+            busy_s: now.busy_s_since(before),
+            disturbed: now.disturbed_since(before),
+        })
+    }
+}
+
+/// What a window showed.
+struct Window {
+    far: Mark,
+    near: Mark,
+    /// CPU time of the whole system.
+    busy_s: f64,
+    disturbed: bool,
+}
+
+impl Window {
+    fn figures(&self, traffic: Traffic, tsc_hz: u64) -> BTreeMap<String, f64> {
+        let mut all = BTreeMap::new();
+        match traffic {
+            Traffic::Streams(_) if self.far.bytes > 0 && self.far.ns > 0 => {
+                let bytes = self.far.bytes as f64;
+                all.insert("throughput", bytes * 8.0 / self.far.ns as f64);
+                all.insert("cpu_s_per_gb", self.busy_s / (bytes / 1e9));
+                let cycles = self.busy_s * tsc_hz as f64;
+                all.insert("cycles_per_byte.total", cycles / bytes);
+            }
+            Traffic::Requests(_) if self.near.ns > 0 => {
+                let seconds = self.near.ns as f64 / 1e9;
+                all.insert("transactions", self.near.operations as f64 / seconds);
+                let times = [("p50", self.near.p50_us), ("p99", self.near.p99_us)];
+                for (quantile, there_and_back) in times {
+                    let Some(us) = there_and_back else { continue };
+                    let (latency, one_way) = match quantile {
+                        "p50" => ("latency_us.p50", "one_way_us.p50"),
+                        _ => ("latency_us.p99", "one_way_us.p99"),
+                    };
+                    all.insert(latency, us);
+                    all.insert(one_way, us / 2.0);
+                }
+            }
+            _ => {}
+        }
+        let owned = all.into_iter();
+        owned
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    }
+}
+
+impl Uplink {
+    /// From the plan's text.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] saying what is wrong with it, or with what is left of it.
+    pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
+        Ok(Box::new(Self::adjusted(text, by)?))
+    }
+
+    /// The plan as a command line changes it.
+    fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
+        let mut plan: Self =
+            toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
+        plan.full = plan.full.adjusted(plan.quick, by)?;
+        by.keep(&mut plan.column, |column| &column.name)?;
+        Ok(plan)
+    }
+
+    fn traffic(&self) -> Vec<Traffic> {
+        let streams = self.flows.iter().map(|&flows| Traffic::Streams(flows));
+        streams.chain([Traffic::Requests(self.request)]).collect()
+    }
+
+    /// One column, with its loads. They are gone with it before the next one is set up: idle
+    /// machines are not quite idle.
+    fn round(&self, round: usize, column: &Joined, samples: &mut Samples) -> anyhow::Result<()> {
+        let traffic = self.traffic();
+        let configs = traffic.iter().map(|traffic| traffic.config(&column.name));
+        let sides = Sides::of(column.between);
+        let Some(sides) = samples.made(&column.name, sides, true, configs)? else {
+            return Ok(());
+        };
+        for (port, &traffic) in (PORT..).zip(&traffic) {
+            let config = traffic.config(&column.name);
+            let measure = || {
+                let mut pair = Pair::start(traffic, &sides, port)?;
+                pair.window(self.full.times())
+            };
+            let window = measure().with_context(|| config.name())?;
+            if window.disturbed {
+                samples.disturb(&config);
+            }
+            let figures = window.figures(traffic, shmem::time::tsc_hz());
+            samples.add(&config, round, &figures);
+        }
+        sides.end()
+    }
+}
+
+impl Study for Uplink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn about(&self) -> &str {
+        &self.about
+    }
+
+    fn run(&self, quick: bool) -> anyhow::Result<Outcome> {
+        let placement = "nothing is pinned; all CPU time of the system is counted".to_owned();
+        let provenance = Provenance::collect(placement, quick);
+        let mut samples = Samples::default();
+        for round in 0..self.full.rounds {
+            eprintln!("round {} of {}", round + 1, self.full.rounds);
+            for column in &self.column {
+                interrupt::check()?;
+                self.round(round, column, &mut samples)?;
+            }
+        }
+        let mut figures = samples.figures(NAME);
+        figures.extend(samples.ratios(NAME, &self.ratio, &self.bar));
+        Ok(Outcome {
+            provenance,
+            figures,
+        })
+    }
+
+    fn tables(&self, figures: &[Figure]) -> String {
+        let index = Index::new(figures);
+        let mut rows = Vec::new();
+        for column in &self.column {
+            for traffic in self.traffic() {
+                let config = traffic.config(&column.name).name();
+                let mut row = vec![config.clone()];
+                row.extend(METRICS.map(|(metric, _)| cell(index.get(&config, metric))));
+                for ratio in &self.ratio {
+                    let of = |metric: &str| format!("ratio.{}.{metric}", ratio.to);
+                    let found = [METRICS[0].0, METRICS[2].0, METRICS[3].0]
+                        .map(|metric| index.get(&config, &of(metric)))
+                        .into_iter()
+                        .flatten();
+                    row.extend(found.map(|figure| format!("× {}", cell(Some(figure)))));
+                }
+                row.resize(METRICS.len() + 3, String::new());
+                rows.push(row);
+            }
+        }
+        let mut header = vec!["column"];
+        header.extend(METRICS.map(|(_, unit)| unit));
+        header.extend(["beside", "the", "kernel"]);
+        header.truncate(METRICS.len() + 3);
+        table(&header, &rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Uplink {
+        Uplink::adjusted(TEXT, &Adjustment::default()).unwrap()
+    }
+
+    #[test]
+    fn every_ratio_and_bar_is_of_columns_that_there_are() {
+        let plan = plan();
+        let names: Vec<&str> = plan.column.iter().map(|column| &*column.name).collect();
+        for ratio in &plan.ratio {
+            assert!(names.contains(&&*ratio.to), "{ratio:?}");
+        }
+        for bar in &plan.bar {
+            let named = |name: &&&str| crate::plan::names_column(&bar.column, name);
+            assert!(names.iter().any(|name| named(&name)), "{bar:?}");
+            assert!(bar.line().is_some(), "{bar:?}");
+            let to = bar.metric.strip_prefix("ratio.").unwrap_or("");
+            assert!(names.iter().any(|name| to.starts_with(name)), "{bar:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_window_showed_becomes_figures() {
+        let window = Window {
+            far: Mark {
+                ns: 1_000_000_000,
+                bytes: 2_500_000_000,
+                ..Mark::default()
+            },
+            near: Mark {
+                ns: 500_000_000,
+                operations: 10_000,
+                p50_us: Some(50.0),
+                ..Mark::default()
+            },
+            busy_s: 2.0,
+            disturbed: false,
+        };
+        let streams = window.figures(Traffic::Streams(1), 2_000_000_000);
+        assert_eq!(streams["throughput"], 20.0);
+        assert_eq!(streams["cpu_s_per_gb"], 0.8);
+        assert_eq!(streams["cycles_per_byte.total"], 1.6);
+        let requests = window.figures(Traffic::Requests(64), 1);
+        assert_eq!(requests["transactions"], 20_000.0);
+        assert_eq!(requests["one_way_us.p50"], 25.0);
+        assert!(!requests.contains_key("throughput") && !streams.contains_key("transactions"));
+    }
+}
