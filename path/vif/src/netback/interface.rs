@@ -11,7 +11,7 @@ use crate::fatal::Fatal;
 use crate::grants::Grants;
 use crate::netif::rings::{RX_RESPONSE, RxBack, TxBack, rings};
 use crate::netif::{Abilities, Terms};
-use crate::ring::{BadPages, Watch};
+use crate::ring::{BadPages, Journal, Watch};
 use shmem::Span;
 use shmem::sync::fence;
 use std::sync::atomic::Ordering;
@@ -66,6 +66,13 @@ impl<G: Grants> Netback<G> {
             posts: Posts::default(),
             loans: Loans::default(),
         })
+    }
+
+    /// Takes over rings whose backend may be no more (RING-16), and keeps journals of them: of the
+    /// one from the guest, and of the one to it. Before anything else.
+    pub fn resume(&mut self, [tx, rx]: [Journal; 2]) {
+        self.tx.resume(tx);
+        self.rx.resume(rx);
     }
 
     /// What was agreed on.

@@ -1,9 +1,11 @@
 //! The backend's end of a ring: takes requests, gives responses.
 
 use super::end::{End, Side};
+use super::journal::Journal;
 use super::slots::Slots;
 use super::words::{Index, Pages, Words};
 use shmem::Span;
+use std::sync::atomic::Ordering;
 
 /// The backend's handle of a ring whose requests have `REQ` words and whose responses have `RSP`.
 pub type Back<W, const REQ: usize, const RSP: usize> = End<BackSide, W, RSP, REQ>;
@@ -71,6 +73,25 @@ impl<W: Words, const REQ: usize, const RSP: usize> Back<W, REQ, RSP> {
 }
 
 impl<const REQ: usize, const RSP: usize> Back<Pages, REQ, RSP> {
+    /// Takes over a ring whose backend is no more (RING-16): goes on behind the responses that it
+    /// has published, and has the requests behind them as they were, for of those it may have
+    /// written over some. Notes in `journal` from now on what it takes. Before anything else.
+    pub fn resume(&mut self, journal: Journal) {
+        self.words.keep_journal(journal);
+        let [published, made] = [Index::RspProd, Index::ReqProd]
+            .map(|index| self.words.index(index, Ordering::Acquire));
+        // More than a ring holds: the first look at the ring will say so.
+        let unanswered = made.wrapping_sub(published).min(self.slots());
+        for ahead in 0..unanswered {
+            let index = published.wrapping_add(ahead);
+            if let Some(request) = self.words.noted::<REQ>(index) {
+                self.peer.put_back(&self.words, index, request);
+            }
+        }
+        self.peer.resume(published);
+        self.out.resume(published);
+    }
+
     /// A look at whether there are more than `beyond` requests, until more are consumed.
     #[must_use]
     pub fn watch(&self, beyond: u32) -> Watch {

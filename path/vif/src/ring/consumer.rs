@@ -41,6 +41,18 @@ impl<const N: usize> Consumer<N> {
         }
     }
 
+    /// Goes on at slot `at`: those before it were consumed by another process.
+    pub(super) const fn resume(&mut self, at: u32) {
+        self.cons = at;
+        self.seen = at;
+        self.count = 0;
+    }
+
+    /// Writes a slot of the peer's as it was.
+    pub(super) fn put_back(&self, words: &impl Words, index: u32, slot: [u32; N]) {
+        self.slots.write(words, index, slot);
+    }
+
     /// Slots that can be read without looking at the shared index again.
     #[inline]
     pub(super) const fn ready(&self) -> u32 {
@@ -130,11 +142,8 @@ impl<const N: usize> Consumer<N> {
         self.first = index;
         self.count = left.min(self.seen.wrapping_sub(index)).min(BURST as u32);
         let room = self.copied.get_mut(..self.count as usize);
-        words.read(
-            page,
-            offset,
-            self.slots.place.stride,
-            room.unwrap_or(&mut []),
-        );
+        let room = room.unwrap_or(&mut []);
+        words.read(page, offset, self.slots.place.stride, room);
+        words.note(index, room);
     }
 }

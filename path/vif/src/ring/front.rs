@@ -43,6 +43,13 @@ impl<W: Words, const REQ: usize, const RSP: usize> Front<W, REQ, RSP> {
         Self::over(words, requests, responses)
     }
 
+    /// Goes on as if everything before index `at` had been answered and collected.
+    #[cfg(test)]
+    pub(super) fn skip_to(&mut self, at: u32) {
+        self.out.resume(at);
+        self.peer.resume(at);
+    }
+
     /// Requests that may be written now.
     #[must_use]
     #[inline]

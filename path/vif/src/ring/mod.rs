@@ -42,6 +42,7 @@ mod consumer;
 mod end;
 mod format;
 mod front;
+mod journal;
 mod producer;
 mod slots;
 mod words;
@@ -53,9 +54,12 @@ pub use format::{
     BURST, Format, HEADER_BYTES, ORDER_MAX, PAGES_MAX, Place, SLOTS_PER_PAGE, passes, slots,
 };
 pub use front::Front;
+pub use journal::Journal;
 pub use words::{BadPages, CONTROL_BYTES, Index, Pages, Words};
 
 #[cfg(all(test, loom))]
 mod model;
+#[cfg(all(test, not(loom)))]
+mod resume;
 #[cfg(test)]
 mod tests;

@@ -31,6 +31,13 @@ impl<const N: usize> Producer<N> {
         }
     }
 
+    /// Goes on at slot `at`: those before it were published by another process.
+    pub(super) const fn resume(&mut self, at: u32) {
+        self.prod = at;
+        self.published = at;
+        self.notified = at;
+    }
+
     /// Writes the next slot, which is free.
     #[inline]
     pub(super) fn write(&mut self, words: &impl Words, slot: [u32; N]) {

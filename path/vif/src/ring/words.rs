@@ -1,6 +1,7 @@
 //! The words of a ring: in granted pages, or in the model checker.
 
-use super::format::{Format, HEADER_BYTES, PAGES_MAX};
+use super::format::{Format, HEADER_BYTES, PAGES_MAX, SLOTS_PER_PAGE};
+use super::journal::Journal;
 use abi::PAGE;
 use shmem::Span;
 use std::sync::atomic::Ordering;
@@ -48,6 +49,14 @@ pub trait Words {
     /// Writes slots from `offset` of page `page` on, one right behind the other. An index is to
     /// cover them.
     fn write_run<const N: usize>(&self, page: usize, offset: usize, slots: &[[u32; N]]);
+
+    /// Slots from `index` on were copied out, and may be written over from now on.
+    fn note<const N: usize>(&self, _index: u32, _slots: &[[u32; N]]) {}
+    /// What was last copied out of the slot of `index`, if that was the slot of this index and is
+    /// known.
+    fn noted<const N: usize>(&self, _index: u32) -> Option<[u32; N]> {
+        None
+    }
 }
 
 /// Not the pages of a ring: not a power of two of them, or not whole aligned pages, or no control
@@ -65,6 +74,7 @@ pub struct Pages {
     count: usize,
     /// By [`Index`].
     indices: [Span; 4],
+    journal: Journal,
 }
 
 impl Pages {
@@ -103,7 +113,18 @@ impl Pages {
             spans,
             count: pages.len(),
             indices,
+            journal: Journal::NONE,
         })
+    }
+
+    /// Keeps a journal from now on.
+    pub(super) fn keep_journal(&mut self, journal: Journal) {
+        self.journal = journal;
+    }
+
+    /// The number of the slot of an index.
+    fn slot(&self, index: u32) -> u32 {
+        index & (self.count as u32 * SLOTS_PER_PAGE).wrapping_sub(1)
     }
 
     #[inline]
@@ -174,5 +195,20 @@ impl Words for Pages {
         if let Some(span) = self.spans.get(page) {
             let _ = span.write_words(offset, slots.as_flattened());
         }
+    }
+
+    #[inline]
+    fn note<const N: usize>(&self, index: u32, slots: &[[u32; N]]) {
+        if !self.journal.is_kept() {
+            return;
+        }
+        for (ahead, slot) in (0..).zip(slots) {
+            let index = index.wrapping_add(ahead);
+            self.journal.note(self.slot(index), index, slot);
+        }
+    }
+
+    fn noted<const N: usize>(&self, index: u32) -> Option<[u32; N]> {
+        self.journal.noted(self.slot(index), index)
     }
 }
