@@ -6,7 +6,8 @@
 //! peers spin. So spins that were in vain count against it, and after some it is tried again only
 //! now and then, twice as rarely each time. A CPU that was offered and did not come back soon is
 //! somebody's who computes: sleepers are put before such a one by the scheduler when they wake,
-//! and whoever has offered the CPU is not.
+//! and whoever has offered the CPU waits for a time slice. One such wait is as dear as a hundred
+//! sleeps, so it counts for more than any number of spins that paid.
 
 /// Pauses that the usual one follows: an eighth of each is taken over.
 const SHARE: u64 = 8;
@@ -25,6 +26,11 @@ const REST_MIN: u32 = 16;
 const REST_MAX: u32 = 1024;
 /// A CPU that was offered and came back later than this is wanted by somebody who computes.
 const AWAY_NS: u64 = 200_000;
+/// Pauses that are slept through after that: at first, and at the most.
+const AWAY_REST_MIN: u32 = 256;
+const AWAY_REST_MAX: u32 = 16_384;
+/// Offers in a row that came back soon, after which nobody computes there any more.
+const CALM: u32 = 1024;
 
 /// One domain's habit.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +44,10 @@ pub(crate) struct Habit {
     /// Pauses still to be slept through.
     rest: u32,
     next_rest: u32,
+    /// Pauses to be slept through when the CPU stays away once more.
+    away_rest: u32,
+    /// Offers in a row that came back soon.
+    calm: u32,
     /// When the CPU was offered to others in this turn.
     offered_ns: Option<u64>,
 }
@@ -51,6 +61,8 @@ impl Habit {
             trust: TRIES,
             rest: 0,
             next_rest: REST_MIN,
+            away_rest: AWAY_REST_MIN,
+            calm: 0,
             offered_ns: None,
         }
     }
@@ -100,10 +112,20 @@ impl Habit {
 
     /// A turn began at `now_ns`.
     pub(crate) fn look(&mut self, now_ns: u64) {
-        if let Some(offered_ns) = self.offered_ns.take()
-            && now_ns.saturating_sub(offered_ns) > AWAY_NS
-        {
-            self.begin_rest();
+        let Some(offered_ns) = self.offered_ns.take() else {
+            return;
+        };
+        if now_ns.saturating_sub(offered_ns) > AWAY_NS {
+            self.rest = self.away_rest;
+            self.away_rest = (4 * self.away_rest).min(AWAY_REST_MAX);
+            self.trust = TRIES;
+            self.calm = 0;
+            return;
+        }
+        self.calm += 1;
+        if self.calm == CALM {
+            self.away_rest = AWAY_REST_MIN;
+            self.calm = 0;
         }
     }
 }

@@ -227,6 +227,39 @@ mod tests {
         assert!(sleeps > 9_900, "{sleeps}");
     }
 
+    /// It is wanted now and then only: the spins between that pay make up for none of it.
+    #[test]
+    fn a_cpu_that_others_want_at_times_is_left_to_them() {
+        let (mut idle, mut now) = (adapting(), 0);
+        let mut offers = 0u32;
+        let mut waits = 0;
+        for _ in 0..50_000 {
+            let mut step = idle.step(true, now);
+            now += 1_000;
+            let next = now + 5_000;
+            while now < next {
+                match step {
+                    Step::Sleep => {
+                        idle.sleeps(|| now);
+                        now = next;
+                        break;
+                    }
+                    Step::Again => {}
+                    Step::Yield => {
+                        offers += 1;
+                        if offers.is_multiple_of(20) {
+                            waits += 1;
+                            now += 3_000_000;
+                        }
+                    }
+                }
+                step = idle.step(false, now);
+                now += 1_000;
+            }
+        }
+        assert!(waits > 0 && waits < 15, "{waits} time slices waited for");
+    }
+
     #[test]
     fn who_does_not_adapt_asks_for_no_time() {
         let mut idle = Idle::new(10);
