@@ -70,7 +70,7 @@ impl Chosen<'_> {
     fn fd<'a>(&'a self, parts: &'a Parts) -> Result<BorrowedFd<'a>, Errno> {
         match &self.what {
             Target::Device(n) => {
-                let device = parts.devices.get(*n as usize).and_then(Option::as_ref);
+                let device = parts.devices.get(n).and_then(Option::as_ref);
                 Ok(device.ok_or(Errno::NOENT)?.as_fd())
             }
             Target::Doorbell(port) => Ok(port.doorbell()),
@@ -98,7 +98,7 @@ fn choose<'a>(
     match Attach::decode(args).ok_or(Errno::INVAL)? {
         Attach::Device(n) => {
             let at = place(fd::DEVICE, n, fd::DEVICES_MAX)?;
-            let device = parts.devices.get(n as usize).and_then(Option::as_ref);
+            let device = parts.devices.get(&n).and_then(Option::as_ref);
             let device = device.ok_or(Errno::NOENT)?;
             let hand = controls.hand_out(id, n.into())?;
             let data = epoll::EventData::new_u64(u64::from(n));

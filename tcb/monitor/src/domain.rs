@@ -1,22 +1,22 @@
 //! One domain as the main thread holds it: what it is made of, and its start.
 
-use crate::device::DeviceMap;
 use crate::event::Port;
 use crate::hypercall::{CallCounters, CallPage, Shared};
 use crate::life::Life;
 use crate::mailbox::Mailbox;
 use crate::memory::Memory;
+use crate::numbers::Numbers;
 use crate::post::Post;
 use crate::process::Process;
 use crate::starter::Plan;
-use crate::worker::{self, Control};
+use crate::worker::{self, Control, Show};
 use abi::DomId;
 use abi::layout::{self, fd, info};
 use abi::machine::{self, Program};
 use rustix::event::epoll;
 use sandbox::Profile;
 use shmem::rate::TokenBucket;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -81,10 +81,11 @@ pub(crate) struct Parts {
     pub(crate) port: Arc<Port>,
     /// The domain's epoll set: a descriptor of ours of the same set.
     pub(crate) epoll: OwnedFd,
-    /// None: the domain has done with it.
-    pub(crate) devices: Vec<Option<OwnedFd>>,
-    /// By number of the device, what of it lies in the window.
-    pub(crate) device_pages: Vec<(usize, Vec<DeviceMap>)>,
+    /// By number; none: there is no such device any more.
+    pub(crate) devices: BTreeMap<u32, Option<OwnedFd>>,
+    pub(crate) device_numbers: Numbers,
+    /// What is to be shown of devices before the first hypercall.
+    pub(crate) shows: Vec<Show>,
     pub(crate) mailbox: Mailbox,
     pub(crate) attaches: TokenBucket,
     /// Numbers in the domain's table that it has got a descriptor at.
@@ -160,8 +161,9 @@ impl Domain {
                 memory,
                 port: Arc::new(port),
                 epoll,
-                devices: Vec::new(),
-                device_pages: Vec::new(),
+                devices: BTreeMap::new(),
+                device_numbers: Numbers::new(fd::DEVICES_MAX),
+                shows: Vec::new(),
                 mailbox: Mailbox::default(),
                 attaches: TokenBucket::new(ATTACHES_PER_SECOND, ATTACHES_BURST),
                 attached: BTreeSet::new(),
@@ -191,13 +193,6 @@ impl Domain {
             name: self.name.clone(),
             error,
         })?;
-        let devices = parts.device_pages.iter().filter_map(|(device, pages)| {
-            let fd = parts.devices.get(*device)?.as_ref()?;
-            Some(fd.try_clone().map(|fd| (fd, pages.clone())))
-        });
-        let devices = devices
-            .collect::<io::Result<_>>()
-            .map_err(system("keeping its devices"))?;
         let page = CallPage::of(&parts.memory).ok_or_else(|| spec_error("it has no call page"))?;
         let epoll = parts.epoll.try_clone();
         let console = start.console.try_clone_to_owned();
@@ -214,6 +209,10 @@ impl Domain {
             cpus: self.cpus.clone(),
             uid: start.uid,
         };
+        let shows = match self.parts.as_mut() {
+            Some(parts) => std::mem::take(&mut parts.shows),
+            None => Vec::new(),
+        };
         let (worker, thread) = worker::start(worker::Job {
             id: self.id,
             plan,
@@ -221,7 +220,7 @@ impl Domain {
             shared,
             counters: Arc::clone(&self.counters),
             collateral: self.collateral,
-            devices,
+            shows,
             post,
         })
         .map_err(system("starting its worker"))?;

@@ -4,7 +4,6 @@
 //! passed in, in nanoseconds of the monotonic clock.
 
 use crate::attach;
-use crate::device::{Device, NoRoom};
 use crate::domain::{Domain, DomainError, Running, Start};
 use crate::hypercall::Shared;
 use crate::life::{Demand, Life};
@@ -21,6 +20,8 @@ use std::sync::Arc;
 
 /// While the main thread waits for something that no descriptor tells, it looks this often.
 const LOOK_NS: u64 = 500_000;
+/// A worker that has not heard what it was told is woken this often.
+const NUDGE_NS: u64 = 2_000_000;
 
 /// A descriptor of the hypervisor that became readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,42 +134,6 @@ impl Hypervisor {
     pub fn frames(&self, id: DomId) -> Option<Span> {
         let domain = self.domain(id)?;
         Some(domain.parts.as_ref()?.memory.frames().span())
-    }
-
-    /// Gives a domain that was not started yet what it may attach, in the order of its
-    /// specification; none: not this one any more.
-    ///
-    /// # Errors
-    /// A device would be seen where there is no window, or another device. It and those behind it
-    /// are not given.
-    pub fn give_devices(&mut self, id: DomId, devices: Vec<Option<Device>>) -> Result<(), NoRoom> {
-        let shared = Arc::clone(&self.shared);
-        let domain = self.domain_mut(id);
-        let Some(parts) = domain.and_then(|domain| domain.parts.as_mut()) else {
-            return Ok(());
-        };
-        for (number, device) in (0u64..).zip(devices) {
-            let Some(device) = device else {
-                parts.devices.push(None);
-                continue;
-            };
-            let mut grants = shared.grants.lock();
-            if !grants.reserve_device(id, number, &device.pages) {
-                return Err(NoRoom(number));
-            }
-            drop(grants);
-            if let Some(control) = device.control {
-                shared.controls.insert(id, number, control, &device.pages);
-            }
-            if !device.pages.is_empty() {
-                parts.device_pages.push((parts.devices.len(), device.pages));
-            }
-            if let Some(pin) = device.pin {
-                shared.counted.pins.insert(id, number, pin);
-            }
-            parts.devices.push(Some(device.fd));
-        }
-        Ok(())
     }
 
     /// Connects two domains.
@@ -337,6 +302,9 @@ impl Hypervisor {
             if let Some(domain) = self.domain_mut(id).filter(|_| notice.ready) {
                 domain.life.ready(now_ns);
             }
+            for (number, device) in notice.shown {
+                self.device_shown(id, number, device);
+            }
             for number in notice.ended {
                 self.device_ended(id, number);
             }
@@ -347,14 +315,6 @@ impl Hypervisor {
                 self.gone(id);
             }
         }
-    }
-
-    /// A domain has done with a device: its descriptor is closed.
-    fn device_ended(&mut self, id: DomId, number: u64) {
-        let domain = self.domain_mut(id);
-        let parts = domain.and_then(|domain| domain.parts.as_mut());
-        let place = parts.and_then(|parts| parts.devices.get_mut(number as usize));
-        drop(place.and_then(Option::take));
     }
 
     /// Kills who keeps a device over the memory of a domain that is over; returns when to look
@@ -402,7 +362,9 @@ impl Hypervisor {
                 .as_ref()
                 .filter(|parts| parts.mailbox.waits())
                 .map(|_| now_ns.saturating_add(LOOK_NS));
-            for deadline in [domain.life.deadline_ns(), attach_ns, relay_ns] {
+            let unheard = domain.running().is_some_and(|r| r.worker.nudge());
+            let nudge_ns = unheard.then(|| now_ns.saturating_add(NUDGE_NS));
+            for deadline in [domain.life.deadline_ns(), attach_ns, relay_ns, nudge_ns] {
                 next = [next, deadline].into_iter().flatten().min();
             }
         }

@@ -12,7 +12,7 @@
 //! | [`grant`] | classic and counted grants, exchanges, the audit |
 //! | `naming`, `numbers` | ids and numbers are given out again once nothing names them |
 //! | [`connect`], [`event`] | connection records; pending bits and doorbells |
-//! | `attach`, [`device`] | descriptors for a domain, and what they can be told |
+//! | `attach`, [`device`], `give` | descriptors for a domain, and what they can be told |
 //! | [`mailbox`] | bytes to and from a domain |
 //! | [`pins`] | frames that a device has pinned |
 //! | `report` | status and audit |
@@ -27,6 +27,7 @@ pub mod device;
 mod domain;
 pub mod event;
 pub mod fake;
+mod give;
 pub mod grant;
 pub mod hypercall;
 pub mod hypervisor;

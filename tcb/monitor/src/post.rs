@@ -11,12 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the worker of one domain has to tell, all since it was last heard. One without a mark: a
 /// connection of the domain's may be up, and who waits for that looks again.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Notice {
     /// Its process is there; what this system could not provide.
     pub(crate) started: Option<Vec<&'static str>>,
     /// The domain says that it has started.
     pub(crate) ready: bool,
+    /// Devices of which the pages are in the window now.
+    pub(crate) shown: Vec<(u32, OwnedFd)>,
     /// Numbers of devices that the domain has done with.
     pub(crate) ended: BTreeSet<u64>,
     /// The domain had to be killed; why first.
@@ -127,7 +129,7 @@ mod tests {
         assert_eq!(heard.len(), 2);
         assert!(heard[&DomId(3)].ready);
         assert_eq!(heard[&DomId(4)].ended.len(), 7);
-        assert_eq!(post.hear(), BTreeMap::new());
+        assert!(post.hear().is_empty());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::device::DeviceMap;
 use crate::hypercall::{CallCounters, CallPage, Server, Shared};
 use crate::post::Post;
 use crate::process::{AgentSpace, Process};
-use crate::space::SpaceError;
+use crate::space::{AddressSpace, SpaceError};
 use crate::starter::Plan;
 use abi::DomId;
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
@@ -27,6 +27,14 @@ use std::time::Duration;
 /// The longest time that a worker does not look for the end of its domain.
 const NAP: Duration = Duration::from_secs(1);
 
+/// A device of which pages are to be seen in the window.
+#[derive(Debug)]
+pub(crate) struct Show {
+    pub(crate) number: u32,
+    pub(crate) fd: OwnedFd,
+    pub(crate) pages: Vec<DeviceMap>,
+}
+
 /// How the main thread speaks to a worker.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -34,6 +42,8 @@ pub(crate) struct Control {
     stop: AtomicBool,
     died: Mutex<Vec<DomId>>,
     has_died: AtomicBool,
+    shows: Mutex<Vec<Show>>,
+    has_shows: AtomicBool,
     tid: AtomicI32,
     /// Known as soon as the thread runs.
     thread: OnceLock<Thread>,
@@ -48,6 +58,8 @@ impl Control {
             stop: AtomicBool::new(false),
             died: Mutex::new(Vec::new()),
             has_died: AtomicBool::new(false),
+            shows: Mutex::default(),
+            has_shows: AtomicBool::new(false),
             tid: AtomicI32::new(0),
             thread: OnceLock::new(),
             process: OnceLock::new(),
@@ -75,8 +87,7 @@ impl Control {
         }
     }
 
-    /// A granter has died: give its memory up as soon as possible, at the latest after
-    /// [`NAP`].
+    /// A granter has died: give its memory up as soon as possible.
     pub(crate) fn granter_died(&self, granter: DomId) {
         self.died
             .lock()
@@ -84,6 +95,33 @@ impl Control {
             .push(granter);
         self.has_died.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// Pages of a device are to be seen: told by [`crate::post::Notice::shown`] when they are.
+    pub(crate) fn show(&self, show: Show) {
+        let mut shows = self.shows.lock().unwrap_or_else(PoisonError::into_inner);
+        shows.push(show);
+        drop(shows);
+        self.has_shows.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Wakes the worker once more if it has not heard what it was told: it may have been about to
+    /// sleep. Whether it had to be.
+    pub(crate) fn nudge(&self) -> bool {
+        let has_news =
+            self.has_died.load(Ordering::Acquire) || self.has_shows.load(Ordering::Acquire);
+        if has_news {
+            self.wake();
+        }
+        has_news
+    }
+
+    fn take_shows(&self) -> Vec<Show> {
+        if !self.has_shows.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.shows.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether the worker has still to see to the death of a granter.
@@ -119,8 +157,8 @@ pub(crate) struct Job {
     pub(crate) counters: Arc<CallCounters>,
     /// See [`abi::machine::Domain::collateral`].
     pub(crate) collateral: u32,
-    /// Devices of which pages lie in its window.
-    pub(crate) devices: Vec<(OwnedFd, Vec<DeviceMap>)>,
+    /// Devices that it has from its start.
+    pub(crate) shows: Vec<Show>,
     pub(crate) post: Post,
 }
 
@@ -146,7 +184,7 @@ fn run(job: Job, control: &Control) {
         shared: job.shared,
         counters: job.counters,
         collateral: job.collateral,
-        devices: job.devices,
+        shows: job.shows,
         post: job.post,
     };
     let (id, post) = (worker.id, worker.post.clone());
@@ -172,7 +210,7 @@ struct Worker {
     shared: Arc<Shared>,
     counters: Arc<CallCounters>,
     collateral: u32,
-    devices: Vec<(OwnedFd, Vec<DeviceMap>)>,
+    shows: Vec<Show>,
     post: Post,
 }
 
@@ -200,11 +238,16 @@ impl Worker {
             Arc::clone(&ready),
         );
         // Before the first hypercall, so that a domain that has made one sees them.
-        let mut devices = self.devices.iter();
-        let mapped = devices.try_for_each(|(fd, pages)| space().map_device(fd.as_fd(), pages));
+        let map = |show: &Show| space().map_device(show.fd.as_fd(), &show.pages);
+        let mapped = self.shows.iter().try_for_each(map);
+        let see = |show: Show| {
+            map(&show)?;
+            post.tell(id, |notice| notice.shown.push((show.number, show.fd)));
+            Ok(())
+        };
         let mut was_ready = false;
         let served = mapped.and_then(|()| {
-            serve(&mut server, control, |connected, ended| {
+            serve(&mut server, control, see, |connected, ended| {
                 // Once is enough.
                 let is_ready = !was_ready && ready.load(Ordering::Acquire);
                 was_ready |= is_ready;
@@ -232,9 +275,10 @@ impl Worker {
 }
 
 /// Serves until the domain is to be cleared away, or must be.
-fn serve(
-    server: &mut Server<AgentSpace>,
+fn serve<S: AddressSpace>(
+    server: &mut Server<S>,
     control: &Control,
+    mut see: impl FnMut(Show) -> Result<(), SpaceError>,
     mut after: impl FnMut(bool, Vec<u64>),
 ) -> Result<(), SpaceError> {
     let request = server.page().request();
@@ -246,6 +290,9 @@ fn serve(
         }
         for granter in control.take_died() {
             server.granter_died(granter)?;
+        }
+        for show in control.take_shows() {
+            see(show)?;
         }
         let due_ns = server.due_ns();
         if due_ns > 0 {
@@ -277,4 +324,65 @@ fn pin(cpus: &[usize]) {
     }
     // Only speed is lost if the kernel does not want this.
     let _ = sched_setaffinity(None, &set);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeSpace;
+    use crate::memory::Memory;
+    use abi::hypercall::{COUNT, DONE, KIND, Kind, REQUEST};
+    use abi::layout::info;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::sync::mpsc::channel;
+
+    /// XDP-4: while the worker serves calls, sleeps, or makes its domain wait.
+    #[test]
+    fn a_device_s_pages_are_seen_at_any_time() {
+        let memory = Arc::new(Memory::create(DomId(0), 1, 0).unwrap());
+        let shared = Arc::new(Shared::default());
+        let held = Arc::clone(&memory);
+        shared.grants.lock().insert(DomId(0), held, 0);
+        let page = CallPage::of(&memory).unwrap();
+        let mut server = Server::new(
+            DomId(0),
+            page,
+            shared,
+            FakeSpace::default(),
+            Arc::default(),
+            Arc::default(),
+        );
+        let control = Control::new(page);
+        let (seen, sees) = channel();
+        let span = memory.info().span();
+        let word = |offset| span.u32(info::CALL + offset).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                control.thread.get_or_init(thread::current);
+                let see = |show: Show| {
+                    seen.send(show.number).unwrap();
+                    Ok(())
+                };
+                serve(&mut server, &control, see, |_, _| {}).unwrap();
+            });
+            // At first it sleeps; in the end it pays for more calls than it may make.
+            for call in 0..20_000u32 {
+                if call % 1000 == 0 {
+                    let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+                    let pages = Vec::new();
+                    let number = call;
+                    control.show(Show { number, fd, pages });
+                    assert_eq!(sees.recv_timeout(Duration::from_secs(10)), Ok(call));
+                }
+                word(KIND).store(Kind::Ready as u32, Ordering::Relaxed);
+                word(COUNT).store(0, Ordering::Relaxed);
+                word(REQUEST).store(call + 1, Ordering::Release);
+                futex::wake(word(REQUEST), 1);
+                while word(DONE).load(Ordering::Acquire) != call + 1 {
+                    thread::yield_now();
+                }
+            }
+            control.stop();
+        });
+    }
 }
