@@ -45,7 +45,6 @@ fn small_frames_are_told_with_window_and_touch() {
             "cycles_per_packet.driver",
             "cycles_per_packet.guest",
             "cycles_per_packet.driver.hop.copy",
-            "difference.prototype.cycles_per_packet.driver.hop.netback",
             "drops.no_request",
         ] {
             figure(&figures, config, metric);
@@ -66,12 +65,20 @@ fn peers_run_beside_ours_and_leave_nothing_behind() {
     let before = pages();
     let all = ["exp", "peers", "--json", "--quick", "--seconds"];
     // What vhost needs the other two have.
-    let run = place.run(&[&all[..], &["0.05", "--only", "ngm-default,memif,ovs"]].concat());
+    let run = place.run(&[&all[..], &["0.05", "--only", "ngm,memif,ovs"]].concat());
     if run.code == 3 {
         return testing::skip(run.err);
     }
     assert!(run.ok(), "{run:?}");
     let figures = figures(&run.out);
+    for size in ["64", "1514"] {
+        // As many frames in all as go round with them.
+        let (under_way, note) = figure(&figures, &format!("ngm@size={size}"), "in_flight");
+        assert!(
+            under_way <= 384.0 && note.contains("and 384 waiting"),
+            "{under_way} {note}"
+        );
+    }
     for peer in ["memif", "ovs-dpdk"] {
         for size in ["64", "1514"] {
             let config = format!("{peer}@size={size}");
@@ -85,6 +92,10 @@ fn peers_run_beside_ours_and_leave_nothing_behind() {
             );
             assert!(ratio > 0.0 && note.contains("pages of 4 KB"), "{note}");
             assert!(note.contains("against: 768 frames go round"), "{note}");
+            assert!(
+                note.contains("copied once") && note.contains("copied twice"),
+                "{note}"
+            );
         }
     }
     assert_eq!((pages(), place.left()), (before.clone(), Vec::new()));

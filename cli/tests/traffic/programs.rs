@@ -187,6 +187,7 @@ fn files_arrive_whatever_the_switches_say() {
     for switches in [
         "[driver]\ngrants = \"copy\"",
         "[driver]\ngrants = \"map\"",
+        "[driver]\ngrants = \"persistent\"",
         "[driver]\ngrants = \"counted\"",
         "[driver]\ngrants = \"flip\"\n[buffers]\nsize = \"full\"",
         "[driver]\noffloads = \"none\"",

@@ -55,6 +55,7 @@ fn a_file_arrives_whole_over_a_driver_that_is_killed() {
         ("grants = \"counted\"", "kind = \"tap\""),
         ("grants = \"copy\"", "kind = \"tap\""),
         ("grants = \"map\"", "kind = \"tap\""),
+        ("grants = \"persistent\"", "kind = \"tap\""),
         ("grants = \"counted\"", "kind = \"tap\"\nqueues = \"vmq\""),
         ("", "kind = \"xdp\""),
     ] {

@@ -63,7 +63,7 @@ fn files_arrive_through_every_queue() {
 
 #[test]
 fn files_arrive_by_every_grant_mechanism() {
-    for grants in ["copy", "map", "counted"] {
+    for grants in ["copy", "map", "persistent", "counted"] {
         let switches = format!("[driver]\nworkers = 2\ngrants = \"{grants}\"");
         let Some(machine) = start_with(&switches, FOR_FILES) else {
             return;

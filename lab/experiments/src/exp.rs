@@ -1,12 +1,14 @@
 //! The command `exp`: the registry of studies, and how one is run.
 
 use crate::plan::Adjustment;
+use crate::studies::base::papers::{self, Papers};
 use crate::studies::base::{self, Base};
 use crate::studies::overhead::{self, Overhead};
 use crate::studies::receive_buffer::{self, ReceiveBuffer};
 use crate::studies::restart::{self, Restart};
 use crate::studies::uplink::{self, Uplink};
 use crate::studies::{Open, Study};
+use anyhow::Context as _;
 use figures::{Failure, interrupt, plot, report};
 use std::path::PathBuf;
 
@@ -19,7 +21,12 @@ struct Embedded {
 }
 
 /// Studies whose plans have forms of their own.
-const OWN_FORM: [Embedded; 4] = [
+const OWN_FORM: [Embedded; 5] = [
+    Embedded {
+        name: papers::NAME,
+        text: papers::TEXT,
+        open: Papers::open,
+    },
     Embedded {
         name: overhead::NAME,
         text: overhead::TEXT,
@@ -89,11 +96,16 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     interrupt::watch();
     let study = find(&args.plan, &args.adjustment)?;
-    let ran = study.run(args.adjustment.quick)?;
+    let ran = study.run(args.out.as_deref())?;
     let (provenance, figures) = (&ran.provenance, &ran.figures);
     if let Some(folder) = &args.out {
         report::save(folder, study.name(), provenance, figures)?;
         plot::save(folder, study.name(), figures)?;
+        if let Some(page) = study.page(&ran)? {
+            let path = folder.join(format!("{}.html", study.name()));
+            std::fs::write(&path, page).with_context(|| path.display().to_string())?;
+            eprintln!("{}", path.display());
+        }
     }
     if args.json {
         return report::print_json(provenance, figures);
@@ -101,6 +113,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     println!("{}: {}\n", study.name(), study.about());
     println!("{}\n", provenance.text());
     print!("{}", study.tables(figures));
+    println!("{}", report::covered(figures));
     Ok(())
 }
 

@@ -2,11 +2,12 @@
 //! program `grantway`. Their arguments are JSON and may change at any time.
 
 use crate::soak::probe;
-use crate::{forwarder, load, ns, soak, spin};
+use crate::{forwarder, load, ns, soak};
 use figures::Failure;
 use figures::helper::{parse, report};
 
-/// Runs a helper: `internal <load|ns|forward|spin|probe|soak> [JSON]`. Returns only if it could not start.
+/// Runs a helper: `internal <load|ns|forward|probe|soak> [JSON]`. Returns only if it could not
+/// start.
 ///
 /// # Errors
 /// If the arguments are wrong or the helper cannot do its work.
@@ -22,7 +23,6 @@ fn dispatch(args: &[String]) -> anyhow::Result<()> {
         Some("forward") => forwarder::main(&parse(spec)?),
         Some("probe") => probe::main(&parse(spec)?),
         Some("soak") => soak::main(&parse(spec)?),
-        Some("spin") => spin::main(&parse(spec)?),
         _ => Err(Failure::Usage("internal: no such helper".to_owned()).into()),
     }
 }

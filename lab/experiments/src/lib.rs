@@ -12,15 +12,17 @@
 //! become figures ([`figures::report`]). [`exp`] has the table of all studies.
 #![forbid(unsafe_code)]
 
+pub mod papers;
 pub mod plan;
 
+pub mod awake;
 pub mod forwarder;
 pub mod internal;
 pub mod kernel;
 pub mod load;
 pub mod ns;
-pub mod spin;
 
+pub mod html;
 pub mod lane;
 pub mod peers;
 pub mod progress;

@@ -9,6 +9,7 @@ use experiments::lane::machine::lane;
 use experiments::lane::{Lane, Loads, forward, kernel_path};
 use experiments::plan::{Direction, Gro, Place, Times, Topology, Wire, WireNic, Workload};
 use figures::Failure;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 use testing::skip;
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let cores = Cores::choose();
-    let cases: [(&str, &dyn Fn() -> anyhow::Result<()>); 5] = [
+    let cases: [(&str, &dyn Fn() -> anyhow::Result<()>); 6] = [
         ("namespaces_end_with_their_holder", &namespaces_end),
         ("forwarder_carries_both_directions", &|| {
             carries(forward::lane(Place::Split, cores, &Loads::default()))
@@ -42,6 +43,10 @@ fn main() -> ExitCode {
         ("bridge_with_threads_carries_both_directions", &|| {
             carries(kernel_path::lane(true, Gro::Napi, cores, &Loads::default()))
         }),
+        (
+            "bridge_that_merges_at_its_ports_hands_aggregates_on",
+            &|| merges(cores),
+        ),
     ];
     let mut failed = 0;
     for (name, case) in &cases {
@@ -92,6 +97,17 @@ fn namespaces_end() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What the specification promises of a domain's ledger; other lanes have none.
+fn closes(stream: &BTreeMap<String, f64>) -> anyhow::Result<()> {
+    let closures = stream
+        .iter()
+        .filter(|(name, _)| name.starts_with("closure."));
+    for (name, closure) in closures {
+        anyhow::ensure!((0.95..=1.05).contains(closure), "{name}: {closure}");
+    }
+    Ok(())
+}
+
 fn carries(lane: anyhow::Result<Lane>) -> anyhow::Result<()> {
     let Some(mut lane) = allowed(lane)? else {
         return Ok(());
@@ -102,6 +118,7 @@ fn carries(lane: anyhow::Result<Lane>) -> anyhow::Result<()> {
             .figures(2_000_000_000);
         anyhow::ensure!(stream["throughput"] > 0.001, "{stream:?}");
         anyhow::ensure!(stream["cycles_per_byte.total"] > 0.0, "{stream:?}");
+        closes(&stream)?;
         let requests = lane
             .window(Workload::Requests(1), direction, TIMES)?
             .figures(2_000_000_000);
@@ -122,6 +139,23 @@ fn carries(lane: anyhow::Result<Lane>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A bridge that merges at its own ports: what reaches the guest's kernel is larger than the wire's
+/// packets, with kernel threads and without.
+fn merges(cores: Cores) -> anyhow::Result<()> {
+    for gro in [Gro::In, Gro::InNapi] {
+        let Some(mut lane) = allowed(kernel_path::lane(true, gro, cores, &Loads::default()))?
+        else {
+            return Ok(());
+        };
+        let window = lane.window(Workload::Stream, Direction::ToGuest, TIMES)?;
+        let mark = window.mark;
+        let each = mark.bytes as f64 / mark.segments.max(1) as f64;
+        anyhow::ensure!(each > 2.0 * 1448.0, "{gro:?}: {each} bytes a segment");
+        carries(Ok(lane))?;
+    }
+    Ok(())
+}
+
 /// The machine, if its programs were built beside this one.
 fn machine(cores: Cores) -> anyhow::Result<()> {
     if let Err(error) = client::daemon_path() {
@@ -136,8 +170,7 @@ fn machine(cores: Cores) -> anyhow::Result<()> {
     ] {
         let wire = OnWire {
             nic,
-            speed: &speed,
-            tick_us: None,
+            ..OnWire::tap(&speed)
         };
         carries(lane(
             place,

@@ -11,6 +11,7 @@ use nix::unistd::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 /// CPU time of a process, all the threads that it has and had, nanoseconds. Kernel threads are
 /// processes of one thread. None: no such process.
@@ -95,15 +96,17 @@ impl CpuTimes {
 /// Share of stolen CPU time above which figures are disturbed.
 pub const STEAL_MAX: f64 = 0.01;
 
-/// Ticks of a second in `/proc/stat` (USER_HZ), on every x86-64.
-const TICKS_PER_S: f64 = 100.0;
+/// A tick of the account in `/proc/stat`, as every program is told it.
+const TICK: Duration = Duration::from_millis(10);
 
 /// The machine's CPU account, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     all: u64,
-    idle: u64,
     steal: u64,
+    /// Nothing ran, or something waited for a disk.
+    idle: u64,
+    cpus: u32,
 }
 
 impl Machine {
@@ -126,20 +129,25 @@ impl Machine {
             .take(8)
             .map_while(|word| word.parse().ok())
             .collect();
+        let numbered = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
         Some(Self {
             all: ticks.iter().sum(),
-            idle: ticks.get(3)? + ticks.get(4)?,
             steal: *ticks.get(7)?,
+            idle: *ticks.get(3)? + *ticks.get(4)?,
+            cpus: text.lines().filter(numbered).count() as u32,
         })
     }
 
-    /// Seconds of CPU time that anybody used since `earlier`: programs, the kernel, its threads and
-    /// interrupts.
+    /// CPU time in the `wall` since `earlier` that was neither idle nor stolen: of all processes,
+    /// and of interrupts, also those that hit no process. The kernel keeps idle time exactly and
+    /// tells it in ticks, so this is off by a tick of each CPU at the most.
     #[must_use]
-    pub fn busy_s_since(self, earlier: Self) -> f64 {
-        let used = |at: Self| at.all.saturating_sub(at.idle).saturating_sub(at.steal);
-        let ticks = used(self).saturating_sub(used(earlier));
-        ticks as f64 / TICKS_PER_S
+    pub fn busy_since(self, earlier: Self, wall: Duration) -> Duration {
+        let ticks =
+            |now: u64, then: u64| u32::try_from(now.saturating_sub(then)).unwrap_or(u32::MAX);
+        let not_ours =
+            ticks(self.idle, earlier.idle).saturating_add(ticks(self.steal, earlier.steal));
+        (wall * self.cpus).saturating_sub(TICK * not_ours)
     }
 
     /// Whether so much was stolen since `earlier` that figures are disturbed: more than 1 %, and
@@ -264,12 +272,16 @@ mod tests {
             ..b
         };
         assert!(!c.disturbed_since(b), "one tick of forty is not resolved");
-        let busy = b.busy_s_since(a);
-        assert!(
-            (busy - 0.8).abs() < 1e-9,
-            "{busy} s, neither idle nor stolen"
-        );
         assert_eq!(Machine::parse("nothing"), None);
+    }
+
+    #[test]
+    fn busy_time_is_what_is_neither_idle_nor_stolen() {
+        let a = Machine::parse("cpu  0 0 0 100 0 0 0 0\ncpu0 0\ncpu1 0\nintr 1").unwrap();
+        let b = Machine::parse("cpu  9 9 9 130 10 9 9 20\ncpu0 0\ncpu1 0\nintr 1").unwrap();
+        let busy = b.busy_since(a, Duration::from_secs(1));
+        assert_eq!(busy, Duration::from_millis(2000 - 300 - 100 - 200));
+        assert_eq!(b.busy_since(a, Duration::ZERO), Duration::ZERO);
     }
 
     #[test]

@@ -12,6 +12,9 @@ pub fn unit(metric: &str) -> &'static str {
     if let Some(of) = metric.strip_prefix("difference.") {
         return of.split_once('.').map_or("", |(_, metric)| unit(metric));
     }
+    if let Some(of) = metric.strip_prefix("paper.") {
+        return unit(of);
+    }
     let last = metric
         .strip_prefix("ratio.")
         .map_or(metric, |_| "ratio")
@@ -36,7 +39,7 @@ pub fn unit(metric: &str) -> &'static str {
         "pages_reused" => "packets/page",
         "granted_anew" => "pages/packet",
         "system_calls" => "calls",
-        "steal" | "share" | "difference" | "overhead" | "loss" => "share",
+        "steal" | "share" | "difference" | "overhead" | "loss" | "corrected_share" => "share",
         "cycles" | "ran_in" | "on_behalf_of" => "cycles",
         "samples" => "samples",
         "cost_ns" => "ns",

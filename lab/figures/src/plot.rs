@@ -77,7 +77,9 @@ fn draw(
     area.fill(&WHITE)?;
     let font = |size: i32| TextStyle::from(("sans-serif", size).into_font()).color(&BLACK);
     let unit = rows.first().map_or("", |figure| figure.unit);
-    let title = format!("{plan}: {metric} ({unit}), median and 95 % interval");
+    let least = rows.iter().filter_map(|figure| figure.covers);
+    let covers = least.reduce(f64::min).unwrap_or(0.0) * 100.0;
+    let title = format!("{plan}: {metric} ({unit}), median, interval that covers {covers:.0} %");
     area.draw(&Text::new(title, (10, 12), font(16)))?;
     let most = rows
         .iter()

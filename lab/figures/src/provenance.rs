@@ -31,7 +31,8 @@ pub struct Provenance {
     pub root: &'static str,
     /// Bytes of the pages that frames lie in.
     pub page_bytes: usize,
-    /// Whether it was a short run whose figures only show that everything works.
+    /// Whether it was a short run, by windows or their number, whose figures only show that
+    /// everything works.
     pub quick: bool,
 }
 

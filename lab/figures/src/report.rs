@@ -2,11 +2,11 @@
 
 use crate::metric;
 use crate::provenance::Provenance;
-use crate::stats::{Estimate, Verdict};
+use crate::stats::{self, Estimate, Verdict};
 use crate::{clean, file};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
@@ -22,14 +22,18 @@ pub struct Figure {
     pub metric: String,
     /// The median; none where it is not measurable.
     pub value: Option<f64>,
-    /// Lower end of the 95 % interval.
+    /// Lower end of the interval.
     pub lo: Option<f64>,
-    /// Upper end of the 95 % interval.
+    /// Upper end of the interval.
     pub hi: Option<f64>,
     /// The unit.
     pub unit: &'static str,
     /// Samples.
     pub n: usize,
+    /// The probability that the interval contains what the median of more samples would come to;
+    /// none where there is no interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub covers: Option<f64>,
     /// What a comparison came to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
@@ -51,6 +55,7 @@ impl Figure {
             hi: Some(estimate.hi),
             unit: metric::unit(metric),
             n: estimate.n,
+            covers: (estimate.n > 1).then(|| stats::coverage(estimate.n)),
             verdict: None,
             note: None,
         }
@@ -85,6 +90,7 @@ impl Figure {
             hi: None,
             unit: metric::unit(metric),
             n: 0,
+            covers: None,
             verdict: Some(Verdict::NotMeasurable),
             note: Some(why.to_owned()),
         }
@@ -120,10 +126,47 @@ fn write_json(
     let head = serde_json::json!({ "provenance": provenance });
     writeln!(out, "{head}")?;
     for figure in figures {
-        writeln!(out, "{}", serde_json::to_string(figure)?)?;
+        let line = Line {
+            figure,
+            quick: provenance.quick,
+        };
+        writeln!(out, "{}", serde_json::to_string(&line)?)?;
     }
     Ok(())
 }
+
+/// A figure as it is written: a short run's is marked, so that none can be taken for a result.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    figure: &'a Figure,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    quick: bool,
+}
+
+/// What the intervals of figures cover, in a line for people.
+#[must_use]
+pub fn covered(figures: &[Figure]) -> String {
+    let mut by_n: BTreeMap<usize, f64> = BTreeMap::new();
+    for figure in figures {
+        by_n.extend(figure.covers.map(|covers| (figure.n, covers)));
+    }
+    let mut parts: Vec<String> = by_n
+        .iter()
+        .map(|(n, covers)| format!("of {n} samples {:.0} %", covers * 100.0))
+        .collect();
+    if parts.len() > COVERAGES {
+        parts.truncate(COVERAGES);
+        parts.push("…".to_owned());
+    }
+    match parts.is_empty() {
+        true => String::new(),
+        false => format!("intervals cover: {}", parts.join(", ")),
+    }
+}
+
+/// So many numbers of samples are told apart.
+const COVERAGES: usize = 4;
 
 /// Writes the same lines to `FOLDER/PLAN.jsonl`, replacing an earlier run's.
 ///
@@ -138,6 +181,55 @@ pub fn save(
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let path = folder.join(format!("{plan}.jsonl"));
     file::replace(&path, |out| write_json(out, provenance, figures))
+}
+
+/// What [`save`] has written: where the figures come from, as JSON, and the figures.
+///
+/// # Errors
+/// If there is no such file, or it holds something else.
+pub fn load(folder: &Path, plan: &str) -> anyhow::Result<(serde_json::Value, Vec<Figure>)> {
+    let path = folder.join(format!("{plan}.jsonl"));
+    let wrong = || path.display().to_string();
+    let text = std::fs::read_to_string(&path).with_context(wrong)?;
+    let mut lines = text.lines();
+    let mut head: serde_json::Value =
+        serde_json::from_str(lines.next().unwrap_or_default()).with_context(wrong)?;
+    let figures = lines.map(|line| Ok(serde_json::from_str::<Kept>(line)?.into()));
+    let figures = figures.collect::<anyhow::Result<_>>().with_context(wrong)?;
+    Ok((head["provenance"].take(), figures))
+}
+
+/// A figure as it lies in a file; its unit follows from its metric.
+#[derive(Deserialize)]
+struct Kept {
+    plan: String,
+    config: String,
+    metric: String,
+    value: Option<f64>,
+    lo: Option<f64>,
+    hi: Option<f64>,
+    n: usize,
+    covers: Option<f64>,
+    verdict: Option<Verdict>,
+    note: Option<String>,
+}
+
+impl From<Kept> for Figure {
+    fn from(kept: Kept) -> Self {
+        Self {
+            unit: metric::unit(&kept.metric),
+            plan: kept.plan,
+            config: kept.config,
+            metric: kept.metric,
+            value: kept.value,
+            lo: kept.lo,
+            hi: kept.hi,
+            n: kept.n,
+            covers: kept.covers,
+            verdict: kept.verdict,
+            note: kept.note,
+        }
+    }
 }
 
 /// The line below a table's header.
@@ -257,12 +349,48 @@ mod tests {
                 r#""value":9.5,"lo":9.5,"hi":9.5,"unit":"Gb/s","n":1}"#
             )
         );
+        let (lo, value, hi, n) = (1.0, 2.0, 3.0, 3);
+        let figure = Figure::new("base", "x", "throughput", Estimate { value, lo, hi, n });
+        let line = serde_json::to_string(&figure).unwrap();
+        assert!(line.ends_with(r#""n":3,"covers":0.75}"#), "{line}");
+        assert_eq!(covered(&[figure]), "intervals cover: of 3 samples 75 %");
         let absent = Figure::not_measurable("base", "bridge-gro-on", "throughput", "no `ip`");
         let line = serde_json::to_string(&absent).unwrap();
         assert!(
             line.contains(r#""value":null"#) && line.contains(r#""not-measurable""#),
             "{line}"
         );
+    }
+
+    #[test]
+    fn figures_of_a_short_run_are_marked_each() {
+        let figure = Figure::single("base", "x", "throughput", 1.0);
+        for quick in [true, false] {
+            let mut out = Vec::new();
+            let provenance = Provenance::collect("here".to_owned(), quick);
+            write_json(&mut out, &provenance, std::slice::from_ref(&figure)).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            let line = text.lines().nth(1).unwrap();
+            assert_eq!(line.ends_with(r#","quick":true}"#), quick, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let (lo, value, hi, n) = (1.0, 2.0, 3.0, 9);
+        let mut doubtful = Figure::new("base", "x", "throughput", Estimate { value, lo, hi, n });
+        doubtful.verdict = Some(Verdict::Unresolved);
+        let absent = Figure::not_measurable("base", "y", "throughput", "no `ip`");
+        let figures = [doubtful, absent];
+        let provenance = Provenance::collect("here".to_owned(), true);
+        save(folder.path(), "base", &provenance, &figures).unwrap();
+        let (from, loaded) = load(folder.path(), "base").unwrap();
+        assert_eq!(loaded, figures);
+        assert_eq!(from["placement"], "here");
+        assert!(load(folder.path(), "lro").is_err());
+        std::fs::write(folder.path().join("lro.jsonl"), "{}\n[]\n").unwrap();
+        assert!(load(folder.path(), "lro").is_err());
     }
 
     #[test]

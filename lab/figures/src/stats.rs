@@ -1,19 +1,22 @@
-//! Medians, bootstrap intervals and verdicts.
+//! Medians, their intervals and verdicts. Everything here is a pure function.
 //!
-//! Everything here is a pure function: the bootstrap's randomness comes from a seed, so the same
-//! data always print the same figures.
+//! An interval runs from one order statistic of the samples to another. What it covers follows from
+//! the number of samples alone, whatever their distribution: the median of what was sampled lies
+//! below the k-th smallest of n samples if fewer than k of n fair coins show heads. Three samples
+//! cover 75 % at the most, so their interval is not called one of 95 %.
 
-use rand_xoshiro::SplitMix64;
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// Resamples of a bootstrap.
-const RESAMPLES: usize = 2000;
+/// Samples from which on the binomial distribution is as good as normal.
+const MANY: usize = 1000;
+
+/// What an interval covers where there are samples enough, six or more.
+pub const CONFIDENCE: f64 = 0.95;
 
 /// How far from 1 a ratio may lie and still count as equal.
 pub const EQUIVALENCE: f64 = 0.05;
 
-/// A median with its 95 % interval.
+/// A median with its interval, which covers [`coverage`] of its number of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The median.
@@ -73,41 +76,54 @@ fn quantile_of_sorted(sorted: &[f64], quantile: f64) -> f64 {
     a + (b - a) * (at - below as f64)
 }
 
-/// The median of the samples with its percentile bootstrap interval; none for no finite samples.
+/// The median of the samples with its interval; none for no finite samples.
 #[must_use]
-pub fn estimate(samples: &[f64], seed: u64) -> Option<Estimate> {
+pub fn estimate(samples: &[f64]) -> Option<Estimate> {
     let mut sorted: Vec<f64> = samples.iter().copied().filter(|x| x.is_finite()).collect();
     sorted.sort_unstable_by(f64::total_cmp);
     let n = sorted.len();
-    if n == 0 {
-        return None;
-    }
-    let value = quantile_of_sorted(&sorted, 0.5);
-    if n == 1 {
-        return Some(Estimate {
-            value,
-            lo: value,
-            hi: value,
-            n,
-        });
-    }
-    let mut random = SplitMix64::seed_from_u64(seed);
-    let mut medians = Vec::with_capacity(RESAMPLES);
-    let mut resample = vec![0.0; n];
-    for _ in 0..RESAMPLES {
-        for slot in &mut resample {
-            *slot = sorted.get(below(&mut random, n)).copied().unwrap_or(value);
-        }
-        resample.sort_unstable_by(f64::total_cmp);
-        medians.push(quantile_of_sorted(&resample, 0.5));
-    }
-    medians.sort_unstable_by(f64::total_cmp);
+    let (outside, _) = interval(n);
+    let (lo, hi) = (
+        sorted.get(outside)?,
+        sorted.get((n - 1).checked_sub(outside)?)?,
+    );
     Some(Estimate {
-        value,
-        lo: quantile_of_sorted(&medians, 0.025).min(value),
-        hi: quantile_of_sorted(&medians, 0.975).max(value),
+        value: quantile_of_sorted(&sorted, 0.5),
+        lo: *lo,
+        hi: *hi,
         n,
     })
+}
+
+/// The probability that an interval of [`estimate`] contains the median of what `n` samples are
+/// drawn from: at least [`CONFIDENCE`] from six samples on, less before, 0 for one.
+#[must_use]
+pub fn coverage(n: usize) -> f64 {
+    interval(n).1
+}
+
+/// Samples that lie outside of an interval at each end, and what it covers: the narrowest that
+/// covers [`CONFIDENCE`], or else all samples.
+fn interval(n: usize) -> (usize, f64) {
+    let all = n as f64;
+    if n > MANY {
+        // The coins' normal distribution, 1.96 of its deviations from the middle.
+        return ((all / 2.0 - 0.98 * all.sqrt()) as usize, CONFIDENCE);
+    }
+    // Of n coins: the logarithm of the probability that `heads` of them show heads, and the sum of
+    // the probabilities of fewer.
+    let (mut log, mut fewer) = (-all * std::f64::consts::LN_2, 0.0);
+    let mut found = (0, 0.0);
+    for heads in 0..n.div_ceil(2) {
+        fewer += log.exp();
+        let covers = (1.0 - 2.0 * fewer).max(0.0);
+        if heads > 0 && covers < CONFIDENCE {
+            break;
+        }
+        found = (heads, covers);
+        log += ((all - heads as f64) / (heads as f64 + 1.0)).ln();
+    }
+    found
 }
 
 /// Whether a ratio is equal to 1: an equivalence test, so few or scattered samples are not equal.
@@ -140,6 +156,34 @@ pub fn against(figure: &Estimate, threshold: f64, side: Side) -> Verdict {
     }
 }
 
+/// A quotient of ratios in this range says that one is as the other.
+pub const ALIKE: std::ops::RangeInclusive<f64> = 0.80..=1.25;
+
+/// The verdict on an own ratio ÷ `paper`, the ratio of a paper that is repeated: equal if all of
+/// the quotient's interval lies in [`ALIKE`]; else whether the own ratio is on the paper's side of
+/// 1. Where the paper saw no difference there is no side: a clear difference is opposite.
+#[must_use]
+pub fn beside(quotient: &Estimate, paper: f64) -> Verdict {
+    let alike = |quotient| ALIKE.contains(&quotient);
+    if quotient.n > 1 && alike(quotient.lo) && alike(quotient.hi) {
+        return Verdict::Equal;
+    }
+    let own = [quotient.lo * paper, quotient.hi * paper];
+    let [least, most] = own;
+    if (paper - 1.0).abs() <= EQUIVALENCE {
+        let apart = most < *ALIKE.start() || least > *ALIKE.end();
+        return match apart {
+            true => Verdict::Opposite,
+            false => Verdict::Unresolved,
+        };
+    }
+    match own.map(|ratio| ratio.total_cmp(&1.0)) {
+        [low, high] if low != high => Verdict::Unresolved,
+        [side, _] if side == paper.total_cmp(&1.0) => Verdict::SameSign,
+        _ => Verdict::Opposite,
+    }
+}
+
 /// Ratios round by round: `own[i] / other[i]` where both rounds have a figure and the divisor is
 /// not 0. Rounds of one number were interleaved, so what disturbs both cancels.
 #[must_use]
@@ -152,22 +196,6 @@ pub fn ratios(own: &[Option<f64>], other: &[Option<f64>]) -> Vec<f64> {
         })
         .filter(|ratio| ratio.is_finite())
         .collect()
-}
-
-/// A seed from names, so that every figure has its own but the same run prints the same.
-#[must_use]
-pub fn seed(names: &[&str]) -> u64 {
-    // FNV-1a with a separator that no name contains.
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for byte in names.iter().flat_map(|name| name.bytes().chain([0])) {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
-    hash
-}
-
-/// A number below `n` (Lemire's multiplication; the bias is below n / 2^64).
-fn below(random: &mut SplitMix64, n: usize) -> usize {
-    ((u128::from(random.next_u64()) * n as u128) >> 64) as usize
 }
 
 #[cfg(test)]
@@ -194,32 +222,65 @@ mod tests {
     }
 
     #[test]
-    fn generator_follows_its_reference() {
-        // The first outputs for seed 1234567, as in the reference implementation.
-        let mut random = SplitMix64::seed_from_u64(1_234_567);
-        assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);
-        assert_eq!(random.next_u64(), 3_203_168_211_198_807_973);
-    }
-
-    #[test]
-    fn interval_of_a_known_distribution() {
+    fn intervals_of_known_numbers_of_samples() {
         // 101 equally spaced samples: the order statistics that bound the median with 95 % are the
         // 41st and the 61st (binomial), that is 40 and 60.
         let samples: Vec<f64> = (0..=100).map(f64::from).collect();
-        let found = estimate(&samples, 1).unwrap();
-        assert_eq!(found.value, 50.0);
-        assert!((37.0..=43.0).contains(&found.lo), "{found:?}");
-        assert!((57.0..=63.0).contains(&found.hi), "{found:?}");
+        let found = estimate(&samples).unwrap();
+        assert_eq!((found.lo, found.value, found.hi), (40.0, 50.0, 60.0));
+        for (n, outside, covers) in [
+            (0, 0, 0.0),
+            (1, 0, 0.0),
+            (2, 0, 0.5),
+            (3, 0, 0.75),
+            (5, 0, 0.9375),
+            (6, 0, 0.96875),
+            (8, 0, 0.9921875),
+            (9, 1, 0.9609375),
+            (15, 3, 0.96484375),
+        ] {
+            let (found, share) = interval(n);
+            assert_eq!(found, outside, "{n}");
+            assert!((share - covers).abs() < 1e-9, "{n}: {share}");
+        }
+        let (outside, share) = interval(10_000);
+        assert!((4890..4910).contains(&outside), "{outside}");
+        assert!((CONFIDENCE..0.96).contains(&share), "{share}");
+    }
+
+    /// What is said to be covered is, for a distribution that is not symmetric.
+    #[test]
+    fn intervals_cover_what_they_are_said_to() {
+        let mut state = 1u64;
+        let mut draw = || {
+            // A linear congruential generator is random enough for a count.
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let uniform = (state >> 11) as f64 / (1u64 << 53) as f64;
+            -(1.0 - uniform).ln()
+        };
+        for n in [3, 9] {
+            let covered = (0..20_000)
+                .filter(|_| {
+                    let samples: Vec<f64> = (0..n).map(|_| draw()).collect();
+                    let found = estimate(&samples).unwrap();
+                    (found.lo..=found.hi).contains(&std::f64::consts::LN_2)
+                })
+                .count();
+            let share = covered as f64 / 20_000.0;
+            assert!((share - coverage(n)).abs() < 0.01, "{n}: {share}");
+        }
     }
 
     #[test]
     fn one_sample_is_its_own_interval() {
-        let found = estimate(&[7.5], 3).unwrap();
+        let found = estimate(&[7.5]).unwrap();
         assert_eq!(
             (found.lo, found.value, found.hi, found.n),
             (7.5, 7.5, 7.5, 1)
         );
-        assert_eq!(estimate(&[f64::NAN], 3), None);
+        assert_eq!(estimate(&[f64::NAN]), None);
     }
 
     #[test]
@@ -263,6 +324,41 @@ mod tests {
     }
 
     #[test]
+    fn a_ratio_beside_a_papers() {
+        let of = |lo, hi, paper| {
+            let value = f64::midpoint(lo, hi);
+            beside(
+                &Estimate {
+                    value,
+                    lo,
+                    hi,
+                    n: 9,
+                },
+                paper,
+            )
+        };
+        assert_eq!(of(0.8, 1.25, 4.5), Verdict::Equal);
+        assert_eq!(of(0.9, 1.3, 4.5), Verdict::SameSign);
+        assert_eq!(of(0.1, 0.2, 4.5), Verdict::Opposite);
+        assert_eq!(of(0.1, 0.3, 4.5), Verdict::Unresolved);
+        // Where the paper saw nothing.
+        assert_eq!(of(0.9, 1.1, 1.0), Verdict::Equal);
+        assert_eq!(of(0.9, 1.3, 1.0), Verdict::Unresolved);
+        assert_eq!(of(1.3, 1.5, 1.0), Verdict::Opposite);
+        let single = Estimate {
+            value: 1.0,
+            lo: 1.0,
+            hi: 1.0,
+            n: 1,
+        };
+        assert_eq!(
+            beside(&single, 4.5),
+            Verdict::SameSign,
+            "one round proves no equality"
+        );
+    }
+
+    #[test]
     fn names_of_verdicts() {
         let text = serde_json::to_string(&[
             Verdict::SameSign,
@@ -287,29 +383,28 @@ mod tests {
     proptest! {
         #[test]
         fn interval_contains_the_median_and_stays_in_range(
-            samples in prop::collection::vec(-1e9f64..1e9, 1..40), seed: u64,
+            samples in prop::collection::vec(-1e9f64..1e9, 1..40),
         ) {
-            let found = estimate(&samples, seed).unwrap();
+            let found = estimate(&samples).unwrap();
             let least = samples.iter().copied().fold(f64::MAX, f64::min);
             let most = samples.iter().copied().fold(f64::MIN, f64::max);
             prop_assert!(least <= found.lo && found.lo <= found.value);
             prop_assert!(found.value <= found.hi && found.hi <= most);
-            prop_assert_eq!(found, estimate(&samples, seed).unwrap());
         }
 
         #[test]
         fn order_does_not_matter(
-            mut samples in prop::collection::vec(-1e6f64..1e6, 1..20), seed: u64,
+            mut samples in prop::collection::vec(-1e6f64..1e6, 1..20),
         ) {
-            let found = estimate(&samples, seed);
+            let found = estimate(&samples);
             samples.reverse();
-            prop_assert_eq!(found, estimate(&samples, seed));
+            prop_assert_eq!(found, estimate(&samples));
         }
 
         #[test]
-        fn scaling_scales(samples in prop::collection::vec(1.0f64..1e6, 2..20), seed: u64) {
+        fn scaling_scales(samples in prop::collection::vec(1.0f64..1e6, 2..20)) {
             let doubled: Vec<f64> = samples.iter().map(|x| x * 2.0).collect();
-            let (one, two) = (estimate(&samples, seed).unwrap(), estimate(&doubled, seed).unwrap());
+            let (one, two) = (estimate(&samples).unwrap(), estimate(&doubled).unwrap());
             prop_assert_eq!(two.lo, one.lo * 2.0);
             prop_assert_eq!(two.hi, one.hi * 2.0);
         }
@@ -326,12 +421,6 @@ mod tests {
                 _ => below,
             };
             prop_assert_eq!(below, mirrored);
-        }
-
-        #[test]
-        fn draws_stay_below(seed: u64, n in 1usize..1000) {
-            let mut random = SplitMix64::seed_from_u64(seed);
-            prop_assert!((0..50).all(|_| below(&mut random, n) < n));
         }
     }
 }

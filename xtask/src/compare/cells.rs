@@ -107,7 +107,7 @@ fn cell(plan: &Plan, config: &str, metric: &str, samples: &Samples) -> Option<Ce
         part,
         old: median(old),
         new: median(new),
-        ratio: stats::estimate(&ratios, stats::seed(&[&plan.name, config, metric])),
+        ratio: stats::estimate(&ratios),
         disturbed: samples.disturbed,
     })
 }

@@ -114,7 +114,7 @@ fn quarter(seconds: u32) -> Duration {
 
 /// A window while a phase's load runs.
 fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Result<Window> {
-    let machine = Machine::read();
+    let (machine, began) = (Machine::read(), Instant::now());
     let cpu = CpuTimes::read(running.processes());
     let path = running.reading()?;
     let before = counters(running, phase)?;
@@ -122,6 +122,8 @@ fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Resul
     interrupt::sleep(length)?;
     let after = counters(running, phase)?;
     let ns = start.elapsed().as_nanos() as u64;
+    let cpu_ns = CpuTimes::read(running.processes()).since(&cpu);
+    let (now, wall) = (Machine::read(), began.elapsed());
     Ok(Window {
         workload: phase.workload,
         mark: Mark {
@@ -132,9 +134,10 @@ fn open(running: &mut Running, phase: &Phase, length: Duration) -> anyhow::Resul
             p99_us: after.p99_us,
             ..Mark::default()
         },
-        cpu_ns: CpuTimes::read(running.processes()).since(&cpu),
+        cpu_ns,
+        busy_ns: now.busy_since(machine, wall).as_nanos() as u64,
         path: running.reading()?.since(&path),
-        disturbed: Machine::read().disturbed_since(machine),
+        disturbed: now.disturbed_since(machine),
     })
 }
 

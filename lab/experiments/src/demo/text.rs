@@ -3,7 +3,7 @@
 use super::findings::{COLUMN, Findings, Reach};
 use crate::plan::{Config, Direction};
 use figures::provenance::Provenance;
-use figures::report::{Figure, Index, cell, number, table};
+use figures::report::{Figure, Index, cell, covered, number, table};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -30,6 +30,7 @@ pub(super) fn report(provenance: &Provenance, found: &Findings) -> String {
     out.push_str(&by_hop(&index));
     out.push_str(&dropped(&index));
     out.push_str(&reached(&found.reach, &index));
+    let _infallible = writeln!(out, "\n{}", covered(&found.figures));
     out
 }
 
@@ -58,7 +59,7 @@ fn section(title: &str, index: &Index<'_>, rows: &[(&str, &str)]) -> String {
 
 fn carried(index: &Index<'_>) -> String {
     section(
-        "What it carried: median [95 % interval]",
+        "What it carried: median [interval]",
         index,
         &[
             ("TCP stream, Gb/s", "throughput"),
@@ -87,6 +88,7 @@ fn by_domain(index: &Index<'_>) -> String {
             ("NIC's kernel threads", "cycles_per_packet.nic_kernel"),
             ("receiver (application)", "cycles_per_packet.receiver"),
             ("total", "cycles_per_packet.total"),
+            ("no part, in no sum, at most", "cycles_per_packet.uncounted"),
         ],
     )
 }
@@ -137,7 +139,13 @@ fn by_hop(index: &Index<'_>) -> String {
             })
         })
         .collect();
-    rows.push(row("closure", &|domain| format!("closure.{domain}")));
+    for (title, metric) in [
+        ("closure", "closure"),
+        ("before correction", "closure_raw"),
+        ("corrected share", "corrected_share"),
+    ] {
+        rows.push(row(title, &|domain| format!("{metric}.{domain}")));
+    }
     let header = [
         "hop",
         "driver, to guest",
@@ -147,7 +155,7 @@ fn by_hop(index: &Index<'_>) -> String {
     ];
     format!(
         "Where in the domains: cycles per packet by hop (closure: these sums ÷ CPU time, 1 is \
-         perfect)\n{}\n\n",
+         perfect,\nafter and before what the CPU clock does not confirm was taken out)\n{}\n\n",
         table(&header, &rows)
     )
 }
@@ -219,6 +227,8 @@ mod tests {
                 ("cycles_per_packet.driver.hop.nic", 900.0),
                 ("cycles_per_packet.driver.hop.unheard_of", 1.0),
                 ("closure.driver", 0.991),
+                ("closure_raw.driver", 1.72),
+                ("corrected_share.driver", 0.42),
                 ("drops.no_buffer", 0.0),
                 ("drops.spoofed_source", 2.0),
             ] {
@@ -244,6 +254,9 @@ mod tests {
             "no uid of its own",
             "closure",
             "0.99",
+            "before correction",
+            "1.72",
+            "0.42",
         ] {
             assert!(text.contains(part), "{part} is missing:\n{text}");
         }

@@ -3,8 +3,8 @@
 use super::cores::Cores;
 use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE};
 use super::running::fresh_name;
-use crate::plan::{Mechanisms, Place, Topology, Wire, WireNic};
-use config::domain::{Moderation, Offloads, Vmq};
+use crate::plan::{Mechanisms, Moderation, Place, Topology, Wire, WireNic};
+use config::domain::{self, Offloads, Vmq};
 use config::rule::{Ports, Rule, Way};
 use config::{Cidr, Config, Endpoint, Guest, KernelPort, Kind, Nic, Pdev, Queues, Vif, XdpWire};
 use std::net::IpAddr;
@@ -17,8 +17,10 @@ pub struct OnWire<'a> {
     pub nic: WireNic,
     /// How fast.
     pub speed: &'a Wire,
-    /// Interrupt moderation: microseconds from one look to the next; none: a look for every event.
-    pub tick_us: Option<u32>,
+    /// Interrupt moderation.
+    pub moderation: Moderation,
+    /// Whether the wire's own TCP runs on the wire's core, as on another machine.
+    pub apart: bool,
 }
 
 impl<'a> OnWire<'a> {
@@ -28,7 +30,8 @@ impl<'a> OnWire<'a> {
         Self {
             nic: WireNic::Tap,
             speed,
-            tick_us: None,
+            moderation: Moderation::Event,
+            apart: false,
         }
     }
 }
@@ -79,7 +82,11 @@ pub fn config(
     };
     for nic in &mut config.nics {
         nic.rate_mbps = near.speed.mbps;
-        nic.moderation = near.tick_us.map_or(Moderation::Event, Moderation::Tick);
+        nic.moderation = match near.moderation {
+            Moderation::Event => domain::Moderation::Event,
+            Moderation::Spin => domain::Moderation::Spin,
+            Moderation::Tick(us) => domain::Moderation::Tick(us),
+        };
     }
     config.driver.cpus = vec![driver_core];
     config.driver.spin_us = NO_SPIN;
@@ -112,6 +119,7 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
         grants,
         vmq: _,
         buffers,
+        to_guest,
         prefetch,
         spare,
         release_threshold,
@@ -133,6 +141,7 @@ fn apply_mechanisms(topology: Topology, place: Place, cores: Cores, config: &mut
     }
     config.driver.grants = grants;
     config.buffers.size = buffers;
+    config.buffers.to_guest = to_guest.unwrap_or(config.buffers.to_guest);
     config.buffers.spare = spare;
     config.buffers.release_threshold = release_threshold;
     config.lro.meta = meta.unwrap_or(config.lro.meta);

@@ -1,7 +1,7 @@
 //! The lane through the one-process TAP forwarder.
 
 use super::cores::Cores;
-use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE};
+use super::ends::{Ends, GUEST, IFNAME, PREFIX, WIRE, WIRE_INSIDE};
 use super::path::Path;
 use super::reading::Reading;
 use super::{Lane, Loads};
@@ -44,7 +44,8 @@ pub fn lane(place: Place, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
         taps: [tap(ends.wire.path(), WIRE), tap(ends.guest.path(), GUEST)],
         cpu: Some(cores.driver(place)),
     })?;
-    Lane::new(ends, Box::new(forwarder), cores, loads)
+    let lane = Lane::new(ends, Box::new(forwarder), cores, loads)?;
+    Ok(lane.remarked(Some(WIRE_INSIDE.to_owned())))
 }
 
 impl Path for Forwarder {

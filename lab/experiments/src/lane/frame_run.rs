@@ -33,6 +33,8 @@ pub struct FrameRun<'a> {
     pub touch: bool,
     /// Buffers for frames from a guest; none: as many as usual.
     pub from_guest: Option<u32>,
+    /// Buffers that wait for frames to a guest; none: as many as usual.
+    pub to_guest: Option<u32>,
     /// How rings lie in their pages; none: as usual.
     pub ring: Option<RingFormat>,
     /// The driver has the guest's core, the guest has the wire's.
@@ -111,8 +113,8 @@ impl FrameRun<'_> {
         Ok(FrameWindow {
             figures,
             conditions: format!(
-                "at most {under_way} frames of a guest under way and {} waiting for it; \
-                 payload {}; pages of 4 KB",
+                "at most {under_way} frames of a guest under way and {} waiting for it; copied \
+                 once; payload {}; pages of 4 KB",
                 config.buffers.to_guest,
                 if self.touch { "touched" } else { "not touched" }
             ),
@@ -157,6 +159,9 @@ impl FrameRun<'_> {
         if let Some(buffers) = self.from_guest {
             config.buffers.from_guest = buffers;
         }
+        if let Some(buffers) = self.to_guest {
+            config.buffers.to_guest = buffers;
+        }
         if let Some(format) = self.ring {
             config.ring.format = format;
         }
@@ -187,6 +192,7 @@ mod tests {
                 rate_pps: None,
                 touch: true,
                 from_guest: Some(1536),
+                to_guest: Some(384),
                 ring: Some(RingFormat::Xen),
                 cores,
             };
@@ -200,6 +206,7 @@ mod tests {
             rate_pps: None,
             touch: false,
             from_guest: None,
+            to_guest: None,
             ring: None,
             cores,
         };

@@ -3,7 +3,7 @@
 
 use super::build::{OnWire, apply, config};
 use super::cores::Cores;
-use super::ends::{Ends, IFNAME};
+use super::ends::{Ends, IFNAME, WIRE_INSIDE};
 use super::running::Running;
 use super::{Lane, Loads};
 use crate::plan::{Place, Topology, Wire};
@@ -29,7 +29,23 @@ pub fn lane(
         flows: topology.flows,
         ..loads.clone()
     };
-    Lane::new(ends, Box::new(running), cores, &loads)
+    between(ends, running, wire, cores, &loads)
+}
+
+/// The lane of a machine that is up.
+fn between(
+    mut ends: Ends,
+    running: Running,
+    wire: OnWire<'_>,
+    cores: Cores,
+    loads: &Loads,
+) -> anyhow::Result<Lane> {
+    let remark = match wire.apart {
+        true => ends.wire_apart(cores).err(),
+        false => Some(WIRE_INSIDE.to_owned()),
+    };
+    let lane = Lane::new(ends, Box::new(running), cores, loads)?;
+    Ok(lane.remarked(remark))
 }
 
 /// The lane to the driver domain itself: the receiver is a socket behind a TAP on the driver's own
@@ -37,11 +53,15 @@ pub fn lane(
 ///
 /// # Errors
 /// As [`lane`].
-pub fn local_lane(place: Place, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
+pub fn local_lane(
+    place: Place,
+    wire: OnWire<'_>,
+    cores: Cores,
+    loads: &Loads,
+) -> anyhow::Result<Lane> {
     let ends = Ends::new()?;
     let (near, far) = (ends.wire.path(), ends.guest.path());
-    let speed = Wire::unbounded();
-    let mut config = config(near, far, OnWire::tap(&speed), place, cores);
+    let mut config = config(near, far, wire, place, cores);
     for guest in std::mem::take(&mut config.guests) {
         for vif in guest.vifs {
             if let Endpoint::Tap { port } = vif.endpoint {
@@ -50,7 +70,7 @@ pub fn local_lane(place: Place, cores: Cores, loads: &Loads) -> anyhow::Result<L
         }
     }
     let running = Running::start(&config)?;
-    Lane::new(ends, Box::new(running), cores, loads)
+    between(ends, running, wire, cores, loads)
 }
 
 /// Milliseconds until a machine with so many guests is ready: one wire, every guest with a TAP,

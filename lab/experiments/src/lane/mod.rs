@@ -27,11 +27,11 @@ pub mod running;
 pub mod window;
 
 use crate::load::{Load, LoadSpec, Role};
-use crate::plan::{Direction, Lro, Workload};
+use crate::plan::{Direction, Lro, LroRules, Workload};
 use anyhow::Context as _;
 use cores::Cores;
 use ends::{Ends, WIRE};
-use figures::measure::{CpuTimes, kernel_threads};
+use figures::measure::{CpuTimes, Part, kernel_threads};
 use path::Path;
 use running::Running;
 use std::collections::BTreeMap;
@@ -43,9 +43,11 @@ pub struct Lane {
     /// One pair for every guest.
     pairs: BTreeMap<(Workload, Direction), Vec<Pair>>,
     path: Box<dyn Path>,
-    /// Kernel threads that do what softirqs put off. They are charged to the lane, because the
-    /// other lanes sleep.
-    softirqs: Vec<i32>,
+    /// Kernel threads that do what softirqs put off, on the wire's core and on others. They are
+    /// charged to the lane, because the other lanes sleep.
+    softirqs: [(Part, Vec<i32>); 2],
+    /// What is to be said beside its figures.
+    remark: Option<String>,
     // Last, so that loads and path end first.
     ends: Ends,
 }
@@ -59,6 +61,20 @@ pub struct Loads {
     pub directions: Vec<Direction>,
     /// Connections of a stream's sender.
     pub flows: u32,
+    /// Whether it sends a file, without a copy of its own.
+    pub sendfile: bool,
+}
+
+impl Loads {
+    /// One TCP stream in each of these directions.
+    #[must_use]
+    pub fn of_stream(directions: &[Direction]) -> Self {
+        Self {
+            workloads: vec![Workload::Stream],
+            directions: directions.to_vec(),
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for Loads {
@@ -67,8 +83,27 @@ impl Default for Loads {
             workloads: Workload::BOTH.to_vec(),
             directions: Direction::BOTH.to_vec(),
             flows: 1,
+            sendfile: false,
         }
     }
+}
+
+/// Kernel work of the wire's far end: threads on the wire's core.
+const WIRE_KERNEL: Part = "wire_kernel";
+/// Kernel work of the wire's near end, the machine under test.
+const NIC_KERNEL: Part = "nic_kernel";
+
+/// The kernel threads that do what softirqs put off. On one core nobody can tell whose they are:
+/// they are the machine's.
+fn softirqs(cores: Cores) -> [(Part, Vec<i32>); 2] {
+    let far = match cores.wire == cores.guest {
+        true => Vec::new(),
+        // The name of core 1's is no beginning of core 10's: it is all of the name.
+        false => kernel_threads(&[&format!("ksoftirqd/{}\n", cores.wire)]),
+    };
+    let mut near = kernel_threads(&["ksoftirqd/"]);
+    near.retain(|thread| !far.contains(thread));
+    [(WIRE_KERNEL, far), (NIC_KERNEL, near)]
 }
 
 /// Who asks or sends, and who answers or receives.
@@ -91,7 +126,8 @@ impl Lane {
         let mut lane = Self {
             pairs: BTreeMap::new(),
             path,
-            softirqs: kernel_threads(&["ksoftirqd/"]),
+            softirqs: softirqs(cores),
+            remark: None,
             ends,
         };
         let wire = (lane.ends.wire.path(), cores.wire, WIRE);
@@ -111,6 +147,7 @@ impl Lane {
                 Direction::FromGuest => (guest, &wire),
             };
             let (active, passive, size) = match work {
+                Workload::Stream if loads.sendfile => (Role::File, Role::Sink, 0),
                 Workload::Stream => (Role::Source, Role::Sink, 0),
                 Workload::Requests(size) => (Role::Client, Role::Echo, size),
             };
@@ -138,6 +175,18 @@ impl Lane {
         &self.ends
     }
 
+    /// The same with something to be said beside its figures.
+    #[must_use]
+    pub fn remarked(self, remark: Option<String>) -> Self {
+        Self { remark, ..self }
+    }
+
+    /// What is to be said beside its figures.
+    #[must_use]
+    pub fn remark(&self) -> Option<&str> {
+        self.remark.as_deref()
+    }
+
     /// What lies between.
     #[must_use]
     pub fn path(&self) -> &dyn Path {
@@ -156,9 +205,9 @@ impl Lane {
     ///
     /// # Errors
     /// If there is none, or it refuses.
-    pub fn switch(&mut self, lro: &Lro) -> anyhow::Result<()> {
+    pub fn switch(&mut self, lro: &Lro, rules: LroRules) -> anyhow::Result<()> {
         let machine = self.path.machine().context("no machine to switch")?;
-        machine.switch(lro)
+        machine.switch(lro, rules)
     }
 
     /// From now on the receiver of a stream takes at most so many bytes with one call.
@@ -169,6 +218,21 @@ impl Lane {
         let pairs = self.pairs.get_mut(&(Workload::Stream, direction));
         let mut pairs = pairs.context("no such stream")?.iter_mut();
         pairs.try_for_each(|pair| pair.passive.take(bytes))
+    }
+
+    /// From now on the senders of streams hand over so many bytes with one call.
+    ///
+    /// # Errors
+    /// If a sender has gone.
+    pub fn send_by(&mut self, bytes: usize) -> anyhow::Result<()> {
+        for ((workload, _), pairs) in &mut self.pairs {
+            if *workload == Workload::Stream {
+                pairs
+                    .iter_mut()
+                    .try_for_each(|pair| pair.active.give(bytes))?;
+            }
+        }
+        Ok(())
     }
 
     /// Starts the streams of a direction, or stops them.
@@ -194,7 +258,7 @@ impl Lane {
 
     fn cpu_times(&self, pairs: &[Pair]) -> CpuTimes {
         let mut parts = self.path.parts();
-        parts.push(("nic_kernel", self.softirqs.clone()));
+        parts.extend(self.softirqs.iter().cloned());
         let pids = |end: fn(&Pair) -> &Load| pairs.iter().map(|pair| end(pair).pid()).collect();
         parts.push(("sender", pids(|pair| &pair.active)));
         parts.push(("receiver", pids(|pair| &pair.passive)));

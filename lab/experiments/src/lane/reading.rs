@@ -45,6 +45,9 @@ pub(super) fn digest(part: &str, stat: &Value, reading: &mut Reading) {
     if let Some(ns) = ledger["cpu_ns"].as_f64() {
         add(format!("{part}.cpu"), ns * hz / 1e9);
     }
+    if let Some(cycles) = ledger["corrected_cycles"].as_f64() {
+        add(format!("{part}.corrected"), cycles);
+    }
     for (reason, count) in stat["drops"].as_object().into_iter().flatten() {
         if let Some(count) = count.as_f64() {
             add(format!("drops.{reason}"), count);
@@ -93,7 +96,7 @@ mod tests {
     fn a_domains_counters_are_digested_by_part() {
         let stat = serde_json::json!({
             "ledger": {"hops": {"nic": {"cycles": 30}, "idle": {"cycles": 10}},
-                       "cpu_ns": 20, "tsc_hz": 2_000_000_000u64},
+                       "cpu_ns": 20, "tsc_hz": 2_000_000_000u64, "corrected_cycles": 4},
             "drops": {"no_buffer": 2, "spoofed": 0},
             "vifs": {"0": {"endpoint": {"tx_packets": 5, "source_under_way_max": 7}}},
         });
@@ -102,6 +105,7 @@ mod tests {
         digest("guest", &stat, &mut reading);
         assert_eq!(reading.sums["guest.hop.nic"], 60.0);
         assert_eq!(reading.sums["guest.cpu"], 80.0);
+        assert_eq!(reading.sums["guest.corrected"], 8.0);
         assert_eq!(reading.sums["drops.no_buffer"], 4.0);
         assert_eq!(reading.sums["drops.spoofed"], 0.0, "zeros are printed too");
         assert_eq!(reading.sums["guest.delivered"], 10.0);

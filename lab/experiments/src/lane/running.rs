@@ -1,6 +1,6 @@
 //! A running machine: what its monitor and its domains answer.
 
-use crate::plan::Lro;
+use crate::plan::{Lro, LroRules};
 use abi::machine::{Audit, DomainStatus, Program, Status};
 use abi::mailbox::Request;
 use anyhow::Context as _;
@@ -142,9 +142,9 @@ impl Running {
     ///
     /// # Errors
     /// If a domain refuses, or does not answer.
-    pub fn switch(&self, lro: &Lro) -> anyhow::Result<()> {
+    pub fn switch(&self, lro: &Lro, rules: LroRules) -> anyhow::Result<()> {
         for (_, name) in &self.domains {
-            for (key, value) in lro.switches() {
+            for (key, value) in rules.switches().into_iter().chain(lro.switches()) {
                 let request = Request::Set {
                     key: key.to_owned(),
                     value: value.to_owned(),

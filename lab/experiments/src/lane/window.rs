@@ -8,7 +8,7 @@ use figures::interrupt;
 use figures::measure::{Machine, Part};
 use figures::metric::SEGMENT_BYTES;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What was seen.
 #[derive(Clone, Debug)]
@@ -19,6 +19,9 @@ pub struct Window {
     pub mark: Mark,
     /// CPU nanoseconds by part.
     pub cpu_ns: BTreeMap<Part, u64>,
+    /// CPU nanoseconds that all processors were busy: of the parts, and of what is no part, such as
+    /// softirqs that hit an idle core, other kernel threads, other programs.
+    pub busy_ns: u64,
     /// What the path's own counters grew by.
     pub path: Reading,
     /// Whether the hypervisor below took so much CPU time that the figures are disturbed.
@@ -71,18 +74,21 @@ impl Lane {
     ) -> anyhow::Result<Window> {
         interrupt::sleep(times.warm_up)?;
         let path = self.path.reading()?;
-        let machine = Machine::read();
+        let (machine, began) = (Machine::read(), Instant::now());
         let cpu = self.cpu_times(pairs);
         mark(pairs, workload)?;
         interrupt::sleep(times.window)?;
         let mark = mark(pairs, workload)?;
         let cpu_ns = self.cpu_times(pairs).since(&cpu);
-        let disturbed = Machine::read().disturbed_since(machine);
+        let (now, wall) = (Machine::read(), began.elapsed());
+        let disturbed = now.disturbed_since(machine);
+        let busy_ns = now.busy_since(machine, wall).as_nanos() as u64;
         let path = self.path.reading()?.since(&path);
         Ok(Window {
             workload,
             mark,
             cpu_ns,
+            busy_ns,
             path,
             disturbed,
         })
@@ -123,6 +129,7 @@ impl Window {
     /// |---|---|
     /// | `<domain>.hop.<hop>` | cycles of the ledger |
     /// | `<domain>.cpu` | cycles of CPU time of the domain's own threads, as it counts them |
+    /// | `<domain>.corrected` | cycles that its ledger took out, because its CPU clock did not confirm them |
     /// | `drops.<reason>` | packets |
     /// | `<domain>.lro.segments`, `<domain>.lro.aggregates` | packets into and out of LRO |
     /// | `granted_anew` | pages that entered guests' pools of receive buffers |
@@ -178,6 +185,10 @@ impl Window {
         let sender = self.cpu_ns.get("sender").copied().unwrap_or(0) as f64 * per_ns;
         put("total", total);
         put("receive_side", total - sender);
+        // No part, so in no sum: what a sum may lack at the most.
+        let counted: u64 = self.cpu_ns.values().sum();
+        let uncounted = self.busy_ns.saturating_sub(counted);
+        put("uncounted", uncounted as f64 * per_ns);
         account(&self.path, packets, out);
         out.insert("lro_rate".to_owned(), lro_rate(&self.path));
         for (quantile, name) in [(0.5, "p50"), (0.99, "p99")] {
@@ -241,7 +252,8 @@ pub fn per_packet(cycles: &BTreeMap<Part, f64>, packets: f64, out: &mut BTreeMap
     }
 }
 
-/// Cycles per packet by domain and hop from a ledger, and how well it closes.
+/// Cycles per packet by domain and hop from a ledger, and how well it closes, before and after it
+/// took out what the CPU clock did not confirm.
 pub fn account(path: &Reading, packets: f64, out: &mut BTreeMap<String, f64>) {
     let mut ledgers: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, cycles) in &path.sums {
@@ -256,9 +268,19 @@ pub fn account(path: &Reading, packets: f64, out: &mut BTreeMap<String, f64>) {
         }
     }
     for (domain, ledger) in ledgers {
-        let cpu = path.sums.get(&format!("{domain}.cpu")).copied();
-        if let Some(cpu) = cpu.filter(|&cpu| cpu > 0.0) {
-            out.insert(format!("closure.{domain}"), ledger / cpu);
+        let of = |what: &str| path.sums.get(&format!("{domain}.{what}")).copied();
+        let Some(cpu) = of("cpu").filter(|&cpu| cpu > 0.0) else {
+            continue;
+        };
+        // What the stamps said before the CPU clock was asked: a closure that corrections cannot
+        // make good.
+        let raw = ledger + of("corrected").unwrap_or(0.0);
+        for (name, value) in [
+            ("closure", ledger / cpu),
+            ("closure_raw", raw / cpu),
+            ("corrected_share", (raw - ledger) / raw.max(1.0)),
+        ] {
+            out.insert(format!("{name}.{domain}"), value);
         }
     }
 }
@@ -289,6 +311,7 @@ mod tests {
                 ("driver.hop.nic", 6e8),
                 ("driver.hop.idle", 4e8),
                 ("driver.cpu", 1e9),
+                ("driver.corrected", 2.5e8),
                 ("drops.no_buffer", 3.0),
                 ("acks", 14_480.0),
                 ("granted_anew", 50_000.0),
@@ -296,6 +319,7 @@ mod tests {
                 ("lro.waits.20000", 49.0),
                 ("lro.waits.300000", 1.0),
             ]),
+            busy_ns: 1_700_000_000,
             disturbed: false,
         };
         let figures = window.figures(2_000_000_000);
@@ -310,7 +334,10 @@ mod tests {
         assert_eq!(figures["cycles_per_packet.total"], 3000.0);
         assert_eq!(figures["cycles_per_packet.receive_side"], 1000.0);
         assert_eq!(figures["cycles_per_packet.driver.hop.nic"], 600.0);
+        assert_eq!(figures["cycles_per_packet.uncounted"], 400.0);
         assert_eq!(figures["closure.driver"], 1.0);
+        assert_eq!(figures["closure_raw.driver"], 1.25);
+        assert_eq!(figures["corrected_share.driver"], 0.2);
         assert_eq!(figures["drops.no_buffer"], 3.0);
         assert_eq!(figures["lro_rate"], 1.0);
         assert!(!figures.contains_key("transactions"));
@@ -343,6 +370,7 @@ mod tests {
                 ..Mark::default()
             },
             cpu_ns: BTreeMap::new(),
+            busy_ns: 0,
             path: Reading::default(),
             disturbed: false,
         };

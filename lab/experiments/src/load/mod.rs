@@ -71,6 +71,14 @@ impl Load {
         self.child.tell(&format!("take {bytes}"))
     }
 
+    /// From now on a source gives so many bytes with one call; [`CHUNK`] bounds it.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub fn give(&mut self, bytes: usize) -> anyhow::Result<()> {
+        self.child.tell(&format!("give {bytes}"))
+    }
+
     /// Its counters since the last mark.
     ///
     /// # Errors
@@ -95,7 +103,7 @@ pub fn main(spec: &LoadSpec) -> anyhow::Result<()> {
     let state = LoadState::new()?;
     match spec.role {
         Role::Sink => sink::start(spec, &state)?,
-        Role::Source => source::start(spec, &state)?,
+        Role::Source | Role::File => source::start(spec, &state)?,
         Role::Echo => echo::start(spec, &state)?,
         Role::Client => client::start(spec, &state)?,
     }
@@ -106,9 +114,14 @@ pub fn main(spec: &LoadSpec) -> anyhow::Result<()> {
             state.set(line == "go");
             None
         }
-        _ if line.starts_with("take ") => {
-            if let Some(Ok(bytes)) = line.strip_prefix("take ").map(str::parse) {
-                state.take.store(bytes, Ordering::Relaxed);
+        _ if line.contains(' ') => {
+            let (what, bytes) = line.split_once(' ').unwrap_or_default();
+            let size = match what {
+                "take" => &state.take,
+                _ => &state.give,
+            };
+            if let Ok(bytes) = bytes.parse() {
+                size.store(bytes, Ordering::Relaxed);
             }
             None
         }

@@ -1,22 +1,30 @@
 //! The source: a thread per stream, all on the load's core.
 
-use super::spec::{CHUNK, LoadSpec};
+use super::spec::{CHUNK, LoadSpec, Role};
 use super::state::LoadState;
 use figures::socket;
+use rustix::fs::{MemfdFlags, memfd_create, sendfile};
+use std::fs::File;
 use std::io::Write as _;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<()> {
+    let chunk: Vec<u8> = (0..CHUNK).map(|at| (at * 131) as u8).collect();
     for _ in 0..spec.flows.max(1) {
-        let mut stream = socket::connect(spec.address)?;
+        let stream = socket::connect(spec.address)?;
+        let mut give = match spec.role {
+            Role::File => Give::file(&chunk, stream)?,
+            _ => Give::Chunk(chunk.clone(), stream),
+        };
         let state = Arc::clone(state);
         std::thread::Builder::new().spawn(move || {
-            let chunk: Vec<u8> = (0..CHUNK).map(|at| (at * 131) as u8).collect();
             loop {
                 state.wait();
                 while state.run.load(Ordering::Relaxed) {
-                    match stream.write(&chunk) {
+                    let most = state.give.load(Ordering::Relaxed).clamp(1, CHUNK);
+                    match give.some(most) {
                         Ok(count) if count > 0 => state.count(count),
                         _ => return,
                     }
@@ -25,4 +33,28 @@ pub(super) fn start(spec: &LoadSpec, state: &Arc<LoadState>) -> anyhow::Result<(
         })?;
     }
     Ok(())
+}
+
+/// How bytes get into a stream.
+enum Give {
+    /// From the source's own memory, copied.
+    Chunk(Vec<u8>, TcpStream),
+    /// From a file whose pages the kernel hands to the socket.
+    File(File, TcpStream),
+}
+
+impl Give {
+    fn file(bytes: &[u8], stream: TcpStream) -> anyhow::Result<Self> {
+        let mut file = File::from(memfd_create("stream", MemfdFlags::CLOEXEC)?);
+        file.write_all(bytes)?;
+        Ok(Self::File(file, stream))
+    }
+
+    /// Gives at most so many bytes, all of which there are; how many were taken.
+    fn some(&mut self, most: usize) -> std::io::Result<usize> {
+        match self {
+            Self::Chunk(bytes, stream) => stream.write(bytes.get(..most).unwrap_or(bytes)),
+            Self::File(file, stream) => Ok(sendfile(&*stream, &*file, Some(&mut 0), most)?),
+        }
+    }
 }

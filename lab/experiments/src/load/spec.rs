@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Bytes that a source hands to the kernel at once.
+/// Bytes that a source hands to the kernel at once, unless told otherwise, and at most.
 pub const CHUNK: usize = 128 << 10;
 
 /// Bytes that a sink takes from the kernel at once, unless told otherwise, and at most.
@@ -18,6 +18,8 @@ pub enum Role {
     Sink,
     /// Sends a stream, [`CHUNK`] bytes at a time.
     Source,
+    /// The same out of a file that lies in memory, by `sendfile`.
+    File,
     /// Accepts connections and answers each request with as many bytes.
     Echo,
     /// Sends a request, waits for its answer, sends the next.

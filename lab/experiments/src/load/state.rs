@@ -1,6 +1,6 @@
 //! What the threads of a load's process share, and its counters.
 
-use super::spec::TAKE_MAX;
+use super::spec::{CHUNK, TAKE_MAX};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -16,6 +16,8 @@ pub(super) struct LoadState {
     operations: AtomicU64,
     /// Bytes that a sink takes at once.
     pub(super) take: AtomicUsize,
+    /// Bytes that a source gives at once.
+    pub(super) give: AtomicUsize,
     /// Round trips, nanoseconds.
     latency: Mutex<Histogram<u64>>,
 }
@@ -29,6 +31,7 @@ impl LoadState {
             bytes: AtomicU64::new(0),
             operations: AtomicU64::new(0),
             take: AtomicUsize::new(TAKE_MAX),
+            give: AtomicUsize::new(CHUNK),
             latency: Mutex::new(Histogram::new_with_max(60_000_000_000, 3)?),
         }))
     }

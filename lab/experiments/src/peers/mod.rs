@@ -152,7 +152,11 @@ impl PeerRun {
         }
         Ok(FrameWindow {
             figures,
-            conditions: format!("{UNDER_WAY} frames go round; payload not touched; pages of 2 MB"),
+            conditions: format!(
+                "{UNDER_WAY} frames go round, in bursts of {}; copied twice, in and out of the \
+                 switch; payload not touched; pages of 2 MB",
+                testpmd::BURST
+            ),
             disturbed,
         })
     }

@@ -1,11 +1,13 @@
 //! What is wrong with a plan, if anything is.
 
-use super::column::{Column, PathKind};
+use super::column::{Column, Gro, PathKind};
 use super::file::Plan;
 use super::frames::{Frames, Peer};
+use super::lro::LroRules;
 use super::threshold::names_column;
 use super::topology::Mechanisms;
-use super::wire::WireNic;
+use super::wire::{Moderation, WireNic};
+use crate::load::CHUNK;
 use figures::metric;
 use std::collections::BTreeSet;
 
@@ -19,6 +21,10 @@ pub(super) fn check(plan: &Plan) -> Result<(), String> {
     }
     if plan.quick.window_s > 1.0 {
         return Err("quick: window_s is at most 1".to_owned());
+    }
+    let messages = &plan.message;
+    if messages.is_empty() || messages.iter().any(|bytes| !(1..=CHUNK).contains(bytes)) {
+        return Err(format!("message: from 1 to {CHUNK} bytes, at least one"));
     }
     let mut seen = Seen::new();
     for column in &plan.column {
@@ -52,9 +58,15 @@ fn once<'a>(seen: &mut Seen<'a>, name: &'a str) -> Result<(), String> {
 }
 
 fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
-    let is_machine = column.path == PathKind::Machine;
+    let is_machine = matches!(column.path, PathKind::Machine | PathKind::Local);
     if column.lro.is_some() && !is_machine {
         return Err("`lro` belongs to machine");
+    }
+    if column.lro.is_none() && column.rules != LroRules::Gro {
+        return Err("`rules` belong to `lro`");
+    }
+    if column.path == PathKind::Local && (column.nic, &column.guests[..]) != (WireNic::Tap, &[1]) {
+        return Err("local has a TAP for a wire, and no guests");
     }
     if column.nic != WireNic::Tap && !is_machine {
         return Err("`nic` belongs to machine");
@@ -62,9 +74,16 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     let usual = column.machine == Mechanisms::default()
         && column.guests == [1]
         && column.flows == [1]
-        && column.tick_us.is_none();
+        && column.moderation == [Moderation::Event]
+        && !column.apart;
     if !is_machine && !usual {
-        return Err("`machine`, `guests`, `flows` and `tick_us` belong to machine");
+        return Err("`machine`, `guests`, `flows`, `moderation` and `apart` belong to machine");
+    }
+    if column.moderation.is_empty() {
+        return Err("at least one `moderation`");
+    }
+    if column.gro.is_some_and(Gro::at_ports) && column.path != PathKind::Bridge {
+        return Err("`gro` in and in-napi belong to bridge");
     }
     let in_range = |counts: &[u32]| counts.iter().all(|count| (1..=64).contains(count));
     if !in_range(&column.flows) {
@@ -77,7 +96,7 @@ fn check_column(plan: &Plan, column: &Column) -> Result<(), &'static str> {
     if !in_range(&column.guests) || goes_nowhere {
         return Err("1 to 64 `guests`, a `direction` that the plan has");
     }
-    let ours = matches!(column.path, PathKind::Machine | PathKind::Forwarder);
+    let ours = is_machine || column.path == PathKind::Forwarder;
     if ours == column.place.is_empty() || ours == column.gro.is_some() {
         return Err("`place` belongs to machine and forwarder, `gro` to bridge and veth");
     }

@@ -1,8 +1,8 @@
 //! A column: what lies between wire and guest, and in which variants.
 
-use super::lro::Lro;
+use super::lro::{Lro, LroRules};
 use super::topology::{Mechanisms, Place, Topology};
-use super::wire::{Wire, WireNic};
+use super::wire::{Moderation, Wire, WireNic};
 use super::workload::Direction;
 use serde::{Deserialize, Serialize};
 
@@ -20,9 +20,15 @@ pub struct Column {
     /// What the machine's wire is.
     #[serde(default)]
     pub nic: WireNic,
-    /// Interrupt moderation of the machine's wire: microseconds from one look to the next; none:
-    /// a look for every event.
-    pub tick_us: Option<u32>,
+    /// Interrupt moderations of the machine's wire.
+    #[serde(default = "at_events")]
+    pub moderation: Vec<Moderation>,
+    /// The configuration of the plan's paper that it stands for.
+    pub paper: Option<String>,
+    /// Whether the wire's own TCP runs on the wire's core, as on another machine, and not in the
+    /// driver domain that writes to the wire's TAP.
+    #[serde(default)]
+    pub apart: bool,
     /// In which ways the machine differs from the usual one.
     #[serde(default)]
     pub machine: Mechanisms,
@@ -38,6 +44,9 @@ pub struct Column {
     pub gro: Option<Gro>,
     /// How the machine aggregates. Columns of one place share a machine, which is switched.
     pub lro: Option<Lro>,
+    /// Which packets it merges.
+    #[serde(default)]
+    pub rules: LroRules,
     /// Speeds of the wire that it is measured at; none: all of the plan's.
     #[serde(default)]
     pub wire: Vec<Wire>,
@@ -48,6 +57,20 @@ impl Column {
     #[must_use]
     pub fn goes(&self, direction: Direction) -> bool {
         self.direction.is_none_or(|only| only == direction)
+    }
+
+    /// Everything of ours that it is measured with: where it runs, how its wire is moderated, what
+    /// it is.
+    pub fn variants(&self) -> impl Iterator<Item = (Place, Moderation, Topology)> {
+        let machines = self.machines();
+        let moderated = self.place.iter().flat_map(|&place| {
+            let with = move |&moderation: &Moderation| (place, moderation);
+            self.moderation.iter().map(with)
+        });
+        moderated.flat_map(move |(place, moderation)| {
+            let with = |&topology: &Topology| (place, moderation, topology);
+            machines.iter().map(with).collect::<Vec<_>>()
+        })
     }
 
     /// The machines that it is measured with.
@@ -71,6 +94,10 @@ impl Column {
     }
 }
 
+fn at_events() -> Vec<Moderation> {
+    vec![Moderation::Event]
+}
+
 fn one_guest() -> Vec<u32> {
     vec![1]
 }
@@ -85,6 +112,9 @@ fn one_flow() -> Vec<u32> {
 pub enum PathKind {
     /// Monitor, driver domain, guest domain.
     Machine,
+    /// Monitor and driver domain: the receiver is a socket behind a TAP on the driver domain's own
+    /// bridge, without ring and grants.
+    Local,
     /// The one-process TAP forwarder.
     Forwarder,
     /// The kernel's bridge between two veth pairs.
@@ -95,12 +125,32 @@ pub enum PathKind {
 
 /// How the receiving ends look at frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Gro {
     /// One by one.
     Off,
+    /// One by one, by softirqs on the core of each end (receive packet steering).
+    Rps,
     /// Merged in softirq context.
     On,
     /// Merged in a kernel thread on the receiver's core.
     Napi,
+    /// A bridge's own ports merge too, where frames come in from the wire, in softirq context.
+    In,
+    /// The same, in kernel threads on the guest's core.
+    InNapi,
+}
+
+impl Gro {
+    /// Whether a bridge's own ports merge.
+    #[must_use]
+    pub const fn at_ports(self) -> bool {
+        matches!(self, Self::In | Self::InNapi)
+    }
+
+    /// Whether kernel threads merge.
+    #[must_use]
+    pub const fn threaded(self) -> bool {
+        matches!(self, Self::Napi | Self::InNapi)
+    }
 }

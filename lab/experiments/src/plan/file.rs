@@ -2,12 +2,13 @@
 
 use super::column::Column;
 use super::config::Config;
-use super::frames::{Frames, Peer, Prototype};
+use super::frames::{Frames, Peer};
 use super::rounds::Rounds;
 use super::threshold::{Ratio, Threshold};
 use super::topology::{Place, Topology};
-use super::wire::Wire;
+use super::wire::{Moderation, Wire};
 use super::workload::{Direction, Wake, Workload};
+use crate::load::CHUNK;
 use serde::Deserialize;
 
 /// A plan.
@@ -20,6 +21,12 @@ pub struct Plan {
     pub about: String,
     /// Bytes of a request and of its response, a load for each.
     pub requests: Vec<usize>,
+    /// Bytes that a stream's sender hands over at once, a load for each.
+    #[serde(default = "whole_chunks")]
+    pub message: Vec<usize>,
+    /// Whether streams are files in memory, which their senders do not copy.
+    #[serde(default)]
+    pub sendfile: bool,
     /// Which way payload goes.
     #[serde(default = "both_ways")]
     pub direction: Vec<Direction>,
@@ -42,11 +49,10 @@ pub struct Plan {
     /// The same through switches that are not of this project.
     #[serde(default)]
     pub peer: Vec<Peer>,
-    /// What each hop cost where the data path was measured by itself.
-    #[serde(default)]
-    pub prototype: Vec<Prototype>,
     /// How long machines take to come up.
     pub up: Option<Up>,
+    /// The paper that the plan repeats, by its name in `papers/`.
+    pub paper: Option<String>,
     /// Whether cycles are counted as Ram's thesis counts them.
     #[serde(default)]
     pub as_thesis: bool,
@@ -56,6 +62,10 @@ pub struct Plan {
     /// What figures have to reach.
     #[serde(default, rename = "bar")]
     pub threshold: Vec<Threshold>,
+}
+
+fn whole_chunks() -> Vec<usize> {
+    vec![CHUNK]
 }
 
 fn both_ways() -> Vec<Direction> {
@@ -89,6 +99,7 @@ impl Plan {
         column: &Column,
         place: Option<Place>,
         wire: &Wire,
+        moderation: Moderation,
         topology: Topology,
     ) -> Config {
         let mut config = Config::new(&column.name, &[]);
@@ -99,6 +110,11 @@ impl Plan {
         if self.wire.len() > 1 {
             config = config.with("wire", &wire.name);
         }
+        // A look for every event is what there is elsewhere, and needs no word.
+        let moderated = self.column.iter().any(|column| column.moderation.len() > 1);
+        if moderated && moderation != Moderation::Event {
+            config = config.with("moderation", &moderation.name());
+        }
         if column.guests.len() > 1 {
             config = config.with("guests", &topology.guests.to_string());
         }
@@ -106,6 +122,45 @@ impl Plan {
             config = config.with("flows", &topology.flows.to_string());
         }
         config
+    }
+
+    /// All configurations of a column at a wire.
+    pub fn stops(&self, column: &Column, wire: &Wire) -> Vec<Config> {
+        if column.place.is_empty() {
+            let topology = Topology::default();
+            return vec![self.stop(column, None, wire, Moderation::Event, topology)];
+        }
+        let stop = |(place, moderation, topology)| {
+            self.stop(column, Some(place), wire, moderation, topology)
+        };
+        column.variants().map(stop).collect()
+    }
+
+    /// How long its streams and requests take, about, without setting up and without windows that
+    /// are opened again.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        /// To read everything at a window's ends.
+        const READING_S: f64 = 0.03;
+        let windows = |column: &Column| {
+            let wires = self.wire.iter().filter(|wire| column.is_at(wire));
+            let stops: usize = wires.map(|wire| self.stops(column, wire).len()).sum();
+            stops * column.direction.map_or(self.direction.len(), |_| 1)
+        };
+        let stops: usize = self.column.iter().map(windows).sum();
+        let beats = (self.message.len() + self.requests.len()) * self.wake.len();
+        let times = self.full;
+        let each = times.warm_up_s + times.window_s + READING_S;
+        (stops * beats * times.rounds) as f64 * each
+    }
+
+    /// The same with a message of a stream's sender.
+    #[must_use]
+    pub fn sent_by(&self, stop: &Config, message: usize) -> Config {
+        match self.message.len() {
+            0 | 1 => stop.clone(),
+            _ => stop.clone().with("message", &message.to_string()),
+        }
     }
 
     /// The same with what runs there.

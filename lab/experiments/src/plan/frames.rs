@@ -3,7 +3,6 @@
 use super::config::Config;
 use ::config::domain::RingFormat;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 
 /// Raw frames from a guest through the driver to another.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -30,6 +29,8 @@ pub struct Frames {
     pub touch: bool,
     /// Buffers for frames from a guest; none: as many as usual. Half of them hold small frames.
     pub from_guest: Option<u32>,
+    /// Buffers that wait for frames to a guest; none: as many as usual.
+    pub to_guest: Option<u32>,
     /// How rings lie in their pages; none: as usual.
     pub ring: Option<RingFormat>,
 }
@@ -92,26 +93,5 @@ fn of_size(column: &str, sizes: &[u32], size: u32) -> Config {
     match sizes.len() {
         0 | 1 => config,
         _ => config.with("size", &size.to_string()),
-    }
-}
-
-/// What a hop costs a packet in the data path alone. A run of the machine prints how far it is from
-/// there.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Prototype {
-    /// `driver` or `guest`.
-    pub part: String,
-    /// The hop of the ledger.
-    pub hop: String,
-    /// Bytes of a frame, and cycles.
-    pub cycles: BTreeMap<u32, f64>,
-}
-
-impl Prototype {
-    /// The metric that it is the measure of.
-    #[must_use]
-    pub fn metric(&self) -> String {
-        format!("cycles_per_packet.{}.hop.{}", self.part, self.hop)
     }
 }

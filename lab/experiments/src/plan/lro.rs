@@ -43,6 +43,28 @@ impl Lro {
     }
 }
 
+/// Which packets are merged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LroRules {
+    /// What segmentation gives back byte for byte; PSH ends an aggregate.
+    #[default]
+    Gro,
+    /// As the papers' engine did, `inet_lro`; PSH is merged like the rest.
+    InetLro,
+}
+
+impl LroRules {
+    /// The switches that lead here.
+    #[must_use]
+    pub fn switches(self) -> [(&'static str, &'static str); 2] {
+        match self {
+            Self::Gro => [("lro.rules", "gro"), ("lro.psh", "flush")],
+            Self::InetLro => [("lro.rules", "lro"), ("lro.psh", "merge")],
+        }
+    }
+}
+
 impl TryFrom<String> for Lro {
     type Error = String;
 

@@ -5,6 +5,11 @@ use figures::Failure;
 use serde::Deserialize;
 use std::time::Duration;
 
+/// Rounds of a run that gives results: nine cover 96 %.
+const FULL_ROUNDS: usize = 9;
+/// Seconds of its windows.
+const FULL_WINDOW_S: f64 = 1.0;
+
 /// How often, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -18,6 +23,13 @@ pub struct Rounds {
 }
 
 impl Rounds {
+    /// Whether figures of so few or so short windows only show that everything works: fewer than
+    /// nine rounds, or windows below a second.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.rounds < FULL_ROUNDS || self.window_s < FULL_WINDOW_S
+    }
+
     /// As durations.
     #[must_use]
     pub fn times(&self) -> Times {

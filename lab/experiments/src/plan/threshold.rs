@@ -12,9 +12,6 @@ pub struct Ratio {
     pub own: String,
     /// By what, at the same keys (less those that it does not have).
     pub to: String,
-    /// What the paper that the plan repeats has for the ratio of `cycles_per_packet.total`: the
-    /// measured one is to be on the same side of 1.
-    pub paper: Option<f64>,
 }
 
 /// The value that a figure has to reach.

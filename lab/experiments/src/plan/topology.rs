@@ -14,6 +14,8 @@ pub struct Mechanisms {
     pub vmq: bool,
     /// Size of the guests' buffers.
     pub buffers: BufferSize,
+    /// Buffers that wait for frames to a guest; none: as many as usual.
+    pub to_guest: Option<u32>,
     /// Received frames ahead whose headers a guest fetches; none: as usual.
     pub prefetch: Option<u32>,
     /// Buffers that replace those whose frames the guest still has.

@@ -42,6 +42,50 @@ impl TryFrom<String> for Wire {
     }
 }
 
+/// When the driver domain looks at what the wire brought, written `event`, `spin` or `tick` and
+/// microseconds: `tick50`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Moderation {
+    /// When there is something.
+    Event,
+    /// All the time.
+    Spin,
+    /// At every tick of so many microseconds.
+    Tick(u32),
+}
+
+impl Moderation {
+    /// Its name as a key.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Event => "event".to_owned(),
+            Self::Spin => "spin".to_owned(),
+            Self::Tick(us) => format!("tick{us}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Moderation {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let tick = || name.strip_prefix("tick")?.parse().ok();
+        match name.as_str() {
+            "event" => Ok(Self::Event),
+            "spin" => Ok(Self::Spin),
+            _ => match tick() {
+                Some(us @ 1..=10_000) => Ok(Self::Tick(us)),
+                _ => Err(format!(
+                    "moderation `{name}`: \"event\", \"spin\", or \"tick1\" to \"tick10000\" for \
+                     so many microseconds"
+                )),
+            },
+        }
+    }
+}
+
 /// What a machine's wire is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]

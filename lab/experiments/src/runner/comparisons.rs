@@ -18,11 +18,7 @@ impl Samples {
                     continue;
                 };
                 for metric in compared(&ratio.to, thresholds) {
-                    let figure = self.ratio(plan, config, &other, metric, thresholds);
-                    out.extend(figure.map(|figure| match ratio.paper {
-                        Some(paper) if metric == OF_PAPERS => beside(figure, paper),
-                        _ => figure,
-                    }));
+                    out.extend(self.ratio(plan, config, &other, metric, thresholds));
                 }
                 for metric in SUBTRACTED {
                     out.extend(self.difference(plan, config, &other, metric, thresholds));
@@ -33,7 +29,7 @@ impl Samples {
     }
 
     /// The other column's configuration at the same keys, as far as it has them.
-    fn partner(&self, config: &Config, column: &str) -> Option<Config> {
+    pub(super) fn partner(&self, config: &Config, column: &str) -> Option<Config> {
         let same = |other: &&Config| {
             let mut keys = other.keys.iter();
             other.column == column && keys.all(|(key, value)| config.keys.get(key) == Some(value))
@@ -91,7 +87,7 @@ impl Samples {
 
     /// The figure of a comparison: its verdict is what `decide` says, unless one of both was
     /// disturbed.
-    fn compared(
+    pub(super) fn compared(
         &self,
         plan: &str,
         sides: [&Config; 2],
@@ -100,7 +96,7 @@ impl Samples {
         decide: impl FnOnce(&Estimate) -> Verdict,
     ) -> Option<Figure> {
         let full = sides[0].name();
-        let estimate = stats::estimate(pairs, stats::seed(&[&full, name]))?;
+        let estimate = stats::estimate(pairs)?;
         let mut figure = Figure::new(plan, &full, name, estimate);
         figure.note = self.remark(&sides);
         figure.verdict = Some(if sides.iter().any(|side| self.disturbed.contains(side)) {
@@ -124,21 +120,6 @@ fn compared<'a>(to: &str, thresholds: &'a [Threshold]) -> Vec<&'a str> {
     all
 }
 
-/// A ratio beside that of the paper that is repeated: it is to be on the same side of 1.
-fn beside(mut figure: Figure, paper: f64) -> Figure {
-    let sides = [figure.lo, figure.hi].map(|end| end.unwrap_or(1.0).total_cmp(&1.0));
-    figure.verdict = figure.verdict.map(|verdict| match verdict {
-        Verdict::NotMeasurable | Verdict::Unresolved => verdict,
-        _ if sides[0] != sides[1] => Verdict::Unresolved,
-        _ if sides[0] == paper.total_cmp(&1.0) => Verdict::SameSign,
-        _ => Verdict::Opposite,
-    });
-    figure
-        .note
-        .get_or_insert_with(|| format!("the paper: {paper}"));
-    figure
-}
-
 /// The threshold of a comparison, if it has one.
 fn line(thresholds: &[Threshold], config: &Config, name: &str) -> Option<(f64, Side)> {
     thresholds
@@ -150,9 +131,6 @@ fn line(thresholds: &[Threshold], config: &Config, name: &str) -> Option<(f64, S
 /// Metrics that are subtracted, where a plan has a threshold for the difference.
 const SUBTRACTED: &[&str] = &["cycles_per_packet.driver"];
 
-/// What papers divide.
-const OF_PAPERS: &str = "cycles_per_packet.total";
-
 /// Metrics that are divided.
 const COMPARED: &[&str] = &[
     "throughput",
@@ -161,7 +139,7 @@ const COMPARED: &[&str] = &[
     "latency_us.p50",
     "latency_us.p99",
     "cycles_per_byte.total",
-    OF_PAPERS,
+    "cycles_per_packet.total",
     "cycles_per_byte.receive_side",
     "cycles_per_byte.driver",
 ];
@@ -189,7 +167,6 @@ mod tests {
         vec![Ratio {
             own: "grantway".to_owned(),
             to: "forwarder".to_owned(),
-            paper: None,
         }]
     }
 
@@ -207,7 +184,6 @@ mod tests {
         let ratio = Ratio {
             own: "adaptive".to_owned(),
             to: "poll".to_owned(),
-            paper: None,
         };
         let figures = samples.ratios("lro", &[ratio], &[]);
         let found: Vec<_> = figures
@@ -221,30 +197,6 @@ mod tests {
                 ("adaptive@req=1,wire=5", "ratio.poll.transactions"),
             ]
         );
-    }
-
-    #[test]
-    fn a_papers_ratio_is_met_on_its_side_of_one() {
-        let mut samples = Samples::default();
-        let (ours, theirs) = (Config::new("xen", &[]), Config::new("linux", &[]));
-        for round in 0..5 {
-            samples.add(&ours, round, &one(OF_PAPERS, 3.0));
-            samples.add(&theirs, round, &one(OF_PAPERS, 1.5));
-        }
-        let verdict = |paper| {
-            let ratio = Ratio {
-                own: "xen".to_owned(),
-                to: "linux".to_owned(),
-                paper: Some(paper),
-            };
-            let figures = samples.ratios("thesis", &[ratio], &[]);
-            assert_eq!(figures.len(), 1);
-            assert_eq!(figures[0].value, Some(2.0));
-            assert_eq!(figures[0].note, Some(format!("the paper: {paper}")));
-            figures[0].verdict
-        };
-        assert_eq!(verdict(4.5), Some(Verdict::SameSign));
-        assert_eq!(verdict(0.8), Some(Verdict::Opposite));
     }
 
     #[test]
@@ -287,7 +239,6 @@ mod tests {
         let ratio = [Ratio {
             own: "ngm".to_owned(),
             to: "shared".to_owned(),
-            paper: None,
         }];
         assert!(samples.ratios("p", &ratio, &[]).is_empty());
         let threshold = Threshold {

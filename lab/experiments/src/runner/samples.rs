@@ -130,8 +130,7 @@ impl Samples {
             }
             for (metric, series) in self.series.get(config).into_iter().flatten() {
                 let samples: Vec<f64> = series.iter().flatten().copied().collect();
-                let Some(estimate) = stats::estimate(&samples, stats::seed(&[&name, metric]))
-                else {
+                let Some(estimate) = stats::estimate(&samples) else {
                     continue;
                 };
                 let mut figure = Figure::new(plan, &name, metric, estimate);

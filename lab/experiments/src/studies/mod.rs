@@ -5,11 +5,13 @@
 //! | [`base`] | columns side by side, raw frames, times to come up: most plans |
 //! | [`overhead`] | what the profiler takes from the machine that it looks at |
 //! | [`receive_buffer`] | throughput against the size of the receiver's buffer |
+//! | `own` | what those of a form of their own share |
 //! | [`restart`] | how long guests are without a network when the driver domain is killed |
 //! | [`uplink`] | how a machine joins the host's network |
 
 pub mod base;
 pub mod overhead;
+mod own;
 pub mod receive_buffer;
 pub mod restart;
 pub mod uplink;
@@ -18,6 +20,7 @@ use crate::plan::Adjustment;
 use figures::Failure;
 use figures::provenance::Provenance;
 use figures::report::Figure;
+use std::path::Path;
 
 /// A plan as a command line has changed it: how it is run, and how its figures are shown.
 pub trait Study {
@@ -27,12 +30,21 @@ pub trait Study {
     /// What it is about, for people.
     fn about(&self) -> &str;
 
-    /// Runs it. `quick` is what the figures' origin tells about the run.
+    /// Runs it. A study of several parts keeps each in `folder` as soon as it has it, and takes
+    /// from there what an earlier run was broken off after.
     ///
     /// # Errors
     /// If what it needs cannot be set up or breaks, or the user asked to stop. A column whose
     /// programs are not installed may be reported as not measurable instead.
-    fn run(&self, quick: bool) -> anyhow::Result<Outcome>;
+    fn run(&self, folder: Option<&Path>) -> anyhow::Result<Outcome>;
+
+    /// The figures as a page beside a paper's; none where a plan repeats no paper.
+    ///
+    /// # Errors
+    /// If the paper's data cannot be read.
+    fn page(&self, _ran: &Outcome) -> anyhow::Result<Option<String>> {
+        Ok(None)
+    }
 
     /// The figures as text.
     fn tables(&self, figures: &[Figure]) -> String;

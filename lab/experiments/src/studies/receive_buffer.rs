@@ -5,6 +5,7 @@
 //! *fall*: a larger buffer with less throughput than the next smaller one. Every step is compared
 //! round by round.
 
+use super::own::{self, LaneColumn, OwnPlan};
 use super::{Outcome, Study};
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
@@ -13,11 +14,12 @@ use crate::plan::{
     Adjustment, Config, Direction, Gro, Place, Ratio, Rounds, Topology, Wire, Workload,
 };
 use crate::runner::Samples;
+use figures::Failure;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell, table};
 use figures::stats::{self, EQUIVALENCE, Side};
-use figures::{Failure, interrupt};
 use serde::Deserialize;
+use std::path::Path;
 
 /// The plan's name.
 pub const NAME: &str = "receive-buffer";
@@ -48,7 +50,7 @@ enum Receiver {
 }
 
 impl Receiver {
-    const fn name(self) -> &'static str {
+    const fn word(self) -> &'static str {
         match self {
             Self::Native => "native",
             Self::Local => "local",
@@ -57,14 +59,24 @@ impl Receiver {
     }
 
     fn config(self, buffer: usize) -> Config {
-        Config::new(self.name(), &[("buffer", &buffer.to_string())])
+        Config::new(self.word(), &[("buffer", &buffer.to_string())])
+    }
+}
+
+impl LaneColumn for Receiver {
+    fn name(&self) -> &str {
+        (*self).word()
     }
 
-    fn lane(self, cores: Cores, loads: &Loads) -> anyhow::Result<Lane> {
-        let wire = Wire::unbounded();
+    fn may_lack(&self) -> bool {
+        *self == Self::Native
+    }
+
+    fn lane(&self, cores: Cores) -> anyhow::Result<Lane> {
+        let (wire, loads) = (Wire::unbounded(), &Loads::of_stream(&[Direction::ToGuest]));
         match self {
             Self::Native => kernel_path::lane(false, Gro::On, cores, loads),
-            Self::Local => machine::local_lane(Place::OneCore, cores, loads),
+            Self::Local => machine::local_lane(Place::OneCore, OnWire::tap(&wire), cores, loads),
             Self::Guest => {
                 let (near, topology) = (OnWire::tap(&wire), Topology::default());
                 machine::lane(Place::OneCore, near, topology, cores, loads)
@@ -84,11 +96,15 @@ impl ReceiveBuffer {
 
     /// The plan as a command line changes it.
     fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
-        let mut plan: Self =
-            toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
-        plan.full = plan.full.adjusted(plan.quick, by)?;
-        by.keep(&mut plan.column, |column| column.name())?;
+        let mut plan = Self::parse(text, by)?;
+        by.keep(&mut plan.column, |column| column.word())?;
         Ok(plan)
+    }
+}
+
+impl OwnPlan for ReceiveBuffer {
+    fn rounds(&mut self) -> (&mut Rounds, Rounds) {
+        (&mut self.full, self.quick)
     }
 }
 
@@ -101,58 +117,50 @@ impl Study for ReceiveBuffer {
         &self.about
     }
 
-    fn run(&self, quick: bool) -> anyhow::Result<Outcome> {
+    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
         let plan = self;
         let cores = Cores::choose();
         let placement = format!(
             "sender on core {}; receiver, guest and driver on core {}",
             cores.wire, cores.guest
         );
-        let provenance = Provenance::collect(placement, quick);
-        let loads = Loads {
-            workloads: vec![Workload::Stream],
-            directions: vec![Direction::ToGuest],
-            ..Loads::default()
-        };
+        let provenance = Provenance::collect(placement, plan.full.is_short());
         let mut samples = Samples::default();
-        let mut lanes = Vec::new();
-        for &column in &plan.column {
-            let configs = plan.buffer.iter().map(|&buffer| column.config(buffer));
-            let may_lack = column == Receiver::Native;
-            let lane =
-                samples.made(column.name(), column.lane(cores, &loads), may_lack, configs)?;
-            lanes.extend(lane.map(|lane| (column, lane)));
-        }
-        for round in 0..plan.full.rounds {
-            eprintln!("round {} of {}", round + 1, plan.full.rounds);
-            for &buffer in &plan.buffer {
-                for (column, lane) in &mut lanes {
-                    interrupt::check()?;
-                    let config = column.config(buffer);
-                    lane.receive_by(Direction::ToGuest, buffer)?;
-                    let window =
-                        lane.window(Workload::Stream, Direction::ToGuest, plan.full.times())?;
-                    if window.disturbed {
-                        samples.disturb(&config);
-                    }
-                    let mut figures = window.figures(provenance.tsc_hz);
-                    if window.mark.operations > 0 {
-                        let size = window.mark.bytes as f64 / window.mark.operations as f64;
-                        figures.insert("bytes_per_receive".to_owned(), size);
-                    }
-                    samples.add(&config, round, &figures);
+        let configs = |column: &Receiver| {
+            let config = |&buffer| column.config(buffer);
+            plan.buffer.iter().map(config).collect()
+        };
+        let mut lanes = own::lanes(&plan.column, configs, cores, &mut samples)?;
+        let times = plan.full.times();
+        let rounds = plan.full.rounds;
+        own::interleave(
+            rounds,
+            &plan.buffer,
+            &mut lanes,
+            |round, buffer, column, lane| {
+                let config = column.config(buffer);
+                lane.receive_by(Direction::ToGuest, buffer)?;
+                let window = lane.window(Workload::Stream, Direction::ToGuest, times)?;
+                if window.disturbed {
+                    samples.disturb(&config);
                 }
-            }
-        }
+                let mut figures = window.figures(provenance.tsc_hz);
+                if window.mark.operations > 0 {
+                    let size = window.mark.bytes as f64 / window.mark.operations as f64;
+                    figures.insert("bytes_per_receive".to_owned(), size);
+                }
+                samples.add(&config, round, &figures);
+                Ok(())
+            },
+        )?;
         let mut figures = samples.figures(NAME);
         let to_native = ["local", "guest"].map(|own| Ratio {
             own: own.to_owned(),
             to: "native".to_owned(),
-            paper: None,
         });
         figures.extend(samples.ratios(NAME, &to_native, &[]));
         for &(column, _) in &lanes {
-            figures.extend(steps(plan, &samples, column));
+            figures.extend(steps(plan, &samples, *column));
         }
         Ok(Outcome {
             provenance,
@@ -176,7 +184,7 @@ impl Study for ReceiveBuffer {
         let mut header = vec!["buffer".to_owned()];
         for unit in ["Gb/s", "cyc/B"] {
             for column in &plan.column {
-                header.push(format!("{} {unit}", column.name()));
+                header.push(format!("{} {unit}", column.word()));
             }
         }
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
@@ -198,7 +206,7 @@ fn steps(plan: &ReceiveBuffer, samples: &Samples, column: Receiver) -> Vec<Figur
         let of = |buffer| samples.series(&column.config(buffer), "throughput");
         let ratios = stats::ratios(of(larger)?, of(smaller)?);
         let name = column.config(larger).name();
-        let estimate = stats::estimate(&ratios, stats::seed(&[&name, "step"]))?;
+        let estimate = stats::estimate(&ratios)?;
         let mut figure = Figure::new(NAME, &name, "step.throughput", estimate);
         // What is within the margin of equality is no fall.
         figure.verdict = Some(stats::against(&estimate, 1.0 - EQUIVALENCE, Side::Above));
@@ -216,7 +224,7 @@ fn steepest(plan: &ReceiveBuffer, index: &Index<'_>, column: Receiver) -> String
     match least {
         Some((buffer, figure)) => format!(
             "{}: least step up to {} KB, × {}\n",
-            column.name(),
+            column.word(),
             buffer / 1024,
             cell(Some(figure))
         ),
@@ -240,6 +248,7 @@ mod tests {
     fn the_plan_sweeps_what_the_paper_sweeps() {
         let plan = plan();
         assert_eq!(plan.name, NAME);
+        assert!(!plan.full.is_short(), "its figures are results");
         assert_eq!(plan.buffer.first(), Some(&1024));
         assert_eq!(plan.buffer.last(), Some(&(256 << 10)));
         assert!(plan.buffer.is_sorted());

@@ -5,12 +5,13 @@
 //! is a time without a byte; what the monitor notes is when another driver domain was ready and
 //! when all guests were connected. The difference is TCP's: when its sender tries again.
 
+use super::own::{self, LaneColumn, OwnPlan};
 use super::{Outcome, Study};
 use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
 use crate::lane::{Lane, Loads, machine};
 use crate::plan::{
-    Adjustment, Config, Direction, Mechanisms, Place, Rounds, Topology, Wire, WireNic, Workload,
+    Adjustment, Config, Direction, Mechanisms, Place, Rounds, Topology, Wire, WireNic,
 };
 use crate::runner::Samples;
 use anyhow::Context as _;
@@ -20,6 +21,7 @@ use figures::report::{Figure, Index, cell, table};
 use figures::{Failure, interrupt, stats};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,8 @@ pub const NAME: &str = "restart";
 pub const TEXT: &str = include_str!("../../plans/restart.toml");
 /// How often the receiver is asked.
 const LOOK: Duration = Duration::from_micros(500);
+/// Kills of a run that gives results, over all rounds.
+const FULL_KILLS: usize = 40;
 /// A stream that has not gone on for so long will not.
 const LOST: Duration = Duration::from_secs(20);
 /// What is measured, in the order of a table.
@@ -80,6 +84,16 @@ impl RestartColumn {
         let keys = [("dir", direction.name()), ("guests", &guests)];
         Config::new(&self.name, &keys)
     }
+}
+
+impl LaneColumn for RestartColumn {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn may_lack(&self) -> bool {
+        self.nic == WireNic::Xdp
+    }
 
     fn lane(&self, cores: Cores) -> anyhow::Result<Lane> {
         let speed = Wire::unbounded();
@@ -97,10 +111,7 @@ impl RestartColumn {
             restarts: true,
             ..Topology::default()
         };
-        let loads = Loads {
-            workloads: vec![Workload::Stream],
-            ..Loads::default()
-        };
+        let loads = Loads::of_stream(&Direction::BOTH);
         machine::lane(Place::OneCore, wire, topology, cores, &loads)
     }
 }
@@ -116,14 +127,23 @@ impl Restart {
 
     /// The plan as a command line changes it.
     fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
-        let mut plan: Self =
-            toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
-        plan.full = plan.full.adjusted(plan.quick, by)?;
+        let mut plan = Self::parse(text, by)?;
         if by.quick {
             plan.kills = plan.quick_kills;
         }
         by.keep(&mut plan.column, |column| &column.name)?;
         Ok(plan)
+    }
+
+    /// Whether so few kills only show that everything works.
+    fn is_short(&self) -> bool {
+        self.full.rounds * self.kills < FULL_KILLS
+    }
+}
+
+impl OwnPlan for Restart {
+    fn rounds(&mut self) -> (&mut Rounds, Rounds) {
+        (&mut self.full, self.quick)
     }
 }
 
@@ -136,32 +156,29 @@ impl Study for Restart {
         &self.about
     }
 
-    fn run(&self, quick: bool) -> anyhow::Result<Outcome> {
+    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
         let plan = self;
         let cores = Cores::choose();
         let placement = format!(
             "wire's socket on core {}; driver, guests and their sockets on core {}",
             cores.wire, cores.guest
         );
-        let provenance = Provenance::collect(placement, quick);
+        let provenance = Provenance::collect(placement, plan.is_short());
         let mut samples = Samples::default();
-        let mut lanes = Vec::new();
-        for column in &plan.column {
-            let configs = Direction::BOTH.map(|direction| column.config(direction));
-            let may_lack = column.nic == WireNic::Xdp;
-            let lane = samples.made(&column.name, column.lane(cores), may_lack, configs)?;
-            lanes.extend(lane.map(|lane| (column, lane)));
-        }
-        for round in 0..plan.full.rounds {
-            eprintln!("round {} of {}", round + 1, plan.full.rounds);
-            for (column, lane) in &mut lanes {
-                for direction in Direction::BOTH {
-                    let config = column.config(direction);
-                    let outages = outages(plan, lane, direction).with_context(|| config.name())?;
-                    samples.add(&config, round, &figures(&outages));
-                }
-            }
-        }
+        let configs = |column: &RestartColumn| Direction::BOTH.map(|way| column.config(way)).into();
+        let mut lanes = own::lanes(&plan.column, configs, cores, &mut samples)?;
+        let (rounds, ways) = (plan.full.rounds, &Direction::BOTH);
+        own::interleave(
+            rounds,
+            ways,
+            &mut lanes,
+            |round, direction, column, lane| {
+                let config = column.config(direction);
+                let outages = outages(plan, lane, direction).with_context(|| config.name())?;
+                samples.add(&config, round, &figures(&outages));
+                Ok(())
+            },
+        )?;
         Ok(Outcome {
             provenance,
             figures: samples.figures(NAME),
@@ -317,6 +334,7 @@ mod tests {
         };
         let quick = adjusted(&args).unwrap();
         assert!(quick.kills < plan.kills);
+        assert!(quick.is_short() && !plan.is_short());
         assert_eq!(quick.column.len(), 2);
         let args = Adjustment {
             only: Some("frames".to_owned()),

@@ -6,7 +6,7 @@ use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Session, Tier};
 use figures::report::Figure;
-use figures::stats::{Estimate, Verdict};
+use figures::stats::{CONFIDENCE, Estimate, Verdict};
 use std::io::Write;
 
 /// The plan's name in figures.
@@ -120,6 +120,8 @@ impl Figures {
             n: sums.part.samples as usize,
         };
         let mut figure = Figure::new(PLAN, self.config, metric, estimate);
+        // Wilson's interval, whatever the number of samples.
+        figure.covers = Some(CONFIDENCE);
         figure.note = sums.doubt();
         if figure.note.is_some() {
             figure.verdict = Some(Verdict::Unresolved);

@@ -1,12 +1,15 @@
 //! Ways to flush beside each other: which loses to which at what load, and by how much in all.
 //!
-//! Columns that differ in the last word of their LRO alone are one family. At each load (the
-//! wire's speed, the request's size) every member of a family is compared with the best; its
+//! Columns that differ in the last word of their LRO alone are one family, at one interrupt
+//! moderation: what ticks do to a path is no merit of a policy. At each load (the wire's speed, the
+//! request's size) every member of a family is compared with the best; its
 //! *regret* is the sum over all loads of (best − own) / best. A member is *dominated* at a wire's
 //! speed by another that is better there in one figure and worse in none, each beyond the
 //! interval.
 
-use crate::plan::{Column, Config, Direction, Lro, Plan, Topology, Wake, Wire, Workload};
+use crate::plan::{
+    Column, Config, Direction, Lro, Moderation, Plan, Topology, Wake, Wire, Workload,
+};
 use crate::runner::Samples;
 use figures::metric;
 use figures::report::{Figure, Index, cell, table};
@@ -24,9 +27,10 @@ fn criteria(plan: &Plan) -> Vec<(&'static str, Workload)> {
     .collect()
 }
 
-/// A column of a family, and its policy.
+/// A column of a family at its moderation, and its policy.
 struct Member<'a> {
     column: &'a Column,
+    moderation: Moderation,
     flush: &'a str,
 }
 
@@ -43,11 +47,17 @@ fn families(plan: &Plan) -> Vec<Vec<Member<'_>>> {
         else {
             continue;
         };
-        let name = format!("{at}-{buffers}-{backend}");
-        let member = Member { column, flush };
-        match found.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, members)) => members.push(member),
-            None => found.push((name, vec![member])),
+        for &moderation in &column.moderation {
+            let name = format!("{at}-{buffers}-{backend} {}", moderation.name());
+            let member = Member {
+                column,
+                moderation,
+                flush,
+            };
+            match found.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, members)) => members.push(member),
+                None => found.push((name, vec![member])),
+            }
         }
     }
     found
@@ -101,14 +111,9 @@ pub(super) fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
                 figure.note = (!by.is_empty()).then(|| format!("by {}", by.join(", ")));
                 out.push(figure);
             }
-            let seed = stats::seed(&[&member.column.name, "regret"]);
-            if let Some(estimate) = stats::estimate(&regret, seed) {
-                out.push(Figure::new(
-                    &plan.name,
-                    &member.column.name,
-                    "regret",
-                    estimate,
-                ));
+            if let Some(estimate) = stats::estimate(&regret) {
+                let name = everywhere(plan, member);
+                out.push(Figure::new(&plan.name, &name, "regret", estimate));
             }
         }
     }
@@ -134,8 +139,9 @@ pub(super) fn tables(plan: &Plan, index: &Index<'_>) -> String {
         let rows: Vec<Vec<String>> = family
             .iter()
             .map(|member| {
-                let regret = cell(index.get(&member.column.name, "regret"));
-                let mut row = vec![member.column.name.clone(), regret];
+                let name = everywhere(plan, member);
+                let regret = cell(index.get(&name, "regret"));
+                let mut row = vec![name, regret];
                 row.extend(plan.wire.iter().map(|wire| {
                     let name = place(plan, member, wire, Workload::Stream, direction, wake).name();
                     let dominated = index.get(&name, "dominated");
@@ -162,8 +168,28 @@ fn place(
     wake: Wake,
 ) -> Config {
     let place = member.column.place.first().copied();
-    let stop = plan.stop(member.column, place, wire, Topology::default());
+    let stop = plan.stop(
+        member.column,
+        place,
+        wire,
+        member.moderation,
+        Topology::default(),
+    );
     plan.keyed(&stop, workload, direction, wake)
+}
+
+/// The name of a member's figures over all wires and loads.
+fn everywhere(plan: &Plan, member: &Member<'_>) -> String {
+    let wire = Wire::unbounded();
+    let mut config = plan.stop(
+        member.column,
+        None,
+        &wire,
+        member.moderation,
+        Topology::default(),
+    );
+    config.keys.remove("wire");
+    config.name()
 }
 
 /// A plan's samples, and where its members are compared: in the first direction, and with the first
@@ -228,8 +254,7 @@ impl Comparison<'_> {
                 self.place(other, wire, workload),
                 self.place(own, wire, workload),
             );
-            let seed = stats::seed(&[&other.column.name, &own.column.name, metric]);
-            let Some(gain) = stats::estimate(&self.gains(metric, &theirs, &ours), seed) else {
+            let Some(gain) = stats::estimate(&self.gains(metric, &theirs, &ours)) else {
                 return false;
             };
             if gain.hi < 0.0 {
@@ -281,6 +306,32 @@ mod tests {
         place = ["one-core"]
         lro = "physical-page-scatter-t50"
     "#;
+
+    /// The same with a policy that is measured at ticks too, where it is alone.
+    fn with_ticks() -> Plan {
+        let events = "name = \"physical-skb-scatter-t50\"";
+        let both = format!("{events}\nmoderation = [\"event\", \"tick50\"]");
+        Plan::parse(&PLAN.replace(events, &both)).unwrap()
+    }
+
+    #[test]
+    fn policies_are_compared_at_one_moderation() {
+        let plan = with_ticks();
+        let all: Vec<Vec<String>> = families(&plan)
+            .iter()
+            .map(|members| members.iter().map(|m| everywhere(&plan, m)).collect())
+            .collect();
+        let poll = "physical-skb-scatter-poll".to_owned();
+        let t50 = "physical-skb-scatter-t50".to_owned();
+        assert_eq!(all, [[poll, t50]]);
+        let ticks = Member {
+            column: &plan.column[1],
+            moderation: Moderation::Tick(50),
+            flush: "t50",
+        };
+        let name = "physical-skb-scatter-t50@moderation=tick50";
+        assert_eq!(everywhere(&plan, &ticks), name);
+    }
 
     fn samples(t50_requests: f64) -> Samples {
         let mut samples = Samples::default();

@@ -4,7 +4,8 @@ use crate::lane::build::OnWire;
 use crate::lane::cores::Cores;
 use crate::lane::{Lane, Loads, forward, kernel_path, machine};
 use crate::plan::{
-    Column, Config, Direction, Gro, Lro, PathKind, Place, Plan, Topology, Wire, WireNic,
+    Column, Config, Direction, Gro, Lro, LroRules, Moderation, PathKind, Place, Plan, Topology,
+    Wire, WireNic,
 };
 use crate::runner::Samples;
 use anyhow::Context as _;
@@ -14,17 +15,28 @@ use std::collections::BTreeMap;
 /// Where a column is measured: which lane, how that is switched, which way, and under which keys.
 pub(super) struct Stop {
     pub(super) lane: usize,
-    pub(super) lro: Option<Lro>,
+    pub(super) lro: Option<(Lro, LroRules)>,
     pub(super) direction: Option<Direction>,
     pub(super) config: Config,
+}
+
+/// What makes a machine another one; columns that differ in LRO alone share theirs.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    place: Place,
+    wire: String,
+    nic: WireNic,
+    moderation: Moderation,
+    apart: bool,
+    topology: Topology,
 }
 
 /// Lanes that are up, and the columns' stops among them.
 #[derive(Default)]
 pub(super) struct Lanes {
     pub(super) lanes: Vec<Lane>,
-    /// Machines that several columns share, by place, wire, what that is and how it is moderated.
-    shared: BTreeMap<(&'static str, String, WireNic, Option<u32>, Topology), usize>,
+    /// Machines that several columns share.
+    shared: BTreeMap<Kind, usize>,
     pub(super) stops: Vec<Stop>,
 }
 
@@ -34,20 +46,12 @@ impl Lanes {
         self.lanes.len() - 1
     }
 
-    fn stop(
-        &mut self,
-        plan: &Plan,
-        column: &Column,
-        place: Option<Place>,
-        wire: &Wire,
-        topology: Topology,
-        lane: usize,
-    ) {
+    fn stop(&mut self, column: &Column, config: Config, lane: usize) {
         self.stops.push(Stop {
             lane,
-            lro: column.lro.clone(),
+            lro: column.lro.clone().map(|lro| (lro, column.rules)),
             direction: column.direction,
-            config: plan.stop(column, place, wire, topology),
+            config,
         });
     }
 }
@@ -85,40 +89,50 @@ fn set_up_column(
     let gro = column.gro.unwrap_or(Gro::Off);
     let bridged = column.path == PathKind::Bridge;
     if column.place.is_empty() {
-        let lane = kernel_path::lane(bridged, gro, cores, loads)?;
-        let lane = lanes.push(lane);
-        lanes.stop(plan, column, None, wire, Topology::default(), lane);
+        let lane = lanes.push(kernel_path::lane(bridged, gro, cores, loads)?);
+        let config = plan.stop(column, None, wire, Moderation::Event, Topology::default());
+        lanes.stop(column, config, lane);
     }
-    let machines = column.machines();
-    let each = |&place| machines.iter().map(move |&topology| (place, topology));
-    for (place, topology) in column.place.iter().flat_map(each) {
-        let key = (
-            place.name(),
-            wire.name.clone(),
-            column.nic,
-            column.tick_us,
+    for (place, moderation, topology) in column.variants() {
+        let kind = Kind {
+            place,
+            wire: wire.name.clone(),
+            nic: column.nic,
+            moderation,
+            apart: column.apart || plan.as_thesis,
             topology,
-        );
-        let lane = match lanes.shared.get(&key) {
+        };
+        let lane = match lanes.shared.get(&kind) {
             Some(&lane) if column.lro.is_some() => lane,
             _ if column.path == PathKind::Forwarder => {
                 lanes.push(forward::lane(place, cores, loads)?)
+            }
+            _ if column.path == PathKind::Local => {
+                let near = OnWire {
+                    moderation,
+                    apart: kind.apart,
+                    ..OnWire::tap(wire)
+                };
+                let lane = machine::local_lane(place, near, cores, loads);
+                lanes.push(lane.with_context(|| format!("column {name}"))?)
             }
             _ => {
                 let near = OnWire {
                     nic: column.nic,
                     speed: wire,
-                    tick_us: column.tick_us,
+                    moderation,
+                    apart: kind.apart,
                 };
                 let lane = machine::lane(place, near, topology, cores, loads);
                 let lane = lanes.push(lane.with_context(|| format!("column {name}"))?);
                 if column.lro.is_some() {
-                    lanes.shared.insert(key, lane);
+                    lanes.shared.insert(kind, lane);
                 }
                 lane
             }
         };
-        lanes.stop(plan, column, Some(place), wire, topology, lane);
+        let config = plan.stop(column, Some(place), wire, moderation, topology);
+        lanes.stop(column, config, lane);
     }
     Ok(())
 }

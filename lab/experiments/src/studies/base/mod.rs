@@ -5,27 +5,34 @@
 //! | `run`, `lanes` | windows on the lanes of all columns, round by round |
 //! | `thesis` | how Ram's thesis counts cycles |
 //! | `frontier` | which way to flush loses to which |
-//! | `prototype` | how far each hop is from the data path alone |
+//! | [`papers`] | the plans of all papers, and one page of them |
 //! | `tables` | the figures as text |
 
 mod frontier;
 mod lanes;
-mod prototype;
+pub mod papers;
 mod run;
 mod tables;
 mod thesis;
 
 use super::{Outcome, Study};
+use crate::awake;
+use crate::html;
 use crate::lane::cores::Cores;
+use crate::papers::Paper;
 use crate::peers;
-use crate::plan::{Adjustment, PeerKind, Plan};
+use crate::plan::{Adjustment, Column, PeerKind, Plan, Wake};
+use crate::runner::Stands;
 use figures::Failure;
 use figures::provenance::Provenance;
-use figures::report::Figure;
+use figures::report::{self, Figure};
 use run::Run;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
 
 /// The plans of this form: names, and the texts of their files.
-pub const PLANS: [(&str, &str); 10] = [
+pub const PLANS: [(&str, &str); 16] = [
     ("base", include_str!("../../../plans/base.toml")),
     ("lro", include_str!("../../../plans/lro.toml")),
     ("peers", include_str!("../../../plans/peers.toml")),
@@ -36,6 +43,12 @@ pub const PLANS: [(&str, &str); 10] = [
     ("thesis", include_str!("../../../plans/thesis.toml")),
     ("pool", include_str!("../../../plans/pool.toml")),
     ("workers", include_str!("../../../plans/workers.toml")),
+    ("messages", include_str!("../../../plans/messages.toml")),
+    ("hatori", include_str!("../../../plans/hatori.toml")),
+    ("sccp", include_str!("../../../plans/sccp.toml")),
+    ("oi", include_str!("../../../plans/oi.toml")),
+    ("ram", include_str!("../../../plans/ram.toml")),
+    ("menon", include_str!("../../../plans/menon.toml")),
 ];
 
 /// A plan of this form.
@@ -48,9 +61,87 @@ impl Base {
     /// # Errors
     /// [`Failure::Usage`] saying what is wrong with it, or with what is left of it.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
-        let plan = Plan::parse(text)?.adjusted(by)?;
-        Ok(Box::new(Self(plan)))
+        Ok(Box::new(Self::of(text, by)?))
     }
+
+    fn of(text: &str, by: &Adjustment) -> Result<Self, Failure> {
+        let plan = Plan::parse(text)?.adjusted(by)?;
+        check_paper(&plan)?;
+        Ok(Self(plan))
+    }
+
+    /// Where its figures come from.
+    fn provenance(&self, awake: &Result<(), Failure>) -> Provenance {
+        let (plan, cores) = (&self.0, Cores::choose());
+        let mut placement = match plan.column.is_empty() {
+            true => format!(
+                "guests on core {}, driver on core {}",
+                cores.wire, cores.guest
+            ),
+            false => format!(
+                "wire on core {}, guest on core {}; driver on the guest's (one-core) or the \
+                 wire's (split)",
+                cores.wire, cores.guest
+            ),
+        };
+        if let Err(why) = awake
+            && plan.wake.contains(&Wake::Awake)
+        {
+            placement.push_str(&format!("; cores may halt: {why}"));
+        }
+        let times = plan.full;
+        placement.push_str(&format!(
+            "; {} rounds of {} s",
+            times.rounds, times.window_s
+        ));
+        Provenance::collect(placement, times.is_short())
+    }
+
+    /// What a run of the same plan on the same machine has left in a folder, if it is whole.
+    fn kept(&self, folder: &Path) -> Option<Outcome> {
+        let plan = &self.0;
+        let (from, figures) = report::load(folder, &plan.name).ok()?;
+        let provenance = self.provenance(&awake::possible());
+        let same = |key: &str, own: &str| from.get(key).and_then(Value::as_str) == Some(own);
+        let here = same("commit", &provenance.commit)
+            && same("kernel", &provenance.kernel)
+            && same("cpu", &provenance.cpu)
+            && same("placement", &provenance.placement)
+            && from.get("quick") == Some(&Value::Bool(provenance.quick));
+        let rounds = |figure: &Figure| figure.n == 0 || figure.n == plan.full.rounds;
+        let column = |figure: &Figure| figure.config.split('@').next().map(str::to_owned);
+        let found: BTreeSet<String> = figures.iter().filter_map(column).collect();
+        let wanted: BTreeSet<String> = plan.column.iter().map(|c| c.name.clone()).collect();
+        let of_streams = |figure: &&Figure| figure.metric == "throughput";
+        let whole = found == wanted && figures.iter().filter(of_streams).all(rounds);
+        (here && whole).then_some(Outcome {
+            provenance,
+            figures,
+        })
+    }
+}
+
+/// Whether the plan's paper has the configurations that columns stand for.
+fn check_paper(plan: &Plan) -> Result<(), Failure> {
+    let paper = plan.paper.as_deref().map(Paper::find).transpose()?;
+    for (column, config) in stands(plan) {
+        if paper
+            .as_ref()
+            .is_none_or(|paper| paper.config(config).is_none())
+        {
+            let why = format!("column `{column}`: no configuration `{config}` in a paper");
+            return Err(Failure::Usage(why));
+        }
+    }
+    Ok(())
+}
+
+/// Which of the paper's configurations each column of a plan stands for.
+fn stands(plan: &Plan) -> Stands<'_> {
+    fn stands(column: &Column) -> Option<(&str, &str)> {
+        Some((&column.name, column.paper.as_deref()?))
+    }
+    plan.column.iter().filter_map(stands).collect()
 }
 
 impl Study for Base {
@@ -62,34 +153,38 @@ impl Study for Base {
         &self.0.about
     }
 
-    fn run(&self, quick: bool) -> anyhow::Result<Outcome> {
+    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
         let plan = &self.0;
         if !plan.peer.is_empty() {
             let kinds: Vec<PeerKind> = plan.peer.iter().map(|peer| peer.switch).collect();
             peers::need(&kinds)?;
         }
-        let cores = Cores::choose();
-        let placement = match plan.column.is_empty() {
-            true => format!(
-                "guests on core {}, driver on core {}",
-                cores.wire, cores.guest
-            ),
-            false => format!(
-                "wire on core {}, guest on core {}; driver on the guest's (one-core) or the \
-                 wire's (split)",
-                cores.wire, cores.guest
-            ),
-        };
-        let provenance = Provenance::collect(placement, quick);
-        let samples = Run::new(plan, quick, cores, provenance.tsc_hz).measure()?;
+        let (cores, awake) = (Cores::choose(), awake::possible());
+        let provenance = self.provenance(&awake);
+        let samples = Run::new(plan, cores, provenance.tsc_hz, awake).measure()?;
         let mut figures = samples.figures(&plan.name);
         figures.extend(samples.ratios(&plan.name, &plan.ratio, &plan.threshold));
+        if let Some(paper) = plan.paper.as_deref().map(Paper::find).transpose()? {
+            figures.extend(samples.beside(&plan.name, &paper, &stands(plan)));
+        }
         figures.extend(frontier::figures(plan, &samples));
-        figures.extend(prototype::figures(plan, &samples));
         Ok(Outcome {
             provenance,
             figures,
         })
+    }
+
+    fn page(&self, ran: &Outcome) -> anyhow::Result<Option<String>> {
+        let plan = &self.0;
+        let Some(paper) = plan.paper.as_deref().map(Paper::find).transpose()? else {
+            return Ok(None);
+        };
+        let part = html::Part {
+            paper: &paper,
+            stands: &stands(plan),
+            figures: &ran.figures,
+        };
+        Ok(Some(html::page(&ran.provenance, &[part])))
     }
 
     fn tables(&self, figures: &[Figure]) -> String {
@@ -110,7 +205,10 @@ mod tests {
     #[test]
     fn embedded_plans_are_valid_and_named_as_their_file() {
         for (name, text) in PLANS {
-            assert_eq!(Plan::parse(text).unwrap().name, *name);
+            let plan = Plan::parse(text).unwrap();
+            assert_eq!(plan.name, *name);
+            assert!(!plan.full.is_short(), "{name}: its figures are results");
+            assert!(plan.quick.is_short(), "{name}");
         }
     }
 
@@ -126,6 +224,8 @@ mod tests {
                 "bridge-gro-off",
                 "bridge-gro-on",
                 "bridge-gro-napi",
+                "bridge-gro-in",
+                "bridge-gro-in-napi",
                 "veth-gro-off",
                 "veth-gro-on",
                 "veth-gro-napi"
@@ -153,21 +253,11 @@ mod tests {
     fn a_quick_run_fits_into_two_minutes() {
         for (name, text) in PLANS {
             let plan = Plan::parse(text).unwrap();
-            let stops: usize = plan
-                .column
-                .iter()
-                .map(|column| {
-                    let wires = plan.wire.iter().filter(|wire| column.is_at(wire)).count();
-                    let ways = column.direction.map_or(plan.direction.len(), |_| 1);
-                    let machines = column.guests.len() * column.flows.len();
-                    column.place.len().max(1) * machines * wires * ways
-                })
-                .sum();
-            let workloads = 1 + plan.requests.len();
-            let each = workloads * plan.wake.len();
-            // 30 ms to read everything at a window's ends.
-            let seconds = (stops * each * plan.quick.rounds) as f64
-                * (plan.quick.warm_up_s + plan.quick.window_s + 0.03);
+            let by = Adjustment {
+                quick: true,
+                ..Adjustment::default()
+            };
+            let seconds = plan.adjusted(&by).unwrap().seconds();
             assert!(seconds < 100.0, "{name}: {seconds}");
         }
     }
@@ -177,7 +267,7 @@ mod tests {
         let base = PLANS[0].1;
         for (from, to, message) in [
             ("rounds = 3", "rounds = 2", "at least 3 rounds"),
-            ("window_s = 0.2", "window_s = 2", "at most 1"),
+            ("window_s = 0.15", "window_s = 2", "at most 1"),
             ("gro = \"off\"", "gro = \"of\"", "unknown variant"),
             ("about =", "abuot =", "unknown field"),
             ("name = \"veth-gro-on\"", "name = \"veth-gro-off\"", "twice"),

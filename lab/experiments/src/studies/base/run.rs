@@ -1,28 +1,39 @@
 //! One run of a plan: streams and requests on lanes, raw frames, times to come up.
 
-use super::lanes::{self, Stop};
+use super::lanes::{self, Lanes, Stop};
 use super::thesis;
+use crate::awake;
 use crate::lane::cores::Cores;
 use crate::lane::frame_run::FrameRun;
 use crate::lane::{Lane, Loads, machine};
+use crate::load::CHUNK;
 use crate::peers::PeerRun;
 use crate::plan::{Config, Direction, Frames, Peer, Plan, Times, Up, Wake, Workload};
 use crate::progress;
 use crate::runner::Samples;
-use crate::spin::Spinners;
+use figures::Failure;
 use indicatif::ProgressBar;
 use std::collections::BTreeMap;
 
 /// A plan while it runs.
 pub(super) struct Run<'a> {
     plan: &'a Plan,
-    quick: bool,
     cores: Cores,
     tsc_hz: u64,
+    /// Whether cores can be kept awake.
+    awake: Result<(), Failure>,
     samples: Samples,
     /// Windows that may still be opened again because of steal.
     redo: usize,
     bar: ProgressBar,
+}
+
+/// What runs in a window.
+#[derive(Clone, Copy)]
+struct Beat {
+    workload: Workload,
+    /// Bytes that a stream's sender hands over at once.
+    message: usize,
 }
 
 /// How often one window is opened again at the most: a long disturbance is not to use up what
@@ -31,12 +42,17 @@ const TRIES: usize = 2;
 
 impl<'a> Run<'a> {
     /// A run that has not begun.
-    pub(super) fn new(plan: &'a Plan, quick: bool, cores: Cores, tsc_hz: u64) -> Self {
+    pub(super) fn new(
+        plan: &'a Plan,
+        cores: Cores,
+        tsc_hz: u64,
+        awake: Result<(), Failure>,
+    ) -> Self {
         Self {
             plan,
-            quick,
             cores,
             tsc_hz,
+            awake,
             samples: Samples::default(),
             redo: 0,
             bar: progress::bar(0, "{bar:30} {pos}/{len} {msg}"),
@@ -71,29 +87,74 @@ impl<'a> Run<'a> {
         let (rounds, wakes) = (self.plan.full.rounds, &self.plan.wake);
         let ways = |stop: &Stop| stop.direction.map_or(loads.directions.len(), |_| 1);
         let each: usize = lanes.stops.iter().map(ways).sum();
-        let planned = each * loads.workloads.len() * wakes.len() * rounds;
+        let beats = self.beats(&loads);
+        let planned = each * beats.len() * wakes.len() * rounds;
         self.allow_redo(planned);
         self.bar.set_length(planned as u64);
-        let mut spinners = Spinners::new(&[self.cores.wire, self.cores.guest])?;
-        for wake in wakes {
-            spinners.set(*wake == Wake::Awake)?;
-            for &workload in &loads.workloads {
+        let mut cores = awake::IdleCores::default();
+        for &wake in wakes {
+            let keep = wake == Wake::Awake;
+            match &self.awake {
+                Ok(()) => cores.set(keep)?,
+                // What would be awake beside what may halt is left out. Where a plan has nothing
+                // else its cores may halt, and the head of the report says so.
+                Err(why) if keep && wakes.len() > 1 => {
+                    let why = why.to_string();
+                    self.leave_out(&lanes, &loads, wake, &why);
+                    continue;
+                }
+                Err(_) => {}
+            }
+            for &beat in &beats {
                 for round in 0..rounds {
                     for &direction in &loads.directions {
-                        let goes = |stop: &&Stop| stop.direction.is_none_or(|way| way == direction);
-                        for stop in lanes.stops.iter().filter(goes) {
-                            let Some(lane) = lanes.lanes.get_mut(stop.lane) else {
-                                continue;
-                            };
-                            let config = self.plan.keyed(&stop.config, workload, direction, *wake);
-                            if let Some(lro) = &stop.lro {
-                                lane.switch(lro)?;
-                            }
-                            self.sample(lane, &config, workload, direction, round)?;
-                        }
+                        self.round(&mut lanes, beat, direction, wake, round)?;
                     }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// What runs, one after the other.
+    fn beats(&self, loads: &Loads) -> Vec<Beat> {
+        let beats = loads.workloads.iter().flat_map(|&workload| {
+            let messages = match workload {
+                Workload::Stream => self.plan.message.as_slice(),
+                Workload::Requests(_) => &[CHUNK],
+            };
+            messages
+                .iter()
+                .map(move |&message| Beat { workload, message })
+        });
+        beats.collect()
+    }
+
+    /// One window of every column that goes this way.
+    fn round(
+        &mut self,
+        lanes: &mut Lanes,
+        beat: Beat,
+        direction: Direction,
+        wake: Wake,
+        round: usize,
+    ) -> anyhow::Result<()> {
+        let goes = |stop: &&Stop| stop.direction.is_none_or(|way| way == direction);
+        for stop in lanes.stops.iter().filter(goes) {
+            let Some(lane) = lanes.lanes.get_mut(stop.lane) else {
+                continue;
+            };
+            let mut config = self
+                .plan
+                .keyed(&stop.config, beat.workload, direction, wake);
+            if beat.workload == Workload::Stream {
+                config = self.plan.sent_by(&config, beat.message);
+                lane.send_by(beat.message)?;
+            }
+            if let Some((lro, rules)) = &stop.lro {
+                lane.switch(lro, *rules)?;
+            }
+            self.sample(lane, &config, beat.workload, direction, round)?;
         }
         Ok(())
     }
@@ -108,6 +169,7 @@ impl<'a> Run<'a> {
             workloads: std::iter::once(Workload::Stream).chain(requests).collect(),
             directions: self.plan.direction.clone(),
             flows: 1,
+            sendfile: self.plan.sendfile,
         }
     }
 
@@ -127,15 +189,32 @@ impl<'a> Run<'a> {
             |window| window.disturbed,
         )?;
         let mut figures = window.figures(self.tsc_hz);
-        if self.plan.as_thesis {
+        if self.plan.as_thesis && workload == Workload::Stream {
             let machine = lane.path().machine();
             let shared = machine.map(thesis::Sharing::of).transpose()?;
             let seconds = times.window.as_secs_f64();
             thesis::count(direction, seconds, shared, &mut figures);
         }
         self.samples.add(config, round, &figures);
+        if let Some(remark) = lane.remark() {
+            self.samples.note(config, remark);
+        }
         self.bar.inc(1);
         Ok(())
+    }
+
+    /// Notes that nothing can be measured with cores in a state that they cannot be kept in.
+    fn leave_out(&mut self, lanes: &Lanes, loads: &Loads, wake: Wake, why: &str) {
+        for stop in &lanes.stops {
+            for &workload in &loads.workloads {
+                for &way in &loads.directions {
+                    if stop.direction.is_none_or(|only| only == way) {
+                        let config = self.plan.keyed(&stop.config, workload, way, wake);
+                        self.samples.absent(&config, why);
+                    }
+                }
+            }
+        }
     }
 
     /// A window, opened again while the hypervisor below took too much of it and there are
@@ -164,10 +243,13 @@ impl<'a> Run<'a> {
         Ok(window)
     }
 
-    /// As many windows may be opened again as are planned; in a quick run fewer, because that has
+    /// As many windows may be opened again as are planned; in a short run fewer, because that has
     /// to end in time.
     fn allow_redo(&mut self, planned: usize) {
-        self.redo = if self.quick { planned / 8 } else { planned };
+        self.redo = match self.plan.full.is_short() {
+            true => planned / 8,
+            false => planned,
+        };
     }
 
     /// Every column's sizes and loads, round by round, so that what disturbs the machine disturbs
@@ -209,6 +291,7 @@ impl<'a> Run<'a> {
                         rate_pps: most_pps.filter(|_| load < 1.0).map(|most: f64| most * load),
                         touch: frames.touch,
                         from_guest: frames.from_guest,
+                        to_guest: frames.to_guest,
                         ring: frames.ring,
                         cores,
                     }
@@ -254,4 +337,4 @@ enum Through<'a> {
 }
 
 /// How often a machine is started to see how long that takes.
-const UP_ROUNDS: usize = 3;
+const UP_ROUNDS: usize = 9;

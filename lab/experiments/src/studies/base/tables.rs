@@ -1,7 +1,9 @@
 //! A run's figures as tables for people.
 
-use super::{frontier, prototype};
+use super::frontier;
+use crate::papers::Paper;
 use crate::plan::{Column, Direction, Plan, Wake, Wire, Workload};
+use crate::runner::words;
 use figures::report::{Figure, Index, cell, number, table};
 
 /// The figures as tables.
@@ -21,8 +23,8 @@ pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
         }
     }
     out.push_str(&frame_table(plan, &index));
-    out.push_str(&prototype::tables(plan, &index));
     out.push_str(&frontier::tables(plan, &index));
+    out.push_str(&paper_table(plan, figures, &index));
     out.push_str(&ratio_table(figures));
     for figure in figures.iter().filter(|f| f.metric == "up_ms") {
         out.push_str(&format!(
@@ -35,10 +37,11 @@ pub(super) fn tables(plan: &Plan, figures: &[Figure]) -> String {
 }
 
 /// Metrics of a stream, and how a column of them is headed.
-const STREAM: [(&str, &str); 3] = [
+const STREAM: [(&str, &str); 4] = [
     ("throughput", "Gb/s"),
     ("cycles_per_byte.total", "cyc/B"),
     ("cycles_per_byte.receive_side", "receive side"),
+    ("cycles_per_byte.uncounted", "uncounted ≤"),
 ];
 /// What is shown of a stream where LRO is switched.
 const LRO: [(&str, &str); 4] = [
@@ -79,19 +82,17 @@ fn lane_table(
     }
     let mut rows = Vec::new();
     for column in plan.column.iter().filter(|column| column.is_at(wire)) {
-        let places: Vec<Option<_>> = match column.place.as_slice() {
-            [] => vec![None],
-            places => places.iter().copied().map(Some).collect(),
+        let messages = |stop| {
+            plan.message
+                .iter()
+                .map(move |&bytes| plan.sent_by(&stop, bytes))
         };
-        let machines = column.machines();
-        let each = |&place| machines.iter().map(move |&topology| (place, topology));
-        for (place, topology) in places.iter().flat_map(each) {
-            let stop = plan.stop(column, place, wire, topology);
-            let mut title = match place.filter(|_| stop.keys.contains_key("place")) {
-                Some(place) => format!("{} {}", column.name, place.name()),
+        for stop in plan.stops(column, wire).into_iter().flat_map(messages) {
+            let mut title = match stop.keys.get("place") {
+                Some(place) => format!("{} {place}", column.name),
                 None => column.name.clone(),
             };
-            for key in ["guests", "flows"] {
+            for key in ["guests", "flows", "moderation", "message"] {
                 if let Some(value) = stop.keys.get(key) {
                     title += &format!(" {key}={value}");
                 }
@@ -134,32 +135,15 @@ fn thesis_table(plan: &Plan, index: &Index<'_>) -> String {
         ("cycles_per_packet.driver", "driver"),
         ("cycles_per_packet.guest", "guest"),
         ("cycles_per_packet.total", "total"),
+        ("cycles_per_packet.uncounted", "uncounted ≤"),
         ("throughput", "Gb/s"),
     ];
     let mut header = vec!["cycles per packet", "guests"];
     header.extend(metrics.map(|(_, title)| title));
-    header.extend(["÷ Linux", "thesis", "verdict"]);
     let mut rows = Vec::new();
     for (column, guests, name) in thesis_rows(plan) {
         let mut row = vec![column.name.clone(), guests.to_string()];
         row.extend(metrics.map(|(metric, _)| short(index.get(&name, metric))));
-        let ratio = plan
-            .ratio
-            .iter()
-            .find(|r| r.own == column.name && r.paper.is_some());
-        let figure = ratio.and_then(|ratio| {
-            index.get(
-                &name,
-                &format!("ratio.{}.cycles_per_packet.total", ratio.to),
-            )
-        });
-        row.push(short(figure));
-        row.push(
-            ratio
-                .and_then(|r| r.paper)
-                .map_or_else(String::new, |p| p.to_string()),
-        );
-        row.push(figure.map_or_else(String::new, verdict));
         rows.push(row);
     }
     format!("{}\n\n", table(&header, &rows))
@@ -170,14 +154,68 @@ fn thesis_rows(plan: &Plan) -> Vec<(&Column, u32, String)> {
     let mut rows = Vec::new();
     for column in &plan.column {
         for wire in plan.wire.iter().filter(|wire| column.is_at(wire)) {
-            for topology in column.machines() {
-                let place = column.place.first().copied();
-                let name = plan.stop(column, place, wire, topology).name();
-                rows.push((column, topology.guests, name));
+            if column.place.is_empty() {
+                let stops = plan.stops(column, wire);
+                rows.extend(stops.iter().map(|stop| (column, 1, stop.name())));
+            }
+            for (place, moderation, topology) in column.variants() {
+                if column.place.first() == Some(&place) {
+                    let stop = plan.stop(column, Some(place), wire, moderation, topology);
+                    rows.push((column, topology.guests, stop.name()));
+                }
             }
         }
     }
     rows
+}
+
+/// Everything that the plan's paper has a ratio of, ours beside it.
+fn paper_table(plan: &Plan, figures: &[Figure], index: &Index<'_>) -> String {
+    let Some(Ok(paper)) = plan.paper.as_deref().map(Paper::find) else {
+        return String::new();
+    };
+    let mut rows = Vec::new();
+    for figure in figures {
+        let Some((column, metric)) = figure
+            .metric
+            .strip_prefix("quotient.")
+            .and_then(|rest| rest.split_once('.'))
+        else {
+            continue;
+        };
+        let column_of = |name: &str| plan.column.iter().find(|column| column.name == name);
+        let stands = |name: &str| column_of(name).and_then(|column| column.paper.as_deref());
+        let own = figure.config.split('@').next().unwrap_or_default();
+        let ratio = stands(own).and_then(|config| {
+            let mut ratios = paper.ratios(config).into_iter();
+            ratios.find(|ratio| ratio.metric == metric && stands(column) == Some(ratio.to))
+        });
+        let theirs = ratio.map_or(f64::NAN, |ratio| ratio.ratio);
+        rows.push(vec![
+            format!("{} ÷ {column}", figure.config),
+            metric.to_owned(),
+            short(index.get(&figure.config, metric)),
+            short(index.get(&figure.config, &format!("paper.{metric}"))),
+            number(figure.value.unwrap_or(f64::NAN) * theirs),
+            number(theirs),
+            cell(Some(figure)),
+            figure.verdict.map_or("", words).to_owned(),
+        ]);
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let header = [
+        "beside the paper",
+        "metric",
+        "ours",
+        "paper's",
+        "÷",
+        "paper's ÷",
+        "quotient",
+        "verdict",
+    ];
+    format!("{}\n{}\n\n", paper.title, table(&header, &rows))
 }
 
 /// How often the pages of a machine's buffers are used again. In the thesis 1114 pages received

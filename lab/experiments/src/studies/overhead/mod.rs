@@ -15,11 +15,13 @@ mod tables;
 
 pub use plan::{NAME, TEXT};
 
+use super::own::OwnPlan as _;
 use super::{Outcome, Study};
 use crate::plan::Adjustment;
 use figures::Failure;
 use figures::report::Figure;
 use plan::OverheadPlan;
+use std::path::Path;
 
 /// The study.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ impl Overhead {
     /// # Errors
     /// [`Failure::Usage`] saying what is wrong with it.
     pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
-        Ok(Box::new(Self(OverheadPlan::adjusted(text, by)?)))
+        Ok(Box::new(Self(OverheadPlan::parse(text, by)?)))
     }
 }
 
@@ -44,8 +46,8 @@ impl Study for Overhead {
         &self.0.about
     }
 
-    fn run(&self, quick: bool) -> anyhow::Result<Outcome> {
-        run::run(&self.0, quick)
+    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
+        run::run(&self.0)
     }
 
     fn tables(&self, figures: &[Figure]) -> String {

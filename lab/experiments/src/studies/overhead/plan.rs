@@ -1,7 +1,7 @@
 //! What the plan `prof-overhead` holds, and the windows that it compares.
 
-use crate::plan::{Adjustment, Config, Direction, Place, Rounds};
-use figures::Failure;
+use crate::plan::{Config, Direction, Place, Rounds};
+use crate::studies::own::OwnPlan;
 use serde::Deserialize;
 
 /// The plan's name.
@@ -34,16 +34,9 @@ pub(super) struct Most {
     pub(super) throughput: f64,
 }
 
-impl OverheadPlan {
-    /// The plan as a command line changes it.
-    ///
-    /// # Errors
-    /// [`Failure::Usage`].
-    pub(super) fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
-        let mut plan: Self =
-            toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
-        plan.full = plan.full.adjusted(plan.quick, by)?;
-        Ok(plan)
+impl OwnPlan for OverheadPlan {
+    fn rounds(&mut self) -> (&mut Rounds, Rounds) {
+        (&mut self.full, self.quick)
     }
 }
 
@@ -93,22 +86,23 @@ pub(super) fn config(beside: Beside, place: Place, direction: Direction) -> Conf
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Adjustment;
 
     #[test]
     fn the_plan_is_valid_and_named_as_its_file() {
-        let plan = OverheadPlan::adjusted(TEXT, &Adjustment::default()).unwrap();
+        let plan = OverheadPlan::parse(TEXT, &Adjustment::default()).unwrap();
         assert_eq!(plan.name, NAME);
         assert_eq!(plan.full.rounds, 30);
         let quick = Adjustment {
             quick: true,
             ..Adjustment::default()
         };
-        let quick = OverheadPlan::adjusted(TEXT, &quick).unwrap().full;
+        let quick = OverheadPlan::parse(TEXT, &quick).unwrap().full;
         assert!(quick.rounds >= 3 && quick.window_s <= 1.0);
         let none = Adjustment {
             rounds: Some(2),
             ..Adjustment::default()
         };
-        assert!(OverheadPlan::adjusted(TEXT, &none).is_err());
+        assert!(OverheadPlan::parse(TEXT, &none).is_err());
     }
 }

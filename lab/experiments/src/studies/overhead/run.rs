@@ -24,14 +24,14 @@ const WAIT: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// [`Failure::CannotRun`] where sampling is refused or the machine does not start.
-pub(super) fn run(plan: &OverheadPlan, quick: bool) -> anyhow::Result<Outcome> {
+pub(super) fn run(plan: &OverheadPlan) -> anyhow::Result<Outcome> {
     let cores = Cores::choose();
     let provenance = Provenance::collect(
         format!(
             "wire on core {}, driver and guest on core {}; the profiler wherever there is room",
             cores.wire, cores.guest
         ),
-        quick,
+        plan.full.is_short(),
     );
     let mut command = helper::own(sampler::HELPER)?;
     let spec = SamplerSpec {
@@ -44,7 +44,7 @@ pub(super) fn run(plan: &OverheadPlan, quick: bool) -> anyhow::Result<Outcome> {
     let costs: Costs = serde_json::from_value(sampler.ask("calibrate", WAIT)?)?;
     let calibration = Config::new("calibration", &[]).name();
     let cost = |metric: &str, pairs: &[f64]| {
-        let estimate = stats::estimate(pairs, stats::seed(&[NAME, metric]));
+        let estimate = stats::estimate(pairs);
         let estimate = estimate.context("the calibration gave nothing")?;
         anyhow::Ok(Figure::new(NAME, &calibration, metric, estimate))
     };
@@ -85,11 +85,7 @@ struct OverheadRun<'a> {
 
 impl OverheadRun<'_> {
     fn pairs(&mut self, place: Place, direction: Direction) -> anyhow::Result<()> {
-        let loads = Loads {
-            workloads: vec![Workload::Stream],
-            directions: vec![direction],
-            ..Loads::default()
-        };
+        let loads = Loads::of_stream(&[direction]);
         let speed = Wire::unbounded();
         let (near, topology) = (OnWire::tap(&speed), Topology::default());
         let mut lane = machine::lane(place, near, topology, self.cores, &loads)?;
@@ -223,7 +219,7 @@ impl OverheadRun<'_> {
             .map(|ratio| 1.0 - ratio)
             .collect();
         let name = own.name();
-        let estimate = stats::estimate(&losses, stats::seed(&[&name, metric]))?;
+        let estimate = stats::estimate(&losses)?;
         let mut figure = Figure::new(NAME, &name, metric, estimate);
         if metric == "loss.throughput" {
             against(&mut figure, self.plan.most.throughput);
@@ -245,8 +241,9 @@ fn against(figure: &mut Figure, most: f64) {
     };
     figure.verdict = Some(stats::against(&estimate, most, Side::Below));
     figure.note = Some(format!(
-        "at most {:.2} % with 95 % confidence; the bar is {:.0} %",
+        "at most {:.2} % by an interval that covers {:.0} %; the bar is {:.0} %",
         hi * 100.0,
+        stats::coverage(figure.n) * 100.0,
         most * 100.0
     ));
 }

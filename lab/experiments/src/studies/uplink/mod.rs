@@ -5,6 +5,7 @@
 
 mod sides;
 
+use super::own::OwnPlan;
 use super::{Outcome, Study};
 use crate::load::{Load, LoadSpec, Mark, Role};
 use crate::plan::{Adjustment, Config, Ratio, Rounds, Threshold, Times};
@@ -18,6 +19,8 @@ use serde::Deserialize;
 use sides::{Between, Sides};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Instant;
 
 /// The plan's name.
 pub const NAME: &str = "uplink";
@@ -119,11 +122,11 @@ impl Pair {
         interrupt::sleep(times.warm_up)?;
         self.far.mark()?;
         self.near.mark()?;
-        let before = Machine::read();
+        let (before, began) = (Machine::read(), Instant::now());
         interrupt::sleep(times.window)?;
         let far = self.far.mark()?;
         let near = self.near.mark()?;
-        let now = Machine::read();
+        let (now, wall) = (Machine::read(), began.elapsed());
         self.near.stop()?;
         self.far.stop()?;
         // What is under way arrives.
@@ -131,7 +134,7 @@ impl Pair {
         Ok(Window {
             far,
             near,
-            busy_s: now.busy_s_since(before),
+            busy_s: now.busy_since(before, wall).as_secs_f64(),
             disturbed: now.disturbed_since(before),
         })
     }
@@ -191,9 +194,7 @@ impl Uplink {
 
     /// The plan as a command line changes it.
     fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
-        let mut plan: Self =
-            toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
-        plan.full = plan.full.adjusted(plan.quick, by)?;
+        let mut plan = Self::parse(text, by)?;
         by.keep(&mut plan.column, |column| &column.name)?;
         Ok(plan)
     }
@@ -229,6 +230,12 @@ impl Uplink {
     }
 }
 
+impl OwnPlan for Uplink {
+    fn rounds(&mut self) -> (&mut Rounds, Rounds) {
+        (&mut self.full, self.quick)
+    }
+}
+
 impl Study for Uplink {
     fn name(&self) -> &str {
         &self.name
@@ -238,9 +245,9 @@ impl Study for Uplink {
         &self.about
     }
 
-    fn run(&self, quick: bool) -> anyhow::Result<Outcome> {
+    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
         let placement = "nothing is pinned; all CPU time of the system is counted".to_owned();
-        let provenance = Provenance::collect(placement, quick);
+        let provenance = Provenance::collect(placement, self.full.is_short());
         let mut samples = Samples::default();
         for round in 0..self.full.rounds {
             eprintln!("round {} of {}", round + 1, self.full.rounds);

@@ -1,0 +1,266 @@
+//! The papers that this project implements: what they measured, as data (`papers/*.toml`).
+//!
+//! A paper's configurations carry the paper's name (`hatori-guest1`); each value carries the table,
+//! figure or sentence that it stands in. What a paper says of the relation of two configurations
+//! and not in figures is a value too, a ratio.
+
+use figures::Failure;
+use serde::Deserialize;
+
+/// The texts of their files.
+const TEXTS: [(&str, &str); 5] = [
+    ("hatori", include_str!("../../papers/hatori.toml")),
+    ("sccp", include_str!("../../papers/sccp.toml")),
+    ("oi", include_str!("../../papers/oi.toml")),
+    ("ram", include_str!("../../papers/ram.toml")),
+    ("menon", include_str!("../../papers/menon.toml")),
+];
+
+/// A paper.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Paper {
+    /// Its name here.
+    pub name: String,
+    /// Who wrote what.
+    pub title: String,
+    /// The machines that it measured on, in a sentence.
+    pub setup: String,
+    /// How this machine and these loads differ from it.
+    pub differs: String,
+    /// What it measured.
+    #[serde(default)]
+    pub config: Vec<PaperConfig>,
+    /// Its tables and figures.
+    pub item: Vec<Item>,
+}
+
+/// A configuration of a paper's.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PaperConfig {
+    /// Its name, beginning with the paper's.
+    pub name: String,
+    /// What it is.
+    pub about: String,
+    /// What it is compared with: the first of them that has the metric.
+    #[serde(default)]
+    pub to: Vec<String>,
+    /// What the paper says of it.
+    #[serde(default)]
+    pub values: Vec<Value>,
+}
+
+/// A value of a paper's: of a configuration, or its ratio to another.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Value {
+    /// The metric, as it is named here.
+    pub metric: String,
+    /// The value, in this project's unit of the metric.
+    pub value: Option<f64>,
+    /// Or the ratio to configuration `to`.
+    pub ratio: Option<f64>,
+    /// The other one of a ratio.
+    pub to: Option<String>,
+    /// Where it stands.
+    pub source: String,
+}
+
+/// A table or figure of a paper.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Item {
+    /// Its name there: `table 2`, `figure 4.10`.
+    pub id: String,
+    /// What it shows.
+    pub about: String,
+    /// Configurations in it.
+    #[serde(default)]
+    pub configs: Vec<String>,
+    /// Metrics in it; one that ends in `.*` stands for all that begin so.
+    #[serde(default)]
+    pub metrics: Vec<String>,
+    /// Why it, or the rest of it, cannot be measured here.
+    pub why: Option<String>,
+}
+
+/// A paper's own ratio of two configurations, and where it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PaperRatio<'a> {
+    /// The other configuration.
+    pub to: &'a str,
+    /// The metric.
+    pub metric: &'a str,
+    /// Own ÷ other.
+    pub ratio: f64,
+    /// Where it stands.
+    pub source: &'a str,
+}
+
+impl Paper {
+    /// The paper of this name.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] if there is none.
+    pub fn find(name: &str) -> Result<Self, Failure> {
+        let Some((_, text)) = TEXTS.iter().find(|(known, _)| *known == name) else {
+            return Err(Failure::Usage(format!("no paper `{name}`")));
+        };
+        Self::parse(text)
+    }
+
+    fn parse(text: &str) -> Result<Self, Failure> {
+        let paper: Self =
+            toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
+        paper.check().map_err(Failure::Usage)?;
+        Ok(paper)
+    }
+
+    /// Says what is wrong.
+    fn check(&self) -> Result<(), String> {
+        let prefix = format!("{}-", self.name);
+        for config in &self.config {
+            let name = &config.name;
+            if !name.starts_with(&prefix) {
+                return Err(format!("`{name}` does not begin with `{prefix}`"));
+            }
+            let others = config.values.iter().filter_map(|value| value.to.as_ref());
+            for other in config.to.iter().chain(others) {
+                if self.config(other).is_none() {
+                    return Err(format!("`{name}`: no configuration `{other}`"));
+                }
+            }
+            for value in &config.values {
+                let whole = (value.value, value.ratio, &value.to);
+                if !matches!(whole, (Some(_), None, None) | (None, Some(_), Some(_))) {
+                    let metric = &value.metric;
+                    return Err(format!("`{name}`, {metric}: `value`, or `ratio` and `to`"));
+                }
+            }
+        }
+        for item in &self.item {
+            if let Some(name) = item.configs.iter().find(|name| self.config(name).is_none()) {
+                return Err(format!("{}: no configuration `{name}`", item.id));
+            }
+            if item.why.is_none() && (item.configs.is_empty() || item.metrics.is_empty()) {
+                return Err(format!("{}: `configs` and `metrics`, or `why`", item.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// A configuration by its name.
+    #[must_use]
+    pub fn config(&self, name: &str) -> Option<&PaperConfig> {
+        self.config.iter().find(|config| config.name == name)
+    }
+
+    /// The paper's value of a metric of a configuration.
+    #[must_use]
+    pub fn value(&self, config: &str, metric: &str) -> Option<&Value> {
+        let mut values = self.config(config)?.values.iter();
+        values.find(|value| value.metric == metric && value.value.is_some())
+    }
+
+    /// What the paper says of a configuration in relation to others.
+    #[must_use]
+    pub fn ratios<'a>(&'a self, config: &str) -> Vec<PaperRatio<'a>> {
+        let Some(own) = self.config(config) else {
+            return Vec::new();
+        };
+        let ratio = |value: &'a Value| {
+            let of = |to, ratio| PaperRatio {
+                to,
+                metric: &value.metric,
+                ratio,
+                source: &value.source,
+            };
+            if let (Some(ratio), Some(to)) = (value.ratio, &value.to) {
+                return Some(of(to, ratio));
+            }
+            own.to.iter().find_map(|to| {
+                let theirs = self.value(to, &value.metric)?.value?;
+                Some(of(to, value.value? / theirs))
+            })
+        };
+        own.values.iter().filter_map(ratio).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_paper_is_named_as_its_file_and_all_42_tables_and_figures_are_there() {
+        let mut items = 0;
+        for (name, text) in TEXTS {
+            let paper = Paper::parse(text).unwrap();
+            assert_eq!(paper.name, name);
+            items += paper.item.len();
+        }
+        assert_eq!(items, 42);
+        assert_eq!(Paper::find("xen").unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn ratios_are_to_the_first_baseline_that_has_the_metric() {
+        let ram = Paper::find("ram").unwrap();
+        let of = |config: &str, to: &str, metric: &str| {
+            let ratios = ram.ratios(config);
+            let found = ratios.iter().find(|r| r.to == to && r.metric == metric);
+            found.map(|ratio| (ratio.ratio * 100.0).round())
+        };
+        let (total, driver) = ("cycles_per_packet.total", "cycles_per_packet.driver");
+        assert_eq!(of("ram-xen", "ram-linux", total), Some(450.0));
+        assert_eq!(
+            of("ram-xen", "ram-linux", driver),
+            None,
+            "Linux has no such domain"
+        );
+        assert_eq!(of("ram-mq", "ram-xen", driver), Some(33.0));
+        assert_eq!(
+            of("ram-mq-ngm", "ram-xen", total),
+            Some(49.0),
+            "a ratio in the text"
+        );
+        assert!(ram.ratios("ram-linux").is_empty());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let text = TEXTS[1].1;
+        for (from, to, message) in [
+            (
+                "name = \"sccp-lro\"",
+                "name = \"lro\"",
+                "does not begin with",
+            ),
+            (
+                "to = [\"sccp-xen\"]",
+                "to = [\"sccp-nex\"]",
+                "no configuration `sccp-nex`",
+            ),
+            (
+                "metrics = [\"throughput\"",
+                "metric = [\"throughput\"",
+                "unknown field",
+            ),
+            (
+                "value = 0.58865",
+                "ratio = 0.58865",
+                "`value`, or `ratio` and `to`",
+            ),
+            (
+                "configs = [\"sccp-xen\", ",
+                "configs = [\"sccp\", ",
+                "no configuration `sccp`",
+            ),
+        ] {
+            let text = text.replacen(from, to, 1);
+            let error = Paper::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(message), "{from}: {error}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Figures beside those of the paper that a plan repeats.
+//!
+//! Machines differ by more than a decade, so no figure is compared with a figure. A paper's
+//! configuration has a ratio to the paper's baseline, ours has one to ours at the same keys; the
+//! *quotient* of the two is what is judged.
+
+use super::samples::Samples;
+use crate::papers::{Paper, PaperRatio};
+use crate::plan::Config;
+use figures::report::{Figure, number};
+use figures::stats::{self, Verdict};
+use std::collections::BTreeMap;
+
+/// Which of the paper's configurations each column stands for.
+pub type Stands<'a> = BTreeMap<&'a str, &'a str>;
+
+impl Samples {
+    /// The paper's values as `paper.<metric>`, and `quotient.<column>.<metric>` with its verdict
+    /// for everything that the paper relates to what another column stands for.
+    #[must_use]
+    pub fn beside(&self, plan: &str, paper: &Paper, stands: &Stands<'_>) -> Vec<Figure> {
+        let mut out = Vec::new();
+        for config in &self.order {
+            let Some(theirs) = stands.get(config.column.as_str()) else {
+                continue;
+            };
+            let name = config.name();
+            for value in paper.config(theirs).into_iter().flat_map(|c| &c.values) {
+                let measured = self.series(config, &value.metric).is_some();
+                if let Some(known) = value.value.filter(|_| measured) {
+                    let metric = format!("paper.{}", value.metric);
+                    let mut figure = Figure::single(plan, &name, &metric, known);
+                    figure.note = Some(value.source.clone());
+                    out.push(figure);
+                }
+            }
+            for ratio in paper.ratios(theirs) {
+                let others = stands
+                    .iter()
+                    .filter(|(_, stands_for)| **stands_for == ratio.to);
+                for (column, _) in others {
+                    out.extend(self.quotient(plan, config, column, &ratio));
+                }
+            }
+        }
+        out
+    }
+
+    fn quotient(
+        &self,
+        plan: &str,
+        config: &Config,
+        column: &str,
+        theirs: &PaperRatio<'_>,
+    ) -> Option<Figure> {
+        let other = self.partner(config, column)?;
+        let name = format!("quotient.{column}.{}", theirs.metric);
+        for side in [config, &other] {
+            if let Some(why) = self.absent.get(side) {
+                return Some(Figure::not_measurable(plan, &config.name(), &name, why));
+            }
+        }
+        let of = |side| self.series(side, theirs.metric);
+        let mut quotients = stats::ratios(of(config)?, of(&other)?);
+        for quotient in &mut quotients {
+            *quotient /= theirs.ratio;
+        }
+        let mut figure = self.compared(plan, [config, &other], &name, &quotients, |quotient| {
+            stats::beside(quotient, theirs.ratio)
+        })?;
+        let own = figure.value.map_or(f64::NAN, |value| value * theirs.ratio);
+        let mut note = format!(
+            "own ratio {}, the paper's {} ({})",
+            number(own),
+            number(theirs.ratio),
+            theirs.source
+        );
+        if let Some(remark) = &figure.note {
+            note.push_str("; ");
+            note.push_str(remark);
+        }
+        figure.note = Some(note);
+        Some(figure)
+    }
+}
+
+/// A verdict beside a paper, in words.
+#[must_use]
+pub fn words(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Equal => "equal as in the paper",
+        Verdict::SameSign => "same sign",
+        Verdict::Opposite => "opposite",
+        Verdict::Unresolved => "unresolved",
+        Verdict::NotMeasurable => "not measurable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What five rounds make of a ratio that is `own` each time, beside one of the paper's.
+    fn verdict(own: f64, metric: &str) -> (Option<Verdict>, String) {
+        let mut samples = Samples::default();
+        let (ours, theirs) = (Config::new("xen", &[]), Config::new("linux", &[]));
+        for round in 0..5 {
+            let scale = 1.0 + round as f64;
+            let one = |value| BTreeMap::from([(metric.to_owned(), value)]);
+            samples.add(&ours, round, &one(own * scale));
+            samples.add(&theirs, round, &one(scale));
+        }
+        let stands = Stands::from([("xen", "ram-xen"), ("linux", "ram-linux")]);
+        let figures = samples.beside("thesis", &Paper::find("ram").unwrap(), &stands);
+        let name = format!("quotient.linux.{metric}");
+        let found = figures.iter().find(|figure| figure.metric == name).unwrap();
+        (found.verdict, found.note.clone().unwrap())
+    }
+
+    #[test]
+    fn twelve_against_four_and_a_half_is_not_equal_without_a_word() {
+        let total = "cycles_per_packet.total";
+        let (found, note) = verdict(12.0, total);
+        assert_eq!(found, Some(Verdict::SameSign));
+        assert!(
+            note.starts_with("own ratio 12.0, the paper's 4.50 ("),
+            "{note}"
+        );
+        assert_eq!(verdict(4.5 * 1.2, total).0, Some(Verdict::Equal));
+        assert_eq!(verdict(4.5 * 1.3, total).0, Some(Verdict::SameSign));
+        assert_eq!(verdict(0.8, total).0, Some(Verdict::Opposite));
+        // Less throughput than Linux, in the thesis a third of it.
+        assert_eq!(verdict(0.3, "throughput").0, Some(Verdict::Equal));
+        assert_eq!(verdict(0.9, "throughput").0, Some(Verdict::SameSign));
+    }
+}

@@ -1,0 +1,192 @@
+//! The plan `papers`: the plans of all papers, one after the other, and one page of them.
+
+use super::{Base, PLANS};
+use crate::html;
+use crate::papers::Paper;
+use crate::plan::Adjustment;
+use crate::studies::{Outcome, Study};
+use figures::Failure;
+use figures::report::{self, Figure};
+use serde::Deserialize;
+use std::path::Path;
+
+/// The plan's name.
+pub const NAME: &str = "papers";
+/// The text of its plan.
+pub const TEXT: &str = include_str!("../../../plans/papers.toml");
+
+/// The study.
+#[derive(Debug)]
+pub struct Papers {
+    file: PapersPlan,
+    parts: Vec<Base>,
+}
+
+/// The plan.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PapersPlan {
+    name: String,
+    about: String,
+    /// Names of plans.
+    plan: Vec<String>,
+}
+
+impl Papers {
+    /// From the plan's text.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] saying what is wrong with it, or with what is left of it.
+    pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
+        let file: PapersPlan =
+            toml::from_str(text).map_err(|error| Failure::Usage(error.to_string()))?;
+        let (mut parts, mut without) = (Vec::new(), None);
+        for name in &file.plan {
+            let text = PLANS.iter().find(|(known, _)| known == name);
+            let text = text
+                .ok_or_else(|| Failure::Usage(format!("no plan `{name}`")))?
+                .1;
+            match Base::of(text, by) {
+                Ok(part) => parts.push(part),
+                // A part of a name that is a column's of one plan is none's of another.
+                Err(error) if by.only.is_some() => without = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        match without {
+            Some(error) if parts.is_empty() => Err(error),
+            _ => Ok(Box::new(Self { file, parts })),
+        }
+    }
+
+    fn own<'a>(part: &Base, figures: &'a [Figure]) -> Vec<&'a Figure> {
+        figures.iter().filter(|f| f.plan == part.name()).collect()
+    }
+}
+
+impl Study for Papers {
+    fn name(&self) -> &str {
+        &self.file.name
+    }
+
+    fn about(&self) -> &str {
+        &self.file.about
+    }
+
+    fn run(&self, folder: Option<&Path>) -> anyhow::Result<Outcome> {
+        // A run that has ended has left its figures under the name of all: what its parts have left
+        // is its own, and not what is missing of this one.
+        let whole = |folder: &&Path| folder.join(format!("{}.jsonl", self.file.name)).exists();
+        let broken_off = folder.filter(|folder| !whole(folder));
+        let mut all: Option<Outcome> = None;
+        for (at, part) in self.parts.iter().enumerate() {
+            let left: f64 = self
+                .parts
+                .iter()
+                .skip(at)
+                .map(|part| part.0.seconds())
+                .sum();
+            eprintln!(
+                "{}, {} of {}, about {:.0} minutes left",
+                part.name(),
+                at + 1,
+                self.parts.len(),
+                (left / 60.0).ceil()
+            );
+            let ran = match broken_off.and_then(|folder| part.kept(folder)) {
+                Some(kept) => kept,
+                None => part.run(folder)?,
+            };
+            if let Some(folder) = folder {
+                report::save(folder, part.name(), &ran.provenance, &ran.figures)?;
+            }
+            match &mut all {
+                None => all = Some(ran),
+                Some(all) => {
+                    // A page is as good as the least of its parts.
+                    all.provenance.quick |= ran.provenance.quick;
+                    all.figures.extend(ran.figures);
+                }
+            }
+        }
+        all.ok_or_else(|| Failure::Usage("no plan".to_owned()).into())
+    }
+
+    fn tables(&self, figures: &[Figure]) -> String {
+        let table = |part: &Base| {
+            let own: Vec<Figure> = Self::own(part, figures).into_iter().cloned().collect();
+            format!("{}: {}\n\n{}", part.name(), part.about(), part.tables(&own))
+        };
+        self.parts.iter().map(table).collect()
+    }
+
+    fn page(&self, ran: &Outcome) -> anyhow::Result<Option<String>> {
+        let mut parts = Vec::new();
+        for part in &self.parts {
+            let own: Vec<Figure> = Self::own(part, &ran.figures).into_iter().cloned().collect();
+            let name = part.0.paper.as_deref().unwrap_or_default();
+            parts.push((Paper::find(name)?, super::stands(&part.0), own));
+        }
+        let parts: Vec<html::Part<'_>> = parts
+            .iter()
+            .map(|(paper, stands, figures)| html::Part {
+                paper,
+                stands,
+                figures,
+            })
+            .collect();
+        Ok(Some(html::page(&ran.provenance, &parts)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use figures::provenance::Provenance;
+
+    fn nothing() -> Outcome {
+        Outcome {
+            provenance: Provenance::collect("here".to_owned(), false),
+            figures: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_run_that_was_broken_off_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let by = Adjustment {
+            only: Some("oi-xen".to_owned()),
+            ..Adjustment::default()
+        };
+        let part = Base::of(PLANS.iter().find(|(name, _)| *name == "oi").unwrap().1, &by).unwrap();
+        let keep = |n, config| {
+            let (value, lo, hi) = (2.0, 1.0, 3.0);
+            let estimate = figures::stats::Estimate { value, lo, hi, n };
+            let figures = [Figure::new("oi", config, "throughput", estimate)];
+            let provenance = part.provenance(&crate::awake::possible());
+            report::save(folder.path(), "oi", &provenance, &figures).unwrap();
+            part.kept(folder.path())
+        };
+        assert!(part.kept(folder.path()).is_none(), "nothing is there");
+        assert_eq!(keep(9, "oi-xen").unwrap().figures.len(), 1);
+        assert!(keep(3, "oi-xen").is_none(), "another number of rounds");
+        assert!(keep(9, "oi-da").is_none(), "other columns");
+    }
+
+    #[test]
+    fn one_part_of_the_papers_can_be_had_alone() {
+        let only = |part: &str| {
+            let by = Adjustment {
+                only: Some(part.to_owned()),
+                ..Adjustment::default()
+            };
+            Papers::open(TEXT, &by).map(|study| study.page(&nothing()))
+        };
+        let page = only("oi-bo").unwrap().unwrap().unwrap();
+        assert!(page.contains("id=\"oi\"") && !page.contains("id=\"ram\""));
+        assert_eq!(only("nobody").err().unwrap().exit_code(), 2);
+        let all = Papers::open(TEXT, &Adjustment::default()).unwrap();
+        let page = all.page(&nothing()).unwrap().unwrap();
+        assert_eq!(page.matches("<h3>").count(), 42);
+    }
+}
