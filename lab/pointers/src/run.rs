@@ -15,6 +15,7 @@ use abi::{DomId, PAGE};
 use driver::vifs::VifPort;
 use guest::interface::Interface;
 use runtime::call::Calls;
+use runtime::mailbox::Asker;
 use runtime::platform::{Doorbell, Record};
 use runtime::processes::EventDoorbell;
 use runtime::start::{StartError, Started, refused};
@@ -23,21 +24,16 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use shmem::Area;
 use shmem::home::Home;
-use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
 use vif::netif::BackRecord;
-
-/// How long one of the threads may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the program's `main` is.
 #[must_use]
@@ -200,9 +196,8 @@ impl Half {
     fn asked(&self) -> io::Result<Asked> {
         Ok(Asked {
             name: self.domain.name.clone(),
-            info: self.home.info.span(),
+            asker: Asker::new(self.home.info.span()),
             bell: EventDoorbell::from(self.event.try_clone()?),
-            number: 0,
         })
     }
 
@@ -226,38 +221,15 @@ impl Half {
 /// A thread as it is asked: by its mailbox, as the monitor would.
 struct Asked {
     name: String,
-    info: Span,
+    asker: Asker,
     bell: EventDoorbell,
-    number: u32,
 }
 
 impl Asked {
     fn stat(&mut self) -> Result<Value, String> {
-        self.number += 1;
         let text = serde_json::to_vec(&Request::Stat).map_err(|error| error.to_string())?;
-        let reply = self.post(&text).ok_or("a mailbox is not there")?;
-        serde_json::from_slice(&reply?).map_err(|error| error.to_string())
-    }
-
-    /// What the thread replies; none if there is no mailbox.
-    fn post(&self, text: &[u8]) -> Option<Result<Vec<u8>, String>> {
-        let word = |offset| self.info.u32(offset);
-        self.info.skip(info::MAILBOX_IN).write(text).ok()?;
-        word(info::MAILBOX_REQUEST_BYTES)?.store(text.len() as u32, Ordering::Relaxed);
-        // Release: the thread that sees the number sees the request.
-        word(info::MAILBOX_REQUEST)?.store(self.number, Ordering::Release);
-        word(info::PENDING)?.fetch_or(info::PENDING_MAILBOX, Ordering::Release);
-        self.bell.ring();
-        let end = Instant::now() + PATIENCE;
-        while word(info::MAILBOX_REPLY)?.load(Ordering::Acquire) != self.number {
-            if Instant::now() > end {
-                return Some(Err(format!("{} does not answer", self.name)));
-            }
-            std::thread::sleep(Duration::from_micros(100));
-        }
-        let bytes = word(info::MAILBOX_REPLY_BYTES)?.load(Ordering::Relaxed) as usize;
-        let mut reply = vec![0; bytes.min(info::MAILBOX_OUT_MAX)];
-        self.info.skip(info::MAILBOX_OUT).read(&mut reply).ok()?;
-        Some(Ok(reply))
+        let reply = self.asker.ask(&text, || self.bell.ring());
+        let reply = reply.map_err(|error| format!("{}: {error}", self.name))?;
+        serde_json::from_slice(&reply).map_err(|error| error.to_string())
     }
 }

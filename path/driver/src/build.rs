@@ -6,6 +6,7 @@
 use crate::dedicated::queue::DedicatedQueue;
 use crate::devices;
 use crate::firewall::{self, Firewall};
+use crate::guests::{Fixed, Guests, guest_port};
 use crate::linear::Linear;
 use crate::nics::NicPort;
 use crate::numbered::Numbered;
@@ -13,19 +14,18 @@ use crate::ports::{Port, Ports};
 use crate::switch::Switch;
 use crate::turn::Driver;
 use crate::vifs::VifPort;
-use crate::vifs::memory::{Shared, Window};
+use crate::vifs::memory::{GuestMemory, Shared, Window};
 use abi::{ConnId, PAGE, Slot};
 use config::domain::{
     BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig, NicKind,
     VifConfig,
 };
 use net::bridge::{self, Bridge, BridgeSettings};
-use net::packet::Mac;
 use nic::moderation::Policy;
 use runtime::ledger::Ledger;
 use runtime::lro::{Merger, Side};
 use runtime::mailbox::Mailbox;
-use runtime::platform::Platform;
+use runtime::platform::{Platform, Waiting};
 use runtime::start::{StartError, Started, refused};
 use shmem::{Area, Span};
 use std::convert::Infallible;
@@ -35,9 +35,21 @@ use std::rc::Rc;
 ///
 /// # Errors
 /// A device, a connection or a hypercall was refused at the start, or sleeping failed.
-pub fn run(started: Started<DriverConfig>) -> Result<Infallible, StartError> {
-    let (mut driver, platform) = build(started)?;
+pub fn run<W: Waiting>(started: Started<DriverConfig, W>) -> Result<Infallible, StartError> {
+    run_with(started, Box::new(Fixed))
+}
+
+/// Runs a driver domain whose guests come and go.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with<W: Waiting>(
+    started: Started<DriverConfig, W>,
+    guests: Box<dyn Guests>,
+) -> Result<Infallible, StartError> {
+    let (mut driver, platform) = build(started, guests)?;
     platform.ready().map_err(|why| refused("ready", why))?;
+    driver.serve_changes();
     driver.vifs_mut().for_each(VifPort::advance);
     driver.go_on()
 }
@@ -47,17 +59,20 @@ pub fn run(started: Started<DriverConfig>) -> Result<Infallible, StartError> {
 ///
 /// # Errors
 /// As [`run`], and what `join` says.
-pub fn run_joined(
-    started: Started<DriverConfig>,
+pub fn run_joined<W: Waiting>(
+    started: Started<DriverConfig, W>,
     join: impl FnOnce(Vec<&mut VifPort>) -> Result<(), StartError>,
 ) -> Result<Infallible, StartError> {
-    let (mut driver, _) = build(started)?;
+    let (mut driver, _) = build(started, Box::new(Fixed))?;
     join(driver.vifs_mut().collect())?;
     driver.go_on()
 }
 
 /// A driver none of whose guests is connected yet, and the system that it runs on.
-fn build(started: Started<DriverConfig>) -> Result<(Driver, Rc<dyn Platform>), StartError> {
+pub(crate) fn build<W: Waiting>(
+    started: Started<DriverConfig, W>,
+    guests: Box<dyn Guests>,
+) -> Result<(Driver<W>, Rc<dyn Platform>), StartError> {
     let Started {
         home,
         platform,
@@ -79,7 +94,6 @@ fn build(started: Started<DriverConfig>) -> Result<(Driver, Rc<dyn Platform>), S
     let shared = Shared {
         platform: Rc::clone(&platform),
         calls,
-        ledger: Rc::clone(&ledger),
         frames: home.frames,
         grants: config.grants,
         offloads: config.offloads,
@@ -89,7 +103,7 @@ fn build(started: Started<DriverConfig>) -> Result<(Driver, Rc<dyn Platform>), S
     };
     let mut vifs = Vec::new();
     for vif in &config.vifs {
-        let port = vif_port(vif, &config, &shared, &mut memory)?;
+        let port = vif_port(vif, &config, &shared, &ledger, &mut memory)?;
         vifs.push(ports.insert(Port::Vif(Box::new(port))));
     }
     let numbered = Numbered::new(&config, &nics, &vifs);
@@ -104,7 +118,8 @@ fn build(started: Started<DriverConfig>) -> Result<(Driver, Rc<dyn Platform>), S
     let bridge = bridge(&config, &numbered)?;
     let mailbox = Mailbox::new(home.info.span());
     let switch = Switch::new(ports, bridge, firewall, ledger);
-    let driver = Driver::new(switch, waiter, mailbox, &config, &numbered);
+    let system = Rc::clone(&platform);
+    let driver = Driver::new(switch, waiter, mailbox, system, guests, &config, &numbered);
     Ok((driver, platform))
 }
 
@@ -113,6 +128,7 @@ fn vif_port(
     vif: &VifConfig,
     config: &DriverConfig,
     shared: &Shared,
+    ledger: &Rc<Ledger>,
     memory: &mut Memory,
 ) -> Result<VifPort, StartError> {
     let staging = memory.take(vif.staging_pages as usize * PAGE)?;
@@ -126,9 +142,13 @@ fn vif_port(
         format!("vif.{}", vif.name),
         ConnId(vif.conn),
         vif.mac,
-        shared.clone(),
-        window,
-        staging,
+        Rc::clone(&shared.platform),
+        Rc::clone(ledger),
+        Box::new(GuestMemory {
+            shared: shared.clone(),
+            window,
+            staging,
+        }),
     );
     if let Some(queue) = vif.queue {
         let mtu = config.nics.get(queue.nic as usize);
@@ -214,15 +234,9 @@ fn bridge(config: &DriverConfig, numbered: &Numbered<'_>) -> Result<Bridge, Star
         };
         (number, port)
     });
-    // Rate limits are kept where they are back-pressure, not drops: see `fairness`.
-    let guests = numbered.vifs().map(|(number, vif)| {
-        let port = bridge::Port {
-            addresses: vif.addresses.clone(),
-            rules: firewall::rules(&vif.rules),
-            ..bridge::Port::guest(Mac(vif.mac))
-        };
-        (number, port)
-    });
+    let guests = numbered
+        .vifs()
+        .map(|(number, vif)| (number, guest_port(vif)));
     for (number, port) in nics.chain(guests) {
         bridge.add(number, &port).map_err(|error| {
             refused(

@@ -68,6 +68,15 @@ impl Fairness {
         }
     }
 
+    /// Removes the guest at `port`.
+    pub fn remove(&mut self, port: usize) {
+        self.fair.remove(port);
+        self.stand(port, false);
+        if let Some(usual) = self.usual.get_mut(port) {
+            *usual = QUANTUM_MIN;
+        }
+    }
+
     /// A round begins: a guest that waited for its rate limit in the last one may have given up
     /// since.
     pub fn begin(&mut self) {
@@ -187,6 +196,21 @@ mod tests {
         let [large, full] = compete(&[vif(1, None), vif(1, None)], [64_000, 1514]);
         let ratio = large as f64 / full as f64;
         assert!((0.8..1.25).contains(&ratio), "{large} {full}");
+    }
+
+    #[test]
+    fn who_has_gone_gets_no_turn_and_leaves_no_debt() {
+        let mut line = line(&[vif(1, Some(8.0)), vif(1, None)], 0);
+        line.activate(0);
+        line.served(0, 4, 1 << 20, true);
+        line.activate(1);
+        line.remove(0);
+        assert_eq!(line.next(0, 64).map(|share| share.port), Some(1));
+        line.served(1, 1, 60, false);
+        assert_eq!((line.next(0, 64), line.due_ns()), (None, None));
+        line.insert(0, &vif(1, None));
+        line.activate(0);
+        assert_eq!(line.next(0, 64).map(|share| share.port), Some(0));
     }
 
     #[test]

@@ -52,6 +52,18 @@ impl Holds {
         }
     }
 
+    /// The guest at `port` is no more: it neither waits nor is waited for.
+    pub fn remove(&mut self, port: usize) {
+        if let Some(sender) = self.senders.get_mut(port) {
+            *sender = Sender::default();
+        }
+        for sender in &mut self.senders {
+            sender.to = sender.to.filter(|to| *to != port);
+            sender.in_vain = sender.in_vain.filter(|to| *to != port);
+        }
+        self.waiting.retain(|(from, to)| *from != port && *to != port);
+    }
+
     /// A round begins.
     pub fn begin(&mut self) {
         self.waiting.clear();

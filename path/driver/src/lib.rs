@@ -20,6 +20,7 @@
 //! | [`in_place`] | frames that lie in a guest's pages: merged, decided on, answered with |
 //! | [`merge`] | large receive offload where frames lie in guest pages |
 //! | [`vifs`] | ports that are guests: hand-shake, netback, doorbell |
+//! | [`guests`] | guests that come and go while it runs |
 //! | [`room`] | aggregates cut to what a guest has room for |
 //! | [`grants`] | a netback's access to guest pages |
 //! | [`dirty_ports`] | which guests something was done for |
@@ -48,6 +49,7 @@ pub mod fairness;
 pub mod fast_path;
 pub mod firewall;
 pub mod grants;
+pub mod guests;
 pub mod holds;
 pub mod in_place;
 pub mod linear;
@@ -71,4 +73,4 @@ pub mod vifs;
 pub mod vmq;
 pub mod xdp;
 
-pub use build::{run, run_joined};
+pub use build::{run, run_joined, run_with};

@@ -35,6 +35,16 @@ impl PollSet {
         }
     }
 
+    /// Polls `port` no more.
+    pub fn remove(&mut self, port: usize) {
+        for ports in [&mut self.all, &mut self.lively, &mut self.next] {
+            ports.retain(|other| *other != port);
+        }
+        if let Some(empty) = self.empty.get_mut(port) {
+            *empty = 0;
+        }
+    }
+
     /// A round begins: the ports to poll. [`PollSet::end`] takes them back.
     #[must_use]
     pub fn begin(&mut self) -> Vec<usize> {
@@ -117,6 +127,26 @@ mod tests {
         // Without any work there is time for all.
         round(&mut set, &[], 2 * PATIENCE_NS);
         assert_eq!(round(&mut set, &[], 2 * PATIENCE_NS), all);
+    }
+
+    #[test]
+    fn a_port_that_has_gone_is_polled_no_more_and_its_number_is_as_new() {
+        let mut set = PollSet::default();
+        (0..3).for_each(|port| set.insert(port));
+        for _ in 0..QUIET {
+            round(&mut set, &[0, 1], 0);
+        }
+        set.remove(1);
+        set.remove(2);
+        assert_eq!(round(&mut set, &[0], 0), [0]);
+        assert_eq!(round(&mut set, &[], 2 * PATIENCE_NS), [0]);
+        set.insert(2);
+        assert_eq!(round(&mut set, &[0], 2 * PATIENCE_NS), [0, 2]);
+        assert_eq!(
+            round(&mut set, &[0], 2 * PATIENCE_NS),
+            [0, 2],
+            "not quiet yet"
+        );
     }
 
     #[test]

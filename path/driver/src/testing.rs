@@ -8,7 +8,7 @@ use crate::notify::Notifier;
 use crate::ports::{Port, Ports};
 use crate::switch::{Carried, Switch};
 use crate::vifs::VifPort;
-use crate::vifs::memory::{Shared, Window};
+use crate::vifs::memory::{GuestMemory, Shared, Window};
 use abi::{ConnId, DomId, GrantEntry, GrantRef, PAGE, Slot, XenbusState};
 use config::domain::{GrantMode, Lro, Offloads, RingFormat};
 use config::lro::{Backend, Meta};
@@ -127,7 +127,6 @@ pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 
     let shared = Shared {
         platform: system,
         calls: Rc::new(RefCell::new(Calls::over(call))),
-        ledger: Rc::new(Ledger::new(false)),
         frames: Area::anonymous(4 * PAGE).unwrap(),
         grants: GrantMode::Map,
         offloads: Offloads::Tso,
@@ -141,7 +140,14 @@ pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 
         tables: Slot(0),
         flips: 0,
     };
-    VifPort::new(name.to_owned(), ConnId(0), mac, shared, window, Span::EMPTY)
+    let (platform, ledger) = (Rc::clone(&shared.platform), Rc::new(Ledger::new(false)));
+    let memory = GuestMemory {
+        shared,
+        window,
+        staging: Span::EMPTY,
+    };
+    let memory = Box::new(memory);
+    VifPort::new(name.to_owned(), ConnId(0), mac, platform, ledger, memory)
 }
 
 /// The near end of a cable.

@@ -8,6 +8,7 @@
 use crate::dedicated::DedicatedReceiver;
 use crate::fairness::{Fairness, Share};
 use crate::fast_path::FastPath;
+use crate::guests::{Change, Guests, guest_port};
 use crate::holds::Holds;
 use crate::notify::Notifier;
 use crate::numbered::Numbered;
@@ -16,26 +17,29 @@ use crate::ports::Port;
 use crate::report;
 use crate::switch::{Carried, Switch};
 use crate::vifs::VifPort;
+use crate::vifs::memory::Reach;
 use crate::vmq::Queues;
-use abi::XenbusState;
 use abi::mailbox::Request;
-use config::domain::DriverConfig;
+use abi::{ConnId, XenbusState};
+use config::domain::{DriverConfig, VifConfig};
 use nic::moderation::Wake;
 use runtime::idle::{Idle, POLL_BUDGET, Step};
 use runtime::ledger::Hop;
 use runtime::mailbox::{Mailbox, Switches};
-use runtime::platform::{Bell, Pending, Waiting};
+use runtime::platform::{Bell, Pending, Platform, Waiting};
 use runtime::start::{StartError, refused};
-use runtime::wait::Waiter;
 use rustix::thread::sched_yield;
 use serde_json::{Value, json};
 use std::convert::Infallible;
+use std::rc::Rc;
 use vif::ring::Watch;
 
 /// The driver domain.
 #[derive(Debug)]
-pub struct Driver {
+pub struct Driver<W> {
     switch: Switch,
+    platform: Rc<dyn Platform>,
+    guests: Box<dyn Guests>,
     fast_path: FastPath,
     /// Of each NIC that has queues for single guests.
     queues: Vec<Queues>,
@@ -50,17 +54,19 @@ pub struct Driver {
     /// Whether every guest has been connected, at one moment since the start.
     all_came: bool,
     switches: Switches,
-    waiter: Waiter,
+    waiter: W,
     mailbox: Mailbox,
     idle: Idle,
 }
 
-impl Driver {
-    /// A driver with this switch, whose ports are those of `numbered`.
+impl<W: Waiting> Driver<W> {
+    /// A driver with this switch, whose ports are those of `numbered`, on `platform`.
     pub(crate) fn new(
         mut switch: Switch,
-        waiter: Waiter,
+        waiter: W,
         mailbox: Mailbox,
+        platform: Rc<dyn Platform>,
+        guests: Box<dyn Guests>,
         config: &DriverConfig,
         numbered: &Numbered<'_>,
     ) -> Self {
@@ -85,6 +91,8 @@ impl Driver {
             queues,
             dedicated: DedicatedReceiver::of(&switch.ports, numbered, &config.lro),
             switch,
+            platform,
+            guests,
             notifier: Notifier::new(u64::from(config.notify_us) * 1000),
             fairness,
             holds,
@@ -369,6 +377,7 @@ impl Driver {
         }
         let before = self.switch.ledger.enter(Hop::Control);
         if pending.connections {
+            self.serve_changes();
             self.vifs_mut().for_each(VifPort::advance);
             self.watch_all();
         }
@@ -377,6 +386,61 @@ impl Driver {
             mailbox.serve(|request| self.answer(&request));
         }
         self.switch.ledger.enter(before);
+    }
+
+    /// Guests that have come, and guests that have gone.
+    pub(crate) fn serve_changes(&mut self) {
+        for change in self.guests.changes() {
+            match change {
+                Change::Came { vif, reach } => {
+                    let conn = ConnId(vif.conn);
+                    if let Err(why) = self.welcome(&vif, reach) {
+                        eprintln!("vif.{}: {why}", vif.name);
+                        self.guests.refused(conn, &why);
+                    }
+                }
+                Change::Gone(conn) => self.part_with(conn),
+            }
+        }
+    }
+
+    /// Gives a guest a port of the bridge, and a place in everything that goes by ports.
+    fn welcome(&mut self, vif: &VifConfig, reach: Box<dyn Reach>) -> Result<(), String> {
+        let Switch { ports, ledger, .. } = &mut self.switch;
+        let (platform, ledger) = (Rc::clone(&self.platform), Rc::clone(ledger));
+        let name = format!("vif.{}", vif.name);
+        let port = VifPort::new(name, ConnId(vif.conn), vif.mac, platform, ledger, reach);
+        let number = ports.insert(Port::Vif(Box::new(port)));
+        if let Err(error) = self.switch.bridge.add(number, &guest_port(vif)) {
+            self.switch.ports.remove(number);
+            return Err(error.to_string());
+        }
+        self.switch.egress.make_room(number);
+        self.fairness.insert(number, vif);
+        self.holds.insert(number);
+        self.poll_set.insert(number);
+        if self.watches.len() <= number {
+            self.watches.resize(number + 1, Watch::NONE);
+        }
+        Ok(())
+    }
+
+    /// Takes away all that a guest had. Frames for it that are held are lost.
+    fn part_with(&mut self, conn: ConnId) {
+        let mut vifs = self.switch.ports.vifs();
+        let found = vifs.find(|(_, vif)| vif.conn() == conn);
+        let Some(number) = found.map(|(number, _)| number) else {
+            return;
+        };
+        drop(vifs);
+        self.switch.bridge.remove(number);
+        self.fairness.remove(number);
+        self.holds.remove(number);
+        self.poll_set.remove(number);
+        if let Some(watch) = self.watches.get_mut(number) {
+            *watch = Watch::NONE;
+        }
+        self.switch.ports.remove(number);
     }
 
     fn answer(&mut self, request: &Request) -> Result<Value, String> {

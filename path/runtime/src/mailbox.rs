@@ -1,7 +1,9 @@
 //! Answers to what the monitor passes on: `stat`, `set`, `trace`.
 
+mod asker;
 mod switches;
 
+pub use asker::Asker;
 pub use switches::Switches;
 
 use abi::layout::info;

@@ -7,7 +7,7 @@
 //! | Connected | Closing, Closed, Initialising, Unknown | everything is unmapped: Closed |
 //! | Closed | Initialising | the backend's record is written again: InitWait |
 
-use super::memory::Opened;
+use super::memory::{Mechanism, Opened};
 use super::{Link, VifPort};
 use abi::{GrantRef, XenbusState};
 use runtime::platform::{Doorbell, NO_RECORD, Peer, Record};
@@ -22,7 +22,7 @@ impl VifPort {
         // Each pass makes one step; there are fewer steps than this.
         for _ in 0..8 {
             let before = self.state;
-            let peer = self.memory.shared.platform.peer(self.conn);
+            let peer = self.platform.peer(self.conn);
             let Ok(Some(peer)) = peer else { return };
             // Nobody comes back who is dead: what is over its memory ends, used or not.
             if peer.state == XenbusState::Unknown
@@ -58,14 +58,13 @@ impl VifPort {
     /// What it offers the guest.
     #[must_use]
     pub fn record(&self) -> BackRecord {
-        self.memory.shared.record(self.queue.is_some())
+        self.reach.record(self.queue.is_some())
     }
 
     fn set(&mut self, state: XenbusState, record: &Record) {
-        let platform = &self.memory.shared.platform;
-        match platform.set_state(self.conn, state, record) {
+        match self.platform.set_state(self.conn, state, record) {
             Ok(()) => self.state = state,
-            Err(error) => self.trouble = format!("the monitor refused {state:?}: {error}"),
+            Err(error) => self.trouble = format!("{state:?} was refused: {error}"),
         }
     }
 
@@ -83,14 +82,20 @@ impl VifPort {
         let (front, terms) = self.agree(record)?;
         let pages: Option<Vec<_>> = front.references().map(page).collect();
         let pages = pages.ok_or("a ring's page is not there")?;
-        self.link(terms, &front, (mechanism, Vec::new(), pages))?;
+        let opened = Opened {
+            mechanism: Mechanism(mechanism),
+            pages,
+            held: Box::new(()),
+            journals: None,
+        };
+        self.link(terms, &front, opened)?;
         self.doorbell = Some(self.attach_doorbell()?);
         self.state = XenbusState::Connected;
         Ok(())
     }
 
     fn attach_doorbell(&self) -> Result<Box<dyn Doorbell>, String> {
-        let doorbell = self.memory.shared.platform.doorbell(self.conn);
+        let doorbell = self.platform.doorbell(self.conn);
         doorbell.map_err(|error| error.to_string())
     }
 
@@ -109,27 +114,27 @@ impl VifPort {
         if self.doorbell.is_none() {
             self.doorbell = Some(self.attach_doorbell()?);
         }
-        let opened = self.memory.open(peer, &front)?;
+        let opened = self.reach.open(peer, &front, &self.ledger)?;
         self.link(terms, &front, opened)
     }
 
-    fn link(
-        &mut self,
-        terms: Terms,
-        front: &FrontRecord,
-        (mechanism, rings, pages): Opened,
-    ) -> Result<(), String> {
-        let (tx, rest) = pages.split_at(front.tx_ring.len());
+    fn link(&mut self, terms: Terms, front: &FrontRecord, opened: Opened) -> Result<(), String> {
+        let wanted = front.references().count();
+        if opened.pages.len() != wanted {
+            return Err("not every page of the rings is there".into());
+        }
+        let (tx, rest) = opened.pages.split_at(front.tx_ring.len());
         let (rx, event) = rest.split_at(front.rx_ring.len());
         let event = event.first().copied().unwrap_or(Span::EMPTY);
-        let netback = match Netback::new(terms, tx, rx, event, mechanism) {
-            Ok(netback) => netback,
-            Err(error) => {
-                self.memory.unmap(&rings);
-                return Err(error.to_string());
-            }
-        };
-        self.link = Some(Link { netback, rings });
+        let netback = Netback::new(terms, tx, rx, event, opened.mechanism.0);
+        let mut netback = netback.map_err(|error| error.to_string())?;
+        if let Some(journals) = opened.journals {
+            netback.resume(journals);
+        }
+        self.link = Some(Link {
+            netback,
+            held: opened.held,
+        });
         self.trouble.clear();
         Ok(())
     }
@@ -143,7 +148,7 @@ impl VifPort {
             }
             self.past += *link.netback.counters();
             drop(link.netback.into_grants());
-            self.memory.unmap(&link.rings);
+            drop(link.held);
         }
         if !trouble.is_empty() {
             trouble.clone_into(&mut self.trouble);

@@ -15,9 +15,11 @@ use runtime::ledger::Ledger;
 use runtime::platform::{Peer, Platform};
 use shmem::{Area, Span};
 use std::cell::RefCell;
+use std::fmt::{self, Debug};
 use std::rc::Rc;
 use vif::grants::Grants;
 use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS};
+use vif::ring::Journal;
 
 /// What every guest's port has in common.
 #[derive(Clone, Debug)]
@@ -26,8 +28,6 @@ pub struct Shared {
     pub platform: Rc<dyn Platform>,
     /// Its hypercalls, for grants.
     pub calls: Rc<RefCell<Calls>>,
-    /// The ledger of this domain.
-    pub ledger: Rc<Ledger>,
     /// This domain's own frames.
     pub frames: Area,
     /// The grant mechanism.
@@ -55,8 +55,47 @@ pub struct Window {
     pub flips: u32,
 }
 
-/// A grant mechanism, what has to be unmapped when it ends, and the pages of the rings.
-pub type Opened = (Box<dyn Grants>, Vec<Unmap>, Vec<Span>);
+/// A guest's memory that is within reach now.
+#[derive(Debug)]
+pub struct Opened {
+    /// The grant mechanism.
+    pub mechanism: Mechanism,
+    /// The pages of both rings and of the event channel, as the guest's record lists them.
+    pub pages: Vec<Span>,
+    /// Dropping it ends what these pages are mapped by. The mechanism goes first.
+    pub held: Box<dyn Debug>,
+    /// The journals of the ring from the guest and of the one to it, where a backend takes over
+    /// from one that is no more.
+    pub journals: Option<[Journal; 2]>,
+}
+
+/// A grant mechanism, for one guest.
+pub struct Mechanism(pub Box<dyn Grants>);
+
+impl Debug for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Mechanism")
+    }
+}
+
+/// How this domain gets at one guest's memory. Nothing of it happens once a packet: that is
+/// [`Grants`].
+pub trait Reach: Debug {
+    /// What the guest is offered; `has_queue`: whether it has a dedicated queue.
+    fn record(&self, has_queue: bool) -> BackRecord;
+
+    /// Sets the grant mechanism up, whose time `ledger` counts, and gets at the pages of both rings
+    /// and of the event channel.
+    ///
+    /// # Errors
+    /// What the guest or the system does not have, for people.
+    fn open(
+        &mut self,
+        peer: &Peer,
+        front: &FrontRecord,
+        ledger: &Rc<Ledger>,
+    ) -> Result<Opened, String>;
+}
 
 /// One guest's part of this domain's memory.
 #[derive(Debug)]
@@ -98,14 +137,36 @@ impl Shared {
     }
 }
 
-impl GuestMemory {
-    /// Sets the grant mechanism up and gets at the pages of both rings and of the event channel:
-    /// the mechanism, what has to be unmapped at the end, and the pages.
-    ///
-    /// # Errors
-    /// What the guest or the monitor does not have, for people.
-    pub fn open(&self, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
-        let guest = self.guest(peer);
+/// Pages that the monitor has mapped for this domain, until it is dropped.
+struct MappedPages {
+    calls: Rc<RefCell<Calls>>,
+    slots: Vec<Unmap>,
+}
+
+impl Debug for MappedPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MappedPages").field(&self.slots).finish()
+    }
+}
+
+impl Drop for MappedPages {
+    fn drop(&mut self) {
+        self.calls.borrow_mut().unmap(&self.slots, &mut Vec::new());
+    }
+}
+
+impl Reach for GuestMemory {
+    fn record(&self, has_queue: bool) -> BackRecord {
+        self.shared.record(has_queue)
+    }
+
+    fn open(
+        &mut self,
+        peer: &Peer,
+        front: &FrontRecord,
+        ledger: &Rc<Ledger>,
+    ) -> Result<Opened, String> {
+        let guest = self.guest(peer, ledger);
         let mechanism: Box<dyn Grants> = match self.shared.grants {
             GrantMode::Counted => return self.open_counted::<true>(guest, front),
             GrantMode::Unchecked => return self.open_counted::<false>(guest, front),
@@ -117,8 +178,25 @@ impl GuestMemory {
         if front.table != Handle(0) {
             return Err("the guest grants by a mechanism that was not offered".into());
         }
-        let (rings, pages) = self.map_rings(peer, front)?;
-        Ok((mechanism, rings, pages))
+        self.with_rings(peer, front, mechanism)
+    }
+}
+
+impl GuestMemory {
+    /// A mechanism, and the pages that the guest's record names, mapped.
+    fn with_rings(
+        &self,
+        peer: &Peer,
+        front: &FrontRecord,
+        mechanism: Box<dyn Grants>,
+    ) -> Result<Opened, String> {
+        let (held, pages) = self.map_rings(peer, front)?;
+        Ok(Opened {
+            mechanism: Mechanism(mechanism),
+            pages,
+            held: Box::new(held),
+            journals: None,
+        })
     }
 
     fn open_counted<const COUNTED: bool>(
@@ -130,7 +208,12 @@ impl GuestMemory {
             .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.name()))?;
         let pages: Result<Vec<_>, _> = front.references().map(|gref| grants.keep(gref)).collect();
         let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.name()))?;
-        Ok((Box::new(grants), Vec::new(), pages))
+        Ok(Opened {
+            mechanism: Mechanism(Box::new(grants)),
+            pages,
+            held: Box::new(()),
+            journals: None,
+        })
     }
 
     fn open_flip(&self, guest: Guest, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {
@@ -140,8 +223,7 @@ impl GuestMemory {
         let flip = Flip::bind(guest, front.table, self.window.tables, self.window.flips);
         let flip =
             flip.map_err(|why| format!("the guest's exchange cannot be bound: {}", why.name()))?;
-        let (rings, pages) = self.map_rings(peer, front)?;
-        Ok((Box::new(flip), rings, pages))
+        self.with_rings(peer, front, Box::new(flip))
     }
 
     /// Maps the pages of both rings and of the event channel, in the record's order.
@@ -149,7 +231,7 @@ impl GuestMemory {
         &self,
         peer: &Peer,
         front: &FrontRecord,
-    ) -> Result<(Vec<Unmap>, Vec<Span>), String> {
+    ) -> Result<(MappedPages, Vec<Span>), String> {
         let mut maps = Vec::new();
         for gref in front.references() {
             let slot = self
@@ -164,14 +246,16 @@ impl GuestMemory {
         }
         let mut status = Vec::new();
         self.shared.calls.borrow_mut().map(&maps, &mut status);
-        let done: Vec<Unmap> = maps
+        let done = maps
             .iter()
             .zip(&status)
             .filter(|(_, status)| **status == GrantStatus::Okay)
-            .map(|(map, _)| Unmap { slot: map.slot })
-            .collect();
+            .map(|(map, _)| Unmap { slot: map.slot });
+        let done = MappedPages {
+            calls: Rc::clone(&self.shared.calls),
+            slots: done.collect(),
+        };
         if let Some(bad) = status.iter().find(|status| **status != GrantStatus::Okay) {
-            self.unmap(&done);
             return Err(format!("a ring cannot be mapped: {}", bad.name()));
         }
         let window = self.shared.platform.window();
@@ -187,19 +271,14 @@ impl GuestMemory {
             .then(|| Slot(self.window.first.0 + gref.index()))
     }
 
-    /// Unmaps what [`GuestMemory::open`] has mapped.
-    pub fn unmap(&self, slots: &[Unmap]) {
-        self.shared.calls.borrow_mut().unmap(slots, &mut Vec::new());
-    }
-
-    fn guest(&self, peer: &Peer) -> Guest {
+    fn guest(&self, peer: &Peer, ledger: &Rc<Ledger>) -> Guest {
         Guest {
             calls: Rc::clone(&self.shared.calls),
             domain: peer.domain,
             window: self.shared.platform.window(),
             first: self.window.first,
             slots: self.window.slots,
-            ledger: Rc::clone(&self.shared.ledger),
+            ledger: Rc::clone(ledger),
         }
     }
 }

@@ -8,13 +8,11 @@ pub mod memory;
 use crate::dedicated::queue::DedicatedQueue;
 use crate::room::Room;
 use crate::traffic::Traffic;
-use abi::hypercall::Unmap;
 use abi::{ConnId, XenbusState};
-use memory::{GuestMemory, Shared, Window};
+use memory::Reach;
 use nic::Caps;
 use runtime::ledger::Ledger;
-use runtime::platform::Doorbell;
-use shmem::Span;
+use runtime::platform::{Doorbell, Platform};
 use std::rc::Rc;
 use vif::Counters;
 use vif::grants::Grants;
@@ -33,7 +31,9 @@ pub struct VifPort {
     pub trouble: String,
     conn: ConnId,
     mac: [u8; 6],
-    memory: GuestMemory,
+    platform: Rc<dyn Platform>,
+    ledger: Rc<Ledger>,
+    reach: Box<dyn Reach>,
     state: XenbusState,
     doorbell: Option<Box<dyn Doorbell>>,
     link: Option<Link>,
@@ -49,28 +49,29 @@ pub struct VifPort {
 /// What exists while the guest is connected.
 struct Link {
     netback: Netback<Box<dyn Grants>>,
-    rings: Vec<Unmap>,
+    /// Dropped after the netback: fields go in this order.
+    held: Box<dyn std::fmt::Debug>,
 }
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link")
-            .field("rings", &self.rings)
+            .field("held", &self.held)
             .finish_non_exhaustive()
     }
 }
 
 impl VifPort {
-    /// A port for connection `conn`, whose guest has the station address `mac`. Its grants appear
-    /// in `window`; `staging` is for the copying mechanism.
+    /// A port for connection `conn`, whose guest has the station address `mac`, and whose memory
+    /// is within `reach`.
     #[must_use]
     pub fn new(
         name: String,
         conn: ConnId,
         mac: [u8; 6],
-        shared: Shared,
-        window: Window,
-        staging: Span,
+        platform: Rc<dyn Platform>,
+        ledger: Rc<Ledger>,
+        reach: Box<dyn Reach>,
     ) -> Self {
         Self {
             name,
@@ -79,11 +80,9 @@ impl VifPort {
             trouble: String::new(),
             conn,
             mac,
-            memory: GuestMemory {
-                shared,
-                window,
-                staging,
-            },
+            platform,
+            ledger,
+            reach,
             state: XenbusState::Initialising,
             doorbell: None,
             link: None,
@@ -92,6 +91,12 @@ impl VifPort {
             queue: None,
             touched: false,
         }
+    }
+
+    /// Its connection.
+    #[must_use]
+    pub fn conn(&self) -> ConnId {
+        self.conn
     }
 
     /// The guest's station address.
@@ -136,6 +141,6 @@ impl VifPort {
     /// The ledger of this port's domain.
     #[must_use]
     pub fn ledger(&self) -> Rc<Ledger> {
-        Rc::clone(&self.memory.shared.ledger)
+        Rc::clone(&self.ledger)
     }
 }
