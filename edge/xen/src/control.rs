@@ -1,0 +1,160 @@
+//! The control socket: the one that `grantway status`, `stat`, `set`, `trace` and `down` speak to.
+//!
+//! A thread of its own takes one request at a time, a line of JSON, and asks the driver by its
+//! mailbox. It touches nothing of the path.
+
+use abi::machine::{Control, ControlError, DomainStatus, Program, Relayed, Status};
+use runtime::mailbox::Asker;
+use rustix::net::sockopt::socket_peercred;
+use serde_json::{Value, json};
+use shmem::Span;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Bytes of the longest request.
+const REQUEST_MAX: u64 = 1 << 16;
+/// How long a client may take to send its request, and to take the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The driver's name.
+const DRIVER: &str = "driver";
+
+/// Listens at `path`, for this user alone. What a killed process has left there is removed.
+///
+/// # Errors
+/// Another one answers there, or the file cannot be made.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    match UnixStream::connect(path) {
+        Ok(_) => {
+            let why = format!("{}: one is running already", path.display());
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)?;
+        }
+        Err(_) => {}
+    }
+    // The process has one thread yet: no other thread makes files under this mask.
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(before);
+    listener.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// What answers.
+#[derive(Debug)]
+pub struct Server {
+    /// The instance's name.
+    pub name: String,
+    /// Who may ask: the user that the process was started by, beside root.
+    pub user: u32,
+    /// The driver's words.
+    pub info: Span,
+    /// The driver's doorbell.
+    pub bell: OwnedFd,
+}
+
+impl Server {
+    /// Answers for ever, in a thread of its own.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub fn start(self, listener: UnixListener) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name("control".to_owned());
+        let begun = Instant::now();
+        let mut asker = Asker::new(self.info);
+        thread
+            .spawn(move || {
+                for client in listener.incoming() {
+                    // A client that fails has failed alone.
+                    let _ = client.and_then(|client| self.serve(&client, &mut asker, begun));
+                }
+            })
+            .map(drop)
+    }
+
+    fn serve(&self, mut client: &UnixStream, asker: &mut Asker, begun: Instant) -> io::Result<()> {
+        let uid = socket_peercred(client)?.uid;
+        if uid.as_raw() != self.user && !uid.is_root() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        client.set_read_timeout(Some(PATIENCE))?;
+        client.set_write_timeout(Some(PATIENCE))?;
+        let mut line = String::new();
+        BufReader::new(client.take(REQUEST_MAX)).read_line(&mut line)?;
+        let request = serde_json::from_str(&line);
+        let ends = matches!(request, Ok(Control::Down));
+        let answer = match request {
+            Ok(Control::Status) => Ok(json!(self.status(begun))),
+            Ok(Control::Relay { domain, request }) if domain == DRIVER => {
+                let reply = asker.ask(request.as_bytes(), || self.ring());
+                reply.map(|reply| {
+                    let reply = String::from_utf8_lossy(&reply).into_owned();
+                    json!(Relayed { reply })
+                })
+            }
+            Ok(Control::Relay { domain, .. }) => {
+                Err(format!("no domain {domain}; there is {DRIVER}"))
+            }
+            Ok(Control::Grants) => {
+                Err("Xen keeps the grants: `xl debug-keys g` prints them to `xl dmesg`".to_owned())
+            }
+            Ok(Control::Down) => Ok(json!({})),
+            Err(error) => Err(format!("not a request: {error}")),
+        };
+        let answer = answer.unwrap_or_else(|error| json!(ControlError { error }));
+        write_line(&mut client, &answer)?;
+        if ends {
+            // Guests keep their interfaces: the next process takes them over.
+            std::process::exit(0);
+        }
+        Ok(())
+    }
+
+    fn ring(&self) {
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    fn status(&self, begun: Instant) -> Status {
+        let cpu_ns = cpu_ns();
+        Status {
+            name: self.name.clone(),
+            pid: std::process::id(),
+            up_ns: begun.elapsed().as_nanos() as u64,
+            up_took_ns: None,
+            monitor_cpu_ns: 0,
+            missing: Vec::new(),
+            domains: vec![DomainStatus {
+                name: DRIVER.to_owned(),
+                id: 0,
+                program: Program::Driver,
+                state: "running".to_owned(),
+                alive: true,
+                pid: std::process::id() as i32,
+                agent_pid: 0,
+                cpu_ns,
+                agent_cpu_ns: 0,
+                worker_cpu_ns: 0,
+                hypercalls: 0,
+                operations: 0,
+                system_calls: 0,
+                restarts: None,
+            }],
+            connections: Vec::new(),
+        }
+    }
+}
+
+/// CPU time of this process.
+fn cpu_ns() -> u64 {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
+}
+
+fn write_line(to: &mut impl Write, value: &Value) -> io::Result<()> {
+    let mut line = value.to_string();
+    line.push('\n');
+    to.write_all(line.as_bytes())
+}

@@ -1,0 +1,106 @@
+//! Event channels: `/dev/xen/evtchn`.
+
+use super::{ioctl, open, request};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+
+/// `IOCTL_EVTCHN_BIND_INTERDOMAIN`.
+const BIND_INTERDOMAIN: libc::Ioctl = request(b'E', 1, size_of::<BindInterdomain>());
+/// `IOCTL_EVTCHN_UNBIND`.
+const UNBIND: libc::Ioctl = request(b'E', 3, size_of::<PortArgument>());
+/// `IOCTL_EVTCHN_NOTIFY`.
+const NOTIFY: libc::Ioctl = request(b'E', 4, size_of::<PortArgument>());
+
+/// Ports that one read reports.
+const PORTS: usize = 64;
+
+#[repr(C)]
+struct BindInterdomain {
+    remote_domain: u32,
+    remote_port: u32,
+}
+
+#[repr(C)]
+struct PortArgument {
+    port: u32,
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct Evtchn(File);
+
+impl Evtchn {
+    /// Opens it. No channel is bound.
+    ///
+    /// # Errors
+    /// It is not there, or not for us.
+    pub fn open() -> io::Result<Self> {
+        open("/dev/xen/evtchn", libc::O_NONBLOCK).map(Self)
+    }
+
+    /// Binds to a port that domain `domain` offers. The port's other end may have been another
+    /// process of this domain: when that closed it, Xen offered it anew.
+    ///
+    /// # Errors
+    /// There is no such domain, or it offers no such port to this one.
+    pub fn bind(self: &Rc<Self>, domain: u16, remote_port: u32) -> io::Result<Port> {
+        let mut argument = BindInterdomain {
+            remote_domain: domain.into(),
+            remote_port,
+        };
+        // SAFETY: the structure of this request; it points at nothing.
+        let port = unsafe { ioctl(&self.0, BIND_INTERDOMAIN, &mut argument)? };
+        Ok(Port {
+            device: Rc::clone(self),
+            port: port as u32,
+        })
+    }
+
+    /// Takes the events that have come, and lets further ones come; whether there were any.
+    pub fn take(&self) -> bool {
+        let mut any = false;
+        let mut ports = [0; PORTS * 4];
+        while let Ok(bytes) = (&self.0).read(&mut ports) {
+            let Some(took) = ports.get(..bytes).filter(|took| !took.is_empty()) else {
+                break;
+            };
+            any = true;
+            // What is written back is unmasked. A port that was unbound meanwhile is refused: that
+            // is one event less to wait for.
+            let _ = (&self.0).write(took);
+        }
+        any
+    }
+}
+
+impl AsFd for Evtchn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// One end of an event channel; unbound when it is dropped.
+#[derive(Debug)]
+pub struct Port {
+    device: Rc<Evtchn>,
+    port: u32,
+}
+
+impl Port {
+    /// Notifies the other end. There is nothing to be done if that is no more.
+    pub fn notify(&self) {
+        let mut argument = PortArgument { port: self.port };
+        // SAFETY: the structure of this request; it points at nothing.
+        let _ = unsafe { ioctl(&self.device.0, NOTIFY, &mut argument) };
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        let mut argument = PortArgument { port: self.port };
+        // SAFETY: the structure of this request; it points at nothing.
+        let _ = unsafe { ioctl(&self.device.0, UNBIND, &mut argument) };
+    }
+}

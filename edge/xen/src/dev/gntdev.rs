@@ -1,0 +1,268 @@
+//! Pages that other domains grant: `/dev/xen/gntdev`.
+
+use super::window::Window;
+use super::{ioctl, open, request};
+use abi::{GrantStatus, PAGE};
+use shmem::Span;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+/// `IOCTL_GNTDEV_MAP_GRANT_REF`.
+const MAP: libc::Ioctl = request(b'G', 0, size_of::<MapGrantRef>());
+/// `IOCTL_GNTDEV_UNMAP_GRANT_REF`.
+const UNMAP: libc::Ioctl = request(b'G', 1, size_of::<UnmapGrantRef>());
+/// `IOCTL_GNTDEV_GRANT_COPY`.
+const COPY: libc::Ioctl = request(b'G', 8, size_of::<CopyArgument>());
+
+/// `GNTCOPY_source_gref`.
+const SOURCE_GREF: u16 = 1;
+/// `GNTCOPY_dest_gref`.
+const DEST_GREF: u16 = 2;
+
+/// The structure of [`MAP`], for one page.
+#[repr(C)]
+struct MapGrantRef {
+    count: u32,
+    padding: u32,
+    index: u64,
+    domain: u32,
+    gref: u32,
+}
+
+#[repr(C)]
+struct UnmapGrantRef {
+    index: u64,
+    count: u32,
+    padding: u32,
+}
+
+#[repr(C)]
+struct CopyArgument {
+    count: u32,
+    segments: *mut CopySegment,
+}
+
+/// One copy between a page of another domain and memory of ours, as the kernel takes it. Which of
+/// the two places is an address and which a grant, `flags` says.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CopySegment {
+    source: u64,
+    dest: u64,
+    len: u16,
+    flags: u16,
+    status: i16,
+}
+
+/// A place in a page that another domain has granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// The domain.
+    pub domain: u16,
+    /// Its grant.
+    pub gref: u32,
+    /// First byte within the page.
+    pub offset: u16,
+}
+
+impl Remote {
+    /// As the kernel's union has it.
+    fn encode(self) -> u64 {
+        u64::from(self.gref) | u64::from(self.offset) << 32 | u64::from(self.domain) << 48
+    }
+}
+
+/// How a copy ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copied(i16);
+
+impl Copied {
+    /// The status of the grant operation.
+    #[must_use]
+    pub fn status(self) -> GrantStatus {
+        GrantStatus::from_wire(self.0)
+    }
+}
+
+impl CopySegment {
+    /// From a granted page to memory of ours.
+    ///
+    /// Both kinds take memory that spans reach: its bytes may change at any time. None: the bytes
+    /// would cross the end of the granted page, for which the kernel would refuse the whole batch.
+    #[must_use]
+    pub fn to_us(from: Remote, to: Span) -> Option<Self> {
+        Self::new(from, to, SOURCE_GREF)
+    }
+
+    /// From memory of ours to a granted page.
+    #[must_use]
+    pub fn from_us(from: Span, to: Remote) -> Option<Self> {
+        Self::new(to, from, DEST_GREF)
+    }
+
+    fn new(remote: Remote, own: Span, flags: u16) -> Option<Self> {
+        if usize::from(remote.offset) + own.len() > PAGE {
+            return None;
+        }
+        let (remote, own_address) = (remote.encode(), own.addr() as u64);
+        let (source, dest) = match flags {
+            SOURCE_GREF => (remote, own_address),
+            _ => (own_address, remote),
+        };
+        Some(Self {
+            source,
+            dest,
+            len: own.len() as u16,
+            flags,
+            status: GrantStatus::GeneralError as i16,
+        })
+    }
+
+    /// How it ended; an error before [`Gntdev::copy`].
+    #[must_use]
+    pub fn copied(&self) -> Copied {
+        Copied(self.status)
+    }
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct Gntdev(File);
+
+impl Gntdev {
+    /// Opens it. Nothing is mapped.
+    ///
+    /// # Errors
+    /// It is not there, or not for us.
+    pub fn open() -> io::Result<Self> {
+        open("/dev/xen/gntdev", 0).map(Self)
+    }
+
+    /// Carries out all copies, by as few hypercalls as the kernel makes of them. Each says how it
+    /// ended; if the kernel refuses the batch, those that were not carried out say so.
+    pub fn copy(&self, segments: &mut [CopySegment]) {
+        let mut argument = CopyArgument {
+            count: segments.len() as u32,
+            segments: segments.as_mut_ptr(),
+        };
+        // SAFETY: the structure of this request, over a slice that is ours alone. The kernel reads
+        // and writes the memory that the segments name; each names memory of a span, which may
+        // change at any time, and which no Rust object lies in. It checks that it is there.
+        let refused = unsafe { ioctl(&self.0, COPY, &mut argument) }.is_err();
+        if refused {
+            // What the kernel had done before it stopped it has not told in every case.
+            for segment in segments {
+                segment.status = GrantStatus::BadCopyArg as i16;
+            }
+        }
+    }
+
+    /// Maps a granted page at the start of `window`, to be read and written.
+    ///
+    /// # Errors
+    /// The domain does not grant it so.
+    pub fn map(self: &Rc<Self>, domain: u16, gref: u32, window: Window) -> io::Result<Mapped> {
+        let mut argument = MapGrantRef {
+            count: 1,
+            padding: 0,
+            index: 0,
+            domain: domain.into(),
+            gref,
+        };
+        // SAFETY: the structure of this request, for one page; it points at nothing.
+        unsafe { ioctl(&self.0, MAP, &mut argument)? };
+        let mut mapped = Mapped {
+            device: Rc::clone(self),
+            window,
+            index: argument.index,
+            span: Span::EMPTY,
+        };
+        mapped.span = window.show(self.0.as_fd(), argument.index)?;
+        Ok(mapped)
+    }
+}
+
+/// A granted page that is mapped; unmapped when it is dropped.
+#[derive(Debug)]
+pub struct Mapped {
+    device: Rc<Gntdev>,
+    window: Window,
+    index: u64,
+    span: Span,
+}
+
+impl Mapped {
+    /// Its bytes.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        self.span
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.window.hide();
+        let mut argument = UnmapGrantRef {
+            index: self.index,
+            count: 1,
+            padding: 0,
+        };
+        // SAFETY: the structure of this request; it points at nothing.
+        let _ = unsafe { ioctl(&self.device.0, UNMAP, &mut argument) };
+    }
+}
+
+const _: () = {
+    // As <xen/gntdev.h> has them.
+    assert!(size_of::<MapGrantRef>() == 24);
+    assert!(size_of::<UnmapGrantRef>() == 16);
+    assert!(size_of::<CopyArgument>() == 16);
+    assert!(size_of::<CopySegment>() == 24);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmem::Area;
+
+    const THERE: Remote = Remote {
+        domain: 7,
+        gref: 0x1234_5678,
+        offset: 0x0fc0,
+    };
+
+    #[test]
+    fn segments_are_what_the_kernel_takes() {
+        let own = Area::anonymous(PAGE).unwrap().at(64, 60).unwrap();
+        let there = 0x0007_0fc0_1234_5678;
+        let out = CopySegment::from_us(own, THERE).unwrap();
+        assert_eq!((out.source, out.dest), (own.addr() as u64, there));
+        assert_eq!((out.flags, out.len), (DEST_GREF, 60));
+        let back = CopySegment::to_us(THERE, own).unwrap();
+        assert_eq!((back.source, back.dest), (there, own.addr() as u64));
+        assert_eq!((back.flags, back.len), (SOURCE_GREF, 60));
+        for segment in [out, back] {
+            assert_ne!(
+                segment.copied().status(),
+                GrantStatus::Okay,
+                "before the copy"
+            );
+        }
+    }
+
+    #[test]
+    fn a_copy_across_the_end_of_a_granted_page_is_none() {
+        let page = Area::anonymous(PAGE).unwrap();
+        let own = |len| page.at(0, len).unwrap();
+        assert!(CopySegment::to_us(THERE, own(64)).is_some());
+        assert!(CopySegment::to_us(THERE, own(65)).is_none());
+        assert!(CopySegment::from_us(own(65), THERE).is_none());
+    }
+
+    #[test]
+    fn requests_have_the_numbers_of_xens_header() {
+        assert_eq!([MAP, UNMAP, COPY], [0x0018_4700, 0x0010_4701, 0x0010_4708]);
+    }
+}

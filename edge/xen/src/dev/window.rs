@@ -1,0 +1,96 @@
+//! Where pages of other domains and of files appear.
+
+use abi::PAGE;
+use shmem::{Area, Span};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// A part of this process's memory for pages from elsewhere. It is never given back, so a span into
+/// it is good for ever; where nothing appears, every access fails.
+#[derive(Clone, Copy, Debug)]
+pub struct Window(Area);
+
+impl Window {
+    /// Room for `pages` pages. Nothing appears there.
+    ///
+    /// # Errors
+    /// Out of addresses.
+    pub fn new(pages: usize) -> io::Result<Self> {
+        let window = Self(Area::anonymous(pages * PAGE)?);
+        window.blank()?;
+        Ok(window)
+    }
+
+    /// Pages `first .. first + count` of the window.
+    #[must_use]
+    pub fn part(self, first: usize, count: usize) -> Option<Self> {
+        let part = self
+            .0
+            .part(first.checked_mul(PAGE)?, count.checked_mul(PAGE)?);
+        part.map(Self)
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn span(self) -> Span {
+        self.0.span()
+    }
+
+    /// Lets pages of a descriptor appear in the window, to be read and written: as many as there is
+    /// room for.
+    ///
+    /// # Errors
+    /// The descriptor cannot be mapped. Nothing appears then.
+    pub fn show(self, fd: BorrowedFd<'_>, offset: u64) -> io::Result<Span> {
+        let shared = self.over(libc::MAP_SHARED, Access::ReadWrite, fd.as_raw_fd(), offset);
+        if let Err(error) = shared {
+            self.hide();
+            return Err(error);
+        }
+        Ok(self.span())
+    }
+
+    /// Lets what appears in the window disappear.
+    pub fn hide(self) {
+        // The kernel may be out of memory for the description of a mapping: then the pages stay,
+        // which is no danger to us; the domain that they are of learns it from Xen.
+        let _ = self.blank();
+    }
+
+    fn blank(self) -> io::Result<()> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        self.over(flags, Access::None, -1, 0)
+    }
+
+    fn over(self, flags: i32, access: Access, fd: i32, offset: u64) -> io::Result<()> {
+        let protection = match access {
+            Access::None => libc::PROT_NONE,
+            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let span = self.span();
+        // SAFETY: the addresses are an area of our own, which holds no Rust object and is only ever
+        // touched through spans: any contents, and none, are fine.
+        let at = unsafe {
+            libc::mmap(
+                span.as_ptr().cast(),
+                span.len(),
+                protection,
+                flags | libc::MAP_FIXED,
+                fd,
+                offset,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+/// What may be done with pages.
+#[derive(Clone, Copy, Debug)]
+enum Access {
+    None,
+    ReadWrite,
+}

@@ -1,0 +1,158 @@
+//! A guest's pages by Xen's grant copy: one request of the kernel's for a whole batch, nothing is
+//! ever mapped. Xen checks every grant; a reference that is none costs its packet and no more.
+
+use crate::dev::{CopySegment, Gntdev, Remote};
+use abi::{GrantRef, GrantStatus, PAGE};
+use nic::Frame;
+use nic::frame::SNAPSHOT;
+use runtime::ledger::{Hop, Ledger};
+use shmem::{Area, Span};
+use std::io;
+use std::rc::Rc;
+use vif::grants::{Access, CopyOut, Grants, Source};
+use vif::netback::ACCESSES_MAX;
+
+/// Headers that are copied out together.
+const HEADERS: usize = 256;
+
+/// Memory of ours that one guest's bytes go through.
+#[derive(Clone, Copy, Debug)]
+pub struct Staging {
+    /// A page for each access of a batch.
+    reads: Span,
+    /// A cell for each header.
+    headers: Span,
+}
+
+impl Staging {
+    /// New memory, which is never given back.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            reads: Area::anonymous(ACCESSES_MAX * PAGE)?.span(),
+            headers: Area::anonymous(HEADERS * SNAPSHOT)?.span(),
+        })
+    }
+}
+
+/// The mechanism, for one guest.
+#[derive(Debug)]
+pub struct GrantCopy {
+    device: Rc<Gntdev>,
+    domain: u16,
+    staging: Staging,
+    ledger: Rc<Ledger>,
+    segments: Vec<CopySegment>,
+    /// Which operation of the caller's each segment is.
+    of: Vec<usize>,
+}
+
+impl GrantCopy {
+    /// For the pages of `domain`, through `staging`, which nobody else uses.
+    #[must_use]
+    pub fn new(device: Rc<Gntdev>, domain: u16, staging: Staging, ledger: Rc<Ledger>) -> Self {
+        Self {
+            device,
+            domain,
+            staging,
+            ledger,
+            segments: Vec::new(),
+            of: Vec::new(),
+        }
+    }
+
+    fn remote(&self, gref: GrantRef, offset: u16) -> Remote {
+        Remote {
+            domain: self.domain,
+            gref: gref.0,
+            offset,
+        }
+    }
+
+    /// The segment of a copy to the guest; `n` is its place among those that go together.
+    fn out(&self, n: usize, op: &CopyOut, frames: &[Frame]) -> Option<CopySegment> {
+        let source = match op.source {
+            Source::Span(span) => span,
+            Source::Header { frame, from } => self.header(n, frames, frame, from, op.len)?,
+        };
+        let fits = source.len() == usize::from(op.len);
+        fits.then(|| CopySegment::from_us(source, self.remote(op.gref, op.offset)))?
+    }
+
+    /// Puts header bytes where the kernel can copy them from.
+    fn header(&self, n: usize, frames: &[Frame], frame: u32, from: u16, len: u16) -> Option<Span> {
+        let (from, len) = (usize::from(from), usize::from(len));
+        let header = frames.get(frame as usize)?.header();
+        let bytes = header.get(from..from.checked_add(len)?)?;
+        let cell = self.staging.headers.sub(n.checked_mul(SNAPSHOT)?, len)?;
+        cell.write(bytes).ok()?;
+        Some(cell)
+    }
+
+    fn run(&mut self) {
+        if !self.segments.is_empty() {
+            let Self {
+                device, segments, ..
+            } = self;
+            self.ledger.call(|| device.copy(segments));
+        }
+    }
+}
+
+impl Grants for GrantCopy {
+    fn read_begin(&mut self, accesses: &mut [Access]) {
+        let before = self.ledger.enter(Hop::Copy);
+        self.segments.clear();
+        self.of.clear();
+        for (n, access) in accesses.iter_mut().enumerate() {
+            let page = self.staging.reads.sub(n * PAGE, access.len.into());
+            let from = self.remote(access.gref, access.offset);
+            let segment = page.and_then(|page| CopySegment::to_us(from, page));
+            access.result = page.ok_or(GrantStatus::NoSpace);
+            match segment {
+                Some(segment) => {
+                    self.segments.push(segment);
+                    self.of.push(n);
+                }
+                None => access.result = Err(GrantStatus::BadCopyArg),
+            }
+        }
+        self.run();
+        for (n, segment) in self.of.iter().zip(&self.segments) {
+            if let Some(access) = accesses.get_mut(*n) {
+                match segment.copied().status() {
+                    GrantStatus::Okay => access.prefetch(),
+                    refused => access.result = Err(refused),
+                }
+            }
+        }
+        self.ledger.enter(before);
+    }
+
+    fn read_end(&mut self) {}
+
+    fn write(&mut self, copies: &mut [CopyOut], frames: &[Frame]) {
+        let before = self.ledger.enter(Hop::Copy);
+        // As many at a time as have a place for their headers.
+        for batch in copies.chunks_mut(HEADERS) {
+            self.segments.clear();
+            self.of.clear();
+            for (n, op) in batch.iter_mut().enumerate() {
+                op.status = GrantStatus::BadCopyArg;
+                if let Some(segment) = self.out(n, op, frames) {
+                    self.segments.push(segment);
+                    self.of.push(n);
+                }
+            }
+            self.run();
+            for (n, segment) in self.of.iter().zip(&self.segments) {
+                if let Some(op) = batch.get_mut(*n) {
+                    op.status = segment.copied().status();
+                }
+            }
+        }
+        self.ledger.enter(before);
+    }
+}

@@ -1,0 +1,230 @@
+use super::*;
+use crate::netif::features::offered;
+use crate::store::fake::Fake;
+use config::domain::Offloads;
+
+const MAC: &str = "00:16:3e:00:00:2a";
+const BE: &str = "backend/vif/3/0";
+const FE: &str = "/local/domain/3/device/vif/0";
+
+/// A xenstore as libxl leaves it when it has made an interface of domain 3.
+fn toolstack(domid: &str) -> Fake {
+    let fake = Fake::default();
+    fake.set("domid", domid);
+    for (node, value) in [
+        ("frontend", FE),
+        ("frontend-id", "3"),
+        ("online", "1"),
+        ("state", "1"),
+        ("mac", MAC),
+        ("handle", "0"),
+    ] {
+        fake.set(&format!("{BE}/{node}"), value);
+    }
+    fake.set(&format!("{FE}/state"), "1");
+    fake
+}
+
+fn state(fake: &Fake) -> String {
+    fake.get(&format!("{BE}/state")).unwrap_or_default()
+}
+
+/// What a stock netfront writes when it sees InitWait.
+fn front_connects(fake: &Fake) {
+    for (node, value) in [
+        ("tx-ring-ref", "8"),
+        ("rx-ring-ref", "9"),
+        ("event-channel", "15"),
+        ("request-rx-copy", "1"),
+        ("feature-sg", "1"),
+        ("state", "4"),
+    ] {
+        fake.set(&format!("{FE}/{node}"), value);
+    }
+}
+
+fn served(fake: &Fake) -> Interfaces<Fake> {
+    let mut interfaces = Interfaces::new(Store::new(fake.clone())).unwrap();
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.news(), Some(News::Came(ConnId(0))));
+    interfaces
+}
+
+const CONN: ConnId = ConnId(0);
+
+/// Goes through the hand-shake as the driver does.
+fn connected(fake: &Fake) -> Interfaces<Fake> {
+    let mut interfaces = served(fake);
+    let offer = offered(Offloads::Tso);
+    interfaces
+        .set(CONN, XenbusState::InitWait, Some(&offer))
+        .unwrap();
+    front_connects(fake);
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Initialised));
+    interfaces.choose(CONN).unwrap();
+    interfaces
+        .set(CONN, XenbusState::Connected, Some(&offer))
+        .unwrap();
+    interfaces
+}
+
+#[test]
+fn the_hand_shake_of_a_stock_frontend() {
+    let fake = toolstack("0");
+    let mut interfaces = connected(&fake);
+    assert_eq!(state(&fake), "4");
+    assert_eq!(
+        fake.get(&format!("{BE}/hotplug-status")).as_deref(),
+        Some("connected")
+    );
+    assert_eq!(
+        fake.get(&format!("{BE}/feature-gso-tcpv4")).as_deref(),
+        Some("1")
+    );
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Connected));
+    assert_eq!(interfaces.news(), None);
+}
+
+#[test]
+fn detached_in_dom0_the_nodes_are_the_toolstacks() {
+    let fake = toolstack("0");
+    let mut interfaces = connected(&fake);
+    fake.set(&format!("{BE}/online"), "0");
+    fake.set(&format!("{BE}/state"), "5");
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Closing));
+    interfaces.set(CONN, XenbusState::Closed, None).unwrap();
+    assert_eq!(state(&fake), "6");
+    assert_eq!(interfaces.news(), Some(News::Gone(CONN)));
+    // libxl removes it then; nothing comes back, and nothing is made of the remains.
+    fake.remove(BE);
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.news(), None);
+    assert_eq!(fake.get(&format!("{BE}/state")), None);
+}
+
+#[test]
+fn detached_in_a_driver_domain_nothing_is_left() {
+    let fake = toolstack("5");
+    let mut interfaces = connected(&fake);
+    fake.set(&format!("{BE}/online"), "0");
+    fake.set(&format!("{BE}/state"), "5");
+    interfaces.look().unwrap();
+    interfaces.set(CONN, XenbusState::Closed, None).unwrap();
+    let left: Vec<_> = fake.nodes().tree.keys().cloned().collect();
+    assert!(
+        !left.iter().any(|node| node.starts_with("backend")),
+        "{left:?}"
+    );
+}
+
+#[test]
+fn a_guest_that_is_destroyed_takes_its_nodes_with_it() {
+    let fake = toolstack("0");
+    let mut interfaces = connected(&fake);
+    fake.remove("/local/domain/3");
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Unknown));
+    fake.remove(BE);
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.news(), Some(News::Gone(CONN)));
+    assert_eq!(interfaces.shown(CONN), None);
+    // What the driver says of it now goes nowhere.
+    interfaces.set(CONN, XenbusState::Closed, None).unwrap();
+    assert_eq!(fake.get(&format!("{BE}/state")), None);
+}
+
+#[test]
+fn a_frontend_comes_back_by_itself() {
+    let fake = toolstack("0");
+    let mut interfaces = connected(&fake);
+    fake.set(&format!("{FE}/state"), "5");
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Closing));
+    interfaces.set(CONN, XenbusState::Closed, None).unwrap();
+    assert_eq!(state(&fake), "6");
+    assert_eq!(interfaces.news(), None, "the toolstack keeps it");
+    fake.set(&format!("{FE}/state"), "1");
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.shown(CONN), Some(XenbusState::Initialising));
+    let offer = offered(Offloads::Tso);
+    interfaces
+        .set(CONN, XenbusState::InitWait, Some(&offer))
+        .unwrap();
+    assert_eq!(state(&fake), "2");
+}
+
+#[test]
+fn the_next_process_takes_over_without_a_word() {
+    let fake = toolstack("0");
+    drop(connected(&fake));
+    let before = fake.nodes().tree.clone();
+    let mut next = served(&fake);
+    assert!(next.get(CONN).unwrap().resumes);
+    let offer = offered(Offloads::None);
+    next.set(CONN, XenbusState::InitWait, Some(&offer)).unwrap();
+    assert_eq!(next.shown(CONN), Some(XenbusState::Initialised));
+    assert_eq!(next.choose(CONN).unwrap().unwrap().port, 15);
+    next.set(CONN, XenbusState::Connected, Some(&offer))
+        .unwrap();
+    assert_eq!(fake.nodes().tree, before, "a frontend would notice");
+    assert!(!next.get(CONN).unwrap().resumes, "once");
+}
+
+#[test]
+fn what_was_detached_while_nobody_served_it_is_finished() {
+    for (domid, left) in [("0", Some("6")), ("5", None)] {
+        let fake = toolstack(domid);
+        drop(connected(&fake));
+        fake.set(&format!("{BE}/online"), "0");
+        fake.set(&format!("{BE}/state"), "5");
+        let mut next = Interfaces::new(Store::new(fake.clone())).unwrap();
+        next.look().unwrap();
+        assert_eq!(next.news(), None);
+        assert_eq!(
+            fake.get(&format!("{BE}/state")).as_deref(),
+            left,
+            "domain {domid}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_served_says_why() {
+    let fake = toolstack("0");
+    fake.set(&format!("{BE}/mac"), "ff:ff:ff:ff:ff:ff");
+    let mut interfaces = Interfaces::new(Store::new(fake.clone())).unwrap();
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.news(), None);
+    let why = fake.get(&format!("{BE}/hotplug-error")).unwrap();
+    assert!(why.contains("ff:ff"), "{why}");
+}
+
+#[test]
+fn two_guests_are_two_connections_and_places_are_used_again() {
+    let fake = toolstack("0");
+    let mut interfaces = connected(&fake);
+    for (node, value) in [
+        ("frontend", "/local/domain/4/device/vif/0"),
+        ("mac", MAC),
+        ("state", "1"),
+    ] {
+        fake.set(&format!("backend/vif/4/0/{node}"), value);
+    }
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.news(), Some(News::Came(ConnId(1))));
+    fake.remove("backend/vif/3");
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.news(), Some(News::Gone(ConnId(0))));
+    for (node, value) in [
+        ("frontend", "/local/domain/9/device/vif/0"),
+        ("mac", MAC),
+        ("state", "1"),
+    ] {
+        fake.set(&format!("backend/vif/9/0/{node}"), value);
+    }
+    interfaces.look().unwrap();
+    assert_eq!(interfaces.news(), Some(News::Came(ConnId(0))));
+}

@@ -1,0 +1,213 @@
+//! Journals of rings, in a file that outlives this process (`vif::ring::Journal`).
+//!
+//! ```text
+//!   the file: cells of CELL bytes, one for an interface
+//!     page 0     u32 used, domain, device, tx-ring-ref, rx-ring-ref, event-channel
+//!     page 1 …   the journal of the ring from the guest
+//!          …     the journal of the ring to the guest
+//! ```
+//!
+//! A cell names the connection that it is of. A process that takes an interface over uses the cell
+//! of the same connection; whatever connects anew begins with an empty one.
+
+use crate::dev::Window;
+use crate::interfaces::{INTERFACES_MAX, Key};
+use abi::PAGE;
+use shmem::Span;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use vif::ring::{Journal, SLOTS_PER_PAGE};
+
+/// Bytes of a ring's journal.
+const JOURNAL: usize = Journal::bytes(SLOTS_PER_PAGE).next_multiple_of(PAGE);
+/// Bytes of a cell.
+const CELL: usize = PAGE + 2 * JOURNAL;
+/// Words that name a connection.
+const NAME: usize = 6;
+
+/// Which connection of which interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The interface.
+    pub key: Key,
+    /// The grants of both rings.
+    pub rings: [u32; 2],
+    /// The frontend's end of the event channel.
+    pub port: u32,
+}
+
+impl Connection {
+    /// As a cell has it: all that tells this connection from others.
+    fn words(&self) -> [u32; NAME] {
+        let Key { domain, device } = self.key;
+        let [tx, rx] = self.rings;
+        [1, domain.into(), device, tx, rx, self.port]
+    }
+}
+
+/// The journals of all interfaces.
+#[derive(Debug)]
+pub struct Journals {
+    memory: Span,
+    /// By cell, whether this process uses it.
+    held: Vec<bool>,
+}
+
+impl Journals {
+    /// The journals in the file at `path`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// It cannot be made, or is not as long as it has to be and cannot be.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let bytes = CELL * INTERFACES_MAX;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
+        file.set_len(bytes as u64)?;
+        let memory = Window::new(bytes / PAGE)?.show(file.as_fd(), 0)?;
+        Ok(Self::over(memory))
+    }
+
+    fn over(memory: Span) -> Self {
+        Self {
+            memory,
+            held: vec![false; memory.len() / CELL],
+        }
+    }
+
+    /// The cell of a connection and both of its journals. They are empty, unless the connection is
+    /// taken over (`resumes`) and it was noted before. None: every cell is in use.
+    pub fn begin(&mut self, of: Connection, resumes: bool) -> Option<(usize, [Journal; 2])> {
+        let named: Vec<Option<[u32; NAME]>> =
+            (0..self.held.len()).map(|cell| self.name(cell)).collect();
+        let free = |cell: &usize| self.held.get(*cell) == Some(&false);
+        let same_interface = |cell: &usize| {
+            let name = named.get(*cell).copied().flatten();
+            name.is_some_and(|name| name.get(..3) == of.words().get(..3))
+        };
+        let cells = 0..self.held.len();
+        // What an interface's last process has left, else a cell that nobody has used, else one
+        // whose interface is no more.
+        let found = cells.clone().filter(free).find(same_interface);
+        let unused = |cell: &usize| named.get(*cell) == Some(&None);
+        let found = found.or_else(|| cells.clone().filter(free).find(unused));
+        let cell = found.or_else(|| cells.clone().find(free))?;
+        let noted = named.get(cell).copied().flatten() == Some(of.words());
+        if !(resumes && noted) {
+            self.empty(cell);
+            let name = self.cell(cell);
+            // The name counts when its first word is there.
+            let words = of.words();
+            let _ = name.write_words(4, words.get(1..).unwrap_or(&[]));
+            let _ = name.store_u32(0, words[0]);
+        }
+        if let Some(held) = self.held.get_mut(cell) {
+            *held = true;
+        }
+        let journal = |n: usize| {
+            let at = PAGE + n * JOURNAL;
+            Journal::over(self.cell(cell).sub(at, JOURNAL).unwrap_or(Span::EMPTY))
+        };
+        Some((cell, [journal(0), journal(1)]))
+    }
+
+    /// This process uses a cell no more. What it holds stays: what begins there anew empties it
+    /// first, and a process that ends in the middle of this leaves it to its successor.
+    pub fn end(&mut self, cell: usize) {
+        if let Some(held) = self.held.get_mut(cell) {
+            *held = false;
+        }
+    }
+
+    fn empty(&self, cell: usize) {
+        // The name goes first: a journal without one is of no connection.
+        let memory = self.cell(cell);
+        let _ = memory.store_u32(0, 0);
+        let _ = memory.fill(0);
+    }
+
+    fn name(&self, cell: usize) -> Option<[u32; NAME]> {
+        let mut words = [0; NAME];
+        self.cell(cell).read_words(0, &mut words).ok()?;
+        (words[0] == 1).then_some(words)
+    }
+
+    fn cell(&self, cell: usize) -> Span {
+        let cell = self.memory.sub(cell * CELL, CELL);
+        cell.unwrap_or(Span::EMPTY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmem::Area;
+
+    fn memory(cells: usize) -> Span {
+        Area::anonymous(cells * CELL).unwrap().span()
+    }
+
+    fn connection(domain: u16, port: u32) -> Connection {
+        let key = Key { domain, device: 0 };
+        let rings = [8, 9];
+        Connection { key, rings, port }
+    }
+
+    /// Marks the journals of a cell, and whether they are marked.
+    fn mark(memory: Span, cell: usize) {
+        let at = cell * CELL + PAGE;
+        memory.store_u32(at, 77).unwrap();
+        memory.store_u32(at + JOURNAL, 78).unwrap();
+    }
+
+    fn marked(memory: Span, cell: usize) -> bool {
+        let at = cell * CELL + PAGE;
+        memory.load_u32(at) == Ok(77) && memory.load_u32(at + JOURNAL) == Ok(78)
+    }
+
+    #[test]
+    fn the_next_process_finds_what_the_last_one_noted() {
+        let memory = memory(3);
+        let mut first = Journals::over(memory);
+        assert_eq!(first.begin(connection(1, 5), false).unwrap().0, 0);
+        assert_eq!(first.begin(connection(2, 5), false).unwrap().0, 1);
+        (0..2).for_each(|cell| mark(memory, cell));
+        drop(first);
+        let mut second = Journals::over(memory);
+        assert_eq!(second.begin(connection(2, 5), true).unwrap().0, 1);
+        assert_eq!(second.begin(connection(1, 5), true).unwrap().0, 0);
+        assert!(marked(memory, 0) && marked(memory, 1));
+    }
+
+    #[test]
+    fn another_connection_of_the_same_interface_begins_anew() {
+        for (next, resumes) in [(connection(1, 6), true), (connection(1, 5), false)] {
+            let memory = memory(2);
+            Journals::over(memory)
+                .begin(connection(1, 5), false)
+                .unwrap();
+            mark(memory, 0);
+            assert_eq!(Journals::over(memory).begin(next, resumes).unwrap().0, 0);
+            assert!(!marked(memory, 0), "{next:?} {resumes}");
+        }
+    }
+
+    #[test]
+    fn cells_of_the_dead_are_used_when_no_other_is_left() {
+        let memory = memory(2);
+        let mut dead = Journals::over(memory);
+        dead.begin(connection(1, 5), false).unwrap();
+        dead.begin(connection(2, 5), false).unwrap();
+        let mut journals = Journals::over(memory);
+        assert_eq!(journals.begin(connection(2, 5), true).unwrap().0, 1);
+        assert_eq!(journals.begin(connection(3, 5), false).unwrap().0, 0);
+        assert!(journals.begin(connection(4, 5), false).is_none());
+    }
+}

@@ -1,0 +1,29 @@
+//! The driver domain on the real Xen: the path's own switch, netback and rings, for stock
+//! netfronts, in place of the kernel's xen-netback.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`program`] | from the command line to a running driver |
+//! | [`control`] | the control socket |
+//! | [`platform`] | Xen as the driver sees it: connections, doorbells, guests that come and go |
+//! | [`waiter`] | how the driver sleeps |
+//! | [`interfaces`] | this domain's interfaces in the xenstore |
+//! | [`netif`] | what both ends of an interface write there: features, states, settings |
+//! | [`grants`] | guests' pages by grant copy |
+//! | [`journals`] | what lets the next process take over from a killed one |
+//! | [`store`] | the xenstore's protocol |
+//! | [`dev`] | Xen's devices: `unsafe` |
+//!
+//! Who may touch what: this process its own memory, both rings of each guest (mapped), and exactly
+//! the pages that guests grant, byte ranges at a time, by Xen's copy.
+
+pub mod control;
+pub mod dev;
+pub mod grants;
+pub mod interfaces;
+pub mod journals;
+pub mod netif;
+pub mod platform;
+pub mod program;
+pub mod store;
+pub mod waiter;

@@ -1,0 +1,118 @@
+//! What a toolstack has written about an interface: nodes below `backend/vif/DOMAIN/NUMBER`.
+
+use config::Mac;
+use std::net::IpAddr;
+
+/// Settings of an interface.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Its MAC: the only one that the guest may use.
+    pub mac: [u8; 6],
+    /// Its addresses, if the toolstack names any: no other guest may claim them.
+    pub addresses: Vec<IpAddr>,
+    /// The most that the guest may send, megabits a second.
+    pub rate_mbps: Option<f64>,
+}
+
+/// Why an interface cannot be served.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadSettings {
+    /// No MAC, or none of a station.
+    #[error("`mac` is {0:?}, which is no station's address")]
+    Mac(String),
+    /// Not an address.
+    #[error("`ip` has {0:?}, which is no address")]
+    Address(String),
+    /// Not as libxl writes it.
+    #[error("`rate` is {0:?}, not BYTES,MICROSECONDS")]
+    Rate(String),
+}
+
+impl Settings {
+    /// The settings whose nodes `node` reads.
+    ///
+    /// # Errors
+    /// [`BadSettings`].
+    pub fn of(mut node: impl FnMut(&str) -> Option<String>) -> Result<Self, BadSettings> {
+        let mac = node("mac").unwrap_or_default();
+        let parsed = mac.trim().parse::<Mac>().ok().map(|mac| mac.0);
+        let parsed = parsed.filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
+        let parsed = parsed.ok_or(BadSettings::Mac(mac))?;
+        let addresses = node("ip").unwrap_or_default();
+        let addresses = addresses.split_whitespace().map(|text| {
+            let address = text.split('/').next().unwrap_or(text).parse();
+            address.map_err(|_| BadSettings::Address(text.to_owned()))
+        });
+        Ok(Self {
+            mac: parsed,
+            addresses: addresses.collect::<Result<_, _>>()?,
+            rate_mbps: node("rate").map(|text| rate(&text)).transpose()?.flatten(),
+        })
+    }
+}
+
+/// libxl's rate: so many bytes in so many microseconds. None: no limit, as xen-netback takes it.
+fn rate(text: &str) -> Result<Option<f64>, BadSettings> {
+    let bad = || BadSettings::Rate(text.to_owned());
+    let (bytes, micros) = text.split_once(',').ok_or_else(bad)?;
+    let number = |text: &str| text.trim().parse::<u64>().map_err(|_| bad());
+    let (bytes, micros) = (number(bytes)?, number(micros)?);
+    // Bits a microsecond are megabits a second.
+    Ok((bytes > 0 && micros > 0).then(|| bytes as f64 * 8.0 / micros as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(nodes: &[(&str, &str)]) -> Result<Settings, BadSettings> {
+        Settings::of(|name| {
+            let found = nodes.iter().find(|(other, _)| *other == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    const MAC: (&str, &str) = ("mac", "00:16:3e:00:00:2a");
+
+    #[test]
+    fn a_plain_interface_has_a_mac() {
+        let plain = of(&[MAC]).unwrap();
+        assert_eq!(plain.mac, [0, 0x16, 0x3e, 0, 0, 0x2a]);
+        assert_eq!((plain.addresses.len(), plain.rate_mbps), (0, None));
+    }
+
+    #[test]
+    fn addresses_stand_side_by_side() {
+        let both = of(&[MAC, ("ip", "10.137.0.9 fd09::9/128")]).unwrap();
+        let wanted: [IpAddr; 2] = ["10.137.0.9".parse().unwrap(), "fd09::9".parse().unwrap()];
+        assert_eq!(both.addresses, wanted);
+        let bad = of(&[MAC, ("ip", "10.137.0")]);
+        assert_eq!(bad, Err(BadSettings::Address("10.137.0".into())));
+    }
+
+    #[test]
+    fn a_rate_is_bytes_in_microseconds() {
+        // `rate=10Mb/s` in xl.cfg.
+        let limited = of(&[MAC, ("rate", "62500,50000")]).unwrap();
+        assert_eq!(limited.rate_mbps, Some(10.0));
+        assert_eq!(of(&[MAC, ("rate", "0,0")]).unwrap().rate_mbps, None);
+        for bad in ["", "10", "a,b", "1,2,3", "-1,5"] {
+            let refused = of(&[MAC, ("rate", bad)]);
+            assert_eq!(refused, Err(BadSettings::Rate(bad.into())));
+        }
+    }
+
+    #[test]
+    fn a_mac_is_a_stations() {
+        for bad in [
+            "",
+            "00:16:3e",
+            "01:00:5e:00:00:01",
+            "00:00:00:00:00:00",
+            "ff:ff:ff:ff:ff:ff",
+        ] {
+            assert_eq!(of(&[("mac", bad)]), Err(BadSettings::Mac(bad.into())));
+        }
+        assert_eq!(of(&[]), Err(BadSettings::Mac(String::new())));
+    }
+}

@@ -1,0 +1,203 @@
+//! From the command line to a running driver.
+//!
+//! Everything that needs privileges comes first: Xen's devices, the journal, the NICs, the control
+//! socket. Then the process becomes nobody, for good.
+
+use crate::control::{self, Server};
+use crate::dev::{Evtchn, Gntdev};
+use crate::interfaces::Interfaces;
+use crate::journals::Journals;
+use crate::platform::{Xen, XenGuests};
+use crate::store::{Store, XenBus};
+use crate::waiter::XenWaiter;
+use abi::layout::info;
+use abi::machine::{Device, Domain, Program};
+use abi::{DomId, PAGE};
+use config::domain::{DriverConfig, GrantMode};
+use runtime::call::Calls;
+use runtime::start::{StartError, Started};
+use rustix::process::{Gid, Uid};
+use shmem::Area;
+use shmem::home::Home;
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+
+const USAGE: &str = "\
+usage: grantway-xen CONFIG.toml SOCKET
+
+Serves every network interface that Xen's toolstack gives to this domain as a backend, until it is
+told to end. Needs root at its start. SOCKET is where `grantway` speaks to it; the journal lies
+beside it. `grantway xen CONFIG.toml` chooses both.";
+
+/// The user that the process becomes.
+const NOBODY: u32 = 65534;
+
+/// Why it could not start, for people.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error("{0}")]
+    Text(String),
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Text(error.to_string())
+    }
+}
+
+/// What the program's `main` is.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let [config, socket] = arguments.as_slice() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    // A panic is a bug: the process ends, and the next one takes over.
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("{panic}");
+        std::process::exit(70);
+    }));
+    shmem::install_fault_handler();
+    match run(Path::new(config), Path::new(socket)) {
+        Ok(never) => match never {},
+        Err(error) => {
+            eprintln!("grantway-xen: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
+    let (name, domain) = configured(config)?;
+    let driver: DriverConfig =
+        serde_json::from_str(&domain.config).map_err(|error| Failed::Text(error.to_string()))?;
+    let listener = control::listen(socket)?;
+    let user = rustix::process::getuid().as_raw();
+
+    let bus = XenBus::open()?;
+    let store = bus.as_fd().try_clone_to_owned()?;
+    let evtchn = Rc::new(Evtchn::open()?);
+    let gntdev = Gntdev::open()?;
+    let journals = Journals::open(&beside(socket))?;
+    let devices = devices(&domain)?;
+    become_nobody()?;
+
+    let waits_for: Vec<OwnedFd> = devices
+        .iter()
+        .map(OwnedFd::try_clone)
+        .collect::<io::Result<_>>()?;
+    let interfaces = Interfaces::new(Store::new(bus)).map_err(io::Error::other)?;
+    let xen = Xen::new(
+        interfaces,
+        journals,
+        gntdev,
+        Rc::clone(&evtchn),
+        devices,
+        driver.offloads,
+    )?;
+    let xen = Rc::new(xen);
+    let home = home(&domain)?;
+    let info = home.info.span();
+    let nics: Vec<BorrowedFd<'_>> = waits_for.iter().map(AsFd::as_fd).collect();
+    let (waiter, bell) = XenWaiter::new(Rc::clone(&xen), evtchn, store, &nics, info)?;
+    let server = Server {
+        name,
+        user,
+        info,
+        bell,
+    };
+    server.start(listener)?;
+    let platform: Rc<Xen> = Rc::clone(&xen);
+    let started = Started {
+        home,
+        platform,
+        calls: Rc::new(RefCell::new(Calls::refused())),
+        waiter,
+        config: driver,
+    };
+    Ok(driver::run_with(started, Box::new(XenGuests(xen)))?)
+}
+
+/// The instance's name and the driver domain of a configuration.
+fn configured(path: &Path) -> Result<(String, Domain), Failed> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failed::Text(format!("{}: {error}", path.display())))?;
+    let wrong = |problems: config::Problems| Failed::Text(problems.to_string());
+    let config = config::parse(&path.to_string_lossy(), &text).map_err(wrong)?;
+    let refuse = |why: &str| Err(Failed::Text(format!("{}: {why}", path.display())));
+    if !config.guests.is_empty() {
+        return refuse("[[guest]]: on Xen guests come from the xenstore, not from this file");
+    }
+    if config.driver.workers > 1 {
+        return refuse("[driver] workers: on Xen there is one");
+    }
+    if !matches!(config.driver.grants, GrantMode::Copy | GrantMode::Counted) {
+        return refuse("[driver] grants: on Xen it is \"copy\"");
+    }
+    let machine = config.machine().map_err(wrong)?;
+    let mut domains = machine.domains.into_iter();
+    let driver = domains.find(|domain| domain.program == Program::Driver);
+    match driver {
+        Some(driver) => Ok((machine.name, driver)),
+        None => refuse("there is no driver domain"),
+    }
+}
+
+/// Where the journal lies.
+fn beside(socket: &Path) -> PathBuf {
+    socket.with_extension("journal")
+}
+
+/// Opens what the driver domain's NICs are.
+fn devices(domain: &Domain) -> Result<Vec<OwnedFd>, Failed> {
+    let open = |device: &Device| match device {
+        Device::Tap(tap) => {
+            let tap = netdev::open_tap(tap).map_err(|error| Failed::Text(error.to_string()))?;
+            Ok(tap)
+        }
+        Device::Read(path) => Ok(std::fs::File::open(path)?.into()),
+        Device::Write(path) => Ok(std::fs::File::create_new(path)?.into()),
+        Device::TapQueue | Device::TapShare { .. } | Device::Xdp(_) | Device::XdpQueue(_) => {
+            let why =
+                "on Xen NICs are of kind \"tap\", \"local\", \"sim\" or \"pcap\", with one queue";
+            Err(Failed::Text(why.to_owned()))
+        }
+    };
+    domain.devices.iter().map(open).collect()
+}
+
+/// Memory as the driver expects it.
+fn home(domain: &Domain) -> io::Result<Home> {
+    Ok(Home {
+        info: Area::anonymous(info::bytes(0))?,
+        frames: Area::anonymous((domain.frames as usize).max(1) * PAGE)?,
+        window: Area::anonymous(PAGE)?,
+        domain: DomId(0),
+        grant_entries: 0,
+        config_bytes: domain.config.len(),
+        devices: domain.devices.len() as u32,
+        cpus: 0,
+    })
+}
+
+/// Gives up root, and every way back. The process has one thread yet.
+fn become_nobody() -> Result<(), Failed> {
+    let failed = |error: rustix::io::Errno| Failed::Text(format!("cannot become nobody: {error}"));
+    if !rustix::process::getuid().is_root() {
+        return Err(Failed::Text("it has to be started by root".to_owned()));
+    }
+    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    rustix::thread::set_thread_groups(&[]).map_err(failed)?;
+    rustix::thread::set_thread_res_gid(group, group, group).map_err(failed)?;
+    rustix::thread::set_thread_res_uid(user, user, user).map_err(failed)?;
+    rustix::thread::set_no_new_privs(true).map_err(failed)?;
+    Ok(())
+}

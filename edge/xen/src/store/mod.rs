@@ -1,0 +1,13 @@
+//! The xenstore: Xen's small database, by which domains find each other.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`wire`] | messages as bytes: pure |
+//! | [`client`] | requests and answers over a device, watches, transactions |
+
+pub mod client;
+#[cfg(test)]
+pub(crate) mod fake;
+pub mod wire;
+
+pub use client::{Channel, Store, StoreError, XenBus};
