@@ -62,6 +62,15 @@ pub(crate) enum Command {
         #[command(flatten)]
         which: Which,
     },
+    /// Serve the guests of a real Xen, as its driver domain
+    ///
+    /// In dom0 or in a driver domain, as root, in the place of the kernel's xen-netback. Guests
+    /// come from the xenstore; the file has the driver and its network interfaces.
+    #[command(after_help = "Example:\n  grantway xen /etc/grantway/xen.toml")]
+    Xen {
+        /// The configuration, without guests
+        config: PathBuf,
+    },
     /// Show domains, processes and connections
     #[command(after_help = "Examples:\n  grantway status\n  \
         grantway status --json | jq '.domains[] | {name, cpu_ns}'")]

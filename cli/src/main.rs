@@ -53,6 +53,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             json,
         }),
         Command::Down { which } => up::down(&which.name, json),
+        Command::Xen { config } => up::xen(&config),
         Command::Status { which } => show::status(&which.name, json),
         Command::Stat {
             domain,

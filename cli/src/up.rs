@@ -10,7 +10,8 @@ use netdev::netns;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde_json::json;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -21,6 +22,21 @@ pub(crate) struct Options {
     pub(crate) name: Option<String>,
     pub(crate) log: Option<PathBuf>,
     pub(crate) json: bool,
+}
+
+/// `grantway xen`: becomes the driver domain of a real Xen. Returns only if it cannot.
+pub(crate) fn xen(config: &Path) -> anyhow::Result<()> {
+    let name = config::parse(
+        &config.to_string_lossy(),
+        &std::fs::read_to_string(config).with_context(|| config.display().to_string())?,
+    )?
+    .name;
+    let program = client::program_path("grantway-xen")?;
+    let error = Command::new(&program)
+        .arg(config)
+        .arg(client::socket_path(&name)?)
+        .exec();
+    Err(error).with_context(|| format!("run {}", program.display()))
 }
 
 /// Set in the process inside the user namespace.
