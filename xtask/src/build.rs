@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The package and the name of each program.
-pub(crate) const PROGRAMS: [(&str, &str); 5] = [
+pub(crate) const PROGRAMS: [(&str, &str); 6] = [
     ("cli", "grantway"),
     ("grantwayd", "grantwayd"),
     ("driver", "driver"),
     ("guest", "guest"),
     ("pointers", "pointers"),
+    ("xen", "grantway-xen"),
 ];
 
 /// Builds the programs and puts them side by side into `target/release/`, and beside cargo's own

@@ -16,6 +16,7 @@ mod syntax;
 mod tcb;
 mod words;
 mod workspace;
+mod xen;
 
 use anyhow::{Result, bail};
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <task>
 
-  build              build grantway, grantwayd, driver, guest and pointers into target/release/
+  build              build grantway and the programs that it starts into target/release/
   demo [ARGS…]       build, then run `grantway demo ARGS…` (also: cargo demo)
   test [--require] [ARGS…]  every test, then what was skipped; --require: a skip fails
   layering           check who depends on whom and who may use `unsafe` (xtask/layering.txt)
@@ -32,6 +33,7 @@ usage: cargo xtask <task>
   tcb                count the trusted base: lines and `unsafe` blocks per crate
   mutants [MODULE…]  mutate ring, grants, counted-grants, bridge: do the tests notice? resumable
   mutants --kept [MODULE…]  print what is known so far, without running anything
+  xen [TEST…]        the driver domain on the real Xen, in an emulated machine (--help says more)
   compare COMMIT     is the tree as fast as that commit? (--help says more)
   defences [--kept] [NAME…]  take each defence away: does its test fail? resumable
   soak --kills N [--minutes M] [--fresh]  kill the driver domain under load; resumable
@@ -56,6 +58,7 @@ fn run(args: &[String]) -> Result<()> {
         ("demo", args) => build::demo(args),
         ("compare", args) => compare::run(args),
         ("test", args) => run_tests::run(args),
+        ("xen", args) => xen::run(args),
         ("layering", []) => layering::check(),
         ("sizes", []) => sizes::check(),
         ("words", []) => words::check(),

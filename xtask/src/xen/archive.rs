@@ -1,0 +1,129 @@
+//! An initial file system: a cpio archive in the format `newc`, as the kernel unpacks it. Written
+//! here, so that files belong to root inside, whichever user makes it.
+
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Modes of a folder, of a program and of a link.
+const FOLDER: u32 = 0o040_755;
+const PROGRAM: u32 = 0o100_755;
+const LINK: u32 = 0o120_777;
+
+/// An archive that grows.
+#[derive(Debug, Default)]
+pub(crate) struct Archive {
+    bytes: Vec<u8>,
+    inode: u32,
+    folders: BTreeSet<String>,
+}
+
+impl Archive {
+    /// Adds a folder and those that it lies in.
+    pub(crate) fn folder(&mut self, path: &str) {
+        if path.is_empty() || !self.folders.insert(path.to_owned()) {
+            return;
+        }
+        self.beneath(path);
+        self.entry(path, FOLDER, &[]);
+    }
+
+    /// Adds a file that may be executed.
+    pub(crate) fn file(&mut self, path: &str, contents: &[u8]) {
+        self.beneath(path);
+        self.entry(path, PROGRAM, contents);
+    }
+
+    /// Adds a link to `target`.
+    pub(crate) fn link(&mut self, path: &str, target: &str) {
+        self.beneath(path);
+        self.entry(path, LINK, target.as_bytes());
+    }
+
+    /// Adds a file of this system's.
+    pub(crate) fn copy(&mut self, path: &str, from: &Path) -> Result<()> {
+        let contents = fs::read(from).with_context(|| format!("{}", from.display()))?;
+        ensure!(
+            u32::try_from(contents.len()).is_ok(),
+            "{} is too large",
+            from.display()
+        );
+        self.file(path, &contents);
+        Ok(())
+    }
+
+    /// The archive.
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        self.entry("TRAILER!!!", 0, &[]);
+        self.bytes
+    }
+
+    fn beneath(&mut self, path: &str) {
+        if let Some((folder, _)) = path.rsplit_once('/') {
+            self.folder(folder);
+        }
+    }
+
+    fn entry(&mut self, path: &str, mode: u32, contents: &[u8]) {
+        self.inode += 1;
+        // Inode, mode, uid, gid, links, time, size, four device numbers, bytes of the name, a
+        // checksum that this format does not have.
+        let fields = [
+            self.inode,
+            mode,
+            0,
+            0,
+            1,
+            0,
+            contents.len() as u32,
+            0,
+            0,
+            0,
+            0,
+            path.len() as u32 + 1,
+            0,
+        ];
+        self.bytes.extend(b"070701");
+        for field in fields {
+            self.bytes.extend(format!("{field:08x}").as_bytes());
+        }
+        self.bytes.extend(path.as_bytes());
+        self.bytes.push(0);
+        self.pad();
+        self.bytes.extend(contents);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_come_before_what_lies_in_them_and_once() {
+        let mut archive = Archive::default();
+        archive.file("a/b/one", b"1");
+        archive.link("a/b/two", "one");
+        let bytes = archive.finish();
+        let text = String::from_utf8_lossy(&bytes);
+        let at = |name: &str| text.find(&format!("{name}\0")).unwrap();
+        assert!(at("a") < at("a/b") && at("a/b") < at("a/b/one") && at("a/b/one") < at("a/b/two"));
+        assert_eq!(text.matches("070701").count(), 5);
+    }
+
+    #[test]
+    fn headers_and_contents_are_aligned() {
+        let mut archive = Archive::default();
+        archive.file("x", b"12345");
+        let bytes = archive.finish();
+        // 110 bytes of header, the name with its zero, then the contents at a multiple of 4.
+        assert_eq!(bytes.get(112..117), Some(&b"12345"[..]));
+        assert_eq!(bytes.get(120..126), Some(&b"070701"[..]));
+        assert_eq!(bytes.get(54..62), Some(&b"00000005"[..]), "its size");
+    }
+}

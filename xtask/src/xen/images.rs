@@ -1,0 +1,199 @@
+//! What lies in dom0's and in a guest's file system.
+
+use super::archive::Archive;
+use super::kernels::Kernels;
+use super::packages::Packages;
+use crate::workspace;
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Packages and programs of this tree that run inside.
+pub(crate) const PROGRAMS: [(&str, &str); 1] = [("xen", "grantway-xen")];
+
+/// Xen's programs in dom0.
+const TOOLS: [&str; 5] = [
+    "xl",
+    "xenstored",
+    "xenconsoled",
+    "xen-init-dom0",
+    "libxl-save-helper",
+];
+/// What asks the xenstore.
+const STORE_TOOLS: [&str; 6] = ["ls", "read", "write", "list", "rm", "exists"];
+
+/// Modules of dom0, and of guests.
+const DOM0_MODULES: [&str; 9] = [
+    "drivers/xen/xen-privcmd",
+    "drivers/xen/xenfs/xenfs",
+    "drivers/xen/xen-gntdev",
+    "drivers/xen/xen-gntalloc",
+    "drivers/xen/xen-evtchn",
+    "net/llc/llc",
+    "net/802/stp",
+    "net/bridge/bridge",
+    "drivers/net/tun",
+];
+const GUEST_MODULES: [&str; 4] = [
+    "drivers/net/xen-netfront",
+    "drivers/xen/xen-gntdev",
+    "drivers/xen/xen-evtchn",
+    "drivers/net/tun",
+];
+
+/// Makes dom0's file system, with a guest's in it; where it is.
+pub(crate) fn dom0(
+    home: &Path,
+    packages: &Packages,
+    kernels: &Kernels,
+    programs: &[PathBuf],
+) -> Result<PathBuf> {
+    let mut image = Archive::default();
+    common(&mut image, packages, programs)?;
+    modules(&mut image, packages, &DOM0_MODULES)?;
+    let xen = packages.root.join("usr/lib/xen-4.17/bin");
+    let tools = TOOLS.map(|tool| xen.join(tool));
+    for (name, tool) in TOOLS.iter().zip(&tools) {
+        image.copy(&format!("usr/lib/xen-4.17/bin/{name}"), tool)?;
+    }
+    let store_tools =
+        STORE_TOOLS.map(|tool| packages.root.join(format!("usr/bin/xenstore-{tool}")));
+    for (name, tool) in STORE_TOOLS.iter().zip(&store_tools) {
+        image.copy(&format!("bin/xenstore-{name}"), tool)?;
+    }
+    for library in libraries(packages, tools.iter().chain(&store_tools))? {
+        let name = library.file_name().unwrap_or_default().to_string_lossy();
+        image.copy(&format!("lib/x86_64-linux-gnu/{name}"), &library)?;
+    }
+    image.copy(
+        "lib64/ld-linux-x86-64.so.2",
+        Path::new("/lib64/ld-linux-x86-64.so.2"),
+    )?;
+    for folder in [
+        "etc/xen/scripts",
+        "run",
+        "var/lib/xen",
+        "var/log/xen",
+        "sys",
+        "srv",
+    ] {
+        image.folder(folder);
+    }
+    image.link("usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu");
+    image.link("var/run", "/run");
+    image.file("etc/xen/xl.conf", b"");
+    for (name, at) in [
+        ("dom0-init", "init"),
+        ("tests.sh", "opt/tests.sh"),
+        ("vif-none", "etc/xen/scripts/vif-none"),
+        ("xen.toml", "etc/grantway.toml"),
+    ] {
+        image.copy(at, &ours(name))?;
+    }
+    image.copy("domu/vmlinux", &kernels.linux)?;
+    image.file("domu/guest.img", &guest(packages, programs)?);
+    let path = home.join("dom0.img");
+    fs::write(&path, image.finish()).with_context(|| format!("{}", path.display()))?;
+    Ok(path)
+}
+
+/// A guest's file system; a driver domain is such a guest.
+fn guest(packages: &Packages, programs: &[PathBuf]) -> Result<Vec<u8>> {
+    let mut image = Archive::default();
+    common(&mut image, packages, programs)?;
+    modules(&mut image, packages, &GUEST_MODULES)?;
+    image.folder("www/cgi-bin");
+    image.folder("run");
+    for (name, at) in [
+        ("guest-init", "init"),
+        ("guest-do", "www/cgi-bin/do"),
+        ("xen.toml", "etc/grantway.toml"),
+    ] {
+        image.copy(at, &ours(name))?;
+    }
+    Ok(image.finish())
+}
+
+/// A file of `xtask/xen`.
+fn ours(name: &str) -> PathBuf {
+    workspace::root().join("xtask/xen").join(name)
+}
+
+fn common(image: &mut Archive, packages: &Packages, programs: &[PathBuf]) -> Result<()> {
+    for folder in ["bin", "sbin", "dev", "proc", "sys", "tmp", "mod", "etc"] {
+        image.folder(folder);
+    }
+    let places = ["bin/busybox", "usr/bin/busybox"].map(|place| packages.root.join(place));
+    let busybox = places.iter().find(|place| place.exists());
+    image.copy(
+        "bin/busybox",
+        busybox.context("busybox-static was not unpacked")?,
+    )?;
+    for program in programs {
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        let stripped = program.with_extension("stripped");
+        // Debug information is most of a program.
+        let strip = Command::new("strip")
+            .arg("-o")
+            .arg(&stripped)
+            .arg(program)
+            .status();
+        let from = match strip.is_ok_and(|status| status.success()) {
+            true => &stripped,
+            false => program,
+        };
+        image.copy(&format!("bin/{name}"), from)?;
+    }
+    Ok(())
+}
+
+fn modules(image: &mut Archive, packages: &Packages, paths: &[&str]) -> Result<()> {
+    let folder = packages
+        .root
+        .join(format!("lib/modules/{}/kernel", packages.release));
+    for path in paths {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        image.copy(
+            &format!("mod/{name}.ko"),
+            &folder.join(format!("{path}.ko")),
+        )?;
+    }
+    Ok(())
+}
+
+/// The shared libraries of some programs, and one that they load when a thread is cancelled.
+fn libraries<'a>(
+    packages: &Packages,
+    programs: impl Iterator<Item = &'a PathBuf>,
+) -> Result<BTreeSet<PathBuf>> {
+    let mut all = BTreeSet::from([PathBuf::from("/lib/x86_64-linux-gnu/libgcc_s.so.1")]);
+    let output = Command::new("ldd")
+        .args(programs)
+        .env("LD_LIBRARY_PATH", library_path(packages))
+        .output()
+        .context("ldd cannot be run")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(!text.contains("not found"), "a library is missing:\n{text}");
+    let found = text
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2));
+    all.extend(
+        found
+            .filter(|path| path.starts_with('/'))
+            .map(PathBuf::from),
+    );
+    Ok(all)
+}
+
+/// Where the libraries of the packages are.
+pub(crate) fn library_path(packages: &Packages) -> String {
+    let of = |folder: &str| packages.root.join(folder).display().to_string();
+    [
+        of("usr/lib/x86_64-linux-gnu"),
+        of("lib/x86_64-linux-gnu"),
+        of("usr/lib/xen-4.17/lib/x86_64-linux-gnu"),
+    ]
+    .join(":")
+}

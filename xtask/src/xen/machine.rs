@@ -1,0 +1,208 @@
+//! The emulator: one machine from its start to its power-off, and what its console says.
+//!
+//! Lines of the console that begin with `XTEST` are for this module:
+//!
+//! | line | meaning |
+//! |---|---|
+//! | `XTEST run NAME` | a test begins |
+//! | `XTEST ok NAME …` | it has passed |
+//! | `XTEST fail NAME …` | it has not, and why |
+//! | `XTEST done` | the machine is about to power off |
+
+use super::images::library_path;
+use super::kernels::Kernels;
+use super::packages::{Packages, find};
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// Without eager-fpu processes in an emulated machine die at random.
+const XEN_ARGUMENTS: &str = "console=com1 com1=115200,8n1 loglvl=warning guest_loglvl=warning \
+     dom0_mem=1024M,max:1024M dom0_max_vcpus=1 spec-ctrl=eager-fpu";
+/// Lines of the console that are shown when something failed.
+const SHOWN: usize = 60;
+
+/// What to run, and on what.
+pub(crate) struct Machine<'a> {
+    pub(crate) kernels: &'a Kernels,
+    pub(crate) image: &'a Path,
+    pub(crate) packages: &'a Packages,
+    /// Where the console goes.
+    pub(crate) log: PathBuf,
+    /// By how much deadlines inside are multiplied.
+    pub(crate) slow: u32,
+    pub(crate) deadline: Duration,
+}
+
+/// How the tests of a run ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct TestOutcome {
+    passed: Vec<String>,
+    failed: Vec<String>,
+    done: bool,
+}
+
+impl TestOutcome {
+    /// Takes a line of the console; what of it people are shown.
+    fn take(&mut self, line: &str) -> Option<String> {
+        let at = line.find("XTEST ")?;
+        let mut words = line.get(at..)?.split_whitespace().skip(1);
+        let (kind, name) = (words.next()?, words.next().unwrap_or_default());
+        let rest = words.collect::<Vec<_>>().join(" ");
+        match kind {
+            "ok" => self.passed.push(name.to_owned()),
+            "fail" => self.failed.push(name.to_owned()),
+            "done" => {
+                self.done = true;
+                return None;
+            }
+            _ => return None,
+        }
+        Some(format!("{kind:4} {name:10} {rest}").trim_end().to_owned())
+    }
+}
+
+impl Machine<'_> {
+    /// Runs tests; says how each ended.
+    ///
+    /// # Errors
+    /// One failed, or the machine did.
+    pub(crate) fn run(&self, tests: &[&str]) -> Result<()> {
+        let mut child = self.start(tests)?;
+        let console = child.stdout.take().context("the emulator has no output")?;
+        let (lines, read) = channel();
+        std::thread::spawn(move || {
+            let mut console = BufReader::new(console);
+            let mut line = Vec::new();
+            // A console may print anything.
+            while console
+                .read_until(b'\n', &mut line)
+                .is_ok_and(|bytes| bytes > 0)
+            {
+                if lines
+                    .send(String::from_utf8_lossy(&line).trim_end().to_owned())
+                    .is_err()
+                {
+                    return;
+                }
+                line.clear();
+            }
+        });
+        let told = self.follow(&read);
+        let _ = child.kill();
+        child.wait()?;
+        let (outcome, tail, late) = told?;
+        let missing: Vec<_> = tests
+            .iter()
+            .filter(|test| !outcome.passed.iter().any(|passed| passed == *test))
+            .copied()
+            .collect();
+        if missing.is_empty() && outcome.done {
+            return Ok(());
+        }
+        for line in tail {
+            println!("| {line}");
+        }
+        println!("the whole console: {}", self.log.display());
+        if late {
+            bail!(
+                "not over within {} s: {}",
+                self.deadline.as_secs(),
+                missing.join(", ")
+            );
+        }
+        bail!("not passed: {}", missing.join(", "))
+    }
+
+    /// Reads the console to its end, or until it is too late.
+    fn follow(&self, read: &Receiver<String>) -> Result<(TestOutcome, Vec<String>, bool)> {
+        let mut log = File::create(&self.log)
+            .with_context(|| format!("cannot write {}", self.log.display()))?;
+        let start = Instant::now();
+        let mut outcome = TestOutcome::default();
+        let mut tail = Vec::new();
+        loop {
+            let left = self.deadline.saturating_sub(start.elapsed());
+            match read.recv_timeout(left) {
+                Ok(line) => {
+                    writeln!(log, "{:8.2} {line}", start.elapsed().as_secs_f64())?;
+                    if let Some(shown) = outcome.take(&line) {
+                        println!("{shown}");
+                    }
+                    tail.push(line);
+                    if tail.len() > SHOWN {
+                        tail.remove(0);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return Ok((outcome, tail, false)),
+                Err(RecvTimeoutError::Timeout) => return Ok((outcome, tail, true)),
+            }
+        }
+    }
+
+    fn start(&self, tests: &[&str]) -> Result<Child> {
+        let mut command = self.emulator()?;
+        let initrd = format!(
+            "{} console=hvc0 earlyprintk=xen panic=5 xslow={} xtest={},{}",
+            self.kernels.linux.display(),
+            self.slow,
+            tests.join("+"),
+            self.image.display()
+        );
+        command
+            .args(["-accel", "tcg,thread=single", "-cpu", "max,-smap,-rdtscp"])
+            .args([
+                "-smp", "1", "-m", "2048", "-display", "none", "-serial", "stdio",
+            ])
+            .args(["-monitor", "none", "-no-reboot", "-nic", "none", "-kernel"])
+            .arg(&self.kernels.xen)
+            .args(["-append", XEN_ARGUMENTS, "-initrd", &initrd])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        command.spawn().context("the emulator cannot be started")
+    }
+
+    /// The emulator of this system, or the one that was unpacked.
+    fn emulator(&self) -> Result<Command> {
+        if !self.packages.emulator {
+            let program = find("qemu-system-x86_64").context("there is no qemu-system-x86_64")?;
+            return Ok(Command::new(program));
+        }
+        let of = |path: &str| self.packages.root.join(path);
+        let mut command = Command::new(of("usr/bin/qemu-system-x86_64"));
+        command
+            .env("LD_LIBRARY_PATH", library_path(self.packages))
+            .env("QEMU_MODULE_DIR", of("usr/lib/x86_64-linux-gnu/qemu"));
+        for folder in ["usr/share/seabios", "usr/share/qemu", "usr/lib/ipxe/qemu"] {
+            command.arg("-L").arg(of(folder));
+        }
+        Ok(command)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_console_says_how_tests_ended() {
+        let mut outcome = TestOutcome::default();
+        assert_eq!(outcome.take("[    1.0] Linux version"), None);
+        assert_eq!(outcome.take("XTEST run boot"), None);
+        assert_eq!(
+            outcome.take("XTEST ok boot 3 s").as_deref(),
+            Some("ok   boot       3 s")
+        );
+        let failed = outcome.take("\rXTEST fail pv no answer");
+        assert_eq!(failed.as_deref(), Some("fail pv         no answer"));
+        assert!(!outcome.done);
+        assert_eq!(outcome.take("XTEST done"), None);
+        assert!(outcome.done);
+        assert_eq!(outcome.passed, ["boot"]);
+        assert_eq!(outcome.failed, ["pv"]);
+    }
+}

@@ -1,0 +1,149 @@
+//! Debian's packages: downloaded by name, unpacked, never installed.
+
+use crate::workspace;
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The kernel of dom0 and of the guests: the version that this package depends on.
+const KERNEL: &str = "linux-image-amd64";
+
+/// What was unpacked.
+#[derive(Debug)]
+pub(crate) struct Packages {
+    /// A file system with all packages in it.
+    pub(crate) root: PathBuf,
+    /// The kernel's release.
+    pub(crate) release: String,
+    /// Whether the emulator is one of the packages.
+    pub(crate) emulator: bool,
+}
+
+/// Downloads and unpacks what is missing. What is there already is left as it is, so without a
+/// network too this works from the second time on.
+///
+/// # Errors
+/// Why it cannot be done on this system.
+pub(crate) fn ready(home: &Path) -> Result<Packages> {
+    let listed = wanted()?;
+    let emulator = listed.iter().any(|name| name == "qemu-system-x86");
+    let root = home.join("root");
+    let stamp = home.join("packages");
+    let wanted = listed.join("\n");
+    if fs::read_to_string(&stamp).is_ok_and(|there| there == wanted) {
+        let release = release(&root)?;
+        return Ok(Packages {
+            root,
+            release,
+            emulator,
+        });
+    }
+    let kernel = kernel()?;
+    let debs = home.join("debs");
+    for folder in [&debs, &root] {
+        fs::create_dir_all(folder)?;
+    }
+    println!(
+        "downloading {} packages to {}",
+        listed.len() + 1,
+        debs.display()
+    );
+    let mut download = Command::new("apt-get");
+    download
+        .args(["-qq", "download"])
+        .args(&listed)
+        .arg(&kernel);
+    done(download.current_dir(&debs))
+        .context("packages cannot be downloaded (`apt-get update` may help)")?;
+    for file in fs::read_dir(&debs)? {
+        done(Command::new("dpkg").arg("-x").arg(file?.path()).arg(&root))?;
+    }
+    fs::remove_dir_all(&debs)?;
+    fs::write(stamp, &wanted)?;
+    let release = release(&root)?;
+    Ok(Packages {
+        root,
+        release,
+        emulator,
+    })
+}
+
+/// The names of `packages.txt` that this system needs.
+fn wanted() -> Result<Vec<String>> {
+    let list = workspace::root().join("xtask/xen/packages.txt");
+    let text = fs::read_to_string(&list).with_context(|| format!("{}", list.display()))?;
+    Ok(names(&text, |program| find(program).is_some()))
+}
+
+fn names(text: &str, has: impl Fn(&str) -> bool) -> Vec<String> {
+    let lines = text.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .filter_map(|line| match line.split_once(':') {
+            Some((name, program)) => (!has(program.trim())).then(|| name.trim().to_owned()),
+            None => Some(line.to_owned()),
+        })
+        .collect()
+}
+
+/// A program of this system.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
+    places.find(|place| place.is_file())
+}
+
+/// The newest kernel's package.
+fn kernel() -> Result<String> {
+    let asked = Command::new("apt-cache").args(["depends", KERNEL]).output();
+    let asked = asked.context("apt-cache cannot be run: this is no Debian")?;
+    let text = String::from_utf8_lossy(&asked.stdout);
+    let mut named = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let kernel = named.find(|name| name.starts_with("linux-image-"));
+    let kernel = kernel.with_context(|| format!("apt-cache knows no {KERNEL}"))?;
+    Ok(kernel.to_owned())
+}
+
+/// The release of the kernel that was unpacked.
+fn release(root: &Path) -> Result<String> {
+    let modules = root.join("lib/modules");
+    let mut all: Vec<String> = fs::read_dir(&modules)
+        .with_context(|| format!("{}", modules.display()))?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    all.sort();
+    all.pop().context("no kernel was unpacked")
+}
+
+/// Runs a command to its end.
+pub(crate) fn done(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .with_context(|| format!("{name} cannot be run"))?;
+    ensure!(
+        output.status.success(),
+        "{name} failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_system_has_is_not_downloaded() {
+        let text = "# a comment\n\nxl\nqemu: qemu-system\nlib: qemu-system\nless: more\n";
+        let all = names(text, |_| false);
+        assert_eq!(all, ["xl", "qemu", "lib", "less"]);
+        assert_eq!(
+            names(text, |program| program == "qemu-system"),
+            ["xl", "less"]
+        );
+    }
+}

@@ -1,0 +1,217 @@
+# The tests of `cargo xtask xen`, run in dom0. A test is a function t_NAME; it fails by its status.
+# Tests run in the order of their list and leave guests for the next ones.
+
+slow=$(sed -n 's/.*xslow=\([0-9]*\).*/\1/p' /proc/cmdline)
+tests=$(sed -n 's/.*xtest=\([^ ]*\).*/\1/p' /proc/cmdline | tr + ' ')
+
+# within SECONDS COMMAND…: it succeeds in that time, tried again and again.
+within() {
+  left=$(($1 * slow * 2))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    left=$((left - 1))
+    [ $left -gt 0 ] || { echo "not in time: $*"; return 1; }
+    sleep 0.5
+  done
+}
+
+# The driver domain's process, started again whenever it ends; its log is on the console in the end.
+serve() {
+  [ -e /run/serving ] && return
+  echo serving
+  touch /run/serving
+  (while [ -e /run/serving ]; do
+    grantway-xen /etc/grantway.toml /run/xen.sock >>/tmp/serve.log 2>&1 &
+    echo $! >/run/serve.pid
+    wait $!
+    echo "ended: $?" >>/tmp/serve.log
+    sleep 0.1
+  done) &
+  within 20 ip addr show dev gw0
+  dd if=/dev/urandom of=/srv/rnd bs=64k count=16 2>/dev/null
+  (cd /srv && md5sum rnd >rnd.md5)
+  httpd -p 80 -h /srv
+}
+
+# guest NAME TYPE NUMBER [BACKEND]: a stock guest; its addresses end with NUMBER.
+guest() {
+  cat >/etc/xen/$1.cfg <<EOC
+name="$1"
+type="$2"
+kernel="/domu/vmlinux"
+ramdisk="/domu/guest.img"
+extra="console=hvc0 host=$3"
+memory=192
+vcpus=1
+vif=["mac=00:16:3e:00:00:0$3,script=vif-none$4"]
+on_crash="destroy"
+EOC
+  echo "creating $1"
+  xl create /etc/xen/$1.cfg || return 1
+  echo "created $1"
+  within 60 grep -q "GUEST: READY" /var/log/xen/guest-$1.log
+}
+
+pv() { xl domid pv1 >/dev/null 2>&1 || { serve && guest pv1 pv 2; }; }
+pvh() { xl domid pvh1 >/dev/null 2>&1 || { serve && guest pvh1 pvh 3; }; }
+
+# fetch URL: its contents have the sum that is beside it.
+fetch() {
+  rm -f /tmp/got
+  timeout $((60 * slow)) wget -q -O /tmp/got "$1" || { echo "$1 did not come"; return 1; }
+  sum=$(timeout $((20 * slow)) wget -q -O - "$1.md5" | cut -d' ' -f1)
+  [ -n "$sum" ] && [ "$(md5sum </tmp/got | cut -d' ' -f1)" = "$sum" ] || {
+    echo "$1 is not what was sent"
+    return 1
+  }
+}
+
+# on NUMBER COMMAND: a guest does it, over one connection.
+on() {
+  query=$(echo "$2" | sed 's/ /%20/g')
+  rm -f /tmp/did
+  timeout $((90 * slow)) wget -q -O /tmp/did "http://192.168.77.$1/cgi-bin/do?$query"
+  grep -q "STATUS 0" /tmp/did || { echo "guest $1: $2:"; cat /tmp/did; return 1; }
+}
+
+# The guest fetches from dom0, and the sum is right.
+upload() {
+  on $1 'wget -q -O /tmp/up http://192.168.77.1/rnd && md5sum /tmp/up' || return 1
+  [ "$(head -1 /tmp/did | cut -d' ' -f1)" = "$(cut -d' ' -f1 /srv/rnd.md5)" ] || {
+    echo "what the guest got is not what was sent"
+    return 1
+  }
+}
+
+reaches() {
+  within 20 ping -c 1 -W 2 192.168.77.$1 &&
+    within 20 ping -6 -c 1 -W 2 fd77::$1 &&
+    fetch http://192.168.77.$1/rnd &&
+    fetch "http://[fd77::$1]:81/rnd" &&
+    upload $1
+}
+
+t_boot() { xl list; }
+t_pv() { pv && reaches 2; }
+t_pvh() { pvh && reaches 3; }
+
+t_pair() {
+  pv && pvh && on 2 'ping -c 2 192.168.77.3' && on 3 'wget -q -O /tmp/pair http://192.168.77.2/rnd'
+}
+
+# stream NUMBER FILE SUM: dom0 fetches what has this sum.
+stream() {
+  timeout $((90 * slow)) wget -q -O $2 http://192.168.77.$1/rnd || {
+    echo "the stream broke"
+    return 1
+  }
+  [ "$(md5sum <$2 | cut -d' ' -f1)" = $3 ] || { echo "not what was sent"; return 1; }
+}
+
+# connected NUMBER COUNT: dom0 has so many connections to a guest's server.
+connected() { [ $(netstat -tn | grep "192.168.77.$1:80 " | grep -c ESTABLISHED) -ge $2 ]; }
+
+# followed PID: another process has taken over from this one, and the wire is there again.
+followed() {
+  [ "$(cat /run/serve.pid)" != $1 ] && ip addr show dev gw0 | grep -q 192.168.77.1
+}
+
+# kill_under NUMBER TIMES: the process is killed again and again while streams go both ways. Both
+# come through whole, and the guest has not connected anew.
+kill_under() {
+  front=/local/domain/$(xl domid pv1)/device/vif/0
+  before="$(xenstore-read $front/event-channel) $(xenstore-read $front/tx-ring-ref)"
+  ended=$(grep -c "ended: 137" /tmp/serve.log)
+  sum=$(wget -q -O - http://192.168.77.$1/rnd.md5 | cut -d' ' -f1)
+  killed=0
+  while [ $killed -lt $2 ]; do
+    stream $1 /tmp/down $sum >/tmp/kill.down 2>&1 &
+    down=$!
+    upload $1 >/tmp/kill.up 2>&1 &
+    up=$!
+    within 5 connected $1 2
+    while [ $killed -lt $2 ] && { kill -0 $down || kill -0 $up; } 2>/dev/null; do
+      pid=$(cat /run/serve.pid)
+      kill -9 $pid
+      killed=$((killed + 1))
+      within 20 followed $pid || return 1
+      sleep 0.3
+    done
+    wait $down || { cat /tmp/kill.down; return 1; }
+    wait $up || { cat /tmp/kill.up; return 1; }
+  done
+  ended=$(($(grep -c "ended: 137" /tmp/serve.log) - ended))
+  echo "killed $killed times, ended $ended times"
+  [ $ended -eq $2 ] || return 1
+  [ "$(xenstore-read $front/event-channel) $(xenstore-read $front/tx-ring-ref)" = "$before" ] || {
+    echo "the guest has connected anew"
+    return 1
+  }
+}
+
+t_kill() { pv && kill_under 2 5; }
+t_kills() { pv && kill_under 2 100; }
+
+# clean BACKEND DOMAIN: no interface of the domain is in the backend's part of the xenstore.
+clean() { [ -z "$(xenstore-list /local/domain/$1/backend/vif/$2 2>/dev/null)" ]; }
+
+t_detach() {
+  pv || return 1
+  id=$(xl domid pv1)
+  ping -i 0.2 192.168.77.2 >/dev/null 2>&1 &
+  pinging=$!
+  xl network-detach pv1 0 && within 10 clean 0 $id &&
+    xl network-attach pv1 mac=00:16:3e:00:00:02 script=vif-none &&
+    within 10 xenstore-exists /local/domain/$id/device/vif/0/tx-ring-ref
+  rc=$?
+  kill $pinging
+  return $rc
+}
+
+t_destroy() {
+  pv && pvh || return 1
+  for guest in pv1 pvh1; do
+    id=$(xl domid $guest)
+    xl destroy $guest && within 20 clean 0 $id || return 1
+  done
+  # The process has not been bothered by any of it.
+  grep "ended: " /tmp/serve.log | grep -v "ended: 137" && return 1
+  kill -0 $(cat /run/serve.pid)
+}
+
+t_driver() {
+  cat >/etc/xen/drv.cfg <<EOC
+name="drv"
+type="pv"
+kernel="/domu/vmlinux"
+ramdisk="/domu/guest.img"
+extra="console=hvc0 role=driver"
+memory=192
+driver_domain=1
+on_crash="destroy"
+EOC
+  xl create /etc/xen/drv.cfg || return 1
+  within 30 grep -q "GUEST: driver domain" /var/log/xen/guest-drv.log || return 1
+  guest far pv 5 ,backend=drv || return 1
+  cat /var/log/xen/guest-far.log
+  within 60 grep -q "GUEST: PING" /var/log/xen/guest-far.log || return 1
+  id=$(xl domid far)
+  xl destroy far && within 20 clean $(xl domid drv) $id && xl destroy drv
+}
+
+touch /tmp/serve.log
+tail -f /tmp/serve.log | sed 's/^/serve: /' &
+for name in $tests; do
+  echo "XTEST run $name"
+  touch /tmp/$name.log
+  tail -f /tmp/$name.log | sed 's/^/| /' &
+  begun=$(cut -d. -f1 /proc/uptime)
+  if t_$name >/tmp/$name.log 2>&1; then
+    echo "XTEST ok $name $(($(cut -d. -f1 /proc/uptime) - begun)) s"
+  else
+    echo "XTEST fail $name $(tail -1 /tmp/$name.log)"
+    xl list
+    xenstore-ls -f /local/domain/0/backend/vif
+    tail -n 20 /var/log/xen/guest-*.log
+  fi
+done
