@@ -21,7 +21,7 @@ serve() {
   echo serving
   touch /run/serving
   (while [ -e /run/serving ]; do
-    grantway-xen /etc/grantway.toml /run/xen.sock >>/tmp/serve.log 2>&1 &
+    grantway xen /etc/grantway.toml >>/tmp/serve.log 2>&1 &
     echo $! >/run/serve.pid
     wait $!
     echo "ended: $?" >>/tmp/serve.log
@@ -106,6 +106,19 @@ stream() {
     return 1
   }
   [ "$(md5sum <$2 | cut -d' ' -f1)" = $3 ] || { echo "not what was sent"; return 1; }
+}
+
+t_tools() {
+  pv || return 1
+  grantway status && grantway stat driver --nonzero >/tmp/stat || return 1
+  grep -q "vif.$(xl domid pv1).0" /tmp/stat || { cat /tmp/stat; return 1; }
+  ping -i 0.2 192.168.77.2 >/dev/null 2>&1 &
+  pinging=$!
+  grantway trace --wait $((10 * slow)) >/tmp/trace
+  rc=$?
+  kill $pinging
+  cat /tmp/trace
+  [ $rc = 0 ] && grep -q "vif.$(xl domid pv1).0" /tmp/trace
 }
 
 # connected NUMBER COUNT: dom0 has so many connections to a guest's server.

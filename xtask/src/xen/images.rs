@@ -10,8 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Packages and programs of this tree that run inside.
-pub(crate) const PROGRAMS: [(&str, &str); 1] = [("xen", "grantway-xen")];
+/// Packages and programs of this tree that run inside: the first one everywhere, the other in dom0.
+pub(crate) const PROGRAMS: [(&str, &str); 2] = [("xen", "grantway-xen"), ("cli", "grantway")];
 
 /// Xen's programs in dom0.
 const TOOLS: [&str; 5] = [
@@ -93,7 +93,7 @@ pub(crate) fn dom0(
         image.copy(at, &ours(name))?;
     }
     image.copy("domu/vmlinux", &kernels.linux)?;
-    image.file("domu/guest.img", &guest(packages, programs)?);
+    image.file("domu/guest.img", &guest(packages, programs.get(..1).unwrap_or(&[]))?);
     let path = home.join("dom0.img");
     fs::write(&path, image.finish()).with_context(|| format!("{}", path.display()))?;
     Ok(path)

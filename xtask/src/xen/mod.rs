@@ -34,7 +34,7 @@ deadlines (left out: by how busy this system is).";
 const DEADLINE_S: u64 = 240;
 
 /// The tests, whether they run if none is named, and what they show.
-const TESTS: [(&str, bool, &str); 9] = [
+const TESTS: [(&str, bool, &str); 10] = [
     ("boot", true, "Xen, dom0 and the toolstack are up"),
     (
         "pv",
@@ -43,6 +43,11 @@ const TESTS: [(&str, bool, &str); 9] = [
     ),
     ("pvh", true, "the same with a PVH guest"),
     ("pair", true, "two guests reach each other"),
+    (
+        "tools",
+        true,
+        "grantway status, stat and trace speak to it",
+    ),
     (
         "kill",
         true,
