@@ -5,15 +5,16 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sock
 use std::fmt::Write as _;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 const GUESTS: u8 = 64;
 /// What `grantway up` may take, milliseconds.
 const UP_MS_MAX: f64 = 5000.0;
-/// How often a guest asks those who have not answered.
-const ROUNDS: u16 = 3;
-/// How long it waits for their answers.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a guest waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Guests that are asked at once: more of them, and a kernel drops what waits for their addresses.
+const AT_ONCE: usize = 16;
 
 const ECHO_REQUEST: u8 = 8;
 const ECHO_REPLY: u8 = 0;
@@ -81,45 +82,43 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Pings every other guest from a thread in guest `from`'s namespace; who did not answer.
+/// Pings every other guest from a thread in guest `from`'s namespace, once; who did not answer.
 fn ping_all(from: u8) -> Vec<u8> {
     let socket =
         rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
-    sockopt::set_socket_timeout(
-        &socket,
-        sockopt::Timeout::Recv,
-        Some(Duration::from_millis(100)),
-    )
-    .unwrap();
-    let mut silent: Vec<u8> = (0..GUESTS).filter(|to| *to != from).collect();
-    for round in 0..ROUNDS {
-        for &to in &silent {
-            let [high, low] = round.to_be_bytes();
-            let mut echo = [ECHO_REQUEST, 0, 0, 0, from, to, high, low];
-            let sum = checksum(&echo).to_be_bytes();
-            echo[2..4].copy_from_slice(&sum);
-            let sent = rustix::net::sendto(
-                &socket,
-                &echo,
-                SendFlags::empty(),
-                &SocketAddrV4::new(address(to), 0),
-            );
-            assert_eq!(sent, Ok(echo.len()), "g{from} to g{to}");
-        }
-        let end = Instant::now() + PATIENCE;
-        let mut packet = [0; 128];
-        while !silent.is_empty() && Instant::now() < end {
-            let Ok((bytes, _)) = rustix::net::recv(&socket, &mut packet, RecvFlags::empty()) else {
-                continue;
-            };
-            let header = 4 * usize::from(packet[0] & 15);
-            let source: [u8; 4] = packet[12..16].try_into().unwrap();
-            if let Some(&[ECHO_REPLY, 0, _, _, asker, asked, ..]) = packet[..bytes].get(header..)
-                && asker == from
-                && Ipv4Addr::from(source) == address(asked)
-            {
-                silent.retain(|to| *to != asked);
-            }
+    let look = Some(Duration::from_millis(100));
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, look).unwrap();
+    let others: Vec<u8> = (0..GUESTS).filter(|to| *to != from).collect();
+    let silent = others
+        .chunks(AT_ONCE)
+        .flat_map(|asked| ping(&socket, from, asked));
+    silent.collect()
+}
+
+/// Pings each of `asked` once; who did not answer.
+fn ping(socket: &OwnedFd, from: u8, asked: &[u8]) -> Vec<u8> {
+    for &to in asked {
+        let mut echo = [ECHO_REQUEST, 0, 0, 0, from, to, 0, 0];
+        let sum = checksum(&echo).to_be_bytes();
+        echo[2..4].copy_from_slice(&sum);
+        let to_it = SocketAddrV4::new(address(to), 0);
+        let sent = rustix::net::sendto(socket, &echo, SendFlags::empty(), &to_it);
+        assert_eq!(sent, Ok(echo.len()), "g{from} to g{to}");
+    }
+    let mut silent = asked.to_vec();
+    let end = Instant::now() + PATIENCE;
+    let mut packet = [0; 128];
+    while !silent.is_empty() && Instant::now() < end {
+        let Ok((bytes, _)) = rustix::net::recv(socket, &mut packet, RecvFlags::empty()) else {
+            continue;
+        };
+        let header = 4 * usize::from(packet[0] & 15);
+        let source: [u8; 4] = packet[12..16].try_into().unwrap();
+        if let Some(&[ECHO_REPLY, 0, _, _, asker, asked, ..]) = packet[..bytes].get(header..)
+            && asker == from
+            && Ipv4Addr::from(source) == address(asked)
+        {
+            silent.retain(|to| *to != asked);
         }
     }
     silent
