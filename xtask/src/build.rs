@@ -23,21 +23,11 @@ pub(crate) const PROGRAMS: [(&str, &str); 6] = [
 /// output if `CARGO_TARGET_DIR` leads elsewhere. Returns the path of `grantway`.
 pub(crate) fn build() -> Result<PathBuf> {
     let mut command = workspace::cargo();
-    command.args([
-        "build",
-        "--release",
-        "--message-format=json-render-diagnostics",
-    ]);
+    command.args(["build", "--release"]);
     for (package, program) in PROGRAMS {
         command.args(["--package", package, "--bin", program]);
     }
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot run cargo")?;
-    let output = child.stdout.take().context("cargo without output")?;
-    let built = executables(BufReader::new(output))?;
-    ensure!(child.wait()?.success(), "the build failed");
+    let built = executables_of(&mut command)?;
     ensure!(built.len() == PROGRAMS.len(), "cargo built {built:?} only");
 
     let home = workspace::root().join("target/release");
@@ -58,6 +48,19 @@ pub(crate) fn demo(args: &[String]) -> Result<()> {
     Err(error).with_context(|| format!("cannot run {}", grantway.display()))
 }
 
+/// Builds; the paths of the programs that came of it.
+pub(crate) fn executables_of(command: &mut Command) -> Result<Vec<PathBuf>> {
+    let mut child = command
+        .arg("--message-format=json-render-diagnostics")
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run cargo")?;
+    let output = child.stdout.take().context("cargo without output")?;
+    let built = executables(BufReader::new(output))?;
+    ensure!(child.wait()?.success(), "the build failed");
+    Ok(built)
+}
+
 /// The paths of the programs among cargo's messages.
 pub(crate) fn executables(messages: impl std::io::BufRead) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
@@ -73,12 +76,17 @@ pub(crate) fn executables(messages: impl std::io::BufRead) -> Result<Vec<PathBuf
 /// Copies a program into a folder. An old one that still runs keeps its file.
 pub(crate) fn place(program: &Path, folder: &Path) -> Result<()> {
     let name = program.file_name().context("a program without a name")?;
-    let (new, place) = (folder.join(name).with_extension("new"), folder.join(name));
+    place_as(program, &folder.join(name))
+}
+
+/// The same under another name.
+pub(crate) fn place_as(program: &Path, place: &Path) -> Result<()> {
+    let new = place.with_extension("new");
     if program == place {
         return Ok(());
     }
     fs::copy(program, &new)
-        .and_then(|_| fs::rename(&new, &place))
+        .and_then(|_| fs::rename(&new, place))
         .with_context(|| format!("cannot copy {} to {}", program.display(), place.display()))
 }
 

@@ -4,6 +4,7 @@ mod build;
 mod compare;
 mod defences;
 mod fuzz;
+mod hostile;
 mod layering;
 mod modules;
 mod mutants;
@@ -37,6 +38,7 @@ usage: cargo xtask <task>
   compare COMMIT     is the tree as fast as that commit? (--help says more)
   defences [--kept] [NAME…]  take each defence away: does its test fail? resumable
   soak --kills N [--minutes M] [--fresh]  kill the driver domain under load; resumable
+  hostile [--minutes N]  what innocent guests notice of a hostile guest, a hostile driver domain
   fuzz-smoke [--guided] [--seconds N] [BODY…]  run every fuzz target for N seconds (5)";
 
 fn main() -> ExitCode {
@@ -67,6 +69,7 @@ fn run(args: &[String]) -> Result<()> {
         ("mutants", modules) => mutants::run(modules),
         ("defences", args) => defences::run(args),
         ("soak", args) => soak::run(args),
+        ("hostile", args) => hostile::run(args),
         ("fuzz-smoke", args) => fuzz::smoke(args),
         ("help" | "--help" | "-h", _) => {
             println!("{USAGE}");

@@ -1,0 +1,135 @@
+//! A guest that does to its driver domain and to the monitor what it can.
+
+use abi::counted::Revocation;
+use abi::hypercall::{Create, Map, OPS_MAX, Revoke, Unmap};
+use abi::{ConnId, DomId, GrantRef, Handle, Slot, XenbusState};
+use config::domain::GuestConfig;
+use guest::interface::Interface;
+use guest::interface::build::interfaces;
+use runtime::call::Calls;
+use runtime::platform::{Bell, Platform, Record, Waiting};
+use runtime::start::{StartError, Started, refused};
+use shmem::Area;
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::rc::Rc;
+
+/// How often it looks whether it is connected.
+const LOOK_NS: u64 = 5_000_000;
+/// Rings of the doorbell in a round.
+const RINGS: usize = 1000;
+/// Lines on the console in a round.
+const LINES: usize = 100;
+/// What is printed: it grows where controls are shown.
+const LINE: [u8; 99] = [0x1b; 99];
+/// Frames that are granted and revoked in a round.
+const GRANTS: u32 = 32;
+const ENTRIES: u32 = 256;
+
+/// Connects as a guest does. From then on rings, calls, lines, records, grants, and whatever bytes in
+/// its rings, in turn and without a pause.
+pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
+    let Started {
+        home,
+        platform,
+        calls,
+        waiter,
+        config,
+    } = started;
+    let mut interfaces = interfaces(&home, &platform, &calls, &config)?;
+    platform.ready().map_err(|why| refused("ready", why))?;
+    let conn = ConnId(0);
+    while !is_connected(&*platform, conn) {
+        waiter.heartbeat();
+        interfaces.iter_mut().for_each(Interface::advance);
+        waiter
+            .sleep(Bell::All, Some(LOOK_NS))
+            .map_err(|why| refused("epoll", why))?;
+    }
+    interfaces.iter_mut().for_each(Interface::advance);
+    let bell = platform.doorbell(conn).ok();
+    let table = calls.borrow_mut().create_table(conn, ENTRIES).ok();
+    let mut round = 0;
+    loop {
+        waiter.heartbeat();
+        if let Some(bell) = &bell {
+            (0..RINGS).for_each(|_| bell.ring());
+        }
+        nonsense(&calls, round);
+        if let Some(table) = table {
+            churn(&calls, table);
+        }
+        overwrite(home.frames, round);
+        match round % 4 {
+            0 => claim(&*platform, conn, round),
+            _ => interfaces.iter_mut().for_each(Interface::advance),
+        }
+        flood();
+        round += 1;
+    }
+}
+
+fn is_connected(platform: &dyn Platform, conn: ConnId) -> bool {
+    let peer = platform.peer(conn);
+    peer.is_ok_and(|peer| peer.is_some_and(|peer| peer.state == XenbusState::Connected))
+}
+
+/// All of its own pages, its rings among them.
+fn overwrite(frames: Area, round: u32) {
+    let _own = frames.span().fill((round % 255) as u8 + 1);
+}
+
+/// As many operations as a call may have, all of them wrong.
+fn nonsense(calls: &Rc<RefCell<Calls>>, round: u32) {
+    let mut status = Vec::new();
+    let map = |n: u32| Map {
+        domain: DomId((round + n) as u16),
+        gref: GrantRef(n.wrapping_mul(0x9e37_79b9)),
+        slot: Slot(n << (round % 24)),
+        readonly: n.is_multiple_of(2),
+    };
+    let maps: Vec<Map> = (0..OPS_MAX as u32).map(map).collect();
+    calls.borrow_mut().map(&maps, &mut status);
+    let unmaps: Vec<Unmap> = maps.iter().map(|map| Unmap { slot: map.slot }).collect();
+    calls.borrow_mut().unmap(&unmaps, &mut status);
+}
+
+/// Grants, and revokes what was granted.
+fn churn(calls: &Rc<RefCell<Calls>>, table: Handle) {
+    let create = |index| Create {
+        table,
+        index,
+        frame: index,
+        readonly: false,
+    };
+    let ops: Vec<Create> = (0..GRANTS).map(create).collect();
+    let mut made = Vec::new();
+    calls.borrow_mut().create_grants(&ops, &mut made);
+    let revoke = |gref| Revoke {
+        table,
+        gref,
+        how: Revocation::Force,
+    };
+    let revokes: Vec<Revoke> = made.into_iter().flatten().map(revoke).collect();
+    calls.borrow_mut().revoke_grants(&revokes, &mut Vec::new());
+}
+
+/// A state and a record of its connection, which the driver has to look at.
+fn claim(platform: &dyn Platform, conn: ConnId, round: u32) {
+    const STATES: [XenbusState; 4] = [
+        XenbusState::Initialising,
+        XenbusState::Initialised,
+        XenbusState::Closing,
+        XenbusState::Closed,
+    ];
+    let record: Record = std::array::from_fn(|at| (at as u32 ^ round) as u8);
+    if let Some(state) = STATES.get(round as usize % STATES.len()) {
+        let _refused = platform.set_state(conn, *state, &record);
+    }
+}
+
+fn flood() {
+    for _ in 0..LINES {
+        println!("{}", String::from_utf8_lossy(&LINE));
+    }
+}

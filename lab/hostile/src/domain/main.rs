@@ -1,0 +1,25 @@
+//! The program of every domain of a run: the domain `attacker` attacks, all others are what they
+//! are anywhere else.
+
+mod driver_side;
+mod guest_side;
+
+use runtime::start::main as start;
+use std::process::ExitCode;
+
+#[global_allocator]
+static HEAP: shmem::arena::Arena<{ 64 << 20 }> = shmem::arena::Arena::new();
+
+/// What a domain is called that attacks. Its kind is in the name, as the filter knows it only.
+const GUEST: &str = "attacker-guest";
+const DRIVER: &str = "attacker-driver";
+
+fn main() -> ExitCode {
+    let name = std::env::args().next().unwrap_or_default();
+    match name.as_str() {
+        GUEST => start(guest_side::attack),
+        DRIVER => start(driver_side::attack),
+        name if name.ends_with("driver") => start(driver::run),
+        _ => start(guest::run),
+    }
+}

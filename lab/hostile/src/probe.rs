@@ -1,0 +1,129 @@
+//! Probes: from every second innocent to the one after it a datagram a millisecond, which says when
+//! it was sent. Both ends are threads of this process, so one clock sees both.
+
+use crate::machines::address;
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+use netdev::netns::Namespace;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const PERIOD: Duration = Duration::from_millis(1);
+const PORT: u16 = 5300;
+/// What comes later is lost.
+const LATE: Duration = Duration::from_secs(1);
+/// Longer delays count as this one, nanoseconds.
+const LONGEST_NS: u64 = 10_000_000_000;
+
+/// How long datagrams were under way.
+pub(crate) struct Delays {
+    times: Histogram<u64>,
+    sent: u64,
+}
+
+impl Delays {
+    /// The delay that this part of all that came stayed within, microseconds.
+    pub(crate) fn us(&self, part: f64) -> f64 {
+        self.times.value_at_quantile(part) as f64 / 1e3
+    }
+
+    /// Datagrams that did not come.
+    pub(crate) fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.times.len())
+    }
+}
+
+/// Probes that run.
+pub(crate) struct Probes {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    sender: JoinHandle<()>,
+    receivers: Vec<JoinHandle<Histogram<u64>>>,
+}
+
+impl Probes {
+    /// Between the innocents in these places.
+    pub(crate) fn start(places: &[Namespace]) -> Result<Self> {
+        let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let begun = Instant::now();
+        let (mut sockets, mut receivers) = (Vec::new(), Vec::new());
+        for (pair, two) in places.chunks_exact(2).enumerate() {
+            let [from, to] = [2 * pair, 2 * pair + 1].map(address);
+            let [sender, receiver] = [(&two[0], from, 0), (&two[1], to, PORT)]
+                .map(|(place, address, port)| socket(place, SocketAddr::new(address.into(), port)));
+            let (sender, receiver) = (sender?, receiver?);
+            sender.connect((to, PORT))?;
+            sockets.push(sender);
+            receivers.push(std::thread::spawn(move || receive(&receiver, begun)));
+        }
+        let (ended, count) = (Arc::clone(&stop), Arc::clone(&sent));
+        let sender = std::thread::spawn(move || send(&sockets, begun, &ended, &count));
+        Ok(Self {
+            stop,
+            sent,
+            sender,
+            receivers,
+        })
+    }
+
+    /// Ends them: what came of all.
+    pub(crate) fn stop(self) -> Delays {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ended = self.sender.join();
+        let mut times = histogram();
+        for receiver in self.receivers {
+            if let Ok(of_one) = receiver.join() {
+                let _same_bounds = times.add(of_one);
+            }
+        }
+        let sent = self.sent.load(Ordering::Relaxed);
+        Delays { times, sent }
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_max(LONGEST_NS, 3).expect("both are constants within its bounds")
+}
+
+/// A socket whose place is a namespace. The interface may have come a moment ago.
+fn socket(place: &Namespace, address: SocketAddr) -> Result<UdpSocket> {
+    let bound = place.enter(|| -> io::Result<UdpSocket> {
+        let socket = UdpSocket::bind(address)?;
+        socket.set_read_timeout(Some(LATE))?;
+        Ok(socket)
+    });
+    bound?.with_context(|| address.to_string())
+}
+
+fn send(sockets: &[UdpSocket], begun: Instant, stop: &AtomicBool, sent: &AtomicU64) {
+    for number in 1u32.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        for socket in sockets {
+            let now_ns = begun.elapsed().as_nanos() as u64;
+            // One that the system does not take is lost as well.
+            let _taken = socket.send(&now_ns.to_be_bytes());
+            sent.fetch_add(1, Ordering::Relaxed);
+        }
+        let due = PERIOD.saturating_mul(number);
+        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+    }
+}
+
+/// Until none has come for so long as one may take.
+fn receive(socket: &UdpSocket, begun: Instant) -> Histogram<u64> {
+    let mut times = histogram();
+    let mut bytes = [0; 8];
+    while let Ok(count) = socket.recv(&mut bytes) {
+        if count == bytes.len() {
+            let now_ns = begun.elapsed().as_nanos() as u64;
+            times.saturating_record(now_ns.saturating_sub(u64::from_be_bytes(bytes)));
+        }
+    }
+    times
+}

@@ -1,0 +1,52 @@
+//! `hostile`: what innocent guests notice of a hostile guest and of a hostile driver domain.
+
+use crate::{build, workspace};
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The package and the name of each program, and what it is called where it runs.
+const PROGRAMS: [(&str, &str, &[&str]); 3] = [
+    ("hostile", "hostile", &["hostile"]),
+    ("grantwayd", "grantwayd", &["grantwayd"]),
+    ("hostile", "hostile-domain", &["driver", "guest"]),
+];
+
+/// `hostile [--minutes N]`: so long for each of four machines.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let minutes: u64 = match args {
+        [] => 10,
+        [option, minutes] if option == "--minutes" => minutes.parse().context("--minutes")?,
+        _ => bail!("usage: cargo xtask hostile [--minutes N]"),
+    };
+    let folder = programs()?;
+    let status = Command::new(folder.join("hostile"))
+        .args(["--seconds", &(minutes * 60).to_string()])
+        .status()
+        .context("hostile")?;
+    ensure!(status.success(), "innocent domains have noticed too much");
+    Ok(())
+}
+
+/// Builds the programs, and puts them into a folder of their own, under the names that they have
+/// there.
+fn programs() -> Result<PathBuf> {
+    let target = workspace::target_directory()?;
+    let mut command = workspace::cargo();
+    command.args(["build", "--release"]);
+    for (package, program, _) in PROGRAMS {
+        command.args(["--package", package, "--bin", program]);
+    }
+    let built = build::executables_of(&mut command)?;
+    let folder = target.join("hostile");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    for (_, program, names) in PROGRAMS {
+        let from = built.iter().find(|path| path.ends_with(program));
+        let from = from.with_context(|| format!("cargo built no {program}"))?;
+        for name in names {
+            build::place_as(from, &folder.join(name))?;
+        }
+    }
+    Ok(folder)
+}
