@@ -355,6 +355,11 @@ impl Map {
         Ok(Self { fd, key })
     }
 
+    /// A map that another process has made, with keys of `key` bytes.
+    pub(super) fn adopt(fd: OwnedFd, key: u32) -> Self {
+        Self { fd, key }
+    }
+
     /// Sets an entry.
     pub(super) fn set(&self, key: &[u8], value: u32) -> io::Result<()> {
         let attr = self.element(key, &raw const value as u64)?;
@@ -399,6 +404,13 @@ impl Counters {
         // as large as `new` has said.
         unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &attr) }?;
         Ok(counts)
+    }
+}
+
+/// Those that another process has made.
+impl From<OwnedFd> for Counters {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
     }
 }
 

@@ -102,6 +102,13 @@ impl Namespace {
     }
 }
 
+/// One that another process has made.
+impl From<OwnedFd> for Namespace {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
 impl AsFd for Namespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

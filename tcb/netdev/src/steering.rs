@@ -15,7 +15,7 @@ use crate::bpf::{
 };
 use crate::tun;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -75,6 +75,33 @@ impl Steering {
             queues,
             grace,
         })
+    }
+
+    /// The steering of a TAP that another process has set up, by what that has kept of it
+    /// ([`Steering::kept`]). Its points come after all of the other's.
+    ///
+    /// # Errors
+    /// As where it was set up.
+    pub fn adopt(map: OwnedFd, macs: &[[u8; 6]], queues: u32) -> io::Result<Self> {
+        let grace = Grace::start()?;
+        // By the clock, so that they are behind all that a process before has counted up to. What
+        // that has changed is effective after this one.
+        grace
+            .newest
+            .fetch_max(shmem::time::monotonic_ns(), Ordering::AcqRel);
+        grace.request();
+        Ok(Self {
+            map: Map::adopt(map, 8),
+            macs: macs.to_vec(),
+            queues,
+            grace,
+        })
+    }
+
+    /// What another process needs to take it up.
+    #[must_use]
+    pub fn kept(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
     }
 
     /// From now on frames to `mac` go to `queue`; none: to the shared one. Answers with a point

@@ -33,6 +33,24 @@ impl Uplink {
     pub fn kept(&self) -> BorrowedFd<'_> {
         self.table.as_fd()
     }
+
+    /// Settings of the system that were switched on for it.
+    #[must_use]
+    pub fn switched_on(&self) -> &[&'static str] {
+        &self.switched_on
+    }
+
+    /// What another process has set up for `spec`: what that has kept, and which settings it has
+    /// switched on.
+    #[must_use]
+    pub fn adopt(spec: &TapSpec, kept: OwnedFd, switched_on: &[String]) -> Self {
+        let of_them = |setting: &&str| switched_on.iter().any(|on| on == setting);
+        Self {
+            table: kept,
+            netns: spec.netns.clone(),
+            switched_on: FORWARDING.into_iter().filter(of_them).collect(),
+        }
+    }
 }
 
 impl Drop for Uplink {

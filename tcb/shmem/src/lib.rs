@@ -36,6 +36,7 @@ mod reserve;
 mod span;
 pub mod sync;
 pub mod time;
+pub mod umem;
 pub mod uses;
 
 pub use area::Area;

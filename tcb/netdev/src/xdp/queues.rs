@@ -16,7 +16,7 @@
 
 use super::rules;
 use super::shared::{QUEUE, RingPages, XDP_DROP};
-use super::socket::{self, Socket};
+use super::socket::Socket;
 use crate::bpf::{
     Assembler, Counters, Kind, Label, MAP_LOOKUP_ELEM, Map, R0, R1, R2, R3, R4, R6, R7, R10,
     REDIRECT_MAP, TAIL_CALL, attach_egress,
@@ -25,9 +25,8 @@ use crate::netlink::Netlink;
 use crate::steering::{self, KEY, look_up};
 use abi::machine::XdpQueue;
 use abi::xdp::Ring;
-use shmem::Span;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -151,7 +150,41 @@ impl Paths {
         self.sockets.set(&queue.to_ne_bytes(), socket as u32)
     }
 
-    /// A queue with a socket of its own, as [`open`] makes it. Nothing comes by it yet.
+    /// What another process needs to take them up.
+    pub(super) fn kept(&self) -> Vec<BorrowedFd<'_>> {
+        let maps = [&self.sockets, &self.macs, &self.programs].map(AsFd::as_fd);
+        let links = self.links.iter().map(AsFd::as_fd);
+        maps.into_iter().chain(links).collect()
+    }
+
+    /// The paths that another process has made; none: these are not what it had.
+    pub(super) fn adopt(kept: Vec<OwnedFd>) -> Option<Self> {
+        let mut kept = kept.into_iter();
+        Some(Self {
+            sockets: Map::adopt(kept.next()?, 4),
+            macs: Map::adopt(kept.next()?, 8),
+            programs: Map::adopt(kept.next()?, 4),
+            links: kept.collect(),
+        })
+    }
+
+    /// A queue with a socket of its own that another process has bound.
+    pub(super) fn adopt_queue(
+        self: &Arc<Self>,
+        (socket, denied): (OwnedFd, OwnedFd),
+        spec: &XdpQueue,
+    ) -> io::Result<QueueSocket> {
+        Ok(QueueSocket {
+            socket: Socket::new(socket, spec.entries)?,
+            queue: spec.queue,
+            mac: spec.mac,
+            ended: AtomicBool::new(false),
+            denied: denied.into(),
+            paths: Arc::clone(self),
+        })
+    }
+
+    /// A queue with a socket of its own, which is bound to it. Nothing comes by it yet.
     pub(super) fn queue(
         self: &Arc<Self>,
         socket: OwnedFd,
@@ -173,16 +206,6 @@ impl Paths {
             paths: Arc::clone(self),
         })
     }
-}
-
-/// A socket that receives into `umem` what is for one guest, and sends nothing: the kernel never
-/// reads that memory. `index` is the interface's, in the calling thread's namespace.
-pub(super) fn open(index: u32, spec: &XdpQueue, umem: Span) -> io::Result<OwnedFd> {
-    let socket = socket::open(umem, spec.chunk_bytes, spec.entries, false)?;
-    // What the interface wrote by itself would come until the socket is closed, and its memory is
-    // another domain's.
-    socket::bind(&socket, index, spec.queue, true)?;
-    Ok(socket)
 }
 
 /// A queue of an interface that is one guest's alone: a socket over the memory that this guest
@@ -212,6 +235,12 @@ impl QueueSocket {
     #[must_use]
     pub fn ring_pages(&self) -> [RingPages; 2] {
         Self::RINGS.map(|ring| self.socket.pages(ring))
+    }
+
+    /// What another process needs, beside the socket, to take the queue up.
+    #[must_use]
+    pub fn kept(&self) -> BorrowedFd<'_> {
+        self.denied.as_fd()
     }
 
     /// From now on frames to the queue's MAC come by it.

@@ -3,7 +3,6 @@
 use super::shared::RingPages;
 use abi::xdp::{Counter, Ring, RingLayout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use shmem::Span;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -71,42 +70,10 @@ const fn first_page(ring: Ring) -> u32 {
     (offset / abi::PAGE as u64) as u32
 }
 
-/// An AF_XDP socket that is not bound yet: in the namespace of the calling thread, over the packets
-/// in `umem`, in chunks of `chunk_bytes`, with rings of `entries` entries. Without `transmit` it
-/// only receives.
-pub(super) fn open(
-    umem: Span,
-    chunk_bytes: u32,
-    entries: u32,
-    transmit: bool,
-) -> io::Result<OwnedFd> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::XDP,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
-    let memory = libc::xdp_umem_reg_v1 {
-        addr: umem.addr() as u64,
-        len: umem.len() as u64,
-        chunk_size: chunk_bytes,
-        headroom: 0,
-    };
-    // SAFETY: the option reads the struct; the memory that it names is reserved for packets, never
-    // holds a Rust object, and stays the kernel's as long as that likes, mapped or not.
-    unsafe { set(&socket, libc::XDP_UMEM_REG, &memory) }?;
-    let receive = [
-        libc::XDP_UMEM_FILL_RING,
-        libc::XDP_UMEM_COMPLETION_RING,
-        libc::XDP_RX_RING,
-    ];
-    for option in receive
-        .into_iter()
-        .chain(transmit.then_some(libc::XDP_TX_RING))
-    {
-        // SAFETY: each of these options reads one int.
-        unsafe { set(&socket, option, &entries) }?;
-    }
+/// An AF_XDP socket that is not bound yet and has no memory, in the namespace of the calling thread.
+pub(super) fn create() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
     Ok(socket)
 }
 
@@ -156,23 +123,6 @@ fn counter(socket: &OwnedFd, counter: Counter) -> io::Result<u64> {
         Counter::BadTransmit => all.tx_invalid_descs,
         Counter::RingFull => all.rx_ring_full,
         Counter::FillEmpty => all.rx_fill_ring_empty_descs,
-    })
-}
-
-/// # Safety
-/// `value` is what the option reads.
-unsafe fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
-    let bytes = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel reads the value, whose size is given and which lives through the call; the
-    // rest is the caller's word.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_XDP,
-            option,
-            (&raw const *value).cast(),
-            bytes,
-        )
     })
 }
 

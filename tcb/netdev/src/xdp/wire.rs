@@ -1,6 +1,6 @@
 //! An interface whose packets go to a socket: opened, or made as a veth pair.
 
-use super::queues::{self, Paths, QueueSocket};
+use super::queues::{Paths, QueueSocket};
 use super::shared::{QUEUE, RingPages};
 use super::socket::{self, Socket};
 use crate::bpf::attach_xdp;
@@ -12,10 +12,11 @@ use crate::netns::{self, Namespace};
 use abi::machine::Tap as TapSpec;
 use abi::machine::{Netdev, Xdp, XdpQueue};
 use abi::xdp::Ring;
+use shmem::umem::{self, Umem};
 use shmem::{Region, Span};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Name of the end of a pair that the socket is on, alone in its namespace.
@@ -39,7 +40,7 @@ pub struct Wire {
     /// Where frames go: gone with the last queue.
     paths: Arc<Paths>,
     /// The socket that keeps the interface listening to every address.
-    _promiscuous: Option<OwnedFd>,
+    promiscuous: Option<OwnedFd>,
     // After everything that is bound to it.
     pair: Option<Pair>,
 }
@@ -212,7 +213,7 @@ impl Led {
                 .filter_map(|(lacks, what)| lacks.then_some(what))
                 .collect(),
             paths: Arc::new(self.paths),
-            _promiscuous: promiscuous,
+            promiscuous,
             pair,
         }
     }
@@ -270,15 +271,50 @@ impl Wire {
     /// The step that failed. Some milliseconds after the end of a socket before, the kernel may
     /// still say that the interface is busy.
     pub fn bind(self: &Arc<Self>, umem: Span) -> Result<XdpDevice, SetupError> {
+        let socket = self.socket()?;
         let spec = &self.spec;
+        let umem = Umem {
+            span: umem,
+            chunk_bytes: spec.chunk_bytes,
+            entries: spec.entries,
+            transmits: true,
+        };
+        umem::register(&socket, &umem).map_err(failed(&self.place(), GIVEN, PRIVILEGES))?;
+        self.bind_socket(socket)
+    }
+
+    /// A socket that is over no memory yet and not bound, for [`Wire::bind_socket`] or
+    /// [`Wire::bind_queue`] when it is.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn socket(&self) -> Result<OwnedFd, SetupError> {
+        self.there(|_| socket::create())
+    }
+
+    /// Makes the wire's packets come by a socket that has its memory.
+    ///
+    /// # Errors
+    /// As [`Wire::bind`].
+    pub fn bind_socket(self: &Arc<Self>, socket: OwnedFd) -> Result<XdpDevice, SetupError> {
         let socket = self.there(|index| {
-            let socket = socket::open(umem, spec.chunk_bytes, spec.entries, true)?;
             socket::bind(&socket, index, QUEUE, false)?;
             self.paths.lead(QUEUE, &socket)?;
-            Socket::new(socket, spec.entries)
+            Socket::new(socket, self.spec.entries)
         })?;
         Ok(XdpDevice {
             socket,
+            _wire: Arc::clone(self),
+        })
+    }
+
+    /// A socket that another process has bound to this wire.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn adopt_socket(self: &Arc<Self>, socket: OwnedFd) -> io::Result<XdpDevice> {
+        Ok(XdpDevice {
+            socket: Socket::new(socket, self.spec.entries)?,
             _wire: Arc::clone(self),
         })
     }
@@ -287,12 +323,30 @@ impl Wire {
     /// queue has one socket at a time.
     ///
     /// # Errors
+    /// As [`Wire::bind_queue`].
+    pub fn queue(&self, spec: &XdpQueue, umem: Span) -> Result<QueueSocket, SetupError> {
+        let socket = self.socket()?;
+        let umem = Umem {
+            span: umem,
+            chunk_bytes: spec.chunk_bytes,
+            entries: spec.entries,
+            transmits: false,
+        };
+        umem::register(&socket, &umem).map_err(failed(&self.place(), GIVEN, PRIVILEGES))?;
+        self.bind_queue(spec, socket)
+    }
+
+    /// Makes a socket that has its memory, and sends nothing, a guest's queue: nothing comes by it
+    /// yet.
+    ///
+    /// # Errors
     /// As [`Wire::bind`]; or the kernel does not take the program that asks the firewall rules
     /// before it.
-    pub fn queue(&self, spec: &XdpQueue, umem: Span) -> Result<QueueSocket, SetupError> {
+    pub fn bind_queue(&self, spec: &XdpQueue, socket: OwnedFd) -> Result<QueueSocket, SetupError> {
         // First what says for a while that the queue is busy: to compile and verify takes longer
-        // than to ask.
-        let socket = self.there(|index| queues::open(index, spec, umem))?;
+        // than to ask. What the interface wrote by itself would come until the socket is closed,
+        // and its memory is another domain's: copies only.
+        self.there(|index| socket::bind(&socket, index, spec.queue, true))?;
         let made = self.paths.queue(socket, spec);
         made.map_err(|error| {
             let place = self.place();
@@ -303,6 +357,56 @@ impl Wire {
                 rules: spec.rules.len(),
                 error,
             }
+        })
+    }
+
+    /// A guest's queue whose socket another process has bound; what that has kept beside it
+    /// ([`QueueSocket::kept`]).
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn adopt_queue(
+        &self,
+        spec: &XdpQueue,
+        socket: OwnedFd,
+        kept: OwnedFd,
+    ) -> io::Result<QueueSocket> {
+        self.paths.adopt_queue((socket, kept), spec)
+    }
+
+    /// What another process needs to take the wire up.
+    #[must_use]
+    pub fn kept(&self) -> Vec<BorrowedFd<'_>> {
+        let of_its_own = match (&self.promiscuous, &self.pair) {
+            (Some(socket), _) => Some(socket.as_fd()),
+            (None, Some(pair)) => Some(pair.near.as_fd()),
+            (None, None) => None,
+        };
+        of_its_own.into_iter().chain(self.paths.kept()).collect()
+    }
+
+    /// The wire that another process has set up as `spec` says, by what that has kept.
+    ///
+    /// # Errors
+    /// That is not what it has kept.
+    pub fn adopt(spec: &Xdp, kept: Vec<OwnedFd>) -> io::Result<Self> {
+        let mut kept = kept.into_iter();
+        let missing = || io::Error::from(io::ErrorKind::InvalidInput);
+        let of_its_own = kept.next().ok_or_else(missing)?;
+        let paths = Paths::adopt(kept.collect()).ok_or_else(missing)?;
+        let (promiscuous, pair) = match spec.netdev {
+            Netdev::Existing { .. } => (Some(of_its_own), None),
+            Netdev::Veth(_) => {
+                let near = Namespace::from(of_its_own);
+                (None, Some(Pair { near }))
+            }
+        };
+        Ok(Self {
+            spec: spec.clone(),
+            lacks: Vec::new(),
+            paths: Arc::new(paths),
+            promiscuous,
+            pair,
         })
     }
 
