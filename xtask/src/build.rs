@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The package and the name of each program.
-pub(crate) const PROGRAMS: [(&str, &str); 6] = [
+pub(crate) const PROGRAMS: [(&str, &str); 8] = [
     ("cli", "grantway"),
     ("grantwayd", "grantwayd"),
+    ("netd", "grantway-netd"),
+    ("manager", "grantway-manager"),
     ("driver", "driver"),
     ("guest", "guest"),
     ("pointers", "pointers"),

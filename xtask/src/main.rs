@@ -31,7 +31,8 @@ usage: cargo xtask <task>
   layering           check who depends on whom and who may use `unsafe` (xtask/layering.txt)
   sizes              check how long functions, files, lines are; print lines of code per folder
   words              find words that are retired (xtask/words.txt)
-  tcb                count the trusted base: lines and `unsafe` blocks per crate
+  tcb                count the trusted base: lines and `unsafe` blocks per crate and program; fails
+                     where a program has more lines than xtask/layering.txt lets it have
   mutants [MODULE…]  mutate ring, grants, counted-grants, bridge: do the tests notice? resumable
   mutants --kept [MODULE…]  print what is known so far, without running anything
   xen [TEST…]        the driver domain on the real Xen, in an emulated machine (--help says more)

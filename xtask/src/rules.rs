@@ -22,6 +22,22 @@ pub(crate) struct Rules {
     pub(crate) trusted: Vec<String>,
     /// `attacker: A/src/bin`: folders within it that hold hostile programs of its tests.
     pub(crate) attackers: Vec<String>,
+    /// `program NAME LIMIT: A/src B/src/x.rs`: what a trusted program consists of.
+    pub(crate) programs: Vec<Program>,
+    /// `capabilities NAME: CAP_X`: what a program keeps.
+    pub(crate) capabilities: BTreeMap<String, Vec<String>>,
+    /// `beside: A/src/x.rs`: parts of its crates that no trusted program uses.
+    pub(crate) beside: Vec<String>,
+}
+
+/// A trusted program.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) name: String,
+    /// The most lines that it may have.
+    pub(crate) limit: usize,
+    /// Folders and files. What an earlier program has is not counted again.
+    pub(crate) parts: Vec<String>,
 }
 
 /// Rooms that may use each other.
@@ -63,6 +79,21 @@ fn rule(rules: &mut Rules, line: &str) -> Result<()> {
         floor.rooms.push(room.trim().to_owned());
     }
     let names = names.split_whitespace().map(str::to_owned);
+    if let Some(program) = subject.strip_prefix("program ") {
+        let (name, limit) = program
+            .split_once(' ')
+            .context("a program without a limit")?;
+        rules.programs.push(Program {
+            name: name.to_owned(),
+            limit: limit.trim().parse().context("the limit is no number")?,
+            parts: names.collect(),
+        });
+        return Ok(());
+    }
+    if let Some(name) = subject.strip_prefix("capabilities ") {
+        rules.capabilities.insert(name.to_owned(), names.collect());
+        return Ok(());
+    }
     let table = match subject.split_once(' ') {
         Some(("may", name)) => Some((&mut rules.may, name)),
         Some(("never", name)) => Some((&mut rules.never, name)),
@@ -77,6 +108,7 @@ fn rule(rules: &mut Rules, line: &str) -> Result<()> {
         (None, "unsafe") => rules.unsafe_in.extend(names),
         (None, "trusted") => rules.trusted.extend(names),
         (None, "attacker") => rules.attackers.extend(names),
+        (None, "beside") => rules.beside.extend(names),
         _ => anyhow::bail!("no such rule: {subject}"),
     }
     Ok(())

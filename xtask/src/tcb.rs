@@ -1,10 +1,14 @@
 //! Counts the trusted base.
 
-use crate::{rules, source, workspace};
-use anyhow::Result;
-use std::path::PathBuf;
+use crate::rules::{self, Rules};
+use crate::source;
+use crate::workspace::{self, Crate};
+use anyhow::{Result, ensure};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
-/// Prints lines of code (no blank lines, comments or tests) and unsafe blocks per part.
+/// Prints lines of code (no blank lines, comments or tests) and unsafe blocks per part, then of each
+/// program, and fails if one has more lines than it may have.
 pub(crate) fn print() -> Result<()> {
     let root = workspace::root();
     let (mut all_lines, mut all_blocks) = (0, 0);
@@ -14,8 +18,8 @@ pub(crate) fn print() -> Result<()> {
     );
     let rules = rules::read()?;
     let attackers: Vec<PathBuf> = rules.attackers.iter().map(|path| root.join(path)).collect();
-    for part in rules.trusted {
-        let path = root.join(&part);
+    for part in &rules.trusted {
+        let path = root.join(part);
         if !path.exists() {
             continue;
         }
@@ -25,12 +29,67 @@ pub(crate) fn print() -> Result<()> {
         all_blocks += blocks;
     }
     println!("{:<28} {all_lines:>7} {all_blocks:>8}", "together");
+    programs(&rules, &root, &attackers)
+}
+
+/// The same of each program.
+fn programs(rules: &Rules, root: &Path, attackers: &[PathBuf]) -> Result<()> {
+    let crates = workspace::crates()?;
+    let beside = rules.beside.iter().map(|path| root.join(path));
+    let mut taken: Vec<PathBuf> = attackers.iter().cloned().chain(beside).collect();
+    let mut too_long = Vec::new();
+    println!(
+        "\n{:<20} {:>7} {:>7} {:>8}  crates from outside; capabilities",
+        "program", "lines", "limit", "unsafe"
+    );
+    for program in &rules.programs {
+        let (mut lines, mut blocks) = (0, 0);
+        let parts: Vec<PathBuf> = program.parts.iter().map(|part| root.join(part)).collect();
+        for part in &parts {
+            ensure!(
+                part.exists(),
+                "layering.txt: there is no {}",
+                part.display()
+            );
+            let (of_part, blocks_of_part) = count(part.clone(), &taken)?;
+            lines += of_part;
+            blocks += blocks_of_part;
+        }
+        let outside = outside(&crates, &parts);
+        let capabilities = rules.capabilities.get(&program.name);
+        println!(
+            "{:<20} {lines:>7} {:>7} {blocks:>8}  {}; {}",
+            program.name,
+            program.limit,
+            outside.into_iter().collect::<Vec<_>>().join(" "),
+            capabilities.map_or_else(String::new, |kept| kept.join(" ")),
+        );
+        if lines > program.limit {
+            too_long.push(format!("{} has {lines} lines", program.name));
+        }
+        taken.extend(parts);
+    }
+    ensure!(
+        too_long.is_empty(),
+        "over the limit: {}",
+        too_long.join(", ")
+    );
     Ok(())
+}
+
+/// The crates from outside that the crates of these folders and files name.
+fn outside(crates: &[Crate], parts: &[PathBuf]) -> BTreeSet<String> {
+    let named = |found: &&Crate| parts.iter().any(|part| part.starts_with(&found.root));
+    let found = crates.iter().filter(named);
+    found.flat_map(|found| found.outside.clone()).collect()
 }
 
 /// Lines and unsafe blocks under a folder, without test files and without what lies in `except`.
 fn count(path: PathBuf, except: &[PathBuf]) -> Result<(usize, usize)> {
-    let mut files = source::files(&path)?;
+    let mut files = match path.is_file() {
+        true => vec![path],
+        false => source::files(&path)?,
+    };
     files.retain(|file| !except.iter().any(|folder| file.starts_with(folder)));
     let texts = source::without_tests(files)?;
     let counts = texts.iter().map(|(_, text)| source::count(text));

@@ -49,7 +49,14 @@ endpoint = "echo"
 "#;
 
 /// What lies beside `grantway`.
-const PROGRAMS: [&str; 4] = ["grantwayd", "driver", "guest", "pointers"];
+const PROGRAMS: [&str; 6] = [
+    "grantwayd",
+    "grantway-netd",
+    "grantway-manager",
+    "driver",
+    "guest",
+    "pointers",
+];
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -67,6 +74,8 @@ fn build(folder: &Path) {
         "--quiet",
         "--bins",
         "--package=grantwayd",
+        "--package=netd",
+        "--package=manager",
         "--package=driver",
         "--package=guest",
         "--package=pointers",

@@ -38,6 +38,8 @@ impl Machine {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         require!(
             program("grantwayd"),
+            program("grantway-netd"),
+            program("grantway-manager"),
             program("driver"),
             program("guest"),
             tap

@@ -131,10 +131,10 @@ fn with_queues(
 ) -> Result<TapNic, StartError> {
     let steering = AskMonitor::new(Rc::clone(platform), device);
     if !steering.is_possible() {
-        eprintln!(
+        runtime::start::say(format_args!(
             "nic.{}: the monitor may not steer its frames, so all guests use the shared queue",
             config.name
-        );
+        ));
         return Ok(nic);
     }
     let fds = queues

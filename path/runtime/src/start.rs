@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use shmem::home::{Home, NotADomain};
 use std::cell::RefCell;
 use std::convert::Infallible;
+use std::io::Write;
 use std::process::ExitCode;
 use std::rc::Rc;
 
@@ -84,16 +85,22 @@ pub fn main<C: DeserializeOwned>(
     run: impl FnOnce(Started<C>) -> Result<Infallible, StartError>,
 ) -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
-        eprintln!("{panic}");
+        say(format_args!("{panic}"));
         std::process::exit(EXIT_PANIC);
     }));
     match start().and_then(run) {
         Ok(never) => match never {},
         Err(error) => {
-            eprintln!("{error}");
+            say(format_args!("{error}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints a line on the domain's console. One that is full loses it: a domain does not wait for who
+/// reads, and `eprintln!` would panic.
+pub fn say(line: std::fmt::Arguments<'_>) {
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Exit status of a domain with a bug.

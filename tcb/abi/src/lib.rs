@@ -4,6 +4,7 @@
 //! shared by the monitor, by every domain and by the command line.
 
 pub mod connect;
+pub mod core;
 pub mod counted;
 pub mod firewall;
 pub mod grant;

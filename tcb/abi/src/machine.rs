@@ -90,6 +90,19 @@ pub enum Device {
     Write(String),
 }
 
+/// What netd is asked to open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Opening {
+    /// The device.
+    pub device: Device,
+    /// How many domains had it before: a file is written anew for each.
+    pub life: u64,
+    /// What netd notes for the next one: settings of the system that it has switched on.
+    #[serde(default)]
+    pub switched_on: Vec<String>,
+}
+
 /// A TAP interface: created, configured, brought up, and handed over as a descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -258,6 +271,11 @@ pub enum Control {
         /// The request, opaque.
         request: String,
     },
+    /// End a domain and start it again, now: answered by [`Restarted`] when it is connected.
+    Restart {
+        /// The domain's name.
+        domain: String,
+    },
     /// End everything; answered by `{}` when it is done.
     Down,
 }
@@ -274,6 +292,19 @@ pub struct ControlError {
 pub struct Relayed {
     /// The domain's bytes, as text.
     pub reply: String,
+}
+
+/// The answer when a domain is back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restarted {
+    /// Its name.
+    pub domain: String,
+    /// Its id from now on.
+    pub id: u16,
+    /// Nanoseconds from the end of the one before until this one was ready.
+    pub ready_ns: u64,
+    /// The same until all its connections were up, but for those whose other end is dead.
+    pub connected_ns: u64,
 }
 
 /// What `grantway status` shows.

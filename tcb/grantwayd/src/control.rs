@@ -1,12 +1,12 @@
-//! The control socket: who may connect to it.
+//! The control socket, made for this user alone. Clients are the manager's: a new one finds them
+//! waiting where the one before has left them.
 
 use rustix::fs::Mode;
-use rustix::net::sockopt::socket_peercred;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 /// The socket that a client connects to. Removed when dropped.
@@ -35,24 +35,17 @@ impl Socket {
         })
     }
 
-    /// Readable while a client waits.
+    /// The listening socket.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
+}
 
-    /// The next client that may speak to us, if one waits: the same user, or root.
-    pub(crate) fn accept(&self) -> Option<UnixStream> {
-        loop {
-            let (stream, _) = self.listener.accept().ok()?;
-            let peer = socket_peercred(&stream).map(|peer| peer.uid);
-            let own = rustix::process::geteuid();
-            if peer.is_ok_and(|uid| uid == own || uid.is_root())
-                && stream.set_nonblocking(true).is_ok()
-            {
-                return Some(stream);
-            }
-        }
-    }
+/// Whether a folder can be changed by nobody but this user.
+pub(crate) fn is_ours(folder: &Path) -> bool {
+    const OTHERS_WRITE: u32 = 0o022;
+    let own = rustix::process::geteuid().as_raw();
+    fs::metadata(folder).is_ok_and(|meta| meta.uid() == own && meta.mode() & OTHERS_WRITE == 0)
 }
 
 impl Drop for Socket {

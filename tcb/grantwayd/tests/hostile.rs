@@ -364,12 +364,9 @@ fn a_console_flood_is_dropped() {
         domain: "g0".into(),
         request: flood,
     };
-    // 20 MB: it takes its time, as the domain is slowed down; nobody else is.
-    let late = daemon.ask(&request);
-    assert_eq!(
-        late["error"],
-        "the domain did not reply within three seconds"
-    );
+    // 20 MB: what nobody takes is lost, and nobody waits, itself least of all.
+    let answer = daemon.ask(&request);
+    assert_eq!(answer["reply"], "\"done\"", "{answer}");
     let start = Instant::now();
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());

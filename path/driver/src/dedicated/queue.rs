@@ -234,10 +234,10 @@ impl DedicatedQueue {
             self.trouble = "its frontend wants its buffers back in the order in which it posted \
                             them, or no offsets: it uses the shared queue"
                 .into();
-            eprintln!(
+            runtime::start::say(format_args!(
                 "queue of guest's own, device {}: {}",
                 self.config.device, self.trouble
-            );
+            ));
         }
         may
     }

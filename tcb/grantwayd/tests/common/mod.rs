@@ -57,6 +57,38 @@ pub(crate) fn with_file(machine: &mut Machine, domain: usize, path: &Path) {
 /// fork and exec, would hold the file open for writing, and such a file cannot be executed.
 static EXEC: Mutex<()> = Mutex::new(());
 
+/// A program of another package, beside `grantwayd`: the helpers, and the domain of these tests. What
+/// this package's tests build is its own program alone.
+fn built(program: &str) -> PathBuf {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    let own = Path::new(env!("CARGO_BIN_EXE_grantwayd"));
+    let folder = own.parent().unwrap();
+    ONCE.call_once(|| {
+        let profile = match folder.file_name().unwrap().to_str().unwrap() {
+            "debug" => "dev",
+            other => other,
+        };
+        let status = Command::new(env!("CARGO"))
+            .args([
+                "build",
+                "--quiet",
+                "-p",
+                "netd",
+                "-p",
+                "manager",
+                "-p",
+                "probe-domain",
+            ])
+            .args(["--profile", profile, "--target-dir"])
+            // Below it are the target and the profile.
+            .arg(folder.parent().and_then(Path::parent).unwrap())
+            .status()
+            .unwrap();
+        assert!(status.success(), "the helpers are not built");
+    });
+    folder.join(program)
+}
+
 /// A running monitor.
 pub(crate) struct Daemon {
     pub(crate) child: Child,
@@ -76,9 +108,9 @@ impl Daemon {
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(dir.path(), open).unwrap();
         let exec = EXEC.lock().unwrap_or_else(PoisonError::into_inner);
+        let probe = built("probe-domain");
         for program in ["driver", "guest"] {
-            let probe = env!("CARGO_BIN_EXE_probe-domain");
-            std::fs::copy(probe, dir.path().join(program)).unwrap();
+            std::fs::copy(&probe, dir.path().join(program)).unwrap();
         }
         let mut child = command
             .arg("--socket")

@@ -13,15 +13,27 @@ const CHUNK: usize = 16 * 1024;
 /// How long a client may be silent, or leave an answer lying.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
+/// A request that is passed on to a domain.
+#[derive(Clone, Debug)]
+pub(crate) struct Relay {
+    pub(crate) to: DomId,
+    pub(crate) request: Vec<u8>,
+    /// Until when it waits for room in the domain's mailbox.
+    pub(crate) until_ns: u64,
+}
+
 /// What a client waits for.
 #[derive(Debug)]
 pub(crate) enum Waits {
     /// Nothing: the next line is a request.
     Nothing,
-    /// Room in a domain's mailbox, until the time given.
-    Room(DomId, Vec<u8>, u64),
-    /// A domain's reply.
-    Reply,
+    /// Room in a domain's mailbox: it is tried again at the time given.
+    Room(Relay, u64),
+    /// A domain's reply, which comes under this token.
+    Reply(Relay, u32),
+    /// A domain's next start, by its place in the machine and its starts before, until the time
+    /// given.
+    Start(usize, u64, u64),
     /// The end of everything.
     End,
 }
@@ -69,6 +81,22 @@ impl Client {
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         let idle = matches!(self.waits, Waits::Nothing);
         idle.then(|| self.since_ns.saturating_add(PATIENCE_NS))
+    }
+
+    /// When what it waits for is looked at again, if nothing tells before.
+    pub(crate) fn again_ns(&self) -> Option<u64> {
+        match self.waits {
+            Waits::Room(_, at) | Waits::Start(_, _, at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// The token of the answer that it waits for.
+    pub(crate) fn token(&self) -> Option<u32> {
+        match self.waits {
+            Waits::Reply(_, token) => Some(token),
+            _ => None,
+        }
     }
 
     /// Takes what it has sent.

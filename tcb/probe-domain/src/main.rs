@@ -13,6 +13,7 @@ use rustix::event::epoll;
 use serde_json::{Value, json};
 use shmem::Span;
 use shmem::home::{Descriptors, Home};
+use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -25,7 +26,7 @@ fn main() {
     let home = match shmem::home::take() {
         Ok(home) => home,
         Err(error) => {
-            eprintln!("probe-domain: {error}");
+            say(format_args!("probe-domain: {error}"));
             std::process::exit(3);
         }
     };
@@ -41,9 +42,9 @@ fn main() {
         number: 0,
         attached: Vec::new(),
     };
-    println!("up as {:?}", std::env::args().next());
+    say(format_args!("up as {:?}", std::env::args().next()));
     if let Some(word) = config["word"].as_str() {
-        println!("told {word}");
+        say(format_args!("told {word}"));
     }
     if config["silent"] == true {
         hang();
@@ -56,6 +57,11 @@ fn main() {
         probe.call(Kind::Ready as u32, 0);
     }
     probe.run();
+}
+
+/// Prints a line on the console, which does not wait: one that is full loses it.
+fn say(line: std::fmt::Arguments<'_>) {
+    let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Does nothing for ever, not even answer pings.
@@ -251,12 +257,15 @@ impl Probe {
             "flood" => {
                 let line = [b'x'; 99];
                 for _ in 0..n("lines") {
-                    println!("{}", String::from_utf8_lossy(&line));
+                    say(format_args!("{}", String::from_utf8_lossy(&line)));
                 }
                 json!("done")
             }
             "say" => {
-                println!("{}", order["text"].as_str().unwrap_or_default());
+                say(format_args!(
+                    "{}",
+                    order["text"].as_str().unwrap_or_default()
+                ));
                 json!("done")
             }
             "hang" => hang(),

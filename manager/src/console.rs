@@ -5,9 +5,7 @@
 
 use crate::log::Log;
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
 use shmem::rate::TokenBucket;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes of a line that are kept; the rest becomes the next line.
@@ -35,21 +33,17 @@ pub(crate) struct Console {
 }
 
 impl Console {
-    /// A new console, and the domain's end of it.
-    pub(crate) fn create(name: &str) -> io::Result<(Self, OwnedFd)> {
-        let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-        // Only our end: the two are separate open files, and a domain may well wait.
-        rustix::io::ioctl_fionbio(&ours, true)?;
-        let console = Self {
+    /// The console of a domain, whose reading end this is: it does not wait.
+    pub(crate) fn new(name: &str, pipe: OwnedFd) -> Self {
+        Self {
             name: name.to_owned(),
-            pipe: Some(ours),
+            pipe: Some(pipe),
             line: Vec::new(),
             last: String::new(),
             kept: TokenBucket::new(RATE, BURST),
             dropped: 0,
             pause_until_ns: 0,
-        };
-        Ok((console, theirs))
+        }
     }
 
     /// What to wait for now, if anything.
@@ -156,11 +150,17 @@ impl Console {
 mod tests {
     use super::*;
 
+    fn create() -> (Console, OwnedFd) {
+        use rustix::pipe::{PipeFlags, pipe_with};
+        let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        (Console::new("d", ours), theirs)
+    }
+
     fn printed(bytes: &[u8]) -> String {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut log = Log::open(path.to_str()).unwrap();
-        let (mut console, theirs) = Console::create("d").unwrap();
+        let mut log = Log::start(Some(crate::log::tests::files(&path))).unwrap();
+        let (mut console, theirs) = create();
         rustix::io::write(&theirs, bytes).unwrap();
         drop(theirs);
         console.drain(&mut log, 0);
@@ -184,8 +184,8 @@ mod tests {
     fn flood(chunk: &[u8]) -> (String, String) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut log = Log::open(path.to_str()).unwrap();
-        let (mut console, theirs) = Console::create("d").unwrap();
+        let mut log = Log::start(Some(crate::log::tests::files(&path))).unwrap();
+        let (mut console, theirs) = create();
         while console.pause_until_ns == 0 {
             rustix::io::write(&theirs, chunk).unwrap();
             assert!(console.take(&mut log, 0));

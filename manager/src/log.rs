@@ -2,12 +2,11 @@
 //! never waits for a disk or a terminal.
 //!
 //! A file is bounded: one that has reached [`FILE_MAX`] is copied to a second one (`FILE.1`), whose
-//! bytes are lost then, and begins anew. Both are opened at the start, so that rotating takes no
-//! right to the folder.
+//! bytes are lost then, and begins anew. The core has opened both, so that rotating takes no right to
+//! a folder.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -34,9 +33,9 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// To the file at `path`, or to standard error.
-    pub(crate) fn open(path: Option<&str>) -> io::Result<Self> {
-        let files = path.map(Files::open).transpose()?;
+    /// To a file and the one before it, or to standard error.
+    pub(crate) fn start(files: Option<[File; 2]>) -> io::Result<Self> {
+        let files = files.map(|[now, before]| Files { now, before });
         let (lines, to_write) = channel();
         let (until_dropped, written) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -97,19 +96,6 @@ struct Files {
 }
 
 impl Files {
-    fn open(path: &str) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.create(true).read(true).mode(0o600);
-        Ok(Self {
-            now: options.append(true).open(path)?,
-            before: options
-                .append(false)
-                .write(true)
-                .truncate(true)
-                .open(format!("{path}.1"))?,
-        })
-    }
-
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         // Asked for, not counted: another process may append, too.
         let bytes = self.now.metadata()?.len();
@@ -132,15 +118,25 @@ impl Files {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::fs;
+    use std::path::Path;
+
+    /// As the core opens them.
+    pub(crate) fn files(path: &Path) -> [File; 2] {
+        let mut options = File::options();
+        options.create(true).read(true).append(true);
+        let before = path.with_extension("1");
+        [path, &before].map(|path| options.open(path).unwrap())
+    }
 
     #[test]
     fn a_log_is_rotated_and_has_a_fixed_total() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut files = Files::open(path.to_str().unwrap()).unwrap();
+        let [now, before] = files(&path);
+        let mut files = Files { now, before };
         let line = [b'x'; 4096];
         let lines = FILE_MAX / line.len() as u64;
         for _ in 0..lines {
@@ -161,7 +157,7 @@ mod tests {
     fn lines_are_written_before_the_end() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut log = Log::open(path.to_str()).unwrap();
+        let mut log = Log::start(Some(files(&path))).unwrap();
         for n in 0..100 {
             log.line("d", &n.to_string());
         }

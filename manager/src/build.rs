@@ -1,0 +1,308 @@
+//! From a description to running domains: the core builds them, netd opens their devices.
+
+use crate::core::{Core, Refusal};
+use crate::world::World;
+use abi::DomId;
+use abi::core::{Ask, CPU_WORDS, Text, Umem};
+use abi::layout::fd::DEVICES_MAX;
+use abi::machine::{Device, Domain, Opening};
+use std::os::fd::OwnedFd;
+
+/// Bytes of what a system cannot provide.
+const LACKS_MAX: usize = 64 << 10;
+
+/// The number of a domain's device, which is the same for every manager.
+fn unit(place: usize, device: usize) -> u32 {
+    place as u32 * DEVICES_MAX + device as u32
+}
+
+/// Builds and starts everything; the consoles, by place in the machine.
+pub(crate) fn build(core: &mut Core, world: &mut World) -> Result<Vec<OwnedFd>, Refusal> {
+    let opened = open_all(core, world)?;
+    // A device may be over another domain's memory: all memory first.
+    for place in 0..world.machine.domains.len() {
+        create(core, world, place, None)?;
+    }
+    for connection in world.machine.connections.clone() {
+        let end = |name: &str| {
+            let found = world.find(name);
+            found.ok_or_else(|| format!("a connection names no domain: {name}"))
+        };
+        let connect = Ask::Connect {
+            backend: end(&connection.backend)?,
+            frontend: end(&connection.frontend)?,
+            handle: connection.handle,
+        };
+        core.ask(connect, &[])?;
+    }
+    let mut lacks = Vec::new();
+    for (name, token) in opened {
+        let what = format!("domain {name}");
+        let done = core
+            .await_answer(token)
+            .map_err(|refusal| refusal.of(&what))?;
+        lacks.push(done.bytes(LACKS_MAX)?);
+    }
+    for text in lacks {
+        let text = String::from_utf8_lossy(&text).into_owned();
+        world.missing.extend(text.lines().map(str::to_owned));
+    }
+    let mut consoles = Vec::new();
+    for place in 0..world.machine.domains.len() {
+        give(core, world, place, 0, &mut 0)?;
+    }
+    for place in 0..world.machine.domains.len() {
+        consoles.push(start(core, world, place)?);
+    }
+    Ok(consoles)
+}
+
+/// Has netd open every device that outlives its domains, while the rest goes on; whose each is, and
+/// the token of the answer.
+fn open_all(core: &mut Core, world: &World) -> Result<Vec<(String, u32)>, Refusal> {
+    let mut opened = Vec::new();
+    for (place, domain) in world.machine.domains.iter().enumerate() {
+        for (number, device) in domain.devices.iter().enumerate() {
+            if matches!(device, Device::Tap(_) | Device::Xdp(_)) {
+                let unit = unit(place, number);
+                let description = describe(device, 0)?;
+                let token = core.post_with(Ask::Open { unit }, &description)?;
+                opened.push((domain.name.clone(), token));
+            }
+        }
+    }
+    Ok(opened)
+}
+
+fn describe(device: &Device, life: u64) -> Result<Vec<u8>, Refusal> {
+    let opening = Opening {
+        device: device.clone(),
+        life,
+        switched_on: Vec::new(),
+    };
+    Ok(serde_json::to_vec(&opening).map_err(|e| e.to_string())?)
+}
+
+/// Builds a domain, perhaps in the place of one of which nothing is left.
+pub(crate) fn create(
+    core: &mut Core,
+    world: &mut World,
+    place: usize,
+    replaces: Option<DomId>,
+) -> Result<DomId, Refusal> {
+    let domain = domain(world, place)?.clone();
+    let ask = Ask::Create {
+        replaces,
+        name: Text::cut(&domain.name),
+        program: domain.program,
+        frames: domain.frames,
+        grant_entries: domain.grant_entries,
+        window_slots: domain.window_slots,
+        collateral: domain.collateral,
+        weight: domain.weight,
+        devices: domain.devices.len() as u32,
+        cpus: cpus(&domain)?,
+    };
+    let done = core.ask_with(ask, domain.config.as_bytes())?;
+    let id = DomId(u16::try_from(done.value).map_err(|e| e.to_string())?);
+    world.set(place, id);
+    Ok(id)
+}
+
+fn domain(world: &World, place: usize) -> Result<&Domain, Refusal> {
+    let found = world.machine.domains.get(place);
+    found.ok_or_else(|| format!("the machine has no domain {place}").into())
+}
+
+fn cpus(domain: &Domain) -> Result<[u64; CPU_WORDS], Refusal> {
+    let mut words = [0; CPU_WORDS];
+    for cpu in &domain.cpus {
+        let word = words.get_mut(cpu / 64);
+        let word = word.ok_or_else(|| format!("domain {}: there is no CPU {cpu}", domain.name))?;
+        *word |= 1 << (cpu % 64);
+    }
+    Ok(words)
+}
+
+/// Gives the domain at a place its devices, from the one on that `given` counts; `life` domains had
+/// them before. One that is busy can be asked for again.
+pub(crate) fn give(
+    core: &mut Core,
+    world: &World,
+    place: usize,
+    life: u64,
+    given: &mut usize,
+) -> Result<(), Refusal> {
+    let domain = domain(world, place)?;
+    let id = world
+        .id(place)
+        .ok_or("the domain was not built".to_owned())?;
+    let what = format!("domain {}", domain.name);
+    while let Some(device) = domain.devices.get(*given) {
+        let gift = Gift {
+            core,
+            world,
+            id,
+            place,
+            life,
+        };
+        gift.give(*given, device)
+            .map_err(|refusal| refusal.of(&what))?;
+        *given += 1;
+    }
+    Ok(())
+}
+
+/// One device for one domain.
+struct Gift<'a> {
+    core: &'a mut Core,
+    world: &'a World,
+    id: DomId,
+    place: usize,
+    life: u64,
+}
+
+impl Gift<'_> {
+    fn give(self, number: usize, device: &Device) -> Result<(), Refusal> {
+        let own = unit(self.place, number);
+        match device {
+            Device::Tap(tap) => self.descriptor(own, 0, tap.queues > 0),
+            Device::TapQueue => {
+                let (tap, queue) =
+                    self.before(number, |device| matches!(device, Device::Tap(_)))?;
+                self.descriptor(tap, queue, false)
+            }
+            Device::TapShare { .. } => {
+                let (tap, share) = self.share(number, device)?;
+                self.descriptor(tap, share, false)
+            }
+            Device::Xdp(spec) => {
+                let umem = Umem {
+                    of: None,
+                    first_frame: spec.first_frame,
+                    frames: spec.frames,
+                    chunk_bytes: spec.chunk_bytes,
+                    entries: spec.entries,
+                };
+                self.socket(own, umem, spec.rings_slot, None)
+            }
+            Device::XdpQueue(spec) => {
+                let is_xdp = |device: &Device| matches!(device, Device::Xdp(_));
+                let (wire, _) = self.before(number, is_xdp)?;
+                let of = self.world.find(&spec.guest);
+                let gone = |id: &DomId| self.world.stage(*id) == Some(abi::core::Stage::Gone);
+                // What is over the memory of one that is no more is none.
+                let Some(of) = of.filter(|id| !gone(id)) else {
+                    let nothing = Ask::GiveNothing { domain: self.id };
+                    return self.core.ask(nothing, &[]).map(drop);
+                };
+                let umem = Umem {
+                    of: Some(of),
+                    first_frame: spec.first_frame,
+                    frames: spec.frames,
+                    chunk_bytes: spec.chunk_bytes,
+                    entries: spec.entries,
+                };
+                self.socket(wire, umem, spec.rings_slot, Some(device))
+            }
+            Device::Read(_) | Device::Write(_) => self.file(own, device),
+        }
+    }
+
+    /// The last device before another that is of a kind, and how many queues there are from there
+    /// on, if that other one is a queue.
+    fn before(&self, number: usize, is: impl Fn(&Device) -> bool) -> Result<(u32, u32), Refusal> {
+        let devices = &domain(self.world, self.place)?.devices;
+        let before = devices.get(..number).unwrap_or_default();
+        let found = before.iter().rposition(is);
+        let found = found.ok_or("a queue without its interface before it".to_owned())?;
+        let between = before.iter().skip(found);
+        let queues = between.filter(|device| matches!(device, Device::TapQueue));
+        Ok((unit(self.place, found), 1 + queues.count() as u32))
+    }
+
+    /// The TAP that a shared queue is of, which is before it in the machine, and its place there.
+    fn share(&self, number: usize, wanted: &Device) -> Result<(u32, u32), Refusal> {
+        let Device::TapShare { ifname, netns } = wanted else {
+            return Err("this is no shared queue".to_owned().into());
+        };
+        let domains = self.world.machine.domains.iter().enumerate();
+        let all = domains.flat_map(|(place, domain)| {
+            let devices = domain.devices.iter().enumerate();
+            devices.map(move |(number, device)| (place, number, device))
+        });
+        let mut found = None;
+        for (place, at, device) in all {
+            if (place, at) >= (self.place, number) {
+                break;
+            }
+            match device {
+                Device::Tap(tap) if tap.ifname == *ifname && tap.netns == *netns => {
+                    found = Some((unit(place, at), 1 + tap.queues));
+                }
+                other if other == wanted => {
+                    if let Some((_, share)) = &mut found {
+                        *share += 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+        found.ok_or_else(|| format!("the TAP {ifname} has no queue left").into())
+    }
+
+    fn descriptor(self, unit: u32, place: u32, told: bool) -> Result<(), Refusal> {
+        let give = Ask::Give {
+            domain: self.id,
+            unit,
+            place,
+            told,
+        };
+        self.core.ask(give, &[]).map(drop)
+    }
+
+    fn socket(
+        self,
+        unit: u32,
+        umem: Umem,
+        rings_slot: u32,
+        queue: Option<&Device>,
+    ) -> Result<(), Refusal> {
+        let give = Ask::GiveSocket {
+            domain: self.id,
+            unit,
+            umem,
+            rings_slot,
+        };
+        match queue {
+            Some(queue) => self.core.ask_with(give, &describe(queue, self.life)?),
+            None => self.core.ask(give, &[]),
+        }
+        .map(drop)
+    }
+
+    /// A file is opened anew for each life, and nobody keeps it but the domain.
+    fn file(self, unit: u32, device: &Device) -> Result<(), Refusal> {
+        let description = describe(device, self.life)?;
+        self.core.ask_with(Ask::Open { unit }, &description)?;
+        let give = Ask::Give {
+            domain: self.id,
+            unit,
+            place: 0,
+            told: false,
+        };
+        let given = self.core.ask(give, &[]).map(drop);
+        self.core.ask(Ask::Close { unit }, &[])?;
+        given
+    }
+}
+
+/// Starts the domain at a place; its console.
+pub(crate) fn start(core: &mut Core, world: &World, place: usize) -> Result<OwnedFd, Refusal> {
+    let domain = world
+        .id(place)
+        .ok_or("the domain was not built".to_owned())?;
+    let done = core.ask(Ask::Start { domain }, &[])?;
+    let console = done.fds.into_iter().next();
+    console.ok_or_else(|| "a domain without a console".to_owned().into())
+}

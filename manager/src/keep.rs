@@ -1,0 +1,17 @@
+//! What a manager wants the next one to know: kept by the core, which does not look into it.
+
+use abi::machine::Restarts;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// It.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Keep {
+    /// When the machine was complete, by the monotonic clock.
+    pub(crate) complete_ns: u64,
+    /// What the system could not provide, in words.
+    pub(crate) missing: BTreeSet<String>,
+    /// What is known of domains that are started again, by their place in the machine.
+    pub(crate) restarts: BTreeMap<usize, Restarts>,
+}

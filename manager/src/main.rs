@@ -1,0 +1,171 @@
+//! `grantway-manager`: builds and runs a machine, by asking the core, which starts it.
+//!
+//! Its standard input is the link to the core, its standard output the place of the first line
+//! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`). It reads the machine's
+//! description and what clients and domains say, and has no page of any domain, no right on this
+//! system, and no file but the log: what it wants done the core does, or refuses.
+//!
+//! When it ends, the core starts another, which goes on: with what this one has had kept
+//! (`keep`), with the clients that wait at the socket, and with every console.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `core` | the link to the core |
+//! | `world` | the machine, and where its domains stand |
+//! | `build` | from a description to running domains |
+//! | `restart` | when a domain is started again |
+//! | `console`, `log` | what domains print |
+//! | `serve`, `client` | the main loop; the control socket |
+
+mod build;
+mod client;
+mod console;
+mod core;
+mod keep;
+mod log;
+mod restart;
+mod serve;
+mod world;
+
+use crate::core::Core;
+use abi::core::{Ask, Tell};
+use abi::machine::Machine;
+use confine::{CapabilitySet, MANAGER, Rights, confine};
+use keep::Keep;
+use link::sealed;
+use log::Log;
+use serve::Server;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
+use world::World;
+
+/// Bytes that a machine may have as JSON: more than the largest one.
+const MACHINE_MAX: usize = 64 << 20;
+/// Bytes of what is kept.
+const KEPT_MAX: usize = 1 << 20;
+
+fn main() -> ExitCode {
+    let link = io::stdin().as_fd().try_clone_to_owned();
+    let Ok(link) = link else {
+        return ExitCode::FAILURE;
+    };
+    let mut core = Core::new(link.into());
+    match run(&mut core) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The caller may tell a machine that cannot run here from one that is wrong.
+            let cannot_run_here = core.ask(Ask::Probe {}, &[]).is_err();
+            if !core.is_gone() {
+                print(&serde_json::json!({ "error": error, "cannot_run_here": cannot_run_here }));
+            }
+            let _ = core.ask(Ask::End { failed: true }, &[]);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What the core has given us at the start.
+struct Given {
+    core_pid: u32,
+    began_ns: u64,
+    user: u32,
+    own_user: u32,
+    machine: OwnedFd,
+    socket: UnixListener,
+    log: Option<[File; 2]>,
+    kept: Option<OwnedFd>,
+}
+
+fn welcome(core: &mut Core) -> Option<Given> {
+    let (tell, fds) = core.first()?;
+    let Tell::Welcome {
+        pid,
+        began_ns,
+        user,
+        has_log,
+        has_kept,
+        own_user,
+    } = tell
+    else {
+        return None;
+    };
+    let mut fds = fds.into_iter();
+    let (machine, socket) = (fds.next()?, fds.next()?);
+    let log = match has_log {
+        true => Some([fds.next()?.into(), fds.next()?.into()]),
+        false => None,
+    };
+    let kept = match has_kept {
+        true => Some(fds.next()?),
+        false => None,
+    };
+    Some(Given {
+        core_pid: pid,
+        began_ns,
+        user,
+        own_user,
+        machine,
+        socket: socket.into(),
+        log,
+        kept,
+    })
+}
+
+fn run(core: &mut Core) -> Result<(), String> {
+    let given = welcome(core).ok_or("the core has said nothing")?;
+    let is_root = rustix::process::geteuid().is_root();
+    let rights = Rights {
+        name: "manager",
+        user: is_root.then_some(given.own_user),
+        keep: CapabilitySet::empty(),
+        calls: MANAGER,
+    };
+    let mut missing = confine(&rights).map_err(|e| format!("the manager's own rights: {e}"))?;
+    if !is_root {
+        missing.push("an own user for the manager".into());
+    }
+    let log = Log::start(given.log).map_err(|e| format!("the log: {e}"))?;
+    let text = sealed::read(&given.machine, MACHINE_MAX).map_err(|e| e.to_string())?;
+    let machine: Machine =
+        serde_json::from_slice(&text).map_err(|e| format!("standard input is no machine: {e}"))?;
+    check(&machine)?;
+    let mut world = World::new(machine);
+    world.missing.extend(missing);
+    let kept = given.kept.map(|kept| sealed::read(&kept, KEPT_MAX));
+    let kept = kept.transpose().map_err(|e| e.to_string())?;
+    let who = (given.core_pid, given.user, given.began_ns);
+    let mut server = Server::new(core, world, given.socket, log, who);
+    match kept {
+        // What another manager has written: believed as far as it goes.
+        Some(kept) => server.go_on(serde_json::from_slice::<Keep>(&kept).ok()),
+        None => {
+            let up_ns = server.begin()?;
+            print(&serde_json::json!({ "ready": true, "up_ms": up_ns as f64 / 1e6 }));
+        }
+    }
+    server.run();
+    Ok(())
+}
+
+/// What the rest relies on.
+fn check(machine: &Machine) -> Result<(), String> {
+    let mut names = std::collections::BTreeSet::new();
+    for domain in &machine.domains {
+        if !names.insert(&domain.name) {
+            return Err(format!("there are two domains named {}", domain.name));
+        }
+        if domain.name.len() > abi::core::TEXT_MAX {
+            return Err(format!("the name of domain {} is too long", domain.name));
+        }
+    }
+    Ok(())
+}
+
+/// Prints one line; an error is ignored, for the reader may be gone.
+fn print(line: &serde_json::Value) {
+    let mut stdout = io::stdout().lock();
+    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+}

@@ -1,0 +1,367 @@
+//! Domains that are started again when they have ended: when, and how long they were away.
+//!
+//! | state | until | what happens then |
+//! |---|---|---|
+//! | up | it ends | down |
+//! | down | it has been cleared away, and the pause is over | another is built in its place: coming; while devices are busy: tried again; if it fails: down again |
+//! | coming | it is ready, and all its connections are up | up; if it ends before: down again |
+//!
+//! A domain that was up for [`STEADY_NS`] is started again at once. One that keeps ending before is
+//! started after a pause that doubles each time, up to its limit: whatever kills it, a frame of a
+//! guest's say, cannot keep the processors busy with starts.
+
+use crate::build;
+use crate::core::{Core, Refusal};
+use crate::world::World;
+use abi::DomId;
+use abi::core::{Ask, Stage, Text};
+use abi::machine::{DomainStatus, Restarts};
+use std::os::fd::OwnedFd;
+
+/// A domain that was ready for so long has started well.
+const STEADY_NS: u64 = 10_000_000_000;
+/// The pause before the second start in a row.
+const PAUSE_NS: u64 = 10_000_000;
+/// The kernel may take so long to release devices that a domain before had …
+const RELEASE_NS: u64 = 100_000_000;
+/// … and is asked this often.
+const LOOK_NS: u64 = 2_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Up {
+        since_ns: u64,
+    },
+    Down {
+        died_ns: u64,
+        start_ns: u64,
+        /// Until then devices may be busy.
+        release_ns: u64,
+    },
+    Coming {
+        died_ns: u64,
+        /// When it said so.
+        ready_ns: Option<u64>,
+    },
+}
+
+/// One domain that is started again when it has ended.
+#[derive(Debug)]
+pub(crate) struct Restart {
+    /// Its place in the machine.
+    place: usize,
+    pause_ns: u64,
+    state: State,
+    known: Restarts,
+    /// The next one, and how many devices it has been given already.
+    built: Option<DomId>,
+    given: usize,
+    /// Why the last start failed, if it did.
+    trouble: String,
+    /// Whether somebody asked for the next start: it comes without a pause.
+    is_asked: bool,
+}
+
+/// Something to be noted.
+#[derive(Debug)]
+pub(crate) enum RestartEvent {
+    /// For the log.
+    Line(String),
+    /// The domain at this place of the machine has another console.
+    Replaced(usize, OwnedFd),
+}
+
+impl Restart {
+    /// Of the domain at a place of the machine, which runs.
+    pub(crate) fn new(place: usize, pause_ms: u32) -> Self {
+        Self {
+            place,
+            pause_ns: u64::from(pause_ms) * 1_000_000,
+            state: State::Up { since_ns: 0 },
+            known: Restarts::default(),
+            built: None,
+            given: 0,
+            trouble: String::new(),
+            is_asked: false,
+        }
+    }
+
+    /// Its place in the machine.
+    pub(crate) fn place(&self) -> usize {
+        self.place
+    }
+
+    /// What the next manager has to know.
+    pub(crate) fn known(&self) -> &Restarts {
+        &self.known
+    }
+
+    /// Goes on where the manager before has ended: with what that knew, and where the domain stands.
+    pub(crate) fn go_on(&mut self, known: Restarts, stage: Option<Stage>, now_ns: u64) {
+        self.known = known;
+        self.state = match stage {
+            Some(Stage::Starting) => State::Coming {
+                died_ns: now_ns,
+                ready_ns: None,
+            },
+            Some(Stage::Running) => State::Up { since_ns: now_ns },
+            // Gone, or built and no more: it may have some of its devices, and is built anew.
+            _ => State::Down {
+                died_ns: now_ns,
+                start_ns: now_ns,
+                release_ns: now_ns.saturating_add(RELEASE_NS),
+            },
+        };
+    }
+
+    /// Somebody wants it ended and started again, now.
+    pub(crate) fn ask(&mut self) {
+        self.is_asked = true;
+        self.known.in_a_row = 0;
+        if let State::Down { start_ns, .. } = &mut self.state {
+            *start_ns = 0;
+        }
+    }
+
+    /// Why the last start failed, if it did.
+    pub(crate) fn trouble(&self) -> &str {
+        &self.trouble
+    }
+
+    /// Whether it is up, as far as its own start goes.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.state, State::Up { .. })
+    }
+
+    /// When it wants to be looked at, if the domain's end and connections do not tell.
+    pub(crate) fn due_ns(&self, world: &World) -> Option<u64> {
+        match self.state {
+            State::Down { start_ns, .. } if self.has_no_process(world) => Some(start_ns),
+            _ => None,
+        }
+    }
+
+    /// Adds what it knows to the domain's status.
+    pub(crate) fn tell(&self, world: &World, status: &mut DomainStatus, now_ns: u64) {
+        if world.id(self.place) != Some(DomId(status.id)) {
+            return;
+        }
+        if let State::Down { start_ns, .. } = self.state {
+            let ms = start_ns.saturating_sub(now_ns) / 1_000_000;
+            status.state = format!("{}; starts again in {ms} ms", status.state);
+            if !self.trouble.is_empty() {
+                status.state = format!("{}; did not start: {}", status.state, self.trouble);
+            }
+        }
+        status.restarts = Some(self.known.clone());
+    }
+
+    fn stage(&self, world: &World) -> Option<Stage> {
+        world.stage(world.id(self.place)?)
+    }
+
+    fn has_no_process(&self, world: &World) -> bool {
+        matches!(self.stage(world), Some(Stage::Gone | Stage::Built))
+    }
+
+    /// The domain, if it is one that could not be started: its end is no event.
+    pub(crate) fn stillborn(&self, world: &World) -> Option<DomId> {
+        world.id(self.place).filter(|_| !self.trouble.is_empty())
+    }
+
+    /// Does what there is to do.
+    pub(crate) fn turn(
+        &mut self,
+        core: &mut Core,
+        world: &mut World,
+        now_ns: u64,
+    ) -> Vec<RestartEvent> {
+        let over = self.stage(world).is_some_and(Stage::is_over);
+        match self.state {
+            State::Up { since_ns } if over => self.ended(world, now_ns, Some(since_ns), now_ns),
+            State::Coming { died_ns, ready_ns } if over => {
+                self.ended(world, died_ns, ready_ns, now_ns)
+            }
+            State::Coming { died_ns, ready_ns } => self.came(world, (died_ns, ready_ns), now_ns),
+            State::Down {
+                died_ns,
+                start_ns,
+                release_ns,
+            } if now_ns >= start_ns && self.has_no_process(world) => {
+                self.start(core, world, (died_ns, release_ns), now_ns)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The domain has ended; it was ready at `ready_ns`, and away since `died_ns`.
+    fn ended(
+        &mut self,
+        world: &World,
+        died_ns: u64,
+        ready_ns: Option<u64>,
+        now_ns: u64,
+    ) -> Vec<RestartEvent> {
+        let steady = |ready_ns| now_ns.saturating_sub(ready_ns) >= STEADY_NS;
+        if ready_ns.is_some_and(steady) {
+            self.known.in_a_row = 0;
+        }
+        (self.known.ready_ns, self.known.connected_ns) = (None, None);
+        self.pause(world, died_ns, now_ns)
+    }
+
+    fn pause(&mut self, world: &World, died_ns: u64, now_ns: u64) -> Vec<RestartEvent> {
+        let pause_ns = match std::mem::take(&mut self.is_asked) {
+            true => 0,
+            false => pause_ns(self.known.in_a_row, self.pause_ns),
+        };
+        self.known.in_a_row = self.known.in_a_row.saturating_add(1);
+        let start_ns = now_ns.saturating_add(pause_ns);
+        self.state = State::Down {
+            died_ns,
+            start_ns,
+            release_ns: start_ns.saturating_add(RELEASE_NS),
+        };
+        if pause_ns == 0 {
+            return Vec::new();
+        }
+        vec![self.line(
+            world,
+            &format!(
+                "starts again in {} ms: start {} in a row",
+                pause_ns / 1_000_000,
+                self.known.in_a_row
+            ),
+        )]
+    }
+
+    fn start(
+        &mut self,
+        core: &mut Core,
+        world: &mut World,
+        (died_ns, release_ns): (u64, u64),
+        now_ns: u64,
+    ) -> Vec<RestartEvent> {
+        match self.try_start(core, world) {
+            Ok(console) => {
+                self.trouble.clear();
+                self.known.count += 1;
+                self.state = State::Coming {
+                    died_ns,
+                    ready_ns: None,
+                };
+                vec![RestartEvent::Replaced(self.place, console)]
+            }
+            Err(Refusal { is_busy: true, .. }) if now_ns < release_ns => {
+                self.state = State::Down {
+                    died_ns,
+                    start_ns: now_ns + LOOK_NS,
+                    release_ns,
+                };
+                Vec::new()
+            }
+            Err(Refusal { why: trouble, .. }) => {
+                self.give_up(core, world, &trouble);
+                let mut events = Vec::new();
+                if trouble != self.trouble {
+                    let line = format!("did not start again: {trouble}");
+                    events.push(self.line(world, &line));
+                    self.trouble = trouble;
+                }
+                events.extend(self.pause(world, died_ns, now_ns));
+                events
+            }
+        }
+    }
+
+    fn give_up(&self, core: &mut Core, world: &World, why: &str) {
+        if let Some(domain) = world.id(self.place) {
+            let why = Text::cut(why);
+            // One that was not even built has nothing to be cleared away.
+            let _ = core.ask(Ask::GiveUp { domain, why }, &[]);
+        }
+    }
+
+    fn try_start(&mut self, core: &mut Core, world: &mut World) -> Result<OwnedFd, Refusal> {
+        let before = world.id(self.place);
+        let is_built = self.stage(world) == Some(Stage::Built);
+        // One that was built waits for devices that were busy; of one that a manager before has
+        // built nobody knows which it has.
+        if !is_built || self.built != before {
+            if is_built {
+                self.give_up(core, world, "its manager has ended");
+            }
+            let id = build::create(core, world, self.place, before)?;
+            world.live(id, Stage::Built, "starting");
+            (self.built, self.given) = (Some(id), 0);
+        }
+        let life = self.known.count + 1;
+        build::give(core, world, self.place, life, &mut self.given)?;
+        build::start(core, world, self.place)
+    }
+
+    /// A new process may have become ready, and its connections may be up.
+    fn came(
+        &mut self,
+        world: &World,
+        (died_ns, mut ready_ns): (u64, Option<u64>),
+        now_ns: u64,
+    ) -> Vec<RestartEvent> {
+        let mut events = Vec::new();
+        let away_ns = now_ns.saturating_sub(died_ns);
+        let ms = away_ns as f64 / 1e6;
+        let runs = self.stage(world) == Some(Stage::Running);
+        if ready_ns.is_none() && runs {
+            ready_ns = Some(now_ns);
+            self.known.ready_ns = Some(away_ns);
+            events.push(self.line(
+                world,
+                &format!(
+                    "started again (restart {}): ready after {ms:.1} ms",
+                    self.known.count
+                ),
+            ));
+        }
+        self.state = State::Coming { died_ns, ready_ns };
+        if let Some(since_ns) = ready_ns
+            && world
+                .id(self.place)
+                .is_some_and(|id| world.is_connected(id))
+        {
+            self.known.connected_ns = Some(away_ns);
+            let line = format!("connected again after {ms:.1} ms");
+            events.push(self.line(world, &line));
+            self.state = State::Up { since_ns };
+        }
+        events
+    }
+
+    fn line(&self, world: &World, text: &str) -> RestartEvent {
+        let domain = world.machine.domains.get(self.place);
+        let name = domain.map_or("", |domain| domain.name.as_str());
+        RestartEvent::Line(format!("{name}: {text}"))
+    }
+}
+
+/// The pause before a start, after so many in a row.
+fn pause_ns(in_a_row: u32, limit_ns: u64) -> u64 {
+    match in_a_row {
+        0 => 0,
+        n => (PAUSE_NS << (n - 1).min(30)).min(limit_ns),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_their_limit() {
+        let ms = |in_a_row| pause_ns(in_a_row, 5_000_000_000) / 1_000_000;
+        let all: Vec<u64> = (0..12).map(ms).collect();
+        let expected = [0, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5000, 5000];
+        assert_eq!(all, expected);
+        assert_eq!(ms(u32::MAX), 5000);
+        assert_eq!(pause_ns(9, 0), 0);
+    }
+}

@@ -1,0 +1,419 @@
+//! The main loop: one poll over everything; nothing that waits but for the core, which answers at
+//! once.
+
+mod requests;
+
+use crate::build;
+use crate::client::{Client, Waits};
+use crate::console::Console;
+use crate::core::Core;
+use crate::keep::Keep;
+use crate::log::Log;
+use crate::restart::{Restart, RestartEvent};
+use crate::world::World;
+use abi::DomId;
+use abi::core::{Ask, Stage, Tell};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::sockopt::socket_peercred;
+use shmem::time::monotonic_ns;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+/// How long it may take until every domain runs and every connection is up.
+const COMPLETE_NS: u64 = 20_000_000_000;
+/// Clients at a time; further ones wait.
+const CLIENTS_MAX: usize = 32;
+
+/// What became ready.
+#[derive(Clone, Copy, Debug)]
+enum Ready {
+    Core,
+    Listener,
+    Client(u64),
+    Console(usize),
+}
+
+/// The running machine.
+pub(crate) struct Server<'a> {
+    core: &'a mut Core,
+    world: World,
+    /// By place in the machine.
+    consoles: BTreeMap<usize, Console>,
+    restarts: Vec<Restart>,
+    socket: UnixListener,
+    clients: BTreeMap<u64, Client>,
+    next_client: u64,
+    log: Log,
+    core_pid: u32,
+    /// Who may speak to us, beside root.
+    user: u32,
+    began_ns: u64,
+    complete_ns: Option<u64>,
+    /// What the core keeps of us.
+    kept: Option<Keep>,
+    /// Domains whose end was written to the log.
+    reported: BTreeSet<DomId>,
+    /// Whether somebody has asked for the end: the token of our ask.
+    ending: Option<u32>,
+}
+
+impl<'a> Server<'a> {
+    /// `who`: the core's process, who may speak to us, and when the core began.
+    pub(crate) fn new(
+        core: &'a mut Core,
+        world: World,
+        socket: UnixListener,
+        log: Log,
+        who: (u32, u32, u64),
+    ) -> Self {
+        let (core_pid, user, began_ns) = who;
+        Self {
+            core,
+            world,
+            consoles: BTreeMap::new(),
+            restarts: Vec::new(),
+            socket,
+            clients: BTreeMap::new(),
+            next_client: 0,
+            log,
+            core_pid,
+            user,
+            began_ns,
+            complete_ns: None,
+            kept: None,
+            reported: BTreeSet::new(),
+            ending: None,
+        }
+    }
+
+    /// Builds and starts the machine, and serves until it is complete; how long that took since the
+    /// core began, in nanoseconds.
+    pub(crate) fn begin(&mut self) -> Result<u64, String> {
+        let consoles = build::build(self.core, &mut self.world).map_err(|refusal| refusal.why)?;
+        for (place, console) in consoles.into_iter().enumerate() {
+            self.watch_console(place, console);
+        }
+        self.restarts = self.restartable();
+        loop {
+            self.hear();
+            let now = monotonic_ns();
+            if self.world.is_complete() {
+                self.complete_ns = Some(now);
+                self.keep();
+                return Ok(now.saturating_sub(self.began_ns));
+            }
+            if let Some(failure) = self.failure(now) {
+                return Err(failure);
+            }
+            self.turn();
+        }
+    }
+
+    /// Goes on where the manager before has ended.
+    pub(crate) fn go_on(&mut self, kept: Option<Keep>) {
+        let now = monotonic_ns();
+        let kept = kept.unwrap_or(Keep {
+            complete_ns: now,
+            missing: BTreeSet::new(),
+            restarts: BTreeMap::new(),
+        });
+        self.complete_ns = Some(kept.complete_ns);
+        self.world.missing.extend(kept.missing);
+        let status = self.core_status();
+        for domain in status.iter().flat_map(|status| &status.domains) {
+            if let Some(place) = self.world.place(&domain.name) {
+                self.world.set(place, DomId(domain.id));
+            }
+        }
+        self.hear();
+        self.restarts = self.restartable();
+        for restart in &mut self.restarts {
+            let known = kept.restarts.get(&restart.place()).cloned();
+            let id = self.world.id(restart.place());
+            let stage = id.and_then(|id| self.world.stage(id));
+            restart.go_on(known.unwrap_or_default(), stage, now);
+        }
+        for id in self.world.all() {
+            if self.world.stage(id).is_some_and(Stage::is_over) {
+                self.reported.insert(id);
+            }
+        }
+        self.log.line("grantwayd", "the manager was started again");
+        self.keep();
+    }
+
+    fn restartable(&self) -> Vec<Restart> {
+        let domains = self.world.machine.domains.iter().enumerate();
+        let restart = |(place, domain): (usize, &abi::machine::Domain)| {
+            Some(Restart::new(place, domain.restart_pause_ms?))
+        };
+        domains.filter_map(restart).collect()
+    }
+
+    fn watch_console(&mut self, place: usize, console: OwnedFd) {
+        if let Some(domain) = self.world.machine.domains.get(place) {
+            let console = Console::new(&domain.name, console);
+            self.consoles.insert(place, console);
+        }
+    }
+
+    /// Has the core keep what the next manager has to know, if that has changed.
+    fn keep(&mut self) {
+        let Some(complete_ns) = self.complete_ns else {
+            return;
+        };
+        let restarts = self.restarts.iter();
+        let keep = Keep {
+            complete_ns,
+            missing: self.world.missing.clone(),
+            restarts: restarts
+                .map(|restart| (restart.place(), restart.known().clone()))
+                .collect(),
+        };
+        if self.kept.as_ref() == Some(&keep) {
+            return;
+        }
+        if let Ok(text) = serde_json::to_vec(&keep)
+            && self.core.ask_with(Ask::Keep {}, &text).is_ok()
+        {
+            self.kept = Some(keep);
+        }
+    }
+
+    /// Why the machine will not become complete any more, if so.
+    fn failure(&self, now_ns: u64) -> Option<String> {
+        if self.ending.is_some() || self.core.is_gone() {
+            return Some("told to end before it was ready".into());
+        }
+        let over = |id: &DomId| self.world.stage(*id).is_some_and(Stage::is_over);
+        if let Some(id) = self.world.all().find(over) {
+            let name = self.world.name(id).unwrap_or_default();
+            let place = self.world.place(name);
+            let console = place.and_then(|place| self.consoles.get(&place));
+            let said = match console.map_or("", Console::last_line) {
+                "" => String::new(),
+                line => format!("; it said: {line}"),
+            };
+            let how = self.world.text(id);
+            return Some(format!("domain {name} did not start: {how}{said}"));
+        }
+        let late = now_ns.saturating_sub(self.began_ns) >= COMPLETE_NS;
+        late.then(|| "the connections were not up within 20 s".into())
+    }
+
+    /// Serves until the core is gone, or everything has ended that was to end.
+    pub(crate) fn run(&mut self) {
+        while !self.core.is_gone() {
+            let ended = self.ending.and_then(|token| self.core.answer(token));
+            if ended.is_some() {
+                break;
+            }
+            self.turn();
+        }
+        let now = monotonic_ns();
+        for client in self.clients.values_mut() {
+            if matches!(client.waits, Waits::End) {
+                client.answer(&serde_json::json!({}), now);
+            }
+        }
+    }
+
+    /// Takes what the core has told.
+    fn hear(&mut self) {
+        self.core.take();
+        while let Some((tell, fds)) = self.core.news() {
+            match tell {
+                Tell::Console { domain } => {
+                    let place = self
+                        .world
+                        .name(domain)
+                        .and_then(|name| self.world.place(name));
+                    if let (Some(place), Some(console)) = (place, fds.into_iter().next()) {
+                        self.watch_console(place, console);
+                    }
+                }
+                Tell::Life {
+                    domain,
+                    stage,
+                    text,
+                } => self.live(domain, stage, text.as_str()),
+                Tell::Connected { domain } => self.world.connect(domain),
+                Tell::Welcome { .. } | Tell::Done { .. } | Tell::Refused { .. } => {}
+            }
+        }
+    }
+
+    fn live(&mut self, id: DomId, stage: Stage, text: &str) {
+        self.world.live(id, stage, text);
+        if !stage.is_over() {
+            // An id that is given out again is another domain's.
+            self.reported.remove(&id);
+        }
+        // What it printed last is worth having before its end is reported.
+        if stage.is_over() && !self.reported.contains(&id) {
+            let now = monotonic_ns();
+            let name = self.world.name(id).unwrap_or_default().to_owned();
+            let place = self.world.place(&name);
+            if let Some(console) = place.and_then(|place| self.consoles.get_mut(&place)) {
+                console.drain(&mut self.log, now);
+            }
+            let stillborn = self
+                .restarts
+                .iter()
+                .any(|r| r.stillborn(&self.world) == Some(id));
+            self.reported.insert(id);
+            if !stillborn && !name.is_empty() {
+                self.log.line("grantwayd", &format!("{name}: {text}"));
+            }
+        }
+    }
+
+    /// Waits for something to happen, at most until the next deadline, and sees to it.
+    fn turn(&mut self) {
+        let now = monotonic_ns();
+        let clients = self.clients.values().filter_map(Client::deadline_ns);
+        let consoles = self.consoles.values();
+        let consoles = consoles.filter_map(|console| console.deadline_ns(now));
+        let mut deadline = clients.chain(consoles).min();
+        if self.restarts_now() {
+            let due = self.restarts.iter().filter_map(|r| r.due_ns(&self.world));
+            deadline = deadline.into_iter().chain(due).min();
+        } else if self.complete_ns.is_none() {
+            let late = self.began_ns.saturating_add(COMPLETE_NS);
+            deadline = deadline.into_iter().chain([late]).min();
+        }
+        let again = self.clients.values().filter_map(Client::again_ns);
+        deadline = deadline.into_iter().chain(again).min();
+        // What came while something else was asked is there already: nothing wakes us for it.
+        if self.is_answered() || self.core.has_news() {
+            deadline = Some(now);
+        }
+        for ready in self.wait(deadline, now) {
+            self.handle(ready);
+        }
+        self.hear();
+        let now = monotonic_ns();
+        self.requests(now);
+        self.relay(now);
+        self.hear();
+        self.restart(now);
+        self.clients.retain(|_, client| !client.is_over(now));
+    }
+
+    /// Whether an answer is there that is waited for. Others, of clients that are gone, are forgotten.
+    fn is_answered(&mut self) -> bool {
+        let clients = self.clients.values();
+        let waited: BTreeSet<u32> = clients
+            .filter_map(Client::token)
+            .chain(self.ending)
+            .collect();
+        self.core.forget_but(|token| waited.contains(&token));
+        waited.iter().any(|token| self.core.has_answer(*token))
+    }
+
+    /// Whether a domain that has ended may be started again: not before the machine was complete,
+    /// for then its start has failed.
+    fn restarts_now(&self) -> bool {
+        self.complete_ns.is_some() && self.ending.is_none()
+    }
+
+    /// Starts domains again that have ended.
+    fn restart(&mut self, now: u64) {
+        if !self.restarts_now() {
+            return;
+        }
+        let mut replaced = Vec::new();
+        for restart in &mut self.restarts {
+            for event in restart.turn(self.core, &mut self.world, now) {
+                match event {
+                    RestartEvent::Line(line) => self.log.line("grantwayd", &line),
+                    RestartEvent::Replaced(place, console) => replaced.push((place, console)),
+                }
+            }
+        }
+        for (place, console) in replaced {
+            if let Some(before) = self.consoles.get_mut(&place) {
+                before.drain(&mut self.log, now);
+            }
+            self.watch_console(place, console);
+        }
+        let all: BTreeSet<DomId> = self.world.all().collect();
+        self.reported.retain(|id| all.contains(id));
+        self.keep();
+    }
+
+    fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<Ready> {
+        let mut sources = vec![(Ready::Core, self.core.fd(), PollFlags::IN)];
+        if self.clients.len() < CLIENTS_MAX && self.ending.is_none() {
+            sources.push((Ready::Listener, self.socket.as_fd(), PollFlags::IN));
+        }
+        for (id, client) in &self.clients {
+            let flags = if client.has_output() {
+                PollFlags::OUT
+            } else {
+                PollFlags::IN
+            };
+            sources.push((Ready::Client(*id), client.fd(), flags));
+        }
+        for (place, console) in &self.consoles {
+            if let Some(fd) = console.watch(now_ns) {
+                sources.push((Ready::Console(*place), fd, PollFlags::IN));
+            }
+        }
+        let timeout = deadline_ns.map(|at| link::timespec(at.saturating_sub(now_ns)));
+        let mut fds: Vec<PollFd<'_>> = sources
+            .iter()
+            .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
+            .collect();
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            return Vec::new();
+        }
+        let ready = sources
+            .iter()
+            .zip(&fds)
+            .filter(|(_, fd)| !fd.revents().is_empty());
+        ready.map(|((ready, ..), _)| *ready).collect()
+    }
+
+    fn handle(&mut self, ready: Ready) {
+        let now = monotonic_ns();
+        match ready {
+            Ready::Core => {}
+            Ready::Listener => {
+                if let Some(stream) = self.accept() {
+                    self.clients
+                        .insert(self.next_client, Client::new(stream, now));
+                    self.next_client += 1;
+                }
+            }
+            Ready::Client(id) => {
+                let Some(client) = self.clients.get_mut(&id) else {
+                    return;
+                };
+                if client.has_output() {
+                    client.send(now)
+                } else {
+                    client.receive(now)
+                }
+            }
+            Ready::Console(place) => {
+                if let Some(console) = self.consoles.get_mut(&place) {
+                    console.take(&mut self.log, now);
+                }
+            }
+        }
+    }
+
+    /// The next client that may speak to us, if one waits: the core's user, or root.
+    fn accept(&self) -> Option<UnixStream> {
+        loop {
+            let (stream, _) = self.socket.accept().ok()?;
+            let peer = socket_peercred(&stream).map(|peer| peer.uid);
+            let may = |uid: rustix::process::Uid| uid.is_root() || uid.as_raw() == self.user;
+            if peer.is_ok_and(may) && stream.set_nonblocking(true).is_ok() {
+                return Some(stream);
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Requests of clients: what each is answered, and by whom.
+
+use super::Server;
+use crate::client::{Relay, Waits};
+use crate::core::{Answer, Refusal};
+use abi::core::{Ask, CoreStatus, Text, audit_of, status_of};
+use abi::machine::{Audit, Control, ControlError, Relayed, Restarted, Status};
+use rustix::time::{ClockId, clock_gettime};
+
+/// How long a relayed request waits for its turn.
+const ROOM_NS: u64 = 1_500_000_000;
+/// How long a domain that is to be started again may take.
+const START_NS: u64 = 20_000_000_000;
+/// While it waits, it is tried this often.
+const ROOM_AGAIN_NS: u64 = 1_000_000;
+/// Bytes of a status, an audit or a reply: far above those of the largest machine.
+const BYTES_MAX: usize = 256 << 20;
+
+impl Server<'_> {
+    /// Sees to every request that has arrived.
+    pub(super) fn requests(&mut self, now: u64) {
+        let ids: Vec<u64> = self.clients.keys().copied().collect();
+        for id in ids {
+            while let Some(line) = self.clients.get_mut(&id).and_then(|c| c.next_line()) {
+                self.request(id, &line, now);
+            }
+        }
+    }
+
+    fn request(&mut self, id: u64, line: &[u8], now: u64) {
+        match serde_json::from_slice::<Control>(line) {
+            Ok(Control::Status) => match self.status(now) {
+                Ok(status) => self.answer(id, &status, now),
+                Err(error) => self.answer(id, &refusal(error.why), now),
+            },
+            Ok(Control::Grants) => match self.audit() {
+                Ok(audit) => self.answer(id, &audit, now),
+                Err(error) => self.answer(id, &refusal(error.why), now),
+            },
+            Ok(Control::Relay { domain, request }) => match self.world.find(&domain) {
+                Some(to) => {
+                    let relay = Relay {
+                        to,
+                        request: request.into_bytes(),
+                        until_ns: now.saturating_add(ROOM_NS),
+                    };
+                    self.wait_for(id, Waits::Room(relay, now));
+                }
+                None => self.answer(id, &refusal(format!("there is no domain {domain}")), now),
+            },
+            Ok(Control::Restart { domain }) => {
+                if let Err(error) = self.restart_now(id, &domain, now) {
+                    self.answer(id, &refusal(error), now);
+                }
+            }
+            Ok(Control::Down) => {
+                self.wait_for(id, Waits::End);
+                if self.ending.is_none() {
+                    let end = Ask::End { failed: false };
+                    self.ending = Some(self.core.post(end, &[]));
+                }
+            }
+            Err(error) => self.answer(id, &refusal(format!("no such request: {error}")), now),
+        }
+    }
+
+    fn wait_for(&mut self, id: u64, what: Waits) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.waits = what;
+        }
+    }
+
+    fn answer(&mut self, id: u64, answer: &impl serde::Serialize, now: u64) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.answer(answer, now);
+        }
+    }
+
+    /// Ends a domain, so that another takes its place at once.
+    fn restart_now(&mut self, client: u64, name: &str, now: u64) -> Result<(), String> {
+        let place = self.world.place(name);
+        let place = place.ok_or_else(|| format!("there is no domain {name}"))?;
+        let restart = self.restarts.iter_mut().find(|r| r.place() == place);
+        let restart = restart.ok_or_else(|| {
+            format!("domain {name} is not started again: its configuration says restart = false")
+        })?;
+        let domain = self.world.id(place).ok_or("it was not built")?;
+        restart.ask();
+        let before = restart.known().count;
+        let why = Text::cut("killed: it was to be started again");
+        let killed = self.core.ask(Ask::Kill { domain, why }, &[]);
+        killed.map_err(|refusal| refusal.why)?;
+        let until = now.saturating_add(START_NS);
+        self.wait_for(client, Waits::Start(place, before, until));
+        Ok(())
+    }
+
+    /// Moves relayed requests and replies on, and tells who waits for a domain's start.
+    pub(super) fn relay(&mut self, now: u64) {
+        for client in self.clients.values_mut() {
+            match &client.waits {
+                &Waits::Start(place, before, until) => {
+                    let restart = self.restarts.iter().find(|r| r.place() == place);
+                    let known = restart.filter(|restart| restart.is_up());
+                    let known = known.map(|restart| restart.known());
+                    let known = known.filter(|known| known.count > before);
+                    if let (Some(id), Some(known)) = (self.world.id(place), known) {
+                        let name = self.world.name(id).unwrap_or_default();
+                        let restarted = Restarted {
+                            domain: name.to_owned(),
+                            id: id.0,
+                            ready_ns: known.ready_ns.unwrap_or_default(),
+                            connected_ns: known.connected_ns.unwrap_or_default(),
+                        };
+                        client.answer(&restarted, now);
+                    } else if now >= until {
+                        let trouble = restart.map_or("", |restart| restart.trouble());
+                        let error = format!("it was not back within 20 s {trouble}");
+                        client.answer(&refusal(error.trim_end().to_owned()), now);
+                    }
+                }
+                Waits::Room(relay, at) if now >= *at => {
+                    let ask = Ask::Relay { domain: relay.to };
+                    match self.core.post_with(ask, &relay.request) {
+                        Ok(token) => client.waits = Waits::Reply(relay.clone(), token),
+                        Err(error) => client.answer(&refusal(error.why), now),
+                    }
+                }
+                Waits::Reply(relay, token) => match self.core.answer(*token) {
+                    None => {}
+                    Some(Err(Refusal { is_busy: true, .. })) if now < relay.until_ns => {
+                        let again = now.saturating_add(ROOM_AGAIN_NS);
+                        client.waits = Waits::Room(relay.clone(), again);
+                    }
+                    Some(answer) => match reply(answer) {
+                        Ok(reply) => client.answer(&Relayed { reply }, now),
+                        Err(error) => client.answer(&refusal(error), now),
+                    },
+                },
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn core_status(&mut self) -> Result<CoreStatus, Refusal> {
+        let bytes = self.core.ask(Ask::Status {}, &[])?.bytes(BYTES_MAX)?;
+        Ok(status_of(&bytes).ok_or("the core's status makes no sense".to_owned())?)
+    }
+
+    fn audit(&mut self) -> Result<Audit, Refusal> {
+        let bytes = self.core.ask(Ask::Audit {}, &[])?.bytes(BYTES_MAX)?;
+        Ok(audit_of(&bytes).ok_or("the core's audit makes no sense".to_owned())?)
+    }
+
+    fn status(&mut self, now: u64) -> Result<Status, Refusal> {
+        let core = self.core_status()?;
+        let own = clock_gettime(ClockId::ProcessCPUTime);
+        let own_ns = (own.tv_sec as u64).saturating_mul(1_000_000_000) + own.tv_nsec as u64;
+        let mut domains = core.domains;
+        for status in &mut domains {
+            let restarts = self.restarts.iter();
+            restarts.for_each(|restart| restart.tell(&self.world, status, now));
+        }
+        let missing = self.world.missing.iter().cloned().chain(core.missing);
+        Ok(Status {
+            name: self.world.machine.name.clone(),
+            pid: self.core_pid,
+            up_ns: self.complete_ns.map_or(0, |at| now.saturating_sub(at)),
+            up_took_ns: self.complete_ns.map(|at| at.saturating_sub(self.began_ns)),
+            monitor_cpu_ns: core.cpu_ns + core.netd_cpu_ns + own_ns,
+            missing: missing.collect(),
+            domains,
+            connections: core.connections,
+        })
+    }
+}
+
+/// What a domain has replied, as text.
+fn reply(answer: Answer) -> Result<String, String> {
+    let bytes = answer.and_then(|done| done.bytes(BYTES_MAX));
+    let bytes = bytes.map_err(|refusal| refusal.why)?;
+    String::from_utf8(bytes).map_err(|_| "the domain's reply makes no sense".into())
+}
+
+fn refusal(error: String) -> ControlError {
+    ControlError { error }
+}

@@ -1,0 +1,435 @@
+//! The messages: what each program may say to which.
+//!
+//! | from | to | what |
+//! |---|---|---|
+//! | manager | core | [`Ask`] |
+//! | core | manager | [`Tell`] |
+//! | core | netd | [`Task`] |
+//! | netd | core | [`Outcome`] |
+
+use super::field::{Field, Reader, Text, Writer};
+use super::record::Message;
+use super::wire::Malformed;
+use crate::DomId;
+use crate::machine::Program;
+
+/// Words of a set of CPUs.
+pub const CPU_WORDS: usize = 16;
+
+/// Declares an enum of messages, each with its number and its fields: encoding and decoding are
+/// made of one list.
+macro_rules! messages {
+    (
+        $(#[$meta:meta])*
+        pub enum $enum:ident {
+            $(
+                $(#[doc = $doc:literal])+
+                $number:literal $kind:ident {
+                    $($(#[doc = $field_doc:literal])+ $field:ident: $type:ty,)*
+                }
+            )+
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $enum {
+            $($(#[doc = $doc])+ $kind { $($(#[doc = $field_doc])+ $field: $type,)* },)+
+        }
+
+        impl Message for $enum {
+            fn put(&self, fields: &mut Writer) -> u32 {
+                match self {
+                    $(Self::$kind { $($field),* } => {
+                        $($field.put(fields);)*
+                        // Not every message has fields.
+                        let _ = &fields;
+                        $number
+                    })+
+                }
+            }
+
+            fn take(kind: u32, fields: &mut Reader<'_>) -> Result<Self, Malformed> {
+                Ok(match kind {
+                    $($number => Self::$kind { $($field: <$type as Field>::take(fields)?),* },)+
+                    _ => return Err(Malformed::Kind(kind)),
+                })
+            }
+        }
+    };
+}
+
+/// Declares a struct whose fields are a message's, side by side.
+macro_rules! parts {
+    (
+        $(#[$meta:meta])*
+        pub struct $struct:ident {
+            $($(#[doc = $doc:literal])+ $field:ident: $type:ty,)+
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $struct {
+            $($(#[doc = $doc])+ pub $field: $type,)+
+        }
+
+        impl Field for $struct {
+            fn put(&self, to: &mut Writer) {
+                $(self.$field.put(to);)+
+            }
+
+            fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+                Ok(Self { $($field: <$type as Field>::take(from)?,)+ })
+            }
+        }
+    };
+}
+
+messages! {
+    /// What the manager asks of the core. Each is answered by [`Tell::Done`] or [`Tell::Refused`].
+    pub enum Ask {
+        /// Build a domain; its configuration is beside. Done: its id.
+        1 Create {
+            /// The domain whose place it takes, of which nothing is left.
+            replaces: Option<DomId>,
+            /// Its name.
+            name: Text,
+            /// Its program.
+            program: Program,
+            /// Page frames.
+            frames: u32,
+            /// Entries of its grant table.
+            grant_entries: u32,
+            /// Slots of its grant window.
+            window_slots: u32,
+            /// See [`crate::machine::Domain::collateral`].
+            collateral: u32,
+            /// See [`crate::machine::Domain::weight`].
+            weight: u32,
+            /// Devices that it will be given before its start.
+            devices: u32,
+            /// CPUs that it may run on, a bit each; none: all.
+            cpus: [u64; CPU_WORDS],
+        }
+        /// Have netd open a device; its description, which is netd's to read, is beside. Done: how
+        /// many descriptors it has for domains; beside, a line for each thing that the system could
+        /// not provide.
+        2 Open {
+            /// The number that the manager gives it.
+            unit: u32,
+        }
+        /// Close one again. Domains that were given descriptors keep them.
+        3 Close {
+            /// Which.
+            unit: u32,
+        }
+        /// Give a domain that was not started a descriptor of a device, as its next one.
+        4 Give {
+            /// The domain.
+            domain: DomId,
+            /// The device.
+            unit: u32,
+            /// Which of its descriptors.
+            place: u32,
+            /// Whether the domain can tell the device something.
+            told: bool,
+        }
+        /// Give it a socket over page frames, its own or another domain's. For a queue of its own,
+        /// a description for netd is beside.
+        5 GiveSocket {
+            /// The domain.
+            domain: DomId,
+            /// The device.
+            unit: u32,
+            /// The memory.
+            umem: Umem,
+            /// Slot of the domain's window from which on its rings lie.
+            rings_slot: u32,
+        }
+        /// Leave its next device out.
+        6 GiveNothing {
+            /// The domain.
+            domain: DomId,
+        }
+        /// Connect two domains.
+        7 Connect {
+            /// Who serves.
+            backend: DomId,
+            /// Who is served.
+            frontend: DomId,
+            /// Number of the interface within the frontend.
+            handle: u16,
+        }
+        /// Start a domain's process. Beside the answer: the reading end of its console.
+        8 Start {
+            /// The domain.
+            domain: DomId,
+        }
+        /// Clear away a domain that was built and has no process.
+        9 GiveUp {
+            /// The domain.
+            domain: DomId,
+            /// Why.
+            why: Text,
+        }
+        /// End a domain.
+        10 Kill {
+            /// The domain.
+            domain: DomId,
+            /// Why.
+            why: Text,
+        }
+        /// Pass the bytes beside to a domain's mailbox. Done when it has replied: beside.
+        11 Relay {
+            /// The domain.
+            domain: DomId,
+        }
+        /// Beside the answer: every domain and connection ([`super::status_of`]).
+        12 Status {}
+        /// Beside the answer: the audit ([`super::audit_of`]).
+        13 Audit {}
+        /// Keep the bytes beside for the next manager.
+        14 Keep {}
+        /// Whether domains can run here at all; refused: why not.
+        15 Probe {}
+        /// End everything.
+        16 End {
+            /// Whether the machine failed.
+            failed: bool,
+        }
+    }
+}
+
+messages! {
+    /// What the core tells the manager.
+    pub enum Tell {
+        /// First of all. Beside: the machine's description as it came on standard input, the
+        /// listening control socket, the two files of the log if there are (none: standard error),
+        /// what the manager before has kept.
+        1 Welcome {
+            /// Process id of the core.
+            pid: u32,
+            /// When it began, by the monotonic clock.
+            began_ns: u64,
+            /// Who may speak to the control socket, beside root.
+            user: u32,
+            /// Whether there are files of the log.
+            has_log: bool,
+            /// Whether a manager before has kept something.
+            has_kept: bool,
+            /// The user that the manager is to be, if that is possible.
+            own_user: u32,
+        }
+        /// A domain that runs, for a manager that did not start it. Beside: its console.
+        2 Console {
+            /// The domain.
+            domain: DomId,
+        }
+        /// An ask was carried out.
+        3 Done {
+            /// What was asked for, if that is a number.
+            value: u64,
+        }
+        /// It was not. Beside: why, in words.
+        4 Refused {
+            /// Whether it may go later: something is busy.
+            is_busy: bool,
+        }
+        /// A domain's life has come to another stage.
+        5 Life {
+            /// The domain.
+            domain: DomId,
+            /// Where it stands.
+            stage: Stage,
+            /// How it ended, or the stage in words.
+            text: Text,
+        }
+        /// All connections of a domain are up, but for those whose other end is dead.
+        6 Connected {
+            /// The domain.
+            domain: DomId,
+        }
+    }
+}
+
+messages! {
+    /// What the core has netd do.
+    pub enum Task {
+        /// Open a device; its description is beside.
+        1 Open {
+            /// Its number.
+            unit: u32,
+        }
+        /// Take up a device that a netd before has opened. Beside: what [`Outcome::Opened`] had.
+        2 TakeUp {
+            /// Its number.
+            unit: u32,
+            /// How many of its descriptors are domains'.
+            given: u32,
+        }
+        /// Forget a device, or a socket.
+        3 Close {
+            /// Its number.
+            unit: u32,
+        }
+        /// Make a socket on a device, over no memory yet; a queue's description is beside.
+        4 Socket {
+            /// The device.
+            on: u32,
+            /// The socket's number.
+            unit: u32,
+            /// Whether it is a queue of one guest alone.
+            is_queue: bool,
+        }
+        /// Bind it: its memory is registered.
+        5 Bind {
+            /// The socket's number.
+            unit: u32,
+        }
+        /// Take up a socket that a netd before has bound. Beside: what [`Outcome::Made`] and
+        /// [`Outcome::Bound`] had.
+        6 TakeUpSocket {
+            /// The device.
+            on: u32,
+            /// The socket's number.
+            unit: u32,
+            /// Whether it is a queue of one guest alone.
+            is_queue: bool,
+        }
+        /// A domain tells a device something. Answered within 50 ms by [`Outcome::Value`],
+        /// [`Outcome::Failed`], or [`Outcome::Working`] first.
+        7 Control {
+            /// The device or socket.
+            unit: u32,
+            /// The domain's words.
+            words: [u64; 2],
+        }
+        /// Nothing may come by a socket any more: answered when that is so.
+        8 End {
+            /// The socket.
+            unit: u32,
+        }
+        /// First of all. Beside: the link for [`Task::Control`] and [`Task::End`], and the machine's
+        /// description as it came on standard input.
+        9 Welcome {}
+    }
+}
+
+messages! {
+    /// What netd answers.
+    pub enum Outcome {
+        /// A device is open. Beside: what netd has to know to take it up, a line for each thing that
+        /// the system could not provide, the descriptors for domains, and those that netd needs.
+        1 Opened {
+            /// How many are for domains.
+            given: u32,
+        }
+        /// A socket is there, over no memory yet. Beside: its descriptor, and what netd has to know
+        /// to take it up.
+        2 Made {}
+        /// It is bound. Beside: what netd needs to take it up.
+        3 Bound {
+            /// What is to be seen of its rings, in the order of their places.
+            rings: [RingPlace; 4],
+        }
+        /// It was not done. Beside: why, in words.
+        4 Refused {
+            /// Whether it may go later: something is busy.
+            is_busy: bool,
+        }
+        /// The answer to a domain's words.
+        5 Value {
+            /// It.
+            value: u64,
+        }
+        /// The same, an error.
+        6 Failed {
+            /// The system's number of it.
+            errno: i32,
+        }
+        /// This may take as long as a grace period of the kernel's.
+        7 Working {}
+    }
+}
+
+parts! {
+    /// Page frames that a socket receives into and sends from.
+    pub struct Umem {
+        /// Whose they are.
+        of: Option<DomId>,
+        /// The first one.
+        first_frame: u32,
+        /// How many.
+        frames: u32,
+        /// Bytes of a chunk, which holds one packet.
+        chunk_bytes: u32,
+        /// Entries of each ring.
+        entries: u32,
+    }
+}
+
+parts! {
+    /// Pages of a socket's mappings that show a ring.
+    pub struct RingPlace {
+        /// The first page.
+        page: u32,
+        /// How many; 0: there is no such ring.
+        pages: u32,
+    }
+}
+
+impl Field for [RingPlace; 4] {
+    fn put(&self, to: &mut Writer) {
+        self.iter().for_each(|ring| ring.put(to));
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut rings = [RingPlace::default(); 4];
+        for ring in &mut rings {
+            *ring = RingPlace::take(from)?;
+        }
+        Ok(rings)
+    }
+}
+
+/// A stage of a domain's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It has memory, but no process.
+    Built,
+    /// Its process was started.
+    Starting,
+    /// It has said that it is ready.
+    Running,
+    /// It is being cleared away.
+    Ending,
+    /// Nothing is left of it.
+    Gone,
+}
+
+impl Stage {
+    const ALL: [Self; 5] = [
+        Self::Built,
+        Self::Starting,
+        Self::Running,
+        Self::Ending,
+        Self::Gone,
+    ];
+
+    /// Whether it is on its way down, or has gone.
+    #[must_use]
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Ending | Self::Gone)
+    }
+}
+
+impl Field for Stage {
+    fn put(&self, to: &mut Writer) {
+        (*self as u32).put(to);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let number = u32::take(from)? as usize;
+        let stage = Self::ALL.get(number).copied();
+        stage.ok_or_else(|| from.wrong())
+    }
+}

@@ -1,0 +1,27 @@
+//! What the core and its two helpers say to each other: fixed-size records over a socket that keeps
+//! their borders. Whatever is opaque to the core, or has no fixed size, travels beside a record in
+//! a sealed memory file; descriptors travel beside it too.
+//!
+//! ```text
+//!   word 0   version (bits 63..32), kind (31..0)
+//!   word 1   token: an answer has its request's; 0 in events
+//!   word 2…  the fields in order, each in words of its own; zeroes behind the last
+//! ```
+//!
+//! Words are little-endian. Any bytes are a record or a clear refusal ([`Malformed`]), and a record
+//! has one form only: decoding and encoding gives the same bytes.
+
+mod field;
+mod messages;
+mod record;
+mod report;
+mod wire;
+
+pub use field::{Reader, TEXT_MAX, Text, Writer};
+pub use messages::{Ask, CPU_WORDS, Outcome, RingPlace, Stage, Task, Tell, Umem};
+pub use record::{Message, Record};
+pub use report::{CoreStatus, audit_bytes, audit_of, status_bytes, status_of};
+pub use wire::{BYTES, DESCRIPTORS_MAX, Malformed, VERSION, WORDS};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! A message as it travels.
+
+use super::field::{Reader, Writer};
+use super::wire::{BYTES, Malformed, VERSION};
+
+/// What a record says: one of the enums of this module.
+pub trait Message: Sized {
+    /// Its number among the kinds, and its fields.
+    fn put(&self, fields: &mut Writer) -> u32;
+
+    /// The message of a kind, its fields read.
+    ///
+    /// # Errors
+    /// There is no such kind, or a field makes no sense.
+    fn take(kind: u32, fields: &mut Reader<'_>) -> Result<Self, Malformed>;
+}
+
+/// A message as it travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<M> {
+    /// Tells answers apart; 0 in events.
+    pub token: u32,
+    /// What it says.
+    pub message: M,
+}
+
+impl<M: Message> Record<M> {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; BYTES] {
+        let mut fields = Writer::default();
+        let kind = self.message.put(&mut fields);
+        fields.finish([
+            u64::from(VERSION) << 32 | u64::from(kind),
+            u64::from(self.token),
+        ])
+    }
+
+    /// The record of these bytes.
+    ///
+    /// # Errors
+    /// See [`Malformed`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let bytes: &[u8; BYTES] = bytes.try_into().map_err(|_| Malformed::Size(bytes.len()))?;
+        let mut fields = Reader::new(bytes);
+        let head: u64 = fields.word()?;
+        let version = (head >> 32) as u32;
+        if version != VERSION {
+            return Err(Malformed::Version(version));
+        }
+        let token = u32::try_from(fields.word()?).map_err(|_| fields.wrong())?;
+        let message = M::take(head as u32, &mut fields)?;
+        fields.finish()?;
+        Ok(Self { token, message })
+    }
+}

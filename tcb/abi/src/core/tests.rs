@@ -1,0 +1,230 @@
+//! Any bytes are a record or a refusal, and a record has one form.
+
+use super::*;
+use crate::machine::{Audit, ConnectionStatus, DomainAudit, DomainStatus, GrantInUse, Program};
+use crate::{DomId, XenbusState};
+use proptest::prelude::*;
+
+/// Every kind of message, with fields that use all their words.
+fn asks() -> Vec<Ask> {
+    let (domain, unit, why) = (DomId(0xfedc), u32::MAX, Text::cut(&"ü".repeat(64)));
+    vec![
+        Ask::Create {
+            replaces: Some(domain),
+            name: why,
+            program: Program::Driver,
+            frames: 1,
+            grant_entries: 2,
+            window_slots: 3,
+            collateral: 4,
+            weight: 6,
+            devices: 5,
+            cpus: [u64::MAX; CPU_WORDS],
+        },
+        Ask::Open { unit },
+        Ask::Close { unit },
+        Ask::Give {
+            domain,
+            unit,
+            place: 1,
+            told: true,
+        },
+        Ask::GiveSocket {
+            domain,
+            unit,
+            umem: Umem {
+                of: Some(domain),
+                first_frame: 1,
+                frames: 2,
+                chunk_bytes: 3,
+                entries: 4,
+            },
+            rings_slot: 5,
+        },
+        Ask::GiveNothing { domain },
+        Ask::Connect {
+            backend: domain,
+            frontend: domain,
+            handle: u16::MAX,
+        },
+        Ask::Start { domain },
+        Ask::GiveUp { domain, why },
+        Ask::Kill { domain, why },
+        Ask::Relay { domain },
+        Ask::Status {},
+        Ask::Audit {},
+        Ask::Keep {},
+        Ask::Probe {},
+        Ask::End { failed: true },
+    ]
+}
+
+#[test]
+fn every_message_survives_its_way() {
+    for (number, message) in (0..).zip(asks()) {
+        let record = Record {
+            token: u32::MAX - number,
+            message,
+        };
+        assert_eq!(Record::decode(&record.encode()), Ok(record));
+    }
+    let life = Tell::Life {
+        domain: DomId(3),
+        stage: Stage::Gone,
+        text: Text::cut("killed"),
+    };
+    let bound = Outcome::Bound {
+        rings: [RingPlace { page: 7, pages: 9 }; 4],
+    };
+    let control = Task::Control {
+        unit: 3,
+        words: [u64::MAX, 1],
+    };
+    let (token, message) = (0, life);
+    let record = Record { token, message };
+    assert_eq!(Record::decode(&record.encode()), Ok(record));
+    let (token, message) = (1, bound);
+    let record = Record { token, message };
+    assert_eq!(Record::decode(&record.encode()), Ok(record));
+    let (token, message) = (2, control);
+    let record = Record { token, message };
+    assert_eq!(Record::decode(&record.encode()), Ok(record));
+}
+
+#[test]
+fn what_is_no_record_is_refused_by_name() {
+    let good = Record {
+        token: 1,
+        message: Ask::Open { unit: 1 },
+    }
+    .encode();
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = good;
+        bytes[at] = byte;
+        Record::<Ask>::decode(&bytes)
+    };
+    assert_eq!(
+        Record::<Ask>::decode(&good[1..]),
+        Err(Malformed::Size(BYTES - 1))
+    );
+    assert_eq!(Record::<Ask>::decode(&[]), Err(Malformed::Size(0)));
+    assert_eq!(changed(4, 9), Err(Malformed::Version(9)));
+    assert_eq!(changed(0, 99), Err(Malformed::Kind(99)));
+    assert_eq!(changed(12, 1), Err(Malformed::Field(2)), "the token");
+    assert_eq!(changed(20, 1), Err(Malformed::Field(3)), "more than u32");
+    assert_eq!(changed(BYTES - 1, 1), Err(Malformed::Rest));
+}
+
+#[test]
+fn a_text_is_cut_between_characters() {
+    let long = "ü".repeat(100);
+    assert_eq!(Text::cut(&long).as_str(), "ü".repeat(TEXT_MAX / 2));
+    let odd = format!("x{long}");
+    assert_eq!(Text::cut(&odd).as_str().len(), TEXT_MAX - 1);
+}
+
+fn audit() -> Audit {
+    let grant = GrantInUse {
+        gref: 1,
+        frame: 2,
+        by: "driver".into(),
+        mappings: 3,
+        writable: true,
+    };
+    Audit {
+        domains: vec![DomainAudit {
+            name: "g0".into(),
+            alive: true,
+            lingers: false,
+            owned: 1,
+            granted: 2,
+            mapped: 3,
+            collateral_used: 4,
+            in_use: vec![grant.clone(), grant],
+        }],
+        leaked: 1,
+        created: 2,
+        revoked: 3,
+        forced: 4,
+    }
+}
+
+fn status() -> CoreStatus {
+    CoreStatus {
+        cpu_ns: 1,
+        netd_cpu_ns: 2,
+        missing: vec!["an own user id".into()],
+        domains: vec![DomainStatus {
+            name: "driver".into(),
+            id: 1,
+            program: Program::Driver,
+            state: "running".into(),
+            alive: true,
+            pid: -1,
+            agent_pid: 7,
+            cpu_ns: 1,
+            agent_cpu_ns: 2,
+            worker_cpu_ns: 3,
+            hypercalls: 4,
+            operations: 5,
+            system_calls: 6,
+            restarts: None,
+        }],
+        connections: vec![ConnectionStatus {
+            backend: "driver".into(),
+            frontend: "g0".into(),
+            handle: 3,
+            backend_state: XenbusState::Connected,
+            frontend_state: XenbusState::Closing,
+        }],
+    }
+}
+
+#[test]
+fn reports_survive_their_way_and_no_shorter_one_is_taken() {
+    let (status, audit) = (status(), audit());
+    let bytes = status_bytes(&status);
+    assert_eq!(status_of(&bytes), Some(status));
+    assert!((0..bytes.len()).all(|len| status_of(&bytes[..len]).is_none()));
+    let bytes = audit_bytes(&audit);
+    assert_eq!(audit_of(&bytes), Some(audit));
+    assert!((0..bytes.len()).all(|len| audit_of(&bytes[..len]).is_none()));
+}
+
+/// Words as a hostile helper might send them: small ones more often, so that they are fields.
+fn words() -> impl Strategy<Value = Vec<u64>> {
+    let word = prop_oneof![8 => Just(0u64), 8 => 0..40u64, 1 => any::<u64>()];
+    proptest::collection::vec(word, WORDS)
+}
+
+fn canonical<M: Message>(bytes: &[u8]) -> Result<(), TestCaseError> {
+    if let Ok(record) = Record::<M>::decode(bytes) {
+        let again = record.encode();
+        prop_assert_eq!(again.as_slice(), bytes);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 4096, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_are_one_record_or_none(mut words in words(), kind in 0..20u64) {
+        words[0] = u64::from(VERSION) << 32 | kind;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        canonical::<Ask>(&bytes)?;
+        canonical::<Tell>(&bytes)?;
+        canonical::<Task>(&bytes)?;
+        canonical::<Outcome>(&bytes)?;
+    }
+
+    #[test]
+    fn any_bytes_are_one_report_or_none(bytes in proptest::collection::vec(prop_oneof![4 => Just(0u8), 1 => any::<u8>()], 0..400)) {
+        if let Some(status) = status_of(&bytes) {
+            prop_assert_eq!(status_bytes(&status), bytes.clone());
+        }
+        if let Some(audit) = audit_of(&bytes) {
+            prop_assert_eq!(audit_bytes(&audit), bytes);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! `grantwayd --socket PATH [--log FILE] [--programs DIR] [--with-reader]`: the core.
+//!
+//! It owns every page frame and knows nothing of what passes through them: no Ethernet, no JSON, no
+//! configuration. Two helpers, which it starts and starts again, know the rest:
+//!
+//! | program | what it does | what it is trusted with |
+//! |---|---|---|
+//! | `grantwayd` | frames, domains, grants, events, connections, hypercalls, deadlines, audit | everybody's memory |
+//! | `grantway-netd` | opens and configures devices | the host's network |
+//! | `grantway-manager` | the control socket, what is started when, consoles, log | which domains there are |
+//!
+//! The machine's description, on standard input, is the manager's to read; it prints the first line
+//! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`). The machine is served until
+//! it is told to end (`down`, SIGTERM, SIGINT, SIGHUP; with `--with-reader` also when the other end
+//! of standard output, a pipe, is closed: the process that holds it takes the machine along, however
+//! it dies). Whatever ends this process, everything ends with it.
+//!
+//! The helpers lie beside this program; the domains' programs, `driver` and `guest`, beside it or in
+//! DIR.
+
+mod args;
+mod child;
+mod control;
+mod netd;
+mod server;
+mod signals;
+mod users;
+
+use args::Args;
+use control::Socket;
+use server::Core;
+use shmem::time::monotonic_ns;
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Bytes that a machine may have as JSON: more than the largest one.
+const MACHINE_MAX: u64 = 64 << 20;
+
+/// The whole program.
+#[must_use]
+pub fn run() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if let Some(error) = error {
+                say_error(&error);
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Serves until the end. An error that was not said yet is returned.
+fn serve() -> Result<(), Option<String>> {
+    let began_ns = monotonic_ns();
+    let args = Args::parse(std::env::args().skip(1))?;
+    shmem::install_fault_handler();
+    raise_descriptor_limit();
+    let failed = |what: String| move |e: io::Error| format!("{what}: {e}");
+    let log = args.log.as_deref().map(open_log).transpose();
+    let log = log.map_err(failed(format!(
+        "the log {}",
+        args.log.as_deref().unwrap_or_default()
+    )))?;
+    let signals = signals::pipe().map_err(failed("signals".into()))?;
+    let socket = format!("the control socket {}", args.socket.display());
+    let socket = Socket::bind(&args.socket).map_err(failed(socket))?;
+    let own = std::env::current_exe().map_err(failed("own path".into()))?;
+    let beside = own.parent().map(PathBuf::from).unwrap_or_default();
+    let mut core = Core::new(&args, &beside, socket, log, signals, began_ns)?;
+    core.start(read_machine)?;
+    core.run()
+}
+
+/// The two files of the log, which the manager writes: it has no right to open them.
+fn open_log(path: &str) -> io::Result<[OwnedFd; 2]> {
+    let mut options = OpenOptions::new();
+    options.create(true).read(true).append(true).mode(0o600);
+    let before = format!("{path}.1");
+    let [now, before] = [options.open(path)?, options.open(before)?];
+    before.set_len(0)?;
+    Ok([now.into(), before.into()])
+}
+
+/// A domain costs about a dozen descriptors: the customary soft limit is reached with 64 guests.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Without it a smaller machine still fits; a larger one is told what it ran out of.
+    let _ = setrlimit(Resource::Nofile, raised);
+}
+
+fn read_machine() -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    io::stdin()
+        .lock()
+        .take(MACHINE_MAX)
+        .read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// The first line, if there is no manager that could print it: an error is ignored, for the reader
+/// may be gone.
+fn say_error(error: &str) {
+    // The caller may tell a machine that cannot run here from one that is wrong.
+    let cannot_run_here = sandbox::probe().is_err();
+    let text: String = error.chars().flat_map(escaped).collect();
+    let line = format!("{{\"error\":\"{text}\",\"cannot_run_here\":{cannot_run_here}}}\n");
+    let mut stdout = io::stdout().lock();
+    let _ = stdout
+        .write_all(line.as_bytes())
+        .and_then(|()| stdout.flush());
+}
+
+/// A character as it stands between quotes.
+fn escaped(c: char) -> impl Iterator<Item = char> {
+    let escape = matches!(c, '"' | '\\').then_some('\\');
+    let c = if c.is_control() { ' ' } else { c };
+    escape.into_iter().chain([c])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_stand_between_quotes() {
+        let text: String = "a \"b\"\\\n".chars().flat_map(escaped).collect();
+        assert_eq!(text, "a \\\"b\\\"\\\\ ");
+    }
+}

@@ -1,0 +1,264 @@
+//! What domains tell their devices goes to netd, by a link of its own: who asks waits at most
+//! 50 ms for a sign of life.
+
+use abi::core::{Outcome, Record, Task};
+use abi::hypercall::TapControl;
+use link::Link;
+use monitor::DeviceControl;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use shmem::rate::TokenBucket;
+use shmem::time::monotonic_ns;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a domain's worker waits for netd to answer, or to say that it works at it.
+const SIGN_NS: u64 = 50_000_000;
+/// How long it waits then: some grace periods of the kernel's.
+const WORK_NS: u64 = 1_000_000_000;
+/// While nothing ends a socket, netd is asked this often.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// Changes of a TAP's steering in a row, before [`STEERS_PER_SECOND`] counts: more than one for
+/// each guest interface, which is what a driver domain begins with.
+const STEERS_BURST: u32 = 4 * abi::layout::fd::CONNECTIONS_MAX;
+/// The same, a second, in the long run: each asks the whole system for a grace period.
+const STEERS_PER_SECOND: u64 = 4096;
+
+/// The link to the netd that runs, if one does.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    link: Mutex<(Option<Link>, u32)>,
+    /// Sockets that no domain has any more.
+    closed: Mutex<Vec<u32>>,
+    /// Whether everything ends: nobody waits for netd then.
+    ending: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Control {
+    /// There is another netd, or none.
+    pub(crate) fn replace(&self, link: Option<Link>) {
+        lock(&self.link).0 = link;
+    }
+
+    /// Everything ends.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Sockets that no domain has any more.
+    pub(crate) fn take_closed(&self) -> Vec<u32> {
+        std::mem::take(&mut lock(&self.closed))
+    }
+
+    /// Has netd do something. EAGAIN: it does not answer.
+    fn ask(&self, message: Task) -> Result<u64, Errno> {
+        let mut guard = lock(&self.link);
+        let (link, tokens) = &mut *guard;
+        let link = link.as_ref().ok_or(Errno::AGAIN)?;
+        *tokens = tokens.wrapping_add(1);
+        let token = *tokens;
+        link.send(&Record { token, message }, &[])
+            .map_err(|_| Errno::AGAIN)?;
+        let mut until_ns = monotonic_ns().saturating_add(SIGN_NS);
+        loop {
+            let received = link.receive::<Outcome>().map_err(|_| Errno::AGAIN)?;
+            let Some(received) = received else {
+                let now = monotonic_ns();
+                if now >= until_ns {
+                    return Err(Errno::AGAIN);
+                }
+                let _ = link.wait(PollFlags::IN, Some(until_ns - now));
+                continue;
+            };
+            // The answer to one who has waited in vain comes late.
+            if received.record.token != token {
+                continue;
+            }
+            match received.record.message {
+                Outcome::Value { value } => return Ok(value),
+                Outcome::Failed { errno } => {
+                    return Err(Errno::from_raw_os_error(errno.clamp(1, 4095)));
+                }
+                Outcome::Working {} => until_ns = monotonic_ns().saturating_add(WORK_NS),
+                _ => return Err(Errno::AGAIN),
+            }
+        }
+    }
+}
+
+/// A device of a TAP's kind, whose domain may lead frames to its queues. Which MACs it may lead was
+/// fixed when the TAP was set up, and each life may lead as often as the one before.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    netd: Arc<Control>,
+    unit: u32,
+    budget: Mutex<TokenBucket>,
+}
+
+impl Tap {
+    pub(crate) fn control(netd: &Arc<Control>, unit: u32) -> Arc<dyn DeviceControl> {
+        let budget = TokenBucket::new(STEERS_PER_SECOND, STEERS_BURST);
+        Arc::new(Self {
+            netd: Arc::clone(netd),
+            unit,
+            budget: Mutex::new(budget),
+        })
+    }
+}
+
+impl DeviceControl for Tap {
+    fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
+        if let TapControl::Steer { .. } = TapControl::decode(words).ok_or(Errno::INVAL)?
+            && !lock(&self.budget).take(monotonic_ns(), 1)
+        {
+            return Err(Errno::AGAIN);
+        }
+        let unit = self.unit;
+        self.netd.ask(Task::Control { unit, words })
+    }
+}
+
+/// A socket. When no domain has it any more, netd forgets it.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    netd: Arc<Control>,
+    unit: u32,
+    /// Whether frames come into another domain's memory by it.
+    is_queue: bool,
+}
+
+impl Socket {
+    pub(crate) fn control(
+        netd: &Arc<Control>,
+        unit: u32,
+        is_queue: bool,
+    ) -> Arc<dyn DeviceControl> {
+        Arc::new(Self {
+            netd: Arc::clone(netd),
+            unit,
+            is_queue,
+        })
+    }
+}
+
+impl DeviceControl for Socket {
+    fn control(&self, words: [u64; 2]) -> Result<u64, Errno> {
+        let unit = self.unit;
+        self.netd.ask(Task::Control { unit, words })
+    }
+
+    /// Waits for netd as long as it takes: while it has not said so, frames may still come into
+    /// the memory of somebody else.
+    fn end(&self) {
+        let unit = self.unit;
+        while self.is_queue && !self.netd.ending.load(Ordering::Relaxed) {
+            if self.netd.ask(Task::End { unit }) != Err(Errno::AGAIN) {
+                return;
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        lock(&self.netd.closed).push(self.unit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A netd that answers each task by what `answer` says.
+    fn netd(answer: impl Fn(Task) -> Vec<Outcome> + Send + 'static) -> Arc<Control> {
+        let (ours, theirs) = Link::pair().unwrap();
+        std::thread::spawn(move || {
+            loop {
+                match theirs.receive::<Task>() {
+                    Ok(Some(received)) => {
+                        let token = received.record.token;
+                        for message in answer(received.record.message) {
+                            theirs.send(&Record { token, message }, &[]).unwrap();
+                        }
+                    }
+                    Ok(None) => {
+                        let _ = theirs.wait(PollFlags::IN, None);
+                    }
+                    Err(_) => return,
+                }
+            }
+        });
+        let control = Control::default();
+        control.replace(Some(ours));
+        Arc::new(control)
+    }
+
+    #[test]
+    fn a_domain_is_told_what_netd_says() {
+        let control = netd(|task| match task {
+            Task::Control { unit: 1, words } => vec![Outcome::Value { value: words[1] }],
+            Task::Control { unit: 2, .. } => vec![Outcome::Working {}, Outcome::Value { value: 7 }],
+            _ => vec![Outcome::Failed { errno: 22 }],
+        });
+        let ask = |unit| {
+            let words = [0, 5];
+            control.ask(Task::Control { unit, words })
+        };
+        assert_eq!((ask(1), ask(2)), (Ok(5), Ok(7)));
+        assert_eq!(ask(3), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn a_netd_that_is_silent_or_gone_or_talks_nonsense_costs_a_moment() {
+        let words = [0, 0];
+        let silent = netd(|_| Vec::new());
+        assert_eq!(
+            silent.ask(Task::Control { unit: 1, words }),
+            Err(Errno::AGAIN)
+        );
+        let gone = Control::default();
+        assert_eq!(
+            gone.ask(Task::Control { unit: 1, words }),
+            Err(Errno::AGAIN)
+        );
+        let strange = netd(|_| vec![Outcome::Made {}]);
+        assert_eq!(
+            strange.ask(Task::Control { unit: 1, words }),
+            Err(Errno::AGAIN)
+        );
+        let worse = netd(|_| vec![Outcome::Failed { errno: i32::MIN }]);
+        assert_eq!(
+            worse.ask(Task::Control { unit: 1, words }),
+            Err(Errno::PERM)
+        );
+    }
+
+    #[test]
+    fn a_late_answer_is_not_the_next_ones() {
+        let (ours, theirs) = Link::pair().unwrap();
+        let control = Control::default();
+        control.replace(Some(ours));
+        let ask = |unit| {
+            control.ask(Task::Control {
+                unit,
+                words: [0, 0],
+            })
+        };
+        assert_eq!(ask(1), Err(Errno::AGAIN));
+        let late = theirs.receive::<Task>().unwrap().unwrap().record.token;
+        let answer = |token, value| {
+            let message = Outcome::Value { value };
+            theirs.send(&Record { token, message }, &[]).unwrap();
+        };
+        answer(late, 1);
+        answer(late + 1, 2);
+        assert_eq!(ask(2), Ok(2));
+    }
+}

@@ -1,0 +1,265 @@
+//! What the manager asks of the core, and what it is answered.
+
+use super::Core;
+use abi::DomId;
+use abi::core::{Ask, CPU_WORDS, Tell};
+use abi::layout::info;
+use abi::machine::{Device, Domain, Program};
+use link::{Received, sealed};
+use monitor::{RelayError, Start};
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Bytes that the manager may keep here.
+const KEPT_MAX: usize = 1 << 20;
+
+/// An ask that is answered at once: a number, and what travels beside it.
+type Answer = Result<(u64, Vec<OwnedFd>), Refusal>;
+
+/// Why something was not done.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) why: String,
+    /// Whether it may go later.
+    pub(super) is_busy: bool,
+}
+
+impl<E: ToString> From<E> for Refusal {
+    fn from(error: E) -> Self {
+        Self {
+            why: error.to_string(),
+            is_busy: false,
+        }
+    }
+}
+
+fn done() -> Answer {
+    Ok((0, Vec::new()))
+}
+
+impl Core {
+    /// Answers who has asked with `token`.
+    pub(super) fn answer(&mut self, token: u32, answer: Answer) {
+        match answer {
+            Ok((value, fds)) => self.tell(token, Tell::Done { value }, fds),
+            Err(Refusal { why, is_busy }) => {
+                let why = sealed::write("why", why.as_bytes());
+                let beside = why.into_iter().collect();
+                self.tell(token, Tell::Refused { is_busy }, beside);
+            }
+        }
+    }
+
+    /// Carries out what the manager asks.
+    pub(super) fn ask(&mut self, received: Received<Ask>, now: u64) {
+        let Received { record, fds } = received;
+        let token = record.token;
+        let answer = match record.message {
+            Ask::Open { unit } => return self.open(token, unit, fds),
+            Ask::GiveSocket {
+                domain,
+                unit,
+                umem,
+                rings_slot,
+            } => return self.give_socket(token, (domain, unit), umem, rings_slot, fds),
+            Ask::Relay { domain } => match self.relay(token, domain, fds, now) {
+                Ok(()) => return,
+                Err(refusal) => Err(refusal),
+            },
+            Ask::End { failed } => {
+                if failed {
+                    self.failure = Some(None);
+                }
+                self.ending.get_or_insert(Some(token));
+                return;
+            }
+            ask => self.ask_now(ask, fds),
+        };
+        self.answer(token, answer);
+    }
+
+    /// What can be answered at once.
+    fn ask_now(&mut self, ask: Ask, fds: Vec<OwnedFd>) -> Answer {
+        match ask {
+            Ask::Create { .. } => self.create(ask, fds),
+            Ask::Close { unit } => {
+                self.units.forget(unit);
+                self.task(0, abi::core::Task::Close { unit }, Vec::new());
+                done()
+            }
+            Ask::Give {
+                domain,
+                unit,
+                place,
+                told,
+            } => self.give(domain, unit, place, told),
+            Ask::GiveNothing { domain } => {
+                self.hypervisor.give_devices(domain, vec![None])?;
+                done()
+            }
+            Ask::Connect {
+                backend,
+                frontend,
+                handle,
+            } => {
+                self.hypervisor.connect(backend, frontend, handle)?;
+                done()
+            }
+            Ask::Start { domain } => self.start_domain(domain),
+            Ask::GiveUp { domain, why } => {
+                self.hypervisor.give_up(domain, why.as_str());
+                done()
+            }
+            Ask::Kill { domain, why } => {
+                self.hypervisor.kill(domain, why.as_str());
+                done()
+            }
+            Ask::Status {} => {
+                let status = abi::core::status_bytes(&self.status());
+                Ok((0, vec![sealed::write("status", &status)?]))
+            }
+            Ask::Audit {} => {
+                let audit = abi::core::audit_bytes(&self.hypervisor.audit());
+                Ok((0, vec![sealed::write("audit", &audit)?]))
+            }
+            Ask::Keep {} => {
+                let bytes = sealed::read(&beside(&fds)?, KEPT_MAX)?;
+                self.kept = Some(sealed::write("kept", &bytes)?);
+                done()
+            }
+            Ask::Probe {} => {
+                sandbox::probe()?;
+                done()
+            }
+            Ask::Open { .. } | Ask::GiveSocket { .. } | Ask::Relay { .. } | Ask::End { .. } => {
+                Err("answered later".into())
+            }
+        }
+    }
+
+    fn create(&mut self, ask: Ask, fds: Vec<OwnedFd>) -> Answer {
+        let Ask::Create {
+            replaces,
+            name,
+            program,
+            frames,
+            grant_entries,
+            window_slots,
+            collateral,
+            weight,
+            devices,
+            cpus,
+        } = ask
+        else {
+            return Err("nothing to create".into());
+        };
+        let config = sealed::read(&beside(&fds)?, info::CONFIG_MAX)?;
+        if devices > abi::layout::fd::DEVICES_MAX {
+            return Err(format!("{name}: {devices} devices").into());
+        }
+        let domain = Domain {
+            name: name.as_str().to_owned(),
+            program,
+            frames,
+            grant_entries,
+            window_slots,
+            collateral,
+            weight,
+            restart_pause_ms: None,
+            cpus: cpus_of(cpus),
+            devices: vec![Device::TapQueue; devices as usize],
+            config: String::from_utf8(config)?,
+        };
+        let id = match replaces {
+            Some(dead) => self.hypervisor.replace(dead, &domain)?,
+            None if self.hypervisor.find(name.as_str()).is_some() => {
+                return Err(format!("there are two domains named {name}").into());
+            }
+            None => self.hypervisor.create_domain(&domain)?,
+        };
+        self.programs_of.insert(id, program);
+        Ok((u64::from(id.0), Vec::new()))
+    }
+
+    /// Starts a domain's process. Its console's reading end stays here, so that what it writes
+    /// never breaks; its own end does not wait, so that a full one does not hold it up.
+    fn start_domain(&mut self, id: DomId) -> Answer {
+        let console =
+            |e: io::Error| format!("domain {}: its console: {e}", self.hypervisor.name(id));
+        let (ours, theirs) =
+            pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|e| console(e.into()))?;
+        let reader = ours.try_clone().map_err(console)?;
+        let program = match self.programs_of.get(&id) {
+            Some(Program::Driver) => "driver",
+            Some(Program::Guest) => "guest",
+            None => return Err("there is no such domain".into()),
+        };
+        let start = Start {
+            program: &self.programs.join(program),
+            args: &[],
+            console: theirs.as_fd(),
+            uid: Some(crate::users::user_of(Some(id))),
+        };
+        self.hypervisor.start(id, &start)?;
+        self.consoles.insert(id, ours);
+        self.unconnected.insert(id);
+        Ok((0, vec![reader]))
+    }
+
+    fn relay(&mut self, token: u32, id: DomId, fds: Vec<OwnedFd>, now: u64) -> Result<(), Refusal> {
+        let request =
+            sealed::read(&beside(&fds)?, info::MAILBOX_IN_MAX).map_err(|_| RelayError::TooLong)?;
+        self.hypervisor
+            .relay(id, &request, now)
+            .map_err(|error| Refusal {
+                why: error.to_string(),
+                is_busy: error == RelayError::Busy,
+            })?;
+        self.relays.insert(id, Some(token));
+        Ok(())
+    }
+
+    /// Hands on what domains have replied.
+    pub(super) fn replies(&mut self, now: u64) {
+        let domains: Vec<DomId> = self.relays.keys().copied().collect();
+        for domain in domains {
+            let Some(outcome) = self.hypervisor.relayed(domain, now) else {
+                continue;
+            };
+            let token = self.relays.remove(&domain).flatten();
+            if let Some(token) = token {
+                let reply = || Ok((0, vec![sealed::write("reply", &outcome?)?]));
+                self.answer(token, reply());
+            }
+        }
+    }
+}
+
+/// What travels beside an ask.
+pub(super) fn beside(fds: &[OwnedFd]) -> Result<&OwnedFd, Refusal> {
+    fds.first().ok_or_else(|| "nothing is beside it".into())
+}
+
+/// The CPUs of a set.
+fn cpus_of(words: [u64; CPU_WORDS]) -> Vec<usize> {
+    let all = (0..).zip(words);
+    let of = |(word, bits): (usize, u64)| {
+        (0..64)
+            .filter(move |bit| bits & 1 << bit != 0)
+            .map(move |bit| word * 64 + bit)
+    };
+    all.flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_of_cpus_is_a_list() {
+        let mut words = [0; CPU_WORDS];
+        (words[0], words[15]) = (0b101, 1 << 63);
+        assert_eq!(cpus_of(words), [0, 2, 1023]);
+    }
+}

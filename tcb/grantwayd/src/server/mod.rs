@@ -1,0 +1,446 @@
+//! The main loop: one poll over everything, nothing that waits.
+
+mod asks;
+mod describe;
+mod devices;
+mod units;
+
+use crate::args::Args;
+use crate::child::Helper;
+use crate::control::Socket;
+use crate::netd::Control;
+use abi::DomId;
+use abi::core::{BYTES, Record, Stage, Task, Tell, Text};
+use abi::machine::Program;
+use link::{Link, LinkError, sealed};
+use monitor::{Hypervisor, Life, Source};
+use rustix::event::{PollFd, PollFlags, poll};
+use shmem::time::monotonic_ns;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{self, Stdout};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use units::Units;
+
+/// How long the end may take; what is left then ends with this process.
+const END_NS: u64 = 5_000_000_000;
+/// How long a helper may take to end by itself.
+const HELPER_END: Duration = Duration::from_millis(500);
+/// Asks of the manager that are seen to in one turn.
+const ASKS_PER_TURN: usize = 64;
+/// Records that wait for a helper to take them; one that lets more lie is ended.
+const OUTBOX_MAX: usize = 4096;
+
+/// What became ready.
+#[derive(Clone, Copy, Debug)]
+enum Ready {
+    Signal,
+    ReaderGone,
+    Manager,
+    ManagerEnded,
+    Netd,
+    NetdEnded,
+    Hypervisor(Source),
+}
+
+/// A helper that runs, and what it has not taken yet.
+struct Peer {
+    link: Link,
+    outbox: VecDeque<([u8; BYTES], Vec<OwnedFd>)>,
+}
+
+impl Peer {
+    fn new(link: Link) -> Self {
+        let outbox = VecDeque::new();
+        Self { link, outbox }
+    }
+
+    /// Sends a record now or, if the other end takes its time, later; false: it takes too long.
+    fn send(&mut self, bytes: [u8; BYTES], fds: Vec<OwnedFd>) -> bool {
+        self.outbox.push_back((bytes, fds));
+        self.flush() && self.outbox.len() <= OUTBOX_MAX
+    }
+
+    /// Sends what waits; false: the other end is gone.
+    fn flush(&mut self) -> bool {
+        while let Some((bytes, fds)) = self.outbox.front() {
+            let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match self.link.send_bytes(bytes, &fds) {
+                Ok(()) => {
+                    self.outbox.pop_front();
+                }
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+        true
+    }
+
+    fn flags(&self) -> PollFlags {
+        match self.outbox.is_empty() {
+            true => PollFlags::IN,
+            false => PollFlags::IN | PollFlags::OUT,
+        }
+    }
+}
+
+/// The core: everything that is trusted, and the ways to the two helpers, which are not trusted
+/// with anybody's memory.
+pub(crate) struct Core {
+    hypervisor: Hypervisor,
+    programs: PathBuf,
+    manager: Helper,
+    to_manager: Option<Peer>,
+    netd: Helper,
+    to_netd: Option<Peer>,
+    control: Arc<Control>,
+    units: Units,
+    /// The machine's description, as it came: the helpers' to read.
+    machine: OwnedFd,
+    /// What the manager wants the next one to know; none: the machine was never complete.
+    kept: Option<OwnedFd>,
+    socket: Socket,
+    log: Option<[OwnedFd; 2]>,
+    /// Which program each domain runs.
+    programs_of: BTreeMap<DomId, Program>,
+    /// The reading ends of the domains' consoles: theirs never break.
+    consoles: BTreeMap<DomId, OwnedFd>,
+    /// Tokens of relays under way; none: their manager is gone.
+    relays: BTreeMap<DomId, Option<u32>>,
+    /// What the manager was last told of each domain.
+    told: BTreeMap<DomId, (Stage, String)>,
+    /// Domains whose connections were not all up since their start.
+    unconnected: BTreeSet<DomId>,
+    signals: UnixStream,
+    /// Standard output, if its reader is to be watched.
+    reader: Option<Stdout>,
+    began_ns: u64,
+    /// The token of who asked for the end, once somebody did.
+    ending: Option<Option<u32>>,
+    /// Whether the end is a failure: why, if nobody has said so yet.
+    failure: Option<Option<String>>,
+}
+
+impl Core {
+    pub(crate) fn new(
+        args: &Args,
+        beside: &Path,
+        socket: Socket,
+        log: Option<[OwnedFd; 2]>,
+        signals: UnixStream,
+        began_ns: u64,
+    ) -> Result<Self, String> {
+        let mut hypervisor = Hypervisor::new().map_err(|e| e.to_string())?;
+        if !crate::control::is_ours(&args.programs) {
+            hypervisor.lacks("domains' programs that only their user can change");
+        }
+        let empty = sealed::write("machine", b"").map_err(|e| e.to_string())?;
+        Ok(Self {
+            hypervisor,
+            programs: args.programs.clone(),
+            manager: Helper::new(beside, "grantway-manager", true),
+            to_manager: None,
+            netd: Helper::new(beside, "grantway-netd", false),
+            to_netd: None,
+            control: Arc::default(),
+            units: Units::default(),
+            machine: empty,
+            kept: None,
+            socket,
+            log,
+            programs_of: BTreeMap::new(),
+            consoles: BTreeMap::new(),
+            relays: BTreeMap::new(),
+            told: BTreeMap::new(),
+            unconnected: BTreeSet::new(),
+            signals,
+            reader: args.with_reader.then(io::stdout),
+            began_ns,
+            ending: None,
+            failure: None,
+        })
+    }
+
+    /// Starts both helpers, which take their time; then reads the machine.
+    pub(crate) fn start(
+        &mut self,
+        machine: impl FnOnce() -> io::Result<Vec<u8>>,
+    ) -> Result<(), String> {
+        let now = monotonic_ns();
+        let netd = self.netd.start(now)?;
+        let manager = self.manager.start(now)?;
+        let machine =
+            machine().map_err(|e| format!("reading the machine from standard input: {e}"))?;
+        self.machine = sealed::write("machine", &machine).map_err(|e| e.to_string())?;
+        self.welcome_netd(netd);
+        self.welcome_manager(manager);
+        Ok(())
+    }
+
+    /// Serves until told to end, and ends everything.
+    ///
+    /// # Errors
+    /// The machine failed: why, unless that was said already.
+    pub(crate) fn run(mut self) -> Result<(), Option<String>> {
+        while self.ending.is_none() {
+            self.turn();
+        }
+        self.control.end();
+        self.hypervisor.kill_all("ended");
+        let deadline = monotonic_ns().saturating_add(END_NS);
+        while !self.hypervisor.is_over() && monotonic_ns() < deadline {
+            self.turn();
+        }
+        if let Some(Some(token)) = self.ending {
+            self.tell(token, Tell::Done { value: 0 }, Vec::new());
+        }
+        // Their links close: both end by themselves, the manager after its last words.
+        self.to_manager = None;
+        self.to_netd = None;
+        self.control.replace(None);
+        self.manager.end(HELPER_END);
+        self.netd.end(HELPER_END);
+        self.failure.map_or(Ok(()), Err)
+    }
+
+    fn welcome_manager(&mut self, link: Link) {
+        self.to_manager = Some(Peer::new(link));
+        let message = Tell::Welcome {
+            pid: std::process::id(),
+            began_ns: self.began_ns,
+            user: rustix::process::geteuid().as_raw(),
+            has_log: self.log.is_some(),
+            has_kept: self.kept.is_some(),
+            own_user: crate::users::user_of(None),
+        };
+        let log = self.log.iter().flatten();
+        let fds = [self.machine.as_fd(), self.socket.fd()].into_iter();
+        let fds = fds.chain(log.map(AsFd::as_fd));
+        let fds = fds.chain(self.kept.as_ref().map(AsFd::as_fd));
+        let fds: io::Result<Vec<_>> = fds.map(|fd| fd.try_clone_to_owned()).collect();
+        match fds {
+            Ok(fds) => self.tell(0, message, fds),
+            Err(_) => self.manager.kill(),
+        }
+        let consoles: Vec<_> = self
+            .consoles
+            .iter()
+            .map(|(id, fd)| (*id, fd.try_clone()))
+            .collect();
+        for (domain, console) in consoles {
+            if let Ok(console) = console {
+                self.tell(0, Tell::Console { domain }, vec![console]);
+            }
+        }
+        self.told.clear();
+        self.tell_lives();
+    }
+
+    /// Sends the manager a record.
+    fn tell(&mut self, token: u32, message: Tell, fds: Vec<OwnedFd>) {
+        if let Some(peer) = &mut self.to_manager
+            && !peer.send(Record { token, message }.encode(), fds)
+        {
+            self.manager.kill();
+        }
+    }
+
+    /// Sends netd a record.
+    fn task(&mut self, token: u32, message: Task, fds: Vec<OwnedFd>) {
+        if let Some(peer) = &mut self.to_netd
+            && !peer.send(Record { token, message }.encode(), fds)
+        {
+            self.netd.kill();
+        }
+    }
+
+    /// Tells the manager which domains have come to another stage.
+    fn tell_lives(&mut self) {
+        let mut news = Vec::new();
+        for domain in self.hypervisor.ids() {
+            let Some(life) = self.hypervisor.life(domain) else {
+                continue;
+            };
+            let now = (stage(life), life.text());
+            let before = self.told.get(&domain);
+            if before.is_none_or(|(stage, text)| (*stage, text.as_str()) != now) {
+                news.push((domain, now.0, now.1.to_owned()));
+            }
+        }
+        for (domain, stage, text) in news {
+            if stage == Stage::Gone {
+                self.consoles.remove(&domain);
+            }
+            let message = Tell::Life {
+                domain,
+                stage,
+                text: Text::cut(&text),
+            };
+            self.told.insert(domain, (stage, text));
+            self.tell(0, message, Vec::new());
+        }
+        let told = self.hypervisor.ids().collect::<BTreeSet<_>>();
+        self.told.retain(|id, _| told.contains(id));
+        self.programs_of.retain(|id, _| told.contains(id));
+        let up = |id: &DomId| self.hypervisor.is_connected(*id);
+        let connected: Vec<DomId> = self.unconnected.iter().copied().filter(up).collect();
+        for domain in connected {
+            self.unconnected.remove(&domain);
+            self.tell(0, Tell::Connected { domain }, Vec::new());
+        }
+    }
+
+    /// Waits for something to happen, at most until the next deadline, and sees to it.
+    fn turn(&mut self) {
+        let now = monotonic_ns();
+        let mut deadline = self.hypervisor.tick(now);
+        if self.ending.is_some() {
+            // The end has a deadline of its own.
+            deadline = deadline.into_iter().chain([now + 10_000_000]).min();
+        } else {
+            let due = [self.manager.due_ns(), self.netd.due_ns()];
+            deadline = deadline.into_iter().chain(due.into_iter().flatten()).min();
+        }
+        for ready in self.wait(deadline, now) {
+            self.handle(ready);
+        }
+        let now = monotonic_ns();
+        for unit in self.control.take_closed() {
+            self.units.forget(unit);
+            self.task(0, Task::Close { unit }, Vec::new());
+        }
+        self.replies(now);
+        self.tell_lives();
+        self.start_helpers(now);
+    }
+
+    /// Starts helpers again that have ended.
+    fn start_helpers(&mut self, now: u64) {
+        if self.ending.is_some() {
+            return;
+        }
+        if self.netd.due_ns().is_some_and(|due| now >= due) {
+            match self.netd.start(now) {
+                Ok(link) => self.welcome_netd(link),
+                Err(_) => self.netd.ended(now),
+            }
+        }
+        if self.manager.due_ns().is_some_and(|due| now >= due) {
+            match self.manager.start(now) {
+                Ok(link) => self.welcome_manager(link),
+                Err(_) => self.manager.ended(now),
+            }
+        }
+    }
+
+    fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<Ready> {
+        let mut sources = Vec::new();
+        self.hypervisor.watch(&mut sources);
+        let mut sources: Vec<_> = sources
+            .into_iter()
+            .map(|(s, fd)| (Ready::Hypervisor(s), fd, PollFlags::IN))
+            .collect();
+        sources.push((Ready::Signal, self.signals.as_fd(), PollFlags::IN));
+        if let Some(reader) = &self.reader
+            && self.ending.is_none()
+        {
+            // Nothing is asked for: a pipe without a reader is reported as an error.
+            sources.push((Ready::ReaderGone, reader.as_fd(), PollFlags::empty()));
+        }
+        let helpers = [
+            (
+                &self.to_manager,
+                &self.manager,
+                Ready::Manager,
+                Ready::ManagerEnded,
+            ),
+            (&self.to_netd, &self.netd, Ready::Netd, Ready::NetdEnded),
+        ];
+        for (peer, helper, ready, ended) in helpers {
+            if let Some(peer) = peer {
+                sources.push((ready, peer.link.as_fd(), peer.flags()));
+            }
+            if let Some(pidfd) = helper.pidfd() {
+                sources.push((ended, pidfd, PollFlags::IN));
+            }
+        }
+        let timeout = deadline_ns.map(|at| link::timespec(at.saturating_sub(now_ns)));
+        let mut fds: Vec<PollFd<'_>> = sources
+            .iter()
+            .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
+            .collect();
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            return Vec::new();
+        }
+        let ready = sources
+            .iter()
+            .zip(&fds)
+            .filter(|(_, fd)| !fd.revents().is_empty());
+        ready.map(|((ready, ..), _)| *ready).collect()
+    }
+
+    fn handle(&mut self, ready: Ready) {
+        let now = monotonic_ns();
+        match ready {
+            Ready::Signal => {
+                let _ = rustix::io::read(&self.signals, &mut [0; 16]);
+                self.ending.get_or_insert(None);
+            }
+            Ready::ReaderGone => {
+                self.ending.get_or_insert(None);
+            }
+            Ready::Manager => self.hear_manager(now),
+            Ready::ManagerEnded => {
+                self.to_manager = None;
+                self.manager.ended(now);
+                self.relays.values_mut().for_each(|token| *token = None);
+                if self.kept.is_none() && self.ending.is_none() {
+                    // Nobody knows what was built and what was not.
+                    let why = "the manager ended before the machine was ready";
+                    self.failure = Some(Some(why.into()));
+                    self.ending = Some(None);
+                }
+            }
+            Ready::Netd => self.hear_netd(),
+            Ready::NetdEnded => self.lose_netd(now),
+            Ready::Hypervisor(source) => self.hypervisor.handle(source, now),
+        }
+    }
+
+    /// Sees to what the manager asks; one that talks nonsense is ended.
+    fn hear_manager(&mut self, now: u64) {
+        for _ in 0..ASKS_PER_TURN {
+            let Some(peer) = &mut self.to_manager else {
+                return;
+            };
+            let received = match peer.flush() {
+                true => peer.link.receive(),
+                false => Err(LinkError::Closed),
+            };
+            match received {
+                Ok(Some(received)) => self.ask(received, now),
+                Ok(None) => return,
+                Err(error) => {
+                    if !matches!(error, LinkError::Closed) {
+                        eprintln!("grantwayd: the manager is ended: {error}");
+                    }
+                    self.to_manager = None;
+                    self.manager.kill();
+                }
+            }
+        }
+    }
+}
+
+/// The stage of a life.
+fn stage(life: &Life) -> Stage {
+    match life {
+        Life::Built => Stage::Built,
+        Life::Starting { .. } => Stage::Starting,
+        Life::Running { .. } => Stage::Running,
+        Life::Ending(_) => Stage::Ending,
+        Life::Gone(_) => Stage::Gone,
+    }
+}

@@ -1,0 +1,73 @@
+//! What the core keeps of devices, and who waits for one.
+
+use abi::DomId;
+use abi::core::Umem;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+/// Sockets have numbers from here on, devices below.
+pub(super) const SOCKETS: u32 = 1 << 31;
+
+/// A device that is open.
+#[derive(Debug)]
+pub(super) struct Unit {
+    /// What domains are given.
+    pub(super) given: Vec<OwnedFd>,
+    /// What netd has to know to take it up, and what it needs.
+    pub(super) state: OwnedFd,
+    pub(super) rest: Vec<OwnedFd>,
+}
+
+/// A socket that a domain has.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub(super) on: u32,
+    pub(super) is_queue: bool,
+    /// The socket, what netd has to know, and what it needs.
+    pub(super) kept: Vec<OwnedFd>,
+}
+
+/// What the manager waits for until netd has done its part.
+#[derive(Debug)]
+pub(super) enum Waits {
+    Open { unit: u32 },
+    Make(Making),
+    Bind(Making, Vec<OwnedFd>),
+}
+
+/// A socket on its way to a domain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Making {
+    pub(super) domain: DomId,
+    pub(super) on: u32,
+    pub(super) unit: u32,
+    pub(super) is_queue: bool,
+    pub(super) umem: Umem,
+    pub(super) rings_slot: u32,
+}
+
+/// All devices.
+#[derive(Debug, Default)]
+pub(super) struct Units {
+    pub(super) open: BTreeMap<u32, Unit>,
+    pub(super) bound: BTreeMap<u32, Bound>,
+    pub(super) sockets: u32,
+    /// By token of a task, who waits: the token of the manager's ask.
+    pub(super) waiting: BTreeMap<u32, (u32, Waits)>,
+    pub(super) tasks: u32,
+}
+
+impl Units {
+    /// A device or socket is no more.
+    pub(super) fn forget(&mut self, unit: u32) {
+        self.open.remove(&unit);
+        self.bound.remove(&unit);
+    }
+
+    /// Somebody waits for netd: the token of the task.
+    pub(super) fn wait(&mut self, token: u32, waits: Waits) -> u32 {
+        self.tasks = self.tasks.wrapping_add(1).max(1);
+        self.waiting.insert(self.tasks, (token, waits));
+        self.tasks
+    }
+}

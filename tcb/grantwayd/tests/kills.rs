@@ -1,0 +1,254 @@
+//! Real machines whose helpers die: domains go on, and the next helper takes over. When the core
+//! dies nothing is left.
+
+mod common;
+
+use abi::machine::{Control, Device, Machine, Tap};
+use common::{Daemon, eventually, is_process, kill, machine};
+use netdev::netns::Namespace;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::time::Duration;
+use testing::require;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A driver domain and guests that come back.
+fn plan(guests: u16) -> Machine {
+    let mut plan = machine(guests);
+    for domain in &mut plan.domains {
+        domain.restart_pause_ms = Some(5);
+    }
+    plan
+}
+
+/// A process of this name that the core has started.
+fn helper(daemon: &Daemon, name: &str) -> Option<i64> {
+    let core = daemon.child.id();
+    let tasks = std::fs::read_to_string(format!("/proc/{core}/task/{core}/children")).ok()?;
+    let mut pids = tasks.split_whitespace().filter_map(|pid| pid.parse().ok());
+    // The kernel keeps 15 bytes of a name.
+    pids.find(|pid: &i64| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        is_process(*pid) && comm.is_ok_and(|comm| name.starts_with(comm.trim_end()))
+    })
+}
+
+/// Kills a helper, and waits until there is another.
+fn kill_helper(daemon: &Daemon, name: &str) -> i64 {
+    let mut before = None;
+    eventually("there is a helper", SOON, || {
+        before = helper(daemon, name);
+        before.is_some()
+    });
+    let before = before.unwrap();
+    kill(before);
+    let mut now = before;
+    eventually("there is another helper", SOON, || {
+        now = helper(daemon, name).unwrap_or(before);
+        now != before
+    });
+    now
+}
+
+/// A status, from the manager that is there or from the next one.
+fn status(daemon: &Daemon) -> Value {
+    let mut status = Value::Null;
+    eventually("somebody answers", SOON, || {
+        let mut stream = daemon.connect();
+        let mut answer = String::new();
+        let asked = stream.write_all(b"{\"op\":\"status\"}\n");
+        let read = std::io::BufRead::read_line(&mut std::io::BufReader::new(stream), &mut answer);
+        status = serde_json::from_str(&answer).unwrap_or_default();
+        asked.is_ok() && read.is_ok() && status["domains"].is_array()
+    });
+    status
+}
+
+fn of<'a>(status: &'a Value, name: &str) -> &'a Value {
+    let mut domains = status["domains"].as_array().unwrap().iter();
+    domains.find(|domain| domain["name"] == name).unwrap()
+}
+
+#[test]
+fn domains_do_not_notice_that_a_manager_dies() {
+    let daemon = Daemon::up(&plan(2));
+    let before = status(&daemon);
+    for round in 0..5 {
+        daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": round }));
+        kill_helper(&daemon, "grantway-manager");
+        let now = status(&daemon);
+        for name in ["driver", "g0", "g1"] {
+            assert_eq!(of(&now, name)["pid"], of(&before, name)["pid"]);
+            assert_eq!(of(&now, name)["state"], "running");
+        }
+        assert_eq!(now["up_took_ns"].is_null(), false);
+        let look = json!({ "do": "look", "frame": 3 });
+        assert_eq!(daemon.order("g0", look), round);
+        // Its console is the next one's.
+        daemon.order(
+            "g1",
+            json!({ "do": "say", "text": format!("round {round}") }),
+        );
+        eventually("it is heard", SOON, || {
+            daemon.log().contains(&format!("g1: round {round}\n"))
+        });
+    }
+    daemon.audit();
+    daemon.down();
+}
+
+#[test]
+fn who_died_while_there_was_no_manager_comes_back() {
+    let daemon = Daemon::up(&plan(1));
+    let before = status(&daemon);
+    let pid = |name: &str| of(&before, name)["pid"].as_i64().unwrap();
+    kill(helper(&daemon, "grantway-manager").unwrap());
+    kill(pid("driver"));
+    kill(pid("g0"));
+    for name in ["driver", "g0"] {
+        let mut now = Value::Null;
+        eventually("it is back", SOON, || {
+            now = of(&status(&daemon), name).clone();
+            now["state"] == "running" && now["pid"] != pid(name)
+        });
+        assert_eq!(now["restarts"]["count"], 1, "{now}");
+    }
+    kill_helper(&daemon, "grantway-manager");
+    let kept = status(&daemon);
+    assert_eq!(of(&kept, "g0")["restarts"]["count"], 1, "{kept}");
+    daemon.down();
+}
+
+#[test]
+fn a_domain_that_is_to_be_restarted_is_and_one_that_is_not_says_why() {
+    let mut machine = plan(2);
+    machine.domains[2].restart_pause_ms = None;
+    let daemon = Daemon::up(&machine);
+    let before = status(&daemon);
+    let restart = |domain: &str| {
+        daemon.ask(&Control::Restart {
+            domain: domain.into(),
+        })
+    };
+    for name in ["driver", "g0"] {
+        for _ in 0..3 {
+            let answer = restart(name);
+            assert_eq!(answer["domain"], name, "{answer}");
+            let now = status(&daemon);
+            assert_eq!(of(&now, name)["id"], answer["id"]);
+            assert_ne!(of(&now, name)["pid"], of(&before, name)["pid"]);
+            assert_eq!(of(&now, name)["state"], "running");
+        }
+    }
+    let refused = restart("g1")["error"].to_string();
+    assert!(refused.contains("restart = false"), "{refused}");
+    let unknown = restart("g7")["error"].to_string();
+    assert!(unknown.contains("no domain g7"), "{unknown}");
+    daemon.audit();
+    daemon.down();
+}
+
+#[test]
+fn the_next_netd_has_what_the_one_before_had() {
+    require!(tap);
+    let place = Namespace::new().unwrap();
+    let mut machine = plan(1);
+    machine.domains[0].devices = vec![
+        Device::Tap(Tap {
+            ifname: "gw".into(),
+            netns: Some(place.path().display().to_string()),
+            mtu: 1500,
+            queues: 1,
+            steered: vec![[2, 0, 0, 0, 0, 1]],
+            ..Tap::default()
+        }),
+        Device::TapQueue,
+    ];
+    let daemon = Daemon::up(&machine);
+    let is_there = || {
+        let text = place.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"));
+        text.unwrap().unwrap().contains("gw:")
+    };
+    assert!(is_there());
+    let before = status(&daemon);
+    for _ in 0..3 {
+        kill_helper(&daemon, "grantway-netd");
+        assert!(is_there());
+        assert_eq!(
+            of(&status(&daemon), "driver")["pid"],
+            of(&before, "driver")["pid"]
+        );
+    }
+    // The next driver is given the same TAP.
+    let answer = daemon.ask(&Control::Restart {
+        domain: "driver".into(),
+    });
+    assert_eq!(answer["domain"], "driver", "{answer}");
+    assert!(is_there());
+    daemon.down();
+    assert!(!is_there());
+}
+
+#[test]
+fn a_helper_that_keeps_dying_is_started_with_pauses() {
+    let daemon = Daemon::up(&plan(1));
+    for name in ["grantway-manager", "grantway-netd", "grantway-manager"] {
+        for _ in 0..4 {
+            kill_helper(&daemon, name);
+        }
+    }
+    assert_eq!(of(&status(&daemon), "g0")["state"], "running");
+    daemon.down();
+}
+
+#[test]
+fn when_the_core_dies_nothing_is_left() {
+    let mut daemon = Daemon::up(&plan(3));
+    let mut pids = daemon.processes();
+    for name in ["grantway-manager", "grantway-netd"] {
+        pids.push(helper(&daemon, name).unwrap());
+    }
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+    eventually("everything has ended", Duration::from_secs(1), || {
+        !pids.iter().any(|pid| is_process(*pid))
+    });
+}
+
+/// What `/proc/PID/status` says of a process.
+fn fact(pid: i64, name: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mut lines = text.lines().filter_map(|line| line.split_once(":\t"));
+    let found = lines.find(|(of, _)| *of == name);
+    found.unwrap().1.to_owned()
+}
+
+#[test]
+fn helpers_have_the_rights_that_they_need_and_no_more() {
+    require!(root);
+    let daemon = Daemon::up(&plan(1));
+    let manager = helper(&daemon, "grantway-manager").unwrap();
+    let netd = helper(&daemon, "grantway-netd").unwrap();
+    for set in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
+        assert_eq!(u64::from_str_radix(&fact(manager, set), 16), Ok(0), "{set}");
+    }
+    // CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_BPF.
+    let kept = [12, 13, 19, 21, 39]
+        .iter()
+        .fold(0u64, |set, cap| set | 1 << cap);
+    let of_netd = u64::from_str_radix(&fact(netd, "CapPrm"), 16).unwrap();
+    assert_eq!(of_netd & !kept, 0, "{of_netd:x}");
+    for pid in [manager, netd] {
+        assert_eq!(fact(pid, "NoNewPrivs"), "1");
+        assert_eq!(fact(pid, "Seccomp"), "2");
+    }
+    let lacks = status(&daemon)["missing"].to_string();
+    let own = fact(manager, "Uid") != fact(netd, "Uid");
+    assert_ne!(
+        own,
+        lacks.contains("an own user for the manager"),
+        "{lacks}"
+    );
+    daemon.down();
+}

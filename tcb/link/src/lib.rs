@@ -1,0 +1,213 @@
+//! How the core and its helpers speak: [`abi::core`]'s records over a socket that keeps their
+//! borders, with descriptors beside them; what has no fixed size travels in sealed memory files
+//! ([`sealed`]).
+//!
+//! Nothing here waits unless asked to ([`Link::wait`]), and nothing that the other end sends makes
+//! a call block: a descriptor that is no sealed memory file is refused before it is read.
+
+pub mod sealed;
+
+use abi::core::{BYTES, DESCRIPTORS_MAX, Malformed, Message, Record};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
+    sendmsg, socketpair,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Why nothing comes by a link any more.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The other end is closed.
+    #[error("the other end is closed")]
+    Closed,
+    /// What came is no record.
+    #[error("{0}")]
+    Malformed(#[from] Malformed),
+    /// The kernel refused.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// A record that came, and the descriptors beside it.
+#[derive(Debug)]
+pub struct Received<M> {
+    /// The record.
+    pub record: Record<M>,
+    /// In the order in which they were sent.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// One end of a connection between two programs.
+#[derive(Debug)]
+pub struct Link(OwnedFd);
+
+impl From<OwnedFd> for Link {
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+}
+
+impl From<Link> for OwnedFd {
+    fn from(link: Link) -> Self {
+        link.0
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Link {
+    /// Both ends of a new one.
+    ///
+    /// # Errors
+    /// The kernel has no descriptors left.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (unix, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (ours, theirs) = socketpair(unix, kind, SocketFlags::CLOEXEC, None)?;
+        Ok((Self(ours), Self(theirs)))
+    }
+
+    /// Sends a record, at once or not at all.
+    ///
+    /// # Errors
+    /// `WouldBlock`: the other end does not take what is there already. Otherwise it is gone.
+    pub fn send<M: Message>(&self, record: &Record<M>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_bytes(&record.encode(), fds)
+    }
+
+    /// The same of an encoded record.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    pub fn send_bytes(&self, bytes: &[u8; BYTES], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut beside = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        loop {
+            match sendmsg(&self.0, &[IoSlice::new(bytes)], &mut beside, flags) {
+                Err(Errno::INTR) => {}
+                sent => return sent.map(drop).map_err(io::Error::from),
+            }
+        }
+    }
+
+    /// The next record, if one is there.
+    ///
+    /// # Errors
+    /// See [`LinkError`]: nothing good comes by this link any more.
+    pub fn receive<M: Message>(&self) -> Result<Option<Received<M>>, LinkError> {
+        // One byte more, so that a longer record is seen.
+        let mut bytes = [0; BYTES + 1];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let received = match recvmsg(
+            &self.0,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut beside,
+            flags,
+        ) {
+            Ok(received) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(Errno::CONNRESET) => return Err(LinkError::Closed),
+            Err(error) => return Err(io::Error::from(error).into()),
+        };
+        if received.bytes == 0 {
+            return Err(LinkError::Closed);
+        }
+        let mut fds = Vec::new();
+        for message in beside.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(io::Error::from(Errno::MFILE).into());
+        }
+        let record = Record::decode(bytes.get(..received.bytes).unwrap_or_default())?;
+        Ok(Some(Received { record, fds }))
+    }
+
+    /// Waits until something is there to receive, or there is room to send; false: not in time.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn wait(&self, flags: PollFlags, timeout_ns: Option<u64>) -> io::Result<bool> {
+        let timeout = timeout_ns.map(timespec);
+        let mut fds = [PollFd::new(&self.0, flags)];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Nanoseconds as the system counts them.
+#[must_use]
+pub fn timespec(ns: u64) -> Timespec {
+    Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::core::{Ask, Tell};
+
+    fn record(unit: u32) -> Record<Ask> {
+        let message = Ask::Open { unit };
+        Record { token: 7, message }
+    }
+
+    #[test]
+    fn records_arrive_whole_with_their_descriptors() {
+        let (one, other) = Link::pair().unwrap();
+        assert!(other.receive::<Ask>().unwrap().is_none());
+        let file = sealed::write("x", b"beside").unwrap();
+        one.send(&record(1), &[file.as_fd(), file.as_fd()]).unwrap();
+        one.send(&record(2), &[]).unwrap();
+        let first = other.receive::<Ask>().unwrap().unwrap();
+        assert_eq!((first.record, first.fds.len()), (record(1), 2));
+        assert_eq!(sealed::read(&first.fds[1], 6).unwrap(), b"beside");
+        let second = other.receive::<Ask>().unwrap().unwrap();
+        assert_eq!((second.record, second.fds.len()), (record(2), 0));
+        drop(one);
+        assert!(matches!(other.receive::<Ask>(), Err(LinkError::Closed)));
+    }
+
+    #[test]
+    fn what_is_no_record_ends_the_link() {
+        let (one, other) = Link::pair().unwrap();
+        for bytes in [1, BYTES - 1, BYTES + 1, 2 * BYTES] {
+            rustix::io::write(&one, &vec![0xff; bytes]).unwrap();
+            let refused = other.receive::<Ask>();
+            let malformed = matches!(&refused, Err(LinkError::Malformed(_)));
+            assert!(malformed, "{bytes}: {refused:?}");
+        }
+        let (token, message) = (1, Ask::Probe {});
+        one.send(&Record { token, message }, &[]).unwrap();
+        let other_kind = other.receive::<Tell>();
+        assert!(matches!(other_kind, Err(LinkError::Malformed(_))));
+    }
+
+    #[test]
+    fn who_does_not_take_what_is_sent_is_not_waited_for() {
+        let (one, _other) = Link::pair().unwrap();
+        let full = (0..100_000).find_map(|_| one.send(&record(1), &[]).err());
+        assert_eq!(full.unwrap().kind(), io::ErrorKind::WouldBlock);
+    }
+}

@@ -1,0 +1,80 @@
+//! Bytes that cannot change any more: a memory file that nobody can write, grow or shrink.
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
+use rustix::io::{Errno, pread};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+const SEALS: SealFlags = SealFlags::WRITE
+    .union(SealFlags::GROW)
+    .union(SealFlags::SHRINK)
+    .union(SealFlags::SEAL);
+
+/// A sealed file with these bytes.
+///
+/// # Errors
+/// The kernel has no memory or no descriptors left.
+pub fn write(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = File::from(memfd_create(name, flags)?);
+    file.write_all(bytes)?;
+    fcntl_add_seals(&file, SEALS)?;
+    Ok(file.into())
+}
+
+/// The bytes of a sealed file, at most `max`.
+///
+/// # Errors
+/// `InvalidData`: it is no sealed memory file (only such a file is read without waiting for
+/// anybody), or a longer one.
+pub fn read(file: &impl AsFd, max: usize) -> io::Result<Vec<u8>> {
+    let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+    let seals = fcntl_get_seals(file).map_err(|_| refused("a descriptor of something else"))?;
+    if !seals.contains(SEALS) {
+        return Err(refused("a memory file that is not sealed"));
+    }
+    let len = usize::try_from(fstat(file)?.st_size).unwrap_or(usize::MAX);
+    if len > max {
+        return Err(refused(&format!("{len} bytes, more than {max}")));
+    }
+    let mut bytes = vec![0; len];
+    let mut done = 0;
+    while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match pread(file, rest, done as u64) {
+            Ok(0) => return Err(refused("it ends early")),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_cannot_change_is_read() {
+        let file = write("x", b"abc").unwrap();
+        assert_eq!(read(&file, 3).unwrap(), b"abc");
+        assert_eq!(read(&file, 3).unwrap(), b"abc", "and again");
+        assert!(read(&file, 2).is_err(), "longer");
+        assert!(rustix::io::write(&file, b"d").is_err());
+        let open = memfd_create("x", MemfdFlags::ALLOW_SEALING).unwrap();
+        assert!(
+            read(&open, 3)
+                .unwrap_err()
+                .to_string()
+                .contains("not sealed")
+        );
+        let (pipe, _other) = rustix::pipe::pipe().unwrap();
+        assert!(
+            read(&pipe, 3)
+                .unwrap_err()
+                .to_string()
+                .contains("something else")
+        );
+    }
+}

@@ -1,0 +1,224 @@
+//! The core's tasks, one after another.
+
+use crate::told::{self, Units};
+use crate::unit::{self, Files, Opened, Refusal, Unit};
+use abi::core::{Outcome, Record, Task};
+use abi::machine::{Device, Opening, XdpQueue};
+use link::{Link, LinkError, Received, sealed};
+use rustix::event::PollFlags;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes that a description may have: of a queue with all its rules.
+const DESCRIPTION_MAX: usize = 16 << 20;
+/// Bytes that a machine may have.
+const MACHINE_MAX: usize = 64 << 20;
+
+/// What is answered: a record, and descriptors of our own beside it.
+type Answer = Result<(Outcome, Vec<OwnedFd>), Refusal>;
+
+struct Serve {
+    link: Link,
+    units: Units,
+    files: Files,
+    missing: Vec<String>,
+}
+
+/// Serves until the core is gone.
+pub(crate) fn run(link: Link, missing: Vec<String>) -> Result<(), String> {
+    let mut serve = Serve {
+        link,
+        units: Units::default(),
+        files: Files::of(b""),
+        missing,
+    };
+    loop {
+        match serve.turn() {
+            Ok(()) => {}
+            // The machine has ended: what does not go with descriptors is cleared away.
+            Err(LinkError::Closed) => {
+                serve.units.lock().clear();
+                return Ok(());
+            }
+            Err(error) => return Err(format!("the link to the core: {error}")),
+        }
+    }
+}
+
+impl Serve {
+    fn turn(&mut self) -> Result<(), LinkError> {
+        let Some(received) = self.link.receive::<Task>()? else {
+            self.link.wait(PollFlags::IN, None)?;
+            return Ok(());
+        };
+        let token = received.record.token;
+        let answer = self.task(received);
+        // Whom nobody waits for is not answered.
+        if token == 0 {
+            if let Err(refusal) = answer {
+                eprintln!("grantway-netd: {}", refusal.why);
+            }
+            return Ok(());
+        }
+        let (message, fds) = match answer {
+            Ok(answer) => answer,
+            Err(Refusal { why, is_busy }) => {
+                let why = sealed::write("why", why.as_bytes())?;
+                (Outcome::Refused { is_busy }, vec![why])
+            }
+        };
+        let beside: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        self.send(&Record { token, message }, &beside)
+    }
+
+    /// The core takes what is sent: it is waited for.
+    fn send(&self, record: &Record<Outcome>, fds: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
+        loop {
+            match self.link.send(record, fds) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.link.wait(PollFlags::OUT, None)?;
+                }
+                sent => return Ok(sent?),
+            }
+        }
+    }
+
+    fn task(&mut self, received: Received<Task>) -> Answer {
+        let fds = received.fds;
+        match received.record.message {
+            Task::Welcome {} => {
+                let [told, machine] = parts(fds)?;
+                self.files = Files::of(&sealed::read(&machine, MACHINE_MAX)?);
+                told::start(told.into(), self.units.clone())?;
+                done()
+            }
+            Task::Open { unit } => self.open(unit, fds),
+            Task::TakeUp { unit, given } => {
+                let [description] = parts_of(&fds)?;
+                let opening = opening(description)?;
+                let rest = fds.into_iter().skip(1 + given as usize).collect();
+                self.insert(unit, unit::take_up(&opening, rest)?);
+                done()
+            }
+            Task::Close { unit } => {
+                let closed = self.units.lock().remove(&unit);
+                // Outside the lock: to close a socket may take long.
+                drop(closed);
+                done()
+            }
+            Task::Socket { on, unit, is_queue } => self.socket((on, unit), is_queue, fds),
+            Task::Bind { unit } => self.bind(unit),
+            Task::TakeUpSocket { on, unit, is_queue } => {
+                let mut fds = fds.into_iter();
+                let (Some(socket), Some(description)) = (fds.next(), fds.next()) else {
+                    return Err("a socket without a descriptor".to_owned().into());
+                };
+                let queue = queue(is_queue, &description)?;
+                let taken = self
+                    .device(on)?
+                    .take_up_socket(queue, socket, fds.collect())?;
+                self.insert(unit, taken);
+                done()
+            }
+            Task::Control { .. } | Task::End { .. } => {
+                Err("domains' words come by another link".to_owned().into())
+            }
+        }
+    }
+
+    fn insert(&self, number: u32, unit: Unit) {
+        self.units.lock().insert(number, Arc::new(unit));
+    }
+
+    fn device(&self, unit: u32) -> Result<Arc<Unit>, Refusal> {
+        let found = self.units.get(unit);
+        found.ok_or_else(|| format!("device {unit} is not open").into())
+    }
+
+    /// Beside the answer: the description, what is lacking, descriptors for domains, and what the
+    /// next netd needs.
+    fn open(&mut self, number: u32, fds: Vec<OwnedFd>) -> Answer {
+        let [description] = parts(fds)?;
+        let mut opening = opening(&description)?;
+        let Opened { unit, given, lacks } = unit::open(&opening, &self.files)?;
+        opening.switched_on = unit.switched_on();
+        let description = serde_json::to_vec(&opening).map_err(|e| e.to_string())?;
+        let description = sealed::write("device", &description)?;
+        let mut lines: Vec<&str> = self.missing.iter().map(String::as_str).collect();
+        lines.extend(lacks);
+        let mut beside = vec![
+            description,
+            sealed::write("lacks", lines.join("\n").as_bytes())?,
+        ];
+        let count = given.len() as u32;
+        beside.extend(given);
+        for fd in unit.kept() {
+            beside.push(fd.try_clone_to_owned()?);
+        }
+        if !matches!(unit, Unit::File) {
+            self.insert(number, unit);
+        }
+        Ok((Outcome::Opened { given: count }, beside))
+    }
+
+    fn socket(&mut self, (on, number): (u32, u32), is_queue: bool, fds: Vec<OwnedFd>) -> Answer {
+        let description = match fds.into_iter().next() {
+            Some(description) => description,
+            None => sealed::write("none", b"")?,
+        };
+        let unbound = self.device(on)?.socket(queue(is_queue, &description)?)?;
+        let socket = unbound.unbound().map(|fd| fd.try_clone_to_owned());
+        let socket = socket.ok_or_else(|| "no socket was made".to_owned())??;
+        self.insert(number, unbound);
+        Ok((Outcome::Made {}, vec![socket, description]))
+    }
+
+    fn bind(&mut self, number: u32) -> Answer {
+        let unbound = self.units.lock().remove(&number).and_then(Arc::into_inner);
+        let unbound = unbound.ok_or_else(|| format!("there is no socket {number} to bind"))?;
+        let bound = unbound.bind()?;
+        let rings = bound.rings();
+        let kept: io::Result<Vec<_>> = bound
+            .kept()
+            .into_iter()
+            .map(|fd| fd.try_clone_to_owned())
+            .collect();
+        let kept = kept?;
+        self.insert(number, bound);
+        Ok((Outcome::Bound { rings }, kept))
+    }
+}
+
+fn done() -> Answer {
+    Ok((Outcome::Made {}, Vec::new()))
+}
+
+/// Exactly these descriptors.
+fn parts<const N: usize>(fds: Vec<OwnedFd>) -> Result<[OwnedFd; N], Refusal> {
+    let count = fds.len();
+    <[OwnedFd; N]>::try_from(fds).map_err(|_| format!("{count} descriptors instead of {N}").into())
+}
+
+/// The first of these descriptors.
+fn parts_of<const N: usize>(fds: &[OwnedFd]) -> Result<&[OwnedFd; N], Refusal> {
+    fds.first_chunk()
+        .ok_or_else(|| format!("{} descriptors instead of {N}", fds.len()).into())
+}
+
+fn opening(description: &OwnedFd) -> Result<Opening, Refusal> {
+    let text = sealed::read(description, DESCRIPTION_MAX)?;
+    serde_json::from_slice(&text).map_err(|e| format!("no description of a device: {e}").into())
+}
+
+/// The queue that a description describes, if it is to be one.
+fn queue(is_queue: bool, description: &OwnedFd) -> Result<Option<XdpQueue>, Refusal> {
+    match is_queue.then(|| opening(description)).transpose()? {
+        None => Ok(None),
+        Some(Opening {
+            device: Device::XdpQueue(queue),
+            ..
+        }) => Ok(Some(queue)),
+        Some(_) => Err("the description is not that of a queue".to_owned().into()),
+    }
+}

@@ -1,0 +1,409 @@
+//! One device, or one socket on a device: opened, or taken up from the netd before.
+
+use abi::core::{Outcome, RingPlace};
+use abi::machine::{self, Device, Machine, Opening, XdpQueue};
+use abi::xdp::XdpControl;
+use abi::{hypercall::TapControl, xdp::Ring};
+use netdev::xdp::{QueueSocket, RingPages, Socket, Wire, XdpDevice};
+use netdev::{SetupError, SteerError, Steering, Uplink};
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+
+/// Where TAPs cannot be told which queue a frame goes to.
+const NO_STEERING: &str = "NIC queues for single guests (bpf(2) is not permitted)";
+
+/// Why something was not done.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) why: String,
+    /// Whether the kernel has not released yet what was there before.
+    pub(crate) is_busy: bool,
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        let is_busy = false;
+        Self { why, is_busy }
+    }
+}
+
+impl From<SetupError> for Refusal {
+    fn from(error: SetupError) -> Self {
+        Self {
+            why: error.to_string(),
+            is_busy: error.is_busy(),
+        }
+    }
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        error.to_string().into()
+    }
+}
+
+/// Something that a domain can tell something.
+#[derive(Debug)]
+pub(crate) enum Unit {
+    /// A TAP: the power to steer it, and what joins it to a network, where there is any.
+    Tap(Option<Steering>, Option<Uplink>),
+    /// An interface whose packets go to sockets.
+    Wire(Arc<Wire>),
+    /// A file: there is nothing to it but its descriptor.
+    File,
+    /// A socket that is not bound yet.
+    Unbound(Arc<Wire>, OwnedFd, Option<XdpQueue>),
+    /// The shared socket of a wire.
+    Shared(XdpDevice),
+    /// A guest's own queue of one.
+    Queue(QueueSocket),
+}
+
+/// A device that was opened: what domains get, and what the core keeps for the next netd.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) unit: Unit,
+    pub(crate) given: Vec<OwnedFd>,
+    pub(crate) lacks: Vec<&'static str>,
+}
+
+/// The files that the machine's description names: no other is opened, whoever asks.
+#[derive(Debug)]
+pub(crate) struct Files(BTreeSet<String>);
+
+impl Files {
+    /// Those of the description that came on the core's standard input.
+    pub(crate) fn of(machine: &[u8]) -> Self {
+        // One that cannot be read is refused by the manager, in words.
+        let machine = serde_json::from_slice::<Machine>(machine).ok();
+        let domains = machine.into_iter().flat_map(|machine| machine.domains);
+        let devices = domains.flat_map(|domain| domain.devices);
+        let file = |device| match device {
+            Device::Read(path) | Device::Write(path) => Some(path),
+            _ => None,
+        };
+        Self(devices.filter_map(file).collect())
+    }
+
+    fn check(&self, path: &str) -> Result<(), Refusal> {
+        match self.0.contains(path) {
+            true => Ok(()),
+            false => Err(format!("the machine has no file {path}").into()),
+        }
+    }
+}
+
+/// Opens what a description says.
+pub(crate) fn open(opening: &Opening, files: &Files) -> Result<Opened, Refusal> {
+    match &opening.device {
+        Device::Tap(tap) => {
+            let tap = netdev::open_queues(tap)?;
+            let (steering, lacks) = match tap.steering {
+                Some(Ok(steering)) => (Some(steering), vec![]),
+                Some(Err(error)) => {
+                    eprintln!("grantway-netd: {error}");
+                    (None, vec![NO_STEERING])
+                }
+                None => (None, vec![]),
+            };
+            let given = [tap.shared].into_iter().chain(tap.queues).chain(tap.shares);
+            Ok(Opened {
+                unit: Unit::Tap(steering, tap.uplink),
+                given: given.collect(),
+                lacks,
+            })
+        }
+        Device::Xdp(spec) => {
+            let wire = Wire::open(spec)?;
+            Ok(Opened {
+                lacks: wire.lacks().to_vec(),
+                unit: Unit::Wire(Arc::new(wire)),
+                given: vec![],
+            })
+        }
+        Device::Read(path) => {
+            files.check(path)?;
+            file(open_read(path)?)
+        }
+        Device::Write(path) => {
+            files.check(path)?;
+            file(match opening.life {
+                0 => open_write(path)?,
+                // What the ones before have written stays.
+                life => open_next(path, life)?,
+            })
+        }
+        Device::TapQueue | Device::TapShare { .. } | Device::XdpQueue(_) => {
+            Err("this is part of another device".to_owned().into())
+        }
+    }
+}
+
+fn file(fd: OwnedFd) -> Result<Opened, Refusal> {
+    Ok(Opened {
+        unit: Unit::File,
+        given: vec![fd],
+        lacks: vec![],
+    })
+}
+
+/// Takes up what a netd before has opened: `rest` is what it has had kept.
+pub(crate) fn take_up(opening: &Opening, mut rest: Vec<OwnedFd>) -> Result<Unit, Refusal> {
+    Ok(match &opening.device {
+        Device::Tap(tap) => {
+            let is_joined = matches!(tap.uplink, Some(machine::Uplink::Nat(_)));
+            let table = if is_joined { rest.pop() } else { None };
+            let uplink = table.map(|table| Uplink::adopt(tap, table, &opening.switched_on));
+            let map = rest.into_iter().next();
+            let steering = map.map(|map| Steering::adopt(map, &tap.steered, tap.queues));
+            Unit::Tap(steering.transpose()?, uplink)
+        }
+        Device::Xdp(spec) => Unit::Wire(Arc::new(Wire::adopt(spec, rest)?)),
+        _ => Unit::File,
+    })
+}
+
+impl Unit {
+    /// What the next netd needs to take it up, beside its description.
+    pub(crate) fn kept(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Self::Tap(steering, uplink) => {
+                let map = steering.iter().map(Steering::kept);
+                map.chain(uplink.iter().map(Uplink::kept)).collect()
+            }
+            Self::Wire(wire) => wire.kept(),
+            Self::Queue(queue) => vec![queue.kept()],
+            Self::File | Self::Unbound(..) | Self::Shared(_) => vec![],
+        }
+    }
+
+    /// Settings of the system that were switched on for it.
+    pub(crate) fn switched_on(&self) -> Vec<String> {
+        let of = |uplink: &Uplink| {
+            uplink
+                .switched_on()
+                .iter()
+                .map(|on| (*on).to_owned())
+                .collect()
+        };
+        match self {
+            Self::Tap(_, Some(uplink)) => of(uplink),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A socket on this device, over no memory yet.
+    pub(crate) fn socket(&self, queue: Option<XdpQueue>) -> Result<Self, Refusal> {
+        let Self::Wire(wire) = self else {
+            return Err("no sockets can be had of this device".to_owned().into());
+        };
+        Ok(Self::Unbound(Arc::clone(wire), wire.socket()?, queue))
+    }
+
+    /// The descriptor of a socket that is not bound yet.
+    pub(crate) fn unbound(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Unbound(_, socket, _) => Some(socket.as_fd()),
+            _ => None,
+        }
+    }
+
+    /// Binds it.
+    pub(crate) fn bind(self) -> Result<Self, Refusal> {
+        Ok(match self {
+            Self::Unbound(wire, socket, None) => Self::Shared(wire.bind_socket(socket)?),
+            Self::Unbound(wire, socket, Some(spec)) => Self::Queue(wire.bind_queue(&spec, socket)?),
+            _ => return Err("this is no socket that is to be bound".to_owned().into()),
+        })
+    }
+
+    /// A socket on this device that a netd before has bound, and what it has had kept beside it.
+    pub(crate) fn take_up_socket(
+        &self,
+        queue: Option<XdpQueue>,
+        socket: OwnedFd,
+        rest: Vec<OwnedFd>,
+    ) -> Result<Self, Refusal> {
+        let Self::Wire(wire) = self else {
+            return Err("no sockets can be had of this device".to_owned().into());
+        };
+        Ok(match (queue, rest.into_iter().next()) {
+            (None, _) => Self::Shared(wire.adopt_socket(socket)?),
+            (Some(spec), Some(kept)) => Self::Queue(wire.adopt_queue(&spec, socket, kept)?),
+            (Some(_), None) => return Err("a queue without its counters".to_owned().into()),
+        })
+    }
+
+    /// What is to be seen of a bound socket's rings.
+    pub(crate) fn rings(&self) -> [RingPlace; 4] {
+        let place = |part: &RingPages| RingPlace {
+            page: part.page,
+            pages: part.pages,
+        };
+        let mut rings = [RingPlace::default(); 4];
+        let parts = match self {
+            Self::Shared(device) => device.ring_pages().to_vec(),
+            Self::Queue(queue) => queue.ring_pages().to_vec(),
+            _ => vec![],
+        };
+        for (ring, part) in rings.iter_mut().zip(&parts) {
+            *ring = place(part);
+        }
+        rings
+    }
+
+    /// Whether what a domain says may take as long as a grace period of the kernel's.
+    pub(crate) fn takes_long(&self, words: [u64; 2]) -> bool {
+        matches!(self, Self::Queue(_)) && XdpControl::decode(words) == Some(XdpControl::Stop)
+    }
+
+    /// What a domain is told that says this.
+    pub(crate) fn told(&self, words: [u64; 2]) -> Outcome {
+        let answer = match self {
+            Self::Tap(Some(steering), _) => steer(steering, words),
+            Self::Shared(device) => ask(device.socket(), None, words),
+            Self::Queue(queue) => ask(queue.socket(), Some(queue), words),
+            _ => Err(NOENT),
+        };
+        match answer {
+            Ok(value) => Outcome::Value { value },
+            Err(errno) => Outcome::Failed { errno },
+        }
+    }
+
+    /// Nothing comes by it any more when this returns.
+    pub(crate) fn end(&self) {
+        if let Self::Queue(queue) = self {
+            queue.end();
+        }
+    }
+}
+
+const NOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
+const INVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
+
+fn errno(error: &io::Error) -> i32 {
+    error
+        .raw_os_error()
+        .unwrap_or(rustix::io::Errno::IO.raw_os_error())
+}
+
+fn steer(steering: &Steering, words: [u64; 2]) -> Result<u64, i32> {
+    match TapControl::decode(words).ok_or(INVAL)? {
+        TapControl::Steer { mac, queue } => {
+            steering.steer(mac, queue).map_err(|error| match error {
+                SteerError::Mac => rustix::io::Errno::PERM.raw_os_error(),
+                SteerError::Queue => rustix::io::Errno::NXIO.raw_os_error(),
+                SteerError::System(error) => errno(&error),
+            })
+        }
+        TapControl::Settled => Ok(steering.effective()),
+    }
+}
+
+/// What the domain that has a socket is told; of a queue for a single guest there is more to tell.
+fn ask(socket: &Socket, queue: Option<&QueueSocket>, words: [u64; 2]) -> Result<u64, i32> {
+    let asked = XdpControl::decode(words).ok_or(INVAL)?;
+    let answer = match (asked, queue) {
+        (XdpControl::Layout(ring), _) => Ok(layout(socket, ring)),
+        (XdpControl::Counter(counter), _) => socket.counter(counter),
+        (XdpControl::Enable, Some(queue)) => queue.enable().map(|()| 0),
+        (XdpControl::Stop, Some(queue)) => {
+            queue.end();
+            Ok(0)
+        }
+        (XdpControl::DeniedFrames(rule), Some(queue)) => {
+            queue.denied(rule).map(|[frames, _]| frames)
+        }
+        (XdpControl::DeniedBytes(rule), Some(queue)) => queue.denied(rule).map(|[_, bytes]| bytes),
+        _ => return Err(INVAL),
+    };
+    answer.map_err(|error| errno(&error))
+}
+
+fn layout(socket: &Socket, ring: Ring) -> u64 {
+    socket.layout(ring).encode()
+}
+
+fn open_read(path: &str) -> Result<OwnedFd, String> {
+    OpenOptions::new()
+        .read(true)
+        .open(path)
+        .map(OwnedFd::from)
+        .map_err(|error| format!("the file {path} cannot be read: {error}"))
+}
+
+fn open_write(path: &str) -> Result<OwnedFd, String> {
+    create(path).map_err(|error| format!("the file {path} cannot be made: {error}"))
+}
+
+/// The first file of a domain's `life` that is not there: starts that failed have left theirs.
+fn open_next(path: &str, life: u64) -> Result<OwnedFd, String> {
+    let mut number = life;
+    loop {
+        let next = format!("{path}.{number}");
+        match create(&next) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            Err(error) => return Err(format!("the file {next} cannot be made: {error}")),
+            Ok(file) => return Ok(file),
+        }
+    }
+}
+
+fn create(path: &str) -> io::Result<OwnedFd> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    Ok(file.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opening(device: Device, life: u64) -> Opening {
+        Opening {
+            device,
+            life,
+            switched_on: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn only_files_of_the_machine_are_opened_and_none_is_written_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        std::fs::write(path("other"), "secret").unwrap();
+        let machine = serde_json::json!({
+            "name": "m",
+            "domains": [{
+                "name": "d", "program": "guest", "frames": 1, "grant_entries": 1,
+                "window_slots": 1, "cpus": [], "config": "",
+                "devices": [{ "write": path("out") }],
+            }],
+            "connections": [],
+        });
+        let files = Files::of(machine.to_string().as_bytes());
+        let open = |device, life| open(&opening(device, life), &files);
+        for device in [Device::Read(path("other")), Device::Write(path("new"))] {
+            let refused = open(device, 0).unwrap_err();
+            assert!(
+                refused.why.contains("the machine has no file"),
+                "{}",
+                refused.why
+            );
+        }
+        assert_eq!(open(Device::Write(path("out")), 0).unwrap().given.len(), 1);
+        assert!(open(Device::Write(path("out")), 0).is_err());
+        assert!(open(Device::Write(path("out")), 1).is_ok());
+        assert!(std::fs::exists(path("out.1")).unwrap());
+        assert!(open(Device::TapQueue, 0).is_err());
+        assert!(!std::fs::exists(path("new")).unwrap());
+    }
+}
