@@ -131,6 +131,19 @@ pub(crate) enum Command {
         #[command(flatten)]
         which: Which,
     },
+    /// End a domain and start it again, with the program that lies there now
+    ///
+    /// Returns when its connections are up again: streams go on. What a guest had in memory is
+    /// lost. With several, each is restarted when the one before is back.
+    #[command(after_help = "Examples:\n  grantway restart driver\n  \
+        grantway restart web db --json | jq .connected_ns")]
+    Restart {
+        /// The domains, in this order
+        #[arg(required = true, value_name = "DOMAIN")]
+        domains: Vec<String>,
+        #[command(flatten)]
+        which: Which,
+    },
     /// Run a whole machine for half a minute and report what it did
     ///
     /// Makes its own namespaces, a wire and a guest; measures a TCP stream and requests with

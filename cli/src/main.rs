@@ -76,6 +76,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             value,
             which,
         } => show::set(&which.name, &domain, &key, &value, json),
+        Command::Restart { domains, which } => show::restart(&which.name, &domains, json),
         Command::Demo { quick, sim } => {
             experiments::demo::run(&experiments::demo::DemoArgs { json, quick, sim })
         }

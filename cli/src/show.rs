@@ -94,6 +94,21 @@ fn leave_out_zeros(value: &mut Value) {
     }
 }
 
+/// `grantway restart`: one after another.
+pub(crate) fn restart(name: &str, domains: &[String], as_json: bool) -> anyhow::Result<()> {
+    let instance = Instance::connect(name)?;
+    for domain in domains {
+        let restarted = instance.restart(domain)?;
+        if as_json {
+            output::json(&json!(restarted))?;
+        } else {
+            let ms = restarted.connected_ns as f64 / 1e6;
+            output::print(&format!("{domain} is back after {ms:.1} ms\n"))?;
+        }
+    }
+    Ok(())
+}
+
 /// `grantway set`.
 pub(crate) fn set(
     name: &str,

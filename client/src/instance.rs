@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::control::ask;
 use crate::runtime::{check_name, clear_stale, daemon_path, lock, names, runtime_dir};
-use abi::machine::{Audit, Control, Machine, Relayed, Status};
+use abi::machine::{Audit, Control, Machine, Relayed, Restarted, Status};
 use abi::mailbox::Request;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
@@ -39,6 +39,8 @@ impl Default for Options {
 
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
+/// How long a domain's end and start may take.
+const RESTART: Duration = Duration::from_secs(25);
 /// How long an orderly end may take.
 const DOWN: Duration = Duration::from_secs(10);
 /// The same when nobody waits for the outcome.
@@ -233,6 +235,15 @@ impl Instance {
             Some(error) => Err(Error::Refused(format!("domain {domain}: {error}"))),
             None => Ok(reply),
         }
+    }
+
+    /// End a domain and start it again; returns when it is connected.
+    ///
+    /// # Errors
+    /// There is no such domain, it is not one that is started again, or it does not come back.
+    pub fn restart(&self, domain: &str) -> Result<Restarted, Error> {
+        let domain = domain.to_owned();
+        ask(&self.socket, &Control::Restart { domain }, RESTART)
     }
 
     /// End every domain and the monitor, and wait until they are gone.

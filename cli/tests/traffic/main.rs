@@ -3,6 +3,7 @@
 mod crowd;
 mod firewall;
 mod forged;
+mod kills;
 mod lro;
 mod machine;
 mod own;

@@ -34,8 +34,7 @@ pub(super) fn domain(config: &Config, g: usize, guest: &Guest) -> Domain {
         window_slots: flip_pages(config).saturating_mul(queues(config, guest)),
         collateral: 0,
         weight: weights.fold(0, u32::saturating_add).max(1),
-        // Its user knows what its end means.
-        restart_pause_ms: None,
+        restart_pause_ms: guest.restart.then_some(config.driver.restart_pause_ms),
         cpus: guest.cpus.clone(),
         devices: devices.0,
         config: json(&config_text),

@@ -18,6 +18,8 @@ pub struct Guest {
     /// Microseconds of looking for work before it sleeps; none: as for the driver domain, see
     /// [`super::Driver::spin_us`].
     pub spin_us: Option<u32>,
+    /// Whether it is started again when it has ended, with the driver domain's pauses.
+    pub restart: bool,
     /// Its interfaces.
     pub vifs: Vec<Vif>,
 }

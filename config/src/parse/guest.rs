@@ -17,6 +17,7 @@ pub(super) fn read(g: usize, t: Table<'_, '_, '_>) -> Guest {
         name: name.unwrap_or_default(),
         cpus: t.numbers("cpus"),
         spin_us: t.number("spin_us"),
+        restart: t.flag("restart").unwrap_or(true),
         vifs: vifs
             .into_iter()
             .enumerate()

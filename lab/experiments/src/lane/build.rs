@@ -77,6 +77,7 @@ pub fn config(
             vifs: vec![Vif::new(Endpoint::Tap {
                 port: port(guest, GUEST),
             })],
+            restart: false,
         }],
         ..Config::default()
     };

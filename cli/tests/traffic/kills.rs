@@ -1,0 +1,132 @@
+//! The core's helpers, and guests, that die under real traffic.
+
+use crate::machine::{Machine, text};
+use crate::processes::{domain, kill, pid, wait_until};
+use crate::programs::{FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config};
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(5);
+
+fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
+    Machine::start(needed, &NAMES, |namespaces| {
+        config(switches, namespaces).replacen("kind = \"tap\"", nic, 1)
+    })
+}
+
+/// A helper of the core's; the kernel keeps 15 bytes of its name.
+fn helper(core: u64, name: &str) -> Option<u64> {
+    let children = fs::read_to_string(format!("/proc/{core}/task/{core}/children")).ok()?;
+    let mut pids = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    pids.find(|pid: &u64| {
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
+        comm.is_ok_and(|comm| name.starts_with(comm.trim_end()))
+    })
+}
+
+/// Kills a helper that is there, and waits until there is another.
+fn kill_helper(core: u64, name: &str) {
+    let mut before = None;
+    wait_until("no helper", PAUSE, PATIENCE, || {
+        before = helper(core, name);
+        before.is_some()
+    });
+    assert!(kill(before.unwrap()));
+    wait_until("no other helper", PAUSE, PATIENCE, || {
+        helper(core, name).is_some_and(|now| Some(now) != before)
+    });
+}
+
+#[test]
+fn traffic_does_not_notice_that_manager_and_netd_die() {
+    for nic in [
+        "kind = \"tap\"",
+        "kind = \"tap\"\nqueues = \"vmq\"",
+        "kind = \"xdp\"",
+    ] {
+        let Some(machine) = start("", nic, &["curl", "python3", "ping"]) else {
+            return;
+        };
+        let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
+        let before = NAMES[1..].iter().map(|name| pid(&machine, name));
+        let before: Vec<u64> = before.chain([pid(&machine, "driver")]).collect();
+        let file = SomeFile::new(&machine, 20_000_000);
+        let pings = ["-i", "0.01", "-c", "400", "-W", "2", IPV4[WEB]];
+        let pings = machine.spawn(WIRE, "ping", &pings);
+        thread::scope(|scope| {
+            let ways = scope.spawn(|| {
+                for (from, to) in WAYS {
+                    file.carry(from, (to, IPV4[from]), &["--limit-rate", "20M"]);
+                }
+            });
+            let mut kills = 0;
+            while !ways.is_finished() {
+                kill_helper(core, ["grantway-manager", "grantway-netd"][kills % 2]);
+                kills += 1;
+                thread::sleep(Duration::from_millis(100));
+            }
+            assert!(kills > 4, "{kills}");
+        });
+        let pings = text(&pings.output().stdout);
+        assert!(pings.contains(" 0% packet loss"), "{nic}: {pings}");
+        wait_until("nobody answers", PAUSE, PATIENCE, || {
+            machine.grantway(&["stat", "driver"]).status.success()
+        });
+        let after = NAMES[1..].iter().map(|name| pid(&machine, name));
+        let after: Vec<u64> = after.chain([pid(&machine, "driver")]).collect();
+        assert_eq!(after, before, "no domain has died");
+        // The next driver is given what a netd has opened that is long dead.
+        let restarted = machine.ask(&["restart", "driver"]);
+        assert_eq!(restarted["domain"], "driver", "{restarted}");
+        carry_files(&machine, 100_000);
+        machine.end();
+    }
+}
+
+#[test]
+fn a_guest_that_dies_comes_back_under_the_same_interface() {
+    for nic in ["kind = \"tap\"", "kind = \"tap\"\nqueues = \"vmq\""] {
+        let Some(machine) = start("", nic, FOR_FILES) else {
+            return;
+        };
+        for round in 1..=3 {
+            let before = domain(&machine, "web");
+            assert!(kill(before["pid"].as_u64().unwrap()));
+            wait_until("it does not come back", PAUSE, PATIENCE, || {
+                let now = domain(&machine, "web");
+                now["restarts"]["count"] == round && !now["restarts"]["connected_ns"].is_null()
+            });
+            SomeFile::new(&machine, 1_000_000).carry(WIRE, (WEB, IPV4[WIRE]), &[]);
+        }
+        carry_files(&machine, 100_000);
+        let audit = machine.ask(&["grants"]);
+        assert_eq!(audit["leaked"], 0, "{audit}");
+        machine.end();
+    }
+}
+
+#[test]
+fn domains_are_restarted_one_after_another_and_a_stream_goes_on() {
+    let Some(machine) = start("", "kind = \"tap\"", FOR_FILES) else {
+        return;
+    };
+    let file = SomeFile::new(&machine, 40_000_000);
+    thread::scope(|scope| {
+        let carried = scope.spawn(|| file.carry(WIRE, (WEB, IPV4[WIRE]), &["--limit-rate", "20M"]));
+        for domains in [["driver", "web"], ["db", "driver"]] {
+            let all = [&["restart"], &domains[..], &["--json"]].concat();
+            let run = machine.grantway(&all);
+            assert!(run.status.success(), "{run:?}");
+            assert_eq!(text(&run.stdout).lines().count(), 2);
+        }
+        carried.join().unwrap();
+    });
+    let unknown = machine.grantway(&["restart", "nobody"]);
+    assert!(!unknown.status.success());
+    assert!(text(&unknown.stderr).contains("there is no domain nobody"));
+    machine.end();
+}
