@@ -101,6 +101,9 @@ impl Server {
             Ok(Control::Grants) => {
                 Err("Xen keeps the grants: `xl debug-keys g` prints them to `xl dmesg`".to_owned())
             }
+            Ok(Control::Restart { .. }) => {
+                Err("the toolstack restarts guests; end this process and start it again".to_owned())
+            }
             Ok(Control::Down) => Ok(json!({})),
             Err(error) => Err(format!("not a request: {error}")),
         };

@@ -177,7 +177,7 @@ fn devices(domain: &Domain) -> Result<Vec<OwnedFd>, Failed> {
 /// Memory as the driver expects it.
 fn home(domain: &Domain) -> io::Result<Home> {
     Ok(Home {
-        info: Area::anonymous(info::bytes(0))?,
+        info: Area::anonymous(info::bytes(0, domain.config.len()))?,
         frames: Area::anonymous((domain.frames as usize).max(1) * PAGE)?,
         window: Area::anonymous(PAGE)?,
         domain: DomId(0),

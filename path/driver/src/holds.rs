@@ -61,7 +61,8 @@ impl Holds {
             sender.to = sender.to.filter(|to| *to != port);
             sender.in_vain = sender.in_vain.filter(|to| *to != port);
         }
-        self.waiting.retain(|(from, to)| *from != port && *to != port);
+        self.waiting
+            .retain(|(from, to)| *from != port && *to != port);
     }
 
     /// A round begins.

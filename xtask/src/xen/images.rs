@@ -93,7 +93,10 @@ pub(crate) fn dom0(
         image.copy(at, &ours(name))?;
     }
     image.copy("domu/vmlinux", &kernels.linux)?;
-    image.file("domu/guest.img", &guest(packages, programs.get(..1).unwrap_or(&[]))?);
+    image.file(
+        "domu/guest.img",
+        &guest(packages, programs.get(..1).unwrap_or(&[]))?,
+    );
     let path = home.join("dom0.img");
     fs::write(&path, image.finish()).with_context(|| format!("{}", path.display()))?;
     Ok(path)

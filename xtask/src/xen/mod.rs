@@ -43,11 +43,7 @@ const TESTS: [(&str, bool, &str); 10] = [
     ),
     ("pvh", true, "the same with a PVH guest"),
     ("pair", true, "two guests reach each other"),
-    (
-        "tools",
-        true,
-        "grantway status, stat and trace speak to it",
-    ),
+    ("tools", true, "grantway status, stat and trace speak to it"),
     (
         "kill",
         true,

@@ -4,7 +4,7 @@ use abi::hypercall::{Map, OPS_MAX, Unmap};
 use abi::{ConnId, DomId, GrantRef, PAGE, Slot, XenbusState};
 use config::domain::{DriverConfig, VifConfig};
 use driver::vifs::VifPort;
-use driver::vifs::memory::{Shared, Window};
+use driver::vifs::memory::{GuestMemory, Shared, Window};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
 use runtime::platform::{Bell, Platform, Waiting};
@@ -34,7 +34,6 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
     let shared = Shared {
         platform: Rc::clone(&platform),
         calls: Rc::clone(&calls),
-        ledger: Rc::new(Ledger::new(false)),
         frames: home.frames,
         grants: config.grants,
         offloads: config.offloads,
@@ -79,7 +78,13 @@ fn port(vif: &VifConfig, shared: &Shared) -> VifPort {
         flips: vif.flip_pages,
     };
     let (name, conn) = (vif.name.clone(), ConnId(vif.conn));
-    VifPort::new(name, conn, vif.mac, shared.clone(), window, Span::EMPTY)
+    let (platform, ledger) = (Rc::clone(&shared.platform), Rc::new(Ledger::new(false)));
+    let memory = GuestMemory {
+        shared: shared.clone(),
+        window,
+        staging: Span::EMPTY,
+    };
+    VifPort::new(name, conn, vif.mac, platform, ledger, Box::new(memory))
 }
 
 /// Every page of the window that may be written: rings, buffers, the counts of uses.
