@@ -203,6 +203,19 @@ mod tests {
     }
 
     #[test]
+    fn who_has_gone_neither_waits_nor_is_waited_for() {
+        for gone in [1, 2] {
+            let mut holds = holds();
+            holds.begin();
+            assert!(holds.waits(1, false, 0));
+            holds.remove(gone);
+            assert_eq!((holds.destination(1), holds.is_waiting(1)), (None, false));
+            assert_eq!(holds.awaited().count(), 0, "{gone}");
+            assert!(!holds.waits(1, false, US), "nobody knows where to");
+        }
+    }
+
+    #[test]
     fn who_sends_to_several_never_waits() {
         let mut holds = holds();
         for batch in [
