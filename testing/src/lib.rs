@@ -4,9 +4,11 @@
 //! past libtest's capture, and adds a line to [`LIST`] in the target folder, which `cargo xtask
 //! test` prints at the end. With `GRANTWAY_REQUIRE=all` it fails instead.
 
+mod by_hand;
 pub mod needs;
 mod skips;
 
+pub use by_hand::refuses_a_person;
 pub use skips::{LIST, skip};
 
 /// Leaves the test, or the function that prepares for it, unless everything is there. The needs are

@@ -1,12 +1,12 @@
 //! Real traffic across real machines.
 
 mod crowd;
+mod dedicated;
 mod firewall;
 mod forged;
 mod kills;
 mod lro;
 mod machine;
-mod own;
 mod pages;
 mod pairs;
 mod processes;

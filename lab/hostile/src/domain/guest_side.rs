@@ -26,8 +26,8 @@ const LINE: [u8; 99] = [0x1b; 99];
 const GRANTS: u32 = 32;
 const ENTRIES: u32 = 256;
 
-/// Connects as a guest does. From then on rings, calls, lines, records, grants, and whatever bytes in
-/// its rings, in turn and without a pause.
+/// Connects as a guest does. From then on rings, calls, lines, records, grants, and whatever bytes
+/// in its rings, in turn and without a pause.
 pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartError> {
     let Started {
         home,

@@ -1,0 +1,16 @@
+//! A domain's program that a person starts.
+
+use std::process::Command;
+
+/// That it says who must start it, and ends.
+///
+/// # Panics
+/// It does something else.
+#[track_caller]
+pub fn refuses_a_person(program: &str) {
+    let output = Command::new(program).output().expect("the program starts");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("must be started by grantwayd"), "{words}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+}
