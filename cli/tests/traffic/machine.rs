@@ -18,6 +18,11 @@ use testing::require;
 /// One machine at a time: they share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
 
+/// Waits until no other machine of these tests runs.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A running machine, and the namespaces that its TAPs are in.
 pub(crate) struct Machine {
     up: Child,
@@ -35,7 +40,7 @@ impl Machine {
         names: &[N],
         config: impl FnOnce(&[String]) -> String,
     ) -> Option<Self> {
-        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = alone();
         require!(
             program("grantwayd"),
             program("grantway-netd"),
@@ -199,11 +204,11 @@ impl Drop for Running {
     }
 }
 
-fn grantway() -> PathBuf {
+pub(crate) fn grantway() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_grantway"))
 }
 
-fn in_folder<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
+pub(crate) fn in_folder<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
     let runtime = folder.join("run");
     command
         .env("GRANTWAY_RUNTIME_DIR", runtime)

@@ -13,6 +13,7 @@ mod processes;
 mod programs;
 mod queues;
 mod restart;
+mod soak;
 mod uplink;
 mod workers;
 mod xdp;

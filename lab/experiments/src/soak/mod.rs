@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const PAUSE_MS: std::ops::Range<u64> = 5..400;
 /// How often the machine is asked.
 const LOOK: Duration = Duration::from_millis(5);
+/// From one look at what is held to the next, until both are the same.
+const SETTLE: Duration = Duration::from_millis(100);
 /// What has not come back for so long will not.
 const LOST: Duration = Duration::from_secs(20);
 /// The probe goes on if its last datagram is no older than this.
@@ -117,7 +119,7 @@ pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
     };
     // What is made once, for the first life and for the first restart, is there from now on.
     soak.kill(&mut probe)?;
-    soak.before = soak.held()?;
+    soak.before = soak.settled()?;
     let end = spec
         .seconds
         .map(|s| Instant::now() + Duration::from_secs(s));
@@ -225,10 +227,25 @@ impl Soak {
         }
     }
 
+    /// What it holds when nothing is on its way out any more.
+    fn settled(&self) -> anyhow::Result<Held> {
+        let mut last = self.held()?;
+        loop {
+            interrupt::sleep(SETTLE)?;
+            let now = self.held()?;
+            if now == last {
+                return Ok(now);
+            }
+            last = now;
+        }
+    }
+
     fn held(&self) -> anyhow::Result<Held> {
         let machine = self.machine()?;
-        let audit = machine.audit()?;
-        let monitor = machine.status()?.pid;
+        let parts = machine.processes().iter();
+        let monitor = parts.filter(|(part, _)| *part == "monitor");
+        let monitor = monitor.flat_map(|(_, pids)| pids).next();
+        let monitor = monitor.context("no monitor")?;
         let count = |folder: &str| -> anyhow::Result<i64> {
             Ok(std::fs::read_dir(format!("/proc/{monitor}/{folder}"))?.count() as i64)
         };
@@ -238,10 +255,13 @@ impl Soak {
             // A thread may have ended meanwhile.
             processes += children.unwrap_or_default().split_whitespace().count() as i64;
         }
+        let descriptors = count("fd")?;
+        // Last: a question is a connection of its own for a moment.
+        let audit = machine.audit()?;
         Ok(Held {
             leaked: audit.leaked as i64,
             frames: audit.domains.iter().map(|d| i64::from(d.owned)).sum(),
-            descriptors: count("fd")?,
+            descriptors,
             processes,
         })
     }

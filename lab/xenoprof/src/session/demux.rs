@@ -294,6 +294,7 @@ mod tests {
     use std::os::unix::process::CommandExt as _;
     use std::process::{Child, Command, Stdio};
     use std::time::Duration;
+    use testing::require;
 
     fn sample(pid: u32) -> Record {
         Record {
@@ -405,10 +406,8 @@ mod tests {
 
     #[test]
     fn what_a_setuid_child_does_is_told_to_root_alone() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: making a setuid program needs root");
-            return;
-        }
+        // Who else makes a setuid program makes one of their own.
+        require!(root);
         let folder = tempfile::tempdir().unwrap();
         let open = |path: &std::path::Path, mode| {
             let mode = std::fs::Permissions::from_mode(mode);
