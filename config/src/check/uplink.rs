@@ -36,8 +36,8 @@ fn a_bridge(found: &mut Findings, place: Place, port: &KernelPort, bridge: &str)
 fn translation(found: &mut Findings, place: Place, port: &KernelPort, nat: &Nat) {
     if port.addresses.is_empty() {
         let what = "`uplink` has `nat`, and there are no `addresses`";
-        let remedy = "write those that guests have as their `gateway`, like [\"10.0.0.1/24\"]: what \
-                      comes from their networks is translated";
+        let remedy = "write those that guests have as their `gateway`, like [\"10.0.0.1/24\"]: \
+                      what comes from their networks is translated";
         found.add(place, "uplink", what, remedy);
     }
     if port.gateway.is_some() {

@@ -85,8 +85,8 @@ fn mistakes_have_lines_and_remedies() {
         (
             "addresses = [\"10.0.0.1/24\"]\n",
             "offloads = \"tso\"\nqueues = \"vmq\"\n[lro]\nmeta = \"request\"\n",
-            "f.toml:7: [[nic]] 1: `queues` is \"vmq\", `offloads` is \"tso\" and `meta` of [lro] is \
-             \"request\"; write meta = \"response\" in [lro], or another of `offloads` here: a \
+            "f.toml:7: [[nic]] 1: `queues` is \"vmq\", `offloads` is \"tso\" and `meta` of [lro] \
+             is \"request\"; write meta = \"response\" in [lro], or another of `offloads` here: a \
              segment lies in the guest's buffers before anybody can leave one out for its size",
         ),
         (

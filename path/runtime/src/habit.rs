@@ -1,12 +1,12 @@
 //! How long a domain looks for work before it sleeps, learnt from its pauses.
 //!
 //! As the kernel's `haltpoll` does for halts: a pause is spun through only while pauses are short
-//! enough to be, for twice as long as they usually are. What haltpoll need not do: whoever spins
-//! here may take the CPU from the very peer it waits for, and pauses may get shorter only when all
+//! enough to be, for twice as long as they usually are. What haltpoll need not do: a domain that
+//! spins may take the CPU from the very peer it waits for, and pauses may get shorter only when all
 //! peers spin. So spins that were in vain count against it, and after some it is tried again only
 //! now and then, twice as rarely each time. A CPU that was offered and did not come back soon is
 //! somebody's who computes: sleepers are put before such a one by the scheduler when they wake,
-//! and whoever has offered the CPU waits for a time slice. One such wait is as dear as a hundred
+//! and a domain that has offered the CPU waits for a time slice. One such wait is as dear as a hundred
 //! sleeps, so it counts for more than any number of spins that paid.
 
 /// Pauses that the usual one follows: an eighth of each is taken over.

@@ -1,7 +1,7 @@
 //! As much of nf_tables as address translation needs: one table of rules, made in one transaction
 //! and owned by the socket that made it, so that the kernel takes it away when the last descriptor
-//! of that socket is closed, whoever has it. Safe code; the messages are built byte by byte
-//! (linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h; numbers in attributes are big-endian).
+//! of that socket is closed, in any process. Safe code; the messages are built byte by byte
+//! (linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h). Numbers in attributes are big-endian.
 
 use crate::netlink::{Message, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, error_of};
 use rustix::net::netlink::NETFILTER;
@@ -100,8 +100,8 @@ impl Table {
         });
     }
 
-    /// What comes for `port` of this system, by any interface but `ifname`, is for `to`. `transport`
-    /// is the number of its protocol.
+    /// What comes for `port` of this system, by any interface but `ifname`, is for `to`.
+    /// `transport` is the number of its protocol.
     pub(crate) fn forward(&mut self, transport: u8, port: u16, to: SocketAddr, ifname: &str) {
         self.rule("prerouting", |rule| {
             rule.family(to.ip());

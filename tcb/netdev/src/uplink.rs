@@ -1,6 +1,6 @@
 //! How a TAP joins the network of its namespace: as a port of a bridge, or behind address
-//! translation. What is set up goes with [`Uplink`], but for a port of a bridge, which goes with the
-//! TAP.
+//! translation. What is set up goes with [`Uplink`], but for a port of a bridge, which goes with
+//! the TAP.
 
 use crate::error::SetupError;
 use crate::interface::{Network, failed, in_place, namespace};

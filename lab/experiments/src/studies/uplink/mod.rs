@@ -1,6 +1,6 @@
 //! The plan `uplink`: how a machine joins the host's network, beside the kernel alone.
 //!
-//! Nothing is pinned and nobody's process is told from another's: what was not idle while a load
+//! Nothing is pinned and no process is told from another: what was not idle while a load
 //! ran is what it cost.
 
 mod sides;
@@ -16,7 +16,7 @@ use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell, table};
 use figures::{Failure, interrupt};
 use serde::Deserialize;
-use sides::{Between, Sides};
+use sides::{Middle, Sides};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -60,7 +60,7 @@ pub struct Uplink {
 #[serde(deny_unknown_fields)]
 struct Joined {
     name: String,
-    between: Between,
+    between: Middle,
 }
 
 /// What runs.
@@ -89,12 +89,12 @@ impl Traffic {
 }
 
 /// The two loads of one traffic.
-struct Pair {
+struct TrafficPair {
     far: Load,
     near: Load,
 }
 
-impl Pair {
+impl TrafficPair {
     fn start(traffic: Traffic, sides: &Sides, port: u16) -> anyhow::Result<Self> {
         let [far, near] = traffic.roles();
         let (flows, size) = match traffic {
@@ -116,7 +116,7 @@ impl Pair {
     }
 
     /// One window of it.
-    fn window(&mut self, times: Times) -> anyhow::Result<Window> {
+    fn window(&mut self, times: Times) -> anyhow::Result<BusyWindow> {
         self.far.go()?;
         self.near.go()?;
         interrupt::sleep(times.warm_up)?;
@@ -131,7 +131,7 @@ impl Pair {
         self.far.stop()?;
         // What is under way arrives.
         interrupt::sleep(times.warm_up)?;
-        Ok(Window {
+        Ok(BusyWindow {
             far,
             near,
             busy_s: now.busy_since(before, wall).as_secs_f64(),
@@ -141,7 +141,7 @@ impl Pair {
 }
 
 /// What a window showed.
-struct Window {
+struct BusyWindow {
     far: Mark,
     near: Mark,
     /// CPU time of the whole system.
@@ -149,7 +149,7 @@ struct Window {
     disturbed: bool,
 }
 
-impl Window {
+impl BusyWindow {
     fn figures(&self, traffic: Traffic, tsc_hz: u64) -> BTreeMap<String, f64> {
         let mut all = BTreeMap::new();
         match traffic {
@@ -216,7 +216,7 @@ impl Uplink {
         for (port, &traffic) in (PORT..).zip(&traffic) {
             let config = traffic.config(&column.name);
             let measure = || {
-                let mut pair = Pair::start(traffic, &sides, port)?;
+                let mut pair = TrafficPair::start(traffic, &sides, port)?;
                 pair.window(self.full.times())
             };
             let window = measure().with_context(|| config.name())?;
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_a_window_showed_becomes_figures() {
-        let window = Window {
+        let window = BusyWindow {
             far: Mark {
                 ns: 1_000_000_000,
                 bytes: 2_500_000_000,

@@ -18,7 +18,7 @@ pub(super) const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2));
 /// What lies between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Between {
+pub(super) enum Middle {
     /// A wire, a bridge that merges at its port, a container.
     Bridge,
     /// The same, merging on threads of the ports.
@@ -49,21 +49,21 @@ impl Sides {
     /// # Errors
     /// [`Failure::CannotRun`] if `ip` or `ethtool` is not installed, or this user may not make
     /// namespaces; otherwise if the kernel refuses, or the machine does not start.
-    pub(super) fn of(between: Between) -> anyhow::Result<Self> {
+    pub(super) fn of(between: Middle) -> anyhow::Result<Self> {
         need(&["ip", "ethtool"])?;
         let mut near = Namespace::new("near namespace")?;
         let mut far = Namespace::new("far namespace")?;
         let mut bridge = None;
         match between {
-            Between::Guests | Between::Host => {}
-            Between::Containers => {
+            Middle::Guests | Middle::Host => {}
+            Middle::Containers => {
                 let mut middle = new_bridge()?;
                 port(&mut middle, "near", &mut near, Wiring::Whole, NEAR)?;
                 port(&mut middle, "far", &mut far, Wiring::Whole, FAR)?;
                 bridge = Some(middle);
             }
-            Between::Bridge | Between::BridgeNapi | Between::Uplink | Between::UplinkVmq => {
-                let threads = between != Between::Bridge;
+            Middle::Bridge | Middle::BridgeNapi | Middle::Uplink | Middle::UplinkVmq => {
+                let threads = between != Middle::Bridge;
                 let mut middle = new_bridge()?;
                 port(
                     &mut middle,
@@ -72,7 +72,7 @@ impl Sides {
                     Wiring::Wire { threads },
                     NEAR,
                 )?;
-                if let Between::Bridge | Between::BridgeNapi = between {
+                if let Middle::Bridge | Middle::BridgeNapi = between {
                     port(&mut middle, "far", &mut far, Wiring::Whole, FAR)?;
                 }
                 bridge = Some(middle);
@@ -151,7 +151,7 @@ fn port(
 
 /// The file of the machine, as its user would write it.
 fn config(
-    between: Between,
+    between: Middle,
     near: &Namespace,
     far: &Namespace,
     bridge: Option<&Namespace>,
@@ -175,14 +175,14 @@ fn config(
         format!("[[nic]]\nname = \"uplink\"\nkind = \"tap\"\nuplink = \"br0\"\n{queues}{keys}{far}")
     };
     match between {
-        Between::Bridge | Between::BridgeNapi | Between::Containers => None,
-        Between::Uplink => Some(uplink("")),
-        Between::UplinkVmq => Some(uplink("queues = \"vmq\"\n")),
-        Between::Guests => {
+        Middle::Bridge | Middle::BridgeNapi | Middle::Containers => None,
+        Middle::Uplink => Some(uplink("")),
+        Middle::UplinkVmq => Some(uplink("queues = \"vmq\"\n")),
+        Middle::Guests => {
             let near = guest("near", &place(near, Some(NEAR)));
             Some(format!("{near}{far}"))
         }
-        Between::Host => {
+        Middle::Host => {
             let near = place(near, Some(NEAR));
             Some(format!(
                 "[[nic]]\nname = \"host\"\nkind = \"local\"\n{near}{far}"
