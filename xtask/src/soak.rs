@@ -85,7 +85,8 @@ fn read(args: &[String]) -> Result<Asked> {
 /// The file about these programs.
 fn records_of(grantway: &Path) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
-    for program in ["grantway", "grantwayd", "driver", "guest"] {
+    let monitor = ["grantwayd", "grantway-netd", "grantway-manager"];
+    for program in ["grantway", "driver", "guest"].into_iter().chain(monitor) {
         let path = grantway.with_file_name(program);
         let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
         bytes.hash(&mut hasher);

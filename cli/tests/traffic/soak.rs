@@ -11,6 +11,8 @@ use testing::require;
 fn kills_under_load_leave_nothing_and_everything_goes_on() {
     require!(
         program("grantwayd"),
+        program("grantway-netd"),
+        program("grantway-manager"),
         program("driver"),
         program("guest"),
         tap
