@@ -7,9 +7,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// The package and the name of each program, and what it is called where it runs.
-const PROGRAMS: [(&str, &str, &[&str]); 3] = [
-    ("hostile", "hostile", &["hostile"]),
+const PROGRAMS: [(&str, &str, &[&str]); 5] = [
+    ("hostile", "hostile-run", &["hostile-run"]),
     ("grantwayd", "grantwayd", &["grantwayd"]),
+    ("netd", "grantway-netd", &["grantway-netd"]),
+    ("manager", "grantway-manager", &["grantway-manager"]),
     ("hostile", "hostile-domain", &["driver", "guest"]),
 ];
 
@@ -21,10 +23,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         _ => bail!("usage: cargo xtask hostile [--minutes N]"),
     };
     let folder = programs()?;
-    let status = Command::new(folder.join("hostile"))
+    let status = Command::new(folder.join("hostile-run"))
         .args(["--seconds", &(minutes * 60).to_string()])
         .status()
-        .context("hostile")?;
+        .context("hostile-run")?;
     ensure!(status.success(), "innocent domains have noticed too much");
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! `hostile --seconds N`: sixteen innocent guests, eight probes of a thousand datagrams a second
+//! `hostile-run --seconds N`: sixteen innocent guests, eight probes of a thousand datagrams a second
 //! between them, and an attacker; then a domain in the attacker's place that is only busy. Prints
 //! the probes' delays, who died, and how long the log is. `cargo xtask hostile` builds and runs it.
 //!
-//! It lies in a folder with `grantwayd` and with `hostile-domain` as `driver` and as `guest`.
+//! It lies in a folder with the monitor's programs and with `hostile-domain` as `driver` and as
+//! `guest`.
 
 mod machines;
 mod probe;
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("hostile: {error:#}");
+            eprintln!("hostile-run: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
 fn run(args: &[String]) -> Result<bool> {
     let seconds = match args {
         [option, seconds] if option == "--seconds" => seconds.parse().context("--seconds")?,
-        _ => bail!("usage: hostile --seconds N"),
+        _ => bail!("usage: hostile-run --seconds N"),
     };
     let time = Duration::from_secs(seconds);
     let mut good = true;
