@@ -47,7 +47,11 @@ pub fn pcap(platform: &dyn Platform, files: Capture) -> Result<Box<dyn Nic>, Sta
     let writer = open(files.write)?.map(|file| Writer::new(file, epoch_ns, limit_bytes));
     let writer = writer.transpose().map_err(wrong)?;
     // To the console, which bounds what it takes, once for each file.
-    let tell = |why: &PcapError| eprintln!("a capture file has ended: {why}; traffic goes on");
+    let tell = |why: &PcapError| {
+        crate::start::say(format_args!(
+            "a capture file has ended: {why}; traffic goes on"
+        ));
+    };
     let nic = PcapNic::new(reader, writer, Pace::default(), tell);
     Ok(Box::new(nic))
 }

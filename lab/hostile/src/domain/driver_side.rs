@@ -8,7 +8,7 @@ use driver::vifs::memory::{GuestMemory, Shared, Window};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
 use runtime::platform::{Bell, Platform, Waiting};
-use runtime::start::{StartError, Started, refused};
+use runtime::start::{StartError, Started, refused, say};
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -18,6 +18,8 @@ use std::rc::Rc;
 const LOOK_NS: u64 = 5_000_000;
 /// Lines on the console in a round.
 const LINES: usize = 100;
+/// What is printed: it grows where controls are shown.
+const LINE: &str = "\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}";
 /// Rounds for which a guest is kept connected before it is told to close.
 const KEPT: u32 = 200;
 
@@ -61,7 +63,7 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
         overwrite(home.window, round);
         nonsense(&calls, round);
         for _ in 0..LINES {
-            println!("{}", "\u{1b}".repeat(99));
+            say(format_args!("{LINE}"));
         }
         if round % KEPT == KEPT - 1 {
             close(&*platform, &config.vifs);

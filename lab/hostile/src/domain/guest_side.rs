@@ -8,7 +8,7 @@ use guest::interface::Interface;
 use guest::interface::build::interfaces;
 use runtime::call::Calls;
 use runtime::platform::{Bell, Platform, Record, Waiting};
-use runtime::start::{StartError, Started, refused};
+use runtime::start::{StartError, Started, refused, say};
 use shmem::Area;
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ const RINGS: usize = 1000;
 /// Lines on the console in a round.
 const LINES: usize = 100;
 /// What is printed: it grows where controls are shown.
-const LINE: [u8; 99] = [0x1b; 99];
+const LINE: &str = "\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}";
 /// Frames that are granted and revoked in a round.
 const GRANTS: u32 = 32;
 const ENTRIES: u32 = 256;
@@ -130,6 +130,6 @@ fn claim(platform: &dyn Platform, conn: ConnId, round: u32) {
 
 fn flood() {
     for _ in 0..LINES {
-        println!("{}", String::from_utf8_lossy(&LINE));
+        say(format_args!("{LINE}"));
     }
 }
