@@ -24,8 +24,8 @@ struct Flow {
     weight: u32,
     /// Where its next operations begin, if others are not ahead of that already.
     next: u64,
-    /// Where those begin that wait, and how many they are.
-    waiting: Option<(u64, u32)>,
+    /// Where those begin that wait.
+    waiting: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -34,6 +34,8 @@ struct Queue {
     /// Where a domain that comes anew begins: where the first of those is that wait.
     now: u64,
     flows: BTreeMap<DomId, Flow>,
+    /// How many operations wait, by place and domain.
+    waiting: BTreeMap<(u64, DomId), u32>,
 }
 
 /// The budget and who waits for it.
@@ -46,6 +48,7 @@ impl Default for Churn {
             budget: TokenBucket::new(PER_SECOND, BURST),
             now: 0,
             flows: BTreeMap::new(),
+            waiting: BTreeMap::new(),
         }))
     }
 }
@@ -57,40 +60,47 @@ impl Churn {
 
     /// A domain has been built; one without a word weighs 1.
     pub fn insert(&self, id: DomId, weight: u32) {
+        self.forget(id);
         self.lock().flows.insert(id, Flow::new(weight));
     }
 
     /// A domain is no more.
     pub fn forget(&self, id: DomId) {
-        self.lock().flows.remove(&id);
+        let mut queue = self.lock();
+        if let Some(start) = queue.flows.remove(&id).and_then(|flow| flow.waiting) {
+            queue.waiting.remove(&(start, id));
+        }
     }
 
-    /// Whether a domain may revoke so many grants now, in one call's worth. If not, it waits, and
-    /// asks again before long; those that wait before it are served first.
-    pub fn take(&self, id: DomId, cost: u32, now_ns: u64) -> bool {
-        let queue = &mut *self.lock();
-        let own = queue.flows.entry(id).or_insert_with(|| Flow::new(1));
-        let (start, _) = *own.waiting.get_or_insert((own.next.max(queue.now), cost));
-        let waiting = queue.flows.iter();
-        let waiting = waiting.filter_map(|(other, flow)| Some((flow.waiting?, *other)));
-        let (mut all, mut first) = (cost, start);
-        for ((theirs, cost), other) in waiting {
-            if (theirs, other) < (start, id) {
-                all = all.saturating_add(cost);
-                first = first.min(theirs);
-            }
+    /// A domain revokes so many grants, at most a call's worth, if it may now. Those that wait
+    /// before it are served first.
+    ///
+    /// # Errors
+    /// When to ask again, at the earliest: it waits until then.
+    pub fn take(&self, id: DomId, cost: u32, now_ns: u64) -> Result<(), u64> {
+        let Queue {
+            budget,
+            now,
+            flows,
+            waiting,
+        } = &mut *self.lock();
+        let own = flows.entry(id).or_insert_with(|| Flow::new(1));
+        let start = *own.waiting.get_or_insert(own.next.max(*now));
+        waiting.insert((start, id), cost);
+        let all = waiting.range(..=(start, id)).map(|(_, cost)| *cost);
+        let all = all.fold(0, u32::saturating_add);
+        let then = budget.ready_at(now_ns, all).unwrap_or(u64::MAX);
+        if then > now_ns {
+            return Err(then);
         }
-        if queue.budget.ready_at(now_ns, all) != Some(now_ns) {
-            return false;
-        }
-        queue.budget.take(now_ns, cost);
+        budget.take(now_ns, cost);
         // Who is ahead and has not asked again yet loses nothing by that.
-        queue.now = queue.now.max(first);
-        if let Some(own) = queue.flows.get_mut(&id) {
-            own.waiting = None;
-            own.next = start.saturating_add(u64::from(cost) * STEP / u64::from(own.weight));
-        }
-        true
+        let first = waiting.first_key_value();
+        *now = (*now).max(first.map_or(start, |((start, _), _)| *start));
+        waiting.remove(&(start, id));
+        own.waiting = None;
+        own.next = start.saturating_add(u64::from(cost) * STEP / u64::from(own.weight));
+        Ok(())
     }
 }
 
@@ -117,7 +127,7 @@ mod tests {
         let mut got = vec![0; domains.len()];
         for now in ms {
             for (got, &(id, cost)) in got.iter_mut().zip(domains) {
-                while churn.take(DomId(id), cost, now * MS) {
+                while churn.take(DomId(id), cost, now * MS).is_ok() {
                     *got += u64::from(cost);
                 }
             }
@@ -165,7 +175,7 @@ mod tests {
         flood(&churn, &storm, 0..2_000);
         let waited = (0..).find(|ms| {
             let now = 2_000 + ms;
-            let passes = churn.take(DomId(1), 16, now * MS);
+            let passes = churn.take(DomId(1), 16, now * MS).is_ok();
             flood(&churn, &storm, now..now + 1);
             passes
         });
@@ -180,9 +190,14 @@ mod tests {
         let got = flood(&churn, &[(1, 100)], 1..1001);
         assert_eq!(got, [PER_SECOND]);
         // What waited and is gone holds up nobody.
-        assert!(!churn.take(DomId(1), 8000, 1001 * MS));
+        let then = churn.take(DomId(1), 8000, 1001 * MS);
+        assert_eq!(
+            then,
+            Err(1001 * MS + 399 * MS),
+            "one millisecond's worth is there"
+        );
         churn.forget(DomId(1));
-        assert!(churn.take(DomId(2), 1, 1002 * MS));
-        assert!(churn.take(DomId(2), 8000, 3 * SECOND));
+        assert_eq!(churn.take(DomId(2), 1, 1002 * MS), Ok(()));
+        assert_eq!(churn.take(DomId(2), 8000, 3 * SECOND), Ok(()));
     }
 }

@@ -38,9 +38,6 @@ const CHURN_PER_SECOND: u64 = 20_000;
 /// What a table or an exchange counts for: it takes memory, and a number that is never used again.
 const CHURN_TABLE: u32 = 64;
 
-/// Who waits for its turn to revoke looks this often.
-const LOOK_NS: u64 = 1_000_000;
-
 /// What one call costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cost {
@@ -126,6 +123,8 @@ pub(super) struct Budget {
     churn: TokenBucket,
     /// Revocations that are to be taken out of what all domains have.
     owed: u32,
+    /// When it may be its turn to do so.
+    turn_ns: u64,
     due_ns: u64,
 }
 
@@ -136,6 +135,7 @@ impl Budget {
             units: TokenBucket::new(UNITS_PER_SECOND, UNITS_BURST),
             churn: TokenBucket::new(CHURN_PER_SECOND, CHURN_BURST),
             owed: 0,
+            turn_ns: 0,
             due_ns: 0,
         }
     }
@@ -156,19 +156,20 @@ impl Budget {
         if self.owed == 0 {
             return self.due_ns;
         }
-        let now_ns = time::monotonic_ns();
-        self.take_turns(churn, now_ns);
-        match self.owed {
-            0 => self.due_ns,
-            _ => self.due_ns.max(now_ns.saturating_add(LOOK_NS)),
-        }
+        self.take_turns(churn, time::monotonic_ns());
+        self.due_ns.max(self.turn_ns)
     }
 
     /// Pays what is owed to all, a call's worth at a time, as far as it is this domain's turn.
     fn take_turns(&mut self, churn: &Churn, now_ns: u64) {
+        if now_ns < self.turn_ns {
+            return;
+        }
+        self.turn_ns = 0;
         while self.owed > 0 {
             let part = self.owed.min(OPS_MAX as u32);
-            if !churn.take(self.id, part, now_ns) {
+            if let Err(then_ns) = churn.take(self.id, part, now_ns) {
+                self.turn_ns = then_ns;
                 break;
             }
             self.owed -= part;
