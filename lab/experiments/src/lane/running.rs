@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use client::{Instance, Options};
 use config::Config;
 use config::domain::GrantMode;
-use figures::measure::Part;
+use figures::measure::{Part, processes};
 use figures::{Failure, interrupt};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -25,6 +25,17 @@ pub struct Running {
     domains: Vec<(Part, String)>,
     parts: Vec<(Part, Vec<i32>)>,
     grants: GrantMode,
+}
+
+/// Processes that a process has started and that run.
+fn children(parent: i32) -> Vec<i32> {
+    let of_parent = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // A program's name, in parentheses, may hold anything.
+        let behind = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        behind.split(' ').nth(1).and_then(|word| word.parse().ok()) == Some(parent)
+    };
+    processes().into_iter().filter(of_parent).collect()
 }
 
 /// A name that no other instance of this or another run has.
@@ -56,7 +67,8 @@ impl Running {
         let status = instance.status().map_err(failure)?;
         let mut domains = Vec::new();
         let mut by_part: BTreeMap<Part, Vec<i32>> = BTreeMap::new();
-        by_part.insert("monitor", vec![status.pid.cast_signed()]);
+        let core = status.pid.cast_signed();
+        by_part.insert("monitor", vec![core]);
         for domain in &status.domains {
             let part = match domain.program {
                 Program::Driver => "driver",
@@ -69,6 +81,11 @@ impl Running {
                 pids.push(domain.agent_pid);
             }
         }
+        // The core's other children are the rest of the monitor: netd and the manager.
+        let of_domains: Vec<i32> = by_part.values().flatten().copied().collect();
+        let mut rest = children(core);
+        rest.retain(|pid| !of_domains.contains(pid));
+        by_part.entry("monitor").or_default().extend(rest);
         Ok(Self {
             instance,
             _log: Log(log),
@@ -192,5 +209,23 @@ fn failure(error: client::Error) -> Failure {
         error if error.cannot_run_here() => Failure::CannotRun(error.to_string()),
         error if error.is_usage() => Failure::Usage(error.to_string()),
         error => Failure::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processes_children_are_found() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id().cast_signed();
+        assert!(children(std::process::id().cast_signed()).contains(&pid));
+        assert!(!children(pid).contains(&pid));
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 }
