@@ -1,6 +1,7 @@
-//! `hostile-run --seconds N`: sixteen innocent guests, eight probes of a thousand datagrams a second
-//! between them, and an attacker; then a domain in the attacker's place that is only busy. Prints
-//! the probes' delays, who died, and how long the log is. `cargo xtask hostile` builds and runs it.
+//! `hostile-run --seconds N`: sixteen innocent guests, eight probes of a thousand datagrams a
+//! second between them, and an attacker; then a domain in the attacker's place that is only busy.
+//! Prints the probes' delays, who died, and how long the log is. `cargo xtask hostile` builds and
+//! runs it.
 //!
 //! It lies in a folder with the monitor's programs and with `hostile-domain` as `driver` and as
 //! `guest`.
