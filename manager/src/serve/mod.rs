@@ -295,9 +295,10 @@ impl<'a> Server<'a> {
         self.hear();
         let now = monotonic_ns();
         self.requests(now);
-        self.relay(now);
         self.hear();
         self.restart(now);
+        // Last: who waits for a start that was seen just now is told, for nothing wakes us again.
+        self.relay(now);
         self.clients.retain(|_, client| !client.is_over(now));
     }
 

@@ -154,7 +154,8 @@ impl Core {
         else {
             return Err("nothing to create".into());
         };
-        let config = sealed::read(&beside(&fds)?, info::CONFIG_MAX)?;
+        // One that is longer than it may be is refused by name, below.
+        let config = sealed::read(&beside(&fds)?, 2 * info::CONFIG_MAX)?;
         if devices > abi::layout::fd::DEVICES_MAX {
             return Err(format!("{name}: {devices} devices").into());
         }
