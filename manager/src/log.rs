@@ -2,8 +2,8 @@
 //! never waits for a disk or a terminal.
 //!
 //! A file is bounded: one that has reached [`FILE_MAX`] is copied to a second one (`FILE.1`), whose
-//! bytes are lost then, and begins anew. The core has opened both, so that rotating takes no right to
-//! a folder.
+//! bytes are lost then, and begins anew. The core has opened both, so that rotating takes no right
+//! to a folder.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};

@@ -3,7 +3,8 @@
 //! | state | until | what happens then |
 //! |---|---|---|
 //! | up | it ends | down |
-//! | down | it has been cleared away, and the pause is over | another is built in its place: coming; while devices are busy: tried again; if it fails: down again |
+//! | down | it has been cleared away, and the pause is over | another is built in its place:
+//! coming; while devices are busy: tried again; if it fails: down again |
 //! | coming | it is ready, and all its connections are up | up; if it ends before: down again |
 //!
 //! A domain that was up for [`STEADY_NS`] is started again at once. One that keeps ending before is
@@ -96,7 +97,8 @@ impl Restart {
         &self.known
     }
 
-    /// Goes on where the manager before has ended: with what that knew, and where the domain stands.
+    /// Goes on where the manager before has ended: with what that knew, and where the domain
+    /// stands.
     pub(crate) fn go_on(&mut self, known: Restarts, stage: Option<Stage>, now_ns: u64) {
         self.known = known;
         self.state = match stage {

@@ -20,7 +20,7 @@ const KILLS_OF_ONE: u64 = 250;
 const OUTAGE_MS: [f64; 2] = [12.0, 250.0];
 
 /// What was asked for.
-struct Asked {
+struct Wanted {
     kills: u64,
     minutes: Option<u64>,
     fresh: bool,
@@ -61,8 +61,8 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     summary(&records(&file)?)
 }
 
-fn read(args: &[String]) -> Result<Asked> {
-    let mut asked = Asked {
+fn read(args: &[String]) -> Result<Wanted> {
+    let mut asked = Wanted {
         kills: 1000,
         minutes: None,
         fresh: false,

@@ -7,8 +7,8 @@ use anyhow::{Result, ensure};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Prints lines of code (no blank lines, comments or tests) and unsafe blocks per part, then of each
-/// program, and fails if one has more lines than it may have.
+/// Prints lines of code (no blank lines, comments or tests) and unsafe blocks per part, then of
+/// each program, and fails if one has more lines than it may have.
 pub(crate) fn print() -> Result<()> {
     let root = workspace::root();
     let (mut all_lines, mut all_blocks) = (0, 0);

@@ -302,7 +302,8 @@ impl<'a> Server<'a> {
         self.clients.retain(|_, client| !client.is_over(now));
     }
 
-    /// Whether an answer is there that is waited for. Others, of clients that are gone, are forgotten.
+    /// Whether an answer is there that is waited for. Others, of clients that are gone, are
+    /// forgotten.
     fn is_answered(&mut self) -> bool {
         let clients = self.clients.values();
         let waited: BTreeSet<u32> = clients

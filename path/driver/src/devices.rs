@@ -131,7 +131,7 @@ fn with_queues(
 ) -> Result<TapNic, StartError> {
     let steering = AskMonitor::new(Rc::clone(platform), device);
     if !steering.is_possible() {
-        runtime::start::say(format_args!(
+        runtime::start::print_line(format_args!(
             "nic.{}: the monitor may not steer its frames, so all guests use the shared queue",
             config.name
         ));

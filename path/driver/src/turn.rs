@@ -395,7 +395,7 @@ impl<W: Waiting> Driver<W> {
                 Change::Came { vif, reach } => {
                     let conn = ConnId(vif.conn);
                     if let Err(why) = self.welcome(&vif, reach) {
-                        runtime::start::say(format_args!("vif.{}: {why}", vif.name));
+                        runtime::start::print_line(format_args!("vif.{}: {why}", vif.name));
                         self.guests.refused(conn, &why);
                     }
                 }

@@ -135,7 +135,7 @@ impl Interface {
     fn close(&mut self, trouble: &str) {
         if !trouble.is_empty() {
             trouble.clone_into(&mut self.connection.trouble);
-            runtime::start::say(format_args!("interface {}: {trouble}", self.name));
+            runtime::start::print_line(format_args!("interface {}: {trouble}", self.name));
         }
         let now_ns = shmem::time::monotonic_ns();
         self.to_guest.drain(now_ns, &mut self.device);

@@ -48,7 +48,7 @@ pub fn pcap(platform: &dyn Platform, files: Capture) -> Result<Box<dyn Nic>, Sta
     let writer = writer.transpose().map_err(wrong)?;
     // To the console, which bounds what it takes, once for each file.
     let tell = |why: &PcapError| {
-        crate::start::say(format_args!(
+        crate::start::print_line(format_args!(
             "a capture file has ended: {why}; traffic goes on"
         ));
     };

@@ -6,8 +6,8 @@
 //! peers spin. So spins that were in vain count against it, and after some it is tried again only
 //! now and then, twice as rarely each time. A CPU that was offered and did not come back soon is
 //! somebody's who computes: sleepers are put before such a one by the scheduler when they wake,
-//! and a domain that has offered the CPU waits for a time slice. One such wait is as dear as a hundred
-//! sleeps, so it counts for more than any number of spins that paid.
+//! and a domain that has offered the CPU waits for a time slice. One such wait is as dear as a
+//! hundred sleeps, so it counts for more than any number of spins that paid.
 
 /// Pauses that the usual one follows: an eighth of each is taken over.
 const SHARE: u64 = 8;

@@ -215,8 +215,8 @@ mod tests {
         assert!(looks < 3_000, "{looks}: 3 µs of 1 000, at the most");
     }
 
-    /// Somebody else computes on the CPU: each offer takes a time slice, and a domain that sleeps is
-    /// back earlier than one that has offered the CPU.
+    /// Somebody else computes on the CPU: each offer takes a time slice, and a domain that sleeps
+    /// is back earlier than one that has offered the CPU.
     #[test]
     fn a_cpu_that_others_want_is_left_to_them() {
         let (mut idle, mut now) = (adapting(), 0);

@@ -85,13 +85,13 @@ pub fn main<C: DeserializeOwned>(
     run: impl FnOnce(Started<C>) -> Result<Infallible, StartError>,
 ) -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
-        say(format_args!("{panic}"));
+        print_line(format_args!("{panic}"));
         std::process::exit(EXIT_PANIC);
     }));
     match start().and_then(run) {
         Ok(never) => match never {},
         Err(error) => {
-            say(format_args!("{error}"));
+            print_line(format_args!("{error}"));
             ExitCode::FAILURE
         }
     }
@@ -99,7 +99,7 @@ pub fn main<C: DeserializeOwned>(
 
 /// Prints a line on the domain's console. One that is full loses it: a domain does not wait for who
 /// reads, and `eprintln!` would panic.
-pub fn say(line: std::fmt::Arguments<'_>) {
+pub fn print_line(line: std::fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 

@@ -49,8 +49,8 @@ pub mod info {
     pub const START_CPUS: usize = 0x38;
     /// u64: rate of the time stamp counter, Hz, so that domains need not measure it; 0: not known.
     pub const START_TSC_HZ: usize = 0x40;
-    /// u64: [`crate::version::VERSION`] of the monitor. This word stays where it is in every version,
-    /// as the magic does.
+    /// u64: [`crate::version::VERSION`] of the monitor. This word stays where it is in every
+    /// version, as the magic does.
     pub const START_VERSION: usize = 0x48;
     /// "GRANTWAY" in ASCII, first letter in the lowest byte.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"GRANTWAY");

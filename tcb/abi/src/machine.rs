@@ -415,8 +415,8 @@ pub struct DomainAudit {
     pub name: String,
     /// Whether it is alive.
     pub alive: bool,
-    /// Whether it was killed more than 2 s ago and the kernel has not let go of its process. What it
-    /// had mapped is in use until it does.
+    /// Whether it was killed more than 2 s ago and the kernel has not let go of its process. What
+    /// it had mapped is in use until it does.
     #[serde(default)]
     pub lingers: bool,
     /// Pages that it owns: its page frames, and those of exchanges that are its own now.

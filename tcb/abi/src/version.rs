@@ -1,5 +1,5 @@
-//! Which version of this crate's layouts and calls a program was built with, where its file says it:
-//! in an ELF note, so that the monitor can refuse a program before anything is ended for it.
+//! Which version of this crate's layouts and calls a program was built with, where its file says
+//! it: in an ELF note, so that the monitor can refuse a program before anything is ended for it.
 
 /// The version of what the monitor and its domains agree on: start info, shared words, call page,
 /// hypercalls, tables. It is another one with every change that one of the two would misunderstand.
@@ -35,7 +35,8 @@ impl VersionNote {
     };
 }
 
-/// The version that a program's notes tell, padded to `align` bytes each. The bytes may be anything.
+/// The version that a program's notes tell, padded to `align` bytes each. The bytes may be
+/// anything.
 #[must_use]
 pub fn version_in(mut notes: &[u8], align: usize) -> Option<u32> {
     let padded = |bytes: u32| (bytes as usize).checked_next_multiple_of(align.max(1));

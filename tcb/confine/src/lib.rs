@@ -2,8 +2,8 @@
 //! as, capabilities, and every system call that it has no use for. Of the calling thread, and so of
 //! all that it starts: to be done first.
 //!
-//! A call that is not on the list fails with EPERM. None of the lists has one that starts a program,
-//! traces a process, or mounts.
+//! A call that is not on the list fails with EPERM. None of the lists has one that starts a
+//! program, traces a process, or mounts.
 
 mod calls;
 

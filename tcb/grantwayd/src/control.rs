@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 
 /// The socket that a client connects to. Removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub(crate) struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
     /// Device and inode, so that only our own socket is removed.
     identity: (u64, u64),
 }
 
-impl Socket {
+impl ControlSocket {
     /// Makes the socket, for this user alone.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         // The process has one thread yet: no other thread makes files under this mask.
@@ -48,7 +48,7 @@ pub(crate) fn is_ours(folder: &Path) -> bool {
     fs::metadata(folder).is_ok_and(|meta| meta.uid() == own && meta.mode() & OTHERS_WRITE == 0)
 }
 
-impl Drop for Socket {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         let ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|meta| (meta.dev(), meta.ino()) == self.identity);

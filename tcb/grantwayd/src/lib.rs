@@ -5,18 +5,20 @@
 //!
 //! | program | what it does | what it is trusted with |
 //! |---|---|---|
-//! | `grantwayd` | frames, domains, grants, events, connections, hypercalls, deadlines, audit | everybody's memory |
+//! | `grantwayd` | frames, domains, grants, events, connections, hypercalls, deadlines, audit |
+//! everybody's memory |
 //! | `grantway-netd` | opens and configures devices | the host's network |
-//! | `grantway-manager` | the control socket, what is started when, consoles, log | which domains there are |
+//! | `grantway-manager` | the control socket, what is started when, consoles, log | which domains
+//! there are |
 //!
 //! The machine's description, on standard input, is the manager's to read; it prints the first line
-//! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`). The machine is served until
-//! it is told to end (`down`, SIGTERM, SIGINT, SIGHUP; with `--with-reader` also when the other end
-//! of standard output, a pipe, is closed: the process that holds it takes the machine along, however
-//! it dies). Whatever ends this process, everything ends with it.
+//! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`). The machine is served
+//! until it is told to end (`down`, SIGTERM, SIGINT, SIGHUP; with `--with-reader` also when the
+//! other end of standard output, a pipe, is closed: the process that holds it takes the machine
+//! along, however it dies). Whatever ends this process, everything ends with it.
 //!
-//! The helpers lie beside this program; the domains' programs, `driver` and `guest`, beside it or in
-//! DIR.
+//! The helpers lie beside this program; the domains' programs, `driver` and `guest`, beside it or
+//! in DIR.
 
 mod args;
 mod child;
@@ -27,7 +29,7 @@ mod signals;
 mod users;
 
 use args::Args;
-use control::Socket;
+use control::ControlSocket;
 use server::Core;
 use shmem::time::monotonic_ns;
 use std::fs::OpenOptions;
@@ -47,7 +49,7 @@ pub fn run() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if let Some(error) = error {
-                say_error(&error);
+                print_error(&error);
             }
             ExitCode::FAILURE
         }
@@ -68,7 +70,7 @@ fn serve() -> Result<(), Option<String>> {
     )))?;
     let signals = signals::pipe().map_err(failed("signals".into()))?;
     let socket = format!("the control socket {}", args.socket.display());
-    let socket = Socket::bind(&args.socket).map_err(failed(socket))?;
+    let socket = ControlSocket::bind(&args.socket).map_err(failed(socket))?;
     let own = std::env::current_exe().map_err(failed("own path".into()))?;
     let beside = own.parent().map(PathBuf::from).unwrap_or_default();
     let mut core = Core::new(&args, &beside, socket, log, signals, began_ns)?;
@@ -109,7 +111,7 @@ fn read_machine() -> io::Result<Vec<u8>> {
 
 /// The first line, if there is no manager that could print it: an error is ignored, for the reader
 /// may be gone.
-fn say_error(error: &str) {
+fn print_error(error: &str) {
     // The caller may tell a machine that cannot run here from one that is wrong.
     let cannot_run_here = sandbox::probe().is_err();
     let text: String = error.chars().flat_map(escaped).collect();

@@ -146,7 +146,7 @@ impl Records {
 
     fn take_number(&mut self, domain: DomId) -> Option<u32> {
         let own = self.by_domain.entry(domain).or_default();
-        // What comes back is named by nothing: see [`Connections::let_go`].
+        // What comes back is named by nothing: see [`Connections::release_unused`].
         own.numbers.take(|_| false)
     }
 
@@ -367,7 +367,7 @@ impl Connections {
 
     /// Gives the numbers of connections that were taken away back, where the domain is idle and
     /// nothing of the connection is in use any more; which these are.
-    pub fn let_go(&self, is_used: impl Fn(DomId, ConnId) -> bool) -> Vec<(DomId, ConnId)> {
+    pub fn release_unused(&self, is_used: impl Fn(DomId, ConnId) -> bool) -> Vec<(DomId, ConnId)> {
         let mut idle = Vec::new();
         for (&at, connection) in &mut self.lock().connections {
             if connection.leaves {

@@ -111,7 +111,8 @@ impl Hypervisor {
     }
 }
 
-/// Notes what a device needs beside its descriptor: slots, control, pins. What is to be shown of it.
+/// Notes what a device needs beside its descriptor: slots, control, pins. What is to be shown of
+/// it.
 fn take_over(shared: &Shared, id: DomId, number: u32, device: Device) -> Result<Show, NoRoom> {
     let long = u64::from(number);
     let mut grants = shared.grants.lock();

@@ -147,7 +147,7 @@ impl Hypervisor {
         frontend: DomId,
         handle: u16,
     ) -> Result<(), DomainError> {
-        self.let_go();
+        self.release_unused();
         let port = |id: DomId| {
             let domain = self.domain(id)?;
             Some((id, Arc::clone(&domain.parts.as_ref()?.port)))

@@ -59,7 +59,7 @@ impl Hypervisor {
             name: self.name(frontend),
             what: format!("connection {handle}: there is none"),
         })?;
-        self.let_go();
+        self.release_unused();
         Ok(())
     }
 
@@ -86,16 +86,16 @@ impl Hypervisor {
     pub(crate) fn retire(&mut self, id: DomId) {
         self.shared.connections.remove_all(id);
         self.ids.give_back(id.0.into());
-        self.let_go();
+        self.release_unused();
     }
 
     /// Gives numbers of connections back that were taken away and are not in use any more.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn release_unused(&mut self) {
         let shared = &self.shared;
         let is_used = |domain: DomId, conn: ConnId| {
             shared.counted.is_for(domain, conn) || shared.exchanges.is_for(domain, conn)
         };
-        for (domain, conn) in shared.connections.let_go(is_used) {
+        for (domain, conn) in shared.connections.release_unused(is_used) {
             // What comes next by this number has another doorbell.
             if let Some(parts) = self.domain_mut(domain).and_then(|d| d.parts.as_mut()) {
                 parts.attached.remove(&(fd::DOORBELL + conn.0 as i32));

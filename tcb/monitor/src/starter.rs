@@ -1,5 +1,5 @@
-//! The first act of a domain's worker: its process is made. That takes as long as the kernel and the
-//! new agent take to answer, so the main thread only says what is to be started.
+//! The first act of a domain's worker: its process is made. That takes as long as the kernel and
+//! the new agent take to answer, so the main thread only says what is to be started.
 
 use crate::event::Port;
 use crate::memory::Memory;

@@ -1,8 +1,8 @@
 //! The worker: one thread per domain that starts it, serves its hypercalls, and clears it away.
 //!
 //! It runs on the domain's CPUs (a wake-up across cores costs more than most calls) and sleeps
-//! on the call page's futex; it never spins. While its domain is beyond its budget it sleeps whatever
-//! the domain writes there. It alone maps by classic grants, so such a mapping
+//! on the call page's futex; it never spins. While its domain is beyond its budget it sleeps
+//! whatever the domain writes there. It alone maps by classic grants, so such a mapping
 //! can neither race with an unmapping nor with the teardown: that is the worker's last act. For
 //! counted grants and exchanges the workers of granters change the domain's window too, each its
 //! own tables' slots.

@@ -301,14 +301,17 @@ fn a_connection_that_is_taken_away_gives_its_numbers_back() {
         assert!(matches!(reached, Err(Errno::NOTCONN)));
     }
     // Both are connected still, as far as they know.
-    assert_eq!(connections.let_go(|_, _| false), []);
+    assert_eq!(connections.release_unused(|_, _| false), []);
     let set = |who, state| connections.set(who, ConnId(0), state, &BODY, 0);
     set(BACK, XenbusState::Closed).unwrap();
     assert_eq!(set(BACK, XenbusState::Initialising), Err(Errno::INVAL));
     assert_eq!(front.told(), 0, "nobody tells who cannot be reached");
     // What is in use keeps its number.
-    assert_eq!(connections.let_go(|_, _| true), []);
-    assert_eq!(connections.let_go(|_, _| false), [(BACK, ConnId(0))]);
+    assert_eq!(connections.release_unused(|_, _| true), []);
+    assert_eq!(
+        connections.release_unused(|_, _| false),
+        [(BACK, ConnId(0))]
+    );
     let port = |end: &End| Arc::clone(&end.port);
     let ends = || ((BACK, port(&back)), (FRONT, port(&front)));
     connections.add(ends().0, ends().1, 9).unwrap();
@@ -324,7 +327,10 @@ fn a_connection_that_is_taken_away_gives_its_numbers_back() {
     connections.remove_all(FRONT);
     assert_eq!(numbers(FRONT), [false; 3]);
     assert!(connections.names(FRONT));
-    assert_eq!(connections.let_go(|_, _| false), [(BACK, ConnId(1))]);
+    assert_eq!(
+        connections.release_unused(|_, _| false),
+        [(BACK, ConnId(1))]
+    );
     assert!(!connections.names(FRONT));
 }
 
@@ -345,7 +351,7 @@ fn a_domain_has_so_many_connections_at_a_time_and_not_in_all() {
         assert_eq!(connections.list().len() as u32, max);
         let oldest = connections.list()[0];
         connections.remove(BACK, FRONT, oldest.handle).unwrap();
-        assert_eq!(connections.let_go(|_, _| false).len(), 2);
+        assert_eq!(connections.release_unused(|_, _| false).len(), 2);
     }
     assert!(made > max);
 }

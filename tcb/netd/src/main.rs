@@ -1,7 +1,7 @@
 //! `grantway-netd`: opens and configures devices, for the core, which starts it.
 //!
-//! Its standard input is the link to the core. It may change the host's network, and has no frame of
-//! any domain: what a device consists of goes to the core, which keeps it, hands domains their
+//! Its standard input is the link to the core. It may change the host's network, and has no frame
+//! of any domain: what a device consists of goes to the core, which keeps it, hands domains their
 //! descriptors, and gives all of it to the next netd when this one has died. Frames flow meanwhile:
 //! they never pass here.
 //!

@@ -71,7 +71,7 @@ pub(crate) struct Opened {
     pub(crate) lacks: Vec<&'static str>,
 }
 
-/// The files that the machine's description names: no other is opened, whoever asks.
+/// The files that the machine's description names: no other is opened for anybody.
 #[derive(Debug)]
 pub(crate) struct Files(BTreeSet<String>);
 

@@ -1,7 +1,8 @@
 //! As much of nf_tables as address translation needs: one table of rules, made in one transaction
 //! and owned by the socket that made it, so that the kernel takes it away when the last descriptor
 //! of that socket is closed, in any process. Safe code; the messages are built byte by byte
-//! (linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h). Numbers in attributes are big-endian.
+//! (linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h). Numbers in attributes are
+//! big-endian.
 
 use crate::netlink::{Message, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, error_of};
 use rustix::net::netlink::NETFILTER;

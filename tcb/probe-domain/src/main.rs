@@ -26,7 +26,7 @@ fn main() {
     let home = match shmem::home::take() {
         Ok(home) => home,
         Err(error) => {
-            say(format_args!("probe-domain: {error}"));
+            print_line(format_args!("probe-domain: {error}"));
             std::process::exit(3);
         }
     };
@@ -42,9 +42,9 @@ fn main() {
         number: 0,
         attached: Vec::new(),
     };
-    say(format_args!("up as {:?}", std::env::args().next()));
+    print_line(format_args!("up as {:?}", std::env::args().next()));
     if let Some(word) = config["word"].as_str() {
-        say(format_args!("told {word}"));
+        print_line(format_args!("told {word}"));
     }
     if config["silent"] == true {
         hang();
@@ -60,7 +60,7 @@ fn main() {
 }
 
 /// Prints a line on the console, which does not wait: one that is full loses it.
-fn say(line: std::fmt::Arguments<'_>) {
+fn print_line(line: std::fmt::Arguments<'_>) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
 }
 
@@ -257,12 +257,12 @@ impl Probe {
             "flood" => {
                 let line = [b'x'; 99];
                 for _ in 0..n("lines") {
-                    say(format_args!("{}", String::from_utf8_lossy(&line)));
+                    print_line(format_args!("{}", String::from_utf8_lossy(&line)));
                 }
                 json!("done")
             }
             "say" => {
-                say(format_args!(
+                print_line(format_args!(
                     "{}",
                     order["text"].as_str().unwrap_or_default()
                 ));

@@ -119,7 +119,7 @@ pub fn main(spec: &SoakSpec) -> anyhow::Result<()> {
     };
     // What is made once, for the first life and for the first restart, is there from now on.
     soak.kill(&mut probe)?;
-    soak.before = soak.settled()?;
+    soak.before = soak.held_at_rest()?;
     let end = spec
         .seconds
         .map(|s| Instant::now() + Duration::from_secs(s));
@@ -228,7 +228,7 @@ impl Soak {
     }
 
     /// What it holds when nothing is on its way out any more.
-    fn settled(&self) -> anyhow::Result<Held> {
+    fn held_at_rest(&self) -> anyhow::Result<Held> {
         let mut last = self.held()?;
         loop {
             interrupt::sleep(SETTLE)?;

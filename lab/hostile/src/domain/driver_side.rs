@@ -8,7 +8,7 @@ use driver::vifs::memory::{GuestMemory, Shared, Window};
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
 use runtime::platform::{Bell, Platform, Waiting};
-use runtime::start::{StartError, Started, refused, say};
+use runtime::start::{StartError, Started, print_line, refused};
 use shmem::{Area, Span};
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -63,7 +63,7 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
         overwrite(home.window, round);
         nonsense(&calls, round);
         for _ in 0..LINES {
-            say(format_args!("{LINE}"));
+            print_line(format_args!("{LINE}"));
         }
         if round % KEPT == KEPT - 1 {
             close(&*platform, &config.vifs);

@@ -8,7 +8,7 @@ use guest::interface::Interface;
 use guest::interface::build::interfaces;
 use runtime::call::Calls;
 use runtime::platform::{Bell, Platform, Record, Waiting};
-use runtime::start::{StartError, Started, refused, say};
+use runtime::start::{StartError, Started, print_line, refused};
 use shmem::Area;
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -130,6 +130,6 @@ fn claim(platform: &dyn Platform, conn: ConnId, round: u32) {
 
 fn flood() {
     for _ in 0..LINES {
-        say(format_args!("{LINE}"));
+        print_line(format_args!("{LINE}"));
     }
 }

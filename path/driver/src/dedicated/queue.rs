@@ -234,7 +234,7 @@ impl DedicatedQueue {
             self.trouble = "its frontend wants its buffers back in the order in which it posted \
                             them, or no offsets: it uses the shared queue"
                 .into();
-            runtime::start::say(format_args!(
+            runtime::start::print_line(format_args!(
                 "queue of guest's own, device {}: {}",
                 self.config.device, self.trouble
             ));

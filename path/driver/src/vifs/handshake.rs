@@ -152,7 +152,7 @@ impl VifPort {
         }
         if !trouble.is_empty() {
             trouble.clone_into(&mut self.trouble);
-            runtime::start::say(format_args!("{}: {trouble}", self.name));
+            runtime::start::print_line(format_args!("{}: {trouble}", self.name));
         }
         self.set(XenbusState::Closed, &NO_RECORD);
     }

@@ -363,7 +363,9 @@ impl Assignment {
         let trouble = error.to_string();
         if trouble != self.trouble {
             let nic = ports.name(self.nic).unwrap_or("");
-            runtime::start::say(format_args!("{nic}: a queue for a single guest: {trouble}"));
+            runtime::start::print_line(format_args!(
+                "{nic}: a queue for a single guest: {trouble}"
+            ));
             self.trouble = trouble;
         }
     }

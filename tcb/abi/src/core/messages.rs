@@ -308,8 +308,8 @@ messages! {
             /// The socket.
             unit: u32,
         }
-        /// First of all. Beside: the link for [`Task::Control`] and [`Task::End`], and the machine's
-        /// description as it came on standard input.
+        /// First of all. Beside: the link for [`Task::Control`] and [`Task::End`], and the
+        /// machine's description as it came on standard input.
         9 Welcome {}
     }
 }
@@ -317,8 +317,9 @@ messages! {
 messages! {
     /// What netd answers.
     pub enum Outcome {
-        /// A device is open. Beside: what netd has to know to take it up, a line for each thing that
-        /// the system could not provide, the descriptors for domains, and those that netd needs.
+        /// A device is open. Beside: what netd has to know to take it up, a line for each thing
+        /// that the system could not provide, the descriptors for domains, and those that netd
+        /// needs.
         1 Opened {
             /// How many are for domains.
             given: u32,

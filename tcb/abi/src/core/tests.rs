@@ -206,7 +206,11 @@ fn canonical<M: Message>(bytes: &[u8]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 4096, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: 4096,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_bytes_are_one_record_or_none(mut words in words(), kind in 0..20u64) {
@@ -219,7 +223,9 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_one_report_or_none(bytes in proptest::collection::vec(prop_oneof![4 => Just(0u8), 1 => any::<u8>()], 0..400)) {
+    fn any_bytes_are_one_report_or_none(
+        bytes in proptest::collection::vec(prop_oneof![4 => Just(0u8), 1 => any::<u8>()], 0..400),
+    ) {
         if let Some(status) = status_of(&bytes) {
             prop_assert_eq!(status_bytes(&status), bytes.clone());
         }

@@ -7,7 +7,7 @@ mod units;
 
 use crate::args::Args;
 use crate::child::Helper;
-use crate::control::Socket;
+use crate::control::ControlSocket;
 use crate::netd::Control;
 use abi::DomId;
 use abi::core::{BYTES, Record, Stage, Task, Tell, Text};
@@ -101,7 +101,7 @@ pub(crate) struct Core {
     machine: OwnedFd,
     /// What the manager wants the next one to know; none: the machine was never complete.
     kept: Option<OwnedFd>,
-    socket: Socket,
+    socket: ControlSocket,
     log: Option<[OwnedFd; 2]>,
     /// Which program each domain runs.
     programs_of: BTreeMap<DomId, Program>,
@@ -127,7 +127,7 @@ impl Core {
     pub(crate) fn new(
         args: &Args,
         beside: &Path,
-        socket: Socket,
+        socket: ControlSocket,
         log: Option<[OwnedFd; 2]>,
         signals: UnixStream,
         began_ns: u64,

@@ -57,8 +57,8 @@ pub(crate) fn with_file(machine: &mut Machine, domain: usize, path: &Path) {
 /// fork and exec, would hold the file open for writing, and such a file cannot be executed.
 static EXEC: Mutex<()> = Mutex::new(());
 
-/// A program of another package, beside `grantwayd`: the helpers, and the domain of these tests. What
-/// this package's tests build is its own program alone.
+/// A program of another package, beside `grantwayd`: the helpers, and the domain of these tests.
+/// What this package's tests build is its own program alone.
 fn built(program: &str) -> PathBuf {
     static ONCE: std::sync::Once = std::sync::Once::new();
     let own = Path::new(env!("CARGO_BIN_EXE_grantwayd"));

@@ -70,7 +70,8 @@ const fn first_page(ring: Ring) -> u32 {
     (offset / abi::PAGE as u64) as u32
 }
 
-/// An AF_XDP socket that is not bound yet and has no memory, in the namespace of the calling thread.
+/// An AF_XDP socket that is not bound yet and has no memory, in the namespace of the calling
+/// thread.
 pub(super) fn create() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
