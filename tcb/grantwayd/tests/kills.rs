@@ -82,7 +82,7 @@ fn domains_do_not_notice_that_a_manager_dies() {
             assert_eq!(of(&now, name)["pid"], of(&before, name)["pid"]);
             assert_eq!(of(&now, name)["state"], "running");
         }
-        assert_eq!(now["up_took_ns"].is_null(), false);
+        assert!(!now["up_took_ns"].is_null());
         let look = json!({ "do": "look", "frame": 3 });
         assert_eq!(daemon.order("g0", look), round);
         // Its console is the next one's.

@@ -171,7 +171,7 @@ impl Core {
         let answer = match (record.message, waits) {
             (Outcome::Refused { is_busy }, _) => {
                 let why = beside(&fds).and_then(|fd| Ok(sealed::read(fd, WORDS_MAX)?));
-                let why = why.map_or_else(|refusal| refusal.why.into_bytes(), |why| why);
+                let why = why.unwrap_or_else(|refusal| refusal.why.into_bytes());
                 let why = String::from_utf8_lossy(&why).into_owned();
                 Err(Refusal { why, is_busy })
             }
