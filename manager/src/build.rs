@@ -57,6 +57,15 @@ pub(crate) fn build(core: &mut Core, world: &mut World) -> Result<Vec<OwnedFd>, 
     Ok(consoles)
 }
 
+/// The devices of the domain at a place of the machine that outlive it.
+pub(crate) fn lasting_units(world: &World, place: usize) -> Vec<u32> {
+    let domain = world.machine.domains.get(place);
+    let devices = domain.map_or(&[][..], |domain| &domain.devices);
+    let numbered = devices.iter().enumerate();
+    let lasting = numbered.filter(|(_, device)| matches!(device, Device::Tap(_) | Device::Xdp(_)));
+    lasting.map(|(number, _)| unit(place, number)).collect()
+}
+
 /// Has netd open every device that outlives its domains, while the rest goes on; whose each is, and
 /// the token of the answer.
 fn open_all(core: &mut Core, world: &World) -> Result<Vec<(String, u32)>, Refusal> {

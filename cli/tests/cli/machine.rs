@@ -194,7 +194,7 @@ fn a_guest_killed_under_traffic_is_survived() {
     let mut text = format!("driver.grants = \"counted\"\n{wire}");
     for n in 2..6 {
         text += &guest
-            .replace("\"web\"", &format!("\"g{n}\""))
+            .replace("\"web\"", &format!("\"g{n}\"\nrestart = false"))
             .replace("10.0.0.2", &format!("10.0.0.{n}"));
     }
     let file = place.file("many.toml", &text);

@@ -21,7 +21,7 @@ pub(crate) fn config(
     );
     let guest = |n| {
         format!(
-            "[[guest]]\nname = \"g{n}\"\n[[guest.vif]]\nmac = \"02:00:00:00:00:{:02x}\"\n\
+            "[[guest]]\nname = \"g{n}\"\nrestart = false\n[[guest.vif]]\nmac = \"02:00:00:00:00:{:02x}\"\n\
              endpoint = \"sink\"\n{}",
             n + 1,
             vif(n)

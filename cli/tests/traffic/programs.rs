@@ -250,7 +250,14 @@ fn files_arrive_in_pages_that_change_hands() {
         format!("[driver]\ngrants = \"flip\"\n[buffers]\nsize = \"full\"\nto_guest = {PAGES}");
     for lro in ["none", "physical"] {
         let switches = format!("{switches}\n[lro]\nat = \"{lro}\"");
-        let Some(machine) = start_with(&switches, FOR_FILES) else {
+        let started = Machine::start(FOR_FILES, &NAMES, |namespaces| {
+            let all = config(&switches, namespaces);
+            all.replace(
+                "name = \"web\"\n[[guest.vif]]",
+                "name = \"web\"\nrestart = false\n[[guest.vif]]",
+            )
+        });
+        let Some(machine) = started else {
             return;
         };
         let owned = |machine: &Machine| -> Vec<u64> {

@@ -266,6 +266,21 @@ impl<'a> Server<'a> {
             if !stillborn && !name.is_empty() {
                 self.log.line("grantwayd", &format!("{name}: {text}"));
             }
+            if let Some(place) = place {
+                self.close_devices_of(place);
+            }
+        }
+    }
+
+    /// Closes the devices of a domain that has ended and is not started again: a wire goes with it,
+    /// so that no sender goes on without knowing.
+    fn close_devices_of(&mut self, place: usize) {
+        let restarts = self.restarts.iter().any(|r| r.place() == place);
+        if restarts || !self.restarts_now() {
+            return;
+        }
+        for unit in build::lasting_units(&self.world, place) {
+            self.core.post(Ask::Close { unit }, &[]);
         }
     }
 

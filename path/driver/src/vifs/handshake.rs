@@ -111,6 +111,10 @@ impl VifPort {
 
     fn connect(&mut self, peer: &Peer) -> Result<(), String> {
         let (front, terms) = self.agree(&peer.record)?;
+        if self.frontend.replace(peer.domain) != Some(peer.domain) {
+            // Another guest under the same number: the doorbell of the one before wakes nobody.
+            self.doorbell = None;
+        }
         if self.doorbell.is_none() {
             self.doorbell = Some(self.attach_doorbell()?);
         }

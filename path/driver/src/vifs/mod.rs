@@ -8,7 +8,7 @@ pub mod memory;
 use crate::dedicated::queue::DedicatedQueue;
 use crate::room::Room;
 use crate::traffic::Traffic;
-use abi::{ConnId, XenbusState};
+use abi::{ConnId, DomId, XenbusState};
 use memory::Reach;
 use nic::Caps;
 use runtime::ledger::Ledger;
@@ -36,6 +36,8 @@ pub struct VifPort {
     reach: Box<dyn Reach>,
     state: XenbusState,
     doorbell: Option<Box<dyn Doorbell>>,
+    /// Whose doorbell that is.
+    frontend: Option<DomId>,
     link: Option<Link>,
     /// What links before this one have counted.
     past: Counters,
@@ -85,6 +87,7 @@ impl VifPort {
             reach,
             state: XenbusState::Initialising,
             doorbell: None,
+            frontend: None,
             link: None,
             past: Counters::default(),
             room: Room::default(),

@@ -47,11 +47,15 @@ impl Monitor {
 }
 
 struct World {
+    /// Goes first: what its link has mapped is unmapped by a call, which wants an answer.
     port: VifPort,
     system: Rc<System>,
     monitor: Arc<Monitor>,
-    thread: Option<JoinHandle<()>>,
+    _answering: Answering,
 }
+
+/// The thread that answers calls.
+struct Answering(Arc<Monitor>, Option<JoinHandle<()>>);
 
 impl World {
     fn new() -> Self {
@@ -59,6 +63,7 @@ impl World {
         let system = System::new();
         let monitor = Arc::new(Monitor::default());
         let served = Arc::clone(&monitor);
+        let served_by = Arc::clone(&monitor);
         let thread = std::thread::spawn(move || {
             answer(call, &served.stop, |kind, ops| {
                 served.calls.fetch_add(1, Ordering::Relaxed);
@@ -73,7 +78,7 @@ impl World {
             port,
             system,
             monitor,
-            thread: Some(thread),
+            _answering: Answering(served_by, Some(thread)),
         }
     }
 
@@ -93,10 +98,10 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for Answering {
     fn drop(&mut self) {
-        self.monitor.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
+        self.0.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.1.take() {
             thread.join().unwrap();
         }
     }
