@@ -21,8 +21,8 @@ pub(crate) fn config(
     );
     let guest = |n| {
         format!(
-            "[[guest]]\nname = \"g{n}\"\nrestart = false\n[[guest.vif]]\nmac = \"02:00:00:00:00:{:02x}\"\n\
-             endpoint = \"sink\"\n{}",
+            "[[guest]]\nname = \"g{n}\"\nrestart = false\n[[guest.vif]]\n\
+             mac = \"02:00:00:00:00:{:02x}\"\nendpoint = \"sink\"\n{}",
             n + 1,
             vif(n)
         )

@@ -55,7 +55,7 @@ fn traffic_does_not_notice_that_manager_and_netd_die() {
         let before = NAMES[1..].iter().map(|name| pid(&machine, name));
         let before: Vec<u64> = before.chain([pid(&machine, "driver")]).collect();
         let file = SomeFile::new(&machine, 20_000_000);
-        // Alone first: a stream fills queues, and then a ping may be lost whoever lives.
+        // Alone first: a stream fills queues, and then a ping may be lost although all live.
         let pings = ["-i", "0.01", "-c", "200", "-W", "2", IPV4[WEB]];
         let pings = machine.spawn(WIRE, "ping", &pings);
         for name in ["grantway-manager", "grantway-netd", "grantway-manager"] {

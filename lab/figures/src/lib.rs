@@ -10,7 +10,7 @@
 //! | [`plot`] | figures as SVG |
 //! | [`provenance`] | where figures come from |
 //! | [`clean`] | texts of others, before they are shown |
-//! | [`file`] | files that replace what was there |
+//! | [`mod@file`] | files that replace what was there |
 //! | [`failure`] | how a command fails, with which exit status |
 //! | [`interrupt`] | Ctrl-C ends a run by unwinding it |
 //! | [`helper`] | helper processes, asked and answering by lines |

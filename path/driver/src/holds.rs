@@ -3,7 +3,7 @@
 //! back-pressure, which a sending TCP understands at once.
 //!
 //! A slow guest must not hold what its neighbour has for others. So a sender waits only if all of
-//! its last batch went to one guest, never longer than [`LONGEST_NS`], never for more than half of
+//! its last batch went to one guest, never longer than `LONGEST_NS`, never for more than half of
 //! the time, and for a guest that let it wait in vain not again before that one had room. Senders
 //! of packets of the MTU never wait: they may be of protocols that hear of no back-pressure, for
 //! which a drop is the right answer.

@@ -7,7 +7,7 @@
 //! look, and far cheaper than to sleep and be woken.
 //!
 //! Where nothing says which CPU is whose, the length is learnt from the pauses themselves
-//! ([`Habit`]).
+//! (`Habit`).
 
 use crate::habit::Habit;
 

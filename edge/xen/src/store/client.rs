@@ -1,6 +1,6 @@
 //! Requests to the xenstore, one at a time, and the changes of what is watched.
 //!
-//! The daemon may be slow, be started again, or never answer. A request waits [`PATIENCE`] and then
+//! The daemon may be slow, be started again, or never answer. A request waits `PATIENCE` and then
 //! fails; an answer that comes later is known by its number and thrown away.
 
 use super::wire::{HEADER, Header, Kind, Part, request, texts};

@@ -1,7 +1,7 @@
 //! Symbols that were saved for a passive domain.
 
 /// Symbols of a passive domain: addresses in its processes, as a copy of a kernel's
-/// `/proc/kallsyms` has them. It takes no more than [`SavedSymbols::GROWTH`] times its text.
+/// `/proc/kallsyms` has them. It takes no more than `GROWTH` times its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedSymbols {
     /// By address.

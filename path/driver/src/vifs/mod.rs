@@ -1,5 +1,5 @@
-//! Ports that are guests: what one is. Its [hand-shake](handshake) makes and ends the link, over
-//! which its [frames](data) go.
+//! Ports that are guests: what one is. Its hand-shake (`handshake`) makes and ends the link, over
+//! which its frames (`data`) go.
 
 mod data;
 mod handshake;
