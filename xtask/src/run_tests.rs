@@ -10,13 +10,14 @@ use std::path::Path;
 /// Where tests that skip say so, in the target folder: `testing::LIST`.
 const LIST: &str = "skipped-tests.txt";
 
-/// `cargo test` of the whole workspace, which builds the programs that tests drive. With
-/// `--require` a test that skips fails; all other words are cargo's.
+/// `cargo test` of the whole workspace, which builds the programs that tests drive; one that fails
+/// does not keep others from running. With `--require` a test that skips fails; all other words
+/// are cargo's.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let list = workspace::target_directory()?.join(LIST);
     forget(&list)?;
     let mut command = workspace::cargo();
-    command.args(["test", "--workspace"]);
+    command.args(["test", "--workspace", "--no-fail-fast"]);
     command.args(args.iter().filter(|arg| *arg != "--require"));
     if args.iter().any(|arg| arg == "--require") {
         command.env("GRANTWAY_REQUIRE", "all");

@@ -43,8 +43,8 @@ pub(crate) enum Step {
     /// Nothing failed so far: the program is executed next.
     Ready,
     Link,
-    Descriptors,
     Namespaces,
+    Descriptors,
     Limits,
     Privileges,
     Exec,
@@ -56,8 +56,8 @@ impl Step {
         const NAMES: [&str; 7] = [
             "starting",
             "waiting for the monitor",
-            "arranging descriptors",
             "entering the empty namespaces",
+            "arranging descriptors",
             "setting limits",
             "giving up privileges",
             "executing the program",
@@ -124,14 +124,15 @@ fn become_program(
     if read.map_err(|errno| (Step::Link, errno))? != 1 {
         return Err((Step::Link, libc::EPIPE));
     }
-    let program = descriptors(plan, link).map_err(|errno| (Step::Descriptors, errno))?;
-    limits().map_err(|errno| (Step::Limits, errno))?;
+    // Before descriptors are arranged: those of the namespaces may lie where others are put.
     if let Some([mounts, network]) = enter {
         for (fd, kind) in [(mounts, libc::CLONE_NEWNS), (network, libc::CLONE_NEWNET)] {
             let call = [fd as c_long, kind as c_long, 0, 0, 0];
             sys(libc::SYS_setns, call).map_err(|errno| (Step::Namespaces, errno))?;
         }
     }
+    let program = descriptors(plan, link).map_err(|errno| (Step::Descriptors, errno))?;
+    limits().map_err(|errno| (Step::Limits, errno))?;
     let emptied = enter.is_some() || own_mounts && empty_root().is_ok();
     let _ = sys(libc::SYS_setsid, [0; 5]);
     let no_new_privileges = [libc::PR_SET_NO_NEW_PRIVS as c_long, 1, 0, 0, 0];

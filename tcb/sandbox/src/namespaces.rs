@@ -116,3 +116,64 @@ pub(crate) fn fork(plan: &Plan<'_>, missing: &mut Vec<&'static str>) -> io::Resu
     let pid = clone(0, || unsafe { child::run(plan, None, false) })?;
     Ok((pid, false))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::child::HANDED;
+    use std::os::fd::{AsFd, OwnedFd, RawFd};
+
+    /// A copy with a number that nothing is put at.
+    fn aside(fd: impl AsFd) -> OwnedFd {
+        rustix::io::fcntl_dupfd_cloexec(fd, 100).expect("a descriptor")
+    }
+
+    /// Which numbers they have depends on what else the program opens and closes meanwhile.
+    #[test]
+    fn the_empty_namespaces_may_lie_where_descriptors_of_the_domain_are_put() {
+        const LOW: [RawFd; 2] = [HANDED as RawFd - 2, HANDED as RawFd - 1];
+        let void = match Void::get() {
+            Ok(void) => void,
+            // Who may not make them never enters them.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => return,
+            Err(error) => panic!("the empty namespaces: {error}"),
+        };
+        let (mounts, network) = (aside(&void.mounts), aside(&void.network));
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .expect("a link");
+        let (ours, theirs) = (aside(ours), aside(theirs));
+        let null = aside(File::open("/dev/null").expect("a file"));
+        let plan = Plan {
+            link: theirs.as_raw_fd(),
+            other_end: ours.as_raw_fd(),
+            program: null.as_raw_fd(),
+            argv: &[std::ptr::null()],
+            fds: [null.as_raw_fd(); HANDED],
+            cpu: rustix::thread::sched_getcpu(),
+        };
+        // SAFETY: in the process that was just created.
+        let pid = clone(0, || unsafe {
+            libc::dup2(mounts.as_raw_fd(), LOW[0]);
+            libc::dup2(network.as_raw_fd(), LOW[1]);
+            child::run(&plan, Some(LOW), false)
+        })
+        .expect("a process");
+        drop(theirs);
+        rustix::net::send(&ours, &[1], rustix::net::SendFlags::empty()).expect("its order to go");
+        let mut report = [0; REPORT_BYTES];
+        let heard = rustix::net::recv(&ours, &mut report, RecvFlags::empty()).expect("a report");
+        rustix::process::waitpid(Pid::from_raw(pid), WaitOptions::empty()).expect("its end");
+        assert_eq!(heard.0, REPORT_BYTES);
+        assert_eq!(
+            report[0],
+            child::Step::Ready as u8,
+            "{}",
+            child::Step::text(report[0])
+        );
+    }
+}
