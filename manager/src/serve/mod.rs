@@ -13,7 +13,7 @@ use crate::restart::{Restart, RestartEvent};
 use crate::world::World;
 use abi::DomId;
 use abi::core::{Ask, Stage, Tell};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::PollFlags;
 use rustix::net::sockopt::socket_peercred;
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
@@ -378,19 +378,8 @@ impl<'a> Server<'a> {
                 sources.push((Ready::Console(*place), fd, PollFlags::IN));
             }
         }
-        let timeout = deadline_ns.map(|at| link::timespec(at.saturating_sub(now_ns)));
-        let mut fds: Vec<PollFd<'_>> = sources
-            .iter()
-            .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
-            .collect();
-        if poll(&mut fds, timeout.as_ref()).is_err() {
-            return Vec::new();
-        }
-        let ready = sources
-            .iter()
-            .zip(&fds)
-            .filter(|(_, fd)| !fd.revents().is_empty());
-        ready.map(|((ready, ..), _)| *ready).collect()
+        let timeout_ns = deadline_ns.map(|at| at.saturating_sub(now_ns));
+        link::wait_for(&sources, timeout_ns)
     }
 
     fn handle(&mut self, ready: Ready) {

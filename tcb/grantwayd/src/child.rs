@@ -1,6 +1,7 @@
 //! A helper program: started, watched by its pidfd, and started again when it has ended.
 
 use link::Link;
+use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -114,12 +115,8 @@ impl Helper {
         let Some(mut running) = self.running.take() else {
             return;
         };
-        let timeout = link::timespec(limit.as_nanos() as u64);
-        let mut fds = [rustix::event::PollFd::new(
-            &running.pidfd,
-            rustix::event::PollFlags::IN,
-        )];
-        let _ = rustix::event::poll(&mut fds, Some(&timeout));
+        let end = ((), running.pidfd.as_fd(), PollFlags::IN);
+        let _ended = link::wait_for(&[end], Some(limit.as_nanos() as u64));
         let _ = pidfd_send_signal(&running.pidfd, Signal::KILL);
         let _ = running.child.wait();
     }

@@ -2,13 +2,17 @@
 //! borders, with descriptors beside them; what has no fixed size travels in sealed memory files
 //! ([`sealed`]).
 //!
-//! Nothing here waits unless asked to ([`Link::wait`]), and nothing that the other end sends makes
-//! a call block: a descriptor that is no sealed memory file is refused before it is read.
+//! Nothing here waits unless asked to ([`Link::wait`], [`wait_for`]), and nothing that the other
+//! end sends makes a call block: a descriptor that is no sealed memory file is refused before it is
+//! read.
 
 pub mod sealed;
+mod wait;
+
+pub use wait::wait_for;
 
 use abi::core::{BYTES, DESCRIPTORS_MAX, Malformed, Message, Record};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -144,22 +148,13 @@ impl Link {
     /// # Errors
     /// The kernel refused.
     pub fn wait(&self, flags: PollFlags, timeout_ns: Option<u64>) -> io::Result<bool> {
-        let timeout = timeout_ns.map(timespec);
+        let timeout = wait::timeout(timeout_ns);
         let mut fds = [PollFd::new(&self.0, flags)];
         match poll(&mut fds, timeout.as_ref()) {
             Ok(ready) => Ok(ready > 0),
             Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
-    }
-}
-
-/// Nanoseconds as the system counts them.
-#[must_use]
-pub fn timespec(ns: u64) -> Timespec {
-    Timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
     }
 }
 

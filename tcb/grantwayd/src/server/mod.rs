@@ -14,7 +14,7 @@ use abi::core::{BYTES, Record, Stage, Task, Tell, Text};
 use abi::machine::Program;
 use link::{Link, LinkError, sealed};
 use monitor::{Hypervisor, Life, Source};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, Stdout};
@@ -366,19 +366,8 @@ impl Core {
                 sources.push((ended, pidfd, PollFlags::IN));
             }
         }
-        let timeout = deadline_ns.map(|at| link::timespec(at.saturating_sub(now_ns)));
-        let mut fds: Vec<PollFd<'_>> = sources
-            .iter()
-            .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
-            .collect();
-        if poll(&mut fds, timeout.as_ref()).is_err() {
-            return Vec::new();
-        }
-        let ready = sources
-            .iter()
-            .zip(&fds)
-            .filter(|(_, fd)| !fd.revents().is_empty());
-        ready.map(|((ready, ..), _)| *ready).collect()
+        let timeout_ns = deadline_ns.map(|at| at.saturating_sub(now_ns));
+        link::wait_for(&sources, timeout_ns)
     }
 
     fn handle(&mut self, ready: Ready) {
