@@ -437,10 +437,7 @@ fn read_line(
     let mut byte = [0; 1];
     while line.len() < LINE_MAX {
         let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
+        let timeout = Timespec::try_from(left).map_err(std::io::Error::other)?;
         let mut fds = [PollFd::new(from, PollFlags::IN)];
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) => return Ok(false),

@@ -19,6 +19,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Descriptors that one wake-up can report.
 const EVENTS: usize = 64;
@@ -141,10 +142,8 @@ impl Waiting for XenWaiter {
     fn disarm(&self) {}
 
     fn sleep(&self, bell: Bell, timeout_ns: Option<u64>) -> io::Result<()> {
-        let timeout = timeout_ns.map(|ns| Timespec {
-            tv_sec: (ns / 1_000_000_000) as i64,
-            tv_nsec: (ns % 1_000_000_000) as i64,
-        });
+        let timeout = timeout_ns.map(Duration::from_nanos).map(Timespec::try_from);
+        let timeout = timeout.transpose().map_err(io::Error::other)?;
         let woken = match bell {
             Bell::All => {
                 let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];

@@ -12,6 +12,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Descriptors that one wake-up can report.
 const EVENTS: usize = 64;
@@ -88,10 +89,8 @@ impl Waiting for Waiter {
     }
 
     fn sleep(&self, bell: Bell, timeout_ns: Option<u64>) -> io::Result<()> {
-        let timeout = timeout_ns.map(|ns| Timespec {
-            tv_sec: (ns / 1_000_000_000) as i64,
-            tv_nsec: (ns % 1_000_000_000) as i64,
-        });
+        let timeout = timeout_ns.map(Duration::from_nanos).map(Timespec::try_from);
+        let timeout = timeout.transpose().map_err(io::Error::other)?;
         let woken = match bell {
             Bell::All => {
                 let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
     use rustix::event::{EventfdFlags, eventfd};
     use std::os::fd::AsFd;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     /// A waiter, and its doorbell in another's hands.
     fn waiter() -> (Waiter, OwnedFd) {

@@ -54,10 +54,7 @@ impl Listener {
         let until = Instant::now() + within;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let timeout = Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            };
+            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
             let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
             match poll(&mut fds, Some(&timeout)) {
                 Ok(0) => return Ok(None),

@@ -246,10 +246,7 @@ impl World {
 /// Whether a process ends within this time.
 pub(crate) fn gone_within(pidfd: &OwnedFd, time: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let timeout = Timespec {
-        tv_sec: time.as_secs() as i64,
-        tv_nsec: time.subsec_nanos().into(),
-    };
+    let timeout = Timespec::try_from(time).expect("a time");
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout)).expect("poll") > 0
 }
 
