@@ -207,6 +207,31 @@ pub struct VifConfig {
     pub queue: Option<DedicatedQueue>,
 }
 
+impl VifConfig {
+    /// An interface without limit and rules, for which nothing of the grant window or of the
+    /// driver's own memory is kept.
+    #[must_use]
+    pub fn new(conn: u32, name: String, mac: [u8; 6]) -> Self {
+        Self {
+            conn,
+            name,
+            mac,
+            addresses: Vec::new(),
+            rate_mbps: None,
+            weight: 1,
+            first_slot: 0,
+            slots: 0,
+            tables_slot: 0,
+            flip_pages: 0,
+            staging_pages: 0,
+            forwards: false,
+            rules: Vec::new(),
+            firewall: Firewall::default(),
+            queue: None,
+        }
+    }
+}
+
 /// A queue of an AF_XDP wire that receives into the pages of one guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -14,7 +14,6 @@ use crate::netif::features::offered;
 use crate::store::XenBus;
 use abi::{ConnId, DomId, PAGE, XenbusState};
 use config::domain::{Offloads, VifConfig};
-use config::rule::Firewall;
 use driver::guests::{Change, Guests};
 use driver::vifs::memory::{Mechanism, Opened, Reach};
 use runtime::ledger::Ledger;
@@ -236,22 +235,11 @@ impl Guests for XenGuests {
 
 /// An interface as the driver has it in its configuration.
 fn vif_config(conn: ConnId, served: &Interface) -> VifConfig {
+    let name = format!("{}.{}", served.key.domain, served.key.device);
     VifConfig {
-        conn: conn.0,
-        name: format!("{}.{}", served.key.domain, served.key.device),
-        mac: served.settings.mac,
         addresses: served.settings.addresses.clone(),
         rate_mbps: served.settings.rate_mbps,
-        weight: 1,
-        first_slot: 0,
-        slots: 0,
-        tables_slot: 0,
-        flip_pages: 0,
-        staging_pages: 0,
-        forwards: false,
-        rules: Vec::new(),
-        firewall: Firewall::default(),
-        queue: None,
+        ..VifConfig::new(conn.0, name, served.settings.mac)
     }
 }
 

@@ -23,10 +23,6 @@ impl Threads {
     }
 }
 
-fn absent<T>() -> io::Result<T> {
-    Err(io::ErrorKind::NotFound.into())
-}
-
 impl Platform for Threads {
     /// Connections are not made through the system.
     fn peer(&self, _: ConnId) -> io::Result<Option<Peer>> {
@@ -34,7 +30,7 @@ impl Platform for Threads {
     }
 
     fn set_state(&self, _: ConnId, _: XenbusState, _: &Record) -> io::Result<()> {
-        absent()
+        Err(io::ErrorKind::NotFound.into())
     }
 
     /// All connections are with the one other thread.
@@ -44,21 +40,5 @@ impl Platform for Threads {
 
     fn window(&self) -> Area {
         self.window
-    }
-
-    fn attach(&self, _: u32) -> io::Result<OwnedFd> {
-        absent()
-    }
-
-    fn tell_all(&self, _: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
-        all.iter().map(|_| absent()).collect()
-    }
-
-    fn end(&self, _: u32) -> io::Result<()> {
-        absent()
-    }
-
-    fn ready(&self) -> io::Result<()> {
-        Ok(())
     }
 }

@@ -14,8 +14,8 @@ use crate::ports::{Port, Ports};
 use crate::switch::Switch;
 use crate::turn::Driver;
 use crate::vifs::VifPort;
-use crate::vifs::memory::{GuestMemory, Shared, Window};
-use abi::{ConnId, PAGE, Slot};
+use crate::vifs::memory::{GuestMemory, Shared};
+use abi::{ConnId, PAGE};
 use config::domain::{
     BUFFER_BYTES, DriverConfig, LINEAR_BUFFERS, LINEAR_BYTES, Lro, Moderation, NicConfig, NicKind,
     VifConfig,
@@ -91,16 +91,7 @@ pub(crate) fn build<W: Waiting>(
         let port = nic_port(nic, &config.lro, &mut memory, &platform)?;
         nics.push(ports.insert(Port::Nic(Box::new(port))));
     }
-    let shared = Shared {
-        platform: Rc::clone(&platform),
-        calls,
-        frames: home.frames,
-        grants: config.grants,
-        offloads: config.offloads,
-        ring_order: config.ring_order,
-        ring_format: config.ring_format,
-        meta: config.lro.meta,
-    };
+    let shared = Shared::new(Rc::clone(&platform), calls, home.frames, &config);
     let mut vifs = Vec::new();
     for vif in &config.vifs {
         let port = vif_port(vif, &config, &shared, &ledger, &mut memory)?;
@@ -132,23 +123,13 @@ fn vif_port(
     memory: &mut Memory,
 ) -> Result<VifPort, StartError> {
     let staging = memory.take(vif.staging_pages as usize * PAGE)?;
-    let window = Window {
-        first: Slot(vif.first_slot),
-        slots: vif.slots,
-        tables: Slot(vif.tables_slot),
-        flips: vif.flip_pages,
-    };
     let mut port = VifPort::new(
         format!("vif.{}", vif.name),
         ConnId(vif.conn),
         vif.mac,
         Rc::clone(&shared.platform),
         Rc::clone(ledger),
-        Box::new(GuestMemory {
-            shared: shared.clone(),
-            window,
-            staging,
-        }),
+        Box::new(GuestMemory::new(vif, shared, staging)),
     );
     if let Some(queue) = vif.queue {
         let mtu = config.nics.get(queue.nic as usize);

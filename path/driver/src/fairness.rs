@@ -149,21 +149,9 @@ mod tests {
 
     fn vif(weight: u32, rate_mbps: Option<f64>) -> VifConfig {
         VifConfig {
-            conn: 0,
-            name: String::new(),
-            mac: [2, 0, 0, 0, 0, 1],
-            addresses: Vec::new(),
             rate_mbps,
             weight,
-            first_slot: 0,
-            slots: 0,
-            tables_slot: 0,
-            flip_pages: 0,
-            staging_pages: 0,
-            forwards: false,
-            rules: Vec::new(),
-            firewall: config::rule::Firewall::default(),
-            queue: None,
+            ..VifConfig::new(0, String::new(), [2, 0, 0, 0, 0, 1])
         }
     }
 

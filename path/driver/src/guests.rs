@@ -57,61 +57,23 @@ pub(crate) fn guest_port(vif: &VifConfig) -> bridge::Port {
 mod tests {
     use super::*;
     use crate::build::build;
+    use crate::testing::System;
     use crate::vifs::memory::Opened;
-    use abi::{DomId, PAGE, XenbusState};
+    use abi::{DomId, PAGE};
     use runtime::call::Calls;
     use runtime::ledger::Ledger;
-    use runtime::platform::{Bell, Doorbell, NO_RECORD, Peer, Pending, Platform, Record, Waiting};
+    use runtime::platform::{Bell, Peer, Pending, Waiting};
     use runtime::start::Started;
     use shmem::Area;
     use shmem::home::Home;
     use std::cell::RefCell;
     use std::io;
-    use std::os::fd::OwnedFd;
     use std::rc::Rc;
     use vif::netif::{BackRecord, Features, FrontRecord};
 
-    /// A system whose guests never get beyond their first state.
+    /// Waits for nothing, and reaches no guest: none gets beyond its first state.
     #[derive(Debug)]
     struct Nothing;
-
-    impl Platform for Nothing {
-        fn peer(&self, conn: ConnId) -> io::Result<Option<Peer>> {
-            Ok(Some(Peer {
-                domain: DomId(conn.0 as u16),
-                state: XenbusState::Initialising,
-                record: NO_RECORD,
-            }))
-        }
-
-        fn set_state(&self, _: ConnId, _: XenbusState, _: &Record) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn doorbell(&self, _: ConnId) -> io::Result<Box<dyn Doorbell>> {
-            Err(io::ErrorKind::NotFound.into())
-        }
-
-        fn window(&self) -> Area {
-            Area::anonymous(PAGE).unwrap()
-        }
-
-        fn attach(&self, _: u32) -> io::Result<OwnedFd> {
-            Err(io::ErrorKind::NotFound.into())
-        }
-
-        fn tell_all(&self, _: u32, _: &[[u64; 2]]) -> Vec<io::Result<u64>> {
-            Vec::new()
-        }
-
-        fn end(&self, _: u32) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn ready(&self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     impl Waiting for Nothing {
         fn pending(&self) -> Pending {
@@ -169,23 +131,7 @@ mod tests {
 
     fn came(conn: u32, mac: u8) -> Change {
         Change::Came {
-            vif: Box::new(VifConfig {
-                conn,
-                name: conn.to_string(),
-                mac: [2, 0, 0, 0, 0, mac],
-                addresses: Vec::new(),
-                rate_mbps: None,
-                weight: 1,
-                first_slot: 0,
-                slots: 0,
-                tables_slot: 0,
-                flip_pages: 0,
-                staging_pages: 0,
-                forwards: false,
-                rules: Vec::new(),
-                firewall: config::rule::Firewall::default(),
-                queue: None,
-            }),
+            vif: Box::new(VifConfig::new(conn, conn.to_string(), [2, 0, 0, 0, 0, mac])),
             reach: Box::new(Nothing),
         }
     }
@@ -209,7 +155,7 @@ mod tests {
                 devices: 0,
                 cpus: 0,
             },
-            platform: Rc::new(Nothing),
+            platform: System::new(),
             calls: Rc::new(RefCell::new(Calls::refused())),
             waiter: Nothing,
             config,

@@ -8,9 +8,9 @@ use crate::notify::Notifier;
 use crate::ports::{Port, Ports};
 use crate::switch::{Carried, Switch};
 use crate::vifs::VifPort;
-use crate::vifs::memory::{GuestMemory, Shared, Window};
-use abi::{ConnId, DomId, GrantEntry, GrantRef, PAGE, Slot, XenbusState};
-use config::domain::{GrantMode, Lro, Offloads, RingFormat};
+use crate::vifs::memory::{GuestMemory, Shared};
+use abi::{ConnId, DomId, GrantEntry, GrantRef, PAGE, XenbusState};
+use config::domain::{GrantMode, Lro, Offloads, RingFormat, VifConfig};
 use config::lro::{Backend, Meta};
 use net::bridge::{self, Bridge, BridgeSettings};
 use net::packet::Mac;
@@ -24,7 +24,6 @@ use runtime::platform::{Doorbell, NO_RECORD, Peer, Platform, Record};
 use shmem::{Area, Span};
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use vif::netif::{Features, FrontRecord};
 use vif::testing::{BACKEND, FakeGrants, Rig, sizes};
@@ -76,10 +75,6 @@ impl Doorbell for Counted {
     }
 }
 
-fn absent<T>() -> io::Result<T> {
-    Err(io::ErrorKind::NotFound.into())
-}
-
 impl Platform for System {
     fn peer(&self, _: ConnId) -> io::Result<Option<Peer>> {
         Ok(Some(self.peer.borrow().clone()))
@@ -97,22 +92,6 @@ impl Platform for System {
 
     fn window(&self) -> Area {
         self.window
-    }
-
-    fn attach(&self, _: u32) -> io::Result<OwnedFd> {
-        absent()
-    }
-
-    fn tell_all(&self, _: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
-        all.iter().map(|_| absent()).collect()
-    }
-
-    fn end(&self, _: u32) -> io::Result<()> {
-        absent()
-    }
-
-    fn ready(&self) -> io::Result<()> {
-        Ok(())
     }
 }
 
@@ -134,20 +113,13 @@ pub(crate) fn vif_port_on(system: Rc<System>, call: Span, name: &str, mac: [u8; 
         ring_format: RingFormat::Native,
         meta: Meta::Request,
     };
-    let window = Window {
-        first: Slot(0),
+    let vif = VifConfig {
         slots: WINDOW,
-        tables: Slot(0),
-        flips: 0,
+        ..VifConfig::new(0, name.to_owned(), mac)
     };
-    let (platform, ledger) = (Rc::clone(&shared.platform), Rc::new(Ledger::new(false)));
-    let memory = GuestMemory {
-        shared,
-        window,
-        staging: Span::EMPTY,
-    };
-    let memory = Box::new(memory);
-    VifPort::new(name.to_owned(), ConnId(0), mac, platform, ledger, memory)
+    let memory = Box::new(GuestMemory::new(&vif, &shared, Span::EMPTY));
+    let (platform, ledger) = (shared.platform, Rc::new(Ledger::new(false)));
+    VifPort::new(vif.name, ConnId(0), mac, platform, ledger, memory)
 }
 
 /// The near end of a cable.

@@ -37,7 +37,8 @@ pub struct Peer {
     pub record: Record,
 }
 
-/// What a domain asks of its system outside of the data path.
+/// What a domain asks of its system outside of the data path. A system without devices leaves what
+/// is said of devices as it is here.
 pub trait Platform: Debug {
     /// The other end of a connection; none if there is no such connection.
     ///
@@ -65,10 +66,14 @@ pub trait Platform: Debug {
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`]: there is no such device, or no more. Others: it is refused.
-    fn attach(&self, device: u32) -> io::Result<OwnedFd>;
+    fn attach(&self, _device: u32) -> io::Result<OwnedFd> {
+        no_device()
+    }
 
     /// Tells a device several things, as one exchange with the system where it can; each answer.
-    fn tell_all(&self, device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>>;
+    fn tell_all(&self, _device: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
+        all.iter().map(|_| no_device()).collect()
+    }
 
     /// Tells a device something; its answer.
     ///
@@ -84,13 +89,21 @@ pub trait Platform: Debug {
     ///
     /// # Errors
     /// There is no such device, or the descriptor is still open.
-    fn end(&self, device: u32) -> io::Result<()>;
+    fn end(&self, _device: u32) -> io::Result<()> {
+        no_device()
+    }
 
-    /// Says that the domain has started.
+    /// Says that the domain has started, where somebody waits for that.
     ///
     /// # Errors
     /// The system refuses.
-    fn ready(&self) -> io::Result<()>;
+    fn ready(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn no_device<T>() -> io::Result<T> {
+    Err(io::ErrorKind::NotFound.into())
 }
 
 /// How the other end of a connection is woken.

@@ -1,27 +1,22 @@
 //! A guest that does to its driver domain and to the monitor what it can.
 
+use crate::common::{connect, flood, nonsense};
 use abi::counted::Revocation;
-use abi::hypercall::{Create, Map, OPS_MAX, Revoke, Unmap};
+use abi::hypercall::{Create, Map, Revoke};
 use abi::{ConnId, DomId, GrantRef, Handle, Slot, XenbusState};
 use config::domain::GuestConfig;
 use guest::interface::Interface;
 use guest::interface::build::interfaces;
 use runtime::call::Calls;
-use runtime::platform::{Bell, Platform, Record, Waiting};
-use runtime::start::{StartError, Started, print_line, refused};
+use runtime::platform::{Platform, Record, Waiting};
+use runtime::start::{StartError, Started, refused};
 use shmem::Area;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-/// How often it looks whether it is connected.
-const LOOK_NS: u64 = 5_000_000;
 /// Rings of the doorbell in a round.
 const RINGS: usize = 1000;
-/// Lines on the console in a round.
-const LINES: usize = 100;
-/// What is printed: it grows where controls are shown.
-const LINE: &str = "\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}\u{1b}";
 /// Frames that are granted and revoked in a round.
 const GRANTS: u32 = 32;
 const ENTRIES: u32 = 256;
@@ -39,13 +34,9 @@ pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartE
     let mut interfaces = interfaces(&home, &platform, &calls, &config)?;
     platform.ready().map_err(|why| refused("ready", why))?;
     let conn = ConnId(0);
-    while !is_connected(&*platform, conn) {
-        waiter.heartbeat();
+    connect(&*platform, &waiter, &[conn], || {
         interfaces.iter_mut().for_each(Interface::advance);
-        waiter
-            .sleep(Bell::All, Some(LOOK_NS))
-            .map_err(|why| refused("epoll", why))?;
-    }
+    })?;
     interfaces.iter_mut().for_each(Interface::advance);
     let bell = platform.doorbell(conn).ok();
     let table = calls.borrow_mut().create_table(conn, ENTRIES).ok();
@@ -55,7 +46,12 @@ pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartE
         if let Some(bell) = &bell {
             (0..RINGS).for_each(|_| bell.ring());
         }
-        nonsense(&calls, round);
+        nonsense(&calls, |n| Map {
+            domain: DomId((round + n) as u16),
+            gref: GrantRef(n.wrapping_mul(0x9e37_79b9)),
+            slot: Slot(n << (round % 24)),
+            readonly: n.is_multiple_of(2),
+        });
         if let Some(table) = table {
             churn(&calls, table);
         }
@@ -69,29 +65,9 @@ pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartE
     }
 }
 
-fn is_connected(platform: &dyn Platform, conn: ConnId) -> bool {
-    let peer = platform.peer(conn);
-    peer.is_ok_and(|peer| peer.is_some_and(|peer| peer.state == XenbusState::Connected))
-}
-
 /// All of its own pages, its rings among them.
 fn overwrite(frames: Area, round: u32) {
     let _own = frames.span().fill((round % 255) as u8 + 1);
-}
-
-/// As many operations as a call may have, all of them wrong.
-fn nonsense(calls: &Rc<RefCell<Calls>>, round: u32) {
-    let mut status = Vec::new();
-    let map = |n: u32| Map {
-        domain: DomId((round + n) as u16),
-        gref: GrantRef(n.wrapping_mul(0x9e37_79b9)),
-        slot: Slot(n << (round % 24)),
-        readonly: n.is_multiple_of(2),
-    };
-    let maps: Vec<Map> = (0..OPS_MAX as u32).map(map).collect();
-    calls.borrow_mut().map(&maps, &mut status);
-    let unmaps: Vec<Unmap> = maps.iter().map(|map| Unmap { slot: map.slot }).collect();
-    calls.borrow_mut().unmap(&unmaps, &mut status);
 }
 
 /// Grants, and revokes what was granted.
@@ -125,11 +101,5 @@ fn claim(platform: &dyn Platform, conn: ConnId, round: u32) {
     let record: Record = std::array::from_fn(|at| (at as u32 ^ round) as u8);
     if let Some(state) = STATES.get(round as usize % STATES.len()) {
         let _refused = platform.set_state(conn, *state, &record);
-    }
-}
-
-fn flood() {
-    for _ in 0..LINES {
-        print_line(format_args!("{LINE}"));
     }
 }

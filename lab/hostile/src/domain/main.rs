@@ -1,6 +1,7 @@
 //! The program of every domain of a run: the domain `attacker` attacks, all others are what they
 //! are anywhere else.
 
+mod common;
 mod driver_side;
 mod guest_side;
 

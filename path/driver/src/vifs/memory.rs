@@ -8,7 +8,7 @@ use crate::grants::map::Map;
 use crate::grants::persistent::Persistent;
 use abi::hypercall::{Map as MapOp, Unmap};
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
-use config::domain::{GrantMode, Offloads, RingFormat};
+use config::domain::{DriverConfig, GrantMode, Offloads, RingFormat, VifConfig};
 use config::lro::Meta;
 use runtime::call::Calls;
 use runtime::ledger::Ledger;
@@ -44,15 +44,15 @@ pub struct Shared {
 
 /// The part of the grant window that one guest's grants appear in.
 #[derive(Clone, Copy, Debug)]
-pub struct Window {
+struct Window {
     /// Where entry 0 of its table appears.
-    pub first: Slot,
+    first: Slot,
     /// Entries that appear.
-    pub slots: u32,
+    slots: u32,
     /// Where the sub-tables of the new mechanism appear, or pages that change hands.
-    pub tables: Slot,
+    tables: Slot,
     /// Pages that change hands.
-    pub flips: u32,
+    flips: u32,
 }
 
 /// A guest's memory that is within reach now.
@@ -100,15 +100,33 @@ pub trait Reach: Debug {
 /// One guest's part of this domain's memory.
 #[derive(Debug)]
 pub struct GuestMemory {
-    /// What every guest's port has in common.
-    pub shared: Shared,
-    /// Where the guest's grants appear.
-    pub window: Window,
+    shared: Shared,
+    window: Window,
     /// Pages for the copying mechanism.
-    pub staging: Span,
+    staging: Span,
 }
 
 impl Shared {
+    /// As the configuration has it: `frames` are all of this domain's own.
+    #[must_use]
+    pub fn new(
+        platform: Rc<dyn Platform>,
+        calls: Rc<RefCell<Calls>>,
+        frames: Area,
+        config: &DriverConfig,
+    ) -> Self {
+        Self {
+            platform,
+            calls,
+            frames,
+            grants: config.grants,
+            offloads: config.offloads,
+            ring_order: config.ring_order,
+            ring_format: config.ring_format,
+            meta: config.lro.meta,
+        }
+    }
+
     /// What a guest is offered, which has a dedicated queue or none.
     #[must_use]
     pub fn record(&self, has_queue: bool) -> BackRecord {
@@ -183,6 +201,22 @@ impl Reach for GuestMemory {
 }
 
 impl GuestMemory {
+    /// The part of the guest behind `vif`; `staging` is for the copying mechanism.
+    #[must_use]
+    pub fn new(vif: &VifConfig, shared: &Shared, staging: Span) -> Self {
+        let window = Window {
+            first: Slot(vif.first_slot),
+            slots: vif.slots,
+            tables: Slot(vif.tables_slot),
+            flips: vif.flip_pages,
+        };
+        Self {
+            shared: shared.clone(),
+            window,
+            staging,
+        }
+    }
+
     /// A mechanism, and the pages that the guest's record names, mapped.
     fn with_rings(
         &self,
