@@ -7,9 +7,11 @@
 mod by_hand;
 pub mod needs;
 mod skips;
+mod tracer;
 
 pub use by_hand::refuses_a_person;
 pub use skips::{LIST, skip};
+pub use tracer::Tracer;
 
 /// Leaves the test, or the function that prepares for it, unless everything is there. The needs are
 /// the functions of [`needs`]: `require!(root, tap, tool("iperf3"))`. What is returned is the

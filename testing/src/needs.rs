@@ -120,6 +120,23 @@ pub fn program(name: &str) -> Result<(), Missing> {
     }
 }
 
+/// A machine with TAPs: the programs that it consists of, and a TAP driver.
+///
+/// # Errors
+/// As [`program`] and [`tap`].
+pub fn machine() -> Result<(), Missing> {
+    for name in [
+        "grantwayd",
+        "grantway-netd",
+        "grantway-manager",
+        "driver",
+        "guest",
+    ] {
+        program(name)?;
+    }
+    tap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

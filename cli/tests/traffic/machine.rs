@@ -41,14 +41,7 @@ impl Machine {
         config: impl FnOnce(&[String]) -> String,
     ) -> Option<Self> {
         let one = alone();
-        require!(
-            program("grantwayd"),
-            program("grantway-netd"),
-            program("grantway-manager"),
-            program("driver"),
-            program("guest"),
-            tap
-        );
+        require!(machine);
         for needed in needed {
             require!(tool(needed));
         }

@@ -9,14 +9,7 @@ use testing::require;
 
 #[test]
 fn kills_under_load_leave_nothing_and_everything_goes_on() {
-    require!(
-        program("grantwayd"),
-        program("grantway-netd"),
-        program("grantway-manager"),
-        program("driver"),
-        program("guest"),
-        tap
-    );
+    require!(machine);
     let _one = alone();
     let folder = TempDir::new().unwrap();
     let mut command = Command::new(grantway());

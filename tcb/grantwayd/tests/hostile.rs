@@ -10,9 +10,9 @@ use common::{Daemon, eventually, is_process, kill, machine};
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
-use testing::{require, skip};
+use testing::{Tracer, require, skip};
 
 const S: Duration = Duration::from_secs(1);
 /// For what must happen, where it is not the point how soon: other tests keep the CPUs busy.
@@ -76,30 +76,15 @@ fn a_driver_killed_with_pages_mapped_leaves_nothing() {
     daemon.down();
 }
 
-/// Traces the process of its argument until its standard input ends: a dead process stays as long
-/// as its tracer has not looked.
-const TRACER: &str = "import ctypes, sys
-libc = ctypes.CDLL(None)
-libc.ptrace.argtypes = [ctypes.c_long] * 4
-print('held' if libc.ptrace(0x4206, int(sys.argv[1]), 0, 0) == 0 else 'refused', flush=True)
-sys.stdin.read()";
-
 /// G-17: pins end when the process is gone, and not when it was waited for long enough.
 #[test]
 fn a_driver_that_the_kernel_does_not_let_go_of_keeps_what_it_had_mapped() {
     require!(root, tool("python3"));
     let daemon = Daemon::up(&machine(1));
     with_mapping(&daemon);
-    let pid = daemon.domain_status("driver")["pid"].to_string();
-    let mut tracer = Command::new("python3")
-        .args(["-c", TRACER, &pid])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(tracer.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "held");
-    kill(pid.parse().unwrap());
+    let pid = daemon.domain_status("driver")["pid"].as_i64().unwrap();
+    let tracer = Tracer::of(pid);
+    kill(pid);
     eventually("it is said", SOON, || {
         daemon.domain_audit("driver")["lingers"] == true
     });
@@ -107,8 +92,7 @@ fn a_driver_that_the_kernel_does_not_let_go_of_keeps_what_it_had_mapped() {
     assert_eq!(state, "killed by signal 9; its process is not gone yet");
     assert_eq!(daemon.domain_audit("g0")["in_use"][0]["mappings"], 1);
     assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1, "nobody waits");
-    drop(tracer.stdin.take());
-    tracer.wait().unwrap();
+    tracer.release();
     gone(&daemon, "driver");
     assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
     assert_eq!(daemon.domain_audit("driver")["lingers"], false);

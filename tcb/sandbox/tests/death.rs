@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use testing::require;
+use testing::{Tracer, require};
 
 fn pidfd(pid: i32) -> std::os::fd::OwnedFd {
     pidfd_open(Pid::from_raw(pid).expect("a pid"), PidfdFlags::empty()).expect("a pidfd")
@@ -143,31 +143,15 @@ fn an_agent_that_does_not_answer_is_late() {
     assert!(world.ended());
 }
 
-/// Traces the process of its argument until its standard input ends: a dead process stays as long
-/// as its tracer has not looked.
-const TRACER: &str = "import ctypes, sys
-libc = ctypes.CDLL(None)
-libc.ptrace.argtypes = [ctypes.c_long] * 4
-print('held' if libc.ptrace(0x4206, int(sys.argv[1]), 0, 0) == 0 else 'refused', flush=True)
-sys.stdin.read()";
-
 #[test]
 fn what_the_kernel_does_not_let_go_of_is_not_said_to_be_gone() {
     require!(root, tool("python3"));
     let Some(_alone) = alone() else { return };
     let mut world = World::new();
-    let mut tracer = Command::new("python3")
-        .args(["-c", TRACER, &world.domain.pid.to_string()])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a tracer");
-    let mut lines = BufReader::new(tracer.stdout.take().expect("its words")).lines();
-    assert_eq!(lines.next().expect("a word").expect("a word"), "held");
+    let tracer = Tracer::of(world.domain.pid);
     assert!(!world.domain.kill());
     assert!(Path::new(&format!("/proc/{}", world.domain.agent_pid)).exists());
-    drop(tracer.stdin.take());
-    tracer.wait().expect("waited");
+    tracer.release();
     assert!(world.domain.kill());
     assert!(!Path::new(&format!("/proc/{}", world.domain.agent_pid)).exists());
     assert!(world.domain.kill(), "as often as one likes");
