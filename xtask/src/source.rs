@@ -28,9 +28,9 @@ pub(crate) fn files(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The files of the repository whose names end so, also new ones; nothing that git ignores.
-pub(crate) fn listed(endings: &[&str]) -> Result<Vec<PathBuf>> {
-    let root = workspace::root();
+/// The files of the repository, also new ones, by their names below its root; nothing that git
+/// ignores. One that was removed may still be named.
+pub(crate) fn names() -> Result<Vec<String>> {
     let output = Command::new("git")
         .args([
             "ls-files",
@@ -39,19 +39,25 @@ pub(crate) fn listed(endings: &[&str]) -> Result<Vec<PathBuf>> {
             "--others",
             "--exclude-standard",
         ])
-        .current_dir(&root)
+        .current_dir(workspace::root())
         .output()
         .context("cannot run git")?;
     ensure!(output.status.success(), "git ls-files failed");
     let names = String::from_utf8(output.stdout).context("a file's name is not UTF-8")?;
-    let wanted = |name: &&str| {
+    Ok(names.split_terminator('\0').map(str::to_owned).collect())
+}
+
+/// The files of the repository whose names end so.
+pub(crate) fn listed(endings: &[&str]) -> Result<Vec<PathBuf>> {
+    let root = workspace::root();
+    let wanted = |name: &String| {
         let ending = |ending: &&str| match name.strip_suffix(*ending) {
             Some(rest) => rest.is_empty() || rest.ends_with('.'),
             None => false,
         };
         endings.iter().any(ending)
     };
-    let mut found: Vec<PathBuf> = (names.split_terminator('\0').filter(wanted))
+    let mut found: Vec<PathBuf> = (names()?.into_iter().filter(wanted))
         .map(|name| root.join(name))
         .filter(|path| path.is_file())
         .collect();

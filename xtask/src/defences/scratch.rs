@@ -1,11 +1,11 @@
 //! A copy of the tree in which code can be changed and tested.
 
 use crate::mutants::{PROPERTY_TESTS, RUNNER};
-use crate::workspace;
-use anyhow::{Context, Result, ensure};
+use crate::{source, workspace};
+use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 /// What became of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,23 +32,10 @@ impl Scratch {
             target: folder.join("build"),
         };
         let root = workspace::root();
-        let listed = Command::new("git")
-            .current_dir(&root)
-            .args([
-                "ls-files",
-                "-z",
-                "--cached",
-                "--others",
-                "--exclude-standard",
-            ])
-            .output()
-            .context("cannot run git")?;
-        ensure!(listed.status.success(), "git cannot list the tree");
-        let names = String::from_utf8(listed.stdout)?;
-        for name in names.split('\0').filter(|name| !name.is_empty()) {
+        for name in source::names()? {
             // One that was removed and not yet told git about is no part of the tree.
-            if let Ok(bytes) = fs::read(root.join(name)) {
-                scratch.put(name, &bytes)?;
+            if let Ok(bytes) = fs::read(root.join(&name)) {
+                scratch.put(&name, &bytes)?;
             }
         }
         Ok(scratch)
