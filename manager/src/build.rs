@@ -66,8 +66,8 @@ pub(crate) fn lasting_units(world: &World, place: usize) -> Vec<u32> {
     lasting.map(|(number, _)| unit(place, number)).collect()
 }
 
-/// Has netd open every device that outlives its domains, while the rest goes on; whose each is, and
-/// the token of the answer.
+/// Asks netd to open every device that outlives its domains, and does not wait. Returns for each
+/// its domain's name and the token of the answer.
 fn open_all(core: &mut Core, world: &World) -> Result<Vec<(String, u32)>, Refusal> {
     let mut opened = Vec::new();
     for (place, domain) in world.machine.domains.iter().enumerate() {
@@ -133,8 +133,8 @@ fn cpus(domain: &Domain) -> Result<[u64; CPU_WORDS], Refusal> {
     Ok(words)
 }
 
-/// Gives the domain at a place its devices, from the one on that `given` counts; `life` domains had
-/// them before. One that is busy can be asked for again.
+/// Gives the domain at a place its devices, from number `given` on; `life` domains had them before.
+/// A device that is busy can be asked for again.
 pub(crate) fn give(
     core: &mut Core,
     world: &World,
@@ -200,7 +200,7 @@ impl Gift<'_> {
                 let (wire, _) = self.before(number, is_xdp)?;
                 let of = self.world.find(&spec.guest);
                 let gone = |id: &DomId| self.world.stage(*id) == Some(abi::core::Stage::Gone);
-                // What is over the memory of one that is no more is none.
+                // The socket would lie over the memory of a guest that is gone: there is none.
                 let Some(of) = of.filter(|id| !gone(id)) else {
                     let nothing = Ask::GiveNothing { domain: self.id };
                     return self.core.ask(nothing, &[]).map(drop);
@@ -290,7 +290,7 @@ impl Gift<'_> {
         .map(drop)
     }
 
-    /// A file is opened anew for each life, and nobody keeps it but the domain.
+    /// A file is opened anew for each life, and only the domain keeps it.
     fn file(self, unit: u32, device: &Device) -> Result<(), Refusal> {
         let description = describe(device, self.life)?;
         self.core.ask_with(Ask::Open { unit }, &description)?;

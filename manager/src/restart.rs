@@ -59,7 +59,7 @@ pub(crate) struct Restart {
     given: usize,
     /// Why the last start failed, if it did.
     trouble: String,
-    /// Whether somebody asked for the next start: it comes without a pause.
+    /// Whether the next start was asked for: it comes without a pause.
     is_asked: bool,
 }
 
@@ -116,7 +116,7 @@ impl Restart {
         };
     }
 
-    /// Somebody wants it ended and started again, now.
+    /// The domain shall be ended and started again, now.
     pub(crate) fn ask(&mut self) {
         self.is_asked = true;
         self.known.in_a_row = 0;
@@ -279,7 +279,7 @@ impl Restart {
     fn give_up(&self, core: &mut Core, world: &World, why: &str) {
         if let Some(domain) = world.id(self.place) {
             let why = Text::cut(why);
-            // One that was not even built has nothing to be cleared away.
+            // Refused if the domain was not even built: then there is nothing to clear away.
             let _ = core.ask(Ask::GiveUp { domain, why }, &[]);
         }
     }
@@ -287,8 +287,8 @@ impl Restart {
     fn try_start(&mut self, core: &mut Core, world: &mut World) -> Result<OwnedFd, Refusal> {
         let before = world.id(self.place);
         let is_built = self.stage(world) == Some(Stage::Built);
-        // One that was built waits for devices that were busy; of one that a manager before has
-        // built nobody knows which it has.
+        // A domain that this manager has built waits for devices that were busy. If an earlier
+        // manager has built it, it is not known which devices it has: it is built anew.
         if !is_built || self.built != before {
             if is_built {
                 self.give_up(core, world, "its manager has ended");

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) machine: Machine,
-    /// By place in the machine, who the domain is now.
+    /// By place in the machine, the id of the domain there now.
     ids: BTreeMap<usize, DomId>,
     lives: BTreeMap<DomId, (Stage, String)>,
     connected: BTreeSet<DomId>,
@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    /// Who the domain at a place of the machine is.
+    /// The id of the domain at a place of the machine.
     pub(crate) fn id(&self, place: usize) -> Option<DomId> {
         self.ids.get(&place).copied()
     }
@@ -54,7 +54,7 @@ impl World {
         domains.position(|domain| domain.name == name)
     }
 
-    /// Who a domain is in the machine.
+    /// A domain's name in the machine.
     pub(crate) fn name(&self, id: DomId) -> Option<&str> {
         let (&place, _) = self.ids.iter().find(|(_, of)| **of == id)?;
         Some(&self.machine.domains.get(place)?.name)

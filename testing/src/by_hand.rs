@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// That it says who must start it, and ends.
+/// Starts a domain's program without grantwayd, and checks that it ends with one line that says so.
 ///
 /// # Panics
 /// It does something else.

@@ -11,7 +11,7 @@ type Missing = String;
 /// The user may do everything.
 ///
 /// # Errors
-/// Somebody else.
+/// Another user than root.
 pub fn root() -> Result<(), Missing> {
     match rustix::process::geteuid().is_root() {
         true => Ok(()),
@@ -53,7 +53,7 @@ pub fn tap() -> Result<(), Missing> {
 /// AF_XDP sockets and their programs.
 ///
 /// # Errors
-/// Only what is not permitted.
+/// The kernel does not permit them.
 ///
 /// # Panics
 /// Everything else that goes wrong is a fault of ours.

@@ -67,7 +67,7 @@ pub struct Interfaces<C> {
     /// Everything has to be read again.
     all_stale: bool,
     /// Whether this domain removes the nodes of an interface that has ended. In dom0 the toolstack
-    /// does it; in a driver domain somebody has to.
+    /// does it; in a driver domain it does not.
     removes: bool,
 }
 
@@ -329,7 +329,8 @@ impl<C: Channel> Interfaces<C> {
         Ok(())
     }
 
-    /// An interface that nobody serves is on its way out.
+    /// Says that an interface that this domain does not serve is closed, and removes it if it is
+    /// `offline`.
     fn finish(&mut self, backend: &str, offline: bool) -> Result<(), StoreError> {
         let closed = [("state", (XenbusState::Closed as u8).to_string())];
         self.store.write_all(backend, &closed)?;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A cell names the connection that it is of. A process that takes an interface over uses the cell
-//! of the same connection; whatever connects anew begins with an empty one.
+//! of the same connection. A new connection begins with an empty one.
 
 use crate::dev::Window;
 use crate::interfaces::{INTERFACES_MAX, Key};

@@ -1,7 +1,7 @@
 //! From the command line to a running driver.
 //!
 //! Everything that needs privileges comes first: Xen's devices, the journal, the NICs, the control
-//! socket. Then the process becomes nobody, for good.
+//! socket. Then the process changes to the user `nobody`, for good.
 
 use crate::control::{self, Server};
 use crate::dev::{Evtchn, Gntdev};

@@ -1,9 +1,8 @@
 //! How the driver sleeps on Xen: an epoll set with the event channels, the xenstore, the mailbox's
 //! doorbell and the NICs. The protocol against lost wake-ups is `runtime::platform::Waiting`'s.
 //!
-//! Nobody has to be told that this domain is about to sleep: event channels are pending until they
-//! are taken, and every descriptor counts by level. So nothing is armed here; the rings' event
-//! indices are.
+//! Nothing is armed here before a sleep: an event channel stays pending until it is taken, and the
+//! set reports every descriptor as long as it is readable. Only the rings' event indices are armed.
 
 use crate::dev::Evtchn;
 use crate::platform::Xen;
@@ -23,7 +22,8 @@ use std::time::Duration;
 
 /// Descriptors that one wake-up can report.
 const EVENTS: usize = 64;
-/// Turns between two looks at the xenstore while there is so much work that nobody sleeps.
+/// Turns between two looks at the xenstore while there is always work, so that no sleep looks at
+/// it.
 const LOOK_EVERY: u32 = 256;
 
 /// What the set knows a descriptor by; a NIC has none of these.
@@ -69,7 +69,7 @@ impl XenWaiter {
         for (fd, data) in all.into_iter().chain(nics) {
             let data = epoll::EventData::new_u64(data);
             match epoll::add(&set, fd, data, epoll::EventFlags::IN) {
-                // A file is always ready: nobody waits for it.
+                // A file is always ready, so there is nothing to wait for.
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -88,7 +88,7 @@ impl XenWaiter {
         Ok((waiter, bell))
     }
 
-    /// Whether somebody asks, in the mailbox.
+    /// Whether a request lies in the mailbox.
     fn asked(&self) -> bool {
         let word = self.info.u32(info::PENDING);
         word.is_some_and(|word| word.load(Ordering::Relaxed) & info::PENDING_MAILBOX != 0)

@@ -1,9 +1,9 @@
 //! Cores that do not halt while they are idle, so that a wake-up costs no exit to the hypervisor
 //! below: the kernel is asked for a latency of 0, and its idle loop polls.
 //!
-//! A thread of the idle class that spins would do so too, and worse: where the kernel preempts
-//! lazily, such a thread keeps the core from who is woken until the next tick, up to 4 ms later.
-//! And it would be charged with the softirqs that it is interrupted by.
+//! A thread of the idle class that spins would do so too, and worse. Where the kernel preempts
+//! lazily, a task that is woken waits for such a thread until the next tick, up to 4 ms. And
+//! softirqs that interrupt the thread would be counted as its time.
 
 use anyhow::Context as _;
 use figures::Failure;

@@ -1,4 +1,4 @@
-//! The machines of a run: innocents in pairs, and beside them who attacks or is only busy.
+//! The machines of a run: innocents in pairs, and beside them an attacker or a busy domain.
 
 use abi::machine::{Machine, Program};
 use anyhow::{Context, Result};
@@ -12,7 +12,7 @@ pub(crate) const INNOCENTS: usize = 16;
 /// Frames that a busy domain sends: full ones, as fast as they are taken.
 const FRAME: u32 = 1514;
 
-/// In whose place the attacker is.
+/// What kind of domain the attacker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A guest of the innocents' driver domain.

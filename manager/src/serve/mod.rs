@@ -54,7 +54,7 @@ pub(crate) struct Server<'a> {
     kept: Option<Keep>,
     /// Domains whose end was written to the log.
     reported: BTreeSet<DomId>,
-    /// Whether somebody has asked for the end: the token of our ask.
+    /// Set once the end was asked for: the token of our ask to the core.
     ending: Option<u32>,
 }
 
@@ -312,7 +312,8 @@ impl<'a> Server<'a> {
         self.requests(now);
         self.hear();
         self.restart(now);
-        // Last: who waits for a start that was seen just now is told, for nothing wakes us again.
+        // After `restart`: clients that wait for a start that it has just seen are told now, for
+        // nothing wakes us again for them.
         self.relay(now);
         self.clients.retain(|_, client| !client.is_over(now));
     }

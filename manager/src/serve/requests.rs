@@ -95,7 +95,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Moves relayed requests and replies on, and tells who waits for a domain's start.
+    /// Moves relayed requests and replies on, and tells clients that wait for a domain's start.
     pub(super) fn relay(&mut self, now: u64) {
         for client in self.clients.values_mut() {
             match &client.waits {

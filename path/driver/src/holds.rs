@@ -13,7 +13,7 @@ use net::bridge::Verdict;
 /// The longest wait: some turns of a guest on a shared CPU.
 const LONGEST_NS: u64 = 500_000;
 
-/// Who waits for whom.
+/// Which ports wait for which.
 #[derive(Debug, Default)]
 pub struct Holds {
     /// By port.
@@ -125,7 +125,7 @@ impl Holds {
         self.waiting.iter().any(|(waiting, _)| *waiting == port)
     }
 
-    /// Ports that somebody waited for in this round.
+    /// Ports that were waited for in this round.
     pub fn awaited(&self) -> impl Iterator<Item = usize> {
         self.waiting.iter().map(|(_, to)| *to)
     }

@@ -218,7 +218,7 @@ impl<W: Waiting> Driver<W> {
         let room = to.map_or(share.packets, |to| to.room_for_segments(share.packets));
         match self.holds.waits(share.port, room > 0, now_ns) {
             true => 0,
-            // Who does not wait goes on as if nobody ever did.
+            // It shall not wait, so its batch goes on although there is no room.
             false if room == 0 => share.packets,
             false => room,
         }

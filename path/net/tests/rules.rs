@@ -128,7 +128,7 @@ fn rules_have_a_direction() {
         .bytes();
         assert_eq!(go(&mut bridge, &out, A) == DENIED, from_a, "{way:?}");
         assert_eq!(go(&mut bridge, &back, B) == DENIED, to_a, "{way:?}");
-        // Who is not between is not asked.
+        // The rules of a guest are not asked about frames that it neither sends nor gets.
         let past = Build {
             source: MAC_B,
             destination: STATION,

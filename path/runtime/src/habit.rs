@@ -4,9 +4,9 @@
 //! enough to be, for twice as long as they usually are. What haltpoll need not do: a domain that
 //! spins may take the CPU from the very peer it waits for, and pauses may get shorter only when all
 //! peers spin. So spins that were in vain count against it, and after some it is tried again only
-//! now and then, twice as rarely each time. A CPU that was offered and did not come back soon is
-//! somebody's who computes: sleepers are put before such a one by the scheduler when they wake,
-//! and a domain that has offered the CPU waits for a time slice. One such wait is as dear as a
+//! now and then, twice as rarely each time. If a CPU that was offered does not come back soon, a
+//! task that computes has it. The scheduler puts a sleeper that wakes before such a task; a domain
+//! that has offered the CPU waits for the end of its time slice. One such wait is as dear as a
 //! hundred sleeps, so it counts for more than any number of spins that paid.
 
 /// Pauses that the usual one follows: an eighth of each is taken over.
@@ -24,12 +24,12 @@ const TRIES: u8 = 2;
 /// Pauses that are slept through before it is tried again: at first, and at the most.
 const REST_MIN: u32 = 16;
 const REST_MAX: u32 = 1024;
-/// A CPU that was offered and came back later than this is wanted by somebody who computes.
+/// If a CPU that was offered comes back later than this, a task that computes wants it.
 const AWAY_NS: u64 = 200_000;
 /// Pauses that are slept through after that: at first, and at the most.
 const AWAY_REST_MIN: u32 = 256;
 const AWAY_REST_MAX: u32 = 16_384;
-/// Offers in a row that came back soon, after which nobody computes there any more.
+/// After so many offers in a row that came back soon no task computes there any more.
 const CALM: u32 = 1024;
 
 /// One domain's habit.

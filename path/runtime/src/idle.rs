@@ -80,8 +80,8 @@ impl Idle {
         }
         if worked {
             self.since_ns = None;
-            // Who sleeps on its devices is told at once if there is more; looking again to find
-            // out would cost the peer on the same CPU its turn.
+            // A sleep on devices ends at once if there is more. Looking again first would keep
+            // the peer on the same CPU waiting.
             return if self.spin_ns == 0 {
                 Step::Sleep
             } else {

@@ -104,7 +104,7 @@ impl Ledger {
     #[inline]
     pub fn enter(&self, hop: Hop) -> Hop {
         let before = self.current.get();
-        // Who goes on where it was needs no stamp.
+        // No change of hop, no stamp.
         if before != hop {
             if self.stamped.get() {
                 self.stamp_at(before.index());

@@ -37,10 +37,10 @@ pub struct Rights<'a> {
     pub calls: &'a [&'a [Call]],
 }
 
-/// Gives up everything else. What this system could not take away, in words.
+/// Gives up everything but `rights`. Returns, in words, what this system could not take away.
 ///
 /// # Errors
-/// Capabilities or the filter could not be given up: nobody should go on then.
+/// Capabilities are kept, or the filter is not in force. The program must not go on then.
 pub fn confine(rights: &Rights<'_>) -> io::Result<Vec<String>> {
     let mut missing = Vec::new();
     let had = capabilities(None)?.permitted;
@@ -68,8 +68,8 @@ pub fn confine(rights: &Rights<'_>) -> io::Result<Vec<String>> {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     }
     set_no_new_privs(true)?;
-    // Last: a change of user would take it back. Who started us may be gone already; then the link
-    // to it is closed, which is as good.
+    // After the change of user, which would take it back. If the parent is gone already, its end of
+    // the link is closed, and that ends us as well.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     for filter in [no_clone3(), filter(rights.calls)] {
         apply_filter(&filter.map_err(io::Error::other)?).map_err(io::Error::other)?;

@@ -95,7 +95,7 @@ impl Helper {
             if now_ns.saturating_sub(running.since_ns) >= STEADY_NS {
                 self.in_a_row = 0;
             }
-            // One whose link is closed ends, and is not waited for before.
+            // A helper whose link is closed ends soon by itself; it is ended at once.
             let _ = pidfd_send_signal(&running.pidfd, Signal::KILL);
             let _ = running.child.wait();
         }

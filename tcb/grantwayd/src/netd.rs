@@ -1,5 +1,5 @@
-//! What domains tell their devices goes to netd, by a link of its own: who asks waits at most
-//! 50 ms for a sign of life.
+//! What domains tell their devices goes to netd, by a link of its own. The domain's worker waits at
+//! most 50 ms for a sign of life.
 
 use abi::core::{Outcome, Record, Task};
 use abi::hypercall::TapControl;
@@ -76,7 +76,7 @@ impl Control {
                 let _ = link.wait(PollFlags::IN, Some(until_ns - now));
                 continue;
             };
-            // The answer to one who has waited in vain comes late.
+            // A late answer, to an ask whose time was up.
             if received.record.token != token {
                 continue;
             }
@@ -153,8 +153,8 @@ impl DeviceControl for Socket {
         self.netd.ask(Task::Control { unit, words })
     }
 
-    /// Waits for netd as long as it takes: while it has not said so, frames may still come into
-    /// the memory of somebody else.
+    /// Waits for netd as long as it takes: until it has ended the queue, frames may still come
+    /// into memory that has another owner then.
     fn end(&self) {
         let unit = self.unit;
         while self.is_queue && !self.netd.ending.load(Ordering::Relaxed) {

@@ -1,11 +1,12 @@
-//! The users that domains and the manager are.
+//! The user ids that domains and the manager run under.
 
 use abi::DomId;
 
-/// A user of a domain's own, or of the manager's, that differs between domains and (mostly) between
-/// instances, far from the ids that people use. Where there are no such users they do without.
+/// The user id of a domain, or of the manager (`None`). No two of an instance have the same, two
+/// instances seldom do, and people's ids are far below. In a user namespace without such ids a
+/// process keeps the user that it was started by.
 pub(crate) fn user_of(id: Option<DomId>) -> u32 {
-    // Domains have 16 bits below; the manager has what is above them all.
+    // The lower 16 bits are the domain's number; the bit above them is the manager's.
     let base = 0x4000_0000 | (std::process::id() & 0x1fff) << 17;
     id.map_or(base | 1 << 16, |id| base | u32::from(id.0))
 }
@@ -15,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_shares_a_user() {
+    fn each_has_a_user_id_of_its_own() {
         let all = [None, Some(DomId(0)), Some(DomId(1)), Some(DomId(u16::MAX))];
         let users: std::collections::BTreeSet<u32> = all.into_iter().map(user_of).collect();
         assert_eq!(users.len(), 4);

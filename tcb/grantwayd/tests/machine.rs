@@ -215,7 +215,7 @@ fn the_console_is_in_the_log() {
         "driver: up as Some(\"driver\")\n",
         "g0: hello\u{fffd}[31m\n",
     ] {
-        // Who writes it does not wait for it.
+        // The log has a thread of its own, so a line may come late.
         common::eventually(line, Duration::from_secs(5), || daemon.log().contains(line));
     }
     daemon.down();

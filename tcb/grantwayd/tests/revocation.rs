@@ -238,7 +238,7 @@ fn an_empty_quota_costs_the_driver_its_life_and_the_guest_nothing() {
     assert_eq!(table.own(2), 7);
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
-    // What was made for the dead is of no use any more.
+    // The table was made for a domain that is dead now.
     assert_eq!(table.grant(3, false).0, -4);
     daemon.down();
 }

@@ -304,7 +304,7 @@ impl Connections {
                 continue;
             }
             *end = End::new(domain, number, Arc::clone(&port));
-            // Who has to close and come back may do so, however often that is.
+            // The other end has to close and come back: it may write as often as that takes.
             other.writes = TokenBucket::new(WRITES_PER_SECOND, WRITES_BURST);
             told.extend(other.port.clone());
             others.push((other.domain, ConnId(other.number)));

@@ -18,9 +18,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// While the main thread waits for something that no descriptor tells, it looks this often.
+/// How often the main thread looks while it waits for something that makes no descriptor readable.
 const LOOK_NS: u64 = 500_000;
-/// A worker that has not heard what it was told is woken this often.
+/// How often a worker is woken that has not taken what was put down for it.
 const NUDGE_NS: u64 = 2_000_000;
 
 /// A descriptor of the hypervisor that became readable.

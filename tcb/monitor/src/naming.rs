@@ -1,5 +1,5 @@
-//! Who is named, and who is no more: ids of domains and numbers of connections are given out again
-//! once nothing names them, the oldest first.
+//! Ids of domains and numbers of connections are given out again once nothing names them, the
+//! oldest first.
 
 use crate::domain::{Domain, DomainError};
 use crate::hypervisor::Hypervisor;

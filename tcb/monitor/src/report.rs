@@ -90,7 +90,7 @@ impl Hypervisor {
         });
         let domains = domains.collect();
         let counters = &self.shared.counted.counters;
-        // What is left belongs to no domain that there ever was.
+        // Accounts that are left are of ids that no domain ever had.
         let ownerless: u64 = accounts
             .values()
             .map(|account| u64::from(account.owned))

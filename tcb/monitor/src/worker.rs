@@ -106,8 +106,8 @@ impl Control {
         self.wake();
     }
 
-    /// Wakes the worker once more if it has not heard what it was told: it may have been about to
-    /// sleep. Whether it had to be.
+    /// Wakes the worker again if it has not taken what was put down for it: the first time it may
+    /// just have been about to sleep. Returns whether it was woken.
     pub(crate) fn nudge(&self) -> bool {
         let has_news =
             self.has_died.load(Ordering::Acquire) || self.has_shows.load(Ordering::Acquire);

@@ -234,7 +234,7 @@ fn what_takes_the_place_of_a_dead_end_begins_anew_under_the_same_number() {
     assert_eq!((seen.peer, seen.role), (FRONT, Role::Backend));
     assert_eq!(seen.state, left);
     assert!(!connections.are_up(NEW));
-    // Who could write no more can: it has to come back.
+    // The end that had used up its writes has new ones: it has to come back.
     assert!(spent() > 60);
     let port = connections.other_end(FRONT, ConnId(0)).unwrap();
     assert!(Arc::ptr_eq(&port, &new.port));

@@ -137,7 +137,7 @@ fn slots_and_entries_of_others() {
     });
     rig.step(&Op::Transfer(vec![(1, 0, 0)]));
     assert_eq!(rig.statuses, [S::BadRef]);
-    // Who is not the user gives nothing.
+    // A domain that is not the user gives nothing.
     assert_eq!(rig.transfer_as(2, &[(1, 0, 1)]), [S::BadHandle]);
     assert_eq!(rig.transfer_as(1, &[(1, 0, 1)]), [S::BadHandle]);
     rig.end();

@@ -98,8 +98,8 @@ fn attack_21_the_teardown_of_a_granter_has_one_deadline() {
     assert!(!audit.contains_key(&DomId(1)), "it grants nothing");
 }
 
-/// A user that copies when its page goes faults, and counts down: the page goes before anybody
-/// waits for it.
+/// A user whose page is taken away while it copies faults, and counts its use down. The page is
+/// taken away before the monitor waits for the count.
 #[test]
 fn who_lets_go_when_its_page_is_gone_lives() {
     let (rig, grefs) = all_in_use(10 * PATIENCE);

@@ -54,7 +54,7 @@ impl Serve {
         };
         let token = received.record.token;
         let answer = self.task(received);
-        // Whom nobody waits for is not answered.
+        // Token 0: no answer is wanted.
         if token == 0 {
             if let Err(refusal) = answer {
                 eprintln!("grantway-netd: {}", refusal.why);

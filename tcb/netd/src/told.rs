@@ -40,7 +40,7 @@ fn turn(link: &Link, units: &Units) -> Result<bool, LinkError> {
     };
     let token = received.record.token;
     let answer = |message| match link.send(&Record { token, message }, &[]) {
-        // Who does not take answers does not wait for them.
+        // An end that leaves its answers lying does not wait for them: this one is dropped.
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(LinkError::from(error)),
         _ => Ok(()),
     };

@@ -78,7 +78,7 @@ pub(crate) struct Files(BTreeSet<String>);
 impl Files {
     /// Those of the description that came on the core's standard input.
     pub(crate) fn of(machine: &[u8]) -> Self {
-        // One that cannot be read is refused by the manager, in words.
+        // A description that cannot be read is refused by the manager, in words.
         let machine = serde_json::from_slice::<Machine>(machine).ok();
         let domains = machine.into_iter().flat_map(|machine| machine.domains);
         let devices = domains.flat_map(|domain| domain.devices);

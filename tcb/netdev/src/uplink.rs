@@ -28,7 +28,7 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// What keeps the rules in the kernel: who has a copy of it keeps them too.
+    /// The descriptor that keeps the rules in the kernel. A duplicate of it keeps them as well.
     #[must_use]
     pub fn kept(&self) -> BorrowedFd<'_> {
         self.table.as_fd()
@@ -57,7 +57,7 @@ impl Drop for Uplink {
     fn drop(&mut self) {
         let switch_off = || {
             for setting in &self.switched_on {
-                // The namespace may be on its way out, and then nobody forwards anything in it.
+                // If this fails the namespace is about to end, and its forwarding with it.
                 let _ = fs::write(setting, "0");
             }
         };

@@ -413,7 +413,7 @@ impl Agent {
                 break;
             }
         }
-        // One that got its CPU just now has answered, and is blocked because it did.
+        // An agent that got its CPU just now is not runnable any more because it has answered.
         if let Ok(Some(call)) = self.listener.receive(Duration::ZERO) {
             self.state = State::Waiting(call.id);
             return Ok(call);

@@ -134,7 +134,7 @@ mod tests {
         const LOW: [RawFd; 2] = [HANDED as RawFd - 2, HANDED as RawFd - 1];
         let void = match Void::get() {
             Ok(void) => void,
-            // Who may not make them never enters them.
+            // Without the right to make them no domain ever enters them.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => return,
             Err(error) => panic!("the empty namespaces: {error}"),
         };

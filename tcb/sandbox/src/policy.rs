@@ -68,8 +68,8 @@ const DOMAIN: &[Row] = rows! {
     SYS_write When::Always;
     SYS_readv When::OwnDescriptor;
     SYS_writev When::OwnDescriptor;
-    // Sleeping and waking: hypercalls, the event descriptor with a timeout. Nobody sleeps
-    // otherwise.
+    // Sleeping and waking: for hypercalls, and for descriptors with a timeout. No call that only
+    // sleeps (nanosleep) is needed.
     SYS_futex When::WaitOrWake;
     SYS_epoll_wait When::OwnDescriptor;
     SYS_epoll_pwait When::OwnDescriptor;

@@ -91,7 +91,7 @@ impl Sandboxed {
 
 impl Drop for Sandboxed {
     fn drop(&mut self) {
-        // Who has to know whether it is gone has asked before.
+        // Where it matters whether it is gone, `kill` was called before.
         let _ = self.kill();
     }
 }

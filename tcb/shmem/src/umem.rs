@@ -1,5 +1,5 @@
 //! Memory of an AF_XDP socket (linux/if_xdp.h): part of a region becomes what the kernel receives
-//! into and sends from. The socket is bound elsewhere, by who needs none of the memory for that.
+//! into and sends from. Another process binds the socket, which does not need the memory for that.
 
 use crate::Span;
 use std::io;

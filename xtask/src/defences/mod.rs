@@ -144,7 +144,7 @@ impl Defence {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
         let root = workspace::root();
-        // What cannot be read is told by who needs it.
+        // A file that cannot be read is reported where it is changed.
         fs::read(root.join(&self.file))
             .unwrap_or_default()
             .hash(&mut hasher);

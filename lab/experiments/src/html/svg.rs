@@ -9,7 +9,7 @@ const NAMES: f64 = 220.0;
 const BARS: f64 = 420.0;
 const NUMBERS: f64 = 200.0;
 
-/// Who a bar is of.
+/// Whose value a bar shows.
 #[derive(Clone, Copy)]
 enum Who {
     Ours,
@@ -32,7 +32,7 @@ impl Who {
     }
 }
 
-/// A row with a bar: whose, of which configuration, its value and interval.
+/// A row with a bar: whose value it is, of which configuration, and its interval.
 struct Row<'a> {
     who: Who,
     config: &'a str,
@@ -42,7 +42,7 @@ struct Row<'a> {
     base: f64,
 }
 
-/// The bars of one metric; nothing where there is less than two of anybody.
+/// The bars of one metric; nothing if there are fewer than two.
 pub(super) fn bars(metric: &str, cells: &[Cell<'_>]) -> String {
     let of_metric: Vec<&Cell<'_>> = cells.iter().filter(|cell| cell.metric == metric).collect();
     let ours = |cell: &Cell<'_>| cell.ours.and_then(|figure| figure.value);

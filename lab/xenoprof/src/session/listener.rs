@@ -107,8 +107,8 @@ fn open_folder(path: &Path) -> Result<OwnedFd, SessionError> {
     Ok(folder)
 }
 
-/// Binds a socket that every user may connect to: who may reach the folder may ask; what comes of
-/// it depends on who asks.
+/// Binds a socket that every user may connect to who can reach the folder. What such a user is
+/// given depends on the user.
 fn bind_for_all(socket: &OwnedFd, address: &SocketAddrUnix) -> io::Result<()> {
     fchmod(socket, Mode::from_raw_mode(0o666))?;
     // The file's mode is the socket's without the umask, and that is one for all threads. So in a

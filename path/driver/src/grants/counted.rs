@@ -96,8 +96,8 @@ impl<const COUNTED: bool> GrantTable<COUNTED> {
                 fetch(span);
             }
             if COUNTED {
-                // What was not counted is not used, even if it is granted by the time of the
-                // re-check.
+                // A use that was not counted does not happen, even if the page is granted by the
+                // time of the re-check.
                 let Some(place) = places.next() else {
                     access.result = Err(GrantStatus::BadRef);
                     continue;

@@ -94,8 +94,9 @@ fn attack_09_a_guest_that_stops_consuming_holds_up_nothing() {
     assert!(dropped > 900, "{dropped}");
 }
 
-/// A guest that sends to everybody without end, and to a station that nobody has: each budget is
-/// the port's own. The others get no more than it, and another guest's broadcasts all the same.
+/// A guest sends broadcasts without end, and frames to a station that does not exist. Each port
+/// has a budget of its own for such frames: of the storm the others get no more than that, and
+/// another guest's broadcast comes all the same.
 #[test]
 fn attack_33_a_storm_of_broadcasts_reaches_nobody_beyond_its_budget() {
     let mut machine = Machine::new(3);

@@ -24,7 +24,7 @@ impl VifPort {
             let before = self.state;
             let peer = self.platform.peer(self.conn);
             let Ok(Some(peer)) = peer else { return };
-            // Nobody comes back who is dead: what is over its memory ends, used or not.
+            // A dead guest does not come back: a queue over its memory ends, used or not.
             if peer.state == XenbusState::Unknown
                 && let Some(queue) = &mut self.queue
             {
@@ -112,7 +112,7 @@ impl VifPort {
     fn connect(&mut self, peer: &Peer) -> Result<(), String> {
         let (front, terms) = self.agree(&peer.record)?;
         if self.frontend.replace(peer.domain) != Some(peer.domain) {
-            // Another guest under the same number: the doorbell of the one before wakes nobody.
+            // Another guest under the same number: the old doorbell was its predecessor's.
             self.doorbell = None;
         }
         if self.doorbell.is_none() {

@@ -162,7 +162,7 @@ impl Assignment {
             return;
         };
         match nic.vmq().map_or(Ok(0), |(vmq, _)| vmq.recover(&macs)) {
-            // It is not known whose they were: they stand in the first guest's name.
+            // It is not known which guests had these queues: they are counted as the first guest's.
             Ok(queues) => self.held.extend((0..queues).map(|queue| Held {
                 queue: QueueId(queue),
                 port,

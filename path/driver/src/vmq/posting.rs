@@ -142,8 +142,8 @@ mod tests {
         assert_eq!(given(&mut rig(34), 1519), (34, 64), "each lies in one");
     }
 
-    /// What a guest has posted cannot keep its frames from coming: what is no buffer is used up,
-    /// and what is too little is not waited for.
+    /// Whatever a guest has posted, its frames come: a request that is no buffer is used up, and
+    /// buffers that are too few for a frame are not waited for.
     #[test]
     fn buffers_that_are_none_are_not_waited_for() {
         use vif::netif::RxRequest;

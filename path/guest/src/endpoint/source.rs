@@ -103,7 +103,7 @@ impl Source {
             let due = (now_ns.saturating_sub(start_ns) as f64 * pps / 1e9).floor() + 1.0;
             let behind = due - self.sent as f64;
             if behind > CATCH_UP {
-                // What was missed stays missed: the rate goes on from here.
+                // Frames that were missed are not made up for: the rate goes on from here.
                 let from = (self.sent as f64 + CATCH_UP) / pps * 1e9;
                 self.start_ns = Some(now_ns.saturating_sub(from as u64));
             }

@@ -141,7 +141,7 @@ fn sets_of_ports() {
     }
     assert_eq!(set.without(64), set.without(64));
     assert_ne!(set.without(64), set);
-    // What is left out is one port, not all that ever were.
+    // `without` leaves out one port, and forgets those of earlier calls.
     assert!(set.without(64).without(1).contains(64));
     assert_eq!(PortSet::from_iter([]).iter().count(), 0);
 }

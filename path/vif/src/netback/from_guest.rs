@@ -50,7 +50,7 @@ impl<G: Grants> Netback<G> {
             }
         }
         if self.chains.list.is_empty() {
-            // What was bad is answered at once: an empty batch has no end that is called.
+            // Bad packets are answered at once: for an empty batch nothing calls the end.
             self.from_guest_done();
             return Ok(0);
         }

@@ -55,7 +55,7 @@ impl<G: Grants> Netback<G> {
                 break;
             };
             let request = RxRequest::decode(words);
-            // What is no buffer has no bytes: no mechanism says anything else.
+            // A request that is no buffer asks for no bytes, so that its span is empty.
             let (offset, len) = buffer(&request, &self.terms).unwrap_or((0, 0));
             requests.push(request);
             let gref = GrantRef(request.gref);

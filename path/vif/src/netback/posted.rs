@@ -107,7 +107,8 @@ impl<G: Grants> Netback<G> {
                 posted.state = PostState::LeftOut;
                 continue;
             }
-            // What is no buffer, or may not be written, is answered when its turn comes.
+            // A request that is no buffer, or whose page may not be written, is answered when its
+            // turn comes.
             let Some(span) = span.filter(|_| posted.state == PostState::Free) else {
                 continue;
             };

@@ -52,8 +52,8 @@ impl Journal {
     /// not have made this request otherwise.
     pub(super) fn note(self, slot: u32, index: u32, words: &[u32]) {
         let entry = self.entry(slot);
-        // In this order: a process that is killed in between leaves the old index, which nobody
-        // asks for any more, or no entry at all.
+        // In this order: a process that is killed in between leaves the old index, which is not
+        // looked for any more, or no entry at all.
         let _ = entry.write_words(8, words.get(..WORDS).unwrap_or(words));
         let _ = entry.store_u32(0, index);
         let _ = entry.store_u32(4, 1);

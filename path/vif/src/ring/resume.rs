@@ -19,11 +19,11 @@ enum Op {
     Look(u32),
     /// The back takes requests.
     Take(u32),
-    /// The back answers what it has taken, and lets nobody see it.
+    /// The back writes responses to requests that it has taken, and does not publish them.
     Respond(u32),
-    /// It lets the front see its answers.
+    /// The back publishes its responses.
     Publish,
-    /// The front takes the answers that it sees.
+    /// The front takes published responses.
     Collect,
     /// The back is killed; another one takes over.
     Kill,
@@ -221,7 +221,7 @@ fn ring_16_an_older_request_of_the_slot_is_none() {
         machine.step(Op::Request(slots(0))).unwrap();
         machine.finish().unwrap();
     }
-    // Made, and not looked at by anybody: the journal knows only what was there before.
+    // The back dies before it looks at these: the journal knows only the ones before.
     machine.step(Op::Request(7)).unwrap();
     machine.step(Op::Kill).unwrap();
     assert_eq!(machine.finish(), Ok(()));

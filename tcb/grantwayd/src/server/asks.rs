@@ -154,7 +154,7 @@ impl Core {
         else {
             return Err("nothing to create".into());
         };
-        // One that is longer than it may be is refused by name, below.
+        // A configuration beyond CONFIG_MAX is refused below, with the domain's name.
         let config = sealed::read(&beside(&fds)?, 2 * info::CONFIG_MAX)?;
         if devices > abi::layout::fd::DEVICES_MAX {
             return Err(format!("{name}: {devices} devices").into());

@@ -63,7 +63,7 @@ impl Core {
         }
     }
 
-    /// netd has ended: who waits for it is told.
+    /// netd has ended: every ask that waits for it is answered so.
     pub(super) fn lose_netd(&mut self, now: u64) {
         self.to_netd = None;
         self.control.replace(None);
@@ -74,7 +74,7 @@ impl Core {
         }
     }
 
-    /// Sees to what netd has done; one that talks nonsense is ended.
+    /// Sees to what netd has done. Ends netd if it talks nonsense.
     pub(super) fn hear_netd(&mut self) {
         while let Some(peer) = &mut self.to_netd {
             let received = match peer.flush() {
@@ -164,7 +164,7 @@ impl Core {
     fn outcome(&mut self, received: Received<Outcome>) {
         let Received { record, fds } = received;
         let waiting = self.units.waiting.remove(&record.token);
-        // Of what nobody waits for, nobody hears.
+        // An outcome that no ask waits for is dropped.
         let Some((token, waits)) = waiting else {
             return;
         };

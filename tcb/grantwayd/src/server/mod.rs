@@ -31,7 +31,7 @@ const END_NS: u64 = 5_000_000_000;
 const HELPER_END: Duration = Duration::from_millis(500);
 /// Asks of the manager that are seen to in one turn.
 const ASKS_PER_TURN: usize = 64;
-/// Records that wait for a helper to take them; one that lets more lie is ended.
+/// Records that may wait for a helper to take them. A helper that leaves more is ended.
 const OUTBOX_MAX: usize = 4096;
 
 /// What became ready.
@@ -117,9 +117,9 @@ pub(crate) struct Core {
     /// Standard output, if its reader is to be watched.
     reader: Option<Stdout>,
     began_ns: u64,
-    /// The token of who asked for the end, once somebody did.
+    /// Set when everything ends: the token of the ask for it, if it was asked for.
     ending: Option<Option<u32>>,
-    /// Whether the end is a failure: why, if nobody has said so yet.
+    /// Set if the end is a failure: why, if that has not been told yet.
     failure: Option<Option<String>>,
 }
 
@@ -386,7 +386,7 @@ impl Core {
                 self.manager.ended(now);
                 self.relays.values_mut().for_each(|token| *token = None);
                 if self.kept.is_none() && self.ending.is_none() {
-                    // Nobody knows what was built and what was not.
+                    // The next manager could not know what is built already.
                     let why = "the manager ended before the machine was ready";
                     self.failure = Some(Some(why.into()));
                     self.ending = Some(None);
@@ -398,7 +398,7 @@ impl Core {
         }
     }
 
-    /// Sees to what the manager asks; one that talks nonsense is ended.
+    /// Sees to what the manager asks. Ends a manager that talks nonsense.
     fn hear_manager(&mut self, now: u64) {
         for _ in 0..ASKS_PER_TURN {
             let Some(peer) = &mut self.to_manager else {

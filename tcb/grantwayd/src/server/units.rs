@@ -1,4 +1,4 @@
-//! What the core keeps of devices, and who waits for one.
+//! What the core keeps of devices, and which asks wait for one.
 
 use abi::DomId;
 use abi::core::Umem;
@@ -52,7 +52,7 @@ pub(super) struct Units {
     pub(super) open: BTreeMap<u32, Unit>,
     pub(super) bound: BTreeMap<u32, Bound>,
     pub(super) sockets: u32,
-    /// By token of a task, who waits: the token of the manager's ask.
+    /// By the token of netd's task: the token of the manager's ask that waits for it.
     pub(super) waiting: BTreeMap<u32, (u32, Waits)>,
     pub(super) tasks: u32,
 }
@@ -64,7 +64,7 @@ impl Units {
         self.bound.remove(&unit);
     }
 
-    /// Somebody waits for netd: the token of the task.
+    /// Notes that the manager's ask `token` waits for netd. Returns the token of netd's task.
     pub(super) fn wait(&mut self, token: u32, waits: Waits) -> u32 {
         self.tasks = self.tasks.wrapping_add(1).max(1);
         self.waiting.insert(self.tasks, (token, waits));

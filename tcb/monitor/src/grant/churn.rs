@@ -94,7 +94,7 @@ impl Churn {
             return Err(then);
         }
         budget.take(now_ns, cost);
-        // Who is ahead and has not asked again yet loses nothing by that.
+        // The first that waits in front of this one has not asked again yet, and keeps its place.
         let first = waiting.first_key_value();
         *now = (*now).max(first.map_or(start, |((start, _), _)| *start));
         waiting.remove(&(start, id));
@@ -135,15 +135,15 @@ mod tests {
         got
     }
 
-    /// Row 34: however many domains want to revoke as fast as they can, all of them together get
-    /// what one would, and each the same part of it, whatever the size of its calls.
+    /// Row 34: however many domains revoke as fast as they can, together they get what a single
+    /// one would. Each gets the same part of it, whatever the size of its calls.
     #[test]
     fn attack_34_grant_churn_has_one_budget_for_the_machine() {
         let churn = Churn::default();
         let domains: Vec<_> = (1..=64)
             .map(|id| (id, [1, 16, 169][id as usize % 3]))
             .collect();
-        // The burst is whose it is that comes first.
+        // The first millisecond has the burst, and is left out.
         flood(&churn, &domains, 0..1);
         let got = flood(&churn, &domains, 1..10_000);
         let all: u64 = got.iter().sum();
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(flood(&churn, &[(1, 1)], 0..1), [u64::from(BURST)]);
         let got = flood(&churn, &[(1, 100)], 1..1001);
         assert_eq!(got, [PER_SECOND]);
-        // What waited and is gone holds up nobody.
+        // A domain that waited and is gone does not hold up others.
         let then = churn.take(DomId(1), 8000, 1001 * MS);
         assert_eq!(
             then,

@@ -160,7 +160,7 @@ impl<S: AddressSpace> Executor<S> {
         let connections = &self.shared.connections;
         let view = connections.get(self.id, conn);
         let peer = view.map_err(|_| GrantStatus::BadDomain)?.peer;
-        // One that was taken away has no other end any more.
+        // A connection that was taken away still has a peer, and no other end.
         let reached = connections.other_end(self.id, conn);
         reached.map_err(|_| GrantStatus::BadDomain)?;
         Ok(((self.id, conn), peer))

@@ -1,9 +1,9 @@
 //! Quarantine: entries that were revoked by force while their user used them, what they cost it,
 //! and how long a revocation waits for it.
 //!
-//! A user that lets go of one entry now and then could hold up revocation after revocation, each
-//! within a patience of its own. So patience is one for each user, for all that wait: it is spent
-//! while anybody does, and comes back slowly.
+//! A user that ends the use of one entry now and then could hold up revocation after revocation,
+//! if each had a patience of its own. So each user has one patience for all revocations that wait
+//! for it: it is spent while any waits, and comes back slowly.
 
 use super::table::Table;
 use abi::Handle;
@@ -34,8 +34,8 @@ impl Patience {
         }
     }
 
-    /// Somebody has waited from `since_ns` to `now_ns`; whether it may go on. Time in which several
-    /// wait counts once.
+    /// Counts a wait from `since_ns` to `now_ns`; time in which several wait counts once. Returns
+    /// whether waiting may go on.
     pub(super) fn waits(&mut self, since_ns: u64, now_ns: u64) -> bool {
         let passed_ns = now_ns.saturating_sub(self.until_ns);
         let waited_ns = now_ns.saturating_sub(since_ns.max(self.until_ns));
