@@ -52,6 +52,9 @@ pub(crate) enum Command {
         /// Name of the instance, instead of the file's
         #[arg(long)]
         name: Option<String>,
+        /// Start grantwayd-lab, which also has the grant mechanisms that are for comparisons alone
+        #[arg(long)]
+        lab: bool,
         /// Where the monitor writes its log, instead of the runtime directory
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         log: Option<PathBuf>,

@@ -44,11 +44,13 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             config,
             detach,
             name,
+            lab,
             log,
         } => up::up(&up::Options {
             config,
             detach,
             name,
+            lab,
             log,
             json,
         }),
@@ -104,11 +106,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             };
             experiments::exp::run(&args)
         }
-        Command::Completions { shell } => {
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "grantway", &mut text);
-            output::print_as_it_is(&String::from_utf8_lossy(&text))
-        }
+        Command::Completions { shell } => completions(shell),
         Command::Internal { args } => match args.split_first() {
             Some((helper, spec)) if helper == figures::sampler::HELPER => {
                 xenoprof::record::bare::main(spec)
@@ -117,4 +115,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         },
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "grantway", &mut text);
+    output::print_as_it_is(&String::from_utf8_lossy(&text))
 }

@@ -4,7 +4,7 @@ use crate::{host, output, tables};
 use abi::machine::Machine;
 use anyhow::Context;
 use client::Instance;
-use config::Config;
+use config::{Config, Finding, Place};
 use figures::{Failure, interrupt};
 use netdev::netns;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
@@ -20,6 +20,7 @@ pub(crate) struct Options {
     pub(crate) config: PathBuf,
     pub(crate) detach: bool,
     pub(crate) name: Option<String>,
+    pub(crate) lab: bool,
     pub(crate) log: Option<PathBuf>,
     pub(crate) json: bool,
 }
@@ -72,6 +73,10 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
     interrupt::watch();
     let spinner = output::spinner(&format!("{}: starting", machine.name));
     let start = client::Options {
+        program: match options.lab {
+            true => client::MONITOR_OF_COMPARISONS,
+            false => client::MONITOR,
+        },
         log: options.log.clone(),
         detach: options.detach,
         ..client::Options::default()
@@ -134,8 +139,26 @@ fn load(options: &Options) -> anyhow::Result<(Config, Machine)> {
         client::check_name(name)?;
     }
     let machine = config.machine()?;
-    located.check(host::check(&config))?;
+    let mut found = host::check(&config);
+    if config.driver.grants.needs_lab() && !options.lab {
+        found.push(for_comparisons_alone());
+    }
+    located.check(found)?;
     Ok((config, machine))
+}
+
+/// The monitor that is meant for use does not serve these mechanisms.
+fn for_comparisons_alone() -> Finding {
+    Finding {
+        place: Place::Driver,
+        key: "grants",
+        what: "this mechanism is for comparisons alone".to_owned(),
+        remedy: format!(
+            "write \"counted\", or start the machine by {} with `grantway up --lab` (`grantway \
+             exp` does so by itself)",
+            client::MONITOR_OF_COMPARISONS
+        ),
+    }
 }
 
 /// TAPs need CAP_NET_ADMIN: without privileges, become root of a user namespace with a network

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::control::ask;
-use crate::runtime::{check_name, clear_stale, daemon_path, lock, names, runtime_dir};
+use crate::runtime::{MONITOR, check_name, clear_stale, lock, names, program_path, runtime_dir};
 use abi::machine::{Audit, Control, Machine, Relayed, Restarted, Status};
 use abi::mailbox::Request;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 /// How to start an instance.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// The program of the monitor.
+    pub program: &'static str,
     /// Where the monitor writes its log; none: `NAME.log` in the runtime directory.
     pub log: Option<PathBuf>,
     /// Whether the instance outlives this process (else it ends when the [`Instance`] is dropped).
@@ -30,6 +32,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            program: MONITOR,
             log: None,
             detach: false,
             limit: Duration::from_secs(30),
@@ -81,7 +84,7 @@ impl Instance {
     /// time; nothing is left running then.
     pub fn start(machine: &Machine, options: &Options) -> Result<Self, Error> {
         check_name(&machine.name)?;
-        let program = daemon_path()?;
+        let program = program_path(options.program)?;
         let dir = runtime_dir()?;
         let socket = dir.join(format!("{}.sock", machine.name));
         let log = options

@@ -12,5 +12,6 @@ mod runtime;
 pub use error::Error;
 pub use instance::{Instance, Options};
 pub use runtime::{
-    RUNTIME_DIR_VAR, check_name, daemon_path, listed, names, program_path, runtime_dir, socket_path,
+    MONITOR, MONITOR_OF_COMPARISONS, RUNTIME_DIR_VAR, check_name, daemon_path, listed, names,
+    program_path, runtime_dir, socket_path,
 };

@@ -100,11 +100,16 @@ pub fn listed() -> Result<Vec<String>, Error> {
 }
 
 /// The monitor's program.
+pub const MONITOR: &str = "grantwayd";
+/// The same with the grant mechanisms that only comparisons use.
+pub const MONITOR_OF_COMPARISONS: &str = "grantwayd-lab";
+
+/// Where the monitor's program lies.
 ///
 /// # Errors
 /// There is none.
 pub fn daemon_path() -> Result<PathBuf, Error> {
-    program_path("grantwayd")
+    program_path(MONITOR)
 }
 
 /// A program of this workspace: beside the running one (tests lie one directory deeper).

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The package and the name of each program.
-pub(crate) const PROGRAMS: [(&str, &str); 8] = [
+pub(crate) const PROGRAMS: [(&str, &str); 9] = [
     ("cli", "grantway"),
     ("grantwayd", "grantwayd"),
     ("netd", "grantway-netd"),
@@ -19,18 +19,28 @@ pub(crate) const PROGRAMS: [(&str, &str); 8] = [
     ("guest", "guest"),
     ("pointers", "pointers"),
     ("xen", "grantway-xen"),
+    (OF_COMPARISONS, "grantwayd-lab"),
 ];
+
+/// The package whose program only comparisons start.
+const OF_COMPARISONS: &str = "baselines";
 
 /// Builds the programs and puts them side by side into `target/release/`, and beside cargo's own
 /// output if `CARGO_TARGET_DIR` leads elsewhere. Returns the path of `grantway`.
 pub(crate) fn build() -> Result<PathBuf> {
+    build_those_of(|_| true)
+}
+
+fn build_those_of(package: impl Fn(&str) -> bool) -> Result<PathBuf> {
     let mut command = workspace::cargo();
     command.args(["build", "--release"]);
-    for (package, program) in PROGRAMS {
+    let mut wanted = 0;
+    for (package, program) in PROGRAMS.into_iter().filter(|(of, _)| package(of)) {
         command.args(["--package", package, "--bin", program]);
+        wanted += 1;
     }
     let built = executables_of(&mut command)?;
-    ensure!(built.len() == PROGRAMS.len(), "cargo built {built:?} only");
+    ensure!(built.len() == wanted, "cargo built {built:?} only");
 
     let home = workspace::root().join("target/release");
     let beside = workspace::target_directory()?.join("release");
@@ -45,7 +55,7 @@ pub(crate) fn build() -> Result<PathBuf> {
 
 /// Builds, then becomes `grantway demo ARGS…`.
 pub(crate) fn demo(args: &[String]) -> Result<()> {
-    let grantway = build()?;
+    let grantway = build_those_of(|package| package != OF_COMPARISONS)?;
     let error = Command::new(&grantway).arg("demo").args(args).exec();
     Err(error).with_context(|| format!("cannot run {}", grantway.display()))
 }

@@ -33,7 +33,7 @@ usage: cargo xtask <task>
   words              find words that are retired (xtask/words.txt)
   tcb                count the trusted base: lines and `unsafe` blocks per crate and program; fails
                      where a program has more lines than xtask/layering.txt lets it have
-  mutants [MODULE…]  mutate ring, grants, counted-grants, bridge: do the tests notice? resumable
+  mutants [MODULE…]  mutate ring, grants, counted-grants, …: do the tests notice? resumable
   mutants --kept [MODULE…]  print what is known so far, without running anything
   xen [TEST…]        the driver domain on the real Xen, in an emulated machine (--help says more)
   compare COMMIT     is the tree as fast as that commit? (--help says more)

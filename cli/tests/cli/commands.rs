@@ -143,6 +143,25 @@ fn mistakes_in_a_file_are_status_2_with_file_line_and_remedy() {
     );
 }
 
+/// The monitor that is meant for use has no code for them.
+#[test]
+fn mechanisms_of_comparisons_are_refused_by_name() {
+    let place = Place::new();
+    for grants in ["copy", "map", "flip", "persistent"] {
+        let text = format!("{SIM}\n[driver]\ngrants = \"{grants}\"\n[buffers]\nsize = \"full\"\n");
+        let file = place.file("compared.toml", &text);
+        let run = place.run(&["up", &file]);
+        assert_eq!(run.code, 2, "{run:?}");
+        for told in ["compared.toml:", "grants", "grantwayd-lab", "--lab"] {
+            assert!(run.err.contains(told), "{told}: {run:?}");
+        }
+        // There is no such program here.
+        let run = place.run(&["up", "--lab", &file]);
+        assert_eq!(run.code, 3, "{run:?}");
+        assert!(run.err.contains("grantwayd-lab: build"), "{run:?}");
+    }
+}
+
 #[test]
 fn no_monitor_program_is_status_3() {
     let place = Place::new();

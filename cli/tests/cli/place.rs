@@ -49,8 +49,9 @@ endpoint = "echo"
 "#;
 
 /// What lies beside `grantway`.
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 7] = [
     "grantwayd",
+    "grantwayd-lab",
     "grantway-netd",
     "grantway-manager",
     "driver",
@@ -74,6 +75,7 @@ fn build(folder: &Path) {
         "--quiet",
         "--bins",
         "--package=grantwayd",
+        "--package=baselines",
         "--package=netd",
         "--package=manager",
         "--package=driver",

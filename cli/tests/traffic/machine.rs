@@ -50,9 +50,14 @@ impl Machine {
         let paths: Vec<String> = places.iter().map(|(place, _)| path_of(place)).collect();
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("machine.toml");
-        fs::write(&file, config(&paths)).unwrap();
+        let config = config(&paths);
+        fs::write(&file, &config).unwrap();
         let mut command = Command::new(grantway());
         command.arg("--json").arg("up").arg(file);
+        if config::parse("machine.toml", &config).is_ok_and(|c| c.driver.grants.needs_lab()) {
+            require!(program("grantwayd-lab"));
+            command.arg("--lab");
+        }
         let up = in_folder(&mut command, folder.path())
             .stdout(Stdio::piped())
             .spawn()

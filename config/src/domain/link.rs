@@ -37,6 +37,12 @@ impl GrantMode {
     pub const fn has_tables(self) -> bool {
         matches!(self, Self::Counted | Self::Unchecked)
     }
+
+    /// Whether it is for comparisons alone: only the program `grantwayd-lab` serves its calls.
+    #[must_use]
+    pub const fn needs_lab(self) -> bool {
+        !self.has_tables()
+    }
 }
 
 /// What a packet on a ring may leave undone.

@@ -1,12 +1,13 @@
 //! A hostile domain at its call page, with a granter, a bystander and the monitor's books.
 
 use crate::input::Input;
+use abi::classic::{Copy, GrantEntry, Map, Place};
 use abi::connect::XenbusState;
 use abi::hypercall::{
-    Attach, COUNT, Copy, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, Place, RESULT, STATUS_WORD,
+    Attach, COUNT, DONE, KIND, Kind, OP_WORDS, OPS, OPS_MAX, RESULT, STATUS_WORD,
 };
 use abi::layout::info;
-use abi::{DomId, GrantEntry, GrantRef, GrantStatus, PAGE, Slot};
+use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
 use monitor::event::Port;
 use monitor::fake::FakeSpace;
 use monitor::hypercall::{CallPage, Server, Shared};
@@ -76,7 +77,7 @@ pub fn hypercalls(bytes: &[u8]) {
 
 /// The monitor's books: three domains, and a connection between the granter and the caller.
 fn books(world: &World) -> Arc<Shared> {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(Shared::new(baselines::mechanisms));
     {
         let mut tables = shared.grants.lock();
         tables.insert(CALLER, Arc::clone(&world.caller), SLOTS);
@@ -130,7 +131,7 @@ fn serve(input: &mut Input<'_>, world: &World) {
             .serve(number)
             .expect("an address space that only refuses");
         answered(call, kind, count, number);
-        only_granted(server.mapper().space(), &granted);
+        only_granted(server.space(), &granted);
         assert_eq!(leaked(&shared), 0);
     }
 

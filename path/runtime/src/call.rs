@@ -1,9 +1,10 @@
 //! Hypercalls, from the domain's side: fill the call page, wake the monitor's worker, wait.
 
 use crate::platform::{NO_RECORD, Peer, Record};
+use abi::classic::{Copy, Map, Transfer, Unmap};
 use abi::hypercall::{
-    ANSWER_WORD, Bind, COUNT, Copy, Create, DONE, KIND, Kind, Map, OP_WORDS, OPS, OPS_MAX, REQUEST,
-    RESULT, Revoke, STATUS_WORD, Transfer, Unmap,
+    ANSWER_WORD, Bind, COUNT, Create, DONE, KIND, Kind, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT,
+    Revoke, STATUS_WORD,
 };
 use abi::{
     ConnId, DomId, GrantRef, GrantStatus, Handle, PAGE, RECORD_BYTES, Slot, XenbusState,

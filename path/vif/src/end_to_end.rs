@@ -406,7 +406,7 @@ fn buffers_are_given_back_once() {
 #[test]
 fn closing_ends_every_grant_that_is_not_in_use() {
     over_each_format(|| {
-        use abi::GrantEntry;
+        use abi::classic::GrantEntry;
         let mut rig = Rig::new(sizes());
         let before = rig.table.available();
         let at = rig.record.event.index() as usize * 8;

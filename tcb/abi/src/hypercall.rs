@@ -44,11 +44,11 @@ pub const OPS_MAX: usize = (layout::info::CALL_PAGES * layout::PAGE - OPS) / (OP
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// [`struct@Copy`] operations.
+    /// Copy bytes between pages: see [`Kind::is_other`].
     GrantCopy = 1,
-    /// [`Map`] operations.
+    /// Map granted pages by themselves: see [`Kind::is_other`].
     GrantMap = 2,
-    /// [`Unmap`] operations.
+    /// Unmap them: see [`Kind::is_other`].
     GrantUnmap = 3,
     /// One operation: word 0 the connection, word 1 the new state; the record's body (256 bytes)
     /// follows in the words of the next operations.
@@ -73,9 +73,10 @@ pub enum Kind {
     /// The granter's half of an exchange: pages that change hands, all zero at first. One
     /// operation: word 0 the connection, word 1 pages of each end, word 2 the slot that the
     /// caller's appear from on, in free slots. The answer: word 1 the [`crate::Handle`]. The other
-    /// half is a [`Kind::TableBind`] (no sub-tables), the end a [`Kind::TableEnd`].
+    /// half is a [`Kind::TableBind`] (no sub-tables), the end a [`Kind::TableEnd`]. See
+    /// [`Kind::is_other`].
     ExchangeCreate = 12,
-    /// [`Transfer`] operations.
+    /// Give pages of an exchange away: see [`Kind::is_other`].
     GrantTransfer = 13,
     /// Tell devices of the domain's own something. Each operation: word 0 the device's number,
     /// words 1 and 2 what the device understands ([`TapControl`]). The answer: word 3.
@@ -108,133 +109,19 @@ impl Kind {
             _ => return None,
         })
     }
-}
 
-/// One side of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// A page frame of the caller's own.
-    Own {
-        /// The frame's number.
-        frame: u32,
-    },
-    /// A page that `domain` granted to the caller.
-    Granted {
-        /// Who granted it.
-        domain: DomId,
-        /// The reference.
-        gref: GrantRef,
-    },
-}
-
-impl Place {
-    const GRANTED: u64 = 1 << 63;
-
-    /// As a word.
+    /// Whether only a monitor for comparisons serves it: `EINVAL` otherwise.
     #[must_use]
-    pub const fn encode(self) -> u64 {
-        match self {
-            Self::Own { frame } => frame as u64,
-            Self::Granted { domain, gref } => {
-                Self::GRANTED | (domain.0 as u64) << 32 | gref.0 as u64
-            }
-        }
+    pub const fn is_other(self) -> bool {
+        matches!(
+            self,
+            Self::GrantCopy
+                | Self::GrantMap
+                | Self::GrantUnmap
+                | Self::ExchangeCreate
+                | Self::GrantTransfer
+        )
     }
-
-    /// From a word. Every word means something.
-    #[must_use]
-    pub const fn decode(word: u64) -> Self {
-        if word & Self::GRANTED == 0 {
-            Self::Own { frame: word as u32 }
-        } else {
-            Self::Granted {
-                domain: DomId((word >> 32) as u16),
-                gref: GrantRef(word as u32),
-            }
-        }
-    }
-}
-
-/// Copy bytes between two pages, neither range crossing a page boundary (`GNTTABOP_copy`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copy {
-    /// Where from.
-    pub src: Place,
-    /// Where to.
-    pub dst: Place,
-    /// Offset in the source page, bytes.
-    pub src_offset: u16,
-    /// Offset in the destination page, bytes.
-    pub dst_offset: u16,
-    /// Bytes.
-    pub len: u16,
-}
-
-impl Copy {
-    /// As words 0 … 2.
-    #[must_use]
-    pub const fn encode(self) -> [u64; 3] {
-        [
-            self.src.encode(),
-            self.dst.encode(),
-            self.src_offset as u64 | (self.dst_offset as u64) << 16 | (self.len as u64) << 32,
-        ]
-    }
-
-    /// From words 0 … 2.
-    #[must_use]
-    pub const fn decode(words: [u64; 3]) -> Self {
-        Self {
-            src: Place::decode(words[0]),
-            dst: Place::decode(words[1]),
-            src_offset: words[2] as u16,
-            dst_offset: (words[2] >> 16) as u16,
-            len: (words[2] >> 32) as u16,
-        }
-    }
-}
-
-/// Map a granted page into the caller's window (`GNTTABOP_map_grant_ref`). The slot is the handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Map {
-    /// Who granted it.
-    pub domain: DomId,
-    /// The reference.
-    pub gref: GrantRef,
-    /// Where it shall appear; must be free.
-    pub slot: Slot,
-    /// Read-only, whatever the grant permits.
-    pub readonly: bool,
-}
-
-impl Map {
-    /// As words 0 … 2.
-    #[must_use]
-    pub const fn encode(self) -> [u64; 3] {
-        [
-            (self.domain.0 as u64) << 32 | self.gref.0 as u64,
-            self.slot.0 as u64,
-            self.readonly as u64,
-        ]
-    }
-
-    /// From words 0 … 2.
-    #[must_use]
-    pub const fn decode(words: [u64; 3]) -> Self {
-        Self {
-            domain: DomId((words[0] >> 32) as u16),
-            gref: GrantRef(words[0] as u32),
-            slot: Slot(words[1] as u32),
-            readonly: words[2] & 1 != 0,
-        }
-    }
-}
-
-/// Take a page out of the caller's window again (`GNTTABOP_unmap_grant_ref`): word 0 is the slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unmap {
-    /// Which.
-    pub slot: Slot,
 }
 
 /// The word of an operation that holds its answer, where there is one.
@@ -344,41 +231,6 @@ impl Revoke {
             table: Handle((words[0] >> 32) as u32),
             gref: GrantRef(words[0] as u32),
             how: Revocation::from_wire(words[1]),
-        }
-    }
-}
-
-/// Give a page away and get one for it (`GNTTABOP_transfer`): the page at a slot of the caller's
-/// appears where the granter accepts one, and the page that was there, zeroed, at the caller's
-/// slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
-    /// The exchange that both slots are of.
-    pub exchange: Handle,
-    /// The caller's slot.
-    pub slot: Slot,
-    /// An entry of the granter's classic table that accepts a page.
-    pub gref: GrantRef,
-}
-
-impl Transfer {
-    /// As words 0 … 2.
-    #[must_use]
-    pub const fn encode(self) -> [u64; 3] {
-        [
-            (self.exchange.0 as u64) << 32 | self.gref.0 as u64,
-            self.slot.0 as u64,
-            0,
-        ]
-    }
-
-    /// From words 0 … 2.
-    #[must_use]
-    pub const fn decode(words: [u64; 3]) -> Self {
-        Self {
-            exchange: Handle((words[0] >> 32) as u32),
-            slot: Slot(words[1] as u32),
-            gref: GrantRef(words[0] as u32),
         }
     }
 }

@@ -92,7 +92,7 @@ pub mod info {
     pub const MAILBOX_OUT: usize = 33 * PAGE;
     /// Bytes that a reply may have.
     pub const MAILBOX_OUT_MAX: usize = 95 * PAGE;
-    /// The grant table: entries of 8 bytes, see [`crate::grant::GrantEntry`].
+    /// The grant table: entries of 8 bytes, see [`crate::classic::GrantEntry`].
     pub const GRANT_TABLE: usize = 128 * PAGE;
 
     /// Bytes that a configuration may have.

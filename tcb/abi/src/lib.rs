@@ -3,6 +3,7 @@
 //! Nothing here touches memory or makes a system call: it is the vocabulary of the trusted base,
 //! shared by the monitor, by every domain and by the command line.
 
+pub mod classic;
 pub mod connect;
 pub mod core;
 pub mod counted;
@@ -18,6 +19,6 @@ pub mod version;
 pub mod xdp;
 
 pub use connect::{RECORD_BYTES, Role, XenbusState};
-pub use grant::{GrantEntry, GrantStatus};
+pub use grant::GrantStatus;
 pub use ids::{ConnId, DomId, GrantRef, Handle, Slot};
 pub use layout::PAGE;

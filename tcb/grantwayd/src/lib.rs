@@ -30,6 +30,8 @@ mod users;
 
 use args::Args;
 use control::ControlSocket;
+use monitor::Hypervisor;
+use monitor::grant::mechanism::Make;
 use server::Core;
 use shmem::time::monotonic_ns;
 use std::fs::OpenOptions;
@@ -42,10 +44,10 @@ use std::process::ExitCode;
 /// Bytes that a machine may have as JSON: more than the largest one.
 const MACHINE_MAX: u64 = 64 << 20;
 
-/// The whole program.
+/// The whole program, with these mechanisms beside counted grants.
 #[must_use]
-pub fn run() -> ExitCode {
-    match serve() {
+pub fn run(mechanism: Make) -> ExitCode {
+    match serve(mechanism) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if let Some(error) = error {
@@ -57,7 +59,7 @@ pub fn run() -> ExitCode {
 }
 
 /// Serves until the end. An error that was not said yet is returned.
-fn serve() -> Result<(), Option<String>> {
+fn serve(mechanism: Make) -> Result<(), Option<String>> {
     let began_ns = monotonic_ns();
     let args = Args::parse(std::env::args().skip(1))?;
     shmem::install_fault_handler();
@@ -73,7 +75,8 @@ fn serve() -> Result<(), Option<String>> {
     let socket = ControlSocket::bind(&args.socket).map_err(failed(socket))?;
     let own = std::env::current_exe().map_err(failed("own path".into()))?;
     let beside = own.parent().map(PathBuf::from).unwrap_or_default();
-    let mut core = Core::new(&args, &beside, socket, log, signals, began_ns)?;
+    let hypervisor = Hypervisor::new(mechanism).map_err(|e| e.to_string())?;
+    let mut core = Core::new(hypervisor, &args, &beside, socket, log, signals, began_ns)?;
     core.start(read_machine)?;
     core.run()
 }

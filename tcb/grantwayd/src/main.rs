@@ -1,5 +1,5 @@
 //! See the library of this name.
 
 fn main() -> std::process::ExitCode {
-    grantwayd::run()
+    grantwayd::run(monitor::grant::nothing)
 }

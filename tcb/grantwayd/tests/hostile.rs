@@ -3,9 +3,8 @@
 
 mod common;
 
-use abi::hypercall::{Kind, Map, OPS_MAX, TapControl};
+use abi::hypercall::{Kind, OPS_MAX, TapControl};
 use abi::machine::{Control, Device, Tap};
-use abi::{DomId, GrantRef, Slot};
 use common::{Daemon, eventually, is_process, kill, machine};
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
@@ -19,26 +18,6 @@ const S: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_secs(10);
 /// Ten times what is promised (SPECIFICATION.md).
 const AFTER_THE_MONITOR: Duration = S;
-
-/// Grants frame 3 of the first guest and maps it in the driver domain.
-fn with_mapping(daemon: &Daemon) {
-    let grant = json!({ "do": "grant", "index": 0, "to": 0, "frame": 3 });
-    daemon.order("g0", grant);
-    daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
-    let map = Map {
-        domain: DomId(1),
-        gref: GrantRef(0),
-        slot: Slot(0),
-        readonly: false,
-    }
-    .encode();
-    let call = json!({ "do": "call", "kind": Kind::GrantMap as u32, "ops": [map] });
-    assert_eq!(daemon.order("driver", call)["ops"][0][5], 0);
-    assert_eq!(
-        daemon.order("driver", json!({ "do": "look-slot", "slot": 0 })),
-        7
-    );
-}
 
 fn connect_get(daemon: &Daemon, domain: &str) -> Value {
     let call = json!({ "do": "call", "kind": Kind::ConnectGet as u32, "ops": [[0, 0, 0]] });
@@ -55,22 +34,21 @@ fn gone(daemon: &Daemon, name: &str) {
 #[test]
 fn a_driver_killed_with_pages_mapped_leaves_nothing() {
     let daemon = Daemon::up(&machine(2));
-    with_mapping(&daemon);
+    let table = daemon.share();
     let driver = daemon.domain_status("driver");
     kill(driver["pid"].as_i64().unwrap());
     gone(&daemon, "driver");
-    assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+    assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     assert!(!is_process(driver["agent_pid"].as_i64().unwrap()));
     assert_eq!(
         daemon.domain_status("driver")["state"],
         "killed by signal 9"
     );
-    // The guests go on; their connections say what has happened; the grant can be ended.
+    // The guests go on; their connections say what has happened; the table can be ended.
     eventually("the connection's other end is unknown", SOON, || {
         connect_get(&daemon, "g0") == 0
     });
-    let end = json!({ "do": "grant", "index": 0, "end": true });
-    assert_eq!(daemon.order("g0", end), false, "not in use any more");
+    assert_eq!(daemon.end_table("g0", table), 0);
     let refused = daemon.order("driver", json!({ "do": "id" }));
     assert_eq!(refused["error"], "the domain is not running");
     daemon.down();
@@ -81,7 +59,7 @@ fn a_driver_killed_with_pages_mapped_leaves_nothing() {
 fn a_driver_that_the_kernel_does_not_let_go_of_keeps_what_it_had_mapped() {
     require!(root, tool("python3"));
     let daemon = Daemon::up(&machine(1));
-    with_mapping(&daemon);
+    daemon.share();
     let pid = daemon.domain_status("driver")["pid"].as_i64().unwrap();
     let tracer = Tracer::of(pid);
     kill(pid);
@@ -90,46 +68,13 @@ fn a_driver_that_the_kernel_does_not_let_go_of_keeps_what_it_had_mapped() {
     });
     let state = daemon.domain_status("driver")["state"].clone();
     assert_eq!(state, "killed by signal 9; its process is not gone yet");
-    assert_eq!(daemon.domain_audit("g0")["in_use"][0]["mappings"], 1);
+    assert_eq!(daemon.domain_audit("driver")["mapped"], 1);
+    assert_eq!(daemon.domain_audit("g0")["granted"], 1);
     assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1, "nobody waits");
     tracer.release();
     gone(&daemon, "driver");
-    assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+    assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     assert_eq!(daemon.domain_audit("driver")["lingers"], false);
-    daemon.down();
-}
-
-#[test]
-fn a_guest_killed_while_mapped_lives_on_until_it_is_unmapped() {
-    let daemon = Daemon::up(&machine(2));
-    with_mapping(&daemon);
-    kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
-    eventually("the guest is dead", SOON, || {
-        daemon.domain_status("g0")["alive"] == false
-    });
-    eventually("its end is unknown", SOON, || {
-        connect_get(&daemon, "driver") == 0
-    });
-    assert_eq!(daemon.domain_audit("g0")["owned"], 16);
-    assert_eq!(
-        daemon.order("driver", json!({ "do": "look-slot", "slot": 0 })),
-        7
-    );
-    let map = Map {
-        domain: DomId(1),
-        gref: GrantRef(0),
-        slot: Slot(1),
-        readonly: true,
-    };
-    let call = json!({ "do": "call", "kind": Kind::GrantMap as u32, "ops": [map.encode()] });
-    assert_eq!(
-        daemon.order("driver", call)["ops"][0][5],
-        -2,
-        "no such domain any more"
-    );
-    let call = json!({ "do": "call", "kind": Kind::GrantUnmap as u32, "ops": [[0]] });
-    assert_eq!(daemon.order("driver", call)["ops"][0][5], 0);
-    gone(&daemon, "g0");
     daemon.down();
 }
 
@@ -195,7 +140,7 @@ fn who_steers_too_often_waits() {
 #[test]
 fn the_agents_death_is_the_domains() {
     let daemon = Daemon::up(&machine(1));
-    with_mapping(&daemon);
+    daemon.share();
     kill(
         daemon.domain_status("driver")["agent_pid"]
             .as_i64()
@@ -209,15 +154,15 @@ fn the_agents_death_is_the_domains() {
 fn an_agent_that_does_not_answer_costs_its_domain_and_nobody_else() {
     use rustix::process::{Pid, Signal, kill_process};
     let daemon = Daemon::up(&machine(2));
-    with_mapping(&daemon);
+    let table = daemon.share();
     let agent = daemon.domain_status("driver")["agent_pid"]
         .as_i64()
         .unwrap();
     kill_process(Pid::from_raw(agent as i32).unwrap(), Signal::STOP).unwrap();
-    let unmap = json!({ "do": "call", "kind": Kind::GrantUnmap as u32, "ops": [[0]] });
+    let end = json!({ "do": "call", "kind": Kind::TableEnd as u32, "ops": [[table.0]] });
     let request = Control::Relay {
         domain: "driver".into(),
-        request: unmap.to_string(),
+        request: end.to_string(),
     };
     let mut stream = daemon.connect();
     writeln!(stream, "{}", serde_json::to_string(&request).unwrap()).unwrap();
@@ -228,15 +173,15 @@ fn an_agent_that_does_not_answer_costs_its_domain_and_nobody_else() {
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     gone(&daemon, "driver");
     let state = daemon.domain_status("driver")["state"].clone();
-    assert_eq!(state, "killed: lost: the agent did not answer in time");
-    assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+    assert_eq!(state, "killed: the agent did not answer in time");
+    assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     daemon.down();
 }
 
 #[test]
 fn the_monitors_death_is_everybodys() {
     let mut daemon = Daemon::up(&machine(4));
-    with_mapping(&daemon);
+    daemon.share();
     let pids = daemon.processes();
     assert_eq!(pids.len(), 10);
     daemon.child.kill().unwrap();
@@ -250,7 +195,7 @@ fn the_monitors_death_is_everybodys() {
 #[test]
 fn nonsense_calls_hurt_nobody_else() {
     let daemon = Daemon::up(&machine(2));
-    with_mapping(&daemon);
+    daemon.share();
     daemon.order("g1", json!({ "do": "storm", "calls": 10_000 }));
     let bad = [[u64::MAX; 6], [1 << 63; 6], [0; 6]];
     for kind in 0..15 {
@@ -368,7 +313,7 @@ fn a_domain_that_never_gets_ready_ends_the_start() {
 #[test]
 fn a_domain_that_hangs_is_killed() {
     let daemon = Daemon::up(&machine(1));
-    with_mapping(&daemon);
+    daemon.share();
     daemon.order("driver", json!({ "do": "hang" }));
     eventually("it is killed", 12 * S, || {
         daemon.domain_status("driver")["alive"] == false
@@ -477,14 +422,14 @@ fn it_works_without_privileges_in_a_user_namespace() {
         "unshare",
         "-Ur",
     ]);
-    command.arg(env!("CARGO_BIN_EXE_grantwayd"));
+    command.arg(common::core());
     let (daemon, line) = Daemon::start_as(&machine(2), command);
     assert_eq!(line["ready"], true, "{line}");
     // A client of the same user: credentials belong to a thread.
     let as_nobody = move || {
         let nobody = rustix::process::Uid::from_raw(65534);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
-        with_mapping(&daemon);
+        daemon.share();
         println!("missing: {}", daemon.status()["missing"]);
         kill(daemon.domain_status("driver")["pid"].as_i64().unwrap());
         gone(&daemon, "driver");
@@ -538,7 +483,7 @@ fn descriptors(pid: u32) -> Vec<String> {
 fn the_dead_leave_no_descriptor_and_no_namespace() {
     let machines = [1, 3].map(|guests| Daemon::up(&machine(guests)));
     for daemon in &machines {
-        with_mapping(daemon);
+        daemon.share();
         let alive = descriptors(daemon.child.id()).len();
         let status = daemon.status();
         let domains = status["domains"].as_array().unwrap();
@@ -567,7 +512,7 @@ fn deaths_in_any_state_leak_nothing() {
     // Each machine ends in another state: mapped, calling, printing.
     for round in 0..20 {
         let mut daemon = Daemon::up(&machine(2));
-        with_mapping(&daemon);
+        daemon.share();
         let orders = [
             json!({ "do": "storm", "calls": 100_000 }),
             json!({ "do": "id" }),
@@ -583,7 +528,7 @@ fn deaths_in_any_state_leak_nothing() {
         kill(daemon.domain_status(name)["pid"].as_i64().unwrap());
         if name == "driver" {
             gone(&daemon, name);
-            assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+            assert_eq!(daemon.domain_audit("g0")["granted"], 0);
         }
         daemon.audit();
         let pids = daemon.processes();

@@ -2,37 +2,10 @@
 
 mod common;
 
-use abi::hypercall::{Copy, Kind, Map, Place};
 use abi::machine::Program;
-use abi::{DomId, GrantRef, Slot};
 use common::{Daemon, domain, eventually, machine, with_file};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::Duration;
-
-fn grant(frame: u32, readonly: bool, index: u32) -> Value {
-    json!({ "do": "grant", "index": index, "to": 0, "frame": frame, "readonly": readonly })
-}
-
-fn map(gref: u32, slot: u32, readonly: bool) -> [u64; 3] {
-    let (domain, gref, slot) = (DomId(1), GrantRef(gref), Slot(slot));
-    Map {
-        domain,
-        gref,
-        slot,
-        readonly,
-    }
-    .encode()
-}
-
-fn call(daemon: &Daemon, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Vec<i64> {
-    let answer = daemon.order(
-        domain,
-        json!({ "do": "call", "kind": kind as u32, "ops": ops }),
-    );
-    assert_eq!(answer["result"], 0, "{answer}");
-    let ops = answer["ops"].as_array().unwrap();
-    ops.iter().map(|op| op[5].as_i64().unwrap()).collect()
-}
 
 /// For what must happen, where it is not the point how soon: other tests keep the CPUs busy.
 const SOON: Duration = Duration::from_secs(10);
@@ -71,96 +44,6 @@ fn a_machine_without_domains_is_ready() {
     let mut plan = machine(0);
     plan.domains.clear();
     Daemon::up(&plan).down();
-}
-
-#[test]
-fn a_page_is_mapped_used_and_unmapped() {
-    let daemon = Daemon::up(&machine(1));
-    daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
-    daemon.order("g0", grant(3, false, 5));
-    daemon.order("g0", grant(3, true, 6));
-    let statuses = call(
-        &daemon,
-        "driver",
-        Kind::GrantMap,
-        &[
-            map(5, 0, false),
-            map(6, 1, true),
-            map(6, 2, false),
-            map(5, 3, true),
-        ],
-    );
-    assert_eq!(statuses, [0, 0, -8, 0]);
-    let look = |slot: u32| daemon.order("driver", json!({ "do": "look-slot", "slot": slot }));
-    let fill = |slot: u32, byte: u8| {
-        daemon.order(
-            "driver",
-            json!({ "do": "fill-slot", "slot": slot, "byte": byte }),
-        )
-    };
-    assert_eq!(
-        [look(0), look(1), look(2), look(3)],
-        [json!(7), json!(7), json!("fault"), json!(7)]
-    );
-    assert_eq!([fill(1, 8), fill(3, 8)], ["fault", "fault"]);
-    assert_eq!(fill(0, 8), "done");
-    assert_eq!(daemon.order("g0", json!({ "do": "look", "frame": 3 })), 8);
-
-    let guest = daemon.domain_audit("g0");
-    assert_eq!(
-        (&guest["granted"], &guest["owned"]),
-        (&json!(1), &json!(16))
-    );
-    let expected = json!([
-        { "gref": 5, "frame": 3, "by": "driver", "mappings": 2, "writable": true },
-        { "gref": 6, "frame": 3, "by": "driver", "mappings": 1, "writable": false },
-    ]);
-    assert_eq!(guest["in_use"], expected);
-    assert_eq!(daemon.domain_audit("driver")["mapped"], 1);
-
-    let slots = [[0, 0, 0], [1, 0, 0], [3, 0, 0], [3, 0, 0]];
-    assert_eq!(
-        call(&daemon, "driver", Kind::GrantUnmap, &slots),
-        [0, 0, 0, -4]
-    );
-    assert_eq!([look(0), look(1), look(3)], ["fault", "fault", "fault"]);
-    assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
-    daemon.down();
-}
-
-#[test]
-fn bytes_are_copied_between_granted_pages() {
-    let daemon = Daemon::up(&machine(1));
-    daemon.order("g0", json!({ "do": "fill", "frame": 0, "byte": 42 }));
-    daemon.order("g0", grant(0, true, 0));
-    daemon.order("g0", grant(1, false, 1));
-    let granted = |gref| Place::Granted {
-        domain: DomId(1),
-        gref: GrantRef(gref),
-    };
-    let copy = |src, dst| {
-        Copy {
-            src,
-            dst,
-            src_offset: 0,
-            dst_offset: 0,
-            len: 4096,
-        }
-        .encode()
-    };
-    let own = Place::Own { frame: 9 };
-    let ops = [
-        copy(granted(0), own),
-        copy(own, granted(1)),
-        copy(own, granted(0)),
-    ];
-    assert_eq!(call(&daemon, "driver", Kind::GrantCopy, &ops), [0, 0, -8]);
-    assert_eq!(
-        daemon.order("driver", json!({ "do": "look", "frame": 9 })),
-        42
-    );
-    assert_eq!(daemon.order("g0", json!({ "do": "look", "frame": 1 })), 42);
-    daemon.down();
 }
 
 #[test]

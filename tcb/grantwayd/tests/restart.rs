@@ -3,7 +3,7 @@
 
 mod common;
 
-use abi::hypercall::{Create, Kind, Map};
+use abi::hypercall::{Create, Kind};
 use abi::machine::{Device, Machine, Netdev, Program, Tap, Xdp};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, eventually, is_process, kill, machine};
@@ -59,29 +59,10 @@ fn other_end(daemon: &Daemon, domain: &str) -> (u64, u64) {
     (count(&seen[0][1]), count(&seen[0][4]))
 }
 
-fn grant_to(daemon: &Daemon, domain: u16) {
-    let grant = json!({ "do": "grant", "index": 0, "to": domain, "frame": 3 });
-    daemon.order("g0", grant);
-}
-
-/// The driver maps what the guest grants; the status.
-fn map(daemon: &Daemon) -> i64 {
-    let map = Map {
-        domain: DomId(1),
-        gref: GrantRef(0),
-        slot: Slot(0),
-        readonly: false,
-    };
-    let done = call(daemon, "driver", Kind::GrantMap, &[map.encode()]);
-    done[0][5].as_i64().unwrap()
-}
-
 #[test]
 fn another_driver_takes_the_place_of_a_dead_one_and_has_nothing_of_its() {
     let daemon = Daemon::up(&plan(2));
-    daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
-    grant_to(&daemon, 0);
-    assert_eq!(map(&daemon), 0);
+    let table = daemon.share();
     daemon.order("driver", json!({ "do": "fill", "frame": 5, "byte": 9 }));
     let first = driver(&daemon);
     assert_eq!(other_end(&daemon, "g0"), (0, 4));
@@ -102,14 +83,13 @@ fn another_driver_takes_the_place_of_a_dead_one_and_has_nothing_of_its() {
         0
     );
     let slot = json!({ "do": "look-slot", "slot": 0 });
-    assert_eq!(daemon.order("driver", slot.clone()), "fault");
-    assert_eq!(map(&daemon), -3, "granted to another domain");
-    assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+    assert_eq!(daemon.order("driver", slot), "fault");
+    assert_eq!(daemon.bind(table), -4, "another domain's");
+    assert_eq!(daemon.domain_audit("g0")["granted"], 0);
+    assert_eq!(daemon.end_table("g0", table), 0);
     // the same connection; the guest has its doorbell once more, once.
     assert_eq!(other_end(&daemon, "g0"), (3, 4));
-    grant_to(&daemon, 3);
-    assert_eq!(map(&daemon), 0);
-    assert_eq!(daemon.order("driver", slot), 7);
+    daemon.share();
     let log = daemon.log();
     for line in [
         "grantwayd: driver: killed by signal 9\n",
@@ -257,9 +237,7 @@ fn a_hundred_kills_in_a_row_leave_nothing() {
     let before = at_rest(&daemon);
     let start = Instant::now();
     for round in 0..100u64 {
-        let id = count(&driver(&daemon)["id"]) as u16;
-        grant_to(&daemon, id);
-        assert_eq!(map(&daemon), 0);
+        let table = daemon.share();
         if round % 3 == 0 {
             // Killed again before it has said that it is ready.
             let old = driver(&daemon);
@@ -277,6 +255,7 @@ fn a_hundred_kills_in_a_row_leave_nothing() {
         } else {
             kill_driver(&daemon);
         }
+        assert_eq!(daemon.end_table("g0", table), 0);
         let audit = daemon.audit();
         assert_eq!(audit["domains"].as_array().unwrap().len(), 5, "{audit}");
     }
@@ -314,34 +293,6 @@ fn a_guest_that_dies_or_never_comes_back_holds_up_nobody() {
         now["id"] != old["id"] && now["state"] == "running" && other_end(&daemon, "g2").1 == 4
     });
     assert!(driver(&daemon)["restarts"]["connected_ns"].is_null());
-    daemon.down();
-}
-
-#[test]
-fn what_is_still_held_of_a_dead_driver_holds_up_its_successor() {
-    let daemon = Daemon::up(&plan(1));
-    let grant = json!({ "do": "grant", "index": 0, "to": 1, "frame": 3 });
-    daemon.order("driver", grant);
-    let map = Map {
-        domain: DomId(0),
-        gref: GrantRef(0),
-        slot: Slot(0),
-        readonly: true,
-    };
-    let mapped = call(&daemon, "g0", Kind::GrantMap, &[map.encode()]);
-    assert_eq!(mapped[0][5], 0);
-    kill(driver(&daemon)["pid"].as_i64().unwrap());
-    let waits = "something of the one before is still there";
-    eventually("it is said", SOON, || {
-        driver(&daemon)["state"].as_str().unwrap().contains(waits)
-    });
-    assert_eq!(daemon.log().matches(waits).count(), 1, "once");
-    assert_eq!(daemon.domain_audit("driver")["owned"], 16);
-    let unmapped = call(&daemon, "g0", Kind::GrantUnmap, &[[0, 0, 0]]);
-    assert_eq!(unmapped[0][5], 0);
-    eventually("it comes back", SOON, || {
-        driver(&daemon)["state"] == "running"
-    });
     daemon.down();
 }
 

@@ -331,16 +331,5 @@ fn tables_are_their_two_ends_alone() {
     }
     let ended = call(&daemon, "g1", Kind::TableEnd, &[[handle, 0, 0]]);
     assert_eq!(ended[0][5], -4);
-    // Slots of a table cannot be mapped over.
-    let map = abi::hypercall::Map {
-        domain: DomId(1),
-        gref: GrantRef(0),
-        slot: Slot(2),
-        readonly: true,
-    };
-    let grant = json!({ "do": "grant", "index": 0, "to": 0, "frame": 3 });
-    daemon.order("g0", grant);
-    let mapped = call(&daemon, "driver", Kind::GrantMap, &[map.encode()]);
-    assert_eq!(mapped[0][5], -5);
     daemon.down();
 }

@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn machine() -> (Hypervisor, DomId) {
-        let mut machine = Hypervisor::new().unwrap();
+        let mut machine = Hypervisor::new(crate::grant::nothing).unwrap();
         let spec = Domain {
             name: "d".into(),
             program: Program::Driver,

@@ -5,6 +5,7 @@
 
 use crate::attach;
 use crate::domain::{Domain, DomainError, Running, Start};
+use crate::grant::mechanism::Make;
 use crate::hypercall::Shared;
 use crate::life::{Demand, Life};
 use crate::mailbox::RelayError;
@@ -47,13 +48,13 @@ pub struct Hypervisor {
 }
 
 impl Hypervisor {
-    /// A hypervisor without domains.
+    /// A hypervisor without domains, with these mechanisms beside counted grants.
     ///
     /// # Errors
     /// The kernel has no descriptors left.
-    pub fn new() -> io::Result<Self> {
+    pub fn new(mechanism: Make) -> io::Result<Self> {
         Ok(Self {
-            shared: Arc::default(),
+            shared: Arc::new(Shared::new(mechanism)),
             domains: Vec::new(),
             ids: Numbers::new(1 << 16),
             post: Post::create()?,

@@ -31,7 +31,7 @@ impl Hypervisor {
         };
         shared.grants.lock().knows(id)
             || shared.counted.names(id)
-            || shared.exchanges.names(id)
+            || shared.mechanism.names(id)
             || shared.spaces.names(id)
             || shared.connections.names(id)
             || shared.controls.names(id)
@@ -93,7 +93,7 @@ impl Hypervisor {
     pub(crate) fn release_unused(&mut self) {
         let shared = &self.shared;
         let is_used = |domain: DomId, conn: ConnId| {
-            shared.counted.is_for(domain, conn) || shared.exchanges.is_for(domain, conn)
+            shared.counted.is_for(domain, conn) || shared.mechanism.is_for(domain, conn)
         };
         for (domain, conn) in shared.connections.release_unused(is_used) {
             // What comes next by this number has another doorbell.

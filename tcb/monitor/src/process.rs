@@ -173,10 +173,6 @@ impl AddressSpace for AgentSpace {
         self.ask(|agent| agent.map(maps))
     }
 
-    fn replace(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
-        self.map(maps).map_err(SpaceError::fatal)
-    }
-
     fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError> {
         self.ask(|agent| agent.unmap(slots))
     }

@@ -57,7 +57,9 @@ pub trait AddressSpace {
     ///
     /// # Errors
     /// [`SpaceError::Lost`] alone: a slot that shows neither is as bad as an unknown one.
-    fn replace(&mut self, maps: &[PageMap]) -> Result<(), SpaceError>;
+    fn replace(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
+        self.map(maps).map_err(SpaceError::fatal)
+    }
 
     /// Takes the pages out again. When this returns, no access to them is possible any more.
     ///
@@ -76,7 +78,7 @@ pub trait AddressSpace {
 ///
 /// # Errors
 /// See [`SpaceError`].
-pub(crate) fn enter(
+pub fn enter(
     space: &mut dyn AddressSpace,
     memory: u32,
     (rw, ro): (BorrowedFd<'_>, BorrowedFd<'_>),

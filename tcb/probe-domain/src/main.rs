@@ -2,7 +2,7 @@
 //! crate's tests. Its configuration is a JSON object (`silent`: never ready; `late`: connects
 //! only afterwards); its orders come through its mailbox, see [`Probe::obey`].
 
-use abi::GrantEntry;
+use abi::classic::GrantEntry;
 use abi::hypercall::{
     ANSWER_WORD, Attach, COUNT, DONE, KIND, Kind, OP_WORDS, OPS, OPS_MAX, REQUEST, RESULT,
     STATUS_WORD,

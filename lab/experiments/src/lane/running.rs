@@ -60,6 +60,10 @@ impl Running {
             .map_err(failure)?
             .join(format!("{}.log", machine.name));
         let options = Options {
+            program: match config.driver.grants.needs_lab() {
+                true => client::MONITOR_OF_COMPARISONS,
+                false => client::MONITOR,
+            },
             log: Some(log.clone()),
             ..Options::default()
         };

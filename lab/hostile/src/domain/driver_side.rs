@@ -1,7 +1,7 @@
 //! A driver domain that does to its guests and to the monitor what it can.
 
 use crate::common::{connect, flood, nonsense};
-use abi::hypercall::Map;
+use abi::classic::Map;
 use abi::{ConnId, DomId, GrantRef, PAGE, Slot, XenbusState};
 use config::domain::{DriverConfig, VifConfig};
 use driver::vifs::VifPort;

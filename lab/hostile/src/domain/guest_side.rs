@@ -1,8 +1,9 @@
 //! A guest that does to its driver domain and to the monitor what it can.
 
 use crate::common::{connect, flood, nonsense};
+use abi::classic::Map;
 use abi::counted::Revocation;
-use abi::hypercall::{Create, Map, Revoke};
+use abi::hypercall::{Create, Revoke};
 use abi::{ConnId, DomId, GrantRef, Handle, Slot, XenbusState};
 use config::domain::GuestConfig;
 use guest::interface::Interface;

@@ -1,7 +1,7 @@
 //! The monitor copies: one hypercall a batch, nothing is ever mapped.
 
 use super::access::Guest;
-use abi::hypercall::{Copy as CopyOp, Place};
+use abi::classic::{Copy as CopyOp, Place};
 use abi::{GrantStatus, PAGE};
 use nic::Frame;
 use nic::frame::SNAPSHOT;

@@ -8,7 +8,8 @@
 
 use super::access::{Guest, copy_to, part};
 use super::map::Map;
-use abi::hypercall::{Bind, Transfer};
+use abi::classic::Transfer;
+use abi::hypercall::Bind;
 use abi::{GrantStatus, Handle, Slot};
 use nic::Frame;
 use runtime::ledger::Hop;

@@ -1,7 +1,7 @@
 //! Pages are mapped for the time of one batch: map, use, unmap.
 
 use super::access::{Guest, copy_mapped};
-use abi::hypercall::{Map as MapOp, Unmap};
+use abi::classic::{Map as MapOp, Unmap};
 use abi::{GrantRef, GrantStatus, Slot};
 use nic::Frame;
 use runtime::ledger::Hop;

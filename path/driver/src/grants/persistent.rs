@@ -1,7 +1,7 @@
 //! Persistent grants: pages are mapped at first use and stay mapped until the connection ends.
 
 use super::access::{Guest, copy_mapped, fetch_and_copy_small_frames};
-use abi::hypercall::{Map, Unmap};
+use abi::classic::{Map, Unmap};
 use abi::{GrantRef, GrantStatus, Slot};
 use nic::{Frame, SmallFrame};
 use runtime::ledger::Hop;

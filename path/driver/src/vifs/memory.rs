@@ -6,7 +6,7 @@ use crate::grants::counted::Counted;
 use crate::grants::flip::Flip;
 use crate::grants::map::Map;
 use crate::grants::persistent::Persistent;
-use abi::hypercall::{Map as MapOp, Unmap};
+use abi::classic::{Map as MapOp, Unmap};
 use abi::{GrantRef, GrantStatus, Handle, PAGE, Slot};
 use config::domain::{DriverConfig, GrantMode, Offloads, RingFormat, VifConfig};
 use config::lro::Meta;

@@ -5,7 +5,8 @@ use crate::counters::Drop;
 use crate::netfront::{GrantError, GrantTable, Sizes};
 use crate::netif::{TxResponse, rsp};
 use crate::testing::{ipv4_tcp, packet};
-use abi::{DomId, GrantEntry};
+use abi::DomId;
+use abi::classic::GrantEntry;
 use nic::{Checksum, Frame, Gso, GsoKind, Offload};
 
 #[test]

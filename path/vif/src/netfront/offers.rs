@@ -1,7 +1,8 @@
 //! Receive buffers whose pages change hands (NETIF-26): a posted buffer accepts a page by its entry
 //! of the grant table, once, and what comes back is another page at the same place.
 
-use abi::{DomId, GrantEntry, GrantRef, Handle, Slot};
+use abi::classic::GrantEntry;
+use abi::{DomId, GrantRef, Handle, Slot};
 use shmem::{Area, Span};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,6 +1,7 @@
 //! How a netfront's pages are granted: by its domain's own grant table, or however else.
 
-use abi::{DomId, GrantEntry, GrantRef, GrantStatus, Handle, Slot};
+use abi::classic::GrantEntry;
+use abi::{DomId, GrantRef, GrantStatus, Handle, Slot};
 use shmem::Span;
 use std::sync::atomic::Ordering;
 

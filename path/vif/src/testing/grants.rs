@@ -2,7 +2,8 @@
 //! pages directly, with the checks that a monitor makes.
 
 use crate::grants::{Access, CopyOut, Grants, Source};
-use abi::{DomId, GrantEntry, GrantRef, GrantStatus, PAGE, Slot};
+use abi::classic::GrantEntry;
+use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
 use nic::SmallFrame;
 use shmem::{Area, Span};
 use std::sync::atomic::Ordering;

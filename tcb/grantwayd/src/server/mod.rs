@@ -125,6 +125,7 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(
+        mut hypervisor: Hypervisor,
         args: &Args,
         beside: &Path,
         socket: ControlSocket,
@@ -132,7 +133,6 @@ impl Core {
         signals: UnixStream,
         began_ns: u64,
     ) -> Result<Self, String> {
-        let mut hypervisor = Hypervisor::new().map_err(|e| e.to_string())?;
         if !crate::control::is_ours(&args.programs) {
             hypervisor.lacks("domains' programs that only their user can change");
         }

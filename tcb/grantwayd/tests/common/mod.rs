@@ -2,7 +2,9 @@
 
 #![allow(dead_code)]
 
+use abi::hypercall::{Bind, Create, Kind};
 use abi::machine::{Connection, Control, Device, Domain, Machine, Program};
+use abi::{DomId, Handle, Slot};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Entries of a table of [`Daemon::share`].
+const ENTRIES: u32 = 4;
 
 pub(crate) fn domain(name: &str, program: Program) -> Domain {
     Domain {
@@ -53,6 +58,14 @@ pub(crate) fn with_file(machine: &mut Machine, domain: usize, path: &Path) {
         .push(Device::Read(path.display().to_string()));
 }
 
+/// The core: this package's own, or the one of comparisons.
+pub(crate) fn core() -> &'static str {
+    let shipped = option_env!("CARGO_BIN_EXE_grantwayd");
+    shipped
+        .or(option_env!("CARGO_BIN_EXE_grantwayd-lab"))
+        .unwrap()
+}
+
 /// Held while programs are written and while one is started: a child of another test, between
 /// fork and exec, would hold the file open for writing, and such a file cannot be executed.
 static EXEC: Mutex<()> = Mutex::new(());
@@ -61,7 +74,7 @@ static EXEC: Mutex<()> = Mutex::new(());
 /// What this package's tests build is its own program alone.
 fn built(program: &str) -> PathBuf {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    let own = Path::new(env!("CARGO_BIN_EXE_grantwayd"));
+    let own = Path::new(core());
     let folder = own.parent().unwrap();
     ONCE.call_once(|| {
         let profile = match folder.file_name().unwrap().to_str().unwrap() {
@@ -99,7 +112,7 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts a monitor; returns it and its first line.
     pub(crate) fn start(machine: &Machine) -> (Self, Value) {
-        Self::start_as(machine, Command::new(env!("CARGO_BIN_EXE_grantwayd")))
+        Self::start_as(machine, Command::new(core()))
     }
 
     /// The same by another command, to which the arguments are added.
@@ -183,6 +196,52 @@ impl Daemon {
             Some(reply) => serde_json::from_str(reply).unwrap(),
             None => answer,
         }
+    }
+
+    /// A domain makes a call; its status and the whole answer.
+    pub(crate) fn call(&self, domain: &str, kind: Kind, words: [u64; 3]) -> (i64, Value) {
+        let call = json!({ "do": "call", "kind": kind as u32, "ops": [words] });
+        let answer = self.order(domain, call);
+        assert_eq!(answer["result"], 0, "{answer}");
+        let op = answer["ops"][0].clone();
+        (op[5].as_i64().unwrap(), op)
+    }
+
+    /// The driver binds guest 0's table; the status.
+    pub(crate) fn bind(&self, table: Handle) -> i64 {
+        let bind = Bind {
+            granter: DomId(1),
+            table,
+            first: Slot(0),
+            tables: Slot(8),
+            entries: ENTRIES,
+        };
+        self.call("driver", Kind::TableBind, bind.encode()).0
+    }
+
+    /// Guest 0 grants its frame 3, full of sevens, and the driver sees it at its slot 0.
+    pub(crate) fn share(&self) -> Handle {
+        let fill = json!({ "do": "fill", "frame": 3, "byte": 7 });
+        self.order("g0", fill);
+        let (status, made) = self.call("g0", Kind::TableCreate, [0, ENTRIES.into(), 0]);
+        assert_eq!(status, 0, "{made}");
+        let table = Handle(made[1].as_u64().unwrap() as u32);
+        assert_eq!(self.bind(table), 0);
+        let create = Create {
+            table,
+            index: 0,
+            frame: 3,
+            readonly: false,
+        };
+        assert_eq!(self.call("g0", Kind::GrantCreate, create.encode()).0, 0);
+        let look = json!({ "do": "look-slot", "slot": 0 });
+        assert_eq!(self.order("driver", look), 7);
+        table
+    }
+
+    /// One end of a table ends it; the status.
+    pub(crate) fn end_table(&self, domain: &str, table: Handle) -> i64 {
+        self.call(domain, Kind::TableEnd, [table.0.into(), 0, 0]).0
     }
 
     pub(crate) fn status(&self) -> Value {

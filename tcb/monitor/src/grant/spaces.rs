@@ -52,7 +52,10 @@ impl Spaces {
 
     /// A handle that was never given out: tables and exchanges count together, since an address
     /// space knows their memory by it ([`Handle::memory`]).
-    pub(super) fn next_handle(&self) -> Result<Handle, GrantStatus> {
+    ///
+    /// # Errors
+    /// `NoSpace`: all of them were given out.
+    pub fn next_handle(&self) -> Result<Handle, GrantStatus> {
         let mut reachable = self.lock();
         let next = reachable.last.checked_add(1).ok_or(GrantStatus::NoSpace)?;
         reachable.last = next;
@@ -61,7 +64,10 @@ impl Spaces {
 
     /// Changes a domain's address space. A domain whose space does not let itself be changed is
     /// killed, and its end waited for.
-    pub(super) fn change<T>(
+    ///
+    /// # Errors
+    /// What `change` says; the domain is gone.
+    pub fn change<T>(
         &self,
         id: DomId,
         change: impl FnOnce(&mut dyn AddressSpace) -> Result<T, SpaceError>,

@@ -8,7 +8,7 @@ use super::call::Call;
 use super::shared::Shared;
 use crate::grant::Churn;
 use abi::DomId;
-use abi::hypercall::OPS_MAX;
+use abi::hypercall::{Kind, OPS_MAX};
 use shmem::rate::TokenBucket;
 use shmem::time;
 
@@ -79,11 +79,13 @@ impl Cost {
             units: MAKING_CALL,
             ..Self::default()
         };
+        let table = Self {
+            churn: CHURN_TABLE,
+            ..making
+        };
         match call {
-            Call::GrantCopy(ops) => data(ops.len()),
-            Call::GrantMap(ops) => data(ops.len()),
-            Call::GrantUnmap(ops) => data(ops.len()),
-            Call::GrantTransfer(ops) => data(ops.len()),
+            Call::Other(Kind::ExchangeCreate, _) => table,
+            Call::Other(_, ops) => data(ops.len()),
             Call::ConnectGet(_) => control(1),
             Call::DeviceControl(ops) => control(ops.len()),
             Call::GrantCreate(ops) => Self {
@@ -94,10 +96,7 @@ impl Cost {
                 churn: ops.len() as u32,
                 ..control(ops.len())
             },
-            Call::TableCreate(_) | Call::ExchangeCreate(_) => Self {
-                churn: CHURN_TABLE,
-                ..making
-            },
+            Call::TableCreate(_) => table,
             Call::ConnectSet(_)
             | Call::Ready
             | Call::TableBind(_)
@@ -209,7 +208,7 @@ mod tests {
     fn floods_are_cut_and_work_is_not() {
         let ready = rate(&Call::Ready);
         assert!((30_000..40_000).contains(&ready), "{ready}");
-        let empty = rate(&Call::GrantCopy(&[]));
+        let empty = rate(&Call::Other(Kind::GrantCopy, &[]));
         assert!((500_000..600_000).contains(&empty), "{empty}");
         let told = rate(&Call::DeviceControl(&[[0; 3]]));
         assert!((80_000..100_000).contains(&told), "{told}");

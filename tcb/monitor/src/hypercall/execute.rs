@@ -1,12 +1,12 @@
 //! Does what a decoded call asks for, and writes the answers of its operations.
 
-use super::call::{Call, ConnectSet, ExchangeCreate, TableCreate};
+use super::call::{Call, ConnectSet, TableCreate};
 use super::page::CallPage;
 use super::shared::Shared;
 use crate::device;
-use crate::grant::{Copier, Mapper};
+use crate::grant::mechanism::{Caller, Done, Ends, OtherCall};
 use crate::space::{AddressSpace, SpaceError};
-use abi::hypercall::{ANSWER_WORD, Bind, Create, OPS_MAX};
+use abi::hypercall::{ANSWER_WORD, Bind, Create, Kind};
 use abi::layout::fd;
 use abi::{ConnId, DomId, GrantStatus, Handle, RECORD_BYTES, Slot, XenbusState};
 use rustix::io::Errno;
@@ -20,8 +20,8 @@ pub(super) struct Executor<S> {
     id: DomId,
     page: CallPage,
     shared: Arc<Shared>,
-    pub(super) mapper: Mapper<S>,
-    copier: Copier,
+    pub(super) space: S,
+    caller: Box<dyn Caller>,
     ready: Arc<AtomicBool>,
     /// Whether the domain has brought up its end of a connection since this was last asked.
     pub(super) connected: bool,
@@ -41,38 +41,23 @@ impl<S: AddressSpace> Executor<S> {
         Self {
             id,
             page,
+            caller: shared.mechanism.caller(id),
             shared,
-            mapper: Mapper::new(id, space),
-            copier: Copier::default(),
+            space,
             ready,
             connected: false,
             ended: Vec::new(),
-            statuses: Vec::with_capacity(OPS_MAX),
+            statuses: Vec::new(),
         }
     }
 
-    /// Does one call.
+    /// Does one call; false: there is no such call.
     ///
     /// # Errors
-    /// The domain must be killed and torn down: see [`Mapper::map`].
-    pub(super) fn run(&mut self, call: Call<'_>) -> Result<(), SpaceError> {
+    /// The domain must be killed and torn down.
+    pub(super) fn run(&mut self, call: Call<'_>) -> Result<bool, SpaceError> {
         let page = self.page;
         match call {
-            Call::GrantCopy(ops) => {
-                let statuses = &mut self.statuses;
-                self.copier.run(&self.shared.grants, self.id, ops, statuses);
-                page.put_statuses(statuses);
-            }
-            Call::GrantMap(ops) => {
-                let statuses = &mut self.statuses;
-                self.mapper.map(&self.shared.grants, ops, statuses)?;
-                page.put_statuses(statuses);
-            }
-            Call::GrantUnmap(ops) => {
-                let statuses = &mut self.statuses;
-                self.mapper.unmap(&self.shared.grants, ops, statuses)?;
-                page.put_statuses(statuses);
-            }
             Call::ConnectSet(record) => {
                 let is_up = |record: &ConnectSet| record.state == XenbusState::Connected;
                 let rises = record.as_ref().is_ok_and(is_up);
@@ -98,23 +83,33 @@ impl<S: AddressSpace> Executor<S> {
                 } = &*self.shared;
                 page.put_statuses(&counted.revoke(grants, self.id, ops));
             }
-            Call::ExchangeCreate(exchange) => {
-                let made = self.exchange_create(exchange);
-                self.answer(made.map(|handle| u64::from(handle.0)), 1);
-            }
-            Call::GrantTransfer(ops) => {
-                let Shared {
-                    grants, exchanges, ..
-                } = &*self.shared;
-                page.put_statuses(&exchanges.transfer(grants, self.id, ops));
-            }
             Call::DeviceControl(ops) => self.device_control(ops),
             Call::DeviceEnd(number) => {
                 let ended = self.device_end(number)?;
                 page.put_errno(0, ended);
             }
+            Call::Other(kind, ops) => return self.other(kind, ops),
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Does a call that is none of ours; false: there is no such call.
+    fn other(&mut self, kind: Kind, ops: &[[u64; 3]]) -> Result<bool, SpaceError> {
+        let (id, page, shared) = (self.id, self.page, &*self.shared);
+        let ends = |conn| ends(shared, id, conn);
+        let ends = &ends;
+        let call = OtherCall { kind, ops, ends };
+        let statuses = &mut self.statuses;
+        let done = self
+            .caller
+            .call(&shared.grants, &mut self.space, &call, statuses)?;
+        if done.is_some() {
+            page.put_statuses(statuses);
+        }
+        if let Some(Done::Made(handle)) = done {
+            page.put(0, 1, u64::from(handle.0));
+        }
+        Ok(done.is_some())
     }
 
     fn connect_set(&self, record: ConnectSet) -> Result<(), Errno> {
@@ -137,7 +132,7 @@ impl<S: AddressSpace> Executor<S> {
     }
 
     fn table_create(&self, table: TableCreate) -> Result<Handle, GrantStatus> {
-        let (own, peer) = self.ends(table.conn)?;
+        let (own, peer) = ends(&self.shared, self.id, table.conn)?;
         let entries = table.entries.ok_or(GrantStatus::NoSpace)?;
         let Shared {
             grants, counted, ..
@@ -145,54 +140,31 @@ impl<S: AddressSpace> Executor<S> {
         counted.create_table(grants, own, peer, entries)
     }
 
-    fn exchange_create(&self, exchange: ExchangeCreate) -> Result<Handle, GrantStatus> {
-        let (own, peer) = self.ends(exchange.conn)?;
-        let place = exchange.place.ok_or(GrantStatus::BadSlot)?;
-        let Shared {
-            grants, exchanges, ..
-        } = &*self.shared;
-        exchanges.create(grants, own, peer, place)
-    }
-
-    /// The caller's end of a connection, and who is at the other.
-    fn ends(&self, conn: Option<ConnId>) -> Result<((DomId, ConnId), DomId), GrantStatus> {
-        let conn = conn.ok_or(GrantStatus::BadDomain)?;
-        let connections = &self.shared.connections;
-        let view = connections.get(self.id, conn);
-        let peer = view.map_err(|_| GrantStatus::BadDomain)?.peer;
-        // A connection that was taken away still has a peer, and no other end.
-        let reached = connections.other_end(self.id, conn);
-        reached.map_err(|_| GrantStatus::BadDomain)?;
-        Ok(((self.id, conn), peer))
-    }
-
-    /// Binds the table or the exchange that has this handle.
+    /// Binds what has this handle.
     fn bind(&self, op: &Bind) -> Result<(), GrantStatus> {
         let Shared {
             grants,
             counted,
-            exchanges,
+            mechanism,
             ..
         } = &*self.shared;
-        if exchanges.knows(op.table) {
-            exchanges.bind(grants, self.id, op)
-        } else {
-            counted.bind(grants, self.id, op)
+        match mechanism.knows(op.table) {
+            true => mechanism.bind(grants, self.id, op),
+            false => counted.bind(grants, self.id, op),
         }
     }
 
-    /// Ends the caller's half of the table or the exchange that has this handle.
+    /// Ends the caller's half of what has this handle.
     fn end(&self, handle: Handle) -> Result<(), GrantStatus> {
         let Shared {
             grants,
             counted,
-            exchanges,
+            mechanism,
             ..
         } = &*self.shared;
-        if exchanges.knows(handle) {
-            exchanges.end(grants, self.id, handle)
-        } else {
-            counted.end_table(grants, self.id, handle)
+        match mechanism.knows(handle) {
+            true => mechanism.end(grants, self.id, handle),
+            false => counted.end_table(grants, self.id, handle),
         }
     }
 
@@ -222,8 +194,7 @@ impl<S: AddressSpace> Executor<S> {
         } = &*self.shared;
         let at = i32::try_from(number).ok();
         let at = at.and_then(|number| fd::DEVICE.checked_add(number));
-        let space = self.mapper.space();
-        let is_there = || at.is_none_or(|at| space.has_descriptor(at));
+        let is_there = || at.is_none_or(|at| self.space.has_descriptor(at));
         let (control, pages) = match controls.begin_end(self.id, number, is_there) {
             Ok(found) => found,
             Err(errno) => return Ok(Err(errno)),
@@ -234,8 +205,7 @@ impl<S: AddressSpace> Executor<S> {
             .flatten()
             .map(Slot)
             .collect();
-        let unmapped = self.mapper.space_mut().unmap(&slots);
-        unmapped.map_err(SpaceError::fatal)?;
+        self.space.unmap(&slots).map_err(SpaceError::fatal)?;
         grants.lock().unreserve_device(self.id, &pages);
         controls.remove(self.id, number);
         counted.pins.remove(self.id, number);
@@ -252,28 +222,41 @@ impl<S: AddressSpace> Executor<S> {
         self.page.put_status(0, status);
     }
 
-    /// A granter has died: see [`Mapper::granter_died`].
+    /// A granter has died: see [`Caller::granter_died`].
     ///
     /// # Errors
     /// The domain must be killed.
     pub(super) fn granter_died(&mut self, granter: DomId) -> Result<(), SpaceError> {
-        self.mapper.granter_died(&self.shared.grants, granter)
+        let grants = &self.shared.grants;
+        self.caller.granter_died(grants, &mut self.space, granter)
     }
 
     /// Ends everything that the domain used. Its process and its agent are gone.
-    pub(super) fn tear_down(self) {
+    pub(super) fn tear_down(mut self) {
         let Shared {
             grants,
             spaces,
             counted,
-            exchanges,
+            mechanism,
             churn,
             ..
         } = &*self.shared;
         churn.forget(self.id);
-        exchanges.tear_down(grants, self.id);
+        mechanism.tear_down(grants, self.id);
         spaces.remove(self.id);
         counted.tear_down(grants, self.id);
-        self.mapper.tear_down(grants);
+        self.caller.tear_down(grants);
+        grants.lock().clear(self.id);
     }
+}
+
+/// A domain's end of a connection, and who is at the other.
+fn ends(shared: &Shared, id: DomId, conn: Option<ConnId>) -> Result<Ends, GrantStatus> {
+    let conn = conn.ok_or(GrantStatus::BadDomain)?;
+    let view = shared.connections.get(id, conn);
+    let peer = view.map_err(|_| GrantStatus::BadDomain)?.peer;
+    // A connection that was taken away still has a peer, and no other end.
+    let reached = shared.connections.other_end(id, conn);
+    reached.map_err(|_| GrantStatus::BadDomain)?;
+    Ok(((id, conn), peer))
 }

@@ -5,10 +5,10 @@ use super::call::Operations;
 use super::execute::Executor;
 use super::page::CallPage;
 use super::shared::Shared;
-use crate::grant::Mapper;
 use crate::space::{AddressSpace, SpaceError};
 use abi::DomId;
 use abi::hypercall::{COUNT, KIND};
+use rustix::io::Errno;
 use shmem::time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,20 +66,20 @@ impl<S: AddressSpace> Server<S> {
         self.page
     }
 
-    /// The mapper and its address space.
-    pub fn mapper(&self) -> &Mapper<S> {
-        &self.executor.mapper
+    /// The domain's address space.
+    pub fn space(&self) -> &S {
+        &self.executor.space
     }
 
     /// The same, to change.
-    pub fn mapper_mut(&mut self) -> &mut Mapper<S> {
-        &mut self.executor.mapper
+    pub fn space_mut(&mut self) -> &mut S {
+        &mut self.executor.space
     }
 
     /// Carries out the call that lies in the page and says how it went; `number` is its number.
     ///
     /// # Errors
-    /// The domain must be killed and torn down: see [`Mapper::map`]. The call stays unanswered.
+    /// The domain must be killed and torn down. The call stays unanswered.
     pub fn serve(&mut self, number: u32) -> Result<(), SpaceError> {
         let page = self.page;
         self.counters.serving.store(true, Ordering::Relaxed);
@@ -88,8 +88,10 @@ impl<S: AddressSpace> Server<S> {
         let (cost, result) = match self.operations.decode(kind, count, words) {
             Ok(call) => {
                 let cost = Cost::of(&call, self.id, &self.shared);
-                self.executor.run(call)?;
-                (cost, Ok(()))
+                match self.executor.run(call)? {
+                    true => (cost, Ok(())),
+                    false => (Cost::of_nonsense(), Err(Errno::INVAL)),
+                }
             }
             Err(errno) => (Cost::of_nonsense(), Err(errno)),
         };
@@ -128,7 +130,7 @@ impl<S: AddressSpace> Server<S> {
         std::mem::take(&mut self.executor.ended)
     }
 
-    /// A granter has died: see [`Mapper::granter_died`].
+    /// A granter has died: see [`Caller::granter_died`](crate::grant::mechanism::Caller).
     ///
     /// # Errors
     /// The domain must be killed.

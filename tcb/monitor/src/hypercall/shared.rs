@@ -2,7 +2,8 @@
 
 use crate::connect::Connections;
 use crate::device::Controls;
-use crate::grant::{Churn, CountedGrants, Exchanges, GrantAudit, Grants, Spaces};
+use crate::grant::mechanism::{Make, Mechanism, nothing};
+use crate::grant::{Churn, CountedGrants, GrantAudit, Grants, Spaces};
 use abi::DomId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 /// What the workers of all domains share. Each part has its own lock.
 #[derive(Debug)]
 pub struct Shared {
-    /// Every domain's account, and every classic grant in use.
+    /// Every domain's account.
     pub grants: Grants,
     /// The address spaces that workers of other domains change.
     pub spaces: Arc<Spaces>,
@@ -18,8 +19,8 @@ pub struct Shared {
     pub counted: CountedGrants,
     /// How fast pages may be taken away from users.
     pub churn: Churn,
-    /// Every exchange.
-    pub exchanges: Exchanges,
+    /// What there is beside counted grants.
+    pub mechanism: Box<dyn Mechanism>,
     /// Every connection.
     pub connections: Connections,
     /// What devices can be told.
@@ -28,27 +29,33 @@ pub struct Shared {
 
 impl Default for Shared {
     fn default() -> Self {
+        Self::new(nothing)
+    }
+}
+
+impl Shared {
+    /// Nothing yet, of a monitor with these mechanisms beside counted grants.
+    #[must_use]
+    pub fn new(mechanism: Make) -> Self {
         let spaces = Arc::new(Spaces::default());
         Self {
             grants: Grants::default(),
             counted: CountedGrants::new(Arc::clone(&spaces)),
             churn: Churn::default(),
-            exchanges: Exchanges::new(Arc::clone(&spaces)),
+            mechanism: mechanism(&spaces),
             spaces,
             connections: Connections::default(),
             controls: Controls::default(),
         }
     }
-}
 
-impl Shared {
     /// Ends whatever there is of a domain that has no process, and never had one.
     pub(crate) fn give_up(&self, id: DomId) {
         self.grants.lock().fence(id);
         self.connections.close_all(id);
         self.controls.end_all(id);
         self.counted.pins.forget(id);
-        self.exchanges.tear_down(&self.grants, id);
+        self.mechanism.tear_down(&self.grants, id);
         self.counted.tear_down(&self.grants, id);
         self.churn.forget(id);
         self.grants.lock().clear(id);
@@ -58,6 +65,6 @@ impl Shared {
     /// [`Grants::audit`].
     #[must_use]
     pub fn audit(&self) -> (BTreeMap<DomId, GrantAudit>, u64) {
-        self.grants.audit(&self.counted, &self.exchanges)
+        self.grants.audit(&self.counted, &*self.mechanism)
     }
 }

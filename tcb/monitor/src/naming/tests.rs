@@ -2,15 +2,13 @@
 
 use super::*;
 use crate::fake::FakeSpace;
-use crate::grant::Mapper;
+use crate::grant::nothing;
 use crate::pins::Pin;
-use abi::hypercall::{Bind, Map};
-use abi::layout::info;
+use abi::hypercall::Bind;
 use abi::machine::{Domain as Spec, Program};
-use abi::{GrantEntry, GrantRef, Handle, RECORD_BYTES, Slot, XenbusState};
+use abi::{Handle, RECORD_BYTES, Slot, XenbusState};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 fn spec(window_slots: u32) -> Spec {
@@ -32,7 +30,7 @@ fn spec(window_slots: u32) -> Spec {
 /// C-6: more starts than there are ids, and as many connections of a domain that stays.
 #[test]
 fn ids_and_numbers_do_not_run_out() {
-    let mut machine = Hypervisor::new().unwrap();
+    let mut machine = Hypervisor::new(nothing).unwrap();
     let stays = machine.create_domain(&spec(0)).unwrap();
     let mut last = BTreeMap::new();
     for turn in 0..66_000u32 {
@@ -51,7 +49,7 @@ fn ids_and_numbers_do_not_run_out() {
 
 #[test]
 fn all_ids_in_use_is_an_error_and_not_the_end() {
-    let mut machine = Hypervisor::new().unwrap();
+    let mut machine = Hypervisor::new(nothing).unwrap();
     machine.ids = Numbers::new(2);
     let first = machine.create_domain(&spec(0)).unwrap();
     machine.create_domain(&spec(0)).unwrap();
@@ -87,10 +85,10 @@ enum Op {
     Bind(usize),
     /// One end of a table ends it.
     EndTable(usize, bool),
-    /// A domain maps a page of another's.
-    Map(usize, usize),
-    /// It sees to what died.
-    SeeDead(usize),
+    /// Somebody has a use for a domain's memory.
+    Hold(usize),
+    /// And has none any more.
+    Release(usize),
     Pin(usize, usize),
     Unpin(usize),
 }
@@ -108,8 +106,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => n().prop_map(Op::Table),
         1 => n().prop_map(Op::Bind),
         2 => (n(), any::<bool>()).prop_map(|(at, by)| Op::EndTable(at, by)),
-        1 => (n(), n()).prop_map(|(a, b)| Op::Map(a, b)),
-        1 => n().prop_map(Op::SeeDead),
+        1 => n().prop_map(Op::Hold),
+        1 => n().prop_map(Op::Release),
         1 => (n(), n()).prop_map(|(a, b)| Op::Pin(a, b)),
         1 => n().prop_map(Op::Unpin),
     ]
@@ -127,7 +125,8 @@ struct TableOf {
 /// The hypervisor with domains that have no processes, and what those would remember.
 struct Rig {
     machine: Hypervisor,
-    mappers: BTreeMap<DomId, Mapper<FakeSpace>>,
+    living: BTreeSet<DomId>,
+    held: Vec<DomId>,
     tables: Vec<TableOf>,
     pins: Vec<(DomId, u64, DomId)>,
     devices: u64,
@@ -135,11 +134,12 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let mut machine = Hypervisor::new().unwrap();
+        let mut machine = Hypervisor::new(nothing).unwrap();
         machine.ids = Numbers::new(5);
         Self {
             machine,
-            mappers: BTreeMap::new(),
+            living: BTreeSet::new(),
+            held: Vec::new(),
             tables: Vec::new(),
             pins: Vec::new(),
             devices: 0,
@@ -153,9 +153,7 @@ impl Rig {
     /// The nth domain that lives, or that does not.
     fn domain(&self, n: usize, lives: bool) -> Option<DomId> {
         let all = self.machine.ids();
-        let all: Vec<_> = all
-            .filter(|id| self.mappers.contains_key(id) == lives)
-            .collect();
+        let all: Vec<_> = all.filter(|id| self.living.contains(id) == lives).collect();
         Self::pick(&all, n)
     }
 
@@ -192,22 +190,20 @@ impl Rig {
         shared.counted.insert(id, 1);
         let space = Arc::new(Mutex::new(FakeSpace::default()));
         shared.spaces.insert(id, space);
-        self.mappers
-            .insert(id, Mapper::new(id, FakeSpace::default()));
+        self.living.insert(id);
     }
 
     /// What a worker does when the process is gone.
     fn kill(&mut self, id: DomId) {
-        let Some(mapper) = self.mappers.remove(&id) else {
+        if !self.living.remove(&id) {
             return;
-        };
+        }
         let shared = Arc::clone(&self.machine.shared);
         shared.grants.lock().fence(id);
         shared.spaces.remove(id);
         shared.counted.pins.forget(id);
         self.pins.retain(|&(user, ..)| user != id);
         shared.counted.tear_down(&shared.grants, id);
-        mapper.tear_down(&shared.grants);
         self.machine.give_up(id, "over");
     }
 
@@ -276,24 +272,21 @@ impl Rig {
                     } else {
                         table.user
                     };
-                    if self.mappers.contains_key(&by) {
+                    if self.living.contains(&by) {
                         let _ = shared.counted.end_table(&shared.grants, by, table.handle);
                     }
                 }
             }
-            Op::Map(user, granter) => {
-                if let (Some(user), Some(of)) =
-                    (self.domain(user, true), self.domain(granter, true))
-                {
-                    self.map(user, of);
+            Op::Hold(n) => {
+                if let Some(of) = self.domain(n, true) {
+                    shared.grants.lock().hold_memory(of).unwrap();
+                    self.held.push(of);
                 }
             }
-            Op::SeeDead(n) => {
-                let dead = self.domain(n, false);
-                for mapper in self.mappers.values_mut() {
-                    if let Some(dead) = dead {
-                        mapper.granter_died(&shared.grants, dead).unwrap();
-                    }
+            Op::Release(n) => {
+                if !self.held.is_empty() {
+                    let of = self.held.remove(n % self.held.len());
+                    shared.grants.lock().release_memory(of);
                 }
             }
             Op::Pin(user, of) => {
@@ -348,33 +341,8 @@ impl Rig {
             tables: Slot(1),
         };
         let shared = &self.machine.shared;
-        if self.mappers.contains_key(&table.user) {
+        if self.living.contains(&table.user) {
             let _ = shared.counted.bind(&shared.grants, table.user, &bind);
-        }
-    }
-
-    fn map(&mut self, user: DomId, granter: DomId) {
-        let shared = Arc::clone(&self.machine.shared);
-        let memory = shared
-            .grants
-            .lock()
-            .account(granter)
-            .map(|a| Arc::clone(&a.memory));
-        let info = memory.unwrap();
-        let entry = info.info().span().u64(info::GRANT_TABLE).unwrap();
-        entry.store(GrantEntry::access(user, 0, true).0, Ordering::Relaxed);
-        let ops: Vec<_> = (8..16)
-            .map(|slot| Map {
-                domain: granter,
-                gref: GrantRef(0),
-                slot: Slot(slot),
-                readonly: true,
-            })
-            .collect();
-        if let Some(mapper) = self.mappers.get_mut(&user) {
-            let one = ops.get(usize::from(granter.0)..).unwrap_or_default();
-            let one = one.get(..1).unwrap_or_default();
-            mapper.map(&shared.grants, one, &mut Vec::new()).unwrap();
         }
     }
 
@@ -387,10 +355,10 @@ impl Rig {
             .iter()
             .filter(|t| shared.counted.knows(t.handle))
         {
-            if self.mappers.contains_key(&table.granter) {
+            if self.living.contains(&table.granter) {
                 let seen = shared.connections.get(table.granter, table.conn);
                 let peer = seen.map(|seen| seen.peer);
-                let user_lives = self.mappers.contains_key(&table.user);
+                let user_lives = self.living.contains(&table.user);
                 assert!(peer.is_ok(), "the number of a table is free");
                 assert!(!user_lives || peer == Ok(table.user));
             }
@@ -413,6 +381,9 @@ proptest! {
         let all: Vec<_> = rig.machine.ids().collect();
         all.iter().for_each(|&id| rig.kill(id));
         all.iter().for_each(|&id| rig.machine.forget(id).unwrap());
+        for of in std::mem::take(&mut rig.held) {
+            rig.machine.shared.grants.lock().release_memory(of);
+        }
         for (user, number, _) in std::mem::take(&mut rig.pins) {
             rig.machine.shared.counted.pins.remove(user, number);
         }

@@ -5,7 +5,7 @@ use abi::counted::{GENERATION_MAX, Revocation, Translation, table_slots};
 use abi::hypercall::{Bind, Create, Revoke};
 use abi::layout::PAGE;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, Slot};
-use monitor::grant::{CountedGrants, Exchanges, Grants, Mapper, Spaces};
+use monitor::grant::{CountedGrants, Grants, Spaces, nothing};
 use monitor::memory::Memory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
@@ -620,16 +620,14 @@ impl Rig {
         } else if self.tables.get(&id).is_some_and(|t| !t.granter_done) {
             self.model_granter_ends(id);
         }
-        Mapper::new(DomId(id), Spy::default()).tear_down(&self.grants);
+        self.grants.lock().clear(DomId(id));
         if id != USER.0 {
             assert!(!self.grants.lock().knows(DomId(id)), "N-14: it is gone");
         }
     }
 
     fn compare(&self) {
-        let (accounts, leaked) = self
-            .grants
-            .audit(&self.counted, &Exchanges::new(Arc::default()));
+        let (accounts, leaked) = self.grants.audit(&self.counted, &*nothing(&Arc::default()));
         assert_eq!(leaked, 0);
         let mut expected = BTreeMap::new();
         for (&guest, table) in self.tables.iter().filter(|(_, t)| t.bound) {
@@ -686,9 +684,7 @@ impl Rig {
         for id in 0..3 {
             self.step(&Op::Kill(id));
         }
-        let (accounts, leaked) = self
-            .grants
-            .audit(&self.counted, &Exchanges::new(Arc::default()));
+        let (accounts, leaked) = self.grants.audit(&self.counted, &*nothing(&Arc::default()));
         assert!(accounts.is_empty() && leaked == 0);
         for memory in self.memories {
             assert_eq!(Arc::strong_count(&memory), 1, "somebody has memory");

@@ -3,7 +3,8 @@
 use super::*;
 use crate::testing::{System, frame, join, mac, vif_port_on};
 use abi::PAGE;
-use abi::hypercall::{Kind, Map};
+use abi::classic::Map;
+use abi::hypercall::Kind;
 use abi::{GrantStatus, Handle};
 use runtime::testing::answer;
 use shmem::Area;

@@ -5,7 +5,8 @@ use crate::Fatal;
 use crate::netfront::{GrantError, Sizes};
 use crate::netif::{Features, RecordError, RxRequest, RxResponse, Terms, rsp, rxf};
 use crate::testing::{Memory, Rig, back_record, frame_at, over_each_format, packet, sizes};
-use abi::{GrantEntry, Handle, PAGE};
+use abi::classic::GrantEntry;
+use abi::{Handle, PAGE};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 fn rig() -> Rig {

@@ -6,7 +6,8 @@ use crate::netfront::{GrantError, GrantTable, GrantedPage, Sizes};
 use crate::netif::Features;
 use crate::testing::{Memory, Rig, back_record, frame_at, packet, sizes};
 use abi::DomId;
-use abi::{GrantEntry, Handle};
+use abi::Handle;
+use abi::classic::GrantEntry;
 use nic::Frame;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -158,14 +159,20 @@ fn a_page_that_is_in_use_is_held_back_until_it_is_not() {
         })
         .collect();
     // The driver domain copies into one of them just now.
-    entries[1].fetch_or(u64::from(abi::GrantEntry::WRITING), Ordering::Relaxed);
+    entries[1].fetch_or(
+        u64::from(abi::classic::GrantEntry::WRITING),
+        Ordering::Relaxed,
+    );
     done(&mut rig, &mut held);
     assert_eq!(
         (rig.front.turnover().left, rig.front.turnover().held_back),
         (1, 1)
     );
     assert_eq!(rig.front.rx_pages().0, 9);
-    entries[1].fetch_and(!u64::from(abi::GrantEntry::WRITING), Ordering::Relaxed);
+    entries[1].fetch_and(
+        !u64::from(abi::classic::GrantEntry::WRITING),
+        Ordering::Relaxed,
+    );
     done(&mut rig, &mut held);
     assert_eq!(rig.front.turnover().left, 2);
     assert_eq!(rig.front.rx_pages().0, 8);

@@ -35,7 +35,7 @@ impl CountedGrants {
             let accounts = grants.lock();
             let user = accounts.alive(user).ok_or(GrantStatus::BadDomain)?;
             let granter = accounts.alive(granter).ok_or(GrantStatus::BadDomain)?;
-            (Arc::clone(&granter.memory), user.window.len())
+            (Arc::clone(&granter.memory), user.window.slot_count())
         };
         if entries == 0 || entries > memory.grant_entries().min(ENTRIES_MAX) {
             return Err(GrantStatus::NoSpace);

@@ -2,12 +2,10 @@
 //! away when an end is dead.
 
 use super::exchange::{Exchange, ExchangeState};
-use crate::grant::accounts::Grants;
-use crate::grant::spaces::Spaces;
-use crate::grant::window::WindowSlot;
-use crate::space::{SpaceError, enter};
 use abi::hypercall::Bind;
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
+use monitor::grant::{Grants, Spaces, WindowSlot};
+use monitor::space::{SpaceError, enter};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::slice::from_ref;
@@ -18,15 +16,14 @@ const EXCHANGES_PER_CONNECTION: usize = 2;
 
 /// All exchanges.
 #[derive(Debug)]
-pub struct Exchanges {
+pub(crate) struct Exchanges {
     by_handle: Mutex<BTreeMap<Handle, Arc<Exchange>>>,
-    pub(super) spaces: Arc<Spaces>,
+    pub(crate) spaces: Arc<Spaces>,
 }
 
 impl Exchanges {
     /// No exchanges, between domains that are reached by `spaces`.
-    #[must_use]
-    pub fn new(spaces: Arc<Spaces>) -> Self {
+    pub(crate) fn new(spaces: Arc<Spaces>) -> Self {
         Self {
             by_handle: Mutex::default(),
             spaces,
@@ -40,19 +37,17 @@ impl Exchanges {
     }
 
     /// The exchange of a handle.
-    pub(super) fn exchange(&self, handle: Handle) -> Option<Arc<Exchange>> {
+    pub(crate) fn exchange(&self, handle: Handle) -> Option<Arc<Exchange>> {
         self.lock().get(&handle).cloned()
     }
 
     /// Whether there is such an exchange.
-    #[must_use]
-    pub fn knows(&self, handle: Handle) -> bool {
+    pub(crate) fn knows(&self, handle: Handle) -> bool {
         self.lock().contains_key(&handle)
     }
 
     /// Whether an exchange has a domain as an end.
-    #[must_use]
-    pub fn names(&self, id: DomId) -> bool {
+    pub(crate) fn names(&self, id: DomId) -> bool {
         let all: Vec<_> = self.lock().values().cloned().collect();
         all.iter().any(|exchange| {
             let state = exchange.state();
@@ -61,8 +56,7 @@ impl Exchanges {
     }
 
     /// Whether a domain has made an exchange for this connection of its own.
-    #[must_use]
-    pub fn is_for(&self, granter: DomId, conn: ConnId) -> bool {
+    pub(crate) fn is_for(&self, granter: DomId, conn: ConnId) -> bool {
         let exchanges = self.lock();
         let mut all = exchanges.values();
         all.any(|exchange| exchange.granter == granter && exchange.conn == conn)
@@ -74,7 +68,7 @@ impl Exchanges {
     /// # Errors
     /// `BadDomain`: an end is dead. `BadSlot`: a slot is not there or not free. `NoSpace`: too many
     /// exchanges for this connection, no memory, or the address space refuses.
-    pub fn create(
+    pub(crate) fn create(
         &self,
         grants: &Grants,
         (granter, conn): (DomId, ConnId),
@@ -85,7 +79,7 @@ impl Exchanges {
             let accounts = grants.lock();
             accounts.alive(user).ok_or(GrantStatus::BadDomain)?;
             let own = accounts.alive(granter).ok_or(GrantStatus::BadDomain)?;
-            if count == 0 || count > own.window.len() {
+            if count == 0 || count > own.window().slot_count() {
                 return Err(GrantStatus::BadSlot);
             }
         }
@@ -114,7 +108,7 @@ impl Exchanges {
     /// # Errors
     /// `BadHandle`: no such exchange for this domain, or it has been bound. `BadSlot`: a slot is
     /// not there or not free. `NoSpace`: the address space refuses.
-    pub fn bind(&self, grants: &Grants, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
+    pub(crate) fn bind(&self, grants: &Grants, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
         let exchange = self.exchange(op.table).ok_or(GrantStatus::BadHandle)?;
         let _op = exchange.op();
         {
@@ -166,7 +160,12 @@ impl Exchanges {
     ///
     /// # Errors
     /// `BadHandle`: no such exchange of this domain.
-    pub fn end(&self, grants: &Grants, caller: DomId, handle: Handle) -> Result<(), GrantStatus> {
+    pub(crate) fn end(
+        &self,
+        grants: &Grants,
+        caller: DomId,
+        handle: Handle,
+    ) -> Result<(), GrantStatus> {
         let exchange = self.exchange(handle).ok_or(GrantStatus::BadHandle)?;
         let _op = exchange.op();
         let slots = exchange.state().end(caller).map(|end| end.slots.clone());
@@ -184,7 +183,7 @@ impl Exchanges {
     }
 
     /// A domain is dead and its process is gone: its part in every exchange ends.
-    pub fn tear_down(&self, grants: &Grants, id: DomId) {
+    pub(crate) fn tear_down(&self, grants: &Grants, id: DomId) {
         let all: Vec<_> = self.lock().values().cloned().collect();
         for exchange in all {
             let _op = exchange.op();
@@ -208,8 +207,7 @@ impl Exchanges {
     }
 
     /// Pages that each domain has by exchanges, and how many belong to no end or to both.
-    #[must_use]
-    pub fn audit(&self) -> (BTreeMap<DomId, u32>, u64) {
+    pub(crate) fn audit(&self) -> (BTreeMap<DomId, u32>, u64) {
         let all: Vec<_> = self.lock().values().cloned().collect();
         let (mut owned, mut wrong) = (BTreeMap::new(), 0);
         for exchange in all {

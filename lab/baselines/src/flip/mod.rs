@@ -25,4 +25,4 @@ mod exchange;
 mod registry;
 mod transfer;
 
-pub use registry::Exchanges;
+pub(crate) use registry::Exchanges;

@@ -4,8 +4,8 @@
 
 mod model;
 
-use abi::hypercall::{Copy, Map, Place, Unmap};
-use abi::{DomId, GrantEntry, GrantRef, Slot};
+use abi::classic::{Copy, GrantEntry, Map, Place, Unmap};
+use abi::{DomId, GrantRef, Slot};
 use model::Rig;
 use proptest::prelude::*;
 

@@ -1,8 +1,8 @@
 //! `GNTTABOP_copy`: bytes from page to page, each end the caller's own or granted to it.
 
-use super::accounts::{Accounts, Grants};
-use super::entry::{PinnedGrant, Purpose};
-use abi::hypercall::{Copy, Place};
+use crate::books::{Bookkeeping, Locked};
+use crate::entry::{PinnedGrant, Purpose};
+use abi::classic::{Copy, Place};
 use abi::{DomId, GrantStatus, PAGE};
 use shmem::Span;
 
@@ -15,7 +15,7 @@ struct CopyEnd {
 
 /// Copies for one caller. Holds the batch's pins; the buffer is reused.
 #[derive(Debug, Default)]
-pub struct Copier {
+pub(crate) struct Copier {
     jobs: Vec<Option<(CopyEnd, CopyEnd)>>,
 }
 
@@ -23,9 +23,9 @@ impl Copier {
     /// Carries out a batch in order and leaves one status per operation in `status`.
     ///
     /// All pages of the batch are pinned first, then copied without any lock, then unpinned.
-    pub fn run(
+    pub(crate) fn run(
         &mut self,
-        grants: &Grants,
+        keeping: Bookkeeping<'_>,
         caller: DomId,
         ops: &[Copy],
         status: &mut Vec<GrantStatus>,
@@ -33,9 +33,9 @@ impl Copier {
         status.clear();
         status.resize(ops.len(), GrantStatus::GeneralError);
         {
-            let mut accounts = grants.lock();
+            let mut locked = keeping.lock();
             for (op, status) in ops.iter().zip(status.iter_mut()) {
-                self.jobs.push(match begin(&mut accounts, caller, op) {
+                self.jobs.push(match begin(&mut locked, caller, op) {
                     Ok(job) => Some(job),
                     Err(why) => {
                         *status = why;
@@ -52,16 +52,16 @@ impl Copier {
                 };
             }
         }
-        let mut accounts = grants.lock();
+        let mut locked = keeping.lock();
         for (src, dst) in self.jobs.drain(..).flatten() {
-            end(&mut accounts, caller, src);
-            end(&mut accounts, caller, dst);
+            end(&mut locked, caller, src);
+            end(&mut locked, caller, dst);
         }
     }
 }
 
 fn begin(
-    accounts: &mut Accounts,
+    locked: &mut Locked<'_>,
     caller: DomId,
     op: &Copy,
 ) -> Result<(CopyEnd, CopyEnd), GrantStatus> {
@@ -72,18 +72,18 @@ fn begin(
             .ok_or(GrantStatus::BadCopyArg)
     };
     let (src_range, dst_range) = (range(op.src_offset)?, range(op.dst_offset)?);
-    let src = begin_end(accounts, caller, op.src, src_range, false)?;
-    match begin_end(accounts, caller, op.dst, dst_range, true) {
+    let src = begin_end(locked, caller, op.src, src_range, false)?;
+    match begin_end(locked, caller, op.dst, dst_range, true) {
         Ok(dst) => Ok((src, dst)),
         Err(why) => {
-            end(accounts, caller, src);
+            end(locked, caller, src);
             Err(why)
         }
     }
 }
 
 fn begin_end(
-    accounts: &mut Accounts,
+    locked: &mut Locked<'_>,
     caller: DomId,
     place: Place,
     (offset, len): (usize, usize),
@@ -91,32 +91,36 @@ fn begin_end(
 ) -> Result<CopyEnd, GrantStatus> {
     match place {
         Place::Own { frame } => {
-            let own = accounts.account(caller).ok_or(GrantStatus::BadDomain)?;
-            let page = own.memory.frame(frame).ok_or(GrantStatus::AddressTooBig)?;
+            let own = locked.accounts.account(caller);
+            let own = own.ok_or(GrantStatus::BadDomain)?;
+            let page = own
+                .memory()
+                .frame(frame)
+                .ok_or(GrantStatus::AddressTooBig)?;
             Ok(CopyEnd {
                 at: page.sub(offset, len).ok_or(GrantStatus::BadCopyArg)?,
                 pin: None,
             })
         }
         Place::Granted { domain, gref } => {
-            let pin = accounts.pin(caller, domain, gref, write, Purpose::Copy)?;
-            let Some(at) = accounts.page(pin).and_then(|page| page.sub(offset, len)) else {
-                accounts.unpin(pin, Purpose::Copy);
+            let pin = locked.pin(caller, domain, gref, write, Purpose::Copy)?;
+            let Some(at) = locked.page(pin).and_then(|page| page.sub(offset, len)) else {
+                locked.unpin(pin, Purpose::Copy);
                 return Err(GrantStatus::BadPage);
             };
-            if let Some(account) = accounts.account_mut(caller) {
-                account.copying += 1;
+            if let Some(part) = locked.part(caller) {
+                part.copying += 1;
             }
             Ok(CopyEnd { at, pin: Some(pin) })
         }
     }
 }
 
-fn end(accounts: &mut Accounts, caller: DomId, end: CopyEnd) {
+fn end(locked: &mut Locked<'_>, caller: DomId, end: CopyEnd) {
     if let Some(pin) = end.pin {
-        if let Some(account) = accounts.account_mut(caller) {
-            account.copying = account.copying.saturating_sub(1);
+        if let Some(part) = locked.part(caller) {
+            part.copying = part.copying.saturating_sub(1);
         }
-        accounts.unpin(pin, Purpose::Copy);
+        locked.unpin(pin, Purpose::Copy);
     }
 }

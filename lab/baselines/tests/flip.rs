@@ -4,9 +4,11 @@
 //! audit finds nothing lost.
 
 mod flip_model;
+#[path = "../../../tcb/monitor/tests/spy/mod.rs"]
 mod spy;
 
-use abi::{DomId, GrantEntry, GrantStatus as S, Slot};
+use abi::classic::GrantEntry;
+use abi::{DomId, GrantStatus as S, Slot};
 use flip_model::{Op, PAGES, Rig};
 use proptest::prelude::*;
 

@@ -1,9 +1,11 @@
 //! Real monitors with domains that exchange pages (`specs/grants.md`, F-1 … F-11): the processor
 //! keeps either end from what is the other's now.
 
+#[path = "../../../tcb/grantwayd/tests/common/mod.rs"]
 mod common;
 
-use abi::hypercall::{Bind, Kind, Transfer};
+use abi::classic::Transfer;
+use abi::hypercall::{Bind, Kind};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, eventually, kill, machine};
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,14 +14,6 @@ use std::time::{Duration, Instant};
 
 const S: Duration = Duration::from_secs(1);
 const PAGES: u32 = 4;
-
-fn call(daemon: &Daemon, domain: &str, kind: Kind, words: [u64; 3]) -> (i64, Value) {
-    let call = json!({ "do": "call", "kind": kind as u32, "ops": [words] });
-    let answer = daemon.order(domain, call);
-    assert_eq!(answer["result"], 0, "{answer}");
-    let op = answer["ops"][0].clone();
-    (op[5].as_i64().unwrap(), op)
-}
 
 /// An exchange of guest 0's with the driver: slots 0 … 3 of both.
 struct Pages<'a> {
@@ -31,7 +25,7 @@ impl<'a> Pages<'a> {
     fn new(daemon: &'a Daemon) -> Self {
         let (conn, first) = (0, 0);
         let create = [conn, PAGES.into(), first];
-        let (status, made) = call(daemon, "g0", Kind::ExchangeCreate, create);
+        let (status, made) = daemon.call("g0", Kind::ExchangeCreate, create);
         assert_eq!(status, 0, "{made}");
         let handle = Handle(made[1].as_u64().unwrap() as u32);
         let bind = Bind {
@@ -41,7 +35,7 @@ impl<'a> Pages<'a> {
             tables: Slot(0),
             entries: PAGES,
         };
-        let (status, bound) = call(daemon, "driver", Kind::TableBind, bind.encode());
+        let (status, bound) = daemon.call("driver", Kind::TableBind, bind.encode());
         assert_eq!(status, 0, "{bound}");
         Self { daemon, handle }
     }
@@ -70,7 +64,9 @@ impl<'a> Pages<'a> {
             slot: Slot(slot),
             gref: GrantRef(to),
         };
-        call(self.daemon, "driver", Kind::GrantTransfer, op.encode()).0
+        self.daemon
+            .call("driver", Kind::GrantTransfer, op.encode())
+            .0
     }
 
     fn stop_agent(&self, domain: &str) {
@@ -148,7 +144,7 @@ fn a_guest_whose_agent_does_not_answer_dies_and_the_driver_keeps_its_page() {
     assert_eq!(pages.transfer(1, 2), -4);
     assert_eq!(daemon.domain_audit("driver")["owned"], 16 + PAGES);
     let handle = [u64::from(pages.handle.0), 0, 0];
-    assert_eq!(call(&daemon, "driver", Kind::TableEnd, handle).0, 0);
+    assert_eq!(daemon.call("driver", Kind::TableEnd, handle).0, 0);
     assert_eq!(pages.look("driver", 1), "fault");
     assert_eq!(daemon.domain_audit("driver")["owned"], 16);
     daemon.down();

@@ -1,10 +1,11 @@
 //! `GNTTABOP_map_grant_ref` and `GNTTABOP_unmap_grant_ref`: granted pages enter and leave a window.
 
-use super::accounts::{Accounts, Grants};
-use super::entry::{PinnedGrant, Purpose};
-use crate::space::{AddressSpace, PageMap, SpaceError};
-use abi::hypercall::{Map, Unmap};
+use crate::books::{Bookkeeping, Locked};
+use crate::entry::{PinnedGrant, Purpose};
+use abi::classic::{Map, Unmap};
 use abi::{DomId, GrantStatus, Slot};
+use monitor::grant::Grants;
+use monitor::space::{AddressSpace, PageMap, SpaceError};
 use std::collections::BTreeMap;
 
 /// What one granter's memory is to an address space.
@@ -16,12 +17,10 @@ struct Known {
     doomed: bool,
 }
 
-/// Maps and unmaps for one caller. Owns the caller's address space, so that no other code changes
-/// it; the buffers are reused.
+/// Maps and unmaps for one caller, by its worker; the buffers are reused.
 #[derive(Debug)]
-pub struct Mapper<S> {
+pub(crate) struct Mapper {
     caller: DomId,
-    space: S,
     known: BTreeMap<DomId, Known>,
     /// The batch under way: which operation, and its pin. Empty in between.
     pinned: Vec<(usize, Slot, PinnedGrant)>,
@@ -29,27 +28,16 @@ pub struct Mapper<S> {
     slots: Vec<Slot>,
 }
 
-impl<S: AddressSpace> Mapper<S> {
+impl Mapper {
     /// A mapper with nothing mapped yet.
-    pub fn new(caller: DomId, space: S) -> Self {
+    pub(crate) fn new(caller: DomId) -> Self {
         Self {
             caller,
-            space,
             known: BTreeMap::new(),
             pinned: Vec::new(),
             maps: Vec::new(),
             slots: Vec::new(),
         }
-    }
-
-    /// The address space.
-    pub fn space(&self) -> &S {
-        &self.space
-    }
-
-    /// The address space, to change.
-    pub fn space_mut(&mut self) -> &mut S {
-        &mut self.space
     }
 
     /// Maps a batch and leaves one status per operation in `status`. Operations that are in order
@@ -58,18 +46,19 @@ impl<S: AddressSpace> Mapper<S> {
     ///
     /// # Errors
     /// [`SpaceError::Lost`]: the caller must be killed and then torn down; the pins stay till then.
-    pub fn map(
+    pub(crate) fn map(
         &mut self,
-        grants: &Grants,
+        keeping: Bookkeeping<'_>,
+        space: &mut dyn AddressSpace,
         ops: &[Map],
         status: &mut Vec<GrantStatus>,
     ) -> Result<(), SpaceError> {
         status.clear();
         status.resize(ops.len(), GrantStatus::GeneralError);
         {
-            let mut accounts = grants.lock();
+            let mut locked = keeping.lock();
             for (at, op) in ops.iter().enumerate() {
-                match reserve(&mut accounts, self.caller, op) {
+                match reserve(&mut locked, self.caller, op) {
                     Ok(pin) => self.pinned.push((at, op.slot, pin)),
                     Err(why) => {
                         if let Some(status) = status.get_mut(at) {
@@ -79,12 +68,12 @@ impl<S: AddressSpace> Mapper<S> {
                 }
             }
         }
-        let done = match self.map_pinned(grants) {
+        let done = match self.map_pinned(keeping, space) {
             Err(lost @ SpaceError::Lost(_)) => return Err(lost),
             Err(SpaceError::Refused(_)) => false,
             Ok(()) => true,
         };
-        let mut accounts = grants.lock();
+        let mut locked = keeping.lock();
         for (at, slot, pin) in self.pinned.drain(..) {
             if let Some(status) = status.get_mut(at) {
                 *status = if done {
@@ -94,22 +83,26 @@ impl<S: AddressSpace> Mapper<S> {
                 };
             }
             if done {
-                if let Some(window) = accounts.window(self.caller) {
-                    window.map(slot, pin);
+                if let Some(part) = locked.part(self.caller) {
+                    part.pages.map(slot, pin);
                 }
                 if let Some(known) = self.known.get_mut(&pin.granter) {
                     known.pages += 1;
                 }
             } else {
-                accounts.free_slot(self.caller, slot);
-                accounts.unpin(pin, Purpose::Map);
+                locked.free(self.caller, slot);
+                locked.unpin(pin, Purpose::Map);
             }
         }
         Ok(())
     }
 
     /// Lets the pages of the batch enter the window, after the memories that they are of.
-    fn map_pinned(&mut self, grants: &Grants) -> Result<(), SpaceError> {
+    fn map_pinned(
+        &mut self,
+        keeping: Bookkeeping<'_>,
+        space: &mut dyn AddressSpace,
+    ) -> Result<(), SpaceError> {
         self.maps.clear();
         if self.pinned.is_empty() {
             return Ok(());
@@ -118,7 +111,7 @@ impl<S: AddressSpace> Mapper<S> {
             let Some(&(_, slot, pin)) = self.pinned.get(at) else {
                 break;
             };
-            self.learn(grants, pin.granter)?;
+            self.learn(keeping, space, pin.granter)?;
             self.maps.push(PageMap {
                 slot,
                 memory: u32::from(pin.granter.0),
@@ -126,11 +119,16 @@ impl<S: AddressSpace> Mapper<S> {
                 writable: pin.write,
             });
         }
-        self.space.map(&self.maps)
+        space.map(&self.maps)
     }
 
     /// Hands a granter's memory to the address space, once.
-    fn learn(&mut self, grants: &Grants, granter: DomId) -> Result<(), SpaceError> {
+    fn learn(
+        &mut self,
+        Bookkeeping { grants, .. }: Bookkeeping<'_>,
+        space: &mut dyn AddressSpace,
+        granter: DomId,
+    ) -> Result<(), SpaceError> {
         if self.known.contains_key(&granter) {
             return Ok(());
         }
@@ -138,7 +136,7 @@ impl<S: AddressSpace> Mapper<S> {
             .lock()
             .hold_memory(granter)
             .ok_or_else(|| SpaceError::Refused("the granter has no memory".into()))?;
-        let added = self.space.add_memory(
+        let added = space.add_memory(
             u32::from(granter.0),
             memory.frames_fd(),
             memory.frames_readonly_fd(),
@@ -161,9 +159,10 @@ impl<S: AddressSpace> Mapper<S> {
     /// # Errors
     /// Any error means that the caller must be killed and then torn down; the pins stay till
     /// then.
-    pub fn unmap(
+    pub(crate) fn unmap(
         &mut self,
-        grants: &Grants,
+        keeping: Bookkeeping<'_>,
+        space: &mut dyn AddressSpace,
         ops: &[Unmap],
         status: &mut Vec<GrantStatus>,
     ) -> Result<(), SpaceError> {
@@ -171,10 +170,10 @@ impl<S: AddressSpace> Mapper<S> {
         status.resize(ops.len(), GrantStatus::GeneralError);
         self.slots.clear();
         {
-            let mut accounts = grants.lock();
+            let mut locked = keeping.lock();
             for (at, op) in ops.iter().enumerate() {
-                let window = accounts.window(self.caller);
-                if let Some(pin) = window.and_then(|window| window.begin_unmap(op.slot)) {
+                let part = locked.part(self.caller);
+                if let Some(pin) = part.and_then(|part| part.pages.begin_unmap(op.slot)) {
                     self.pinned.push((at, op.slot, pin));
                     self.slots.push(op.slot);
                 } else if let Some(status) = status.get_mut(at) {
@@ -185,12 +184,12 @@ impl<S: AddressSpace> Mapper<S> {
         if self.slots.is_empty() {
             return Ok(());
         }
-        self.space.unmap(&self.slots)?;
+        space.unmap(&self.slots)?;
         {
-            let mut accounts = grants.lock();
+            let mut locked = keeping.lock();
             for (at, slot, pin) in self.pinned.drain(..) {
-                accounts.free_slot(self.caller, slot);
-                accounts.unpin(pin, Purpose::Map);
+                locked.free(self.caller, slot);
+                locked.unpin(pin, Purpose::Map);
                 if let Some(known) = self.known.get_mut(&pin.granter) {
                     known.pages = known.pages.saturating_sub(1);
                 }
@@ -199,7 +198,7 @@ impl<S: AddressSpace> Mapper<S> {
                 }
             }
         }
-        self.forget_doomed(grants)
+        self.forget_doomed(keeping.grants, space)
     }
 
     /// A granter has died: its memory goes from this address space as soon as no page of it is
@@ -207,51 +206,59 @@ impl<S: AddressSpace> Mapper<S> {
     ///
     /// # Errors
     /// As [`Mapper::unmap`].
-    pub fn granter_died(&mut self, grants: &Grants, granter: DomId) -> Result<(), SpaceError> {
+    pub(crate) fn granter_died(
+        &mut self,
+        grants: &Grants,
+        space: &mut dyn AddressSpace,
+        granter: DomId,
+    ) -> Result<(), SpaceError> {
         if let Some(known) = self.known.get_mut(&granter) {
             known.doomed = true;
         }
-        self.forget_doomed(grants)
+        self.forget_doomed(grants, space)
     }
 
-    fn forget_doomed(&mut self, grants: &Grants) -> Result<(), SpaceError> {
+    fn forget_doomed(
+        &mut self,
+        grants: &Grants,
+        space: &mut dyn AddressSpace,
+    ) -> Result<(), SpaceError> {
         while let Some(granter) = self
             .known
             .iter()
             .find_map(|(&id, known)| (known.doomed && known.pages == 0).then_some(id))
         {
-            self.space.remove_memory(u32::from(granter.0))?;
+            space.remove_memory(u32::from(granter.0))?;
             self.known.remove(&granter);
             grants.lock().release_memory(granter);
         }
         Ok(())
     }
 
-    /// Ends every mapping of the caller, a piece at a time, and closes its
-    /// account. The caller's process and its agent are gone.
-    pub fn tear_down(self, grants: &Grants) {
+    /// Ends every mapping of the caller, a piece at a time, and its part in the books. The caller's
+    /// process and its agent are gone.
+    pub(crate) fn tear_down(&mut self, keeping: Bookkeeping<'_>) {
         /// Slots released under one hold of the lock.
         const BUDGET: u32 = 512;
         let mut from = Some(0);
         while let Some(at) = from {
-            from = grants.lock().release(self.caller, at, BUDGET);
+            from = keeping.lock().release(self.caller, at, BUDGET);
         }
-        for granter in self.known.keys() {
-            grants.lock().release_memory(*granter);
+        for (granter, _) in std::mem::take(&mut self.known) {
+            keeping.grants.lock().release_memory(granter);
         }
-        grants.lock().clear(self.caller);
+        keeping.lock().clear(self.caller);
     }
 }
 
 /// Checks one map operation, pins the page and reserves the slot.
-fn reserve(accounts: &mut Accounts, caller: DomId, op: &Map) -> Result<PinnedGrant, GrantStatus> {
-    let account = accounts.account(caller).ok_or(GrantStatus::BadDomain)?;
-    if !account.window.is_free(op.slot) {
+fn reserve(locked: &mut Locked<'_>, caller: DomId, op: &Map) -> Result<PinnedGrant, GrantStatus> {
+    let account = locked.accounts.account(caller);
+    let account = account.ok_or(GrantStatus::BadDomain)?;
+    if !account.window().is_free(op.slot) {
         return Err(GrantStatus::BadSlot);
     }
-    let pin = accounts.pin(caller, op.domain, op.gref, !op.readonly, Purpose::Map)?;
-    if let Some(window) = accounts.window(caller) {
-        window.take(op.slot, pin);
-    }
+    let pin = locked.pin(caller, op.domain, op.gref, !op.readonly, Purpose::Map)?;
+    locked.take(caller, op.slot, pin);
     Ok(pin)
 }

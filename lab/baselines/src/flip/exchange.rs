@@ -1,7 +1,7 @@
 //! One exchange: its pages, and which of its two ends has which of them.
 
-use crate::space::PageMap;
 use abi::{ConnId, DomId, Handle, PAGE, Slot};
+use monitor::space::PageMap;
 use shmem::Region;
 use std::io;
 use std::ops::Range;
@@ -10,12 +10,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One of the two.
 #[derive(Debug)]
-pub(super) struct ExchangeEnd {
-    pub(super) domain: DomId,
+pub(crate) struct ExchangeEnd {
+    pub(crate) domain: DomId,
     /// Its slots; none: it has not got its pages yet, or has given them up.
-    pub(super) slots: Range<u32>,
+    pub(crate) slots: Range<u32>,
     /// It has no use for them any more.
-    pub(super) done: bool,
+    pub(crate) done: bool,
     /// The pages that are its own: what each slot shows.
     pages: Vec<u32>,
 }
@@ -30,7 +30,7 @@ impl ExchangeEnd {
         }
     }
 
-    pub(super) fn page(&mut self, slot: Slot) -> Option<&mut u32> {
+    pub(crate) fn page(&mut self, slot: Slot) -> Option<&mut u32> {
         let place = slot.0.checked_sub(self.slots.start);
         let place = place.filter(|_| self.slots.contains(&slot.0))?;
         self.pages.get_mut(place as usize)
@@ -38,14 +38,14 @@ impl ExchangeEnd {
 }
 
 #[derive(Debug)]
-pub(super) struct ExchangeState {
-    pub(super) granter: ExchangeEnd,
-    pub(super) user: ExchangeEnd,
+pub(crate) struct ExchangeState {
+    pub(crate) granter: ExchangeEnd,
+    pub(crate) user: ExchangeEnd,
 }
 
 impl ExchangeState {
     /// A domain's end, if it has not done with it.
-    pub(super) fn end(&mut self, of: DomId) -> Option<&mut ExchangeEnd> {
+    pub(crate) fn end(&mut self, of: DomId) -> Option<&mut ExchangeEnd> {
         let ends = [&mut self.granter, &mut self.user];
         ends.into_iter().find(|end| end.domain == of && !end.done)
     }
@@ -53,15 +53,15 @@ impl ExchangeState {
 
 /// Pages that change hands, of one connection.
 #[derive(Debug)]
-pub(super) struct Exchange {
-    pub(super) handle: Handle,
-    pub(super) granter: DomId,
+pub(crate) struct Exchange {
+    pub(crate) handle: Handle,
+    pub(crate) granter: DomId,
     /// The granter's connection that it was made for.
-    pub(super) conn: ConnId,
+    pub(crate) conn: ConnId,
     /// Pages of each end.
-    pub(super) count: u32,
-    pub(super) region: Region,
-    pub(super) region_readonly: OwnedFd,
+    pub(crate) count: u32,
+    pub(crate) region: Region,
+    pub(crate) region_readonly: OwnedFd,
     /// Held while agents work.
     op: Mutex<()>,
     /// Held for bookkeeping alone.
@@ -69,7 +69,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn create(
+    pub(crate) fn create(
         handle: Handle,
         (granter, conn): (DomId, ConnId),
         user: DomId,
@@ -91,16 +91,16 @@ impl Exchange {
         })
     }
 
-    pub(super) fn op(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn op(&self) -> MutexGuard<'_, ()> {
         self.op.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, ExchangeState> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ExchangeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How an end sees the pages at these of its slots.
-    pub(super) fn maps(
+    pub(crate) fn maps(
         &self,
         end: &mut ExchangeEnd,
         slots: impl Iterator<Item = Slot>,
@@ -117,7 +117,7 @@ impl Exchange {
     }
 
     /// Pages that each end has, and how many belong to neither or to both.
-    pub(super) fn audit(&self) -> ([(DomId, u32); 2], u64) {
+    pub(crate) fn audit(&self) -> ([(DomId, u32); 2], u64) {
         let state = self.state();
         let owned = [&state.granter, &state.user].map(|end| (end.domain, end.slots.len() as u32));
         let mut pages = [&*state.granter.pages, &state.user.pages].concat();

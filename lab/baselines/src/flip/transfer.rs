@@ -2,11 +2,11 @@
 
 use super::exchange::{Exchange, ExchangeState};
 use super::registry::Exchanges;
-use crate::grant::accounts::{Accounts, Grants};
-use crate::grant::entry::commit;
-use crate::space::{PageMap, SpaceError};
-use abi::hypercall::Transfer;
-use abi::{DomId, GrantEntry, GrantStatus, Slot};
+use crate::entry;
+use abi::classic::{GrantEntry, Transfer};
+use abi::{DomId, GrantStatus, Slot};
+use monitor::grant::{Accounts, Grants};
+use monitor::space::{PageMap, SpaceError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,7 +28,12 @@ impl Exchanges {
     /// such slot of either end's, or one that is in this batch already. `BadRef`: the entry accepts
     /// no page of the caller's. If it is the caller's agent that does not answer, the caller is
     /// dead.
-    pub fn transfer(&self, grants: &Grants, caller: DomId, ops: &[Transfer]) -> Vec<GrantStatus> {
+    pub(crate) fn transfer(
+        &self,
+        grants: &Grants,
+        caller: DomId,
+        ops: &[Transfer],
+    ) -> Vec<GrantStatus> {
         let runs = ops.chunk_by(|a, b| a.exchange == b.exchange);
         let statuses = runs.flat_map(|run| {
             let exchange = run.first().and_then(|op| self.exchange(op.exchange));
@@ -66,7 +71,7 @@ impl Exchanges {
             // Kept until its entries are written: the granter may die meanwhile.
             let memory = accounts
                 .alive(exchange.granter)
-                .map(|a| Arc::clone(&a.memory));
+                .map(|a| Arc::clone(a.memory()));
             ((to_granter, to_user), memory)
         };
         if !moving.is_empty() {
@@ -122,7 +127,7 @@ fn begin(
     let account = accounts
         .alive(granter.domain)
         .ok_or(GrantStatus::BadDomain)?;
-    let entry = account.entry(op.gref.index());
+    let entry = entry::of(account.memory(), op.gref.index());
     let entry = entry.filter(|_| op.gref.generation() == 0);
     let entry = entry.ok_or(GrantStatus::BadRef)?;
     // A batch is small enough to be looked through for each of its operations.
@@ -131,7 +136,7 @@ fn begin(
     let own = own.filter(|_| moving.iter().all(|m| m.from != op.slot));
     let own = own.ok_or(GrantStatus::BadSlot)?;
     // An entry that names a slot which is not there is used up all the same.
-    let to = commit(entry, from)?;
+    let to = entry::commit(entry, from)?;
     let theirs = granter.page(to);
     let theirs = theirs.filter(|_| moving.iter().all(|m| m.to != to));
     std::mem::swap(theirs.ok_or(GrantStatus::BadSlot)?, own);

@@ -3,10 +3,10 @@
 //! A domain rewrites its own entries at will. What counts is the private record of the first use
 //! ([`Active`]), captured by one compare-and-swap.
 
-use abi::grant::GrantEntry;
+use abi::classic::GrantEntry;
 use abi::layout::info;
 use abi::{DomId, GrantStatus, Slot};
-use shmem::Span;
+use monitor::memory::Memory;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How often an entry that its domain keeps rewriting is read again.
@@ -51,7 +51,7 @@ impl Active {
         (self.maps_write | self.copies_write) != 0
     }
 
-    pub(super) fn count(&mut self, purpose: Purpose, write: bool) -> &mut u32 {
+    pub(crate) fn count(&mut self, purpose: Purpose, write: bool) -> &mut u32 {
         match (purpose, write) {
             (Purpose::Map, false) => &mut self.maps_read,
             (Purpose::Map, true) => &mut self.maps_write,
@@ -61,14 +61,15 @@ impl Active {
     }
 }
 
-/// The stored form of entry `index` of the table in an information region.
-pub(crate) fn entry_of(info_region: Span, index: u32) -> Option<&'static AtomicU64> {
-    info_region.u64(info::GRANT_TABLE.checked_add((index as usize).checked_mul(8)?)?)
+/// The stored form of an entry of a domain's table, if there is one.
+pub(crate) fn of(memory: &Memory, index: u32) -> Option<&'static AtomicU64> {
+    let at = (index < memory.grant_entries()).then(|| info::GRANT_TABLE + index as usize * 8)?;
+    memory.info().span().u64(at)
 }
 
 /// Reads an entry, checks that `user` may use it so, and marks it as in use, all in one step as
 /// seen from the domain that owns it.
-pub(super) fn capture(
+pub(crate) fn capture(
     entry: &AtomicU64,
     user: DomId,
     write: bool,

@@ -1,10 +1,12 @@
 //! The model: what each slot of either end shows, as one byte.
 
 use crate::spy::Spy;
-use abi::hypercall::{Bind, Transfer};
+use abi::classic::{GrantEntry, Transfer};
+use abi::hypercall::{Bind, Kind};
 use abi::layout::info;
-use abi::{ConnId, DomId, GrantEntry, GrantRef, GrantStatus as S, Handle, PAGE, Slot};
-use monitor::grant::{CountedGrants, Exchanges, Grants, Spaces};
+use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, PAGE, Slot};
+use monitor::grant::mechanism::{Caller, Done, OtherCall};
+use monitor::grant::{CountedGrants, Grants, Mechanism, Spaces};
 use monitor::memory::Memory;
 use monitor::space::AddressSpace;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +61,7 @@ struct Model {
 /// The monitor's code, beside the model.
 pub(crate) struct Rig {
     grants: Grants,
-    flips: Exchanges,
+    flips: Box<dyn Mechanism>,
     spaces: Arc<Spaces>,
     /// What the last call said.
     pub(crate) statuses: Vec<S>,
@@ -85,7 +87,7 @@ impl Rig {
         let spaces = Arc::new(Spaces::default());
         let mut rig = Self {
             grants: Grants::default(),
-            flips: Exchanges::new(Arc::clone(&spaces)),
+            flips: baselines::mechanisms(&spaces),
             spaces,
             statuses: Vec::new(),
             memories: Vec::new(),
@@ -136,14 +138,30 @@ impl Rig {
     }
 
     pub(crate) fn create(&self, guest: u16, pages: u32, first: u32) -> Result<Handle, S> {
-        let (own, place) = ((DomId(guest), ConnId(0)), (pages, Slot(first)));
-        self.flips.create(&self.grants, own, DomId(0), place)
+        let words = [0, u64::from(pages), u64::from(first)];
+        match self.call(guest, Kind::ExchangeCreate, &[words]) {
+            (Done::Made(handle), statuses) => {
+                assert_eq!(statuses, [S::Okay]);
+                Ok(handle)
+            }
+            (Done::Batch, statuses) => Err(statuses[0]),
+        }
+    }
+
+    /// A call as it comes from the page. Every guest has one connection, with domain 0.
+    fn call(&self, of: u16, kind: Kind, ops: &[[u64; 3]]) -> (Done, Vec<S>) {
+        let ends = &|conn: Option<ConnId>| Ok(((DomId(of), conn.unwrap()), DomId(0)));
+        let call = OtherCall { kind, ops, ends };
+        let mut caller: Box<dyn Caller> = self.flips.caller(DomId(of));
+        let (mut statuses, mut space) = (Vec::new(), Spy::default());
+        let done = caller.call(&self.grants, &mut space, &call, &mut statuses);
+        (done.unwrap().unwrap(), statuses)
     }
 
     pub(crate) fn audit_of(&self, of: u16) -> u32 {
         let (accounts, leaked) = self
             .grants
-            .audit(&CountedGrants::new(Arc::default()), &self.flips);
+            .audit(&CountedGrants::new(Arc::default()), &*self.flips);
         assert_eq!(leaked, 0);
         accounts
             .get(&DomId(of))
@@ -158,8 +176,9 @@ impl Rig {
                 slot: Slot(slot),
                 gref: GrantRef(index),
             })
+            .map(|op| op.encode())
             .collect();
-        self.flips.transfer(&self.grants, DomId(caller), &ops)
+        self.call(caller, Kind::GrantTransfer, &ops).1
     }
 
     pub(crate) fn step(&mut self, op: &Op) {

@@ -1,25 +1,18 @@
 //! The model: what grants are, without any of the monitor's machinery.
 
 use crate::{DOMAINS, ENTRIES, FRAMES, Op, SLOTS};
-use abi::hypercall::{Copy, Map, Place, Unmap};
+use abi::classic::{Copy, GrantEntry, Map, Place, Unmap};
+use abi::hypercall::Kind;
 use abi::layout::info;
-use abi::{DomId, GrantEntry, GrantRef, GrantStatus as S, PAGE, Slot};
+use abi::{DomId, GrantRef, GrantStatus as S, PAGE, Slot};
 use monitor::fake::FakeSpace;
-use monitor::grant::{Copier, CountedGrants, Exchanges, GrantAudit, Grants, Mapper};
+use monitor::grant::mechanism::{Caller, Done, OtherCall};
+use monitor::grant::{CountedGrants, GrantAudit, Grants, Mechanism};
 use monitor::memory::Memory;
 use monitor::space::SpaceError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The audit of a monitor that has classic grants alone.
-fn audit(grants: &Grants) -> (BTreeMap<DomId, GrantAudit>, u64) {
-    let spaces = Arc::default();
-    grants.audit(
-        &CountedGrants::new(Arc::clone(&spaces)),
-        &Exchanges::new(spaces),
-    )
-}
 
 const IN_USE: u16 = GrantEntry::READING | GrantEntry::WRITING;
 
@@ -40,6 +33,11 @@ struct Pin {
     index: u32,
     frame: u32,
     write: bool,
+}
+
+/// The words of an operation.
+fn unmap_words(op: &Unmap) -> [u64; 3] {
+    [op.slot.0.into(), 0, 0]
 }
 
 #[derive(Debug, Default)]
@@ -167,10 +165,16 @@ impl Model {
 /// The monitor's grant code over real memory, beside the model.
 pub(crate) struct Rig {
     pub(crate) grants: Grants,
+    mechanism: Box<dyn Mechanism>,
     memories: Vec<Arc<Memory>>,
-    mappers: Vec<Option<Mapper<FakeSpace>>>,
-    copier: Copier,
+    callers: Vec<Option<Living>>,
     model: Model,
+}
+
+/// What a domain's worker has of it.
+struct Living {
+    caller: Box<dyn Caller>,
+    space: FakeSpace,
 }
 
 impl Rig {
@@ -178,12 +182,16 @@ impl Rig {
         let grants = Grants::default();
         let mut model = Model::default();
         let mut memories = Vec::new();
-        let mut mappers = Vec::new();
+        let mut callers = Vec::new();
+        let mechanism = baselines::mechanisms(&Arc::default());
         for id in (0..DOMAINS).map(DomId) {
             let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES).unwrap());
             grants.lock().insert(id, Arc::clone(&memory), SLOTS);
             memories.push(memory);
-            mappers.push(Some(Mapper::new(id, FakeSpace::default())));
+            callers.push(Some(Living {
+                caller: mechanism.caller(id),
+                space: FakeSpace::default(),
+            }));
             model.alive.push(true);
             for frame in 0..FRAMES {
                 model.pages.insert((id, frame), vec![0; PAGE]);
@@ -191,9 +199,9 @@ impl Rig {
         }
         Self {
             grants,
+            mechanism,
             memories,
-            mappers,
-            copier: Copier::default(),
+            callers,
             model,
         }
     }
@@ -213,8 +221,8 @@ impl Rig {
 
     /// What the address space of a domain shows: slot, frame, writable.
     pub(crate) fn mapped(&self, of: DomId) -> Vec<(u32, u32, bool)> {
-        let mapper = self.mappers[usize::from(of.0)].as_ref();
-        let mapped = mapper.map(|mapper| mapper.space().mapped.values());
+        let living = self.callers[usize::from(of.0)].as_ref();
+        let mapped = living.map(|living| living.space.mapped.values());
         mapped
             .into_iter()
             .flatten()
@@ -260,8 +268,25 @@ impl Rig {
     }
 
     fn with_space(&mut self, of: DomId, change: impl FnOnce(&mut FakeSpace)) {
-        let mapper = self.mappers[usize::from(of.0)].as_mut().unwrap();
-        change(mapper.space_mut());
+        let living = self.callers[usize::from(of.0)].as_mut().unwrap();
+        change(&mut living.space);
+    }
+
+    /// A call as it comes from the page.
+    fn call(&mut self, of: DomId, kind: Kind, ops: &[[u64; 3]]) -> Result<Vec<S>, SpaceError> {
+        let ends = &|_| unreachable!("no call for a connection");
+        let call = OtherCall { kind, ops, ends };
+        let Living { caller, space } = self.callers[usize::from(of.0)].as_mut().unwrap();
+        let mut statuses = Vec::new();
+        let done = caller.call(&self.grants, space, &call, &mut statuses)?;
+        assert_eq!(done, Some(Done::Batch));
+        Ok(statuses)
+    }
+
+    /// The audit of a monitor that has classic grants alone.
+    fn audit(&self) -> (BTreeMap<DomId, GrantAudit>, u64) {
+        let counted = CountedGrants::new(Arc::default());
+        self.grants.audit(&counted, &*self.mechanism)
     }
 
     /// What a batch of mappings does in the model: the statuses, and the slots taken.
@@ -298,9 +323,8 @@ impl Rig {
             }
         }
         self.with_space(of, |space| space.refuse_next = refused);
-        let mut statuses = Vec::new();
-        let mapper = self.mappers[usize::from(of.0)].as_mut().unwrap();
-        mapper.map(&self.grants, ops, &mut statuses).unwrap();
+        let words: Vec<_> = ops.iter().map(|op| op.encode()).collect();
+        let statuses = self.call(of, Kind::GrantMap, &words).unwrap();
         self.with_space(of, |space| space.refuse_next = false);
         assert_eq!(statuses, expected, "{of} maps {ops:?}");
     }
@@ -314,15 +338,14 @@ impl Rig {
                 S::Okay
             }));
         }
-        let mut statuses = Vec::new();
-        let mapper = self.mappers[usize::from(of.0)].as_mut().unwrap();
-        mapper.unmap(&self.grants, ops, &mut statuses).unwrap();
+        let words: Vec<_> = ops.iter().map(unmap_words).collect();
+        let statuses = self.call(of, Kind::GrantUnmap, &words).unwrap();
         assert_eq!(statuses, expected, "{of} unmaps {ops:?}");
     }
 
     fn copy(&mut self, of: DomId, ops: &[Copy]) {
-        let mut statuses = Vec::new();
-        self.copier.run(&self.grants, of, ops, &mut statuses);
+        let words: Vec<_> = ops.iter().map(|op| op.encode()).collect();
+        let statuses = self.call(of, Kind::GrantCopy, &words).unwrap();
         let mut pins = Vec::new();
         let mut expected = Vec::new();
         let mut jobs = Vec::new();
@@ -400,16 +423,17 @@ impl Rig {
             Some(false) => self.lose_unmap(of),
             None => {}
         }
-        assert_eq!(audit(&self.grants).1, 0, "in between");
+        assert_eq!(self.audit().1, 0, "in between");
         self.grants.lock().fence(of);
         self.model.alive[usize::from(of.0)] = false;
-        let accounts = audit(&self.grants).0;
+        let accounts = self.audit().0;
         assert!(
             accounts.get(&of).is_none_or(|account| !account.alive),
             "its grants can be used anew"
         );
-        let mapper = self.mappers[usize::from(of.0)].take().unwrap();
-        mapper.tear_down(&self.grants);
+        let mut living = self.callers[usize::from(of.0)].take().unwrap();
+        living.caller.tear_down(&self.grants);
+        self.grants.lock().clear(of);
         for slot in 0..SLOTS {
             if let Some(pin) = self.model.windows.remove(&(of, slot)) {
                 self.model.unpin(pin);
@@ -418,12 +442,12 @@ impl Rig {
         // Its memory belongs to somebody as long as an address space has descriptors of it, and
         // no longer.
         let number = u32::from(of.0);
-        let mut left = self.mappers.iter().flatten();
-        let held = left.any(|mapper| mapper.space().memories.contains(&number));
+        let mut left = self.callers.iter().flatten();
+        let held = left.any(|living| living.space.memories.contains(&number));
         assert_eq!(self.grants.lock().knows(of), held);
-        assert_eq!(audit(&self.grants).1, 0, "while its memory is held");
-        for mapper in self.mappers.iter_mut().flatten() {
-            mapper.granter_died(&self.grants, of).unwrap();
+        assert_eq!(self.audit().1, 0, "while its memory is held");
+        for Living { caller, space } in self.callers.iter_mut().flatten() {
+            caller.granter_died(&self.grants, space, of).unwrap();
         }
     }
 
@@ -441,10 +465,10 @@ impl Rig {
             .collect();
         let (_, pins) = self.model_map(of, &ops);
         self.with_space(of, |space| space.lose_next = true);
-        let mapper = self.mappers[usize::from(of.0)].as_mut().unwrap();
-        let outcome = mapper.map(&self.grants, &ops, &mut Vec::new());
+        let words: Vec<_> = ops.iter().map(|op| op.encode()).collect();
+        let outcome = self.call(of, Kind::GrantMap, &words);
         assert_eq!(outcome.is_err(), !pins.is_empty());
-        assert!(matches!(outcome, Ok(()) | Err(SpaceError::Lost(_))));
+        assert!(matches!(outcome, Ok(_) | Err(SpaceError::Lost(_))));
     }
 
     /// Unmaps a slot if one is mapped; the agent does it and goes silent.
@@ -454,9 +478,8 @@ impl Rig {
             return;
         };
         self.with_space(of, |space| space.lose_next = true);
-        let mapper = self.mappers[usize::from(of.0)].as_mut().unwrap();
-        let ops = [Unmap { slot: Slot(slot) }];
-        let outcome = mapper.unmap(&self.grants, &ops, &mut Vec::new());
+        let words = unmap_words(&Unmap { slot: Slot(slot) });
+        let outcome = self.call(of, Kind::GrantUnmap, &[words]);
         assert!(matches!(outcome, Err(SpaceError::Lost(_))));
     }
 
@@ -466,7 +489,7 @@ impl Rig {
     }
 
     fn compare(&self) {
-        let (accounts, leaked) = audit(&self.grants);
+        let (accounts, leaked) = self.audit();
         assert_eq!(leaked, 0);
         for id in (0..DOMAINS).map(DomId) {
             let wanted = self.is_alive(id) || self.model.is_mapped_by_others(id);
@@ -516,11 +539,11 @@ impl Rig {
     }
 
     fn compare_window(&self, id: DomId) {
-        let Some(mapper) = &self.mappers[usize::from(id.0)] else {
+        let Some(living) = &self.callers[usize::from(id.0)] else {
             return;
         };
-        let mapped: Vec<_> = mapper
-            .space()
+        let mapped: Vec<_> = living
+            .space
             .mapped
             .values()
             .map(|m| (m.slot.0, m.memory, m.frame, m.writable))
@@ -540,7 +563,7 @@ impl Rig {
         for id in (0..DOMAINS).map(DomId) {
             self.step(&Op::Kill { of: id, lost: None });
         }
-        let (accounts, leaked) = audit(&self.grants);
+        let (accounts, leaked) = self.audit();
         assert!(accounts.is_empty() && leaked == 0);
         for memory in self.memories {
             assert_eq!(

@@ -1,0 +1,128 @@
+//! The audit of classic grants: every grant in use and every mapping, and whether the two sides of
+//! the books agree.
+
+use crate::books::{Bookkeeping, Books, Locked};
+use crate::entry::{self, Active};
+use abi::DomId;
+use abi::classic::GrantEntry;
+use monitor::grant::mechanism::Part;
+use monitor::grant::{Grants, InUse, WindowSlot};
+use monitor::memory::Memory;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Every domain's part, and the number of uses and mappings that have no counterpart.
+pub(crate) fn audit(books: &Books, grants: &Grants) -> (BTreeMap<DomId, Part>, u64) {
+    let locked = Bookkeeping { grants, books }.lock();
+    let leaked = leaked(&locked);
+    let mut parts = BTreeMap::new();
+    let mut memories: Vec<(DomId, Arc<Memory>)> = Vec::new();
+    for (id, account) in locked.accounts.all() {
+        let mut audit = Part::default();
+        if let Some(part) = locked.parts.get(id) {
+            let pins = part.pages.pins();
+            audit
+                .mapped
+                .extend(pins.map(|pin| (pin.granter, pin.frame)));
+            let all = part.active.iter().enumerate();
+            let in_use = all.filter(|(_, active)| active.in_use());
+            audit
+                .in_use
+                .extend(in_use.map(|(index, active)| in_use_of(index, active)));
+        }
+        parts.insert(id, audit);
+        memories.push((id, Arc::clone(account.memory())));
+    }
+    drop(locked);
+    // The tables of the domains are theirs to change at any time; reading them needs no lock.
+    for (id, memory) in memories {
+        if let Some(Part {
+            granted, in_use, ..
+        }) = parts.get_mut(&id)
+        {
+            granted.extend(offered(&memory));
+            granted.extend(in_use.iter().map(|grant| grant.frame));
+        }
+    }
+    (parts, leaked)
+}
+
+/// Frames that a domain's table offers to somebody.
+fn offered(memory: &Memory) -> impl Iterator<Item = u32> {
+    let frame_count = memory.frame_count();
+    (0..memory.grant_entries())
+        .filter_map(|n| Some(GrantEntry(entry::of(memory, n)?.load(Ordering::Relaxed))))
+        .filter(move |entry| entry.permits() && entry.frame() < frame_count)
+        .map(GrantEntry::frame)
+}
+
+fn in_use_of(index: usize, active: &Active) -> InUse {
+    InUse {
+        index: index as u32,
+        frame: active.frame,
+        by: DomId(active.user),
+        mappings: active.maps_read.saturating_add(active.maps_write),
+        writable: active.written(),
+    }
+}
+
+/// Compares what granters' entries say with what users' windows and copies say.
+fn leaked(locked: &Locked<'_>) -> u64 {
+    let Locked { accounts, parts } = locked;
+    // Uses by window slots: (granter, entry, user) → readers, writers.
+    let mut by_windows: BTreeMap<(DomId, u32, DomId), [u32; 2]> = BTreeMap::new();
+    let mut copying: BTreeMap<DomId, u32> = BTreeMap::new();
+    let mut wrong = 0;
+    for (user, part) in parts.all() {
+        let mut taken = 0;
+        for pin in part.pages.pins() {
+            taken += 1;
+            let uses = by_windows
+                .entry((pin.granter, pin.index, user))
+                .or_default();
+            let [readers, writers] = uses;
+            *(if pin.write { writers } else { readers }) += 1;
+            let active = parts
+                .get(pin.granter)
+                .and_then(|granter| granter.active.get(pin.index as usize))
+                .copied()
+                .unwrap_or_default();
+            wrong += u64::from(active.user != user.0 || active.frame != pin.frame);
+        }
+        wrong += u64::from(part.pages.taken.abs_diff(taken));
+        copying.insert(user, part.copying);
+    }
+    for (granter, part) in parts.all() {
+        let mut pinned = 0;
+        let all = part.active.iter().enumerate();
+        for (index, active) in all.filter(|(_, active)| active.in_use()) {
+            pinned += 1;
+            let user = DomId(active.user);
+            let [readers, writers] = by_windows
+                .remove(&(granter, index as u32, user))
+                .unwrap_or_default();
+            wrong += u64::from(active.maps_read.abs_diff(readers));
+            wrong += u64::from(active.maps_write.abs_diff(writers));
+            let copies = active.copies_read.saturating_add(active.copies_write);
+            match copying.get_mut(&user) {
+                Some(left) if *left >= copies => *left -= copies,
+                _ => wrong += u64::from(copies),
+            }
+        }
+        wrong += u64::from(part.pinned.abs_diff(pinned));
+    }
+    // What the accounts say of the same windows.
+    for (user, account) in accounts.all() {
+        let slots = account.window().parts().flatten();
+        let shown = slots.filter(|slot| **slot == WindowSlot::Page).count() as u32;
+        let taken = parts.get(user).map_or(0, |part| part.pages.taken);
+        wrong += u64::from(taken.abs_diff(shown));
+    }
+    // Window slots whose grant is not in use, and copies that no grant knows of.
+    let unmatched = by_windows.values().flatten().chain(copying.values());
+    wrong + unmatched.map(|&n| u64::from(n)).sum::<u64>()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! Books that are spoilt by hand, one entry at a time: the audit must say of each that it is
+//! wrong, and by how much.
+
+use super::*;
+use crate::books::Part as Own;
+use crate::entry::{PinnedGrant, Purpose};
+use crate::pages::Shown;
+use abi::layout::info;
+use abi::{GrantRef, Slot};
+use monitor::grant::CountedGrants;
+
+const USER: DomId = DomId(0);
+const GRANTER: DomId = DomId(1);
+const IDLE: DomId = DomId(2);
+const FRAMES: u32 = 4;
+const ENTRIES: u32 = 8;
+const SLOTS: u32 = 8;
+
+/// The user maps the granter's entry 0 twice, for writing (slot 0) and for reading (slot 1), and
+/// entry 1 for reading (slot 2); a copy out of entry 1 is under way. A third domain does nothing.
+#[derive(Default)]
+struct World {
+    grants: Grants,
+    books: Books,
+}
+
+impl World {
+    fn lock(&self) -> Locked<'_> {
+        let Self { grants, books } = self;
+        Bookkeeping { grants, books }.lock()
+    }
+
+    fn leaked(&self) -> u64 {
+        leaked(&self.lock())
+    }
+}
+
+fn books() -> World {
+    let world = World::default();
+    for id in [USER, GRANTER, IDLE] {
+        let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES).unwrap());
+        world.grants.lock().insert(id, memory, SLOTS);
+    }
+    let mut books = world.lock();
+    let memory = books.accounts.account(GRANTER).unwrap().memory();
+    let table = memory.info().span();
+    for (index, frame) in [(0, 2), (1, 3)] {
+        let entry = table.u64(info::GRANT_TABLE + index * 8).unwrap();
+        entry.store(GrantEntry::access(USER, frame, false).0, Ordering::Relaxed);
+    }
+    for (slot, (index, write)) in (0..).zip([(0, true), (0, false), (1, false)]) {
+        let pin = books.pin(USER, GRANTER, GrantRef(index), write, Purpose::Map);
+        put(&mut books, slot, pin.unwrap());
+    }
+    let copied = books.pin(USER, GRANTER, GrantRef(1), false, Purpose::Copy);
+    copied.unwrap();
+    part(&mut books, USER).copying += 1;
+    drop(books);
+    world
+}
+
+fn part<'a>(books: &'a mut Locked<'_>, id: DomId) -> &'a mut Own {
+    books.part(id).unwrap()
+}
+
+fn active<'a>(books: &'a mut Locked<'_>, index: usize) -> &'a mut Active {
+    &mut part(books, GRANTER).active[index]
+}
+
+/// Maps something at a slot of the user's window, and counts it.
+fn put(books: &mut Locked<'_>, slot: u32, pin: PinnedGrant) {
+    books.take(USER, Slot(slot), pin);
+    part(books, USER).pages.map(Slot(slot), pin);
+}
+
+fn pin_in(books: &mut Locked<'_>, slot: u32) -> PinnedGrant {
+    let shown = part(books, USER).pages.get(Slot(slot));
+    *shown.pin().unwrap()
+}
+
+#[test]
+fn books_in_order_have_no_leak() {
+    assert_eq!(books().leaked(), 0);
+    assert_eq!(World::default().leaked(), 0);
+}
+
+type Spoil = fn(&mut Locked<'_>);
+
+/// What is done to the books, and what is then without a counterpart.
+const SPOILT: &[(&str, Spoil, u64)] = &[
+    (
+        "slots counted that are free: here, and there",
+        |t| part(t, USER).pages.taken += 2,
+        4,
+    ),
+    (
+        "a slot not counted: here, and there",
+        |t| part(t, USER).pages.taken -= 1,
+        2,
+    ),
+    (
+        "a page that left the window without a word: the slot, and its use",
+        |t| part(t, USER).pages.set(Slot(0), Shown::Nothing),
+        2,
+    ),
+    (
+        "a slot that the account does not know of",
+        |t| {
+            let window = t.accounts.window(USER).unwrap();
+            window.set(Slot(0), WindowSlot::Free);
+        },
+        1,
+    ),
+    (
+        "a page that was mapped without a use",
+        |t| {
+            let pin = pin_in(t, 2);
+            put(t, 5, pin);
+        },
+        1,
+    ),
+    (
+        "a page of a domain that there is not: the page, and its use",
+        |t| {
+            let pin = PinnedGrant {
+                granter: DomId(9),
+                ..pin_in(t, 2)
+            };
+            put(t, 5, pin);
+        },
+        2,
+    ),
+    (
+        "a page of an entry that there is not: the page, and its use",
+        |t| {
+            let pin = PinnedGrant {
+                index: ENTRIES,
+                ..pin_in(t, 2)
+            };
+            put(t, 5, pin);
+        },
+        2,
+    ),
+    (
+        "another frame in use than is mapped, twice",
+        |t| active(t, 0).frame += 1,
+        2,
+    ),
+    (
+        "an entry used by another: two pages, their two uses there and the two here",
+        |t| active(t, 0).user = IDLE.0,
+        6,
+    ),
+    (
+        "readers that there are not",
+        |t| active(t, 0).maps_read += 3,
+        3,
+    ),
+    (
+        "a writer that there is not",
+        |t| active(t, 0).maps_write += 1,
+        1,
+    ),
+    ("a reader too few", |t| active(t, 1).maps_read -= 1, 1),
+    (
+        "a copy that no domain makes: two known here, one there",
+        |t| active(t, 1).copies_read += 1,
+        3,
+    ),
+    (
+        "a copy for writing that no domain makes",
+        |t| active(t, 1).copies_write += 1,
+        3,
+    ),
+    (
+        "a copy that ended here alone",
+        |t| active(t, 1).copies_read -= 1,
+        1,
+    ),
+    (
+        "a copy that no grant knows",
+        |t| part(t, USER).copying += 1,
+        1,
+    ),
+    (
+        "copies of a domain without uses",
+        |t| part(t, IDLE).copying += 4,
+        4,
+    ),
+    (
+        "entries counted as in use",
+        |t| part(t, GRANTER).pinned += 2,
+        2,
+    ),
+    (
+        "an entry in use that is not counted",
+        |t| part(t, GRANTER).pinned -= 1,
+        1,
+    ),
+];
+
+#[test]
+fn whatever_has_no_counterpart_is_counted() {
+    for (what, spoil, wrong) in SPOILT {
+        let world = books();
+        let mut books = world.lock();
+        spoil(&mut books);
+        assert_eq!(leaked(&books), *wrong, "{what}");
+    }
+}
+
+/// The account of a granter stays open while others use its grants.
+#[test]
+fn an_account_that_is_needed_stays_open() {
+    let world = books();
+    world.grants.lock().clear(GRANTER);
+    let mechanism = crate::mechanisms(&Arc::default());
+    let audit = || {
+        let counted = CountedGrants::new(Arc::default());
+        world.grants.audit(&counted, &*mechanism)
+    };
+    assert!(audit().0.contains_key(&GRANTER));
+    for slot in 0..3 {
+        let pin = pin_in(&mut world.lock(), slot);
+        world.lock().free(USER, Slot(slot));
+        world.lock().unpin(pin, Purpose::Map);
+    }
+    assert!(audit().0.contains_key(&GRANTER), "a copy is under way");
+    let frame = 3;
+    let pin = PinnedGrant {
+        granter: GRANTER,
+        index: 1,
+        frame,
+        write: false,
+    };
+    world.lock().unpin(pin, Purpose::Copy);
+    assert!(!audit().0.contains_key(&GRANTER));
+}
+
+/// What the books say of each domain.
+#[test]
+fn what_is_mapped_and_granted_is_told() {
+    let world = books();
+    let (parts, leaks) = audit(&world.books, &world.grants);
+    assert_eq!(leaks, 0);
+    let told = |id| {
+        parts
+            .get(&id)
+            .map(|part| (part.granted.len(), part.mapped.len()))
+    };
+    assert_eq!((told(USER), told(GRANTER)), (Some((0, 2)), Some((2, 0))));
+}

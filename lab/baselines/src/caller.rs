@@ -1,0 +1,126 @@
+//! The calls of one domain: decoded once into typed operations, then done.
+
+use crate::books::{Bookkeeping, Books};
+use crate::copy::Copier;
+use crate::flip::Exchanges;
+use crate::map::Mapper;
+use abi::classic::{Copy, Map, Transfer, Unmap};
+use abi::hypercall::{Kind, OPS_MAX};
+use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
+use monitor::grant::Grants;
+use monitor::grant::mechanism::{Caller, Done, OtherCall};
+use monitor::space::{AddressSpace, SpaceError};
+use std::sync::Arc;
+
+/// Serves one domain. The buffers are reused: decoding allocates nothing.
+#[derive(Debug)]
+pub(crate) struct Classic {
+    id: DomId,
+    books: Arc<Books>,
+    flips: Arc<Exchanges>,
+    mapper: Mapper,
+    copier: Copier,
+    copies: Vec<Copy>,
+    maps: Vec<Map>,
+    unmaps: Vec<Unmap>,
+    transfers: Vec<Transfer>,
+}
+
+impl Classic {
+    pub(crate) fn new(id: DomId, books: Arc<Books>, flips: Arc<Exchanges>) -> Self {
+        Self {
+            id,
+            books,
+            flips,
+            mapper: Mapper::new(id),
+            copier: Copier::default(),
+            copies: Vec::with_capacity(OPS_MAX),
+            maps: Vec::with_capacity(OPS_MAX),
+            unmaps: Vec::with_capacity(OPS_MAX),
+            transfers: Vec::new(),
+        }
+    }
+
+    /// Makes the granter's half of an exchange; the words of the call name its connection, the
+    /// pages of each end, and the caller's first slot.
+    fn create(
+        &self,
+        grants: &Grants,
+        call: &OtherCall<'_>,
+        [conn, pages, first]: [u64; 3],
+    ) -> Result<Handle, GrantStatus> {
+        let (own, peer) = (call.ends)(u32::try_from(conn).ok().map(ConnId))?;
+        // No window has slots beyond.
+        let narrow = |word: u64| u32::try_from(word).map_err(|_| GrantStatus::BadSlot);
+        let place = (narrow(pages)?, Slot(narrow(first)?));
+        self.flips.create(grants, own, peer, place)
+    }
+}
+
+impl Caller for Classic {
+    fn call(
+        &mut self,
+        grants: &Grants,
+        space: &mut dyn AddressSpace,
+        call: &OtherCall<'_>,
+        statuses: &mut Vec<GrantStatus>,
+    ) -> Result<Option<Done>, SpaceError> {
+        let (id, books) = (self.id, &*self.books);
+        let keeping = Bookkeeping { grants, books };
+        let words = call.ops.iter().copied();
+        match call.kind {
+            Kind::GrantCopy => {
+                let ops = fill(&mut self.copies, words.map(Copy::decode));
+                self.copier.run(keeping, id, ops, statuses);
+            }
+            Kind::GrantMap => {
+                let ops = fill(&mut self.maps, words.map(Map::decode));
+                self.mapper.map(keeping, space, ops, statuses)?;
+            }
+            Kind::GrantUnmap => {
+                let ops = fill(&mut self.unmaps, words.map(unmap));
+                self.mapper.unmap(keeping, space, ops, statuses)?;
+            }
+            Kind::GrantTransfer => {
+                let ops = fill(&mut self.transfers, words.map(Transfer::decode));
+                *statuses = self.flips.transfer(grants, id, ops);
+            }
+            Kind::ExchangeCreate => {
+                let &[words] = call.ops else {
+                    return Ok(None);
+                };
+                let made = self.create(grants, call, words);
+                *statuses = vec![made.err().unwrap_or(GrantStatus::Okay)];
+                return Ok(Some(made.map_or(Done::Batch, Done::Made)));
+            }
+            _ => return Ok(None),
+        }
+        Ok(Some(Done::Batch))
+    }
+
+    fn granter_died(
+        &mut self,
+        grants: &Grants,
+        space: &mut dyn AddressSpace,
+        granter: DomId,
+    ) -> Result<(), SpaceError> {
+        self.mapper.granter_died(grants, space, granter)
+    }
+
+    fn tear_down(&mut self, grants: &Grants) {
+        let books = &*self.books;
+        self.mapper.tear_down(Bookkeeping { grants, books });
+    }
+}
+
+fn fill<T>(buffer: &mut Vec<T>, operations: impl Iterator<Item = T>) -> &[T] {
+    buffer.clear();
+    buffer.extend(operations);
+    buffer
+}
+
+/// As in [`Map::decode`], the slot is the low half of its word.
+fn unmap([slot, ..]: [u64; 3]) -> Unmap {
+    let slot = Slot(slot as u32);
+    Unmap { slot }
+}

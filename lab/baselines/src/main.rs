@@ -1,0 +1,7 @@
+//! `grantwayd-lab`: the core with the mechanisms that only comparisons use.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    grantwayd::run(baselines::mechanisms)
+}

@@ -1,0 +1,159 @@
+//! The slots of one domain's window that show a page mapped by itself.
+
+use crate::entry::PinnedGrant;
+use abi::Slot;
+
+/// What a slot shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// No page that was mapped by itself.
+    #[default]
+    Nothing,
+    /// A page that is just being mapped or unmapped: pinned, and touched by its own worker alone.
+    Busy(PinnedGrant),
+    /// A page.
+    Mapped(PinnedGrant),
+}
+
+impl Shown {
+    /// The grant behind a page, mapped or on its way.
+    pub(crate) fn pin(&self) -> Option<&PinnedGrant> {
+        match self {
+            Self::Nothing => None,
+            Self::Busy(pin) | Self::Mapped(pin) => Some(pin),
+        }
+    }
+}
+
+/// Slots of a piece.
+const PIECE: usize = 512;
+
+type Piece = [Shown; PIECE];
+
+/// The pages of one window. Where none was ever mapped takes no memory.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    pieces: Vec<Option<Box<Piece>>>,
+    /// Slots that show a page. Counted beside the slots, so that the audit can compare.
+    pub(crate) taken: u32,
+}
+
+impl Pages {
+    /// None, in a window of so many slots.
+    pub(crate) fn new(slots: u32) -> Self {
+        let pieces = (slots as usize).div_ceil(PIECE);
+        Self {
+            pieces: std::iter::repeat_with(|| None).take(pieces).collect(),
+            taken: 0,
+        }
+    }
+
+    /// What a slot shows.
+    pub(crate) fn get(&self, slot: Slot) -> Shown {
+        let at = slot.0 as usize;
+        let piece = self.pieces.get(at / PIECE).and_then(Option::as_ref);
+        let shown = piece.and_then(|piece| piece.get(at % PIECE));
+        shown.copied().unwrap_or_default()
+    }
+
+    /// Every pinned grant.
+    pub(crate) fn pins(&self) -> impl Iterator<Item = &PinnedGrant> {
+        let slots = self.pieces.iter().flatten().flat_map(|piece| piece.iter());
+        slots.filter_map(Shown::pin)
+    }
+
+    /// A grant is about to be mapped at a slot, which is free.
+    pub(crate) fn take(&mut self, slot: Slot, pin: PinnedGrant) {
+        self.taken += 1;
+        self.set(slot, Shown::Busy(pin));
+    }
+
+    /// The page of a slot that was taken is mapped now.
+    pub(crate) fn map(&mut self, slot: Slot, pin: PinnedGrant) {
+        self.set(slot, Shown::Mapped(pin));
+    }
+
+    /// A page that is mapped is about to be unmapped; its grant. None: no page is mapped there.
+    pub(crate) fn begin_unmap(&mut self, slot: Slot) -> Option<PinnedGrant> {
+        let Shown::Mapped(pin) = self.get(slot) else {
+            return None;
+        };
+        self.set(slot, Shown::Busy(pin));
+        Some(pin)
+    }
+
+    /// Frees a slot that was taken.
+    pub(crate) fn free(&mut self, slot: Slot) {
+        self.set(slot, Shown::Nothing);
+        self.taken = self.taken.saturating_sub(1);
+    }
+
+    /// Frees the slots of one piece after the other, from the one that slot `from` is in on, until
+    /// `budget` of them have been looked at; the grants that were there, and where to go on, if
+    /// there is more.
+    pub(crate) fn clear(
+        &mut self,
+        from: u32,
+        budget: u32,
+    ) -> (Vec<(Slot, PinnedGrant)>, Option<u32>) {
+        let mut pins = Vec::new();
+        let (mut at, mut looked) = (from as usize / PIECE, 0);
+        let mut next = None;
+        while let Some(place) = self.pieces.get_mut(at) {
+            let first = (at * PIECE) as u32;
+            if looked >= budget {
+                next = Some(first);
+                break;
+            }
+            at += 1;
+            if let Some(piece) = place.take() {
+                looked += PIECE as u32;
+                let slots = (first..).map(Slot).zip(piece.iter());
+                pins.extend(slots.filter_map(|(slot, shown)| Some((slot, *shown.pin()?))));
+            }
+        }
+        self.taken = self.taken.saturating_sub(pins.len() as u32);
+        (pins, next)
+    }
+
+    pub(crate) fn set(&mut self, slot: Slot, to: Shown) {
+        let at = slot.0 as usize;
+        if let Some(piece) = self.pieces.get_mut(at / PIECE) {
+            let piece = piece.get_or_insert_with(|| Box::new([Shown::Nothing; PIECE]));
+            if let Some(place) = piece.get_mut(at % PIECE) {
+                *place = to;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_cleared_piece_by_piece() {
+        let pin = |index| PinnedGrant {
+            granter: abi::DomId(1),
+            index,
+            frame: 0,
+            write: false,
+        };
+        let mut pages = Pages::new(10_000);
+        for index in [0, 1, 4000, 9999] {
+            pages.take(Slot(index), pin(index));
+            pages.map(Slot(index), pin(index));
+        }
+        assert_eq!(pages.begin_unmap(Slot(4000)), Some(pin(4000)));
+        assert_eq!(pages.begin_unmap(Slot(4000)), None, "it is under way");
+        pages.free(Slot(1));
+        let (mut pins, mut from, mut turns) = (Vec::new(), Some(0), 0);
+        while let Some(at) = from {
+            let (more, next) = pages.clear(at, 1);
+            pins.extend(more.iter().map(|(slot, pin)| (slot.0, pin.index)));
+            (from, turns) = (next, turns + 1);
+        }
+        assert_eq!((pins, turns), (vec![(0, 0), (4000, 4000), (9999, 9999)], 3));
+        assert_eq!((pages.taken, pages.pins().count()), (0, 0));
+    }
+}

@@ -1,0 +1,268 @@
+//! Real monitors with domains that use classic grants, a hypercall per use.
+
+#[path = "../../../tcb/grantwayd/tests/common/mod.rs"]
+mod common;
+
+use abi::classic::{Copy, Map, Place};
+use abi::hypercall::Kind;
+use abi::{DomId, GrantRef, Slot};
+use common::{Daemon, eventually, is_process, kill, machine};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// For what must happen, where it is not the point how soon: other tests keep the CPUs busy.
+const SOON: Duration = Duration::from_secs(20);
+
+fn grant(frame: u32, readonly: bool, index: u32) -> Value {
+    json!({ "do": "grant", "index": index, "to": 0, "frame": frame, "readonly": readonly })
+}
+
+fn map(gref: u32, slot: u32, readonly: bool) -> [u64; 3] {
+    let (domain, gref, slot) = (DomId(1), GrantRef(gref), Slot(slot));
+    Map {
+        domain,
+        gref,
+        slot,
+        readonly,
+    }
+    .encode()
+}
+
+fn call(daemon: &Daemon, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Vec<i64> {
+    let answer = daemon.order(
+        domain,
+        json!({ "do": "call", "kind": kind as u32, "ops": ops }),
+    );
+    assert_eq!(answer["result"], 0, "{answer}");
+    let ops = answer["ops"].as_array().unwrap();
+    ops.iter().map(|op| op[5].as_i64().unwrap()).collect()
+}
+
+/// Grants frame 3 of the first guest and maps it in the driver domain.
+fn with_mapping(daemon: &Daemon) {
+    daemon.order("g0", grant(3, false, 0));
+    daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
+    assert_eq!(
+        call(daemon, "driver", Kind::GrantMap, &[map(0, 0, false)]),
+        [0]
+    );
+    let look = json!({ "do": "look-slot", "slot": 0 });
+    assert_eq!(daemon.order("driver", look), 7);
+}
+
+fn connect_get(daemon: &Daemon, domain: &str) -> Value {
+    daemon.call(domain, Kind::ConnectGet, [0; 3]).1[4].clone()
+}
+
+fn gone(daemon: &Daemon, name: &str) {
+    eventually("a domain is cleared away", SOON, || {
+        let audit = daemon.domain_audit(name);
+        audit["owned"] == 0 && audit["mapped"] == 0 && audit["alive"] == false
+    });
+}
+
+#[test]
+fn a_page_is_mapped_used_and_unmapped() {
+    let daemon = Daemon::up(&machine(1));
+    daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
+    daemon.order("g0", grant(3, false, 5));
+    daemon.order("g0", grant(3, true, 6));
+    let statuses = call(
+        &daemon,
+        "driver",
+        Kind::GrantMap,
+        &[
+            map(5, 0, false),
+            map(6, 1, true),
+            map(6, 2, false),
+            map(5, 3, true),
+        ],
+    );
+    assert_eq!(statuses, [0, 0, -8, 0]);
+    let look = |slot: u32| daemon.order("driver", json!({ "do": "look-slot", "slot": slot }));
+    let fill = |slot: u32, byte: u8| {
+        daemon.order(
+            "driver",
+            json!({ "do": "fill-slot", "slot": slot, "byte": byte }),
+        )
+    };
+    assert_eq!(
+        [look(0), look(1), look(2), look(3)],
+        [json!(7), json!(7), json!("fault"), json!(7)]
+    );
+    assert_eq!([fill(1, 8), fill(3, 8)], ["fault", "fault"]);
+    assert_eq!(fill(0, 8), "done");
+    assert_eq!(daemon.order("g0", json!({ "do": "look", "frame": 3 })), 8);
+
+    let guest = daemon.domain_audit("g0");
+    assert_eq!(
+        (&guest["granted"], &guest["owned"]),
+        (&json!(1), &json!(16))
+    );
+    let expected = json!([
+        { "gref": 5, "frame": 3, "by": "driver", "mappings": 2, "writable": true },
+        { "gref": 6, "frame": 3, "by": "driver", "mappings": 1, "writable": false },
+    ]);
+    assert_eq!(guest["in_use"], expected);
+    assert_eq!(daemon.domain_audit("driver")["mapped"], 1);
+
+    let slots = [[0, 0, 0], [1, 0, 0], [3, 0, 0], [3, 0, 0]];
+    assert_eq!(
+        call(&daemon, "driver", Kind::GrantUnmap, &slots),
+        [0, 0, 0, -4]
+    );
+    assert_eq!([look(0), look(1), look(3)], ["fault", "fault", "fault"]);
+    assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+    daemon.down();
+}
+
+#[test]
+fn bytes_are_copied_between_granted_pages() {
+    let daemon = Daemon::up(&machine(1));
+    daemon.order("g0", json!({ "do": "fill", "frame": 0, "byte": 42 }));
+    daemon.order("g0", grant(0, true, 0));
+    daemon.order("g0", grant(1, false, 1));
+    let granted = |gref| Place::Granted {
+        domain: DomId(1),
+        gref: GrantRef(gref),
+    };
+    let copy = |src, dst| {
+        Copy {
+            src,
+            dst,
+            src_offset: 0,
+            dst_offset: 0,
+            len: 4096,
+        }
+        .encode()
+    };
+    let own = Place::Own { frame: 9 };
+    let ops = [
+        copy(granted(0), own),
+        copy(own, granted(1)),
+        copy(own, granted(0)),
+    ];
+    assert_eq!(call(&daemon, "driver", Kind::GrantCopy, &ops), [0, 0, -8]);
+    assert_eq!(
+        daemon.order("driver", json!({ "do": "look", "frame": 9 })),
+        42
+    );
+    assert_eq!(daemon.order("g0", json!({ "do": "look", "frame": 1 })), 42);
+    daemon.down();
+}
+
+#[test]
+fn a_driver_killed_with_pages_mapped_leaves_nothing() {
+    let daemon = Daemon::up(&machine(2));
+    with_mapping(&daemon);
+    let driver = daemon.domain_status("driver");
+    kill(driver["pid"].as_i64().unwrap());
+    gone(&daemon, "driver");
+    assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+    assert!(!is_process(driver["agent_pid"].as_i64().unwrap()));
+    let end = json!({ "do": "grant", "index": 0, "end": true });
+    assert_eq!(daemon.order("g0", end), false, "not in use any more");
+    daemon.down();
+}
+
+#[test]
+fn a_guest_killed_while_mapped_lives_on_until_it_is_unmapped() {
+    let daemon = Daemon::up(&machine(2));
+    with_mapping(&daemon);
+    kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
+    eventually("the guest is dead", SOON, || {
+        daemon.domain_status("g0")["alive"] == false
+    });
+    eventually("its end is unknown", SOON, || {
+        connect_get(&daemon, "driver") == 0
+    });
+    assert_eq!(daemon.domain_audit("g0")["owned"], 16);
+    assert_eq!(
+        daemon.order("driver", json!({ "do": "look-slot", "slot": 0 })),
+        7
+    );
+    let map = Map {
+        domain: DomId(1),
+        gref: GrantRef(0),
+        slot: Slot(1),
+        readonly: true,
+    };
+    let call = json!({ "do": "call", "kind": Kind::GrantMap as u32, "ops": [map.encode()] });
+    assert_eq!(
+        daemon.order("driver", call)["ops"][0][5],
+        -2,
+        "no such domain any more"
+    );
+    let call = json!({ "do": "call", "kind": Kind::GrantUnmap as u32, "ops": [[0]] });
+    assert_eq!(daemon.order("driver", call)["ops"][0][5], 0);
+    gone(&daemon, "g0");
+    daemon.down();
+}
+
+#[test]
+fn what_is_still_mapped_of_a_dead_driver_holds_up_its_successor() {
+    let mut plan = machine(1);
+    plan.domains[0].restart_pause_ms = Some(5);
+    let daemon = Daemon::up(&plan);
+    let driver = || daemon.domain_status("driver");
+    let grant = json!({ "do": "grant", "index": 0, "to": 1, "frame": 3 });
+    daemon.order("driver", grant);
+    let map = Map {
+        domain: DomId(0),
+        gref: GrantRef(0),
+        slot: Slot(0),
+        readonly: true,
+    };
+    let mapped = call(&daemon, "g0", Kind::GrantMap, &[map.encode()]);
+    assert_eq!(mapped, [0]);
+    kill(driver()["pid"].as_i64().unwrap());
+    let waits = "something of the one before is still there";
+    eventually("it is said", SOON, || {
+        driver()["state"].as_str().unwrap().contains(waits)
+    });
+    assert_eq!(daemon.log().matches(waits).count(), 1, "once");
+    assert_eq!(daemon.domain_audit("driver")["owned"], 16);
+    let unmapped = call(&daemon, "g0", Kind::GrantUnmap, &[[0, 0, 0]]);
+    assert_eq!(unmapped, [0]);
+    eventually("it comes back", SOON, || driver()["state"] == "running");
+    daemon.down();
+}
+
+/// The slots of a table are no mapping's.
+#[test]
+fn slots_of_a_table_cannot_be_mapped_over() {
+    let daemon = Daemon::up(&machine(1));
+    daemon.share();
+    daemon.order("g0", grant(3, false, 1));
+    let statuses = call(
+        &daemon,
+        "driver",
+        Kind::GrantMap,
+        &[
+            map(1, 0, true),
+            map(1, 2, true),
+            map(1, 8, true),
+            map(1, 4, true),
+        ],
+    );
+    assert_eq!(statuses, [-5, -5, -5, 0]);
+    daemon.down();
+}
+
+/// The same machine serves counted grants, and each mechanism its own.
+#[test]
+fn an_agent_that_does_not_answer_an_unmapping_costs_its_domain() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let daemon = Daemon::up(&machine(2));
+    with_mapping(&daemon);
+    let agent = daemon.domain_status("driver")["agent_pid"].as_i64();
+    kill_process(Pid::from_raw(agent.unwrap() as i32).unwrap(), Signal::STOP).unwrap();
+    let unmap = json!({ "do": "call", "kind": Kind::GrantUnmap as u32, "ops": [[0]] });
+    // The call is the driver's last.
+    daemon.order("driver", unmap);
+    gone(&daemon, "driver");
+    let state = daemon.domain_status("driver")["state"].clone();
+    assert_eq!(state, "killed: lost: the agent did not answer in time");
+    assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
+    daemon.down();
+}

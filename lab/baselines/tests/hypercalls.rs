@@ -1,0 +1,227 @@
+//! Classic grants by the call page: what a well-behaved domain gets, and that nothing a hostile one
+//! writes can make the monitor panic, hang or lose count.
+
+#[path = "../../../tcb/monitor/tests/rig/mod.rs"]
+mod rig;
+
+use abi::classic::{Copy, GrantEntry, Map, Place};
+use abi::hypercall::{Kind, OP_WORDS, OPS_MAX};
+use abi::layout::info;
+use abi::{DomId, GrantRef, GrantStatus, Slot};
+use baselines::mechanisms;
+use monitor::DeviceMap;
+use proptest::prelude::*;
+use rig::{ENTRIES, Rig, SLOTS};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering;
+
+/// The other domain lets the caller use a frame.
+fn grant(rig: &Rig, index: u32, frame: u32, readonly: bool) {
+    let at = info::GRANT_TABLE + index as usize * 8;
+    let entry = rig.memories[1].info().span().u64(at).unwrap();
+    let granted = GrantEntry::access(DomId(0), frame, readonly);
+    entry.store(granted.0, Ordering::Relaxed);
+}
+
+#[test]
+fn nonsense_is_refused_as_a_whole() {
+    let mut rig = Rig::new(mechanisms);
+    for (kind, count) in [
+        (Kind::GrantCopy as u32, OPS_MAX as u32 + 1),
+        (Kind::GrantMap as u32, u32::MAX),
+        (Kind::ExchangeCreate as u32, 0),
+        (Kind::ExchangeCreate as u32, 2),
+        (14, 1),
+    ] {
+        assert_eq!(rig.call(kind, count), Err(Errno::INVAL), "{kind} {count}");
+    }
+}
+
+/// The words of an exchange: a connection that there is, pages and a slot that there are.
+#[test]
+fn an_exchange_is_made_for_a_connection_of_ones_own() {
+    use GrantStatus as S;
+    const WIDE: u64 = 1 << 32;
+    let mut rig = Rig::new(mechanisms);
+    let space = std::sync::Mutex::new(monitor::fake::FakeSpace::default());
+    rig.shared
+        .spaces
+        .insert(DomId(0), std::sync::Arc::new(space));
+    for (words, status) in [
+        ([1, 2, 0], S::BadDomain),
+        ([WIDE, 2, 0], S::BadDomain),
+        ([0, WIDE | 2, 0], S::BadSlot),
+        ([0, 2, WIDE], S::BadSlot),
+        ([0, 0, 0], S::BadSlot),
+        ([0, 2, 1], S::Okay),
+    ] {
+        rig.put_words(0, words);
+        assert_eq!(rig.call(Kind::ExchangeCreate as u32, 1), Ok(()));
+        assert_eq!(rig.status(0), status, "{words:x?}");
+    }
+    assert_ne!(rig.get(0, 1), 0, "its handle");
+    rig.put(0, 0, rig.get(0, 1));
+    assert_eq!(rig.call(Kind::TableEnd as u32, 1), Ok(()));
+    assert_eq!(rig.status(0), S::Okay);
+}
+
+/// XDP-4: a slot that shows a device is no grant's and no other device's until that has ended,
+/// however many grants there are; and no device has slots that its domain's window has not.
+#[test]
+fn what_shows_a_device_is_no_grant_s() {
+    const NUMBER: u64 = 5;
+    let mut rig = Rig::new(mechanisms);
+    grant(&rig, 3, 1, true);
+    let part = |slot, pages| DeviceMap {
+        slot: Slot(slot),
+        page: 0,
+        pages,
+    };
+    let reserve = |rig: &Rig, number, pages: &[DeviceMap]| {
+        let mut grants = rig.shared.grants.lock();
+        grants.reserve_device(DomId(0), number, pages)
+    };
+    let pages = [part(1, 2), part(6, 1)];
+    assert!(reserve(&rig, NUMBER, &pages));
+    assert!(!reserve(&rig, NUMBER + 1, &[part(0, 2)]));
+    let fill = |rig: &mut Rig| {
+        for slot in 0..SLOTS {
+            let map = Map {
+                domain: DomId(1),
+                gref: GrantRef(3),
+                slot: Slot(slot),
+                readonly: true,
+            };
+            rig.put_words(slot as usize, map.encode());
+        }
+        assert_eq!(rig.call(Kind::GrantMap as u32, SLOTS), Ok(()));
+        let mapped = (0..SLOTS).filter(|&slot| match rig.status(slot as usize) {
+            GrantStatus::Okay => true,
+            GrantStatus::BadSlot => false,
+            other => panic!("{other:?}"),
+        });
+        mapped.collect::<Vec<_>>()
+    };
+    assert_eq!(fill(&mut rig), [0, 3, 4, 5, 7]);
+    let mut grants = rig.shared.grants.lock();
+    grants.unreserve_device(DomId(0), &pages);
+    drop(grants);
+    assert_eq!(fill(&mut rig), [1, 2, 6]);
+    assert!(!reserve(&rig, NUMBER + 1, &pages), "the window is full");
+}
+
+#[test]
+fn a_full_batch_of_copies() {
+    let mut rig = Rig::new(mechanisms);
+    grant(&rig, 3, 1, true);
+    let text = b"granted bytes";
+    let page = rig.memories[1].frame(1).unwrap();
+    page.skip(100).write(text).unwrap();
+    let src = Place::Granted {
+        domain: DomId(1),
+        gref: GrantRef(3),
+    };
+    for op in 0..OPS_MAX {
+        let copy = Copy {
+            src,
+            dst: Place::Own { frame: 2 },
+            src_offset: 100,
+            dst_offset: op as u16 * 16,
+            len: text.len() as u16,
+        };
+        rig.put_words(op, copy.encode());
+    }
+    assert_eq!(rig.call(Kind::GrantCopy as u32, OPS_MAX as u32), Ok(()));
+    for op in 0..OPS_MAX {
+        assert_eq!(rig.status(op), GrantStatus::Okay);
+        let mut got = [0; 13];
+        let page = rig.memories[0].frame(2).unwrap();
+        page.skip(op * 16).read(&mut got).unwrap();
+        assert_eq!(&got, text);
+    }
+}
+
+#[test]
+fn map_and_unmap() {
+    let mut rig = Rig::new(mechanisms);
+    grant(&rig, 3, 1, true);
+    let map = |slot, readonly| {
+        let map = Map {
+            domain: DomId(1),
+            gref: GrantRef(3),
+            slot: Slot(slot),
+            readonly,
+        };
+        map.encode()
+    };
+    rig.put_words(0, map(0, false));
+    rig.put_words(1, map(1, true));
+    rig.put_words(2, map(SLOTS, true));
+    rig.put_words(3, map(u32::MAX, true));
+    assert_eq!(rig.call(Kind::GrantMap as u32, 4), Ok(()));
+    let statuses = [0, 1, 2, 3].map(|op| rig.status(op));
+    use GrantStatus as S;
+    assert_eq!(
+        statuses,
+        [S::PermissionDenied, S::Okay, S::BadSlot, S::BadSlot]
+    );
+    for (op, slot) in [1, 1, 0, u64::from(u32::MAX)].into_iter().enumerate() {
+        rig.put(op, 0, slot);
+    }
+    assert_eq!(rig.call(Kind::GrantUnmap as u32, 4), Ok(()));
+    let statuses = [0, 1, 2, 3].map(|op| rig.status(op));
+    assert_eq!(
+        statuses,
+        [S::Okay, S::BadHandle, S::BadHandle, S::BadHandle]
+    );
+}
+
+/// A word as a hostile domain would choose it.
+fn word() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u64>(),
+        0..20u64,
+        // A grant of the other domain.
+        (0..20u64).prop_map(|gref| 1 << 63 | 1 << 32 | gref),
+        (0..20u64).prop_map(|gref| 1 << 32 | gref),
+        // Offsets and a length.
+        (0..5000u64, 0..5000u64, 0..5000u64).prop_map(|(a, b, c)| a | b << 16 | c << 32),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_words_in_the_page_do_harm(
+        entries in prop::collection::vec(prop_oneof![
+            any::<u64>(),
+            (0..6u32, any::<bool>()).prop_map(|(f, ro)| GrantEntry::access(DomId(0), f, ro).0),
+        ], ENTRIES as usize),
+        calls in prop::collection::vec((
+            prop_oneof![0..15u32, any::<u32>()],
+            prop_oneof![0..9u32, 0..OPS_MAX as u32 + 2, any::<u32>()],
+            prop::collection::vec(word(), 0..60),
+        ), 1..20),
+    ) {
+        let mut rig = Rig::new(mechanisms);
+        let table = rig.memories[1].info().span();
+        for (index, &entry) in entries.iter().enumerate() {
+            table.u64(info::GRANT_TABLE + index * 8).unwrap().store(entry, Ordering::Relaxed);
+        }
+        for (kind, count, words) in calls {
+            for (at, &word) in words.iter().enumerate() {
+                rig.put(at / OP_WORDS, at % OP_WORDS, word);
+            }
+            let _ = rig.call(kind, count);
+            prop_assert_eq!(rig.shared.audit().1, 0);
+        }
+        let Rig { shared, server, .. } = rig;
+        shared.grants.lock().fence(DomId(0));
+        server.tear_down();
+        let (accounts, leaked) = shared.audit();
+        prop_assert_eq!(leaked, 0);
+        prop_assert!(!accounts.contains_key(&DomId(0)));
+        prop_assert!(accounts[&DomId(1)].in_use.is_empty());
+    }
+}

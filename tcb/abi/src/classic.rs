@@ -1,0 +1,266 @@
+//! Classic grants and exchanges: the operations of calls that only a monitor for comparisons serves
+//! ([`crate::hypercall::Kind::is_other`]), and the grant table that they refer to.
+//!
+//! The layout of an entry is Xen's `grant_entry_v1` (public/grant_table.h): 16 bits of flags, the
+//! domain that may use the grant, the page frame. A domain writes entries of its own table without
+//! any hypercall; the monitor sets and clears the two in-use flags. One immutable format: there is
+//! no version to switch (the class of XSA-379).
+
+use crate::ids::{DomId, GrantRef, Handle, Slot};
+
+/// One entry of a grant table, as its 8 bytes are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantEntry(pub u64);
+
+impl GrantEntry {
+    /// Flags of an entry that has accepted a page.
+    pub const TRANSFERRED: u16 = Self::ACCEPT_TRANSFER | Self::COMMITTED | Self::COMPLETED;
+    /// An entry that grants nothing.
+    pub const INVALID: Self = Self(0);
+    /// Flag: the frame may be mapped, or copied from and to (`GTF_permit_access`).
+    pub const PERMIT_ACCESS: u16 = 1;
+    /// Flag: not to be written (`GTF_readonly`).
+    pub const READONLY: u16 = 1 << 2;
+    /// Flag, set by the monitor while the grant is in use (`GTF_reading`).
+    pub const READING: u16 = 1 << 3;
+    /// Flag, set by the monitor while the grant is in use for writing (`GTF_writing`).
+    pub const WRITING: u16 = 1 << 4;
+    /// Flag: a page may be put in the place of the one at this slot (`GTF_accept_transfer`). It
+    /// stands alone: the two below say what has become of it.
+    pub const ACCEPT_TRANSFER: u16 = 2;
+    /// Flag of such an entry, set by the monitor: it is used, and the page is on its way
+    /// (`GTF_transfer_committed`).
+    pub const COMMITTED: u16 = 1 << 2;
+    /// Flag of such an entry, set by the monitor: the page is there (`GTF_transfer_completed`).
+    pub const COMPLETED: u16 = 1 << 3;
+
+    /// An entry that lets `to` use page `frame` of the granting domain.
+    #[must_use]
+    pub const fn access(to: DomId, frame: u32, readonly: bool) -> Self {
+        let flags = Self::PERMIT_ACCESS | if readonly { Self::READONLY } else { 0 };
+        Self(flags as u64 | (to.0 as u64) << 16 | (frame as u64) << 32)
+    }
+
+    /// An entry that lets `from` put a page at slot `slot` of the granting domain's window, in
+    /// exchange for the one that is there.
+    #[must_use]
+    pub const fn transfer(from: DomId, slot: Slot) -> Self {
+        Self(Self::ACCEPT_TRANSFER as u64 | (from.0 as u64) << 16 | (slot.0 as u64) << 32)
+    }
+
+    /// Whether it accepts a page, and no transfer of one has begun.
+    #[must_use]
+    pub const fn accepts(self) -> bool {
+        self.flags() == Self::ACCEPT_TRANSFER
+    }
+
+    /// Whether it has accepted one, which is there.
+    #[must_use]
+    pub const fn is_transferred(self) -> bool {
+        self.flags() == Self::TRANSFERRED
+    }
+
+    /// The flags.
+    #[must_use]
+    pub const fn flags(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// The same entry with other flags.
+    #[must_use]
+    pub const fn with_flags(self, flags: u16) -> Self {
+        Self(self.0 & !0xffff | flags as u64)
+    }
+
+    /// Who may use the grant.
+    #[must_use]
+    pub const fn domain(self) -> DomId {
+        DomId((self.0 >> 16) as u16)
+    }
+
+    /// Which of the granting domain's frames is granted; of a transfer, which slot of its window.
+    #[must_use]
+    pub const fn frame(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Whether the grant permits access at all.
+    #[must_use]
+    pub const fn permits(self) -> bool {
+        self.flags() & Self::PERMIT_ACCESS != 0
+    }
+
+    /// Whether the grant is read-only.
+    #[must_use]
+    pub const fn readonly(self) -> bool {
+        self.flags() & Self::READONLY != 0
+    }
+
+    /// Whether the monitor has marked the grant as in use.
+    #[must_use]
+    pub const fn in_use(self) -> bool {
+        self.flags() & (Self::READING | Self::WRITING) != 0
+    }
+}
+
+/// One side of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A page frame of the caller's own.
+    Own {
+        /// The frame's number.
+        frame: u32,
+    },
+    /// A page that `domain` granted to the caller.
+    Granted {
+        /// Who granted it.
+        domain: DomId,
+        /// The reference.
+        gref: GrantRef,
+    },
+}
+
+impl Place {
+    const GRANTED: u64 = 1 << 63;
+
+    /// As a word.
+    #[must_use]
+    pub const fn encode(self) -> u64 {
+        match self {
+            Self::Own { frame } => frame as u64,
+            Self::Granted { domain, gref } => {
+                Self::GRANTED | (domain.0 as u64) << 32 | gref.0 as u64
+            }
+        }
+    }
+
+    /// From a word. Every word means something.
+    #[must_use]
+    pub const fn decode(word: u64) -> Self {
+        if word & Self::GRANTED == 0 {
+            Self::Own { frame: word as u32 }
+        } else {
+            Self::Granted {
+                domain: DomId((word >> 32) as u16),
+                gref: GrantRef(word as u32),
+            }
+        }
+    }
+}
+
+/// Copy bytes between two pages, neither range crossing a page boundary (`GNTTABOP_copy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copy {
+    /// Where from.
+    pub src: Place,
+    /// Where to.
+    pub dst: Place,
+    /// Offset in the source page, bytes.
+    pub src_offset: u16,
+    /// Offset in the destination page, bytes.
+    pub dst_offset: u16,
+    /// Bytes.
+    pub len: u16,
+}
+
+impl Copy {
+    /// As words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            self.src.encode(),
+            self.dst.encode(),
+            self.src_offset as u64 | (self.dst_offset as u64) << 16 | (self.len as u64) << 32,
+        ]
+    }
+
+    /// From words 0 … 2.
+    #[must_use]
+    pub const fn decode(words: [u64; 3]) -> Self {
+        Self {
+            src: Place::decode(words[0]),
+            dst: Place::decode(words[1]),
+            src_offset: words[2] as u16,
+            dst_offset: (words[2] >> 16) as u16,
+            len: (words[2] >> 32) as u16,
+        }
+    }
+}
+
+/// Map a granted page into the caller's window (`GNTTABOP_map_grant_ref`). The slot is the handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Map {
+    /// Who granted it.
+    pub domain: DomId,
+    /// The reference.
+    pub gref: GrantRef,
+    /// Where it shall appear; must be free.
+    pub slot: Slot,
+    /// Read-only, whatever the grant permits.
+    pub readonly: bool,
+}
+
+impl Map {
+    /// As words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            (self.domain.0 as u64) << 32 | self.gref.0 as u64,
+            self.slot.0 as u64,
+            self.readonly as u64,
+        ]
+    }
+
+    /// From words 0 … 2.
+    #[must_use]
+    pub const fn decode(words: [u64; 3]) -> Self {
+        Self {
+            domain: DomId((words[0] >> 32) as u16),
+            gref: GrantRef(words[0] as u32),
+            slot: Slot(words[1] as u32),
+            readonly: words[2] & 1 != 0,
+        }
+    }
+}
+
+/// Take a page out of the caller's window again (`GNTTABOP_unmap_grant_ref`): word 0 is the slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unmap {
+    /// Which.
+    pub slot: Slot,
+}
+
+/// Give a page away and get one for it (`GNTTABOP_transfer`): the page at a slot of the caller's
+/// appears where the granter accepts one, and the page that was there, zeroed, at the caller's
+/// slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The exchange that both slots are of.
+    pub exchange: Handle,
+    /// The caller's slot.
+    pub slot: Slot,
+    /// An entry of the granter's classic table that accepts a page.
+    pub gref: GrantRef,
+}
+
+impl Transfer {
+    /// As words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            (self.exchange.0 as u64) << 32 | self.gref.0 as u64,
+            self.slot.0 as u64,
+            0,
+        ]
+    }
+
+    /// From words 0 … 2.
+    #[must_use]
+    pub const fn decode(words: [u64; 3]) -> Self {
+        Self {
+            exchange: Handle((words[0] >> 32) as u32),
+            slot: Slot(words[1] as u32),
+            gref: GrantRef(words[0] as u32),
+        }
+    }
+}

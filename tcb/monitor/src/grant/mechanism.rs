@@ -1,0 +1,162 @@
+//! What a monitor may have beside counted grants: mechanisms that only comparisons use. They are
+//! another program's (`lab/baselines`). The monitor that is shipped has [`nothing`], which is what
+//! the traits say by themselves.
+
+use super::accounts::Grants;
+use super::spaces::Spaces;
+use crate::space::{AddressSpace, SpaceError};
+use abi::hypercall::{Bind, Kind};
+use abi::{ConnId, DomId, GrantStatus, Handle};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// Makes the mechanisms of a monitor whose domains are reached by these spaces.
+pub type Make = fn(&Arc<Spaces>) -> Box<dyn Mechanism>;
+
+/// Mechanisms beside counted grants, of all domains.
+pub trait Mechanism: Debug + Send + Sync {
+    /// What the worker of a domain has of them.
+    fn caller(&self, id: DomId) -> Box<dyn Caller>;
+
+    /// Whether it has made this handle, and not forgotten it.
+    fn knows(&self, _: Handle) -> bool {
+        false
+    }
+
+    /// Whether anything that it has made names a domain.
+    fn names(&self, _: DomId) -> bool {
+        false
+    }
+
+    /// Whether a domain has made something for this connection of its own.
+    fn is_for(&self, _granter: DomId, _: ConnId) -> bool {
+        false
+    }
+
+    /// Binds something that it has made to the caller's window.
+    ///
+    /// # Errors
+    /// The status of the call.
+    fn bind(&self, _: &Grants, _user: DomId, _: &Bind) -> Result<(), GrantStatus> {
+        Err(GrantStatus::BadHandle)
+    }
+
+    /// Ends the caller's half of something that it has made.
+    ///
+    /// # Errors
+    /// The status of the call.
+    fn end(&self, _: &Grants, _caller: DomId, _: Handle) -> Result<(), GrantStatus> {
+        Err(GrantStatus::BadHandle)
+    }
+
+    /// A domain is dead and its process is gone: its part in everything that was made ends.
+    fn tear_down(&self, _: &Grants, _: DomId) {}
+
+    /// Every domain's part, and how much in the books of these mechanisms has no counterpart.
+    fn audit(&self, _: &Grants) -> (BTreeMap<DomId, Part>, u64) {
+        Default::default()
+    }
+}
+
+/// The same for the calls of one domain, by its worker.
+pub trait Caller: Debug + Send {
+    /// Does a call and leaves one status per operation in `statuses`; none: there is no such call,
+    /// and nothing was done.
+    ///
+    /// # Errors
+    /// The caller must be killed and then torn down.
+    fn call(
+        &mut self,
+        _: &Grants,
+        _: &mut dyn AddressSpace,
+        _: &OtherCall<'_>,
+        _statuses: &mut Vec<GrantStatus>,
+    ) -> Result<Option<Done>, SpaceError> {
+        Ok(None)
+    }
+
+    /// A granter has died: its memory goes from the caller's address space as soon as no page of
+    /// it is mapped any more.
+    ///
+    /// # Errors
+    /// The caller must be killed and then torn down.
+    fn granter_died(
+        &mut self,
+        _: &Grants,
+        _: &mut dyn AddressSpace,
+        _granter: DomId,
+    ) -> Result<(), SpaceError> {
+        Ok(())
+    }
+
+    /// Ends every use of the caller's. Its process and its agent are gone.
+    fn tear_down(&mut self, _: &Grants) {}
+}
+
+/// A domain's end of a connection, and who is at the other.
+pub type Ends = ((DomId, ConnId), DomId);
+
+/// A call that is none of the monitor's own.
+pub struct OtherCall<'a> {
+    /// Its kind.
+    pub kind: Kind,
+    /// The words of its operations, read once.
+    pub ops: &'a [[u64; 3]],
+    /// The caller's end of a connection, by its number.
+    pub ends: &'a dyn Fn(Option<ConnId>) -> Result<Ends, GrantStatus>,
+}
+
+/// What a call has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// Each operation has its status.
+    Batch,
+    /// The one operation has made this.
+    Made(Handle),
+}
+
+/// What the books of the mechanisms say about one domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Pages that are its own beside its frames.
+    pub owned: u32,
+    /// Frames of its own that it grants.
+    pub granted: BTreeSet<u32>,
+    /// Frames of others in its window.
+    pub mapped: BTreeSet<(DomId, u32)>,
+    /// Every grant of its own that is in use.
+    pub in_use: Vec<InUse>,
+}
+
+/// One grant in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InUse {
+    /// Which entry.
+    pub index: u32,
+    /// The granting domain's frame.
+    pub frame: u32,
+    /// Who uses it.
+    pub by: DomId,
+    /// Mappings of it.
+    pub mappings: u32,
+    /// Whether any use may write.
+    pub writable: bool,
+}
+
+/// No mechanism beside counted grants.
+#[must_use]
+pub fn nothing(_: &Arc<Spaces>) -> Box<dyn Mechanism> {
+    Box::new(Nothing)
+}
+
+#[derive(Debug)]
+struct Nothing;
+
+impl Mechanism for Nothing {
+    fn caller(&self, _: DomId) -> Box<dyn Caller> {
+        Box::new(Self)
+    }
+}
+
+impl Caller for Nothing {}

@@ -1,0 +1,108 @@
+//! Two connected domains, the first of which is served by its call page.
+#![allow(dead_code)] // each test uses its part
+
+use abi::hypercall::{COUNT, DONE, KIND, OP_WORDS, OPS, RESULT, STATUS_WORD};
+use abi::layout::info;
+use abi::{DomId, GrantStatus};
+use monitor::event::Port;
+use monitor::fake::FakeSpace;
+use monitor::grant::mechanism::Make;
+use monitor::hypercall::{CallCounters, CallPage, Server, Shared};
+use monitor::memory::Memory;
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(crate) const FRAMES: u32 = 4;
+pub(crate) const ENTRIES: u32 = 16;
+pub(crate) const SLOTS: u32 = 8;
+
+/// Two connected domains; the first one is served.
+pub(crate) struct Rig {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) memories: [Arc<Memory>; 2],
+    pub(crate) server: Server<FakeSpace>,
+    pub(crate) ready: Arc<AtomicBool>,
+    pub(crate) number: u32,
+}
+
+impl Rig {
+    pub(crate) fn new(mechanism: Make) -> Self {
+        let shared = Arc::new(Shared::new(mechanism));
+        let memories = [DomId(0), DomId(1)].map(|id| {
+            let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES).unwrap());
+            shared.grants.lock().insert(id, Arc::clone(&memory), SLOTS);
+            memory
+        });
+        let [a, b] = [0, 1].map(|n: u16| {
+            let memory = Arc::clone(&memories[usize::from(n)]);
+            (DomId(n), Arc::new(Port::create(memory).unwrap()))
+        });
+        shared.connections.add(a, b, 0).unwrap();
+        let ready = Arc::new(AtomicBool::new(false));
+        let server = Server::new(
+            DomId(0),
+            CallPage::of(&memories[0]).unwrap(),
+            Arc::clone(&shared),
+            FakeSpace::default(),
+            Arc::new(CallCounters::default()),
+            Arc::clone(&ready),
+        );
+        Self {
+            shared,
+            memories,
+            server,
+            ready,
+            number: 0,
+        }
+    }
+
+    pub(crate) fn put_u32(&self, offset: usize, value: u32) {
+        let span = self.memories[0].info().span();
+        span.u32(info::CALL + offset)
+            .unwrap()
+            .store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get_u32(&self, offset: usize) -> u32 {
+        let span = self.memories[0].info().span();
+        span.u32(info::CALL + offset)
+            .unwrap()
+            .load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn put(&self, op: usize, word: usize, value: u64) {
+        let span = self.memories[0].info().span();
+        let at = info::CALL + OPS + (op * OP_WORDS + word) * 8;
+        span.u64(at).unwrap().store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self, op: usize, word: usize) -> u64 {
+        let span = self.memories[0].info().span();
+        let at = info::CALL + OPS + (op * OP_WORDS + word) * 8;
+        span.u64(at).unwrap().load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn put_words(&self, op: usize, words: [u64; 3]) {
+        for (word, value) in words.into_iter().enumerate() {
+            self.put(op, word, value);
+        }
+    }
+
+    pub(crate) fn call(&mut self, kind: u32, count: u32) -> Result<(), Errno> {
+        self.put_u32(KIND, kind);
+        self.put_u32(COUNT, count);
+        self.number += 1;
+        self.server.serve(self.number).unwrap();
+        assert_eq!(self.get_u32(DONE), self.number);
+        match self.get_u32(RESULT) as i32 {
+            0 => Ok(()),
+            errno => Err(Errno::from_raw_os_error(-errno)),
+        }
+    }
+
+    /// The status of an operation.
+    pub(crate) fn status(&self, op: usize) -> GrantStatus {
+        GrantStatus::from_wire(self.get(op, STATUS_WORD) as i64 as i16)
+    }
+}
