@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// A network driver domain for Linux, in user space.
@@ -59,6 +60,14 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         log: Option<PathBuf>,
     },
+    /// Run a command in a network namespace of its own, behind a driver domain
+    ///
+    /// When it starts it has an address, a default route and name servers; what it sends leaves
+    /// with this system's address. A machine of one guest is started for it and goes with it, as
+    /// do all processes that the command leaves. Without privileges the outside is reached by
+    /// `pasta`, where that is installed.
+    #[command(after_help = crate::run::AFTER_HELP)]
+    Run(crate::run::RunArgs),
     /// End a machine and everything in it
     #[command(after_help = "Example:\n  grantway down --name office")]
     Down {
@@ -202,6 +211,15 @@ pub(crate) enum Command {
     Completions {
         /// The shell
         shell: Shell,
+    },
+    /// The first process of a command's namespaces
+    #[command(hide = true)]
+    RunFirst {
+        /// What to do, as JSON
+        spec: String,
+        /// The command
+        #[arg(last = true)]
+        command: Vec<OsString>,
     },
     /// Helper processes of experiments
     #[command(hide = true)]

@@ -41,6 +41,16 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
     found
 }
 
+/// That TAPs can be asked for.
+pub(crate) fn tun() -> std::io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun")
+        .map(drop)
+}
+
 /// Whether anything of it needs a TAP.
 pub(crate) fn needs_tap(config: &Config) -> bool {
     let nics = config.nics.iter();

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `args` | what can be typed |
 //! | `up` | start and end machines |
+//! | `run` | a command behind a machine of its own |
 //! | `host` | what a configuration expects of this system |
 //! | `show` | ask a running machine: status, stat, grants, set |
 //! | `trace` | follow a packet through it |
@@ -18,6 +19,7 @@ mod args;
 mod host;
 mod output;
 mod prof;
+mod run;
 mod show;
 mod tables;
 mod trace;
@@ -29,14 +31,36 @@ use figures::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return not_understood(&error),
+    };
+    match carry_out(cli) {
         Ok(code) => code,
         Err(error) => output::failed(&error),
     }
 }
 
-fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+/// Help, the version, or what is wrong with what was typed.
+fn not_understood(error: &clap::Error) -> ExitCode {
+    // Nobody is left to tell if this fails.
+    let _ = error.print();
+    let is_run = || {
+        let words = std::env::args_os().skip(1);
+        words
+            .into_iter()
+            .find(|word| word != "--json")
+            .is_some_and(|word| word == "run")
+    };
+    match u8::try_from(error.exit_code()) {
+        // Nobody takes it for the command's.
+        Ok(code) if code != 0 && is_run() => ExitCode::from(run::OWN_FAILURE),
+        Ok(code) => ExitCode::from(code),
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     let json = cli.json;
     match cli.command {
         Command::Prof { command } => return prof::run(&command, json),
@@ -54,6 +78,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             log,
             json,
         }),
+        Command::Run(args) => return Ok(run::run(&args, json)),
+        Command::RunFirst { spec, command } => return Ok(run::first::main(&spec, &command)),
         Command::Down { which } => up::down(&which.name, json),
         Command::Xen { config } => up::xen(&config),
         Command::Status { which } => show::status(&which.name, json),
@@ -110,6 +136,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Internal { args } => match args.split_first() {
             Some((helper, spec)) if helper == figures::sampler::HELPER => {
                 xenoprof::record::bare::main(spec)
+            }
+            Some((helper, spec)) if helper == run::pasta::HELPER => {
+                run::pasta::main(spec.first().map_or("", String::as_str))
             }
             _ => experiments::internal::main(&args),
         },

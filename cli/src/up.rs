@@ -51,16 +51,12 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
             .map_err(|error| Failure::CannotRun(format!("AF_XDP cannot be used here: {error}")))?;
     }
     if host::needs_tap(&config) {
-        std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/net/tun")
-            .map_err(|e| {
-                Failure::CannotRun(format!(
-                    "/dev/net/tun cannot be opened ({e}); a machine without TAPs has NICs of kind \
+        host::tun().map_err(|e| {
+            Failure::CannotRun(format!(
+                "/dev/net/tun cannot be opened ({e}); a machine without TAPs has NICs of kind \
                  \"sim\" and endpoints \"stack\""
-                ))
-            })?;
+            ))
+        })?;
         if !rustix::process::geteuid().is_root() {
             return again_as_root_of_a_namespace(&config);
         }

@@ -7,10 +7,12 @@
 mod control;
 mod error;
 mod instance;
+mod reach;
 mod runtime;
 
 pub use error::Error;
 pub use instance::{Instance, Options};
+pub use reach::Reach;
 pub use runtime::{
     MONITOR, MONITOR_OF_COMPARISONS, RUNTIME_DIR_VAR, check_name, daemon_path, listed, names,
     program_path, runtime_dir, socket_path,

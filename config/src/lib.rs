@@ -32,3 +32,4 @@ pub use model::{
 pub use parse::{parse, parse_located};
 pub use pdev::Pdev;
 pub use problem::{Finding, Located, Place, Problem, Problems};
+pub use uplink::{Forwarded, NoForward};

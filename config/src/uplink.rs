@@ -6,11 +6,11 @@ use std::str::FromStr;
 
 /// A forwarded port: `tcp:8080=10.0.0.2:80`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Forwarded(pub(crate) Forward);
+pub struct Forwarded(pub Forward);
 
 /// A text that is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoForward;
+pub struct NoForward;
 
 impl fmt::Display for NoForward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,7 +3,7 @@
 use crate::lane::running::Running;
 use crate::plan::{Direction, Workload};
 use crate::progress;
-use abi::machine::Program;
+use client::Reach;
 use figures::report::Figure;
 use indicatif::ProgressBar;
 
@@ -22,47 +22,9 @@ pub(super) struct Findings {
     pub(super) notes: Vec<String>,
 }
 
-/// What the driver domain could touch, as the monitor accounts for it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Reach {
-    pub(super) granted: u64,
-    pub(super) owned: u64,
-    pub(super) leaked: u64,
-    pub(super) system_calls: u64,
-    pub(super) hypercalls: u64,
-    pub(super) operations: u64,
-    pub(super) missing: Vec<String>,
-}
-
 /// Asks the monitor what the driver domain can reach.
 pub(super) fn look(running: &Running) -> anyhow::Result<Reach> {
-    let status = running.status()?;
-    let audit = running.audit()?;
-    let guests: Vec<&str> = status
-        .domains
-        .iter()
-        .filter(|domain| domain.program == Program::Guest)
-        .map(|domain| domain.name.as_str())
-        .collect();
-    let mut reach = Reach {
-        leaked: audit.leaked,
-        missing: status.missing.clone(),
-        ..Reach::default()
-    };
-    for domain in &audit.domains {
-        if guests.contains(&domain.name.as_str()) {
-            reach.granted += u64::from(domain.granted);
-            reach.owned += u64::from(domain.owned);
-        }
-    }
-    for domain in &status.domains {
-        if domain.program == Program::Driver {
-            reach.system_calls = u64::from(domain.system_calls);
-            reach.hypercalls = domain.hypercalls;
-            reach.operations = domain.operations;
-        }
-    }
-    Ok(reach)
+    Ok(Reach::of(&running.status()?, &running.audit()?))
 }
 
 /// The monitor's figures, which belong to no direction.

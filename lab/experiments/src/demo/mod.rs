@@ -7,6 +7,8 @@ mod sim;
 mod taps;
 mod text;
 
+pub use text::reached;
+
 use crate::lane::cores::Cores;
 use figures::provenance::Provenance;
 use figures::{interrupt, report};

@@ -1,7 +1,8 @@
 //! The demonstration's report for people.
 
-use super::findings::{COLUMN, Findings, Reach};
+use super::findings::{COLUMN, Findings};
 use crate::plan::{Config, Direction};
+use client::Reach;
 use figures::provenance::Provenance;
 use figures::report::{Figure, Index, cell, covered, number, table};
 use std::collections::BTreeSet;
@@ -29,7 +30,12 @@ pub(super) fn report(provenance: &Provenance, found: &Findings) -> String {
     out.push_str(&by_domain(&index));
     out.push_str(&by_hop(&index));
     out.push_str(&dropped(&index));
-    out.push_str(&reached(&found.reach, &index));
+    out.push_str(&reached(&found.reach));
+    let up = index
+        .get(COLUMN, "up_ms")
+        .and_then(|figure| figure.value)
+        .map_or_else(|| "–".to_owned(), number);
+    let _infallible = writeln!(out, "\nThe machine was up in {up} ms and is gone.");
     let _infallible = writeln!(out, "\n{}", covered(&found.figures));
     out
 }
@@ -181,22 +187,19 @@ fn dropped(index: &Index<'_>) -> String {
     )
 }
 
-fn reached(reach: &Reach, index: &Index<'_>) -> String {
+/// What the driver domain could touch, for people.
+#[must_use]
+pub fn reached(reach: &Reach) -> String {
     let share = if reach.owned > 0 {
         100.0 * reach.granted as f64 / reach.owned as f64
     } else {
         0.0
     };
-    let up = index
-        .get(COLUMN, "up_ms")
-        .and_then(|figure| figure.value)
-        .map_or_else(|| "–".to_owned(), number);
     let mut out = format!(
         "What the driver domain could touch\n  \
          {} of the guest's {} pages ({} %), each until its guest or the monitor takes it back\n  \
          {} system calls allowed; {} hypercalls made with {} operations\n  \
-         {} grants or frames unaccounted for\n\n\
-         The machine was up in {up} ms and is gone.\n",
+         {} grants or frames unaccounted for\n",
         number(reach.granted as f64),
         number(reach.owned as f64),
         number(share),
@@ -206,7 +209,7 @@ fn reached(reach: &Reach, index: &Index<'_>) -> String {
         reach.leaked,
     );
     if !reach.missing.is_empty() {
-        let _infallible = writeln!(out, "Done without: {}.", reach.missing.join("; "));
+        let _infallible = writeln!(out, "  Done without: {}", reach.missing.join("; "));
     }
     out
 }

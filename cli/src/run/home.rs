@@ -1,0 +1,142 @@
+//! Where the machine is made: here, if this user may change the network of this system, else in a
+//! user namespace with a network namespace of its own, which `pasta` joins to the outside.
+
+use super::{RunArgs, network, pasta};
+use abi::machine::Forward;
+use anyhow::Context;
+use figures::Failure;
+use netdev::netns;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::thread::{CapabilitySet, capabilities};
+use serde::{Deserialize, Serialize};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Set in the process inside the namespaces, to an [`Inside`]. Nothing of it is the command's.
+const INSIDE: &str = "GRANTWAY_RUN_INSIDE";
+
+/// What the process before has found out and made.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Inside {
+    /// Why there is no way outside, if there is none.
+    no_outside: Option<String>,
+    /// The process that holds pasta.
+    keeper: Option<i32>,
+    /// Whether the user has not set the runtime directory.
+    hide_runtime_dir: bool,
+}
+
+/// The place.
+#[derive(Debug)]
+pub(super) struct Home {
+    uplink: bool,
+    inside: Inside,
+}
+
+impl Home {
+    /// Whether the machine is to have an uplink.
+    pub(super) fn has_uplink(&self) -> bool {
+        self.uplink
+    }
+
+    /// Why there is no way outside, where the user has not asked for that.
+    pub(super) fn no_outside(&self) -> Option<&str> {
+        self.inside.no_outside.as_deref()
+    }
+
+    /// Variables of the environment that are not the command's.
+    pub(super) fn hidden(&self) -> impl Iterator<Item = &'static str> {
+        let runtime = self
+            .inside
+            .hide_runtime_dir
+            .then_some(client::RUNTIME_DIR_VAR);
+        [INSIDE].into_iter().chain(runtime)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let keeper = self.inside.keeper.and_then(Pid::from_raw);
+        if let Some(keeper) = keeper
+            && kill_process(keeper, Signal::TERM).is_ok()
+        {
+            // Ours since before the exec.
+            let _ = waitpid(Some(keeper), WaitOptions::empty());
+        }
+    }
+}
+
+/// Finds it. Where it is to be a user namespace, this process begins anew in it. Must be called
+/// before any thread is started.
+pub(super) fn find(args: &RunArgs) -> anyhow::Result<Home> {
+    if let Some(inside) = std::env::var_os(INSIDE) {
+        let inside: Inside = serde_json::from_str(&inside.to_string_lossy())
+            .with_context(|| format!("the variable {INSIDE} is for grantway itself"))?;
+        return Ok(Home {
+            uplink: !args.no_uplink && inside.no_outside.is_none(),
+            inside,
+        });
+    }
+    if is_administrator(args.no_uplink) {
+        return Ok(Home {
+            uplink: !args.no_uplink,
+            inside: Inside::default(),
+        });
+    }
+    Err(move_inside(args)?)
+}
+
+/// Whether this process may make namespaces and, for an uplink, change the network that it is in.
+/// Root of a user namespace may do the one and not the other.
+fn is_administrator(no_uplink: bool) -> bool {
+    let may = |set| set_of_caps().is_some_and(|own| own.contains(set));
+    rustix::process::geteuid().is_root()
+        && may(CapabilitySet::SYS_ADMIN)
+        // It is up: nothing changes, but the kernel says whether it might.
+        && (no_uplink || netns::loopback_up().is_ok())
+}
+
+fn set_of_caps() -> Option<CapabilitySet> {
+    Some(capabilities(None).ok()?.effective)
+}
+
+/// Becomes root of a user namespace, unless it is already, in a new network namespace, and starts
+/// anew there, as the same process. Returns only if that fails: with why.
+fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
+    // Inside, root's runtime directory would be looked for: it is not ours.
+    let runtime = client::runtime_dir()?;
+    let hide_runtime_dir = std::env::var_os(client::RUNTIME_DIR_VAR).is_none();
+    let ports: Vec<Forward> = network::forwards_of(args)?;
+    // Before this process leaves its namespaces: pasta joins both sides.
+    let keeper = match args.no_uplink {
+        true => None,
+        false => Some(pasta::Keeper::start(&ports)?),
+    };
+    let cannot = |e: std::io::Error| {
+        Failure::CannotRun(format!(
+            "a network namespace for the command needs root, or user namespaces ({e})"
+        ))
+    };
+    let is_root = rustix::process::geteuid().is_root();
+    if !(is_root && netns::unshare_net().is_ok()) {
+        netns::become_root_in_user_namespace().map_err(cannot)?;
+        netns::unshare_net().map_err(cannot)?;
+    }
+    netns::loopback_up().context("bring the loopback up")?;
+    let (no_outside, keeper) = match keeper.map(pasta::Keeper::join) {
+        None => (None, None),
+        Some(Ok(keeper)) => (None, Some(keeper)),
+        Some(Err(why)) => (Some(why), None),
+    };
+    let inside = Inside {
+        no_outside,
+        keeper,
+        hide_runtime_dir,
+    };
+    let error = Command::new(std::env::current_exe().context("find the own program")?)
+        .args(std::env::args_os().skip(1))
+        .env(client::RUNTIME_DIR_VAR, runtime)
+        .env(INSIDE, serde_json::to_string(&inside)?)
+        .exec();
+    Ok(anyhow::Error::new(error).context("start again inside the namespaces"))
+}

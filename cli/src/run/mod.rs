@@ -1,0 +1,141 @@
+//! `grantway run`: a command in a network namespace of its own, behind a driver domain.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `args` | what can be typed |
+//! | `home` | where the machine is made: here, or in a user namespace |
+//! | `pasta` | the outside of a user namespace |
+//! | `network` | addresses, and the machine that has them |
+//! | `resolver` | the name servers that the command asks |
+//! | `machine` | the machine that the command is behind |
+//! | `command` | from the command's start to its end |
+//! | `first` | the first process of the command's namespaces |
+//! | `signals` | those that others send are handed on |
+//! | `report` | who could touch what, and what passed |
+//!
+//! Who is whose parent: `grantway run` starts the machine and the first process, that starts the
+//! command. All but the machine stay in the caller's process group, so a terminal's signals reach
+//! the command by themselves, and only what somebody else has sent is handed on. The first process
+//! gets SIGKILL when `grantway run` ends, however that is, and every process of its namespace with
+//! it; the machine ends because the pipe to it breaks.
+
+mod args;
+mod command;
+pub(crate) mod first;
+mod home;
+mod machine;
+mod network;
+pub(crate) mod pasta;
+mod report;
+mod resolver;
+mod signals;
+
+pub(crate) use args::{AFTER_HELP, RunArgs};
+
+use crate::{host, output};
+use anyhow::Context;
+use figures::{Failure, clean};
+use home::Home;
+use machine::Behind;
+use netdev::netns::Namespace;
+use network::Network;
+use std::fs;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// The exit status when it is `grantway` that fails; what `env`, `timeout` and others have.
+pub(crate) const OWN_FAILURE: u8 = 125;
+/// Of a command that cannot be executed.
+const NOT_EXECUTABLE: u8 = 126;
+/// Of one that is not there.
+const NOT_FOUND: u8 = 127;
+/// Of one that a signal has ended: this and the signal's number.
+const BY_SIGNAL: u8 = 128;
+
+/// `grantway run`.
+pub(crate) fn run(args: &RunArgs, json: bool) -> ExitCode {
+    match behind_a_driver(args, json) {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            output::failed(&error);
+            ExitCode::from(OWN_FAILURE)
+        }
+    }
+}
+
+fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
+    host::tun().map_err(|e| Failure::CannotRun(format!("/dev/net/tun cannot be opened ({e})")))?;
+    let home = home::find(args)?;
+    let mut signals = signals::watch().context("signals")?;
+    let note = Note { quiet: args.quiet };
+    if let Some(why) = home.no_outside() {
+        note.say(&format!("no way outside: {why}"));
+    }
+    let network = Network::choose(args, home.has_uplink())?;
+    let resolver = resolver(args, &home, &network, &note);
+    let netns = Namespace::new().map_err(|e| {
+        Failure::CannotRun(format!("a network namespace cannot be made here ({e})"))
+    })?;
+    let mut machine = Behind::start(args.name.as_deref(), &network, &netns)?;
+    if let Some(signal) = signals::asked_to_end(&mut signals) {
+        machine.end();
+        return Ok(BY_SIGNAL.saturating_add(signal));
+    }
+    let first = first::Spec {
+        parent: std::process::id(),
+        resolver,
+        scratch: client::runtime_dir()?,
+        wait: args.wait,
+        quiet: args.quiet,
+    };
+    let ended = command::run(&netns, &first, &args.command, signals, &mut machine, &home);
+    // What it could touch, it could until now.
+    if args.report && ended.is_ok() {
+        let shown = machine
+            .findings()
+            .and_then(|found| report::show(&found, json));
+        if let Err(error) = shown {
+            note.say(&format!("no report: {error:#}"));
+        }
+    }
+    machine.end();
+    drop(home);
+    ended
+}
+
+/// The resolv.conf that the command gets instead of the system's, if it needs one.
+fn resolver(args: &RunArgs, home: &Home, network: &Network, note: &Note) -> Option<String> {
+    let system = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let upstream = fs::read_to_string("/run/systemd/resolve/resolv.conf").ok();
+    let families = network.families();
+    let found = match (args.dns.is_empty(), home.has_uplink()) {
+        (false, _) => resolver::with(&args.dns, &system),
+        (true, true) => resolver::find(&system, upstream.as_deref(), families),
+        // There is nobody to ask.
+        (true, false) => resolver::Resolver::System,
+    };
+    match found {
+        resolver::Resolver::System => None,
+        resolver::Resolver::Own(text) => Some(text),
+        resolver::Resolver::None(why) => {
+            note.say(&format!(
+                "the command cannot look names up: {why}; name a server with --dns IP"
+            ));
+            None
+        }
+    }
+}
+
+/// Lines beside what the command writes, on standard error.
+struct Note {
+    quiet: bool,
+}
+
+impl Note {
+    fn say(&self, what: &str) {
+        if !self.quiet {
+            // Nobody is left to tell if this fails.
+            let _ = writeln!(std::io::stderr(), "grantway: {}", clean::line(what));
+        }
+    }
+}

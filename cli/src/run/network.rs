@@ -1,0 +1,303 @@
+//! The command's address, and the machine that gives it one.
+
+use super::RunArgs;
+use abi::machine::{Forward, Machine, Nat, Uplink};
+use anyhow::Context;
+use config::domain::Offloads;
+use config::{Cidr, Config, Endpoint, Forwarded, Guest, KernelPort, Kind, Nic, Vif};
+use figures::Failure;
+use netdev::netns::Namespace;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The guest whose interface the command has.
+pub(super) const GUEST: &str = "command";
+/// The NIC that leads outside.
+pub(super) const UPLINK: &str = "uplink";
+/// The command's interface.
+const IFNAME: &str = "eth0";
+
+/// The network between the command and this system.
+#[derive(Debug)]
+pub(super) struct Network {
+    /// The command's address.
+    own: Cidr,
+    /// The end of this system; none: there is no uplink.
+    gateway: Option<IpAddr>,
+    forward: Vec<Forward>,
+    mtu: u32,
+}
+
+/// Which families of addresses the command can use to talk to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Families {
+    pub(super) ipv4: bool,
+    pub(super) ipv6: bool,
+}
+
+impl Network {
+    /// As it was asked for, or one that nothing here leads to.
+    pub(super) fn choose(args: &RunArgs, uplink: bool) -> anyhow::Result<Self> {
+        let routes = routes(&fs::read_to_string("/proc/self/net/route").unwrap_or_default());
+        let own = match args.ip {
+            Some(own) => own,
+            None => free(&routes, std::process::id()),
+        };
+        let gateway = other(own).ok_or_else(|| {
+            Failure::Usage(format!(
+                "--ip {own}: there is no room for a gateway; write a network of two addresses or \
+                 more, like 10.9.0.2/24"
+            ))
+        })?;
+        if uplink && let Some(taken) = routes.iter().find(|route| is_within(**route, own)) {
+            let what = format!("--ip {own}: this system has a route to {taken} already");
+            return Err(Failure::Usage(what).into());
+        }
+        Ok(Self {
+            own,
+            gateway: uplink.then_some(gateway),
+            forward: forwards(&args.forward, own.address)?,
+            mtu: args.mtu,
+        })
+    }
+
+    pub(super) fn families(&self) -> Families {
+        Families {
+            ipv4: self.own.address.is_ipv4(),
+            ipv6: self.own.address.is_ipv6(),
+        }
+    }
+
+    /// A machine of one guest, whose TAP is in `netns`.
+    pub(super) fn machine(&self, name: &str, netns: &Namespace) -> anyhow::Result<Machine> {
+        let tap = Endpoint::Tap {
+            port: KernelPort {
+                ifname: Some(IFNAME.to_owned()),
+                netns: Some(netns.path().display().to_string()),
+                addresses: vec![self.own],
+                gateway: self.gateway,
+                ..KernelPort::default()
+            },
+        };
+        let guest = Guest {
+            name: GUEST.to_owned(),
+            restart: true,
+            vifs: vec![Vif {
+                mtu: self.mtu,
+                ..Vif::new(tap)
+            }],
+            ..Guest::default()
+        };
+        let config = Config {
+            name: name.to_owned(),
+            nics: self
+                .gateway
+                .map(|gateway| self.uplink(gateway))
+                .into_iter()
+                .collect(),
+            guests: vec![guest],
+            ..Config::default()
+        };
+        config.machine().context("the machine for the command")
+    }
+
+    fn uplink(&self, gateway: IpAddr) -> Nic {
+        let port = KernelPort {
+            ifname: Some(format!("gw-{}", std::process::id())),
+            addresses: vec![Cidr {
+                address: gateway,
+                prefix: self.own.prefix,
+            }],
+            ..KernelPort::default()
+        };
+        let tap = Kind::Tap {
+            port,
+            offloads: Offloads::Tso,
+        };
+        Nic {
+            mtu: self.mtu,
+            uplink: Some(Uplink::Nat(Nat {
+                forward: self.forward.clone(),
+            })),
+            ..Nic::new(UPLINK, tap)
+        }
+    }
+}
+
+/// The forwarded ports, before the command has an address.
+pub(super) fn forwards_of(args: &RunArgs) -> anyhow::Result<Vec<Forward>> {
+    let address = args
+        .ip
+        .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |ip| ip.address);
+    forwards(&args.forward, address)
+}
+
+fn forwards(texts: &[String], to: IpAddr) -> anyhow::Result<Vec<Forward>> {
+    texts.iter().map(|text| forward(text, to)).collect()
+}
+
+/// `tcp:8080=80`, or `tcp:8080=ADDRESS:80` as in a configuration file.
+fn forward(text: &str, to: IpAddr) -> anyhow::Result<Forward> {
+    let wrong = |why: &str| Failure::Usage(format!("--forward {text}: {why}"));
+    let whole = match text.split_once('=') {
+        Some((from, port)) if !port.contains(':') => {
+            let port = port
+                .parse()
+                .map_err(|_| wrong("write it like tcp:8080=80"))?;
+            format!("{from}={}", SocketAddr::new(to, port))
+        }
+        _ => text.to_owned(),
+    };
+    let Forwarded(forward) = whole
+        .parse()
+        .map_err(|_| wrong("write it like tcp:8080=80"))?;
+    if forward.port == 0 || forward.to.port() == 0 {
+        return Err(wrong("0 is no port; write ports from 1 to 65535").into());
+    }
+    if forward.to.ip() != to && !to.is_unspecified() {
+        let why = format!(
+            "{} is not the command's address, which is {to}",
+            forward.to.ip()
+        );
+        return Err(wrong(&why).into());
+    }
+    Ok(forward)
+}
+
+/// The first address in `own`'s network that is another station's.
+fn other(own: Cidr) -> Option<IpAddr> {
+    let (address, bits) = number(own.address);
+    let host_bits = bits.checked_sub(u32::from(own.prefix))?;
+    let network_of = |address: u128| address.checked_shr(host_bits).unwrap_or(0);
+    let network = network_of(address).checked_shl(host_bits).unwrap_or(0);
+    // The first is the network's own, where there are more than two.
+    let first = if host_bits > 1 { network + 1 } else { network };
+    let found = if first == address { first + 1 } else { first };
+    let is_in = host_bits > 0 && network_of(found) == network_of(address);
+    is_in.then(|| match own.address {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(found as u32)),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(found)),
+    })
+}
+
+/// An address as a number, and how many bits it has.
+fn number(address: IpAddr) -> (u128, u32) {
+    match address {
+        IpAddr::V4(address) => (u128::from(address.to_bits()), 32),
+        IpAddr::V6(address) => (address.to_bits(), 128),
+    }
+}
+
+/// Whether all of `inner` is in the network of `outer`.
+fn is_within(inner: Cidr, outer: Cidr) -> bool {
+    inner.prefix >= outer.prefix && outer.contains(inner.address)
+}
+
+/// A network of four addresses out of 10.64.0.0/10 that no route leads to, of which the third is
+/// the command's. Each process that looks for one at the same time begins at another.
+fn free(routes: &[Cidr], pid: u32) -> Cidr {
+    const FIRST: u32 = u32::from_be_bytes([10, 64, 0, 0]);
+    const NETWORKS: u32 = 1 << 20;
+    const PREFIX: u8 = 30;
+    // Far from the last one, in case that was in a large network.
+    const STEP: u32 = 65_537;
+    let candidate = |n: u32| {
+        let network = pid.wrapping_add(n.wrapping_mul(STEP)) % NETWORKS;
+        Cidr {
+            address: IpAddr::V4(Ipv4Addr::from_bits(FIRST + 4 * network + 2)),
+            prefix: PREFIX,
+        }
+    };
+    let is_free = |own: &Cidr| {
+        let meets = |route: &Cidr| route.contains(own.address) || is_within(*route, *own);
+        !routes.iter().any(meets)
+    };
+    let mut candidates = (0..256).map(candidate);
+    candidates.find(is_free).unwrap_or(candidate(0))
+}
+
+/// The IPv4 routes of a system but for default routes, as `/proc/net/route` lists them.
+fn routes(text: &str) -> Vec<Cidr> {
+    let route = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |n: usize| u32::from_str_radix(words.get(n)?, 16).ok();
+        // In the order of the network, read as the machine's.
+        let (destination, mask) = (number(1)?.swap_bytes(), number(7)?.swap_bytes());
+        Some(Cidr {
+            address: IpAddr::V4(Ipv4Addr::from_bits(destination)),
+            prefix: mask.leading_ones() as u8,
+        })
+    };
+    let routes = text.lines().skip(1).filter_map(route);
+    routes.filter(|route| route.prefix > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cidr(text: &str) -> Cidr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_gateway_is_the_first_address_that_is_not_the_commands() {
+        for (own, gateway) in [
+            ("10.9.0.2/24", Some("10.9.0.1")),
+            ("10.9.0.1/24", Some("10.9.0.2")),
+            ("10.64.0.6/30", Some("10.64.0.5")),
+            ("10.9.0.4/31", Some("10.9.0.5")),
+            ("10.9.0.5/31", Some("10.9.0.4")),
+            ("10.9.0.5/32", None),
+            ("10.0.0.5/0", Some("0.0.0.1")),
+            ("fd00::2/64", Some("fd00::1")),
+            ("fd00::1/127", Some("fd00::")),
+            ("fd00::1/128", None),
+            ("fd00::1/0", Some("::1")),
+        ] {
+            let found = other(cidr(own)).map(|ip| ip.to_string());
+            assert_eq!(found.as_deref(), gateway, "{own}");
+        }
+    }
+
+    #[test]
+    fn a_free_network_meets_no_route() {
+        let text = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\n\
+                    eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+                    eth0\t0000400A\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n";
+        let routes = routes(text);
+        assert_eq!(routes, [cidr("10.64.0.0/16")]);
+        assert_eq!(free(&[], 1), cidr("10.64.0.6/30"));
+        let found = free(&routes, 1);
+        assert!(!routes[0].contains(found.address), "{found}");
+        // A host's route within it is as bad.
+        let host = cidr("10.64.0.7/32");
+        assert_ne!(free(&[host], 1), cidr("10.64.0.6/30"));
+        // Different processes get different ones.
+        assert_ne!(free(&[], 1), free(&[], 2));
+        assert_eq!(free(&[cidr("10.0.0.0/8")], 3), free(&[], 3));
+    }
+
+    #[test]
+    fn ports_are_forwarded_to_the_command_alone() {
+        let to = "10.9.0.2".parse().unwrap();
+        let text = |text: &str| forward(text, to).map(|f| (f.port, f.to.to_string()));
+        let right = (8080, "10.9.0.2:80".to_owned());
+        assert_eq!(text("tcp:8080=80").unwrap(), right);
+        assert_eq!(text("tcp:8080=10.9.0.2:80").unwrap(), right);
+        for (wrong, why) in [
+            ("8080", "write it like"),
+            ("tcp:8080=", "write it like"),
+            ("tcp:8080=x", "write it like"),
+            ("icmp:1=2", "write it like"),
+            ("tcp:0=80", "0 is no port"),
+            ("tcp:80=0", "0 is no port"),
+            ("tcp:80=10.9.0.3:80", "not the command's address"),
+        ] {
+            let error = text(wrong).unwrap_err().to_string();
+            assert!(error.contains(wrong) && error.contains(why), "{error}");
+        }
+        let v6 = forward("udp:53=53", "fd00::2".parse().unwrap()).unwrap();
+        assert_eq!(v6.to.to_string(), "[fd00::2]:53");
+    }
+}

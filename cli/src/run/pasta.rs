@@ -1,0 +1,205 @@
+//! The outside of a user namespace: `pasta`, where it is installed, gives the network namespace an
+//! interface and carries its packets by ordinary sockets.
+//!
+//! pasta runs in the namespaces that `grantway run` leaves, and does not always notice that the
+//! one it serves is gone. So a process between the two, the keeper, ends it with `grantway run`,
+//! however that ends.
+
+use abi::machine::{Forward, Transport};
+use anyhow::Context;
+use figures::helper;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::SIGTERM;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The keeper among the hidden subcommands.
+pub(crate) const HELPER: &str = "pasta";
+/// How long pasta may take until the namespace has a default route.
+const READY: Duration = Duration::from_secs(5);
+
+/// What the keeper is told.
+#[derive(Serialize, Deserialize)]
+struct Task {
+    /// The process whose network namespace is joined, and with which everything ends.
+    of: u32,
+    program: PathBuf,
+    forward: Vec<Forward>,
+}
+
+/// The keeper's process, before it has started pasta; none: there is no pasta.
+#[derive(Debug)]
+pub(super) struct Keeper(Option<Child>);
+
+impl Keeper {
+    /// Starts it. It waits.
+    pub(super) fn start(forward: &[Forward]) -> anyhow::Result<Self> {
+        let Some(program) = find() else {
+            return Ok(Self(None));
+        };
+        let task = Task {
+            of: std::process::id(),
+            program,
+            forward: forward.to_vec(),
+        };
+        let child = helper::own(HELPER)?
+            .arg(serde_json::to_string(&task)?)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            // Ctrl-C is the command's.
+            .process_group(0)
+            .spawn()
+            .context("start the keeper of pasta")?;
+        Ok(Self(Some(child)))
+    }
+
+    /// Has pasta join the network namespace that this process is in by now. The keeper's process
+    /// id, or why there is no way outside.
+    pub(super) fn join(mut self) -> Result<i32, String> {
+        let Some(child) = &mut self.0 else {
+            return Err("that needs root, or the program `pasta`".to_owned());
+        };
+        if let Some(mut stdin) = child.stdin.take() {
+            // If it has ended already, that shows below.
+            let _ = stdin.write_all(b"\n");
+        }
+        let start = Instant::now();
+        while !has_default_route() {
+            if let Ok(Some(status)) = child.try_wait() {
+                self.0 = None;
+                return Err(format!("pasta has ended ({status})"));
+            }
+            if start.elapsed() > READY {
+                return Err(format!("pasta has made no route in {} s", READY.as_secs()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let pid = child.id().cast_signed();
+        self.0 = None;
+        Ok(pid)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // Not SIGKILL, which would leave pasta behind.
+            let _ = kill_process(Pid::from_child(child), Signal::TERM);
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Where pasta is installed.
+fn find() -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    let programs = std::env::split_paths(&folders).map(|folder| folder.join("pasta"));
+    programs.into_iter().find(|program| program.is_file())
+}
+
+/// Whether the network namespace of this process has one, of either family.
+fn has_default_route() -> bool {
+    let has = |file, is_default: fn(&str) -> bool| {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        text.lines().any(is_default)
+    };
+    let ipv4 = |line: &str| line.split_whitespace().nth(1) == Some("00000000");
+    let ipv6 = |line: &str| line.starts_with(&format!("{:032} 00 ", 0)) && !line.ends_with(" lo");
+    has("/proc/self/net/route", ipv4) || has("/proc/self/net/ipv6_route", ipv6)
+}
+
+/// The keeper.
+pub(crate) fn main(task: &str) -> anyhow::Result<()> {
+    let task: Task = helper::parse(task)?;
+    let parent = i32::try_from(task.of).ok().and_then(Pid::from_raw);
+    let parent = parent.context("no process")?;
+    let parent = pidfd_open(parent, PidfdFlags::empty()).context("watch grantway run")?;
+    let (end, asked) = UnixStream::pair()?;
+    signal_hook::low_level::pipe::register(SIGTERM, asked)?;
+    let mut go = [0; 1];
+    if std::io::stdin().read(&mut go)? == 0 {
+        return Ok(());
+    }
+    let mut child = Command::new(&task.program)
+        .args(arguments(&task))
+        .stdin(Stdio::null())
+        .spawn()
+        .with_context(|| format!("run {}", task.program.display()))?;
+    let pasta = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    let mut watched = [
+        PollFd::new(&parent, PollFlags::IN),
+        PollFd::new(&end, PollFlags::IN),
+        PollFd::new(&pasta, PollFlags::IN),
+    ];
+    while poll(&mut watched, None) == Err(rustix::io::Errno::INTR) {}
+    if child.try_wait()?.is_none() {
+        child.kill().context("end pasta")?;
+    }
+    let status = child.wait()?;
+    std::process::exit(status.code().unwrap_or(0))
+}
+
+/// In the foreground, with the addresses of the outside, without ways to its loopback.
+fn arguments(task: &Task) -> Vec<String> {
+    let ports = |transport| {
+        let ports = task.forward.iter().filter(|f| f.transport == transport);
+        let ports: Vec<String> = ports.map(|forward| forward.port.to_string()).collect();
+        match ports.is_empty() {
+            true => "none".to_owned(),
+            false => ports.join(","),
+        }
+    };
+    let fixed = [
+        "--foreground",
+        "--quiet",
+        "--config-net",
+        "--no-map-gw",
+        "-T",
+        "none",
+        "-U",
+        "none",
+    ];
+    let fixed = fixed.map(str::to_owned).into_iter();
+    let forwarded = [
+        "-t".to_owned(),
+        ports(Transport::Tcp),
+        "-u".to_owned(),
+        ports(Transport::Udp),
+    ];
+    fixed
+        .chain(forwarded)
+        .chain([task.of.to_string()])
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pasta_gets_the_ports_that_are_forwarded_and_no_other() {
+        let task = |forward: &[&str]| Task {
+            of: 7,
+            program: PathBuf::from("pasta"),
+            forward: forward
+                .iter()
+                .map(|text| text.parse::<config::Forwarded>().unwrap().0)
+                .collect(),
+        };
+        let words = |forward: &[&str]| arguments(&task(forward)).join(" ");
+        assert!(words(&[]).ends_with(" -T none -U none -t none -u none 7"));
+        let both = [
+            "tcp:80=10.0.0.2:80",
+            "udp:53=10.0.0.2:53",
+            "tcp:81=10.0.0.2:1",
+        ];
+        assert!(words(&both).ends_with(" -t 80,81 -u 53 7"));
+    }
+}

@@ -1,0 +1,59 @@
+//! Signals that others send to `grantway run` are the command's. Those of a terminal reach it
+//! without help.
+
+use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithRawSiginfo;
+use std::fs;
+use std::io;
+
+/// Signals that arrive, with who has sent them.
+pub(super) type Signals = SignalsInfo<WithRawSiginfo>;
+
+/// Sent by the kernel, as a terminal's are (`SI_KERNEL`).
+const BY_KERNEL: i32 = 0x80;
+
+/// From here on this process lives on with these signals. Programs that it starts do not inherit
+/// that, and what was ignored stays ignored, also for them (`nohup`).
+pub(super) fn watch() -> io::Result<Signals> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = ignored(&status);
+    let ours = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
+    let watched = ours
+        .into_iter()
+        .filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    Signals::with_exfiltrator(watched, WithRawSiginfo)
+}
+
+/// The set `SigIgn` of `/proc/PID/status`.
+fn ignored(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// What is to be handed on, as long as `signals` are watched.
+pub(super) fn to_hand_on(signals: &mut Signals) -> impl Iterator<Item = Signal> {
+    let by_others = signals.forever().filter(|info| info.si_code != BY_KERNEL);
+    by_others.filter_map(|info| Signal::from_named_raw(info.si_signo))
+}
+
+/// The number of a signal that has arrived and ends programs, if any has.
+pub(super) fn asked_to_end(signals: &mut Signals) -> Option<u8> {
+    let mut numbers = signals.pending().map(|info| info.si_signo);
+    let found = numbers.find(|number| [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(number));
+    found.and_then(|number| u8::try_from(number).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_is_read() {
+        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t00\n";
+        assert_eq!(ignored(status), 1 | 1 << 12);
+        assert_eq!(ignored(""), 0);
+    }
+}

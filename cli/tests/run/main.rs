@@ -1,0 +1,10 @@
+//! `grantway run`, as root of a system of its own: a network namespace that plays the system, and
+//! one that plays the world outside.
+
+mod leave;
+mod outside;
+mod signals;
+mod status;
+mod terminal;
+mod unprivileged;
+mod world;

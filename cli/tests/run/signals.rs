@@ -1,0 +1,96 @@
+//! Signals, and ends that nobody planned.
+
+use crate::world::{World, wait};
+use rustix::process::Signal;
+
+/// A command that says which signals it gets, and that it runs.
+const SAYS: &str = "for s in INT TERM HUP QUIT USR1 USR2; do trap \"echo $s\" $s; done; \
+                    trap 'echo TERM; exit 3' TERM; echo runs; while :; do sleep 0.05; done";
+
+#[test]
+fn signals_reach_the_command_which_decides() {
+    let Some(world) = World::new(&[]) else { return };
+    let mut run = world.start(&["--", "sh", "-c", SAYS]);
+    run.line_with("runs");
+    for (signal, name) in [
+        (Signal::INT, "INT"),
+        (Signal::HUP, "HUP"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+    ] {
+        run.signal(signal);
+        assert_eq!(run.line(), name);
+    }
+    run.signal(Signal::TERM);
+    assert_eq!(run.line(), "TERM");
+    assert_eq!(run.finish().code, 3);
+    world.wait_until_clean();
+}
+
+#[test]
+fn a_command_that_a_signal_ends_says_so() {
+    let Some(world) = World::new(&[]) else { return };
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let mut run = world.start(&["--", "sh", "-c", "echo runs; exec sleep 1000"]);
+        run.line_with("runs");
+        run.signal(signal);
+        assert_eq!(run.finish().code, code);
+        assert_eq!(world.left(), [""; 0]);
+    }
+}
+
+/// What a shell or `nohup` has switched off stays off, for the command too.
+#[test]
+fn ignored_signals_stay_ignored() {
+    let Some(world) = World::new(&[]) else { return };
+    let grantway = crate::world::grantway();
+    let script = format!("trap '' HUP; exec {grantway} run -- sh -c 'kill -HUP $$; echo lives'");
+    let ran = world
+        .spawn(&mut world.command("sh", &["-c", &script]))
+        .finish();
+    assert_eq!((ran.code, ran.out.as_str()), (0, "lives\n"), "{ran:?}");
+    world.wait_until_clean();
+}
+
+#[test]
+fn a_killed_run_takes_everything_along() {
+    let Some(world) = World::new(&[]) else { return };
+    let script = "(sleep 4711 & sleep 4712 &) ; setsid sleep 4713 & echo runs; sleep 4714";
+    let mut run = world.start(&["--", "sh", "-c", script]);
+    run.line_with("runs");
+    let sleeps = || sleeping(&["4711", "4712", "4713", "4714"]);
+    wait(|| (sleeps() == 4).then_some(()), || format!("{}", sleeps()));
+    run.signal(Signal::KILL);
+    assert_eq!(run.finish().code, -1);
+    world.wait_until_clean();
+    wait(|| (sleeps() == 0).then_some(()), || format!("{}", sleeps()));
+}
+
+#[test]
+fn the_machines_end_is_a_hangup() {
+    let Some(world) = World::new(&[]) else { return };
+    let mut run = world.start(&["--name", "mine", "--", "sh", "-c", "echo runs; sleep 1000"]);
+    run.line_with("runs");
+    let grantway = crate::world::grantway();
+    let down = world
+        .spawn(&mut world.command(&grantway, &["down", "--name", "mine"]))
+        .finish();
+    assert_eq!(down.code, 0, "{down:?}");
+    let ran = run.finish();
+    assert_eq!(ran.code, 129, "{ran:?}");
+    assert!(ran.err.contains("the machine was ended"), "{ran:?}");
+    world.wait_until_clean();
+}
+
+/// Processes `sleep SECONDS`.
+pub(crate) fn sleeping(seconds: &[&str]) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let is_one = |entry: &std::fs::DirEntry| {
+        let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = words.split(|&byte| byte == 0).collect();
+        words.first() == Some(&b"sleep".as_slice())
+            && seconds.iter().any(|s| words.get(1) == Some(&s.as_bytes()))
+    };
+    processes.filter(is_one).count()
+}

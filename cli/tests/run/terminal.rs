@@ -1,0 +1,80 @@
+//! On a terminal, which the program `script` makes.
+
+use crate::world::{Running, World, grantway, wait};
+use std::process::Stdio;
+
+/// A shell on a terminal.
+fn shell(world: &World) -> Running {
+    let shell = "bash --norc --noprofile -i";
+    let mut command = world.command("script", &["-qec", shell, "/dev/null"]);
+    let mut shell = world.spawn(command.env("PS1", "$ ").stdin(Stdio::piped()));
+    shell.write("stty -echo rows 33 cols 77; PS1=; echo ready-$((1+1))\n");
+    shell.line_with("ready-2");
+    shell
+}
+
+#[test]
+fn keys_mean_what_they_mean_to_a_shell() {
+    let Some(world) = World::new(&["script", "bash", "stty"]) else {
+        return;
+    };
+    let mut shell = shell(&world);
+    let run = format!("{} run --", grantway());
+    // The window.
+    shell.write(&format!("{run} stty size\n"));
+    shell.line_with("33 77");
+    // Ctrl-C, to a command that dies of it and to one that does not.
+    shell.write(&format!(
+        "{run} sh -c 'echo run\"\"s; sleep 1000'; echo status-$?\n"
+    ));
+    shell.line_with("runs");
+    shell.write("\x03");
+    shell.line_with("status-130");
+    let caught = "trap \"echo caught; exit 5\" INT; echo run\"\"s; while :; do sleep 0.05; done";
+    shell.write(&format!("{run} sh -c '{caught}'; echo status-$?\n"));
+    shell.line_with("runs");
+    shell.write("\x03");
+    shell.line_with("caught");
+    shell.line_with("status-5");
+    // Ctrl-Z stops it, `fg` goes on.
+    let script = "echo run\"\"s; read line; echo got-$line";
+    shell.write(&format!("{run} sh -c '{script}'; echo stopped-$?\n"));
+    shell.line_with("runs");
+    shell.write("\x1a");
+    shell.line_with("stopped-148");
+    shell.write("jobs; fg; echo status-$?\n");
+    shell.line_with("Stopped");
+    shell.write("that\n");
+    shell.line_with("got-that");
+    shell.line_with("status-0");
+    shell.write("exit\n");
+    assert_eq!(shell.finish().code, 0);
+    world.wait_until_clean();
+}
+
+/// A shell that is the command has job control of its own.
+#[test]
+fn a_shell_can_be_the_command() {
+    let Some(world) = World::new(&["script", "bash"]) else {
+        return;
+    };
+    let mut shell = shell(&world);
+    shell.write(&format!(
+        "{} run -- bash --norc --noprofile -i; echo status-$?\n",
+        grantway()
+    ));
+    shell.write("PS1=; echo insi\"\"de $(ls /sys/class/net | tr '\\n' ' ')\n");
+    assert!(shell.line_with("inside").contains("eth0 lo"));
+    shell.write("sleep 1000\n");
+    wait(
+        || (crate::signals::sleeping(&["1000"]) > 0).then_some(()),
+        String::new,
+    );
+    shell.write("\x1a");
+    shell.line_with("Stopped");
+    shell.write("kill %1; wait %1; exit 6\n");
+    shell.line_with("status-6");
+    shell.write("exit\n");
+    assert_eq!(shell.finish().code, 0);
+    world.wait_until_clean();
+}

@@ -1,0 +1,135 @@
+//! Without privileges.
+
+use crate::world::{OUTSIDE, Ran, SYSTEM, World, grantway};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use testing::require;
+
+const NOBODY: u32 = 65_534;
+
+const PROGRAMS: [&str; 6] = [
+    "grantway",
+    "grantwayd",
+    "grantway-netd",
+    "grantway-manager",
+    "driver",
+    "guest",
+];
+
+/// What is the same with and without a way outside.
+const SCRIPT: &str = "ip -o address show dev eth0; id -u; exit 7";
+
+/// As somebody who has a folder and nothing else.
+fn as_nobody(world: &World, args: &[&str], path: Option<&str>) -> Ran {
+    let from = Path::new(&grantway()).parent().unwrap().to_owned();
+    let runtime = world.runtime();
+    fs::create_dir_all(&runtime).unwrap();
+    std::os::unix::fs::chown(&runtime, Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).unwrap();
+    for name in PROGRAMS {
+        let (from, to) = (from.join(name), world.folder.path().join(name));
+        if !to.exists() {
+            fs::copy(&from, &to).unwrap();
+        }
+    }
+    let program = world.folder.path().join("grantway").display().to_string();
+    let mut command = world.command(&program, &[&["run"], args].concat());
+    if let Some(path) = path {
+        command.env("PATH", path);
+    }
+    world.spawn(command.uid(NOBODY).gid(NOBODY)).finish()
+}
+
+/// In a user namespace that owns no network.
+#[test]
+fn root_of_a_user_namespace_is_nobody_special() {
+    require!(userns);
+    let Some(world) = World::new(&["unshare"]) else {
+        return;
+    };
+    let program = grantway();
+    let path = without_pasta();
+    let args = ["-Ur", &program, "run", "--", "sh", "-c", SCRIPT];
+    let mut command = world.command("unshare", &args);
+    let ran = world.spawn(command.env("PATH", path)).finish();
+    check_alone(&ran);
+    world.wait_until_clean();
+}
+
+#[test]
+fn anybody_can_run_a_command() {
+    require!(userns);
+    let Some(world) = World::new(&[]) else { return };
+    let ran = as_nobody(&world, &["--", "sh", "-c", SCRIPT], Some(&without_pasta()));
+    check_alone(&ran);
+    world.wait_until_clean();
+    let quiet = ["-q", "--report", "--", "sh", "-c", "kill -9 $$"];
+    let ran = as_nobody(&world, &quiet, Some(&without_pasta()));
+    assert_eq!(ran.code, 137, "{ran:?}");
+    assert!(
+        !ran.err.contains("pasta") && ran.err.contains("of the guest's"),
+        "{ran:?}"
+    );
+    world.wait_until_clean();
+}
+
+/// What is seen without a way outside.
+fn check_alone(ran: &Ran) {
+    assert_eq!(ran.code, 7, "{ran:?}");
+    assert!(
+        ran.out.contains("inet 10.") && ran.out.ends_with("\n0\n"),
+        "{ran:?}"
+    );
+    assert_eq!(ran.err.lines().count(), 1, "{ran:?}");
+    assert!(
+        ran.err.contains("no way outside") && ran.err.contains("pasta"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn pasta_leads_outside() {
+    require!(userns);
+    let Some(world) = World::new(&["pasta", "curl"]) else {
+        return;
+    };
+    let route = ["route", "add", "default", "via", OUTSIDE];
+    assert_eq!(
+        world.spawn(&mut world.command("ip", &route)).finish().code,
+        0
+    );
+    let url = format!("http://{}/", world.serve_web());
+    let ran = as_nobody(
+        &world,
+        &["--", "curl", "-sS", "--max-time", "20", &url],
+        None,
+    );
+    assert_eq!(
+        (ran.code, ran.out),
+        (0, format!("you are {SYSTEM}\n")),
+        "{}",
+        ran.err
+    );
+    world.wait_until_clean();
+    assert_eq!(pastas(), 0);
+}
+
+/// Processes of pasta.
+fn pastas() -> usize {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let name = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).ok();
+    let names = processes.filter_map(name);
+    names
+        .filter(|name| name.trim().starts_with("pasta"))
+        .count()
+}
+
+/// A search path like this one's, but for the folder of pasta.
+fn without_pasta() -> String {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).filter(|folder| !folder.join("pasta").is_file());
+    let folders = std::env::join_paths(folders).unwrap();
+    folders.into_string().unwrap()
+}

@@ -1,0 +1,315 @@
+//! A system, and the world outside.
+
+use netdev::netns::Namespace;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use testing::require;
+
+/// One machine at a time: they share few CPUs.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// The address of the system, and of who is outside.
+pub(crate) const SYSTEM: &str = "192.0.2.1";
+pub(crate) const OUTSIDE: &str = "192.0.2.2";
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+pub(crate) struct World {
+    pub(crate) system: Namespace,
+    pub(crate) outside: Namespace,
+    pub(crate) folder: TempDir,
+    _one: MutexGuard<'static, ()>,
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: text(&output.stdout),
+            err: text(&output.stderr),
+        }
+    }
+}
+
+impl World {
+    /// None, with the reason told: it cannot be made here.
+    pub(crate) fn new(needed: &[&str]) -> Option<Self> {
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        require!(
+            root,
+            tap,
+            program("grantwayd"),
+            program("grantway-netd"),
+            program("grantway-manager"),
+            program("driver"),
+            program("guest"),
+            tool("ip"),
+            tool("nft")
+        );
+        for needed in needed {
+            require!(tool(needed));
+        }
+        let [system, outside] = [(), ()].map(|()| Namespace::new().unwrap());
+        let folder = TempDir::new().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let world = Self {
+            system,
+            outside,
+            folder,
+            _one: one,
+        };
+        let far = world.outside.path().display().to_string();
+        let link = [
+            "link", "add", "up0", "type", "veth", "peer", "name", "down0",
+        ];
+        ip(&world.system, &[&link[..], &["netns", &far]].concat());
+        for (namespace, ifname, address) in [
+            (&world.system, "up0", SYSTEM),
+            (&world.outside, "down0", OUTSIDE),
+        ] {
+            ip(namespace, &["link", "set", ifname, "up"]);
+            ip(
+                namespace,
+                &["address", "add", &format!("{address}/24"), "dev", ifname],
+            );
+        }
+        Some(world)
+    }
+
+    /// A program of the system's.
+    pub(crate) fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .env("GRANTWAY_RUNTIME_DIR", self.runtime())
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub(crate) fn spawn(&self, command: &mut Command) -> Running {
+        Running(Some(
+            self.system.enter(|| command.spawn().unwrap()).unwrap(),
+        ))
+    }
+
+    /// Starts `grantway run ARGS`.
+    pub(crate) fn start(&self, args: &[&str]) -> Running {
+        let grantway = grantway();
+        self.spawn(&mut self.command(&grantway, &[&["run"], args].concat()))
+    }
+
+    /// `grantway run ARGS`, to its end; nothing is left of it when it returns.
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        let ran = self.start(args).finish();
+        let left = self.left();
+        assert!(left.is_empty(), "{left:?} are left of {args:?}: {ran:?}");
+        ran
+    }
+
+    pub(crate) fn runtime(&self) -> PathBuf {
+        self.folder.path().join("run")
+    }
+
+    /// What is not as it was at the beginning.
+    pub(crate) fn left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        let links = self.system.enter(|| {
+            let links = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+            let forwarding = fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
+            (links, forwarding)
+        });
+        let (links, forwarding) = links.unwrap();
+        let names = links
+            .lines()
+            .skip(2)
+            .filter_map(|line| line.split(':').next());
+        left.extend(
+            names
+                .map(str::trim)
+                .filter(|name| !["lo", "up0"].contains(name))
+                .map(|name| format!("the interface {name}")),
+        );
+        if forwarding.trim() != "0" {
+            left.push("forwarding".to_owned());
+        }
+        let tables = self
+            .spawn(&mut self.command("nft", &["list", "tables"]))
+            .finish();
+        left.extend(tables.out.lines().map(str::to_owned));
+        let files = fs::read_dir(self.runtime()).into_iter().flatten();
+        left.extend(files.map(|file| file.unwrap().path().display().to_string()));
+        left.extend(self.processes());
+        left
+    }
+
+    /// Programs of this build that run.
+    pub(crate) fn processes(&self) -> Vec<String> {
+        let folder = Path::new(&grantway()).parent().unwrap().to_owned();
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let ours = |entry: fs::DirEntry| {
+            let exe = fs::read_link(entry.path().join("exe")).ok()?;
+            let is_ours = exe.parent() == Some(&folder) || exe.starts_with(self.folder.path());
+            is_ours.then(|| format!("{} {}", entry.path().display(), exe.display()))
+        };
+        processes.filter_map(ours).collect()
+    }
+
+    /// Waits until nothing is left.
+    pub(crate) fn wait_until_clean(&self) {
+        wait(
+            || self.left().is_empty().then_some(()),
+            || format!("{:?}", self.left()),
+        );
+    }
+
+    /// A web server outside; it serves until the end of the test. What it answers is the address
+    /// that it was asked from.
+    pub(crate) fn serve_web(&self) -> String {
+        let bound = self
+            .outside
+            .enter(|| TcpListener::bind((OUTSIDE, 0)).unwrap());
+        let listener = bound.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let from = stream.peer_addr().unwrap().ip();
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).unwrap();
+                let answer = format!("HTTP/1.0 200 OK\r\n\r\nyou are {from}\n");
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        format!("{OUTSIDE}:{port}")
+    }
+
+    /// A name server outside, for which every name has the address of who is outside.
+    pub(crate) fn serve_names(&self) {
+        let bound = self
+            .outside
+            .enter(|| UdpSocket::bind((OUTSIDE, 53)).unwrap());
+        let socket = bound.unwrap();
+        thread::spawn(move || {
+            let mut query = [0; 512];
+            while let Ok((len, from)) = socket.recv_from(&mut query) {
+                // A question's name ends with an empty label; type and class follow.
+                let name = query[12..len].iter().position(|&byte| byte == 0).unwrap();
+                let end = 12 + name + 5;
+                let is_ipv4 = query[end - 3] == 1;
+                let mut answer = query[..end].to_vec();
+                answer[2..12].copy_from_slice(&[
+                    0x81,
+                    0x80,
+                    0,
+                    1,
+                    0,
+                    u8::from(is_ipv4),
+                    0,
+                    0,
+                    0,
+                    0,
+                ]);
+                if is_ipv4 {
+                    answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 192, 0, 2, 2]);
+                }
+                socket.send_to(&answer, from).unwrap();
+            }
+        });
+    }
+}
+
+/// A program that does not outlive its test.
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    pub(crate) fn pid(&self) -> i32 {
+        self.0.as_ref().unwrap().id().cast_signed()
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Types this.
+    pub(crate) fn write(&mut self, text: &str) {
+        let stdin = self.0.as_mut().unwrap().stdin.as_mut().unwrap();
+        stdin.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// The next line that it prints.
+    pub(crate) fn line(&mut self) -> String {
+        let stdout = self.0.as_mut().unwrap().stdout.as_mut().unwrap();
+        let mut line = Vec::new();
+        let mut byte = [0; 1];
+        while stdout.read(&mut byte).unwrap() == 1 && byte != *b"\n" {
+            line.push(byte[0]);
+        }
+        String::from_utf8_lossy(&line).trim_end().to_owned()
+    }
+
+    /// Reads lines up to one that has this in it.
+    pub(crate) fn line_with(&mut self, part: &str) -> String {
+        for _ in 0..200 {
+            let line = self.line();
+            if line.contains(part) {
+                return line;
+            }
+        }
+        panic!("no line has {part:?} in it");
+    }
+
+    pub(crate) fn finish(mut self) -> Ran {
+        self.0.take().unwrap().wait_with_output().unwrap().into()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+pub(crate) fn grantway() -> String {
+    env!("CARGO_BIN_EXE_grantway").to_owned()
+}
+
+/// Waits for something that comes soon.
+pub(crate) fn wait<T>(mut ready: impl FnMut() -> Option<T>, what: impl Fn() -> String) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(start.elapsed() < LIMIT, "not in time: {}", what());
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn ip(namespace: &Namespace, args: &[&str]) {
+    let status = namespace.enter(|| Command::new("ip").args(args).status().unwrap());
+    assert!(status.unwrap().success(), "ip {args:?}");
+}
