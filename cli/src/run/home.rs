@@ -9,6 +9,7 @@ use netdev::netns;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -31,6 +32,8 @@ struct Inside {
 pub(super) struct Home {
     uplink: bool,
     inside: Inside,
+    /// Keeps the rule against packets that no connection has, which pasta sends now and then.
+    _no_strays: Option<OwnedFd>,
 }
 
 impl Home {
@@ -72,15 +75,20 @@ pub(super) fn find(args: &RunArgs) -> anyhow::Result<Home> {
     if let Some(inside) = std::env::var_os(INSIDE) {
         let inside: Inside = serde_json::from_str(&inside.to_string_lossy())
             .with_context(|| format!("the variable {INSIDE} is for grantway itself"))?;
+        let uplink = !args.no_uplink && inside.no_outside.is_none();
+        // Without it some connections break; where it cannot be had there is no uplink either.
+        let no_strays = uplink.then(|| netdev::drop_strays().ok()).flatten();
         return Ok(Home {
-            uplink: !args.no_uplink && inside.no_outside.is_none(),
+            uplink,
             inside,
+            _no_strays: no_strays,
         });
     }
     if is_administrator(args.no_uplink) {
         return Ok(Home {
             uplink: !args.no_uplink,
             inside: Inside::default(),
+            _no_strays: None,
         });
     }
     Err(move_inside(args)?)
@@ -100,8 +108,9 @@ fn set_of_caps() -> Option<CapabilitySet> {
     Some(capabilities(None).ok()?.effective)
 }
 
-/// Becomes root of a user namespace, unless it is already, in a new network namespace, and starts
-/// anew there, as the same process. Returns only if that fails: with why.
+/// Becomes root of a user namespace, also where it is root of one already: pasta may enter one below
+/// its own. Starts anew there, in a new network namespace, as the same process. Returns only if
+/// that fails: with why.
 fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
     // Inside, root's runtime directory would be looked for: it is not ours.
     let runtime = client::runtime_dir()?;
@@ -117,11 +126,8 @@ fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
             "a network namespace for the command needs root, or user namespaces ({e})"
         ))
     };
-    let is_root = rustix::process::geteuid().is_root();
-    if !(is_root && netns::unshare_net().is_ok()) {
-        netns::become_root_in_user_namespace().map_err(cannot)?;
-        netns::unshare_net().map_err(cannot)?;
-    }
+    netns::become_root_in_user_namespace().map_err(cannot)?;
+    netns::unshare_net().map_err(cannot)?;
     netns::loopback_up().context("bring the loopback up")?;
     let (no_outside, keeper) = match keeper.map(pasta::Keeper::join) {
         None => (None, None),

@@ -80,8 +80,7 @@ fn text(found: &Findings) -> String {
         experiments::demo::reached(&found.reach)
     );
     let mut line = |what: &str, to: Amount, from: Amount| {
-        let amount =
-            |a: Amount| format!("{} ({})", number(a.frames as f64), number(a.bytes as f64));
+        let amount = |a: Amount| format!("{} ({})", a.frames, a.bytes);
         // A string takes everything.
         let _ = writeln!(
             text,

@@ -65,9 +65,9 @@ fn a_shell_can_be_the_command() {
     ));
     shell.write("PS1=; echo insi\"\"de $(ls /sys/class/net | tr '\\n' ' ')\n");
     assert!(shell.line_with("inside").contains("eth0 lo"));
-    shell.write("sleep 1000\n");
+    shell.write("sleep 4731\n");
     wait(
-        || (crate::signals::sleeping(&["1000"]) > 0).then_some(()),
+        || (crate::signals::sleeping(&["4731"]) > 0).then_some(()),
         String::new,
     );
     shell.write("\x1a");

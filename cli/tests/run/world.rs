@@ -1,6 +1,8 @@
 //! A system, and the world outside.
 
 use netdev::netns::Namespace;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -21,6 +23,11 @@ pub(crate) const SYSTEM: &str = "192.0.2.1";
 pub(crate) const OUTSIDE: &str = "192.0.2.2";
 
 const LIMIT: Duration = Duration::from_secs(20);
+/// How long a program may run.
+const LONGEST: Timespec = Timespec {
+    tv_sec: 120,
+    tv_nsec: 0,
+};
 
 pub(crate) struct World {
     pub(crate) system: Namespace,
@@ -107,9 +114,16 @@ impl World {
     }
 
     pub(crate) fn spawn(&self, command: &mut Command) -> Running {
-        Running(Some(
-            self.system.enter(|| command.spawn().unwrap()).unwrap(),
-        ))
+        let child = self.system.enter(|| command.spawn().unwrap()).unwrap();
+        let watched = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        // A test that waits for a line that never comes gets an end instead.
+        thread::spawn(move || {
+            let mut ended = [PollFd::new(&watched, PollFlags::IN)];
+            if poll(&mut ended, Some(&LONGEST)) == Ok(0) {
+                let _ = pidfd_send_signal(&watched, Signal::KILL);
+            }
+        });
+        Running(Some(child))
     }
 
     /// Starts `grantway run ARGS`.
@@ -242,12 +256,8 @@ impl World {
 pub(crate) struct Running(Option<Child>);
 
 impl Running {
-    pub(crate) fn pid(&self) -> i32 {
-        self.0.as_ref().unwrap().id().cast_signed()
-    }
-
-    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(self.0.as_ref().unwrap());
         rustix::process::kill_process(pid, signal).unwrap();
     }
 

@@ -31,4 +31,4 @@ pub use error::SetupError;
 pub use interface::{MTU_MAX, MTU_MIN, NAME_MAX};
 pub use steering::{SteerError, Steering};
 pub use tap::{Opened, open_queues, open_tap};
-pub use uplink::Uplink;
+pub use uplink::{Uplink, drop_strays};

@@ -22,6 +22,7 @@ const NFPROTO_INET: u8 = 1;
 const TABLE_F_OWNER: u32 = 2;
 const HOOK_PREROUTING: u32 = 0;
 const HOOK_POSTROUTING: u32 = 4;
+const PRIORITY_MANGLE: i32 = -150;
 const PRIORITY_DSTNAT: i32 = -100;
 const PRIORITY_SRCNAT: i32 = 100;
 
@@ -40,6 +41,11 @@ const TRANSPORT_HEADER: u32 = 2;
 const FIB_RESULT_ADDRTYPE: u32 = 3;
 const FIB_F_DADDR: u32 = 2;
 const NAT_DNAT: u32 = 1;
+const CT_STATE: u32 = 0;
+/// The bit of [`CT_STATE`] of what belongs to no connection and begins none.
+const CT_INVALID: u32 = 1;
+const REG_VERDICT: u32 = 0;
+const DROP: u32 = 0;
 /// Bytes of an interface's name in a register.
 const IFNAME_BYTES: usize = 16;
 
@@ -55,6 +61,35 @@ struct Rule(Message);
 impl Table {
     /// A table of this name with a chain before routing and one behind it, both without rules.
     pub(crate) fn new(name: &str) -> Self {
+        let mut table = Self::empty(name);
+        table.chain("prerouting", "nat", HOOK_PREROUTING, PRIORITY_DSTNAT);
+        table.chain("postrouting", "nat", HOOK_POSTROUTING, PRIORITY_SRCNAT);
+        table
+    }
+
+    /// A table of this name that drops, before routing, what belongs to no connection and begins
+    /// none.
+    pub(crate) fn against_strays(name: &str) -> Self {
+        let mut table = Self::empty(name);
+        table.chain("strays", "filter", HOOK_PREROUTING, PRIORITY_MANGLE);
+        table.rule("strays", |rule| {
+            rule.expression("ct", |data| {
+                data.attribute(1, &REG.to_be_bytes());
+                data.attribute(2, &CT_STATE.to_be_bytes());
+            });
+            rule.and(&CT_INVALID.to_ne_bytes());
+            rule.compare(CMP_NEQ, &[0; 4]);
+            rule.expression("immediate", |data| {
+                data.attribute(1, &REG_VERDICT.to_be_bytes());
+                data.nested(2, |data| {
+                    data.nested(2, |verdict| verdict.attribute(1, &DROP.to_be_bytes()));
+                });
+            });
+        });
+        table
+    }
+
+    fn empty(name: &str) -> Self {
         let mut table = Self {
             name: name.to_owned(),
             messages: Vec::new(),
@@ -63,12 +98,10 @@ impl Table {
         message.text(1, name);
         message.attribute(2, &TABLE_F_OWNER.to_be_bytes());
         table.messages.push(message);
-        table.chain("prerouting", HOOK_PREROUTING, PRIORITY_DSTNAT);
-        table.chain("postrouting", HOOK_POSTROUTING, PRIORITY_SRCNAT);
         table
     }
 
-    fn chain(&mut self, name: &str, hook: u32, priority: i32) {
+    fn chain(&mut self, name: &str, kind: &str, hook: u32, priority: i32) {
         let mut message = message(NEW_CHAIN, NLM_F_CREATE);
         message.text(1, &self.name);
         message.text(3, name);
@@ -76,7 +109,7 @@ impl Table {
             of.attribute(1, &hook.to_be_bytes());
             of.attribute(2, &priority.to_be_bytes());
         });
-        message.text(7, "nat");
+        message.text(7, kind);
         self.messages.push(message);
     }
 
@@ -203,16 +236,20 @@ impl Rule {
         };
         let mask = mask(prefix, octets.len());
         let network: Vec<u8> = octets.iter().zip(&mask).map(|(a, m)| a & m).collect();
-        let len = octets.len() as u32;
-        self.load(NETWORK_HEADER, offset, len);
+        self.load(NETWORK_HEADER, offset, octets.len() as u32);
+        self.and(&mask);
+        self.compare(CMP_EQ, &network);
+    }
+
+    /// These bits of the register stay.
+    fn and(&mut self, mask: &[u8]) {
         self.expression("bitwise", |data| {
             data.attribute(1, &REG.to_be_bytes());
             data.attribute(2, &REG.to_be_bytes());
-            data.attribute(3, &len.to_be_bytes());
-            data.nested(4, |data| data.attribute(1, &mask));
+            data.attribute(3, &(mask.len() as u32).to_be_bytes());
+            data.nested(4, |data| data.attribute(1, mask));
             data.nested(5, |data| data.attribute(1, &vec![0; mask.len()]));
         });
-        self.compare(CMP_EQ, &network);
     }
 
     fn for_this_system(&mut self) {
