@@ -1,11 +1,13 @@
 //! `cargo xtask …`: what the project does about itself. `cargo demo` is `cargo xtask demo`.
 
+mod book;
 mod build;
 mod compare;
 mod defences;
 mod fuzz;
 mod hostile;
 mod layering;
+mod links;
 mod modules;
 mod mutants;
 mod rules;
@@ -31,6 +33,8 @@ usage: cargo xtask <task>
   layering           check who depends on whom and who may use `unsafe` (xtask/layering.txt)
   sizes              check how long functions, files, lines are; print lines of code per folder
   words              find words that are retired (xtask/words.txt)
+  links              find links of pages that lead nowhere
+  book               the pages as a book: target/book/html (mdbook)
   tcb                count the trusted base: lines and `unsafe` blocks per crate and program; fails
                      where a program has more lines than xtask/layering.txt lets it have
   mutants [MODULE…]  mutate ring, grants, counted-grants, …: do the tests notice? resumable
@@ -65,6 +69,8 @@ fn run(args: &[String]) -> Result<()> {
         ("layering", []) => layering::check(),
         ("sizes", []) => sizes::check(),
         ("words", []) => words::check(),
+        ("links", []) => links::check(),
+        ("book", []) => book::build(),
         ("tcb", []) => tcb::print(),
         ("mutants", [kept, modules @ ..]) if kept == "--kept" => mutants::print_kept(modules),
         ("mutants", modules) => mutants::run(modules),

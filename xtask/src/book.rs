@@ -1,0 +1,258 @@
+//! The pages of the repository as a book: `book.toml`, and mdBook
+//! (<https://rust-lang.github.io/mdBook>).
+//!
+//! mdBook wants all pages below one folder, and those of this repository lie beside what they are
+//! about. So they are copied to `target/book/src`, each to its place, with what they link to; the
+//! table of contents follows from where they lie.
+
+use crate::links::{links, place, title};
+use crate::{source, workspace};
+use anyhow::{Context, Result, bail, ensure};
+use regex::Regex;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The parts of the book: their titles, and the pages of each. A page is in the first that fits.
+const PARTS: &[(&str, &[&str])] = &[
+    ("", &["README.md", "docs/README.md"]),
+    ("Use", &["docs/*.md", "edge/xen/README.md"]),
+    (
+        "Measurements",
+        &[
+            "docs/experiments/*.md",
+            "docs/case-study/*.md",
+            "lab/experiments/*.md",
+        ],
+    ),
+    (
+        "Promises",
+        &["SPECIFICATION.md", "THREAT-MODEL.md", "specs/*.md"],
+    ),
+    (
+        "How it is built",
+        &["ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"],
+    ),
+    (
+        "Decisions",
+        &["docs/decisions/README.md", "docs/decisions/*.md"],
+    ),
+    ("Crates", &["*"]),
+];
+
+/// Copies the pages, has mdBook make the book, and checks its links.
+pub(crate) fn build() -> Result<()> {
+    let root = workspace::root();
+    let src = root.join("target/book/src");
+    let pages = prepare(&root, &src)?;
+    let made = Command::new("mdbook")
+        .arg("build")
+        .current_dir(&root)
+        .status();
+    match made {
+        Ok(status) => ensure!(status.success(), "mdbook has failed"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
+            "there is no mdbook: `cargo install --locked mdbook`; its pages are in {}",
+            src.display()
+        ),
+        Err(error) => return Err(error).context("cannot run mdbook"),
+    }
+    let html = root.join("target/book/html");
+    check_html(&html)?;
+    println!("book: {pages} pages, {}", html.join("index.html").display());
+    Ok(())
+}
+
+/// Copies the pages and what they link to; how many there are.
+fn prepare(root: &Path, src: &Path) -> Result<usize> {
+    if src.exists() {
+        fs::remove_dir_all(src).with_context(|| format!("cannot empty {}", src.display()))?;
+    }
+    let mut pages: BTreeSet<PathBuf> = source::listed(&["md"])?.into_iter().collect();
+    let mut folders = BTreeSet::new();
+    for page in pages.clone() {
+        let text = fs::read_to_string(&page)?;
+        for link in links(&text)? {
+            let there = target_of(&page, &link.target);
+            if there.is_dir() {
+                folders.insert(there);
+            } else if there.extension().is_none_or(|end| end != "md") {
+                copy(&there, root, src)?;
+            }
+        }
+        write(&page, root, src, &with_pages_for_folders(&page, &text)?)?;
+    }
+    for folder in folders {
+        let page = folder.join("README.md");
+        if pages.insert(page.clone()) {
+            write(&page, root, src, &listing(&folder, root, src)?)?;
+        }
+    }
+    let names: Vec<&str> = pages
+        .iter()
+        .filter_map(|page| page.strip_prefix(root).ok()?.to_str())
+        .collect();
+    fs::write(src.join("SUMMARY.md"), summary(src, &names)?)?;
+    Ok(names.len())
+}
+
+fn target_of(page: &Path, target: &str) -> PathBuf {
+    match target.split('#').next() {
+        None | Some("") => page.to_owned(),
+        Some(path) => place(page, path),
+    }
+}
+
+fn copy(file: &Path, root: &Path, src: &Path) -> Result<()> {
+    write_bytes(file, root, src, &fs::read(file)?)
+}
+
+fn write(file: &Path, root: &Path, src: &Path, text: &str) -> Result<()> {
+    write_bytes(file, root, src, text.as_bytes())
+}
+
+fn write_bytes(file: &Path, root: &Path, src: &Path, bytes: &[u8]) -> Result<()> {
+    let to = src.join(file.strip_prefix(root)?);
+    fs::create_dir_all(to.with_file_name(""))?;
+    fs::write(&to, bytes).with_context(|| format!("cannot write {}", to.display()))
+}
+
+/// A page's text in which a link to a folder leads to its page.
+fn with_pages_for_folders(page: &Path, text: &str) -> Result<String> {
+    let link = Regex::new(r"\]\(([^)\s#]+)\)")?;
+    let to_page = |hit: &regex::Captures<'_>| match place(page, &hit[1]).is_dir() {
+        true => format!("]({}/README.md)", hit[1].trim_end_matches('/')),
+        false => hit[0].to_owned(),
+    };
+    Ok(link.replace_all(text, to_page).into_owned())
+}
+
+/// The page of a folder that has none of its own: its files, which are copied.
+fn listing(folder: &Path, root: &Path, src: &Path) -> Result<String> {
+    let name = folder.strip_prefix(root)?.display();
+    let mut text = format!("# {name}\n\n");
+    let all = source::listed(&["toml", "jsonl", "md", "txt", "rs"])?;
+    for file in all.iter().filter(|file| file.parent() == Some(folder)) {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        writeln!(text, "- [{name}]({name})")?;
+        if file.extension().is_none_or(|end| end != "md") {
+            copy(file, root, src)?;
+        }
+    }
+    Ok(text)
+}
+
+/// The table of contents, with the pages' own titles.
+fn summary(src: &Path, pages: &[&str]) -> Result<String> {
+    let mut left: BTreeSet<&str> = pages.iter().copied().collect();
+    let mut text = "# Summary\n".to_owned();
+    for (part, patterns) in PARTS {
+        if !part.is_empty() {
+            write!(text, "\n# {part}\n")?;
+        }
+        text.push('\n');
+        for pattern in *patterns {
+            let fits: Vec<&str> = left
+                .iter()
+                .copied()
+                .filter(|page| is_like(page, pattern))
+                .collect();
+            for page in fits {
+                left.remove(page);
+                let words = fs::read_to_string(src.join(page))?;
+                let title = title(&words).with_context(|| format!("{page} has no title"))?;
+                let title = title.replace(['[', ']', '`'], "");
+                match part.is_empty() {
+                    true => writeln!(text, "[{title}]({page})")?,
+                    false => writeln!(text, "- [{title}]({page})")?,
+                }
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// `*` is every page, `folder/*.md` those that lie in it.
+fn is_like(page: &str, pattern: &str) -> bool {
+    match pattern.strip_suffix("*.md") {
+        Some(folder) => page
+            .strip_prefix(folder)
+            .is_some_and(|name| !name.contains('/')),
+        None => pattern == "*" || page == pattern,
+    }
+}
+
+/// Fails if a page of the book links to a file that is not in it.
+fn check_html(html: &Path) -> Result<()> {
+    let link = Regex::new("(?:href|src)=\"([^\"#?]+)[\"#?]")?;
+    let mut broken = BTreeSet::new();
+    let mut next = vec![html.to_path_buf()];
+    while let Some(path) = next.pop() {
+        if path.is_dir() {
+            for entry in fs::read_dir(&path)? {
+                next.push(entry?.path());
+            }
+        } else if path.extension().is_some_and(|end| end == "html") && !path.ends_with("404.html") {
+            for hit in link.captures_iter(&fs::read_to_string(&path)?) {
+                let target = &hit[1];
+                if !target.contains(':') && !place(&path, target).exists() {
+                    broken.insert(format!("{}: {target}", path.display()));
+                }
+            }
+        }
+    }
+    broken.iter().for_each(|link| eprintln!("book: {link}"));
+    ensure!(
+        broken.is_empty(),
+        "{} broken links in the book",
+        broken.len()
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What mdBook is given: every page, in the table of contents once, and what they link to.
+    #[test]
+    fn every_page_is_in_the_book_and_so_is_what_it_links_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let src = folder.path().join("src");
+        let count = prepare(&workspace::root(), &src).unwrap();
+        let summary = fs::read_to_string(src.join("SUMMARY.md")).unwrap();
+        let listed = links(&summary).unwrap();
+        assert_eq!(listed.len(), count);
+        assert!(count > 50, "{count}");
+        for entry in listed {
+            let page = src.join(&entry.target);
+            let text = fs::read_to_string(&page).unwrap();
+            for link in links(&text).unwrap() {
+                let there = target_of(&page, &link.target);
+                assert!(there.is_file(), "{}: {}", page.display(), link.target);
+            }
+        }
+        let first = summary.lines().find(|line| line.starts_with('[')).unwrap();
+        assert_eq!(first, "[Grantway](README.md)");
+        for part in ["# Use", "# Decisions", "# Crates"] {
+            assert!(summary.contains(part), "{summary}");
+        }
+    }
+
+    #[test]
+    fn a_broken_link_of_the_book_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let page = folder.path().join("a.html");
+        fs::write(
+            &page,
+            "<a href=\"b.html#x\">b</a><a href=\"https://x.y\">c</a>",
+        )
+        .unwrap();
+        let error = check_html(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("1 broken link"), "{error}");
+        fs::write(folder.path().join("b.html"), "").unwrap();
+        check_html(folder.path()).unwrap();
+    }
+}

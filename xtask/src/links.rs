@@ -1,0 +1,196 @@
+//! Links of Markdown files: each that leads into the repository leads to a file or folder that is
+//! there, and to a heading that is there.
+
+use crate::{source, workspace};
+use anyhow::{Context, Result, ensure};
+use regex::Regex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// A link as it is written: `](target)`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// From 1 on.
+    pub(crate) line: usize,
+    pub(crate) target: String,
+}
+
+/// Prints every link that leads nowhere and fails if there is one.
+pub(crate) fn check() -> Result<()> {
+    let root = workspace::root();
+    let files = source::listed(&["md"])?;
+    let mut headings = BTreeMap::new();
+    for file in &files {
+        headings.insert(file.clone(), anchors(&fs::read_to_string(file)?)?);
+    }
+    let mut checked = 0;
+    let mut broken = Vec::new();
+    for file in &files {
+        for link in links(&fs::read_to_string(file)?)? {
+            checked += 1;
+            if let Err(why) = leads_somewhere(file, &link.target, &headings) {
+                let file = file.strip_prefix(&root).unwrap_or(file).display();
+                broken.push(format!("{file}:{}: `{}`: {why}", link.line, link.target));
+            }
+        }
+    }
+    for link in &broken {
+        eprintln!("links: {link}");
+    }
+    ensure!(broken.is_empty(), "{} broken links", broken.len());
+    println!("links: {checked} in {} files lead somewhere", files.len());
+    Ok(())
+}
+
+/// A file's links into the repository, those in code left out.
+pub(crate) fn links(text: &str) -> Result<Vec<Link>> {
+    let link = Regex::new(r"\]\(<?([^)>\s]+)>?(?:\s[^)]*)?\)|^\[[^\]]+\]:\s*(\S+)")?;
+    let code = Regex::new(r"`[^`]*`")?;
+    let mut found = Vec::new();
+    for (line, text) in prose(text) {
+        let text = code.replace_all(text, "`");
+        for hit in link.captures_iter(&text) {
+            let target = hit
+                .get(1)
+                .or(hit.get(2))
+                .map_or("", |target| target.as_str());
+            if !is_elsewhere(target) {
+                let target = target.to_owned();
+                found.push(Link { line, target });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a link leads out of the repository: it has a scheme.
+fn is_elsewhere(target: &str) -> bool {
+    target.split_once(':').is_some_and(|(scheme, _)| {
+        !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphabetic())
+    })
+}
+
+/// Lines outside of fenced code, with their numbers.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_code = false;
+    let numbered = (1..).zip(text.lines());
+    numbered.filter(move |(_, line)| {
+        let line = line.trim_start();
+        let is_fence = line.starts_with("```") || line.starts_with("~~~");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// Where a link of a file leads, by path alone.
+pub(crate) fn place(file: &Path, path: &str) -> PathBuf {
+    let mut place = file.with_file_name("");
+    for part in Path::new(path).components() {
+        match part {
+            Component::ParentDir => drop(place.pop()),
+            Component::CurDir => {}
+            other => place.push(other),
+        }
+    }
+    place
+}
+
+fn leads_somewhere(
+    file: &Path,
+    target: &str,
+    headings: &BTreeMap<PathBuf, BTreeSet<String>>,
+) -> Result<()> {
+    let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let place = match path {
+        "" => file.to_owned(),
+        path => place(file, path),
+    };
+    ensure!(place.exists(), "there is no such file");
+    if anchor.is_empty() {
+        return Ok(());
+    }
+    let there = headings.get(&place).context("only a page has headings")?;
+    ensure!(there.contains(anchor), "the page has no such heading");
+    Ok(())
+}
+
+/// The anchors of a page's headings, as forges and mdBook make them.
+fn anchors(text: &str) -> Result<BTreeSet<String>> {
+    let link = Regex::new(r"\[([^\]]*)\]\([^)]*\)")?;
+    let mut anchors = BTreeSet::new();
+    for (_, line) in prose(text) {
+        let title = line.trim_start_matches('#');
+        if title.len() == line.len() || !title.starts_with(' ') {
+            continue;
+        }
+        let title = link.replace_all(title.trim(), "$1").to_lowercase();
+        let kept = title.chars().filter_map(|c| match c {
+            ' ' => Some('-'),
+            c => (c.is_alphanumeric() || c == '-' || c == '_').then_some(c),
+        });
+        let anchor: String = kept.collect();
+        // Of two that are alike the second has a number.
+        let numbered = (1..).map(|n| format!("{anchor}-{n}"));
+        let mut names = std::iter::once(anchor.clone()).chain(numbered);
+        anchors.extend(names.find(|name| !anchors.contains(name)));
+    }
+    Ok(anchors)
+}
+
+/// The title of a page: its first heading.
+pub(crate) fn title(text: &str) -> Option<&str> {
+    prose(text).find_map(|(_, line)| line.strip_prefix("# "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "# A [page](x.md)\n\n[one](a.md) and [two](b/c.md#the-end \"t\")\n\
+                        `[no](code.md)` [out](https://x.y/z) [mail](mailto:a@b)\n\
+                        ```\n[no](fence.md)\n```\n![picture](p.svg)\n[ref]: d.md\n\
+                        ## The `end`: of it\n## The `end`: of it\n";
+
+    #[test]
+    fn links_are_found_outside_of_code() {
+        let found = links(PAGE).unwrap();
+        let found: Vec<(usize, &str)> = found.iter().map(|l| (l.line, &l.target[..])).collect();
+        let expected = [
+            (1, "x.md"),
+            (3, "a.md"),
+            (3, "b/c.md#the-end"),
+            (8, "p.svg"),
+            (9, "d.md"),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(title(PAGE), Some("A [page](x.md)"));
+    }
+
+    #[test]
+    fn headings_have_anchors() {
+        let anchors: Vec<String> = anchors(PAGE).unwrap().into_iter().collect();
+        assert_eq!(anchors, ["a-page", "the-end-of-it", "the-end-of-it-1"]);
+    }
+
+    #[test]
+    fn a_link_leads_to_a_file_a_folder_or_a_heading() {
+        let folder = tempfile::tempdir().unwrap();
+        let (page, other) = (
+            folder.path().join("d/page.md"),
+            folder.path().join("other.md"),
+        );
+        fs::create_dir(folder.path().join("d")).unwrap();
+        fs::write(&page, "").unwrap();
+        fs::write(&other, "# Here\n").unwrap();
+        let of_other = anchors("# Here\n").unwrap();
+        let headings = BTreeMap::from([(other, of_other), (page.clone(), BTreeSet::new())]);
+        let leads = |target: &str| leads_somewhere(&page, target, &headings).is_ok();
+        for good in ["../other.md", "../other.md#here", "..", "../d", "page.md"] {
+            assert!(leads(good), "{good}");
+        }
+        for broken in ["other.md", "../other.md#there", "../e", "#here", "..#here"] {
+            assert!(!leads(broken), "{broken}");
+        }
+    }
+}
