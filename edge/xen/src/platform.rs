@@ -231,6 +231,10 @@ impl Guests for XenGuests {
             eprintln!("{error}");
         }
     }
+
+    fn reach(&self, _: &VifConfig) -> Result<Box<dyn Reach>, String> {
+        Err("guests come by the xenstore".into())
+    }
 }
 
 /// An interface as the driver has it in its configuration.

@@ -6,7 +6,7 @@
 use crate::dedicated::queue::DedicatedQueue;
 use crate::devices;
 use crate::firewall::{self, Firewall};
-use crate::guests::{Fixed, Guests, guest_port};
+use crate::guests::{Attached, Fixed, Guests, guest_port};
 use crate::linear::Linear;
 use crate::nics::NicPort;
 use crate::numbered::Numbered;
@@ -31,15 +31,15 @@ use shmem::{Area, Span};
 use std::convert::Infallible;
 use std::rc::Rc;
 
-/// Runs the driver domain. Returns only if it cannot go on.
+/// Runs the driver domain, to which the monitor attaches guests. Returns only if it cannot go on.
 ///
 /// # Errors
 /// A device, a connection or a hypercall was refused at the start, or sleeping failed.
 pub fn run<W: Waiting>(started: Started<DriverConfig, W>) -> Result<Infallible, StartError> {
-    run_with(started, Box::new(Fixed))
+    serve(build(started, |shared| Box::new(Attached { shared }))?)
 }
 
-/// Runs a driver domain whose guests come and go.
+/// Runs a driver domain whose guests come and go by themselves.
 ///
 /// # Errors
 /// As [`run`].
@@ -47,7 +47,12 @@ pub fn run_with<W: Waiting>(
     started: Started<DriverConfig, W>,
     guests: Box<dyn Guests>,
 ) -> Result<Infallible, StartError> {
-    let (mut driver, platform) = build(started, guests)?;
+    serve(build(started, |_| guests)?)
+}
+
+fn serve<W: Waiting>(
+    (mut driver, platform): (Driver<W>, Rc<dyn Platform>),
+) -> Result<Infallible, StartError> {
     platform.ready().map_err(|why| refused("ready", why))?;
     driver.serve_changes();
     driver.vifs_mut().for_each(VifPort::advance);
@@ -63,7 +68,7 @@ pub fn run_joined<W: Waiting>(
     started: Started<DriverConfig, W>,
     join: impl FnOnce(Vec<&mut VifPort>) -> Result<(), StartError>,
 ) -> Result<Infallible, StartError> {
-    let (mut driver, _) = build(started, Box::new(Fixed))?;
+    let (mut driver, _) = build(started, |_| Box::new(Fixed))?;
     join(driver.vifs_mut().collect())?;
     driver.go_on()
 }
@@ -71,7 +76,7 @@ pub fn run_joined<W: Waiting>(
 /// A driver none of whose guests is connected yet, and the system that it runs on.
 pub(crate) fn build<W: Waiting>(
     started: Started<DriverConfig, W>,
-    guests: Box<dyn Guests>,
+    guests: impl FnOnce(Shared) -> Box<dyn Guests>,
 ) -> Result<(Driver<W>, Rc<dyn Platform>), StartError> {
     let Started {
         home,
@@ -110,6 +115,7 @@ pub(crate) fn build<W: Waiting>(
     let mailbox = Mailbox::new(home.info.span());
     let switch = Switch::new(ports, bridge, firewall, ledger);
     let system = Rc::clone(&platform);
+    let guests = guests(shared);
     let driver = Driver::new(switch, waiter, mailbox, system, guests, &config, &numbered);
     Ok((driver, platform))
 }

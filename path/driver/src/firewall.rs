@@ -34,18 +34,23 @@ impl Firewall {
     pub fn of(numbered: &Numbered<'_>) -> Self {
         let nics = numbered.nics().map(|(port, nic)| (port, &nic.rules));
         let vifs = numbered.vifs().map(|(port, vif)| (port, &vif.rules));
-        let mut names = Vec::new();
-        for (port, rules) in nics.chain(vifs) {
-            if names.len() <= port {
-                names.resize(port + 1, Vec::new());
-            }
-            if let Some(names) = names.get_mut(port) {
-                *names = rules.iter().map(|rule| rule.name.clone()).collect();
-            }
-        }
-        Self {
-            names,
+        let mut firewall = Self {
+            names: Vec::new(),
             denying: denying(numbered),
+        };
+        for (port, rules) in nics.chain(vifs) {
+            firewall.set(port, rules);
+        }
+        firewall
+    }
+
+    /// A port has these rules from now on, none of which the kernel asks.
+    pub fn set(&mut self, port: usize, rules: &[rule::Rule]) {
+        if self.names.len() <= port {
+            self.names.resize(port + 1, Vec::new());
+        }
+        if let Some(names) = self.names.get_mut(port) {
+            *names = rules.iter().map(|rule| rule.name.clone()).collect();
         }
     }
 

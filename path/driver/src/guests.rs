@@ -1,11 +1,12 @@
 //! Guests that come and go while the driver runs.
 
 use crate::firewall;
-use crate::vifs::memory::Reach;
+use crate::vifs::memory::{GuestMemory, Reach, Shared};
 use abi::ConnId;
 use config::domain::VifConfig;
 use net::bridge;
 use net::packet::Mac;
+use shmem::Span;
 use std::fmt::Debug;
 
 /// Tells which guests there are now.
@@ -15,6 +16,12 @@ pub trait Guests: Debug {
 
     /// A guest that came cannot be served; why, for people. It is not spoken of any more.
     fn refused(&mut self, conn: ConnId, why: &str);
+
+    /// How the memory of a guest is reached that the monitor has told this domain of.
+    ///
+    /// # Errors
+    /// It is not the monitor that guests come by, or this one cannot be served; why, for people.
+    fn reach(&self, vif: &VifConfig) -> Result<Box<dyn Reach>, String>;
 }
 
 /// What has changed.
@@ -41,6 +48,34 @@ impl Guests for Fixed {
     }
 
     fn refused(&mut self, _: ConnId, _: &str) {}
+
+    fn reach(&self, _: &VifConfig) -> Result<Box<dyn Reach>, String> {
+        Err("this driver domain has all of its guests from its start on".into())
+    }
+}
+
+/// A driver domain to which the monitor attaches guests.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) shared: Shared,
+}
+
+impl Guests for Attached {
+    fn changes(&mut self) -> Vec<Change> {
+        Vec::new()
+    }
+
+    fn refused(&mut self, _: ConnId, _: &str) {}
+
+    fn reach(&self, vif: &VifConfig) -> Result<Box<dyn Reach>, String> {
+        if vif.staging_pages > 0 {
+            return Err("the pages that copies are staged in are given out at the start".into());
+        }
+        if vif.queue.is_some() {
+            return Err("queues of a wire are given out at the start".into());
+        }
+        Ok(Box::new(GuestMemory::new(vif, &self.shared, Span::EMPTY)))
+    }
 }
 
 /// A guest's port of the bridge. Rate limits are kept where they are back-pressure, not drops: see
@@ -59,11 +94,13 @@ mod tests {
     use crate::build::build;
     use crate::testing::System;
     use crate::vifs::memory::Opened;
-    use abi::{DomId, PAGE};
+    use abi::mailbox::Request;
+    use abi::{DomId, PAGE, XenbusState};
     use runtime::call::Calls;
     use runtime::ledger::Ledger;
     use runtime::platform::{Bell, Peer, Pending, Waiting};
     use runtime::start::Started;
+    use serde_json::json;
     use shmem::Area;
     use shmem::home::Home;
     use std::cell::RefCell;
@@ -127,11 +164,22 @@ mod tests {
         fn refused(&mut self, conn: ConnId, _: &str) {
             self.0.refused.borrow_mut().push(conn);
         }
+
+        fn reach(&self, vif: &VifConfig) -> Result<Box<dyn Reach>, String> {
+            match vif.staging_pages {
+                0 => Ok(Box::new(Nothing)),
+                _ => Err("no room".into()),
+            }
+        }
+    }
+
+    fn vif(conn: u32, mac: u8) -> VifConfig {
+        VifConfig::new(conn, conn.to_string(), [2, 0, 0, 0, 0, mac])
     }
 
     fn came(conn: u32, mac: u8) -> Change {
         Change::Came {
-            vif: Box::new(VifConfig::new(conn, conn.to_string(), [2, 0, 0, 0, 0, mac])),
+            vif: Box::new(vif(conn, mac)),
             reach: Box::new(Nothing),
         }
     }
@@ -165,7 +213,7 @@ mod tests {
     #[test]
     fn guests_come_and_go_and_leave_room_for_others() {
         let told = Rc::new(Told::default());
-        let (mut driver, _) = build(started(), Box::new(Script(Rc::clone(&told)))).unwrap();
+        let (mut driver, _) = build(started(), |_| Box::new(Script(Rc::clone(&told)))).unwrap();
         let mut step = |changes: Vec<Change>| {
             told.changes.borrow_mut().push(changes);
             driver.serve_changes();
@@ -179,5 +227,66 @@ mod tests {
         // A guest that has gone leaves its port and its MAC; one that never came leaves nothing.
         let next = vec![Change::Gone(ConnId(9)), came(8, 1)];
         assert_eq!(step(next), (vec![8, 3], vec![]));
+    }
+
+    #[test]
+    fn the_monitor_attaches_and_detaches_guests_as_often_as_it_likes() {
+        let told = Rc::new(Told::default());
+        let (mut driver, _) = build(started(), |_| Box::new(Script(Rc::clone(&told)))).unwrap();
+        let attach = |conn, mac, staging_pages| {
+            let vif = VifConfig {
+                staging_pages,
+                ..vif(conn, mac)
+            };
+            Request::Attach {
+                vif: serde_json::to_string(&vif).unwrap(),
+            }
+        };
+        let detach = |conn| Request::Detach { conn };
+        let done = |what: &str, conn: u32| Ok(json!({ what: conn }));
+        assert_eq!(driver.answer(&attach(5, 1, 0)), done("attached", 5));
+        let state = driver.vifs_mut().next().unwrap().state();
+        assert_eq!(state, XenbusState::InitWait, "the guest can go on at once");
+        // Again: whoever asks may have missed the answer.
+        assert_eq!(driver.answer(&attach(5, 1, 0)), done("attached", 5));
+        for (wrong, why) in [
+            (attach(6, 1, 0), "bound to a port already"),
+            (attach(6, 2, 1), "no room"),
+            (Request::Attach { vif: "{}".into() }, "no interface"),
+        ] {
+            let refused = driver.answer(&wrong).unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+        }
+        for turn in 0..100 {
+            let conn = 7 + turn % 3;
+            assert_eq!(driver.answer(&attach(conn, 2, 0)), done("attached", conn));
+            assert_eq!(driver.vifs_mut().count(), 2);
+            assert_eq!(driver.answer(&detach(conn)), done("detached", conn));
+            assert_eq!(driver.answer(&detach(conn)), done("detached", conn));
+        }
+        let left: Vec<_> = driver.vifs_mut().map(|vif| vif.conn()).collect();
+        assert_eq!(left, [ConnId(5)]);
+    }
+
+    #[test]
+    fn what_copies_are_staged_in_is_given_out_at_the_start() {
+        let shared = Shared {
+            platform: Rc::new(Nothing),
+            calls: Rc::new(RefCell::new(Calls::refused())),
+            frames: Area::anonymous(PAGE).unwrap(),
+            grants: config::domain::GrantMode::Counted,
+            offloads: config::domain::Offloads::Tso,
+            ring_order: 1,
+            ring_format: config::domain::RingFormat::Native,
+            meta: config::lro::Meta::Request,
+        };
+        let guests = Attached { shared };
+        guests.reach(&vif(1, 1)).unwrap();
+        let staged = VifConfig {
+            staging_pages: 1,
+            ..vif(1, 1)
+        };
+        let refused = guests.reach(&staged).unwrap_err();
+        assert!(refused.contains("given out at the start"), "{refused}");
     }
 }

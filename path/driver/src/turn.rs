@@ -5,10 +5,12 @@
 //! a turn that found nothing goes to sleep. Between taking a batch and giving it back the loop has
 //! no part in it.
 
+mod come_and_go;
+
 use crate::dedicated::DedicatedReceiver;
 use crate::fairness::{Fairness, Share};
 use crate::fast_path::FastPath;
-use crate::guests::{Change, Guests, guest_port};
+use crate::guests::Guests;
 use crate::holds::Holds;
 use crate::notify::Notifier;
 use crate::numbered::Numbered;
@@ -17,11 +19,10 @@ use crate::ports::Port;
 use crate::report;
 use crate::switch::{Carried, Switch};
 use crate::vifs::VifPort;
-use crate::vifs::memory::Reach;
 use crate::vmq::Queues;
 use abi::mailbox::Request;
 use abi::{ConnId, XenbusState};
-use config::domain::{DriverConfig, VifConfig};
+use config::domain::DriverConfig;
 use nic::moderation::Wake;
 use runtime::idle::{Idle, POLL_BUDGET, Step};
 use runtime::ledger::Hop;
@@ -30,6 +31,7 @@ use runtime::platform::{Bell, Pending, Platform, Waiting};
 use runtime::start::{StartError, refused};
 use rustix::thread::sched_yield;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::rc::Rc;
 use vif::ring::Watch;
@@ -54,6 +56,8 @@ pub struct Driver<W> {
     /// Whether every guest has been connected, at one moment since the start.
     all_came: bool,
     switches: Switches,
+    /// Interfaces behind which packets are forwarded, by port.
+    forwarding: BTreeMap<usize, String>,
     waiter: W,
     mailbox: Mailbox,
     idle: Idle,
@@ -74,6 +78,10 @@ impl<W: Waiting> Driver<W> {
         for queues in &mut queues {
             queues.recover(&mut switch.ports);
         }
+        let forwarding = numbered.vifs().filter(|(_, vif)| vif.forwards);
+        let forwarding: BTreeMap<_, _> = forwarding
+            .map(|(port, vif)| (port, vif.name.clone()))
+            .collect();
         let mut fairness = Fairness::new(POLL_BUDGET as u32);
         let mut holds = Holds::default();
         for (port, vif) in numbered.vifs() {
@@ -101,12 +109,9 @@ impl<W: Waiting> Driver<W> {
             all_came: false,
             switches: Switches {
                 lro: config.lro,
-                forwarding: config
-                    .vifs
-                    .iter()
-                    .find(|vif| vif.forwards)
-                    .map(|vif| vif.name.clone()),
+                forwarding: forwarding.values().next().cloned(),
             },
+            forwarding,
             waiter,
             mailbox,
             idle: Idle::new(config.spin_us)
@@ -388,62 +393,7 @@ impl<W: Waiting> Driver<W> {
         self.switch.ledger.enter(before);
     }
 
-    /// Guests that have come, and guests that have gone.
-    pub(crate) fn serve_changes(&mut self) {
-        for change in self.guests.changes() {
-            match change {
-                Change::Came { vif, reach } => {
-                    let conn = ConnId(vif.conn);
-                    if let Err(why) = self.welcome(&vif, reach) {
-                        runtime::start::print_line(format_args!("vif.{}: {why}", vif.name));
-                        self.guests.refused(conn, &why);
-                    }
-                }
-                Change::Gone(conn) => self.part_with(conn),
-            }
-        }
-    }
-
-    /// Gives a guest a port of the bridge, and a place in everything that goes by ports.
-    fn welcome(&mut self, vif: &VifConfig, reach: Box<dyn Reach>) -> Result<(), String> {
-        let Switch { ports, ledger, .. } = &mut self.switch;
-        let (platform, ledger) = (Rc::clone(&self.platform), Rc::clone(ledger));
-        let name = format!("vif.{}", vif.name);
-        let port = VifPort::new(name, ConnId(vif.conn), vif.mac, platform, ledger, reach);
-        let number = ports.insert(Port::Vif(Box::new(port)));
-        if let Err(error) = self.switch.bridge.add(number, &guest_port(vif)) {
-            self.switch.ports.remove(number);
-            return Err(error.to_string());
-        }
-        self.switch.egress.make_room(number);
-        self.fairness.insert(number, vif);
-        self.holds.insert(number);
-        self.poll_set.insert(number);
-        if self.watches.len() <= number {
-            self.watches.resize(number + 1, Watch::NONE);
-        }
-        Ok(())
-    }
-
-    /// Takes away all that a guest had. Frames for it that are held are lost.
-    fn part_with(&mut self, conn: ConnId) {
-        let mut vifs = self.switch.ports.vifs();
-        let found = vifs.find(|(_, vif)| vif.conn() == conn);
-        let Some(number) = found.map(|(number, _)| number) else {
-            return;
-        };
-        drop(vifs);
-        self.switch.bridge.remove(number);
-        self.fairness.remove(number);
-        self.holds.remove(number);
-        self.poll_set.remove(number);
-        if let Some(watch) = self.watches.get_mut(number) {
-            *watch = Watch::NONE;
-        }
-        self.switch.ports.remove(number);
-    }
-
-    fn answer(&mut self, request: &Request) -> Result<Value, String> {
+    pub(crate) fn answer(&mut self, request: &Request) -> Result<Value, String> {
         match request {
             Request::Stat => Ok(report::stat(&report::Sources {
                 switch: &self.switch,
@@ -451,6 +401,8 @@ impl<W: Waiting> Driver<W> {
                 dedicated: &self.dedicated,
             })),
             Request::Trace => Ok(self.switch.trace.request()),
+            Request::Attach { vif } => self.attach(vif),
+            Request::Detach { conn } => self.detach(ConnId(*conn)),
             Request::Set { key, value } => {
                 self.switches.set(key, value)?;
                 let lro = &self.switches.lro;

@@ -213,6 +213,9 @@ impl<W: Waiting> Guest<W> {
         match request {
             Request::Stat => Ok(report::stat(&self.ledger, &self.interfaces)),
             Request::Trace => Ok(self.trace.request()),
+            Request::Attach { .. } | Request::Detach { .. } => {
+                Err("a guest serves no interfaces".into())
+            }
             Request::Set { key, value } => {
                 self.switches.set(key, value)?;
                 let lro = self.switches.lro;

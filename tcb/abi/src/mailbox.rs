@@ -18,6 +18,16 @@ pub enum Request {
     },
     /// Arm a trace of the next packet that passes and return the last one that was completed.
     Trace,
+    /// To a driver domain: serve one interface more. If it serves it already, nothing changes.
+    Attach {
+        /// What it would have been told of it at its start, as JSON.
+        vif: String,
+    },
+    /// To a driver domain: give up all that it has of an interface. If it has none, nothing changes.
+    Detach {
+        /// Number of the driver's connection.
+        conn: u32,
+    },
 }
 
 /// A domain's answer to a request that could not be carried out.

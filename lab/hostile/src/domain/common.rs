@@ -1,7 +1,8 @@
 //! What both hostile domains do: wait until they are connected, then call nonsense and print
 //! without a pause.
 
-use abi::hypercall::{Map, OPS_MAX, Unmap};
+use abi::classic::{Map, Unmap};
+use abi::hypercall::OPS_MAX;
 use abi::{ConnId, XenbusState};
 use runtime::call::Calls;
 use runtime::platform::{Bell, Platform, Waiting};

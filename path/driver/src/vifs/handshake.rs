@@ -143,6 +143,20 @@ impl VifPort {
         Ok(())
     }
 
+    /// The guest is taken away: the link is ended, and what the guest has granted is let go of.
+    ///
+    /// # Errors
+    /// The other end could not be told; nothing of the guest is in use all the same.
+    pub fn leave(&mut self) -> Result<(), String> {
+        if self.state != XenbusState::Closed {
+            self.close("");
+        }
+        match self.state {
+            XenbusState::Closed => Ok(()),
+            _ => Err(self.trouble.clone()),
+        }
+    }
+
     /// Takes the link down, whatever state it is in.
     pub(super) fn close(&mut self, trouble: &str) {
         if let Some(link) = self.link.take() {

@@ -1,0 +1,128 @@
+//! Guests that come and go while the driver runs: by themselves, or told of by the monitor.
+
+use super::Driver;
+use crate::guests::{Change, guest_port};
+use crate::ports::Port;
+use crate::switch::Switch;
+use crate::vifs::VifPort;
+use crate::vifs::memory::Reach;
+use abi::ConnId;
+use config::domain::VifConfig;
+use runtime::platform::Waiting;
+use serde_json::{Value, json};
+use std::rc::Rc;
+use vif::ring::Watch;
+
+impl<W: Waiting> Driver<W> {
+    /// Guests that have come, and guests that have gone.
+    pub(crate) fn serve_changes(&mut self) {
+        for change in self.guests.changes() {
+            match change {
+                Change::Came { vif, reach } => {
+                    let conn = ConnId(vif.conn);
+                    if let Err(why) = self.welcome(&vif, reach) {
+                        runtime::start::print_line(format_args!("vif.{}: {why}", vif.name));
+                        self.guests.refused(conn, &why);
+                    }
+                }
+                Change::Gone(conn) => self.part_with(conn),
+            }
+        }
+    }
+
+    /// Serves one interface more, which the monitor describes as it would have at the start. Asked
+    /// for one that is there, it says the same again: who asks may have missed the answer.
+    pub(super) fn attach(&mut self, vif: &str) -> Result<Value, String> {
+        let vif: VifConfig =
+            serde_json::from_str(vif).map_err(|error| format!("no interface: {error}"))?;
+        let conn = ConnId(vif.conn);
+        match self
+            .number(conn)
+            .and_then(|number| self.switch.ports.name(number))
+        {
+            Some(name) if name == port_name(&vif) => {}
+            Some(name) => return Err(format!("connection {} is that of {name}", conn.0)),
+            None => {
+                let reach = self.guests.reach(&vif)?;
+                self.welcome(&vif, reach)?;
+                // What the other end has done was told before there was a port for it.
+                let number = self.number(conn);
+                if let Some(port) = number.and_then(|at| self.switch.ports.vif_mut(at)) {
+                    port.advance();
+                }
+                self.watch_all();
+            }
+        }
+        Ok(json!({ "attached": conn.0 }))
+    }
+
+    /// Gives up all that it has of an interface: when this returns, nothing that the guest has
+    /// granted is in use or mapped here.
+    pub(super) fn detach(&mut self, conn: ConnId) -> Result<Value, String> {
+        let number = self.number(conn);
+        if let Some(vif) = number.and_then(|number| self.switch.ports.vif_mut(number)) {
+            if vif.queue.is_some() {
+                return Err(format!("{} has a queue of a wire for its own", vif.name));
+            }
+            vif.leave()?;
+            self.part_with(conn);
+        }
+        Ok(json!({ "detached": conn.0 }))
+    }
+
+    /// Gives a guest a port of the bridge, and a place in everything that goes by ports.
+    fn welcome(&mut self, vif: &VifConfig, reach: Box<dyn Reach>) -> Result<(), String> {
+        let Switch { ports, ledger, .. } = &mut self.switch;
+        let (platform, ledger) = (Rc::clone(&self.platform), Rc::clone(ledger));
+        let (name, conn) = (port_name(vif), ConnId(vif.conn));
+        let port = VifPort::new(name, conn, vif.mac, platform, ledger, reach);
+        let number = ports.insert(Port::Vif(Box::new(port)));
+        if let Err(error) = self.switch.bridge.add(number, &guest_port(vif)) {
+            self.switch.ports.remove(number);
+            return Err(error.to_string());
+        }
+        self.switch.firewall.set(number, &vif.rules);
+        self.switch.egress.make_room(number);
+        self.fairness.insert(number, vif);
+        self.holds.insert(number);
+        self.poll_set.insert(number);
+        if self.watches.len() <= number {
+            self.watches.resize(number + 1, Watch::NONE);
+        }
+        if vif.forwards {
+            self.forwarding.insert(number, vif.name.clone());
+        }
+        self.switches.forwarding = self.forwarding.values().next().cloned();
+        Ok(())
+    }
+
+    /// Takes away all that a guest had. Frames for it that are held are lost.
+    fn part_with(&mut self, conn: ConnId) {
+        let Some(number) = self.number(conn) else {
+            return;
+        };
+        self.switch.bridge.remove(number);
+        self.switch.firewall.set(number, &[]);
+        self.fairness.remove(number);
+        self.holds.remove(number);
+        self.poll_set.remove(number);
+        if let Some(watch) = self.watches.get_mut(number) {
+            *watch = Watch::NONE;
+        }
+        self.forwarding.remove(&number);
+        self.switches.forwarding = self.forwarding.values().next().cloned();
+        self.switch.ports.remove(number);
+    }
+
+    /// The port of a connection.
+    fn number(&self, conn: ConnId) -> Option<usize> {
+        let mut vifs = self.switch.ports.vifs();
+        let found = vifs.find(|(_, vif)| vif.conn() == conn);
+        found.map(|(number, _)| number)
+    }
+}
+
+/// What the port of an interface is called.
+fn port_name(vif: &VifConfig) -> String {
+    format!("vif.{}", vif.name)
+}
