@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn what_copies_are_staged_in_is_given_out_at_the_start() {
         let shared = Shared {
-            platform: Rc::new(Nothing),
+            platform: System::new(),
             calls: Rc::new(RefCell::new(Calls::refused())),
             frames: Area::anonymous(PAGE).unwrap(),
             grants: config::domain::GrantMode::Counted,
