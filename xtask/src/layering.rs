@@ -15,6 +15,7 @@ pub(crate) fn check() -> Result<()> {
     let mut breaches = arrows_up(&rules);
     breaches.extend(dependencies(&rules, &crates));
     breaches.extend(empty_rooms(&rules, &crates));
+    breaches.extend(unwanted(&rules)?);
     for found in &crates {
         breaches.extend(unsafe_code(&rules, found)?);
         for target in &found.targets {
@@ -113,6 +114,17 @@ fn dependencies(rules: &Rules, crates: &[Crate]) -> Vec<String> {
         }
     }
     breaches
+}
+
+/// Crates that others bring along and that a rule keeps out.
+fn unwanted(rules: &Rules) -> Result<Vec<String>> {
+    let mut breaches = Vec::new();
+    for (name, without) in &rules.without {
+        let linked = workspace::linked(name)?;
+        let found = without.iter().filter(|to| linked.contains(*to));
+        breaches.extend(found.map(|to| format!("{name} links {to}, through others")));
+    }
+    Ok(breaches)
 }
 
 /// Every crate of the workspace that `name` links, directly or through others.

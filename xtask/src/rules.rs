@@ -16,6 +16,8 @@ pub(crate) struct Rules {
     pub(crate) never: BTreeMap<String, Names>,
     /// `outside A: x y`: A may name x and y from outside the workspace; no line: anything.
     pub(crate) outside: BTreeMap<String, Names>,
+    /// `without A: x y`: with everything that A links, as it is built by itself, neither x nor y.
+    pub(crate) without: BTreeMap<String, Names>,
     /// `unsafe: A B`: the crates that may contain `unsafe`.
     pub(crate) unsafe_in: Names,
     /// `trusted: A B/src/x`: folders of the trusted base.
@@ -98,6 +100,7 @@ fn rule(rules: &mut Rules, line: &str) -> Result<()> {
         Some(("may", name)) => Some((&mut rules.may, name)),
         Some(("never", name)) => Some((&mut rules.never, name)),
         Some(("outside", name)) => Some((&mut rules.outside, name)),
+        Some(("without", name)) => Some((&mut rules.without, name)),
         _ => None,
     };
     match (table, subject) {

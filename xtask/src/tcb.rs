@@ -3,7 +3,7 @@
 use crate::rules::{self, Rules};
 use crate::source;
 use crate::workspace::{self, Crate};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,7 @@ fn programs(rules: &Rules, root: &Path, attackers: &[PathBuf]) -> Result<()> {
             lines += of_part;
             blocks += blocks_of_part;
         }
-        let outside = outside(&crates, &parts);
+        let outside = outside(&crates, &parts)?;
         let capabilities = rules.capabilities.get(&program.name);
         println!(
             "{:<20} {lines:>7} {:>7} {blocks:>8}  {}; {}",
@@ -77,11 +77,20 @@ fn programs(rules: &Rules, root: &Path, attackers: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// The crates from outside that the crates of these folders and files name.
-fn outside(crates: &[Crate], parts: &[PathBuf]) -> BTreeSet<String> {
-    let named = |found: &&Crate| parts.iter().any(|part| part.starts_with(&found.root));
-    let found = crates.iter().filter(named);
-    found.flat_map(|found| found.outside.clone()).collect()
+/// The crates from outside that a program links and the crates of its parts name. The first part is
+/// in its own crate.
+fn outside(crates: &[Crate], parts: &[PathBuf]) -> Result<BTreeSet<String>> {
+    let has = |found: &Crate, part: &PathBuf| part.starts_with(&found.root);
+    let own = parts.first().and_then(|part| {
+        let mut all = crates.iter();
+        all.find(|found| has(found, part))
+    });
+    let linked = workspace::linked(&own.context("a program of no crate")?.name)?;
+    let named = crates
+        .iter()
+        .filter(|found| parts.iter().any(|part| has(found, part)))
+        .flat_map(|found| found.outside.clone());
+    Ok(named.filter(|name| linked.contains(name)).collect())
 }
 
 /// Lines and unsafe blocks under a folder, without test files and without what lies in `except`.

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -66,6 +67,21 @@ pub(crate) fn bench_targets(folder: &Path) -> Result<Vec<(String, String)>> {
         }
     }
     Ok(found)
+}
+
+/// Every crate that a package links, itself among them, if it is built alone; no procedural macros
+/// and what only these link.
+pub(crate) fn linked(package: &str) -> Result<BTreeSet<String>> {
+    let output = cargo()
+        .args(["tree", "--offline", "--package", package, "--prefix=none"])
+        .args(["--edges=normal,no-proc-macro", "--format={p}"])
+        .output()
+        .context("cannot run cargo")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "cargo tree failed: {errors}");
+    let lines = String::from_utf8(output.stdout).context("cargo tree's words")?;
+    let names = lines.lines().filter_map(|line| line.split(' ').next());
+    Ok(names.map(str::to_owned).collect())
 }
 
 fn metadata(folder: &Path) -> Result<Value> {

@@ -70,7 +70,7 @@ impl Waiting for Waiter {
             );
         }
         if let Some(word) = self.words.u32(info::CPU) {
-            word.store(shmem::time::cpu(), Ordering::Relaxed);
+            word.store(shmem::cpu(), Ordering::Relaxed);
         }
     }
 

@@ -3,14 +3,16 @@
 //! Each end of a connection owns one record: a state, which the monitor checks, and a body, which
 //! it only passes on (the crate `vif` says what a network interface writes there).
 
-use serde::{Deserialize, Serialize};
-
 /// Bytes of a record's body.
 pub const RECORD_BYTES: usize = 256;
 
 /// Which end of a connection a domain is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "json",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
 #[repr(u8)]
 pub enum Role {
     /// The end that serves: the driver domain's.
@@ -20,8 +22,12 @@ pub enum Role {
 }
 
 /// Where one end stands (values as in Xen).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "json",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
 #[repr(u8)]
 pub enum XenbusState {
     /// No end, or one whose domain has died and been cleared away.

@@ -143,16 +143,6 @@ pub struct Bind {
 }
 
 impl Bind {
-    /// As words 0 … 2.
-    #[must_use]
-    pub const fn encode(self) -> [u64; 3] {
-        [
-            (self.granter.0 as u64) << 32 | self.table.0 as u64,
-            (self.entries as u64) << 32 | self.first.0 as u64,
-            self.tables.0 as u64,
-        ]
-    }
-
     /// From words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
@@ -180,16 +170,6 @@ pub struct Create {
 }
 
 impl Create {
-    /// As words 0 … 2.
-    #[must_use]
-    pub const fn encode(self) -> [u64; 3] {
-        [
-            (self.table.0 as u64) << 32 | self.index as u64,
-            self.frame as u64,
-            self.readonly as u64,
-        ]
-    }
-
     /// From words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
@@ -214,16 +194,6 @@ pub struct Revoke {
 }
 
 impl Revoke {
-    /// As words 0 … 2.
-    #[must_use]
-    pub const fn encode(self) -> [u64; 3] {
-        [
-            (self.table.0 as u64) << 32 | self.gref.0 as u64,
-            self.how as u64,
-            0,
-        ]
-    }
-
     /// From words 0 … 2.
     #[must_use]
     pub const fn decode(words: [u64; 3]) -> Self {
@@ -252,15 +222,6 @@ pub enum Attach {
 pub const ATTACH_MAGIC: u64 = 0x6772_616e_7477_6179;
 
 impl Attach {
-    /// As arguments 1 and 2.
-    #[must_use]
-    pub const fn encode(self) -> [u64; 2] {
-        match self {
-            Self::Device(n) => [1, n as u64],
-            Self::Doorbell(conn) => [2, conn.0 as u64],
-        }
-    }
-
     /// From arguments 1 and 2.
     #[must_use]
     pub const fn decode(args: [u64; 2]) -> Option<Self> {
@@ -292,26 +253,9 @@ pub enum TapControl {
 }
 
 impl TapControl {
-    const STEER: u64 = 1 << 56;
-    const SETTLED: u64 = 2 << 56;
-    const SHARED: u64 = u64::MAX;
-
-    /// As words 1 and 2.
-    #[must_use]
-    pub const fn encode(self) -> [u64; 2] {
-        match self {
-            Self::Steer { mac, queue } => {
-                let [a, b, c, d, e, f] = mac;
-                let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-                let queue = match queue {
-                    Some(queue) => queue as u64,
-                    None => Self::SHARED,
-                };
-                [Self::STEER | mac, queue]
-            }
-            Self::Settled => [Self::SETTLED, 0],
-        }
-    }
+    pub(crate) const STEER: u64 = 1 << 56;
+    pub(crate) const SETTLED: u64 = 2 << 56;
+    pub(crate) const SHARED: u64 = u64::MAX;
 
     /// From words 1 and 2.
     #[must_use]

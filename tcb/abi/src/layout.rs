@@ -27,6 +27,16 @@ pub const WINDOW_SLOTS_MAX: u32 = 1 << 20;
 /// Frames that a domain may have at the most.
 pub const FRAMES_MAX: u32 = 1 << 20;
 
+/// Bytes of the largest entry of a ring that a device shows in a window.
+pub const RING_ENTRY_BYTES: usize = 16;
+
+/// Slots of the window that are kept for each such ring of `entries` entries, one of them for its
+/// head.
+#[must_use]
+pub const fn ring_slots(entries: u32) -> u32 {
+    1 + (entries * RING_ENTRY_BYTES as u32).div_ceil(PAGE as u32)
+}
+
 /// Offsets of words within INFO, in bytes. `START_*` are written by the monitor before the start.
 pub mod info {
     use crate::layout::PAGE;

@@ -3,18 +3,24 @@
 //! Nothing here touches memory or makes a system call: it is the vocabulary of the trusted base,
 //! shared by the monitor, by every domain and by the command line.
 
+mod asks;
 pub mod classic;
 pub mod connect;
 pub mod core;
 pub mod counted;
+pub mod counts;
+#[cfg(feature = "json")]
 pub mod firewall;
 pub mod grant;
 pub mod hypercall;
 pub mod ids;
 pub mod layout;
+#[cfg(feature = "json")]
 pub mod machine;
+#[cfg(feature = "json")]
 pub mod mailbox;
 pub mod names;
+pub mod status;
 pub mod version;
 pub mod xdp;
 

@@ -1,11 +1,5 @@
 //! Enums whose variants have names: the reason of a drop, the hop of a packet, the status of a
-//! grant operation. [`crate::named_enum!`] declares one from a single list; [`Counts`] is an array
-//! of counters with one place per variant.
-
-use serde::ser::{Serialize, SerializeMap, Serializer};
-use std::fmt;
-use std::marker::PhantomData;
-use std::ops::AddAssign;
+//! grant operation. [`crate::named_enum!`] declares one from a single list.
 
 /// An enum declared by [`crate::named_enum!`], for generic code. The enum itself has the same
 /// items, as constants and `const fn`s.
@@ -146,104 +140,8 @@ macro_rules! named_enum {
 
 pub use named_enum;
 
-/// A counter for each of the `N` variants of `E`; `N` is the enum's `COUNT`.
-pub struct Counts<E, const N: usize>([u64; N], PhantomData<E>);
-
-impl<E: Named, const N: usize> Counts<E, N> {
-    /// Every counter at 0.
-    #[must_use]
-    pub const fn new() -> Self {
-        const { assert!(E::ALL.len() == N, "a counter for each variant") };
-        Self([0; N], PhantomData)
-    }
-
-    /// Counts one.
-    #[inline]
-    pub fn count(&mut self, of: E) {
-        self.add(of, 1);
-    }
-
-    /// Counts `n`.
-    #[inline]
-    pub fn add(&mut self, of: E, n: u64) {
-        if let Some(count) = self.0.get_mut(of.index()) {
-            *count += n;
-        }
-    }
-
-    /// How many were counted for this variant.
-    #[must_use]
-    #[inline]
-    pub fn get(&self, of: E) -> u64 {
-        self.0.get(of.index()).copied().unwrap_or(0)
-    }
-
-    /// How many were counted in all.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-
-    /// Every variant with its count, zeros too.
-    pub fn iter(&self) -> impl Iterator<Item = (E, u64)> + '_ {
-        E::ALL.iter().copied().zip(self.0)
-    }
-}
-
-impl<E: Named, const N: usize> Default for Counts<E, N> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<E, const N: usize> Clone for Counts<E, N> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<E, const N: usize> Copy for Counts<E, N> {}
-
-impl<E, const N: usize> PartialEq for Counts<E, N> {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
-
-impl<E, const N: usize> Eq for Counts<E, N> {}
-
-impl<E: Named, const N: usize> fmt::Debug for Counts<E, N> {
-    /// The counters that are not 0, by name.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counted = self.iter().filter(|(_, n)| *n != 0);
-        f.debug_map()
-            .entries(counted.map(|(of, n)| (of.name(), n)))
-            .finish()
-    }
-}
-
-impl<E, const N: usize> AddAssign for Counts<E, N> {
-    fn add_assign(&mut self, other: Self) {
-        for (to, from) in self.0.iter_mut().zip(other.0) {
-            *to += from;
-        }
-    }
-}
-
-impl<E: Named, const N: usize> Serialize for Counts<E, N> {
-    /// As a map from name to count, zeros too.
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(N))?;
-        for (of, count) in self.iter() {
-            map.serialize_entry(of.name(), &count)?;
-        }
-        map.end()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
 
     named_enum! {
         /// Where it hurts.
@@ -284,18 +182,5 @@ mod tests {
         assert_eq!(Answer::from_value(-7), Some(Answer::No));
         assert_eq!(Answer::from_value(1), None);
         assert_eq!(Answer::No.name(), "no");
-    }
-
-    #[test]
-    fn each_variant_has_a_counter() {
-        let mut counts = Counts::<Limb, { Limb::COUNT }>::default();
-        counts.count(Limb::Leg);
-        counts.add(Limb::Arm, 2);
-        counts += counts;
-        assert_eq!((counts.get(Limb::Arm), counts.get(Limb::Leg)), (4, 2));
-        assert_eq!(counts.total(), 6);
-        assert!(counts.iter().eq([(Limb::Arm, 4), (Limb::Leg, 2)]));
-        let json = serde_json::to_string(&counts).expect("serialises");
-        assert_eq!(json, r#"{"arm":4,"leg":2}"#);
     }
 }

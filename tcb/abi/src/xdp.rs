@@ -3,7 +3,7 @@
 //! A socket has four rings, which the monitor has mapped into the domain's window at its start, and
 //! a memory for packets (UMEM), which is part of the domain's own frames.
 
-use crate::layout::PAGE;
+use crate::layout;
 
 /// One of a socket's rings. The kernel fills the first and the last, the domain the other two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Ring {
     #[must_use]
     pub const fn entry_bytes(self) -> usize {
         match self {
-            Self::Receive | Self::Transmit => 16,
+            Self::Receive | Self::Transmit => layout::RING_ENTRY_BYTES,
             Self::Fill | Self::Completion => 8,
         }
     }
@@ -35,7 +35,7 @@ impl Ring {
     /// Slots of the window that are kept for each ring of `entries` entries.
     #[must_use]
     pub const fn slots(entries: u32) -> u32 {
-        1 + (entries * Self::Receive.entry_bytes() as u32).div_ceil(PAGE as u32)
+        layout::ring_slots(entries)
     }
 
     /// Which of these places in the window is the ring's.

@@ -12,9 +12,8 @@ use crate::starter::Plan;
 use crate::worker::{self, Control, Show};
 use abi::DomId;
 use abi::layout::{self, fd, info};
-use abi::machine::{self, Program};
+use abi::status::Program;
 use rustix::event::epoll;
-use sandbox::Profile;
 use shmem::rate::TokenBucket;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -59,6 +58,32 @@ pub enum DomainError {
         /// Why not.
         error: sandbox::SpawnError,
     },
+}
+
+/// What a domain is made of.
+#[derive(Clone, Debug)]
+pub struct DomainSpec {
+    /// Its name, unique in the machine.
+    pub name: String,
+    /// Its program.
+    pub program: Program,
+    /// Page frames of its own.
+    pub frames: u32,
+    /// Entries of its classic grant table, and of its largest other one.
+    pub grant_entries: u32,
+    /// Slots of its grant window.
+    pub window_slots: u32,
+    /// Frames that others' forced revocations may cost it at a time: see
+    /// [`abi::counted::Revocation::Force`].
+    pub collateral: u32,
+    /// Its share of what all granters may cost the users of their grants, beside others' shares.
+    pub weight: u32,
+    /// CPUs that it may run on; empty: all.
+    pub cpus: Vec<usize>,
+    /// Devices that it is given before its start.
+    pub devices: u32,
+    /// Its configuration.
+    pub config: Vec<u8>,
 }
 
 /// How to start a domain's process.
@@ -129,11 +154,10 @@ pub(crate) struct Domain {
 
 impl Domain {
     /// Builds a domain's memory, event channel and epoll set, and writes its start info.
-    pub(crate) fn build(id: DomId, spec: &machine::Domain) -> Result<Self, DomainError> {
+    pub(crate) fn build(id: DomId, spec: &DomainSpec) -> Result<Self, DomainError> {
         check(spec)?;
         let system = |what| system(&spec.name, what);
-        let config = spec.config.as_bytes();
-        let memory = Memory::with_config(id, spec.frames, spec.grant_entries, config)
+        let memory = Memory::with_config(id, spec.frames, spec.grant_entries, &spec.config)
             .map_err(system("making its memory"))?;
         let memory = Arc::new(memory);
         write_start_info(&memory, id, spec).ok_or_else(|| DomainError::Spec {
@@ -200,7 +224,7 @@ impl Domain {
             program: start.program.to_owned(),
             args: start.args.iter().map(|&arg| arg.to_owned()).collect(),
             name: self.name.clone(),
-            profile: profile(self.program),
+            profile: self.program.into(),
             memory: Arc::clone(&parts.memory),
             window_slots: self.window_slots,
             port: Arc::clone(&parts.port),
@@ -290,15 +314,7 @@ fn system(name: &str, what: &'static str) -> impl FnOnce(io::Error) -> DomainErr
     move |error| DomainError::System { name, what, error }
 }
 
-/// The filter profile of a program.
-pub(crate) fn profile(program: Program) -> Profile {
-    match program {
-        Program::Driver => Profile::Driver,
-        Program::Guest => Profile::Guest,
-    }
-}
-
-fn check(spec: &machine::Domain) -> Result<(), DomainError> {
+fn check(spec: &DomainSpec) -> Result<(), DomainError> {
     let limit = |what: &str, value: usize, max: usize| {
         (value <= max)
             .then_some(())
@@ -327,11 +343,11 @@ fn check(spec: &machine::Domain) -> Result<(), DomainError> {
         spec.config.len(),
         info::CONFIG_MAX,
     )?;
-    limit("devices", spec.devices.len(), fd::DEVICES_MAX as usize)
+    limit("devices", spec.devices as usize, fd::DEVICES_MAX as usize)
 }
 
 /// Writes what the domain finds at its start.
-fn write_start_info(memory: &Memory, id: DomId, spec: &machine::Domain) -> Option<()> {
+fn write_start_info(memory: &Memory, id: DomId, spec: &DomainSpec) -> Option<()> {
     let span = memory.info().span();
     let every = (0..64usize).filter(|cpu| spec.cpus.is_empty() || spec.cpus.contains(cpu));
     let cpus = every.fold(0u64, |set, cpu| set | 1 << cpu);
@@ -343,7 +359,7 @@ fn write_start_info(memory: &Memory, id: DomId, spec: &machine::Domain) -> Optio
         (info::START_WINDOW_SLOTS, u64::from(spec.window_slots)),
         (info::START_GRANT_ENTRIES, u64::from(spec.grant_entries)),
         (info::START_CONFIG_BYTES, spec.config.len() as u64),
-        (info::START_DEVICES, spec.devices.len() as u64),
+        (info::START_DEVICES, u64::from(spec.devices)),
         (info::START_CPUS, cpus),
         (info::START_TSC_HZ, shmem::time::tsc_hz()),
     ] {

@@ -137,8 +137,9 @@ fn take_over(shared: &Shared, id: DomId, number: u32, device: Device) -> Result<
 mod tests {
     use super::*;
     use crate::device::{DeviceControl, DeviceMap};
+    use crate::domain::DomainSpec;
     use abi::Slot;
-    use abi::machine::{Domain, Program};
+    use abi::status::Program;
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::io::Errno;
 
@@ -153,7 +154,7 @@ mod tests {
 
     fn machine() -> (Hypervisor, DomId) {
         let mut machine = Hypervisor::new(crate::grant::nothing).unwrap();
-        let spec = Domain {
+        let spec = DomainSpec {
             name: "d".into(),
             program: Program::Driver,
             frames: 1,
@@ -161,10 +162,9 @@ mod tests {
             grant_entries: 0,
             window_slots: 8,
             collateral: 0,
-            restart_pause_ms: None,
             cpus: Vec::new(),
-            devices: Vec::new(),
-            config: String::new(),
+            devices: 0,
+            config: Vec::new(),
         };
         let id = machine.create_domain(&spec).unwrap();
         (machine, id)

@@ -4,15 +4,15 @@
 //! passed in, in nanoseconds of the monotonic clock.
 
 use crate::attach;
-use crate::domain::{Domain, DomainError, Running, Start};
+use crate::domain::{Domain, DomainError, DomainSpec, Running, Start};
 use crate::grant::mechanism::Make;
 use crate::hypercall::Shared;
 use crate::life::{Demand, Life};
 use crate::mailbox::RelayError;
 use crate::numbers::Numbers;
 use crate::post::Post;
+use abi::DomId;
 use abi::layout::{fd, info};
-use abi::{DomId, machine};
 use shmem::Span;
 use std::collections::BTreeSet;
 use std::io;
@@ -66,14 +66,14 @@ impl Hypervisor {
     ///
     /// # Errors
     /// See [`DomainError`]; nothing is left then.
-    pub fn create_domain(&mut self, spec: &machine::Domain) -> Result<DomId, DomainError> {
+    pub fn create_domain(&mut self, spec: &DomainSpec) -> Result<DomId, DomainError> {
         let domain = self.build(spec)?;
         let id = domain.id;
         self.domains.push(domain);
         Ok(id)
     }
 
-    fn build(&mut self, spec: &machine::Domain) -> Result<Domain, DomainError> {
+    fn build(&mut self, spec: &DomainSpec) -> Result<Domain, DomainError> {
         let id = self.next_id(&spec.name)?;
         let built = Domain::build(id, spec);
         let Some(parts) = built.as_ref().ok().and_then(|domain| domain.parts.as_ref()) else {
@@ -95,7 +95,7 @@ impl Hypervisor {
     /// # Errors
     /// Something of the one before is left, or as [`Hypervisor::create_domain`]; nothing has
     /// changed then.
-    pub fn replace(&mut self, dead: DomId, spec: &machine::Domain) -> Result<DomId, DomainError> {
+    pub fn replace(&mut self, dead: DomId, spec: &DomainSpec) -> Result<DomId, DomainError> {
         let is_gone = |d: &Domain| d.id == dead && matches!(d.life, Life::Gone(_));
         let place = self.domains.iter().position(is_gone);
         // Peers that keep uses of its grants cannot make it pile up memory.
@@ -227,21 +227,6 @@ impl Hypervisor {
     /// Every domain's id, in the order of creation.
     pub fn ids(&self) -> impl Iterator<Item = DomId> {
         self.domains.iter().map(|domain| domain.id)
-    }
-
-    /// Whether every domain runs and every connection is up.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        use abi::XenbusState::Connected;
-        self.domains
-            .iter()
-            .all(|d| matches!(d.life, Life::Running { .. }))
-            && self
-                .shared
-                .connections
-                .list()
-                .iter()
-                .all(|c| c.backend_state == Connected && c.frontend_state == Connected)
     }
 
     /// Whether every connection of a domain's is up, but for those whose other end is dead.

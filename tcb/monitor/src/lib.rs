@@ -45,7 +45,7 @@ mod starter;
 mod worker;
 
 pub use device::{Device, DeviceControl, DeviceMap, NoRoom};
-pub use domain::{DomainError, Start};
+pub use domain::{DomainError, DomainSpec, Start};
 pub use hypervisor::{Hypervisor, Source};
 pub use life::Life;
 pub use mailbox::RelayError;

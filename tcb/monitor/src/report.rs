@@ -1,8 +1,8 @@
 //! What the hypervisor tells about itself: the status of every domain, and the audit.
 
-use crate::domain::{Domain, profile};
+use crate::domain::Domain;
 use crate::hypervisor::Hypervisor;
-use abi::machine::{Audit, ConnectionStatus, DomainAudit, DomainStatus, GrantInUse};
+use abi::status::{Audit, ConnectionStatus, DomainAudit, DomainStatus, GrantInUse};
 use std::sync::atomic::Ordering;
 
 /// Where a domain stands, in words.
@@ -33,7 +33,7 @@ impl Hypervisor {
                     worker_cpu_ns,
                     hypercalls: domain.counters.calls.load(Ordering::Relaxed),
                     operations: domain.counters.operations.load(Ordering::Relaxed),
-                    system_calls: sandbox::system_calls(profile(domain.program)).len() as u32,
+                    system_calls: sandbox::system_calls(domain.program.into()).len() as u32,
                     restarts: None,
                 }
             })

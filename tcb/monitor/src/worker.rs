@@ -155,7 +155,7 @@ pub(crate) struct Job {
     pub(crate) page: CallPage,
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<CallCounters>,
-    /// See [`abi::machine::Domain::collateral`].
+    /// See [`crate::DomainSpec::collateral`].
     pub(crate) collateral: u32,
     /// Devices that it has from its start.
     pub(crate) shows: Vec<Show>,

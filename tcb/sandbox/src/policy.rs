@@ -17,11 +17,11 @@ pub enum Profile {
     Guest,
 }
 
-impl From<abi::machine::Program> for Profile {
-    fn from(program: abi::machine::Program) -> Self {
+impl From<abi::status::Program> for Profile {
+    fn from(program: abi::status::Program) -> Self {
         match program {
-            abi::machine::Program::Driver => Self::Driver,
-            abi::machine::Program::Guest => Self::Guest,
+            abi::status::Program::Driver => Self::Driver,
+            abi::status::Program::Guest => Self::Guest,
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::area::Area;
 use crate::span::Span;
 use abi::layout::{self, info};
-use abi::version::{VERSION, VersionNote};
+use abi::version::{OWNER, VERSION, VERSION_NOTE};
 use abi::{DomId, PAGE};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -72,6 +72,28 @@ impl fmt::Display for NotADomain {
 }
 
 impl core::error::Error for NotADomain {}
+
+/// The note that a domain's program carries.
+#[repr(C)]
+struct VersionNote {
+    owner_bytes: u32,
+    description_bytes: u32,
+    kind: u32,
+    /// Padded to a multiple of four.
+    owner: [u8; 12],
+    version: u32,
+}
+
+impl VersionNote {
+    /// Of a program that is built with this crate.
+    const OWN: Self = Self {
+        owner_bytes: OWNER.len() as u32,
+        description_bytes: 4,
+        kind: VERSION_NOTE,
+        owner: *b"Grantway\0\0\0\0",
+        version: VERSION,
+    };
+}
 
 /// What the program's file says of it: the monitor looks before it starts the program.
 #[used]

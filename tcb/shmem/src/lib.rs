@@ -23,9 +23,11 @@
 //! This crate is one of the few that may use `unsafe`; every block says why it is sound.
 #![allow(unsafe_code)]
 
+mod access;
 mod area;
 pub mod arena;
 pub mod attach;
+mod cpu;
 mod engine;
 mod fault;
 pub mod futex;
@@ -39,7 +41,9 @@ pub mod time;
 pub mod umem;
 pub mod uses;
 
+pub use access::{copy, ones_sum, ones_sum_bytes};
 pub use area::Area;
+pub use cpu::cpu;
 pub use fault::{Fault, install_fault_handler};
 pub use region::Region;
-pub use span::{Span, copy, ones_sum, ones_sum_bytes};
+pub use span::Span;

@@ -95,21 +95,6 @@ impl Span {
         }
     }
 
-    /// This span and `next`, if `next` begins where this one ends: both ends lie in ranges that
-    /// are reserved for spans, so what is between them does.
-    #[must_use]
-    #[inline]
-    pub const fn join(self, next: Self) -> Option<Self> {
-        if self.len != 0 && self.addr + self.len == next.addr {
-            Some(Self {
-                addr: self.addr,
-                len: self.len + next.len,
-            })
-        } else {
-            None
-        }
-    }
-
     /// Copies the first bytes into `dst`: as many as the shorter of the two has.
     ///
     /// # Errors
@@ -179,154 +164,6 @@ impl Span {
         Some(unsafe { &*word.cast::<AtomicU64>() })
     }
 
-    /// The first `count` control words, at least one; none unless they are aligned and inside. See
-    /// [`Span::u32`].
-    #[must_use]
-    pub fn u32s(self, count: usize) -> Option<&'static [AtomicU32]> {
-        let words = self.words(0, 4, count).filter(|_| count > 0)?;
-        // SAFETY: as in `u32`, for each of them. They lie inside a range, so the address is not
-        // null, and they are no more bytes than an address space has.
-        Some(unsafe { core::slice::from_raw_parts(words.cast::<AtomicU32>(), count) })
-    }
-
-    /// The first `count` control words, at least one; none unless they are aligned and inside. See
-    /// [`Span::u32`].
-    #[must_use]
-    pub fn u64s(self, count: usize) -> Option<&'static [AtomicU64]> {
-        let words = self.words(0, 8, count).filter(|_| count > 0)?;
-        // SAFETY: as in `u32s`.
-        Some(unsafe { core::slice::from_raw_parts(words.cast::<AtomicU64>(), count) })
-    }
-
-    /// Reads the word at `offset` once, as an atomic load with acquire ordering.
-    ///
-    /// # Errors
-    /// [`Fault`] if the page is not there, or the word is not aligned or not inside.
-    #[inline]
-    pub fn load_u32(self, offset: usize) -> Result<u32, Fault> {
-        let word = self.word(offset, 4).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
-        unsafe { engine::load_u32(word) }.ok_or(Fault)
-    }
-
-    /// Reads the word at `offset` once, as an atomic load with acquire ordering.
-    ///
-    /// # Errors
-    /// [`Fault`] if the page is not there, or the word is not aligned or not inside.
-    #[inline]
-    pub fn load_u64(self, offset: usize) -> Result<u64, Fault> {
-        let word = self.word(offset, 8).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
-        unsafe { engine::load_u64(word) }.ok_or(Fault)
-    }
-
-    /// Writes the word at `offset`, as an atomic store with release ordering.
-    ///
-    /// # Errors
-    /// [`Fault`] if the page is not there or read-only, or the word is not aligned or not inside.
-    #[inline]
-    pub fn store_u32(self, offset: usize, value: u32) -> Result<(), Fault> {
-        let word = self.word(offset, 4).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
-        done(unsafe { engine::store_u32(word, value) })
-    }
-
-    /// Copies words from `offset` on into `dst`, at the cost of one access. In no order: a caller
-    /// that wrote them has to have published them by a word that was read before.
-    ///
-    /// # Errors
-    /// [`Fault`] if a page is not there, or the words are not aligned or not inside; `dst` then
-    /// holds anything.
-    #[inline]
-    pub fn read_words(self, offset: usize, dst: &mut [u32]) -> Result<(), Fault> {
-        let words = self.words(offset, 4, dst.len()).ok_or(Fault)?;
-        // SAFETY: `dst` is exclusively ours; the words lie inside the span's range.
-        done(unsafe { engine::copy(dst.as_mut_ptr().cast(), words, size_of_val(dst)) })
-    }
-
-    /// Copies `words` here, from `offset` on, at the cost of one access. In no order: a word that
-    /// is written later has to publish them.
-    ///
-    /// # Errors
-    /// [`Fault`] if a page is not there or read-only, or the words are not aligned or not inside;
-    /// what lies there then is anything.
-    #[inline]
-    pub fn write_words(self, offset: usize, words: &[u32]) -> Result<(), Fault> {
-        let to = self.words(offset, 4, words.len()).ok_or(Fault)?;
-        // SAFETY: as in `read_words`, the other way round; `words` is only read.
-        done(unsafe { engine::copy(to, words.as_ptr().cast(), size_of_val(words)) })
-    }
-
-    /// Writes `N` words from `offset` on, as atomic stores with release ordering: 1, 2 or 3 of
-    /// them, at no more than the cost of one.
-    ///
-    /// # Errors
-    /// [`Fault`] if the page is not there or read-only, or the words are not aligned or not inside.
-    #[inline]
-    pub fn store_words<const N: usize>(self, offset: usize, words: [u32; N]) -> Result<(), Fault> {
-        const { assert!(1 <= N && N <= 3) };
-        let at = self.words(offset, 4, N).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
-        done(unsafe {
-            match *words.as_slice() {
-                [a] => engine::store_u32(at, a),
-                [a, b] => engine::store_2(at, [a, b]),
-                [a, b, c] => engine::store_3(at, [a, b, c]),
-                _ => true,
-            }
-        })
-    }
-
-    /// Writes the word at `offset` and returns what it was, as one sequentially consistent step.
-    ///
-    /// # Errors
-    /// [`Fault`] if the page is not there or read-only, or the word is not aligned or not inside.
-    #[inline]
-    pub fn swap_u32(self, offset: usize, value: u32) -> Result<u32, Fault> {
-        let word = self.word(offset, 4).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
-        unsafe { engine::swap_u32(word, value) }.ok_or(Fault)
-    }
-
-    /// Writes the word at `offset`, as an atomic store with release ordering.
-    ///
-    /// # Errors
-    /// [`Fault`] if the page is not there or read-only, or the word is not aligned or not inside.
-    #[inline]
-    pub fn store_u64(self, offset: usize, value: u64) -> Result<(), Fault> {
-        let word = self.word(offset, 8).ok_or(Fault)?;
-        // SAFETY: inside the span's range, aligned.
-        done(unsafe { engine::store_u64(word, value) })
-    }
-
-    /// Asks the processor to fetch every cache line of it for reading: [`Span::take`] as many bytes
-    /// as will be read. Never faults.
-    #[inline]
-    pub fn prefetch(self) {
-        self.each_line(engine::prefetch);
-    }
-
-    /// Asks the processor to fetch every cache line of it for writing: [`Span::take`] as many bytes
-    /// as will be written. Never faults.
-    #[inline]
-    pub fn prefetch_write(self) {
-        self.each_line(engine::prefetch_write);
-    }
-
-    /// Does something with the address of each of its cache lines, and of one if it is empty.
-    #[inline(always)]
-    fn each_line(self, act: impl Fn(*const u8)) {
-        const LINE: usize = 64;
-        let mut line = self.addr;
-        loop {
-            act(core::ptr::without_provenance(line));
-            line = (line & !(LINE - 1)) + LINE;
-            if line >= self.addr + self.len {
-                break;
-            }
-        }
-    }
-
     /// The address as a pointer, for system calls. To make a Rust reference of it is unsound: a
     /// peer may write there at any moment.
     #[must_use]
@@ -337,64 +174,19 @@ impl Span {
 
     /// Pointer to the aligned word of `size` bytes at `offset`.
     #[inline]
-    fn word(self, offset: usize, size: usize) -> Option<*mut u8> {
+    pub(crate) fn word(self, offset: usize, size: usize) -> Option<*mut u8> {
         self.words(offset, size, 1)
     }
 
     /// Pointer to `count` aligned words of `size` bytes at `offset`.
     #[inline]
-    fn words(self, offset: usize, size: usize, count: usize) -> Option<*mut u8> {
+    pub(crate) fn words(self, offset: usize, size: usize, count: usize) -> Option<*mut u8> {
         let words = self.sub(offset, size.checked_mul(count)?)?;
         words.addr.is_multiple_of(size).then_some(words.as_ptr())
     }
 }
 
-/// Copies the first bytes of `src` to `dst`: as many as the shorter of the two has. What
-/// overlapping spans then hold is unspecified.
-///
-/// # Errors
-/// [`Fault`] if a page is not there or not writable; `dst` then holds anything.
 #[inline]
-pub fn copy(dst: Span, src: Span) -> Result<(), Fault> {
-    let len = dst.len.min(src.len);
-    // SAFETY: both ranges are reserved for spans and at least `len` long.
-    done(unsafe { engine::copy(dst.as_ptr(), src.as_ptr(), len) })
-}
-
-/// Adds the bytes of `src` to a running Internet checksum: the one's-complement sum of its
-/// **big-endian** 2-byte words (RFC 1071), so that numbers in host order (a pseudo header's
-/// length, say) may be added to `initial` as they are.
-///
-/// `src` starts at an even offset of what is summed; an odd last byte counts as the high half of
-/// a word. The result may exceed 16 bits: the caller folds it at the end, and complements it.
-///
-/// # Errors
-/// [`Fault`] if a page is not there.
-#[inline]
-pub fn ones_sum(src: Span, initial: u32) -> Result<u32, Fault> {
-    // SAFETY: the range is reserved for spans; `best` names an engine that the processor has.
-    let sum = unsafe { engine::sum::sum(engine::sum::best(), src.as_ptr(), src.len) };
-    Ok(add_ones(initial, sum.ok_or(Fault)?))
-}
-
-/// [`ones_sum`] over private bytes.
-#[must_use]
-#[inline]
-pub fn ones_sum_bytes(src: &[u8], initial: u32) -> u32 {
-    // SAFETY: the slice is readable for its length; `best` names an engine that the processor
-    // has.
-    let sum = unsafe { engine::sum::sum(engine::sum::best(), src.as_ptr(), src.len()) };
-    add_ones(initial, sum.unwrap_or_default())
-}
-
-/// One's-complement addition of 32 bits.
-#[inline]
-fn add_ones(a: u32, b: u16) -> u32 {
-    let (sum, carry) = a.overflowing_add(b.into());
-    sum + u32::from(carry)
-}
-
-#[inline]
-fn done(ok: bool) -> Result<(), Fault> {
+pub(crate) fn done(ok: bool) -> Result<(), Fault> {
     if ok { Ok(()) } else { Err(Fault) }
 }

@@ -1,6 +1,6 @@
 //! Why a frame was dropped.
 
-use abi::names::Counts;
+use abi::counts::Counts;
 
 abi::named_enum! {
     /// Why the bridge dropped a frame.

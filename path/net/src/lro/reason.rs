@@ -1,6 +1,6 @@
 //! Why an aggregate went on, or why a packet was not held.
 
-use abi::names::Counts;
+use abi::counts::Counts;
 
 abi::named_enum! {
     /// Every cause has its counter. The cause is counted also for an aggregate that had grown to no

@@ -1,7 +1,7 @@
 //! Fields of a record: words in, words out.
 
 use super::wire::{BYTES, Malformed, WORDS};
-use crate::machine::Program;
+use crate::status::Program;
 use crate::{DomId, XenbusState};
 
 /// Bytes that a [`Text`] may have.

@@ -11,7 +11,7 @@ use super::field::{Field, Reader, Text, Writer};
 use super::record::Message;
 use super::wire::Malformed;
 use crate::DomId;
-use crate::machine::Program;
+use crate::status::Program;
 
 /// Words of a set of CPUs.
 pub const CPU_WORDS: usize = 16;

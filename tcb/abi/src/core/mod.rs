@@ -12,15 +12,17 @@
 //! has one form only: decoding and encoding gives the same bytes.
 
 mod field;
+mod heard;
 mod messages;
 mod record;
 mod report;
 mod wire;
 
 pub use field::{Reader, TEXT_MAX, Text, Writer};
+pub use heard::{audit_of, status_of};
 pub use messages::{Ask, CPU_WORDS, Outcome, RingPlace, Stage, Task, Tell, Umem};
 pub use record::{Message, Record};
-pub use report::{CoreStatus, audit_bytes, audit_of, status_bytes, status_of};
+pub use report::{CoreStatus, audit_bytes, status_bytes};
 pub use wire::{BYTES, DESCRIPTORS_MAX, Malformed, VERSION, WORDS};
 
 #[cfg(test)]

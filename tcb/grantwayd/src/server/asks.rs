@@ -4,9 +4,9 @@ use super::Core;
 use abi::DomId;
 use abi::core::{Ask, CPU_WORDS, Tell};
 use abi::layout::info;
-use abi::machine::{Device, Domain, Program};
+use abi::status::Program;
 use link::{Received, sealed};
-use monitor::{RelayError, Start};
+use monitor::{DomainSpec, RelayError, Start};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -156,10 +156,7 @@ impl Core {
         };
         // A configuration beyond CONFIG_MAX is refused below, with the domain's name.
         let config = sealed::read(&beside(&fds)?, 2 * info::CONFIG_MAX)?;
-        if devices > abi::layout::fd::DEVICES_MAX {
-            return Err(format!("{name}: {devices} devices").into());
-        }
-        let domain = Domain {
+        let domain = DomainSpec {
             name: name.as_str().to_owned(),
             program,
             frames,
@@ -167,10 +164,9 @@ impl Core {
             window_slots,
             collateral,
             weight,
-            restart_pause_ms: None,
             cpus: cpus_of(cpus),
-            devices: vec![Device::TapQueue; devices as usize],
-            config: String::from_utf8(config)?,
+            devices,
+            config,
         };
         let id = match replaces {
             Some(dead) => self.hypervisor.replace(dead, &domain)?,

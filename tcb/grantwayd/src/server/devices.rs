@@ -16,7 +16,7 @@ use super::units::{Bound, Making, SOCKETS, Unit, Waits};
 use super::{Core, Peer};
 use crate::netd::{Socket, Tap};
 use abi::core::{Outcome, RingPlace, Task, Umem};
-use abi::xdp::Ring;
+use abi::layout::ring_slots;
 use abi::{DomId, PAGE, Slot};
 use link::{Link, LinkError, Received, sealed};
 use monitor::{Device, DeviceMap, Life, Pin};
@@ -280,7 +280,7 @@ impl Core {
 
 /// Where the parts of rings of `entries` entries lie in the window, from slot `first` on.
 fn places(rings: &[RingPlace; 4], first: u32, entries: u32) -> Result<Vec<DeviceMap>, String> {
-    let slots = Ring::slots(entries);
+    let slots = ring_slots(entries);
     let shown = rings.iter().filter(|ring| ring.pages > 0);
     let all = (0..).zip(shown).map(|(place, ring)| {
         let slot = slots.checked_mul(place)?.checked_add(first)?;
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn rings_that_do_not_fit_their_slots_are_refused() {
         let ring = |pages| RingPlace { page: 5, pages };
-        let slots = Ring::slots(512);
+        let slots = ring_slots(512);
         let places = |rings, first| places(&rings, first, 512);
         let found = places([ring(1), ring(0), ring(slots), ring(0)], 7).unwrap();
         let slot = |n: usize| (found[n].slot.0, found[n].pages);

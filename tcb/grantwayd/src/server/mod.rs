@@ -11,7 +11,7 @@ use crate::control::ControlSocket;
 use crate::netd::Control;
 use abi::DomId;
 use abi::core::{BYTES, Record, Stage, Task, Tell, Text};
-use abi::machine::Program;
+use abi::status::Program;
 use link::{Link, LinkError, sealed};
 use monitor::{Hypervisor, Life, Source};
 use rustix::event::PollFlags;

@@ -1,29 +1,29 @@
 //! Ids and numbers come back, and nothing names what is given out.
 
 use super::*;
+use crate::domain::DomainSpec;
 use crate::fake::FakeSpace;
 use crate::grant::nothing;
 use crate::pins::Pin;
 use abi::hypercall::Bind;
-use abi::machine::{Domain as Spec, Program};
+use abi::status::Program;
 use abi::{Handle, RECORD_BYTES, Slot, XenbusState};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-fn spec(window_slots: u32) -> Spec {
-    Spec {
+fn spec(window_slots: u32) -> DomainSpec {
+    DomainSpec {
         name: "d".into(),
         program: Program::Guest,
         frames: 1,
         grant_entries: 4,
         window_slots,
         collateral: 1,
-        restart_pause_ms: None,
         cpus: Vec::new(),
         weight: 1,
-        devices: Vec::new(),
-        config: String::new(),
+        devices: 0,
+        config: Vec::new(),
     }
 }
 
@@ -60,7 +60,7 @@ fn all_ids_in_use_is_an_error_and_not_the_end() {
     // In the list, with how it ended.
     machine.create_domain(&spec(0)).unwrap_err();
     // What a start that fails has taken comes back.
-    let impossible = Spec {
+    let impossible = DomainSpec {
         frames: 0,
         ..spec(0)
     };

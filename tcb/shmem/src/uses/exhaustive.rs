@@ -5,6 +5,9 @@
 //! is loom's business.
 
 use super::*;
+use crate::sync::Ordering;
+use abi::GrantRef;
+use abi::counted::Translation;
 use std::cell::Cell;
 use std::collections::HashSet;
 

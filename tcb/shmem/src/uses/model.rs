@@ -1,7 +1,9 @@
 //! Every order of events, by loom: `RUSTFLAGS="--cfg loom" cargo test -p shmem --lib uses`.
 
 use super::*;
-use crate::sync::{Arc, AtomicU32, AtomicU64, thread};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering, thread};
+use abi::GrantRef;
+use abi::counted::Translation;
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 

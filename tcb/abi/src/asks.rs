@@ -1,0 +1,69 @@
+//! The domains' side of [`crate::hypercall`]: operations as words. The monitor reads words alone.
+
+use crate::hypercall::{Attach, Bind, Create, Revoke, TapControl};
+
+impl Bind {
+    /// As words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            (self.granter.0 as u64) << 32 | self.table.0 as u64,
+            (self.entries as u64) << 32 | self.first.0 as u64,
+            self.tables.0 as u64,
+        ]
+    }
+}
+
+impl Create {
+    /// As words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            (self.table.0 as u64) << 32 | self.index as u64,
+            self.frame as u64,
+            self.readonly as u64,
+        ]
+    }
+}
+
+impl Revoke {
+    /// As words 0 … 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 3] {
+        [
+            (self.table.0 as u64) << 32 | self.gref.0 as u64,
+            self.how as u64,
+            0,
+        ]
+    }
+}
+
+impl Attach {
+    /// As arguments 1 and 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 2] {
+        match self {
+            Self::Device(n) => [1, n as u64],
+            Self::Doorbell(conn) => [2, conn.0 as u64],
+        }
+    }
+}
+
+impl TapControl {
+    /// As words 1 and 2.
+    #[must_use]
+    pub const fn encode(self) -> [u64; 2] {
+        match self {
+            Self::Steer { mac, queue } => {
+                let [a, b, c, d, e, f] = mac;
+                let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+                let queue = match queue {
+                    Some(queue) => queue as u64,
+                    None => Self::SHARED,
+                };
+                [Self::STEER | mac, queue]
+            }
+            Self::Settled => [Self::SETTLED, 0],
+        }
+    }
+}
