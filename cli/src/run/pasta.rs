@@ -13,11 +13,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGTERM;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The keeper among the hidden subcommands.
@@ -74,7 +75,7 @@ impl Keeper {
         while !has_default_route() {
             if let Ok(Some(status)) = child.try_wait() {
                 self.0 = None;
-                return Err(format!("pasta has ended ({status})"));
+                return Err(format!("pasta cannot be used ({status})"));
             }
             if start.elapsed() > READY {
                 return Err(format!("pasta has made no route in {} s", READY.as_secs()));
@@ -130,20 +131,35 @@ pub(crate) fn main(task: &str) -> anyhow::Result<()> {
     let mut child = Command::new(&task.program)
         .args(arguments(&task))
         .stdin(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("run {}", task.program.display()))?;
     let pasta = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    // What it says is of interest if it ends by itself; not each of its warnings.
+    let words = child.stderr.take().map(last_words);
     let mut watched = [
         PollFd::new(&parent, PollFlags::IN),
         PollFd::new(&end, PollFlags::IN),
         PollFd::new(&pasta, PollFlags::IN),
     ];
     while poll(&mut watched, None) == Err(rustix::io::Errno::INTR) {}
-    if child.try_wait()?.is_none() {
+    let Some(status) = child.try_wait()? else {
         child.kill().context("end pasta")?;
-    }
-    let status = child.wait()?;
-    std::process::exit(status.code().unwrap_or(0))
+        child.wait()?;
+        return Ok(());
+    };
+    let words = words
+        .and_then(|words| words.join().ok())
+        .unwrap_or_default();
+    anyhow::bail!("pasta has ended ({status}): {}", words.trim())
+}
+
+/// The last line that is read, by a thread of its own.
+fn last_words(from: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let lines = BufReader::new(from).lines().map_while(Result::ok);
+        lines.last().unwrap_or_default()
+    })
 }
 
 /// In the foreground, with the addresses of the outside, without ways to its loopback.
