@@ -9,9 +9,9 @@ use abi::mailbox::Request;
 use anyhow::Context;
 use client::{Instance, Options, Reach};
 use netdev::netns::Namespace;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What the command is behind.
 pub(super) struct Behind {
@@ -33,13 +33,14 @@ impl Behind {
             None => free_name()?,
         };
         client::check_name(&name)?;
+        clear_stale(&client::runtime_dir()?, is_alive);
         let machine = network.machine(&name, netns)?;
         let instance = Instance::start(&machine, &Options::default())?;
         let path = instance.log().to_owned();
         let log = File::open(&path).ok();
         // All who write to them have opened them.
         for file in [path.clone(), rotated(path)] {
-            let _ = std::fs::remove_file(file);
+            let _ = fs::remove_file(file);
         }
         Ok(Self {
             instance: Some(instance),
@@ -95,6 +96,25 @@ impl Behind {
     }
 }
 
+/// Removes logs of machines whose `grantway run` was killed while it started them.
+fn clear_stale(runtime: &Path, is_alive: impl Fn(u32) -> bool) {
+    let entries = fs::read_dir(runtime).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let whose = name.to_str().and_then(|name| name.strip_prefix("run-"));
+        let of = whose.and_then(|name| name.strip_suffix(".log").or(name.strip_suffix(".log.1")));
+        let pid = of.and_then(|of| of.split('-').next()?.parse().ok());
+        if pid.is_some_and(|pid| !is_alive(pid)) {
+            // Somebody else may have been faster.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn is_alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
 /// The file that a log is rotated to.
 fn rotated(log: PathBuf) -> PathBuf {
     let mut name = log.into_os_string();
@@ -110,4 +130,31 @@ fn free_name() -> anyhow::Result<String> {
     names
         .find(|name| !taken.contains(name))
         .context("no name is free")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_of_the_dead_are_cleared_away_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = [
+            "run-1.log",
+            "run-2.log",
+            "run-2.log.1",
+            "run-2-2.log",
+            "run-2.sock",
+            "run-x.log",
+            "office.log",
+        ];
+        for name in names {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        clear_stale(folder.path(), |pid| pid == 1);
+        let left = fs::read_dir(folder.path()).unwrap();
+        let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["office.log", "run-1.log", "run-2.sock", "run-x.log"]);
+    }
 }

@@ -2,6 +2,8 @@
 
 use crate::world::{World, wait};
 use rustix::process::Signal;
+use std::thread;
+use std::time::Duration;
 
 /// A command that says which signals it gets, and that it runs.
 const SAYS: &str = "for s in INT TERM HUP QUIT USR1 USR2; do trap \"echo $s\" $s; done; \
@@ -65,6 +67,33 @@ fn a_killed_run_takes_everything_along() {
     assert_eq!(run.finish().code, -1);
     world.wait_until_clean();
     wait(|| (sleeps() == 0).then_some(()), || format!("{}", sleeps()));
+}
+
+/// Also while the machine is being made.
+#[test]
+fn whenever_it_is_ended_nothing_is_left() {
+    let Some(world) = World::new(&[]) else { return };
+    for ms in [3, 20, 50, 100, 200, 400] {
+        for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+            let run = world.start(&["--", "sleep", "4741"]);
+            thread::sleep(Duration::from_millis(ms));
+            run.signal(signal);
+            let code = run.finish().code;
+            assert_ne!(code, 0, "{signal:?} after {ms} ms");
+            // Only who is killed cannot take its log away: the next one does.
+            let left = || {
+                let mut left = world.left();
+                left.retain(|what| !(signal == Signal::KILL && what.contains(".log")));
+                left
+            };
+            wait(
+                || left().is_empty().then_some(()),
+                || format!("{:?}", left()),
+            );
+        }
+    }
+    assert_eq!(sleeping(&["4741"]), 0);
+    assert_eq!(world.run(&["--", "true"]).code, 0);
 }
 
 #[test]
