@@ -9,6 +9,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Where a namespace is found: a name lies under `/run/netns`, an absolute path (such as
@@ -32,8 +33,22 @@ pub fn in_netns<T: Send>(
         path: path.display().to_string(),
         error,
     };
-    let file = File::open(path).map_err(failed)?;
+    let file = open(path).map_err(failed)?;
     in_netns_fd(file.as_fd(), work).map_err(failed)
+}
+
+/// Opens the file of a namespace. What is none is not even opened: a pipe would never return, and
+/// a device may mean something by it.
+fn open(path: &Path) -> io::Result<File> {
+    if !fs::metadata(path)?.is_file() {
+        let what = "it is no namespace's file";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(nonblock)
+        .open(path)
 }
 
 /// The same with an open descriptor of the namespace.
@@ -191,6 +206,20 @@ mod tests {
         let error = in_netns("/proc/self/ns/net", || ()).unwrap_err();
         assert!(matches!(error, SetupError::Namespace { .. }));
         Namespace::new().unwrap_err();
+    }
+
+    #[test]
+    fn what_is_no_namespace_is_refused_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let text = dir.path().join("text");
+        fs::write(&text, "no namespace").unwrap();
+        for path in [&pipe, &text, &dir.path().join("nothing")] {
+            let error = in_netns(path, || ()).unwrap_err().to_string();
+            assert!(error.contains(&path.display().to_string()), "{error}");
+        }
     }
 
     #[test]
