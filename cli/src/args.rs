@@ -156,6 +156,31 @@ pub(crate) enum Command {
         #[command(flatten)]
         which: Which,
     },
+    /// Attach a network namespace to a running machine
+    ///
+    /// Makes an interface in the namespace, and a guest domain of its own behind it. Returns when
+    /// it is connected. What fails leaves nothing behind.
+    #[command(after_help = "Examples:\n  \
+        grantway attach web --netns web --ip 10.0.0.2/24 --gateway 10.0.0.1\n  \
+        grantway attach box --netns 4711 --ip 10.0.0.3/24\n  \
+        grantway attach probe --file probe.toml --name office")]
+    Attach {
+        #[command(flatten)]
+        newcomer: crate::live::Newcomer,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Take guests away from a running machine
+    ///
+    /// Returns when nothing is left of them: no process, no grant, no mapping, no interface.
+    #[command(after_help = "Example:\n  grantway detach web db")]
+    Detach {
+        /// The guests, in this order
+        #[arg(required = true, value_name = "GUEST")]
+        guests: Vec<String>,
+        #[command(flatten)]
+        which: Which,
+    },
     /// Run a whole machine for half a minute and report what it did
     ///
     /// Makes its own namespaces, a wire and a guest; measures a TCP stream and requests with

@@ -6,6 +6,7 @@
 //! | `up` | start and end machines |
 //! | `run` | a command behind a machine of its own |
 //! | `host` | what a configuration expects of this system |
+//! | `live` | attach guests to a running machine, and detach them |
 //! | `show` | ask a running machine: status, stat, grants, set |
 //! | `trace` | follow a packet through it |
 //! | `tables` | what people read |
@@ -17,6 +18,7 @@
 
 mod args;
 mod host;
+mod live;
 mod output;
 mod prof;
 mod run;
@@ -105,6 +107,8 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             which,
         } => show::set(&which.name, &domain, &key, &value, json),
         Command::Restart { domains, which } => show::restart(&which.name, &domains, json),
+        Command::Attach { newcomer, which } => live::attach(&which.name, &newcomer, json),
+        Command::Detach { guests, which } => live::detach(&which.name, &guests, json),
         Command::Demo { quick, sim } => {
             experiments::demo::run(&experiments::demo::DemoArgs { json, quick, sim })
         }

@@ -134,7 +134,7 @@ fn load(options: &Options) -> anyhow::Result<(Config, Machine)> {
         // The file's own name was good: only the new one can be wrong now.
         client::check_name(name)?;
     }
-    let machine = config.machine()?;
+    let machine = config::live::machine(&config, &text)?;
     let mut found = host::check(&config);
     if config.driver.grants.needs_lab() && !options.lab {
         found.push(for_comparisons_alone());

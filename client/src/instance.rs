@@ -3,7 +3,9 @@
 use crate::Error;
 use crate::control::ask;
 use crate::runtime::{MONITOR, check_name, clear_stale, lock, names, program_path, runtime_dir};
-use abi::machine::{Audit, Control, Machine, Relayed, Restarted, Status};
+use abi::machine::{
+    Attached, Audit, Control, Detached, Machine, Relayed, Restarted, Setting, Status,
+};
 use abi::mailbox::Request;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
@@ -44,6 +46,8 @@ impl Default for Options {
 const ANSWER: Duration = Duration::from_secs(5);
 /// How long a domain's end and start may take.
 const RESTART: Duration = Duration::from_secs(25);
+/// How long a guest may take to come, and to go again if it does not.
+const CHANGE: Duration = Duration::from_secs(45);
 /// How long an orderly end may take.
 const DOWN: Duration = Duration::from_secs(10);
 /// The same when nobody waits for the outcome.
@@ -247,6 +251,23 @@ impl Instance {
     pub fn restart(&self, domain: &str) -> Result<Restarted, Error> {
         let domain = domain.to_owned();
         ask(&self.socket, &Control::Restart { domain }, RESTART)
+    }
+
+    /// Attach a guest, described as by a section `[[guest]]`; returns when it is connected.
+    ///
+    /// # Errors
+    /// Something is wrong with it, or it does not come up: nothing is left of it then.
+    pub fn attach(&self, guest: Setting) -> Result<Attached, Error> {
+        ask(&self.socket, &Control::Attach { guest }, CHANGE)
+    }
+
+    /// Take a guest away; returns when nothing is left of it.
+    ///
+    /// # Errors
+    /// There is no such guest, or something of it is still in use.
+    pub fn detach(&self, domain: &str) -> Result<Detached, Error> {
+        let domain = domain.to_owned();
+        ask(&self.socket, &Control::Detach { domain }, CHANGE)
     }
 
     /// End every domain and the monitor, and wait until they are gone.

@@ -9,6 +9,7 @@
 mod address;
 mod check;
 pub mod domain;
+pub mod live;
 pub mod lro;
 mod machine;
 mod model;

@@ -20,10 +20,11 @@ fn unit(place: usize, device: usize) -> u32 {
 pub(crate) fn build(core: &mut Core, world: &mut World) -> Result<Vec<OwnedFd>, Refusal> {
     let opened = open_all(core, world)?;
     // A device may be over another domain's memory: all memory first.
-    for place in 0..world.machine.domains.len() {
-        create(core, world, place, None)?;
+    let places: Vec<usize> = world.shape().domains.keys().copied().collect();
+    for place in &places {
+        create(core, world, *place, None)?;
     }
-    for connection in world.machine.connections.clone() {
+    for connection in world.connections.clone() {
         let end = |name: &str| {
             let found = world.find(name);
             found.ok_or_else(|| format!("a connection names no domain: {name}"))
@@ -35,50 +36,78 @@ pub(crate) fn build(core: &mut Core, world: &mut World) -> Result<Vec<OwnedFd>, 
         };
         core.ask(connect, &[])?;
     }
-    let mut lacks = Vec::new();
-    for (name, token) in opened {
-        let what = format!("domain {name}");
-        let done = core
-            .await_answer(token)
-            .map_err(|refusal| refusal.of(&what))?;
-        lacks.push(done.bytes(LACKS_MAX)?);
-    }
-    for text in lacks {
-        let text = String::from_utf8_lossy(&text).into_owned();
-        world.missing.extend(text.lines().map(str::to_owned));
-    }
+    await_opened(core, world, opened)?;
     let mut consoles = Vec::new();
-    for place in 0..world.machine.domains.len() {
-        give(core, world, place, 0, &mut 0)?;
+    for place in &places {
+        give(core, world, *place, 0, &mut 0)?;
     }
-    for place in 0..world.machine.domains.len() {
-        consoles.push(start(core, world, place)?);
+    for place in &places {
+        consoles.push(start(core, world, *place)?);
     }
     Ok(consoles)
 }
 
+/// Waits until all of these devices are open, or are known not to be.
+pub(crate) fn await_opened(
+    core: &mut Core,
+    world: &mut World,
+    opened: Vec<(String, u32)>,
+) -> Result<(), Refusal> {
+    let mut refused = Ok(());
+    for (name, token) in opened {
+        let done = core.await_answer(token);
+        let lacks = done.and_then(|done| done.bytes(LACKS_MAX));
+        match lacks {
+            Ok(text) => {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                world.missing.extend(text.lines().map(str::to_owned));
+            }
+            // The first one says why; none of the others is left under way.
+            Err(refusal) => refused = refused.and(Err(refusal.of(&format!("domain {name}")))),
+        }
+    }
+    refused
+}
+
 /// The devices of the domain at a place of the machine that outlive it.
 pub(crate) fn lasting_units(world: &World, place: usize) -> Vec<u32> {
-    let domain = world.machine.domains.get(place);
-    let devices = domain.map_or(&[][..], |domain| &domain.devices);
-    let numbered = devices.iter().enumerate();
-    let lasting = numbered.filter(|(_, device)| matches!(device, Device::Tap(_) | Device::Xdp(_)));
+    let lasting = world.domain(place).into_iter().flat_map(lasting);
     lasting.map(|(number, _)| unit(place, number)).collect()
+}
+
+/// The place of the domain that a device was opened for first.
+pub(crate) fn place_of(unit: u32) -> usize {
+    (unit / DEVICES_MAX) as usize
+}
+
+/// A domain's devices that outlive it, with their numbers.
+fn lasting(domain: &Domain) -> impl Iterator<Item = (usize, &Device)> {
+    let numbered = domain.devices.iter().enumerate();
+    numbered.filter(|(_, device)| matches!(device, Device::Tap(_) | Device::Xdp(_)))
 }
 
 /// Asks netd to open every device that outlives its domains, and does not wait. Returns for each
 /// its domain's name and the token of the answer.
 fn open_all(core: &mut Core, world: &World) -> Result<Vec<(String, u32)>, Refusal> {
     let mut opened = Vec::new();
-    for (place, domain) in world.machine.domains.iter().enumerate() {
-        for (number, device) in domain.devices.iter().enumerate() {
-            if matches!(device, Device::Tap(_) | Device::Xdp(_)) {
-                let unit = unit(place, number);
-                let description = describe(device, 0)?;
-                let token = core.post_with(Ask::Open { unit }, &description)?;
-                opened.push((domain.name.clone(), token));
-            }
-        }
+    for place in world.shape().domains.keys() {
+        opened.extend(open(core, world, *place)?);
+    }
+    Ok(opened)
+}
+
+/// The same for the domain at a place.
+pub(crate) fn open(
+    core: &mut Core,
+    world: &World,
+    place: usize,
+) -> Result<Vec<(String, u32)>, Refusal> {
+    let domain = domain(world, place)?;
+    let mut opened = Vec::new();
+    for (number, device) in lasting(domain) {
+        let unit = unit(place, number);
+        let token = core.post_with(Ask::Open { unit }, &describe(device, 0)?)?;
+        opened.push((domain.name.clone(), token));
     }
     Ok(opened)
 }
@@ -88,6 +117,7 @@ fn describe(device: &Device, life: u64) -> Result<Vec<u8>, Refusal> {
         device: device.clone(),
         life,
         switched_on: Vec::new(),
+        namespace: None,
     };
     Ok(serde_json::to_vec(&opening).map_err(|e| e.to_string())?)
 }
@@ -119,7 +149,7 @@ pub(crate) fn create(
 }
 
 fn domain(world: &World, place: usize) -> Result<&Domain, Refusal> {
-    let found = world.machine.domains.get(place);
+    let found = world.domain(place);
     found.ok_or_else(|| format!("the machine has no domain {place}").into())
 }
 
@@ -235,8 +265,8 @@ impl Gift<'_> {
         let Device::TapShare { ifname, netns } = wanted else {
             return Err("this is no shared queue".to_owned().into());
         };
-        let domains = self.world.machine.domains.iter().enumerate();
-        let all = domains.flat_map(|(place, domain)| {
+        let domains = self.world.shape().domains.iter();
+        let all = domains.flat_map(|(&place, domain)| {
             let devices = domain.devices.iter().enumerate();
             devices.map(move |(number, device)| (place, number, device))
         });

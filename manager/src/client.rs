@@ -34,6 +34,8 @@ pub(crate) enum Waits {
     /// A domain's next start, by its place in the machine and its starts before, until the time
     /// given.
     Start(usize, u64, u64),
+    /// A guest that comes or goes: whoever sees to it answers.
+    Change,
     /// The end of everything.
     End,
 }

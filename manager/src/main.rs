@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `core` | the link to the core |
 //! | `world` | the machine, and where its domains stand |
+//! | `shape` | what the machine has become: guests that came and went |
 //! | `build` | from a description to running domains |
 //! | `restart` | when a domain is started again |
 //! | `console`, `log` | what domains print |
@@ -25,6 +26,7 @@ mod keep;
 mod log;
 mod restart;
 mod serve;
+mod shape;
 mod world;
 
 use crate::core::Core;
@@ -44,8 +46,8 @@ use world::World;
 
 /// Bytes that a machine may have as JSON: more than the largest one.
 const MACHINE_MAX: usize = 64 << 20;
-/// Bytes of what is kept.
-const KEPT_MAX: usize = 1 << 20;
+/// Bytes of what is kept: the machine as it has become is part of it.
+const KEPT_MAX: usize = 64 << 20;
 
 fn main() -> ExitCode {
     let link = io::stdin().as_fd().try_clone_to_owned();
@@ -140,7 +142,7 @@ fn run(core: &mut Core) -> Result<(), String> {
     let mut server = Server::new(core, world, given.socket, log, who);
     match kept {
         // What another manager has written: believed as far as it goes.
-        Some(kept) => server.go_on(serde_json::from_slice::<Keep>(&kept).ok()),
+        Some(kept) => server.go_on(serde_json::from_slice::<Keep<'_>>(&kept).ok()),
         None => {
             let up_ns = server.begin()?;
             print(&serde_json::json!({ "ready": true, "up_ms": up_ns as f64 / 1e6 }));

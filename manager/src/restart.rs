@@ -339,7 +339,7 @@ impl Restart {
     }
 
     fn line(&self, world: &World, text: &str) -> RestartEvent {
-        let domain = world.machine.domains.get(self.place);
+        let domain = world.domain(self.place);
         let name = domain.map_or("", |domain| domain.name.as_str());
         RestartEvent::Line(format!("{name}: {text}"))
     }

@@ -1,14 +1,21 @@
 //! What the manager knows of the domains: as the core has told it.
 
+use crate::shape::Shape;
 use abi::DomId;
 use abi::core::Stage;
-use abi::machine::Machine;
+use abi::machine::{Connection, Domain, Machine};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A machine and what has become of it.
 #[derive(Debug)]
 pub(crate) struct World {
-    pub(crate) machine: Machine,
+    /// The instance's name.
+    pub(crate) name: String,
+    shape: Shape,
+    /// How often that has changed since the start.
+    changes: u64,
+    /// Connections that it begins with.
+    pub(crate) connections: Vec<Connection>,
     /// By place in the machine, the id of the domain there now.
     ids: BTreeMap<usize, DomId>,
     lives: BTreeMap<DomId, (Stage, String)>,
@@ -20,7 +27,14 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(machine: Machine) -> Self {
         Self {
-            machine,
+            name: machine.name,
+            shape: Shape {
+                domains: machine.domains.into_iter().enumerate().collect(),
+                live: machine.live,
+                ..Shape::default()
+            },
+            changes: 0,
+            connections: machine.connections,
             ids: BTreeMap::new(),
             lives: BTreeMap::new(),
             connected: BTreeSet::new(),
@@ -28,13 +42,50 @@ impl World {
         }
     }
 
+    /// The machine as it has become.
+    pub(crate) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn shape_mut(&mut self) -> &mut Shape {
+        self.changes += 1;
+        &mut self.shape
+    }
+
+    /// It has become so before this manager began.
+    pub(crate) fn take_up(&mut self, shape: Shape) {
+        self.shape = shape;
+        self.changes += 1;
+    }
+
+    /// How often it was changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// The description of the domain at a place.
+    pub(crate) fn domain(&self, place: usize) -> Option<&Domain> {
+        self.shape.domains.get(&place)
+    }
+
     /// The domain at a place of the machine is this one from now on.
     pub(crate) fn set(&mut self, place: usize, id: DomId) {
-        if let Some(before) = self.ids.insert(place, id)
-            && before != id
-        {
-            self.lives.remove(&before);
-            self.connected.remove(&before);
+        let before = self.ids.insert(place, id);
+        if before != Some(id) {
+            // Also what is known of one that had this id long ago.
+            for old in before.into_iter().chain([id]) {
+                self.lives.remove(&old);
+                self.connected.remove(&old);
+            }
+        }
+    }
+
+    /// There is no domain at a place of the machine any more.
+    pub(crate) fn unset(&mut self, place: usize) {
+        if let Some(id) = self.ids.remove(&place) {
+            self.lives.remove(&id);
+            self.connected.remove(&id);
         }
     }
 
@@ -50,14 +101,13 @@ impl World {
 
     /// The place of a name in the machine.
     pub(crate) fn place(&self, name: &str) -> Option<usize> {
-        let mut domains = self.machine.domains.iter();
-        domains.position(|domain| domain.name == name)
+        self.shape.place(name)
     }
 
     /// A domain's name in the machine.
     pub(crate) fn name(&self, id: DomId) -> Option<&str> {
         let (&place, _) = self.ids.iter().find(|(_, of)| **of == id)?;
-        Some(&self.machine.domains.get(place)?.name)
+        Some(&self.domain(place)?.name)
     }
 
     /// Every domain.
@@ -97,6 +147,6 @@ impl World {
     /// Whether every domain runs and every connection is up.
     pub(crate) fn is_complete(&self) -> bool {
         let up = |id: DomId| self.stage(id) == Some(Stage::Running) && self.is_connected(id);
-        self.ids.len() == self.machine.domains.len() && self.all().all(up)
+        self.ids.len() == self.shape.domains.len() && self.all().all(up)
     }
 }

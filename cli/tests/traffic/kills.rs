@@ -1,9 +1,8 @@
 //! The core's helpers, and guests, that die under real traffic.
 
 use crate::machine::{Machine, text};
-use crate::processes::{domain, kill, pid, wait_until};
+use crate::processes::{domain, helper, kill, pid, wait_until};
 use crate::programs::{FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config};
-use std::fs;
 use std::thread;
 use std::time::Duration;
 
@@ -13,18 +12,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
     Machine::start(needed, &NAMES, |namespaces| {
         config(switches, namespaces).replacen("kind = \"tap\"", nic, 1)
-    })
-}
-
-/// A helper of the core's; the kernel keeps 15 bytes of its name.
-fn helper(core: u64, name: &str) -> Option<u64> {
-    let children = fs::read_to_string(format!("/proc/{core}/task/{core}/children")).ok()?;
-    let mut pids = children
-        .split_whitespace()
-        .filter_map(|pid| pid.parse().ok());
-    pids.find(|pid: &u64| {
-        let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
-        comm.is_ok_and(|comm| name.starts_with(comm.trim_end()))
     })
 }
 

@@ -1,5 +1,6 @@
 //! Real traffic across real machines.
 
+mod attach;
 mod crowd;
 mod dedicated;
 mod firewall;

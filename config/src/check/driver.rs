@@ -9,11 +9,6 @@ use crate::words;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
     found.name(Place::Machine, &config.name);
-    if config.guests.is_empty() && config.nics.is_empty() {
-        let remedy = "add a section [[nic]] and a section [[guest]] with a [[guest.vif]]";
-        let what = "there is neither a NIC nor a guest";
-        found.add(Place::Machine, "", what, remedy);
-    }
     driver(&config.driver, found);
     buffers(config, found);
     let slots = config.ring.slots;

@@ -21,12 +21,17 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     let workers = config.driver.workers.max(1) as usize;
     for (n, domain) in machine.domains.iter().enumerate() {
         let place = n.checked_sub(workers).map_or(Place::Machine, Place::Guest);
-        for (what, has, most) in limits(domain) {
-            if has > most {
-                let what = format!("domain {} needs {has} {what}", domain.name);
-                let remedy = format!("{most} is the most: use fewer guests, interfaces or buffers");
-                found.add(place, "", what, remedy);
-            }
+        self::domain(domain, place, found);
+    }
+}
+
+/// The same of one domain.
+pub(super) fn domain(domain: &Domain, place: Place, found: &mut Findings) {
+    for (what, has, most) in limits(domain) {
+        if has > most {
+            let what = format!("domain {} needs {has} {what}", domain.name);
+            let remedy = format!("{most} is the most: use fewer guests, interfaces or buffers");
+            found.add(place, "", what, remedy);
         }
     }
 }

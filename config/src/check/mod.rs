@@ -15,8 +15,8 @@ mod uplink;
 
 use crate::machine;
 use crate::model::Config;
-use crate::problem::{Finding, Lines, Problem, Problems};
-use abi::machine::Machine;
+use crate::problem::{Finding, Lines, Place, Problem, Problems};
+use abi::machine::{Domain, Machine};
 use findings::Findings;
 
 impl Config {
@@ -44,7 +44,27 @@ impl Config {
         Ok(machine::build(self))
     }
 
+    /// What is wrong with the configuration of a machine that runs, and has got guest number `g`,
+    /// which is `domain`.
+    pub(crate) fn findings_with(&self, g: usize, domain: &Domain) -> Vec<Finding> {
+        let mut found = self.parts();
+        if found.0.is_empty() {
+            limits::domain(domain, Place::Guest(g), &mut found);
+        }
+        found.0
+    }
+
     pub(crate) fn findings(&self) -> Vec<Finding> {
+        let mut found = self.parts();
+        if found.0.is_empty() {
+            // Sizes are worth a look only when their parts are sound.
+            limits::check(self, &mut found);
+        }
+        found.0
+    }
+
+    /// What is wrong with its parts.
+    fn parts(&self) -> Findings {
         let mut found = Findings::default();
         driver::check(self, &mut found);
         nic::check(self, &mut found);
@@ -52,10 +72,6 @@ impl Config {
         dedicated::check(self, &mut found);
         bridge::check(self, &mut found);
         lro::check(self, &mut found);
-        if found.0.is_empty() {
-            // Sizes are worth a look only when their parts are sound.
-            limits::check(self, &mut found);
-        }
-        found.0
+        found
     }
 }

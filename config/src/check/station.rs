@@ -10,6 +10,10 @@ use std::net::IpAddr;
 
 /// Longest name of a network interface, bytes.
 const IFNAME_MAX: usize = 15;
+/// Longest name of a file, bytes.
+const FILE_NAME_MAX: usize = 255;
+/// Longest path, bytes.
+const PATH_MAX: usize = 4095;
 
 pub(super) fn port(found: &mut Findings, place: Place, port: &KernelPort, ifname: Option<String>) {
     let ifname = ifname.unwrap_or_default();
@@ -37,7 +41,10 @@ pub(super) fn ifname(found: &mut Findings, place: Place, key: &'static str, ifna
 pub(super) fn netns(found: &mut Findings, place: Place, netns: Option<&str>) {
     let Some(netns) = netns else { return };
     let path = netns.starts_with('/');
-    if netns.is_empty() || netns.contains('\0') || (!path && netns.contains('/')) {
+    let most = if path { PATH_MAX } else { FILE_NAME_MAX };
+    let is_name = !netns.contains('/') && netns != "." && netns != "..";
+    let is_text = !netns.is_empty() && netns.len() <= most && !netns.contains(char::is_control);
+    if !is_text || !(path || is_name) {
         let what = format!("`netns` is \"{}\"", netns.escape_debug());
         let remedy = "write a name as in `ip netns list`, or an absolute path";
         found.add(place, "netns", what, remedy);

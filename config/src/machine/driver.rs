@@ -4,7 +4,7 @@ use super::nic::{Nics, plain};
 use super::told::json;
 use super::waiting::{Spin, notify_us};
 use crate::domain::{DriverConfig, VifConfig};
-use crate::model::Config;
+use crate::model::{Config, Vif};
 use crate::sizes::{
     COLLATERAL_PAGES, RESERVED_GRANTS, SPARE_FRAMES, flip_pages, grant_entries, ring_pages,
     rx_pages, staging_pages, table_slots, worker_name,
@@ -63,24 +63,38 @@ fn vifs(config: &Config, nics: &mut Nics) -> Vec<VifConfig> {
             nics.window_slots = tables_slot.saturating_add(table_slots(config, slots));
             vifs.push(VifConfig {
                 conn: vifs.len() as u32,
-                name: format!("{}-{v}", guest.name),
-                mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
-                addresses: plain(vif.addresses().0),
-                rate_mbps: config.driver.share_of(vif.rate_mbps),
-                weight: vif.weight,
                 first_slot,
-                slots,
                 tables_slot,
-                flip_pages: flip_pages(config),
-                staging_pages: staging_pages(config),
-                forwards: vif.forwards,
-                rules: vif.rules.clone(),
-                firewall: vif.firewall,
                 queue: nics.dedicated.get(&(g, v)).copied(),
+                ..told_of(config, (g, v), vif)
             });
         }
     }
     vifs
+}
+
+/// What the driver is told of a guest's interface wherever it lies in the window: connection, slots
+/// and queue are still to be given.
+pub(super) fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif) -> VifConfig {
+    let guest = config.guests.get(g);
+    let name = guest.map_or("", |guest| guest.name.as_str());
+    VifConfig {
+        conn: 0,
+        name: format!("{name}-{v}"),
+        mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
+        addresses: plain(vif.addresses().0),
+        rate_mbps: config.driver.share_of(vif.rate_mbps),
+        weight: vif.weight,
+        first_slot: 0,
+        slots: guest.map_or(0, |guest| grant_entries(config, guest)),
+        tables_slot: 0,
+        flip_pages: flip_pages(config),
+        staging_pages: staging_pages(config),
+        forwards: vif.forwards,
+        rules: vif.rules.clone(),
+        firewall: vif.firewall,
+        queue: None,
+    }
 }
 
 /// Pages that guests may take back by force: of each interface its rings, and what is in use in

@@ -9,9 +9,10 @@ mod nic;
 mod told;
 mod waiting;
 
+use crate::domain::VifConfig;
 use crate::model::Config;
 use crate::sizes::worker_name;
-use abi::machine::{Connection, Machine};
+use abi::machine::{Connection, Domain, Machine};
 
 /// The machine of a configuration, whether that is valid or not: no size overflows, too large ones
 /// are as large as their types.
@@ -36,5 +37,21 @@ pub(crate) fn build(config: &Config) -> Machine {
         name: config.name.clone(),
         domains,
         connections,
+        live: None,
     }
+}
+
+/// The domain of guest number `g`, and what a worker of the driver domain is told of its
+/// interfaces, but for connections and slots.
+pub(crate) fn guest_of(config: &Config, g: usize) -> (Domain, Vec<VifConfig>) {
+    let guest = config.guests.get(g).cloned().unwrap_or_default();
+    let vifs = guest.vifs.iter().enumerate();
+    let vifs = vifs.map(|(v, vif)| driver::told_of(config, (g, v), vif));
+    let vifs = vifs.collect();
+    (guest::domain(config, g, &guest), vifs)
+}
+
+/// Slots of each worker's window that its NICs take, from the first one on.
+pub(crate) fn nic_slots(config: &Config) -> u32 {
+    nic::Nics::build(config, 0).window_slots
 }

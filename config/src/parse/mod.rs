@@ -7,7 +7,7 @@ mod nic;
 mod rule;
 mod station;
 
-use crate::model::{Config, DEFAULT_NAME};
+use crate::model::{Config, DEFAULT_NAME, Guest};
 use crate::problem::{Located, Place, Problem, Problems};
 use crate::table::{Reader, Reading, Table};
 use toml::de::DeTable;
@@ -70,6 +70,31 @@ pub(crate) fn read(file: &str, text: &str) -> (Result<Config, Problems>, Reading
         );
     }
     (Problems::or(problems, config.unwrap_or_default()), reading)
+}
+
+/// The one guest of a text that has nothing else; it is to be guest number `g`.
+pub(crate) fn read_guest(g: usize, text: &str) -> Result<Guest, Problems> {
+    let reader = Reader::new("", text);
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let span = root.span();
+    let root = root.into_inner();
+    for error in &errors {
+        let remedy = "write what a section [[guest]] would have";
+        reader.problem(error.span(), error.message(), remedy);
+    }
+    let mut guests = Vec::new();
+    if errors.is_empty() {
+        let root = Table::new(&reader, &root, span, "", Place::Machine);
+        let tables = root.tables("guest", "guest", |_| Place::Guest(g));
+        guests.extend(tables.into_iter().map(|table| guest::read(g, table)));
+        root.finish();
+    }
+    let mut problems = reader.finish().problems;
+    for problem in &mut problems {
+        // Nobody has written these lines.
+        (problem.file, problem.line) = (None, None);
+    }
+    Problems::or(problems, guests.pop().unwrap_or_default())
 }
 
 fn machine(root: &Table<'_, '_, '_>) -> Config {

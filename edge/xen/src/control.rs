@@ -104,6 +104,9 @@ impl Server {
             Ok(Control::Restart { .. }) => {
                 Err("the toolstack restarts guests; end this process and start it again".to_owned())
             }
+            Ok(Control::Attach { .. } | Control::Detach { .. }) => {
+                Err("the toolstack attaches guests: `xl network-attach`".to_owned())
+            }
             Ok(Control::Down) => Ok(json!({})),
             Err(error) => Err(format!("not a request: {error}")),
         };

@@ -1,21 +1,28 @@
 //! The main loop: one poll over everything; nothing that waits but for the core, which answers at
 //! once.
 
+mod attach;
+mod detach;
 mod requests;
+mod tell;
 
 use crate::build;
 use crate::client::{Client, Waits};
 use crate::console::Console;
-use crate::core::Core;
+use crate::core::{Core, Refusal};
 use crate::keep::Keep;
 use crate::log::Log;
 use crate::restart::{Restart, RestartEvent};
 use crate::world::World;
 use abi::DomId;
 use abi::core::{Ask, Stage, Tell};
+use attach::Attach;
+use config::live::LiveConfig;
+use detach::Detach;
 use rustix::event::PollFlags;
 use rustix::net::sockopt::socket_peercred;
 use shmem::time::monotonic_ns;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -24,6 +31,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 const COMPLETE_NS: u64 = 20_000_000_000;
 /// Clients at a time; further ones wait.
 const CLIENTS_MAX: usize = 32;
+/// Between two lines in the log that say that the core keeps nothing.
+const TROUBLE_NS: u64 = 60_000_000_000;
 
 /// What became ready.
 #[derive(Clone, Copy, Debug)]
@@ -50,12 +59,18 @@ pub(crate) struct Server<'a> {
     user: u32,
     began_ns: u64,
     complete_ns: Option<u64>,
-    /// What the core keeps of us.
-    kept: Option<Keep>,
+    /// What the core keeps of us, but for the machine; and how often that had changed then.
+    kept: Option<(Keep<'static>, u64)>,
+    /// The configuration as it has become, once somebody has asked for it.
+    config: Option<LiveConfig>,
+    attaches: Vec<Attach>,
+    detaches: Vec<Detach>,
     /// Domains whose end was written to the log.
     reported: BTreeSet<DomId>,
     /// Set once the end was asked for: the token of our ask to the core.
     ending: Option<u32>,
+    /// Until when the log is not told again that the core keeps nothing.
+    trouble_ns: Option<u64>,
 }
 
 impl<'a> Server<'a> {
@@ -82,8 +97,12 @@ impl<'a> Server<'a> {
             began_ns,
             complete_ns: None,
             kept: None,
+            config: None,
+            attaches: Vec::new(),
+            detaches: Vec::new(),
             reported: BTreeSet::new(),
             ending: None,
+            trouble_ns: None,
         }
     }
 
@@ -100,7 +119,7 @@ impl<'a> Server<'a> {
             let now = monotonic_ns();
             if self.world.is_complete() {
                 self.complete_ns = Some(now);
-                self.keep();
+                self.keep().map_err(|refusal| refusal.why)?;
                 return Ok(now.saturating_sub(self.began_ns));
             }
             if let Some(failure) = self.failure(now) {
@@ -111,15 +130,19 @@ impl<'a> Server<'a> {
     }
 
     /// Goes on where the manager before has ended.
-    pub(crate) fn go_on(&mut self, kept: Option<Keep>) {
+    pub(crate) fn go_on(&mut self, kept: Option<Keep<'_>>) {
         let now = monotonic_ns();
         let kept = kept.unwrap_or(Keep {
             complete_ns: now,
             missing: BTreeSet::new(),
             restarts: BTreeMap::new(),
+            shape: None,
         });
         self.complete_ns = Some(kept.complete_ns);
         self.world.missing.extend(kept.missing);
+        if let Some(shape) = kept.shape {
+            self.world.take_up(shape.into_owned());
+        }
         let status = self.core_status();
         for domain in status.iter().flat_map(|status| &status.domains) {
             if let Some(place) = self.world.place(&domain.name) {
@@ -140,28 +163,32 @@ impl<'a> Server<'a> {
             }
         }
         self.log.line("grantwayd", "the manager was started again");
-        self.keep();
+        self.take_back();
+        self.note(now);
     }
 
     fn restartable(&self) -> Vec<Restart> {
-        let domains = self.world.machine.domains.iter().enumerate();
-        let restart = |(place, domain): (usize, &abi::machine::Domain)| {
+        let shape = self.world.shape();
+        // Who comes or goes is nobody that comes back.
+        let domains = shape.domains.iter();
+        let domains = domains.filter(|(_, domain)| !shape.is_changing(&domain.name));
+        let restart = |(&place, domain): (&usize, &abi::machine::Domain)| {
             Some(Restart::new(place, domain.restart_pause_ms?))
         };
         domains.filter_map(restart).collect()
     }
 
     fn watch_console(&mut self, place: usize, console: OwnedFd) {
-        if let Some(domain) = self.world.machine.domains.get(place) {
+        if let Some(domain) = self.world.domain(place) {
             let console = Console::new(&domain.name, console);
             self.consoles.insert(place, console);
         }
     }
 
     /// Has the core keep what the next manager has to know, if that has changed.
-    fn keep(&mut self) {
+    fn keep(&mut self) -> Result<(), Refusal> {
         let Some(complete_ns) = self.complete_ns else {
-            return;
+            return Ok(());
         };
         let restarts = self.restarts.iter();
         let keep = Keep {
@@ -170,14 +197,34 @@ impl<'a> Server<'a> {
             restarts: restarts
                 .map(|restart| (restart.place(), restart.known().clone()))
                 .collect(),
+            shape: None,
         };
-        if self.kept.as_ref() == Some(&keep) {
-            return;
-        }
-        if let Ok(text) = serde_json::to_vec(&keep)
-            && self.core.ask_with(Ask::Keep {}, &text).is_ok()
+        let changes = self.world.changes();
+        if self
+            .kept
+            .as_ref()
+            .is_some_and(|kept| *kept == (keep.clone(), changes))
         {
-            self.kept = Some(keep);
+            return Ok(());
+        }
+        let whole = Keep {
+            shape: (changes > 0).then_some(Cow::Borrowed(self.world.shape())),
+            ..keep.clone()
+        };
+        let text = serde_json::to_vec(&whole).map_err(|error| error.to_string())?;
+        self.core.ask_with(Ask::Keep {}, &text)?;
+        self.kept = Some((keep, changes));
+        Ok(())
+    }
+
+    /// The same, where nothing hangs on it: it is tried again in the next turn.
+    fn note(&mut self, now_ns: u64) {
+        if let Err(Refusal { why, .. }) = self.keep()
+            && self.trouble_ns.is_none_or(|at| now_ns >= at)
+        {
+            self.trouble_ns = Some(now_ns.saturating_add(TROUBLE_NS));
+            self.log
+                .line("grantwayd", &format!("the core keeps nothing: {why}"));
         }
     }
 
@@ -239,6 +286,7 @@ impl<'a> Server<'a> {
                     text,
                 } => self.live(domain, stage, text.as_str()),
                 Tell::Connected { domain } => self.world.connect(domain),
+                Tell::Lost { unit } => self.lose(build::place_of(unit)),
                 Tell::Welcome { .. } | Tell::Done { .. } | Tell::Refused { .. } => {}
             }
         }
@@ -279,8 +327,28 @@ impl<'a> Server<'a> {
         if restarts || !self.restarts_now() {
             return;
         }
+        let name = self.world.domain(place).map(|domain| domain.name.clone());
+        let Some(name) = name.filter(|name| !self.world.shape().is_changing(name)) else {
+            return;
+        };
+        if self.is_attached(&name) {
+            return self.begin_detach(&name, "it has ended");
+        }
         for unit in build::lasting_units(&self.world, place) {
             self.core.post(Ask::Close { unit }, &[]);
+        }
+    }
+
+    /// The network namespace that a device of a domain's was made in is no more: with a guest that
+    /// was attached nobody can do anything any more.
+    fn lose(&mut self, place: usize) {
+        let Some(name) = self.world.domain(place).map(|domain| domain.name.clone()) else {
+            return;
+        };
+        let line = format!("{name}: the network namespace of one of its interfaces has gone");
+        self.log.line("grantwayd", &line);
+        if self.is_attached(&name) && self.restarts_now() {
+            self.begin_detach(&name, "its network namespace has gone");
         }
     }
 
@@ -293,6 +361,8 @@ impl<'a> Server<'a> {
         let mut deadline = clients.chain(consoles).min();
         if self.restarts_now() {
             let due = self.restarts.iter().filter_map(|r| r.due_ns(&self.world));
+            let due = due.chain(self.attaches.iter().map(Attach::due_ns));
+            let due = due.chain(self.detaches.iter().map(Detach::due_ns));
             deadline = deadline.into_iter().chain(due).min();
         } else if self.complete_ns.is_none() {
             let late = self.began_ns.saturating_add(COMPLETE_NS);
@@ -312,6 +382,7 @@ impl<'a> Server<'a> {
         self.requests(now);
         self.hear();
         self.restart(now);
+        self.change(now);
         // After `restart`: clients that wait for a start that it has just seen are told now, for
         // nothing wakes us again for them.
         self.relay(now);
@@ -325,6 +396,8 @@ impl<'a> Server<'a> {
         let waited: BTreeSet<u32> = clients
             .filter_map(Client::token)
             .chain(self.ending)
+            .chain(self.attaches.iter().flat_map(Attach::tokens))
+            .chain(self.detaches.iter().flat_map(Detach::tokens))
             .collect();
         self.core.forget_but(|token| waited.contains(&token));
         waited.iter().any(|token| self.core.has_answer(*token))
@@ -358,7 +431,6 @@ impl<'a> Server<'a> {
         }
         let all: BTreeSet<DomId> = self.world.all().collect();
         self.reported.retain(|id| all.contains(id));
-        self.keep();
     }
 
     fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<Ready> {

@@ -53,6 +53,16 @@ impl Server<'_> {
                     self.answer(id, &refusal(error), now);
                 }
             }
+            Ok(Control::Attach { guest }) => {
+                if let Err(error) = self.begin_attach(id, &guest, now) {
+                    self.answer(id, &refusal(error), now);
+                }
+            }
+            Ok(Control::Detach { domain }) => {
+                if let Err(error) = self.detach_for(id, &domain) {
+                    self.answer(id, &refusal(error), now);
+                }
+            }
             Ok(Control::Down) => {
                 self.wait_for(id, Waits::End);
                 if self.ending.is_none() {
@@ -64,13 +74,13 @@ impl Server<'_> {
         }
     }
 
-    fn wait_for(&mut self, id: u64, what: Waits) {
+    pub(super) fn wait_for(&mut self, id: u64, what: Waits) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.waits = what;
         }
     }
 
-    fn answer(&mut self, id: u64, answer: &impl serde::Serialize, now: u64) {
+    pub(super) fn answer(&mut self, id: u64, answer: &impl serde::Serialize, now: u64) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.answer(answer, now);
         }
@@ -163,7 +173,7 @@ impl Server<'_> {
         }
         let missing = self.world.missing.iter().cloned().chain(core.missing);
         Ok(Status {
-            name: self.world.machine.name.clone(),
+            name: self.world.name.clone(),
             pid: self.core_pid,
             up_ns: self.complete_ns.map_or(0, |at| now.saturating_sub(at)),
             up_took_ns: self.complete_ns.map(|at| at.saturating_sub(self.began_ns)),
@@ -182,6 +192,6 @@ fn reply(answer: Answer) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "the domain's reply makes no sense".into())
 }
 
-fn refusal(error: String) -> ControlError {
+pub(super) fn refusal(error: String) -> ControlError {
     ControlError { error }
 }

@@ -6,10 +6,11 @@ pub use crate::status::{
     Audit, ConnectionStatus, DomainAudit, DomainStatus, GrantInUse, Program, Restarts,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 /// A whole machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// The instance's name (letters, digits, `-` and `_`).
@@ -18,6 +19,43 @@ pub struct Machine {
     pub domains: Vec<Domain>,
     /// Every connection between two of them.
     pub connections: Vec<Connection>,
+    /// What the manager has to know to attach guests while it runs; none: it stays as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live: Option<Live>,
+}
+
+/// What it takes to attach guests to a machine that runs, and to detach some.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Live {
+    /// The configuration file that the machine is built from: its text.
+    pub file: String,
+    /// Slots of the window of each worker of the driver domain from here on are guests'.
+    pub first_slot: u32,
+    /// Guests that were attached since the start, by name, with the MACs that they were given.
+    #[serde(default)]
+    pub attached: BTreeMap<String, Setting>,
+    /// Guests of the file that were detached.
+    #[serde(default)]
+    pub detached: BTreeSet<String>,
+}
+
+/// A value of a configuration, as it is written in TOML or in JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Setting {
+    /// `true` or `false`.
+    Flag(bool),
+    /// A whole number.
+    Number(i64),
+    /// Another number.
+    Real(f64),
+    /// A text.
+    Text(String),
+    /// Several.
+    List(Vec<Setting>),
+    /// A section: values under their keys.
+    Section(BTreeMap<String, Setting>),
 }
 
 /// One domain.
@@ -93,6 +131,9 @@ pub struct Opening {
     /// What netd notes for the next one: settings of the system that it has switched on.
     #[serde(default)]
     pub switched_on: Vec<String>,
+    /// The same: which network namespace a TAP was made in, by the device and inode of its file.
+    #[serde(default)]
+    pub namespace: Option<[u64; 2]>,
 }
 
 /// A TAP interface: created, configured, brought up, and handed over as a descriptor.
@@ -249,7 +290,7 @@ pub struct Connection {
 }
 
 /// One line on the control socket, from the command line to the monitor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Control {
     /// Domains, processes and connections: answered by [`Status`].
@@ -265,6 +306,16 @@ pub enum Control {
     },
     /// End a domain and start it again, now: answered by [`Restarted`] when it is connected.
     Restart {
+        /// The domain's name.
+        domain: String,
+    },
+    /// Attach one guest more: answered by [`Attached`] when all of its interfaces are up.
+    Attach {
+        /// What a section `[[guest]]` of the configuration file would say of it.
+        guest: Setting,
+    },
+    /// Take a guest away: answered by [`Detached`] when nothing is left of it.
+    Detach {
         /// The domain's name.
         domain: String,
     },
@@ -297,6 +348,28 @@ pub struct Restarted {
     pub ready_ns: u64,
     /// The same until all its connections were up, but for those whose other end is dead.
     pub connected_ns: u64,
+}
+
+/// The answer when a guest is attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// Its name.
+    pub domain: String,
+    /// Its id.
+    pub id: u16,
+    /// The MAC of each of its interfaces.
+    pub macs: Vec<String>,
+    /// Nanoseconds that it took.
+    pub took_ns: u64,
+}
+
+/// The answer when a guest is detached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Detached {
+    /// Its name.
+    pub domain: String,
+    /// Nanoseconds that it took.
+    pub took_ns: u64,
 }
 
 /// What `grantway status` shows.

@@ -175,7 +175,8 @@ impl Connections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a connection; both ends start as [`XenbusState::Initialising`] and are told.
+    /// Makes a connection; both ends start as [`XenbusState::Initialising`] and are told. The
+    /// backend's number of it, and the frontend's.
     ///
     /// # Errors
     /// `ENOSPC`: one of the domains has [`fd::CONNECTIONS_MAX`] connections already.
@@ -184,7 +185,7 @@ impl Connections {
         backend: (DomId, Arc<Port>),
         frontend: (DomId, Arc<Port>),
         handle: u16,
-    ) -> Result<(), Errno> {
+    ) -> Result<(ConnId, ConnId), Errno> {
         let mut records = self.lock();
         let back = records.take_number(backend.0).ok_or(Errno::NOSPC)?;
         let Some(front) = records.take_number(frontend.0) else {
@@ -210,7 +211,7 @@ impl Connections {
         for port in ports {
             port.raise(info::PENDING_CONNECT);
         }
-        Ok(())
+        Ok((ConnId(back), ConnId(front)))
     }
 
     /// Writes a domain's record of a connection and tells the other end.

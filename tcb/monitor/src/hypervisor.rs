@@ -11,8 +11,8 @@ use crate::life::{Demand, Life};
 use crate::mailbox::RelayError;
 use crate::numbers::Numbers;
 use crate::post::Post;
-use abi::DomId;
 use abi::layout::{fd, info};
+use abi::{ConnId, DomId};
 use shmem::Span;
 use std::collections::BTreeSet;
 use std::io;
@@ -137,7 +137,7 @@ impl Hypervisor {
         Some(domain.parts.as_ref()?.memory.frames().span())
     }
 
-    /// Connects two domains.
+    /// Connects two domains; the backend's number of the connection, and the frontend's.
     ///
     /// # Errors
     /// One of them is not there or gone, they are the same, or one has as many connections as a
@@ -147,7 +147,7 @@ impl Hypervisor {
         backend: DomId,
         frontend: DomId,
         handle: u16,
-    ) -> Result<(), DomainError> {
+    ) -> Result<(ConnId, ConnId), DomainError> {
         self.release_unused();
         let port = |id: DomId| {
             let domain = self.domain(id)?;

@@ -42,6 +42,12 @@ impl Hypervisor {
                 .any(|domain| domain.id == id || told(domain))
     }
 
+    /// Whether anybody still has a page of a domain, dead or alive: mapped, granted or held.
+    #[must_use]
+    pub fn is_used(&self, id: DomId) -> bool {
+        self.shared.grants.lock().knows(id)
+    }
+
     /// Takes a connection away. To each end the other one is *unknown* from now on; each gives up
     /// what it has of it, and its number is free when that is done.
     ///

@@ -10,7 +10,9 @@
 //! | `serve` | tasks of the core: open, take up, bind, close |
 //! | `told` | what domains tell their devices, on a thread of its own |
 //! | `unit` | one device or socket |
+//! | `places` | which namespaces they were made in, and whether these are there |
 
+mod places;
 mod serve;
 mod told;
 mod unit;

@@ -1,5 +1,6 @@
 //! The core's tasks, one after another.
 
+use crate::places::{self, Places};
 use crate::told::{self, Units};
 use crate::unit::{self, Files, Opened, Refusal, Unit};
 use abi::core::{Outcome, Record, Task};
@@ -22,6 +23,7 @@ struct Serve {
     link: Link,
     units: Units,
     files: Files,
+    places: Places,
     missing: Vec<String>,
 }
 
@@ -31,6 +33,7 @@ pub(crate) fn run(link: Link, missing: Vec<String>) -> Result<(), String> {
         link,
         units: Units::default(),
         files: Files::of(b""),
+        places: Places::default(),
         missing,
     };
     loop {
@@ -48,8 +51,13 @@ pub(crate) fn run(link: Link, missing: Vec<String>) -> Result<(), String> {
 
 impl Serve {
     fn turn(&mut self) -> Result<(), LinkError> {
+        for unit in self.places.lost() {
+            let message = Outcome::Lost { unit };
+            self.send(&Record { token: 0, message }, &[])?;
+        }
         let Some(received) = self.link.receive::<Task>()? else {
-            self.link.wait(PollFlags::IN, None)?;
+            let wait = self.places.wait().map(|wait| wait.as_nanos() as u64);
+            self.link.wait(PollFlags::IN, wait)?;
             return Ok(());
         };
         let token = received.record.token;
@@ -97,11 +105,13 @@ impl Serve {
             Task::TakeUp { unit, given } => {
                 let [description] = parts_of(&fds)?;
                 let opening = opening(description)?;
+                self.note_place(unit, &opening);
                 let rest = fds.into_iter().skip(1 + given as usize).collect();
                 self.insert(unit, unit::take_up(&opening, rest)?);
                 done()
             }
             Task::Close { unit } => {
+                self.places.remove(unit);
                 let closed = self.units.lock().remove(&unit);
                 // Outside the lock: to close a socket may take long.
                 drop(closed);
@@ -131,6 +141,13 @@ impl Serve {
         self.units.lock().insert(number, Arc::new(unit));
     }
 
+    /// Whether the namespace is there that a device was made in is looked at from now on.
+    fn note_place(&mut self, unit: u32, opening: &Opening) {
+        if let (Some(name), Some(identity)) = (namespace(&opening.device), opening.namespace) {
+            self.places.insert(unit, name, identity);
+        }
+    }
+
     fn device(&self, unit: u32) -> Result<Arc<Unit>, Refusal> {
         let found = self.units.get(unit);
         found.ok_or_else(|| format!("device {unit} is not open").into())
@@ -141,8 +158,10 @@ impl Serve {
     fn open(&mut self, number: u32, fds: Vec<OwnedFd>) -> Answer {
         let [description] = parts(fds)?;
         let mut opening = opening(&description)?;
+        opening.namespace = namespace(&opening.device).and_then(places::identity);
         let Opened { unit, given, lacks } = unit::open(&opening, &self.files)?;
         opening.switched_on = unit.switched_on();
+        self.note_place(number, &opening);
         let description = serde_json::to_vec(&opening).map_err(|e| e.to_string())?;
         let description = sealed::write("device", &description)?;
         let mut lines: Vec<&str> = self.missing.iter().map(String::as_str).collect();
@@ -187,6 +206,14 @@ impl Serve {
         let kept = kept?;
         self.insert(number, bound);
         Ok((Outcome::Bound { rings }, kept))
+    }
+}
+
+/// The namespace that a TAP is in.
+fn namespace(device: &Device) -> Option<&str> {
+    match device {
+        Device::Tap(tap) => tap.netns.as_deref(),
+        _ => None,
     }
 }
 

@@ -372,6 +372,7 @@ mod tests {
             device,
             life,
             switched_on: Vec::new(),
+            namespace: None,
         }
     }
 

@@ -150,7 +150,8 @@ messages! {
             /// The domain.
             domain: DomId,
         }
-        /// Connect two domains.
+        /// Connect two domains. Done: the backend's number of the connection in the upper half, the
+        /// frontend's in the lower one.
         7 Connect {
             /// Who serves.
             backend: DomId,
@@ -195,6 +196,12 @@ messages! {
         16 End {
             /// Whether the machine failed.
             failed: bool,
+        }
+        /// Forget a domain that is gone, and its connections: its name and numbers are free then.
+        /// Refused as busy while anybody has a page of it.
+        17 Forget {
+            /// The domain.
+            domain: DomId,
         }
     }
 }
@@ -247,6 +254,11 @@ messages! {
         6 Connected {
             /// The domain.
             domain: DomId,
+        }
+        /// The network namespace that a device was made in is no more: see [`Outcome::Lost`].
+        7 Lost {
+            /// The device.
+            unit: u32,
         }
     }
 }
@@ -349,6 +361,12 @@ messages! {
         }
         /// This may take as long as a grace period of the kernel's.
         7 Working {}
+        /// Of itself, without a token: where a device was made no network namespace is to be found
+        /// any more, or another one. Told once.
+        8 Lost {
+            /// The device.
+            unit: u32,
+        }
     }
 }
 

@@ -56,6 +56,7 @@ fn asks() -> Vec<Ask> {
         Ask::Keep {},
         Ask::Probe {},
         Ask::End { failed: true },
+        Ask::Forget { domain },
     ]
 }
 
@@ -87,6 +88,13 @@ fn every_message_survives_its_way() {
     let record = Record { token, message };
     assert_eq!(Record::decode(&record.encode()), Ok(record));
     let (token, message) = (2, control);
+    let record = Record { token, message };
+    assert_eq!(Record::decode(&record.encode()), Ok(record));
+    let unit = u32::MAX;
+    let (token, message) = (0, Tell::Lost { unit });
+    let record = Record { token, message };
+    assert_eq!(Record::decode(&record.encode()), Ok(record));
+    let (token, message) = (0, Outcome::Lost { unit });
     let record = Record { token, message };
     assert_eq!(Record::decode(&record.encode()), Ok(record));
 }

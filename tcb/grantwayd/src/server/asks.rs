@@ -6,13 +6,13 @@ use abi::core::{Ask, CPU_WORDS, Tell};
 use abi::layout::info;
 use abi::status::Program;
 use link::{Received, sealed};
-use monitor::{DomainSpec, RelayError, Start};
+use monitor::{DomainSpec, Life, RelayError, Start};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Bytes that the manager may keep here.
-const KEPT_MAX: usize = 1 << 20;
+/// Bytes that the manager may keep here: a machine, and some.
+const KEPT_MAX: usize = 64 << 20;
 
 /// An ask that is answered at once: a number, and what travels beside it.
 type Answer = Result<(u64, Vec<OwnedFd>), Refusal>;
@@ -84,8 +84,7 @@ impl Core {
         match ask {
             Ask::Create { .. } => self.create(ask, fds),
             Ask::Close { unit } => {
-                self.units.forget(unit);
-                self.task(0, abi::core::Task::Close { unit }, Vec::new());
+                self.close(unit);
                 done()
             }
             Ask::Give {
@@ -103,8 +102,8 @@ impl Core {
                 frontend,
                 handle,
             } => {
-                self.hypervisor.connect(backend, frontend, handle)?;
-                done()
+                let (back, front) = self.hypervisor.connect(backend, frontend, handle)?;
+                Ok((u64::from(back.0) << 32 | u64::from(front.0), Vec::new()))
             }
             Ask::Start { domain } => self.start_domain(domain),
             Ask::GiveUp { domain, why } => {
@@ -128,6 +127,7 @@ impl Core {
                 self.kept = Some(sealed::write("kept", &bytes)?);
                 done()
             }
+            Ask::Forget { domain } => self.forget(domain),
             Ask::Probe {} => {
                 sandbox::probe()?;
                 done()
@@ -202,6 +202,23 @@ impl Core {
         self.consoles.insert(id, ours);
         self.unconnected.insert(id);
         Ok((0, vec![reader]))
+    }
+
+    /// Forgets a domain of which nothing is left: not in its process, and in no other's window.
+    fn forget(&mut self, id: DomId) -> Answer {
+        let is_gone = matches!(self.hypervisor.life(id), Some(Life::Gone(_)));
+        if !is_gone || self.hypervisor.is_used(id) {
+            return Err(Refusal {
+                why: format!(
+                    "{}: something of it is still there",
+                    self.hypervisor.name(id)
+                ),
+                is_busy: self.hypervisor.life(id).is_some_and(Life::is_over),
+            });
+        }
+        self.hypervisor.forget(id)?;
+        self.unconnected.remove(&id);
+        done()
     }
 
     fn relay(&mut self, token: u32, id: DomId, fds: Vec<OwnedFd>, now: u64) -> Result<(), Refusal> {

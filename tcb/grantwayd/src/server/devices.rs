@@ -15,7 +15,7 @@ use super::asks::{Refusal, beside};
 use super::units::{Bound, Making, SOCKETS, Unit, Waits};
 use super::{Core, Peer};
 use crate::netd::{Socket, Tap};
-use abi::core::{Outcome, RingPlace, Task, Umem};
+use abi::core::{Outcome, RingPlace, Task, Tell, Umem};
 use abi::layout::ring_slots;
 use abi::{DomId, PAGE, Slot};
 use link::{Link, LinkError, Received, sealed};
@@ -109,6 +109,15 @@ impl Core {
         self.task(task, Task::Open { unit }, fds);
     }
 
+    /// Closes a device, also one that netd is still opening: it does so before it closes it.
+    pub(super) fn close(&mut self, unit: u32) {
+        self.units.forget(unit);
+        self.task(0, Task::Close { unit }, Vec::new());
+        for token in self.units.take_opening(unit) {
+            self.answer(token, Err("it was closed meanwhile".into()));
+        }
+    }
+
     /// Gives a domain a descriptor of a device.
     pub(super) fn give(
         &mut self,
@@ -163,6 +172,10 @@ impl Core {
     /// netd has done something, or not.
     fn outcome(&mut self, received: Received<Outcome>) {
         let Received { record, fds } = received;
+        if let Outcome::Lost { unit } = record.message {
+            self.tell(0, Tell::Lost { unit }, Vec::new());
+            return;
+        }
         let waiting = self.units.waiting.remove(&record.token);
         // An outcome that no ask waits for is dropped.
         let Some((token, waits)) = waiting else {

@@ -64,10 +64,34 @@ impl Units {
         self.bound.remove(&unit);
     }
 
+    /// Nobody waits any more for a device to be opened: the tokens of those who did.
+    pub(super) fn take_opening(&mut self, unit: u32) -> Vec<u32> {
+        let is_it = |waits: &Waits| matches!(waits, Waits::Open { unit: at } if *at == unit);
+        let opening = self.waiting.extract_if(.., |_, (_, waits)| is_it(waits));
+        opening.map(|(_, (token, _))| token).collect()
+    }
+
     /// Notes that the manager's ask `token` waits for netd. Returns the token of netd's task.
     pub(super) fn wait(&mut self, token: u32, waits: Waits) -> u32 {
         self.tasks = self.tasks.wrapping_add(1).max(1);
         self.waiting.insert(self.tasks, (token, waits));
         self.tasks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_device_that_is_closed_waits_no_longer() {
+        let mut units = Units::default();
+        let tasks = [7, 8, 7].map(|unit| units.wait(unit + 100, Waits::Open { unit }));
+        assert_eq!(units.take_opening(7), [107, 107]);
+        assert_eq!(units.take_opening(7), []);
+        assert_eq!(
+            units.waiting.keys().copied().collect::<Vec<_>>(),
+            [tasks[1]]
+        );
     }
 }

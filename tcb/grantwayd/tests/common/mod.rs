@@ -48,6 +48,7 @@ pub(crate) fn machine(guests: u16) -> Machine {
         name: "test".into(),
         domains,
         connections,
+        live: None,
     }
 }
 

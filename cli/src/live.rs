@@ -1,0 +1,179 @@
+//! Guests of a machine that runs: attached and detached.
+
+use crate::output;
+use abi::machine::Setting;
+use client::Instance;
+use config::Cidr;
+use figures::Failure;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// What a guest that is attached is to be.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Newcomer {
+    /// Its name
+    pub(crate) guest: String,
+    /// Its network namespace: a name (`ip netns`), an absolute path, or the id of a process in it
+    #[arg(long, value_name = "NAME|PATH|PID", required_unless_present = "file")]
+    pub(crate) netns: Option<String>,
+    /// An address of its interface, with the length of the network's prefix; can be given again
+    #[arg(long = "ip", value_name = "CIDR", conflicts_with = "file")]
+    pub(crate) addresses: Vec<Cidr>,
+    /// Its default route
+    #[arg(long, value_name = "IP", conflicts_with = "file")]
+    pub(crate) gateway: Option<IpAddr>,
+    /// Its MAC, instead of one that is made up
+    #[arg(long, conflicts_with = "file")]
+    pub(crate) mac: Option<String>,
+    /// Bytes of IP in its longest packets
+    #[arg(long, value_name = "BYTES", conflicts_with = "file")]
+    pub(crate) mtu: Option<u32>,
+    /// Name of its interface, instead of `eth0`
+    #[arg(long, conflicts_with = "file")]
+    pub(crate) ifname: Option<String>,
+    /// The most that it may send, megabits a second
+    #[arg(long, value_name = "MBPS", conflicts_with = "file")]
+    pub(crate) rate: Option<f64>,
+    /// A file with what a section `[[guest]]` would have, instead of all these: any endpoint, any
+    /// number of interfaces, rules (docs/config.md)
+    #[arg(long, value_name = "FILE", conflicts_with = "netns")]
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl Newcomer {
+    /// The same as a section of the configuration file.
+    fn section(&self) -> anyhow::Result<Setting> {
+        let mut guest = match &self.file {
+            Some(file) => from_file(file)?,
+            None => BTreeMap::from([("vif".to_owned(), Setting::List(vec![self.vif()]))]),
+        };
+        guest.insert("name".to_owned(), text(&self.guest));
+        Ok(Setting::Section(guest))
+    }
+
+    fn vif(&self) -> Setting {
+        let mut vif = BTreeMap::from([("endpoint".to_owned(), text("tap"))]);
+        let mut put = |key: &str, value: Option<Setting>| {
+            vif.extend(value.map(|value| (key.to_owned(), value)));
+        };
+        put(
+            "netns",
+            self.netns.as_deref().map(|netns| text(&place(netns))),
+        );
+        let addresses = self.addresses.iter().map(|cidr| text(&cidr.to_string()));
+        put("addresses", Some(Setting::List(addresses.collect())));
+        put(
+            "gateway",
+            self.gateway.map(|gateway| text(&gateway.to_string())),
+        );
+        put("mac", self.mac.as_deref().map(text));
+        put("mtu", self.mtu.map(|mtu| Setting::Number(mtu.into())));
+        put("ifname", self.ifname.as_deref().map(text));
+        put("rate_mbps", self.rate.map(Setting::Real));
+        Setting::Section(vif)
+    }
+}
+
+/// A namespace as a configuration file names it: a process's by its path.
+fn place(netns: &str) -> String {
+    match netns.parse::<u32>() {
+        Ok(pid) => format!("/proc/{pid}/ns/net"),
+        Err(_) => netns.to_owned(),
+    }
+}
+
+fn text(text: &str) -> Setting {
+    Setting::Text(text.to_owned())
+}
+
+fn from_file(file: &std::path::Path) -> anyhow::Result<BTreeMap<String, Setting>> {
+    let shown = file.display();
+    let wrong = |why: String| Failure::Usage(format!("{shown}: {why}"));
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| wrong(format!("it cannot be read: {error}")))?;
+    match config::live::setting(&text).map_err(|why| wrong(why))? {
+        Setting::Section(keys) => Ok(keys),
+        _ => Err(wrong("it has no keys".to_owned()).into()),
+    }
+}
+
+/// A refusal is the caller's mistake, like a wrong option.
+fn refused(error: client::Error) -> anyhow::Error {
+    match error {
+        client::Error::Refused(text) => Failure::Usage(text).into(),
+        error => error.into(),
+    }
+}
+
+/// `grantway attach`.
+pub(crate) fn attach(name: &str, newcomer: &Newcomer, as_json: bool) -> anyhow::Result<()> {
+    let guest = newcomer.section()?;
+    let instance = Instance::connect(name)?;
+    let attached = instance.attach(guest).map_err(refused)?;
+    if as_json {
+        return output::json(&json!(attached));
+    }
+    let macs = attached.macs.join(", ");
+    let ms = attached.took_ns as f64 / 1e6;
+    output::print(&format!(
+        "{} is attached ({macs}; {ms:.1} ms).\n",
+        attached.domain
+    ))
+}
+
+/// `grantway detach`.
+pub(crate) fn detach(name: &str, guests: &[String], as_json: bool) -> anyhow::Result<()> {
+    let instance = Instance::connect(name)?;
+    for guest in guests {
+        let detached = instance.detach(guest).map_err(refused)?;
+        let ms = detached.took_ns as f64 / 1e6;
+        match as_json {
+            true => output::json(&json!(detached))?,
+            false => output::print(&format!("{guest} is detached ({ms:.1} ms).\n"))?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    fn section(args: &[&str]) -> serde_json::Value {
+        let args = ["grantway", "attach"].iter().chain(args);
+        match Cli::try_parse_from(args).unwrap().command {
+            Command::Attach { newcomer, .. } => json!(newcomer.section().unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn options_are_keys_of_a_section() {
+        assert_eq!(
+            section(&[
+                "web",
+                "--netns",
+                "17",
+                "--ip",
+                "10.0.0.2/24",
+                "--mtu",
+                "1400"
+            ]),
+            json!({ "name": "web", "vif": [{
+                "endpoint": "tap", "netns": "/proc/17/ns/net",
+                "addresses": ["10.0.0.2/24"], "mtu": 1400,
+            }]})
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("guest.toml");
+        std::fs::write(&file, "restart = false\n[[vif]]\nendpoint = \"echo\"\n").unwrap();
+        assert_eq!(
+            section(&["web", "--file", &file.display().to_string()]),
+            json!({ "name": "web", "restart": false, "vif": [{ "endpoint": "echo" }] })
+        );
+    }
+}

@@ -1,0 +1,419 @@
+//! Guests that come to a machine that runs, and go again.
+
+use crate::machine::{Machine, text};
+use crate::processes::{descriptors, helper, kill, wait_until};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(5);
+const NAMES: [&str; 3] = ["c0", "c1", "c2"];
+
+/// A machine without a guest or a NIC, and three namespaces.
+fn empty(needed: &[&str]) -> Option<Machine> {
+    Machine::start(needed, &NAMES, |_| {
+        "[driver]\nrestart_pause_ms = 20\n".to_owned()
+    })
+}
+
+fn address(place: usize) -> String {
+    format!("10.0.0.{}", place + 1)
+}
+
+/// What is typed to attach the namespace at a place, under the name of its interface.
+fn typed(machine: &Machine, place: usize) -> Vec<String> {
+    let (namespace, name) = &machine.places[place];
+    let netns = namespace.path().display().to_string();
+    let cidr = format!("{}/24", address(place));
+    let words = [
+        "attach", name, "--netns", &netns, "--ip", &cidr, "--ifname", name,
+    ];
+    words.map(str::to_owned).to_vec()
+}
+
+fn attach(machine: &Machine, place: usize) -> Value {
+    let typed = typed(machine, place);
+    let words: Vec<&str> = typed.iter().map(String::as_str).collect();
+    machine.ask(&words)
+}
+
+fn detach(machine: &Machine, place: usize) -> Value {
+    machine.ask(&["detach", NAMES[place]])
+}
+
+/// Whether one namespace hears from another within a second.
+fn hears(machine: &Machine, from: usize, to: usize) -> bool {
+    let ping = machine.run(from, "ping", &["-c", "1", "-W", "1", &address(to)]);
+    ping.status.success()
+}
+
+fn reaches(machine: &Machine, from: usize, to: usize) {
+    wait_until("no answer to a ping", PAUSE, PATIENCE, || {
+        hears(machine, from, to)
+    });
+}
+
+/// Whether a namespace has an interface of this name.
+fn has_interface(machine: &Machine, place: usize) -> bool {
+    let (namespace, name) = &machine.places[place];
+    let read = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    namespace.enter(read).unwrap().contains(name)
+}
+
+/// Names of the machine's domains.
+fn domains(machine: &Machine) -> Vec<String> {
+    let status = machine.ask(&["status"]);
+    let domains = status["domains"].as_array().unwrap().iter();
+    domains
+        .map(|d| d["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// The core, and its two helpers.
+fn trusted(machine: &Machine) -> [u64; 3] {
+    let core = machine.ask(&["status"])["pid"].as_u64().unwrap();
+    let [netd, manager] = ["grantway-netd", "grantway-manager"].map(|name| {
+        let mut found = None;
+        wait_until("no helper", PAUSE, PATIENCE, || {
+            found = helper(core, name);
+            found.is_some()
+        });
+        found.unwrap()
+    });
+    [core, netd, manager]
+}
+
+/// What must be as it was when as many guests are there again: descriptors of the trusted
+/// processes, and pages that the driver has of others.
+fn held(machine: &Machine) -> (Vec<usize>, Value) {
+    let audit = machine.ask(&["grants"]);
+    assert_eq!(audit["leaked"], 0, "{audit}");
+    let mut domains = audit["domains"].as_array().unwrap().iter();
+    let driver = domains.find(|domain| domain["name"] == "driver").unwrap();
+    let open = trusted(machine).map(descriptors);
+    (open.to_vec(), driver["mapped"].clone())
+}
+
+/// A stream from one place to another, whose bytes are counted and checked until it is stopped.
+fn stream(machine: &Machine, (from, to): (usize, usize), stop: &AtomicBool, carried: &AtomicU64) {
+    let bind = || TcpListener::bind((address(to), 7000)).unwrap();
+    let listener = machine.places[to].0.enter(bind).unwrap();
+    let connect = || TcpStream::connect((address(to), 7000)).unwrap();
+    let mut sender = machine.places[from].0.enter(connect).unwrap();
+    let (mut receiver, _) = listener.accept().unwrap();
+    let block: Vec<u8> = (0..65_521u32).map(|n| (n % 251) as u8).collect();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                sender.write_all(&block).unwrap();
+            }
+            drop(sender);
+        });
+        let mut got = vec![0; block.len()];
+        while receiver.read_exact(&mut got).is_ok() {
+            assert!(got == block, "the stream is damaged");
+            carried.fetch_add(got.len() as u64, Ordering::Relaxed);
+        }
+    });
+}
+
+#[test]
+fn namespaces_are_attached_to_a_machine_of_nothing_and_talk() {
+    let Some(machine) = empty(&["ping"]) else {
+        return;
+    };
+    assert_eq!(domains(&machine), ["driver"]);
+    for place in [0, 1] {
+        let attached = attach(&machine, place);
+        assert_eq!(attached["domain"], NAMES[place], "{attached}");
+        assert_eq!(attached["macs"].as_array().unwrap().len(), 1);
+    }
+    reaches(&machine, 0, 1);
+    let bind = |place: usize| {
+        let bind = || UdpSocket::bind((address(place), 9000)).unwrap();
+        machine.places[place].0.enter(bind).unwrap()
+    };
+    let (a, b) = (bind(0), bind(1));
+    b.set_read_timeout(Some(PATIENCE)).unwrap();
+    a.send_to(b"one datagram", (address(1), 9000)).unwrap();
+    let mut got = [0; 64];
+    let (length, from) = b.recv_from(&mut got).unwrap();
+    assert_eq!(&got[..length], b"one datagram");
+    assert_eq!(from, a.local_addr().unwrap());
+
+    // A third one comes and goes under their stream: nothing of it stays, and no byte is lost.
+    let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let streaming = scope.spawn(|| stream(&machine, (0, 1), &stop, &carried));
+        attach(&machine, 2);
+        detach(&machine, 2);
+        let before = held(&machine);
+        for turn in 0..50 {
+            let so_far = carried.load(Ordering::Relaxed);
+            attach(&machine, 2);
+            if turn % 10 == 0 {
+                reaches(&machine, 2, 0);
+            }
+            detach(&machine, 2);
+            assert!(!has_interface(&machine, 2));
+            assert_eq!(domains(&machine), ["driver", "c0", "c1"]);
+            wait_until("the stream stands", PAUSE, PATIENCE, || {
+                carried.load(Ordering::Relaxed) > so_far
+            });
+        }
+        wait_until("something has stayed", PAUSE, PATIENCE, || {
+            held(&machine) == before
+        });
+        stop.store(true, Ordering::Relaxed);
+        streaming.join().unwrap();
+    });
+
+    // The next driver knows them, too, and so does the next manager.
+    attach(&machine, 2);
+    for victim in ["driver", "manager", "driver"] {
+        let before = machine.ask(&["status"])["domains"][0]["pid"].clone();
+        match victim {
+            "driver" => {
+                kill(before.as_u64().unwrap());
+                wait_until("no other driver", PAUSE, PATIENCE, || {
+                    let now = machine.ask(&["status"])["domains"][0].clone();
+                    now["pid"] != before && !now["restarts"]["connected_ns"].is_null()
+                });
+            }
+            _ => {
+                let [core, _, manager] = trusted(&machine);
+                kill(manager);
+                wait_until("no other manager", PAUSE, PATIENCE, || {
+                    helper(core, "grantway-manager").is_some_and(|now| now != manager)
+                });
+            }
+        }
+        for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+            reaches(&machine, from, to);
+        }
+    }
+    detach(&machine, 0);
+    assert_eq!(domains(&machine), ["driver", "c1", "c2"]);
+    reaches(&machine, 1, 2);
+    machine.end();
+}
+
+#[test]
+fn what_cannot_be_attached_is_refused_in_words_and_leaves_nothing() {
+    let Some(machine) = empty(&["ping"]) else {
+        return;
+    };
+    attach(&machine, 0);
+    let before = held(&machine);
+    let run = |args: &[&str]| {
+        let run = machine.grantway(args);
+        assert_eq!(run.status.code(), Some(2), "{args:?}: {run:?}");
+        text(&run.stderr)
+    };
+    let here = machine.places[1].0.path().display().to_string();
+    let long = "x".repeat(300);
+    for (args, says) in [
+        (
+            vec!["attach", "g", "--netns", "no-such-namespace"],
+            "no-such-namespace",
+        ),
+        (vec!["attach", "g", "--netns", "/etc/passwd"], "/etc/passwd"),
+        (
+            vec!["attach", "g", "--netns", "999999999"],
+            "/proc/999999999/ns/net",
+        ),
+        (
+            vec!["attach", "../g", "--netns", &here],
+            "`name` is \"../g\"",
+        ),
+        (
+            vec!["attach", "g\n", "--netns", &here],
+            "`name` is \"g\\n\"",
+        ),
+        (vec!["attach", &long, "--netns", &here], "`name` is"),
+        (vec!["attach", "c0", "--netns", &here], "the name \"c0\""),
+        (
+            vec!["attach", "driver", "--netns", &here],
+            "that of the driver domain",
+        ),
+        (
+            vec!["attach", "g", "--netns", &here, "--ip", "10.0.0.1/24"],
+            "10.0.0.1",
+        ),
+        (
+            vec![
+                "attach",
+                "g",
+                "--netns",
+                &here,
+                "--mac",
+                "02:67:01:00:00:00",
+            ],
+            "the MAC 02:67:01:00:00:00",
+        ),
+        (
+            vec!["attach", "g", "--netns", &here, "--mtu", "3"],
+            "`mtu` is 3",
+        ),
+        (
+            vec!["attach", "g", "--netns", &here, "--ifname", "a/b"],
+            "`ifname`",
+        ),
+        // The loopback is there already: it is netd that finds out.
+        (
+            vec!["attach", "g", "--netns", &here, "--ifname", "lo"],
+            "lo",
+        ),
+        (vec!["detach", "g"], "there is no guest g"),
+        (vec!["detach", "driver"], "there is no guest driver"),
+    ] {
+        let why = run(&args);
+        assert!(why.contains(says), "{args:?}: {why}");
+    }
+    let guest = machine.folder.path().join("guest.toml");
+    std::fs::write(
+        &guest,
+        "[[vif]]\nendpoint = \"pcap\"\nread = \"/etc/passwd\"\n",
+    )
+    .unwrap();
+    let why = run(&["attach", "g", "--file", &guest.display().to_string()]);
+    assert!(why.contains("the machine has no file /etc/passwd"), "{why}");
+    assert_eq!(domains(&machine), ["driver", "c0"]);
+    wait_until("something has stayed", PAUSE, PATIENCE, || {
+        held(&machine) == before
+    });
+    attach(&machine, 1);
+    reaches(&machine, 1, 0);
+    machine.end();
+}
+
+/// The requests as the documentation has them, on the socket itself; and an endpoint without a TAP.
+#[test]
+fn guests_come_and_go_by_json() {
+    let Some(machine) = empty(&[]) else {
+        return;
+    };
+    let socket = machine.folder.path().join("run").join("grantway.sock");
+    let ask = |line: Value| -> Value {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(format!("{line}\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        serde_json::from_str(&answer).unwrap()
+    };
+    let stack = |name: &str, own: u8, apps: Value| {
+        let vif = json!({
+            "endpoint": "stack", "addresses": [format!("10.0.0.{own}/24")], "app": apps,
+        });
+        json!({ "op": "attach", "guest": { "name": name, "vif": [vif] } })
+    };
+    let pings = json!([{ "kind": "ping", "to": "10.0.0.1", "count": 1_000_000 }]);
+    let came = ask(stack("still", 1, json!([])));
+    assert_eq!(came["domain"], "still", "{came}");
+    let came = ask(stack("pings", 2, pings));
+    assert_eq!(came["domain"], "pings", "{came}");
+    wait_until("no answer", PAUSE, PATIENCE, || {
+        let stat = machine.ask(&["stat", "still"]).to_string();
+        let packets = machine.ask(&["stat", "driver"]);
+        let traffic = &packets["driver"]["ports"]["vif.still-0"]["traffic"];
+        !stat.is_empty() && traffic["in_packets"].as_u64().unwrap() > 2
+    });
+    let refused = ask(json!({ "op": "attach", "guest": { "name": "x", "vif": [{}] } }));
+    assert!(
+        refused["error"]
+            .as_str()
+            .unwrap()
+            .contains("`endpoint` is missing"),
+        "{refused}"
+    );
+    let refused = ask(json!({ "op": "attach" }));
+    assert!(
+        refused["error"]
+            .as_str()
+            .unwrap()
+            .contains("no such request"),
+        "{refused}"
+    );
+    for name in ["still", "pings"] {
+        let went = ask(json!({ "op": "detach", "domain": name }));
+        assert_eq!(went["domain"], name, "{went}");
+    }
+    assert_eq!(domains(&machine), ["driver"]);
+    machine.end();
+}
+
+/// Whenever its manager dies, a guest that comes is there as a whole afterwards, or not at all.
+#[test]
+fn a_manager_that_dies_in_the_midst_leaves_no_half_guest() {
+    let Some(machine) = empty(&["ping"]) else {
+        return;
+    };
+    attach(&machine, 0);
+    attach(&machine, 1);
+    detach(&machine, 1);
+    let mut outcomes = [0, 0];
+    for turn in 0..24 {
+        let [core, _, manager] = trusted(&machine);
+        let typed = typed(&machine, 1);
+        let grantway = crate::machine::grantway();
+        let mut command = std::process::Command::new(grantway);
+        crate::machine::in_folder(command.args(&typed), machine.folder.path());
+        let began = Instant::now();
+        let mut coming = command.spawn().unwrap();
+        thread::sleep(Duration::from_millis(10 * turn).saturating_sub(began.elapsed()));
+        kill(manager);
+        coming.wait().unwrap();
+        wait_until("no other manager", PAUSE, PATIENCE, || {
+            helper(core, "grantway-manager").is_some_and(|now| now != manager)
+        });
+        // It is there and works; or it is not, and nothing of it: what is half done goes.
+        let mut whole = false;
+        wait_until("it is neither there nor gone", PAUSE, PATIENCE, || {
+            let run = machine.grantway(&["status", "--json"]);
+            let status: Value = serde_json::from_slice(&run.stdout).unwrap_or_default();
+            let Some(domains) = status["domains"].as_array() else {
+                return false;
+            };
+            let guest = domains.iter().find(|domain| domain["name"] == "c1");
+            whole = guest.is_some_and(|guest| guest["state"] == "running");
+            let gone = guest.is_none() && !has_interface(&machine, 1);
+            gone || whole && hears(&machine, 1, 0)
+        });
+        outcomes[usize::from(whole)] += 1;
+        if whole {
+            detach(&machine, 1);
+        }
+        assert!(!has_interface(&machine, 1));
+    }
+    println!("{outcomes:?}: not at all, as a whole");
+    attach(&machine, 1);
+    reaches(&machine, 1, 0);
+    machine.end();
+}
+
+#[test]
+fn a_namespace_that_goes_takes_its_guest_along() {
+    let Some(mut machine) = empty(&["ping"]) else {
+        return;
+    };
+    attach(&machine, 0);
+    attach(&machine, 1);
+    let before = held(&machine);
+    attach(&machine, 2);
+    reaches(&machine, 2, 0);
+    let (namespace, _) = machine.places.pop().unwrap();
+    drop(namespace);
+    wait_until("it is still there", PAUSE, PATIENCE, || {
+        domains(&machine) == ["driver", "c0", "c1"]
+    });
+    wait_until("something has stayed", PAUSE, PATIENCE, || {
+        held(&machine) == before
+    });
+    reaches(&machine, 0, 1);
+    machine.end();
+}

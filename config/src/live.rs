@@ -1,0 +1,338 @@
+//! Guests that come and go while a machine runs: what the manager needs of a configuration.
+//!
+//! A file says what a machine begins with; [`machine`] adds what it takes to go on from there.
+//! [`LiveConfig`] is the file again, as the machine has become: a guest that comes is checked
+//! against all that are there by the same rules as the file was.
+
+use crate::domain::{DriverConfig, GrantMode, VifConfig};
+use crate::machine;
+use crate::model::{Config, Guest, Queues};
+use crate::parse::{parse, read_guest};
+use crate::problem::{Finding, Lines, Problem, Problems};
+use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, table_slots};
+use crate::{Endpoint, Mac, Vif};
+use abi::layout::WINDOW_SLOTS_MAX;
+use abi::machine::{Domain, Live, Machine, Program, Setting};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Guests of one interface each that there is room for in the driver domain's window, beside those
+/// of the file. Each has its share of the mappings that a process may have.
+const ROOM: u32 = 256;
+
+/// The machine of a configuration whose text is `file`, to which guests can be attached.
+///
+/// # Errors
+/// What is wrong with the configuration, without lines: see [`Config::check`].
+pub fn machine(config: &Config, file: &str) -> Result<Machine, Problems> {
+    let mut machine = config.machine()?;
+    let guest = Guest {
+        vifs: vec![Vif::new(Endpoint::Echo)],
+        ..Guest::default()
+    };
+    let entries = grant_entries(config, &guest);
+    let slots = entries.saturating_add(table_slots(config, entries));
+    let collateral = match config.driver.grants.has_tables() {
+        true => ring_pages(config).saturating_add(COLLATERAL_PAGES),
+        false => 0,
+    };
+    let drivers = machine.domains.iter_mut();
+    for driver in drivers.filter(|domain| domain.program == Program::Driver) {
+        let room = |each: u32| each.saturating_mul(ROOM);
+        let slots = driver.window_slots.saturating_add(room(slots));
+        driver.window_slots = slots.min(WINDOW_SLOTS_MAX);
+        driver.collateral = driver.collateral.saturating_add(room(collateral));
+    }
+    machine.live = Some(Live {
+        file: file.to_owned(),
+        first_slot: machine::nic_slots(config),
+        ..Live::default()
+    });
+    Ok(machine)
+}
+
+/// A guest that is to come.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Newcomer {
+    /// Its domain.
+    pub domain: Domain,
+    /// What a worker of the driver domain is told of its interfaces, but for connections and slots.
+    pub vifs: Vec<VifConfig>,
+    /// Its description, with the MACs that it has been given.
+    pub guest: Setting,
+    /// These MACs.
+    pub macs: Vec<Mac>,
+}
+
+/// The configuration of a machine that runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LiveConfig {
+    config: Config,
+    /// Guests that were attached.
+    attached: BTreeSet<String>,
+}
+
+impl LiveConfig {
+    /// As a machine has become.
+    ///
+    /// # Errors
+    /// What is wrong with it: nothing, if it was ever right.
+    pub fn of(live: &Live) -> Result<Self, Problems> {
+        let mut config = parse("", &live.file)?;
+        settle(&mut config);
+        config
+            .guests
+            .retain(|guest| !live.detached.contains(&guest.name));
+        let mut attached = BTreeSet::new();
+        for (name, guest) in &live.attached {
+            config
+                .guests
+                .push(read_guest(config.guests.len(), &written(guest))?);
+            attached.insert(name.clone());
+        }
+        Ok(Self { config, attached })
+    }
+
+    /// Adds a guest, described as by a section `[[guest]]`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, a line for each thing; nothing has changed then.
+    pub fn add(&mut self, described: &Setting) -> Result<Newcomer, String> {
+        let g = self.config.guests.len();
+        let mut guest = read_guest(g, &written(described)).map_err(|wrong| wrong.to_string())?;
+        self.refuse(&guest)?;
+        let macs = self.give_macs(&mut guest);
+        let name = guest.name.clone();
+        self.config.guests.push(guest);
+        match self.newcomer(g, described, macs) {
+            Ok(newcomer) => {
+                self.attached.insert(name);
+                Ok(newcomer)
+            }
+            Err(wrong) => {
+                self.config.guests.pop();
+                Err(wrong.to_string())
+            }
+        }
+    }
+
+    /// Guest number `g`, if nothing is wrong with it.
+    fn newcomer(&self, g: usize, guest: &Setting, macs: Vec<Mac>) -> Result<Newcomer, Problems> {
+        let (domain, vifs) = machine::guest_of(&self.config, g);
+        let lines = Lines::default();
+        let problem = |finding: Finding| Problem::new(finding, None, &lines);
+        let found = self.config.findings_with(g, &domain);
+        let newcomer = Newcomer {
+            domain,
+            vifs,
+            guest: with_macs(guest, &macs),
+            macs,
+        };
+        Problems::or(found.into_iter().map(problem).collect(), newcomer)
+    }
+
+    /// What a file may say, and a guest that is attached may not have.
+    fn refuse(&self, guest: &Guest) -> Result<(), String> {
+        if self.config.driver.grants == GrantMode::Copy {
+            return Err(
+                "the driver's `grants` is \"copy\": the pages that it copies to are given out at \
+                 the start; write another one in [driver]"
+                    .into(),
+            );
+        }
+        if guest.vifs.iter().any(|vif| vif.pdev.is_some()) {
+            return Err(
+                "`pdev`: queues of a wire are given out at the start; write the guest into the file"
+                    .into(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Gives each interface without a MAC one that nobody has.
+    fn give_macs(&self, guest: &mut Guest) -> Vec<Mac> {
+        let own: Vec<Mac> = guest.vifs.iter().filter_map(|vif| vif.mac).collect();
+        let guests = self.config.guests.iter().enumerate();
+        let vifs = guests.flat_map(|(g, guest)| (0..guest.vifs.len()).map(move |v| (g, v)));
+        let vifs = vifs.filter_map(|(g, v)| self.config.vif_mac(g, v));
+        let nics = (0..self.config.nics.len()).filter_map(|nic| self.config.nic_mac(nic));
+        let taken: BTreeSet<Mac> = vifs.chain(nics).chain(own).collect();
+        let vifs = guest.vifs.len();
+        let is_free = |station: &u16| (0..vifs).all(|v| !taken.contains(&derived(*station, v)));
+        // There are more numbers of stations than guests: the last one is never come to.
+        let station = (0..u16::MAX).find(is_free).unwrap_or(u16::MAX);
+        for (v, vif) in guest.vifs.iter_mut().enumerate() {
+            vif.mac.get_or_insert(derived(station, v));
+        }
+        guest.vifs.iter().filter_map(|vif| vif.mac).collect()
+    }
+
+    /// Whether a guest can be taken away.
+    ///
+    /// # Errors
+    /// There is none of this name, or why not.
+    pub fn may_leave(&self, name: &str) -> Result<(), String> {
+        let guest = self.config.guests.iter().find(|guest| guest.name == name);
+        if guest.is_none() {
+            return Err(format!("there is no guest {name}"));
+        }
+        let mut nics = self.config.nics.iter();
+        let queues = nics.find(|nic| matches!(nic.queues, Queues::Vmq(_)));
+        match queues.filter(|_| !self.attached.contains(name)) {
+            Some(nic) => Err(format!(
+                "guest {name} is in the file, and may have a queue of NIC {}: such guests stay as \
+                 long as the machine",
+                nic.name
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a guest was attached while the machine ran.
+    #[must_use]
+    pub fn is_attached(&self, name: &str) -> bool {
+        self.attached.contains(name)
+    }
+
+    /// A guest is no more.
+    pub fn remove(&mut self, name: &str) {
+        self.config.guests.retain(|guest| guest.name != name);
+        self.attached.remove(name);
+    }
+}
+
+/// Finds room in a worker's window, from slot `first` up to `end`, for all that it maps of the
+/// interfaces `vifs`, and notes in each where that lies. Whether there is room for all.
+#[must_use]
+pub fn place(driver: &DriverConfig, first: u32, end: u32, vifs: &mut [VifConfig]) -> bool {
+    let range = |vif: &VifConfig| {
+        let behind = vif.tables_slot.saturating_add(behind(driver.grants, vif));
+        (vif.first_slot, behind)
+    };
+    let mut taken: Vec<(u32, u32)> = driver.vifs.iter().map(range).collect();
+    taken.sort_unstable();
+    let mut taken = taken.into_iter().peekable();
+    let mut at = first;
+    for vif in vifs {
+        let wanted = vif.slots.saturating_add(behind(driver.grants, vif));
+        let room = |at: u32, until: u32| until.saturating_sub(at) >= wanted;
+        while let Some(&(from, to)) = taken.peek()
+            && !room(at, from)
+        {
+            at = at.max(to);
+            taken.next();
+        }
+        if !room(at, taken.peek().map_or(end, |(from, _)| *from)) {
+            return false;
+        }
+        (vif.first_slot, vif.tables_slot) = (at, at.saturating_add(vif.slots));
+        at = at.saturating_add(wanted);
+    }
+    true
+}
+
+/// Slots behind those of an interface's grants: for sub-tables, or pages that are exchanged.
+fn behind(grants: GrantMode, vif: &VifConfig) -> u32 {
+    match grants.has_tables() {
+        true => abi::counted::table_slots(vif.slots),
+        false => vif.flip_pages,
+    }
+}
+
+/// Every guest keeps the MACs that it has, whoever comes or goes before it.
+fn settle(config: &mut Config) {
+    for g in 0..config.guests.len() {
+        let vifs = config.guests.get(g).map_or(0, |guest| guest.vifs.len());
+        for v in 0..vifs {
+            let mac = config.vif_mac(g, v);
+            let vif = config
+                .guests
+                .get_mut(g)
+                .and_then(|guest| guest.vifs.get_mut(v));
+            if let Some(vif) = vif {
+                vif.mac = mac;
+            }
+        }
+    }
+}
+
+fn derived(station: u16, vif: usize) -> Mac {
+    Mac::derived(1, station, vif as u8)
+}
+
+/// The same description with these MACs for its interfaces.
+fn with_macs(guest: &Setting, macs: &[Mac]) -> Setting {
+    let mut guest = guest.clone();
+    if let Setting::Section(keys) = &mut guest
+        && let Some(Setting::List(vifs)) = keys.get_mut("vif")
+    {
+        for (vif, mac) in vifs.iter_mut().zip(macs) {
+            if let Setting::Section(keys) = vif {
+                keys.insert("mac".into(), Setting::Text(mac.to_string()));
+            }
+        }
+    }
+    guest
+}
+
+/// What a text in TOML says.
+///
+/// # Errors
+/// It is no TOML, or has a date.
+pub fn setting(text: &str) -> Result<Setting, String> {
+    toml::from_str(text).map_err(|error| error.to_string())
+}
+
+/// A guest's description as a file would have it.
+fn written(guest: &Setting) -> String {
+    let mut text = "guest = [".to_owned();
+    write(guest, &mut text);
+    text + "]\n"
+}
+
+fn write(value: &Setting, to: &mut String) {
+    match value {
+        Setting::Flag(flag) => to.push_str(&flag.to_string()),
+        Setting::Number(number) => to.push_str(&number.to_string()),
+        Setting::Real(number) => to.push_str(&format!("{number:?}")),
+        Setting::Text(text) => to.push_str(&quoted(text)),
+        Setting::List(list) => {
+            to.push('[');
+            for value in list {
+                write(value, to);
+                to.push(',');
+            }
+            to.push(']');
+        }
+        Setting::Section(keys) => write_section(keys, to),
+    }
+}
+
+fn write_section(keys: &BTreeMap<String, Setting>, to: &mut String) {
+    to.push('{');
+    for (n, (key, value)) in keys.iter().enumerate() {
+        if n > 0 {
+            to.push_str(", ");
+        }
+        to.push_str(&quoted(key));
+        to.push_str(" = ");
+        write(value, to);
+    }
+    to.push('}');
+}
+
+/// A text between quotes: every character that is not plain by its number.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => quoted.push_str(&format!("\\u{:04X}", c as u32)),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests;

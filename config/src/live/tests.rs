@@ -1,0 +1,229 @@
+use super::*;
+use crate::domain::GuestConfig;
+
+const FILE: &str = r#"
+[[nic]]
+name = "wire"
+kind = "sim"
+addresses = ["10.0.0.1/24"]
+
+[[guest]]
+name = "a"
+[[guest.vif]]
+endpoint = "stack"
+addresses = ["10.0.0.2/24"]
+
+[[guest]]
+name = "b"
+[[guest.vif]]
+endpoint = "stack"
+addresses = ["10.0.0.3/24"]
+"#;
+
+fn live(file: &str) -> (Machine, LiveConfig) {
+    let config = parse("f", file).unwrap();
+    let machine = super::machine(&config, file).unwrap();
+    let live = LiveConfig::of(machine.live.as_ref().unwrap()).unwrap();
+    (machine, live)
+}
+
+fn setting(json: &str) -> Setting {
+    serde_json::from_str(json).unwrap()
+}
+
+fn guest(name: &str, more: &str) -> Setting {
+    setting(&format!(
+        r#"{{"name": "{name}", "vif": [{{"endpoint": "tap", "netns": "{name}", {more}
+        "weight": 2}}]}}"#
+    ))
+}
+
+#[test]
+fn a_guest_that_comes_is_what_the_file_would_have_made_of_it() {
+    let (_, mut live) = live(FILE);
+    let described = guest(
+        "c",
+        r#""addresses": ["10.0.0.4/24"], "gateway": "10.0.0.1","#,
+    );
+    let came = live.add(&described).unwrap();
+    let section = "\n[[guest]]\nname = \"c\"\n[[guest.vif]]\nendpoint = \"tap\"\nnetns = \"c\"\n\
+                   addresses = [\"10.0.0.4/24\"]\ngateway = \"10.0.0.1\"\nweight = 2\n";
+    let whole = parse("f", &format!("{FILE}{section}"))
+        .unwrap()
+        .machine()
+        .unwrap();
+    assert_eq!(Some(&came.domain), whole.domains.last());
+    let driver: DriverConfig = serde_json::from_str(&whole.domains[0].config).unwrap();
+    let last = driver.vifs.last().unwrap();
+    let told = VifConfig {
+        conn: last.conn,
+        first_slot: last.first_slot,
+        tables_slot: last.tables_slot,
+        ..came.vifs[0].clone()
+    };
+    assert_eq!(&told, last);
+    assert_eq!(came.macs, [Mac::derived(1, 2, 0)]);
+}
+
+#[test]
+fn macs_stay_whoever_comes_and_goes() {
+    let (machine, mut config) = live(FILE);
+    let mut live = machine.live.unwrap();
+    let first = config.add(&guest("c", "")).unwrap();
+    live.attached.insert("c".into(), first.guest.clone());
+    config.may_leave("a").unwrap();
+    config.remove("a");
+    live.detached.insert("a".into());
+    // The number of the guest that went is free again, and nobody else's MAC has changed.
+    let next = config.add(&guest("d", "")).unwrap();
+    assert_eq!(next.macs, [Mac::derived(1, 0, 0)]);
+    live.attached.insert("d".into(), next.guest);
+    // What another manager reads is the same.
+    let again = LiveConfig::of(&live).unwrap();
+    assert_eq!(again, config);
+    let mac = |name: &str| {
+        let mut guests = again.config.guests.iter();
+        guests.find(|guest| guest.name == name).unwrap().vifs[0].mac
+    };
+    assert_eq!(mac("b"), Some(Mac::derived(1, 1, 0)));
+    assert_eq!(mac("c"), Some(Mac::derived(1, 2, 0)));
+}
+
+#[test]
+fn what_cannot_come_is_told_and_leaves_nothing() {
+    let (_, mut live) = live(FILE);
+    let before = live.clone();
+    let long = "x".repeat(300);
+    for (guest, says) in [
+        (guest("a", ""), "the name \"a\" is that of [[guest]] 1 too"),
+        (guest("driver", ""), "that of the driver domain"),
+        (guest("../c", ""), "use 1 to 32 letters"),
+        (guest("c\\nd", ""), "use 1 to 32 letters"),
+        (guest(&long, ""), "use 1 to 32 letters"),
+        (
+            guest("c", r#""addresses": ["10.0.0.1/24"],"#),
+            "that of [[nic]] 1 too",
+        ),
+        (
+            guest("c", r#""addresses": ["10.0.0.3/24"],"#),
+            "that of [[guest]] 2, vif 1 too",
+        ),
+        (guest("c", r#""mac": "02:67:01:00:01:00","#), "the MAC"),
+        (guest("c", r#""mac": "01:00:00:00:00:00","#), "multicast"),
+        (guest("c", r#""mtu": 10,"#), "`mtu` is 10"),
+        (guest("c", r#""speed": 10,"#), "`speed`"),
+        (guest("c", r#""pdev": "wire:1","#), "`pdev`"),
+        (setting(r#"{"name": "c"}"#), "0 interfaces"),
+        (setting(r#"{"name": "c", "vif": 3}"#), "`vif`"),
+        (
+            setting(r#"{"name": "c\"\u0007", "vif": []}"#),
+            "use 1 to 32 letters",
+        ),
+        (setting("7"), "[[guest]]"),
+        (
+            setting(r#"{"name": "c", "vif": [{"endpoint": "tap", "netns": ".."}]}"#),
+            "`netns` is \"..\"",
+        ),
+        (
+            setting(r#"{"name": "c", "vif": [{"endpoint": "tap", "netns": "a\nb"}]}"#),
+            "`netns` is \"a\\nb\"",
+        ),
+        (
+            setting(&format!(
+                r#"{{"name": "c", "vif": [{{"endpoint": "tap", "netns": "{long}"}}]}}"#
+            )),
+            "`netns` is",
+        ),
+    ] {
+        let why = live.add(&guest).unwrap_err();
+        assert!(why.contains(says), "{says}: {why}");
+        assert_eq!(live, before, "{why}");
+    }
+    let why = before.may_leave("nobody").unwrap_err();
+    assert_eq!(why, "there is no guest nobody");
+}
+
+#[test]
+fn who_may_have_a_queue_stays() {
+    let file = FILE.replace(
+        "kind = \"sim\"",
+        "kind = \"sim\"\nqueues = \"vmq\"\nvmq_queues = 2",
+    );
+    let (_, mut live) = live(&file);
+    live.add(&guest("c", "")).unwrap();
+    live.may_leave("c").unwrap();
+    let why = live.may_leave("a").unwrap_err();
+    assert!(why.contains("a queue of NIC wire"), "{why}");
+}
+
+#[test]
+fn where_copies_are_staged_nobody_comes() {
+    let (_, mut live) = live(&format!("[driver]\ngrants = \"copy\"\n{FILE}"));
+    let why = live.add(&guest("c", "")).unwrap_err();
+    assert!(why.contains("\"copy\""), "{why}");
+}
+
+#[test]
+fn slots_are_given_out_where_there_is_room_and_never_twice() {
+    let (machine, mut live) = live(FILE);
+    let first = machine.live.as_ref().unwrap().first_slot;
+    let domain = &machine.domains[0];
+    let mut driver: DriverConfig = serde_json::from_str(&domain.config).unwrap();
+    let mut count = 0;
+    let mut names = Vec::new();
+    while let Ok(came) = live.add(&guest(&format!("g{count}"), "")) {
+        let mut vifs = came.vifs;
+        if !place(&driver, first, domain.window_slots, &mut vifs) {
+            break;
+        }
+        names.extend(vifs.iter().map(|vif| vif.name.clone()));
+        driver.vifs.append(&mut vifs);
+        count += 1;
+    }
+    assert!(count >= ROOM, "{count}");
+    apart(&driver, first, domain.window_slots);
+    // Those that went leave room for as many.
+    for gone in ["g7-0", "g8-0", "a-0"] {
+        driver.vifs.retain(|vif| vif.name != gone);
+    }
+    let free = live.add(&guest("late", "")).unwrap().vifs;
+    for _ in 0..3 {
+        let mut vifs = free.clone();
+        assert!(place(&driver, first, domain.window_slots, &mut vifs));
+        driver.vifs.append(&mut vifs);
+        apart(&driver, first, domain.window_slots);
+    }
+    assert!(!place(
+        &driver,
+        first,
+        domain.window_slots,
+        &mut free.clone()
+    ));
+}
+
+fn apart(driver: &DriverConfig, first: u32, end: u32) {
+    let range = |vif: &VifConfig| (vif.first_slot, vif.tables_slot + behind(driver.grants, vif));
+    let mut all: Vec<_> = driver.vifs.iter().map(range).collect();
+    all.sort_unstable();
+    assert!(all[0].0 >= first && all[all.len() - 1].1 <= end, "{all:?}");
+    for pair in all.windows(2) {
+        assert!(pair[0].1 <= pair[1].0, "{pair:?}");
+    }
+}
+
+#[test]
+fn a_machine_of_nothing_is_one_that_guests_can_come_to() {
+    let (machine, mut live) = live("");
+    let came = live.add(&guest("first", "")).unwrap();
+    let told: GuestConfig = serde_json::from_str(&came.domain.config).unwrap();
+    assert_eq!(told.vifs[0].conns, [0]);
+    let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+    let mut vifs = came.vifs;
+    assert!(place(
+        &driver,
+        0,
+        machine.domains[0].window_slots,
+        &mut vifs
+    ));
+    assert_eq!(vifs[0].first_slot, 0);
+}

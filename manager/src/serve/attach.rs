@@ -1,0 +1,258 @@
+//! A guest comes: it is there as a whole, or not at all.
+//!
+//! | step | kept for the next manager | what fails here |
+//! |---|---|---|
+//! | it is checked, has a place, and slots in the drivers' windows | that it comes | nothing was done |
+//! | netd opens its devices; the core builds and connects it | | taken away again |
+//! | the drivers' descriptions have it | its connections | taken away again |
+//! | its process is started, the drivers are told | | taken away again |
+//! | it runs, and all its connections are up | that it is there | |
+//!
+//! A manager that finds one that comes, and has not begun with it, takes it away.
+
+use super::Server;
+use super::requests::refusal;
+use super::tell::Telling;
+use crate::build;
+use crate::client::Waits;
+use crate::console::Console;
+use crate::core::Refusal;
+use crate::restart::Restart;
+use crate::shape::Admitted;
+use abi::core::{Ask, Stage};
+use abi::machine::{Attached, Setting};
+use abi::mailbox::Request;
+use config::domain::VifConfig;
+use config::live::LiveConfig;
+use std::os::fd::OwnedFd;
+
+/// How long it may take until a guest is up.
+const UP_NS: u64 = 20_000_000_000;
+
+/// A guest on its way in.
+#[derive(Debug)]
+pub(super) struct Attach {
+    place: usize,
+    name: String,
+    macs: Vec<String>,
+    client: u64,
+    began_ns: u64,
+    tellings: Vec<Telling>,
+}
+
+impl Attach {
+    /// When it wants to be looked at, if nothing tells before.
+    pub(super) fn due_ns(&self) -> u64 {
+        let late = self.began_ns.saturating_add(UP_NS);
+        let tellings = self.tellings.iter().filter_map(Telling::due_ns);
+        tellings.chain([late]).min().unwrap_or(late)
+    }
+
+    /// Tokens of answers that it waits for.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = u32> {
+        self.tellings.iter().filter_map(Telling::token)
+    }
+}
+
+impl Server<'_> {
+    /// The configuration as it has become.
+    pub(super) fn config(&mut self) -> Result<&mut LiveConfig, String> {
+        let config = match self.config.take() {
+            Some(config) => config,
+            None => self.world.shape().config()?,
+        };
+        Ok(self.config.insert(config))
+    }
+
+    /// Whether a domain is a guest that was attached.
+    pub(super) fn is_attached(&self, name: &str) -> bool {
+        let live = self.world.shape().live.as_ref();
+        live.is_some_and(|live| live.attached.contains_key(name))
+    }
+
+    /// Begins to attach a guest, for a client that is answered when it is up.
+    pub(super) fn begin_attach(
+        &mut self,
+        client: u64,
+        guest: &Setting,
+        now: u64,
+    ) -> Result<(), String> {
+        if !self.restarts_now() {
+            return Err("the machine is on its way up or down".into());
+        }
+        self.config()?;
+        let Some(config) = &mut self.config else {
+            return Err("there is no configuration".into());
+        };
+        let admitted = self.world.shape_mut().admit(config, guest)?;
+        if let Err(Refusal { why, .. }) = self.keep() {
+            self.forget(&admitted.name);
+            return Err(format!("the core cannot keep what there is: {why}"));
+        }
+        self.wait_for(client, Waits::Change);
+        let built = self.build_guest(&admitted);
+        let (tellings, trouble) = match built {
+            Ok(tellings) => (tellings, None),
+            Err(refusal) => (Vec::new(), Some(refusal.why)),
+        };
+        let attach = Attach {
+            place: admitted.place,
+            name: admitted.name,
+            macs: admitted.macs,
+            client,
+            began_ns: now,
+            tellings,
+        };
+        match trouble {
+            None => self.attaches.push(attach),
+            Some(why) => self.fail(&attach, why),
+        }
+        Ok(())
+    }
+
+    /// Nothing is left of a guest.
+    pub(super) fn forget(&mut self, name: &str) {
+        self.world.shape_mut().release(name);
+        if let Some(config) = &mut self.config {
+            config.remove(name);
+        }
+    }
+
+    /// Builds and starts a guest; what the workers of the driver domain are to be told.
+    fn build_guest(&mut self, admitted: &Admitted) -> Result<Vec<Telling>, Refusal> {
+        let place = admitted.place;
+        let opened = build::open(self.core, &self.world, place)?;
+        let connected = self.connect_guest(admitted);
+        // Nothing is under way any more when this fails.
+        build::await_opened(self.core, &mut self.world, opened)?;
+        let tellings = connected?;
+        // From here on the next manager knows what to take away of the drivers.
+        self.keep()?;
+        build::give(self.core, &self.world, place, 0, &mut 0)?;
+        let console = build::start(self.core, &self.world, place)?;
+        self.watch_new_console(place, console);
+        Ok(tellings)
+    }
+
+    /// The memory of a guest, and its connections.
+    fn connect_guest(&mut self, admitted: &Admitted) -> Result<Vec<Telling>, Refusal> {
+        let frontend = build::create(self.core, &mut self.world, admitted.place, None)?;
+        let mut vifs = admitted.vifs.clone();
+        // The guest counts its connections so: each interface's, worker by worker.
+        for handle in 0..admitted.macs.len() {
+            for (&worker, vifs) in &mut vifs {
+                let backend = self.world.id(worker);
+                let connect = Ask::Connect {
+                    backend: backend.ok_or("there is no driver domain".to_owned())?,
+                    frontend,
+                    handle: handle as u16,
+                };
+                let done = self.core.ask(connect, &[])?;
+                if let Some(vif) = vifs.get_mut(handle) {
+                    vif.conn = (done.value >> 32) as u32;
+                }
+            }
+        }
+        let mut tellings = Vec::new();
+        for (worker, vifs) in vifs {
+            self.world.shape_mut().serve(worker, &vifs)?;
+            for vif in &vifs {
+                tellings.push(telling(worker, vif)?);
+            }
+        }
+        Ok(tellings)
+    }
+
+    fn watch_new_console(&mut self, place: usize, console: OwnedFd) {
+        self.consoles.remove(&place);
+        self.watch_console(place, console);
+    }
+
+    /// Goes on with all guests that come and go.
+    pub(super) fn change(&mut self, now: u64) {
+        if !self.restarts_now() {
+            return;
+        }
+        for mut attach in std::mem::take(&mut self.attaches) {
+            match self.attach_turn(&mut attach, now) {
+                Ok(false) => self.attaches.push(attach),
+                Ok(true) => self.is_up(&attach, now),
+                Err(why) => self.fail(&attach, why),
+            }
+        }
+        self.detach_all(now);
+        self.note(now);
+    }
+
+    /// Whether a guest is up.
+    fn attach_turn(&mut self, attach: &mut Attach, now: u64) -> Result<bool, String> {
+        for telling in &mut attach.tellings {
+            telling.turn(self.core, &self.world, now)?;
+        }
+        let id = self.world.id(attach.place);
+        let id = id.ok_or("it was not built")?;
+        if self.world.stage(id).is_some_and(Stage::is_over) {
+            let console = self.consoles.get(&attach.place);
+            let said = match console.map_or("", Console::last_line) {
+                "" => String::new(),
+                line => format!("; it said: {line}"),
+            };
+            let how = self.world.text(id);
+            return Err(format!("it did not start: {how}{said}"));
+        }
+        let runs = self.world.stage(id) == Some(Stage::Running);
+        let up =
+            runs && self.world.is_connected(id) && attach.tellings.iter().all(Telling::is_done);
+        if !up && now >= attach.began_ns.saturating_add(UP_NS) {
+            return Err("it was not up within 20 s".into());
+        }
+        Ok(up)
+    }
+
+    /// A guest is there from now on, whoever dies.
+    fn is_up(&mut self, attach: &Attach, now: u64) {
+        self.world.shape_mut().coming.remove(&attach.name);
+        let domain = self.world.domain(attach.place);
+        if let Some(pause) = domain.and_then(|domain| domain.restart_pause_ms) {
+            self.restarts.push(Restart::new(attach.place, pause));
+        }
+        if let Err(Refusal { why, .. }) = self.keep() {
+            return self.fail(attach, format!("the core cannot keep what there is: {why}"));
+        }
+        let line = format!("{}: attached", attach.name);
+        self.log.line("grantwayd", &line);
+        let attached = Attached {
+            domain: attach.name.clone(),
+            id: self.world.id(attach.place).map_or(0, |id| id.0),
+            macs: attach.macs.clone(),
+            took_ns: now.saturating_sub(attach.began_ns),
+        };
+        self.answer(attach.client, &attached, now);
+    }
+
+    /// A guest does not come after all.
+    pub(super) fn fail(&mut self, attach: &Attach, why: String) {
+        self.begin_detach(&attach.name, &why);
+        self.tell_when_gone(&attach.name, attach.client, Some(why));
+    }
+
+    /// Takes a guest that is still coming out of those that do, if there is such a one.
+    pub(super) fn take_coming(&mut self, name: &str) -> Option<Attach> {
+        let at = self
+            .attaches
+            .iter()
+            .position(|attach| attach.name == name)?;
+        Some(self.attaches.remove(at))
+    }
+
+    /// Tells a client that something was refused.
+    pub(super) fn refuse(&mut self, client: u64, why: String, now: u64) {
+        self.answer(client, &refusal(why), now);
+    }
+}
+
+/// What a worker is told of an interface.
+fn telling(worker: usize, vif: &VifConfig) -> Result<Telling, Refusal> {
+    let vif = serde_json::to_string(vif).map_err(|error| error.to_string())?;
+    Ok(Telling::new(worker, &Request::Attach { vif })?)
+}

@@ -1,0 +1,226 @@
+//! A guest goes: its process ends, the drivers give up what they have of it, and when nobody has a
+//! page of it any more the core forgets it. Each step can be done again by another manager.
+
+use super::Server;
+use super::tell::Telling;
+use crate::build;
+use crate::client::Waits;
+use abi::core::{Ask, Stage, Text};
+use abi::machine::Detached;
+use abi::mailbox::Request;
+use shmem::time::monotonic_ns;
+
+/// After so long who waits is told; it goes on all the same.
+const GONE_NS: u64 = 20_000_000_000;
+/// While somebody has a page of it the core is asked this often.
+const LOOK_NS: u64 = 1_000_000;
+
+/// A guest on its way out.
+#[derive(Debug)]
+pub(super) struct Detach {
+    place: usize,
+    name: String,
+    began_ns: u64,
+    /// Who is told when it has gone, and what: none, that it is detached.
+    clients: Vec<(u64, Option<String>)>,
+    /// The workers' connections, and what they are told of them.
+    tellings: Vec<(u32, Telling)>,
+    /// When the core is asked again to forget it, if somebody had a page of it.
+    forget_ns: Option<u64>,
+}
+
+impl Detach {
+    /// When it wants to be looked at, if nothing tells before.
+    pub(super) fn due_ns(&self) -> u64 {
+        let late = match self.clients.is_empty() {
+            true => u64::MAX,
+            false => self.began_ns.saturating_add(GONE_NS),
+        };
+        let tellings = self
+            .tellings
+            .iter()
+            .filter_map(|(_, telling)| telling.due_ns());
+        let due = tellings.chain(self.forget_ns).chain([late]);
+        due.min().unwrap_or(late)
+    }
+
+    /// Tokens of answers that it waits for.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = u32> {
+        let tellings = self.tellings.iter();
+        tellings.filter_map(|(_, telling)| telling.token())
+    }
+}
+
+impl Server<'_> {
+    /// Begins to take a guest away, for a client that is answered when nothing is left of it.
+    pub(super) fn detach_for(&mut self, client: u64, name: &str) -> Result<(), String> {
+        if !self.restarts_now() {
+            return Err("the machine is on its way up or down".into());
+        }
+        self.config()?.may_leave(name)?;
+        if let Some(attach) = self.take_coming(name) {
+            self.fail(&attach, "it was detached before it was up".into());
+        }
+        self.begin_detach(name, "detached");
+        self.tell_when_gone(name, client, None);
+        self.wait_for(client, Waits::Change);
+        Ok(())
+    }
+
+    /// Takes away what another manager has left half done.
+    pub(super) fn take_back(&mut self) {
+        let shape = self.world.shape();
+        let names: Vec<String> = shape.coming.union(&shape.leaving).cloned().collect();
+        for name in names {
+            self.begin_detach(&name, "its manager has ended");
+        }
+    }
+
+    /// A client waits until a guest has gone, and is told so, or something else.
+    pub(super) fn tell_when_gone(&mut self, name: &str, client: u64, what: Option<String>) {
+        let detach = self.detaches.iter_mut().find(|detach| detach.name == name);
+        if let Some(detach) = detach {
+            detach.clients.push((client, what));
+        }
+    }
+
+    /// Begins to take a guest away.
+    pub(super) fn begin_detach(&mut self, name: &str, why: &str) {
+        let Some(place) = self.world.place(name) else {
+            return;
+        };
+        if self.detaches.iter().any(|detach| detach.name == name) {
+            return;
+        }
+        let now = monotonic_ns();
+        if let Some(attach) = self.take_coming(name) {
+            return self.fail(&attach, why.to_owned());
+        }
+        self.world.shape_mut().leaving.insert(name.to_owned());
+        self.restarts.retain(|restart| restart.place() != place);
+        self.note(now);
+        if let Some(domain) = self.world.id(place) {
+            let why = Text::cut(why);
+            // One that is not there any more is what was wanted.
+            let _ = match self.world.stage(domain) {
+                Some(Stage::Starting | Stage::Running) => {
+                    self.core.ask(Ask::Kill { domain, why }, &[]).map(drop)
+                }
+                Some(Stage::Ending | Stage::Gone) => Ok(()),
+                // Whether it was started nobody may have told yet: one of both does nothing.
+                Some(Stage::Built) | None => {
+                    let _ = self.core.ask(Ask::Kill { domain, why }, &[]);
+                    self.core.ask(Ask::GiveUp { domain, why }, &[]).map(drop)
+                }
+            };
+        }
+        for unit in build::lasting_units(&self.world, place) {
+            let _ = self.core.ask(Ask::Close { unit }, &[]);
+        }
+        let shape = self.world.shape();
+        let served = shape.workers().into_iter().flat_map(|worker| {
+            let conns = shape.served(worker, name).into_iter();
+            conns.filter_map(move |conn| {
+                let telling = Telling::new(worker, &Request::Detach { conn });
+                Some((conn, telling.ok()?))
+            })
+        });
+        let detach = Detach {
+            place,
+            name: name.to_owned(),
+            began_ns: now,
+            clients: Vec::new(),
+            tellings: served.collect(),
+            forget_ns: None,
+        };
+        self.detaches.push(detach);
+    }
+
+    /// Goes on with all guests that go.
+    pub(super) fn detach_all(&mut self, now: u64) {
+        for mut detach in std::mem::take(&mut self.detaches) {
+            match self.has_gone(&mut detach, now) {
+                true => self.gone(detach, now),
+                false => self.detaches.push(detach),
+            }
+        }
+    }
+
+    /// Whether nothing is left of a guest.
+    fn has_gone(&mut self, detach: &mut Detach, now: u64) -> bool {
+        let left = detach.tellings.iter_mut();
+        for (conn, telling) in left.filter(|(_, telling)| !telling.is_done()) {
+            // Who is dead for good has nothing of anybody.
+            let restarts = self.restarts.iter().any(|r| r.place() == telling.worker);
+            let worker = self.world.id(telling.worker);
+            let stage = worker.and_then(|id| self.world.stage(id));
+            if !restarts && stage.is_none_or(Stage::is_over) {
+                telling.give_up();
+            } else if telling.turn(self.core, &self.world, now).is_err() {
+                telling.put_off(now);
+            }
+            if telling.is_done() {
+                // When it is started again it does not hear of it; what cannot be read was never
+                // written.
+                let _ = self.world.shape_mut().unserve(telling.worker, *conn);
+            }
+        }
+        if now >= detach.began_ns.saturating_add(GONE_NS) {
+            for (client, _) in std::mem::take(&mut detach.clients) {
+                let why = format!(
+                    "{}: something of it is still in use after 20 s",
+                    detach.name
+                );
+                self.refuse(client, why, now);
+            }
+        }
+        let stage = self
+            .world
+            .id(detach.place)
+            .map(|id| (id, self.world.stage(id)));
+        let told = detach.tellings.iter().all(|(_, telling)| telling.is_done());
+        let domain = match stage {
+            None => return told,
+            Some((id, Some(Stage::Gone))) if told => id,
+            _ => {
+                detach.forget_ns = None;
+                return false;
+            }
+        };
+        if detach.forget_ns.is_some_and(|at| now < at) {
+            return false;
+        }
+        match self.core.ask(Ask::Forget { domain }, &[]) {
+            Err(refusal) if refusal.is_busy => {
+                detach.forget_ns = Some(now.saturating_add(LOOK_NS));
+                false
+            }
+            // Another manager may have had it forgotten.
+            _ => true,
+        }
+    }
+
+    /// Nothing is left of a guest: its name, its place and its slots are free.
+    fn gone(&mut self, detach: Detach, now: u64) {
+        self.world.unset(detach.place);
+        if let Some(mut console) = self.consoles.remove(&detach.place) {
+            console.drain(&mut self.log, now);
+        }
+        self.forget(&detach.name);
+        self.note(now);
+        let line = format!("{}: nothing is left of it", detach.name);
+        self.log.line("grantwayd", &line);
+        for (client, what) in detach.clients {
+            match what {
+                Some(why) => self.refuse(client, why, now),
+                None => {
+                    let detached = Detached {
+                        domain: detach.name.clone(),
+                        took_ns: now.saturating_sub(detach.began_ns),
+                    };
+                    self.answer(client, &detached, now);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Where devices were made: a namespace that is not found any more under its name, or another one
+//! there, is noticed. The descriptors of a TAP would keep it for ever, unseen by anybody.
+
+use netdev::netns;
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What a name stands for now: device and inode of the namespace's file.
+pub(crate) fn identity(name: &str) -> Option<[u64; 2]> {
+    of(&netns::path(name))
+}
+
+fn of(path: &PathBuf) -> Option<[u64; 2]> {
+    let file = std::fs::metadata(path).ok()?;
+    Some([file.dev(), file.ino()])
+}
+
+/// The namespaces of devices, by the devices' numbers.
+#[derive(Debug)]
+pub(crate) struct Places {
+    of: BTreeMap<u32, (PathBuf, [u64; 2])>,
+    looked: Instant,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            of: BTreeMap::new(),
+            looked: Instant::now(),
+        }
+    }
+}
+
+impl Places {
+    /// A device was made in the namespace of this name, which stood for `identity`.
+    pub(crate) fn insert(&mut self, unit: u32, name: &str, identity: [u64; 2]) {
+        self.of.insert(unit, (netns::path(name), identity));
+    }
+
+    /// A device is no more.
+    pub(crate) fn remove(&mut self, unit: u32) {
+        self.of.remove(&unit);
+    }
+
+    /// How long until the next look; none: there is nothing to look at.
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        let left = LOOK.saturating_sub(self.looked.elapsed());
+        (!self.of.is_empty()).then_some(left)
+    }
+
+    /// If it is time: devices whose namespaces have gone since the last look, each told once.
+    pub(crate) fn lost(&mut self) -> Vec<u32> {
+        if self.wait() != Some(Duration::ZERO) {
+            return Vec::new();
+        }
+        self.looked = Instant::now();
+        self.look()
+    }
+
+    fn look(&mut self) -> Vec<u32> {
+        let gone = |(path, identity): &(PathBuf, [u64; 2])| of(path) != Some(*identity);
+        let lost = self.of.iter().filter(|(_, place)| gone(place));
+        let lost: Vec<u32> = lost.map(|(unit, _)| *unit).collect();
+        lost.iter().for_each(|unit| self.remove(*unit));
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_goes_or_is_another_is_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = |name: &str| dir.path().join(name).display().to_string();
+        let mut places = Places::default();
+        assert_eq!(places.wait(), None);
+        for (unit, file) in [(1, "stays"), (2, "goes"), (3, "changes")] {
+            std::fs::write(name(file), "").unwrap();
+            places.insert(unit, &name(file), identity(&name(file)).unwrap());
+        }
+        assert!(places.look().is_empty());
+        std::fs::remove_file(name("goes")).unwrap();
+        std::fs::write(name("new"), "").unwrap();
+        std::fs::rename(name("new"), name("changes")).unwrap();
+        assert_eq!(places.look(), [2, 3]);
+        assert!(places.look().is_empty());
+        assert!(places.wait().is_some());
+        places.remove(1);
+        assert_eq!(places.wait(), None);
+        assert_eq!(identity(&name("goes")), None);
+    }
+}
