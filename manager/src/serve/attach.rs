@@ -2,7 +2,7 @@
 //!
 //! | step | kept for the next manager | what fails here |
 //! |---|---|---|
-//! | it is checked, has a place, and slots in the drivers' windows | that it comes | nothing was done |
+//! | it is checked, has a place, and slots in windows | that it comes | nothing was done |
 //! | netd opens its devices; the core builds and connects it | | taken away again |
 //! | the drivers' descriptions have it | its connections | taken away again |
 //! | its process is started, the drivers are told | | taken away again |
