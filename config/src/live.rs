@@ -16,8 +16,11 @@ use abi::machine::{Domain, Live, Machine, Program, Setting};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Guests of one interface each that there is room for in the driver domain's window, beside those
-/// of the file. Each has its share of the mappings that a process may have.
+/// of the file. The mappings that a process may have are shared by slots of the window.
 const ROOM: u32 = 256;
+/// The same where guests give pages back one by one, so that what they grant lies scattered: each
+/// has mappings for a pool of the usual size, every page of which stands alone.
+const ROOM_SCATTERED: u32 = 64;
 
 /// The machine of a configuration whose text is `file`, to which guests can be attached.
 ///
@@ -35,12 +38,18 @@ pub fn machine(config: &Config, file: &str) -> Result<Machine, Problems> {
         true => ring_pages(config).saturating_add(COLLATERAL_PAGES),
         false => 0,
     };
+    let room = match config.buffers.release_threshold {
+        Some(_) => ROOM_SCATTERED,
+        None => ROOM,
+    };
     let drivers = machine.domains.iter_mut();
     for driver in drivers.filter(|domain| domain.program == Program::Driver) {
-        let room = |each: u32| each.saturating_mul(ROOM);
-        let slots = driver.window_slots.saturating_add(room(slots));
+        let slots = driver
+            .window_slots
+            .saturating_add(slots.saturating_mul(room));
         driver.window_slots = slots.min(WINDOW_SLOTS_MAX);
-        driver.collateral = driver.collateral.saturating_add(room(collateral));
+        let collateral = collateral.saturating_mul(room);
+        driver.collateral = driver.collateral.saturating_add(collateral);
     }
     machine.live = Some(Live {
         file: file.to_owned(),
