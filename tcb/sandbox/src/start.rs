@@ -216,28 +216,17 @@ impl Start {
         }
         let at = ARGS + place::LIST as u64;
         let ran = tracee::list(pid, &self.entry, at, calls.len());
-        let what = |at: usize| calls.get(at).map_or("starting", |call| call.what);
+        let failed = |at: usize, error| {
+            let what = calls.get(at).map_or("starting", |call| call.what);
+            (at, SpawnError::Step { what, error })
+        };
         match ran {
             Ok((done, _)) if done >= calls.len() => Ok(done),
             Ok((done, raw)) => {
-                let error = tracee::result(raw)
-                    .err()
-                    .unwrap_or_else(|| io::ErrorKind::Other.into());
-                Err((
-                    done,
-                    SpawnError::Step {
-                        what: what(done),
-                        error,
-                    },
-                ))
+                let error = tracee::result(raw).err();
+                Err(failed(done, error.unwrap_or(io::ErrorKind::Other.into())))
             }
-            Err(error) => Err((
-                0,
-                SpawnError::Step {
-                    what: what(0),
-                    error,
-                },
-            )),
+            Err(error) => Err(failed(0, error)),
         }
     }
 
@@ -252,7 +241,7 @@ impl Start {
         const SHARED: u64 = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
         const POPULATE: u64 = libc::MAP_POPULATE as u64;
         const READ: u64 = libc::PROT_READ as u64;
-        const WRITE: u64 = libc::PROT_WRITE as u64;
+        const BOTH: u64 = READ | libc::PROT_WRITE as u64;
         const EXEC: u64 = libc::PROT_EXEC as u64;
         self.map_stub([
             STUB as u64,
@@ -267,22 +256,9 @@ impl Start {
         let frames_bytes = spec.frames.len() as u64;
         let regions = "mapping the domain's regions";
         let args = [ARGS, args_bytes, READ, SHARED | POPULATE, child::ARGS, 0];
-        let info = [
-            INFO as u64,
-            info_bytes,
-            READ | WRITE,
-            SHARED,
-            child::INFO,
-            0,
-        ];
-        let frames = [
-            FRAMES as u64,
-            frames_bytes,
-            READ | WRITE,
-            SHARED,
-            child::FRAMES,
-            0,
-        ];
+        let info = [INFO as u64, info_bytes, BOTH, SHARED, child::INFO, 0];
+        let frames = FRAMES as u64;
+        let frames = [frames, frames_bytes, BOTH, SHARED, child::FRAMES, 0];
         // The argument pages come first and alone: the records of all others lie there.
         tracee::call(self.pid, &self.entry, libc::SYS_mmap, &args).during(regions)?;
         let mut calls = vec![
