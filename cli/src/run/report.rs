@@ -162,7 +162,7 @@ mod tests {
         for part in [
             "from it 3 (300)",
             "dropped: 2 driver.spoofed_source",
-            "up in 12 ms",
+            "up in 12.0 ms",
             "system calls",
         ] {
             assert!(text.contains(part), "{part}: {text}");
