@@ -65,11 +65,11 @@ impl<'a> Sums<'a> {
             cycles,
             raw_exact: exact.filter(|_| is_time).map(|exact| raw_ns / exact),
             closure: ledger.map(|ledger| {
-                let cycles: u64 = ledger.hops.values().sum();
+                let cycles = total(ledger.hops.values().copied());
                 cycles as f64 / (ledger.cpu_ns as f64 * per_ns)
             }),
-            expected: rows().map(|loss| loss.expected).sum(),
-            lost: rows().map(crate::loss::Loss::lost).sum(),
+            expected: total(rows().map(|loss| loss.expected)),
+            lost: total(rows().map(crate::loss::Loss::lost)),
         }
     }
 
@@ -115,12 +115,16 @@ pub(crate) fn outside(value: f64, [low, high]: [f64; 2]) -> bool {
 
 /// What all driver domains carried.
 pub(crate) fn traffic(session: &Session) -> Traffic {
-    let mut sum = Traffic::default();
-    for traffic in session.domains.iter().filter_map(|domain| domain.traffic) {
-        sum.frames += traffic.frames;
-        sum.bytes += traffic.bytes;
+    let carried = || session.domains.iter().filter_map(|domain| domain.traffic);
+    Traffic {
+        frames: total(carried().map(|traffic| traffic.frames)),
+        bytes: total(carried().map(|traffic| traffic.bytes)),
     }
-    sum
+}
+
+/// A file may say anything, so counts are added up to the greatest number at most.
+fn total(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
 }
 
 /// Cycles by whom they served: each domain's exact time, divided as its samples are.
