@@ -137,15 +137,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             experiments::exp::run(&args)
         }
         Command::Completions { shell } => completions(shell),
-        Command::Internal { args } => match args.split_first() {
-            Some((helper, spec)) if helper == figures::sampler::HELPER => {
-                xenoprof::record::bare::main(spec)
-            }
-            Some((helper, spec)) if helper == run::pasta::HELPER => {
-                run::pasta::main(spec.first().map_or("", String::as_str))
-            }
-            _ => experiments::internal::main(&args),
-        },
+        Command::Internal { args } => internal(&args),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -154,4 +146,16 @@ fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "grantway", &mut text);
     output::print_as_it_is(&String::from_utf8_lossy(&text))
+}
+
+fn internal(args: &[String]) -> anyhow::Result<()> {
+    match args.split_first() {
+        Some((helper, spec)) if helper == figures::sampler::HELPER => {
+            xenoprof::record::bare::main(spec)
+        }
+        Some((helper, spec)) if helper == run::pasta::HELPER => {
+            run::pasta::main(spec.first().map_or("", String::as_str))
+        }
+        _ => experiments::internal::main(args),
+    }
 }

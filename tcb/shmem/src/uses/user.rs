@@ -47,8 +47,8 @@ pub fn announced(table: &impl Announcements) -> u64 {
     table.announcements(Ordering::Acquire)
 }
 
-/// The user begins a use; whether the entry permits it. Counts only if so. [`super::full_fence`] must lie
-/// between the claims of a batch and [`undisturbed`].
+/// The user begins a use; whether the entry permits it. Counts only if so. [`super::full_fence`]
+/// must lie between the claims of a batch and [`undisturbed`].
 #[inline]
 pub fn claim(words: &impl EntryWords, gref: GrantRef, write: bool) -> bool {
     let permits = Translation(words.translation(Ordering::Relaxed)).permits(gref, write);
