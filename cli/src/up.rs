@@ -4,6 +4,7 @@ use crate::{host, output, tables};
 use abi::machine::Machine;
 use anyhow::Context;
 use client::Instance;
+use config::domain::GrantMode;
 use config::{Config, Finding, Place};
 use figures::{Failure, interrupt};
 use netdev::netns;
@@ -137,18 +138,19 @@ fn load(options: &Options) -> anyhow::Result<(Config, Machine)> {
     let machine = config::live::machine(&config, &text)?;
     let mut found = host::check(&config);
     if config.driver.grants.needs_lab() && !options.lab {
-        found.push(for_comparisons_alone());
+        found.push(for_comparisons_alone(config.driver.grants));
     }
     located.check(found)?;
     Ok((config, machine))
 }
 
 /// The monitor that is meant for use does not serve these mechanisms.
-fn for_comparisons_alone() -> Finding {
+fn for_comparisons_alone(grants: GrantMode) -> Finding {
+    let word = format!("{grants:?}").to_lowercase();
     Finding {
         place: Place::Driver,
         key: "grants",
-        what: "this mechanism is for comparisons alone".to_owned(),
+        what: format!("grants = \"{word}\" is for comparisons alone"),
         remedy: format!(
             "write \"counted\", or start the machine by {} with `grantway up --lab` (`grantway \
              exp` does so by itself)",
