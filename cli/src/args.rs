@@ -215,6 +215,9 @@ pub(crate) enum Command {
         /// Another length of a measurement than the plan's
         #[arg(long, value_name = "S")]
         seconds: Option<f64>,
+        /// Let idle cores halt, also where the plan would keep them awake
+        #[arg(long)]
+        halt: bool,
         /// Only configurations whose names contain this
         #[arg(long, value_name = "TEXT")]
         only: Option<String>,

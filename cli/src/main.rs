@@ -29,7 +29,10 @@ mod up;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
+use experiments::demo::{self, DemoArgs};
+use experiments::plan::Adjustment;
 use figures::Failure;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -109,32 +112,26 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Restart { domains, which } => show::restart(&which.name, &domains, json),
         Command::Attach { newcomer, which } => live::attach(&which.name, &newcomer, json),
         Command::Detach { guests, which } => live::detach(&which.name, &guests, json),
-        Command::Demo { quick, sim } => {
-            experiments::demo::run(&experiments::demo::DemoArgs { json, quick, sim })
-        }
+        Command::Demo { quick, sim } => demo::run(&DemoArgs { json, quick, sim }),
         Command::Exp { list: true, .. } => output::list_plans(json),
         Command::Exp {
             plan,
             quick,
             rounds,
             seconds,
+            halt,
             only,
             out,
             ..
         } => {
-            let plan = plan.ok_or_else(|| Failure::Usage("which plan?".to_owned()))?;
-            let args = experiments::exp::Args {
-                plan,
-                json,
-                adjustment: experiments::plan::Adjustment {
-                    quick,
-                    rounds,
-                    seconds,
-                    only,
-                },
-                out,
+            let adjustment = Adjustment {
+                quick,
+                rounds,
+                seconds,
+                halt,
+                only,
             };
-            experiments::exp::run(&args)
+            exp(plan, adjustment, out, json)
         }
         Command::Completions { shell } => completions(shell),
         Command::Internal { args } => internal(&args),
@@ -158,4 +155,19 @@ fn internal(args: &[String]) -> anyhow::Result<()> {
         }
         _ => experiments::internal::main(args),
     }
+}
+
+fn exp(
+    plan: Option<String>,
+    adjustment: Adjustment,
+    out: Option<PathBuf>,
+    json: bool,
+) -> anyhow::Result<()> {
+    let plan = plan.ok_or_else(|| Failure::Usage("which plan?".to_owned()))?;
+    experiments::exp::run(&experiments::exp::Args {
+        plan,
+        json,
+        adjustment,
+        out,
+    })
 }

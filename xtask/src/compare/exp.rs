@@ -1,6 +1,7 @@
 //! One run of `grantway exp`, and what it printed.
 
 use super::aliases::Aliases;
+use super::halt;
 use super::plans::Plan;
 use anyhow::{Context, Result, bail};
 use figures::interrupt;
@@ -52,8 +53,8 @@ impl Readings {
     }
 }
 
-/// How `exp` is called: the flags that it always had.
-pub(super) fn arguments(plan: &Plan, name: &str, only: &[String]) -> Vec<String> {
+/// How `exp` is called: by the flags that it always had, and to let cores halt.
+pub(super) fn arguments(plan: &Plan, name: &str, only: &[String], halts: bool) -> Vec<String> {
     let flags = [
         ("--only", only.join(",")),
         ("--rounds", plan.rounds.to_string()),
@@ -67,6 +68,7 @@ pub(super) fn arguments(plan: &Plan, name: &str, only: &[String]) -> Vec<String>
             .into_iter()
             .flat_map(|(flag, value)| [flag.to_owned(), value]),
     );
+    words.extend(halts.then(|| halt::FLAG.to_owned()));
     words
 }
 

@@ -109,7 +109,7 @@ impl Measure<'_> {
             .iter()
             .flat_map(|column| self.aliases.of(Kind::Column, column));
         let only: Vec<String> = names.collect();
-        let arguments = exp::arguments(plan, &name, &only);
+        let arguments = exp::arguments(plan, &name, &only, side.halts);
         let printed = exp::run(&side.program, &arguments, &self.sides.folder)?;
         Readings::parse(&printed, plan, self.aliases)
     }

@@ -10,6 +10,7 @@
 //! | `plans` | what is run and judged: `compare.toml` |
 //! | `aliases` | what older commits call things: `aliases.txt` |
 //! | `exp` | one run of `grantway exp` |
+//! | `halt` | idle cores halt on both sides |
 //! | `measure` | pairs |
 //! | `kept` | pairs on disk |
 //! | `cells` | ratios and verdicts |
@@ -21,6 +22,7 @@ mod aliases;
 mod callgrind;
 mod cells;
 mod exp;
+mod halt;
 mod instructions;
 mod kept;
 mod measure;
@@ -86,7 +88,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let options = Options::parse_from(std::iter::once(&name).chain(arguments));
     let (all, aliases) = (plans::read()?, aliases::read()?);
     let plans = all.named(&options.plans)?;
-    let sides = Sides::prepare(&options.commit, &aliases)?;
+    let sides = Sides::prepare(&options.commit, &all, &aliases)?;
     figures::interrupt::watch();
     let mut measure = Measure {
         sides: &sides,

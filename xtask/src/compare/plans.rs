@@ -75,13 +75,17 @@ impl Plans {
         Ok(plans)
     }
 
+    /// Names of all plans.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.plan.iter().map(|plan| plan.name.as_str())
+    }
+
     /// The plans of these names, in their order.
     pub(super) fn named(&self, names: &[String]) -> Result<Vec<Plan>> {
         let find = |name: &String| {
             let found = self.plan.iter().find(|plan| plan.name == *name).cloned();
-            let known = || self.plan.iter().map(|plan| plan.name.as_str());
             found.with_context(|| {
-                let known = known().collect::<Vec<_>>().join(", ");
+                let known = self.names().collect::<Vec<_>>().join(", ");
                 format!("compare.toml has no plan {name} (it has {known})")
             })
         };
@@ -131,12 +135,11 @@ mod tests {
         let plans = read().unwrap();
         let base = &plans.named(&["base".to_owned()]).unwrap()[0];
         for (config, metric, part) in [
-            ("grantway@wake=awake", "throughput", Some(Part::Key)),
-            ("grantway@wake=halt", "throughput", Some(Part::Shown)),
+            ("grantway@dir=to_guest", "throughput", Some(Part::Key)),
             ("grantway@guests=64", "up_ms", Some(Part::Shown)),
-            ("grantway@wake=awake", "latency_us.p50", None),
-            ("grantway-x@wake=awake", "throughput", None),
-            ("forwarder@wake=awake", "throughput", None),
+            ("grantway@dir=to_guest", "latency_us.p50", None),
+            ("grantway-x@dir=to_guest", "throughput", None),
+            ("forwarder@dir=to_guest", "throughput", None),
         ] {
             assert_eq!(base.part(config, metric), part, "{config} {metric}");
         }

@@ -4,7 +4,8 @@
 //! packages it has. A worktree and its build folder stay, so that a second run is quick.
 
 use super::aliases::{Aliases, Kind};
-use super::exp;
+use super::plans::Plans;
+use super::{exp, halt};
 use crate::{build, workspace};
 use anyhow::{Context, Result, ensure};
 use figures::Failure;
@@ -22,6 +23,8 @@ pub(super) struct Side {
     pub(super) build: Option<PathBuf>,
     /// The plans that the program knows.
     plans: Vec<String>,
+    /// Whether it lets cores halt if it is asked to; otherwise its plans do.
+    pub(super) halts: bool,
 }
 
 /// Both, and where what is measured is kept.
@@ -37,7 +40,7 @@ pub(super) struct Sides {
 
 impl Sides {
     /// Builds both.
-    pub(super) fn prepare(commit: &str, aliases: &Aliases) -> Result<Self> {
+    pub(super) fn prepare(commit: &str, plans: &Plans, aliases: &Aliases) -> Result<Self> {
         let root = workspace::root();
         let revision = format!("{commit}^{{commit}}");
         let hash = git(&root, &["rev-parse", "--verify", "--quiet", &revision])
@@ -45,7 +48,7 @@ impl Sides {
         let short: String = hash.chars().take(12).collect();
         let all = workspace::target_directory()?.join("compare");
         let folder = all.join(&short);
-        let old = build_commit(&root, &folder, &hash, aliases)?;
+        let old = build_commit(&root, &folder, &hash, plans, aliases)?;
         let tree = tree_name(&root, &folder)?;
         let new = build_tree(root, &all.join("tree"), aliases)?;
         Ok(Self {
@@ -67,6 +70,7 @@ impl Sides {
             workspace: PathBuf::new(),
             build: None,
             plans: Vec::new(),
+            halts: false,
         };
         Self {
             old: side(),
@@ -87,6 +91,7 @@ impl Side {
             .with_context(|| format!("no {} in {}", names.join(", "), folder.display()))?;
         Ok(Self {
             plans: exp::plans(&program)?,
+            halts: halt::is_known(&program)?,
             program,
             workspace,
             build: None,
@@ -101,9 +106,14 @@ impl Side {
     }
 }
 
-fn build_commit(root: &Path, folder: &Path, hash: &str, aliases: &Aliases) -> Result<Side> {
+fn build_commit(
+    root: &Path,
+    folder: &Path,
+    hash: &str,
+    plans: &Plans,
+    aliases: &Aliases,
+) -> Result<Side> {
     let (worktree, target) = (folder.join("tree"), folder.join("build"));
-    let at = |folder: &Path| git(folder, &["rev-parse", "HEAD"]);
     // Worktrees whose folders were removed are forgotten.
     git(root, &["worktree", "prune"])?;
     if !worktree.join(".git").exists() {
@@ -114,22 +124,58 @@ fn build_commit(root: &Path, folder: &Path, hash: &str, aliases: &Aliases) -> Re
             &["worktree", "add", "--force", "--detach", path, hash],
         )?;
     }
-    let is_whole = at(&worktree)? == hash && git(&worktree, &["status", "--porcelain"])?.is_empty();
+    // As the commit may call them.
+    let paths = plans.names().flat_map(|name| aliases.of(Kind::Plan, name));
+    let mut paths: Vec<String> = paths.map(|name| halt::path(&name)).collect();
+    paths.retain(|path| worktree.join(path).exists());
     ensure!(
-        is_whole,
+        is_whole(&worktree, hash, &paths)?,
         "{} is not as it was committed: remove it",
         worktree.display()
     );
     warn_of_flags(root, &worktree);
-    eprintln!("building {}", worktree.display());
-    let status = workspace::cargo_in(&worktree)
-        .args(["xtask", "build"])
-        .env("CARGO_TARGET_DIR", &target)
-        .status()?;
-    ensure!(status.success(), "the build of {hash} failed");
-    let mut side = Side::new(&target.join("release"), worktree, aliases)?;
+    let mut side = build_in(&worktree, &target, aliases)?;
+    let mut is_stale = false;
+    if !side.halts {
+        for path in paths {
+            is_stale |= halt::change(&worktree.join(path))?;
+        }
+    }
+    if is_stale {
+        side = build_in(&worktree, &target, aliases)?;
+    }
     side.build = Some(target);
     Ok(side)
+}
+
+/// Whether a worktree has what was committed, but for plans that let cores halt now.
+fn is_whole(worktree: &Path, hash: &str, plans: &[String]) -> Result<bool> {
+    let git = |arguments: &[&str]| git(worktree, arguments);
+    let is_halting = |name: &str| -> Result<bool> {
+        if !plans.iter().any(|plan| plan == name) {
+            return Ok(false);
+        }
+        let committed = git(&["show", &format!("HEAD:{name}")])?;
+        let now = fs::read_to_string(worktree.join(name))?;
+        Ok(now.trim() == halt::changed(&committed).trim())
+    };
+    let mut is_whole = git(&["rev-parse", "HEAD"])? == hash
+        && git(&["ls-files", "--others", "--exclude-standard"])?.is_empty();
+    for name in git(&["diff", "--name-only", "HEAD"])?.lines() {
+        is_whole &= is_halting(name)?;
+    }
+    Ok(is_whole)
+}
+
+/// A commit builds itself.
+fn build_in(worktree: &Path, target: &Path, aliases: &Aliases) -> Result<Side> {
+    eprintln!("building {}", worktree.display());
+    let status = workspace::cargo_in(worktree)
+        .args(["xtask", "build"])
+        .env("CARGO_TARGET_DIR", target)
+        .status()?;
+    ensure!(status.success(), "{}: the build failed", worktree.display());
+    Side::new(&target.join("release"), worktree.to_owned(), aliases)
 }
 
 /// Cargo also reads the settings of folders above the worktree, that is those of the tree.
@@ -212,6 +258,39 @@ mod tests {
         assert_eq!(name(), second);
         let staged = git(&root, &["ls-files"]).unwrap();
         assert_eq!(staged, "a", "the user's index is left alone");
+    }
+
+    #[test]
+    fn a_worktree_may_differ_in_plans_that_halt_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let plan = halt::path("base");
+        let file = root.join(&plan);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let text = "name = \"base\"\n\n[[column]]\nname = \"grantway\"\n";
+        fs::write(&file, text).unwrap();
+        fs::write(root.join("code"), "1").unwrap();
+        git(root, &["init", "--quiet"]).unwrap();
+        git(root, &["add", "--all"]).unwrap();
+        let author = ["-c", "user.name=x", "-c", "user.email=x@example.org"];
+        let commit = ["commit", "--quiet", "--message", "x"];
+        git(root, &[author.as_slice(), &commit].concat()).unwrap();
+        let hash = git(root, &["rev-parse", "HEAD"]).unwrap();
+        let plans = [plan];
+        let is_whole = || is_whole(root, &hash, &plans).unwrap();
+        assert!(is_whole());
+        assert!(halt::change(&file).unwrap() && is_whole());
+        assert!(!halt::change(&file).unwrap(), "it is changed already");
+        fs::write(&file, text.replace("base", "bass")).unwrap();
+        assert!(!is_whole(), "changed in another way");
+        fs::write(&file, text).unwrap();
+        fs::write(root.join("code"), "2").unwrap();
+        assert!(!is_whole(), "no plan");
+        fs::write(root.join("code"), "1").unwrap();
+        fs::write(root.join("more"), "1").unwrap();
+        assert!(!is_whole(), "a new file");
+        fs::remove_file(root.join("more")).unwrap();
+        assert!(is_whole());
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub struct Adjustment {
     pub rounds: Option<usize>,
     /// Another length of a window than the plan's, seconds.
     pub seconds: Option<f64>,
+    /// Idle cores halt, also where the plan would keep them awake.
+    pub halt: bool,
     /// Only columns whose names contain this, or one of several parts with commas between.
     pub only: Option<String>,
 }

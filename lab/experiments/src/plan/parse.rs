@@ -4,6 +4,7 @@ use super::adjustment::Adjustment;
 use super::check::check;
 use super::file::Plan;
 use super::threshold::names_column;
+use super::workload::Wake;
 use figures::Failure;
 use std::collections::BTreeSet;
 
@@ -18,12 +19,15 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The plan as a command line changes it: the length of its rounds, the columns.
+    /// The plan as a command line changes it: the length of its rounds, idle cores, the columns.
     ///
     /// # Errors
     /// [`Failure::Usage`] if what is left makes no plan.
     pub fn adjusted(mut self, by: &Adjustment) -> Result<Self, Failure> {
         self.full = self.full.changed(self.quick, by);
+        if by.halt {
+            self.wake = vec![Wake::Halt];
+        }
         if by.only.is_some() {
             self.keep_wanted(by)?;
         }

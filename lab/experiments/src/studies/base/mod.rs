@@ -84,10 +84,10 @@ impl Base {
                 cores.wire, cores.guest
             ),
         };
-        if let Err(why) = awake
-            && plan.wake.contains(&Wake::Awake)
-        {
-            placement.push_str(&format!("; cores may halt: {why}"));
+        match awake {
+            _ if !plan.wake.contains(&Wake::Awake) => placement.push_str("; cores may halt"),
+            Err(why) => placement.push_str(&format!("; cores may halt: {why}")),
+            Ok(()) => {}
         }
         let times = plan.full;
         placement.push_str(&format!(
@@ -259,6 +259,20 @@ mod tests {
             };
             let seconds = plan.adjusted(&by).unwrap().seconds();
             assert!(seconds < 100.0, "{name}: {seconds}");
+        }
+    }
+
+    #[test]
+    fn cores_halt_if_the_user_wants_that() {
+        let by = Adjustment {
+            halt: true,
+            ..Adjustment::default()
+        };
+        for (name, text) in PLANS {
+            let study = Base::of(text, &by).unwrap();
+            assert_eq!(study.0.wake, [Wake::Halt], "{name}");
+            let head = study.provenance(&Ok(())).placement;
+            assert!(head.contains("; cores may halt; "), "{name}: {head}");
         }
     }
 
