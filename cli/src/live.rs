@@ -93,7 +93,7 @@ fn from_file(file: &std::path::Path) -> anyhow::Result<BTreeMap<String, Setting>
     let wrong = |why: String| Failure::Usage(format!("{shown}: {why}"));
     let text = std::fs::read_to_string(file)
         .map_err(|error| wrong(format!("it cannot be read: {error}")))?;
-    match config::live::setting(&text).map_err(|why| wrong(why))? {
+    match config::live::setting(&text).map_err(&wrong)? {
         Setting::Section(keys) => Ok(keys),
         _ => Err(wrong("it has no keys".to_owned()).into()),
     }

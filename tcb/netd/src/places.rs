@@ -4,7 +4,7 @@
 use netdev::netns;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Between two looks.
@@ -15,7 +15,7 @@ pub(crate) fn identity(name: &str) -> Option<[u64; 2]> {
     of(&netns::path(name))
 }
 
-fn of(path: &PathBuf) -> Option<[u64; 2]> {
+fn of(path: &Path) -> Option<[u64; 2]> {
     let file = std::fs::metadata(path).ok()?;
     Some([file.dev(), file.ino()])
 }
