@@ -365,7 +365,10 @@ fn a_manager_that_dies_in_the_midst_leaves_no_half_guest() {
         crate::machine::in_folder(command.args(&typed), machine.folder.path());
         let began = Instant::now();
         let mut coming = command.spawn().unwrap();
-        thread::sleep(Duration::from_millis(10 * turn).saturating_sub(began.elapsed()));
+        // In every step of an attach that takes its usual time, and of one that is slow.
+        let slow = if turn % 4 == 0 { 10 } else { 1 };
+        let delay = Duration::from_micros(400 * turn * slow);
+        thread::sleep(delay.saturating_sub(began.elapsed()));
         kill(manager);
         coming.wait().unwrap();
         wait_until("no other manager", PAUSE, PATIENCE, || {
