@@ -1,5 +1,6 @@
 //! What a configuration expects of this system: namespaces, CPUs, files.
 
+use abi::machine::{Access, Group};
 use config::{CaptureFiles, Config, Endpoint, Finding, Kind, Place, XdpWire};
 use netdev::SetupError;
 use netdev::netns;
@@ -10,6 +11,7 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     let allowed = allowed_cpus();
     cpus(Place::Driver, &config.driver.cpus, &allowed, &mut found);
+    groups(config, &mut found);
     for (n, nic) in config.nics.iter().enumerate() {
         match &nic.kind {
             Kind::Pcap(pcap) => files(Place::Nic(n), pcap, &mut found),
@@ -49,6 +51,75 @@ pub(crate) fn tun() -> std::io::Result<()> {
         .write(true)
         .open("/dev/net/tun")
         .map(drop)
+}
+
+/// The groups that a configuration names, by their keys.
+fn named_groups(config: &Config) -> [(&'static str, Option<&str>); 2] {
+    [
+        ("look_group", config.look_group.as_deref()),
+        ("change_group", config.change_group.as_deref()),
+    ]
+}
+
+fn groups(config: &Config, found: &mut Vec<Finding>) {
+    for (key, name) in named_groups(config) {
+        let Some(name) = name else { continue };
+        let (what, remedy) = match group(name) {
+            Ok(Some(_)) if rustix::process::geteuid().is_root() => continue,
+            Ok(Some(_)) => (
+                format!("`{key}` is \"{name}\", and this is not root's machine"),
+                "leave it out: only root's are open to others".to_owned(),
+            ),
+            Ok(None) => (
+                format!("there is no group {name}"),
+                format!("make it with `groupadd --system {name}`"),
+            ),
+            Err(error) => (
+                format!("the group {name} cannot be looked up: {error}"),
+                "look at /etc/group and /etc/passwd".to_owned(),
+            ),
+        };
+        found.push(Finding {
+            place: Place::Machine,
+            key,
+            what,
+            remedy,
+        });
+    }
+}
+
+/// Who may speak to the machine, as far as this system knows its groups.
+pub(crate) fn access(config: &Config) -> anyhow::Result<Access> {
+    let [look, change] = named_groups(config).map(|(_, name)| name.map(group).transpose());
+    Ok(Access {
+        look: look?.flatten(),
+        change: change?.flatten(),
+    })
+}
+
+/// A group of this system and its members; none: there is no such group. The files are read and
+/// not the C library asked: this program is linked statically, and that loads modules.
+fn group(name: &str) -> std::io::Result<Option<Group>> {
+    let groups = std::fs::read_to_string("/etc/group")?;
+    let users = std::fs::read_to_string("/etc/passwd")?;
+    Ok(group_in(&groups, &users, name))
+}
+
+/// The same in the text of these files (group(5), passwd(5)).
+fn group_in(groups: &str, users: &str, name: &str) -> Option<Group> {
+    let fields = |text: &str, name: &str| -> Option<Vec<String>> {
+        let mut lines = text.lines().map(|line| line.split(':'));
+        let found = lines.find(|line| line.clone().next() == Some(name));
+        Some(found?.map(str::to_owned).collect())
+    };
+    let group = fields(groups, name)?;
+    let members = group.get(3).map_or("", |members| members);
+    // One without an account cannot call.
+    let id = |member| fields(users, member)?.get(2)?.parse().ok();
+    Some(Group {
+        id: group.get(2)?.parse().ok()?,
+        members: members.split(',').filter_map(id).collect(),
+    })
 }
 
 /// Whether anything of it needs a TAP.
@@ -205,6 +276,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn groups_have_the_members_that_have_accounts() {
+        let groups = "root:x:0:\n# none\nlook:x:50:ann,gone,bob\nbad:x:y:\nlooks:x:51:";
+        let users = "root:x:0:0::/:/bin/sh\nann:x:1000:1000::/:\nbob:x:1001:1000::/:";
+        let group = |id, members: &[u32]| {
+            let members = members.to_vec();
+            Some(Group { id, members })
+        };
+        let found = |name| group_in(groups, users, name);
+        assert_eq!(found("look"), group(50, &[1000, 1001]));
+        assert_eq!(found("looks"), group(51, &[]));
+        for name in ["bad", "gone", "", "# none", "ann"] {
+            assert_eq!(found(name), None, "{name}");
+        }
+    }
+
+    #[test]
     fn ranges_are_short() {
         assert_eq!(ranges(&[]), "");
         assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
@@ -240,7 +327,11 @@ mod tests {
             write = "{there}"
             "#
         );
-        let (config, located) = config::parse_located("f", &text).unwrap();
+        let (config, located) = config::parse_located(&[config::File {
+            name: "f".into(),
+            text,
+        }])
+        .unwrap();
         let text = located.check(check(&config)).unwrap_err().to_string();
         let lines: Vec<&str> = text.lines().collect();
         let [cpu, netns, read, write] = lines[..] else {

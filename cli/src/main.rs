@@ -5,8 +5,10 @@
 //! | `args` | what can be typed |
 //! | `up` | start and end machines |
 //! | `run` | a command behind a machine of its own |
+//! | `files` | a configuration's file and its fragments |
 //! | `host` | what a configuration expects of this system |
 //! | `live` | attach guests to a running machine, and detach them |
+//! | `service` | what systemd is told |
 //! | `show` | ask a running machine: status, stat, grants, set |
 //! | `trace` | follow a packet through it |
 //! | `tables` | what people read |
@@ -17,11 +19,13 @@
 //! `client`.
 
 mod args;
+mod files;
 mod host;
 mod live;
 mod output;
 mod prof;
 mod run;
+mod service;
 mod show;
 mod tables;
 mod trace;

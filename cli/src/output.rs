@@ -1,5 +1,6 @@
 //! Standard output, progress, and the exit status.
 
+use abi::journal::{self, Level};
 use anyhow::Context;
 use figures::{Failure, clean};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -27,13 +28,25 @@ pub(crate) fn json(value: &serde_json::Value) -> anyhow::Result<()> {
     print_as_it_is(&clean::json(&format!("{value}\n")))
 }
 
-/// What is right still, and should be written otherwise: on standard error.
-pub(crate) fn warn(warnings: &[config::Problem]) {
-    for warning in warnings {
+/// Whether standard error is the system's journal.
+pub(crate) fn is_journal() -> bool {
+    let stream = std::env::var(journal::STREAM_VAR).unwrap_or_default();
+    let stderr = rustix::fs::fstat(io::stderr());
+    stderr.is_ok_and(|file| journal::names(&stream, file.st_dev, file.st_ino))
+}
+
+/// Say something on standard error, a line each; in the journal with how much it matters.
+fn say(level: Level, who: &str, text: &str) {
+    let prefix = if is_journal() { level.prefix() } else { "" };
+    for line in clean::lines(text).lines() {
         // A reader that is gone misses nothing that it needs.
-        let warning = warning.to_string();
-        let _ = writeln!(io::stderr(), "warning: {}", clean::lines(&warning));
+        let _ = writeln!(io::stderr(), "{prefix}{who}: {line}");
     }
+}
+
+/// What went wrong and is lived with: on standard error.
+pub(crate) fn warn(warning: &dyn std::fmt::Display) {
+    say(Level::Warning, "warning", &warning.to_string());
 }
 
 /// Something that takes a moment: an animation on standard error, if a person watches.
@@ -66,10 +79,7 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     // Ctrl-C needs no comment.
     let interrupted = matches!(error.downcast_ref(), Some(Failure::Interrupted));
     if !interrupted {
-        for line in clean::lines(&format!("{error:#}")).lines() {
-            // Nobody is left to tell if this fails.
-            let _ = writeln!(io::stderr(), "grantway: {line}");
-        }
+        say(Level::Error, "grantway", &format!("{error:#}"));
     }
     ExitCode::from(exit_code(error))
 }

@@ -1,6 +1,7 @@
 //! Machines come up and go down.
 
-use crate::{host, output, tables};
+use crate::service::Service;
+use crate::{files, host, output, tables};
 use abi::machine::Machine;
 use anyhow::Context;
 use client::Instance;
@@ -14,7 +15,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What `up` was asked for.
 pub(crate) struct Options {
@@ -46,7 +47,8 @@ const INSIDE: &str = "GRANTWAY_UP_INSIDE";
 
 /// `grantway up`.
 pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
-    let (config, machine) = load(options)?;
+    let (config, mut machine) = load(options)?;
+    machine.access = host::access(&config)?;
     if host::needs_xdp(&config) {
         netdev::xdp::probe()
             .map_err(|error| Failure::CannotRun(format!("AF_XDP cannot be used here: {error}")))?;
@@ -74,7 +76,11 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
             true => client::MONITOR_OF_COMPARISONS,
             false => client::MONITOR,
         },
-        log: options.log.clone(),
+        log: match &options.log {
+            Some(file) => client::Log::File(file.clone()),
+            None if output::is_journal() => client::Log::Stderr,
+            None => client::Log::Usual,
+        },
         detach: options.detach,
         ..client::Options::default()
     };
@@ -99,7 +105,9 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
     if options.detach {
         return Ok(());
     }
+    let mut service = Service::ready(&instance);
     while interrupt::sleep(Duration::from_millis(200)).is_ok() {
+        service.turn(&instance, Instant::now());
         match instance.ended() {
             None => {}
             // `grantway down`, from elsewhere.
@@ -111,6 +119,7 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
             ),
         }
     }
+    service.stopping();
     let spinner = output::spinner(&format!("{}: going down", instance.name()));
     let ended = instance.down();
     spinner.finish_and_clear();
@@ -119,23 +128,18 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
 
 /// Read and check the file: as far as it can be told without starting anything, it is right.
 fn load(options: &Options) -> anyhow::Result<(Config, Machine)> {
-    let file = options.config.display().to_string();
-    let text = std::fs::read_to_string(&options.config).map_err(|e| {
-        Failure::Usage(format!(
-            "{file} cannot be read ({e}); examples/ has one to begin with"
-        ))
-    })?;
-    let (mut config, located) = config::parse_located(&file, &text)?;
+    let files = files::read(&options.config)?;
+    let (mut config, located) = config::parse_located(&files)?;
     // Inside the user namespace the same file is read again.
     if std::env::var_os(INSIDE).is_none() {
-        output::warn(located.warnings());
+        located.warnings().iter().for_each(|w| output::warn(w));
     }
     if let Some(name) = &options.name {
         config.name.clone_from(name);
         // The file's own name was good: only the new one can be wrong now.
         client::check_name(name)?;
     }
-    let machine = config::live::machine(&config, &text)?;
+    let machine = config::live::machine(&config, &files)?;
     let mut found = host::check(&config);
     if config.driver.grants.needs_lab() && !options.lab {
         found.push(for_comparisons_alone(config.driver.grants));

@@ -10,7 +10,7 @@ pub enum Error {
     /// The program of the monitor is not where it belongs.
     #[error(
         "no program {0}: build the whole workspace, or keep grantwayd, driver and guest beside \
-         grantway"
+         grantway or in ../libexec/grantway"
     )]
     NoDaemon(PathBuf),
     /// Nothing answers under this name.
@@ -36,9 +36,10 @@ pub enum Error {
         /// What was tried.
         what: String,
     },
-    /// The runtime directory belongs to somebody else, or lets others in.
+    /// The runtime directory belongs to somebody else, or others may change what is in it.
     #[error(
-        "{0} is not a directory of this user's alone: remove it, or set {var} to another place",
+        "{0} is not a directory that this user alone may change: remove it, or set {var} to \
+         another place",
         var = crate::RUNTIME_DIR_VAR
     )]
     NotOurs(PathBuf),

@@ -2,29 +2,43 @@
 
 use crate::Error;
 use crate::control::ask;
-use crate::runtime::{MONITOR, check_name, clear_stale, lock, names, program_path, runtime_dir};
+use crate::runtime::{
+    MONITOR, check_name, clear_stale, find, lock, names, program_path, runtime_dir,
+};
 use abi::machine::{
-    Attached, Audit, Control, Detached, Machine, Relayed, Restarted, Setting, Status,
+    Access, Attached, Audit, Control, Detached, Machine, Relayed, Restarted, Setting, Status,
 };
 use abi::mailbox::Request;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+/// Where the monitor writes its log.
+#[derive(Clone, Debug, Default)]
+pub enum Log {
+    /// `NAME.log` in the runtime directory.
+    #[default]
+    Usual,
+    /// To this file.
+    File(PathBuf),
+    /// To the standard error of this process.
+    Stderr,
+}
+
 /// How to start an instance.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The program of the monitor.
     pub program: &'static str,
-    /// Where the monitor writes its log; none: `NAME.log` in the runtime directory.
-    pub log: Option<PathBuf>,
+    /// Where the monitor writes its log.
+    pub log: Log,
     /// Whether the instance outlives this process (else it ends when the [`Instance`] is dropped).
     pub detach: bool,
     /// How long it may take until every domain is ready.
@@ -35,7 +49,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             program: MONITOR,
-            log: None,
+            log: Log::Usual,
             detach: false,
             limit: Duration::from_secs(30),
         }
@@ -91,30 +105,23 @@ impl Instance {
         let program = program_path(options.program)?;
         let dir = runtime_dir()?;
         let socket = dir.join(format!("{}.sock", machine.name));
-        let log = options
-            .log
-            .clone()
-            .unwrap_or_else(|| dir.join(format!("{}.log", machine.name)));
+        let log = match &options.log {
+            Log::Usual => Some(dir.join(format!("{}.log", machine.name))),
+            Log::File(file) => Some(file.clone()),
+            Log::Stderr => None,
+        };
 
         let lock = lock(options.limit)?;
         clear_stale(&socket, &machine.name)?;
-        let log_file = OpenOptions::new()
-            .create(true)
-            // The monitor itself writes to the same file.
-            .append(true)
-            .mode(0o600)
-            .open(&log)
-            .and_then(|file| file.set_len(0).map(|()| file))
-            .map_err(|e| Error::io(format!("open the log {}", log.display()), e))?;
         let mut command = Command::new(&program);
+        if let Some(log) = &log {
+            command.arg("--log").arg(log).stderr(open_log(log)?);
+        }
         command
             .arg("--socket")
             .arg(&socket)
-            .arg("--log")
-            .arg(&log)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(log_file)
             // Ctrl-C in the terminal is not for it: its end is ordered.
             .process_group(0);
         if !options.detach {
@@ -127,9 +134,12 @@ impl Instance {
         let mut starting = Starting {
             pid: child.id(),
             child: Some(child),
-            log,
+            log: log.unwrap_or_else(|| "standard error".into()),
         };
         let up_ms = starting.wait(machine, options.limit)?;
+        if machine.access != Access::default() {
+            open_to_groups(&dir, &socket)?;
+        }
         drop(lock);
         let pid = starting.pid;
         let child = starting.child.take().filter(|_| !options.detach);
@@ -150,7 +160,7 @@ impl Instance {
     /// There is none, or it does not let us.
     pub fn connect(name: &str) -> Result<Self, Error> {
         check_name(name)?;
-        let socket = runtime_dir()?.join(format!("{name}.sock"));
+        let socket = find(name)?;
         if let Err(e) = UnixStream::connect(&socket) {
             return Err(match e.kind() {
                 ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::NoInstance {
@@ -320,6 +330,27 @@ impl Instance {
             }),
         }
     }
+}
+
+/// Open an empty log, which the monitor itself writes to, too.
+fn open_log(log: &Path) -> Result<File, Error> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(log)
+        .and_then(|file| file.set_len(0).map(|()| file))
+        .map_err(|e| Error::io(format!("open the log {}", log.display()), e))
+}
+
+/// Let others find and call the socket. Who is heard is the manager's to say, by what the kernel
+/// says of each. Nobody may open the folder: who could would hold its lock.
+fn open_to_groups(dir: &Path, socket: &Path) -> Result<(), Error> {
+    for (path, mode) in [(dir, 0o711), (socket, 0o666)] {
+        fs::set_permissions(path, Permissions::from_mode(mode))
+            .map_err(|e| Error::io(format!("open {} to groups", path.display()), e))?;
+    }
+    Ok(())
 }
 
 impl Drop for Instance {

@@ -11,7 +11,7 @@ mod reach;
 mod runtime;
 
 pub use error::Error;
-pub use instance::{Instance, Options};
+pub use instance::{Instance, Log, Options};
 pub use reach::Reach;
 pub use runtime::{
     MONITOR, MONITOR_OF_COMPARISONS, RUNTIME_DIR_VAR, check_name, daemon_path, listed, names,

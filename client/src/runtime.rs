@@ -13,19 +13,22 @@ use std::time::{Duration, Instant};
 /// Environment variable that moves the runtime directory.
 pub const RUNTIME_DIR_VAR: &str = "GRANTWAY_RUNTIME_DIR";
 
+/// Root's, where everybody looks who has no instance of the name.
+const SYSTEM_DIR: &str = "/run/grantway";
+
 /// The directory with the sockets of this user's instances, made (mode 0700) if it is missing:
 /// [`RUNTIME_DIR_VAR`], else `/run/grantway` for root, else `grantway` in `XDG_RUNTIME_DIR`, else
-/// `/tmp/grantway-UID`.
+/// `/tmp/grantway-UID`. It may be root's.
 ///
 /// # Errors
-/// It cannot be made, or is somebody else's or open to others.
+/// It cannot be made, or is somebody else's, or others may change what is in it.
 pub fn runtime_dir() -> Result<PathBuf, Error> {
     let uid = rustix::process::geteuid();
     let given = std::env::var_os(RUNTIME_DIR_VAR).filter(|dir| !dir.is_empty());
     let xdg = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
     let dir = match (given, xdg) {
         (Some(dir), _) => PathBuf::from(dir),
-        (None, _) if uid.is_root() => PathBuf::from("/run/grantway"),
+        (None, _) if uid.is_root() => PathBuf::from(SYSTEM_DIR),
         (None, Some(dir)) => PathBuf::from(dir).join("grantway"),
         (None, None) => PathBuf::from(format!("/tmp/grantway-{}", uid.as_raw())),
     };
@@ -33,7 +36,8 @@ pub fn runtime_dir() -> Result<PathBuf, Error> {
     Ok(dir)
 }
 
-/// Make `dir` for user `uid` alone, or check that it is so.
+/// Make `dir` for user `uid` alone, or check that only he and root may change what is in it. That
+/// others may look whether there is a socket is harmless: each file says who may use it.
 fn make_private(dir: &Path, uid: u32) -> Result<(), Error> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => return Ok(()),
@@ -43,7 +47,8 @@ fn make_private(dir: &Path, uid: u32) -> Result<(), Error> {
     // In a directory that all may write, somebody else could have been first, even with a link.
     let found = fs::symlink_metadata(dir)
         .map_err(|e| Error::io(format!("look at {}", dir.display()), e))?;
-    if !found.is_dir() || found.uid() != uid || found.mode() & 0o077 != 0 {
+    let is_theirs = found.uid() != uid && found.uid() != 0;
+    if !found.is_dir() || is_theirs || found.mode() & 0o022 != 0 {
         return Err(Error::NotOurs(dir.to_owned()));
     }
     Ok(())
@@ -69,6 +74,18 @@ pub fn check_name(name: &str) -> Result<(), Error> {
 pub fn socket_path(name: &str) -> Result<PathBuf, Error> {
     check_name(name)?;
     Ok(runtime_dir()?.join(format!("{name}.sock")))
+}
+
+/// The control socket of the instance `name` as it is to be spoken to: this user's, or the system's
+/// (root's) where this user has none of that name.
+pub(crate) fn find(name: &str) -> Result<PathBuf, Error> {
+    let own = socket_path(name)?;
+    let systems = Path::new(SYSTEM_DIR).join(format!("{name}.sock"));
+    let is_moved = std::env::var_os(RUNTIME_DIR_VAR).is_some_and(|dir| !dir.is_empty());
+    match !is_moved && !own.exists() && systems.exists() {
+        true => Ok(systems),
+        false => Ok(own),
+    }
 }
 
 /// Names of the instances that answer, sorted.
@@ -112,24 +129,30 @@ pub fn daemon_path() -> Result<PathBuf, Error> {
     program_path(MONITOR)
 }
 
-/// A program of this workspace: beside the running one (tests lie one directory deeper).
+/// A program of this workspace: beside the running one (tests lie one directory deeper), or where
+/// it is installed, in `../libexec/grantway` of a folder `bin`.
 ///
 /// # Errors
 /// There is none.
 pub fn program_path(name: &str) -> Result<PathBuf, Error> {
     let own = std::env::current_exe().map_err(|e| Error::io("find the own program", e))?;
+    program_beside(&own, name)
+}
+
+fn program_beside(own: &Path, name: &str) -> Result<PathBuf, Error> {
     let beside = own.with_file_name(name);
-    if beside.is_file() {
-        return Ok(beside);
-    }
-    let deeper = own
-        .parent()
-        .filter(|dir| dir.ends_with("deps"))
-        .and_then(Path::parent);
-    match deeper.map(|dir| dir.join(name)) {
-        Some(path) if path.is_file() => Ok(path),
-        _ => Err(Error::NoDaemon(beside)),
-    }
+    let folder = own.parent();
+    let above = folder.and_then(Path::parent);
+    let elsewhere = match folder {
+        Some(folder) if folder.ends_with("deps") => above.map(|above| above.join(name)),
+        Some(folder) if folder.ends_with("bin") => {
+            above.map(|above| above.join("libexec/grantway").join(name))
+        }
+        _ => None,
+    };
+    let places = [Some(beside.clone()), elsewhere];
+    let found = places.into_iter().flatten().find(|path| path.is_file());
+    found.ok_or(Error::NoDaemon(beside))
 }
 
 /// Keeps others from starting an instance until it is dropped.
@@ -194,6 +217,24 @@ mod tests {
     }
 
     #[test]
+    fn programs_lie_beside_or_where_they_are_installed() {
+        let dir = tempfile::tempdir().unwrap();
+        let bin = dir.path().join("usr/bin");
+        let libexec = dir.path().join("usr/libexec/grantway");
+        fs::create_dir_all(&bin).unwrap();
+        fs::create_dir_all(&libexec).unwrap();
+        let own = bin.join("grantway");
+        let found = |own: &Path| program_beside(own, "driver").ok();
+        assert_eq!(found(&own), None);
+        fs::write(libexec.join("driver"), "").unwrap();
+        assert_eq!(found(&own), Some(libexec.join("driver")));
+        assert_eq!(found(&dir.path().join("usr/sbin/grantway")), None);
+        fs::write(bin.join("driver"), "").unwrap();
+        assert_eq!(found(&own), Some(bin.join("driver")));
+        assert_eq!(found(&bin.join("deps/x")), Some(bin.join("driver")));
+    }
+
+    #[test]
     fn stale_sockets_are_removed_and_live_ones_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
@@ -214,12 +255,14 @@ mod tests {
         assert!(make_private(&path, uid).is_ok());
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
         assert!(make_private(&path, uid).is_ok());
-        assert!(matches!(
-            make_private(&path, uid + 1),
-            Err(Error::NotOurs(_))
-        ));
+        // Root's may be used by everybody, another user's by nobody.
+        assert_eq!(make_private(&path, uid + 1).is_ok(), uid == 0);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(matches!(make_private(&path, uid), Err(Error::NotOurs(_))));
+        assert!(make_private(&path, uid).is_ok());
+        for mode in [0o775, 0o777, 0o1777] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert!(matches!(make_private(&path, uid), Err(Error::NotOurs(_))));
+        }
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(dir.path(), &link).unwrap();
         assert!(matches!(make_private(&link, uid), Err(Error::NotOurs(_))));

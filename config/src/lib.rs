@@ -9,6 +9,7 @@
 mod address;
 mod check;
 pub mod domain;
+mod files;
 pub mod live;
 pub mod lro;
 mod machine;
@@ -26,6 +27,7 @@ mod uplink;
 mod words;
 
 pub use address::{Cidr, Mac, NotAnAddress};
+pub use files::File;
 pub use model::{
     Buffers, CaptureFiles, Config, DEFAULT_NAME, Driver, Endpoint, Guest, KernelPort, Kind, Nic,
     Queues, Ring, Station, Vif, XdpWire,

@@ -7,10 +7,10 @@
 use crate::domain::{DriverConfig, GrantMode, VifConfig};
 use crate::machine;
 use crate::model::{Config, Guest, Queues};
-use crate::parse::{parse, read_guest};
+use crate::parse::{parse_located, read_guest};
 use crate::problem::{Finding, Lines, Problem, Problems};
 use crate::sizes::{COLLATERAL_PAGES, grant_entries, ring_pages, table_slots};
-use crate::{Endpoint, Mac, Vif};
+use crate::{Endpoint, File, Mac, Vif};
 use abi::layout::WINDOW_SLOTS_MAX;
 use abi::machine::{Domain, Live, Machine, Program, Setting};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,11 +22,11 @@ const ROOM: u32 = 256;
 /// has mappings for a pool of the usual size, every page of which stands alone.
 const ROOM_SCATTERED: u32 = 64;
 
-/// The machine of a configuration whose text is `file`, to which guests can be attached.
+/// The machine of a configuration that was read from `files`, to which guests can be attached.
 ///
 /// # Errors
 /// What is wrong with the configuration, without lines: see [`Config::check`].
-pub fn machine(config: &Config, file: &str) -> Result<Machine, Problems> {
+pub fn machine(config: &Config, files: &[File]) -> Result<Machine, Problems> {
     let mut machine = config.machine()?;
     let guest = Guest {
         vifs: vec![Vif::new(Endpoint::Echo)],
@@ -52,7 +52,7 @@ pub fn machine(config: &Config, file: &str) -> Result<Machine, Problems> {
         driver.collateral = driver.collateral.saturating_add(collateral);
     }
     machine.live = Some(Live {
-        file: file.to_owned(),
+        files: files.iter().map(|file| file.text.clone()).collect(),
         first_slot: machine::nic_slots(config),
         ..Live::default()
     });
@@ -86,7 +86,14 @@ impl LiveConfig {
     /// # Errors
     /// What is wrong with it: nothing, if it was ever right.
     pub fn of(live: &Live) -> Result<Self, Problems> {
-        let mut config = parse("", &live.file)?;
+        let (name, texts) = (String::new(), live.files.iter().cloned());
+        let files: Vec<File> = texts
+            .map(|text| File {
+                name: name.clone(),
+                text,
+            })
+            .collect();
+        let (mut config, _) = parse_located(&files)?;
         settle(&mut config);
         config
             .guests
@@ -128,7 +135,7 @@ impl LiveConfig {
     fn newcomer(&self, g: usize, guest: &Setting, macs: Vec<Mac>) -> Result<Newcomer, Problems> {
         let (domain, vifs) = machine::guest_of(&self.config, g);
         let lines = Lines::default();
-        let problem = |finding: Finding| Problem::new(finding, None, &lines);
+        let problem = |finding: Finding| Problem::new(finding, &lines);
         let found = self.config.findings_with(g, &domain);
         let newcomer = Newcomer {
             domain,

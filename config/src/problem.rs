@@ -56,21 +56,45 @@ impl fmt::Display for Place {
     }
 }
 
-/// Where the parts of a file and their keys stand: lines from 1 on. The key `""` is the part
-/// itself.
+/// A place in one of the files of a configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    /// Which file, from 0 on.
+    pub(crate) file: usize,
+    /// The line, from 1 on.
+    pub(crate) line: usize,
+    /// The column, in bytes from 1 on.
+    pub(crate) column: usize,
+}
+
+/// Where the parts of a configuration and their keys stand. The key `""` is the part itself.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lines(BTreeMap<(Place, &'static str), usize>);
+pub(crate) struct Lines {
+    files: Vec<String>,
+    spots: BTreeMap<(Place, &'static str), Spot>,
+}
 
 impl Lines {
-    pub(crate) fn note(&mut self, place: Place, key: &'static str, line: usize) {
-        self.0.entry((place, key)).or_insert(line);
+    pub(crate) fn new(files: impl Iterator<Item = String>) -> Self {
+        Self {
+            files: files.collect(),
+            spots: BTreeMap::new(),
+        }
     }
 
-    fn find(&self, place: Place, key: &'static str) -> Option<usize> {
-        self.0
-            .get(&(place, key))
-            .or_else(|| self.0.get(&(place, "")))
-            .copied()
+    pub(crate) fn note(&mut self, place: Place, key: &'static str, spot: Spot) {
+        self.spots.entry((place, key)).or_insert(spot);
+    }
+
+    fn find(&self, place: Place, key: &'static str) -> Option<Spot> {
+        let key = self.spots.get(&(place, key));
+        key.or_else(|| self.spots.get(&(place, ""))).copied()
+    }
+
+    /// The file of a place; what has no place is said of the first one.
+    pub(crate) fn file(&self, spot: Option<Spot>) -> Option<String> {
+        let file = spot.map_or(0, |spot| spot.file);
+        self.files.get(file).cloned()
     }
 }
 
@@ -91,7 +115,6 @@ pub struct Finding {
 /// it after it was read, and what its writer is to be warned of.
 #[derive(Clone, Debug)]
 pub struct Located {
-    pub(crate) file: String,
     pub(crate) lines: Lines,
     pub(crate) warnings: Vec<Problem>,
 }
@@ -108,7 +131,7 @@ impl Located {
     /// # Errors
     /// All of it, if there is anything.
     pub fn check(&self, found: Vec<Finding>) -> Result<(), Problems> {
-        let problem = |finding| Problem::new(finding, Some(&self.file), &self.lines);
+        let problem = |finding| Problem::new(finding, &self.lines);
         Problems::or(found.into_iter().map(problem).collect(), ())
     }
 }
@@ -120,6 +143,8 @@ pub struct Problem {
     pub file: Option<String>,
     /// The line, from 1 on, if it has one.
     pub line: Option<usize>,
+    /// The column, in bytes from 1 on, if that is what says where to look.
+    pub column: Option<usize>,
     /// What is wrong.
     pub what: String,
     /// What would be right.
@@ -127,16 +152,18 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(finding: Finding, file: Option<&str>, lines: &Lines) -> Self {
+    pub(crate) fn new(finding: Finding, lines: &Lines) -> Self {
         let Finding {
             place,
             key,
             what,
             remedy,
         } = finding;
+        let spot = lines.find(place, key);
         Self {
-            file: file.map(str::to_owned),
-            line: lines.find(place, key),
+            file: lines.file(spot),
+            line: spot.map(|spot| spot.line),
+            column: None,
             what: format!("{place}: {what}"),
             remedy,
         }
@@ -145,16 +172,18 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.file, self.line) {
-            (Some(file), Some(line)) => write!(f, "{file}:{line}: ")?,
-            (Some(file), None) => write!(f, "{file}: ")?,
-            (None, _) => {}
+        match (&self.file, self.line, self.column) {
+            (Some(file), Some(line), Some(column)) => write!(f, "{file}:{line}:{column}: ")?,
+            (Some(file), Some(line), None) => write!(f, "{file}:{line}: ")?,
+            (Some(file), None, _) => write!(f, "{file}: ")?,
+            (None, ..) => {}
         }
         write!(f, "{}; {}", self.what, self.remedy)
     }
 }
 
-/// Everything that is wrong with a configuration, in the order of lines; at least one thing.
+/// Everything that is wrong with a configuration, in the order of files' names and of lines; at
+/// least one thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
@@ -164,7 +193,7 @@ impl Problems {
         if list.is_empty() {
             return Ok(value);
         }
-        list.sort_by_key(|problem| problem.line);
+        list.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
         list.dedup();
         Err(Self(list))
     }

@@ -1,8 +1,9 @@
 //! Reading TOML tables key by key: every key that is not asked for is an error, every value that
 //! is not what was asked for is one, and reading goes on after it.
 
+use crate::files::File;
 use crate::old;
-use crate::problem::{Lines, Place, Problem};
+use crate::problem::{Lines, Place, Problem, Spot};
 use crate::words::{self, choose, distance};
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
@@ -13,11 +14,29 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// One file.
-pub(crate) struct Reader<'a> {
-    file: &'a str,
+/// Where a file's lines are, among the bytes of all files.
+struct LineStarts {
+    /// Offset of the first byte.
+    begin: usize,
     /// Offsets at which lines begin.
-    starts: Vec<usize>,
+    lines: Vec<usize>,
+}
+
+impl LineStarts {
+    fn new(begin: usize, text: &str) -> Self {
+        let newlines = text.bytes().enumerate().filter(|&(_, c)| c == b'\n');
+        let behind = newlines.map(|(at, _)| begin + at + 1);
+        Self {
+            begin,
+            lines: std::iter::once(begin).chain(behind).collect(),
+        }
+    }
+}
+
+/// The files of a configuration. The bytes of each are counted from where those of the one before
+/// have ended: a span says which file it is in.
+pub(crate) struct Reader {
+    starts: Vec<LineStarts>,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
     lines: RefCell<Lines>,
@@ -38,25 +57,56 @@ pub(crate) struct Reading {
     pub(crate) known: BTreeSet<(&'static str, &'static str)>,
 }
 
-impl<'a> Reader<'a> {
-    pub(crate) fn new(file: &'a str, text: &str) -> Self {
-        let newlines = text
-            .bytes()
-            .enumerate()
-            .filter(|&(_, c)| c == b'\n')
-            .map(|(at, _)| at + 1);
+impl Reader {
+    pub(crate) fn new(files: &[File]) -> Self {
+        let mut begin = 0;
+        let starts = files.iter().map(|file| {
+            let starts = LineStarts::new(begin, &file.text);
+            // The end of a text is a place in it, too.
+            begin += file.text.len() + 1;
+            starts
+        });
         Self {
-            file,
-            starts: std::iter::once(0).chain(newlines).collect(),
+            starts: starts.collect(),
             problems: RefCell::default(),
             warnings: RefCell::default(),
-            lines: RefCell::default(),
+            lines: RefCell::new(Lines::new(files.iter().map(|file| file.name.clone()))),
             known: RefCell::default(),
         }
     }
 
-    fn line(&self, span: Range<usize>) -> usize {
-        self.starts.partition_point(|&start| start <= span.start)
+    /// The texts as they are parsed: each behind as many empty lines as those before have bytes,
+    /// which shifts its spans.
+    pub(crate) fn shifted(&self, files: &[File]) -> Vec<String> {
+        let pairs = self.starts.iter().zip(files);
+        let shift = |(starts, file): (&LineStarts, &File)| {
+            let mut text = "\n".repeat(starts.begin);
+            text.push_str(&file.text);
+            text
+        };
+        pairs.map(shift).collect()
+    }
+
+    fn spot(&self, span: Range<usize>) -> Spot {
+        let at = span.start;
+        let behind = self.starts.partition_point(|file| file.begin <= at);
+        let file = behind.saturating_sub(1);
+        let lines = self.starts.get(file).map_or(&[][..], |file| &file.lines);
+        let line = lines.partition_point(|&start| start <= at);
+        let start = line.checked_sub(1).and_then(|line| lines.get(line));
+        Spot {
+            file,
+            line,
+            column: at - start.copied().unwrap_or(at) + 1,
+        }
+    }
+
+    /// What is no TOML: only its column says where to look, for no key is named.
+    pub(crate) fn syntax(&self, span: Option<Range<usize>>, what: &str) {
+        let spot = span.clone().map(|span| self.spot(span));
+        let mut problem = self.located(span, what, "write it as TOML (https://toml.io)");
+        problem.column = spot.map(|spot| spot.column);
+        self.problems.borrow_mut().push(problem);
     }
 
     pub(crate) fn problem(
@@ -85,9 +135,12 @@ impl<'a> Reader<'a> {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Problem {
+        let spot = span.map(|span| self.spot(span));
+        let lines = self.lines.borrow();
         Problem {
-            file: Some(self.file.to_owned()),
-            line: span.map(|span| self.line(span)),
+            file: lines.file(spot),
+            line: spot.map(|spot| spot.line),
+            column: None,
             what: what.into(),
             remedy: remedy.into(),
         }
@@ -104,14 +157,14 @@ impl<'a> Reader<'a> {
 }
 
 /// The value of a key that can be short or long.
-pub(crate) enum TextOrTable<'r, 't, 'a> {
+pub(crate) enum TextOrTable<'r, 't> {
     Text(String),
-    Table(Table<'r, 't, 'a>),
+    Table(Table<'r, 't>),
 }
 
 /// One table of the file.
-pub(crate) struct Table<'r, 't, 'a> {
-    reader: &'r Reader<'a>,
+pub(crate) struct Table<'r, 't> {
+    reader: &'r Reader,
     table: &'t DeTable<'t>,
     /// How the section is written in documentation: `guest.vif`.
     section: &'static str,
@@ -120,10 +173,10 @@ pub(crate) struct Table<'r, 't, 'a> {
     asked: RefCell<Vec<&'static str>>,
 }
 
-impl<'r, 't, 'a> Table<'r, 't, 'a> {
+impl<'r, 't> Table<'r, 't> {
     /// `place` is what findings about it are named after.
     pub(crate) fn new(
-        reader: &'r Reader<'a>,
+        reader: &'r Reader,
         table: &'t DeTable<'t>,
         span: Range<usize>,
         section: &'static str,
@@ -132,7 +185,7 @@ impl<'r, 't, 'a> Table<'r, 't, 'a> {
         reader
             .lines
             .borrow_mut()
-            .note(place, "", reader.line(span.clone()));
+            .note(place, "", reader.spot(span.clone()));
         Self {
             reader,
             table,
@@ -147,8 +200,8 @@ impl<'r, 't, 'a> Table<'r, 't, 'a> {
         self.asked.borrow_mut().push(key);
         self.reader.known.borrow_mut().insert((self.section, key));
         let (name, value) = self.table.iter().find(|(name, _)| name.get_ref() == key)?;
-        let line = self.reader.line(name.span());
-        self.reader.lines.borrow_mut().note(self.place, key, line);
+        let spot = self.reader.spot(name.span());
+        self.reader.lines.borrow_mut().note(self.place, key, spot);
         Some(value)
     }
 
@@ -352,7 +405,7 @@ impl<'r, 't, 'a> Table<'r, 't, 'a> {
         key: &'static str,
         section: &'static str,
         place: Place,
-    ) -> Option<Table<'r, 't, 'a>> {
+    ) -> Option<Table<'r, 't>> {
         let value = self.get(key)?;
         let table = value.get_ref().as_table();
         if table.is_none() {
@@ -367,7 +420,7 @@ impl<'r, 't, 'a> Table<'r, 't, 'a> {
         key: &'static str,
         section: &'static str,
         place: Place,
-    ) -> Option<TextOrTable<'r, 't, 'a>> {
+    ) -> Option<TextOrTable<'r, 't>> {
         let value = self.get(key)?;
         match value.get_ref() {
             DeValue::String(text) => Some(TextOrTable::Text(text.to_string())),
@@ -395,7 +448,7 @@ impl<'r, 't, 'a> Table<'r, 't, 'a> {
         key: &'static str,
         section: &'static str,
         place: impl Fn(usize) -> Place,
-    ) -> Vec<Table<'r, 't, 'a>> {
+    ) -> Vec<Table<'r, 't>> {
         let Some(value) = self.get(key) else {
             return Vec::new();
         };

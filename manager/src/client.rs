@@ -1,5 +1,6 @@
 //! One client of the control socket: lines in, lines out, never waited for.
 
+use crate::access::Right;
 use abi::DomId;
 use rustix::io::Errno;
 use serde::Serialize;
@@ -44,6 +45,7 @@ pub(crate) enum Waits {
 #[derive(Debug)]
 pub(crate) struct Client {
     stream: UnixStream,
+    pub(crate) right: Right,
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
@@ -53,9 +55,10 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(stream: UnixStream, now_ns: u64) -> Self {
+    pub(crate) fn new(stream: UnixStream, right: Right, now_ns: u64) -> Self {
         Self {
             stream,
+            right,
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,

@@ -3,7 +3,8 @@
 //! is that of what is written: a replaced character and a line's beginning are longer than what
 //! the domain printed.
 
-use crate::log::Log;
+use crate::log::{Log, STAMP_BYTES};
+use abi::journal::Level;
 use rustix::io::Errno;
 use shmem::rate::TokenBucket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -129,7 +130,7 @@ impl Console {
         };
         let written = |text: &str| match text.len() {
             0 => 0,
-            bytes => self.name.len() + ": \n".len() + bytes,
+            bytes => STAMP_BYTES + self.name.len() + ": \n".len() + bytes,
         };
         let bytes = written(&text) + written(&note);
         if !self.kept.take(now_ns, bytes as u32) {
@@ -137,10 +138,10 @@ impl Console {
             return false;
         }
         if !note.is_empty() {
-            log.line(&self.name, &note);
+            log.line(Level::Warning, &self.name, &note);
             self.dropped = 0;
         }
-        log.line(&self.name, &text);
+        log.line(Level::Info, &self.name, &text);
         self.last = text;
         true
     }
@@ -149,6 +150,7 @@ impl Console {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::tests::without_stamps;
 
     fn create() -> (Console, OwnedFd) {
         use rustix::pipe::{PipeFlags, pipe_with};
@@ -166,7 +168,7 @@ mod tests {
         console.drain(&mut log, 0);
         assert!(console.watch(0).is_none());
         drop(log);
-        std::fs::read_to_string(path).unwrap()
+        without_stamps(&std::fs::read_to_string(path).unwrap())
     }
 
     #[test]
@@ -199,7 +201,8 @@ mod tests {
         drop(log);
         let text = std::fs::read_to_string(path).unwrap();
         let (flood, after) = text.split_once("d: [").unwrap();
-        (flood.to_owned(), after.to_owned())
+        let flood = flood.rsplit_once('\n').map_or("", |(lines, _)| lines);
+        (format!("{flood}\n"), after.to_owned())
     }
 
     #[test]
@@ -208,9 +211,11 @@ mod tests {
         line[99] = b'\n';
         let (flood, after) = flood(&line);
         // One line is begun when there is no room for it.
-        let kept = BURST as usize / (3 + line.len());
+        let kept = BURST as usize / (STAMP_BYTES + 3 + line.len());
         assert_eq!(flood.lines().count(), kept);
-        assert_eq!(after, "99 bytes dropped]\nd: again\n");
+        let (dropped, after) = after.split_once('\n').unwrap();
+        assert_eq!(dropped, "99 bytes dropped]");
+        assert_eq!(without_stamps(after), "d: again\n");
     }
 
     #[test]

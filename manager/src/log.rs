@@ -1,17 +1,21 @@
 //! The log: one line each, to a file or to standard error, by a thread of its own: who writes lines
 //! never waits for a disk or a terminal.
 //!
+//! A line has the time (UTC), how much it matters, who says it, and what. In the system's journal,
+//! which knows the time, it begins with its priority.
+//!
 //! A file is bounded: one that has reached [`FILE_MAX`] is copied to a second one (`FILE.1`), whose
 //! bytes are lost then, and begins anew. The core has opened both, so that rotating takes no right
 //! to a folder.
 
+use abi::journal::{self, Level};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Bytes of each of the two files.
 pub(crate) const FILE_MAX: u64 = 4 << 20;
@@ -19,6 +23,8 @@ pub(crate) const FILE_MAX: u64 = 4 << 20;
 const WAITING_MAX: usize = 1 << 20;
 /// How long the end waits for lines that are not written yet.
 const END: Duration = Duration::from_secs(1);
+/// Bytes of what a line begins with: "2026-11-23T10:20:30.456Z info  ".
+pub(crate) const STAMP_BYTES: usize = 31;
 
 /// Where lines go.
 #[derive(Debug)]
@@ -28,6 +34,8 @@ pub(crate) struct Log {
     /// Bytes that wait.
     waiting: Arc<AtomicUsize>,
     lost: u64,
+    /// Whether it is the journal that lines go to.
+    is_journal: bool,
     /// Closed when the thread has written everything.
     written: Receiver<()>,
 }
@@ -35,6 +43,7 @@ pub(crate) struct Log {
 impl Log {
     /// To a file and the one before it, or to standard error.
     pub(crate) fn start(files: Option<[File; 2]>) -> io::Result<Self> {
+        let is_journal = files.is_none() && is_journal();
         let files = files.map(|[now, before]| Files { now, before });
         let (lines, to_write) = channel();
         let (until_dropped, written) = channel();
@@ -48,16 +57,21 @@ impl Log {
             lines: Some(lines),
             waiting,
             lost: 0,
+            is_journal,
             written,
         })
     }
 
     /// Writes one line, soon. A log that cannot be written is no reason to end.
-    pub(crate) fn line(&mut self, who: &str, text: &str) {
+    pub(crate) fn line(&mut self, level: Level, who: &str, text: &str) {
         let Some(lines) = &self.lines else { return };
+        let line = format!("{}{who}: {text}\n", self.stamp(level));
         let line = match self.lost {
-            0 => format!("{who}: {text}\n"),
-            lost => format!("[{lost} lines lost]\n{who}: {text}\n"),
+            0 => line,
+            lost => {
+                let stamp = self.stamp(Level::Warning);
+                format!("{stamp}grantwayd: [{lost} lines lost]\n{line}")
+            }
         };
         let bytes = line.len();
         if self.waiting.load(Ordering::Relaxed) + bytes > WAITING_MAX {
@@ -69,6 +83,22 @@ impl Log {
             self.lost = 0;
         }
     }
+
+    /// What a line begins with.
+    fn stamp(&self, level: Level) -> String {
+        if self.is_journal {
+            return level.prefix().to_owned();
+        }
+        let now = humantime::format_rfc3339_millis(SystemTime::now());
+        format!("{now} {:<5} ", level.word())
+    }
+}
+
+/// Whether standard error is the system's journal.
+fn is_journal() -> bool {
+    let stream = std::env::var(journal::STREAM_VAR).unwrap_or_default();
+    let stderr = rustix::fs::fstat(io::stderr());
+    stderr.is_ok_and(|file| journal::names(&stream, file.st_dev, file.st_ino))
 }
 
 impl Drop for Log {
@@ -131,6 +161,22 @@ pub(crate) mod tests {
         [path, &before].map(|path| options.open(path).unwrap())
     }
 
+    /// Lines of a log without what each begins with, which is looked at on the way.
+    pub(crate) fn without_stamps(text: &str) -> String {
+        let line = |line: &str| {
+            let (stamp, rest) = line.split_at(STAMP_BYTES);
+            let (time, level) = stamp.split_once(' ').unwrap();
+            let time = humantime::parse_rfc3339(time).unwrap();
+            assert!(
+                time.elapsed().unwrap() < Duration::from_secs(3600),
+                "{stamp}"
+            );
+            assert!(["info  ", "warn  ", "error "].contains(&level), "{stamp}");
+            format!("{rest}\n")
+        };
+        text.lines().map(line).collect()
+    }
+
     #[test]
     fn a_log_is_rotated_and_has_a_fixed_total() {
         let dir = tempfile::tempdir().unwrap();
@@ -159,10 +205,10 @@ pub(crate) mod tests {
         let path = dir.path().join("log");
         let mut log = Log::start(Some(files(&path))).unwrap();
         for n in 0..100 {
-            log.line("d", &n.to_string());
+            log.line(Level::Info, "d", &n.to_string());
         }
         drop(log);
-        let text = fs::read_to_string(path).unwrap();
+        let text = without_stamps(&fs::read_to_string(path).unwrap());
         assert!(text.starts_with("d: 0\nd: 1\n") && text.ends_with("d: 99\n"));
     }
 
@@ -175,11 +221,12 @@ pub(crate) mod tests {
             lines: Some(lines),
             waiting: Arc::clone(&waiting),
             lost: 0,
+            is_journal: true,
             written,
         };
         let text = "x".repeat(1000);
         for _ in 0..2 * WAITING_MAX / text.len() {
-            log.line("d", &text);
+            log.line(Level::Info, "d", &text);
         }
         let kept: Vec<String> = to_write.try_iter().collect();
         let bytes: usize = kept.iter().map(String::len).sum();
@@ -189,8 +236,9 @@ pub(crate) mod tests {
         );
         let lost = 2 * WAITING_MAX / text.len() - kept.len();
         waiting.store(0, Ordering::Relaxed);
-        log.line("d", "again");
+        log.line(Level::Info, "d", "again");
         let next = to_write.try_recv().unwrap();
-        assert_eq!(next, format!("[{lost} lines lost]\nd: again\n"));
+        let told = format!("<4>grantwayd: [{lost} lines lost]\n<6>d: again\n");
+        assert_eq!(next, told);
     }
 }

@@ -16,8 +16,9 @@
 //! | `build` | from a description to running domains |
 //! | `restart` | when a domain is started again |
 //! | `console`, `log` | what domains print |
-//! | `serve`, `client` | the main loop; the control socket |
+//! | `serve`, `client`, `access` | the main loop; the control socket, and who may ask for what |
 
+mod access;
 mod build;
 mod client;
 mod console;

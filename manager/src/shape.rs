@@ -181,8 +181,12 @@ mod tests {
                         endpoint = \"echo\"\n";
 
     fn shape() -> (Shape, LiveConfig) {
+        let file = config::File {
+            name: "f".into(),
+            text: FILE.into(),
+        };
         let config = config::parse("f", FILE).unwrap();
-        let machine = live::machine(&config, FILE).unwrap();
+        let machine = live::machine(&config, &[file]).unwrap();
         let shape = Shape {
             domains: machine.domains.into_iter().enumerate().collect(),
             live: machine.live,

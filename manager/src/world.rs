@@ -3,7 +3,7 @@
 use crate::shape::Shape;
 use abi::DomId;
 use abi::core::Stage;
-use abi::machine::{Connection, Domain, Machine};
+use abi::machine::{Access, Connection, Domain, Machine};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A machine and what has become of it.
@@ -14,6 +14,8 @@ pub(crate) struct World {
     shape: Shape,
     /// How often that has changed since the start.
     changes: u64,
+    /// Who may speak to us beside root and the user who has started it.
+    pub(crate) access: Access,
     /// Connections that it begins with.
     pub(crate) connections: Vec<Connection>,
     /// By place in the machine, the id of the domain there now.
@@ -34,6 +36,7 @@ impl World {
                 ..Shape::default()
             },
             changes: 0,
+            access: machine.access,
             connections: machine.connections,
             ids: BTreeMap::new(),
             lives: BTreeMap::new(),

@@ -6,4 +6,5 @@ mod exp;
 mod machine;
 mod place;
 mod prof;
+mod service;
 mod workers;

@@ -208,11 +208,11 @@ impl Place {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Lets others into the runtime directory.
+    /// Lets others change what is in the runtime directory.
     pub(crate) fn open_runtime_dir(&self) {
         let path = self.path("run");
         fs::create_dir(&path).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
     }
 
     /// Lets everybody use the folder.
@@ -248,14 +248,36 @@ impl Place {
 
     /// Runs it to its end as another user.
     pub(crate) fn run_as(&self, user: u32, args: &[&str]) -> Run {
-        let child = spawn(self.command(args).uid(user).gid(user));
+        self.run_as_group(user, user, args)
+    }
+
+    /// The same with a group that is not the user's own.
+    pub(crate) fn run_as_group(&self, user: u32, group: u32, args: &[&str]) -> Run {
+        let child = spawn(self.command(args).uid(user).gid(group));
         Run::new(child.wait_with_output().unwrap())
     }
 
     /// Starts it, with its output going to the file `out`.
     pub(crate) fn start(&self, args: &[&str]) -> Running {
+        self.start_with(args, &[])
+    }
+
+    /// The same with variables of the environment.
+    pub(crate) fn start_with(&self, args: &[&str], variables: &[(&str, &str)]) -> Running {
+        self.start_into(args, variables, Stdio::piped())
+    }
+
+    /// The same with another standard error.
+    pub(crate) fn start_into(
+        &self,
+        args: &[&str],
+        variables: &[(&str, &str)],
+        err: impl Into<Stdio>,
+    ) -> Running {
         let out = fs::File::create(self.path("out")).unwrap();
-        let child = spawn(self.command(args).stdout(out));
+        let mut command = self.command(args);
+        command.stdout(out).stderr(err);
+        let child = spawn(command.envs(variables.iter().copied()));
         Running {
             child: Some(child),
             out: self.path("out"),

@@ -28,9 +28,7 @@ impl Config {
         let lines = Lines::default();
         let found = self.findings().into_iter();
         Problems::or(
-            found
-                .map(|finding| Problem::new(finding, None, &lines))
-                .collect(),
+            found.map(|finding| Problem::new(finding, &lines)).collect(),
             (),
         )
     }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::domain::GuestConfig;
+use crate::parse::{one, parse};
 
 const FILE: &str = r#"
 [[nic]]
@@ -22,7 +23,7 @@ addresses = ["10.0.0.3/24"]
 
 fn live(file: &str) -> (Machine, LiveConfig) {
     let config = parse("f", file).unwrap();
-    let machine = super::machine(&config, file).unwrap();
+    let machine = super::machine(&config, &one("f", file)).unwrap();
     let live = LiveConfig::of(machine.live.as_ref().unwrap()).unwrap();
     (machine, live)
 }

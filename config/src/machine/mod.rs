@@ -12,7 +12,7 @@ mod waiting;
 use crate::domain::VifConfig;
 use crate::model::Config;
 use crate::sizes::worker_name;
-use abi::machine::{Connection, Domain, Machine};
+use abi::machine::{Access, Connection, Domain, Machine};
 
 /// The machine of a configuration, whether that is valid or not: no size overflows, too large ones
 /// are as large as their types.
@@ -37,6 +37,8 @@ pub(crate) fn build(config: &Config) -> Machine {
         name: config.name.clone(),
         domains,
         connections,
+        // Who belongs to a group is known to the system alone.
+        access: Access::default(),
         live: None,
     }
 }

@@ -12,6 +12,10 @@ use crate::lro::Lro;
 pub struct Config {
     /// The instance's name.
     pub name: String,
+    /// The group whose members may ask what there is, and change nothing.
+    pub look_group: Option<String>,
+    /// The group whose members may also change the machine, and end it.
+    pub change_group: Option<String>,
     /// The driver domain.
     pub driver: Driver,
     /// Every guest's buffers.
@@ -33,6 +37,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             name: DEFAULT_NAME.to_owned(),
+            look_group: None,
+            change_group: None,
             driver: Driver::default(),
             buffers: Buffers::default(),
             ring: Ring::default(),

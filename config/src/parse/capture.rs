@@ -3,7 +3,7 @@
 use crate::model::CaptureFiles;
 use crate::table::Table;
 
-pub(super) fn files(t: &Table<'_, '_, '_>) -> CaptureFiles {
+pub(super) fn files(t: &Table<'_, '_>) -> CaptureFiles {
     let usual = CaptureFiles::default();
     CaptureFiles {
         read: t.text("read"),

@@ -6,7 +6,7 @@ use crate::model::{Buffers, Driver, Ring};
 use crate::old;
 use crate::table::Table;
 
-pub(super) fn read(t: &Table<'_, '_, '_>) -> Driver {
+pub(super) fn read(t: &Table<'_, '_>) -> Driver {
     let usual = Driver::default();
     Driver {
         cpus: t.numbers("cpus"),
@@ -26,7 +26,7 @@ pub(super) fn read(t: &Table<'_, '_, '_>) -> Driver {
     }
 }
 
-pub(super) fn lro(t: &Table<'_, '_, '_>) -> Lro {
+pub(super) fn lro(t: &Table<'_, '_>) -> Lro {
     let usual = Lro::default();
     Lro {
         at: t.word("at").unwrap_or(usual.at),
@@ -42,7 +42,7 @@ pub(super) fn lro(t: &Table<'_, '_, '_>) -> Lro {
 }
 
 /// Buffers, and their size if it is written.
-pub(super) fn buffers(t: &Table<'_, '_, '_>) -> (Buffers, Option<BufferSize>) {
+pub(super) fn buffers(t: &Table<'_, '_>) -> (Buffers, Option<BufferSize>) {
     let usual = Buffers::default();
     let size = t.word("size");
     let buffers = Buffers {
@@ -56,7 +56,7 @@ pub(super) fn buffers(t: &Table<'_, '_, '_>) -> (Buffers, Option<BufferSize>) {
     (buffers, size)
 }
 
-pub(super) fn ring(t: &Table<'_, '_, '_>) -> Ring {
+pub(super) fn ring(t: &Table<'_, '_>) -> Ring {
     let usual = Ring::default();
     Ring {
         slots: t.number("slots").unwrap_or(usual.slots),

@@ -10,7 +10,7 @@ use crate::table::Table;
 use serde::Deserialize;
 
 /// A section `[[guest]]`.
-pub(super) fn read(g: usize, t: Table<'_, '_, '_>) -> Guest {
+pub(super) fn read(g: usize, t: Table<'_, '_>) -> Guest {
     let name = t.required("name", t.text("name"), "give it a name, like \"web\"");
     let vifs = t.tables("vif", "guest.vif", |vif| Place::Vif(g, vif));
     let guest = Guest {
@@ -40,7 +40,7 @@ enum EndpointWord {
     Pcap,
 }
 
-fn vif(g: usize, v: usize, t: Table<'_, '_, '_>) -> Vif {
+fn vif(g: usize, v: usize, t: Table<'_, '_>) -> Vif {
     let word = t.word("endpoint");
     let word = t.required(
         "endpoint",
@@ -71,7 +71,7 @@ fn vif(g: usize, v: usize, t: Table<'_, '_, '_>) -> Vif {
 }
 
 /// The keys of one endpoint.
-fn endpoint((g, v): (usize, usize), t: &Table<'_, '_, '_>, word: EndpointWord) -> Endpoint {
+fn endpoint((g, v): (usize, usize), t: &Table<'_, '_>, word: EndpointWord) -> Endpoint {
     match word {
         EndpointWord::Tap => Endpoint::Tap {
             port: port(t, false),

@@ -7,6 +7,7 @@ mod nic;
 mod rule;
 mod station;
 
+use crate::files::{File, merge};
 use crate::model::{Config, DEFAULT_NAME, Guest};
 use crate::problem::{Located, Place, Problem, Problems};
 use crate::table::{Reader, Reading, Table};
@@ -17,41 +18,49 @@ use toml::de::DeTable;
 /// # Errors
 /// Everything that is wrong with it, each with its line and what would be right.
 pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
-    read(file, text).0
+    read(&one(file, text)).0
 }
 
-/// [`parse`], and what else is known of the file: where everything stands, for checks that need
-/// more than the text, such as whether a namespace exists, and what to warn of.
+/// The same of several files, of which later ones add to the first: sections key by key, the later
+/// value instead of the earlier; lists of sections (`[[guest]]`) one behind the other. And what
+/// else is known of them: where everything stands, for checks that need more than the text, such
+/// as whether a namespace exists, and what to warn of.
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_located(file: &str, text: &str) -> Result<(Config, Located), Problems> {
-    let (config, reading) = read(file, text);
+pub fn parse_located(files: &[File]) -> Result<(Config, Located), Problems> {
+    let (config, reading) = read(files);
     Ok((
         config?,
         Located {
-            file: file.to_owned(),
             lines: reading.lines,
             warnings: reading.warnings,
         },
     ))
 }
 
-/// [`parse`], and what the reader learned on the way.
-pub(crate) fn read(file: &str, text: &str) -> (Result<Config, Problems>, Reading) {
-    let reader = Reader::new(file, text);
-    let (root, errors) = DeTable::parse_recoverable(text);
-    let span = root.span();
-    let root = root.into_inner();
-    for error in &errors {
-        reader.problem(
-            error.span(),
-            error.message(),
-            "write it as TOML (https://toml.io)",
-        );
+/// A configuration in one file.
+pub(crate) fn one(name: &str, text: &str) -> [File; 1] {
+    let (name, text) = (name.to_owned(), text.to_owned());
+    [File { name, text }]
+}
+
+/// [`parse_located`], and what the reader learned on the way.
+pub(crate) fn read(files: &[File]) -> (Result<Config, Problems>, Reading) {
+    let reader = Reader::new(files);
+    let texts = reader.shifted(files);
+    let mut root = DeTable::new();
+    let mut is_toml = true;
+    for text in &texts {
+        let (table, errors) = DeTable::parse_recoverable(text);
+        for error in &errors {
+            reader.syntax(error.span(), error.message());
+        }
+        is_toml &= errors.is_empty();
+        merge(&mut root, table.into_inner());
     }
-    let config = errors.is_empty().then(|| {
-        let root = Table::new(&reader, &root, span, "", Place::Machine);
+    let config = is_toml.then(|| {
+        let root = Table::new(&reader, &root, 0..0, "", Place::Machine);
         let config = machine(&root);
         root.finish();
         config
@@ -63,20 +72,15 @@ pub(crate) fn read(file: &str, text: &str) -> (Result<Config, Problems>, Reading
         && let Some(config) = &config
     {
         let found = config.findings();
-        problems.extend(
-            found
-                .into_iter()
-                .map(|f| Problem::new(f, Some(file), &reading.lines)),
-        );
+        problems.extend(found.into_iter().map(|f| Problem::new(f, &reading.lines)));
     }
     (Problems::or(problems, config.unwrap_or_default()), reading)
 }
 
 /// The one guest of a text that has nothing else; it is to be guest number `g`.
 pub(crate) fn read_guest(g: usize, text: &str) -> Result<Guest, Problems> {
-    let reader = Reader::new("", text);
+    let reader = Reader::new(&one("", text));
     let (root, errors) = DeTable::parse_recoverable(text);
-    let span = root.span();
     let root = root.into_inner();
     for error in &errors {
         let remedy = "write what a section [[guest]] would have";
@@ -84,7 +88,7 @@ pub(crate) fn read_guest(g: usize, text: &str) -> Result<Guest, Problems> {
     }
     let mut guests = Vec::new();
     if errors.is_empty() {
-        let root = Table::new(&reader, &root, span, "", Place::Machine);
+        let root = Table::new(&reader, &root, 0..0, "", Place::Machine);
         let tables = root.tables("guest", "guest", |_| Place::Guest(g));
         guests.extend(tables.into_iter().map(|table| guest::read(g, table)));
         root.finish();
@@ -97,10 +101,12 @@ pub(crate) fn read_guest(g: usize, text: &str) -> Result<Guest, Problems> {
     Problems::or(problems, guests.pop().unwrap_or_default())
 }
 
-fn machine(root: &Table<'_, '_, '_>) -> Config {
-    let mut name = None;
+fn machine(root: &Table<'_, '_>) -> Config {
+    let (mut name, mut look_group, mut change_group) = (None, None, None);
     if let Some(t) = root.table("machine", "machine", Place::Machine) {
         name = t.text("name");
+        look_group = t.text("look_group");
+        change_group = t.text("change_group");
         t.finish();
     }
     let driver = section(root, "driver", Place::Driver, driver::read);
@@ -122,6 +128,8 @@ fn machine(root: &Table<'_, '_, '_>) -> Config {
     let name = name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
     let mut config = Config {
         name,
+        look_group,
+        change_group,
         driver,
         buffers,
         ring,
@@ -135,10 +143,10 @@ fn machine(root: &Table<'_, '_, '_>) -> Config {
 
 /// A section that may be left out.
 fn section<T: Default>(
-    root: &Table<'_, '_, '_>,
+    root: &Table<'_, '_>,
     name: &'static str,
     place: Place,
-    read: impl FnOnce(&Table<'_, '_, '_>) -> T,
+    read: impl FnOnce(&Table<'_, '_>) -> T,
 ) -> T {
     let Some(table) = root.table(name, name, place) else {
         return T::default();

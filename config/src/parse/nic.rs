@@ -23,7 +23,7 @@ enum NicWord {
 }
 
 /// A section `[[nic]]`.
-pub(super) fn read(n: usize, t: Table<'_, '_, '_>) -> Nic {
+pub(super) fn read(n: usize, t: Table<'_, '_>) -> Nic {
     let name = t.required("name", t.text("name"), "give it a name, like \"wire\"");
     let word = t.word("kind");
     let word = t.required(
@@ -59,7 +59,7 @@ pub(super) fn read(n: usize, t: Table<'_, '_, '_>) -> Nic {
 }
 
 /// What joins a NIC to the network of its namespace: the name of a bridge, or a table.
-fn uplink(n: usize, t: &Table<'_, '_, '_>) -> Option<Uplink> {
+fn uplink(n: usize, t: &Table<'_, '_>) -> Option<Uplink> {
     let table = match t.text_or_table("uplink", "nic.uplink", Place::Nic(n))? {
         TextOrTable::Text(bridge) => return Some(Uplink::Bridge(bridge)),
         TextOrTable::Table(table) => table,
@@ -77,7 +77,7 @@ fn uplink(n: usize, t: &Table<'_, '_, '_>) -> Option<Uplink> {
 }
 
 /// The keys of one kind; `joined`: of a NIC that has an `uplink`.
-fn kind(n: usize, t: &Table<'_, '_, '_>, word: NicWord, joined: bool) -> Kind {
+fn kind(n: usize, t: &Table<'_, '_>, word: NicWord, joined: bool) -> Kind {
     match word {
         NicWord::Tap => Kind::Tap {
             port: port(t, true),
@@ -109,7 +109,7 @@ fn kind(n: usize, t: &Table<'_, '_, '_>, word: NicWord, joined: bool) -> Kind {
     }
 }
 
-fn moderation(t: &Table<'_, '_, '_>) -> Moderation {
+fn moderation(t: &Table<'_, '_>) -> Moderation {
     /// As often as an ordinary NIC interrupts.
     const USUAL_TICK_US: u32 = 50;
     let words = [
@@ -124,7 +124,7 @@ fn moderation(t: &Table<'_, '_, '_>) -> Moderation {
 }
 
 /// `given`: the configuration says for good which guest has which queue.
-fn queues(t: &Table<'_, '_, '_>, given: bool) -> Queues {
+fn queues(t: &Table<'_, '_>, given: bool) -> Queues {
     let usual = Vmq {
         queues: 8,
         rebalance_ms: if given { 0 } else { 100 },

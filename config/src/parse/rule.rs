@@ -10,10 +10,10 @@ pub(crate) const OF_NIC: [(&str, Way); 2] = [("from-wire", Way::In), ("to-wire",
 pub(crate) const OF_VIF: [(&str, Way); 2] = [("from-guest", Way::In), ("to-guest", Way::Out)];
 
 /// Reads the rules of a port whose directions have these names.
-pub(crate) fn read(tables: Vec<Table<'_, '_, '_>>, ways: &[(&str, Way)]) -> Vec<Rule> {
+pub(crate) fn read(tables: Vec<Table<'_, '_>>, ways: &[(&str, Way)]) -> Vec<Rule> {
     const PREFIX: &str = "10.0.0.0/8";
     let numbered = tables.into_iter().enumerate();
-    let read = |(n, t): (usize, Table<'_, '_, '_>)| {
+    let read = |(n, t): (usize, Table<'_, '_>)| {
         let action = t.choice("action", &[("allow", true), ("deny", false)]);
         let remedy = "write action = \"allow\" or \"deny\"";
         let ports = "write a port or a range of ports, like 22 or \"1024-65535\"";

@@ -13,7 +13,7 @@ const ADDRESS: &str = "10.0.0.2/24";
 const PLAIN_ADDRESS: &str = "10.0.0.1";
 const SOCKET: &str = "10.0.0.1:5001";
 
-pub(super) fn port(t: &Table<'_, '_, '_>, own_mac: bool) -> KernelPort {
+pub(super) fn port(t: &Table<'_, '_>, own_mac: bool) -> KernelPort {
     KernelPort {
         ifname: t.text("ifname"),
         netns: t.text("netns"),
@@ -25,7 +25,7 @@ pub(super) fn port(t: &Table<'_, '_, '_>, own_mac: bool) -> KernelPort {
 }
 
 pub(super) fn station(
-    t: &Table<'_, '_, '_>,
+    t: &Table<'_, '_>,
     section: &'static str,
     place: impl Fn(usize) -> Place,
 ) -> Station {
@@ -51,7 +51,7 @@ enum AppWord {
     Ping,
 }
 
-fn app(t: Table<'_, '_, '_>) -> Option<StackApp> {
+fn app(t: Table<'_, '_>) -> Option<StackApp> {
     const PORT: &str = "write the port, like port = 5001";
     const TO: &str = "write where to, like to = \"10.0.0.1:5001\"";
     let word = t.word("kind");

@@ -138,7 +138,7 @@ fn old_names_are_accepted_with_a_warning() {
         ("mapped", "persistent", GrantMode::Persistent),
     ] {
         let text = |name: &str| format!("[driver]\ngrants = \"{name}\"\n{SMALL}");
-        let (config, located) = parse_located("f.toml", &text(old)).unwrap();
+        let (config, located) = parse_located(&one("f.toml", &text(old))).unwrap();
         assert_eq!(config.driver.grants, mode);
         let [warning] = located.warnings() else {
             panic!("{located:?}")
@@ -150,7 +150,7 @@ fn old_names_are_accepted_with_a_warning() {
                  grants = \"{new}\""
             )
         );
-        let (same, located) = parse_located("f.toml", &text(new)).unwrap();
+        let (same, located) = parse_located(&one("f.toml", &text(new))).unwrap();
         assert_eq!((same, located.warnings()), (config, &[][..]));
     }
     let text = errors(&format!("[driver]\ngrants = \"old\"\n{SMALL}"));
@@ -348,7 +348,7 @@ fn a_nic_has_no_more_queues_than_there_are_guests() {
 fn mistakes_of_syntax_have_lines() {
     let text = mistake("netns = \"w\"", "netns = w");
     assert!(
-        text.starts_with("f.toml:5: ") && text.contains("TOML"),
+        text.starts_with("f.toml:5:9: ") && text.contains("TOML"),
         "{text}"
     );
 }
@@ -373,7 +373,7 @@ fn all_mistakes_are_told_at_once() {
 
 #[test]
 fn what_is_found_later_has_lines_too() {
-    let (_, located) = parse_located("f.toml", SMALL).unwrap();
+    let (_, located) = parse_located(&one("f.toml", SMALL)).unwrap();
     assert!(located.check(Vec::new()).is_ok());
     let finding = |place, key| Finding {
         place,

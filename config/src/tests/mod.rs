@@ -1,5 +1,6 @@
 //! Tests of the whole: examples, documentation, messages, properties.
 
+mod files;
 mod json;
 mod machine;
 mod mistakes;
@@ -7,7 +8,7 @@ mod pdev;
 mod properties;
 
 use crate::domain::GrantMode;
-use crate::parse::read;
+use crate::parse::{one, read};
 use crate::*;
 use std::fmt::Write as _;
 
@@ -105,7 +106,7 @@ fn the_example_stays_valid_without_its_comment_marks() {
 #[test]
 fn every_key_is_in_the_example_and_in_the_documentation() {
     let text = uncommented();
-    let (_, reading) = read("example", &text.replacen("\"event\"", "\"tick\"", 1));
+    let (_, reading) = read(&one("example", &text.replacen("\"event\"", "\"tick\"", 1)));
     assert!(reading.known.len() > 50, "{:?}", reading.known);
     for (section, key) in &reading.known {
         let header = |key: &str| match section {

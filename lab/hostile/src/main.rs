@@ -81,7 +81,7 @@ fn observe(scene: Scene, time: Duration) -> Result<Outcome> {
     let places: Vec<Namespace> = (0..INNOCENTS).map(|_| namespace()).collect::<Result<_>>()?;
     let folder = tempfile::tempdir()?;
     let options = Options {
-        log: Some(folder.path().join("log")),
+        log: client::Log::File(folder.path().join("log")),
         ..Options::default()
     };
     let instance = Instance::start(&scene.machine(&places)?, &options)?;

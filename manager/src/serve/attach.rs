@@ -20,6 +20,7 @@ use crate::core::Refusal;
 use crate::restart::Restart;
 use crate::shape::Admitted;
 use abi::core::{Ask, Stage};
+use abi::journal::Level;
 use abi::machine::{Attached, Setting};
 use abi::mailbox::Request;
 use config::domain::VifConfig;
@@ -220,7 +221,7 @@ impl Server<'_> {
             return self.fail(attach, format!("the core cannot keep what there is: {why}"));
         }
         let line = format!("{}: attached", attach.name);
-        self.log.line("grantwayd", &line);
+        self.log.line(Level::Info, "grantwayd", &line);
         let attached = Attached {
             domain: attach.name.clone(),
             id: self.world.id(attach.place).map_or(0, |id| id.0),

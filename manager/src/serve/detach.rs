@@ -6,6 +6,7 @@ use super::tell::Telling;
 use crate::build;
 use crate::client::Waits;
 use abi::core::{Ask, Stage, Text};
+use abi::journal::Level;
 use abi::machine::Detached;
 use abi::mailbox::Request;
 use shmem::time::monotonic_ns;
@@ -209,7 +210,7 @@ impl Server<'_> {
         self.forget(&detach.name);
         self.note(now);
         let line = format!("{}: nothing is left of it", detach.name);
-        self.log.line("grantwayd", &line);
+        self.log.line(Level::Info, "grantwayd", &line);
         for (client, what) in detach.clients {
             match what {
                 Some(why) => self.refuse(client, why, now),

@@ -6,6 +6,7 @@ mod detach;
 mod requests;
 mod tell;
 
+use crate::access::{self, Right};
 use crate::build;
 use crate::client::{Client, Waits};
 use crate::console::Console;
@@ -16,6 +17,7 @@ use crate::restart::{Restart, RestartEvent};
 use crate::world::World;
 use abi::DomId;
 use abi::core::{Ask, Stage, Tell};
+use abi::journal::Level::Warning;
 use attach::Attach;
 use config::live::LiveConfig;
 use detach::Detach;
@@ -162,7 +164,8 @@ impl<'a> Server<'a> {
                 self.reported.insert(id);
             }
         }
-        self.log.line("grantwayd", "the manager was started again");
+        let text = "the manager was started again";
+        self.log.line(Warning, "grantwayd", text);
         self.take_back();
         self.note(now);
     }
@@ -223,8 +226,11 @@ impl<'a> Server<'a> {
             && self.trouble_ns.is_none_or(|at| now_ns >= at)
         {
             self.trouble_ns = Some(now_ns.saturating_add(TROUBLE_NS));
-            self.log
-                .line("grantwayd", &format!("the core keeps nothing: {why}"));
+            self.log.line(
+                Warning,
+                "grantwayd",
+                &format!("the core keeps nothing: {why}"),
+            );
         }
     }
 
@@ -312,7 +318,8 @@ impl<'a> Server<'a> {
                 .any(|r| r.stillborn(&self.world) == Some(id));
             self.reported.insert(id);
             if !stillborn && !name.is_empty() {
-                self.log.line("grantwayd", &format!("{name}: {text}"));
+                let text = format!("{name}: {text}");
+                self.log.line(Warning, "grantwayd", &text);
             }
             if let Some(place) = place {
                 self.close_devices_of(place);
@@ -346,7 +353,7 @@ impl<'a> Server<'a> {
             return;
         };
         let line = format!("{name}: the network namespace of one of its interfaces has gone");
-        self.log.line("grantwayd", &line);
+        self.log.line(Warning, "grantwayd", &line);
         if self.is_attached(&name) && self.restarts_now() {
             self.begin_detach(&name, "its network namespace has gone");
         }
@@ -418,7 +425,7 @@ impl<'a> Server<'a> {
         for restart in &mut self.restarts {
             for event in restart.turn(self.core, &mut self.world, now) {
                 match event {
-                    RestartEvent::Line(line) => self.log.line("grantwayd", &line),
+                    RestartEvent::Line(line) => self.log.line(Warning, "grantwayd", &line),
                     RestartEvent::Replaced(place, console) => replaced.push((place, console)),
                 }
             }
@@ -460,9 +467,9 @@ impl<'a> Server<'a> {
         match ready {
             Ready::Core => {}
             Ready::Listener => {
-                if let Some(stream) = self.accept() {
+                if let Some((stream, right)) = self.accept() {
                     self.clients
-                        .insert(self.next_client, Client::new(stream, now));
+                        .insert(self.next_client, Client::new(stream, right, now));
                     self.next_client += 1;
                 }
             }
@@ -484,14 +491,16 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// The next client that may speak to us, if one waits: the core's user, or root.
-    fn accept(&self) -> Option<UnixStream> {
+    /// The next client that may speak to us, if one waits, and what it may ask for.
+    fn accept(&self) -> Option<(UnixStream, Right)> {
         loop {
             let (stream, _) = self.socket.accept().ok()?;
-            let peer = socket_peercred(&stream).map(|peer| peer.uid);
-            let may = |uid: rustix::process::Uid| uid.is_root() || uid.as_raw() == self.user;
-            if peer.is_ok_and(may) && stream.set_nonblocking(true).is_ok() {
-                return Some(stream);
+            let peer = socket_peercred(&stream).ok();
+            let right = |peer| access::of_client(&self.world.access, self.user, peer);
+            if let Some(right) = peer.and_then(right)
+                && stream.set_nonblocking(true).is_ok()
+            {
+                return Some((stream, right));
             }
         }
     }

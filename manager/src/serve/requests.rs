@@ -1,6 +1,7 @@
 //! Requests of clients: what each is answered, and by whom.
 
 use super::Server;
+use crate::access::{self, Right};
 use crate::client::{Relay, Waits};
 use crate::core::{Answer, Refusal};
 use abi::core::{Ask, CoreStatus, Text, audit_of, status_of};
@@ -28,7 +29,13 @@ impl Server<'_> {
     }
 
     fn request(&mut self, id: u64, line: &[u8], now: u64) {
-        match serde_json::from_slice::<Control>(line) {
+        let request = serde_json::from_slice::<Control>(line);
+        let takes = request.as_ref().map_or(Right::Look, access::of_request);
+        if (self.clients.get(&id)).is_none_or(|client| client.right < takes) {
+            let why = "permission denied: you may look, and change nothing";
+            return self.answer(id, &refusal(why.to_owned()), now);
+        }
+        match request {
             Ok(Control::Status) => match self.status(now) {
                 Ok(status) => self.answer(id, &status, now),
                 Err(error) => self.answer(id, &refusal(error.why), now),

@@ -14,6 +14,8 @@ pub mod firewall;
 pub mod grant;
 pub mod hypercall;
 pub mod ids;
+#[cfg(feature = "json")]
+pub mod journal;
 pub mod layout;
 #[cfg(feature = "json")]
 pub mod machine;

@@ -22,14 +22,37 @@ pub struct Machine {
     /// What the manager has to know to attach guests while it runs; none: it stays as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<Live>,
+    /// Who may speak to the manager beside root and the user who has started it.
+    #[serde(default)]
+    pub access: Access,
+}
+
+/// Who may speak to the manager beside root and the user who has started it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Access {
+    /// Who may ask what there is, and change nothing.
+    pub look: Option<Group>,
+    /// Who may also change the machine, and end it.
+    pub change: Option<Group>,
+}
+
+/// A group of users, as it was when the machine was described.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// Its id: whoever has it as the group that he acts as belongs to it.
+    pub id: u32,
+    /// The ids of users who belong to it whatever group they act as.
+    pub members: Vec<u32>,
 }
 
 /// What it takes to attach guests to a machine that runs, and to detach some.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Live {
-    /// The configuration file that the machine is built from: its text.
-    pub file: String,
+    /// The configuration files that the machine is built from: their texts.
+    pub files: Vec<String>,
     /// Slots of the window of each worker of the driver domain from here on are guests'.
     pub first_slot: u32,
     /// Guests that were attached since the start, by name, with the MACs that they were given.

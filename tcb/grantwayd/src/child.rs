@@ -16,6 +16,9 @@ const PAUSE_MAX_NS: u64 = 1_000_000_000;
 /// A helper that ran for so long has started well.
 const STEADY_NS: u64 = 10_000_000_000;
 
+/// Says whether standard error is the system's journal.
+const JOURNAL: &str = "JOURNAL_STREAM";
+
 /// One of the two helpers.
 #[derive(Debug)]
 pub(crate) struct Helper {
@@ -58,6 +61,8 @@ impl Helper {
         };
         let child = Command::new(&self.program)
             .env_clear()
+            // Theirs is our standard error, and what it is.
+            .envs(std::env::vars_os().filter(|(name, _)| name == JOURNAL))
             .stdin(OwnedFd::from(theirs))
             .stdout(stdout)
             .spawn()

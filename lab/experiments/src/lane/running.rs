@@ -64,7 +64,7 @@ impl Running {
                 true => client::MONITOR_OF_COMPARISONS,
                 false => client::MONITOR,
             },
-            log: Some(log.clone()),
+            log: client::Log::File(log.clone()),
             ..Options::default()
         };
         let instance = Instance::start(&machine, &options).map_err(failure)?;

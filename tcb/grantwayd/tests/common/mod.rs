@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use abi::hypercall::{Bind, Create, Kind};
-use abi::machine::{Connection, Control, Device, Domain, Machine, Program};
+use abi::machine::{Access, Connection, Control, Device, Domain, Machine, Program};
 use abi::{DomId, Handle, Slot};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -49,6 +49,7 @@ pub(crate) fn machine(guests: u16) -> Machine {
         domains,
         connections,
         live: None,
+        access: Access::default(),
     }
 }
 

@@ -1,0 +1,97 @@
+//! The files of a configuration: the one that is named, and fragments in the folder beside it.
+
+use config::File;
+use figures::Failure;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Reads `CONFIG` and, where there is a folder `CONFIG.d`, its files `*.toml` in the order of their
+/// names.
+pub(crate) fn read(config: &Path) -> Result<Vec<File>, Failure> {
+    let text = std::fs::read_to_string(config).map_err(|e| {
+        let file = config.display();
+        Failure::Usage(format!(
+            "{file} cannot be read ({e}); examples/ has one to begin with"
+        ))
+    })?;
+    let mut files = vec![file(config, text)];
+    let mut folder = OsString::from(config);
+    folder.push(".d");
+    let folder = PathBuf::from(folder);
+    let unreadable = |path: &Path, error: io::Error| {
+        Failure::Usage(format!("{} cannot be read ({error})", path.display()))
+    };
+    for fragment in fragments(&folder).map_err(|e| unreadable(&folder, e))? {
+        let text = std::fs::read_to_string(&fragment).map_err(|e| unreadable(&fragment, e))?;
+        files.push(file(&fragment, text));
+    }
+    Ok(files)
+}
+
+fn file(path: &Path, text: String) -> File {
+    let name = path.display().to_string();
+    File { name, text }
+}
+
+/// A folder's fragments; none if there is no folder. What an editor or a package manager leaves
+/// there ends otherwise, or is hidden.
+fn fragments(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let is_hidden = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b".");
+        if path.extension().is_some_and(|end| end == "toml")
+            && !path.file_name().is_some_and(is_hidden)
+        {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn fragments_are_read_in_the_order_of_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("grantway.conf");
+        fs::write(&config, "first").unwrap();
+        let names = |files: Vec<File>| -> Vec<String> {
+            let of = |file: File| {
+                let name = file.name.rsplit('/').next().unwrap_or_default();
+                format!("{name}={}", file.text)
+            };
+            files.into_iter().map(of).collect()
+        };
+        assert_eq!(names(read(&config).unwrap()), ["grantway.conf=first"]);
+        let folder = dir.path().join("grantway.conf.d");
+        fs::create_dir(&folder).unwrap();
+        for name in ["20-b.toml", "10-a.toml", "30.toml~", ".40.toml", "README"] {
+            fs::write(folder.join(name), "x").unwrap();
+        }
+        assert_eq!(
+            names(read(&config).unwrap()),
+            ["grantway.conf=first", "10-a.toml=x", "20-b.toml=x"]
+        );
+        fs::write(folder.join("50-latin.toml"), b"\xff").unwrap();
+        let error = read(&config).unwrap_err().to_string();
+        assert!(
+            error.contains("grantway.conf.d/50-latin.toml cannot be read"),
+            "{error}"
+        );
+        fs::remove_dir_all(&folder).unwrap();
+        fs::write(&folder, "a file").unwrap();
+        let error = read(&config).unwrap_err().to_string();
+        assert!(error.contains("grantway.conf.d cannot be read"), "{error}");
+    }
+}

@@ -1,0 +1,219 @@
+//! As a service: what systemd is told, its unit, fragments of a configuration, groups.
+
+use crate::place::{Place, SIM, wait};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::time::Duration;
+use testing::require;
+
+/// What a service manager has been told so far.
+struct Manager {
+    socket: UnixDatagram,
+    path: String,
+    told: String,
+}
+
+impl Manager {
+    fn new(place: &Place) -> Self {
+        let path = place.file("notify", "");
+        std::fs::remove_file(&path).unwrap();
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let told = String::new();
+        Self { socket, path, told }
+    }
+
+    /// With a watchdog whose period is 300 ms.
+    fn environment(&self) -> [(&str, &str); 2] {
+        [("NOTIFY_SOCKET", &self.path), ("WATCHDOG_USEC", "300000")]
+    }
+
+    fn hear(&mut self) -> &str {
+        let mut message = [0; 4096];
+        while let Ok(bytes) = self.socket.recv(&mut message) {
+            self.told += str::from_utf8(&message[..bytes]).unwrap();
+        }
+        &self.told
+    }
+
+    fn wait_for(&mut self, part: &str) {
+        wait(|| self.hear().contains(part).then_some(()));
+    }
+}
+
+#[test]
+fn systemd_is_told_when_it_is_ready_and_well_and_ends() {
+    let place = Place::with_machine();
+    let file = place.file("m.toml", SIM);
+    let mut manager = Manager::new(&place);
+    let running = place.start_with(&["up", &file], &manager.environment());
+    manager.wait_for("WATCHDOG=1\nSTATUS=grantway: 2 of 2 domains run, 0 restarts\n");
+    let told = manager.hear();
+    assert!(
+        told.starts_with("READY=1\nSTATUS=grantway is up\n"),
+        "{told}"
+    );
+    assert_eq!(told.matches("READY=1").count(), 1, "{told}");
+    assert!(!told.contains("STOPPING"), "{told}");
+    // Asked again and again.
+    wait(|| (manager.hear().matches("WATCHDOG=1").count() > 2).then_some(()));
+    let run = running.terminate();
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(manager.hear().ends_with("STOPPING=1\n"), "{}", manager.told);
+}
+
+#[test]
+fn a_machine_that_does_not_answer_feeds_no_watchdog() {
+    let place = Place::new();
+    place.monitor("cat > /dev/null; echo '{\"ready\":true,\"up_ms\":1}'; exec sleep 60");
+    let file = place.file("m.toml", SIM);
+    let mut manager = Manager::new(&place);
+    let running = place.start_with(&["up", &file], &manager.environment());
+    manager.wait_for("READY=1\n");
+    std::thread::sleep(Duration::from_secs(1));
+    running.terminate();
+    let told = manager.hear();
+    assert!(
+        !told.contains("WATCHDOG") && told.contains("STOPPING"),
+        "{told}"
+    );
+}
+
+/// Where there is no watchdog the machine is not asked, and without systemd nobody is told.
+#[test]
+fn a_monitor_hears_nothing_unless_there_is_a_watchdog() {
+    let place = Place::with_machine();
+    let file = place.file("m.toml", SIM);
+    let mut manager = Manager::new(&place);
+    let running = place.start_with(&["up", &file], &manager.environment()[..1]);
+    manager.wait_for("READY=1\n");
+    std::thread::sleep(Duration::from_millis(600));
+    let run = running.terminate();
+    assert_eq!(run.code, 0, "{run:?}");
+    let told = manager.hear();
+    assert_eq!(told, "READY=1\nSTATUS=grantway is up\nSTOPPING=1\n");
+}
+
+/// The log goes to the journal and to no file, and its lines begin with priorities.
+#[test]
+fn in_the_journal_lines_have_priorities() {
+    let place = Place::with_machine();
+    let file = place.file("m.toml", SIM);
+    let journal = place.file("journal", "");
+    let journal = std::fs::File::options().append(true).open(journal).unwrap();
+    let meta = journal.metadata().unwrap();
+    let stream = format!("{}:{}", meta.dev(), meta.ino());
+    let running = place.start_into(&["up", &file], &[("JOURNAL_STREAM", &stream)], journal);
+    place.wait_for_output(&running, "is up");
+    let restart = place.run(&["restart", "web"]);
+    assert!(restart.ok(), "{restart:?}");
+    running.terminate();
+    let lines = place.read("journal");
+    assert!(lines.contains("<4>grantwayd: web: killed"), "{lines}");
+    assert!(lines.lines().all(|line| line.starts_with('<')), "{lines}");
+    assert!(!place.has("run/grantway.log"));
+    // A mistake is one, too.
+    let wrong = place.file("journal", "");
+    let wrong = std::fs::File::options().append(true).open(wrong).unwrap();
+    let running = place.start_into(&["up", "/no/file"], &[("JOURNAL_STREAM", &stream)], wrong);
+    assert_eq!(running.finish().code, 2);
+    assert!(
+        place
+            .read("journal")
+            .starts_with("<3>grantway: /no/file cannot be read")
+    );
+}
+
+/// The unit of the repository, with the program that the test has.
+#[test]
+fn the_unit_is_sound_and_confines() {
+    require!(tool("systemd-analyze"));
+    let unit = include_str!("../../../contrib/systemd/grantway.service");
+    assert!(unit.contains("\nType=notify\n") && unit.contains("\nWatchdogSec="));
+    let place = Place::new();
+    let program = env!("CARGO_BIN_EXE_grantway");
+    let path = place.file(
+        "grantway.service",
+        &unit.replace("/usr/bin/grantway", program),
+    );
+    let analyze = |args: &[&str]| {
+        let mut command = Command::new("systemd-analyze");
+        let done = command.args(args).arg(&path).output().unwrap();
+        let said = [done.stdout, done.stderr].concat();
+        (done.status.success(), String::from_utf8(said).unwrap())
+    };
+    assert_eq!(analyze(&["verify", "--man=no"]), (true, String::new()));
+    let (is_enough, said) = analyze(&["security", "--offline=yes", "--no-pager", "--threshold=45"]);
+    assert!(is_enough, "{said}");
+}
+
+#[test]
+fn fragments_are_part_of_a_configuration() {
+    let place = Place::new();
+    place.monitor("cat > machine.json; echo '{\"ready\":true,\"up_ms\":1}'");
+    let file = place.file("m.conf", SIM);
+    std::fs::create_dir(format!("{file}.d")).unwrap();
+    let guest = "[[guest]]\nname = \"db\"\n[[guest.vif]]\nendpoint = \"echo\"\n";
+    place.file("m.conf.d/10-db.toml", guest);
+    place.file("m.conf.d/20-name.toml", "[machine]\nname = \"office\"\n");
+    let run = place.run(&["up", &file, "--detach", "--json"]);
+    assert!(
+        run.ok() && run.out.contains("\"name\":\"office\""),
+        "{run:?}"
+    );
+    assert!(place.read("machine.json").contains("\"name\":\"db\""));
+    place.file("m.conf.d/30-wrong.toml", "\n[driver]\nspins = 1\n");
+    let run = place.run(&["up", &file]);
+    assert_eq!((run.code, run.out.as_str()), (2, ""), "{run:?}");
+    let wrong = "m.conf.d/30-wrong.toml:3: [driver]: unknown key `spins`";
+    assert!(run.err.contains(wrong), "{run:?}");
+}
+
+#[test]
+fn a_group_that_is_not_there_is_told_with_its_line() {
+    let place = Place::new();
+    let groups = "[machine]\nlook_group = \"no-such-group\"\n";
+    let file = place.file("m.toml", &format!("{groups}{SIM}"));
+    let run = place.run(&["up", &file]);
+    assert_eq!(run.code, 2, "{run:?}");
+    let told = "m.toml:2: [machine]: there is no group no-such-group; make it with `groupadd";
+    assert!(run.err.contains(told), "{run:?}");
+}
+
+/// The id of a group of this system.
+fn group(name: &str) -> u32 {
+    let groups = std::fs::read_to_string("/etc/group").unwrap();
+    let mut groups = groups.lines().map(|line| line.split(':'));
+    let found = groups.find_map(|mut words| (words.next()? == name).then(|| words.nth(1)));
+    found.flatten().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_group_may_look_and_another_may_change() {
+    require!(root);
+    const USER: u32 = 54_321;
+    let place = Place::with_machine();
+    place.open_to_all();
+    let groups = "[machine]\nlook_group = \"games\"\nchange_group = \"adm\"\n";
+    let file = place.file("m.toml", &format!("{groups}{SIM}"));
+    let up = place.run(&["up", &file, "--detach"]);
+    assert!(up.ok(), "{up:?}");
+    let [look, change] = ["games", "adm"].map(group);
+    for args in [&["status"][..], &["stat", "driver"], &["grants"]] {
+        let run = place.run_as_group(USER, look, args);
+        assert!(run.ok(), "{args:?}: {run:?}");
+        let run = place.run_as_group(USER, USER, args);
+        assert_eq!((run.code, run.out.as_str()), (1, ""), "{args:?}: {run:?}");
+    }
+    let set = &["set", "driver", "lro.flush", "poll"][..];
+    for args in [set, &["restart", "web"], &["down"]] {
+        let run = place.run_as_group(USER, look, args);
+        let is_refused = !run.ok() && run.err.contains("you may look");
+        assert!(is_refused, "{args:?}: {run:?}");
+    }
+    for args in [set, &["restart", "web"], &["status"], &["down"]] {
+        let run = place.run_as_group(USER, change, args);
+        assert!(run.ok(), "{args:?}: {run:?}");
+    }
+}

@@ -1,0 +1,82 @@
+//! A configuration in several files.
+
+use super::*;
+
+fn files(texts: &[&str]) -> Vec<File> {
+    let file = |(n, text): (usize, &&str)| File {
+        name: format!("{n}.toml"),
+        text: (*text).to_owned(),
+    };
+    texts.iter().enumerate().map(file).collect()
+}
+
+const FIRST: &str = "[driver]\ncpus = [0, 1]\nspin_us = 5\n[[nic]]\nname = \"wire\"\nkind = \
+                     \"sim\"\naddresses = [\"10.0.0.1/24\"]\n[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"echo\"\n";
+const GUEST: &str = "[[guest]]\nname = \"b\"\n[[guest.vif]]\nendpoint = \"sink\"\n";
+
+#[test]
+fn sections_are_merged_key_by_key_and_lists_are_appended() {
+    let texts = [
+        FIRST,
+        "[driver]\ncpus = [2]\nworkers = 1\n",
+        GUEST,
+        "[driver]\nspin_us = 9\n",
+    ];
+    let (config, _) = parse_located(&files(&texts)).unwrap();
+    let driver = &config.driver;
+    assert_eq!((&driver.cpus[..], driver.spin_us), (&[2][..], Some(9)));
+    let names: Vec<&str> = config.guests.iter().map(|guest| &guest.name[..]).collect();
+    assert_eq!((names, config.nics.len()), (vec!["a", "b"], 1));
+}
+
+#[test]
+fn mistakes_are_told_with_the_file_that_has_them() {
+    let said = |texts: &[&str]| parse_located(&files(texts)).unwrap_err().to_string();
+    let wrong = "# why\n\n[driver]\nspin_u = 3\n";
+    assert_eq!(
+        said(&[FIRST, GUEST, wrong]),
+        "2.toml:4: [driver]: unknown key `spin_u`; did you mean `spin_us`?"
+    );
+    // What each says for itself, and what they say together.
+    assert_eq!(
+        said(&[FIRST, GUEST, "\n[[guest]]\nname = \"a\"\n"]),
+        "2.toml:2: [[guest]] 3: it has 0 interfaces; give it 1 to 16 sections [[guest.vif]]\n\
+         2.toml:3: [[guest]] 3: the name \"a\" is that of [[guest]] 1 too; give each its own"
+    );
+    let text = said(&[FIRST, "[ring\n", "[driver]\nspin_us = x\n"]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("1.toml:1:6: "), "{text}");
+    assert!(lines[1].starts_with("2.toml:2:11: "), "{text}");
+}
+
+/// A value is where it was written last, and a file without an end of line ends all the same.
+#[test]
+fn what_replaces_a_value_is_where_a_mistake_is() {
+    let texts = [FIRST, "[driver]\ncpus = [99]", "[driver]\nspin_us = 1"];
+    let problems = parse_located(&files(&texts)).unwrap_err().to_string();
+    assert!(
+        problems.starts_with("1.toml:2: [driver]: `cpus` has 99"),
+        "{problems}"
+    );
+    assert_eq!(problems.lines().count(), 1, "{problems}");
+    let (_, located) = parse_located(&files(&[FIRST, GUEST])).unwrap();
+    let found = Finding {
+        place: Place::Guest(1),
+        key: "name",
+        what: "w".into(),
+        remedy: "r".into(),
+    };
+    let found = located.check(vec![found]).unwrap_err().to_string();
+    assert_eq!(found, "1.toml:2: [[guest]] 2: w; r");
+}
+
+#[test]
+fn a_value_of_another_kind_is_refused_where_it_stands() {
+    let texts = [FIRST, "guest = 1\n"];
+    let problems = parse_located(&files(&texts)).unwrap_err().to_string();
+    assert!(problems.starts_with("1.toml:1: "), "{problems}");
+    assert!(
+        problems.contains("`guest` is 1; write a section [[guest]] for each"),
+        "{problems}"
+    );
+}
