@@ -240,6 +240,13 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
+    /// Write manual pages, one for each command
+    #[command(after_help = "Example:\n  grantway manual ~/.local/share/man/man1")]
+    Manual {
+        /// The folder
+        #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        folder: PathBuf,
+    },
     /// The first process of a command's namespaces
     #[command(hide = true)]
     RunFirst {

@@ -31,12 +31,13 @@ mod tables;
 mod trace;
 mod up;
 
+use anyhow::Context;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use experiments::demo::{self, DemoArgs};
 use experiments::plan::Adjustment;
 use figures::Failure;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -138,6 +139,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             exp(plan, adjustment, out, json)
         }
         Command::Completions { shell } => completions(shell),
+        Command::Manual { folder } => manual(&folder),
         Command::Internal { args } => internal(&args),
     }?;
     Ok(ExitCode::SUCCESS)
@@ -147,6 +149,12 @@ fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "grantway", &mut text);
     output::print_as_it_is(&String::from_utf8_lossy(&text))
+}
+
+fn manual(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
+        .with_context(|| format!("write pages to {}", folder.display()))
 }
 
 fn internal(args: &[String]) -> anyhow::Result<()> {

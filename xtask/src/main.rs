@@ -4,6 +4,7 @@ mod book;
 mod build;
 mod compare;
 mod defences;
+mod dist;
 mod fuzz;
 mod hostile;
 mod layering;
@@ -35,6 +36,8 @@ usage: cargo xtask <task>
   words              find words that are retired (xtask/words.txt)
   links              find links of pages that lead nowhere
   book               the pages as a book: target/book/html (mdbook)
+  dist [--built] [--check]  the Debian package: target/dist (cargo-deb); --built: of the programs
+                     that are built; --check: lintian, installed and purged in a folder of its own
   tcb                count the trusted base: lines and `unsafe` blocks per crate and program; fails
                      where a program has more lines than xtask/layering.txt lets it have
   mutants [MODULE…]  mutate ring, grants, counted-grants, …: do the tests notice? resumable
@@ -71,6 +74,7 @@ fn run(args: &[String]) -> Result<()> {
         ("words", []) => words::check(),
         ("links", []) => links::check(),
         ("book", []) => book::build(),
+        ("dist", args) => dist::run(args),
         ("tcb", []) => tcb::print(),
         ("mutants", [kept, modules @ ..]) if kept == "--kept" => mutants::print_kept(modules),
         ("mutants", modules) => mutants::run(modules),

@@ -189,6 +189,11 @@ impl Place {
         self.path(name).exists()
     }
 
+    /// The folder.
+    pub(crate) fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

@@ -3,6 +3,7 @@
 use crate::place::{Place, SIM, wait};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use testing::require;
@@ -216,4 +217,26 @@ fn a_group_may_look_and_another_may_change() {
         let run = place.run_as_group(USER, change, args);
         assert!(run.ok(), "{args:?}: {run:?}");
     }
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let place = Place::new();
+    let folder = format!("{}/man", place.folder().display());
+    let run = place.run(&["manual", &folder]);
+    assert!(run.ok(), "{run:?}");
+    let page = |name: &str| std::fs::read_to_string(Path::new(&folder).join(name)).unwrap();
+    for name in ["up", "down", "status", "prof-record", "manual"] {
+        let text = page(&format!("grantway-{name}.1"));
+        assert!(
+            text.contains(".SH NAME") && text.contains("grantway"),
+            "{name}"
+        );
+    }
+    assert!(page("grantway.1").contains("grantway\\-up(1)"));
+    let pages = std::fs::read_dir(&folder).unwrap();
+    let hidden = pages
+        .flatten()
+        .any(|page| page.file_name() == "grantway-internal.1");
+    assert!(!hidden);
 }
