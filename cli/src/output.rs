@@ -36,7 +36,7 @@ pub(crate) fn is_journal() -> bool {
 }
 
 /// Say something on standard error, a line each; in the journal with how much it matters.
-fn say(level: Level, who: &str, text: &str) {
+fn report(level: Level, who: &str, text: &str) {
     let prefix = if is_journal() { level.prefix() } else { "" };
     for line in clean::lines(text).lines() {
         // A reader that is gone misses nothing that it needs.
@@ -46,7 +46,7 @@ fn say(level: Level, who: &str, text: &str) {
 
 /// What went wrong and is lived with: on standard error.
 pub(crate) fn warn(warning: &dyn std::fmt::Display) {
-    say(Level::Warning, "warning", &warning.to_string());
+    report(Level::Warning, "warning", &warning.to_string());
 }
 
 /// Something that takes a moment: an animation on standard error, if a person watches.
@@ -79,7 +79,7 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     // Ctrl-C needs no comment.
     let interrupted = matches!(error.downcast_ref(), Some(Failure::Interrupted));
     if !interrupted {
-        say(Level::Error, "grantway", &format!("{error:#}"));
+        report(Level::Error, "grantway", &format!("{error:#}"));
     }
     ExitCode::from(exit_code(error))
 }

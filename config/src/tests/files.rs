@@ -10,8 +10,18 @@ fn files(texts: &[&str]) -> Vec<File> {
     texts.iter().enumerate().map(file).collect()
 }
 
-const FIRST: &str = "[driver]\ncpus = [0, 1]\nspin_us = 5\n[[nic]]\nname = \"wire\"\nkind = \
-                     \"sim\"\naddresses = [\"10.0.0.1/24\"]\n[[guest]]\nname = \"a\"\n[[guest.vif]]\nendpoint = \"echo\"\n";
+const FIRST: &str = r#"[driver]
+cpus = [0, 1]
+spin_us = 5
+[[nic]]
+name = "wire"
+kind = "sim"
+addresses = ["10.0.0.1/24"]
+[[guest]]
+name = "a"
+[[guest.vif]]
+endpoint = "echo"
+"#;
 const GUEST: &str = "[[guest]]\nname = \"b\"\n[[guest.vif]]\nendpoint = \"sink\"\n";
 
 #[test]

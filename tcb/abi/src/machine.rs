@@ -41,7 +41,7 @@ pub struct Access {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// Its id: whoever has it as the group that he acts as belongs to it.
+    /// Its id: users who act as it belong to it.
     pub id: u32,
     /// The ids of users who belong to it whatever group they act as.
     pub members: Vec<u32>,
