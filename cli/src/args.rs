@@ -1,6 +1,7 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand, ValueHint};
+use crate::which::Which;
+use clap::{Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,14 +25,6 @@ pub(crate) struct Cli {
     pub(crate) json: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// Which instance.
-#[derive(Debug, Args)]
-pub(crate) struct Which {
-    /// Name of the instance
-    #[arg(long, default_value = config::DEFAULT_NAME)]
-    pub(crate) name: String,
 }
 
 #[derive(Debug, Subcommand)]
@@ -59,6 +52,9 @@ pub(crate) enum Command {
         /// Where the monitor writes its log, instead of the runtime directory
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         log: Option<PathBuf>,
+        /// A port of 127.0.0.1 where metrics are read, too, instead of the file's
+        #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+        metrics_port: Option<u16>,
     },
     /// Run a command in a network namespace of its own, behind a driver domain
     ///
@@ -114,6 +110,21 @@ pub(crate) enum Command {
         /// List every single grant that is in use
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Print all counters once, for Prometheus
+    ///
+    /// What `NAME.metrics` in the runtime directory answers to HTTP, too: traffic by port, drops
+    /// by reason, large receive offload, CPU time by domain and hop, restarts, grants.
+    #[command(after_help = "Examples:\n  \
+        grantway metrics > /var/lib/prometheus/node-exporter/grantway.prom\n  \
+        grantway metrics --openmetrics\n  \
+        curl --unix-socket /run/grantway/grantway.metrics http://localhost/metrics")]
+    Metrics {
+        /// As OpenMetrics 1.0, instead of Prometheus' text format 0.0.4
+        #[arg(long)]
+        openmetrics: bool,
         #[command(flatten)]
         which: Which,
     },

@@ -30,6 +30,7 @@ mod show;
 mod tables;
 mod trace;
 mod up;
+mod which;
 
 use anyhow::Context;
 use args::{Cli, Command};
@@ -80,12 +81,14 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             name,
             lab,
             log,
+            metrics_port,
         } => up::up(&up::Options {
             config,
             detach,
             name,
             lab,
             log,
+            metrics_port,
             json,
         }),
         Command::Run(args) => return Ok(run::run(&args, json)),
@@ -103,6 +106,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             show::stat(&which.name, domain.as_deref(), form, nonzero)
         }
         Command::Grants { all, which } => show::grants(&which.name, all, json),
+        Command::Metrics { openmetrics, which } => show::metrics(&which.name, openmetrics, json),
         Command::Trace {
             domain,
             wait,

@@ -3,7 +3,7 @@
 use crate::{output, tables};
 use abi::mailbox::Request;
 use anyhow::Context;
-use client::Instance;
+use client::{Instance, MetricsFormat};
 use figures::Failure;
 use serde_json::{Map, Value, json};
 
@@ -25,6 +25,20 @@ pub(crate) fn grants(name: &str, all: bool, as_json: bool) -> anyhow::Result<()>
     } else {
         output::print(&tables::grants(&audit, all))
     }
+}
+
+/// `grantway metrics`.
+pub(crate) fn metrics(name: &str, openmetrics: bool, as_json: bool) -> anyhow::Result<()> {
+    if as_json {
+        let text = "metrics are no JSON; `grantway stat --json` has the same counters";
+        return Err(Failure::Usage(text.to_owned()).into());
+    }
+    let format = match openmetrics {
+        true => MetricsFormat::OpenMetrics,
+        false => MetricsFormat::Text,
+    };
+    let text = Instance::connect(name)?.metrics(format)?;
+    output::print(&text)
 }
 
 /// How counters are shown.

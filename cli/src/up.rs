@@ -24,6 +24,7 @@ pub(crate) struct Options {
     pub(crate) name: Option<String>,
     pub(crate) lab: bool,
     pub(crate) log: Option<PathBuf>,
+    pub(crate) metrics_port: Option<u16>,
     pub(crate) json: bool,
 }
 
@@ -81,6 +82,7 @@ pub(crate) fn up(options: &Options) -> anyhow::Result<()> {
             None if output::is_journal() => client::Log::Stderr,
             None => client::Log::Usual,
         },
+        metrics_port: options.metrics_port.or(config.metrics_port),
         detach: options.detach,
         ..client::Options::default()
     };

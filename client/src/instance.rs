@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::control::ask;
+use crate::metrics::{self, MetricsFormat};
 use crate::runtime::{
     MONITOR, check_name, clear_stale, find, lock, names, program_path, runtime_dir,
 };
@@ -39,6 +40,8 @@ pub struct Options {
     pub program: &'static str,
     /// Where the monitor writes its log.
     pub log: Log,
+    /// The port of the loopback address where metrics are read, beside `NAME.metrics`.
+    pub metrics_port: Option<u16>,
     /// Whether the instance outlives this process (else it ends when the [`Instance`] is dropped).
     pub detach: bool,
     /// How long it may take until every domain is ready.
@@ -50,6 +53,7 @@ impl Default for Options {
         Self {
             program: MONITOR,
             log: Log::Usual,
+            metrics_port: None,
             detach: false,
             limit: Duration::from_secs(30),
         }
@@ -58,6 +62,8 @@ impl Default for Options {
 
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
+/// How long metrics may take: every domain is asked.
+const METRICS: Duration = Duration::from_secs(10);
 /// How long a domain's end and start may take.
 const RESTART: Duration = Duration::from_secs(25);
 /// How long a guest may take to come, and to go again if it does not.
@@ -113,6 +119,9 @@ impl Instance {
 
         let lock = lock(options.limit)?;
         clear_stale(&socket, &machine.name)?;
+        // The manager that served it is gone: nobody answers at the control socket.
+        let metrics = metrics::path_of(&socket);
+        let _ = fs::remove_file(&metrics);
         let mut command = Command::new(&program);
         if let Some(log) = &log {
             command.arg("--log").arg(log).stderr(open_log(log)?);
@@ -120,10 +129,15 @@ impl Instance {
         command
             .arg("--socket")
             .arg(&socket)
+            .arg("--metrics")
+            .arg(&metrics)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Ctrl-C in the terminal is not for it: its end is ordered.
             .process_group(0);
+        if let Some(port) = options.metrics_port {
+            command.arg("--metrics-port").arg(port.to_string());
+        }
         if !options.detach {
             // However this process ends, the machine ends with it.
             command.arg("--with-reader");
@@ -231,6 +245,15 @@ impl Instance {
         ask(&self.socket, &Control::Grants, ANSWER)
     }
 
+    /// What the manager has counted and what the domains say that they have, as monitoring systems
+    /// read it.
+    ///
+    /// # Errors
+    /// The manager does not answer (in time), or serves none.
+    pub fn metrics(&self, format: MetricsFormat) -> Result<String, Error> {
+        metrics::fetch(&metrics::path_of(&self.socket), format, METRICS)
+    }
+
     /// Ask a domain.
     ///
     /// # Errors
@@ -312,6 +335,7 @@ impl Instance {
                     let _ = child.kill();
                     let _ = child.wait();
                     let _ = fs::remove_file(&self.socket);
+                    let _ = fs::remove_file(metrics::path_of(&self.socket));
                 }
                 ended
             }

@@ -7,11 +7,13 @@
 mod control;
 mod error;
 mod instance;
+mod metrics;
 mod reach;
 mod runtime;
 
 pub use error::Error;
 pub use instance::{Instance, Log, Options};
+pub use metrics::MetricsFormat;
 pub use reach::Reach;
 pub use runtime::{
     MONITOR, MONITOR_OF_COMPARISONS, RUNTIME_DIR_VAR, check_name, daemon_path, listed, names,

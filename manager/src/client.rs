@@ -52,6 +52,8 @@ pub(crate) struct Client {
     pub(crate) waits: Waits,
     since_ns: u64,
     broken: bool,
+    /// Whether it may be silent for as long as it likes.
+    stays: bool,
 }
 
 impl Client {
@@ -65,6 +67,15 @@ impl Client {
             waits: Waits::Nothing,
             since_ns: now_ns,
             broken: false,
+            stays: false,
+        }
+    }
+
+    /// A part of this program: it may be silent for as long as it likes.
+    pub(crate) fn staying(stream: UnixStream) -> Self {
+        Self {
+            stays: true,
+            ..Self::new(stream, 0)
         }
     }
 
@@ -84,7 +95,7 @@ impl Client {
 
     /// When it becomes too slow; never while it is we who are waited for.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        let idle = matches!(self.waits, Waits::Nothing);
+        let idle = matches!(self.waits, Waits::Nothing) && !self.stays;
         idle.then(|| self.since_ns.saturating_add(PATIENCE_NS))
     }
 

@@ -17,6 +17,7 @@
 //! | `restart` | when a domain is started again |
 //! | `console`, `log` | what domains print |
 //! | `serve`, `client`, `access` | the main loop; the control socket, and who may ask for what |
+//! | `metrics` | what all of it counts, for who watches many machines |
 
 mod access;
 mod build;
@@ -25,6 +26,7 @@ mod console;
 mod core;
 mod keep;
 mod log;
+mod metrics;
 mod restart;
 mod serve;
 mod shape;
@@ -41,7 +43,7 @@ use serve::Server;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::ExitCode;
 use world::World;
 
@@ -80,6 +82,7 @@ struct Given {
     socket: UnixListener,
     log: Option<[File; 2]>,
     kept: Option<OwnedFd>,
+    metrics: metrics::Sockets,
 }
 
 fn welcome(core: &mut Core) -> Option<Given> {
@@ -91,6 +94,8 @@ fn welcome(core: &mut Core) -> Option<Given> {
         has_log,
         has_kept,
         own_user,
+        has_metrics,
+        has_metrics_port,
     } = tell
     else {
         return None;
@@ -105,6 +110,13 @@ fn welcome(core: &mut Core) -> Option<Given> {
         true => Some(fds.next()?),
         false => None,
     };
+    let mut metrics = metrics::Sockets::default();
+    if has_metrics {
+        metrics.local = Some(fds.next()?);
+    }
+    if has_metrics_port {
+        metrics.port = Some(fds.next()?);
+    }
     Some(Given {
         core_pid: pid,
         began_ns,
@@ -114,11 +126,14 @@ fn welcome(core: &mut Core) -> Option<Given> {
         socket: socket.into(),
         log,
         kept,
+        metrics,
     })
 }
 
 fn run(core: &mut Core) -> Result<(), String> {
     let given = welcome(core).ok_or("the core has said nothing")?;
+    // Before the right to make sockets is given up.
+    let (inside, of_metrics) = connection().map_err(|e| format!("metrics: {e}"))?;
     let is_root = rustix::process::geteuid().is_root();
     let rights = Rights {
         name: "manager",
@@ -141,6 +156,9 @@ fn run(core: &mut Core) -> Result<(), String> {
     let kept = kept.transpose().map_err(|e| e.to_string())?;
     let who = (given.core_pid, given.user, given.began_ns);
     let mut server = Server::new(core, world, given.socket, log, who);
+    server.serve_always(inside);
+    let started = metrics::start(given.metrics, of_metrics, given.user);
+    started.map_err(|e| format!("metrics: {e}"))?;
     match kept {
         // What another manager has written: believed as far as it goes.
         Some(kept) => server.go_on(serde_json::from_slice::<Keep<'_>>(&kept).ok()),
@@ -151,6 +169,14 @@ fn run(core: &mut Core) -> Result<(), String> {
     }
     server.run();
     Ok(())
+}
+
+/// A connection between the main loop and a thread, neither end of which blocks.
+fn connection() -> io::Result<(UnixStream, UnixStream)> {
+    let (inside, outside) = UnixStream::pair()?;
+    inside.set_nonblocking(true)?;
+    outside.set_nonblocking(true)?;
+    Ok((inside, outside))
 }
 
 /// What the rest relies on.

@@ -96,13 +96,14 @@ impl Behind {
     }
 }
 
-/// Removes logs of machines whose `grantway run` was killed while it started them.
+/// Removes logs and sockets for metrics of machines whose `grantway run` was killed while it started them.
 fn clear_stale(runtime: &Path, is_alive: impl Fn(u32) -> bool) {
     let entries = fs::read_dir(runtime).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
         let whose = name.to_str().and_then(|name| name.strip_prefix("run-"));
-        let of = whose.and_then(|name| name.strip_suffix(".log").or(name.strip_suffix(".log.1")));
+        let ends = [".log", ".log.1", ".metrics"];
+        let of = whose.and_then(|name| ends.iter().find_map(|end| name.strip_suffix(end)));
         let pid = of.and_then(|of| of.split('-').next()?.parse().ok());
         if pid.is_some_and(|pid| !is_alive(pid)) {
             // Somebody else may have been faster.
@@ -143,6 +144,7 @@ mod tests {
             "run-1.log",
             "run-2.log",
             "run-2.log.1",
+            "run-2.metrics",
             "run-2-2.log",
             "run-2.sock",
             "run-x.log",

@@ -4,6 +4,7 @@ mod capture;
 mod commands;
 mod exp;
 mod machine;
+mod metrics;
 mod place;
 mod prof;
 mod service;

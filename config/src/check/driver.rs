@@ -9,6 +9,9 @@ use crate::words;
 
 pub(super) fn check(config: &Config, found: &mut Findings) {
     found.name(Place::Machine, &config.name);
+    if let Some(port) = config.metrics_port {
+        found.range(Place::Machine, "metrics_port", port.into(), 1..=65535);
+    }
     driver(&config.driver, found);
     buffers(config, found);
     let slots = config.ring.slots;

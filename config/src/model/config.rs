@@ -16,6 +16,8 @@ pub struct Config {
     pub look_group: Option<String>,
     /// The group whose members may also change the machine, and end it.
     pub change_group: Option<String>,
+    /// The port of the loopback address where metrics are read, if there is one.
+    pub metrics_port: Option<u16>,
     /// The driver domain.
     pub driver: Driver,
     /// Every guest's buffers.
@@ -39,6 +41,7 @@ impl Default for Config {
             name: DEFAULT_NAME.to_owned(),
             look_group: None,
             change_group: None,
+            metrics_port: None,
             driver: Driver::default(),
             buffers: Buffers::default(),
             ring: Ring::default(),

@@ -102,11 +102,12 @@ pub(crate) fn read_guest(g: usize, text: &str) -> Result<Guest, Problems> {
 }
 
 fn machine(root: &Table<'_, '_>) -> Config {
-    let (mut name, mut look_group, mut change_group) = (None, None, None);
+    let (mut name, mut look_group, mut change_group, mut metrics_port) = (None, None, None, None);
     if let Some(t) = root.table("machine", "machine", Place::Machine) {
         name = t.text("name");
         look_group = t.text("look_group");
         change_group = t.text("change_group");
+        metrics_port = t.number("metrics_port");
         t.finish();
     }
     let driver = section(root, "driver", Place::Driver, driver::read);
@@ -130,6 +131,7 @@ fn machine(root: &Table<'_, '_>) -> Config {
         name,
         look_group,
         change_group,
+        metrics_port,
         driver,
         buffers,
         ring,

@@ -1,9 +1,10 @@
-//! The control socket, made for this user alone. Clients are the manager's: a new one finds them
-//! waiting where the one before has left them.
+//! The sockets that others connect to, made for this user alone: for requests, and for metrics.
+//! Clients are the manager's: a new one finds them waiting where the one before has left them.
 
 use rustix::fs::Mode;
 use std::fs;
 use std::io;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
@@ -38,6 +39,41 @@ impl ControlSocket {
     /// The listening socket.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
+    }
+}
+
+/// Where metrics are read. Who connects to the port may be any user of this system.
+#[derive(Debug, Default)]
+pub(crate) struct MetricsSockets {
+    pub(crate) local: Option<ControlSocket>,
+    pub(crate) port: Option<TcpListener>,
+}
+
+impl MetricsSockets {
+    /// Makes those that are asked for; which could not be made is said.
+    pub(crate) fn bind(path: Option<&Path>, port: Option<u16>) -> Result<Self, String> {
+        let local = path.map(|path| {
+            let failed = |e| format!("the socket for metrics {}: {e}", path.display());
+            ControlSocket::bind(path).map_err(failed)
+        });
+        let port = port.map(|port| {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+            let listener = listener.and_then(|listener| {
+                listener.set_nonblocking(true)?;
+                Ok(listener)
+            });
+            listener.map_err(|e| format!("the port for metrics {port}: {e}"))
+        });
+        Ok(Self {
+            local: local.transpose()?,
+            port: port.transpose()?,
+        })
+    }
+
+    /// Those that there are: the path's, then the port's.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let local = self.local.as_ref().map(ControlSocket::fd);
+        local.into_iter().chain(self.port.as_ref().map(AsFd::as_fd))
     }
 }
 

@@ -1,4 +1,5 @@
-//! `grantwayd --socket PATH [--log FILE] [--programs DIR] [--with-reader]`: the core.
+//! `grantwayd --socket PATH [--log FILE] [--metrics PATH] [--metrics-port PORT] [--programs DIR]
+//! [--with-reader]`: the core.
 //!
 //! It owns every page frame and knows nothing of what passes through them: no Ethernet, no JSON, no
 //! configuration. Two helpers, which it starts and starts again, know the rest:
@@ -29,7 +30,7 @@ mod signals;
 mod users;
 
 use args::Args;
-use control::ControlSocket;
+use control::{ControlSocket, MetricsSockets};
 use monitor::Hypervisor;
 use monitor::grant::mechanism::Make;
 use server::Core;
@@ -73,10 +74,12 @@ fn serve(mechanism: Make) -> Result<(), Option<String>> {
     let signals = signals::pipe().map_err(failed("signals".into()))?;
     let socket = format!("the control socket {}", args.socket.display());
     let socket = ControlSocket::bind(&args.socket).map_err(failed(socket))?;
+    let metrics = MetricsSockets::bind(args.metrics.as_deref(), args.metrics_port)?;
     let own = std::env::current_exe().map_err(failed("own path".into()))?;
     let beside = own.parent().map(PathBuf::from).unwrap_or_default();
     let hypervisor = Hypervisor::new(mechanism).map_err(|e| e.to_string())?;
-    let mut core = Core::new(hypervisor, &args, &beside, socket, log, signals, began_ns)?;
+    let sockets = (socket, metrics);
+    let mut core = Core::new(hypervisor, &args, &beside, sockets, log, signals, began_ns)?;
     core.start(read_machine)?;
     core.run()
 }

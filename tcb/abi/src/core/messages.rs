@@ -211,7 +211,8 @@ messages! {
     pub enum Tell {
         /// First of all. Beside: the machine's description as it came on standard input, the
         /// listening control socket, the two files of the log if there are (none: standard error),
-        /// what the manager before has kept.
+        /// what the manager before has kept, the listening sockets for metrics if there are: one of
+        /// a path, one of a port.
         1 Welcome {
             /// Process id of the core.
             pid: u32,
@@ -225,6 +226,10 @@ messages! {
             has_kept: bool,
             /// The user that the manager is to be, if that is possible.
             own_user: u32,
+            /// Whether metrics are read by a path.
+            has_metrics: bool,
+            /// Whether they are read by a port.
+            has_metrics_port: bool,
         }
         /// A domain that runs, for a manager that did not start it. Beside: its console.
         2 Console {

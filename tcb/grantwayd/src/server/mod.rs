@@ -7,7 +7,7 @@ mod units;
 
 use crate::args::Args;
 use crate::child::Helper;
-use crate::control::ControlSocket;
+use crate::control::{ControlSocket, MetricsSockets};
 use crate::netd::Control;
 use abi::DomId;
 use abi::core::{BYTES, Record, Stage, Task, Tell, Text};
@@ -102,6 +102,7 @@ pub(crate) struct Core {
     /// What the manager wants the next one to know; none: the machine was never complete.
     kept: Option<OwnedFd>,
     socket: ControlSocket,
+    metrics: MetricsSockets,
     log: Option<[OwnedFd; 2]>,
     /// Which program each domain runs.
     programs_of: BTreeMap<DomId, Program>,
@@ -128,7 +129,7 @@ impl Core {
         mut hypervisor: Hypervisor,
         args: &Args,
         beside: &Path,
-        socket: ControlSocket,
+        (socket, metrics): (ControlSocket, MetricsSockets),
         log: Option<[OwnedFd; 2]>,
         signals: UnixStream,
         began_ns: u64,
@@ -149,6 +150,7 @@ impl Core {
             machine: empty,
             kept: None,
             socket,
+            metrics,
             log,
             programs_of: BTreeMap::new(),
             consoles: BTreeMap::new(),
@@ -214,11 +216,14 @@ impl Core {
             has_log: self.log.is_some(),
             has_kept: self.kept.is_some(),
             own_user: crate::users::user_of(None),
+            has_metrics: self.metrics.local.is_some(),
+            has_metrics_port: self.metrics.port.is_some(),
         };
         let log = self.log.iter().flatten();
         let fds = [self.machine.as_fd(), self.socket.fd()].into_iter();
         let fds = fds.chain(log.map(AsFd::as_fd));
         let fds = fds.chain(self.kept.as_ref().map(AsFd::as_fd));
+        let fds = fds.chain(self.metrics.fds());
         let fds: io::Result<Vec<_>> = fds.map(|fd| fd.try_clone_to_owned()).collect();
         match fds {
             Ok(fds) => self.tell(0, message, fds),

@@ -1,0 +1,226 @@
+//! What a machine says to those who watch many.
+
+use crate::place::{Place, SIM, wait};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use testing::require;
+
+fn contrib(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib")).join(name)
+}
+
+/// The dashboard's queries.
+fn queries() -> Vec<String> {
+    let text = fs::read_to_string(contrib("grafana/grantway.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|p| p["targets"].as_array().unwrap());
+    let text = |target: &Value| target["expr"].as_str().unwrap().to_owned();
+    let queries: Vec<String> = targets.map(text).collect();
+    assert!(queries.len() > 15, "{queries:?}");
+    queries
+}
+
+/// The names in a text that look like those of metrics.
+fn names(text: &str) -> BTreeSet<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split(|c| !is_part(c))
+        .filter(|word| word.starts_with("grantway_"))
+        .collect()
+}
+
+fn promtool(args: &[&str], input: &str) {
+    let mut check = Command::new("promtool")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = check.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    let said = check.wait_with_output().unwrap();
+    let words = String::from_utf8_lossy(&said.stdout) + String::from_utf8_lossy(&said.stderr);
+    assert!(said.status.success(), "promtool {args:?}: {words}");
+}
+
+#[test]
+fn alerts_and_dashboard_name_what_there_is() {
+    let place = Place::with_machine();
+    // Everything that there is: with large receive offload, too.
+    let file = place.file("m.toml", &format!("lro.at = \"both\"\n{SIM}"));
+    let up = place.run(&["up", &file, "--detach"]);
+    assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
+    // The guest pings all the time.
+    let text = wait(|| {
+        let metrics = place.run(&["metrics"]);
+        assert!(metrics.ok(), "{metrics:?}");
+        let port = "port=\"vif.web-0\",direction=\"in\"} ";
+        let frames = format!("grantway_port_frames_total{{domain=\"driver\",{port}");
+        let value = metrics.out.lines().find_map(|l| l.strip_prefix(&frames));
+        let value: u64 = value?.parse().ok()?;
+        (value > 0).then_some(metrics.out)
+    });
+    let there: BTreeSet<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split(['{', ' ']).next().unwrap())
+        // Neither has happened here.
+        .chain([
+            "grantway_domain_last_outage_seconds",
+            "grantway_lro_wait_seconds_bucket",
+        ])
+        .collect();
+    let alerts = fs::read_to_string(contrib("prometheus/alerts.yml")).unwrap();
+    let queries = queries().join("\n");
+    for name in names(&alerts).union(&names(&queries)) {
+        assert!(there.contains(name), "{name} is no metric: {there:#?}");
+    }
+    let open = place.run(&["metrics", "--openmetrics"]);
+    assert!(open.ok() && open.out.ends_with("# EOF\n"), "{open:?}");
+    assert_eq!(place.run(&["metrics", "--json"]).code, 2);
+    assert!(place.run(&["down"]).ok());
+    assert!(!place.has("run/grantway.metrics"));
+    require!(tool("promtool"));
+    promtool(&["check", "metrics"], &text);
+}
+
+#[test]
+fn prometheus_understands_alerts_and_queries() {
+    require!(tool("promtool"));
+    let place = Place::new();
+    let alerts = contrib("prometheus/alerts.yml");
+    promtool(&["check", "rules", alerts.to_str().unwrap()], "");
+    let rule = |(n, query): (usize, String)| {
+        let query = query
+            .replace("$__rate_interval", "5m")
+            .replace("$__range", "1h");
+        let query = serde_json::to_string(&query).unwrap();
+        format!("  - record: query:{n}\n    expr: {query}\n")
+    };
+    let rules: String = queries().into_iter().enumerate().map(rule).collect();
+    let file = place.file("q.yml", &format!("groups:\n- name: q\n  rules:\n{rules}"));
+    promtool(&["check", "rules", &file], "");
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// An HTTP server's answer, if it gives one.
+fn get(port: u16, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+#[test]
+fn a_port_of_this_system_alone_has_them_if_it_is_asked_for() {
+    let place = Place::with_machine();
+    let port = free_port();
+    let file = place.file("m.toml", &format!("machine.metrics_port = {port}\n{SIM}"));
+    let up = place.run(&["up", &file, "--detach"]);
+    assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
+    let answer = get(port, "/metrics").unwrap();
+    assert!(answer.contains("grantway_build_info{"), "{answer}");
+    // The manager's death is nothing to who asks.
+    let manager = manager_of(&place);
+    rustix::process::kill_process(manager, rustix::process::Signal::KILL).unwrap();
+    let again = get(port, "/metrics").unwrap();
+    assert!(
+        again.contains("grantway_domain_up{domain=\"web\""),
+        "{again}"
+    );
+    // Somebody else's port is a sentence.
+    let other = place.file("o.toml", &format!("machine.name = \"o\"\n{SIM}"));
+    let taken = place.run(&[
+        "up",
+        &other,
+        "--detach",
+        "--metrics-port",
+        &port.to_string(),
+    ]);
+    assert_eq!(taken.code, 1);
+    let why = format!("the port for metrics {port}: Address already in use");
+    assert!(taken.err.contains(&why), "{taken:?}");
+    assert!(place.run(&["down"]).ok());
+}
+
+/// The process of the manager.
+fn manager_of(place: &Place) -> rustix::process::Pid {
+    let status: Value = serde_json::from_str(&place.run(&["status", "--json"]).out).unwrap();
+    let core = status["pid"].as_i64().unwrap();
+    let children = format!("/proc/{core}/task/{core}/children");
+    let children = fs::read_to_string(children).unwrap();
+    let is_manager = |pid: &&str| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.starts_with("grantway-manage")
+    };
+    let pid = children.split_whitespace().find(is_manager).unwrap();
+    rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap()
+}
+
+/// A program that ends with the test.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The judge of OpenMetrics: a Prometheus that reads it.
+#[test]
+fn prometheus_reads_the_port() {
+    require!(tool("prometheus"), tool("promtool"));
+    let place = Place::with_machine();
+    let (port, own) = (free_port(), free_port());
+    let file = place.file("m.toml", SIM);
+    let up = place.run(&["up", &file, "--detach", "--metrics-port", &port.to_string()]);
+    assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
+    let alerts = contrib("prometheus/alerts.yml").canonicalize().unwrap();
+    let config = place.file(
+        "p.yml",
+        &format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
+             rule_files: [{}]\n\
+             scrape_configs:\n- job_name: grantway\n  static_configs: [{{targets: \
+             [\"127.0.0.1:{port}\"]}}]\n",
+            alerts.display()
+        ),
+    );
+    let folder = PathBuf::from(&config).with_file_name("data");
+    let prometheus = Command::new("prometheus")
+        .arg(format!("--config.file={config}"))
+        .arg(format!("--storage.tsdb.path={}", folder.display()))
+        .arg(format!("--web.listen-address=127.0.0.1:{own}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _ends = Ends(prometheus);
+    let target = wait(|| {
+        let answer = get(own, "/api/v1/targets")?;
+        let (_, body) = answer.split_once("\r\n\r\n")?;
+        let answer: Value = serde_json::from_str(body).ok()?;
+        let target = answer["data"]["activeTargets"][0].clone();
+        (target["health"].as_str()? != "unknown").then_some(target)
+    });
+    assert_eq!(
+        (&target["health"], &target["lastError"]),
+        (&"up".into(), &"".into())
+    );
+    let answer = get(own, "/api/v1/query?query=grantway_domain_up").unwrap();
+    assert!(answer.contains("\"domain\":\"web\""), "{answer}");
+    assert!(place.run(&["down"]).ok());
+}

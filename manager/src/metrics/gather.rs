@@ -1,0 +1,272 @@
+//! Everything that metrics are made of, asked for as any client asks: by lines of JSON, over a
+//! connection to the main loop, which serves it among the others.
+
+use abi::machine::{Audit, Control, ControlError, Relayed, Status};
+use abi::mailbox::Request;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// How long all answers may take together. Who has not answered by then is left out.
+pub(crate) const GATHERING: Duration = Duration::from_secs(4);
+/// How long a single domain may take.
+const DOMAIN: Duration = Duration::from_secs(1);
+/// Bytes taken at once.
+const CHUNK: usize = 64 * 1024;
+/// Requests that may be without an answer.
+const OWED_MAX: usize = 8;
+/// Longest answer, bytes: far above a full audit of the largest machine.
+const ANSWER_MAX: usize = 256 << 20;
+
+/// What is known at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) status: Status,
+    pub(crate) audit: Option<Audit>,
+    /// What each domain that answered counts, by name.
+    pub(crate) stats: BTreeMap<String, Value>,
+    /// How long it took.
+    pub(crate) took: Duration,
+}
+
+/// Why something was not answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Not in time.
+    Late,
+    /// In words.
+    Refused(String),
+    /// The main loop is gone.
+    Gone,
+}
+
+/// A client of the main loop's.
+#[derive(Debug)]
+pub(crate) struct Asker {
+    stream: UnixStream,
+    input: Vec<u8>,
+    /// Requests without an answer yet.
+    owed: usize,
+    /// Domains that did not answer the last time: they are asked after the others.
+    silent: Vec<String>,
+}
+
+impl Asker {
+    /// Asks over a connection that does not block.
+    pub(crate) fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            input: Vec::new(),
+            owed: 0,
+            silent: Vec::new(),
+        }
+    }
+
+    /// Asks for everything.
+    pub(crate) fn gather(&mut self) -> Result<Snapshot, Trouble> {
+        let began = Instant::now();
+        let end = began + GATHERING;
+        let status: Status = self.ask(&Control::Status, end)?;
+        let audit = match self.ask(&Control::Grants, end) {
+            Ok(audit) => Some(audit),
+            Err(Trouble::Gone) => return Err(Trouble::Gone),
+            Err(_) => None,
+        };
+        let alive = status.domains.iter().filter(|domain| domain.alive);
+        let mut names: Vec<&str> = alive.map(|domain| domain.name.as_str()).collect();
+        names.sort_by_key(|name| self.silent.iter().any(|silent| silent == name));
+        let mut stats = BTreeMap::new();
+        let mut silent = Vec::new();
+        for name in names {
+            match self.stat(name, end.min(Instant::now() + DOMAIN)) {
+                Ok(stat) => drop(stats.insert(name.to_owned(), stat)),
+                Err(Trouble::Gone) => return Err(Trouble::Gone),
+                Err(_) => silent.push(name.to_owned()),
+            }
+        }
+        self.silent = silent;
+        Ok(Snapshot {
+            status,
+            audit,
+            stats,
+            took: began.elapsed(),
+        })
+    }
+
+    /// What a domain counts.
+    fn stat(&mut self, domain: &str, end: Instant) -> Result<Value, Trouble> {
+        let request = serde_json::to_string(&Request::Stat);
+        let request = request.map_err(|e| Trouble::Refused(e.to_string()))?;
+        let domain = domain.to_owned();
+        let relayed: Relayed = self.ask(&Control::Relay { domain, request }, end)?;
+        serde_json::from_str(&relayed.reply).map_err(|e| Trouble::Refused(e.to_string()))
+    }
+
+    fn ask<T: DeserializeOwned>(&mut self, request: &Control, end: Instant) -> Result<T, Trouble> {
+        if Instant::now() >= end {
+            return Err(Trouble::Late);
+        }
+        while self.owed >= OWED_MAX {
+            self.line(end)?;
+            self.owed -= 1;
+        }
+        let mut line = serde_json::to_vec(request).map_err(|e| Trouble::Refused(e.to_string()))?;
+        line.push(b'\n');
+        // All that may wait is far shorter than what a socket holds.
+        if rustix::io::write(&self.stream, &line) != Ok(line.len()) {
+            return Err(Trouble::Gone);
+        }
+        self.owed += 1;
+        // Answers that come too late are in front of this one's.
+        let answer = loop {
+            let line = self.line(end)?;
+            self.owed -= 1;
+            if self.owed == 0 {
+                break line;
+            }
+        };
+        if let Ok(refused) = serde_json::from_slice::<ControlError>(&answer) {
+            return Err(Trouble::Refused(refused.error));
+        }
+        serde_json::from_slice(&answer).map_err(|e| Trouble::Refused(e.to_string()))
+    }
+
+    /// The next line.
+    fn line(&mut self, end: Instant) -> Result<Vec<u8>, Trouble> {
+        let mut looked_at = 0;
+        loop {
+            let new = self.input.get(looked_at..).unwrap_or_default();
+            if let Some(at) = new.iter().position(|&byte| byte == b'\n') {
+                let mut line: Vec<u8> = self.input.drain(..=looked_at + at).collect();
+                line.pop();
+                return Ok(line);
+            }
+            looked_at = self.input.len();
+            if looked_at > ANSWER_MAX {
+                return Err(Trouble::Gone);
+            }
+            let mut chunk = [0; CHUNK];
+            match rustix::io::read(&self.stream, &mut chunk) {
+                Ok(0) => return Err(Trouble::Gone),
+                Ok(n) => self.input.extend(chunk.get(..n).unwrap_or_default()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(end)?,
+                Err(_) => return Err(Trouble::Gone),
+            }
+        }
+    }
+
+    fn wait(&self, end: Instant) -> Result<(), Trouble> {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Trouble::Late);
+        }
+        let source = ((), self.stream.as_fd(), PollFlags::IN);
+        // Nothing yet is looked at again.
+        let _ = link::wait_for(&[source], Some(left.as_nanos() as u64));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::thread::JoinHandle;
+
+    /// A status of a machine with a driver domain and one guest.
+    pub(crate) const STATUS: &str = include_str!("testing/status.json");
+    /// What the two count.
+    pub(crate) const DRIVER: &str = include_str!("testing/driver.json");
+    pub(crate) const GUEST: &str = include_str!("testing/guest.json");
+    pub(crate) const AUDIT: &str = include_str!("testing/audit.json");
+
+    fn compact(text: &str) -> String {
+        let value: Value = serde_json::from_str(text).unwrap();
+        value.to_string()
+    }
+
+    /// A main loop of which the domains in `silent` do not answer at first; requests that it got.
+    pub(crate) fn main_loop(silent: &'static [&'static str]) -> (Asker, JoinHandle<Vec<String>>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let served = std::thread::spawn(move || {
+            let mut got = Vec::new();
+            let mut owed = Vec::new();
+            for line in BufReader::new(&theirs).lines() {
+                let line = line.unwrap();
+                let control: Control = serde_json::from_str(&line).unwrap();
+                got.push(line);
+                let answer = match control {
+                    Control::Status => compact(STATUS),
+                    Control::Grants => compact(AUDIT),
+                    Control::Relay { domain, .. } => {
+                        let stat = if domain == "driver" { DRIVER } else { GUEST };
+                        let reply = compact(stat);
+                        let answer = serde_json::to_string(&Relayed { reply }).unwrap();
+                        if silent.contains(&domain.as_str()) {
+                            owed.push(answer);
+                            continue;
+                        }
+                        answer
+                    }
+                    other => panic!("{other:?}"),
+                };
+                // As of a domain that was stopped for a while.
+                for late in owed.drain(..) {
+                    writeln!(&theirs, "{late}").unwrap();
+                }
+                writeln!(&theirs, "{answer}").unwrap();
+            }
+            got
+        });
+        (Asker::new(ours), served)
+    }
+
+    #[test]
+    fn every_domain_is_asked() {
+        let (mut asker, served) = main_loop(&[]);
+        let snapshot = asker.gather().unwrap();
+        assert_eq!(snapshot.stats.len(), 2);
+        assert!(snapshot.audit.is_some());
+        drop(asker);
+        assert_eq!(served.join().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn who_does_not_answer_is_left_out_and_asked_last_afterwards() {
+        let (mut asker, served) = main_loop(&["driver"]);
+        let began = Instant::now();
+        let snapshot = asker.gather().unwrap();
+        assert!(
+            began.elapsed() < GATHERING + DOMAIN,
+            "{:?}",
+            began.elapsed()
+        );
+        assert_eq!(snapshot.stats.keys().collect::<Vec<_>>(), ["web"]);
+        // Its late answer is nobody else's.
+        assert!(snapshot.stats["web"].get("vifs").is_some());
+        asker.gather().unwrap();
+        drop(asker);
+        let got = served.join().unwrap();
+        let relays: Vec<bool> = got
+            .iter()
+            .filter(|line| line.contains("relay"))
+            .map(|line| line.contains("driver"))
+            .collect();
+        assert_eq!(relays, [true, false, false, true]);
+    }
+
+    #[test]
+    fn a_main_loop_that_is_gone_is_told() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        drop(theirs);
+        assert_eq!(Asker::new(ours).gather().unwrap_err(), Trouble::Gone);
+    }
+}

@@ -1,0 +1,134 @@
+//! What an HTTP client asks for, and the answer.
+
+use super::text::Format;
+use httparse::{EMPTY_HEADER, Request, Status};
+
+/// Bytes that a request may have.
+pub(crate) const REQUEST_MAX: usize = 8 * 1024;
+/// Headers that it may have.
+const HEADERS_MAX: usize = 64;
+
+/// A request, as far as it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Not all of it is there.
+    Unfinished,
+    /// The metrics; with `body: false` only what is said about them.
+    Metrics { format: Format, body: bool },
+    /// Something else, which is answered with a status and a sentence.
+    Else(&'static str, &'static str),
+}
+
+/// Reads a request.
+pub(crate) fn read(bytes: &[u8]) -> Asked {
+    let mut headers = [EMPTY_HEADER; HEADERS_MAX];
+    let mut request = Request::new(&mut headers);
+    match request.parse(bytes) {
+        Ok(Status::Complete(_)) => {}
+        Ok(Status::Partial) if bytes.len() < REQUEST_MAX => return Asked::Unfinished,
+        Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return Asked::Else("431 Too Large", "the request is too long\n");
+        }
+        Err(_) => return Asked::Else("400 Bad Request", "this is no HTTP request\n"),
+    }
+    let path = request.path.unwrap_or_default();
+    let path = path.split_once('?').map_or(path, |(path, _)| path);
+    let body = match request.method {
+        Some("GET") => true,
+        Some("HEAD") => false,
+        _ => return Asked::Else("405 Method Not Allowed", "write GET\n"),
+    };
+    if path != "/metrics" {
+        return Asked::Else("404 Not Found", "metrics are at /metrics\n");
+    }
+    let mut accepts = request
+        .headers
+        .iter()
+        .filter(|header| header.name.eq_ignore_ascii_case("accept"));
+    let open = |value: &[u8]| {
+        let name = b"application/openmetrics-text";
+        value.windows(name.len()).any(|part| part == name)
+    };
+    let format = match accepts.any(|header| open(header.value)) {
+        true => Format::OpenMetrics,
+        false => Format::Text,
+    };
+    Asked::Metrics { format, body }
+}
+
+/// The bytes of an answer. After it the connection is closed.
+pub(crate) fn answer(status: &str, content_type: &str, text: &str, body: bool) -> Vec<u8> {
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
+        text.len()
+    );
+    let mut bytes = head.into_bytes();
+    if body {
+        bytes.extend_from_slice(text.as_bytes());
+    }
+    bytes
+}
+
+/// An answer that is a sentence.
+pub(crate) fn sentence(status: &str, text: &str) -> Vec<u8> {
+    answer(status, "text/plain; charset=utf-8", text, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_told_apart() {
+        let metrics = |format, body| Asked::Metrics { format, body };
+        let open = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2";
+        for (request, expected) in [
+            ("GET /metrics HTTP/1.1\r\n\r\n", metrics(Format::Text, true)),
+            (
+                "HEAD /metrics HTTP/1.0\r\n\r\n",
+                metrics(Format::Text, false),
+            ),
+            (
+                &format!("GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\naccept: {open}\r\n\r\n"),
+                metrics(Format::OpenMetrics, true),
+            ),
+            ("", Asked::Unfinished),
+            ("GET /metrics HTTP/1.1\r\nHost: a\r\n", Asked::Unfinished),
+        ] {
+            assert_eq!(read(request.as_bytes()), expected, "{request}");
+        }
+        let many = format!(
+            "GET / HTTP/1.1\r\n{}\r\n",
+            "a: b\r\n".repeat(HEADERS_MAX + 1)
+        );
+        let long = format!("GET /{}", "x".repeat(REQUEST_MAX));
+        for (request, status) in [
+            ("GET / HTTP/1.1\r\n\r\n", "404"),
+            ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
+            ("{\"op\":\"down\"}\n", "400"),
+            ("\u{1}\u{2}\u{3}", "400"),
+            (&many, "431"),
+            (&long, "431"),
+        ] {
+            let Asked::Else(with, sentence) = read(request.as_bytes()) else {
+                panic!("{request}")
+            };
+            assert!(
+                with.starts_with(status) && sentence.ends_with('\n'),
+                "{request}: {with}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_answer_to_head_says_how_long_the_text_would_be() {
+        let text = String::from_utf8(answer("200 OK", "text/plain", "abc", false)).unwrap();
+        assert!(
+            text.contains("Content-Length: 3\r\n") && text.ends_with("\r\n\r\n"),
+            "{text}"
+        );
+        let text = String::from_utf8(sentence("404 Not Found", "no\n")).unwrap();
+        assert!(text.starts_with("HTTP/1.1 404 Not Found\r\n") && text.ends_with("\r\n\r\nno\n"));
+    }
+}

@@ -1,0 +1,230 @@
+//! From a connection to the text and back.
+
+use super::gather::tests::{AUDIT, DRIVER, GUEST, STATUS, main_loop};
+use super::*;
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use testing::require;
+
+/// What the page about metrics says.
+const PAGE: &str = include_str!("../../../docs/metrics.md");
+
+fn snapshot(driver: &str) -> Snapshot {
+    let json = |text| serde_json::from_str(text).unwrap();
+    Snapshot {
+        status: serde_json::from_str(STATUS).unwrap(),
+        audit: Some(serde_json::from_str(AUDIT).unwrap()),
+        stats: [("driver".into(), json(driver)), ("web".into(), json(GUEST))].into(),
+        took: Duration::from_micros(1500),
+    }
+}
+
+fn source() -> Source {
+    Source::new(UnixStream::pair().unwrap().0)
+}
+
+/// Both texts of a machine that runs.
+fn texts() -> [Arc<str>; 2] {
+    source().write(&snapshot(DRIVER))
+}
+
+/// The lines of a text that have a value.
+fn samples(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| !line.starts_with('#'))
+}
+
+#[test]
+fn every_kind_of_thing_is_there_with_its_value() {
+    let [open, text] = texts();
+    for line in [
+        "grantway_build_info{machine=\"grantway\",version=\"0.1.0\"} 1",
+        "grantway_domain_up{domain=\"driver\",program=\"driver\"} 1",
+        "grantway_domain_restarts_total{domain=\"driver\"} 2",
+        "grantway_domain_last_outage_seconds{domain=\"driver\"} 0.0125",
+        "grantway_connection_up{backend=\"driver\",frontend=\"web\",interface=\"0\"} 1",
+        "grantway_cpu_seconds_total{domain=\"web\",part=\"domain\"} 0.25",
+        "grantway_hop_cpu_seconds_total{domain=\"driver\",hop=\"copy\"} 0.5",
+        "grantway_port_frames_total{domain=\"driver\",port=\"vif.web-0\",direction=\"in\"} 21",
+        "grantway_port_bytes_total{domain=\"driver\",port=\"nic.wire\",direction=\"out\"} 2058",
+        "grantway_drops_total{domain=\"driver\",reason=\"forged_source\"} 3",
+        "grantway_lro_segments_total{domain=\"driver\"} 100",
+        "grantway_lro_flushes_total{domain=\"driver\",reason=\"timeout\"} 7",
+        "grantway_lro_wait_seconds_bucket{domain=\"driver\",le=\"5e-05\"} 4",
+        "grantway_lro_wait_seconds_bucket{domain=\"driver\",le=\"+Inf\"} 9",
+        "grantway_grants_revoked_total 5",
+        "grantway_pages{domain=\"driver\",state=\"mapped\"} 530",
+    ] {
+        for text in [&open, &text] {
+            assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+        }
+    }
+    assert!(open.ends_with("\n# EOF\n") && !text.contains("# EOF"));
+    assert!(samples(&open).eq(samples(&text)));
+}
+
+#[test]
+fn promtool_has_nothing_to_say_against_it() {
+    require!(tool("promtool"));
+    let [_, text] = texts();
+    let mut check = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = check.stdin.take().unwrap();
+    stdin.write_all(text.as_bytes()).unwrap();
+    drop(stdin);
+    let said = check.wait_with_output().unwrap();
+    let words = [said.stdout, said.stderr].concat();
+    assert!(
+        said.status.success() && words.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&words)
+    );
+}
+
+#[test]
+fn every_family_is_on_the_page_and_nothing_else_is() {
+    let families = families::all(&snapshot(DRIVER), &mut Names::default());
+    let suffix = |family: &text::Family| match family.kind {
+        text::Kind::Counter => "_total",
+        _ => "",
+    };
+    let there: BTreeSet<String> = families
+        .iter()
+        .map(|(family, _)| format!("{}{}", family.name, suffix(family)))
+        .collect();
+    let told: BTreeSet<String> = PAGE
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .map(|name| name.split('{').next().unwrap_or_default().to_owned())
+        .filter(|name| name.starts_with("grantway_"))
+        .collect();
+    assert_eq!(there, told);
+    for (family, _) in &families {
+        if let Some(unit) = family.unit {
+            assert!(family.name.ends_with(unit), "{}", family.name);
+        }
+    }
+}
+
+/// A domain says what it likes: neither a line of the text nor the number of series is its own.
+#[test]
+fn a_hostile_domain_can_lie_about_itself_alone() {
+    let mut source = source();
+    let mut series = BTreeSet::new();
+    for round in 0..20 {
+        let many: Vec<String> = (0..200)
+            .map(|n| format!(r#""r{round}_{n}": 1, "n{n}\"}} 1\ngrantway_up 1": 7"#))
+            .collect();
+        let many = many.join(",");
+        let ports = many.replace(": 1", r#": {"traffic": {"in_packets": 1}}"#);
+        let driver = format!(
+            r#"{{"drops": {{{many}}}, "ports": {{{ports}}}, "lro": {{"flushed": {{{many}}},
+               "segments": -1, "waits_ns": {{"x": 1, "-1": 2, "5": 18446744073709551615,
+               "6": 3}}}}, "ledger": {{"tsc_hz": 0, "hops": {{"nic": {{"cycles": 5}}}}}}}}"#
+        );
+        let [open, _] = source.write(&snapshot(&driver));
+        assert!(
+            !open.lines().any(|line| line.starts_with("grantway_up ")),
+            "{open}"
+        );
+        let of_driver = samples(&open).filter(|line| line.contains("domain=\"driver\""));
+        let names = of_driver.map(|line| line.rsplit_once(' ').unwrap().0.to_owned());
+        series.extend(names);
+        let most = "grantway_lro_wait_seconds_bucket{domain=\"driver\",le=\"1e-05\"}";
+        assert!(open.contains(&format!("{most} {}", u64::MAX)), "{open}");
+    }
+    assert!(series.len() < 600, "{}", series.len());
+    for nonsense in [
+        "7",
+        "[]",
+        r#"{"ports": [1], "drops": 3, "lro": "x", "ledger": null}"#,
+    ] {
+        source.write(&snapshot(nonsense));
+    }
+}
+
+/// Metrics of a machine that does not exist, at a path.
+fn served(dir: &Path, silent: &'static [&'static str]) -> PathBuf {
+    let path = dir.join("x.metrics");
+    let listener = UnixListener::bind(&path).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let (asker, _) = main_loop(silent);
+    let mut source = source();
+    source.asker = asker;
+    let listener = Listener::local(listener.into(), rustix::process::geteuid());
+    thread::spawn(move || listen::serve(&[listener], |format| source.text(format)));
+    path
+}
+
+fn get(path: &Path, request: &str) -> String {
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn both_formats_are_served_by_http() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = served(dir.path(), &[]);
+    let plain = get(&path, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(plain.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"));
+    let open = "Accept: application/openmetrics-text; version=1.0.0\r\n";
+    let open = get(&path, &format!("GET /metrics HTTP/1.1\r\n{open}\r\n"));
+    assert!(open.contains("application/openmetrics-text") && open.ends_with("# EOF\n"));
+    let (head, body) = open.split_once("\r\n\r\n").unwrap();
+    assert!(
+        head.contains(&format!("Content-Length: {}", body.len())),
+        "{head}"
+    );
+    assert!(get(&path, "GET /else HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    assert!(get(&path, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
+}
+
+/// Who says nothing, or half of a request, or takes no answer, holds nobody else up.
+#[test]
+fn slow_clients_delay_no_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = served(dir.path(), &[]);
+    let silent: Vec<UnixStream> = (0..10)
+        .map(|n| {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            let part = "GET /metrics HTTP/1.1\r\n\r\n".get(..2 * n).unwrap();
+            stream.write_all(part.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    for _ in 0..50 {
+        let answer = get(&path, "GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    drop(silent);
+    // More than are served at a time: the others wait until those go.
+    let many: Vec<UnixStream> = (0..40)
+        .map(|_| UnixStream::connect(&path).unwrap())
+        .collect();
+    let waiting = thread::spawn(move || get(&path, "GET /metrics HTTP/1.1\r\n\r\n"));
+    drop(many);
+    assert!(waiting.join().unwrap().starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn domains_are_asked_once_for_all_who_ask_at_a_time() {
+    let (asker, asked) = main_loop(&[]);
+    let mut source = source();
+    source.asker = asker;
+    let first = source.text(Format::OpenMetrics).unwrap();
+    let again = source.text(Format::OpenMetrics).unwrap();
+    source.text(Format::Text).unwrap();
+    assert!(Arc::ptr_eq(&first, &again));
+    drop(source);
+    assert_eq!(asked.join().unwrap().len(), 4);
+}

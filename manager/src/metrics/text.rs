@@ -1,0 +1,237 @@
+//! The two text formats that collectors of metrics read.
+//!
+//! They differ in how a counter's family is called, in units, and in the end. The older one knows
+//! no type beside the three here, so nothing else is written in either. It is the one that
+//! node_exporter and `promtool check metrics` read; `prometheus-client`, the Prometheus project's
+//! own crate, writes the newer one alone.
+
+use std::fmt::{self, Display, Formatter, Write as _};
+
+/// One of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// Prometheus' text format 0.0.4: what node_exporter's textfile collector reads.
+    Text,
+}
+
+impl Format {
+    /// The content type of HTTP.
+    pub(crate) const fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// What a family of metrics is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Only grows, but for a new start of what counts.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// How many values were at most so large.
+    Histogram,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// A family of metrics. Its name ends with its unit, if it has one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Family {
+    pub(crate) kind: Kind,
+    /// Without the `_total` of a counter.
+    pub(crate) name: &'static str,
+    pub(crate) unit: Option<&'static str>,
+    /// What it says, without quotes and line breaks.
+    pub(crate) help: &'static str,
+}
+
+/// A value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Number {
+    /// Something that is counted.
+    Whole(u64),
+    /// Seconds.
+    Real(f64),
+}
+
+impl Display for Number {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(number) => number.fmt(f),
+            Self::Real(number) => number.fmt(f),
+        }
+    }
+}
+
+/// One value of a family: names and values of its labels, and the value.
+///
+/// A histogram has one for each bucket, whose last label is the bound. There is neither a sum nor a
+/// count beside them: the values are known by classes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sample(pub(crate) Vec<(&'static str, String)>, pub(crate) Number);
+
+/// The text, as far as it is written.
+#[derive(Debug)]
+pub(crate) struct Text {
+    format: Format,
+    text: String,
+}
+
+impl Text {
+    pub(crate) fn new(format: Format) -> Self {
+        let text = String::new();
+        Self { format, text }
+    }
+
+    /// A family and its samples.
+    pub(crate) fn family(&mut self, family: &Family, samples: &[Sample]) {
+        self.head(family);
+        let suffix = match family.kind {
+            Kind::Counter => "_total",
+            Kind::Gauge => "",
+            Kind::Histogram => "_bucket",
+        };
+        for sample in samples {
+            self.sample(family.name, suffix, sample);
+        }
+    }
+
+    fn head(&mut self, family: &Family) {
+        let Family {
+            kind,
+            name,
+            unit,
+            help,
+        } = family;
+        let suffix = match (self.format, kind) {
+            (Format::Text, Kind::Counter) => "_total",
+            _ => "",
+        };
+        self.line(format_args!("# HELP {name}{suffix} {help}"));
+        self.line(format_args!("# TYPE {name}{suffix} {}", kind.name()));
+        if let (Format::OpenMetrics, Some(unit)) = (self.format, unit) {
+            self.line(format_args!("# UNIT {name} {unit}"));
+        }
+    }
+
+    fn sample(&mut self, name: &str, suffix: &str, Sample(labels, value): &Sample) {
+        self.text.push_str(name);
+        self.text.push_str(suffix);
+        for (at, (label, value)) in labels.iter().enumerate() {
+            self.text.push(if at == 0 { '{' } else { ',' });
+            self.text.push_str(label);
+            self.text.push_str("=\"");
+            self.text.extend(value.chars().flat_map(escaped));
+            self.text.push('"');
+        }
+        if !labels.is_empty() {
+            self.text.push('}');
+        }
+        self.line(format_args!(" {value}"));
+    }
+
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.text, "{line}");
+    }
+
+    /// The whole text.
+    pub(crate) fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
+    }
+}
+
+/// A character as it stands in the value of a label.
+fn escaped(c: char) -> impl Iterator<Item = char> {
+    let (escape, c) = match c {
+        '\n' => (Some('\\'), 'n'),
+        '"' | '\\' => (Some('\\'), c),
+        c => (None, c),
+    };
+    escape.into_iter().chain([c])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(format: Format) -> String {
+        let mut text = Text::new(format);
+        let family = |kind, name, unit, help| Family {
+            kind,
+            name,
+            unit,
+            help,
+        };
+        let label = |name, value: &str| (name, value.to_owned());
+        let bytes = vec![label("domain", "a\"b\\c\nd"), label("port", "p")];
+        text.family(
+            &family(Kind::Counter, "x_bytes", Some("bytes"), "Bytes."),
+            &[Sample(bytes, Number::Whole(7))],
+        );
+        text.family(
+            &family(Kind::Gauge, "x_up", None, "Up."),
+            &[Sample(Vec::new(), Number::Real(0.5))],
+        );
+        let bucket = |le, count| {
+            let labels = vec![label("domain", "d"), label("le", le)];
+            Sample(labels, Number::Whole(count))
+        };
+        text.family(
+            &family(Kind::Histogram, "x_wait_seconds", Some("seconds"), "Waits."),
+            &[bucket("0.1", 2), bucket("+Inf", 5)],
+        );
+        text.finish()
+    }
+
+    #[test]
+    fn open_metrics() {
+        let expected = r#"# HELP x_bytes Bytes.
+# TYPE x_bytes counter
+# UNIT x_bytes bytes
+x_bytes_total{domain="a\"b\\c\nd",port="p"} 7
+# HELP x_up Up.
+# TYPE x_up gauge
+x_up 0.5
+# HELP x_wait_seconds Waits.
+# TYPE x_wait_seconds histogram
+# UNIT x_wait_seconds seconds
+x_wait_seconds_bucket{domain="d",le="0.1"} 2
+x_wait_seconds_bucket{domain="d",le="+Inf"} 5
+# EOF
+"#;
+        assert_eq!(text(Format::OpenMetrics), expected);
+    }
+
+    #[test]
+    fn the_older_format() {
+        let expected = r#"# HELP x_bytes_total Bytes.
+# TYPE x_bytes_total counter
+x_bytes_total{domain="a\"b\\c\nd",port="p"} 7
+# HELP x_up Up.
+# TYPE x_up gauge
+x_up 0.5
+# HELP x_wait_seconds Waits.
+# TYPE x_wait_seconds histogram
+x_wait_seconds_bucket{domain="d",le="0.1"} 2
+x_wait_seconds_bucket{domain="d",le="+Inf"} 5
+"#;
+        assert_eq!(text(Format::Text), expected);
+    }
+}
