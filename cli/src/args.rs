@@ -113,6 +113,16 @@ pub(crate) enum Command {
         #[command(flatten)]
         which: Which,
     },
+    /// Watch who sends, who receives, who drops and why, and whose CPU time it takes
+    ///
+    /// One row for each network interface, domain and guest, and one for the monitor. `s`, `r`,
+    /// `d`, `c` and `n` choose the order, `t` follows a packet through the selected domain, `p`
+    /// says how to profile it, `q` quits. Where standard output is no terminal it prints one table.
+    #[command(
+        after_help = "Examples:\n  grantway top\n  grantway top --once --sort drops\n  \
+        grantway top --json | jq '.rows[] | {name, cpus}'"
+    )]
+    Top(crate::top::TopOptions),
     /// Print all counters once, for Prometheus
     ///
     /// What `NAME.metrics` in the runtime directory answers to HTTP, too: traffic by port, drops

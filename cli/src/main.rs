@@ -11,6 +11,7 @@
 //! | `service` | what systemd is told |
 //! | `show` | ask a running machine: status, stat, grants, set |
 //! | `trace` | follow a packet through it |
+//! | `top` | watch it |
 //! | `tables` | what people read |
 //! | `prof` | the profiler |
 //! | `output` | standard output, progress, exit status |
@@ -28,6 +29,7 @@ mod run;
 mod service;
 mod show;
 mod tables;
+mod top;
 mod trace;
 mod up;
 mod which;
@@ -106,6 +108,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             show::stat(&which.name, domain.as_deref(), form, nonzero)
         }
         Command::Grants { all, which } => show::grants(&which.name, all, json),
+        Command::Top(options) => top::top(&options, json),
         Command::Metrics { openmetrics, which } => show::metrics(&which.name, openmetrics, json),
         Command::Trace {
             domain,

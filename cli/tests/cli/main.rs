@@ -8,4 +8,5 @@ mod metrics;
 mod place;
 mod prof;
 mod service;
+mod top;
 mod workers;

@@ -1,6 +1,7 @@
 //! A place of its own for each test: the program alone in a folder, with a runtime directory.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -243,6 +244,30 @@ impl Place {
     pub(crate) fn run(&self, args: &[&str]) -> Run {
         let child = spawn(&mut self.command(args));
         Run::new(child.wait_with_output().unwrap())
+    }
+
+    /// Runs it to its end on a terminal, where keys are pressed.
+    pub(crate) fn on_a_terminal(&self, args: &[&str], keys: &str) -> Run {
+        let program = self.path("grantway");
+        let line = format!(
+            "stty cols 120 rows 30; {} {}",
+            program.display(),
+            args.join(" ")
+        );
+        let mut command = Command::new("script");
+        command
+            .args(["-qec", &line, "/dev/null"])
+            .env("GRANTWAY_RUNTIME_DIR", self.path("run"))
+            .env("TERM", "xterm")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = spawn(&mut command);
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(keys.as_bytes()).unwrap();
+        let run = Run::new(child.wait_with_output().unwrap());
+        drop(stdin);
+        run
     }
 
     /// Runs it to its end where no other program is installed.

@@ -1,0 +1,400 @@
+//! What everybody has counted at one moment, and what became of it in the time between two.
+
+use abi::machine::{DomainStatus, Program, Status};
+use abi::mailbox::Request;
+use client::Instance;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// What a row is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Who {
+    /// A network interface of the driver domain's.
+    Nic,
+    /// A worker of the driver domain.
+    Driver,
+    /// A guest.
+    Guest,
+    /// Core, netd and manager.
+    Monitor,
+}
+
+impl Who {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Nic => "nic",
+            Self::Driver => "driver",
+            Self::Guest => "guest",
+            Self::Monitor => "monitor",
+        }
+    }
+}
+
+/// Frames and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Volume {
+    pub(crate) frames: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Volume {
+    fn add(&mut self, traffic: &Value, direction: &str) {
+        let count = |what| {
+            let value = traffic.get(format!("{direction}_{what}"));
+            value.and_then(Value::as_u64).unwrap_or(0)
+        };
+        self.frames = self.frames.saturating_add(count("packets"));
+        self.bytes = self.bytes.saturating_add(count("bytes"));
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            frames: self.frames.saturating_sub(before.frames),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
+    }
+}
+
+/// What one of them has counted since it began, or in a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// What it gave to the bridge.
+    pub(crate) sent: Volume,
+    /// What it got from the bridge.
+    pub(crate) received: Volume,
+    /// Frames that were dropped on the way from it or to it, by reason.
+    pub(crate) drops: BTreeMap<String, u64>,
+    pub(crate) cpu_ns: u64,
+}
+
+impl Counted {
+    fn add_drops(&mut self, drops: Option<&Value>) {
+        for (reason, count) in object(drops) {
+            if let Some(count) = count.as_u64().filter(|count| *count > 0) {
+                let sum = self.drops.entry(reason.clone()).or_default();
+                *sum = sum.saturating_add(count);
+            }
+        }
+    }
+
+    fn take_drops(&mut self, others: &BTreeMap<String, u64>) {
+        for (reason, count) in others {
+            if let Some(own) = self.drops.get_mut(reason) {
+                *own = own.saturating_sub(*count);
+            }
+        }
+    }
+
+    /// Frames that were dropped.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.drops.values().fold(0, |sum, n| sum.saturating_add(*n))
+    }
+
+    /// Why most of them were dropped.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        let most = self.drops.iter().max_by_key(|(_, count)| **count);
+        most.filter(|(_, count)| **count > 0)
+            .map(|(reason, _)| reason.as_str())
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        let drops = self.drops.iter().map(|(reason, count)| {
+            let before = before.drops.get(reason).copied().unwrap_or(0);
+            (reason.clone(), count.saturating_sub(before))
+        });
+        Self {
+            sent: self.sent.since(before.sent),
+            received: self.received.since(before.received),
+            drops: drops.filter(|(_, count)| *count > 0).collect(),
+            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
+        }
+    }
+}
+
+/// Everybody at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    at: Instant,
+    all: BTreeMap<(Who, String), Counted>,
+}
+
+impl Sample {
+    /// Asks everybody. A domain that does not answer has traffic and CPU time all the same: others
+    /// know these.
+    pub(crate) fn take(instance: &Instance) -> Result<Self, client::Error> {
+        let status = instance.status()?;
+        let alive = status.domains.iter().filter(|domain| domain.alive);
+        let stats: BTreeMap<String, Value> = alive
+            .filter_map(|domain| {
+                let stat = instance.relay(&domain.name, &Request::Stat).ok()?;
+                Some((domain.name.clone(), stat))
+            })
+            .collect();
+        Ok(Self {
+            at: Instant::now(),
+            all: everybody(&status, &stats),
+        })
+    }
+
+    /// What happened since an earlier one, and how long that was.
+    pub(crate) fn since(&self, before: &Self) -> Span {
+        let rows = self.all.iter().map(|((who, name), counted)| {
+            let nothing = Counted::default();
+            let key = (*who, name.clone());
+            // Who was not there before has counted all of it since.
+            let before = before.all.get(&key).unwrap_or(&nothing);
+            Row {
+                who: *who,
+                name: name.clone(),
+                counted: counted.since(before),
+            }
+        });
+        Span {
+            time: self.at.saturating_duration_since(before.at),
+            rows: rows.collect(),
+        }
+    }
+}
+
+/// What each of them has counted.
+fn everybody(status: &Status, stats: &BTreeMap<String, Value>) -> BTreeMap<(Who, String), Counted> {
+    let mut all: BTreeMap<(Who, String), Counted> = BTreeMap::new();
+    let cpu_ns = |domain: &DomainStatus| {
+        let parts = [domain.cpu_ns, domain.agent_cpu_ns, domain.worker_cpu_ns];
+        parts.iter().fold(0, |sum: u64, ns| sum.saturating_add(*ns))
+    };
+    for domain in &status.domains {
+        let who = match domain.program {
+            Program::Driver => Who::Driver,
+            Program::Guest => Who::Guest,
+        };
+        let counted = all.entry((who, domain.name.clone())).or_default();
+        counted.cpu_ns = cpu_ns(domain);
+        let stat = stats.get(&domain.name);
+        counted.add_drops(stat.and_then(|stat| stat.get("drops")));
+    }
+    for domain in &status.domains {
+        let Some(stat) = stats.get(&domain.name) else {
+            continue;
+        };
+        let mut of_ports = Counted::default();
+        for (port, of) in object(stat.get("ports")) {
+            let mut own = Counted::default();
+            own.add_drops(of.get("counters").and_then(|c| c.get("from_guest_drops")));
+            own.add_drops(of.get("counters").and_then(|c| c.get("to_guest_drops")));
+            own.add_drops(Some(&device_drops(of)));
+            for (reason, count) in &own.drops {
+                *of_ports.drops.entry(reason.clone()).or_default() += count;
+            }
+            let Some(key) = whose(port, status) else {
+                continue;
+            };
+            let counted = all.entry(key).or_default();
+            let traffic = of.get("traffic").unwrap_or(&Value::Null);
+            counted.sent.add(traffic, "in");
+            counted.received.add(traffic, "out");
+            for (reason, count) in own.drops {
+                let sum = counted.drops.entry(reason).or_default();
+                *sum = sum.saturating_add(count);
+            }
+        }
+        // What the driver domain dropped before it knew whose it was is its own.
+        if let Some(driver) = all.get_mut(&(Who::Driver, domain.name.clone())) {
+            driver.take_drops(&of_ports.drops);
+        }
+    }
+    let monitor = all.entry((Who::Monitor, "monitor".into())).or_default();
+    monitor.cpu_ns = status.monitor_cpu_ns;
+    all
+}
+
+/// What a port counts of frames that it could not send.
+fn device_drops(port: &Value) -> Value {
+    let device = |key| port.get("device").and_then(|device| device.get(key));
+    let drops = [
+        ("device_full", device("tx_full")),
+        ("device_fault", device("tx_fault")),
+        ("device_refused", device("tx_refused")),
+        ("not_connected", port.get("not_connected")),
+    ];
+    let there = drops
+        .into_iter()
+        .filter_map(|(reason, count)| Some((reason.to_owned(), count?.clone())));
+    Value::Object(there.collect())
+}
+
+/// Whose a port is.
+fn whose(port: &str, status: &Status) -> Option<(Who, String)> {
+    if let Some(nic) = port.strip_prefix("nic.") {
+        return Some((Who::Nic, nic.to_owned()));
+    }
+    let interface = port.strip_prefix("vif.")?;
+    let (guest, _) = interface.rsplit_once('-')?;
+    let mut domains = status.domains.iter();
+    let known = domains.any(|domain| domain.program == Program::Guest && domain.name == guest);
+    known.then(|| (Who::Guest, guest.to_owned()))
+}
+
+fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
+    value.and_then(Value::as_object).into_iter().flatten()
+}
+
+/// One of them in a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) who: Who,
+    pub(crate) name: String,
+    pub(crate) counted: Counted,
+}
+
+/// A time, and what happened in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    pub(crate) time: Duration,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Span {
+    /// A count as a rate.
+    pub(crate) fn rate(&self, count: u64) -> f64 {
+        count as f64 / self.time.as_secs_f64().max(1e-9)
+    }
+
+    /// The share of a CPU.
+    pub(crate) fn share(&self, cpu_ns: u64) -> f64 {
+        self.rate(cpu_ns) / 1e9
+    }
+
+    /// As a program reads it.
+    pub(crate) fn json(&self) -> Value {
+        let volume = |volume: Volume| {
+            json!({
+                "frames_per_s": self.rate(volume.frames),
+                "bytes_per_s": self.rate(volume.bytes),
+            })
+        };
+        let rows = self.rows.iter().map(|row| {
+            let drops = row.counted.drops.iter();
+            let drops: Map<String, Value> = drops
+                .map(|(reason, count)| (reason.clone(), self.rate(*count).into()))
+                .collect();
+            json!({
+                "who": row.who.name(),
+                "name": row.name,
+                "sends": volume(row.counted.sent),
+                "receives": volume(row.counted.received),
+                "drops_per_s": drops,
+                "cpus": self.share(row.counted.cpu_ns),
+            })
+        });
+        json!({ "seconds": self.time.as_secs_f64(), "rows": rows.collect::<Vec<_>>() })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    fn status() -> Status {
+        let domain = |name: &str, program: &str, cpu_ns: u64| {
+            json!({
+                "name": name, "id": 1, "program": program, "state": "running", "alive": true,
+                "pid": 1, "agent_pid": 2, "cpu_ns": cpu_ns, "agent_cpu_ns": 10,
+                "worker_cpu_ns": 5, "hypercalls": 0, "operations": 0, "system_calls": 20,
+            })
+        };
+        let status = json!({
+            "name": "x", "pid": 1, "up_ns": 1, "up_took_ns": 1, "monitor_cpu_ns": 1_000,
+            "missing": [], "connections": [],
+            "domains": [
+                domain("driver", "driver", 100),
+                domain("driver-1", "driver", 200),
+                domain("web-2", "guest", 300),
+            ],
+        });
+        serde_json::from_value(status).unwrap()
+    }
+
+    fn driver(n: u64) -> Value {
+        json!({
+            "drops": {"no_request": 3 * n, "no_port": 5 * n, "device_full": n, "runt": 0},
+            "ports": {
+                "nic.wire": {
+                    "traffic": {"in_packets": 10 * n, "in_bytes": 1000 * n, "out_packets": n,
+                                "out_bytes": 60 * n},
+                    "device": {"tx_full": n, "tx_fault": 0, "tx_packets": 9},
+                },
+                "vif.web-2-0": {
+                    "traffic": {"in_packets": n, "in_bytes": 60 * n, "out_packets": 7 * n,
+                                "out_bytes": 700 * n},
+                    "counters": {"to_guest_drops": {"no_request": 3 * n},
+                                 "from_guest_drops": {"fault": 0}},
+                    "not_connected": 0,
+                },
+                "vif.nobody-0": {"traffic": {"in_packets": 9}},
+                "nonsense": 7,
+            },
+        })
+    }
+
+    pub(crate) fn sample(n: u64) -> Sample {
+        let stats = [("driver".into(), driver(n)), ("driver-1".into(), driver(n))];
+        Sample {
+            at: Instant::now(),
+            all: everybody(&status(), &stats.into()),
+        }
+    }
+
+    pub(crate) fn span(time: Duration) -> Span {
+        let (before, mut after) = (sample(1), sample(3));
+        after.at = before.at + time;
+        after.since(&before)
+    }
+
+    fn find<'a>(span: &'a Span, name: &str) -> &'a Row {
+        span.rows.iter().find(|row| row.name == name).unwrap()
+    }
+
+    #[test]
+    fn traffic_and_drops_are_whose_port_it_is() {
+        let span = span(Duration::from_secs(2));
+        let names: Vec<_> = span.rows.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(names, ["wire", "driver", "driver-1", "web-2", "monitor"]);
+        // Both workers have a part of each.
+        let wire = &find(&span, "wire").counted;
+        assert_eq!((wire.sent.frames, wire.received.bytes), (40, 240));
+        assert_eq!(wire.drops, [("device_full".to_owned(), 4)].into());
+        let web = &find(&span, "web-2").counted;
+        assert_eq!((web.sent.frames, web.received.frames), (4, 28));
+        assert_eq!((web.reason(), web.dropped()), (Some("no_request"), 12));
+        let driver = &find(&span, "driver").counted;
+        assert_eq!(driver.drops, [("no_port".to_owned(), 10)].into());
+        assert_eq!(span.rate(28), 14.0);
+        assert_eq!(span.share(1_000_000_000), 0.5);
+    }
+
+    #[test]
+    fn who_began_anew_or_is_new_counts_from_nothing() {
+        let (mut before, after) = (sample(3), sample(1));
+        let span = after.since(&before);
+        assert_eq!(find(&span, "web-2").counted.received.frames, 0);
+        before.all.clear();
+        let span = after.since(&before);
+        assert_eq!(find(&span, "web-2").counted.received.frames, 14);
+        assert!(span.rate(1).is_finite());
+    }
+
+    #[test]
+    fn a_program_reads_the_same() {
+        let json = span(Duration::from_secs(2)).json();
+        assert_eq!(json["seconds"], 2.0);
+        let wire = &json["rows"][0];
+        assert_eq!(
+            (&wire["who"], &wire["name"]),
+            (&"nic".into(), &"wire".into())
+        );
+        assert_eq!(wire["sends"]["bytes_per_s"], 2000.0);
+        assert_eq!(wire["drops_per_s"]["device_full"], 2.0);
+    }
+}

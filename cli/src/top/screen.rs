@@ -1,0 +1,135 @@
+//! A terminal that is drawn on, and is as it was when that is over, however it ends.
+
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, poll, read};
+use crossterm::style::{Attribute, SetAttribute};
+use crossterm::terminal::{
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+    enable_raw_mode, size,
+};
+use crossterm::{execute, queue};
+use std::io::{self, Write};
+use std::panic;
+use std::sync::Once;
+use std::time::Duration;
+
+/// The screen. Dropped, the terminal is as it was; a panic gives it back before it says why.
+#[derive(Debug)]
+pub(crate) struct Screen(());
+
+/// A key, as far as it means something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    /// A letter.
+    Letter(char),
+    Up,
+    Down,
+    /// Ctrl-C, Escape.
+    End,
+    /// The terminal has another size.
+    Resized,
+}
+
+impl Screen {
+    /// Takes the terminal.
+    pub(crate) fn take() -> io::Result<Self> {
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let before = panic::take_hook();
+            panic::set_hook(Box::new(move |info| {
+                give_back();
+                before(info);
+            }));
+        });
+        enable_raw_mode()?;
+        let screen = Self(());
+        execute!(io::stdout(), EnterAlternateScreen, Hide)?;
+        Ok(screen)
+    }
+
+    /// The next key, if one comes in time.
+    pub(crate) fn key(&self, within: Duration) -> io::Result<Option<Key>> {
+        let ready = match poll(within) {
+            // A signal: the loop looks for it now.
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => false,
+            ready => ready?,
+        };
+        if !ready {
+            return Ok(None);
+        }
+        Ok(match read()? {
+            Event::Resize(..) => Some(Key::Resized),
+            Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
+                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                    Some(Key::End)
+                }
+                KeyCode::Esc => Some(Key::End),
+                KeyCode::Up => Some(Key::Up),
+                KeyCode::Down => Some(Key::Down),
+                KeyCode::Char(letter) => Some(Key::Letter(letter)),
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
+    /// Draws lines from the top, what does not fit left out; the one at `marked` stands out, and is
+    /// among those that are shown.
+    pub(crate) fn draw(&self, head: &[String], lines: &[String], marked: usize) -> io::Result<()> {
+        let (columns, rows) = size()?;
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        let room = usize::from(rows).saturating_sub(head.len());
+        let from = first_shown(lines.len(), marked, room);
+        let below = lines.iter().enumerate().skip(from).take(room);
+        let all = head.iter().map(|line| (false, line));
+        let all = all.chain(below.map(|(n, line)| (n == marked, line)));
+        for (row, (is_marked, line)) in (0..rows).zip(all) {
+            let line: String = line.chars().take(columns.into()).collect();
+            queue!(out, MoveTo(0, row), Clear(ClearType::CurrentLine))?;
+            if is_marked {
+                queue!(out, SetAttribute(Attribute::Reverse))?;
+            }
+            write!(out, "{line}")?;
+            if is_marked {
+                queue!(out, SetAttribute(Attribute::Reset))?;
+            }
+        }
+        let used = (head.len() + lines.len().min(room)) as u16;
+        if used < rows {
+            queue!(out, MoveTo(0, used), Clear(ClearType::FromCursorDown))?;
+        }
+        out.flush()
+    }
+}
+
+/// The first of so many lines that is shown where only `room` fit.
+fn first_shown(lines: usize, marked: usize, room: usize) -> usize {
+    let last = lines.saturating_sub(room);
+    (marked + 1).saturating_sub(room).min(last)
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+fn give_back() {
+    // A terminal that is gone needs nothing.
+    let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
+    let _ = disable_raw_mode();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_marked_line_is_always_shown() {
+        assert_eq!(first_shown(10, 0, 20), 0);
+        assert_eq!(first_shown(10, 9, 4), 6);
+        assert_eq!(first_shown(10, 4, 4), 1);
+        assert_eq!(first_shown(3, 9, 2), 1);
+        assert_eq!(first_shown(3, 0, 0), 1);
+    }
+}
