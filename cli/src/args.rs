@@ -150,6 +150,15 @@ pub(crate) enum Command {
         #[command(flatten)]
         which: Which,
     },
+    /// Write what a guest or a NIC sees to a capture file (pcapng)
+    ///
+    /// Both directions, as the bridge sees them; of a frame that was dropped the comment says why.
+    /// Until Ctrl-C, unless there is a limit. Frames that could not be kept are counted.
+    #[command(
+        after_help = "Examples:\n  grantway capture web -w web.pcapng --seconds 10\n  \
+        grantway capture wire -w - | tcpdump -nr -"
+    )]
+    Capture(crate::capture::CaptureOptions),
     /// Change a switch of a domain while traffic runs
     ///
     /// A wrong key is answered with those that there are.

@@ -10,6 +10,7 @@
 //! | `live` | attach guests to a running machine, and detach them |
 //! | `service` | what systemd is told |
 //! | `show` | ask a running machine: status, stat, grants, set |
+//! | `capture` | write what a guest or a NIC sees to a file |
 //! | `trace` | follow a packet through it |
 //! | `top` | watch it |
 //! | `tables` | what people read |
@@ -20,6 +21,7 @@
 //! `client`.
 
 mod args;
+mod capture;
 mod files;
 mod host;
 mod live;
@@ -115,6 +117,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
             wait,
             which,
         } => trace::trace(&which.name, domain.as_deref(), wait, json),
+        Command::Capture(options) => capture::capture(&options, json),
         Command::Set {
             domain,
             key,

@@ -5,6 +5,7 @@ mod commands;
 mod exp;
 mod machine;
 mod metrics;
+mod pcapng;
 mod place;
 mod prof;
 mod service;

@@ -156,6 +156,14 @@ impl InPlace {
             let lies = || format!("lies in a page of {name}");
             switch.trace.step(Hop::Netback, lies);
         }
+        if switch.capture.is_on()
+            && let Some(port) = switch.ports.get(way.guest)
+        {
+            let all = self.frames.iter().zip(&self.verdicts);
+            for (frame, _) in all.filter(|(_, verdict)| is_for_it(verdict)) {
+                switch.capture.went_out(port.name(), frame, None, now_ns);
+            }
+        }
         if let Some(netback) = switch.ports.vif_mut(way.guest).and_then(VifPort::netback) {
             let mut verdicts = self.verdicts.iter();
             self.frames.retain_mut(|frame| {

@@ -38,9 +38,11 @@
 //! | [`steering`] | which queue of a NIC a frame goes to: asked of the monitor |
 //! | [`firewall`] | rules between configuration and bridge |
 //! | [`traffic`] | what a port has done |
+//! | [`capture`] | what a port sees, for who asks |
 //! | [`report`] | counters as JSON |
 
 mod build;
+pub mod capture;
 pub mod dedicated;
 pub mod devices;
 pub mod dirty_ports;

@@ -4,6 +4,7 @@
 //! given back, all here and in one go. A port keeps a frame for later only where large receive
 //! offload holds it.
 
+use crate::capture::Capture;
 use crate::dirty_ports::DirtyPorts;
 use crate::egress::EgressBatch;
 use crate::firewall::Firewall;
@@ -15,6 +16,7 @@ use nic::Frame;
 use runtime::ledger::{Hop, Ledger};
 use runtime::trace::{Trace, dropped_by_bridge};
 use std::rc::Rc;
+use std::slice;
 
 /// Ports, the bridge between them, and what a batch needs on its way.
 #[derive(Debug)]
@@ -31,6 +33,8 @@ pub struct Switch {
     pub egress: EgressBatch,
     /// The frame that is followed, if there is one.
     pub trace: Trace,
+    /// What ports see, if somebody asks.
+    pub capture: Capture,
     /// Guests that are to be shown what was done.
     pub dirty: DirtyPorts,
     /// Where time goes.
@@ -65,6 +69,7 @@ impl Switch {
             outbox: Outbox::default(),
             egress,
             trace: Trace::default(),
+            capture: Capture::default(),
             dirty: DirtyPorts::default(),
             ledger,
             frames: Vec::new(),
@@ -160,6 +165,11 @@ impl Switch {
                 _ => decision(verdict, ports),
             });
         }
+        if self.capture.is_on()
+            && let Some(port) = self.ports.get(in_port)
+        {
+            self.capture.came_in(port.name(), frames, verdicts, now_ns);
+        }
     }
 
     /// Sends each frame of a batch by the ports that it goes out by.
@@ -170,24 +180,35 @@ impl Switch {
             outbox,
             ledger,
             trace,
+            capture,
             dirty,
             ..
         } = self;
-        for (number, mut rest) in egress.all() {
+        for (number, all) in egress.all() {
             let Some(port) = ports.get_mut(number) else {
                 continue;
             };
             dirty.mark(number);
-            // The frame that is followed goes by itself, so that what is counted is what became of
-            // it.
-            if trace.is_running()
-                && let Some((first @ [0], others)) = rest.split_at_checked(1)
-            {
-                rest = others;
+            // The frame that is followed and those that are captured go by themselves, so that what
+            // is counted is what became of each.
+            let captured = capture.is_on() && capture.sees(port.name());
+            let alone = match all {
+                all if captured => all.len(),
+                [0, ..] if trace.is_running() => 1,
+                _ => 0,
+            };
+            let (alone, rest) = all.split_at_checked(alone).unwrap_or((&[], all));
+            for pick in alone {
                 let before = port.fate().with(outbox.unfit.reasons());
-                send_by(port, outbox, now_ns, frames, first, ledger);
+                send_by(port, outbox, now_ns, frames, slice::from_ref(pick), ledger);
                 let after = port.fate().with(outbox.unfit.reasons());
-                trace.step(port.hop(), || after.since(&before, port.name()));
+                if *pick == 0 {
+                    trace.step(port.hop(), || after.since(&before, port.name()));
+                }
+                if captured && let Some(frame) = frames.get(*pick as usize) {
+                    let dropped = after.dropped_since(&before);
+                    capture.went_out(port.name(), frame, dropped, now_ns);
+                }
             }
             send_by(port, outbox, now_ns, frames, rest, ledger);
         }

@@ -7,6 +7,7 @@
 
 mod come_and_go;
 
+use crate::capture::Asked;
 use crate::dedicated::DedicatedReceiver;
 use crate::fairness::{Fairness, Share};
 use crate::fast_path::FastPath;
@@ -403,6 +404,16 @@ impl<W: Waiting> Driver<W> {
             Request::Trace => Ok(self.switch.trace.request()),
             Request::Attach { vif } => self.attach(vif),
             Request::Detach { conn } => self.detach(ConnId(*conn)),
+            Request::Capture { id, of, snaplen } => {
+                let asked = Asked {
+                    id: *id,
+                    of,
+                    snaplen: *snaplen,
+                };
+                self.switch
+                    .capture
+                    .request(asked, shmem::time::monotonic_ns())
+            }
             Request::Set { key, value } => {
                 self.switches.set(key, value)?;
                 let lro = &self.switches.lro;

@@ -216,6 +216,7 @@ impl<W: Waiting> Guest<W> {
             Request::Attach { .. } | Request::Detach { .. } => {
                 Err("a guest serves no interfaces".into())
             }
+            Request::Capture { .. } => Err("the driver domain is asked for captures".to_owned()),
             Request::Set { key, value } => {
                 self.switches.set(key, value)?;
                 let lro = self.switches.lro;

@@ -28,6 +28,18 @@ pub enum Request {
         /// Number of the driver's connection.
         conn: u32,
     },
+    /// Of the driver domain: what ports have seen since the last such request, and go on until
+    /// none has come for 2 s. Of each frame in `frames[]`: `at_ns` (monotonic), `port`, `in`
+    /// (whether it came into the bridge), `bytes`, `data` (its first ones, hexadecimal), `dropped`
+    /// (why, or null); `lost`: how many there was no room for.
+    Capture {
+        /// Who asks: nobody else can meanwhile.
+        id: u64,
+        /// A NIC, a guest, or an interface of a guest (`GUEST-N`).
+        of: String,
+        /// Bytes of each frame; 0: no more frames.
+        snaplen: u32,
+    },
 }
 
 /// A domain's answer to a request that could not be carried out.

@@ -56,8 +56,10 @@ impl FastPath {
         budget: usize,
     ) -> Option<Small> {
         let vif = switch.ports.vif_mut(in_port)?;
-        // A frame that is followed has a record of what happens to it, which takes a verdict.
+        // A frame that is followed or captured has a record of what happens to it, which takes a
+        // verdict.
         if switch.trace.is_wanted()
+            || switch.capture.is_on()
             || !switch.bridge.has_routes(in_port)
             || self.is_untried(in_port)
         {

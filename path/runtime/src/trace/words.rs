@@ -73,6 +73,20 @@ impl Fate {
         self
     }
 
+    /// Why one packet was dropped since `earlier`; none: it was not.
+    #[must_use]
+    pub fn dropped_since(&self, earlier: &Self) -> Option<String> {
+        let reasons: Vec<String> = self.drops_since(earlier).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
+    fn drops_since(&self, earlier: &Self) -> impl Iterator<Item = String> {
+        let pairs = self.dropped.iter().zip(&earlier.dropped);
+        pairs
+            .filter(|((.., now), (.., before))| now > before)
+            .map(|((name, meaning, _), _)| dropped(name, meaning))
+    }
+
     /// What became since `earlier` of one packet, which may have been cut into several.
     #[must_use]
     pub fn since(&self, earlier: &Self, place: &str) -> String {
@@ -82,11 +96,7 @@ impl Fate {
             1 => parts.push(format!("{place} took it")),
             n => parts.push(format!("{place} took it, cut into {n}")),
         }
-        for (&(name, meaning, now), &(.., before)) in self.dropped.iter().zip(&earlier.dropped) {
-            if now > before {
-                parts.push(dropped(name, meaning));
-            }
-        }
+        parts.extend(self.drops_since(earlier));
         if parts.is_empty() {
             return format!("{place} has not taken it yet");
         }

@@ -1,0 +1,378 @@
+//! `grantway capture`: what a guest or a NIC sees, as a pcapng file.
+//!
+//! The driver domain keeps frames for a moment and a few hundred at most; this asks for them often,
+//! and writes them to a file of its own. Memory is bounded on both sides, whatever the traffic is.
+
+use crate::output;
+use crate::which::Which;
+use abi::machine::Program;
+use abi::mailbox::Request;
+use anyhow::Context;
+use clap::{Args, ValueHint};
+use client::Instance;
+use figures::{Failure, clean, interrupt};
+use pcap_file::DataLink;
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How often the driver domain is asked: what it keeps is enough for 50 000 small frames a second,
+/// or 10 MB.
+const ASK_EVERY: Duration = Duration::from_millis(10);
+/// The resolution of times in the file: 10⁻⁹ s.
+const NANOSECONDS: u8 = 9;
+
+/// What was asked for.
+#[derive(Debug, Args)]
+pub(crate) struct CaptureOptions {
+    /// A NIC, a guest, or one interface of a guest (GUEST-N)
+    #[arg(value_name = "GUEST|NIC")]
+    of: String,
+    /// The file; `-` is standard output
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    write: PathBuf,
+    /// Frames, and the end
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Seconds, and the end
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: Option<u32>,
+    /// Bytes of each frame
+    #[arg(long, value_name = "BYTES", default_value_t = 1600,
+          value_parser = clap::value_parser!(u32).range(1..=262_144))]
+    snaplen: u32,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// `grantway capture`.
+pub(crate) fn capture(options: &CaptureOptions, as_json: bool) -> anyhow::Result<()> {
+    let instance = Instance::connect(&options.which.name)?;
+    let drivers = drivers(&instance, &options.of)?;
+    let to_stdout = options.write.as_os_str() == "-";
+    if as_json && to_stdout {
+        let text = "--json and a capture on standard output do not go together";
+        return Err(Failure::Usage(text.to_owned()).into());
+    }
+    let file = open(options, to_stdout)?;
+    interrupt::watch();
+    let spinner = output::spinner(&format!("capturing {}", options.of));
+    let captured = run(&instance, &drivers, options, file);
+    spinner.finish_and_clear();
+    let Captured { frames, lost } = captured?;
+    if as_json {
+        return output::json(&serde_json::json!({ "frames": frames, "lost": lost }));
+    }
+    let lost = match lost {
+        0 => String::new(),
+        lost => format!(", {lost} lost: more than could be kept"),
+    };
+    // Standard output may be the file.
+    let _ = writeln!(io::stderr(), "{frames} frames captured{lost}");
+    Ok(())
+}
+
+/// The workers of the driver domain, which all see a part of what is asked for.
+fn drivers(instance: &Instance, of: &str) -> anyhow::Result<Vec<String>> {
+    let status = instance.status()?;
+    let alive = status.domains.into_iter().filter(|domain| domain.alive);
+    let drivers = alive.filter(|domain| domain.program == Program::Driver);
+    let drivers: Vec<String> = drivers.map(|domain| domain.name).collect();
+    let Some(first) = drivers.first() else {
+        return Err(Failure::Failed("the driver domain is not running".into()).into());
+    };
+    let stat = instance.relay(first, &Request::Stat)?;
+    let ports = stat.get("ports").and_then(Value::as_object);
+    let ports: Vec<&str> = ports
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| &**name)
+        .collect();
+    if ports.iter().any(|port| is_of(port, of)) {
+        return Ok(drivers);
+    }
+    let names = ports.iter().filter_map(|port| port.split_once('.'));
+    let names: Vec<&str> = names.map(|(_, name)| name).collect();
+    let text = format!(
+        "there is no NIC or guest {of}; there are: {}",
+        names.join(", ")
+    );
+    Err(Failure::Usage(clean::line(&text).into_owned()).into())
+}
+
+/// Whether a port is the one that is asked for, or of the guest.
+fn is_of(port: &str, of: &str) -> bool {
+    let Some((kind, name)) = port.split_once('.') else {
+        return false;
+    };
+    name == of || kind == "vif" && name.rsplit_once('-').is_some_and(|(guest, _)| guest == of)
+}
+
+fn open(options: &CaptureOptions, to_stdout: bool) -> anyhow::Result<Box<dyn Write>> {
+    if to_stdout {
+        if io::stdout().is_terminal() {
+            let text = "a capture is nothing for a terminal: pipe it, or write -w FILE";
+            return Err(Failure::Usage(text.to_owned()).into());
+        }
+        return Ok(Box::new(io::stdout().lock()));
+    }
+    // What is on a wire is nobody else's business.
+    let mut open = OpenOptions::new();
+    open.write(true).create(true).truncate(true).mode(0o600);
+    let file = open.open(&options.write);
+    let file = file.with_context(|| format!("write {}", options.write.display()))?;
+    Ok(Box::new(file))
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Captured {
+    frames: u64,
+    lost: u64,
+}
+
+fn run(
+    instance: &Instance,
+    drivers: &[String],
+    options: &CaptureOptions,
+    file: Box<dyn Write>,
+) -> anyhow::Result<Captured> {
+    let id = u64::from(std::process::id()) << 32 | realtime_less_monotonic_ns() & 0xffff_ffff;
+    let ask = |driver: &str, snaplen| {
+        let of = options.of.clone();
+        instance.relay(driver, &Request::Capture { id, of, snaplen })
+    };
+    // What this returns is nothing yet. The file is begun when it is sure that there is something.
+    for driver in drivers {
+        ask(driver, options.snaplen)?;
+    }
+    let mut written = File::begin(file, options.snaplen)?;
+    let end = options
+        .seconds
+        .map(|s| Instant::now() + Duration::from_secs(s.into()));
+    let most = options.count.unwrap_or(u64::MAX);
+    let mut captured = Captured::default();
+    let outcome = loop {
+        let is_over = end.is_some_and(|end| Instant::now() >= end);
+        // Ctrl-C ends a capture as it should end.
+        let stop = interrupt::sleep(ASK_EVERY).is_err() || is_over;
+        let mut frames = Vec::new();
+        for driver in drivers {
+            let seen = ask(driver, options.snaplen)?;
+            captured.lost += seen["lost"].as_u64().unwrap_or(0);
+            frames.extend(seen["frames"].as_array().into_iter().flatten().cloned());
+        }
+        frames.sort_by_key(|frame| frame["at_ns"].as_u64());
+        match written.write(&frames, most - captured.frames) {
+            Ok(count) => captured.frames += count,
+            // The reader has seen enough (`| head`).
+            Err(error) if is_broken_pipe(&error) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+        if stop || captured.frames >= most {
+            break Ok(());
+        }
+    };
+    for driver in drivers {
+        // It would end by itself.
+        let _ = ask(driver, 0);
+    }
+    outcome.map(|()| captured)
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        io.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+    })
+}
+
+/// By how much the time of day is ahead of the monotonic clock, which domains go by.
+fn realtime_less_monotonic_ns() -> u64 {
+    let ns = |clock| {
+        let now = clock_gettime(clock);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    };
+    ns(ClockId::Realtime).saturating_sub(ns(ClockId::Monotonic))
+}
+
+/// The file.
+struct File {
+    writer: PcapNgWriter<BufWriter<Box<dyn Write>>>,
+    snaplen: u32,
+    /// The number of each port, by its name.
+    interfaces: BTreeMap<String, u32>,
+    ahead_ns: u64,
+}
+
+impl File {
+    fn begin(file: Box<dyn Write>, snaplen: u32) -> anyhow::Result<Self> {
+        let writer = PcapNgWriter::new(BufWriter::new(file)).map_err(of_writer)?;
+        Ok(Self {
+            writer,
+            snaplen,
+            interfaces: BTreeMap::new(),
+            ahead_ns: realtime_less_monotonic_ns(),
+        })
+    }
+
+    /// Writes frames as the driver domain tells them, up to `most`; how many.
+    fn write(&mut self, frames: &[Value], most: u64) -> anyhow::Result<u64> {
+        let mut count = 0;
+        for frame in frames {
+            if count >= most {
+                break;
+            }
+            let Some(frame) = Frame::of(frame) else {
+                return Err(client::Error::Nonsense("a captured frame".into()).into());
+            };
+            self.frame(&frame)?;
+            count += 1;
+        }
+        self.writer.get_mut().flush()?;
+        Ok(count)
+    }
+
+    fn frame(&mut self, frame: &Frame<'_>) -> anyhow::Result<()> {
+        let interface_id = self.interface(frame.port)?;
+        let mut options = vec![EnhancedPacketOption::Flags(frame.direction())];
+        if let Some(why) = frame.dropped {
+            options.push(EnhancedPacketOption::Comment(clean::line(why)));
+        }
+        let block = EnhancedPacketBlock {
+            interface_id,
+            timestamp: Duration::from_nanos(frame.at_ns.saturating_add(self.ahead_ns)),
+            original_len: frame.len,
+            data: Cow::Borrowed(&frame.data),
+            options,
+        };
+        let written = self.writer.write_pcapng_block(block);
+        written.map(drop).map_err(of_writer)
+    }
+
+    /// The number of a port in the file, which has a description of it from now on.
+    fn interface(&mut self, port: &str) -> anyhow::Result<u32> {
+        if let Some(number) = self.interfaces.get(port) {
+            return Ok(*number);
+        }
+        let number = self.interfaces.len() as u32;
+        let block = InterfaceDescriptionBlock {
+            linktype: DataLink::ETHERNET,
+            snaplen: self.snaplen,
+            options: vec![
+                InterfaceDescriptionOption::IfName(clean::line(port)),
+                InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+            ],
+        };
+        self.writer.write_pcapng_block(block).map_err(of_writer)?;
+        self.interfaces.insert(port.to_owned(), number);
+        Ok(number)
+    }
+}
+
+/// A writer's error as what it is about.
+fn of_writer(error: pcap_file::PcapError) -> anyhow::Error {
+    match error {
+        pcap_file::PcapError::IoError(error) => anyhow::Error::from(error).context("write"),
+        error => error.into(),
+    }
+}
+
+/// A frame, as the driver domain tells it.
+struct Frame<'a> {
+    at_ns: u64,
+    port: &'a str,
+    came_in: bool,
+    len: u32,
+    data: Vec<u8>,
+    dropped: Option<&'a str>,
+}
+
+impl<'a> Frame<'a> {
+    fn of(value: &'a Value) -> Option<Self> {
+        let len = u32::try_from(value.get("bytes")?.as_u64()?).ok()?;
+        let data = bytes(value.get("data")?.as_str()?)?;
+        (data.len() <= len as usize).then_some(Self {
+            at_ns: value.get("at_ns")?.as_u64()?,
+            port: value.get("port")?.as_str()?,
+            came_in: value.get("in")?.as_bool()?,
+            len,
+            data,
+            dropped: value.get("dropped")?.as_str(),
+        })
+    }
+
+    /// The direction as the format has it: of the interface's owner, who is the bridge.
+    const fn direction(&self) -> u32 {
+        if self.came_in { 1 } else { 2 }
+    }
+}
+
+/// The bytes that are written in hexadecimal.
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u32>> = hex.chars().map(|c| c.to_digit(16)).collect();
+    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
+    let pairs = digits.chunks_exact(2);
+    Some(
+        pairs
+            .map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | *digit as u8))
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn ports_are_named_after_nics_and_guests() {
+        assert!(
+            is_of("nic.wire", "wire") && is_of("vif.web-0", "web") && is_of("vif.a-b-1", "a-b")
+        );
+        assert!(is_of("vif.web-0", "web-0") && !is_of("vif.web-0", "we") && !is_of("nic.w-0", "w"));
+        assert!(!is_of("nonsense", "") && !is_of("vif.a-b-1", "a"));
+    }
+
+    /// Whatever a driver domain says, the file is one, or there is an error.
+    #[test]
+    fn nonsense_of_a_driver_domain_is_refused() {
+        let good = json!({"at_ns": 1, "port": "nic.w", "in": true, "bytes": 3, "data": "0aff",
+                          "dropped": null});
+        assert_eq!(Frame::of(&good).unwrap().data, [10, 255]);
+        for (key, value) in [
+            ("at_ns", json!(-1)),
+            ("port", json!(7)),
+            ("in", Value::Null),
+            ("bytes", json!(1)),
+            ("bytes", json!(u64::MAX)),
+            ("data", json!("0")),
+            ("data", json!("é1")),
+            ("data", json!("0x")),
+        ] {
+            let mut bad = good.clone();
+            bad[key] = value;
+            assert!(Frame::of(&bad).is_none(), "{bad}");
+        }
+        let mut file = File::begin(Box::new(io::sink()), 100).unwrap();
+        let bad = [good.clone(), Value::Null];
+        assert!(
+            file.write(&bad, 9)
+                .unwrap_err()
+                .to_string()
+                .contains("a captured frame")
+        );
+        assert_eq!(file.write(&[good.clone(), good], 1).unwrap(), 1);
+    }
+}

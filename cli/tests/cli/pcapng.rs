@@ -1,0 +1,144 @@
+//! What a guest or a NIC sees, in a file that other programs read.
+
+use crate::place::{Place, SIM};
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+use pcap_file::pcapng::{Block, PcapNgReader};
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+use testing::require;
+
+/// The frames of a file: which way they went, by the bits of the format, and the comment.
+fn frames(path: &Path) -> Vec<(u32, Option<String>)> {
+    let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
+    let mut found = Vec::new();
+    while let Some(block) = reader.next_block() {
+        let Block::EnhancedPacket(packet) = block.unwrap() else {
+            continue;
+        };
+        let (mut way, mut comment) = (0, None);
+        for option in &packet.options {
+            match option {
+                EnhancedPacketOption::Flags(flags) => way = *flags,
+                EnhancedPacketOption::Comment(text) => comment = Some(text.to_string()),
+                _ => {}
+            }
+        }
+        found.push((way, comment));
+    }
+    found
+}
+
+#[test]
+fn what_a_guest_sends_and_gets_is_captured_and_tcpdump_reads_it() {
+    let place = Place::with_machine();
+    let file = place.file("m.toml", SIM);
+    let up = place.run(&["up", &file, "--detach"]);
+    assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
+    let path = place.file("web.pcapng", "");
+    // The guest pings all the time.
+    let run = place.run(&[
+        "capture",
+        "web",
+        "-w",
+        &path,
+        "--count",
+        "20",
+        "--seconds",
+        "20",
+    ]);
+    assert!(
+        run.ok() && run.err.contains("20 frames captured"),
+        "{run:?}"
+    );
+    let ways = frames(Path::new(&path));
+    assert_eq!(ways.len(), 20);
+    for way in [1, 2] {
+        assert!(ways.contains(&(way, None)), "{ways:?}");
+    }
+    let none = place.run(&["capture", "db", "-w", &path]);
+    assert_eq!(none.code, 2);
+    assert!(
+        none.err
+            .contains("no NIC or guest db; there are: wire, web-0"),
+        "{none:?}"
+    );
+    let wire = place.file("wire.pcapng", "");
+    let args = [
+        "capture",
+        "wire",
+        "-w",
+        &wire,
+        "--count",
+        "6",
+        "--snaplen",
+        "34",
+        "--json",
+    ];
+    let run = place.run(&args);
+    assert_eq!(
+        (run.code, run.out.as_str()),
+        (0, "{\"frames\":6,\"lost\":0}\n"),
+        "{run:?}"
+    );
+    assert!(place.run(&["down"]).ok());
+    require!(tool("tcpdump"));
+    let text = |path: &str| {
+        let read = Command::new("tcpdump")
+            .args(["-nr", path])
+            .output()
+            .unwrap();
+        assert!(
+            read.status.success(),
+            "{}",
+            String::from_utf8_lossy(&read.stderr)
+        );
+        String::from_utf8(read.stdout).unwrap()
+    };
+    let web = text(&path);
+    assert!(
+        web.contains("10.0.0.2 > 10.0.0.1: ICMP echo request"),
+        "{web}"
+    );
+    assert!(
+        web.contains("10.0.0.1 > 10.0.0.2: ICMP echo reply"),
+        "{web}"
+    );
+    // Times are those of the day: the file's own, in order.
+    assert_eq!(text(&wire).lines().count(), 6);
+}
+
+#[test]
+fn why_a_frame_was_dropped_is_its_comment() {
+    let place = Place::with_machine();
+    let rule = "[[guest.vif.rule]]\nname = \"no-pings\"\ndirection = \"from-guest\"\n\
+                action = \"deny\"\nprotocol = \"icmp\"\n";
+    let file = place.file(
+        "m.toml",
+        &SIM.replace("[[guest.vif.app]]", &format!("{rule}[[guest.vif.app]]")),
+    );
+    let up = place.run(&["up", &file, "--detach"]);
+    assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
+    let path = place.file("web.pcapng", "");
+    let run = place.run(&[
+        "capture",
+        "web",
+        "-w",
+        &path,
+        "--count",
+        "3",
+        "--seconds",
+        "20",
+    ]);
+    assert!(run.ok(), "{run:?}");
+    let said: Vec<_> = frames(Path::new(&path))
+        .into_iter()
+        .filter_map(|(_, comment)| comment)
+        .collect();
+    assert!(
+        said.iter()
+            .any(|why| why.starts_with("dropped, firewall: ")),
+        "{said:?}"
+    );
+    assert!(place.run(&["down"]).ok());
+}

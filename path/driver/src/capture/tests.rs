@@ -1,0 +1,181 @@
+use super::*;
+use crate::testing::{Machine, frame, mac};
+use net::bridge::DropReason;
+
+const ME: u64 = 7;
+
+fn ask(machine: &mut Machine, of: &str, snaplen: u32, now_ns: u64) -> Result<Value, String> {
+    let asked = Asked {
+        id: ME,
+        of,
+        snaplen,
+    };
+    machine.switch.capture.request(asked, now_ns)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What was seen: port, whether it came in, bytes, the first of them, why it was dropped.
+fn seen(answer: &Value) -> Vec<(String, bool, u64, String, Option<String>)> {
+    let frames = answer["frames"].as_array().unwrap();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let one = |frame: &Value| {
+        (
+            text(&frame["port"]).unwrap(),
+            frame["in"].as_bool().unwrap(),
+            frame["bytes"].as_u64().unwrap(),
+            text(&frame["data"]).unwrap(),
+            text(&frame["dropped"]),
+        )
+    };
+    frames.iter().map(one).collect()
+}
+
+/// The name of guest `n`'s port.
+fn name(machine: &Machine, n: usize) -> String {
+    let port = machine.switch.ports.name(n).unwrap();
+    port.to_owned()
+}
+
+#[test]
+fn both_directions_of_a_guest_are_seen_and_nobody_elses() {
+    let mut machine = Machine::new(3);
+    let (of, port) = (
+        name(&machine, 1),
+        machine.switch.ports.name(1).unwrap().to_owned(),
+    );
+    let none = ask(&mut machine, &of, 40, 0).unwrap();
+    assert!(seen(&none).is_empty());
+    let (to, from) = (frame(mac(1), mac(0), 600, 1), frame(mac(2), mac(1), 60, 2));
+    machine.send(0, &to);
+    machine.send(0, &frame(mac(2), mac(0), 300, 3));
+    machine.carry(0);
+    machine.send(1, &from);
+    machine.carry(1);
+    let got = ask(&mut machine, &of, 40, 1).unwrap();
+    assert_eq!(
+        seen(&got),
+        [
+            (port.clone(), false, 600, hex(&to[..40]), None),
+            (port, true, 60, hex(&from[..40]), None),
+        ]
+    );
+    // Everything has arrived all the same.
+    assert_eq!(machine.received(1), [to]);
+    assert_eq!(machine.received(2).len(), 2);
+    assert!(seen(&ask(&mut machine, &of, 0, 2).unwrap()).is_empty());
+    assert!(!machine.switch.capture.is_on());
+}
+
+#[test]
+fn a_frame_that_is_dropped_says_why() {
+    let mut machine = Machine::new(2);
+    let of = name(&machine, 0);
+    ask(&mut machine, &of, 2000, 0).unwrap();
+    let forged = frame(mac(1), mac(1), 100, 0);
+    machine.send(0, &forged);
+    machine.carry(0);
+    let got = seen(&ask(&mut machine, &of, 0, 0).unwrap());
+    let [(_, true, 100, data, Some(why))] = &got[..] else {
+        panic!("{got:?}")
+    };
+    assert_eq!(*data, hex(&forged));
+    assert!(why.contains(DropReason::ForgedSource.name()), "{why}");
+    // On the way out: the guest has no buffers left.
+    let of = name(&machine, 1);
+    ask(&mut machine, &of, 60, 0).unwrap();
+    for number in 0..2000 {
+        machine.send(0, &frame(mac(1), mac(0), 900, number));
+        machine.carry(0);
+        machine.guests[0].front.reap().unwrap();
+        let got = seen(&ask(&mut machine, &of, 60, 0).unwrap());
+        let [(_, false, 900, _, why)] = &got[..] else {
+            panic!("{got:?}")
+        };
+        if let Some(why) = why {
+            assert!(why.starts_with("dropped, no_request"), "{why}");
+            return;
+        }
+    }
+    panic!("it took everything");
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_the_rest_is_counted() {
+    let mut machine = Machine::new(2);
+    let of = name(&machine, 0);
+    ask(&mut machine, &of, u32::MAX, 0).unwrap();
+    for number in 0..1000 {
+        machine.send(0, &frame(mac(1), mac(0), 1500, number));
+        machine.carry(0);
+        machine.guests[0].front.reap().unwrap();
+        machine.received(1);
+    }
+    let got = ask(&mut machine, &of, 100, 0).unwrap();
+    let kept = seen(&got).len();
+    assert!(kept <= BYTES_MAX / 1500 && kept > 50, "{kept}");
+    assert_eq!(got["lost"], 1000 - kept);
+    assert!(got.to_string().len() < abi::layout::info::MAILBOX_OUT_MAX);
+    // Small ones are bounded by their number.
+    for number in 0..1000 {
+        machine.send(0, &frame(mac(1), mac(0), 60, number));
+        machine.carry(0);
+        machine.guests[0].front.reap().unwrap();
+        machine.received(1);
+    }
+    let got = ask(&mut machine, &of, 100, 0).unwrap();
+    assert_eq!(
+        (seen(&got).len(), &got["lost"]),
+        (FRAMES_MAX, &(1000 - FRAMES_MAX).into())
+    );
+    assert!(got.to_string().len() < abi::layout::info::MAILBOX_OUT_MAX);
+}
+
+#[test]
+fn a_capture_is_one_persons_and_ends_when_that_one_is_gone() {
+    let mut machine = Machine::new(2);
+    let of = name(&machine, 0);
+    ask(&mut machine, &of, 60, 0).unwrap();
+    let other = Asked {
+        id: ME + 1,
+        of: &of,
+        snaplen: 60,
+    };
+    let why = machine
+        .switch
+        .capture
+        .request(other, PATIENCE_NS)
+        .unwrap_err();
+    assert_eq!(why, format!("somebody else captures {of} now"));
+    machine
+        .switch
+        .capture
+        .request(other, PATIENCE_NS + 1)
+        .unwrap();
+    assert!(ask(&mut machine, &of, 60, PATIENCE_NS + 1).is_err());
+    // Without a word from anybody the next frame ends it.
+    let mut capture = Capture::default();
+    capture.request(other, 0).unwrap();
+    capture.came_in("nic.wire", &[], &[], PATIENCE_NS + 1);
+    assert!(!capture.is_on());
+}
+
+#[test]
+fn a_name_is_that_of_a_nic_a_guest_or_one_of_its_interfaces() {
+    let sees = |of: &str, port| {
+        let mut capture = Capture::default();
+        let asked = Asked {
+            id: ME,
+            of,
+            snaplen: 1,
+        };
+        capture.request(asked, 0).unwrap();
+        capture.sees(port)
+    };
+    assert!(sees("wire", "nic.wire") && !sees("wire", "nic.wire-1"));
+    assert!(sees("web", "vif.web-0") && sees("web", "vif.web-12") && sees("web-0", "vif.web-0"));
+    assert!(!sees("web", "vif.web-2-0") && sees("web-2", "vif.web-2-0"));
+    assert!(!sees("web-1", "vif.web-0") && !sees("w", "nic.w-0"));
+}
