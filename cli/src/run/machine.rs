@@ -96,7 +96,8 @@ impl Behind {
     }
 }
 
-/// Removes logs and sockets for metrics of machines whose `grantway run` was killed while it started them.
+/// Removes logs and sockets for metrics of machines whose `grantway run` was killed while it
+/// started them.
 fn clear_stale(runtime: &Path, is_alive: impl Fn(u32) -> bool) {
     let entries = fs::read_dir(runtime).into_iter().flatten().flatten();
     for entry in entries {

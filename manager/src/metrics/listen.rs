@@ -131,7 +131,7 @@ impl Connection {
 
 /// What became ready, by its place.
 #[derive(Clone, Copy, Debug)]
-enum Ready {
+enum ReadySocket {
     Listener(usize),
     Connection(usize),
 }
@@ -148,14 +148,14 @@ pub(crate) fn serve(
         connections.retain(|connection| !connection.is_over && now < connection.until);
         for ready in wait(listeners, &connections, not_before) {
             match ready {
-                Ready::Connection(place) => {
+                ReadySocket::Connection(place) => {
                     if let Some(connection) = connections.get_mut(place)
                         && see_to(connection, &mut text) == Err(Trouble::Gone)
                     {
                         return;
                     }
                 }
-                Ready::Listener(place) => match listeners.get(place).map(Listener::accept) {
+                ReadySocket::Listener(place) => match listeners.get(place).map(Listener::accept) {
                     Some(Ok(socket)) => connections.extend(socket.map(Connection::new)),
                     // Of descriptors, say: it would be ready again at once.
                     Some(Err(_)) => not_before = Instant::now() + PAUSE,
@@ -168,11 +168,15 @@ pub(crate) fn serve(
 
 /// What is ready, at the next deadline at the latest; connections come first. Listeners are looked
 /// at from `not_before` on, if there is room for what each of them may bring.
-fn wait(listeners: &[Listener], connections: &[Connection], not_before: Instant) -> Vec<Ready> {
+fn wait(
+    listeners: &[Listener],
+    connections: &[Connection],
+    not_before: Instant,
+) -> Vec<ReadySocket> {
     let now = Instant::now();
     let connected = connections.iter().enumerate().map(|(place, connection)| {
         let fd: BorrowedFd<'_> = connection.socket.as_fd();
-        (Ready::Connection(place), fd, connection.waits_for())
+        (ReadySocket::Connection(place), fd, connection.waits_for())
     });
     let mut sources: Vec<_> = connected.collect();
     let has_room = connections.len() + listeners.len() <= CONNECTIONS_MAX;
@@ -180,7 +184,7 @@ fn wait(listeners: &[Listener], connections: &[Connection], not_before: Instant)
         let listening = listeners.iter().enumerate();
         sources.extend(listening.map(|(place, listener)| {
             let fd = listener.socket.as_fd();
-            (Ready::Listener(place), fd, PollFlags::IN)
+            (ReadySocket::Listener(place), fd, PollFlags::IN)
         }));
     }
     let deadlines = connections.iter().map(|connection| connection.until);
