@@ -25,11 +25,25 @@ const LOOK: Duration = Duration::from_millis(250);
 /// What happens.
 enum Event {
     /// The first process runs.
-    Started(OwnedFd),
+    Started(First),
     /// It has ended.
     Ended(anyhow::Result<ExitStatus>),
     /// A signal for the command.
     Signal(Signal),
+}
+
+/// The first process.
+struct First {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+impl First {
+    fn hand_on(&self, signal: Signal) {
+        signals::wait_until_caught(self.pid, signal);
+        // It may have ended just now.
+        let _ = pidfd_send_signal(&self.pidfd, signal);
+    }
 }
 
 /// Runs the command in `netns` to its end; its exit status.
@@ -77,7 +91,10 @@ fn to_its_end(first: &mut Command, events: &Sender<Event>) -> anyhow::Result<Exi
     let mut child = first.spawn().context("start the command")?;
     let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
     // Who reads it is there until this returns.
-    let _ = events.send(Event::Started(pidfd.context("watch the command")?));
+    let _ = events.send(Event::Started(First {
+        pid: child.id(),
+        pidfd: pidfd.context("watch the command")?,
+    }));
     child.wait().context("wait for the command")
 }
 
@@ -91,20 +108,16 @@ fn unshare() -> rustix::io::Result<()> {
 }
 
 fn watch(happened: &Receiver<Event>, machine: &mut Behind) -> anyhow::Result<u8> {
-    let mut first: Option<OwnedFd> = None;
+    let mut first: Option<First> = None;
     let mut early = Vec::new();
-    let hand_on = |first: &OwnedFd, signal| {
-        // It may have ended just now.
-        let _ = pidfd_send_signal(first, signal);
-    };
     loop {
         match happened.recv_timeout(LOOK) {
             Ok(Event::Started(started)) => {
-                early.drain(..).for_each(|signal| hand_on(&started, signal));
+                early.drain(..).for_each(|signal| started.hand_on(signal));
                 first = Some(started);
             }
             Ok(Event::Signal(signal)) => match &first {
-                Some(first) => hand_on(first, signal),
+                Some(first) => first.hand_on(signal),
                 None => early.push(signal),
             },
             Ok(Event::Ended(ended)) => return Ok(status_of(ended?)),
@@ -112,7 +125,7 @@ fn watch(happened: &Receiver<Event>, machine: &mut Behind) -> anyhow::Result<u8>
                 if let (Some(first), Some(why)) = (&first, machine.ended()) {
                     // As a terminal that is gone.
                     let _ = writeln!(std::io::stderr(), "grantway: {why}");
-                    hand_on(first, Signal::HUP);
+                    first.hand_on(Signal::HUP);
                 }
             }
             Err(RecvTimeoutError::Disconnected) => anyhow::bail!("nobody waits for the command"),

@@ -7,6 +7,8 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 use std::fs;
 use std::io;
+use std::thread;
+use std::time::Duration;
 
 /// Signals that arrive, with who has sent them.
 pub(super) type Signals = SignalsInfo<WithRawSiginfo>;
@@ -18,7 +20,7 @@ const BY_KERNEL: i32 = 0x80;
 /// that, and what was ignored stays ignored, also for them (`nohup`).
 pub(super) fn watch() -> io::Result<Signals> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = ignored(&status);
+    let ignored = set(&status, "SigIgn");
     let ours = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
     let watched = ours
         .into_iter()
@@ -26,11 +28,26 @@ pub(super) fn watch() -> io::Result<Signals> {
     Signals::with_exfiltrator(watched, WithRawSiginfo)
 }
 
-/// The set `SigIgn` of `/proc/PID/status`.
-fn ignored(status: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
+/// A set of signals in `/proc/PID/status`.
+fn set(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let set = line.and_then(|line| line.strip_prefix(':'));
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
         .unwrap_or(0)
+}
+
+/// Waits until a process catches this signal, or has ended. The first one of a namespace loses what
+/// comes before that.
+pub(super) fn wait_until_caught(pid: u32, signal: Signal) {
+    const STEP: Duration = Duration::from_millis(2);
+    for _ in 0..2500 {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let is_caught = set(&status, "SigCgt") >> (signal.as_raw() - 1) & 1 == 1;
+        if is_caught || !status.contains("SigCgt") {
+            return;
+        }
+        thread::sleep(STEP);
+    }
 }
 
 /// What is to be handed on, as long as `signals` are watched.
@@ -51,9 +68,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ignored_is_read() {
-        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t00\n";
-        assert_eq!(ignored(status), 1 | 1 << 12);
-        assert_eq!(ignored(""), 0);
+    fn sets_are_read() {
+        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t04\n";
+        assert_eq!(set(status, "SigIgn"), 1 | 1 << 12);
+        assert_eq!(set(status, "SigCgt"), 4);
+        assert_eq!(set("", "SigIgn"), 0);
     }
 }
