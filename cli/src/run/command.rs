@@ -1,10 +1,10 @@
 //! From the command's start to its end.
 
+use super::exit::{BY_SIGNAL, OWN_FAILURE};
 use super::first::Spec;
 use super::home::Home;
 use super::machine::Behind;
 use super::signals::{self, Signals};
-use super::{BY_SIGNAL, OWN_FAILURE};
 use anyhow::Context;
 use figures::Failure;
 use netdev::netns::Namespace;

@@ -1,7 +1,9 @@
 //! The first process of the command's namespaces: arranges what it sees of the system, starts it,
 //! hands signals on, and waits. With its end the kernel ends all others.
 
-use super::{BY_SIGNAL, NOT_EXECUTABLE, NOT_FOUND, Note, OWN_FAILURE, signals};
+use super::exit::{BY_SIGNAL, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
+use super::note::Note;
+use super::signals;
 use anyhow::Context;
 use rustix::fs::CWD;
 use rustix::mount::{
@@ -74,7 +76,7 @@ fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
     if let Some(text) = &spec.resolver
         && let Err(error) = bind_resolver(text, &spec.scratch)
     {
-        note.say(&format!(
+        note.write(&format!(
             "the command has the system's resolv.conf: {error}"
         ));
     }
@@ -90,7 +92,7 @@ fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
             let not_there = error.kind() == ErrorKind::NotFound;
             // Not a note: it is the whole result.
             let note = Note { quiet: false };
-            note.say(&format!("{}: {error}", program.display()));
+            note.write(&format!("{}: {error}", program.display()));
             return Ok(if not_there { NOT_FOUND } else { NOT_EXECUTABLE });
         }
     };
@@ -113,7 +115,7 @@ fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
 /// The exit status of the command. Others that end here, because their parents have, are let go.
 fn wait_for(command: Pid) -> anyhow::Result<u8> {
     loop {
-        let (pid, status) = next_end().context("the command is nobody's child")?;
+        let (pid, status) = next_end().context("the command is no child of this process")?;
         if pid == command {
             let code = status
                 .exit_status()

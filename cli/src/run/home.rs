@@ -97,20 +97,16 @@ pub(super) fn find(args: &RunArgs) -> anyhow::Result<Home> {
 /// Whether this process may make namespaces and, for an uplink, change the network that it is in.
 /// Root of a user namespace may do the one and not the other.
 fn is_administrator(no_uplink: bool) -> bool {
-    let may = |set| set_of_caps().is_some_and(|own| own.contains(set));
+    let own = capabilities(None).map(|own| own.effective);
     rustix::process::geteuid().is_root()
-        && may(CapabilitySet::SYS_ADMIN)
+        && own.is_ok_and(|own| own.contains(CapabilitySet::SYS_ADMIN))
         // It is up: nothing changes, but the kernel says whether it might.
         && (no_uplink || netns::loopback_up().is_ok())
 }
 
-fn set_of_caps() -> Option<CapabilitySet> {
-    Some(capabilities(None).ok()?.effective)
-}
-
-/// Becomes root of a user namespace, also where it is root of one already: pasta may enter one below
-/// its own. Starts anew there, in a new network namespace, as the same process. Returns only if
-/// that fails: with why.
+/// Becomes root of a user namespace, also where it is root of one already: pasta may enter one
+/// below its own. Starts anew there, in a new network namespace, as the same process. Returns only
+/// if that fails: with why.
 fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
     // Inside, root's runtime directory would be looked for: it is not ours.
     let runtime = client::runtime_dir()?;

@@ -11,6 +11,7 @@
 //! | `command` | from the command's start to its end |
 //! | `first` | the first process of the command's namespaces |
 //! | `signals` | those that others send are handed on |
+//! | `exit`, `note` | exit statuses; lines beside what the command writes |
 //! | `report` | who could touch what, and what passed |
 //!
 //! Who is whose parent: `grantway run` starts the machine and the first process, that starts the
@@ -21,36 +22,31 @@
 
 mod args;
 mod command;
+mod exit;
 pub(crate) mod first;
 mod home;
 mod machine;
 mod network;
+mod note;
 pub(crate) mod pasta;
 mod report;
 mod resolver;
 mod signals;
 
 pub(crate) use args::{AFTER_HELP, RunArgs};
+pub(crate) use exit::OWN_FAILURE;
 
 use crate::{host, output};
 use anyhow::Context;
-use figures::{Failure, clean};
+use exit::BY_SIGNAL;
+use figures::Failure;
 use home::Home;
 use machine::Behind;
 use netdev::netns::Namespace;
 use network::Network;
+use note::Note;
 use std::fs;
-use std::io::Write;
 use std::process::ExitCode;
-
-/// The exit status when it is `grantway` that fails; what `env`, `timeout` and others have.
-pub(crate) const OWN_FAILURE: u8 = 125;
-/// Of a command that cannot be executed.
-const NOT_EXECUTABLE: u8 = 126;
-/// Of one that is not there.
-const NOT_FOUND: u8 = 127;
-/// Of one that a signal has ended: this and the signal's number.
-const BY_SIGNAL: u8 = 128;
 
 /// `grantway run`.
 pub(crate) fn run(args: &RunArgs, json: bool) -> ExitCode {
@@ -69,7 +65,7 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
     let mut signals = signals::watch().context("signals")?;
     let note = Note { quiet: args.quiet };
     if let Some(why) = home.no_outside() {
-        note.say(&format!("no way outside: {why}"));
+        note.write(&format!("no way outside: {why}"));
     }
     let network = Network::choose(args, home.has_uplink())?;
     let resolver = resolver(args, &home, &network, &note);
@@ -95,7 +91,7 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
             .findings()
             .and_then(|found| report::show(&found, json));
         if let Err(error) = shown {
-            note.say(&format!("no report: {error:#}"));
+            note.write(&format!("no report: {error:#}"));
         }
     }
     machine.end();
@@ -118,24 +114,10 @@ fn resolver(args: &RunArgs, home: &Home, network: &Network, note: &Note) -> Opti
         resolver::Resolver::System => None,
         resolver::Resolver::Own(text) => Some(text),
         resolver::Resolver::None(why) => {
-            note.say(&format!(
+            note.write(&format!(
                 "the command cannot look names up: {why}; name a server with --dns IP"
             ));
             None
-        }
-    }
-}
-
-/// Lines beside what the command writes, on standard error.
-struct Note {
-    quiet: bool,
-}
-
-impl Note {
-    fn say(&self, what: &str) {
-        if !self.quiet {
-            // Nobody is left to tell if this fails.
-            let _ = writeln!(std::io::stderr(), "grantway: {}", clean::line(what));
         }
     }
 }
