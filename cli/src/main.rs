@@ -155,19 +155,6 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A helper process, by its name.
-fn internal(args: &[String]) -> anyhow::Result<()> {
-    match args.split_first() {
-        Some((helper, spec)) if helper == figures::sampler::HELPER => {
-            xenoprof::record::bare::main(spec)
-        }
-        Some((helper, spec)) if helper == run::pasta::HELPER => {
-            run::pasta::main(spec.first().map_or("", String::as_str))
-        }
-        _ => experiments::internal::main(args),
-    }
-}
-
 fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "grantway", &mut text);

@@ -75,7 +75,7 @@ impl Client {
     pub(crate) fn staying(stream: UnixStream) -> Self {
         Self {
             stays: true,
-            ..Self::new(stream, 0)
+            ..Self::new(stream, Right::Look, 0)
         }
     }
 
