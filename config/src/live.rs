@@ -94,7 +94,7 @@ impl LiveConfig {
             })
             .collect();
         let (mut config, _) = parse_located(&files)?;
-        settle(&mut config);
+        name_macs(&mut config);
         config
             .guests
             .retain(|guest| !live.detached.contains(&guest.name));
@@ -254,8 +254,8 @@ fn behind(grants: GrantMode, vif: &VifConfig) -> u32 {
     }
 }
 
-/// Every guest keeps the MACs that it has, whoever comes or goes before it.
-fn settle(config: &mut Config) {
+/// Every guest keeps the MACs that it has when guests before it in the file come or go.
+fn name_macs(config: &mut Config) {
     for g in 0..config.guests.len() {
         let vifs = config.guests.get(g).map_or(0, |guest| guest.vifs.len());
         for v in 0..vifs {

@@ -35,7 +35,7 @@ pub(crate) enum Waits {
     /// A domain's next start, by its place in the machine and its starts before, until the time
     /// given.
     Start(usize, u64, u64),
-    /// A guest that comes or goes: whoever sees to it answers.
+    /// A guest that comes or goes: its attach or detach answers.
     Change,
     /// The end of everything.
     End,

@@ -11,6 +11,7 @@
 //! A manager that finds one that comes, and has not begun with it, takes it away.
 
 use super::Server;
+use super::changes::{Attach, UP_NS};
 use super::requests::refusal;
 use super::tell::Telling;
 use crate::build;
@@ -26,34 +27,6 @@ use abi::mailbox::Request;
 use config::domain::VifConfig;
 use config::live::LiveConfig;
 use std::os::fd::OwnedFd;
-
-/// How long it may take until a guest is up.
-const UP_NS: u64 = 20_000_000_000;
-
-/// A guest on its way in.
-#[derive(Debug)]
-pub(super) struct Attach {
-    place: usize,
-    name: String,
-    macs: Vec<String>,
-    client: u64,
-    began_ns: u64,
-    tellings: Vec<Telling>,
-}
-
-impl Attach {
-    /// When it wants to be looked at, if nothing tells before.
-    pub(super) fn due_ns(&self) -> u64 {
-        let late = self.began_ns.saturating_add(UP_NS);
-        let tellings = self.tellings.iter().filter_map(Telling::due_ns);
-        tellings.chain([late]).min().unwrap_or(late)
-    }
-
-    /// Tokens of answers that it waits for.
-    pub(super) fn tokens(&self) -> impl Iterator<Item = u32> {
-        self.tellings.iter().filter_map(Telling::token)
-    }
-}
 
 impl Server<'_> {
     /// The configuration as it has become.
@@ -210,7 +183,7 @@ impl Server<'_> {
         Ok(up)
     }
 
-    /// A guest is there from now on, whoever dies.
+    /// A guest is there from now on, also for the next manager.
     fn is_up(&mut self, attach: &Attach, now: u64) {
         self.world.shape_mut().coming.remove(&attach.name);
         let domain = self.world.domain(attach.place);

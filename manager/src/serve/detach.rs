@@ -2,6 +2,7 @@
 //! page of it any more the core forgets it. Each step can be done again by another manager.
 
 use super::Server;
+use super::changes::{Detach, GONE_NS};
 use super::tell::Telling;
 use crate::build;
 use crate::client::Waits;
@@ -11,46 +12,8 @@ use abi::machine::Detached;
 use abi::mailbox::Request;
 use shmem::time::monotonic_ns;
 
-/// After so long who waits is told; it goes on all the same.
-const GONE_NS: u64 = 20_000_000_000;
 /// While somebody has a page of it the core is asked this often.
 const LOOK_NS: u64 = 1_000_000;
-
-/// A guest on its way out.
-#[derive(Debug)]
-pub(super) struct Detach {
-    place: usize,
-    name: String,
-    began_ns: u64,
-    /// Who is told when it has gone, and what: none, that it is detached.
-    clients: Vec<(u64, Option<String>)>,
-    /// The workers' connections, and what they are told of them.
-    tellings: Vec<(u32, Telling)>,
-    /// When the core is asked again to forget it, if somebody had a page of it.
-    forget_ns: Option<u64>,
-}
-
-impl Detach {
-    /// When it wants to be looked at, if nothing tells before.
-    pub(super) fn due_ns(&self) -> u64 {
-        let late = match self.clients.is_empty() {
-            true => u64::MAX,
-            false => self.began_ns.saturating_add(GONE_NS),
-        };
-        let tellings = self
-            .tellings
-            .iter()
-            .filter_map(|(_, telling)| telling.due_ns());
-        let due = tellings.chain(self.forget_ns).chain([late]);
-        due.min().unwrap_or(late)
-    }
-
-    /// Tokens of answers that it waits for.
-    pub(super) fn tokens(&self) -> impl Iterator<Item = u32> {
-        let tellings = self.tellings.iter();
-        tellings.filter_map(|(_, telling)| telling.token())
-    }
-}
 
 impl Server<'_> {
     /// Begins to take a guest away, for a client that is answered when nothing is left of it.

@@ -2,6 +2,7 @@
 //! once.
 
 mod attach;
+mod changes;
 mod detach;
 mod requests;
 mod tell;
@@ -18,9 +19,8 @@ use crate::world::World;
 use abi::DomId;
 use abi::core::{Ask, Stage, Tell};
 use abi::journal::Level::Warning;
-use attach::Attach;
+use changes::{Attach, Detach};
 use config::live::LiveConfig;
-use detach::Detach;
 use rustix::event::PollFlags;
 use rustix::net::sockopt::socket_peercred;
 use shmem::time::monotonic_ns;

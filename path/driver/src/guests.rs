@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(driver.answer(&attach(5, 1, 0)), done("attached", 5));
         let state = driver.vifs_mut().next().unwrap().state();
         assert_eq!(state, XenbusState::InitWait, "the guest can go on at once");
-        // Again: whoever asks may have missed the answer.
+        // Again: a manager that is started anew does not know of the answer.
         assert_eq!(driver.answer(&attach(5, 1, 0)), done("attached", 5));
         for (wrong, why) in [
             (attach(6, 1, 0), "bound to a port already"),

@@ -23,7 +23,7 @@ pub enum Request {
         /// What it would have been told of it at its start, as JSON.
         vif: String,
     },
-    /// To a driver domain: give up all that it has of an interface. If it has none, nothing changes.
+    /// To a driver domain: give up all that it has of an interface. Without one nothing changes.
     Detach {
         /// Number of the driver's connection.
         conn: u32,

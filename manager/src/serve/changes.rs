@@ -1,0 +1,69 @@
+//! Guests on their way in or out: how far they are, and when they are looked at again.
+
+use super::tell::Telling;
+
+/// How long it may take until a guest is up.
+pub(super) const UP_NS: u64 = 20_000_000_000;
+/// After so long who waits is told; it goes on all the same.
+pub(super) const GONE_NS: u64 = 20_000_000_000;
+
+/// A guest on its way in.
+#[derive(Debug)]
+pub(super) struct Attach {
+    pub(super) place: usize,
+    pub(super) name: String,
+    pub(super) macs: Vec<String>,
+    pub(super) client: u64,
+    pub(super) began_ns: u64,
+    pub(super) tellings: Vec<Telling>,
+}
+
+impl Attach {
+    /// When it wants to be looked at, if nothing tells before.
+    pub(super) fn due_ns(&self) -> u64 {
+        let late = self.began_ns.saturating_add(UP_NS);
+        let tellings = self.tellings.iter().filter_map(Telling::due_ns);
+        tellings.chain([late]).min().unwrap_or(late)
+    }
+
+    /// Tokens of answers that it waits for.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = u32> {
+        self.tellings.iter().filter_map(Telling::token)
+    }
+}
+
+/// A guest on its way out.
+#[derive(Debug)]
+pub(super) struct Detach {
+    pub(super) place: usize,
+    pub(super) name: String,
+    pub(super) began_ns: u64,
+    /// Who is told when it has gone, and what: none, that it is detached.
+    pub(super) clients: Vec<(u64, Option<String>)>,
+    /// The workers' connections, and what they are told of them.
+    pub(super) tellings: Vec<(u32, Telling)>,
+    /// When the core is asked again to forget it, if somebody had a page of it.
+    pub(super) forget_ns: Option<u64>,
+}
+
+impl Detach {
+    /// When it wants to be looked at, if nothing tells before.
+    pub(super) fn due_ns(&self) -> u64 {
+        let late = match self.clients.is_empty() {
+            true => u64::MAX,
+            false => self.began_ns.saturating_add(GONE_NS),
+        };
+        let tellings = self
+            .tellings
+            .iter()
+            .filter_map(|(_, telling)| telling.due_ns());
+        let due = tellings.chain(self.forget_ns).chain([late]);
+        due.min().unwrap_or(late)
+    }
+
+    /// Tokens of answers that it waits for.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = u32> {
+        let tellings = self.tellings.iter();
+        tellings.filter_map(|(_, telling)| telling.token())
+    }
+}
