@@ -3,7 +3,7 @@
 //!
 //! Nothing is kept before somebody asks, and what is kept is bounded. Frames wait for nobody: where
 //! there is no room for one it is counted, not held. Who asks does so again and again; a capture
-//! that nobody has asked for in [`PATIENCE_NS`] is over.
+//! that nobody has asked for in two seconds is over.
 
 use net::bridge::Verdict;
 use nic::Frame;

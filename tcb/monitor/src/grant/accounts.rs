@@ -135,7 +135,8 @@ impl Accounts {
         self.close_if_over(granter);
     }
 
-    /// Takes free slots of a domain's window for what they are to hold: see [`Window::reserve`].
+    /// Takes free slots of a domain's window for what they are to hold; all or none. Whether it
+    /// could.
     pub fn reserve(&mut self, id: DomId, holds: WindowSlot, ranges: &[Range<u32>]) -> bool {
         self.window(id)
             .is_some_and(|window| window.reserve(holds, ranges))
