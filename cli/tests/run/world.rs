@@ -176,13 +176,17 @@ impl World {
         left
     }
 
-    /// Programs of this build that run.
+    /// What runs of the programs that a command starts; other programs of this build, which may
+    /// have started the test, do not count.
     pub(crate) fn processes(&self) -> Vec<String> {
         let folder = Path::new(&grantway()).parent().unwrap().to_owned();
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let ours = |entry: fs::DirEntry| {
             let exe = fs::read_link(entry.path().join("exe")).ok()?;
-            let is_ours = exe.parent() == Some(&folder) || exe.starts_with(self.folder.path());
+            let name = exe.file_name()?.to_str()?;
+            let is_started = name.starts_with("grantway") || ["driver", "guest"].contains(&name);
+            let is_ours =
+                exe.parent() == Some(&folder) && is_started || exe.starts_with(self.folder.path());
             is_ours.then(|| format!("{} {}", entry.path().display(), exe.display()))
         };
         processes.filter_map(ours).collect()
