@@ -1,9 +1,9 @@
 //! What both hostile domains do: wait until they are connected, then call nonsense and print
 //! without a pause.
 
-use abi::classic::{Map, Unmap};
-use abi::hypercall::OPS_MAX;
-use abi::{ConnId, XenbusState};
+use abi::counted::Revocation;
+use abi::hypercall::{Create, OPS_MAX, Revoke};
+use abi::{ConnId, GrantRef, XenbusState};
 use runtime::call::Calls;
 use runtime::platform::{Bell, Platform, Waiting};
 use runtime::start::{StartError, print_line, refused};
@@ -40,13 +40,17 @@ fn is_connected(platform: &dyn Platform, conn: ConnId) -> bool {
     peer.is_ok_and(|peer| peer.is_some_and(|peer| peer.state == XenbusState::Connected))
 }
 
-/// Maps and unmaps as much as a call may, all of it wrong.
-pub(crate) fn nonsense(calls: &Rc<RefCell<Calls>>, map: impl Fn(u32) -> Map) {
-    let mut status = Vec::new();
-    let maps: Vec<Map> = (0..OPS_MAX as u32).map(map).collect();
-    calls.borrow_mut().map(&maps, &mut status);
-    let unmaps: Vec<Unmap> = maps.iter().map(|map| Unmap { slot: map.slot }).collect();
-    calls.borrow_mut().unmap(&unmaps, &mut status);
+/// Grants pages by tables of anybody's and revokes them, as much as a call may.
+pub(crate) fn nonsense(calls: &Rc<RefCell<Calls>>, create: impl Fn(u32) -> Create) {
+    let creates: Vec<Create> = (0..OPS_MAX as u32).map(create).collect();
+    calls.borrow_mut().create_grants(&creates, &mut Vec::new());
+    let revoke = |create: &Create| Revoke {
+        table: create.table,
+        gref: GrantRef(create.index),
+        how: Revocation::Force,
+    };
+    let revokes: Vec<Revoke> = creates.iter().map(revoke).collect();
+    calls.borrow_mut().revoke_grants(&revokes, &mut Vec::new());
 }
 
 pub(crate) fn flood() {

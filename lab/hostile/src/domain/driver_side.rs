@@ -1,8 +1,8 @@
 //! A driver domain that does to its guests and to the monitor what it can.
 
 use crate::common::{connect, flood, nonsense};
-use abi::classic::Map;
-use abi::{ConnId, DomId, GrantRef, PAGE, Slot, XenbusState};
+use abi::hypercall::Create;
+use abi::{ConnId, Handle, PAGE, XenbusState};
 use config::domain::{DriverConfig, VifConfig};
 use driver::vifs::VifPort;
 use driver::vifs::memory::{GuestMemory, Shared};
@@ -43,10 +43,10 @@ pub(crate) fn attack(started: Started<DriverConfig>) -> Result<Infallible, Start
         waiter.heartbeat();
         ports.iter_mut().for_each(VifPort::advance);
         overwrite(home.window, round);
-        nonsense(&calls, |n| Map {
-            domain: DomId((n + round) as u16 % 32),
-            gref: GrantRef(n),
-            slot: Slot(n),
+        nonsense(&calls, |n| Create {
+            table: Handle(n.wrapping_add(round) % 64),
+            index: n,
+            frame: n,
             readonly: false,
         });
         flood();

@@ -1,10 +1,9 @@
 //! A guest that does to its driver domain and to the monitor what it can.
 
 use crate::common::{connect, flood, nonsense};
-use abi::classic::Map;
 use abi::counted::Revocation;
 use abi::hypercall::{Create, Revoke};
-use abi::{ConnId, DomId, GrantRef, Handle, Slot, XenbusState};
+use abi::{ConnId, Handle, XenbusState};
 use config::domain::GuestConfig;
 use guest::interface::Interface;
 use guest::interface::build::interfaces;
@@ -47,10 +46,10 @@ pub(crate) fn attack(started: Started<GuestConfig>) -> Result<Infallible, StartE
         if let Some(bell) = &bell {
             (0..RINGS).for_each(|_| bell.ring());
         }
-        nonsense(&calls, |n| Map {
-            domain: DomId((round + n) as u16),
-            gref: GrantRef(n.wrapping_mul(0x9e37_79b9)),
-            slot: Slot(n << (round % 24)),
+        nonsense(&calls, |n| Create {
+            table: Handle(n.wrapping_add(round)),
+            index: n.wrapping_mul(0x9e37_79b9),
+            frame: n << (round % 24),
             readonly: n.is_multiple_of(2),
         });
         if let Some(table) = table {
