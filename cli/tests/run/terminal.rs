@@ -23,9 +23,10 @@ fn keys_mean_what_they_mean_to_a_shell() {
     // The window.
     shell.write(&format!("{run} stty size\n"));
     shell.line_with("33 77");
-    // Ctrl-C, to a command that dies of it and to one that does not.
+    // Ctrl-C, to a command that dies of it and to one that does not. By `exec`, for a child of a
+    // shell loses a signal that comes before it has become another program.
     shell.write(&format!(
-        "{run} sh -c 'echo run\"\"s; sleep 1000'; echo status-$?\n"
+        "{run} sh -c 'echo run\"\"s; exec sleep 1000'; echo status-$?\n"
     ));
     shell.line_with("runs");
     shell.write("\x03");

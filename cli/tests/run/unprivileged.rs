@@ -52,7 +52,7 @@ fn root_of_a_user_namespace_is_nobody_special() {
         return;
     };
     let program = grantway();
-    let path = without_pasta();
+    let path = without_pasta(&world);
     let args = ["-Ur", &program, "run", "--", "sh", "-c", SCRIPT];
     let mut command = world.command("unshare", &args);
     let ran = world.spawn(command.env("PATH", path)).finish();
@@ -64,11 +64,15 @@ fn root_of_a_user_namespace_is_nobody_special() {
 fn anybody_can_run_a_command() {
     require!(userns);
     let Some(world) = World::new(&[]) else { return };
-    let ran = as_nobody(&world, &["--", "sh", "-c", SCRIPT], Some(&without_pasta()));
+    let ran = as_nobody(
+        &world,
+        &["--", "sh", "-c", SCRIPT],
+        Some(&without_pasta(&world)),
+    );
     check_alone(&ran);
     world.wait_until_clean();
     let quiet = ["-q", "--report", "--", "sh", "-c", "kill -9 $$"];
-    let ran = as_nobody(&world, &quiet, Some(&without_pasta()));
+    let ran = as_nobody(&world, &quiet, Some(&without_pasta(&world)));
     assert_eq!(ran.code, 137, "{ran:?}");
     assert!(
         !ran.err.contains("pasta") && ran.err.contains("of the guest's"),
@@ -128,10 +132,20 @@ fn pastas() -> usize {
         .count()
 }
 
-/// A search path like this one's, but for the folder of pasta.
-fn without_pasta() -> String {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).filter(|folder| !folder.join("pasta").is_file());
-    let folders = std::env::join_paths(folders).unwrap();
-    folders.into_string().unwrap()
+/// A search path with all programs of this one's but pasta.
+fn without_pasta(world: &World) -> String {
+    let folder = world.folder.path().join("programs");
+    if !folder.exists() {
+        fs::create_dir(&folder).unwrap();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::env::split_paths(&path).filter_map(|folder| fs::read_dir(folder).ok());
+        for program in folders.flatten().flatten() {
+            let name = program.file_name();
+            if name != "pasta" {
+                // Of several with one name the first is found.
+                let _later = std::os::unix::fs::symlink(program.path(), folder.join(name));
+            }
+        }
+    }
+    folder.display().to_string()
 }
