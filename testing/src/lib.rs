@@ -6,10 +6,12 @@
 
 mod by_hand;
 pub mod needs;
+mod promtool;
 mod skips;
 mod tracer;
 
 pub use by_hand::refuses_a_person;
+pub use promtool::promtool;
 pub use skips::{LIST, skip};
 pub use tracer::Tracer;
 

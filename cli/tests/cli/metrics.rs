@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use testing::require;
+use testing::{promtool, require};
 
 fn contrib(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib")).join(name)
@@ -32,22 +32,6 @@ fn names(text: &str) -> BTreeSet<&str> {
     text.split(|c| !is_part(c))
         .filter(|word| word.starts_with("grantway_"))
         .collect()
-}
-
-fn promtool(args: &[&str], input: &str) {
-    let mut check = Command::new("promtool")
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = check.stdin.take().unwrap();
-    stdin.write_all(input.as_bytes()).unwrap();
-    drop(stdin);
-    let said = check.wait_with_output().unwrap();
-    let words = String::from_utf8_lossy(&said.stdout) + String::from_utf8_lossy(&said.stderr);
-    assert!(said.status.success(), "promtool {args:?}: {words}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a guest or a NIC sees, in a file that other programs read.
 
-use crate::place::{Place, SIM};
+use crate::place::{Place, Run, SIM};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::fs::File;
@@ -29,24 +29,31 @@ fn frames(path: &Path) -> Vec<(u32, Option<String>)> {
     found
 }
 
-#[test]
-fn what_a_guest_sends_and_gets_is_captured_and_tcpdump_reads_it() {
-    let place = Place::with_machine();
-    let file = place.file("m.toml", SIM);
+/// Starts a machine whose guest pings all the time, and captures `count` frames of that guest: where
+/// to, and how it went.
+fn captured(place: &Place, machine: &str, count: &str) -> (String, Run) {
+    let file = place.file("m.toml", machine);
     let up = place.run(&["up", &file, "--detach"]);
     assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
     let path = place.file("web.pcapng", "");
-    // The guest pings all the time.
-    let run = place.run(&[
+    let args = [
         "capture",
         "web",
         "-w",
         &path,
         "--count",
-        "20",
+        count,
         "--seconds",
         "20",
-    ]);
+    ];
+    let run = place.run(&args);
+    (path, run)
+}
+
+#[test]
+fn what_a_guest_sends_and_gets_is_captured_and_tcpdump_reads_it() {
+    let place = Place::with_machine();
+    let (path, run) = captured(&place, SIM, "20");
     assert!(
         run.ok() && run.err.contains("20 frames captured"),
         "{run:?}"
@@ -113,23 +120,8 @@ fn why_a_frame_was_dropped_is_its_comment() {
     let place = Place::with_machine();
     let rule = "[[guest.vif.rule]]\nname = \"no-pings\"\ndirection = \"from-guest\"\n\
                 action = \"deny\"\nprotocol = \"icmp\"\n";
-    let file = place.file(
-        "m.toml",
-        &SIM.replace("[[guest.vif.app]]", &format!("{rule}[[guest.vif.app]]")),
-    );
-    let up = place.run(&["up", &file, "--detach"]);
-    assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
-    let path = place.file("web.pcapng", "");
-    let run = place.run(&[
-        "capture",
-        "web",
-        "-w",
-        &path,
-        "--count",
-        "3",
-        "--seconds",
-        "20",
-    ]);
+    let machine = SIM.replace("[[guest.vif.app]]", &format!("{rule}[[guest.vif.app]]"));
+    let (path, run) = captured(&place, &machine, "3");
     assert!(run.ok(), "{run:?}");
     let said: Vec<_> = frames(Path::new(&path))
         .into_iter()

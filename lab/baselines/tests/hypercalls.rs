@@ -5,7 +5,7 @@
 mod rig;
 
 use abi::classic::{Copy, GrantEntry, Map, Place};
-use abi::hypercall::{Kind, OP_WORDS, OPS_MAX};
+use abi::hypercall::{Kind, OPS_MAX};
 use abi::layout::info;
 use abi::{DomId, GrantRef, GrantStatus, Slot};
 use baselines::mechanisms;
@@ -204,24 +204,12 @@ proptest! {
             prop::collection::vec(word(), 0..60),
         ), 1..20),
     ) {
-        let mut rig = Rig::new(mechanisms);
+        let rig = Rig::new(mechanisms);
         let table = rig.memories[1].info().span();
         for (index, &entry) in entries.iter().enumerate() {
             table.u64(info::GRANT_TABLE + index * 8).unwrap().store(entry, Ordering::Relaxed);
         }
-        for (kind, count, words) in calls {
-            for (at, &word) in words.iter().enumerate() {
-                rig.put(at / OP_WORDS, at % OP_WORDS, word);
-            }
-            let _ = rig.call(kind, count);
-            prop_assert_eq!(rig.shared.audit().1, 0);
-        }
-        let Rig { shared, server, .. } = rig;
-        shared.grants.lock().fence(DomId(0));
-        server.tear_down();
-        let (accounts, leaked) = shared.audit();
-        prop_assert_eq!(leaked, 0);
-        prop_assert!(!accounts.contains_key(&DomId(0)));
+        let accounts = rig.survives(calls);
         prop_assert!(accounts[&DomId(1)].in_use.is_empty());
     }
 }

@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use testing::require;
+use testing::{promtool, require};
 
 /// What the page about metrics says.
 const PAGE: &str = include_str!("../../../docs/metrics.md");
@@ -69,23 +68,8 @@ fn every_kind_of_thing_is_there_with_its_value() {
 fn promtool_has_nothing_to_say_against_it() {
     require!(tool("promtool"));
     let [_, text] = texts();
-    let mut check = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = check.stdin.take().unwrap();
-    stdin.write_all(text.as_bytes()).unwrap();
-    drop(stdin);
-    let said = check.wait_with_output().unwrap();
-    let words = [said.stdout, said.stderr].concat();
-    assert!(
-        said.status.success() && words.is_empty(),
-        "{}",
-        String::from_utf8_lossy(&words)
-    );
+    let words = promtool(&["check", "metrics"], &text);
+    assert!(words.is_empty(), "{words}");
 }
 
 #[test]

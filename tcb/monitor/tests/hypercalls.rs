@@ -258,20 +258,7 @@ proptest! {
             prop::collection::vec(word(), 0..60),
         ), 1..20),
     ) {
-        let mut rig = Rig::new(nothing);
-        for (kind, count, words) in calls {
-            for (at, &word) in words.iter().enumerate() {
-                rig.put(at / OP_WORDS, at % OP_WORDS, word);
-            }
-            let _ = rig.call(kind, count);
-            prop_assert_eq!(rig.shared.audit().1, 0);
-        }
-        let Rig { shared, server, .. } = rig;
-        shared.grants.lock().fence(DomId(0));
-        server.tear_down();
-        let (accounts, leaked) = shared.audit();
-        prop_assert_eq!(leaked, 0);
-        prop_assert!(!accounts.contains_key(&DomId(0)));
+        Rig::new(nothing).survives(calls);
     }
 }
 

@@ -27,7 +27,7 @@ impl Exchanges {
     /// it. `BadDomain`: the granter is dead, or its agent did not answer: then it is. `BadSlot`: no
     /// such slot of either end's, or one that is in this batch already. `BadRef`: the entry accepts
     /// no page of the caller's. If it is the caller's agent that does not answer, the caller is
-    /// dead.
+    /// dead, and nothing more of the batch is done.
     pub(crate) fn transfer(
         &self,
         grants: &Grants,
@@ -35,21 +35,31 @@ impl Exchanges {
         ops: &[Transfer],
     ) -> Vec<GrantStatus> {
         let runs = ops.chunk_by(|a, b| a.exchange == b.exchange);
+        let mut lives = true;
         let statuses = runs.flat_map(|run| {
             let exchange = run.first().and_then(|op| self.exchange(op.exchange));
+            let exchange = exchange.filter(|_| lives);
             let done = exchange.and_then(|e| self.transfer_in(grants, &e, caller, run));
-            done.unwrap_or_else(|| vec![GrantStatus::BadHandle; run.len()])
+            done.map_or_else(
+                || vec![GrantStatus::BadHandle; run.len()],
+                |(statuses, caller_lives)| {
+                    lives = caller_lives;
+                    statuses
+                },
+            )
         });
         statuses.collect()
     }
 
+    /// A run of one exchange: its statuses, and whether the caller is alive after it; none: there is
+    /// no such exchange.
     fn transfer_in(
         &self,
         grants: &Grants,
         exchange: &Exchange,
         caller: DomId,
         ops: &[Transfer],
-    ) -> Option<Vec<GrantStatus>> {
+    ) -> Option<(Vec<GrantStatus>, bool)> {
         let _op = exchange.op();
         let mut statuses = vec![GrantStatus::BadDomain; ops.len()];
         let mut moving = Vec::with_capacity(ops.len());
@@ -74,8 +84,10 @@ impl Exchanges {
                 .map(|a| Arc::clone(a.memory()));
             ((to_granter, to_user), memory)
         };
+        let mut lives = true;
         if !moving.is_empty() {
             let done = self.carry_out(exchange.granter, caller, exchange, maps);
+            lives = done != Ok(false);
             // Otherwise the granter is dead: whatever the books say, nothing changes hands any
             // more.
             for m in moving.iter().filter(|_| done.is_ok()) {
@@ -87,11 +99,12 @@ impl Exchanges {
                 }
             }
         }
-        Some(statuses)
+        Some((statuses, lives))
     }
 
     /// Has both agents work, the granter's first: what is taken from it is zeroed when it cannot
-    /// write there any more, and the user sees it afterwards. `op` is held.
+    /// write there any more, and the user sees it afterwards. `op` is held. Whether the user is
+    /// alive: one whose space cannot be changed is dead afterwards.
     ///
     /// # Errors
     /// The granter is dead, and nothing has changed hands.
@@ -101,17 +114,16 @@ impl Exchanges {
         user: DomId,
         exchange: &Exchange,
         (to_granter, to_user): (Vec<PageMap>, Vec<PageMap>),
-    ) -> Result<(), SpaceError> {
+    ) -> Result<bool, SpaceError> {
         self.spaces
             .change(granter, |space| space.replace(&to_granter))?;
         let zero = |map: &PageMap| exchange.region.page(map.frame).map(|page| page.fill(0));
         let clean = to_user.iter().all(|map| zero(map) == Some(Ok(())));
-        // A user whose space cannot be changed is dead afterwards.
-        let _ = self.spaces.change(user, |space| match clean {
+        let changed = self.spaces.change(user, |space| match clean {
             true => space.replace(&to_user),
             false => Err(SpaceError::Lost("a page could not be zeroed".into())),
         });
-        Ok(())
+        Ok(changed.is_ok())
     }
 }
 
