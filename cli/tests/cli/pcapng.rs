@@ -29,8 +29,8 @@ fn frames(path: &Path) -> Vec<(u32, Option<String>)> {
     found
 }
 
-/// Starts a machine whose guest pings all the time, and captures `count` frames of that guest: where
-/// to, and how it went.
+/// Starts a machine whose guest pings all the time, and captures `count` frames of that guest:
+/// where to, and how it went.
 fn captured(place: &Place, machine: &str, count: &str) -> (String, Run) {
     let file = place.file("m.toml", machine);
     let up = place.run(&["up", &file, "--detach"]);

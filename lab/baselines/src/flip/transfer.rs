@@ -51,8 +51,8 @@ impl Exchanges {
         statuses.collect()
     }
 
-    /// A run of one exchange: its statuses, and whether the caller is alive after it; none: there is
-    /// no such exchange.
+    /// A run of one exchange: its statuses, and whether the caller is alive after it; none: there
+    /// is no such exchange.
     fn transfer_in(
         &self,
         grants: &Grants,
