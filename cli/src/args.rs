@@ -251,7 +251,7 @@ pub(crate) enum Command {
         /// Only configurations whose names contain this
         #[arg(long, value_name = "TEXT")]
         only: Option<String>,
-        /// A folder to keep the data in, and a picture (SVG) per metric
+        /// A folder to keep the data in (JSON lines, CSV), and a picture (SVG) per metric
         #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,
     },

@@ -9,7 +9,7 @@ use crate::studies::restart::{self, Restart};
 use crate::studies::uplink::{self, Uplink};
 use crate::studies::{Open, Study};
 use anyhow::Context as _;
-use figures::{Failure, interrupt, plot, report};
+use figures::{Failure, csv, interrupt, plot, report};
 use std::path::PathBuf;
 
 /// A study that is part of the program.
@@ -100,6 +100,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (provenance, figures) = (&ran.provenance, &ran.figures);
     if let Some(folder) = &args.out {
         report::save(folder, study.name(), provenance, figures)?;
+        csv::save(folder, study.name(), figures)?;
         plot::save(folder, study.name(), figures)?;
         if let Some(page) = study.page(&ran)? {
             let path = folder.join(format!("{}.html", study.name()));

@@ -7,6 +7,7 @@
 //! | [`stats`] | medians, intervals, verdicts |
 //! | [`metric`] | names of metrics: unit, better side |
 //! | [`report`] | a figure; JSON lines and tables of figures |
+//! | [`mod@csv`] | figures as comma-separated values |
 //! | [`plot`] | figures as SVG |
 //! | [`provenance`] | where figures come from |
 //! | [`clean`] | texts of others, before they are shown |
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clean;
+pub mod csv;
 pub mod failure;
 pub mod file;
 pub mod helper;

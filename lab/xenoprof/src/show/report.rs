@@ -5,6 +5,7 @@ use super::text;
 use crate::attribute::rules::Rules;
 use crate::attribute::{Attribution, Classing};
 use crate::model::{Session, Tier};
+use figures::csv;
 use figures::report::Figure;
 use figures::stats::{CONFIDENCE, Estimate, Verdict};
 use std::io::Write;
@@ -42,7 +43,7 @@ pub fn report(
             let figures = figures(session, &found, classing);
             write_json(out, &session.head.provenance, &figures)?;
         }
-        Form::Csv => write_csv(out, &figures(session, &found, classing))?,
+        Form::Csv => csv::write(out, &figures(session, &found, classing))?,
     }
     Ok(())
 }
@@ -243,41 +244,6 @@ pub fn write_json(
     Ok(())
 }
 
-fn write_csv(out: &mut impl Write, figures: &[Figure]) -> anyhow::Result<()> {
-    writeln!(out, "plan,config,metric,value,lo,hi,unit,n,verdict,note")?;
-    let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
-    for figure in figures {
-        let verdict = figure.verdict.and_then(|verdict| {
-            let value = serde_json::to_value(verdict).ok()?;
-            Some(value.as_str()?.to_owned())
-        });
-        let fields = [
-            figure.plan.clone(),
-            figure.config.clone(),
-            figure.metric.clone(),
-            number(figure.value),
-            number(figure.lo),
-            number(figure.hi),
-            figure.unit.to_owned(),
-            figure.n.to_string(),
-            verdict.unwrap_or_default(),
-            figure.note.clone().unwrap_or_default(),
-        ];
-        let line: Vec<String> = fields.iter().map(|field| csv_field(field)).collect();
-        writeln!(out, "{}", line.join(","))?;
-    }
-    Ok(())
-}
-
-/// RFC 4180.
-fn csv_field(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -376,18 +342,5 @@ mod tests {
         }
         let [lo, hi] = interval(50, 100);
         assert!((lo - 0.404).abs() < 0.001 && (hi - 0.596).abs() < 0.001);
-    }
-
-    #[test]
-    fn csv_is_quoted() {
-        let mut figure = Figure::single(PLAN, "session", "cycles.a,b", 1.0);
-        figure.note = Some("say \"x\"".to_owned());
-        let mut out = Vec::new();
-        write_csv(&mut out, &[figure]).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        assert_eq!(
-            text.lines().nth(1),
-            Some("prof,session,\"cycles.a,b\",1,1,1,cycles,1,,\"say \"\"x\"\"\"")
-        );
     }
 }
