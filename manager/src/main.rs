@@ -139,6 +139,7 @@ fn run(core: &mut Core) -> Result<(), String> {
         name: "manager",
         user: is_root.then_some(given.own_user),
         keep: CapabilitySet::empty(),
+        ends_with_parent: true,
         calls: MANAGER,
     };
     let mut missing = confine(&rights).map_err(|e| format!("the manager's own rights: {e}"))?;

@@ -11,6 +11,8 @@ pub enum When {
     Has(u8, u64),
     /// This argument has none of these bits.
     HasNot(u8, u64),
+    /// This argument is one of these.
+    OneOf(u8, &'static [u64]),
 }
 
 /// A call that is allowed.
@@ -35,9 +37,9 @@ const EXEC: u64 = libc::PROT_EXEC as u64;
 const NEWNET: u64 = libc::CLONE_NEWNET as u64;
 const FIONBIO: u64 = libc::FIONBIO;
 
-/// What both helpers may call: descriptors that they were given, and their own memory. Nothing is
-/// opened by any of these.
-const BOTH: &[Call] = &calls! {
+/// What each of them may call: descriptors that it was given, and its own memory. Nothing is opened
+/// by any of these.
+pub const COMMON: &[Call] = &calls! {
     // The link to the core, clients, consoles, the log.
     SYS_read When::Always;
     SYS_write When::Always;
@@ -100,10 +102,10 @@ const BOTH: &[Call] = &calls! {
 };
 
 /// What the manager may call.
-pub const MANAGER: &[&[Call]] = &[BOTH];
+pub const MANAGER: &[&[Call]] = &[COMMON];
 
 /// What netd may call.
-pub const NETD: &[&[Call]] = &[BOTH, DEVICES];
+pub const NETD: &[&[Call]] = &[COMMON, DEVICES];
 
 /// What it takes to open and configure a device.
 const DEVICES: &[Call] = &calls! {

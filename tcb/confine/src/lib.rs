@@ -1,13 +1,13 @@
-//! What a helper of the core's gives up before it does anything else: the user that it was started
-//! as, capabilities, and every system call that it has no use for. Of the calling thread, and so of
-//! all that it starts: to be done first.
+//! What a program gives up before it does anything else: the user that it was started as,
+//! capabilities, and every system call that it has no use for. The core's helpers do so, and the
+//! driver domain on Xen. Of the calling thread, and so of all that it starts: to be done first.
 //!
 //! A call that is not on the list fails with EPERM. None of the lists has one that starts a
 //! program, traces a process, or mounts.
 
 mod calls;
 
-pub use calls::{Call, MANAGER, NETD, When};
+pub use calls::{COMMON, Call, MANAGER, NETD, When};
 pub use rustix::thread::CapabilitySet;
 
 use rustix::process::{
@@ -24,7 +24,7 @@ use seccompiler::{
 };
 use std::io;
 
-/// What is left to a helper.
+/// What is left to a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Rights<'a> {
     /// Who it is, for messages.
@@ -33,6 +33,8 @@ pub struct Rights<'a> {
     pub user: Option<u32>,
     /// Capabilities that it keeps, of those that it has.
     pub keep: CapabilitySet,
+    /// Whether it ends when its parent does.
+    pub ends_with_parent: bool,
     /// System calls; of one that is listed twice, the later line counts.
     pub calls: &'a [&'a [Call]],
 }
@@ -68,9 +70,11 @@ pub fn confine(rights: &Rights<'_>) -> io::Result<Vec<String>> {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     }
     set_no_new_privs(true)?;
-    // After the change of user, which would take it back. If the parent is gone already, its end of
-    // the link is closed, and that ends us as well.
-    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if rights.ends_with_parent {
+        // After the change of user, which would take it back. If the parent is gone already, its
+        // end of the link is closed, and that ends us as well.
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+    }
     for filter in [no_clone3(), filter(rights.calls)] {
         apply_filter(&filter.map_err(io::Error::other)?).map_err(io::Error::other)?;
     }
@@ -115,6 +119,12 @@ fn filter(calls: &[&[Call]]) -> Result<BpfProgram, seccompiler::BackendError> {
                 let has_not = condition(argument, SeccompCmpOp::MaskedEq(bits), 0)?;
                 vec![SeccompRule::new(vec![has_not])?]
             }
+            When::OneOf(argument, values) => {
+                let rule = |value: &u64| {
+                    SeccompRule::new(vec![condition(argument, SeccompCmpOp::Eq, *value)?])
+                };
+                values.iter().map(rule).collect::<Result<_, _>>()?
+            }
         };
         rules.insert(call.number, of);
     }
@@ -134,6 +144,7 @@ mod tests {
             name: "test",
             user: None,
             keep: CapabilitySet::empty(),
+            ends_with_parent: true,
             calls,
         };
         std::thread::scope(|scope| {
@@ -181,6 +192,25 @@ mod tests {
         });
         assert!(opened.is_ok());
         assert_eq!(left, Err(Errno::PERM));
+    }
+
+    #[test]
+    fn requests_of_a_list_are_made_and_no_others() {
+        const REQUESTS: &[Call] = &[Call {
+            number: libc::SYS_ioctl,
+            when: When::OneOf(1, &[libc::FIONBIO, libc::FIONREAD]),
+        }];
+        let (end, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (blocking, waiting, cloexec) = confined(&[COMMON, REQUESTS], |_| {
+            (
+                end.set_nonblocking(true),
+                rustix::io::ioctl_fionread(&end),
+                rustix::io::ioctl_fioclex(&end),
+            )
+        });
+        assert!(blocking.is_ok());
+        assert_eq!(waiting, Ok(0));
+        assert_eq!(cloexec, Err(Errno::PERM));
     }
 
     #[test]

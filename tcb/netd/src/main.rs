@@ -44,6 +44,7 @@ fn run() -> Result<(), String> {
             // To enter namespaces of others, and to find them by a process.
             | CapabilitySet::SYS_ADMIN
             | CapabilitySet::SYS_PTRACE,
+        ends_with_parent: true,
         calls: NETD,
     };
     let missing = confine(&rights).map_err(|e| format!("giving up what it does not need: {e}"))?;
