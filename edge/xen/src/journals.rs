@@ -1,8 +1,9 @@
 //! Journals of rings, in a file that outlives this process (`vif::ring::Journal`).
 //!
 //! ```text
-//!   the file: cells of CELL bytes, one for an interface
-//!     page 0     u32 used, domain, device, tx-ring-ref, rx-ring-ref, event-channel
+//!   the file: cells of CELL bytes, one for each queue of an interface
+//!     page 0     u32 used, domain, device, queue, tx-ring-ref, rx-ring-ref, event channel of both
+//!                rings or of packets from the guest, 0 or that of packets to the guest
 //!     page 1 …   the journal of the ring from the guest
 //!          …     the journal of the ring to the guest
 //! ```
@@ -12,6 +13,7 @@
 
 use crate::dev::Window;
 use crate::interfaces::{INTERFACES_MAX, Key};
+use crate::netif::features::{Ports, QUEUES_MAX};
 use abi::PAGE;
 use shmem::Span;
 use std::fs::OpenOptions;
@@ -26,17 +28,21 @@ const JOURNAL: usize = Journal::bytes(SLOTS_PER_PAGE).next_multiple_of(PAGE);
 /// Bytes of a cell.
 const CELL: usize = PAGE + 2 * JOURNAL;
 /// Words that name a connection.
-const NAME: usize = 6;
+const NAME: usize = 8;
+/// Those of them that name the queue, not who is connected to it.
+const OF_QUEUE: usize = 4;
 
-/// Which connection of which interface.
+/// Which connection of which queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// The interface.
     pub key: Key,
+    /// The queue's number.
+    pub queue: u32,
     /// The grants of both rings.
     pub rings: [u32; 2],
-    /// The frontend's end of the event channel.
-    pub port: u32,
+    /// The frontend's ends of the event channels.
+    pub ports: Ports,
 }
 
 impl Connection {
@@ -44,7 +50,13 @@ impl Connection {
     fn words(&self) -> [u32; NAME] {
         let Key { domain, device } = self.key;
         let [tx, rx] = self.rings;
-        [1, domain.into(), device, tx, rx, self.port]
+        // Xen gives no event channel the port 0.
+        let ports = match self.ports {
+            Ports::Shared(port) => [port, 0],
+            Ports::Split { tx, rx } => [tx, rx],
+        };
+        let [first, second] = ports;
+        [1, domain.into(), device, self.queue, tx, rx, first, second]
     }
 }
 
@@ -62,7 +74,7 @@ impl Journals {
     /// # Errors
     /// It cannot be made, or is not as long as it has to be and cannot be.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let bytes = CELL * INTERFACES_MAX;
+        let bytes = CELL * INTERFACES_MAX * QUEUES_MAX;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -88,14 +100,14 @@ impl Journals {
         let named: Vec<Option<[u32; NAME]>> =
             (0..self.held.len()).map(|cell| self.name(cell)).collect();
         let free = |cell: &usize| self.held.get(*cell) == Some(&false);
-        let same_interface = |cell: &usize| {
+        let same_queue = |cell: &usize| {
             let name = named.get(*cell).copied().flatten();
-            name.is_some_and(|name| name.get(..3) == of.words().get(..3))
+            name.is_some_and(|name| name.get(..OF_QUEUE) == of.words().get(..OF_QUEUE))
         };
         let cells = 0..self.held.len();
-        // What an interface's last process has left, else a cell that nobody has used, else one
+        // What a queue's last process has left, else a cell that nobody has used, else one
         // whose interface is no more.
-        let found = cells.clone().filter(free).find(same_interface);
+        let found = cells.clone().filter(free).find(same_queue);
         let unused = |cell: &usize| named.get(*cell) == Some(&None);
         let found = found.or_else(|| cells.clone().filter(free).find(unused));
         let cell = found.or_else(|| cells.clone().find(free))?;
@@ -157,7 +169,12 @@ mod tests {
     fn connection(domain: u16, port: u32) -> Connection {
         let key = Key { domain, device: 0 };
         let rings = [8, 9];
-        Connection { key, rings, port }
+        Connection {
+            key,
+            queue: 0,
+            rings,
+            ports: Ports::Shared(port),
+        }
     }
 
     /// Marks the journals of a cell, and whether they are marked.
@@ -196,6 +213,25 @@ mod tests {
             mark(memory, 0);
             assert_eq!(Journals::over(memory).begin(next, resumes).unwrap().0, 0);
             assert!(!marked(memory, 0), "{next:?} {resumes}");
+        }
+    }
+
+    #[test]
+    fn each_queue_has_a_cell() {
+        let memory = memory(3);
+        let of = |queue| Connection {
+            queue,
+            ..connection(1, 5)
+        };
+        let mut first = Journals::over(memory);
+        for queue in 0..3 {
+            assert_eq!(first.begin(of(queue), false).unwrap().0, queue as usize);
+            mark(memory, queue as usize);
+        }
+        let mut next = Journals::over(memory);
+        for queue in [2, 0, 1] {
+            assert_eq!(next.begin(of(queue), true).unwrap().0, queue as usize);
+            assert!(marked(memory, queue as usize));
         }
     }
 

@@ -4,8 +4,12 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`program`] | from the command line to a running driver |
+//! | [`calls`] | the system calls that are left to it |
 //! | [`control`] | the control socket |
-//! | [`platform`] | Xen as the driver sees it: connections, doorbells, guests that come and go |
+//! | [`platform`] | Xen as the driver sees it: connections, doorbells |
+//! | [`guests`] | guests that come and go |
+//! | [`reach`] | how one guest's memory is reached, queue by queue |
+//! | [`bells`] | how a frontend is notified |
 //! | [`waiter`] | how the driver sleeps |
 //! | [`interfaces`] | this domain's interfaces in the xenstore |
 //! | [`netif`] | what both ends of an interface write there: features, states, settings |
@@ -17,13 +21,17 @@
 //! Who may touch what: this process its own memory, both rings of each guest (mapped), and exactly
 //! the pages that guests grant, byte ranges at a time, by Xen's copy.
 
+pub mod bells;
+pub mod calls;
 pub mod control;
 pub mod dev;
 pub mod grants;
+pub mod guests;
 pub mod interfaces;
 pub mod journals;
 pub mod netif;
 pub mod platform;
 pub mod program;
+pub mod reach;
 pub mod store;
 pub mod waiter;

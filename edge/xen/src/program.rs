@@ -1,22 +1,25 @@
 //! From the command line to a running driver.
 //!
 //! Everything that needs privileges comes first: Xen's devices, the journal, the NICs, the control
-//! socket. Then the process changes to the user `nobody`, for good.
+//! socket. Then the process becomes the user `nobody`, for good, and a filter leaves it the system
+//! calls that it needs.
 
+use crate::calls::CALLS;
 use crate::control::{self, Server};
 use crate::dev::{Evtchn, Gntdev};
+use crate::guests::XenGuests;
 use crate::interfaces::Interfaces;
 use crate::journals::Journals;
-use crate::platform::{Xen, XenGuests};
+use crate::platform::Xen;
 use crate::store::{Store, XenBus};
 use crate::waiter::XenWaiter;
 use abi::layout::info;
 use abi::machine::{Device, Domain, Program};
 use abi::{DomId, PAGE};
 use config::domain::{DriverConfig, GrantMode};
+use confine::{CapabilitySet, Rights, confine};
 use runtime::call::Calls;
 use runtime::start::{StartError, Started};
-use rustix::process::{Gid, Uid};
 use shmem::Area;
 use shmem::home::Home;
 use std::cell::RefCell;
@@ -88,7 +91,7 @@ fn run(config: &Path, socket: &Path) -> Result<Infallible, Failed> {
     let gntdev = Gntdev::open()?;
     let journals = Journals::open(&beside(socket))?;
     let devices = devices(&domain)?;
-    become_nobody()?;
+    give_up_rights()?;
 
     let waits_for: Vec<OwnedFd> = devices
         .iter()
@@ -188,16 +191,25 @@ fn home(domain: &Domain) -> io::Result<Home> {
     })
 }
 
-/// Gives up root, and every way back. The process has one thread yet.
-fn become_nobody() -> Result<(), Failed> {
-    let failed = |error: rustix::io::Errno| Failed::Text(format!("cannot become nobody: {error}"));
+/// Gives up root, every way back, and every system call but [`CALLS`]. The process has one thread
+/// yet.
+fn give_up_rights() -> Result<(), Failed> {
     if !rustix::process::getuid().is_root() {
         return Err(Failed::Text("it has to be started by root".to_owned()));
     }
-    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-    rustix::thread::set_thread_groups(&[]).map_err(failed)?;
-    rustix::thread::set_thread_res_gid(group, group, group).map_err(failed)?;
-    rustix::thread::set_thread_res_uid(user, user, user).map_err(failed)?;
-    rustix::thread::set_no_new_privs(true).map_err(failed)?;
-    Ok(())
+    let rights = Rights {
+        name: "driver domain",
+        user: Some(NOBODY),
+        keep: CapabilitySet::empty(),
+        // Guests are served on when the shell that has started it ends.
+        ends_with_parent: false,
+        calls: CALLS,
+    };
+    let missing = confine(&rights)?;
+    match missing.first() {
+        None => Ok(()),
+        Some(missing) => Err(Failed::Text(format!(
+            "this system does not grant {missing}"
+        ))),
+    }
 }

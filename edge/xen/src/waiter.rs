@@ -97,7 +97,7 @@ impl XenWaiter {
     /// Something of the set is ready.
     fn woken(&self, by: u64) {
         match by {
-            EVTCHN => drop(self.evtchn.take()),
+            EVTCHN => self.evtchn.take(),
             STORE => self.store_ready.set(true),
             MAIL => drop(rustix::io::read(&self.mail, &mut [0; 8])),
             _ => {}

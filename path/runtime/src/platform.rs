@@ -19,6 +19,7 @@ use shmem::Area;
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::OwnedFd;
+use vif::events::Rings;
 
 /// A record of a connection: what one end says of itself, encoded by `vif::netif`.
 pub type Record = [u8; RECORD_BYTES];
@@ -110,6 +111,13 @@ fn no_device<T>() -> io::Result<T> {
 pub trait Doorbell: Debug {
     /// Wakes the other end. Cheap where it is awake anyway, but not free: a system call.
     fn ring(&self);
+
+    /// The same, where the other end may be told that it is to look at these rings of this queue
+    /// alone.
+    #[inline]
+    fn ring_for(&self, _queue: usize, _rings: Rings) {
+        self.ring();
+    }
 }
 
 /// What has changed outside the rings since a domain last asked.

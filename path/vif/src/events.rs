@@ -28,6 +28,22 @@ pub trait EventWords {
     fn swap(&self, n: usize, value: u32, order: Ordering) -> u32;
 }
 
+/// The rings that a notification is about. One event channel serves both here; on Xen each may have
+/// its own (`feature-split-event-channels`), and a guest counts events without a cause against the
+/// backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rings {
+    /// Packets from the guest.
+    pub tx: bool,
+    /// Packets to the guest.
+    pub rx: bool,
+}
+
+impl Rings {
+    /// Both.
+    pub const BOTH: Self = Self { tx: true, rx: true };
+}
+
 /// Bytes from one word to the next.
 pub const WORD_STRIDE: usize = 64;
 

@@ -13,8 +13,11 @@ const UNBIND: libc::Ioctl = request(b'E', 3, size_of::<PortArgument>());
 /// `IOCTL_EVTCHN_NOTIFY`.
 const NOTIFY: libc::Ioctl = request(b'E', 4, size_of::<PortArgument>());
 
-/// Ports that one read reports.
-const PORTS: usize = 64;
+/// All of them.
+pub const EVTCHN_REQUESTS: [u64; 3] = [BIND_INTERDOMAIN, UNBIND, NOTIFY];
+
+/// Ports that one read reports; what is left is reported by the next.
+const PORTS: usize = 512;
 
 #[repr(C)]
 struct BindInterdomain {
@@ -58,20 +61,16 @@ impl Evtchn {
         })
     }
 
-    /// Takes the events that have come, and lets further ones come; whether there were any.
-    pub fn take(&self) -> bool {
-        let mut any = false;
+    /// Takes the events that have come, once each, and lets further ones come. A guest that
+    /// notifies all the time has the next one there at once: it must not keep this end here.
+    pub fn take(&self) {
         let mut ports = [0; PORTS * 4];
-        while let Ok(bytes) = (&self.0).read(&mut ports) {
-            let Some(took) = ports.get(..bytes).filter(|took| !took.is_empty()) else {
-                break;
-            };
-            any = true;
+        let bytes = (&self.0).read(&mut ports).unwrap_or(0);
+        if let Some(took) = ports.get(..bytes).filter(|took| !took.is_empty()) {
             // What is written back is unmasked. A port that was unbound meanwhile is refused: that
             // is one event less to wait for.
             let _ = (&self.0).write(took);
         }
-        any
     }
 }
 

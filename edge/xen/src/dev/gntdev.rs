@@ -16,6 +16,9 @@ const UNMAP: libc::Ioctl = request(b'G', 1, size_of::<UnmapGrantRef>());
 /// `IOCTL_GNTDEV_GRANT_COPY`.
 const COPY: libc::Ioctl = request(b'G', 8, size_of::<CopyArgument>());
 
+/// All of them.
+pub const GNTDEV_REQUESTS: [u64; 3] = [MAP, UNMAP, COPY];
+
 /// `GNTCOPY_source_gref`.
 const SOURCE_GREF: u16 = 1;
 /// `GNTCOPY_dest_gref`.

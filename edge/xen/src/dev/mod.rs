@@ -9,8 +9,8 @@ mod evtchn;
 mod gntdev;
 mod window;
 
-pub use evtchn::{Evtchn, Port};
-pub use gntdev::{Copied, CopySegment, Gntdev, Mapped, Remote};
+pub use evtchn::{EVTCHN_REQUESTS, Evtchn, Port};
+pub use gntdev::{Copied, CopySegment, GNTDEV_REQUESTS, Gntdev, Mapped, Remote};
 pub use window::Window;
 
 use std::fs::{File, OpenOptions};

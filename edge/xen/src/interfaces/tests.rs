@@ -1,5 +1,5 @@
 use super::*;
-use crate::netif::features::offered;
+use crate::netif::features::{Ports, offered};
 use crate::store::fake::Fake;
 use config::domain::Offloads;
 
@@ -166,7 +166,8 @@ fn the_next_process_takes_over_without_a_word() {
     let offer = offered(Offloads::None);
     next.set(CONN, XenbusState::InitWait, Some(&offer)).unwrap();
     assert_eq!(next.shown(CONN), Some(XenbusState::Initialised));
-    assert_eq!(next.choose(CONN).unwrap().unwrap().port, 15);
+    let ports = next.choose(CONN).unwrap().unwrap().queues[0].ports;
+    assert_eq!(ports, Ports::Shared(15));
     next.set(CONN, XenbusState::Connected, Some(&offer))
         .unwrap();
     assert_eq!(fake.nodes().tree, before, "a frontend would notice");

@@ -10,6 +10,9 @@ use vif::netif::{BackRecord, Features, FrontRecord, MAX_SLOTS_STOCK, RecordError
 /// and no grant of any frontend's has this reference.
 pub const OWN_PAGE: GrantRef = GrantRef(u32::MAX);
 
+/// Queues that an interface may have.
+pub const QUEUES_MAX: usize = 4;
+
 /// Features of a backend and their nodes. A node says that the backend *takes* it.
 const BACK: [(&str, Features); 4] = [
     ("feature-sg", Features::SG),
@@ -57,18 +60,43 @@ pub fn back_nodes(offer: &BackRecord) -> Vec<(&'static str, String)> {
     let fixed = [
         ("feature-rx-copy", switch(true)),
         ("feature-rx-flip", switch(false)),
-        ("feature-split-event-channels", switch(false)),
+        ("feature-split-event-channels", switch(true)),
+        ("multi-queue-max-queues", QUEUES_MAX.to_string()),
     ];
     features.chain(fixed).collect()
 }
 
-/// What a frontend has chosen: its record, and the port that its event channel has at its end.
+/// What a frontend has chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// Its record; the page of the event channel is [`OWN_PAGE`].
+    /// Its record, with the rings of the first queue; the page of the event channel is
+    /// [`OWN_PAGE`].
     pub record: FrontRecord,
-    /// The remote port.
-    pub port: u32,
+    /// Its queues: one at least, [`QUEUES_MAX`] at most.
+    pub queues: Vec<Queue>,
+}
+
+/// One queue of a frontend's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// The pages of the ring from the guest and of the one to it.
+    pub rings: [GrantRef; 2],
+    /// Its event channels.
+    pub ports: Ports,
+}
+
+/// A frontend's ends of a queue's event channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ports {
+    /// One channel for both rings.
+    Shared(u32),
+    /// A channel for each ring (`feature-split-event-channels`).
+    Split {
+        /// For packets from the guest.
+        tx: u32,
+        /// For packets to the guest.
+        rx: u32,
+    },
 }
 
 /// Why what a frontend wrote cannot be used.
@@ -76,10 +104,16 @@ pub struct Chosen {
 pub enum BadFront {
     /// A node is not there, or no number.
     #[error("the guest's `{0}` is missing or no number")]
-    Node(&'static str),
-    /// It uses more than it was offered.
-    #[error("the guest uses {0} queues, and was offered one")]
+    Node(String),
+    /// It uses none, or more than it was offered.
+    #[error("the guest uses {0} queues, and was offered 1 to {QUEUES_MAX}")]
     Queues(u32),
+    /// Two event channels with one end.
+    #[error("the guest's `event-channel-tx` and `event-channel-rx` are both {0}")]
+    SamePort(u32),
+    /// Two queues with one ring.
+    #[error("two queues of the guest's have the ring {0}")]
+    SameRing(u32),
     /// The record makes no sense.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -93,33 +127,67 @@ pub fn chosen(
     mac: [u8; 6],
     mut node: impl FnMut(&str) -> Option<String>,
 ) -> Result<Chosen, BadFront> {
-    let mut number = |name: &'static str| -> Option<u32> { node(name)?.trim().parse().ok() };
-    let queues = number("multi-queue-num-queues").unwrap_or(1);
-    if queues != 1 {
-        return Err(BadFront::Queues(queues));
-    }
-    let mut need = |name| number(name).ok_or(BadFront::Node(name));
-    let ring = |gref| SmallVec::from_iter([GrantRef(gref)]);
-    let tx_ring = ring(need("tx-ring-ref")?);
-    let rx_ring = ring(need("rx-ring-ref")?);
-    let port = need("event-channel")?;
+    let mut number = |name: &str| -> Option<u32> { node(name)?.trim().parse().ok() };
+    let count = number("multi-queue-num-queues").unwrap_or(1);
+    let queues: Vec<Queue> = match count {
+        // The nodes of a single queue are the interface's.
+        1 => vec![queue("", &mut number)?],
+        _ if (2..=QUEUES_MAX as u32).contains(&count) => (0..count)
+            .map(|n| queue(&format!("queue-{n}/"), &mut number))
+            .collect::<Result<_, _>>()?,
+        _ => return Err(BadFront::Queues(count)),
+    };
     let features = FRONT
         .into_iter()
         .filter(|(name, _)| number(name).unwrap_or(0) != 0);
     let features = features.fold(Features::default(), |all, (_, feature)| all.with(feature));
-    let record = FrontRecord {
-        features,
-        max_slots: MAX_SLOTS_STOCK,
-        rx_buffer: PAGE as u16,
-        mac,
-        table: Handle(0),
-        event: OWN_PAGE,
-        tx_ring,
-        rx_ring,
-    };
     // What a frontend has written may be anything: two rings in one page, for instance.
-    let record = FrontRecord::decode(&record.encode())?;
-    Ok(Chosen { record, port })
+    let record = |queue: &Queue| {
+        let record = FrontRecord {
+            features,
+            max_slots: MAX_SLOTS_STOCK,
+            rx_buffer: PAGE as u16,
+            mac,
+            table: Handle(0),
+            event: OWN_PAGE,
+            tx_ring: SmallVec::from_iter([queue.rings[0]]),
+            rx_ring: SmallVec::from_iter([queue.rings[1]]),
+        };
+        FrontRecord::decode(&record.encode())
+    };
+    let records = queues.iter().map(record).collect::<Result<Vec<_>, _>>()?;
+    let mut rings: Vec<u32> = queues
+        .iter()
+        .flat_map(|q| q.rings)
+        .map(|ring| ring.0)
+        .collect();
+    rings.sort_unstable();
+    let twice = rings.windows(2).find(|pair| pair.first() == pair.last());
+    if let Some(ring) = twice.and_then(<[u32]>::first) {
+        return Err(BadFront::SameRing(*ring));
+    }
+    let record = records.into_iter().next();
+    let record = record.ok_or(BadFront::Queues(0))?;
+    Ok(Chosen { record, queues })
+}
+
+/// One queue, whose nodes are below `place`.
+fn queue(place: &str, mut number: impl FnMut(&str) -> Option<u32>) -> Result<Queue, BadFront> {
+    // As xen-netback looks for them: a channel for each ring first.
+    let split = number(&format!("{place}event-channel-tx"));
+    let mut need = |name: &str| {
+        let name = format!("{place}{name}");
+        number(&name).ok_or(BadFront::Node(name))
+    };
+    let rings = [need("tx-ring-ref")?, need("rx-ring-ref")?].map(GrantRef);
+    let ports = match split {
+        None => Ports::Shared(need("event-channel")?),
+        Some(tx) => match need("event-channel-rx")? {
+            rx if rx == tx => return Err(BadFront::SamePort(tx)),
+            rx => Ports::Split { tx, rx },
+        },
+    };
+    Ok(Queue { rings, ports })
 }
 
 #[cfg(test)]
@@ -154,7 +222,9 @@ mod tests {
     #[test]
     fn a_stock_frontend_gets_everything() {
         let chosen = of(&stock()).unwrap();
-        assert_eq!(chosen.port, 15);
+        let ports = Ports::Shared(15);
+        let rings = [8, 9].map(GrantRef);
+        assert_eq!(chosen.queues, [Queue { rings, ports }]);
         let terms = Terms::of(&offered(Offloads::Tso), &chosen.record).unwrap();
         for end in [terms.to_guest, terms.from_guest] {
             assert!(end.gso_tcpv4 && end.gso_tcpv6 && end.csum && end.ipv6_csum);
@@ -223,12 +293,76 @@ mod tests {
     }
 
     #[test]
+    fn each_ring_may_have_an_event_channel() {
+        let mut nodes = stock();
+        nodes.remove("event-channel");
+        nodes.insert("event-channel-tx", "15");
+        assert_eq!(of(&nodes), Err(BadFront::Node("event-channel-rx".into())));
+        nodes.insert("event-channel-rx", "15");
+        assert_eq!(of(&nodes), Err(BadFront::SamePort(15)));
+        nodes.insert("event-channel-rx", "16");
+        let split = Ports::Split { tx: 15, rx: 16 };
+        assert_eq!(of(&nodes).unwrap().queues[0].ports, split);
+        // As xen-netback: what an older attempt left behind does not count.
+        nodes.insert("event-channel", "9");
+        assert_eq!(of(&nodes).unwrap().queues[0].ports, split);
+    }
+
+    /// What Linux' netfront writes on a machine with several processors.
+    fn with_queues(count: u32) -> BTreeMap<String, String> {
+        let one = [
+            "tx-ring-ref",
+            "rx-ring-ref",
+            "event-channel-tx",
+            "event-channel-rx",
+        ];
+        let all = stock().into_iter().filter(|(name, _)| !one.contains(name));
+        let mut nodes: BTreeMap<String, String> = all
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        nodes.insert("multi-queue-num-queues".into(), count.to_string());
+        for queue in 0..count {
+            for (n, name) in (0..).zip(one) {
+                nodes.insert(
+                    format!("queue-{queue}/{name}"),
+                    (queue * 4 + n + 8).to_string(),
+                );
+            }
+        }
+        nodes
+    }
+
+    #[test]
+    fn a_frontend_may_have_several_queues() {
+        let of = |nodes: &BTreeMap<String, String>| chosen(MAC, |name| nodes.get(name).cloned());
+        let nodes = with_queues(4);
+        let four = of(&nodes).unwrap();
+        assert_eq!(four.queues.len(), 4);
+        let last = Queue {
+            rings: [20, 21].map(GrantRef),
+            ports: Ports::Split { tx: 22, rx: 23 },
+        };
+        assert_eq!(four.queues[3], last);
+        assert_eq!(four.record.tx_ring[0], GrantRef(8));
+        let with = |name: &str, value: &str| {
+            let mut nodes = nodes.clone();
+            nodes.insert(name.into(), value.into());
+            of(&nodes)
+        };
+        assert_eq!(with("queue-2/rx-ring-ref", "8"), Err(BadFront::SameRing(8)));
+        let nothing = BadFront::Node("queue-3/tx-ring-ref".into());
+        assert_eq!(with("queue-3/tx-ring-ref", ""), Err(nothing));
+        let zero = Err(RecordError::Reference.into());
+        assert_eq!(with("queue-1/tx-ring-ref", "0"), zero);
+    }
+
+    #[test]
     fn nonsense_is_named() {
         for name in ["tx-ring-ref", "rx-ring-ref", "event-channel"] {
             for value in ["", "-1", "x", "4294967296"] {
                 let mut nodes = stock();
                 nodes.insert(name, value);
-                assert_eq!(of(&nodes), Err(BadFront::Node(name)), "{value:?}");
+                assert_eq!(of(&nodes), Err(BadFront::Node(name.into())), "{value:?}");
             }
         }
         let with = |name, value| {
@@ -242,10 +376,10 @@ mod tests {
             with("tx-ring-ref", "4294967295"),
             Err(RecordError::Reference.into())
         );
-        assert_eq!(
-            with("multi-queue-num-queues", "4"),
-            Err(BadFront::Queues(4))
-        );
+        for count in [0, 5, u32::MAX] {
+            let refused = with("multi-queue-num-queues", count.to_string().leak());
+            assert_eq!(refused, Err(BadFront::Queues(count)));
+        }
         assert!(with("multi-queue-num-queues", "1").is_ok());
         let mut flips = stock();
         flips.remove("request-rx-copy");
@@ -278,7 +412,7 @@ mod tests {
             let chosen = of(&nodes).unwrap();
             prop_assert_eq!(chosen.record.tx_ring[0], GrantRef(tx));
             prop_assert_eq!(chosen.record.rx_ring[0], GrantRef(rx));
-            prop_assert_eq!(chosen.port, port);
+            prop_assert_eq!(chosen.queues[0].ports, Ports::Shared(port));
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Frames from and to a guest, while it is connected.
 
+use super::queues::GuestNetback;
 use super::{Link, VifPort};
 use crate::dedicated::queue::DedicatedQueue;
 use nic::{Caps, Frame, SmallBatch, SmallFrame};
 use runtime::ledger::{Hop, Ledger};
-use vif::grants::Grants;
 use vif::netback::{Netback, Taken, ToGuest};
 use vif::ring::Watch;
 
@@ -12,7 +12,9 @@ impl VifPort {
     /// Frames that the guest sent. They belong to the port until [`VifPort::done`].
     pub fn take(&mut self, budget: usize, out: &mut Vec<Frame>, ledger: &Ledger) -> usize {
         let Some(link) = &mut self.link else { return 0 };
-        let taken = ledger.at(Hop::Netback, || link.netback.from_guest(budget, out));
+        let taken = ledger.at(Hop::Netback, || {
+            link.queues.next_sender().from_guest(budget, out)
+        });
         match taken {
             Ok(taken) => {
                 self.traffic.in_packets += taken as u64;
@@ -29,10 +31,10 @@ impl VifPort {
     /// The small frames at the head of the guest's ring, as [`VifPort::take`] takes others.
     pub fn take_small_frames(&mut self, budget: usize, out: &mut SmallBatch) -> Taken {
         out.clear();
-        let Some(link) = &mut self.link else {
+        let Some(netback) = self.netback() else {
             return Taken::default();
         };
-        match link.netback.small_frames_from_guest(budget, out) {
+        match netback.small_frames_from_guest(budget, out) {
             Ok(taken) => {
                 self.traffic.in_packets += out.len() as u64;
                 self.traffic.in_bytes += taken.bytes;
@@ -48,22 +50,23 @@ impl VifPort {
     /// Bytes of the longest small frame that can be sent to the guest; 0: none can.
     #[must_use]
     pub fn longest_small_frame(&self) -> usize {
-        self.link
-            .as_ref()
-            .map_or(0, |link| link.netback.longest_small_frame())
+        let netback = self.link.as_ref().and_then(|link| link.queues.only());
+        netback.map_or(0, Netback::longest_small_frame)
     }
 
     /// [`VifPort::send`] for small frames none of which is longer than that.
     pub fn send_small_frames(&mut self, small: &[SmallFrame], pick: &[u32]) {
-        let Some(link) = &mut self.link else { return };
-        let report = link.netback.small_frames_to_guest(small, pick);
+        let Some(netback) = self.netback() else {
+            return;
+        };
+        let report = netback.small_frames_to_guest(small, pick);
         self.delivered(&report);
     }
 
     /// Answers what was taken.
     pub fn done(&mut self, ledger: &Ledger) {
         if let Some(link) = &mut self.link {
-            ledger.at(Hop::Netback, || link.netback.from_guest_done());
+            ledger.at(Hop::Netback, || link.queues.last_sender().from_guest_done());
             self.touched = true;
         }
     }
@@ -74,27 +77,38 @@ impl VifPort {
             self.not_connected += pick.len() as u64;
             return;
         };
-        let report = ledger.at(Hop::Netback, || {
-            self.room.to_guest(&mut link.netback, frames, pick)
+        let room = &mut self.room;
+        let report = ledger.at(Hop::Netback, || match link.queues.only_mut() {
+            Some(netback) => room.to_guest(netback, frames, pick),
+            None => {
+                let mut all = ToGuest::default();
+                link.queues.divide(frames, pick, |queue, own| {
+                    let report = room.to_guest(queue, frames, own);
+                    all.delivered += report.delivered;
+                    all.bytes += report.bytes;
+                });
+                all
+            }
         });
         self.delivered(&report);
     }
 
-    /// The netback, for a NIC that writes to the guest's pages itself, while it is connected.
-    /// [`VifPort::delivered`] takes what comes of it.
-    pub fn netback(&mut self) -> Option<&mut Netback<Box<dyn Grants>>> {
-        self.link.as_mut().map(|link| &mut link.netback)
+    /// The netback, for a NIC that writes to the guest's pages itself, while the guest is connected
+    /// and has one queue. [`VifPort::delivered`] takes what comes of it.
+    #[inline]
+    pub fn netback(&mut self) -> Option<&mut GuestNetback> {
+        self.link.as_mut()?.queues.only_mut()
     }
 
     /// Its dedicated queue and the netback, while it is connected.
-    pub fn dedicated(&mut self) -> Option<(&mut DedicatedQueue, &mut Netback<Box<dyn Grants>>)> {
-        Some((self.queue.as_mut()?, &mut self.link.as_mut()?.netback))
+    pub fn dedicated(&mut self) -> Option<(&mut DedicatedQueue, &mut GuestNetback)> {
+        Some((self.queue.as_mut()?, self.link.as_mut()?.queues.only_mut()?))
     }
 
     /// Counts what was given to the guest.
     pub fn delivered(&mut self, report: &ToGuest) {
         let Some(link) = &self.link else { return };
-        let fatal = link.netback.fatal();
+        let fatal = link.queues.iter().find_map(Netback::fatal);
         self.traffic.out_packets += u64::from(report.delivered);
         self.traffic.out_bytes += report.bytes;
         self.touched = true;
@@ -107,7 +121,10 @@ impl VifPort {
     /// guest's pages.
     #[must_use]
     pub fn can_post(&self, bytes: usize, caps: Caps) -> bool {
-        let fits = |link: &Link| link.netback.buffers_for(bytes).is_some();
+        let fits = |link: &Link| {
+            let netback = link.queues.only();
+            netback.is_some_and(|netback| netback.buffers_for(bytes).is_some())
+        };
         let takes = |own: Caps| (own.checksum || !caps.checksum) && (own.tso || !caps.tso);
         self.link.as_ref().is_some_and(fits) && self.caps().is_some_and(takes)
     }
@@ -123,10 +140,10 @@ impl VifPort {
         let Some(link) = &mut self.link else {
             return false;
         };
-        if !std::mem::take(&mut self.touched) && !link.netback.is_dirty() {
+        if !std::mem::take(&mut self.touched) && !link.queues.iter().any(Netback::is_dirty) {
             return false;
         }
-        link.netback.publish();
+        link.queues.iter_mut().for_each(Netback::publish);
         true
     }
 
@@ -134,16 +151,18 @@ impl VifPort {
     pub fn is_short(&mut self) -> bool {
         self.link
             .as_mut()
-            .is_some_and(|link| link.netback.is_short())
+            .is_some_and(|link| link.queues.iter_mut().any(Netback::is_short))
     }
 
     /// Wakes the guest if it sleeps and something was published.
     pub fn notify(&mut self) {
-        if let Some(link) = &mut self.link
-            && link.netback.notify()
-            && let Some(doorbell) = &self.doorbell
-        {
-            doorbell.ring();
+        if let Some(link) = &mut self.link {
+            let doorbell = &self.doorbell;
+            link.queues.notify(|queue, rings| {
+                if let Some(doorbell) = doorbell {
+                    doorbell.ring_for(queue, rings);
+                }
+            });
         }
     }
 
@@ -153,29 +172,35 @@ impl VifPort {
         let Some(link) = &mut self.link else {
             return packets;
         };
-        let slots = link.netback.slots_of_longest();
-        let wanted = slots.saturating_mul(packets as u32);
-        (link.netback.posted(wanted) / slots.max(1)) as usize
+        // Of several queues the one with most: which of them a flow goes to shows later.
+        let room = link.queues.iter_mut().map(|netback| {
+            let slots = netback.slots_of_longest();
+            let wanted = slots.saturating_mul(packets as u32);
+            (netback.posted(wanted) / slots.max(1)) as usize
+        });
+        room.max().unwrap_or(0)
     }
 
     /// The driver is about to sleep, and somebody waits for the guest to post buffers.
     pub fn arm_for_buffers(&mut self) {
         if let Some(link) = &mut self.link {
-            link.netback.arm(true);
+            link.queues.iter_mut().for_each(|netback| netback.arm(true));
         }
     }
 
     /// The driver is about to sleep.
     pub fn arm(&mut self) {
         if let Some(link) = &mut self.link {
-            link.netback.arm(false);
+            link.queues
+                .iter_mut()
+                .for_each(|netback| netback.arm(false));
         }
     }
 
     /// The driver is awake.
     pub fn disarm(&mut self) {
         if let Some(link) = &mut self.link {
-            link.netback.disarm();
+            link.queues.iter_mut().for_each(Netback::disarm);
         }
     }
 
@@ -184,7 +209,7 @@ impl VifPort {
     #[must_use]
     pub fn watch(&self) -> Watch {
         let link = self.link.as_ref();
-        link.map_or(Watch::NONE, |link| link.netback.watch())
+        link.map_or(Watch::NONE, |link| link.queues.watch())
     }
 
     /// Whether the guest has sent something.
@@ -192,7 +217,7 @@ impl VifPort {
     pub fn has_work(&self) -> bool {
         self.link
             .as_ref()
-            .is_some_and(|link| link.netback.has_work())
+            .is_some_and(|link| link.queues.iter().any(Netback::has_work))
     }
 }
 

@@ -7,7 +7,8 @@
 //! | Connected | Closing, Closed, Initialising, Unknown | everything is unmapped: Closed |
 //! | Closed | Initialising | the backend's record is written again: InitWait |
 
-use super::memory::{Mechanism, Opened};
+use super::memory::{Opened, OpenedQueue};
+use super::queues::{GuestNetback, GuestQueues};
 use super::{Link, VifPort};
 use abi::{GrantRef, XenbusState};
 use runtime::platform::{Doorbell, NO_RECORD, Peer, Record};
@@ -82,12 +83,7 @@ impl VifPort {
         let (front, terms) = self.agree(record)?;
         let pages: Option<Vec<_>> = front.references().map(page).collect();
         let pages = pages.ok_or("a ring's page is not there")?;
-        let opened = Opened {
-            mechanism: Mechanism(mechanism),
-            pages,
-            held: Box::new(()),
-            journals: None,
-        };
+        let opened = Opened::new(mechanism, pages, Box::new(()));
         self.link(terms, &front, opened)?;
         self.doorbell = Some(self.attach_doorbell()?);
         self.state = XenbusState::Connected;
@@ -123,21 +119,17 @@ impl VifPort {
     }
 
     fn link(&mut self, terms: Terms, front: &FrontRecord, opened: Opened) -> Result<(), String> {
-        let wanted = front.references().count();
-        if opened.pages.len() != wanted {
-            return Err("not every page of the rings is there".into());
-        }
-        let (tx, rest) = opened.pages.split_at(front.tx_ring.len());
-        let (rx, event) = rest.split_at(front.rx_ring.len());
-        let event = event.first().copied().unwrap_or(Span::EMPTY);
-        let netback = Netback::new(terms, tx, rx, event, opened.mechanism.0);
-        let mut netback = netback.map_err(|error| error.to_string())?;
-        if let Some(journals) = opened.journals {
-            netback.resume(journals);
-        }
+        let Opened {
+            first,
+            others,
+            held,
+        } = opened;
+        let first = netback(terms, front, first)?;
+        let others = others.into_iter().map(|queue| netback(terms, front, queue));
+        let others = others.collect::<Result<_, _>>()?;
         self.link = Some(Link {
-            netback,
-            held: opened.held,
+            queues: GuestQueues::new(first, others),
+            held,
         });
         self.trouble.clear();
         Ok(())
@@ -164,8 +156,8 @@ impl VifPort {
             if let Some(queue) = &mut self.queue {
                 queue.end();
             }
-            self.past += *link.netback.counters();
-            drop(link.netback.into_grants());
+            self.past += link.queues.counters();
+            link.queues.end();
             drop(link.held);
         }
         if !trouble.is_empty() {
@@ -174,6 +166,22 @@ impl VifPort {
         }
         self.set(XenbusState::Closed, &NO_RECORD);
     }
+}
+
+/// The netback of one queue, over rings that are as the guest's record says of the first one.
+fn netback(terms: Terms, front: &FrontRecord, queue: OpenedQueue) -> Result<GuestNetback, String> {
+    if queue.pages.len() != front.references().count() {
+        return Err("not every page of the rings is there".into());
+    }
+    let (tx, rest) = queue.pages.split_at(front.tx_ring.len());
+    let (rx, event) = rest.split_at(front.rx_ring.len());
+    let event = event.first().copied().unwrap_or(Span::EMPTY);
+    let netback = Netback::new(terms, tx, rx, event, queue.mechanism.0);
+    let mut netback = netback.map_err(|error| error.to_string())?;
+    if let Some(journals) = queue.journals {
+        netback.resume(journals);
+    }
+    Ok(netback)
 }
 
 #[cfg(test)]

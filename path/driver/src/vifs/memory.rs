@@ -58,15 +58,41 @@ struct Window {
 /// A guest's memory that is within reach now.
 #[derive(Debug)]
 pub struct Opened {
+    /// Its first queue, or its only one.
+    pub first: OpenedQueue,
+    /// Further ones, of two ring pages each.
+    pub others: Vec<OpenedQueue>,
+    /// Dropping it ends what the pages are mapped by. The mechanisms go first.
+    pub held: Box<dyn Debug>,
+}
+
+/// The memory of one queue.
+#[derive(Debug)]
+pub struct OpenedQueue {
     /// The grant mechanism.
     pub mechanism: Mechanism,
     /// The pages of both rings and of the event channel, as the guest's record lists them.
     pub pages: Vec<Span>,
-    /// Dropping it ends what these pages are mapped by. The mechanism goes first.
-    pub held: Box<dyn Debug>,
     /// The journals of the ring from the guest and of the one to it, where a backend takes over
     /// from one that is no more.
     pub journals: Option<[Journal; 2]>,
+}
+
+impl Opened {
+    /// A guest with one queue, whose rings no other backend has served.
+    #[must_use]
+    pub fn new(mechanism: Box<dyn Grants>, pages: Vec<Span>, held: Box<dyn Debug>) -> Self {
+        let first = OpenedQueue {
+            mechanism: Mechanism(mechanism),
+            pages,
+            journals: None,
+        };
+        Self {
+            first,
+            others: Vec::new(),
+            held,
+        }
+    }
 }
 
 /// A grant mechanism, for one guest.
@@ -225,12 +251,7 @@ impl GuestMemory {
         mechanism: Box<dyn Grants>,
     ) -> Result<Opened, String> {
         let (held, pages) = self.map_rings(peer, front)?;
-        Ok(Opened {
-            mechanism: Mechanism(mechanism),
-            pages,
-            held: Box::new(held),
-            journals: None,
-        })
+        Ok(Opened::new(mechanism, pages, Box::new(held)))
     }
 
     fn open_counted<const COUNTED: bool>(
@@ -242,12 +263,7 @@ impl GuestMemory {
             .map_err(|why| format!("the guest's grant table cannot be bound: {}", why.name()))?;
         let pages: Result<Vec<_>, _> = front.references().map(|gref| grants.keep(gref)).collect();
         let pages = pages.map_err(|why| format!("a ring cannot be used: {}", why.name()))?;
-        Ok(Opened {
-            mechanism: Mechanism(Box::new(grants)),
-            pages,
-            held: Box::new(()),
-            journals: None,
-        })
+        Ok(Opened::new(Box::new(grants), pages, Box::new(())))
     }
 
     fn open_flip(&self, guest: Guest, peer: &Peer, front: &FrontRecord) -> Result<Opened, String> {

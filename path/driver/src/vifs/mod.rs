@@ -1,9 +1,10 @@
 //! Ports that are guests: what one is. Its hand-shake (`handshake`) makes and ends the link, over
-//! which its frames (`data`) go.
+//! which its frames (`data`) go, by one queue or by several (`queues`).
 
 mod data;
 mod handshake;
 pub mod memory;
+mod queues;
 
 use crate::dedicated::queue::DedicatedQueue;
 use crate::room::Room;
@@ -11,12 +12,11 @@ use crate::traffic::Traffic;
 use abi::{ConnId, DomId, XenbusState};
 use memory::Reach;
 use nic::Caps;
+use queues::GuestQueues;
 use runtime::ledger::Ledger;
 use runtime::platform::{Doorbell, Platform};
 use std::rc::Rc;
 use vif::Counters;
-use vif::grants::Grants;
-use vif::netback::Netback;
 
 /// One guest's port.
 #[derive(Debug)]
@@ -50,8 +50,8 @@ pub struct VifPort {
 
 /// What exists while the guest is connected.
 struct Link {
-    netback: Netback<Box<dyn Grants>>,
-    /// Dropped after the netback: fields go in this order.
+    queues: GuestQueues,
+    /// Dropped after the netbacks: fields go in this order.
     held: Box<dyn std::fmt::Debug>,
 }
 
@@ -119,7 +119,7 @@ impl VifPort {
     pub fn counters(&self) -> Counters {
         let mut all = self.past;
         if let Some(link) = &self.link {
-            all += *link.netback.counters();
+            all += link.queues.counters();
         }
         all
     }
@@ -133,7 +133,7 @@ impl VifPort {
     /// What the guest takes; none while it is not connected.
     #[must_use]
     pub fn caps(&self) -> Option<Caps> {
-        let peer = self.link.as_ref()?.netback.peer();
+        let peer = self.link.as_ref()?.queues.first().peer();
         Some(Caps {
             checksum: peer.csum && peer.ipv6_csum,
             tso: peer.gso_tcpv4 && peer.gso_tcpv6,

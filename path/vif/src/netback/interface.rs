@@ -6,7 +6,7 @@ use super::copies::Copies;
 use super::loans::Loans;
 use super::posts::Posts;
 use crate::counters::Counters;
-use crate::events::{EventPage, Events};
+use crate::events::{EventPage, Events, Rings};
 use crate::fatal::Fatal;
 use crate::grants::Grants;
 use crate::netif::rings::{RX_RESPONSE, RxBack, TxBack, rings};
@@ -132,15 +132,19 @@ impl<G: Grants> Netback<G> {
         self.tx.publish();
     }
 
-    /// Tells the guest, if it asked for that, about what was published since the last call; whether
-    /// its doorbell has to be rung. A `fence(SeqCst)` must lie between [`Netback::publish`] and
-    /// this.
+    /// Tells the guest, if it asked for that, about what was published since the last call; which
+    /// rings its doorbell has to be rung for, if it has to be. A `fence(SeqCst)` must lie between
+    /// [`Netback::publish`] and this.
     #[must_use]
-    pub fn notify(&mut self) -> bool {
+    pub fn notify(&mut self) -> Option<Rings> {
         // Both are asked: each remembers what it was asked about.
-        let asked = self.rx.should_notify() | self.tx.should_notify();
+        let rings = Rings {
+            tx: self.tx.should_notify(),
+            rx: self.rx.should_notify(),
+        };
+        let asked = rings.tx | rings.rx;
         self.counters.notifications += u64::from(asked);
-        asked && self.events.notify()
+        (asked && self.events.notify()).then_some(rings)
     }
 
     /// Whether more receive buffers are used, without a word to the guest, than are left.

@@ -325,6 +325,6 @@ impl Rig {
     /// Whether each end's doorbell would be rung now: (the driver domain's, the guest's).
     pub fn bells(&mut self) -> (bool, bool) {
         fence(Ordering::SeqCst);
-        (self.front.notify(), self.back.notify())
+        (self.front.notify(), self.back.notify().is_some())
     }
 }

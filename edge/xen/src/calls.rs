@@ -1,0 +1,35 @@
+//! Which system calls the process may make once it has its descriptors: those of every confined
+//! program, and these. A call that is not on the list fails with EPERM.
+
+use crate::dev::{EVTCHN_REQUESTS, GNTDEV_REQUESTS};
+use confine::{COMMON, Call, When};
+
+/// All of them.
+pub const CALLS: &[&[Call]] = &[COMMON, OWN];
+
+/// Requests of Xen's devices, and that by which a socket is told not to wait.
+const REQUESTS: [u64; 7] = {
+    let [bind, unbind, notify] = EVTCHN_REQUESTS;
+    let [map, unmap, copy] = GNTDEV_REQUESTS;
+    [bind, unbind, notify, map, unmap, copy, libc::FIONBIO]
+};
+
+macro_rules! calls {
+    ($($number:ident $when:expr;)*) => {
+        [$(Call { number: libc::$number, when: $when }),*]
+    };
+}
+
+const OWN: &[Call] = &calls! {
+    // Xen's devices, and sockets that do not wait. A TAP is told nothing any more.
+    SYS_ioctl When::OneOf(1, &REQUESTS);
+    // Frames of a TAP or of a file, in pieces.
+    SYS_readv When::Always;
+    // How the driver sleeps.
+    SYS_epoll_create1 When::Always;
+    SYS_epoll_ctl When::Always;
+    SYS_epoll_wait When::Always;
+    SYS_epoll_pwait When::Always;
+    SYS_epoll_pwait2 When::Always;
+    SYS_eventfd2 When::Always;
+};

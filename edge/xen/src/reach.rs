@@ -1,0 +1,144 @@
+//! How one guest's memory is reached: its rings are mapped, its event channels are bound, its
+//! journals are found, all of it for each queue.
+
+use crate::dev::{Mapped, Window};
+use crate::grants::GrantCopy;
+use crate::interfaces::Key;
+use crate::journals::Connection;
+use crate::netif::features::{QUEUES_MAX, Queue, offered};
+use crate::platform::{Places, RINGS, Xen};
+use abi::{ConnId, GrantRef};
+use driver::vifs::memory::{Mechanism, Opened, OpenedQueue, Reach};
+use runtime::ledger::Ledger;
+use runtime::platform::Peer;
+use std::io;
+use std::rc::Rc;
+use vif::events::Rings;
+use vif::netif::{BackRecord, FrontRecord};
+
+/// How one guest's memory is reached.
+#[derive(Debug)]
+pub struct XenReach {
+    /// This domain.
+    pub xen: Rc<Xen>,
+    /// The guest's interface.
+    pub conn: ConnId,
+}
+
+impl XenReach {
+    /// The pages of both rings of queue `number`, mapped.
+    fn map(&self, domain: u16, number: usize, queue: &Queue) -> io::Result<Vec<Mapped>> {
+        let first = (self.conn.0 as usize * QUEUES_MAX + number) * RINGS;
+        let places = (first..first + RINGS).map(|at| self.xen.window.part(at, 1));
+        let rings = queue.rings.iter().zip(places);
+        let map = |(gref, place): (&GrantRef, Option<Window>)| {
+            let place = place.ok_or(io::ErrorKind::OutOfMemory)?;
+            self.xen.gntdev.map(domain, gref.0, place)
+        };
+        rings.map(map).collect()
+    }
+
+    /// Opens queue `number`. What ends with it is in `held`, also if it fails.
+    fn open_queue(
+        &self,
+        of: &Connecting,
+        number: usize,
+        queue: &Queue,
+        ledger: &Rc<Ledger>,
+        held: &mut Held,
+    ) -> Result<OpenedQueue, String> {
+        let (xen, domain) = (&self.xen, of.key.domain);
+        let maps = self.map(domain, number, queue);
+        let maps =
+            maps.map_err(|why| format!("a ring of domain {domain} cannot be mapped: {why}"))?;
+        let places = Rc::clone(&held.places);
+        let place = places.get(number).ok_or("out of queues")?;
+        let words = place.bell.connect(&xen.evtchn, domain, queue.ports)?;
+        let connection = Connection {
+            key: of.key,
+            queue: number as u32,
+            rings: queue.rings.map(|gref| gref.0),
+            ports: queue.ports,
+        };
+        let begun = xen.journals.borrow_mut().begin(connection, of.resumes);
+        let (cell, journals) = begun.ok_or("there is no journal left")?;
+        held.cells.push(cell);
+        // The end of the one before may have been between showing responses and telling of them.
+        place.bell.ring(Rings::BOTH);
+        let rings = maps.iter().map(Mapped::span);
+        let pages = rings.chain([words]).collect();
+        held.maps.extend(maps);
+        let gntdev = Rc::clone(&xen.gntdev);
+        let mechanism = GrantCopy::new(gntdev, domain, place.staging, Rc::clone(ledger));
+        Ok(OpenedQueue {
+            mechanism: Mechanism(Box::new(mechanism)),
+            pages,
+            journals: Some(journals),
+        })
+    }
+}
+
+/// An interface that is about to be connected.
+struct Connecting {
+    key: Key,
+    resumes: bool,
+}
+
+impl Reach for XenReach {
+    fn record(&self, _: bool) -> BackRecord {
+        offered(self.xen.offloads)
+    }
+
+    fn open(&mut self, _: &Peer, _: &FrontRecord, ledger: &Rc<Ledger>) -> Result<Opened, String> {
+        let (of, queues) = {
+            let interfaces = self.xen.interfaces.borrow();
+            let served = interfaces
+                .get(self.conn)
+                .ok_or("the interface is no more")?;
+            let chosen = served
+                .chosen
+                .as_ref()
+                .ok_or("the guest has chosen nothing")?;
+            let of = Connecting {
+                key: served.key,
+                resumes: served.resumes,
+            };
+            (of, chosen.queues.clone())
+        };
+        let mut held = Held {
+            xen: Rc::clone(&self.xen),
+            places: self.xen.places(self.conn).map_err(|why| why.to_string())?,
+            cells: Vec::new(),
+            maps: Vec::new(),
+        };
+        let opened = (0..)
+            .zip(&queues)
+            .map(|(number, queue)| self.open_queue(&of, number, queue, ledger, &mut held));
+        let mut opened = opened.collect::<Result<Vec<_>, _>>()?.into_iter();
+        Ok(Opened {
+            first: opened.next().ok_or("the guest has no queue")?,
+            others: opened.collect(),
+            held: Box::new(held),
+        })
+    }
+}
+
+/// What ends with a connection.
+#[derive(Debug)]
+struct Held {
+    xen: Rc<Xen>,
+    places: Places,
+    cells: Vec<usize>,
+    maps: Vec<Mapped>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.maps.clear();
+        for place in self.places.iter() {
+            place.bell.disconnect();
+        }
+        let mut journals = self.xen.journals.borrow_mut();
+        self.cells.iter().for_each(|cell| journals.end(*cell));
+    }
+}

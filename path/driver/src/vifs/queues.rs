@@ -1,0 +1,265 @@
+//! The queues of a connected guest. There is one, but where a frontend has several rings each way
+//! (`multi-queue-num-queues`, Xen): then each has a netback of its own.
+//!
+//! Frames from the guest are taken from one queue after the other. Frames to it go to the queue
+//! that their flow's hash says, so that no flow is reordered. The fast path, devices that write to
+//! the guest's pages and dedicated queues are for guests with one queue.
+
+use net::packet::flow::flow_hash;
+use nic::Frame;
+use vif::Counters;
+use vif::events::Rings;
+use vif::grants::Grants;
+use vif::netback::Netback;
+use vif::ring::Watch;
+
+/// A netback of this domain's.
+pub(crate) type GuestNetback = Netback<Box<dyn Grants>>;
+
+/// One netback for each queue.
+pub(super) struct GuestQueues {
+    first: GuestNetback,
+    others: Vec<GuestNetback>,
+    /// Number of the queue that frames were taken from last.
+    taken: usize,
+    /// Frames for each queue, while a batch is divided.
+    shares: Vec<Vec<u32>>,
+}
+
+impl GuestQueues {
+    pub(super) fn new(first: GuestNetback, others: Vec<GuestNetback>) -> Self {
+        let count = match others.len() {
+            0 => 0,
+            others => 1 + others,
+        };
+        Self {
+            first,
+            others,
+            taken: 0,
+            shares: vec![Vec::new(); count],
+        }
+    }
+
+    /// The netback of a guest that has one.
+    #[inline]
+    pub(super) fn only(&self) -> Option<&GuestNetback> {
+        self.others.is_empty().then_some(&self.first)
+    }
+
+    /// [`GuestQueues::only`], to be used.
+    #[inline]
+    pub(super) fn only_mut(&mut self) -> Option<&mut GuestNetback> {
+        self.others.is_empty().then_some(&mut self.first)
+    }
+
+    /// The first one; the ends of all have agreed on the same terms.
+    pub(super) fn first(&self) -> &GuestNetback {
+        &self.first
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &GuestNetback> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    #[inline]
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut GuestNetback> {
+        std::iter::once(&mut self.first).chain(&mut self.others)
+    }
+
+    /// The queue whose turn it is to be taken from: the next one that has sent something.
+    #[inline]
+    pub(super) fn next_sender(&mut self) -> &mut GuestNetback {
+        if !self.others.is_empty() {
+            let count = 1 + self.others.len();
+            let mut turns = (1..=count).map(|n| (self.taken + n) % count);
+            let has_work = |n: &usize| self.iter().nth(*n).is_some_and(Netback::has_work);
+            let found = turns.find(has_work);
+            self.taken = found.unwrap_or(self.taken);
+        }
+        self.last_sender()
+    }
+
+    /// The queue that was taken from last.
+    #[inline]
+    pub(super) fn last_sender(&mut self) -> &mut GuestNetback {
+        match self.taken.checked_sub(1) {
+            Some(other) => self.others.get_mut(other).unwrap_or(&mut self.first),
+            None => &mut self.first,
+        }
+    }
+
+    /// Hands each queue the frames that are its own: `give` gets those of `pick` that go there.
+    /// For a guest with several queues.
+    pub(super) fn divide(
+        &mut self,
+        frames: &[Frame],
+        pick: &[u32],
+        mut give: impl FnMut(&mut GuestNetback, &[u32]),
+    ) {
+        let count = self.shares.len().max(1);
+        for &index in pick {
+            let header = frames.get(index as usize).map_or(&[][..], Frame::header);
+            let queue = flow_hash(header) as usize % count;
+            if let Some(own) = self.shares.get_mut(queue) {
+                own.push(index);
+            }
+        }
+        let queues = std::iter::once(&mut self.first).chain(&mut self.others);
+        for (queue, own) in queues.zip(&mut self.shares) {
+            if !own.is_empty() {
+                give(queue, own);
+                own.clear();
+            }
+        }
+    }
+
+    /// Tells the guest what was published, by `ring`, with the queue's number.
+    #[inline]
+    pub(super) fn notify(&mut self, mut ring: impl FnMut(usize, Rings)) {
+        for (number, queue) in self.iter_mut().enumerate() {
+            if let Some(rings) = queue.notify() {
+                ring(number, rings);
+            }
+        }
+    }
+
+    /// What shows whether the guest has sent something; of several queues no single word does.
+    #[inline]
+    pub(super) fn watch(&self) -> Watch {
+        self.only().map_or(Watch::NONE, Netback::watch)
+    }
+
+    /// What was counted on all of them.
+    pub(super) fn counters(&self) -> Counters {
+        let mut all = Counters::default();
+        for queue in self.iter() {
+            all += *queue.counters();
+        }
+        all
+    }
+
+    /// Ends all of them.
+    pub(super) fn end(self) {
+        for queue in std::iter::once(self.first).chain(self.others) {
+            drop(queue.into_grants());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::classic::GrantEntry;
+    use shmem::Span;
+    use shmem::sync::fence;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::atomic::Ordering;
+    use vif::testing::{BACKEND, FakeGrants, Memory, Rig, frame_at, packet, sizes};
+
+    const COUNT: usize = 3;
+
+    /// A guest's ends of its queues, and the driver's.
+    fn guest() -> (Vec<Rig>, GuestQueues) {
+        let rigs: Vec<Rig> = (0..COUNT).map(|_| Rig::new(sizes())).collect();
+        let mut ends = rigs.iter().map(end);
+        let queues = GuestQueues::new(ends.next().unwrap(), ends.collect());
+        (rigs, queues)
+    }
+
+    fn end(rig: &Rig) -> GuestNetback {
+        let (table, frames) = (rig.table_span(), rig.memory().area());
+        let page = |gref: &abi::GrantRef| {
+            let entry = table.load_u64(gref.index() as usize * 8).unwrap();
+            frames.page(GrantEntry(entry).frame()).unwrap()
+        };
+        let ring = |of: &[abi::GrantRef]| of.iter().map(page).collect::<Vec<Span>>();
+        let (tx, rx) = (ring(&rig.record.tx_ring), ring(&rig.record.rx_ring));
+        let grants: Box<dyn Grants> = Box::new(FakeGrants::new(table, frames, BACKEND));
+        let event = page(&rig.record.event);
+        Netback::new(*rig.front.terms(), &tx, &rx, event, grants).unwrap()
+    }
+
+    /// What one turn takes.
+    fn take(queues: &mut GuestQueues) -> usize {
+        let mut frames = Vec::new();
+        let taken = queues.next_sender().from_guest(4, &mut frames).unwrap();
+        queues.last_sender().from_guest_done();
+        queues.iter_mut().for_each(Netback::publish);
+        taken
+    }
+
+    #[test]
+    fn queues_are_taken_from_one_after_the_other() {
+        let (mut rigs, mut queues) = guest();
+        for _ in 0..8 {
+            assert!(rigs[2].send(&packet(60, 1), nic::Offload::default()));
+        }
+        assert!(rigs[0].send(&packet(60, 2), nic::Offload::default()));
+        // Eight frames of one queue do not keep the other waiting.
+        assert_eq!([(); 4].map(|()| take(&mut queues)), [4, 1, 4, 0]);
+        assert_eq!((rigs[0].front.reap(), rigs[2].front.reap()), (Ok(1), Ok(8)));
+        assert_eq!(queues.counters().from_guest, 9);
+    }
+
+    #[test]
+    fn a_flow_stays_in_its_queue() {
+        let (mut rigs, mut queues) = guest();
+        let source = Memory::new(8);
+        let bytes: Vec<_> = (0..32).map(|n| packet(60, n / 2)).collect();
+        let at = |(n, bytes): (usize, &Vec<u8>)| frame_at(&source, n * 64, bytes, 60);
+        let frames: Vec<_> = bytes.iter().enumerate().map(at).collect();
+        // Those with odd numbers are somebody else's.
+        let pick: Vec<u32> = (0..32).filter(|n| n % 2 == 0).collect();
+        for _ in 0..2 {
+            let mut given = BTreeSet::new();
+            queues.divide(&frames, &pick, |queue, own| {
+                assert_eq!(queue.to_guest(&frames, own).delivered as usize, own.len());
+                given.extend(own.iter().copied());
+            });
+            assert!(given.iter().eq(&pick), "{given:?}");
+        }
+        queues.iter_mut().for_each(Netback::publish);
+        let mut queue_of = BTreeMap::new();
+        for (n, rig) in rigs.iter_mut().enumerate() {
+            let received = rig.receive(64);
+            assert!(!received.is_empty(), "queue {n}");
+            for bytes in received {
+                assert_eq!(*queue_of.entry(bytes).or_insert(n), n);
+            }
+        }
+        assert_eq!(queue_of.len(), 16);
+    }
+
+    #[test]
+    fn only_who_has_something_is_told() {
+        let (rigs, mut queues) = guest();
+        for rig in &rigs {
+            rig.raw_rx().set_rsp_event(1);
+            rig.raw_tx().set_rsp_event(1);
+            // The guest sleeps.
+            rig.event_page().store_u32(192, 1).unwrap();
+        }
+        let source = Memory::new(1);
+        let frames = [frame_at(&source, 0, &packet(60, 1), 60)];
+        let own = queues.iter_mut().nth(1).unwrap();
+        assert_eq!(own.to_guest(&frames, &[0]).delivered, 1);
+        queues.iter_mut().for_each(Netback::publish);
+        fence(Ordering::SeqCst);
+        let mut told = Vec::new();
+        queues.notify(|queue, rings| told.push((queue, rings)));
+        let rings = Rings {
+            tx: false,
+            rx: true,
+        };
+        assert_eq!(told, [(1, rings)]);
+    }
+
+    #[test]
+    fn one_queue_is_watched_by_its_word() {
+        let rig = Rig::new(sizes());
+        let one = GuestQueues::new(end(&rig), Vec::new());
+        assert!(one.only().is_some() && one.watch().is_idle());
+        let (_rigs, several) = guest();
+        assert!(several.only().is_none() && !several.watch().is_idle());
+    }
+}
