@@ -33,7 +33,7 @@ serve() {
   httpd -p 80 -h /srv
 }
 
-# guest NAME TYPE NUMBER [BACKEND]: a stock guest; its addresses end with NUMBER.
+# guest NAME TYPE NUMBER [BACKEND [CPUS]]: a stock guest; its addresses end with NUMBER.
 guest() {
   cat >/etc/xen/$1.cfg <<EOC
 name="$1"
@@ -42,7 +42,7 @@ kernel="/domu/vmlinux"
 ramdisk="/domu/guest.img"
 extra="console=hvc0 host=$3"
 memory=192
-vcpus=1
+vcpus=${5:-1}
 vif=["mac=00:16:3e:00:00:0$3,script=vif-none$4"]
 on_crash="destroy"
 EOC
@@ -129,11 +129,16 @@ followed() {
   [ "$(cat /run/serve.pid)" != $1 ] && ip addr show dev gw0 | grep -q 192.168.77.1
 }
 
-# kill_under NUMBER TIMES: the process is killed again and again while streams go both ways. Both
-# come through whole, and the guest has not connected anew.
+# ports FRONTEND: its rings and event channels, two of each for a queue.
+ports() { xenstore-ls $1 | grep -E "(tx|rx)-ring-ref|event-channel-(tx|rx)"; }
+
+# kill_under GUEST NUMBER TIMES: the process is killed again and again while streams go both ways.
+# Both come through whole, and the guest has not connected anew.
 kill_under() {
-  front=/local/domain/$(xl domid pv1)/device/vif/0
-  before="$(xenstore-read $front/event-channel) $(xenstore-read $front/tx-ring-ref)"
+  front=/local/domain/$(xl domid $1)/device/vif/0
+  before="$(ports $front)"
+  shift
+  [ -n "$before" ] || { echo "the guest has no event channel for each ring"; return 1; }
   ended=$(grep -c "ended: 137" /tmp/serve.log)
   sum=$(wget -q -O - http://192.168.77.$1/rnd.md5 | cut -d' ' -f1)
   killed=0
@@ -156,14 +161,25 @@ kill_under() {
   ended=$(($(grep -c "ended: 137" /tmp/serve.log) - ended))
   echo "killed $killed times, ended $ended times"
   [ $ended -eq $2 ] || return 1
-  [ "$(xenstore-read $front/event-channel) $(xenstore-read $front/tx-ring-ref)" = "$before" ] || {
+  [ "$(ports $front)" = "$before" ] || {
     echo "the guest has connected anew"
     return 1
   }
 }
 
-t_kill() { pv && kill_under 2 5; }
-t_kills() { pv && kill_under 2 100; }
+t_kill() { pv && kill_under pv1 2 5; }
+t_kills() { pv && kill_under pv1 2 100; }
+
+# A guest with four processors has a queue for each.
+t_queues() {
+  serve && guest mq pv 6 "" 4 && reaches 6 || return 1
+  id=$(xl domid mq)
+  [ "$(ports /local/domain/$id/device/vif/0 | wc -l)" = 16 ] || {
+    xenstore-ls /local/domain/$id/device/vif/0
+    return 1
+  }
+  kill_under mq 6 2 && xl destroy mq && within 20 clean 0 $id
+}
 
 # clean BACKEND DOMAIN: no interface of the domain is in the backend's part of the xenstore.
 clean() { [ -z "$(xenstore-list /local/domain/$1/backend/vif/$2 2>/dev/null)" ]; }
@@ -179,6 +195,50 @@ t_detach() {
   rc=$?
   kill $pinging
   return $rc
+}
+
+# A guest is saved and goes on; it is saved, ends, and is restored.
+t_save() {
+  pv || return 1
+  id=$(xl domid pv1)
+  xl save -c pv1 /tmp/pv1.save && reaches 2 || return 1
+  xl save pv1 /tmp/pv1.save && within 20 clean 0 $id || return 1
+  xl restore /tmp/pv1.save || return 1
+  rm /tmp/pv1.save
+  [ $(xl domid pv1) != $id ] && reaches 2
+}
+
+# A guest without a netfront attacks, while another one is sent streams: none breaks, and the
+# process goes on.
+t_hostile() {
+  pv || return 1
+  pid=$(cat /run/serve.pid)
+  cat >/etc/xen/bad.cfg <<EOC
+name="bad"
+type="pv"
+kernel="/domu/vmlinux"
+ramdisk="/domu/guest.img"
+extra="console=hvc0 role=hostile"
+memory=192
+vcpus=1
+vif=["mac=00:16:3e:00:00:09,script=vif-none"]
+on_crash="destroy"
+EOC
+  log=/var/log/xen/guest-bad.log
+  # Broadcasts for everybody, all the time.
+  ping 192.168.77.99 >/dev/null 2>&1 &
+  pinging=$!
+  xl create /etc/xen/bad.cfg || return 1
+  rc=0
+  until grep -qE "HOSTILE (done|fail)" $log; do
+    fetch http://192.168.77.2/rnd || { rc=1; break; }
+  done
+  kill $pinging
+  cat $log
+  [ $rc = 0 ] && grep -q "HOSTILE done" $log || return 1
+  [ "$(cat /run/serve.pid)" = $pid ] && kill -0 $pid || { echo "the process has ended"; return 1; }
+  id=$(xl domid bad)
+  xl destroy bad && within 20 clean 0 $id
 }
 
 t_destroy() {

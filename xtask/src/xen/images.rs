@@ -10,8 +10,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Packages and programs of this tree that run inside: the first one everywhere, the other in dom0.
-pub(crate) const PROGRAMS: [(&str, &str); 2] = [("xen", "grantway-xen"), ("cli", "grantway")];
+/// Programs of this tree that run inside.
+pub(crate) struct Programs {
+    /// `grantway-xen`: in dom0 and in driver domains.
+    pub(crate) driver: PathBuf,
+    /// `grantway`: in dom0.
+    pub(crate) cli: PathBuf,
+    /// `hostile-front`: in a hostile guest.
+    pub(crate) hostile: PathBuf,
+}
 
 /// Xen's programs in dom0.
 const TOOLS: [&str; 5] = [
@@ -36,9 +43,10 @@ const DOM0_MODULES: [&str; 9] = [
     "net/bridge/bridge",
     "drivers/net/tun",
 ];
-const GUEST_MODULES: [&str; 4] = [
+const GUEST_MODULES: [&str; 5] = [
     "drivers/net/xen-netfront",
     "drivers/xen/xen-gntdev",
+    "drivers/xen/xen-gntalloc",
     "drivers/xen/xen-evtchn",
     "drivers/net/tun",
 ];
@@ -48,10 +56,10 @@ pub(crate) fn dom0(
     home: &Path,
     packages: &Packages,
     kernels: &Kernels,
-    programs: &[PathBuf],
+    programs: &Programs,
 ) -> Result<PathBuf> {
     let mut image = Archive::default();
-    common(&mut image, packages, programs)?;
+    common(&mut image, packages, &[&programs.driver, &programs.cli])?;
     modules(&mut image, packages, &DOM0_MODULES)?;
     let xen = packages.root.join("usr/lib/xen-4.17/bin");
     let tools = TOOLS.map(|tool| xen.join(tool));
@@ -93,19 +101,16 @@ pub(crate) fn dom0(
         image.copy(at, &ours(name))?;
     }
     image.copy("domu/vmlinux", &kernels.linux)?;
-    image.file(
-        "domu/guest.img",
-        &guest(packages, programs.get(..1).unwrap_or(&[]))?,
-    );
+    image.file("domu/guest.img", &guest(packages, programs)?);
     let path = home.join("dom0.img");
     fs::write(&path, image.finish()).with_context(|| format!("{}", path.display()))?;
     Ok(path)
 }
 
-/// A guest's file system; a driver domain is such a guest.
-fn guest(packages: &Packages, programs: &[PathBuf]) -> Result<Vec<u8>> {
+/// A guest's file system; driver domains and hostile guests are such guests.
+fn guest(packages: &Packages, programs: &Programs) -> Result<Vec<u8>> {
     let mut image = Archive::default();
-    common(&mut image, packages, programs)?;
+    common(&mut image, packages, &[&programs.driver, &programs.hostile])?;
     modules(&mut image, packages, &GUEST_MODULES)?;
     image.folder("www/cgi-bin");
     image.folder("run");
@@ -124,7 +129,7 @@ fn ours(name: &str) -> PathBuf {
     workspace::root().join("xtask/xen").join(name)
 }
 
-fn common(image: &mut Archive, packages: &Packages, programs: &[PathBuf]) -> Result<()> {
+fn common(image: &mut Archive, packages: &Packages, programs: &[&PathBuf]) -> Result<()> {
     for folder in ["bin", "sbin", "dev", "proc", "sys", "tmp", "mod", "etc"] {
         image.folder(folder);
     }

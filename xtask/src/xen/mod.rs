@@ -18,6 +18,7 @@ mod packages;
 
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
+use images::Programs;
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
@@ -34,7 +35,7 @@ deadlines (left out: by how busy this system is).";
 const DEADLINE_S: u64 = 240;
 
 /// The tests, whether they run if none is named, and what they show.
-const TESTS: [(&str, bool, &str); 10] = [
+const TESTS: [(&str, bool, &str); 13] = [
     ("boot", true, "Xen, dom0 and the toolstack are up"),
     (
         "pv",
@@ -50,9 +51,24 @@ const TESTS: [(&str, bool, &str); 10] = [
         "killed in the middle of a stream: the next process takes over",
     ),
     (
+        "queues",
+        false,
+        "a guest with four processors has four queues, over a kill as well",
+    ),
+    (
+        "save",
+        false,
+        "a guest is saved and goes on, and is restored as another domain",
+    ),
+    (
         "detach",
         true,
         "an interface is detached and attached under traffic",
+    ),
+    (
+        "hostile",
+        false,
+        "a guest attacks: nobody else notices, and it is served again",
     ),
     (
         "destroy",
@@ -148,18 +164,30 @@ fn slowness() -> Result<u32> {
     Ok((1.0 + load / cpus as f64).round().clamp(1.0, 10.0) as u32)
 }
 
-/// Builds the programs that run inside; where they are.
-fn build() -> Result<Vec<std::path::PathBuf>> {
-    let mut command: Command = workspace::cargo();
-    command.args(["build", "--quiet"]);
-    for (package, program) in images::PROGRAMS {
-        command.args(["--package", package, "--bin", program]);
+/// Builds the programs that run inside. The example by a run of its own: it needs what no program
+/// is linked with.
+fn build() -> Result<Programs> {
+    let programs = [
+        "-p",
+        "xen",
+        "-p",
+        "cli",
+        "--bin",
+        "grantway-xen",
+        "--bin",
+        "grantway",
+    ];
+    let example = ["-p", "xen", "--example", "hostile-front"];
+    for chosen in [programs.as_slice(), &example] {
+        let mut command: Command = workspace::cargo();
+        command.args(["build", "--quiet"]).args(chosen);
+        let status = command.status().context("cannot run cargo")?;
+        ensure!(status.success(), "the build failed");
     }
-    ensure!(
-        command.status().context("cannot run cargo")?.success(),
-        "the build failed"
-    );
     let folder = workspace::target_directory()?.join("x86_64-unknown-linux-gnu/debug");
-    let programs = images::PROGRAMS.map(|(_, program)| folder.join(program));
-    Ok(programs.to_vec())
+    Ok(Programs {
+        driver: folder.join("grantway-xen"),
+        cli: folder.join("grantway"),
+        hostile: folder.join("examples/hostile-front"),
+    })
 }

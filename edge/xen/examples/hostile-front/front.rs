@@ -1,0 +1,219 @@
+//! A frontend that does what it likes: rings without rules, nodes without sense.
+
+use crate::pages::{Granted, Offered, PAGES};
+use abi::PAGE;
+use shmem::Span;
+use std::time::{Duration, Instant};
+use vif::netif::{RxRequest, TxRequest, TxResponse};
+use vif::ring::{Format, Pages};
+use vif::testing::RawFront;
+use xen::dev::Window;
+use xen::store::{Store, XenBus};
+
+/// Where the toolstack has put the interface.
+const NODES: &str = "device/vif/0";
+/// How long the driver may take for anything, in emulation on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes of a packet that nothing is wrong with.
+const GOOD: u16 = 60;
+
+/// States of the hand-shake.
+pub(crate) const INITIALISING: &str = "1";
+pub(crate) const INIT_WAIT: &str = "2";
+pub(crate) const CONNECTED: &str = "4";
+pub(crate) const CLOSED: &str = "6";
+
+/// What fails names itself.
+pub(crate) type Outcome<T = ()> = Result<T, String>;
+
+/// One connection's memory.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) tx: RawFront<3, 1>,
+    pub(crate) rx: RawFront<2, 2>,
+    pub(crate) channel: Offered,
+    granted: Granted,
+}
+
+impl Link {
+    /// The grant of buffer `n`.
+    pub(crate) fn gref(&self, n: usize) -> u32 {
+        self.granted.grefs[2 + n % (PAGES - 2)]
+    }
+
+    /// Sends these requests, whatever they are, and tells the driver.
+    pub(crate) fn send(&self, requests: &[[u32; 3]]) {
+        self.tx.send(requests);
+        self.channel.notify();
+    }
+
+    /// The answers from `from` on, as soon as there are so many.
+    pub(crate) fn answers(&self, from: u32, count: usize) -> Outcome<Vec<TxResponse>> {
+        let come = || self.tx.rsp_prod().wrapping_sub(from) as usize;
+        if !within(|| Ok(come() >= count))? {
+            return Err(format!("{} of {count} requests were answered", come()));
+        }
+        let answers: Vec<_> = self.tx.responses(from);
+        match answers.len() == count {
+            true => Ok(answers.into_iter().map(TxResponse::decode).collect()),
+            false => Err(format!("{} answers to {count} requests", answers.len())),
+        }
+    }
+
+    /// Posts buffers for packets to the guest.
+    pub(crate) fn post(&self, buffers: u16) {
+        let buffer = |id: u16| RxRequest {
+            id,
+            offset: 0,
+            gref: self.gref(id.into()),
+        };
+        let all: Vec<_> = (0..buffers).map(|id| buffer(id).encode()).collect();
+        self.rx.send(&all);
+        self.channel.notify();
+    }
+
+    /// A part of a packet, in buffer 0.
+    pub(crate) fn part(&self, id: u16, size: u16, flags: u16) -> TxRequest {
+        TxRequest {
+            gref: self.gref(0),
+            offset: 0,
+            flags,
+            id,
+            size,
+        }
+    }
+}
+
+/// The interface.
+#[derive(Debug)]
+pub(crate) struct Front {
+    store: Store<XenBus>,
+    backend: String,
+    domain: u16,
+    mac: [u8; 6],
+    window: Window,
+}
+
+impl Front {
+    pub(crate) fn new() -> Outcome<Self> {
+        let mut store = Store::new(XenBus::open().map_err(text)?);
+        let mut node = |name: &str| -> Outcome<String> {
+            let path = format!("{NODES}/{name}");
+            let value = store.read(&path).map_err(text)?;
+            value.ok_or_else(|| format!("there is no {path}"))
+        };
+        let (backend, domain, mac) = (node("backend")?, node("backend-id")?, node("mac")?);
+        let mac: config::Mac = mac.parse().map_err(|_| format!("{mac} is no MAC"))?;
+        Ok(Self {
+            store,
+            backend,
+            domain: domain.parse().map_err(text)?,
+            mac: mac.0,
+            window: Window::new(PAGES).map_err(text)?,
+        })
+    }
+
+    /// Sets nodes of this end.
+    pub(crate) fn set(&mut self, nodes: &[(&str, String)]) -> Outcome {
+        let there = self.store.write_all(NODES, nodes).map_err(text)?;
+        there.then_some(()).ok_or("the interface is gone".into())
+    }
+
+    pub(crate) fn set_state(&mut self, state: &str) -> Outcome {
+        self.set(&[("state", state.to_owned())])
+    }
+
+    /// Waits until the driver's end is in this state.
+    pub(crate) fn await_state(&mut self, wanted: &str) -> Outcome {
+        let path = format!("{}/state", self.backend);
+        let mut last = String::new();
+        let come = within(|| {
+            last = self.store.read(&path).map_err(text)?.unwrap_or_default();
+            Ok(last.trim() == wanted)
+        })?;
+        match come {
+            true => Ok(()),
+            false => Err(format!("the driver is in state {last:?}, not {wanted}")),
+        }
+    }
+
+    /// Leaves what was connected and begins anew: the driver waits for nodes.
+    pub(crate) fn begin(&mut self) -> Outcome {
+        self.set_state(CLOSED)?;
+        self.await_state(CLOSED)?;
+        self.set_state(INITIALISING)?;
+        self.await_state(INIT_WAIT)
+    }
+
+    /// Memory of a connection, and the nodes that tell of it; the driver does not know of it yet.
+    pub(crate) fn link(&self) -> Outcome<(Link, Vec<(&'static str, String)>)> {
+        let granted = Granted::new(self.domain, self.window).map_err(text)?;
+        let channel = Offered::new(self.domain).map_err(text)?;
+        let pages = |n| Pages::new(Format::Xen, &[granted.page(n)], Span::EMPTY);
+        let (tx, rx) = (pages(0).map_err(text)?, pages(1).map_err(text)?);
+        let link = Link {
+            tx: RawFront::new(tx),
+            rx: RawFront::new(rx),
+            channel,
+            granted,
+        };
+        link.tx.set_rsp_event(1);
+        link.rx.set_rsp_event(1);
+        link.granted.page(2).write(&self.frame()).map_err(text)?;
+        let nodes = vec![
+            ("tx-ring-ref", link.granted.grefs[0].to_string()),
+            ("rx-ring-ref", link.granted.grefs[1].to_string()),
+            ("event-channel", link.channel.port.to_string()),
+            ("request-rx-copy", "1".to_owned()),
+            ("feature-sg", "1".to_owned()),
+            ("feature-gso-tcpv4", "1".to_owned()),
+            ("state", CONNECTED.to_owned()),
+        ];
+        Ok((link, nodes))
+    }
+
+    /// Connects as a stock frontend does.
+    pub(crate) fn connect(&mut self) -> Outcome<Link> {
+        self.begin()?;
+        let (link, nodes) = self.link()?;
+        self.set(&nodes)?;
+        self.await_state(CONNECTED)?;
+        Ok(link)
+    }
+
+    /// Whether the driver serves this interface: it sends a packet that nothing is wrong with.
+    pub(crate) fn is_served(&mut self) -> Outcome {
+        let link = self.connect()?;
+        link.send(&[link.part(7, GOOD, 0).encode()]);
+        let answer = link.answers(0, 1)?;
+        match answer.as_slice() {
+            [TxResponse { id: 7, status: 0 }] => Ok(()),
+            other => Err(format!("a good packet is answered with {other:?}")),
+        }
+    }
+
+    /// A broadcast of this guest's, of an experimental kind.
+    fn frame(&self) -> [u8; PAGE] {
+        let mut frame = [0; PAGE];
+        frame[..6].fill(0xff);
+        frame[6..12].copy_from_slice(&self.mac);
+        frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+        frame
+    }
+}
+
+/// Whether something happens in time.
+pub(crate) fn within(mut happens: impl FnMut() -> Outcome<bool>) -> Outcome<bool> {
+    let end = Instant::now() + PATIENCE;
+    while !happens()? {
+        if Instant::now() > end {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(true)
+}
+
+pub(crate) fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
