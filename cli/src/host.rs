@@ -1,10 +1,14 @@
-//! What a configuration expects of this system: namespaces, CPUs, files.
+//! What a configuration expects of this system: namespaces, CPUs, files; and namespaces of its own
+//! for a user who may not change this system's network.
 
 use abi::machine::{Access, Group};
+use anyhow::Context;
 use config::{CaptureFiles, Config, Endpoint, Finding, Kind, Place, XdpWire};
+use figures::Failure;
 use netdev::SetupError;
 use netdev::netns;
 use std::path::Path;
+use std::process::Command;
 
 /// Everything that the configuration expects and this system lacks.
 pub(crate) fn check(config: &Config) -> Vec<Finding> {
@@ -51,6 +55,26 @@ pub(crate) fn tun() -> std::io::Result<()> {
         .write(true)
         .open("/dev/net/tun")
         .map(drop)
+}
+
+/// Makes this process root of a user namespace, also where it is root of one already, with a new
+/// network namespace whose loopback is up. Returns how this program is started there once more,
+/// with the same arguments. Must be called before any thread is started. An error says that it is
+/// `what` that needs this.
+pub(crate) fn in_own_namespaces(what: &str) -> anyhow::Result<Command> {
+    // Inside, root's runtime directory would be looked for: it is not ours.
+    let runtime = client::runtime_dir()?;
+    let cannot = |e: std::io::Error| {
+        Failure::CannotRun(format!("{what} needs root, or user namespaces ({e})"))
+    };
+    netns::become_root_in_user_namespace().map_err(cannot)?;
+    netns::unshare_net().map_err(cannot)?;
+    netns::loopback_up().context("bring the loopback up")?;
+    let mut again = Command::new(std::env::current_exe().context("find the own program")?);
+    again
+        .args(std::env::args_os().skip(1))
+        .env(client::RUNTIME_DIR_VAR, runtime);
+    Ok(again)
 }
 
 /// The groups that a configuration names, by their keys.

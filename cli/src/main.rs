@@ -6,7 +6,7 @@
 //! | `up` | start and end machines |
 //! | `run` | a command behind a machine of its own |
 //! | `files` | a configuration's file and its fragments |
-//! | `host` | what a configuration expects of this system |
+//! | `host` | what a configuration expects of this system; namespaces of one's own |
 //! | `live` | attach guests to a running machine, and detach them |
 //! | `service` | what systemd is told |
 //! | `show` | ask a running machine: status, stat, grants, set |

@@ -8,10 +8,8 @@ use client::Instance;
 use config::domain::GrantMode;
 use config::{Config, Finding, Place};
 use figures::{Failure, interrupt};
-use netdev::netns;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde_json::json;
-use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -168,20 +166,8 @@ fn for_comparisons_alone(grants: GrantMode) -> Finding {
 /// TAPs need CAP_NET_ADMIN: without privileges, become root of a user namespace with a network
 /// namespace of its own, and start anew there.
 fn again_as_root_of_a_namespace(config: &Config) -> anyhow::Result<()> {
-    // Inside, root's runtime directory would be looked for: it is not ours.
-    let runtime = client::runtime_dir()?;
-    let cannot = |e: std::io::Error| {
-        Failure::CannotRun(format!(
-            "machine {} has TAPs: that needs root, or user namespaces ({e})",
-            config.name
-        ))
-    };
-    netns::become_root_in_user_namespace().map_err(cannot)?;
-    netns::unshare_net().map_err(cannot)?;
-    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let mut child = Command::new(std::env::current_exe().context("find the own program")?)
-        .args(args)
-        .env(client::RUNTIME_DIR_VAR, runtime)
+    let what = format!("machine {} has TAPs: that", config.name);
+    let mut child = host::in_own_namespaces(&what)?
         .env(INSIDE, "1")
         .spawn()
         .context("start again inside a user namespace")?;

@@ -2,16 +2,15 @@
 //! user namespace with a network namespace of its own, which `pasta` joins to the outside.
 
 use super::{RunArgs, network, pasta};
+use crate::host;
 use abi::machine::Forward;
 use anyhow::Context;
-use figures::Failure;
 use netdev::netns;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 
 /// Set in the process inside the namespaces, to an [`Inside`]. Nothing of it is the command's.
 const INSIDE: &str = "GRANTWAY_RUN_INSIDE";
@@ -108,8 +107,6 @@ fn is_administrator(no_uplink: bool) -> bool {
 /// below its own. Starts anew there, in a new network namespace, as the same process. Returns only
 /// if that fails: with why.
 fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
-    // Inside, root's runtime directory would be looked for: it is not ours.
-    let runtime = client::runtime_dir()?;
     let hide_runtime_dir = std::env::var_os(client::RUNTIME_DIR_VAR).is_none();
     let ports: Vec<Forward> = network::forwards_of(args)?;
     // Before this process leaves its namespaces: pasta joins both sides.
@@ -117,14 +114,7 @@ fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
         true => None,
         false => Some(pasta::Keeper::start(&ports)?),
     };
-    let cannot = |e: std::io::Error| {
-        Failure::CannotRun(format!(
-            "a network namespace for the command needs root, or user namespaces ({e})"
-        ))
-    };
-    netns::become_root_in_user_namespace().map_err(cannot)?;
-    netns::unshare_net().map_err(cannot)?;
-    netns::loopback_up().context("bring the loopback up")?;
+    let mut again = host::in_own_namespaces("a network namespace for the command")?;
     let (no_outside, keeper) = match keeper.map(pasta::Keeper::join) {
         None => (None, None),
         Some(Ok(keeper)) => (None, Some(keeper)),
@@ -135,10 +125,6 @@ fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
         keeper,
         hide_runtime_dir,
     };
-    let error = Command::new(std::env::current_exe().context("find the own program")?)
-        .args(std::env::args_os().skip(1))
-        .env(client::RUNTIME_DIR_VAR, runtime)
-        .env(INSIDE, serde_json::to_string(&inside)?)
-        .exec();
+    let error = again.env(INSIDE, serde_json::to_string(&inside)?).exec();
     Ok(anyhow::Error::new(error).context("start again inside the namespaces"))
 }

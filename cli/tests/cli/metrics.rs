@@ -1,6 +1,7 @@
 //! What a machine says to those who watch many.
 
-use crate::place::{Place, SIM, wait};
+use crate::place::{NOBODY, Place, SIM, TAPS, wait};
+use netdev::netns::in_netns;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -137,6 +138,26 @@ fn a_port_of_this_system_alone_has_them_if_it_is_asked_for() {
     let why = format!("the port for metrics {port}: Address already in use");
     assert!(taken.err.contains(&why), "{taken:?}");
     assert!(place.run(&["down"]).ok());
+}
+
+/// A machine with TAPs that somebody without privileges starts has a network of its own.
+#[test]
+fn without_privileges_the_port_is_in_the_machines_own_namespace() {
+    require!(root, userns, tap);
+    let place = Place::with_machine();
+    place.open_to_all();
+    let file = place.file("m.toml", &TAPS.replace("netns = \"here\"\n", ""));
+    let port = free_port();
+    let args = ["up", &file, "--detach", "--json", "--metrics-port"];
+    let up = place.run_as(NOBODY, &[&args[..], &[&port.to_string()]].concat());
+    assert!(up.ok(), "{up:?}\n{}", place.read("run/grantway.log"));
+    let up: Value = serde_json::from_str(&up.out).unwrap();
+    let namespace = format!("/proc/{}/ns/net", up["pid"]);
+    let answer = in_netns(namespace, || get(port, "/metrics")).unwrap();
+    let answer = answer.expect("an answer");
+    assert!(answer.contains("grantway_build_info{"), "{answer}");
+    let down = place.run_as(NOBODY, &["down"]);
+    assert!(down.ok(), "{down:?}");
 }
 
 /// The process of the manager.

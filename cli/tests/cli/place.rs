@@ -49,6 +49,9 @@ name = "web"
 endpoint = "echo"
 "#;
 
+/// A user who may do nothing special.
+pub(crate) const NOBODY: u32 = 65_534;
+
 /// What lies beside `grantway`.
 const PROGRAMS: [&str; 7] = [
     "grantwayd",

@@ -1,7 +1,7 @@
 //! `grantway prof` as a person or a script meets it: a session of a real machine from its recording
 //! to its pictures, and everything that can be wrong with a file, a right or a disk.
 
-use crate::place::{Place, Run, SIM};
+use crate::place::{NOBODY, Place, Run, SIM};
 use serde_json::Value;
 use std::process::{Child, Command};
 use testing::{require, skip};
@@ -212,9 +212,6 @@ fn a_counter_that_is_not_there_is_one_sentence() {
     let run = place.run(&["prof", "record", "--event", "cylces", "--", "true"]);
     assert!(run.code == 2 && run.err.contains("cycles, "), "{run:?}");
 }
-
-/// Somebody who is not root.
-const NOBODY: u32 = 65534;
 
 #[test]
 fn without_the_right_one_may_profile_oneself_alone() {

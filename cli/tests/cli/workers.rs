@@ -1,10 +1,8 @@
 //! A driver domain of several workers, without privileges.
 
-use crate::place::{Place, wait};
+use crate::place::{NOBODY, Place, wait};
 use serde_json::Value;
 
-/// A user who may do nothing special.
-const NOBODY: u32 = 65534;
 const WORKERS: usize = 2;
 const STREAMS: usize = 16;
 
