@@ -14,6 +14,7 @@
 //! | `trace` | follow a packet through it |
 //! | `top` | watch it |
 //! | `tables` | what people read |
+//! | `volume` | frames and their bytes |
 //! | `prof` | the profiler |
 //! | `output` | standard output, progress, exit status |
 //!
@@ -34,6 +35,7 @@ mod tables;
 mod top;
 mod trace;
 mod up;
+mod volume;
 mod which;
 
 use anyhow::Context;

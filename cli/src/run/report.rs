@@ -1,6 +1,7 @@
 //! Who could touch what, and what passed.
 
 use super::network::{GUEST, UPLINK};
+use crate::volume::Volume;
 use client::Reach;
 use figures::clean;
 use figures::report::number;
@@ -16,20 +17,13 @@ pub(super) struct Findings {
     pub(super) up_ms: f64,
 }
 
-/// Frames and their bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Amount {
-    frames: u64,
-    bytes: u64,
-}
-
 /// What passed the driver domain, and what did not. A segment of 64 KB is one frame.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Passed {
-    to_command: Amount,
-    from_command: Amount,
-    to_outside: Amount,
-    from_outside: Amount,
+    to_command: Volume,
+    from_command: Volume,
+    to_outside: Volume,
+    from_outside: Volume,
     /// By domain and reason, those that happened.
     drops: BTreeMap<String, u64>,
 }
@@ -37,14 +31,7 @@ pub(super) struct Passed {
 impl Passed {
     /// As both domains count.
     pub(super) fn of(driver: &Value, guest: &Value) -> Self {
-        let amount = |port: &str, way: &str| {
-            let traffic = &driver["ports"][port]["traffic"];
-            let count = |what: &str| traffic[format!("{way}_{what}")].as_u64().unwrap_or(0);
-            Amount {
-                frames: count("packets"),
-                bytes: count("bytes"),
-            }
-        };
+        let volume = |port: &str, way: &str| Volume::of(&driver["ports"][port]["traffic"], way);
         let (command, outside) = (format!("vif.{GUEST}-0"), format!("nic.{UPLINK}"));
         let mut drops = BTreeMap::new();
         for (domain, stat) in [("driver", driver), (GUEST, guest)] {
@@ -55,10 +42,10 @@ impl Passed {
             }
         }
         Self {
-            to_command: amount(&command, "out"),
-            from_command: amount(&command, "in"),
-            to_outside: amount(&outside, "out"),
-            from_outside: amount(&outside, "in"),
+            to_command: volume(&command, "out"),
+            from_command: volume(&command, "in"),
+            to_outside: volume(&outside, "out"),
+            from_outside: volume(&outside, "in"),
             drops,
         }
     }
@@ -79,14 +66,14 @@ fn text(found: &Findings) -> String {
         "\n{}\nWhat passed it: frames (bytes)\n",
         experiments::demo::reached(&found.reach)
     );
-    let mut line = |what: &str, to: Amount, from: Amount| {
-        let amount = |a: Amount| format!("{} ({})", a.frames, a.bytes);
+    let mut line = |what: &str, to: Volume, from: Volume| {
+        let volume = |v: Volume| format!("{} ({})", v.frames, v.bytes);
         // A string takes everything.
         let _ = writeln!(
             text,
             "  {what:12} to it {}, from it {}",
-            amount(to),
-            amount(from)
+            volume(to),
+            volume(from)
         );
     };
     line("the command:", passed.to_command, passed.from_command);
@@ -106,7 +93,7 @@ fn text(found: &Findings) -> String {
 }
 
 fn json(found: &Findings) -> Value {
-    let amount = |a: Amount| json!({ "frames": a.frames, "bytes": a.bytes });
+    let volume = |v: Volume| json!({ "frames": v.frames, "bytes": v.bytes });
     let (reach, passed) = (&found.reach, &found.passed);
     json!({
         "up_ms": found.up_ms,
@@ -120,10 +107,10 @@ fn json(found: &Findings) -> Value {
             "missing": reach.missing,
         },
         "passed": {
-            "to_command": amount(passed.to_command),
-            "from_command": amount(passed.from_command),
-            "to_outside": amount(passed.to_outside),
-            "from_outside": amount(passed.from_outside),
+            "to_command": volume(passed.to_command),
+            "from_command": volume(passed.from_command),
+            "to_outside": volume(passed.to_outside),
+            "from_outside": volume(passed.from_outside),
         },
         "drops": passed.drops,
     })
@@ -146,7 +133,7 @@ mod tests {
             "drops": { "spoofed_source": 2, "no_route\u{1b}[2J": 1, "no_buffer": 0 },
         });
         let passed = Passed::of(&driver, &json!({ "drops": ["x"], "vifs": 3 }));
-        let from_command = Amount {
+        let from_command = Volume {
             frames: 3,
             bytes: 300,
         };

@@ -1,5 +1,6 @@
 //! What everybody has counted at one moment, and what became of it in the time between two.
 
+use crate::volume::Volume;
 use abi::machine::{DomainStatus, Program, Status};
 use abi::mailbox::Request;
 use client::Instance;
@@ -27,31 +28,6 @@ impl Who {
             Self::Driver => "driver",
             Self::Guest => "guest",
             Self::Monitor => "monitor",
-        }
-    }
-}
-
-/// Frames and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Volume {
-    pub(crate) frames: u64,
-    pub(crate) bytes: u64,
-}
-
-impl Volume {
-    fn add(&mut self, traffic: &Value, direction: &str) {
-        let count = |what| {
-            let value = traffic.get(format!("{direction}_{what}"));
-            value.and_then(Value::as_u64).unwrap_or(0)
-        };
-        self.frames = self.frames.saturating_add(count("packets"));
-        self.bytes = self.bytes.saturating_add(count("bytes"));
-    }
-
-    fn since(self, before: Self) -> Self {
-        Self {
-            frames: self.frames.saturating_sub(before.frames),
-            bytes: self.bytes.saturating_sub(before.bytes),
         }
     }
 }
@@ -191,9 +167,9 @@ fn everybody(status: &Status, stats: &BTreeMap<String, Value>) -> BTreeMap<(Who,
                 continue;
             };
             let counted = all.entry(key).or_default();
-            let traffic = of.get("traffic").unwrap_or(&Value::Null);
-            counted.sent.add(traffic, "in");
-            counted.received.add(traffic, "out");
+            let traffic = &of["traffic"];
+            counted.sent = counted.sent.plus(Volume::of(traffic, "in"));
+            counted.received = counted.received.plus(Volume::of(traffic, "out"));
             for (reason, count) in own.drops {
                 let sum = counted.drops.entry(reason).or_default();
                 *sum = sum.saturating_add(count);

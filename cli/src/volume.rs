@@ -1,0 +1,57 @@
+//! Frames and their bytes.
+
+use serde_json::Value;
+
+/// So many frames, and the bytes of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Volume {
+    pub(crate) frames: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Volume {
+    /// What a domain says of a port's traffic one way: of what came `in` by it, or went `out`. What
+    /// is no number counts nothing.
+    pub(crate) fn of(traffic: &Value, way: &str) -> Self {
+        let count = |what| traffic[format!("{way}_{what}")].as_u64().unwrap_or(0);
+        Self {
+            frames: count("packets"),
+            bytes: count("bytes"),
+        }
+    }
+
+    /// Both together.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            frames: self.frames.saturating_add(other.frames),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    /// What was added to `before`; nothing, if it is less.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            frames: self.frames.saturating_sub(before.frames),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn nonsense_is_nothing_and_sums_have_an_end() {
+        let traffic = json!({ "in_packets": u64::MAX, "in_bytes": 7, "out_packets": -1 });
+        let came = Volume::of(&traffic, "in");
+        assert_eq!((came.frames, came.bytes), (u64::MAX, 7));
+        assert_eq!(Volume::of(&traffic, "out"), Volume::default());
+        assert_eq!(Volume::of(&json!([1]), "in"), Volume::default());
+        let twice = came.plus(came);
+        assert_eq!((twice.frames, twice.bytes), (u64::MAX, 14));
+        assert_eq!(came.since(twice).bytes, 0);
+        assert_eq!(twice.since(came).bytes, 7);
+    }
+}
