@@ -142,6 +142,14 @@ struct Captured {
     lost: u64,
 }
 
+impl Captured {
+    /// Adds what a driver domain says that it could not keep.
+    fn lose(&mut self, seen: &Value) {
+        let lost = seen["lost"].as_u64().unwrap_or(0);
+        self.lost = self.lost.saturating_add(lost);
+    }
+}
+
 fn run(
     instance: &Instance,
     drivers: &[String],
@@ -170,7 +178,7 @@ fn run(
         let mut frames = Vec::new();
         for driver in drivers {
             let seen = ask(driver, options.snaplen)?;
-            captured.lost += seen["lost"].as_u64().unwrap_or(0);
+            captured.lose(&seen);
             frames.extend(seen["frames"].as_array().into_iter().flatten().cloned());
         }
         frames.sort_by_key(|frame| frame["at_ns"].as_u64());
@@ -343,6 +351,19 @@ mod tests {
         );
         assert!(is_of("vif.web-0", "web-0") && !is_of("vif.web-0", "we") && !is_of("nic.w-0", "w"));
         assert!(!is_of("nonsense", "") && !is_of("vif.a-b-1", "a"));
+    }
+
+    #[test]
+    fn whatever_number_is_lost_can_be_added_up() {
+        let mut captured = Captured::default();
+        for seen in [
+            json!({"lost": 1}),
+            json!({"lost": -1}),
+            json!({"lost": u64::MAX}),
+        ] {
+            captured.lose(&seen);
+        }
+        assert_eq!(captured.lost, u64::MAX);
     }
 
     /// Whatever a driver domain says, the file is one, or there is an error.

@@ -5,7 +5,7 @@ use abi::machine::{DomainStatus, Program, Status};
 use abi::mailbox::Request;
 use client::Instance;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// What a row is.
@@ -45,11 +45,24 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
+    fn add(&mut self, other: &Self) {
+        self.sent = self.sent.plus(other.sent);
+        self.received = self.received.plus(other.received);
+        for (reason, count) in &other.drops {
+            self.add_dropped(reason, *count);
+        }
+        self.cpu_ns = self.cpu_ns.saturating_add(other.cpu_ns);
+    }
+
+    fn add_dropped(&mut self, reason: &str, count: u64) {
+        let sum = self.drops.entry(reason.to_owned()).or_default();
+        *sum = sum.saturating_add(count);
+    }
+
     fn add_drops(&mut self, drops: Option<&Value>) {
         for (reason, count) in object(drops) {
             if let Some(count) = count.as_u64().filter(|count| *count > 0) {
-                let sum = self.drops.entry(reason.clone()).or_default();
-                *sum = sum.saturating_add(count);
+                self.add_dropped(reason, count);
             }
         }
     }
@@ -88,11 +101,19 @@ impl Counted {
     }
 }
 
+/// A domain's name and process: the next one counts from nothing.
+type Life = (String, i32);
+
+/// What was counted of each by each that counts.
+type All = BTreeMap<(Who, String), BTreeMap<Life, Counted>>;
+
 /// Everybody at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     at: Instant,
-    all: BTreeMap<(Who, String), Counted>,
+    all: All,
+    /// Who lives and has not answered: what they have counted by now is not known.
+    silent: BTreeSet<Life>,
 }
 
 impl Sample {
@@ -107,24 +128,40 @@ impl Sample {
                 Some((domain.name.clone(), stat))
             })
             .collect();
-        Ok(Self {
-            at: Instant::now(),
-            all: everybody(&status, &stats),
-        })
+        Ok(Self::of(Instant::now(), &status, &stats))
+    }
+
+    fn of(at: Instant, status: &Status, stats: &BTreeMap<String, Value>) -> Self {
+        let domains = status.domains.iter();
+        let silent = domains.filter(|d| d.alive && !stats.contains_key(&d.name));
+        Self {
+            at,
+            all: everybody(status, stats),
+            silent: silent.map(life).collect(),
+        }
     }
 
     /// What happened since an earlier one, and how long that was.
     pub(crate) fn since(&self, before: &Self) -> Span {
-        let rows = self.all.iter().map(|((who, name), counted)| {
-            let nothing = Counted::default();
-            let key = (*who, name.clone());
-            // Who was not there before has counted all of it since.
-            let before = before.all.get(&key).unwrap_or(&nothing);
-            Row {
-                who: *who,
-                name: name.clone(),
-                counted: counted.since(before),
+        let rows = self.all.iter().map(|(key, by)| {
+            let before_by = before.all.get(key);
+            let mut counted = Counted::default();
+            for (life, now) in by {
+                // Who was not there before has counted all of it since.
+                let nothing = Counted::default();
+                let then = before_by.and_then(|by| by.get(life)).unwrap_or(&nothing);
+                let mut since = now.since(then);
+                if before.silent.contains(life) {
+                    // How much of it is older is not known. CPU time is the monitor's to count.
+                    since = Counted {
+                        cpu_ns: since.cpu_ns,
+                        ..nothing
+                    };
+                }
+                counted.add(&since);
             }
+            let (who, name) = key.clone();
+            Row { who, name, counted }
         });
         Span {
             time: self.at.saturating_duration_since(before.at),
@@ -133,56 +170,67 @@ impl Sample {
     }
 }
 
+fn life(domain: &DomainStatus) -> Life {
+    (domain.name.clone(), domain.pid)
+}
+
 /// What each of them has counted.
-fn everybody(status: &Status, stats: &BTreeMap<String, Value>) -> BTreeMap<(Who, String), Counted> {
-    let mut all: BTreeMap<(Who, String), Counted> = BTreeMap::new();
-    let cpu_ns = |domain: &DomainStatus| {
+fn everybody(status: &Status, stats: &BTreeMap<String, Value>) -> All {
+    let mut all = All::new();
+    for domain in &status.domains {
         let parts = [domain.cpu_ns, domain.agent_cpu_ns, domain.worker_cpu_ns];
-        parts.iter().fold(0, |sum: u64, ns| sum.saturating_add(*ns))
-    };
-    for domain in &status.domains {
-        let who = match domain.program {
-            Program::Driver => Who::Driver,
-            Program::Guest => Who::Guest,
+        let mut own = Counted {
+            cpu_ns: parts.iter().fold(0, |sum: u64, ns| sum.saturating_add(*ns)),
+            ..Counted::default()
         };
-        let counted = all.entry((who, domain.name.clone())).or_default();
-        counted.cpu_ns = cpu_ns(domain);
         let stat = stats.get(&domain.name);
-        counted.add_drops(stat.and_then(|stat| stat.get("drops")));
-    }
-    for domain in &status.domains {
-        let Some(stat) = stats.get(&domain.name) else {
-            continue;
-        };
-        let mut of_ports = Counted::default();
-        for (port, of) in object(stat.get("ports")) {
-            let mut own = Counted::default();
-            own.add_drops(of.get("counters").and_then(|c| c.get("from_guest_drops")));
-            own.add_drops(of.get("counters").and_then(|c| c.get("to_guest_drops")));
-            own.add_drops(Some(&device_drops(of)));
-            for (reason, count) in &own.drops {
-                *of_ports.drops.entry(reason.clone()).or_default() += count;
-            }
-            let Some(key) = whose(port, status) else {
-                continue;
-            };
-            let counted = all.entry(key).or_default();
-            let traffic = &of["traffic"];
-            counted.sent = counted.sent.plus(Volume::of(traffic, "in"));
-            counted.received = counted.received.plus(Volume::of(traffic, "out"));
-            for (reason, count) in own.drops {
-                let sum = counted.drops.entry(reason).or_default();
-                *sum = sum.saturating_add(count);
+        own.add_drops(stat.and_then(|stat| stat.get("drops")));
+        // Others than the driver domain have no ports, whatever they say.
+        let stat = stat.filter(|_| domain.program == Program::Driver);
+        for (port, of) in object(stat.and_then(|stat| stat.get("ports"))) {
+            let counted = of_port(of);
+            // What it dropped before it knew whose it was is its own.
+            own.take_drops(&counted.drops);
+            if let Some(key) = whose(port, status) {
+                let by = all.entry(key).or_default().entry(life(domain));
+                by.or_default().add(&counted);
             }
         }
-        // What the driver domain dropped before it knew whose it was is its own.
-        if let Some(driver) = all.get_mut(&(Who::Driver, domain.name.clone())) {
-            driver.take_drops(&of_ports.drops);
-        }
+        let key = (who(domain), domain.name.clone());
+        let by = all.entry(key).or_default().entry(life(domain));
+        by.or_default().add(&own);
     }
-    let monitor = all.entry((Who::Monitor, "monitor".into())).or_default();
-    monitor.cpu_ns = status.monitor_cpu_ns;
+    let monitor = Counted {
+        cpu_ns: status.monitor_cpu_ns,
+        ..Counted::default()
+    };
+    let life = ("monitor".to_owned(), 0);
+    let key = (Who::Monitor, "monitor".to_owned());
+    all.insert(key, BTreeMap::from([(life, monitor)]));
     all
+}
+
+fn who(domain: &DomainStatus) -> Who {
+    match domain.program {
+        Program::Driver => Who::Driver,
+        Program::Guest => Who::Guest,
+    }
+}
+
+/// What a domain has counted at a port.
+fn of_port(port: &Value) -> Counted {
+    let traffic = &port["traffic"];
+    let mut counted = Counted {
+        sent: Volume::of(traffic, "in"),
+        received: Volume::of(traffic, "out"),
+        ..Counted::default()
+    };
+    let counters = port.get("counters");
+    for way in ["from_guest_drops", "to_guest_drops"] {
+        counted.add_drops(counters.and_then(|counters| counters.get(way)));
+    }
+    counted.add_drops(Some(&device_drops(port)));
+    counted
 }
 
 /// What a port counts of frames that it could not send.
@@ -272,11 +320,13 @@ impl Span {
 pub(crate) mod tests {
     use super::*;
 
-    fn status() -> Status {
+    /// Of a machine whose second worker is this process.
+    fn status(worker: i32) -> Status {
         let domain = |name: &str, program: &str, cpu_ns: u64| {
+            let pid = if name == "driver-1" { worker } else { 1 };
             json!({
                 "name": name, "id": 1, "program": program, "state": "running", "alive": true,
-                "pid": 1, "agent_pid": 2, "cpu_ns": cpu_ns, "agent_cpu_ns": 10,
+                "pid": pid, "agent_pid": 2, "cpu_ns": cpu_ns, "agent_cpu_ns": 10,
                 "worker_cpu_ns": 5, "hypercalls": 0, "operations": 0, "system_calls": 20,
             })
         };
@@ -314,12 +364,9 @@ pub(crate) mod tests {
         })
     }
 
-    pub(crate) fn sample(n: u64) -> Sample {
+    fn sample(n: u64) -> Sample {
         let stats = [("driver".into(), driver(n)), ("driver-1".into(), driver(n))];
-        Sample {
-            at: Instant::now(),
-            all: everybody(&status(), &stats.into()),
-        }
+        Sample::of(Instant::now(), &status(1), &stats.into())
     }
 
     pub(crate) fn span(time: Duration) -> Span {
@@ -359,6 +406,56 @@ pub(crate) mod tests {
         let span = after.since(&before);
         assert_eq!(find(&span, "web-2").counted.received.frames, 14);
         assert!(span.rate(1).is_finite());
+    }
+
+    #[test]
+    fn a_worker_that_began_anew_does_not_hide_the_others() {
+        let stats = [("driver".into(), driver(5)), ("driver-1".into(), driver(1))];
+        let after = Sample::of(Instant::now(), &status(9), &stats.into());
+        let web = after.since(&sample(3));
+        let web = &find(&web, "web-2").counted;
+        assert_eq!(web.received.frames, 2 * 7 + 7);
+        assert_eq!(web.dropped(), 2 * 3 + 3);
+    }
+
+    #[test]
+    fn what_a_silent_worker_counted_long_ago_is_not_taken_for_news() {
+        let stats = [("driver".into(), driver(3))];
+        let silent = Sample::of(Instant::now(), &status(1), &stats.into());
+        for (before, after) in [(&silent, &sample(4)), (&sample(3), &silent)] {
+            let span = after.since(before);
+            let frames = find(&span, "web-2").counted.received.frames;
+            assert!(frames <= 7, "{frames}");
+        }
+    }
+
+    #[test]
+    fn counts_of_any_size_are_added_up_and_only_the_drivers_ports_are_ports() {
+        let most = u64::MAX;
+        let port = json!({
+            "traffic": {"in_packets": most, "in_bytes": most},
+            "counters": {"to_guest_drops": {"no_request": most},
+                         "from_guest_drops": {"no_request": most}},
+        });
+        let ports = json!({"vif.web-2-0": port, "vif.web-2-1": port, "nic.wire": port});
+        let stat = json!({"drops": {"no_request": most}, "ports": ports});
+        let names = ["driver", "driver-1", "web-2"];
+        let all = names.map(|name| (name.to_owned(), stat.clone()));
+        let after = Sample::of(Instant::now(), &status(1), &all.into());
+        let span = after.since(&sample(1));
+        let web = &find(&span, "web-2").counted;
+        assert_eq!((web.sent.frames, web.dropped()), (most, most));
+        assert_eq!(find(&span, "driver").counted.drops, BTreeMap::new());
+
+        let mut guest = driver(7);
+        guest["drops"] = json!({"runt": 3});
+        let after = Sample::of(
+            Instant::now(),
+            &status(1),
+            &[("web-2".into(), guest)].into(),
+        );
+        let names: Vec<_> = after.all.keys().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(names, ["driver", "driver-1", "web-2", "monitor"]);
     }
 
     #[test]
