@@ -35,8 +35,9 @@ pub(crate) fn is_journal() -> bool {
     stderr.is_ok_and(|file| journal::names(&stream, file.st_dev, file.st_ino))
 }
 
-/// Say something on standard error, a line each; in the journal with how much it matters.
-fn report(level: Level, who: &str, text: &str) {
+/// Say something on standard error, a line each, without what a terminal would obey; in the journal
+/// with how much it matters.
+pub(crate) fn report(level: Level, who: &str, text: &str) {
     let prefix = if is_journal() { level.prefix() } else { "" };
     for line in clean::lines(text).lines() {
         // A reader that is gone misses nothing that it needs.

@@ -5,13 +5,14 @@ use super::first::Spec;
 use super::home::Home;
 use super::machine::Behind;
 use super::signals::{self, Signals};
+use crate::output;
+use abi::journal::Level;
 use anyhow::Context;
 use figures::Failure;
 use netdev::netns::Namespace;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::UnshareFlags;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
@@ -122,9 +123,12 @@ fn watch(happened: &Receiver<Event>, machine: &mut Behind) -> anyhow::Result<u8>
             },
             Ok(Event::Ended(ended)) => return Ok(status_of(ended?)),
             Err(RecvTimeoutError::Timeout) => {
-                if let (Some(first), Some(why)) = (&first, machine.ended()) {
+                // It is told once: not before there is somebody to hang up.
+                if let Some(first) = &first
+                    && let Some(why) = machine.ended()
+                {
+                    output::report(Level::Warning, "grantway", &why);
                     // As a terminal that is gone.
-                    let _ = writeln!(std::io::stderr(), "grantway: {why}");
                     first.hand_on(Signal::HUP);
                 }
             }

@@ -4,13 +4,15 @@
 
 use super::network::{GUEST, Network};
 use super::report::{Findings, Passed};
+use crate::output;
+use abi::journal::Level;
 use abi::machine::Program;
 use abi::mailbox::Request;
 use anyhow::Context;
 use client::{Instance, Options, Reach};
 use netdev::netns::Namespace;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// What the command is behind.
@@ -90,8 +92,8 @@ impl Behind {
             return;
         };
         if let Err(error) = instance.down() {
-            // The command's status counts, not this. Nobody is left to tell if it fails.
-            let _ = writeln!(std::io::stderr(), "grantway: going down: {error}");
+            // The command's status counts, not this.
+            output::report(Level::Warning, "grantway", &format!("going down: {error}"));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Lines beside what the command writes.
 
-use figures::clean;
-use std::io::Write;
+use crate::output;
+use abi::journal::Level;
 
 /// On standard error, unless the user wants none.
 pub(super) struct Note {
@@ -9,11 +9,10 @@ pub(super) struct Note {
 }
 
 impl Note {
-    /// Writes a line.
+    /// Writes it, a line or several.
     pub(super) fn write(&self, what: &str) {
         if !self.quiet {
-            // Nobody is left to tell if this fails.
-            let _ = writeln!(std::io::stderr(), "grantway: {}", clean::line(what));
+            output::report(Level::Warning, "grantway", what);
         }
     }
 }

@@ -2,6 +2,7 @@
 //! with which exit status.
 
 use crate::place::{Place, SIM, TAPS, is_alive};
+use testing::require;
 
 #[test]
 fn help_and_version_need_nothing() {
@@ -268,6 +269,20 @@ fn up_notices_when_the_monitor_ends_by_itself() {
             .contains("has ended by itself (exit status: 9); its log is "),
         "{run:?}"
     );
+}
+
+/// The last line of a log may be a domain's.
+#[test]
+fn last_words_of_a_machine_are_nothing_that_a_terminal_obeys() {
+    require!(root, tap);
+    let place = Place::new();
+    place.monitor(
+        "cat > /dev/null; echo '{\"ready\":true,\"up_ms\":1}'; printf 'x\\033[2Jy\\n' >&2; exit 9",
+    );
+    let run = place.run(&["run", "--no-uplink", "--", "sleep", "60"]);
+    assert_eq!(run.code, 129, "{run:?}");
+    assert!(run.err.contains("(exit status: 9): x"), "{run:?}");
+    assert!(!run.err.contains('\x1b'), "{run:?}");
 }
 
 #[test]
