@@ -71,7 +71,7 @@ fn not_understood(error: &clap::Error) -> ExitCode {
     };
     match u8::try_from(error.exit_code()) {
         // Nobody takes it for the command's.
-        Ok(code) if code != 0 && is_run() => ExitCode::from(run::OWN_FAILURE),
+        Ok(code) if code != 0 && is_run() => ExitCode::from(run::exit::OWN_FAILURE),
         Ok(code) => ExitCode::from(code),
         Err(_) => ExitCode::FAILURE,
     }

@@ -1,9 +1,10 @@
 //! `grantway prof`: what can be typed, and who does it.
 
+use crate::run::exit;
 use clap::{Args, Subcommand, ValueHint};
 use figures::Failure;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, ExitStatus};
+use std::process::ExitCode;
 use std::time::Duration;
 use xenoprof::attribute::Classing;
 use xenoprof::attribute::rules::Rules;
@@ -329,7 +330,7 @@ impl Record {
             ..self.sampling.options(self.seconds, &self.command)
         };
         let status = xenoprof::record::to_file(&options, &self.output, self.force)?;
-        Ok(status.map_or(ExitCode::SUCCESS, exit_code))
+        Ok(status.map_or(ExitCode::SUCCESS, |status| exit::status(status).into()))
     }
 }
 
@@ -417,13 +418,4 @@ fn read(path: &Path) -> anyhow::Result<Session> {
         }
         file::FileError::Exists(_) => error.into(),
     })
-}
-
-/// A command's own exit status; 128 and the signal if one ended it, as shells say it.
-fn exit_code(status: ExitStatus) -> ExitCode {
-    use std::os::unix::process::ExitStatusExt as _;
-    let code = status
-        .code()
-        .or_else(|| status.signal().map(|signal| 128 + signal));
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }

@@ -1,6 +1,6 @@
 //! From the command's start to its end.
 
-use super::exit::{BY_SIGNAL, OWN_FAILURE};
+use super::exit;
 use super::first::Spec;
 use super::home::Home;
 use super::machine::Behind;
@@ -14,7 +14,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::UnshareFlags;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -121,7 +120,7 @@ fn watch(happened: &Receiver<Event>, machine: &mut Behind) -> anyhow::Result<u8>
                 Some(first) => first.hand_on(signal),
                 None => early.push(signal),
             },
-            Ok(Event::Ended(ended)) => return Ok(status_of(ended?)),
+            Ok(Event::Ended(ended)) => return Ok(exit::status(ended?)),
             Err(RecvTimeoutError::Timeout) => {
                 // It is told once: not before there is somebody to hang up.
                 if let Some(first) = &first
@@ -134,16 +133,5 @@ fn watch(happened: &Receiver<Event>, machine: &mut Behind) -> anyhow::Result<u8>
             }
             Err(RecvTimeoutError::Disconnected) => anyhow::bail!("nobody waits for the command"),
         }
-    }
-}
-
-/// As a shell has it.
-fn status_of(ended: ExitStatus) -> u8 {
-    let code = ended.code().and_then(|code| u8::try_from(code).ok());
-    let signal = ended.signal().and_then(|signal| u8::try_from(signal).ok());
-    match (code, signal) {
-        (Some(code), _) => code,
-        (None, Some(signal)) => BY_SIGNAL.saturating_add(signal),
-        (None, None) => OWN_FAILURE,
     }
 }

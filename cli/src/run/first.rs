@@ -1,7 +1,7 @@
 //! The first process of the command's namespaces: arranges what it sees of the system, starts it,
 //! hands signals on, and waits. With its end the kernel ends all others.
 
-use super::exit::{BY_SIGNAL, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
+use super::exit::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
 use super::note::Note;
 use super::signals;
 use anyhow::Context;
@@ -19,8 +19,9 @@ use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::thread;
 
 /// Its hidden subcommand.
@@ -54,13 +55,7 @@ impl Spec {
 
 /// The process.
 pub(crate) fn main(spec: &str, command: &[OsString]) -> ExitCode {
-    match run(spec, command) {
-        Ok(status) => ExitCode::from(status),
-        Err(error) => {
-            crate::output::failed(&error);
-            ExitCode::from(OWN_FAILURE)
-        }
-    }
+    exit::finish(run(spec, command))
 }
 
 fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
@@ -102,8 +97,7 @@ fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
             let is_gone = pidfd_send_signal(&to, signal).is_err();
             // Then it is for what the command has left, and ends with this process.
             if is_gone && spec.wait {
-                let number = u8::try_from(signal.as_raw()).unwrap_or(0);
-                std::process::exit(BY_SIGNAL.saturating_add(number).into());
+                std::process::exit(exit::by_signal(signal.as_raw()).into());
             }
         }
     });
@@ -117,13 +111,7 @@ fn wait_for(command: Pid) -> anyhow::Result<u8> {
     loop {
         let (pid, status) = next_end().context("the command is no child of this process")?;
         if pid == command {
-            let code = status
-                .exit_status()
-                .and_then(|code| u8::try_from(code).ok());
-            let signal = status.terminating_signal();
-            let signal = signal.and_then(|signal| u8::try_from(signal).ok());
-            let by_signal = signal.map(|signal| BY_SIGNAL.saturating_add(signal));
-            return Ok(code.or(by_signal).unwrap_or(OWN_FAILURE));
+            return Ok(exit::status(ExitStatus::from_raw(status.as_raw())));
         }
     }
 }

@@ -22,7 +22,7 @@
 
 mod args;
 mod command;
-mod exit;
+pub(crate) mod exit;
 pub(crate) mod first;
 mod home;
 mod machine;
@@ -34,11 +34,9 @@ mod resolver;
 mod signals;
 
 pub(crate) use args::{AFTER_HELP, RunArgs};
-pub(crate) use exit::OWN_FAILURE;
 
-use crate::{host, output};
+use crate::host;
 use anyhow::Context;
-use exit::BY_SIGNAL;
 use figures::Failure;
 use home::Home;
 use machine::Behind;
@@ -50,13 +48,7 @@ use std::process::ExitCode;
 
 /// `grantway run`.
 pub(crate) fn run(args: &RunArgs, json: bool) -> ExitCode {
-    match behind_a_driver(args, json) {
-        Ok(status) => ExitCode::from(status),
-        Err(error) => {
-            output::failed(&error);
-            ExitCode::from(OWN_FAILURE)
-        }
-    }
+    exit::finish(behind_a_driver(args, json))
 }
 
 fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
@@ -75,7 +67,7 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
     let mut machine = Behind::start(args.name.as_deref(), &network, &netns)?;
     if let Some(signal) = signals::asked_to_end(&mut signals) {
         machine.end();
-        return Ok(BY_SIGNAL.saturating_add(signal));
+        return Ok(exit::by_signal(signal));
     }
     let first = first::Spec {
         parent: std::process::id(),

@@ -57,10 +57,9 @@ pub(super) fn to_hand_on(signals: &mut Signals) -> impl Iterator<Item = Signal> 
 }
 
 /// The number of a signal that has arrived and ends programs, if any has.
-pub(super) fn asked_to_end(signals: &mut Signals) -> Option<u8> {
+pub(super) fn asked_to_end(signals: &mut Signals) -> Option<i32> {
     let mut numbers = signals.pending().map(|info| info.si_signo);
-    let found = numbers.find(|number| [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(number));
-    found.and_then(|number| u8::try_from(number).ok())
+    numbers.find(|number| [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(number))
 }
 
 #[cfg(test)]
