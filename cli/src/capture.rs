@@ -3,9 +3,8 @@
 //! The driver domain keeps frames for a moment and a few hundred at most; this asks for them often,
 //! and writes them to a file of its own. Memory is bounded on both sides, whatever the traffic is.
 
-use crate::output;
 use crate::which::Which;
-use abi::machine::Program;
+use crate::{output, trace};
 use abi::mailbox::Request;
 use anyhow::Context;
 use clap::{Args, ValueHint};
@@ -85,14 +84,10 @@ pub(crate) fn capture(options: &CaptureOptions, as_json: bool) -> anyhow::Result
 
 /// The workers of the driver domain, which all see a part of what is asked for.
 fn drivers(instance: &Instance, of: &str) -> anyhow::Result<Vec<String>> {
-    let status = instance.status()?;
-    let alive = status.domains.into_iter().filter(|domain| domain.alive);
-    let drivers = alive.filter(|domain| domain.program == Program::Driver);
-    let drivers: Vec<String> = drivers.map(|domain| domain.name).collect();
-    let Some(first) = drivers.first() else {
-        return Err(Failure::Failed("the driver domain is not running".into()).into());
-    };
-    let stat = instance.relay(first, &Request::Stat)?;
+    let (drivers, _) = trace::drivers_and_guests(instance)?;
+    let stat = drivers.first();
+    let stat = stat.map(|first| instance.relay(first, &Request::Stat));
+    let stat = stat.transpose()?.unwrap_or_default();
     let ports = stat.get("ports").and_then(Value::as_object);
     let ports: Vec<&str> = ports
         .into_iter()
@@ -156,7 +151,9 @@ fn run(
     options: &CaptureOptions,
     file: Box<dyn Write>,
 ) -> anyhow::Result<Captured> {
-    let id = u64::from(std::process::id()) << 32 | realtime_less_monotonic_ns() & 0xffff_ffff;
+    // Which capture it is: another one may have this process's number, in another namespace.
+    let now = now_ns(ClockId::Monotonic) & 0xffff_ffff;
+    let id = u64::from(std::process::id()) << 32 | now;
     let ask = |driver: &str, snaplen| {
         let of = options.of.clone();
         instance.relay(driver, &Request::Capture { id, of, snaplen })
@@ -208,11 +205,12 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// By how much the time of day is ahead of the monotonic clock, which domains go by.
 fn realtime_less_monotonic_ns() -> u64 {
-    let ns = |clock| {
-        let now = clock_gettime(clock);
-        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-    };
-    ns(ClockId::Realtime).saturating_sub(ns(ClockId::Monotonic))
+    now_ns(ClockId::Realtime).saturating_sub(now_ns(ClockId::Monotonic))
+}
+
+fn now_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// The file.

@@ -60,8 +60,10 @@ pub(crate) fn trace(
     }
 }
 
-/// The driver domain's workers, and the guests.
-fn drivers_and_guests(instance: &Instance) -> anyhow::Result<(Vec<String>, Vec<String>)> {
+/// The driver domain's workers, of which there is one at least, and the guests.
+pub(crate) fn drivers_and_guests(
+    instance: &Instance,
+) -> anyhow::Result<(Vec<String>, Vec<String>)> {
     let alive = instance.status()?.domains.into_iter().filter(|d| d.alive);
     let (drivers, guests): (Vec<_>, Vec<_>) = alive.partition(|d| d.program == Program::Driver);
     if drivers.is_empty() {
