@@ -99,19 +99,11 @@ fn from_file(file: &std::path::Path) -> anyhow::Result<BTreeMap<String, Setting>
     }
 }
 
-/// A refusal is the caller's mistake, like a wrong option.
-fn refused(error: client::Error) -> anyhow::Error {
-    match error {
-        client::Error::Refused(text) => Failure::Usage(text).into(),
-        error => error.into(),
-    }
-}
-
 /// `grantway attach`.
 pub(crate) fn attach(name: &str, newcomer: &Newcomer, as_json: bool) -> anyhow::Result<()> {
     let guest = newcomer.section()?;
     let instance = Instance::connect(name)?;
-    let attached = instance.attach(guest).map_err(refused)?;
+    let attached = instance.attach(guest).map_err(output::refused)?;
     if as_json {
         return output::json(&json!(attached));
     }
@@ -127,7 +119,7 @@ pub(crate) fn attach(name: &str, newcomer: &Newcomer, as_json: bool) -> anyhow::
 pub(crate) fn detach(name: &str, guests: &[String], as_json: bool) -> anyhow::Result<()> {
     let instance = Instance::connect(name)?;
     for guest in guests {
-        let detached = instance.detach(guest).map_err(refused)?;
+        let detached = instance.detach(guest).map_err(output::refused)?;
         let ms = detached.took_ns as f64 / 1e6;
         match as_json {
             true => output::json(&json!(detached))?,

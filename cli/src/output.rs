@@ -85,6 +85,14 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(exit_code(error))
 }
 
+/// A refusal that is the caller's mistake, like a wrong option.
+pub(crate) fn refused(error: client::Error) -> anyhow::Error {
+    match error {
+        client::Error::Refused(text) => Failure::Usage(text).into(),
+        error => error.into(),
+    }
+}
+
 fn exit_code(error: &anyhow::Error) -> u8 {
     let of_client = error
         .chain()
@@ -113,6 +121,9 @@ mod tests {
         assert_eq!(exit_code(&client::Error::BadName("/".into()).into()), 2);
         assert_eq!(exit_code(&client::Error::NoDaemon("/x".into()).into()), 3);
         assert_eq!(exit_code(&client::Error::Running("x".into()).into()), 1);
+        let refusal = || client::Error::Refused("x".into());
+        assert_eq!(exit_code(&refused(refusal())), 2);
+        assert_eq!(exit_code(&refusal().into()), 1);
         assert_eq!(exit_code(&Failure::CannotRun("x".into()).into()), 3);
         assert_eq!(exit_code(&anyhow::anyhow!("x")), 1);
     }

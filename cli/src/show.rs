@@ -136,13 +136,7 @@ pub(crate) fn set(
         key: key.to_owned(),
         value: value.to_owned(),
     };
-    instance
-        .relay(domain, &request)
-        .map_err(|error| match error {
-            // A wrong key or value is the caller's mistake, like a wrong option.
-            client::Error::Refused(text) => Failure::Usage(text).into(),
-            error => anyhow::Error::from(error),
-        })?;
+    instance.relay(domain, &request).map_err(output::refused)?;
     if as_json {
         output::json(&json!({ "domain": domain, "key": key, "value": value }))
     } else {
