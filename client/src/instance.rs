@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::control::ask;
+use crate::log::{last_words_at, open_log};
 use crate::metrics::{self, MetricsFormat};
 use crate::runtime::{
     MONITOR, check_name, clear_stale, find, lock, names, program_path, runtime_dir,
@@ -12,9 +13,9 @@ use abi::machine::{
 use abi::mailbox::Request;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -356,17 +357,6 @@ impl Instance {
     }
 }
 
-/// Open an empty log, which the monitor itself writes to, too.
-fn open_log(log: &Path) -> Result<File, Error> {
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(log)
-        .and_then(|file| file.set_len(0).map(|()| file))
-        .map_err(|e| Error::io(format!("open the log {}", log.display()), e))
-}
-
 /// Let others find and call the socket. Who is heard is the manager's to say, by what the kernel
 /// says of each. Nobody may open the folder: who could would hold its lock.
 fn open_to_groups(dir: &Path, socket: &Path) -> Result<(), Error> {
@@ -465,7 +455,7 @@ impl Starting {
                 hint: format!(
                     "; the monitor's log is {}{}",
                     self.log.display(),
-                    last(&self.log)
+                    last_words_at(&self.log)
                 ),
             });
         }
@@ -487,21 +477,11 @@ impl Starting {
                 Err(Error::Died {
                     how,
                     log: self.log.clone(),
-                    last: last(&self.log),
+                    last: last_words_at(&self.log),
                 })
             }
             _ => Err(Error::Nonsense(String::from_utf8_lossy(&line).into_owned())),
         }
-    }
-}
-
-/// The last line of a log, after ": "; empty if there is none.
-fn last(log: &Path) -> String {
-    let text = fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    match text.lines().rev().find(|line| !line.trim().is_empty()) {
-        Some(line) => format!(": {}", line.trim()),
-        None => String::new(),
     }
 }
 

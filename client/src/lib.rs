@@ -7,12 +7,14 @@
 mod control;
 mod error;
 mod instance;
+mod log;
 mod metrics;
 mod reach;
 mod runtime;
 
 pub use error::Error;
 pub use instance::{Instance, Log, Options};
+pub use log::last_words;
 pub use metrics::MetricsFormat;
 pub use reach::Reach;
 pub use runtime::{

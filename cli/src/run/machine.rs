@@ -12,7 +12,6 @@ use anyhow::Context;
 use client::{Instance, Options, Reach};
 use netdev::netns::Namespace;
 use std::fs::{self, File};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// What the command is behind.
@@ -54,14 +53,7 @@ impl Behind {
     pub(super) fn ended(&mut self) -> Option<String> {
         let status = self.instance.as_mut()?.ended()?;
         self.instance = None;
-        let mut text = Vec::new();
-        if let Some(log) = &mut self.log {
-            // What cannot be read is not told.
-            let _ = log.read_to_end(&mut text);
-        }
-        let text = String::from_utf8_lossy(&text);
-        let last = text.lines().rfind(|line| !line.trim().is_empty());
-        let last = last.map(|line| format!(": {}", line.trim()));
+        let last = self.log.as_ref().map(client::last_words);
         Some(match status.success() {
             true => "the machine was ended".to_owned(),
             false => format!(
