@@ -101,16 +101,22 @@ fn live(instance: &Instance, options: &TopOptions) -> anyhow::Result<()> {
     };
     let mut screen = Screen::take()?;
     let mut due = Instant::now() + options.interval();
+    // Whether the screen shows something else than there is.
+    let mut is_stale = true;
     loop {
         interrupt::check()?;
         if Instant::now() >= due {
             view.sample()?;
             due = Instant::now() + options.interval();
+            is_stale = true;
         }
-        view.draw(&screen)?;
+        if std::mem::take(&mut is_stale) {
+            view.draw(&screen)?;
+        }
         let Some(key) = screen.key(due.saturating_duration_since(Instant::now()).min(LOOK))? else {
             continue;
         };
+        is_stale = true;
         match view.press(key) {
             Next::GoOn => {}
             Next::End => return Ok(()),

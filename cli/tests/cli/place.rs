@@ -249,8 +249,8 @@ impl Place {
         Run::new(child.wait_with_output().unwrap())
     }
 
-    /// Runs it to its end on a terminal, where keys are pressed.
-    pub(crate) fn on_a_terminal(&self, args: &[&str], keys: &str) -> Run {
+    /// Runs it to its end on a terminal, where keys are pressed after a pause.
+    pub(crate) fn on_a_terminal(&self, args: &[&str], pause: Duration, keys: &str) -> Run {
         let program = self.path("grantway");
         let line = format!(
             "stty cols 120 rows 30; {} {}",
@@ -267,6 +267,7 @@ impl Place {
             .stderr(Stdio::piped());
         let mut child = spawn(&mut command);
         let mut stdin = child.stdin.take().unwrap();
+        std::thread::sleep(pause);
         stdin.write_all(keys.as_bytes()).unwrap();
         let run = Run::new(child.wait_with_output().unwrap());
         drop(stdin);

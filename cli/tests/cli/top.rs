@@ -2,6 +2,7 @@
 
 use crate::place::{Place, SIM};
 use serde_json::Value;
+use std::time::Duration;
 use testing::require;
 
 #[test]
@@ -32,7 +33,7 @@ fn who_sends_is_seen_once_and_live() {
 /// On a terminal, which is given back: by `q`, and by a signal.
 fn live(place: &Place) {
     require!(tool("script"));
-    let run = place.on_a_terminal(&["top"], "ndjpq");
+    let run = place.on_a_terminal(&["top"], Duration::ZERO, "ndjpq");
     assert!(run.ok(), "{run:?}");
     let (taken, given) = ("\x1b[?1049h", "\x1b[?1049l");
     assert!(
@@ -41,4 +42,9 @@ fn live(place: &Place) {
     );
     let last = run.out.rfind(given).unwrap();
     assert!(!run.out[last..].contains("grantway"), "{run:?}");
+    // As long as nothing happens nothing is drawn.
+    let args = ["top", "--interval", "3600"];
+    let run = place.on_a_terminal(&args, Duration::from_secs(1), "q");
+    assert!(run.ok(), "{run:?}");
+    assert_eq!(run.out.matches("grantway: counting").count(), 1, "{run:?}");
 }
