@@ -18,6 +18,6 @@ pub use log::last_words;
 pub use metrics::MetricsFormat;
 pub use reach::Reach;
 pub use runtime::{
-    MONITOR, MONITOR_OF_COMPARISONS, RUNTIME_DIR_VAR, check_name, daemon_path, listed, names,
-    program_path, runtime_dir, socket_path,
+    MONITOR, MONITOR_OF_COMPARISONS, RUNTIME_DIR_VAR, check_name, daemon_path, given_dir, listed,
+    names, program_path, runtime_dir, socket_path,
 };

@@ -16,6 +16,18 @@ pub const RUNTIME_DIR_VAR: &str = "GRANTWAY_RUNTIME_DIR";
 /// Root's, where everybody looks who has no instance of the name.
 const SYSTEM_DIR: &str = "/run/grantway";
 
+/// The runtime directory that the user has chosen by [`RUNTIME_DIR_VAR`], if any: nothing is no
+/// choice.
+#[must_use]
+pub fn given_dir() -> Option<PathBuf> {
+    given(RUNTIME_DIR_VAR)
+}
+
+fn given(variable: &str) -> Option<PathBuf> {
+    let dir = std::env::var_os(variable).filter(|dir| !dir.is_empty());
+    dir.map(PathBuf::from)
+}
+
 /// The directory with the sockets of this user's instances, made (mode 0700) if it is missing:
 /// [`RUNTIME_DIR_VAR`], else `/run/grantway` for root, else `grantway` in `XDG_RUNTIME_DIR`, else
 /// `/tmp/grantway-UID`. It may be root's.
@@ -24,12 +36,10 @@ const SYSTEM_DIR: &str = "/run/grantway";
 /// It cannot be made, or is somebody else's, or others may change what is in it.
 pub fn runtime_dir() -> Result<PathBuf, Error> {
     let uid = rustix::process::geteuid();
-    let given = std::env::var_os(RUNTIME_DIR_VAR).filter(|dir| !dir.is_empty());
-    let xdg = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
-    let dir = match (given, xdg) {
-        (Some(dir), _) => PathBuf::from(dir),
+    let dir = match (given_dir(), given("XDG_RUNTIME_DIR")) {
+        (Some(dir), _) => dir,
         (None, _) if uid.is_root() => PathBuf::from(SYSTEM_DIR),
-        (None, Some(dir)) => PathBuf::from(dir).join("grantway"),
+        (None, Some(dir)) => dir.join("grantway"),
         (None, None) => PathBuf::from(format!("/tmp/grantway-{}", uid.as_raw())),
     };
     make_private(&dir, uid.as_raw())?;
@@ -81,8 +91,7 @@ pub fn socket_path(name: &str) -> Result<PathBuf, Error> {
 pub(crate) fn find(name: &str) -> Result<PathBuf, Error> {
     let own = socket_path(name)?;
     let systems = Path::new(SYSTEM_DIR).join(format!("{name}.sock"));
-    let is_moved = std::env::var_os(RUNTIME_DIR_VAR).is_some_and(|dir| !dir.is_empty());
-    match !is_moved && !own.exists() && systems.exists() {
+    match given_dir().is_none() && !own.exists() && systems.exists() {
         true => Ok(systems),
         false => Ok(own),
     }

@@ -2,6 +2,7 @@
 //! hands signals on, and waits. With its end the kernel ends all others.
 
 use super::exit::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
+use super::machine::is_alive;
 use super::note::Note;
 use super::signals;
 use anyhow::Context;
@@ -63,7 +64,7 @@ fn run(spec: &str, command: &[OsString]) -> anyhow::Result<u8> {
     let note = Note { quiet: spec.quiet };
     set_parent_process_death_signal(Some(Signal::KILL)).context("follow grantway run")?;
     // It could have ended before that. These are still the processes of its own namespace.
-    if !Path::new("/proc").join(spec.parent.to_string()).exists() {
+    if !is_alive(spec.parent) {
         return Ok(OWN_FAILURE);
     }
     let down = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;

@@ -15,21 +15,36 @@ use std::os::unix::process::CommandExt;
 /// Set in the process inside the namespaces, to an [`Inside`]. Nothing of it is the command's.
 const INSIDE: &str = "GRANTWAY_RUN_INSIDE";
 
+/// The way outside.
+#[derive(Debug, Serialize, Deserialize)]
+enum Outside {
+    /// There is one.
+    Open,
+    /// Nobody wants one.
+    Unwanted,
+    /// There is none; why.
+    Missing(String),
+}
+
+impl Outside {
+    fn is_open(&self) -> bool {
+        matches!(self, Self::Open)
+    }
+}
+
 /// What the process before has found out and made.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Inside {
-    /// Why there is no way outside, if there is none.
-    no_outside: Option<String>,
+    outside: Outside,
     /// The process that holds pasta.
     keeper: Option<i32>,
-    /// Whether the user has not set the runtime directory.
+    /// Whether the runtime directory is not one that the user has chosen.
     hide_runtime_dir: bool,
 }
 
 /// The place.
 #[derive(Debug)]
 pub(super) struct Home {
-    uplink: bool,
     inside: Inside,
     /// Keeps the rule against packets that no connection has, which pasta sends now and then.
     _no_strays: Option<OwnedFd>,
@@ -38,12 +53,15 @@ pub(super) struct Home {
 impl Home {
     /// Whether the machine is to have an uplink.
     pub(super) fn has_uplink(&self) -> bool {
-        self.uplink
+        self.inside.outside.is_open()
     }
 
     /// Why there is no way outside, where the user has not asked for that.
     pub(super) fn no_outside(&self) -> Option<&str> {
-        self.inside.no_outside.as_deref()
+        match &self.inside.outside {
+            Outside::Missing(why) => Some(why),
+            Outside::Open | Outside::Unwanted => None,
+        }
     }
 
     /// Variables of the environment that are not the command's.
@@ -74,19 +92,25 @@ pub(super) fn find(args: &RunArgs) -> anyhow::Result<Home> {
     if let Some(inside) = std::env::var_os(INSIDE) {
         let inside: Inside = serde_json::from_str(&inside.to_string_lossy())
             .with_context(|| format!("the variable {INSIDE} is for grantway itself"))?;
-        let uplink = !args.no_uplink && inside.no_outside.is_none();
         // Without it some connections break; where it cannot be had there is no uplink either.
-        let no_strays = uplink.then(|| netdev::drop_strays().ok()).flatten();
+        let is_open = inside.outside.is_open();
+        let no_strays = is_open.then(|| netdev::drop_strays().ok()).flatten();
         return Ok(Home {
-            uplink,
             inside,
             _no_strays: no_strays,
         });
     }
     if is_administrator(args.no_uplink) {
+        let inside = Inside {
+            outside: match args.no_uplink {
+                true => Outside::Unwanted,
+                false => Outside::Open,
+            },
+            keeper: None,
+            hide_runtime_dir: false,
+        };
         return Ok(Home {
-            uplink: !args.no_uplink,
-            inside: Inside::default(),
+            inside,
             _no_strays: None,
         });
     }
@@ -107,7 +131,6 @@ fn is_administrator(no_uplink: bool) -> bool {
 /// below its own. Starts anew there, in a new network namespace, as the same process. Returns only
 /// if that fails: with why.
 fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
-    let hide_runtime_dir = std::env::var_os(client::RUNTIME_DIR_VAR).is_none();
     let ports: Vec<Forward> = network::forwards_of(args)?;
     // Before this process leaves its namespaces: pasta joins both sides.
     let keeper = match args.no_uplink {
@@ -115,15 +138,15 @@ fn move_inside(args: &RunArgs) -> anyhow::Result<anyhow::Error> {
         false => Some(pasta::Keeper::start(&ports)?),
     };
     let mut again = host::in_own_namespaces("a network namespace for the command")?;
-    let (no_outside, keeper) = match keeper.map(pasta::Keeper::join) {
-        None => (None, None),
-        Some(Ok(keeper)) => (None, Some(keeper)),
-        Some(Err(why)) => (Some(why), None),
+    let (outside, keeper) = match keeper.map(pasta::Keeper::join) {
+        None => (Outside::Unwanted, None),
+        Some(Ok(keeper)) => (Outside::Open, Some(keeper)),
+        Some(Err(why)) => (Outside::Missing(why), None),
     };
     let inside = Inside {
-        no_outside,
+        outside,
         keeper,
-        hide_runtime_dir,
+        hide_runtime_dir: client::given_dir().is_none(),
     };
     let error = again.env(INSIDE, serde_json::to_string(&inside)?).exec();
     Ok(anyhow::Error::new(error).context("start again inside the namespaces"))
