@@ -36,7 +36,7 @@ pub(super) struct Families {
 }
 
 impl Network {
-    /// As it was asked for, or one that nothing here leads to.
+    /// As it was asked for, or one that nothing here leads to, as far as IPv4 routes tell.
     pub(super) fn choose(args: &RunArgs, uplink: bool) -> anyhow::Result<Self> {
         let routes = routes(&fs::read_to_string("/proc/self/net/route").unwrap_or_default());
         let own = match args.ip {
