@@ -6,11 +6,13 @@
 
 mod by_hand;
 pub mod needs;
+mod processes;
 mod promtool;
 mod skips;
 mod tracer;
 
 pub use by_hand::refuses_a_person;
+pub use processes::child_of;
 pub use promtool::promtool;
 pub use skips::{LIST, skip};
 pub use tracer::Tracer;

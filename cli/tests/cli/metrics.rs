@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use testing::{promtool, require};
+use testing::{child_of, promtool, require};
 
 fn contrib(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib")).join(name)
@@ -163,15 +163,9 @@ fn without_privileges_the_port_is_in_the_machines_own_namespace() {
 /// The process of the manager.
 fn manager_of(place: &Place) -> rustix::process::Pid {
     let status: Value = serde_json::from_str(&place.run(&["status", "--json"]).out).unwrap();
-    let core = status["pid"].as_i64().unwrap();
-    let children = format!("/proc/{core}/task/{core}/children");
-    let children = fs::read_to_string(children).unwrap();
-    let is_manager = |pid: &&str| {
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        name.starts_with("grantway-manage")
-    };
-    let pid = children.split_whitespace().find(is_manager).unwrap();
-    rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap()
+    let core = status["pid"].as_u64().unwrap();
+    let manager = child_of(core, "grantway-manager").unwrap();
+    rustix::process::Pid::from_raw(manager.try_into().unwrap()).unwrap()
 }
 
 /// A program that ends with the test.

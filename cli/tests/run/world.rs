@@ -59,17 +59,7 @@ impl World {
     /// None, with the reason told: it cannot be made here.
     pub(crate) fn new(needed: &[&str]) -> Option<Self> {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        require!(
-            root,
-            tap,
-            program("grantwayd"),
-            program("grantway-netd"),
-            program("grantway-manager"),
-            program("driver"),
-            program("guest"),
-            tool("ip"),
-            tool("nft")
-        );
+        require!(root, machine, tool("ip"), tool("nft"));
         for needed in needed {
             require!(tool(needed));
         }

@@ -1,7 +1,7 @@
 //! Guests that come to a machine that runs, and go again.
 
 use crate::machine::{Machine, text};
-use crate::processes::{descriptors, helper, kill, wait_until};
+use crate::processes::{descriptors, kill, wait_until};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use testing::child_of;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(5);
@@ -80,7 +81,7 @@ fn trusted(machine: &Machine) -> [u64; 3] {
     let [netd, manager] = ["grantway-netd", "grantway-manager"].map(|name| {
         let mut found = None;
         wait_until("no helper", PAUSE, PATIENCE, || {
-            found = helper(core, name);
+            found = child_of(core, name);
             found.is_some()
         });
         found.unwrap()
@@ -189,7 +190,7 @@ fn namespaces_are_attached_to_a_machine_of_nothing_and_talk() {
                 let [core, _, manager] = trusted(&machine);
                 kill(manager);
                 wait_until("no other manager", PAUSE, PATIENCE, || {
-                    helper(core, "grantway-manager").is_some_and(|now| now != manager)
+                    child_of(core, "grantway-manager").is_some_and(|now| now != manager)
                 });
             }
         }
@@ -372,7 +373,7 @@ fn a_manager_that_dies_in_the_midst_leaves_no_half_guest() {
         kill(manager);
         coming.wait().unwrap();
         wait_until("no other manager", PAUSE, PATIENCE, || {
-            helper(core, "grantway-manager").is_some_and(|now| now != manager)
+            child_of(core, "grantway-manager").is_some_and(|now| now != manager)
         });
         // It is there and works; or it is not, and nothing of it: what is half done goes.
         let mut whole = false;

@@ -1,10 +1,11 @@
 //! The core's helpers, and guests, that die under real traffic.
 
 use crate::machine::{Machine, text};
-use crate::processes::{domain, helper, kill, pid, wait_until};
+use crate::processes::{domain, kill, pid, wait_until};
 use crate::programs::{FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config};
 use std::thread;
 use std::time::Duration;
+use testing::child_of;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(5);
@@ -19,12 +20,12 @@ fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
 fn kill_helper(core: u64, name: &str) {
     let mut before = None;
     wait_until("no helper", PAUSE, PATIENCE, || {
-        before = helper(core, name);
+        before = child_of(core, name);
         before.is_some()
     });
     assert!(kill(before.unwrap()));
     wait_until("no other helper", PAUSE, PATIENCE, || {
-        helper(core, name).is_some_and(|now| Some(now) != before)
+        child_of(core, name).is_some_and(|now| Some(now) != before)
     });
 }
 

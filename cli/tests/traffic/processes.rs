@@ -29,18 +29,6 @@ pub(crate) fn kill(pid: u64) -> bool {
     kill.unwrap().success()
 }
 
-/// A helper of the core's; the kernel keeps 15 bytes of its name.
-pub(crate) fn helper(core: u64, name: &str) -> Option<u64> {
-    let children = fs::read_to_string(format!("/proc/{core}/task/{core}/children")).ok()?;
-    let mut pids = children
-        .split_whitespace()
-        .filter_map(|pid| pid.parse().ok());
-    pids.find(|pid: &u64| {
-        let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
-        comm.is_ok_and(|comm| name.starts_with(comm.trim_end()))
-    })
-}
-
 /// How many a process has open.
 pub(crate) fn descriptors(pid: u64) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
