@@ -1,4 +1,5 @@
 //! SPECIFICATION.md names a test for each promise: it has to be there, in the crate that is named.
+//! So have those that the requirements of `specs/` name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -66,6 +67,61 @@ fn every_test_that_is_named_exists() {
         }
     }
     assert!(checked > 10, "only {checked} tests are named");
+}
+
+/// What stands in code within words in italics: so `specs/` name their tests.
+fn in_italics(text: &str) -> Vec<&str> {
+    let mut is_italic = false;
+    let mut found = Vec::new();
+    for (number, part) in text.split('`').enumerate() {
+        if number % 2 == 0 {
+            is_italic ^= part.matches('*').count() % 2 == 1;
+        } else if is_italic {
+            found.push(part);
+        }
+    }
+    found
+}
+
+/// Whether a test is there: a file of tests, a function, a group of them (`attack_06_*`), with or
+/// without its modules. None: this is no test's name.
+fn is_there(sources: &BTreeMap<String, String>, name: &str) -> Option<bool> {
+    let last = name.rsplit("::").next()?;
+    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    let somewhere = |is_it: &dyn Fn(&str) -> bool| sources.values().any(|source| is_it(source));
+    if let Some(file) = name.strip_suffix(".rs") {
+        let module = format!("mod {};", file.rsplit('/').next()?);
+        return Some(somewhere(&|source| source.contains(&module)));
+    }
+    let start = last.strip_suffix('*').unwrap_or(last);
+    let is_test = name.contains('_') || name.contains("::");
+    if !is_test || !start.bytes().all(is_word) {
+        return None;
+    }
+    let group = format!("fn {start}");
+    Some(match start == last {
+        true => somewhere(&|source| holds(source, last)),
+        false => somewhere(&|source| source.contains(&group)),
+    })
+}
+
+#[test]
+fn every_test_that_a_requirement_names_exists() {
+    let sources = sources();
+    let (mut checked, mut missing) = (0, Vec::new());
+    for page in fs::read_dir(root().join("specs")).unwrap() {
+        let page = page.unwrap().path();
+        let text = fs::read_to_string(&page).unwrap();
+        for name in in_italics(&text) {
+            let found = is_there(&sources, name);
+            checked += usize::from(found.is_some());
+            if found == Some(false) {
+                missing.push(format!("{}: `{name}`", page.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "there is no test {missing:#?}");
+    assert!(checked > 200, "only {checked} tests are named");
 }
 
 /// The rows of the table of attacks, as their cells.
