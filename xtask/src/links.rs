@@ -1,5 +1,5 @@
 //! Links of Markdown files: each that leads into the repository leads to a file or folder that is
-//! there, and to a heading that is there.
+//! there, and to a heading that is there. So does a path that is written as code.
 
 use crate::{source, workspace};
 use anyhow::{Context, Result, ensure};
@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// A link as it is written: `](target)`.
+/// It tells of places that were.
+const HISTORY: &str = "CHANGELOG.md";
+
+/// A link as it is written, `](target)`, or a path in code.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     /// From 1 on.
@@ -16,10 +19,13 @@ pub(crate) struct Link {
     pub(crate) target: String,
 }
 
-/// Prints every link that leads nowhere and fails if there is one.
+/// Prints every link and path that leads nowhere and fails if there is one.
 pub(crate) fn check() -> Result<()> {
     let root = workspace::root();
     let files = source::listed(&["md"])?;
+    let names = source::names()?;
+    let folders = names.iter().filter_map(|name| name.split_once('/'));
+    let folders: BTreeSet<&str> = folders.map(|(folder, _)| folder).collect();
     let mut headings = BTreeMap::new();
     for file in &files {
         headings.insert(file.clone(), anchors(&fs::read_to_string(file)?)?);
@@ -27,11 +33,23 @@ pub(crate) fn check() -> Result<()> {
     let mut checked = 0;
     let mut broken = Vec::new();
     for file in &files {
-        for link in links(&fs::read_to_string(file)?)? {
+        let text = fs::read_to_string(file)?;
+        let name = file.strip_prefix(&root).unwrap_or(file);
+        let mut note = |link: Link, outcome: Result<()>| {
             checked += 1;
-            if let Err(why) = leads_somewhere(file, &link.target, &headings) {
-                let file = file.strip_prefix(&root).unwrap_or(file).display();
-                broken.push(format!("{file}:{}: `{}`: {why}", link.line, link.target));
+            if let Err(why) = outcome {
+                let Link { line, target } = link;
+                broken.push(format!("{}:{line}: `{target}`: {why}", name.display()));
+            }
+        };
+        for link in links(&text)? {
+            let outcome = leads_somewhere(file, &link.target, &headings);
+            note(link, outcome);
+        }
+        if name != Path::new(HISTORY) {
+            for path in paths(&text, &folders)? {
+                let outcome = exists(&root.join(&path.target));
+                note(path, outcome);
             }
         }
     }
@@ -41,6 +59,22 @@ pub(crate) fn check() -> Result<()> {
     ensure!(broken.is_empty(), "{} broken links", broken.len());
     println!("links: {checked} in {} files lead somewhere", files.len());
     Ok(())
+}
+
+/// The paths that a page names in code, from the repository's root on: they begin with one of its
+/// folders.
+fn paths(text: &str, folders: &BTreeSet<&str>) -> Result<Vec<Link>> {
+    let path = Regex::new(r"`(([\w.-]+)/[\w./-]*)`")?;
+    let mut found = Vec::new();
+    for (line, text) in prose(text) {
+        for hit in path.captures_iter(text) {
+            let target = hit[1].to_owned();
+            if folders.contains(&hit[2]) {
+                found.push(Link { line, target });
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// A file's links into the repository, those in code left out.
@@ -96,20 +130,32 @@ pub(crate) fn place(file: &Path, path: &str) -> PathBuf {
     place
 }
 
+/// The file or folder that a link of a page leads to.
+pub(crate) fn target_of(page: &Path, target: &str) -> PathBuf {
+    match target.split('#').next() {
+        None | Some("") => page.to_owned(),
+        Some(path) => place(page, path),
+    }
+}
+
+fn exists(place: &Path) -> Result<()> {
+    ensure!(place.exists(), "there is no such file");
+    Ok(())
+}
+
 fn leads_somewhere(
     file: &Path,
     target: &str,
     headings: &BTreeMap<PathBuf, BTreeSet<String>>,
 ) -> Result<()> {
-    let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
-    let place = match path {
-        "" => file.to_owned(),
-        path => place(file, path),
-    };
-    ensure!(place.exists(), "there is no such file");
-    if anchor.is_empty() {
+    let place = target_of(file, target);
+    exists(&place)?;
+    let Some((_, anchor)) = target
+        .split_once('#')
+        .filter(|(_, anchor)| !anchor.is_empty())
+    else {
         return Ok(());
-    }
+    };
     let there = headings.get(&place).context("only a page has headings")?;
     ensure!(there.contains(anchor), "the page has no such heading");
     Ok(())
@@ -165,6 +211,16 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(title(PAGE), Some("A [page](x.md)"));
+    }
+
+    #[test]
+    fn paths_begin_with_a_folder_of_the_repository() {
+        let folders = BTreeSet::from(["docs", ".ci"]);
+        let page = "`docs/a.md` and `.ci/run`\n\n`src/x.rs`, `docs`, `docs/{a,b}`, docs/b\n\
+                    ```\n`docs/c`\n```\n`docs/d/`\n";
+        let found = paths(page, &folders).unwrap();
+        let found: Vec<(usize, &str)> = found.iter().map(|l| (l.line, &l.target[..])).collect();
+        assert_eq!(found, [(1, "docs/a.md"), (1, ".ci/run"), (7, "docs/d/")]);
     }
 
     #[test]

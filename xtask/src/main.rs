@@ -34,7 +34,7 @@ usage: cargo xtask <task>
   layering           check who depends on whom and who may use `unsafe` (xtask/layering.txt)
   sizes              check how long functions, files, lines are; print lines of code per folder
   words              find words that are retired (xtask/words.txt)
-  links              find links of pages that lead nowhere
+  links              find links of pages, and paths in code, that lead nowhere
   book               the pages as a book: target/book/html (mdbook)
   dist [--built] [--check]  the Debian package: target/dist (cargo-deb); --built: of the programs
                      that are built; --check: lintian, installed and purged in a folder of its own
