@@ -5,7 +5,7 @@
 //! about. So they are copied to `target/book/src`, each to its place, with what they link to; the
 //! table of contents follows from where they lie.
 
-use crate::links::{links, place, title};
+use crate::links::{links, place, target_of, title};
 use crate::{source, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use regex::Regex;
@@ -98,13 +98,6 @@ fn prepare(root: &Path, src: &Path) -> Result<usize> {
     Ok(names.len())
 }
 
-fn target_of(page: &Path, target: &str) -> PathBuf {
-    match target.split('#').next() {
-        None | Some("") => page.to_owned(),
-        Some(path) => place(page, path),
-    }
-}
-
 fn copy(file: &Path, root: &Path, src: &Path) -> Result<()> {
     write_bytes(file, root, src, &fs::read(file)?)
 }
@@ -188,18 +181,14 @@ fn is_like(page: &str, pattern: &str) -> bool {
 fn check_html(html: &Path) -> Result<()> {
     let link = Regex::new("(?:href|src)=\"([^\"#?]+)[\"#?]")?;
     let mut broken = BTreeSet::new();
-    let mut next = vec![html.to_path_buf()];
-    while let Some(path) = next.pop() {
-        if path.is_dir() {
-            for entry in fs::read_dir(&path)? {
-                next.push(entry?.path());
-            }
-        } else if path.extension().is_some_and(|end| end == "html") && !path.ends_with("404.html") {
-            for hit in link.captures_iter(&fs::read_to_string(&path)?) {
-                let target = &hit[1];
-                if !target.contains(':') && !place(&path, target).exists() {
-                    broken.insert(format!("{}: {target}", path.display()));
-                }
+    for path in source::walk(html, |_| true)? {
+        if path.extension().is_none_or(|end| end != "html") || path.ends_with("404.html") {
+            continue;
+        }
+        for hit in link.captures_iter(&fs::read_to_string(&path)?) {
+            let target = &hit[1];
+            if !target.contains(':') && !place(&path, target).exists() {
+                broken.insert(format!("{}: {target}", path.display()));
             }
         }
     }

@@ -9,38 +9,38 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The package and the name of each program.
-pub(crate) const PROGRAMS: [(&str, &str); 9] = [
-    ("cli", "grantway"),
-    ("grantwayd", "grantwayd"),
-    ("netd", "grantway-netd"),
-    ("manager", "grantway-manager"),
-    ("driver", "driver"),
-    ("guest", "guest"),
-    ("pointers", "pointers"),
-    ("xen", "grantway-xen"),
-    (OF_COMPARISONS, "grantwayd-lab"),
+/// The package and the name of each program, and what it is for.
+pub(crate) const PROGRAMS: [(&str, &str, Purpose); 9] = [
+    ("cli", "grantway", Purpose::Use),
+    ("grantwayd", "grantwayd", Purpose::Use),
+    ("netd", "grantway-netd", Purpose::Use),
+    ("manager", "grantway-manager", Purpose::Use),
+    ("driver", "driver", Purpose::Use),
+    ("guest", "guest", Purpose::Use),
+    ("xen", "grantway-xen", Purpose::Use),
+    ("pointers", "pointers", Purpose::Comparison),
+    ("baselines", "grantwayd-lab", Purpose::Comparison),
 ];
 
-/// The package whose program only comparisons start.
-const OF_COMPARISONS: &str = "baselines";
+/// What a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It is installed.
+    Use,
+    /// Only comparisons start it.
+    Comparison,
+}
 
 /// Builds the programs and puts them side by side into `target/release/`, and beside cargo's own
 /// output if `CARGO_TARGET_DIR` leads elsewhere. Returns the path of `grantway`.
 pub(crate) fn build() -> Result<PathBuf> {
-    build_those_of(|_| true)
-}
-
-fn build_those_of(package: impl Fn(&str) -> bool) -> Result<PathBuf> {
     let mut command = workspace::cargo();
     command.args(["build", "--release"]);
-    let mut wanted = 0;
-    for (package, program) in PROGRAMS.into_iter().filter(|(of, _)| package(of)) {
+    for (package, program, _) in PROGRAMS {
         command.args(["--package", package, "--bin", program]);
-        wanted += 1;
     }
     let built = executables_of(&mut command)?;
-    ensure!(built.len() == wanted, "cargo built {built:?} only");
+    ensure!(built.len() == PROGRAMS.len(), "cargo built {built:?} only");
 
     let home = workspace::root().join("target/release");
     let beside = workspace::target_directory()?.join("release");
@@ -53,9 +53,10 @@ fn build_those_of(package: impl Fn(&str) -> bool) -> Result<PathBuf> {
     Ok(beside.join("grantway"))
 }
 
-/// Builds, then becomes `grantway demo ARGS…`.
+/// Builds, then becomes `grantway demo ARGS…`. Builds also what comparisons start: after a demo
+/// come the plans of `grantway exp`.
 pub(crate) fn demo(args: &[String]) -> Result<()> {
-    let grantway = build_those_of(|package| package != OF_COMPARISONS)?;
+    let grantway = build()?;
     let error = Command::new(&grantway).arg("demo").args(args).exec();
     Err(error).with_context(|| format!("cannot run {}", grantway.display()))
 }

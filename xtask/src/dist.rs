@@ -1,7 +1,8 @@
 //! The Debian package: programs, manual pages, completions, unit. `cargo-deb` puts it together from
 //! the list in `cli/Cargo.toml`.
 
-use crate::{build, workspace};
+use crate::workspace::{self, output};
+use crate::{build, source};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeSet;
 use std::fs;
@@ -56,16 +57,6 @@ fn pages(grantway: &Path, dist: &Path) -> Result<()> {
         fs::write(completions.join(file), text)?;
     }
     Ok(())
-}
-
-/// What a command prints.
-fn output(command: &mut Command) -> Result<Vec<u8>> {
-    let done = command
-        .output()
-        .with_context(|| format!("cannot run {command:?}"))?;
-    let said = String::from_utf8_lossy(&done.stderr);
-    ensure!(done.status.success(), "{command:?}: {said}");
-    Ok(done.stdout)
 }
 
 /// The package, in a folder of its own.
@@ -155,7 +146,6 @@ fn install_and_purge(package: &Path, root: &Path) -> Result<()> {
     dpkg("--purge", Path::new("grantway"))?;
     let left = files(root)?;
     ensure!(left.is_empty(), "left after purge: {left:?}");
-    let version = String::from_utf8_lossy(&version);
     println!(
         "dist: {} files of {} installed and purged",
         there.len(),
@@ -166,31 +156,16 @@ fn install_and_purge(package: &Path, root: &Path) -> Result<()> {
 
 /// Every file below a root but dpkg's records.
 fn files(root: &Path) -> Result<BTreeSet<PathBuf>> {
-    let mut found = BTreeSet::new();
-    let mut next = vec![root.to_path_buf()];
-    while let Some(folder) = next.pop() {
-        for entry in fs::read_dir(&folder)? {
-            let entry = entry?;
-            let path = entry.path();
-            let name = path.strip_prefix(root)?.to_path_buf();
-            if entry.file_type()?.is_dir() {
-                if name != Path::new(RECORDS) {
-                    next.push(path);
-                }
-            } else {
-                found.insert(name);
-            }
-        }
-    }
-    Ok(found)
+    let records = root.join(RECORDS);
+    let found = source::walk(root, |folder| folder != records)?;
+    let below_root = |path: PathBuf| Ok(path.strip_prefix(root)?.to_path_buf());
+    found.into_iter().map(below_root).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// What only comparisons start: nobody needs it installed.
-    const NOT_INSTALLED: [&str; 2] = ["pointers", "grantwayd-lab"];
+    use crate::build::Purpose;
 
     /// The list of what the package has, as source and destination.
     fn assets() -> Vec<[String; 2]> {
@@ -208,14 +183,14 @@ mod tests {
     #[test]
     fn every_program_is_in_the_package_where_grantway_looks() {
         let assets = assets();
-        let programs = build::PROGRAMS.into_iter().map(|(_, program)| program);
-        for program in programs.filter(|program| !NOT_INSTALLED.contains(program)) {
+        for (_, program, purpose) in build::PROGRAMS {
             let folder = match program {
                 "grantway" => "usr/bin/",
                 _ => "usr/libexec/grantway/",
             };
             let asset = [format!("target/release/{program}"), folder.to_owned()];
-            assert!(assets.contains(&asset), "{asset:?}");
+            let is_installed = assets.contains(&asset);
+            assert_eq!(is_installed, purpose == Purpose::Use, "{asset:?}");
         }
     }
 

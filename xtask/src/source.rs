@@ -1,7 +1,7 @@
 //! Finds source files, and looks at Rust line by line; `rustfmt` has made its shape predictable.
 
 use crate::workspace;
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,25 @@ use std::process::Command;
 
 /// Every Rust file under a file or folder, sorted, without build output.
 pub(crate) fn files(root: &Path) -> Result<Vec<PathBuf>> {
+    // A crate below this one's folder is counted by itself.
+    let enters = |folder: &Path| !folder.ends_with("target") && !folder.join("Cargo.toml").exists();
+    let mut found = walk(root, enters)?;
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    Ok(found)
+}
+
+/// Every file and symbolic link under a file or folder, sorted, without the folders that are not
+/// to be entered.
+pub(crate) fn walk(root: &Path, enters: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut next = vec![root.to_path_buf()];
     while let Some(path) = next.pop() {
-        if path.is_dir() {
-            // A crate below this one's folder is counted by itself.
-            let nested = path != root && path.join("Cargo.toml").exists();
-            if !nested && !path.ends_with("target") {
-                for entry in fs::read_dir(&path)? {
-                    next.push(entry?.path());
-                }
-            }
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        if path.is_symlink() || !path.is_dir() {
             found.push(path);
+        } else if path == root || enters(&path) {
+            for entry in fs::read_dir(&path)? {
+                next.push(entry?.path());
+            }
         }
     }
     found.sort();
@@ -31,19 +37,10 @@ pub(crate) fn files(root: &Path) -> Result<Vec<PathBuf>> {
 /// The files of the repository, also new ones, by their names below its root; nothing that git
 /// ignores. One that was removed may still be named.
 pub(crate) fn names() -> Result<Vec<String>> {
-    let output = Command::new("git")
-        .args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ])
-        .current_dir(workspace::root())
-        .output()
-        .context("cannot run git")?;
-    ensure!(output.status.success(), "git ls-files failed");
-    let names = String::from_utf8(output.stdout).context("a file's name is not UTF-8")?;
+    let list = ["ls-files", "-z", "--cached", "--others"];
+    let mut git = Command::new("git");
+    git.args(list).arg("--exclude-standard");
+    let names = workspace::output(git.current_dir(workspace::root()))?;
     Ok(names.split_terminator('\0').map(str::to_owned).collect())
 }
 

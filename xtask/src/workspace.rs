@@ -38,6 +38,19 @@ pub(crate) fn cargo_in(folder: &Path) -> Command {
     command
 }
 
+/// Runs a command to its end; what it printed.
+///
+/// # Errors
+/// It cannot be run, or it failed: what it said.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let done = command
+        .output()
+        .with_context(|| format!("cannot run {command:?}"))?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "{command:?}: {}", said.trim());
+    String::from_utf8(done.stdout).with_context(|| format!("{command:?} prints no UTF-8"))
+}
+
 /// Where cargo puts what it builds, without the target triple: honours `CARGO_TARGET_DIR`.
 pub(crate) fn target_directory() -> Result<PathBuf> {
     let metadata = metadata(&root())?;
@@ -72,26 +85,17 @@ pub(crate) fn bench_targets(folder: &Path) -> Result<Vec<(String, String)>> {
 /// Every crate that a package links, itself among them, if it is built alone; no procedural macros
 /// and what only these link.
 pub(crate) fn linked(package: &str) -> Result<BTreeSet<String>> {
-    let output = cargo()
-        .args(["tree", "--offline", "--package", package, "--prefix=none"])
-        .args(["--edges=normal,no-proc-macro", "--format={p}"])
-        .output()
-        .context("cannot run cargo")?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "cargo tree failed: {errors}");
-    let lines = String::from_utf8(output.stdout).context("cargo tree's words")?;
+    let tree = ["tree", "--offline", "--package", package, "--prefix=none"];
+    let parts = ["--edges=normal,no-proc-macro", "--format={p}"];
+    let lines = output(cargo().args(tree).args(parts))?;
     let names = lines.lines().filter_map(|line| line.split(' ').next());
     Ok(names.map(str::to_owned).collect())
 }
 
 fn metadata(folder: &Path) -> Result<Value> {
-    let output = cargo_in(folder)
-        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
-        .output()
-        .context("cannot run cargo")?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "cargo metadata failed: {errors}");
-    Ok(serde_json::from_slice(&output.stdout)?)
+    let arguments = ["metadata", "--format-version=1", "--no-deps", "--offline"];
+    let printed = output(cargo_in(folder).args(arguments))?;
+    Ok(serde_json::from_str(&printed)?)
 }
 
 fn read_crate(package: &Value) -> Result<Crate> {

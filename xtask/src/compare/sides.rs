@@ -195,7 +195,7 @@ fn build_tree(root: PathBuf, copies: &Path, aliases: &Aliases) -> Result<Side> {
     let built = build::build()?;
     let folder = built.parent().context("a program without a folder")?;
     fs::create_dir_all(copies)?;
-    for (_, program) in build::PROGRAMS {
+    for (_, program, _) in build::PROGRAMS {
         build::place(&folder.join(program), copies)?;
     }
     Side::new(copies, root, aliases)
@@ -228,10 +228,7 @@ fn git(folder: &Path, arguments: &[&str]) -> Result<String> {
 }
 
 fn output(command: &mut Command) -> Result<String> {
-    let output = command.output().context("cannot run git")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?}: {}", said.trim());
-    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    Ok(workspace::output(command)?.trim().to_owned())
 }
 
 #[cfg(test)]

@@ -222,10 +222,8 @@ impl Module {
 
     /// The names of its mutants.
     fn list(&self) -> Result<Vec<String>> {
-        let output = self.cargo_mutants()?.args(["--list", "--json"]).output()?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "cargo-mutants: {errors}");
-        let list: Vec<Value> = serde_json::from_slice(&output.stdout)?;
+        let printed = workspace::output(self.cargo_mutants()?.args(["--list", "--json"]))?;
+        let list: Vec<Value> = serde_json::from_str(&printed)?;
         let names = list.iter().filter_map(|mutant| mutant["name"].as_str());
         Ok(names.map(str::to_owned).collect())
     }

@@ -1,6 +1,7 @@
 //! Xen and Linux in the form in which the emulator loads them fastest: nothing is compressed.
 
 use super::packages::Packages;
+use crate::workspace;
 use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -55,17 +56,6 @@ fn unpack(with: &[&str], from: &Path, to: &Path) -> Result<()> {
     let mut command = Command::new(program);
     command.args(arguments).arg(from).stdin(Stdio::null());
     let out = File::create(&part).with_context(|| format!("{}", part.display()))?;
-    let output = command.stdout(out).output();
-    output
-        .with_context(|| format!("{program} cannot be run"))
-        .and_then(|output| {
-            anyhow::ensure!(
-                output.status.success(),
-                "{program} {}: {}",
-                from.display(),
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
-            Ok(())
-        })?;
+    workspace::output(command.stdout(out))?;
     Ok(fs::rename(&part, to)?)
 }

@@ -1,7 +1,7 @@
 //! Debian's packages: downloaded by name, unpacked, never installed.
 
 use crate::workspace;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,10 +54,11 @@ pub(crate) fn ready(home: &Path) -> Result<Packages> {
         .args(["-qq", "download"])
         .args(&listed)
         .arg(&kernel);
-    done(download.current_dir(&debs))
+    workspace::output(download.current_dir(&debs))
         .context("packages cannot be downloaded (`apt-get update` may help)")?;
     for file in fs::read_dir(&debs)? {
-        done(Command::new("dpkg").arg("-x").arg(file?.path()).arg(&root))?;
+        let mut unpack = Command::new("dpkg");
+        workspace::output(unpack.arg("-x").arg(file?.path()).arg(&root))?;
     }
     fs::remove_dir_all(&debs)?;
     fs::write(stamp, &wanted)?;
@@ -116,20 +117,6 @@ fn release(root: &Path) -> Result<String> {
         .collect();
     all.sort();
     all.pop().context("no kernel was unpacked")
-}
-
-/// Runs a command to its end.
-pub(crate) fn done(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .output()
-        .with_context(|| format!("{name} cannot be run"))?;
-    ensure!(
-        output.status.success(),
-        "{name} failed: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    Ok(())
 }
 
 #[cfg(test)]
