@@ -9,6 +9,7 @@ use abi::mailbox::Request;
 use anyhow::Context;
 use clap::{Args, ValueHint};
 use client::Instance;
+use config::domain::VifConfig;
 use figures::{Failure, clean, interrupt};
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
@@ -111,7 +112,7 @@ fn is_of(port: &str, of: &str) -> bool {
     let Some((kind, name)) = port.split_once('.') else {
         return false;
     };
-    name == of || kind == "vif" && name.rsplit_once('-').is_some_and(|(guest, _)| guest == of)
+    name == of || kind == "vif" && VifConfig::guest_of(name) == Some(of)
 }
 
 fn open(options: &CaptureOptions, to_stdout: bool) -> anyhow::Result<Box<dyn Write>> {

@@ -142,7 +142,8 @@ impl Shape {
         let Ok(driver) = self.driver(worker) else {
             return Vec::new();
         };
-        let vifs = driver.vifs.iter().filter(|vif| is_of(vif, name));
+        let is_its = |vif: &&VifConfig| VifConfig::guest_of(&vif.name) == Some(name);
+        let vifs = driver.vifs.iter().filter(is_its);
         vifs.map(|vif| vif.conn).collect()
     }
 
@@ -164,13 +165,6 @@ impl Shape {
             live.detached.insert(name.to_owned());
         }
     }
-}
-
-/// Whether an interface is a guest's: its name is the guest's and a number.
-fn is_of(vif: &VifConfig, guest: &str) -> bool {
-    vif.name
-        .rsplit_once('-')
-        .is_some_and(|(name, _)| name == guest)
 }
 
 #[cfg(test)]

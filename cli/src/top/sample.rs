@@ -4,6 +4,7 @@ use crate::volume::Volume;
 use abi::machine::{DomainStatus, Program, Status};
 use abi::mailbox::Request;
 use client::Instance;
+use config::domain::VifConfig;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -254,7 +255,7 @@ fn whose(port: &str, status: &Status) -> Option<(Who, String)> {
         return Some((Who::Nic, nic.to_owned()));
     }
     let interface = port.strip_prefix("vif.")?;
-    let (guest, _) = interface.rsplit_once('-')?;
+    let guest = VifConfig::guest_of(interface)?;
     let mut domains = status.domains.iter();
     let known = domains.any(|domain| domain.program == Program::Guest && domain.name == guest);
     known.then(|| (Who::Guest, guest.to_owned()))

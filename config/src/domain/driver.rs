@@ -230,6 +230,18 @@ impl VifConfig {
             queue: None,
         }
     }
+
+    /// The name of a guest's interface of this number; [`VifConfig::guest_of`] is the way back.
+    #[must_use]
+    pub fn name_of(guest: &str, number: usize) -> String {
+        format!("{guest}-{number}")
+    }
+
+    /// The guest whose interface has this name; none: it is no name of an interface.
+    #[must_use]
+    pub fn guest_of(name: &str) -> Option<&str> {
+        name.rsplit_once('-').map(|(guest, _)| guest)
+    }
 }
 
 /// A queue of an AF_XDP wire that receives into the pages of one guest.

@@ -80,7 +80,7 @@ pub(super) fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif) -> Vif
     let name = guest.map_or("", |guest| guest.name.as_str());
     VifConfig {
         conn: 0,
-        name: format!("{name}-{v}"),
+        name: VifConfig::name_of(name, v),
         mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
         addresses: plain(vif.addresses().0),
         rate_mbps: config.driver.share_of(vif.rate_mbps),

@@ -170,8 +170,4 @@ impl Platform for Xen {
     fn end(&self, _: u32) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
-
-    fn ready(&self) -> io::Result<()> {
-        Ok(())
-    }
 }

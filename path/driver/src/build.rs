@@ -6,7 +6,7 @@
 use crate::dedicated::queue::DedicatedQueue;
 use crate::devices;
 use crate::firewall::{self, Firewall};
-use crate::guests::{Attached, Fixed, Guests, guest_port};
+use crate::guests::{Attached, Fixed, Guests, guest_port, port_name};
 use crate::linear::Linear;
 use crate::nics::NicPort;
 use crate::numbered::Numbered;
@@ -130,7 +130,7 @@ fn vif_port(
 ) -> Result<VifPort, StartError> {
     let staging = memory.take(vif.staging_pages as usize * PAGE)?;
     let mut port = VifPort::new(
-        format!("vif.{}", vif.name),
+        port_name(vif),
         ConnId(vif.conn),
         vif.mac,
         Rc::clone(&shared.platform),

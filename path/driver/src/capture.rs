@@ -5,11 +5,12 @@
 //! there is no room for one it is counted, not held. Who asks does so again and again; a capture
 //! that nobody has asked for in two seconds is over.
 
+use config::domain::VifConfig;
 use net::bridge::Verdict;
 use nic::Frame;
+use runtime::report::hex;
 use runtime::trace::dropped_by_bridge;
 use serde_json::{Value, json};
-use std::fmt::Write as _;
 
 /// How long a capture waits for who asked for it.
 const PATIENCE_NS: u64 = 2_000_000_000;
@@ -176,7 +177,7 @@ impl Capture {
 impl Running {
     fn sees(&self, port: &str) -> bool {
         let name = port.split_once('.').map_or(port, |(_, name)| name);
-        let guest = name.rsplit_once('-').map(|(guest, _)| guest);
+        let guest = VifConfig::guest_of(name);
         let is_guests = port.starts_with("vif.") && guest == Some(self.of.as_str());
         name == self.of || is_guests
     }
@@ -190,17 +191,12 @@ impl Running {
 
 impl CapturedFrame {
     fn json(&self) -> Value {
-        let mut hex = String::with_capacity(2 * self.data.len());
-        for byte in &self.data {
-            // Writing to a String cannot fail.
-            let _ = write!(hex, "{byte:02x}");
-        }
         json!({
             "at_ns": self.at_ns,
             "port": self.port,
             "in": self.direction == Direction::In,
             "bytes": self.len,
-            "data": hex,
+            "data": hex(&self.data),
             "dropped": self.dropped,
         })
     }

@@ -9,13 +9,15 @@ use net::packet::Mac;
 use shmem::Span;
 use std::fmt::Debug;
 
-/// Tells which guests there are now.
+/// Tells which guests there are now. Where none comes by itself, that is as it is here.
 pub trait Guests: Debug {
     /// What has changed since the last call, in order.
-    fn changes(&mut self) -> Vec<Change>;
+    fn changes(&mut self) -> Vec<Change> {
+        Vec::new()
+    }
 
     /// A guest that came cannot be served; why, for people. It is not spoken of any more.
-    fn refused(&mut self, conn: ConnId, why: &str);
+    fn refused(&mut self, _conn: ConnId, _why: &str) {}
 
     /// How the memory of a guest is reached that the monitor has told this domain of.
     ///
@@ -43,12 +45,6 @@ pub enum Change {
 pub struct Fixed;
 
 impl Guests for Fixed {
-    fn changes(&mut self) -> Vec<Change> {
-        Vec::new()
-    }
-
-    fn refused(&mut self, _: ConnId, _: &str) {}
-
     fn reach(&self, _: &VifConfig) -> Result<Box<dyn Reach>, String> {
         Err("this driver domain has all of its guests from its start on".into())
     }
@@ -61,12 +57,6 @@ pub(crate) struct Attached {
 }
 
 impl Guests for Attached {
-    fn changes(&mut self) -> Vec<Change> {
-        Vec::new()
-    }
-
-    fn refused(&mut self, _: ConnId, _: &str) {}
-
     fn reach(&self, vif: &VifConfig) -> Result<Box<dyn Reach>, String> {
         if vif.staging_pages > 0 {
             return Err("the pages that copies are staged in are given out at the start".into());
@@ -76,6 +66,11 @@ impl Guests for Attached {
         }
         Ok(Box::new(GuestMemory::new(vif, &self.shared, Span::EMPTY)))
     }
+}
+
+/// What the port of an interface is called.
+pub(crate) fn port_name(vif: &VifConfig) -> String {
+    format!("vif.{}", vif.name)
 }
 
 /// A guest's port of the bridge. Rate limits are kept where they are back-pressure, not drops: see

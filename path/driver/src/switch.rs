@@ -191,7 +191,7 @@ impl Switch {
             dirty.mark(number);
             // The frame that is followed and those that are captured go by themselves, so that what
             // is counted is what became of each.
-            let captured = capture.is_on() && capture.sees(port.name());
+            let captured = capture.sees(port.name());
             let alone = match all {
                 all if captured => all.len(),
                 [0, ..] if trace.is_running() => 1,

@@ -80,9 +80,8 @@ impl<W: Waiting> Driver<W> {
             queues.recover(&mut switch.ports);
         }
         let forwarding = numbered.vifs().filter(|(_, vif)| vif.forwards);
-        let forwarding: BTreeMap<_, _> = forwarding
-            .map(|(port, vif)| (port, vif.name.clone()))
-            .collect();
+        let forwarding = forwarding.map(|(port, vif)| (port, vif.name.clone()));
+        let forwarding = forwarding.collect();
         let mut fairness = Fairness::new(POLL_BUDGET as u32);
         let mut holds = Holds::default();
         for (port, vif) in numbered.vifs() {
@@ -108,10 +107,7 @@ impl<W: Waiting> Driver<W> {
             poll_set,
             watches,
             all_came: false,
-            switches: Switches {
-                lro: config.lro,
-                forwarding: forwarding.values().next().cloned(),
-            },
+            switches: Switches { lro: config.lro },
             forwarding,
             waiter,
             mailbox,
@@ -415,7 +411,9 @@ impl<W: Waiting> Driver<W> {
                     .request(asked, shmem::time::monotonic_ns())
             }
             Request::Set { key, value } => {
-                self.switches.set(key, value)?;
+                let forwarding = self.forwarding.values().next();
+                let forwarding = forwarding.map(String::as_str);
+                self.switches.set(key, value, forwarding)?;
                 let lro = &self.switches.lro;
                 for nic in self.switch.ports.nics_mut() {
                     nic.set_lro(lro);

@@ -30,6 +30,8 @@ pub struct Guest<W> {
     mailbox: Mailbox,
     idle: Idle,
     switches: Switches,
+    /// An interface behind which packets are forwarded, if there is one.
+    forwarding: Option<String>,
 }
 
 /// Runs the guest domain. Returns only if it cannot go on.
@@ -78,14 +80,12 @@ fn assemble<W>(
         idle: Idle::new(config.spin_us)
             .yielding(config.yields)
             .adapting(config.adapts),
-        switches: Switches {
-            lro: config.lro,
-            forwarding: config
-                .vifs
-                .iter()
-                .position(|vif| vif.forwards)
-                .map(|number| format!("interface {number}")),
-        },
+        switches: Switches { lro: config.lro },
+        forwarding: config
+            .vifs
+            .iter()
+            .position(|vif| vif.forwards)
+            .map(|number| format!("interface {number}")),
     };
     Ok((guest, platform))
 }
@@ -218,7 +218,7 @@ impl<W: Waiting> Guest<W> {
             }
             Request::Capture { .. } => Err("the driver domain is asked for captures".to_owned()),
             Request::Set { key, value } => {
-                self.switches.set(key, value)?;
+                self.switches.set(key, value, self.forwarding.as_deref())?;
                 let lro = self.switches.lro;
                 self.interfaces.iter_mut().for_each(|i| i.set_lro(&lro));
                 Ok(json!({ "key": key, "value": value }))

@@ -2,6 +2,7 @@
 
 use nic::TxReport;
 use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
 use vif::{Counters, Drops};
 
 /// What became of the frames given to a device since the start: [`TxReport`]s in 64 bits, which
@@ -29,6 +30,17 @@ impl Given {
         self.fault += u64::from(batch.fault);
         self.refused += u64::from(batch.refused);
     }
+}
+
+/// Bytes as text, two digits each.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    let mut hex = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
 }
 
 /// A virtual interface's counters.

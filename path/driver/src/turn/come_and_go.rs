@@ -1,7 +1,7 @@
 //! Guests that come and go while the driver runs: by themselves, or told of by the monitor.
 
 use super::Driver;
-use crate::guests::{Change, guest_port};
+use crate::guests::{Change, guest_port, port_name};
 use crate::ports::Port;
 use crate::switch::Switch;
 use crate::vifs::VifPort;
@@ -25,7 +25,11 @@ impl<W: Waiting> Driver<W> {
                         self.guests.refused(conn, &why);
                     }
                 }
-                Change::Gone(conn) => self.part_with(conn),
+                Change::Gone(conn) => {
+                    if let Some((number, _)) = self.vif_of(conn) {
+                        self.part_with(number);
+                    }
+                }
             }
         }
     }
@@ -36,18 +40,16 @@ impl<W: Waiting> Driver<W> {
         let vif: VifConfig =
             serde_json::from_str(vif).map_err(|error| format!("no interface: {error}"))?;
         let conn = ConnId(vif.conn);
-        match self
-            .number(conn)
-            .and_then(|number| self.switch.ports.name(number))
-        {
-            Some(name) if name == port_name(&vif) => {}
-            Some(name) => return Err(format!("connection {} is that of {name}", conn.0)),
+        match self.vif_of(conn) {
+            Some((_, port)) if port.name == port_name(&vif) => {}
+            Some((_, port)) => {
+                return Err(format!("connection {} is that of {}", conn.0, port.name));
+            }
             None => {
                 let reach = self.guests.reach(&vif)?;
-                self.welcome(&vif, reach)?;
+                let number = self.welcome(&vif, reach)?;
                 // What the other end has done was told before there was a port for it.
-                let number = self.number(conn);
-                if let Some(port) = number.and_then(|at| self.switch.ports.vif_mut(at)) {
+                if let Some(port) = self.switch.ports.vif_mut(number) {
                     port.advance();
                 }
                 self.watch_all();
@@ -59,19 +61,22 @@ impl<W: Waiting> Driver<W> {
     /// Gives up all that it has of an interface: when this returns, nothing that the guest has
     /// granted is in use or mapped here.
     pub(super) fn detach(&mut self, conn: ConnId) -> Result<Value, String> {
-        let number = self.number(conn);
-        if let Some(vif) = number.and_then(|number| self.switch.ports.vif_mut(number)) {
+        let number = self.vif_of(conn).map(|(number, _)| number);
+        if let Some(number) = number
+            && let Some(vif) = self.switch.ports.vif_mut(number)
+        {
             if vif.queue.is_some() {
                 return Err(format!("{} has a queue of a wire for its own", vif.name));
             }
             vif.leave()?;
-            self.part_with(conn);
+            self.part_with(number);
         }
         Ok(json!({ "detached": conn.0 }))
     }
 
-    /// Gives a guest a port of the bridge, and a place in everything that goes by ports.
-    fn welcome(&mut self, vif: &VifConfig, reach: Box<dyn Reach>) -> Result<(), String> {
+    /// Gives a guest a port of the bridge, and a place in everything that goes by ports; the port's
+    /// number.
+    fn welcome(&mut self, vif: &VifConfig, reach: Box<dyn Reach>) -> Result<usize, String> {
         let Switch { ports, ledger, .. } = &mut self.switch;
         let (platform, ledger) = (Rc::clone(&self.platform), Rc::clone(ledger));
         let (name, conn) = (port_name(vif), ConnId(vif.conn));
@@ -92,15 +97,11 @@ impl<W: Waiting> Driver<W> {
         if vif.forwards {
             self.forwarding.insert(number, vif.name.clone());
         }
-        self.switches.forwarding = self.forwarding.values().next().cloned();
-        Ok(())
+        Ok(number)
     }
 
-    /// Takes away all that a guest had. Frames for it that are held are lost.
-    fn part_with(&mut self, conn: ConnId) {
-        let Some(number) = self.number(conn) else {
-            return;
-        };
+    /// Takes away all that the guest of a port had. Frames for it that are held are lost.
+    fn part_with(&mut self, number: usize) {
         self.switch.bridge.remove(number);
         self.switch.firewall.set(number, &[]);
         self.fairness.remove(number);
@@ -110,19 +111,12 @@ impl<W: Waiting> Driver<W> {
             *watch = Watch::NONE;
         }
         self.forwarding.remove(&number);
-        self.switches.forwarding = self.forwarding.values().next().cloned();
         self.switch.ports.remove(number);
     }
 
-    /// The port of a connection.
-    fn number(&self, conn: ConnId) -> Option<usize> {
+    /// The port of a connection, and its number.
+    fn vif_of(&self, conn: ConnId) -> Option<(usize, &VifPort)> {
         let mut vifs = self.switch.ports.vifs();
-        let found = vifs.find(|(_, vif)| vif.conn() == conn);
-        found.map(|(number, _)| number)
+        vifs.find(|(_, vif)| vif.conn() == conn)
     }
-}
-
-/// What the port of an interface is called.
-fn port_name(vif: &VifConfig) -> String {
-    format!("vif.{}", vif.name)
 }

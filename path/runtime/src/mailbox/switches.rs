@@ -7,16 +7,15 @@ use config::lro::{Lro, SWITCHES};
 pub struct Switches {
     /// Large receive offload: `lro.<key>`.
     pub lro: Lro,
-    /// An interface behind which packets are forwarded, if there is one.
-    pub forwarding: Option<String>,
 }
 
 impl Switches {
-    /// Changes one of them.
+    /// Changes one of them. `forwarding`: an interface behind which packets are forwarded, if there
+    /// is one.
     ///
     /// # Errors
     /// There is no such switch, or no such value; nothing is changed.
-    pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+    pub fn set(&mut self, key: &str, value: &str, forwarding: Option<&str>) -> Result<(), String> {
         let known = key
             .strip_prefix("lro.")
             .filter(|key| SWITCHES.contains(key));
@@ -27,7 +26,7 @@ impl Switches {
         let mut lro = self.lro;
         lro.set(name, value)
             .map_err(|why| format!("{key} is \"{value}\"; {why}"))?;
-        if let Some(interface) = &self.forwarding
+        if let Some(interface) = forwarding
             && lro.spoils_forwarding()
         {
             return Err(format!(
@@ -46,27 +45,26 @@ mod tests {
 
     #[test]
     fn an_unknown_switch_is_answered_with_those_that_there_are() {
-        let mut switches = switches(None);
-        let unknown = switches.set("polls", "8").unwrap_err();
+        let mut switches = switches();
+        let unknown = switches.set("polls", "8", None).unwrap_err();
         assert!(
             unknown.contains("there are: lro.at, lro.rules"),
             "{unknown}"
         );
-        assert_eq!(switches, self::switches(None));
+        assert_eq!(switches, self::switches());
     }
 
-    fn switches(forwarding: Option<&str>) -> Switches {
-        Switches {
-            lro: Lro::default(),
-            forwarding: forwarding.map(str::to_owned),
-        }
+    fn switches() -> Switches {
+        let lro = Lro::default();
+        Switches { lro }
     }
 
     #[test]
     fn lro_is_switched_by_the_words_of_the_file() {
-        let mut switches = switches(None);
+        let mut switches = switches();
         for (key, value) in [("at", "both"), ("flush", "t50"), ("rules", "lro")] {
-            switches.set(&format!("lro.{key}"), value).unwrap();
+            let key = format!("lro.{key}");
+            switches.set(&key, value, None).unwrap();
         }
         assert_eq!(switches.lro.at, config::lro::At::Both);
         assert_eq!(switches.lro.flush, config::lro::Flush::After(50));
@@ -77,7 +75,7 @@ mod tests {
             ("lro.flows", "there is no switch \"lro.flows\""),
             ("flush", "there is no switch \"flush\""),
         ] {
-            let why = switches.set(key, "now").unwrap_err();
+            let why = switches.set(key, "now", None).unwrap_err();
             assert!(why.starts_with(says), "{why}");
         }
         assert_eq!(switches, before);
@@ -85,13 +83,14 @@ mod tests {
 
     #[test]
     fn who_forwards_is_spared_what_cannot_be_undone() {
-        let mut switches = switches(Some("router-0"));
-        switches.set("lro.at", "physical").unwrap();
-        let why = switches.set("lro.rules", "lro").unwrap_err();
+        let mut switches = switches();
+        let mut set = |key, value| switches.set(key, value, Some("router-0"));
+        set("lro.at", "physical").unwrap();
+        let why = set("lro.rules", "lro").unwrap_err();
         assert!(why.contains("router-0 forwards packets"), "{why}");
-        switches.set("lro.at", "none").unwrap();
-        switches.set("lro.rules", "lro").unwrap();
-        assert!(switches.set("lro.at", "both").is_err());
+        set("lro.at", "none").unwrap();
+        set("lro.rules", "lro").unwrap();
+        assert!(set("lro.at", "both").is_err());
         assert_eq!(switches.lro.at, config::lro::At::None);
     }
 }

@@ -1,9 +1,10 @@
 //! What a trace says about the packet itself.
 
+use crate::report::hex;
 use net::packet::{Network, Packet, Transport, protocol};
 use nic::{Checksum, Frame};
 use serde_json::{Value, json};
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
 
 /// Bytes of the header that a trace shows.
 const SHOWN: usize = 64;
@@ -11,11 +12,6 @@ const SHOWN: usize = 64;
 pub(super) fn describe(frame: &Frame) -> Value {
     let header = frame.header();
     let shown = header.get(..SHOWN.min(header.len())).unwrap_or(&[]);
-    let mut hex = String::with_capacity(2 * shown.len());
-    for byte in shown {
-        // Writing to a String cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
     json!({
         "packet": summary(header),
         "bytes": frame.len(),
@@ -26,7 +22,7 @@ pub(super) fn describe(frame: &Frame) -> Value {
             Checksum::Valid => "valid",
         },
         "gso_bytes": frame.offload.gso.map(|gso| gso.size),
-        "header": hex,
+        "header": hex(shown),
     })
 }
 
