@@ -73,13 +73,13 @@ pub(crate) enum RestartEvent {
 }
 
 impl Restart {
-    /// Of the domain at a place of the machine, which runs.
-    pub(crate) fn new(place: usize, pause_ms: u32) -> Self {
+    /// Of the domain at a place of the machine, which runs; with what is known of it.
+    pub(crate) fn new(place: usize, pause_ms: u32, known: Restarts) -> Self {
         Self {
             place,
             pause_ns: u64::from(pause_ms) * 1_000_000,
             state: State::Up { since_ns: 0 },
-            known: Restarts::default(),
+            known,
             built: None,
             given: 0,
             trouble: String::new(),
@@ -97,10 +97,8 @@ impl Restart {
         &self.known
     }
 
-    /// Goes on where the manager before has ended: with what that knew, and where the domain
-    /// stands.
-    pub(crate) fn go_on(&mut self, known: Restarts, stage: Option<Stage>, now_ns: u64) {
-        self.known = known;
+    /// Goes on where the manager before has ended: where the domain stands now.
+    pub(crate) fn go_on(&mut self, stage: Option<Stage>, now_ns: u64) {
         self.state = match stage {
             Some(Stage::Starting) => State::Coming {
                 died_ns: now_ns,

@@ -1,9 +1,10 @@
 //! What the manager knows of the domains: as the core has told it.
 
-use crate::shape::Shape;
+use crate::shape::{Admitted, Shape};
 use abi::DomId;
 use abi::core::Stage;
-use abi::machine::{Access, Connection, Domain, Machine};
+use abi::machine::{Access, Connection, Domain, Machine, Setting};
+use config::live::LiveConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A machine and what has become of it.
@@ -54,6 +55,17 @@ impl World {
     pub(crate) fn shape_mut(&mut self) -> &mut Shape {
         self.changes += 1;
         &mut self.shape
+    }
+
+    /// A guest is to come: see [`Shape::admit`]. Nothing has changed if it is refused.
+    pub(crate) fn admit(
+        &mut self,
+        config: &mut LiveConfig,
+        guest: &Setting,
+    ) -> Result<Admitted, String> {
+        let admitted = self.shape.admit(config, guest)?;
+        self.changes += 1;
+        Ok(admitted)
     }
 
     /// It has become so before this manager began.

@@ -19,25 +19,15 @@ use crate::client::Waits;
 use crate::console::Console;
 use crate::core::Refusal;
 use crate::restart::Restart;
-use crate::shape::Admitted;
+use crate::shape::{Admitted, Shape};
 use abi::core::{Ask, Stage};
 use abi::journal::Level;
-use abi::machine::{Attached, Setting};
+use abi::machine::{Attached, Restarts, Setting};
 use abi::mailbox::Request;
 use config::domain::VifConfig;
 use config::live::LiveConfig;
-use std::os::fd::OwnedFd;
 
 impl Server<'_> {
-    /// The configuration as it has become.
-    pub(super) fn config(&mut self) -> Result<&mut LiveConfig, String> {
-        let config = match self.config.take() {
-            Some(config) => config,
-            None => self.world.shape().config()?,
-        };
-        Ok(self.config.insert(config))
-    }
-
     /// Whether a domain is a guest that was attached.
     pub(super) fn is_attached(&self, name: &str) -> bool {
         let live = self.world.shape().live.as_ref();
@@ -54,11 +44,8 @@ impl Server<'_> {
         if !self.restarts_now() {
             return Err("the machine is on its way up or down".into());
         }
-        self.config()?;
-        let Some(config) = &mut self.config else {
-            return Err("there is no configuration".into());
-        };
-        let admitted = self.world.shape_mut().admit(config, guest)?;
+        let config = live_config(&mut self.config, self.world.shape())?;
+        let admitted = self.world.admit(config, guest)?;
         if let Err(Refusal { why, .. }) = self.keep() {
             self.forget(&admitted.name);
             return Err(format!("the core cannot keep what there is: {why}"));
@@ -104,7 +91,7 @@ impl Server<'_> {
         self.keep()?;
         build::give(self.core, &self.world, place, 0, &mut 0)?;
         let console = build::start(self.core, &self.world, place)?;
-        self.watch_new_console(place, console);
+        self.watch_console(place, console);
         Ok(tellings)
     }
 
@@ -135,11 +122,6 @@ impl Server<'_> {
             }
         }
         Ok(tellings)
-    }
-
-    fn watch_new_console(&mut self, place: usize, console: OwnedFd) {
-        self.consoles.remove(&place);
-        self.watch_console(place, console);
     }
 
     /// Goes on with all guests that come and go.
@@ -188,7 +170,8 @@ impl Server<'_> {
         self.world.shape_mut().coming.remove(&attach.name);
         let domain = self.world.domain(attach.place);
         if let Some(pause) = domain.and_then(|domain| domain.restart_pause_ms) {
-            self.restarts.push(Restart::new(attach.place, pause));
+            let known = Restarts::default();
+            self.restarts.push(Restart::new(attach.place, pause, known));
         }
         if let Err(Refusal { why, .. }) = self.keep() {
             return self.fail(attach, format!("the core cannot keep what there is: {why}"));
@@ -223,6 +206,18 @@ impl Server<'_> {
     pub(super) fn refuse(&mut self, client: u64, why: String, now: u64) {
         self.answer(client, &refusal(why), now);
     }
+}
+
+/// The configuration as it has become, which is read when it is first asked for.
+pub(super) fn live_config<'a>(
+    known: &'a mut Option<LiveConfig>,
+    shape: &Shape,
+) -> Result<&'a mut LiveConfig, String> {
+    let config = match known.take() {
+        Some(config) => config,
+        None => shape.config()?,
+    };
+    Ok(known.insert(config))
 }
 
 /// What a worker is told of an interface.

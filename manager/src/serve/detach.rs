@@ -2,6 +2,7 @@
 //! page of it any more the core forgets it. Each step can be done again by another manager.
 
 use super::Server;
+use super::attach::live_config;
 use super::changes::{Detach, GONE_NS};
 use super::tell::Telling;
 use crate::build;
@@ -21,7 +22,7 @@ impl Server<'_> {
         if !self.restarts_now() {
             return Err("the machine is on its way up or down".into());
         }
-        self.config()?.may_leave(name)?;
+        live_config(&mut self.config, self.world.shape())?.may_leave(name)?;
         if let Some(attach) = self.take_coming(name) {
             self.fail(&attach, "it was detached before it was up".into());
         }

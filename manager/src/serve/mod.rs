@@ -19,6 +19,7 @@ use crate::world::World;
 use abi::DomId;
 use abi::core::{Ask, Stage, Tell};
 use abi::journal::Level::Warning;
+use abi::machine::{Domain, Restarts};
 use changes::{Attach, Detach};
 use config::live::LiveConfig;
 use rustix::event::PollFlags;
@@ -122,7 +123,7 @@ impl<'a> Server<'a> {
         for (place, console) in consoles.into_iter().enumerate() {
             self.watch_console(place, console);
         }
-        self.restarts = self.restartable();
+        self.restarts = self.restartable(&BTreeMap::new());
         loop {
             self.hear();
             let now = monotonic_ns();
@@ -158,13 +159,13 @@ impl<'a> Server<'a> {
                 self.world.set(place, DomId(domain.id));
             }
         }
+        // First: who is started again keeps its devices, however it stands.
+        self.restarts = self.restartable(&kept.restarts);
         self.hear();
-        self.restarts = self.restartable();
         for restart in &mut self.restarts {
-            let known = kept.restarts.get(&restart.place()).cloned();
             let id = self.world.id(restart.place());
             let stage = id.and_then(|id| self.world.stage(id));
-            restart.go_on(known.unwrap_or_default(), stage, now);
+            restart.go_on(stage, now);
         }
         for id in self.world.all() {
             if self.world.stage(id).is_some_and(Stage::is_over) {
@@ -177,13 +178,15 @@ impl<'a> Server<'a> {
         self.note(now);
     }
 
-    fn restartable(&self) -> Vec<Restart> {
+    /// Every domain that is started again, with what is known of it by its place.
+    fn restartable(&self, known: &BTreeMap<usize, Restarts>) -> Vec<Restart> {
         let shape = self.world.shape();
         // Who comes or goes is nobody that comes back.
         let domains = shape.domains.iter();
         let domains = domains.filter(|(_, domain)| !shape.is_changing(&domain.name));
-        let restart = |(&place, domain): (&usize, &abi::machine::Domain)| {
-            Some(Restart::new(place, domain.restart_pause_ms?))
+        let restart = |(&place, domain): (&usize, &Domain)| {
+            let known = known.get(&place).cloned().unwrap_or_default();
+            Some(Restart::new(place, domain.restart_pause_ms?, known))
         };
         domains.filter_map(restart).collect()
     }

@@ -4,8 +4,9 @@
 mod common;
 
 use abi::machine::{Control, Device, Machine, Tap};
-use common::{Daemon, eventually, is_process, kill, machine};
+use common::{Daemon, eventually, is_process, kill, machine, signal};
 use netdev::netns::Namespace;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::time::Duration;
@@ -20,6 +21,29 @@ fn plan(guests: u16) -> Machine {
         domain.restart_pause_ms = Some(5);
     }
     plan
+}
+
+/// The same with one guest, and a TAP of the driver's in a namespace.
+fn plan_with_tap(place: &Namespace) -> Machine {
+    let mut plan = plan(1);
+    plan.domains[0].devices = vec![
+        Device::Tap(Tap {
+            ifname: "gw".into(),
+            netns: Some(place.path().display().to_string()),
+            mtu: 1500,
+            queues: 1,
+            steered: vec![[2, 0, 0, 0, 0, 1]],
+            ..Tap::default()
+        }),
+        Device::TapQueue,
+    ];
+    plan
+}
+
+/// Whether that TAP is there.
+fn has_tap(place: &Namespace) -> bool {
+    let text = place.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"));
+    text.unwrap().unwrap().contains("gw:")
 }
 
 /// A process of this name that the core has started.
@@ -153,28 +177,12 @@ fn a_domain_that_is_to_be_restarted_is_and_one_that_is_not_says_why() {
 fn the_next_netd_has_what_the_one_before_had() {
     require!(tap);
     let place = Namespace::new().unwrap();
-    let mut machine = plan(1);
-    machine.domains[0].devices = vec![
-        Device::Tap(Tap {
-            ifname: "gw".into(),
-            netns: Some(place.path().display().to_string()),
-            mtu: 1500,
-            queues: 1,
-            steered: vec![[2, 0, 0, 0, 0, 1]],
-            ..Tap::default()
-        }),
-        Device::TapQueue,
-    ];
-    let daemon = Daemon::up(&machine);
-    let is_there = || {
-        let text = place.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"));
-        text.unwrap().unwrap().contains("gw:")
-    };
-    assert!(is_there());
+    let daemon = Daemon::up(&plan_with_tap(&place));
+    assert!(has_tap(&place));
     let before = status(&daemon);
     for _ in 0..3 {
         kill_helper(&daemon, "grantway-netd");
-        assert!(is_there());
+        assert!(has_tap(&place));
         assert_eq!(
             of(&status(&daemon), "driver")["pid"],
             of(&before, "driver")["pid"]
@@ -185,9 +193,48 @@ fn the_next_netd_has_what_the_one_before_had() {
         domain: "driver".into(),
     });
     assert_eq!(answer["domain"], "driver", "{answer}");
-    assert!(is_there());
+    assert!(has_tap(&place));
     daemon.down();
-    assert!(!is_there());
+    assert!(!has_tap(&place));
+}
+
+#[test]
+fn who_died_while_there_was_no_manager_has_its_devices_again() {
+    require!(tap);
+    let place = Namespace::new().unwrap();
+    let daemon = Daemon::up(&plan_with_tap(&place));
+    let before = of(&status(&daemon), "driver")["pid"].clone();
+    kill(helper(&daemon, "grantway-manager").unwrap());
+    kill(before.as_i64().unwrap());
+    eventually("it is back", SOON, || {
+        let now = of(&status(&daemon), "driver").clone();
+        now["state"] == "running" && now["pid"] != before
+    });
+    assert!(has_tap(&place));
+    daemon.down();
+}
+
+/// What netd says is not lost with a manager that ends before it has heard it.
+#[test]
+fn the_next_manager_hears_that_a_namespace_has_gone() {
+    require!(tap);
+    let place = Namespace::new().unwrap();
+    let daemon = Daemon::up(&plan_with_tap(&place));
+    let manager = helper(&daemon, "grantway-manager").unwrap();
+    // It is told, and hears nothing.
+    signal(manager, Signal::STOP);
+    drop(place);
+    // netd looks twice a second.
+    std::thread::sleep(Duration::from_secs(2));
+    kill(manager);
+    let line = "driver: the network namespace of one of its interfaces has gone\n";
+    for time in 1..3 {
+        eventually("each is told", SOON, || {
+            daemon.log().matches(line).count() == time
+        });
+        kill_helper(&daemon, "grantway-manager");
+    }
+    daemon.down();
 }
 
 #[test]

@@ -260,7 +260,8 @@ messages! {
             /// The domain.
             domain: DomId,
         }
-        /// The network namespace that a device was made in is no more: see [`Outcome::Lost`].
+        /// The network namespace that a device was made in is no more: see [`Outcome::Lost`]. Each
+        /// manager is told, as long as the device is open.
         7 Lost {
             /// The device.
             unit: u32,

@@ -241,6 +241,9 @@ impl Core {
         }
         self.told.clear();
         self.tell_lives();
+        for unit in self.units.lost.clone() {
+            self.tell(0, Tell::Lost { unit }, Vec::new());
+        }
     }
 
     /// Sends the manager a record.

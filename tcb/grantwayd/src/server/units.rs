@@ -2,7 +2,7 @@
 
 use abi::DomId;
 use abi::core::Umem;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 /// Sockets have numbers from here on, devices below.
@@ -51,6 +51,8 @@ pub(super) struct Making {
 pub(super) struct Units {
     pub(super) open: BTreeMap<u32, Unit>,
     pub(super) bound: BTreeMap<u32, Bound>,
+    /// Open devices whose network namespaces have gone: every manager is told.
+    pub(super) lost: BTreeSet<u32>,
     pub(super) sockets: u32,
     /// By the token of netd's task: the token of the manager's ask that waits for it.
     pub(super) waiting: BTreeMap<u32, (u32, Waits)>,
@@ -62,6 +64,7 @@ impl Units {
     pub(super) fn forget(&mut self, unit: u32) {
         self.open.remove(&unit);
         self.bound.remove(&unit);
+        self.lost.remove(&unit);
     }
 
     /// Nobody waits any more for a device to be opened: the tokens of those who did.

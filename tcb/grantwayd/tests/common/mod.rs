@@ -5,6 +5,7 @@
 use abi::hypercall::{Bind, Create, Kind};
 use abi::machine::{Access, Connection, Control, Device, Domain, Machine, Program};
 use abi::{DomId, Handle, Slot};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -314,6 +315,9 @@ pub(crate) fn eventually(what: &str, limit: Duration, mut is_so: impl FnMut() ->
 }
 
 pub(crate) fn kill(pid: i64) {
-    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    signal(pid, Signal::KILL);
+}
+
+pub(crate) fn signal(pid: i64, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }
