@@ -30,7 +30,7 @@ pub(crate) fn json(value: &serde_json::Value) -> anyhow::Result<()> {
 
 /// Whether standard error is the system's journal.
 pub(crate) fn is_journal() -> bool {
-    let stream = std::env::var(journal::STREAM_VAR).unwrap_or_default();
+    let stream = std::env::var(abi::core::JOURNAL_VAR).unwrap_or_default();
     let stderr = rustix::fs::fstat(io::stderr());
     stderr.is_ok_and(|file| journal::names(&stream, file.st_dev, file.st_ino))
 }

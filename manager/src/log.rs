@@ -8,6 +8,7 @@
 //! bytes are lost then, and begins anew. The core has opened both, so that rotating takes no right
 //! to a folder.
 
+use abi::core::JOURNAL_VAR;
 use abi::journal::{self, Level};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -96,7 +97,7 @@ impl Log {
 
 /// Whether standard error is the system's journal.
 fn is_journal() -> bool {
-    let stream = std::env::var(journal::STREAM_VAR).unwrap_or_default();
+    let stream = std::env::var(JOURNAL_VAR).unwrap_or_default();
     let stderr = rustix::fs::fstat(io::stderr());
     stderr.is_ok_and(|file| journal::names(&stream, file.st_dev, file.st_ino))
 }

@@ -3,9 +3,10 @@
 //! | state | until | what happens then |
 //! |---|---|---|
 //! | up | it ends | down |
-//! | down | it has been cleared away, and the pause is over | another is built in its place:
-//! coming; while devices are busy: tried again; if it fails: down again |
-//! | coming | it is ready, and all its connections are up | up; if it ends before: down again |
+//! | down | nothing is left, the pause is over | another is built in its place: coming |
+//! | coming | it is ready, its connections are up | up; if it ends before: down again |
+//!
+//! A start that finds devices busy is tried again soon, and one that fails after another pause.
 //!
 //! A domain that was up for [`STEADY_NS`] is started again at once. One that keeps ending before is
 //! started after a pause that doubles each time, up to its limit: whatever kills it, a frame of a

@@ -34,11 +34,8 @@ impl Level {
     }
 }
 
-/// The variable of the environment that names the file which is the journal.
-pub const STREAM_VAR: &str = "JOURNAL_STREAM";
-
-/// Whether the variable's value names the file of this device and inode: one who was started with
-/// another standard error has the variable all the same.
+/// Whether the value of [`JOURNAL_VAR`](crate::core::JOURNAL_VAR) names the file of this device and
+/// inode: one who was started with another standard error has the variable all the same.
 #[must_use]
 pub fn names(value: &str, device: u64, inode: u64) -> bool {
     let (of_device, of_inode) = value.split_once(':').unwrap_or_default();

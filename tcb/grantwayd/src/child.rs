@@ -1,5 +1,6 @@
 //! A helper program: started, watched by its pidfd, and started again when it has ended.
 
+use abi::core::JOURNAL_VAR;
 use link::Link;
 use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -15,9 +16,6 @@ const PAUSE_MIN_NS: u64 = 10_000_000;
 const PAUSE_MAX_NS: u64 = 1_000_000_000;
 /// A helper that ran for so long has started well.
 const STEADY_NS: u64 = 10_000_000_000;
-
-/// Says whether standard error is the system's journal.
-const JOURNAL: &str = "JOURNAL_STREAM";
 
 /// One of the two helpers.
 #[derive(Debug)]
@@ -62,7 +60,7 @@ impl Helper {
         let child = Command::new(&self.program)
             .env_clear()
             // Theirs is our standard error, and what it is.
-            .envs(std::env::vars_os().filter(|(name, _)| name == JOURNAL))
+            .envs(std::env::vars_os().filter(|(name, _)| name == JOURNAL_VAR))
             .stdin(OwnedFd::from(theirs))
             .stdout(stdout)
             .spawn()

@@ -6,11 +6,9 @@
 //!
 //! | program | what it does | what it is trusted with |
 //! |---|---|---|
-//! | `grantwayd` | frames, domains, grants, events, connections, hypercalls, deadlines, audit |
-//! everybody's memory |
+//! | `grantwayd` | frames, domains, grants, events, connections, hypercalls | everybody's memory |
 //! | `grantway-netd` | opens and configures devices | the host's network |
-//! | `grantway-manager` | the control socket, what is started when, consoles, log | which domains
-//! there are |
+//! | `grantway-manager` | control socket, starts, consoles, log | which domains there are |
 //!
 //! The machine's description, on standard input, is the manager's to read; it prints the first line
 //! (`{"ready":true,"up_ms":…}`, or `{"error":"…","cannot_run_here":…}`). The machine is served
@@ -29,6 +27,7 @@ mod server;
 mod signals;
 mod users;
 
+use abi::core::MACHINE_MAX;
 use args::Args;
 use control::{ControlSocket, MetricsSockets};
 use monitor::Hypervisor;
@@ -41,9 +40,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-
-/// Bytes that a machine may have as JSON: more than the largest one.
-const MACHINE_MAX: u64 = 64 << 20;
 
 /// The whole program, with these mechanisms beside counted grants.
 #[must_use]
@@ -110,7 +106,7 @@ fn read_machine() -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     io::stdin()
         .lock()
-        .take(MACHINE_MAX)
+        .take(MACHINE_MAX as u64)
         .read_to_end(&mut text)?;
     Ok(text)
 }

@@ -3,7 +3,7 @@
 use crate::places::{self, Places};
 use crate::told::{self, Units};
 use crate::unit::{self, Files, Opened, Refusal, Unit};
-use abi::core::{Outcome, Record, Task};
+use abi::core::{MACHINE_MAX, Outcome, Record, Task};
 use abi::machine::{Device, Opening, XdpQueue};
 use link::{Link, LinkError, Received, sealed};
 use rustix::event::PollFlags;
@@ -13,8 +13,6 @@ use std::sync::Arc;
 
 /// Bytes that a description may have: of a queue with all its rules.
 const DESCRIPTION_MAX: usize = 16 << 20;
-/// Bytes that a machine may have.
-const MACHINE_MAX: usize = 64 << 20;
 
 /// What is answered: a record, and descriptors of our own beside it.
 type Answer = Result<(Outcome, Vec<OwnedFd>), Refusal>;

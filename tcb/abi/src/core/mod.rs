@@ -25,5 +25,12 @@ pub use record::{Message, Record};
 pub use report::{CoreStatus, audit_bytes, status_bytes};
 pub use wire::{BYTES, DESCRIPTORS_MAX, Malformed, VERSION, WORDS};
 
+/// Bytes that a machine may have as JSON: more than the largest one.
+pub const MACHINE_MAX: usize = 64 << 20;
+/// Bytes of what a manager wants the next one to know: the machine as it has become is part of it.
+pub const KEPT_MAX: usize = 64 << 20;
+/// The variable of the environment that names the file which is the system's journal.
+pub const JOURNAL_VAR: &str = "JOURNAL_STREAM";
+
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use super::Core;
 use abi::DomId;
-use abi::core::{Ask, CPU_WORDS, Tell};
+use abi::core::{Ask, CPU_WORDS, KEPT_MAX, Tell};
 use abi::layout::info;
 use abi::status::Program;
 use link::{Received, sealed};
@@ -10,9 +10,6 @@ use monitor::{DomainSpec, Life, RelayError, Start};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-
-/// Bytes that the manager may keep here: a machine, and some.
-const KEPT_MAX: usize = 64 << 20;
 
 /// An ask that is answered at once: a number, and what travels beside it.
 type Answer = Result<(u64, Vec<OwnedFd>), Refusal>;
