@@ -52,8 +52,9 @@ pub(crate) struct Client {
     pub(crate) waits: Waits,
     since_ns: u64,
     broken: bool,
-    /// Whether it may be silent for as long as it likes.
-    stays: bool,
+    /// Whether it is a part of this program: it may be silent for as long as it likes, and takes
+    /// nobody's place.
+    pub(crate) stays: bool,
 }
 
 impl Client {
@@ -71,7 +72,7 @@ impl Client {
         }
     }
 
-    /// A part of this program: it may be silent for as long as it likes.
+    /// A part of this program.
     pub(crate) fn staying(stream: UnixStream) -> Self {
         Self {
             stays: true,

@@ -33,7 +33,7 @@ mod shape;
 mod world;
 
 use crate::core::Core;
-use abi::core::{Ask, Tell};
+use abi::core::{Ask, KEPT_MAX, MACHINE_MAX, Tell};
 use abi::machine::Machine;
 use confine::{CapabilitySet, MANAGER, Rights, confine};
 use keep::Keep;
@@ -43,14 +43,9 @@ use serve::Server;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use world::World;
-
-/// Bytes that a machine may have as JSON: more than the largest one.
-const MACHINE_MAX: usize = 64 << 20;
-/// Bytes of what is kept: the machine as it has become is part of it.
-const KEPT_MAX: usize = 64 << 20;
 
 fn main() -> ExitCode {
     let link = io::stdin().as_fd().try_clone_to_owned();
@@ -132,8 +127,9 @@ fn welcome(core: &mut Core) -> Option<Given> {
 
 fn run(core: &mut Core) -> Result<(), String> {
     let given = welcome(core).ok_or("the core has said nothing")?;
+    let of_metrics = |error: io::Error| format!("metrics: {error}");
     // Before the right to make sockets is given up.
-    let (inside, of_metrics) = connection().map_err(|e| format!("metrics: {e}"))?;
+    let metrics = metrics::prepare(given.metrics, given.user).map_err(of_metrics)?;
     let is_root = rustix::process::geteuid().is_root();
     let rights = Rights {
         name: "manager",
@@ -157,9 +153,10 @@ fn run(core: &mut Core) -> Result<(), String> {
     let kept = kept.transpose().map_err(|e| e.to_string())?;
     let who = (given.core_pid, given.user, given.began_ns);
     let mut server = Server::new(core, world, given.socket, log, who);
-    server.serve_always(inside);
-    let started = metrics::start(given.metrics, of_metrics, given.user);
-    started.map_err(|e| format!("metrics: {e}"))?;
+    if let Some((metrics, asks)) = metrics {
+        server.serve_always(asks);
+        metrics.start().map_err(of_metrics)?;
+    }
     match kept {
         // What another manager has written: believed as far as it goes.
         Some(kept) => server.go_on(serde_json::from_slice::<Keep<'_>>(&kept).ok()),
@@ -170,14 +167,6 @@ fn run(core: &mut Core) -> Result<(), String> {
     }
     server.run();
     Ok(())
-}
-
-/// A connection between the main loop and a thread, neither end of which blocks.
-fn connection() -> io::Result<(UnixStream, UnixStream)> {
-    let (inside, outside) = UnixStream::pair()?;
-    inside.set_nonblocking(true)?;
-    outside.set_nonblocking(true)?;
-    Ok((inside, outside))
 }
 
 /// What the rest relies on.

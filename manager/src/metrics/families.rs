@@ -5,8 +5,9 @@ use super::names::Names;
 use super::text::{Family, Kind, Number, Sample};
 use abi::XenbusState;
 use abi::machine::{DomainStatus, Program};
+use config::domain::VifConfig;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Families with their samples.
 type Families = Vec<(Family, Vec<Sample>)>;
@@ -252,16 +253,16 @@ fn processors(snapshot: &Snapshot, names: &mut Names) -> Families {
 fn traffic(snapshot: &Snapshot, names: &mut Names) -> Families {
     let (mut frames, mut bytes, mut drops) = (Vec::new(), Vec::new(), Vec::new());
     let connections = &snapshot.status.connections;
-    let vifs: Vec<String> = connections
+    let vifs: BTreeSet<String> = connections
         .iter()
-        .map(|connection| format!("vif.{}-{}", connection.frontend, connection.handle))
+        .map(|c| VifConfig::name_of(&c.frontend, c.handle.into()))
+        .map(|name| format!("vif.{name}"))
         .collect();
     for (domain, stat) in &snapshot.stats {
         let mut sums: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
         for (port, of) in object(stat.get("ports")) {
             // Interfaces are known of the core, the few others by what the domain says.
-            let is_known = vifs.iter().any(|vif| vif == port);
-            let port = match is_known {
+            let port = match vifs.contains(port) {
                 true => port,
                 false => names.shown(domain, "port", port),
             };

@@ -4,11 +4,12 @@
 use super::gather::Trouble;
 use super::request::{self, Asked, REQUEST_MAX};
 use super::text::Format;
+use crate::access;
+use abi::machine::Access;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv, send, shutdown};
-use rustix::process::Uid;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,12 +26,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Listener {
     socket: OwnedFd,
     /// Who may ask, beside root; none: everybody who can connect.
-    user: Option<Uid>,
+    user: Option<u32>,
 }
 
 impl Listener {
     /// One of a path.
-    pub(crate) fn local(socket: OwnedFd, user: Uid) -> Self {
+    pub(crate) fn local(socket: OwnedFd, user: u32) -> Self {
         let user = Some(user);
         Self { socket, user }
     }
@@ -50,8 +51,9 @@ impl Listener {
             Err(error) => return Err(error),
         };
         let may = self.user.is_none_or(|user| {
-            let peer = socket_peercred(&socket).map(|peer| peer.uid);
-            peer.is_ok_and(|peer| peer.is_root() || peer == user)
+            // Groups have rights at the control socket alone.
+            let right = |peer| access::of_client(&Access::default(), user, peer);
+            socket_peercred(&socket).is_ok_and(|peer| right(peer).is_some())
         });
         Ok(may.then_some(socket))
     }
@@ -205,16 +207,16 @@ fn see_to(
     }
     let answer = match connection.receive() {
         Asked::Unfinished => return Ok(()),
-        Asked::Else(status, why) => request::sentence(status, why),
-        Asked::Metrics { format, body } => match text(format) {
-            Ok(text) => request::answer("200 OK", format.content_type(), &text, body),
+        Asked::Else { status, why, how } => request::sentence(status, why, how),
+        Asked::Metrics { format, how } => match text(format) {
+            Ok(text) => request::answer("200 OK", format.content_type(), &text, how),
             Err(Trouble::Gone) => return Err(Trouble::Gone),
-            Err(Trouble::Late) => request::sentence(
-                "503 Service Unavailable",
-                "the core has not answered in time\n",
-            ),
+            Err(Trouble::Late) => {
+                let why = "the core has not answered in time\n";
+                request::sentence("503 Service Unavailable", why, how)
+            }
             Err(Trouble::Refused(why)) => {
-                request::sentence("503 Service Unavailable", &format!("{why}\n"))
+                request::sentence("503 Service Unavailable", &format!("{why}\n"), how)
             }
         },
     };

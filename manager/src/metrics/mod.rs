@@ -24,7 +24,6 @@ mod text;
 use gather::{Asker, Snapshot, Trouble};
 use listen::Listener;
 use names::Names;
-use rustix::process::Uid;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -45,21 +44,41 @@ pub(crate) struct Sockets {
     pub(crate) port: Option<OwnedFd>,
 }
 
-/// Serves metrics, if there is a socket to serve them at. `control` leads to the main loop and does
-/// not block; `user` may ask at the path, as root may.
-pub(crate) fn start(sockets: Sockets, control: UnixStream, user: u32) -> io::Result<()> {
-    let user = Uid::from_raw(user);
+/// Metrics that are not served yet.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    listeners: Vec<Listener>,
+    source: Source,
+}
+
+/// Prepares to serve metrics, if there is a socket to serve them at; and the connection by which
+/// the main loop is asked. `user` may ask at the path, as root may.
+pub(crate) fn prepare(sockets: Sockets, user: u32) -> io::Result<Option<(Metrics, UnixStream)>> {
     let local = sockets.local.map(|fd| Listener::local(fd, user));
     let port = sockets.port.map(Listener::of_anybody);
     let listeners: Vec<Listener> = local.into_iter().chain(port).collect();
     if listeners.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
-    let mut source = Source::new(control);
-    thread::Builder::new()
-        .name("metrics".into())
-        .spawn(move || listen::serve(&listeners, |format| source.text(format)))
-        .map(drop)
+    let (inside, outside) = UnixStream::pair()?;
+    inside.set_nonblocking(true)?;
+    outside.set_nonblocking(true)?;
+    let source = Source::new(outside);
+    Ok(Some((Metrics { listeners, source }, inside)))
+}
+
+impl Metrics {
+    /// Serves them, for good, by a thread.
+    pub(crate) fn start(self) -> io::Result<()> {
+        let Self {
+            listeners,
+            mut source,
+        } = self;
+        thread::Builder::new()
+            .name("metrics".into())
+            .spawn(move || listen::serve(&listeners, |format| source.text(format)))
+            .map(drop)
+    }
 }
 
 /// Where the text comes from.
@@ -86,7 +105,10 @@ impl Source {
         }
     }
 
-    /// The text in a format. None: it cannot be had now.
+    /// The text in a format, at most [`FRESH`] old.
+    ///
+    /// # Errors
+    /// Why it cannot be had now.
     fn text(&mut self, format: Format) -> Result<Arc<str>, Trouble> {
         let last = match self.last.take().filter(|last| last.at.elapsed() < FRESH) {
             Some(last) => last,

@@ -13,33 +13,51 @@ const HEADERS_MAX: usize = 64;
 pub(crate) enum Asked {
     /// Not all of it is there.
     Unfinished,
-    /// The metrics; with `body: false` only what is said about them.
-    Metrics { format: Format, body: bool },
+    /// The metrics.
+    Metrics { format: Format, how: Answered },
     /// Something else, which is answered with a status and a sentence.
-    Else(&'static str, &'static str),
+    Else {
+        status: &'static str,
+        why: &'static str,
+        how: Answered,
+    },
+}
+
+/// How a request is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answered {
+    /// With the text.
+    Whole,
+    /// With what is said about the text alone: it was asked for by `HEAD`.
+    Head,
 }
 
 /// Reads a request.
 pub(crate) fn read(bytes: &[u8]) -> Asked {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
-    match request.parse(bytes) {
+    let parsed = request.parse(bytes);
+    let how = match request.method {
+        Some("HEAD") => Answered::Head,
+        _ => Answered::Whole,
+    };
+    let refused = |status, why| Asked::Else { status, why, how };
+    match parsed {
         Ok(Status::Complete(_)) => {}
         Ok(Status::Partial) if bytes.len() < REQUEST_MAX => return Asked::Unfinished,
         Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            return Asked::Else("431 Too Large", "the request is too long\n");
+            let status = "431 Request Header Fields Too Large";
+            return refused(status, "the request is too long\n");
         }
-        Err(_) => return Asked::Else("400 Bad Request", "this is no HTTP request\n"),
+        Err(_) => return refused("400 Bad Request", "this is no HTTP request\n"),
     }
     let path = request.path.unwrap_or_default();
     let path = path.split_once('?').map_or(path, |(path, _)| path);
-    let body = match request.method {
-        Some("GET") => true,
-        Some("HEAD") => false,
-        _ => return Asked::Else("405 Method Not Allowed", "write GET\n"),
-    };
+    if !matches!(request.method, Some("GET" | "HEAD")) {
+        return refused("405 Method Not Allowed", "write GET\n");
+    }
     if path != "/metrics" {
-        return Asked::Else("404 Not Found", "metrics are at /metrics\n");
+        return refused("404 Not Found", "metrics are at /metrics\n");
     }
     let mut accepts = request
         .headers
@@ -53,26 +71,26 @@ pub(crate) fn read(bytes: &[u8]) -> Asked {
         true => Format::OpenMetrics,
         false => Format::Text,
     };
-    Asked::Metrics { format, body }
+    Asked::Metrics { format, how }
 }
 
 /// The bytes of an answer. After it the connection is closed.
-pub(crate) fn answer(status: &str, content_type: &str, text: &str, body: bool) -> Vec<u8> {
+pub(crate) fn answer(status: &str, content_type: &str, text: &str, how: Answered) -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n",
         text.len()
     );
     let mut bytes = head.into_bytes();
-    if body {
+    if how == Answered::Whole {
         bytes.extend_from_slice(text.as_bytes());
     }
     bytes
 }
 
 /// An answer that is a sentence.
-pub(crate) fn sentence(status: &str, text: &str) -> Vec<u8> {
-    answer(status, "text/plain; charset=utf-8", text, true)
+pub(crate) fn sentence(status: &str, text: &str, how: Answered) -> Vec<u8> {
+    answer(status, "text/plain; charset=utf-8", text, how)
 }
 
 #[cfg(test)]
@@ -81,17 +99,21 @@ mod tests {
 
     #[test]
     fn requests_are_told_apart() {
-        let metrics = |format, body| Asked::Metrics { format, body };
+        use Answered::{Head, Whole};
+        let metrics = |format, how| Asked::Metrics { format, how };
         let open = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2";
         for (request, expected) in [
-            ("GET /metrics HTTP/1.1\r\n\r\n", metrics(Format::Text, true)),
+            (
+                "GET /metrics HTTP/1.1\r\n\r\n",
+                metrics(Format::Text, Whole),
+            ),
             (
                 "HEAD /metrics HTTP/1.0\r\n\r\n",
-                metrics(Format::Text, false),
+                metrics(Format::Text, Head),
             ),
             (
                 &format!("GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\naccept: {open}\r\n\r\n"),
-                metrics(Format::OpenMetrics, true),
+                metrics(Format::OpenMetrics, Whole),
             ),
             ("", Asked::Unfinished),
             ("GET /metrics HTTP/1.1\r\nHost: a\r\n", Asked::Unfinished),
@@ -111,24 +133,33 @@ mod tests {
             (&many, "431"),
             (&long, "431"),
         ] {
-            let Asked::Else(with, sentence) = read(request.as_bytes()) else {
-                panic!("{request}")
-            };
-            assert!(
-                with.starts_with(status) && sentence.ends_with('\n'),
-                "{request}: {with}"
-            );
+            assert_eq!(refused(request), (status, Whole), "{request}");
         }
+        // Who asks by HEAD gets no text, whatever the answer is.
+        for request in ["HEAD / HTTP/1.1\r\n\r\n", &format!("HEAD{}", &long[3..])] {
+            assert_eq!(refused(request).1, Head, "{request}");
+        }
+    }
+
+    /// The status that a request is refused with, and how.
+    fn refused(request: &str) -> (&'static str, Answered) {
+        let Asked::Else { status, why, how } = read(request.as_bytes()) else {
+            panic!("{request}")
+        };
+        assert!(why.ends_with('\n'), "{why}");
+        (status.split(' ').next().unwrap(), how)
     }
 
     #[test]
     fn an_answer_to_head_says_how_long_the_text_would_be() {
-        let text = String::from_utf8(answer("200 OK", "text/plain", "abc", false)).unwrap();
+        let head = answer("200 OK", "text/plain", "abc", Answered::Head);
+        let text = String::from_utf8(head).unwrap();
         assert!(
             text.contains("Content-Length: 3\r\n") && text.ends_with("\r\n\r\n"),
             "{text}"
         );
-        let text = String::from_utf8(sentence("404 Not Found", "no\n")).unwrap();
+        let whole = sentence("404 Not Found", "no\n", Answered::Whole);
+        let text = String::from_utf8(whole).unwrap();
         assert!(text.starts_with("HTTP/1.1 404 Not Found\r\n") && text.ends_with("\r\n\r\nno\n"));
     }
 }

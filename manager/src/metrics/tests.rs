@@ -142,7 +142,7 @@ fn served(dir: &Path, silent: &'static [&'static str]) -> PathBuf {
     let (asker, _) = main_loop(silent);
     let mut source = source();
     source.asker = asker;
-    let listener = Listener::local(listener.into(), rustix::process::geteuid());
+    let listener = Listener::local(listener.into(), rustix::process::geteuid().as_raw());
     thread::spawn(move || listen::serve(&[listener], |format| source.text(format)));
     path
 }
@@ -169,7 +169,16 @@ fn both_formats_are_served_by_http() {
         head.contains(&format!("Content-Length: {}", body.len())),
         "{head}"
     );
-    assert!(get(&path, "GET /else HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    let missing = get(&path, "GET /else HTTP/1.1\r\n\r\n");
+    assert!(missing.starts_with("HTTP/1.1 404 ") && missing.ends_with("are at /metrics\n"));
+    for request in [
+        "HEAD /metrics HTTP/1.1\r\n\r\n",
+        "HEAD /else HTTP/1.1\r\n\r\n",
+    ] {
+        let head = get(&path, request);
+        assert!(head.ends_with("\r\n\r\n"), "{head}");
+        assert!(!head.contains("Content-Length: 0"), "{head}");
+    }
     assert!(get(&path, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
 }
 

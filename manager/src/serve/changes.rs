@@ -23,7 +23,7 @@ impl Attach {
     pub(super) fn due_ns(&self) -> u64 {
         let late = self.began_ns.saturating_add(UP_NS);
         let tellings = self.tellings.iter().filter_map(Telling::due_ns);
-        tellings.chain([late]).min().unwrap_or(late)
+        tellings.fold(late, u64::min)
     }
 
     /// Tokens of answers that it waits for.
@@ -57,8 +57,7 @@ impl Detach {
             .tellings
             .iter()
             .filter_map(|(_, telling)| telling.due_ns());
-        let due = tellings.chain(self.forget_ns).chain([late]);
-        due.min().unwrap_or(late)
+        tellings.chain(self.forget_ns).fold(late, u64::min)
     }
 
     /// Tokens of answers that it waits for.

@@ -32,7 +32,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 /// How long it may take until every domain runs and every connection is up.
 const COMPLETE_NS: u64 = 20_000_000_000;
-/// Clients at a time; further ones wait.
+/// Clients at a time, beside parts of this program; further ones wait.
 const CLIENTS_MAX: usize = 32;
 /// Between two lines in the log that say that the core keeps nothing.
 const TROUBLE_NS: u64 = 60_000_000_000;
@@ -200,7 +200,7 @@ impl<'a> Server<'a> {
 
     /// Has the core keep what the next manager has to know, if that has changed.
     fn keep(&mut self) -> Result<(), Refusal> {
-        let Some(complete_ns) = self.complete_ns else {
+        let Some(complete_ns) = self.complete_ns.filter(|_| !self.is_kept()) else {
             return Ok(());
         };
         let restarts = self.restarts.iter();
@@ -213,13 +213,6 @@ impl<'a> Server<'a> {
             shape: None,
         };
         let changes = self.world.changes();
-        if self
-            .kept
-            .as_ref()
-            .is_some_and(|kept| *kept == (keep.clone(), changes))
-        {
-            return Ok(());
-        }
         let whole = Keep {
             shape: (changes > 0).then_some(Cow::Borrowed(self.world.shape())),
             ..keep.clone()
@@ -230,7 +223,22 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// The same, where nothing hangs on it: it is tried again in the next turn.
+    /// Whether the core keeps all that the next manager has to know. Asked in every turn.
+    fn is_kept(&self) -> bool {
+        let Some((kept, changes)) = &self.kept else {
+            return false;
+        };
+        let is_known = |restart: &Restart| {
+            let known = kept.restarts.get(&restart.place());
+            known == Some(restart.known())
+        };
+        *changes == self.world.changes()
+            && kept.missing == self.world.missing
+            && kept.restarts.len() == self.restarts.len()
+            && self.restarts.iter().all(is_known)
+    }
+
+    /// As [`Server::keep`], where nothing hangs on it: it is tried again in the next turn.
     fn note(&mut self, now_ns: u64) {
         if let Err(Refusal { why, .. }) = self.keep()
             && self.trouble_ns.is_none_or(|at| now_ns >= at)
@@ -452,7 +460,8 @@ impl<'a> Server<'a> {
 
     fn wait(&self, deadline_ns: Option<u64>, now_ns: u64) -> Vec<Ready> {
         let mut sources = vec![(Ready::Core, self.core.fd(), PollFlags::IN)];
-        if self.clients.len() < CLIENTS_MAX && self.ending.is_none() {
+        let clients = self.clients.values().filter(|client| !client.stays);
+        if clients.count() < CLIENTS_MAX && self.ending.is_none() {
             sources.push((Ready::Listener, self.socket.as_fd(), PollFlags::IN));
         }
         for (id, client) in &self.clients {

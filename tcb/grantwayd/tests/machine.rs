@@ -5,6 +5,8 @@ mod common;
 use abi::machine::Program;
 use common::{Daemon, domain, eventually, machine, with_file};
 use serde_json::json;
+use std::io::{BufRead, BufReader, Write};
+use std::process::Command;
 use std::time::Duration;
 
 /// For what must happen, where it is not the point how soon: other tests keep the CPUs busy.
@@ -44,6 +46,28 @@ fn a_machine_without_domains_is_ready() {
     let mut plan = machine(0);
     plan.domains.clear();
     Daemon::up(&plan).down();
+}
+
+/// Metrics are read by a client of the manager's own, which takes nobody's place.
+#[test]
+fn as_many_clients_are_served_as_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(common::core());
+    command.arg("--metrics").arg(folder.path().join("metrics"));
+    let (daemon, line) = Daemon::start_as(&machine(1), command);
+    assert_eq!(line["ready"], true, "{line}");
+    let mut clients = Vec::new();
+    for n in 1..=32 {
+        let mut client = daemon.connect();
+        client.write_all(b"{\"op\":\"status\"}\n").unwrap();
+        let mut answer = String::new();
+        let read = BufReader::new(&client).read_line(&mut answer);
+        assert!(read.is_ok(), "client {n}: {read:?}");
+        assert!(answer.contains("\"domains\""), "client {n}: {answer}");
+        clients.push(client);
+    }
+    drop(clients);
+    daemon.down();
 }
 
 #[test]
