@@ -10,6 +10,7 @@ use crate::queues::{count, driver};
 use crate::xdp::wait_until;
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use testing::require;
 
 const FILE_BYTES: usize = 20_000_000;
@@ -136,6 +137,14 @@ fn a_guest_sees_its_own_frames_alone_in_its_pages() {
     machine.end();
 }
 
+/// The sockets whose rings a process sees, one for each ring.
+fn rings(pid: u64) -> Vec<String> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let names = maps.lines().filter_map(|line| line.rsplit(' ').next());
+    let sockets = names.filter(|name| name.starts_with("socket:["));
+    sockets.map(str::to_owned).collect()
+}
+
 #[test]
 fn the_queue_of_a_dead_guest_ends_and_the_others_go_on() {
     let Some(machine) = start_crowd(NEW) else {
@@ -146,6 +155,7 @@ fn the_queue_of_a_dead_guest_ends_and_the_others_go_on() {
     let monitor = count(&machine.ask(&["status"])["pid"]);
     let driver_pid = pid(&machine, "driver");
     let before = [monitor, driver_pid].map(descriptors);
+    let there = rings(driver_pid);
     for n in 0..2 {
         assert!(kill(pid(&machine, &format!("g{n}"))));
         let name = format!("g{n}");
@@ -159,13 +169,19 @@ fn the_queue_of_a_dead_guest_ends_and_the_others_go_on() {
     wait_until("descriptors stay", || {
         descriptors(driver_pid) <= before[1] - 2 && descriptors(monitor) < before[0] - 4
     });
-    let rings = fs::read_to_string(format!("/proc/{driver_pid}/maps")).unwrap();
-    let sockets = rings
-        .lines()
-        .filter(|line| line.contains("socket:["))
-        .count();
     // Four of the shared socket, two of the last guest's.
-    assert_eq!(sockets, 4 + 2, "{rings}");
+    let rings = rings(driver_pid);
+    assert_eq!(rings.len(), 4 + 2, "{rings:?}");
+    let ended: Vec<_> = there.iter().filter(|ring| !rings.contains(ring)).collect();
+    assert_eq!(ended.len(), 2 * 2, "{ended:?}");
+    // A socket that somebody has a descriptor of has not ended.
+    wait_until("the monitor has sockets that have ended", || {
+        let mut all = fs::read_dir(format!("/proc/{monitor}/fd")).unwrap();
+        !all.any(|fd| {
+            let name = fs::read_link(fd.unwrap().path()).unwrap_or_default();
+            ended.iter().any(|ring| name == Path::new(ring))
+        })
+    });
     assert_eq!(machine.ask(&["grants"])["leaked"], 0);
     assert_eq!(
         pid(&machine, "driver"),

@@ -9,12 +9,12 @@ use abi::hypercall::{
 use abi::layout::info;
 use abi::{DomId, GrantRef, GrantStatus, PAGE, Slot};
 use monitor::event::Port;
-use monitor::fake::FakeSpace;
+use monitor::fake::{FakeSpace, SharedFake};
 use monitor::hypercall::{CallPage, Server, Shared};
 use monitor::memory::Memory;
 use shmem::Span;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const CALLER: DomId = DomId(1);
 /// Grants frames to the caller, never its frame 0.
@@ -98,16 +98,16 @@ fn books(world: &World) -> Arc<Shared> {
 
 fn serve(input: &mut Input<'_>, world: &World) {
     let shared = books(world);
-    let space = FakeSpace {
+    let space = SharedFake::new(Mutex::new(FakeSpace {
         refuse_next: input.bool(),
         ..FakeSpace::default()
-    };
+    }));
     let page = CallPage::of(&world.caller).expect("a call page");
     let mut server = Server::new(
         CALLER,
         page,
         Arc::clone(&shared),
-        space,
+        SharedFake::clone(&space),
         Arc::default(),
         Arc::default(),
     );
@@ -131,7 +131,7 @@ fn serve(input: &mut Input<'_>, world: &World) {
             .serve(number)
             .expect("an address space that only refuses");
         answered(call, kind, count, number);
-        only_granted(server.space(), &granted);
+        only_granted(&space.lock().expect("nobody has panicked"), &granted);
         assert_eq!(leaked(&shared), 0);
     }
 

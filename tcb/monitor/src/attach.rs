@@ -9,7 +9,7 @@ use abi::hypercall::Attach;
 use abi::layout::fd;
 use rustix::event::epoll;
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Answers the attach calls that wait, within the domain's budget: past it, they wait on.
@@ -69,13 +69,16 @@ enum Target {
 impl Chosen<'_> {
     fn fd<'a>(&'a self, parts: &'a Parts) -> Result<BorrowedFd<'a>, Errno> {
         match &self.what {
-            Target::Device(n) => {
-                let device = parts.devices.get(n).and_then(Option::as_ref);
-                Ok(device.ok_or(Errno::NOENT)?.as_fd())
-            }
+            Target::Device(n) => Ok(device(parts, *n)?.as_fd()),
             Target::Doorbell(port) => Ok(port.doorbell()),
         }
     }
+}
+
+/// The descriptor of a device, if there is such a one.
+fn device(parts: &Parts, number: u32) -> Result<&OwnedFd, Errno> {
+    let device = parts.devices.get(number as usize);
+    device.and_then(Option::as_ref).ok_or(Errno::NOENT)
 }
 
 /// What a domain's call asks for, if it may have it: one of its own devices, or the doorbell of
@@ -97,9 +100,8 @@ fn choose<'a>(
     };
     match Attach::decode(args).ok_or(Errno::INVAL)? {
         Attach::Device(n) => {
+            let device = device(parts, n)?;
             let at = place(fd::DEVICE, n, fd::DEVICES_MAX)?;
-            let device = parts.devices.get(&n).and_then(Option::as_ref);
-            let device = device.ok_or(Errno::NOENT)?;
             let hand = controls.hand_out(id, n.into())?;
             let data = epoll::EventData::new_u64(u64::from(n));
             match epoll::add(&parts.epoll, device, data, epoll::EventFlags::IN) {

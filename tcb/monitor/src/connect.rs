@@ -323,28 +323,8 @@ impl Connections {
         others
     }
 
-    /// Takes a connection away: to each end the other one is *unknown*, and cannot be reached.
-    ///
-    /// # Errors
-    /// `ENOENT`: there is no such connection.
-    pub fn remove(&self, backend: DomId, frontend: DomId, handle: u16) -> Result<(), Errno> {
-        let mut records = self.lock();
-        let wanted = |c: &&mut Connection| {
-            let is_it = c.backend.domain == backend && c.frontend.domain == frontend;
-            is_it && c.handle == handle && !c.leaves
-        };
-        let mut all = records.connections.values_mut();
-        let connection = all.find(wanted).ok_or(Errno::NOENT)?;
-        connection.leaves = true;
-        let told = connection.both().map(|end| end.port.take());
-        drop(records);
-        for port in told.into_iter().flatten() {
-            port.raise(info::PENDING_CONNECT);
-        }
-        Ok(())
-    }
-
-    /// Takes away every connection of a domain of which nothing is left, and its ends of them.
+    /// Takes away every connection of a domain of which nothing is left, and its ends of them: to
+    /// each other end it is *unknown*, and cannot be reached.
     pub fn remove_all(&self, dead: DomId) {
         let mut records = self.lock();
         let own = records.of(dead);

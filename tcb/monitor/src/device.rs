@@ -74,8 +74,6 @@ struct Told {
 /// Why a device's descriptor cannot be handed out, or the device not ended, at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hand {
-    /// Its pages are not in its domain's window yet.
-    Coming,
     /// It is being handed out: soon it is in its domain's table, or it is not.
     Out,
     /// Its domain has done with it.
@@ -120,17 +118,6 @@ impl Controls {
         self.with(|all| all.told.insert((domain, number), told));
     }
 
-    /// A device's pages are about to enter its domain's window: until [`Controls::release`] it is
-    /// not handed out, and does not end.
-    pub fn hold(&self, domain: DomId, number: u64) {
-        self.with(|all| all.hands.insert((domain, number), Hand::Coming));
-    }
-
-    /// A device's pages are in its domain's window; or it has ended, and its number is free.
-    pub fn release(&self, domain: DomId, number: u64) {
-        self.with(|all| all.hands.remove(&(domain, number)));
-    }
-
     /// The descriptor of a device is about to be put into its domain's table: one at a time.
     ///
     /// # Errors
@@ -138,7 +125,7 @@ impl Controls {
     pub fn hand_out(&self, domain: DomId, number: u64) -> Result<HandOut<'_>, Errno> {
         let device = (domain, number);
         self.with(|all| match all.hands.get(&device) {
-            Some(Hand::Ended | Hand::Coming) => Err(Errno::NOENT),
+            Some(Hand::Ended) => Err(Errno::NOENT),
             _ => {
                 all.hands.insert(device, Hand::Out);
                 Ok(())

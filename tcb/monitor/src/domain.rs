@@ -5,7 +5,6 @@ use crate::hypercall::{CallCounters, CallPage, Shared};
 use crate::life::Life;
 use crate::mailbox::Mailbox;
 use crate::memory::Memory;
-use crate::numbers::Numbers;
 use crate::post::Post;
 use crate::process::Process;
 use crate::starter::Plan;
@@ -15,7 +14,7 @@ use abi::layout::{self, fd, info};
 use abi::status::Program;
 use rustix::event::epoll;
 use shmem::rate::TokenBucket;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -91,8 +90,6 @@ pub struct DomainSpec {
 pub struct Start<'a> {
     /// The program: a static ELF.
     pub program: &'a Path,
-    /// Its arguments.
-    pub args: &'a [&'a str],
     /// Becomes its standard output and standard error.
     pub console: BorrowedFd<'a>,
     /// Its user id, if it gets one of its own.
@@ -107,8 +104,7 @@ pub(crate) struct Parts {
     /// The domain's epoll set: a descriptor of ours of the same set.
     pub(crate) epoll: OwnedFd,
     /// By number; none: there is no such device any more.
-    pub(crate) devices: BTreeMap<u32, Option<OwnedFd>>,
-    pub(crate) device_numbers: Numbers,
+    pub(crate) devices: Vec<Option<OwnedFd>>,
     /// What is to be shown of devices before the first hypercall.
     pub(crate) shows: Vec<Show>,
     pub(crate) mailbox: Mailbox,
@@ -185,8 +181,7 @@ impl Domain {
                 memory,
                 port: Arc::new(port),
                 epoll,
-                devices: BTreeMap::new(),
-                device_numbers: Numbers::new(fd::DEVICES_MAX),
+                devices: Vec::new(),
                 shows: Vec::new(),
                 mailbox: Mailbox::default(),
                 attaches: TokenBucket::new(ATTACHES_PER_SECOND, ATTACHES_BURST),
@@ -222,7 +217,6 @@ impl Domain {
         let console = start.console.try_clone_to_owned();
         let plan = Plan {
             program: start.program.to_owned(),
-            args: start.args.iter().map(|&arg| arg.to_owned()).collect(),
             name: self.name.clone(),
             profile: self.program.into(),
             memory: Arc::clone(&parts.memory),

@@ -4,6 +4,7 @@ use crate::space::{AddressSpace, PageMap, SpaceError};
 use abi::Slot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What would be mapped. Panics where the monitor asks for what it must never ask for.
 #[derive(Debug, Default)]
@@ -122,5 +123,47 @@ impl AddressSpace for FakeSpace {
         self.mapped.clear();
         self.memories.clear();
         self.destroyed.get_or_insert_with(|| why.to_owned());
+    }
+}
+
+/// One that a test looks into while a server has it.
+pub type SharedFake = Arc<Mutex<FakeSpace>>;
+
+fn lock(space: &SharedFake) -> MutexGuard<'_, FakeSpace> {
+    space.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl AddressSpace for SharedFake {
+    fn add_memory(
+        &mut self,
+        memory: u32,
+        rw: BorrowedFd<'_>,
+        ro: BorrowedFd<'_>,
+    ) -> Result<(), SpaceError> {
+        lock(self).add_memory(memory, rw, ro)
+    }
+
+    fn remove_memory(&mut self, memory: u32) -> Result<(), SpaceError> {
+        lock(self).remove_memory(memory)
+    }
+
+    fn map(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
+        lock(self).map(maps)
+    }
+
+    fn replace(&mut self, maps: &[PageMap]) -> Result<(), SpaceError> {
+        lock(self).replace(maps)
+    }
+
+    fn unmap(&mut self, slots: &[Slot]) -> Result<(), SpaceError> {
+        lock(self).unmap(slots)
+    }
+
+    fn has_descriptor(&self, number: i32) -> bool {
+        lock(self).has_descriptor(number)
+    }
+
+    fn destroy(&mut self, why: &str) {
+        lock(self).destroy(why);
     }
 }

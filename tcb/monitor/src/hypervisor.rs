@@ -288,9 +288,6 @@ impl Hypervisor {
             if let Some(domain) = self.domain_mut(id).filter(|_| notice.ready) {
                 domain.life.ready(now_ns);
             }
-            for (number, device) in notice.shown {
-                self.device_shown(id, number, device);
-            }
             for number in notice.ended {
                 self.device_ended(id, number);
             }

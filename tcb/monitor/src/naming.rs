@@ -48,27 +48,6 @@ impl Hypervisor {
         self.shared.grants.lock().knows(id)
     }
 
-    /// Takes a connection away. To each end the other one is *unknown* from now on; each gives up
-    /// what it has of it, and its number is free when that is done.
-    ///
-    /// # Errors
-    /// There is no such connection.
-    pub fn disconnect(
-        &mut self,
-        backend: DomId,
-        frontend: DomId,
-        handle: u16,
-    ) -> Result<(), DomainError> {
-        let connections = &self.shared.connections;
-        let removed = connections.remove(backend, frontend, handle);
-        removed.map_err(|_| DomainError::Spec {
-            name: self.name(frontend),
-            what: format!("connection {handle}: there is none"),
-        })?;
-        self.release_unused();
-        Ok(())
-    }
-
     /// Forgets a domain of which nothing is left, and takes its connections away.
     ///
     /// # Errors

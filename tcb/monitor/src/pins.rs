@@ -82,16 +82,6 @@ impl Pins {
             .any(|device| device.user == id || device.pin.of == id)
     }
 
-    /// Frames of a domain's that are pinned and still its own.
-    #[must_use]
-    pub fn count(&self, of: DomId) -> usize {
-        let all = self.lock();
-        let own = all.iter().filter(|device| device.pin.of == of);
-        own.flat_map(|device| &device.exchanged)
-            .filter(|exchanged| !**exchanged)
-            .count()
-    }
-
     /// A domain that keeps a device over frames of one that is over, for too long, and is not over
     /// itself.
     ///

@@ -17,8 +17,6 @@ pub(crate) struct Notice {
     pub(crate) started: Option<Vec<&'static str>>,
     /// The domain says that it has started.
     pub(crate) ready: bool,
-    /// Devices of which the pages are in the window now.
-    pub(crate) shown: Vec<(u32, OwnedFd)>,
     /// Numbers of devices that the domain has done with.
     pub(crate) ended: BTreeSet<u64>,
     /// The domain had to be killed; why first.

@@ -13,7 +13,6 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) program: PathBuf,
-    pub(crate) args: Vec<String>,
     pub(crate) name: String,
     pub(crate) profile: Profile,
     pub(crate) memory: Arc<Memory>,
@@ -31,10 +30,9 @@ impl Plan {
     /// # Errors
     /// Why not, in words; nothing of it is left.
     pub(crate) fn spawn(self) -> Result<(Process, Vec<&'static str>), String> {
-        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
         let spawned = sandbox::spawn(&Spec {
             program: &self.program,
-            args: &args,
+            args: &[],
             name: &self.name,
             profile: self.profile,
             info: self.memory.info(),

@@ -30,7 +30,6 @@ const NAP: Duration = Duration::from_secs(1);
 /// A device of which pages are to be seen in the window.
 #[derive(Debug)]
 pub(crate) struct Show {
-    pub(crate) number: u32,
     pub(crate) fd: OwnedFd,
     pub(crate) pages: Vec<DeviceMap>,
 }
@@ -42,8 +41,6 @@ pub(crate) struct Control {
     stop: AtomicBool,
     died: Mutex<Vec<DomId>>,
     has_died: AtomicBool,
-    shows: Mutex<Vec<Show>>,
-    has_shows: AtomicBool,
     tid: AtomicI32,
     /// Known as soon as the thread runs.
     thread: OnceLock<Thread>,
@@ -58,8 +55,6 @@ impl Control {
             stop: AtomicBool::new(false),
             died: Mutex::new(Vec::new()),
             has_died: AtomicBool::new(false),
-            shows: Mutex::default(),
-            has_shows: AtomicBool::new(false),
             tid: AtomicI32::new(0),
             thread: OnceLock::new(),
             process: OnceLock::new(),
@@ -97,31 +92,14 @@ impl Control {
         self.wake();
     }
 
-    /// Pages of a device are to be seen: told by [`crate::post::Notice::shown`] when they are.
-    pub(crate) fn show(&self, show: Show) {
-        let mut shows = self.shows.lock().unwrap_or_else(PoisonError::into_inner);
-        shows.push(show);
-        drop(shows);
-        self.has_shows.store(true, Ordering::Release);
-        self.wake();
-    }
-
     /// Wakes the worker again if it has not taken what was put down for it: the first time it may
     /// just have been about to sleep. Returns whether it was woken.
     pub(crate) fn nudge(&self) -> bool {
-        let has_news =
-            self.has_died.load(Ordering::Acquire) || self.has_shows.load(Ordering::Acquire);
+        let has_news = self.has_died.load(Ordering::Acquire);
         if has_news {
             self.wake();
         }
         has_news
-    }
-
-    fn take_shows(&self) -> Vec<Show> {
-        if !self.has_shows.swap(false, Ordering::AcqRel) {
-            return Vec::new();
-        }
-        std::mem::take(&mut self.shows.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether the worker has still to see to the death of a granter.
@@ -157,7 +135,7 @@ pub(crate) struct Job {
     pub(crate) counters: Arc<CallCounters>,
     /// See [`crate::DomainSpec::collateral`].
     pub(crate) collateral: u32,
-    /// Devices that it has from its start.
+    /// What is to be seen of its devices.
     pub(crate) shows: Vec<Show>,
     pub(crate) post: Post,
 }
@@ -218,9 +196,12 @@ impl Worker {
     /// Serves the domain, and clears it away.
     fn run(self, process: &Arc<Process>, control: &Control) {
         let Self {
-            id, shared, post, ..
-        } = &self;
-        let id = *id;
+            id,
+            shared,
+            shows,
+            post,
+            ..
+        } = self;
         let ready = Arc::new(AtomicBool::new(false));
         let space = || AgentSpace {
             id,
@@ -232,22 +213,18 @@ impl Worker {
         let mut server = Server::new(
             id,
             self.page,
-            Arc::clone(shared),
+            Arc::clone(&shared),
             space(),
-            Arc::clone(&self.counters),
+            self.counters,
             Arc::clone(&ready),
         );
-        // Before the first hypercall, so that a domain that has made one sees them.
-        let map = |show: &Show| space().map_device(show.fd.as_fd(), &show.pages);
-        let mapped = self.shows.iter().try_for_each(map);
-        let see = |show: Show| {
-            map(&show)?;
-            post.tell(id, |notice| notice.shown.push((show.number, show.fd)));
-            Ok(())
-        };
+        // Before the first hypercall, so that a domain that has made one sees them. A device ends
+        // with its last descriptor: none stays here.
+        let map = |show: Show| space().map_device(show.fd.as_fd(), &show.pages);
+        let mapped = shows.into_iter().try_for_each(map);
         let mut was_ready = false;
         let served = mapped.and_then(|()| {
-            serve(&mut server, control, see, |connected, ended| {
+            serve(&mut server, control, |connected, ended| {
                 // Once is enough.
                 let is_ready = !was_ready && ready.load(Ordering::Acquire);
                 was_ready |= is_ready;
@@ -278,7 +255,6 @@ impl Worker {
 fn serve<S: AddressSpace>(
     server: &mut Server<S>,
     control: &Control,
-    mut see: impl FnMut(Show) -> Result<(), SpaceError>,
     mut after: impl FnMut(bool, Vec<u64>),
 ) -> Result<(), SpaceError> {
     let request = server.page().request();
@@ -290,9 +266,6 @@ fn serve<S: AddressSpace>(
         }
         for granter in control.take_died() {
             server.granter_died(granter)?;
-        }
-        for show in control.take_shows() {
-            see(show)?;
         }
         let due_ns = server.due_ns();
         if due_ns > 0 {
@@ -333,12 +306,11 @@ mod tests {
     use crate::memory::Memory;
     use abi::hypercall::{COUNT, DONE, KIND, Kind, REQUEST};
     use abi::layout::info;
-    use rustix::event::{EventfdFlags, eventfd};
-    use std::sync::mpsc::channel;
+    use std::time::Instant;
 
-    /// XDP-4: while the worker serves calls, sleeps, or makes its domain wait.
+    /// While it serves calls, sleeps, or makes its domain wait.
     #[test]
-    fn a_device_s_pages_are_seen_at_any_time() {
+    fn a_worker_takes_what_is_put_down_for_it_at_any_time() {
         let memory = Arc::new(Memory::create(DomId(0), 1, 0).unwrap());
         let shared = Arc::new(Shared::default());
         let held = Arc::clone(&memory);
@@ -353,26 +325,22 @@ mod tests {
             Arc::default(),
         );
         let control = Control::new(page);
-        let (seen, sees) = channel();
         let span = memory.info().span();
         let word = |offset| span.u32(info::CALL + offset).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 control.thread.get_or_init(thread::current);
-                let see = |show: Show| {
-                    seen.send(show.number).unwrap();
-                    Ok(())
-                };
-                serve(&mut server, &control, see, |_, _| {}).unwrap();
+                serve(&mut server, &control, |_, _| {}).unwrap();
             });
             // At first it sleeps; in the end it pays for more calls than it may make.
             for call in 0..20_000u32 {
                 if call % 1000 == 0 {
-                    let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-                    let pages = Vec::new();
-                    let number = call;
-                    control.show(Show { number, fd, pages });
-                    assert_eq!(sees.recv_timeout(Duration::from_secs(10)), Ok(call));
+                    control.granter_died(DomId(1));
+                    let late = Instant::now() + Duration::from_secs(10);
+                    while control.names(DomId(1)) {
+                        assert!(Instant::now() < late, "call {call}");
+                        thread::yield_now();
+                    }
                 }
                 word(KIND).store(Kind::Ready as u32, Ordering::Relaxed);
                 word(COUNT).store(0, Ordering::Relaxed);

@@ -268,70 +268,55 @@ fn only_who_sleeps_is_rung() {
     assert!(front.was_rung() && !front.was_rung());
 }
 
-/// C-7: the other end is unknown and out of reach at once; each number is free when its domain has
-/// nothing of the connection any more, and then it is another connection's.
+/// C-7: of a domain of which nothing is left the other end is unknown and out of reach at once; the
+/// number is free when who is left has nothing of the connection any more, and then it is another
+/// connection's.
 #[test]
 fn a_connection_that_is_taken_away_gives_its_numbers_back() {
     let (connections, back, front) = pair();
+    let set = |who, state| connections.set(who, ConnId(0), state, &BODY, 0);
     for who in [BACK, FRONT] {
-        let connected = XenbusState::Connected;
-        connections
-            .set(who, ConnId(0), connected, &BODY, 0)
-            .unwrap();
+        set(who, XenbusState::Connected).unwrap();
     }
-    assert_eq!(connections.remove(BACK, FRONT, 8), Err(Errno::NOENT));
-    assert_eq!(connections.remove(FRONT, BACK, 7), Err(Errno::NOENT));
+    connections.close_all(FRONT);
     back.told();
     front.told();
-    connections.remove(BACK, FRONT, 7).unwrap();
-    assert_eq!(connections.remove(BACK, FRONT, 7), Err(Errno::NOENT));
-    assert_eq!((back.told(), front.told()), (2, 2));
+    connections.remove_all(FRONT);
+    assert_eq!((back.told(), front.told()), (info::PENDING_CONNECT, 0));
     assert_eq!(connections.list(), []);
-    for who in [BACK, FRONT] {
-        let seen = connections.get(who, ConnId(0)).unwrap();
-        assert_eq!(
-            (seen.state, seen.own, seen.body),
-            (
-                XenbusState::Unknown,
-                XenbusState::Connected,
-                [0; RECORD_BYTES]
-            )
-        );
-        let reached = connections.other_end(who, ConnId(0));
-        assert!(matches!(reached, Err(Errno::NOTCONN)));
-    }
-    // Both are connected still, as far as they know.
+    assert_eq!(
+        connections.get(FRONT, ConnId(0)).unwrap_err(),
+        Errno::NOENT,
+        "a domain of which nothing is left has no ends"
+    );
+    let seen = connections.get(BACK, ConnId(0)).unwrap();
+    let unknown = (XenbusState::Unknown, [0; RECORD_BYTES]);
+    assert_eq!((seen.state, seen.body), unknown);
+    assert_eq!(seen.own, XenbusState::Connected);
+    let reached = connections.other_end(BACK, ConnId(0));
+    assert!(matches!(reached, Err(Errno::NOTCONN)));
+    // It is connected still, as far as it knows.
     assert_eq!(connections.release_unused(|_, _| false), []);
-    let set = |who, state| connections.set(who, ConnId(0), state, &BODY, 0);
     set(BACK, XenbusState::Closed).unwrap();
     assert_eq!(set(BACK, XenbusState::Initialising), Err(Errno::INVAL));
-    assert_eq!(front.told(), 0, "nobody tells who cannot be reached");
-    // What is in use keeps its number.
+    // What is in use keeps its number, and who is gone is named as long.
     assert_eq!(connections.release_unused(|_, _| true), []);
+    assert!(connections.names(FRONT));
     assert_eq!(
         connections.release_unused(|_, _| false),
         [(BACK, ConnId(0))]
     );
-    let port = |end: &End| Arc::clone(&end.port);
-    let ends = || ((BACK, port(&back)), (FRONT, port(&front)));
-    connections.add(ends().0, ends().1, 9).unwrap();
+    assert!(!connections.names(FRONT));
+    let ends = [(BACK, &back), (FRONT, &front)].map(|(id, end)| (id, Arc::clone(&end.port)));
+    let [one, other] = ends;
+    connections.add(one, other, 9).unwrap();
     let numbers = |who| [0, 1, 2].map(|n| connections.get(who, ConnId(n)).is_ok());
     assert_eq!(
         numbers(BACK),
         [false, true, false],
         "no number before the others"
     );
-    assert_eq!(numbers(FRONT), [true, true, false]);
-    // A domain of which nothing is left has no ends; it is named until the others let go.
-    connections.close_all(FRONT);
-    connections.remove_all(FRONT);
-    assert_eq!(numbers(FRONT), [false; 3]);
-    assert!(connections.names(FRONT));
-    assert_eq!(
-        connections.release_unused(|_, _| false),
-        [(BACK, ConnId(1))]
-    );
-    assert!(!connections.names(FRONT));
+    assert_eq!(numbers(FRONT), [true, false, false]);
 }
 
 #[test]
@@ -340,18 +325,16 @@ fn a_domain_has_so_many_connections_at_a_time_and_not_in_all() {
     let port = |end: &End| Arc::clone(&end.port);
     let max = abi::layout::fd::CONNECTIONS_MAX;
     let mut made = 1;
-    for handle in 8..3000 {
-        if connections
-            .add((BACK, port(&back)), (FRONT, port(&front)), handle)
-            .is_ok()
-        {
+    for id in 2..3000 {
+        let front = (DomId(id), port(&front));
+        if connections.add((BACK, port(&back)), front, 0).is_ok() {
             made += 1;
             continue;
         }
         assert_eq!(connections.list().len() as u32, max);
         let oldest = connections.list()[0];
-        connections.remove(BACK, FRONT, oldest.handle).unwrap();
-        assert_eq!(connections.release_unused(|_, _| false).len(), 2);
+        connections.remove_all(oldest.frontend);
+        assert_eq!(connections.release_unused(|_, _| false).len(), 1);
     }
     assert!(made > max);
 }

@@ -191,7 +191,6 @@ impl Core {
         };
         let start = Start {
             program: &self.programs.join(program),
-            args: &[],
             console: theirs.as_fd(),
             uid: Some(crate::users::user_of(Some(id))),
         };

@@ -20,7 +20,7 @@ pub(super) struct Executor<S> {
     id: DomId,
     page: CallPage,
     shared: Arc<Shared>,
-    pub(super) space: S,
+    space: S,
     caller: Box<dyn Caller>,
     ready: Arc<AtomicBool>,
     /// Whether the domain has brought up its end of a connection since this was last asked.

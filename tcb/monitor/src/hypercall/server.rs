@@ -66,16 +66,6 @@ impl<S: AddressSpace> Server<S> {
         self.page
     }
 
-    /// The domain's address space.
-    pub fn space(&self) -> &S {
-        &self.executor.space
-    }
-
-    /// The same, to change.
-    pub fn space_mut(&mut self) -> &mut S {
-        &mut self.executor.space
-    }
-
     /// Carries out the call that lies in the page and says how it went; `number` is its number.
     ///
     /// # Errors

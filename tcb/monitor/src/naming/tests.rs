@@ -76,7 +76,6 @@ enum Op {
     Forget(usize),
     Replace(usize),
     Connect(usize, usize),
-    Disconnect(usize),
     /// A domain closes its end of each of its connections.
     Close(usize),
     /// A domain makes a table for each of its connections.
@@ -101,7 +100,6 @@ fn op() -> impl Strategy<Value = Op> {
         3 => n().prop_map(Op::Forget),
         1 => n().prop_map(Op::Replace),
         3 => (n(), n()).prop_map(|(a, b)| Op::Connect(a, b)),
-        2 => n().prop_map(Op::Disconnect),
         2 => n().prop_map(Op::Close),
         2 => n().prop_map(Op::Table),
         1 => n().prop_map(Op::Bind),
@@ -240,13 +238,6 @@ impl Rig {
             Op::Connect(a, b) => {
                 if let (Some(a), Some(b)) = (self.domain(a, true), self.domain(b, true)) {
                     let _ = self.machine.connect(a, b, 0);
-                }
-            }
-            Op::Disconnect(n) => {
-                let all = shared.connections.list();
-                if let Some(c) = all.get(n % all.len().max(1)) {
-                    let (back, front) = (c.backend, c.frontend);
-                    self.machine.disconnect(back, front, c.handle).unwrap();
                 }
             }
             Op::Close(n) => {

@@ -5,7 +5,7 @@ use abi::hypercall::{COUNT, DONE, KIND, OP_WORDS, OPS, RESULT, STATUS_WORD};
 use abi::layout::info;
 use abi::{DomId, GrantStatus};
 use monitor::event::Port;
-use monitor::fake::FakeSpace;
+use monitor::fake::SharedFake;
 use monitor::grant::GrantAudit;
 use monitor::grant::mechanism::Make;
 use monitor::hypercall::{CallCounters, CallPage, Server, Shared};
@@ -23,7 +23,9 @@ pub(crate) const SLOTS: u32 = 8;
 pub(crate) struct Rig {
     pub(crate) shared: Arc<Shared>,
     pub(crate) memories: [Arc<Memory>; 2],
-    pub(crate) server: Server<FakeSpace>,
+    pub(crate) server: Server<SharedFake>,
+    /// Its address space.
+    pub(crate) space: SharedFake,
     pub(crate) ready: Arc<AtomicBool>,
     pub(crate) number: u32,
 }
@@ -42,11 +44,12 @@ impl Rig {
         });
         shared.connections.add(a, b, 0).unwrap();
         let ready = Arc::new(AtomicBool::new(false));
+        let space = SharedFake::default();
         let server = Server::new(
             DomId(0),
             CallPage::of(&memories[0]).unwrap(),
             Arc::clone(&shared),
-            FakeSpace::default(),
+            Arc::clone(&space),
             Arc::new(CallCounters::default()),
             Arc::clone(&ready),
         );
@@ -54,6 +57,7 @@ impl Rig {
             shared,
             memories,
             server,
+            space,
             ready,
             number: 0,
         }
