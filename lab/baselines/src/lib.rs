@@ -72,6 +72,10 @@ impl Mechanism for Baselines {
         self.flips.is_for(granter, conn)
     }
 
+    fn hears_of_deaths(&self) -> bool {
+        true
+    }
+
     fn bind(&self, grants: &Grants, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
         self.flips.bind(grants, user, op)
     }

@@ -34,6 +34,11 @@ pub trait Mechanism: Debug + Send + Sync {
         false
     }
 
+    /// Whether callers have to hear of granters that have died.
+    fn hears_of_deaths(&self) -> bool {
+        false
+    }
+
     /// Binds something that it has made to the caller's window.
     ///
     /// # Errors
