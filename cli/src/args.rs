@@ -202,7 +202,8 @@ pub(crate) enum Command {
     },
     /// Take guests away from a running machine
     ///
-    /// Returns when nothing is left of them: no process, no grant, no mapping, no interface.
+    /// Returns when nothing is left of them: no process, no grant, no mapping. Their interfaces go
+    /// within a second.
     #[command(after_help = "Example:\n  grantway detach web db")]
     Detach {
         /// The guests, in this order
@@ -210,6 +211,26 @@ pub(crate) enum Command {
         guests: Vec<String>,
         #[command(flatten)]
         which: Which,
+    },
+    /// Make a running machine what a file says now
+    ///
+    /// Guests that the file does not have any more are detached, new ones are attached, and those
+    /// that it describes otherwise both, unless only firewall rules and rate limits differ: these
+    /// are changed. What cannot change while the machine runs is refused before anything is done.
+    /// Guests that `grantway attach` brought stay, unless the file names them.
+    #[command(after_help = "Examples:\n  \
+        grantway reload office.toml --dry-run\n  \
+        grantway reload office.toml --name office --json | jq '.steps[] | {step, domain}'")]
+    Reload {
+        /// The configuration, with the fragments beside it
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: PathBuf,
+        /// Say what would be done, and do nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Name of the instance, instead of the file's
+        #[arg(long)]
+        name: Option<String>,
     },
     /// Run a whole machine for half a minute and report what it did
     ///

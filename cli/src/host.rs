@@ -47,6 +47,19 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
     found
 }
 
+/// The same of some of its guests.
+pub(crate) fn check_guests(config: &Config, of: impl Fn(&str) -> bool) -> Vec<Finding> {
+    let mut found = check(config);
+    found.retain(|finding| {
+        let guest = match finding.place {
+            Place::Guest(g) | Place::Vif(g, _) => config.guests.get(g),
+            _ => None,
+        };
+        guest.is_some_and(|guest| of(&guest.name))
+    });
+    found
+}
+
 /// That TAPs can be asked for.
 pub(crate) fn tun() -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();

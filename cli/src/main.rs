@@ -8,6 +8,7 @@
 //! | `files` | a configuration's file and its fragments |
 //! | `host` | what a configuration expects of this system; namespaces of one's own |
 //! | `live` | attach guests to a running machine, and detach them |
+//! | `reload` | make a running machine what a file says now |
 //! | `service` | what systemd is told |
 //! | `show` | ask a running machine: status, stat, grants, set |
 //! | `capture` | write what a guest or a NIC sees to a file |
@@ -28,6 +29,7 @@ mod host;
 mod live;
 mod output;
 mod prof;
+mod reload;
 mod run;
 mod service;
 mod show;
@@ -129,6 +131,11 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Restart { domains, which } => show::restart(&which.name, &domains, json),
         Command::Attach { newcomer, which } => live::attach(&which.name, &newcomer, json),
         Command::Detach { guests, which } => live::detach(&which.name, &guests, json),
+        Command::Reload {
+            config,
+            dry_run,
+            name,
+        } => reload::reload(&config, dry_run, name, json),
         Command::Demo { quick, sim } => demo::run(&DemoArgs { json, quick, sim }),
         Command::Exp { list: true, .. } => output::list_plans(json),
         Command::Exp {

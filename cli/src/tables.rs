@@ -327,7 +327,7 @@ pub(crate) fn how_to_reach(
             text,
             "It has a network namespace of its own, \"here\" above: \
              nsenter --preserve-credentials --user --net -t {} COMMAND",
-            instance.pid()
+            instance.pid().unwrap_or_default()
         );
     }
     let option = match name {

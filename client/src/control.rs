@@ -2,6 +2,7 @@
 
 use crate::Error;
 use abi::machine::{Control, ControlError};
+use abi::reload::REQUEST_MAX;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -17,7 +18,15 @@ pub(crate) fn ask<T: DeserializeOwned>(
     request: &Control,
     limit: Duration,
 ) -> Result<T, Error> {
-    let line = exchange(path, request, limit).map_err(|e| match e.kind() {
+    let mut line = serde_json::to_vec(request).map_err(|e| Error::Nonsense(e.to_string()))?;
+    line.push(b'\n');
+    if line.len() > REQUEST_MAX {
+        return Err(Error::Refused(format!(
+            "the request has {} bytes, and {REQUEST_MAX} is the most",
+            line.len()
+        )));
+    }
+    let line = exchange(path, &line, limit).map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Late {
             what: "the monitor's answer".to_owned(),
             limit,
@@ -36,7 +45,7 @@ pub(crate) fn ask<T: DeserializeOwned>(
 #[serde(transparent)]
 struct Only(ControlError);
 
-fn exchange(path: &Path, request: &Control, limit: Duration) -> io::Result<Vec<u8>> {
+fn exchange(path: &Path, request: &[u8], limit: Duration) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + limit;
     let mut stream = UnixStream::connect(path)?;
     let left = || {
@@ -47,10 +56,8 @@ fn exchange(path: &Path, request: &Control, limit: Duration) -> io::Result<Vec<u
             Ok(Some(left))
         }
     };
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
     stream.set_write_timeout(left()?)?;
-    stream.write_all(&line)?;
+    stream.write_all(request)?;
 
     let mut answer = Vec::new();
     let mut chunk = [0; 16384];
@@ -115,6 +122,21 @@ mod tests {
             ask(path, &relay(), Duration::from_secs(5)).unwrap()
         });
         assert_eq!(got.reply, "x\n");
+    }
+
+    #[test]
+    fn what_is_too_long_is_not_sent() {
+        let request = Control::Relay {
+            domain: "driver".into(),
+            request: "x".repeat(REQUEST_MAX),
+        };
+        let path = Path::new("/no/such/socket");
+        let refused = ask::<Relayed>(path, &request, Duration::from_secs(5)).unwrap_err();
+        let says = |why: &String| why.ends_with("bytes, and 1048576 is the most");
+        assert!(
+            matches!(&refused, Error::Refused(why) if says(why)),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -11,6 +11,7 @@ use abi::machine::{
     Access, Attached, Audit, Control, Detached, Machine, Relayed, Restarted, Setting, Status,
 };
 use abi::mailbox::Request;
+use abi::reload::{Reloaded, SourceFile};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 use std::fs::{self, Permissions};
@@ -69,6 +70,8 @@ const METRICS: Duration = Duration::from_secs(10);
 const RESTART: Duration = Duration::from_secs(25);
 /// How long a guest may take to come, and to go again if it does not.
 const CHANGE: Duration = Duration::from_secs(45);
+/// How long a reload may take: hundreds of guests, one after another.
+const RELOAD: Duration = Duration::from_secs(600);
 /// How long an orderly end may take.
 const DOWN: Duration = Duration::from_secs(10);
 /// The same when nobody waits for the outcome.
@@ -81,7 +84,8 @@ pub struct Instance {
     socket: PathBuf,
     /// The monitor, if it is to end with this value.
     child: Option<Child>,
-    pid: u32,
+    /// The monitor's process, if this value has started it.
+    pid: Option<u32>,
     up_ms: Option<f64>,
     log: PathBuf,
 }
@@ -163,7 +167,7 @@ impl Instance {
             name: machine.name.clone(),
             socket,
             child,
-            pid,
+            pid: Some(pid),
             up_ms: Some(up_ms),
             log,
         })
@@ -186,16 +190,14 @@ impl Instance {
             });
         }
         let log = socket.with_extension("log");
-        let mut found = Self {
+        Ok(Self {
             name: name.to_owned(),
             socket,
             child: None,
-            pid: 0,
+            pid: None,
             up_ms: None,
             log,
-        };
-        found.pid = found.status()?.pid;
-        Ok(found)
+        })
     }
 
     /// Its name.
@@ -204,9 +206,10 @@ impl Instance {
         &self.name
     }
 
-    /// Process id of the monitor.
+    /// Process id of the monitor; none if it was not started by this value: [`Instance::status`]
+    /// has it.
     #[must_use]
-    pub fn pid(&self) -> u32 {
+    pub fn pid(&self) -> Option<u32> {
         self.pid
     }
 
@@ -304,6 +307,15 @@ impl Instance {
         ask(&self.socket, &Control::Detach { domain }, CHANGE)
     }
 
+    /// Make the machine what files say, or (`dry_run`) ask what would be done; returns when it is
+    /// that, or cannot go on.
+    ///
+    /// # Errors
+    /// Something is wrong with the files, or cannot change while it runs: nothing was done then.
+    pub fn reload(&self, files: Vec<SourceFile>, dry_run: bool) -> Result<Reloaded, Error> {
+        ask(&self.socket, &Control::Reload { files, dry_run }, RELOAD)
+    }
+
     /// End every domain and the monitor, and wait until they are gone.
     ///
     /// # Errors
@@ -321,6 +333,10 @@ impl Instance {
 
     fn end(&mut self, limit: Duration) -> Result<(), Error> {
         let start = Instant::now();
+        let pid = match self.pid {
+            Some(pid) => pid,
+            None => self.status()?.pid,
+        };
         let asked = ask::<serde_json::Value>(&self.socket, &Control::Down, limit);
         let left = limit.saturating_sub(start.elapsed());
         let ended = match &mut self.child {
@@ -340,7 +356,7 @@ impl Instance {
                 }
                 ended
             }
-            None => asked.is_ok() && wait_process(self.pid, left),
+            None => asked.is_ok() && wait_process(pid, left),
         };
         self.child = None;
         match asked {

@@ -1,7 +1,10 @@
 //! A configuration in several files: the first one, and fragments that add to it.
 
+use abi::machine::Setting;
+use serde::Deserialize;
+use std::collections::BTreeMap;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 /// A file, as it is named in messages, and its text.
 #[derive(Clone, Debug)]
@@ -10,6 +13,21 @@ pub struct File {
     pub name: String,
     /// Its text.
     pub text: String,
+}
+
+/// What files say together, key by key, as it is written.
+///
+/// # Errors
+/// They are no TOML, or have a number that is too large.
+pub(crate) fn settings(files: &[File]) -> Result<BTreeMap<String, Setting>, String> {
+    let mut root = DeTable::new();
+    for file in files {
+        let table = DeTable::parse(&file.text).map_err(|error| error.to_string())?;
+        merge(&mut root, table.into_inner());
+    }
+    let root = Spanned::new(0..0, DeValue::Table(root));
+    let read = BTreeMap::deserialize(ValueDeserializer::from(root));
+    read.map_err(|error| error.to_string())
 }
 
 /// Adds a later file's table to what stands already: sections (`[driver]`) key by key, the later

@@ -4,6 +4,8 @@
 //! [`LiveConfig`] is the file again, as the machine has become: a guest that comes is checked
 //! against all that are there by the same rules as the file was.
 
+pub mod reload;
+
 use crate::domain::{DriverConfig, GrantMode, VifConfig};
 use crate::machine;
 use crate::model::{Config, Guest, Queues};
@@ -59,7 +61,7 @@ pub fn machine(config: &Config, files: &[File]) -> Result<Machine, Problems> {
     Ok(machine)
 }
 
-/// A guest that is to come.
+/// A guest that is to come, or to change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Newcomer {
     /// Its domain.
@@ -86,18 +88,16 @@ impl LiveConfig {
     /// # Errors
     /// What is wrong with it: nothing, if it was ever right.
     pub fn of(live: &Live) -> Result<Self, Problems> {
-        let (name, texts) = (String::new(), live.files.iter().cloned());
-        let files: Vec<File> = texts
-            .map(|text| File {
-                name: name.clone(),
-                text,
-            })
-            .collect();
-        let (mut config, _) = parse_located(&files)?;
+        let (mut config, _) = parse_located(&files_of(live))?;
         name_macs(&mut config);
         config
             .guests
             .retain(|guest| !live.detached.contains(&guest.name));
+        for guest in &mut config.guests {
+            if let Some(changed) = live.changed.get(&guest.name) {
+                *guest = read_guest(0, &written(changed))?;
+            }
+        }
         let mut attached = BTreeSet::new();
         for (name, guest) in &live.attached {
             config
@@ -129,6 +129,25 @@ impl LiveConfig {
                 Err(wrong.to_string())
             }
         }
+    }
+
+    /// Describes a guest that is there otherwise.
+    ///
+    /// # Errors
+    /// There is none of this name, or something is wrong with it; nothing has changed then.
+    pub fn change(&mut self, described: &Setting) -> Result<Newcomer, String> {
+        let guest = read_guest(0, &written(described)).map_err(|wrong| wrong.to_string())?;
+        let mut there = self.config.guests.iter_mut().enumerate();
+        let there = there.find(|(_, there)| there.name == guest.name);
+        let (g, there) = there.ok_or_else(|| format!("there is no guest {}", guest.name))?;
+        let macs = guest.vifs.iter().filter_map(|vif| vif.mac).collect();
+        let before = std::mem::replace(there, guest);
+        self.newcomer(g, described, macs).map_err(|wrong| {
+            if let Some(there) = self.config.guests.get_mut(g) {
+                *there = before;
+            }
+            wrong.to_string()
+        })
     }
 
     /// Guest number `g`, if nothing is wrong with it.
@@ -254,6 +273,15 @@ fn behind(grants: GrantMode, vif: &VifConfig) -> u32 {
     }
 }
 
+/// The files that a machine was built from.
+fn files_of(live: &Live) -> Vec<File> {
+    let file = |text: &String| File {
+        name: String::new(),
+        text: text.clone(),
+    };
+    live.files.iter().map(file).collect()
+}
+
 /// Every guest keeps the MACs that it has when guests before it in the file come or go.
 fn name_macs(config: &mut Config) {
     for g in 0..config.guests.len() {
@@ -313,9 +341,11 @@ fn write(value: &Setting, to: &mut String) {
         Setting::Text(text) => to.push_str(&quoted(text)),
         Setting::List(list) => {
             to.push('[');
-            for value in list {
+            for (n, value) in list.iter().enumerate() {
+                if n > 0 {
+                    to.push_str(", ");
+                }
                 write(value, to);
-                to.push(',');
             }
             to.push(']');
         }

@@ -100,6 +100,10 @@ mod tests {
             Control::Restart {
                 domain: "web".into(),
             },
+            Control::Reload {
+                files: Vec::new(),
+                dry_run: true,
+            },
             relay(r#"{"op":"set","key":"k","value":"v"}"#),
             relay(r#"{"op":"stat","op":"set","key":"k","value":"v"}"#),
             relay("nonsense"),

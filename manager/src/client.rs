@@ -2,13 +2,12 @@
 
 use crate::access::Right;
 use abi::DomId;
+use abi::reload::REQUEST_MAX;
 use rustix::io::Errno;
 use serde::Serialize;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-/// Bytes that a request may have: a full mailbox with every byte escaped, and some.
-const REQUEST_MAX: usize = 256 * 1024;
 /// Bytes taken at once.
 const CHUNK: usize = 16 * 1024;
 /// How long a client may be silent, or leave an answer lying.
@@ -35,7 +34,7 @@ pub(crate) enum Waits {
     /// A domain's next start, by its place in the machine and its starts before, until the time
     /// given.
     Start(usize, u64, u64),
-    /// A guest that comes or goes: its attach or detach answers.
+    /// A guest that comes or goes, or several: their attach, detach or reload answers.
     Change,
     /// The end of everything.
     End,

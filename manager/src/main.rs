@@ -13,6 +13,8 @@
 //! | `core` | the link to the core |
 //! | `world` | the machine, and where its domains stand |
 //! | `shape` | what the machine has become: guests that came and went |
+//! | `windows` | which slots of the driver domain's windows are whose |
+//! | `reload` | what it takes to make the machine what files say |
 //! | `build` | from a description to running domains |
 //! | `restart` | when a domain is started again |
 //! | `console`, `log` | what domains print |
@@ -27,9 +29,11 @@ mod core;
 mod keep;
 mod log;
 mod metrics;
+mod reload;
 mod restart;
 mod serve;
 mod shape;
+mod windows;
 mod world;
 
 use crate::core::Core;

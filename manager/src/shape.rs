@@ -1,8 +1,9 @@
 //! The machine as it has become: what it began with, and the guests that came and went since.
 
+use crate::windows::{self, Windows};
 use abi::machine::{Domain, Live, Program, Setting};
 use config::domain::{DriverConfig, VifConfig};
-use config::live::{self, LiveConfig};
+use config::live::LiveConfig;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +63,8 @@ impl Shape {
     ) -> Result<Admitted, String> {
         let came = config.add(guest)?;
         let name = came.domain.name.clone();
-        let vifs = match self.room(&came.vifs) {
+        let room = self.windows().and_then(|windows| windows.place(&came.vifs));
+        let vifs = match room {
             Ok(vifs) => vifs,
             Err(full) => {
                 config.remove(&name);
@@ -91,25 +93,16 @@ impl Shape {
         drivers.map(|(place, _)| *place).collect()
     }
 
-    /// The interfaces, with slots in each worker's window.
-    fn room(&self, vifs: &[VifConfig]) -> Result<BTreeMap<usize, Vec<VifConfig>>, String> {
+    /// The windows of all workers, and who has what of them.
+    pub(crate) fn windows(&self) -> Result<Windows, String> {
         let first = self.live.as_ref().map_or(0, |live| live.first_slot);
-        let mut all = BTreeMap::new();
+        let mut of = BTreeMap::new();
         for worker in self.workers() {
-            let end = self
-                .domains
-                .get(&worker)
-                .map_or(0, |domain| domain.window_slots);
-            let mut vifs = vifs.to_vec();
-            if !live::place(&self.driver(worker)?, first, end, &mut vifs) {
-                return Err(format!(
-                    "the machine is full: the window of the driver domain has {end} slots, and no \
-                     room for what this guest grants; detach another one first"
-                ));
-            }
-            all.insert(worker, vifs);
+            let domain = self.domains.get(&worker);
+            let end = domain.map_or(0, |domain| domain.window_slots);
+            of.insert(worker, (self.driver(worker)?, end));
         }
-        Ok(all)
+        Ok(Windows::new(first, of))
     }
 
     /// What a worker is told at its start.
@@ -137,13 +130,41 @@ impl Shape {
         self.edit(worker, |driver| driver.vifs.extend_from_slice(vifs))
     }
 
+    /// Interfaces that are served have the rules and the rate limits of these from now on. What is
+    /// to be told, and the worker that it is told.
+    pub(crate) fn change(&mut self, vifs: &[VifConfig]) -> Result<Vec<(usize, VifConfig)>, String> {
+        let mut told = Vec::new();
+        for worker in self.workers() {
+            self.edit(worker, |driver| {
+                for vif in &mut driver.vifs {
+                    if let Some(now) = vifs.iter().find(|now| now.name == vif.name) {
+                        vif.rules.clone_from(&now.rules);
+                        vif.rate_mbps = now.rate_mbps;
+                        told.push((worker, vif.clone()));
+                    }
+                }
+            })?;
+        }
+        Ok(told)
+    }
+
+    /// A guest is described so from now on.
+    pub(crate) fn describe(&mut self, name: String, guest: Setting) {
+        if let Some(live) = &mut self.live {
+            let of = match live.attached.contains_key(&name) {
+                true => &mut live.attached,
+                false => &mut live.changed,
+            };
+            of.insert(name, guest);
+        }
+    }
+
     /// The worker's connections of a guest's interfaces.
     pub(crate) fn served(&self, worker: usize, name: &str) -> Vec<u32> {
         let Ok(driver) = self.driver(worker) else {
             return Vec::new();
         };
-        let is_its = |vif: &&VifConfig| VifConfig::guest_of(&vif.name) == Some(name);
-        let vifs = driver.vifs.iter().filter(is_its);
+        let vifs = driver.vifs.iter().filter(|vif| windows::is_of(vif, name));
         vifs.map(|vif| vif.conn).collect()
     }
 
@@ -159,10 +180,20 @@ impl Shape {
         }
         self.coming.remove(name);
         self.leaving.remove(name);
-        if let Some(live) = &mut self.live
-            && live.attached.remove(name).is_none()
-        {
-            live.detached.insert(name.to_owned());
+        if let Some(live) = &mut self.live {
+            live.of_files.remove(name);
+            live.changed.remove(name);
+            if live.attached.remove(name).is_none() {
+                live.detached.insert(name.to_owned());
+            }
+        }
+    }
+
+    /// Files that were read after the start name these guests: they are these files' from now on,
+    /// however they came.
+    pub(crate) fn adopt(&mut self, guests: impl IntoIterator<Item = String>) {
+        if let Some(live) = &mut self.live {
+            live.of_files.extend(guests);
         }
     }
 }
@@ -170,6 +201,8 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use config::live;
 
     const FILE: &str = "[driver]\nworkers = 2\n[[guest]]\nname = \"a-1\"\n[[guest.vif]]\n\
                         endpoint = \"echo\"\n";

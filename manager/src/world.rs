@@ -68,6 +68,11 @@ impl World {
         Ok(admitted)
     }
 
+    /// The same, where the next manager would find out: it is kept with the next change.
+    pub(crate) fn shape_unkept(&mut self) -> &mut Shape {
+        &mut self.shape
+    }
+
     /// It has become so before this manager began.
     pub(crate) fn take_up(&mut self, shape: Shape) {
         self.shape = shape;

@@ -132,6 +132,7 @@ fn the_unit_is_sound_and_confines() {
     require!(tool("systemd-analyze"));
     let unit = include_str!("../../../contrib/systemd/grantway.service");
     assert!(unit.contains("\nType=notify\n") && unit.contains("\nWatchdogSec="));
+    assert!(unit.contains("\nExecReload=/usr/bin/grantway reload /etc/"));
     let place = Place::new();
     let program = env!("CARGO_BIN_EXE_grantway");
     let path = place.file(
@@ -208,12 +209,13 @@ fn a_group_may_look_and_another_may_change() {
         assert_eq!((run.code, run.out.as_str()), (1, ""), "{args:?}: {run:?}");
     }
     let set = &["set", "driver", "lro.flush", "poll"][..];
-    for args in [set, &["restart", "web"], &["down"]] {
+    let reload = &["reload", &file, "--dry-run"][..];
+    for args in [set, reload, &["restart", "web"], &["down"]] {
         let run = place.run_as_group(USER, look, args);
         let is_refused = !run.ok() && run.err.contains("you may look");
         assert!(is_refused, "{args:?}: {run:?}");
     }
-    for args in [set, &["restart", "web"], &["status"], &["down"]] {
+    for args in [set, reload, &["restart", "web"], &["status"], &["down"]] {
         let run = place.run_as_group(USER, change, args);
         assert!(run.ok(), "{args:?}: {run:?}");
     }

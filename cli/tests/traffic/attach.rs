@@ -11,9 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testing::child_of;
 
-const PATIENCE: Duration = Duration::from_secs(30);
-const PAUSE: Duration = Duration::from_millis(5);
-const NAMES: [&str; 3] = ["c0", "c1", "c2"];
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PAUSE: Duration = Duration::from_millis(5);
+pub(crate) const NAMES: [&str; 3] = ["c0", "c1", "c2"];
 
 /// A machine without a guest or a NIC, and three namespaces.
 fn empty(needed: &[&str]) -> Option<Machine> {
@@ -22,7 +22,7 @@ fn empty(needed: &[&str]) -> Option<Machine> {
     })
 }
 
-fn address(place: usize) -> String {
+pub(crate) fn address(place: usize) -> String {
     format!("10.0.0.{}", place + 1)
 }
 
@@ -37,23 +37,23 @@ fn typed(machine: &Machine, place: usize) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-fn attach(machine: &Machine, place: usize) -> Value {
+pub(crate) fn attach(machine: &Machine, place: usize) -> Value {
     let typed = typed(machine, place);
     let words: Vec<&str> = typed.iter().map(String::as_str).collect();
     machine.ask(&words)
 }
 
-fn detach(machine: &Machine, place: usize) -> Value {
+pub(crate) fn detach(machine: &Machine, place: usize) -> Value {
     machine.ask(&["detach", NAMES[place]])
 }
 
 /// Whether one namespace hears from another within a second.
-fn hears(machine: &Machine, from: usize, to: usize) -> bool {
+pub(crate) fn hears(machine: &Machine, from: usize, to: usize) -> bool {
     let ping = machine.run(from, "ping", &["-c", "1", "-W", "1", &address(to)]);
     ping.status.success()
 }
 
-fn reaches(machine: &Machine, from: usize, to: usize) {
+pub(crate) fn reaches(machine: &Machine, from: usize, to: usize) {
     wait_until("no answer to a ping", PAUSE, PATIENCE, || {
         hears(machine, from, to)
     });
@@ -66,8 +66,25 @@ fn has_interface(machine: &Machine, place: usize) -> bool {
     namespace.enter(read).unwrap().contains(name)
 }
 
+/// It is promised to go within a second.
+fn loses_interface(machine: &Machine, place: usize) {
+    wait_until("the interface has stayed", PAUSE, PATIENCE, || {
+        !has_interface(machine, place)
+    });
+}
+
+/// What half of these took at the most.
+fn usually_within(ms: u64, answers: Vec<Value>) {
+    let took = |answer: Value| answer["took_ns"].as_u64().unwrap();
+    let mut took: Vec<u64> = answers.into_iter().map(took).collect();
+    took.sort_unstable();
+    let middle = took[took.len() / 2];
+    println!("{middle} ns, {ms} ms at the most");
+    assert!(middle <= ms * 1_000_000, "{took:?}");
+}
+
 /// Names of the machine's domains.
-fn domains(machine: &Machine) -> Vec<String> {
+pub(crate) fn domains(machine: &Machine) -> Vec<String> {
     let status = machine.ask(&["status"]);
     let domains = status["domains"].as_array().unwrap().iter();
     domains
@@ -91,7 +108,7 @@ fn trusted(machine: &Machine) -> [u64; 3] {
 
 /// What must be as it was when as many guests are there again: descriptors of the trusted
 /// processes, and pages that the driver has of others.
-fn held(machine: &Machine) -> (Vec<usize>, Value) {
+pub(crate) fn held(machine: &Machine) -> (Vec<usize>, Value) {
     let audit = machine.ask(&["grants"]);
     assert_eq!(audit["leaked"], 0, "{audit}");
     let mut domains = audit["domains"].as_array().unwrap().iter();
@@ -101,7 +118,12 @@ fn held(machine: &Machine) -> (Vec<usize>, Value) {
 }
 
 /// A stream from one place to another, whose bytes are counted and checked until it is stopped.
-fn stream(machine: &Machine, (from, to): (usize, usize), stop: &AtomicBool, carried: &AtomicU64) {
+pub(crate) fn stream(
+    machine: &Machine,
+    (from, to): (usize, usize),
+    stop: &AtomicBool,
+    carried: &AtomicU64,
+) {
     let bind = || TcpListener::bind((address(to), 7000)).unwrap();
     let listener = machine.places[to].0.enter(bind).unwrap();
     let connect = || TcpStream::connect((address(to), 7000)).unwrap();
@@ -121,6 +143,27 @@ fn stream(machine: &Machine, (from, to): (usize, usize), stop: &AtomicBool, carr
             carried.fetch_add(got.len() as u64, Ordering::Relaxed);
         }
     });
+}
+
+/// Kills the driver or the manager, and waits for the next one.
+pub(crate) fn replace(machine: &Machine, victim: &str) {
+    let before = machine.ask(&["status"])["domains"][0]["pid"].clone();
+    match victim {
+        "driver" => {
+            kill(before.as_u64().unwrap());
+            wait_until("no other driver", PAUSE, PATIENCE, || {
+                let now = machine.ask(&["status"])["domains"][0].clone();
+                now["pid"] != before && !now["restarts"]["connected_ns"].is_null()
+            });
+        }
+        _ => {
+            let [core, _, manager] = trusted(machine);
+            kill(manager);
+            wait_until("no other manager", PAUSE, PATIENCE, || {
+                child_of(core, "grantway-manager").is_some_and(|now| now != manager)
+            });
+        }
+    }
 }
 
 #[test]
@@ -154,19 +197,23 @@ fn namespaces_are_attached_to_a_machine_of_nothing_and_talk() {
         attach(&machine, 2);
         detach(&machine, 2);
         let before = held(&machine);
+        let (mut comes, mut goes) = (Vec::new(), Vec::new());
         for turn in 0..50 {
             let so_far = carried.load(Ordering::Relaxed);
-            attach(&machine, 2);
+            comes.push(attach(&machine, 2));
             if turn % 10 == 0 {
                 reaches(&machine, 2, 0);
             }
-            detach(&machine, 2);
-            assert!(!has_interface(&machine, 2));
+            goes.push(detach(&machine, 2));
+            loses_interface(&machine, 2);
             assert_eq!(domains(&machine), ["driver", "c0", "c1"]);
             wait_until("the stream stands", PAUSE, PATIENCE, || {
                 carried.load(Ordering::Relaxed) > so_far
             });
         }
+        // Promised are 15 and 10 ms, on a system that does nothing else.
+        usually_within(150, comes);
+        usually_within(100, goes);
         wait_until("something has stayed", PAUSE, PATIENCE, || {
             held(&machine) == before
         });
@@ -177,23 +224,7 @@ fn namespaces_are_attached_to_a_machine_of_nothing_and_talk() {
     // The next driver knows them, too, and so does the next manager.
     attach(&machine, 2);
     for victim in ["driver", "manager", "driver"] {
-        let before = machine.ask(&["status"])["domains"][0]["pid"].clone();
-        match victim {
-            "driver" => {
-                kill(before.as_u64().unwrap());
-                wait_until("no other driver", PAUSE, PATIENCE, || {
-                    let now = machine.ask(&["status"])["domains"][0].clone();
-                    now["pid"] != before && !now["restarts"]["connected_ns"].is_null()
-                });
-            }
-            _ => {
-                let [core, _, manager] = trusted(&machine);
-                kill(manager);
-                wait_until("no other manager", PAUSE, PATIENCE, || {
-                    child_of(core, "grantway-manager").is_some_and(|now| now != manager)
-                });
-            }
-        }
+        replace(&machine, victim);
         for (from, to) in [(0, 1), (1, 2), (2, 0)] {
             reaches(&machine, from, to);
         }
@@ -392,7 +423,7 @@ fn a_manager_that_dies_in_the_midst_leaves_no_half_guest() {
         if whole {
             detach(&machine, 1);
         }
-        assert!(!has_interface(&machine, 1));
+        loses_interface(&machine, 1);
     }
     println!("{outcomes:?}: not at all, as a whole");
     attach(&machine, 1);

@@ -13,6 +13,7 @@ mod pairs;
 mod processes;
 mod programs;
 mod queues;
+mod reload;
 mod restart;
 mod soak;
 mod uplink;

@@ -104,7 +104,7 @@ impl Server {
             Ok(Control::Restart { .. }) => {
                 Err("the toolstack restarts guests; end this process and start it again".to_owned())
             }
-            Ok(Control::Attach { .. } | Control::Detach { .. }) => {
+            Ok(Control::Attach { .. } | Control::Detach { .. } | Control::Reload { .. }) => {
                 Err("the toolstack attaches guests: `xl network-attach`".to_owned())
             }
             Ok(Control::Down) => Ok(json!({})),

@@ -11,7 +11,7 @@
 //! A manager that finds one that comes, and has not begun with it, takes it away.
 
 use super::Server;
-use super::changes::{Attach, UP_NS};
+use super::changes::{Asker, Attach, UP_NS};
 use super::requests::refusal;
 use super::tell::Telling;
 use crate::build;
@@ -26,6 +26,7 @@ use abi::machine::{Attached, Restarts, Setting};
 use abi::mailbox::Request;
 use config::domain::VifConfig;
 use config::live::LiveConfig;
+use serde::Serialize;
 
 impl Server<'_> {
     /// Whether a domain is a guest that was attached.
@@ -34,10 +35,10 @@ impl Server<'_> {
         live.is_some_and(|live| live.attached.contains_key(name))
     }
 
-    /// Begins to attach a guest, for a client that is answered when it is up.
+    /// Begins to attach a guest, for somebody who is answered when it is up.
     pub(super) fn begin_attach(
         &mut self,
-        client: u64,
+        asker: Asker,
         guest: &Setting,
         now: u64,
     ) -> Result<(), String> {
@@ -46,11 +47,14 @@ impl Server<'_> {
         }
         let config = live_config(&mut self.config, self.world.shape())?;
         let admitted = self.world.admit(config, guest)?;
+        if asker == Asker::Reload {
+            self.world.shape_mut().adopt([admitted.name.clone()]);
+        }
         if let Err(Refusal { why, .. }) = self.keep() {
             self.forget(&admitted.name);
             return Err(format!("the core cannot keep what there is: {why}"));
         }
-        self.wait_for(client, Waits::Change);
+        self.wait_for_change(asker);
         let built = self.build_guest(&admitted);
         let (tellings, trouble) = match built {
             Ok(tellings) => (tellings, None),
@@ -60,7 +64,7 @@ impl Server<'_> {
             place: admitted.place,
             name: admitted.name,
             macs: admitted.macs,
-            client,
+            asker,
             began_ns: now,
             tellings,
         };
@@ -129,6 +133,8 @@ impl Server<'_> {
         if !self.restarts_now() {
             return;
         }
+        // First: a step ends in the turn before, and what was told until then has been heard.
+        self.reload_turn(now);
         for mut attach in std::mem::take(&mut self.attaches) {
             match self.attach_turn(&mut attach, now) {
                 Ok(false) => self.attaches.push(attach),
@@ -184,13 +190,13 @@ impl Server<'_> {
             macs: attach.macs.clone(),
             took_ns: now.saturating_sub(attach.began_ns),
         };
-        self.answer(attach.client, &attached, now);
+        self.changed(attach.asker, &attached, now);
     }
 
     /// A guest does not come after all.
     pub(super) fn fail(&mut self, attach: &Attach, why: String) {
         self.begin_detach(&attach.name, &why);
-        self.tell_when_gone(&attach.name, attach.client, Some(why));
+        self.tell_when_gone(&attach.name, attach.asker, Some(why));
     }
 
     /// Takes a guest that is still coming out of those that do, if there is such a one.
@@ -202,9 +208,27 @@ impl Server<'_> {
         Some(self.attaches.remove(at))
     }
 
-    /// Tells a client that something was refused.
-    pub(super) fn refuse(&mut self, client: u64, why: String, now: u64) {
-        self.answer(client, &refusal(why), now);
+    /// Who has asked for a change waits for it.
+    pub(super) fn wait_for_change(&mut self, asker: Asker) {
+        if let Asker::Client(client) = asker {
+            self.wait_for(client, Waits::Change);
+        }
+    }
+
+    /// Tells who has asked for a change that it is done.
+    pub(super) fn changed(&mut self, asker: Asker, answer: &impl Serialize, now: u64) {
+        match asker {
+            Asker::Client(client) => self.answer(client, answer, now),
+            Asker::Reload => self.reload_step_over(Ok(())),
+        }
+    }
+
+    /// Tells who has asked for a change that nothing comes of it.
+    pub(super) fn refuse(&mut self, asker: Asker, why: String, now: u64) {
+        match asker {
+            Asker::Client(client) => self.answer(client, &refusal(why), now),
+            Asker::Reload => self.reload_step_over(Err(why)),
+        }
     }
 }
 

@@ -7,13 +7,22 @@ pub(super) const UP_NS: u64 = 20_000_000_000;
 /// After so long who waits is told; it goes on all the same.
 pub(super) const GONE_NS: u64 = 20_000_000_000;
 
+/// Who has asked that a guest comes or goes, and is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// A client, by its number.
+    Client(u64),
+    /// The reload that is under way.
+    Reload,
+}
+
 /// A guest on its way in.
 #[derive(Debug)]
 pub(super) struct Attach {
     pub(super) place: usize,
     pub(super) name: String,
     pub(super) macs: Vec<String>,
-    pub(super) client: u64,
+    pub(super) asker: Asker,
     pub(super) began_ns: u64,
     pub(super) tellings: Vec<Telling>,
 }
@@ -39,7 +48,7 @@ pub(super) struct Detach {
     pub(super) name: String,
     pub(super) began_ns: u64,
     /// Who is told when it has gone, and what: none, that it is detached.
-    pub(super) clients: Vec<(u64, Option<String>)>,
+    pub(super) askers: Vec<(Asker, Option<String>)>,
     /// The workers' connections, and what they are told of them.
     pub(super) tellings: Vec<(u32, Telling)>,
     /// When the core is asked again to forget it, if somebody had a page of it.
@@ -49,7 +58,7 @@ pub(super) struct Detach {
 impl Detach {
     /// When it wants to be looked at, if nothing tells before.
     pub(super) fn due_ns(&self) -> u64 {
-        let late = match self.clients.is_empty() {
+        let late = match self.askers.is_empty() {
             true => u64::MAX,
             false => self.began_ns.saturating_add(GONE_NS),
         };

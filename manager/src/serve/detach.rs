@@ -3,10 +3,9 @@
 
 use super::Server;
 use super::attach::live_config;
-use super::changes::{Detach, GONE_NS};
+use super::changes::{Asker, Detach, GONE_NS};
 use super::tell::Telling;
 use crate::build;
-use crate::client::Waits;
 use abi::core::{Ask, Stage, Text};
 use abi::journal::Level;
 use abi::machine::Detached;
@@ -17,8 +16,8 @@ use shmem::time::monotonic_ns;
 const LOOK_NS: u64 = 1_000_000;
 
 impl Server<'_> {
-    /// Begins to take a guest away, for a client that is answered when nothing is left of it.
-    pub(super) fn detach_for(&mut self, client: u64, name: &str) -> Result<(), String> {
+    /// Begins to take a guest away, for somebody who is answered when nothing is left of it.
+    pub(super) fn detach_for(&mut self, asker: Asker, name: &str) -> Result<(), String> {
         if !self.restarts_now() {
             return Err("the machine is on its way up or down".into());
         }
@@ -27,8 +26,8 @@ impl Server<'_> {
             self.fail(&attach, "it was detached before it was up".into());
         }
         self.begin_detach(name, "detached");
-        self.tell_when_gone(name, client, None);
-        self.wait_for(client, Waits::Change);
+        self.tell_when_gone(name, asker, None);
+        self.wait_for_change(asker);
         Ok(())
     }
 
@@ -41,11 +40,11 @@ impl Server<'_> {
         }
     }
 
-    /// A client waits until a guest has gone, and is told so, or something else.
-    pub(super) fn tell_when_gone(&mut self, name: &str, client: u64, what: Option<String>) {
+    /// Somebody waits until a guest has gone, and is told so, or something else.
+    pub(super) fn tell_when_gone(&mut self, name: &str, asker: Asker, what: Option<String>) {
         let detach = self.detaches.iter_mut().find(|detach| detach.name == name);
         if let Some(detach) = detach {
-            detach.clients.push((client, what));
+            detach.askers.push((asker, what));
         }
     }
 
@@ -79,9 +78,6 @@ impl Server<'_> {
                 }
             };
         }
-        for unit in build::lasting_units(&self.world, place) {
-            let _ = self.core.ask(Ask::Close { unit }, &[]);
-        }
         let shape = self.world.shape();
         let served = shape.workers().into_iter().flat_map(|worker| {
             let conns = shape.served(worker, name).into_iter();
@@ -94,7 +90,7 @@ impl Server<'_> {
             place,
             name: name.to_owned(),
             began_ns: now,
-            clients: Vec::new(),
+            askers: Vec::new(),
             tellings: served.collect(),
             forget_ns: None,
         };
@@ -126,17 +122,17 @@ impl Server<'_> {
             }
             if telling.is_done() {
                 // When it is started again it does not hear of it; what cannot be read was never
-                // written.
-                let _ = self.world.shape_mut().unserve(telling.worker, *conn);
+                // written. The next manager tells it once more.
+                let _ = self.world.shape_unkept().unserve(telling.worker, *conn);
             }
         }
         if now >= detach.began_ns.saturating_add(GONE_NS) {
-            for (client, _) in std::mem::take(&mut detach.clients) {
+            for (asker, _) in std::mem::take(&mut detach.askers) {
                 let why = format!(
                     "{}: something of it is still in use after 20 s",
                     detach.name
                 );
-                self.refuse(client, why, now);
+                self.refuse(asker, why, now);
             }
         }
         let stage = self
@@ -167,6 +163,12 @@ impl Server<'_> {
 
     /// Nothing is left of a guest: its name, its place and its slots are free.
     fn gone(&mut self, detach: Detach, now: u64) {
+        // Only now, when netd alone has its interfaces: it is netd that the kernel keeps waiting
+        // until they are taken down. What is opened next waits behind that. With the answers all
+        // is here that was told of them.
+        for unit in build::lasting_units(&self.world, detach.place) {
+            let _ = self.core.ask(Ask::Close { unit }, &[]);
+        }
         self.world.unset(detach.place);
         if let Some(mut console) = self.consoles.remove(&detach.place) {
             console.drain(&mut self.log, now);
@@ -175,15 +177,15 @@ impl Server<'_> {
         self.note(now);
         let line = format!("{}: nothing is left of it", detach.name);
         self.log.line(Level::Info, "grantwayd", &line);
-        for (client, what) in detach.clients {
+        for (asker, what) in detach.askers {
             match what {
-                Some(why) => self.refuse(client, why, now),
+                Some(why) => self.refuse(asker, why, now),
                 None => {
                     let detached = Detached {
                         domain: detach.name.clone(),
                         took_ns: now.saturating_sub(detach.began_ns),
                     };
-                    self.answer(client, &detached, now);
+                    self.changed(asker, &detached, now);
                 }
             }
         }

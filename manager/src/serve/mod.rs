@@ -4,6 +4,7 @@
 mod attach;
 mod changes;
 mod detach;
+mod reload;
 mod requests;
 mod tell;
 
@@ -22,6 +23,7 @@ use abi::journal::Level::Warning;
 use abi::machine::{Domain, Restarts};
 use changes::{Attach, Detach};
 use config::live::LiveConfig;
+use reload::Reload;
 use rustix::event::PollFlags;
 use rustix::net::sockopt::socket_peercred;
 use shmem::time::monotonic_ns;
@@ -68,6 +70,7 @@ pub(crate) struct Server<'a> {
     config: Option<LiveConfig>,
     attaches: Vec<Attach>,
     detaches: Vec<Detach>,
+    reload: Option<Reload>,
     /// Domains whose end was written to the log.
     reported: BTreeSet<DomId>,
     /// Set once the end was asked for: the token of our ask to the core.
@@ -103,6 +106,7 @@ impl<'a> Server<'a> {
             config: None,
             attaches: Vec::new(),
             detaches: Vec::new(),
+            reload: None,
             reported: BTreeSet::new(),
             ending: None,
             trouble_ns: None,
@@ -388,6 +392,7 @@ impl<'a> Server<'a> {
             let due = self.restarts.iter().filter_map(|r| r.due_ns(&self.world));
             let due = due.chain(self.attaches.iter().map(Attach::due_ns));
             let due = due.chain(self.detaches.iter().map(Detach::due_ns));
+            let due = due.chain(self.reload.iter().filter_map(Reload::due_ns));
             deadline = deadline.into_iter().chain(due).min();
         } else if self.complete_ns.is_none() {
             let late = self.began_ns.saturating_add(COMPLETE_NS);
@@ -423,6 +428,7 @@ impl<'a> Server<'a> {
             .chain(self.ending)
             .chain(self.attaches.iter().flat_map(Attach::tokens))
             .chain(self.detaches.iter().flat_map(Detach::tokens))
+            .chain(self.reload.iter().flat_map(Reload::tokens))
             .collect();
         self.core.forget_but(|token| waited.contains(&token));
         waited.iter().any(|token| self.core.has_answer(*token))

@@ -91,6 +91,7 @@ mod tests {
     use crate::vifs::memory::Opened;
     use abi::mailbox::Request;
     use abi::{DomId, PAGE, XenbusState};
+    use config::rule::Rule;
     use runtime::call::Calls;
     use runtime::ledger::Ledger;
     use runtime::platform::{Bell, Peer, Pending, Waiting};
@@ -244,7 +245,24 @@ mod tests {
         assert_eq!(state, XenbusState::InitWait, "the guest can go on at once");
         // Again: a manager that is started anew does not know of the answer.
         assert_eq!(driver.answer(&attach(5, 1, 0)), done("attached", 5));
+        // Other rules while it is served, and none again.
+        let change = |conn, rules: Vec<Rule>| {
+            let vif = VifConfig {
+                rules,
+                rate_mbps: Some(8.0),
+                ..vif(conn, 1)
+            };
+            let vif = serde_json::to_string(&vif).unwrap();
+            Request::Change { vif }
+        };
+        for rules in [vec![Rule::any("no mail", false)], vec![]] {
+            let count = rules.len();
+            assert_eq!(driver.answer(&change(5, rules)), done("changed", 5));
+            let stat = driver.answer(&Request::Stat).unwrap().to_string();
+            assert_eq!(stat.matches("no mail").count(), count, "{stat}");
+        }
         for (wrong, why) in [
+            (change(6, vec![]), "connection 6 is of no guest"),
             (attach(6, 1, 0), "bound to a port already"),
             (attach(6, 2, 1), "no room"),
             (Request::Attach { vif: "{}".into() }, "no interface"),

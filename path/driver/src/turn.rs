@@ -400,6 +400,7 @@ impl<W: Waiting> Driver<W> {
             Request::Trace => Ok(self.switch.trace.request()),
             Request::Attach { vif } => self.attach(vif),
             Request::Detach { conn } => self.detach(ConnId(*conn)),
+            Request::Change { vif } => self.change(vif),
             Request::Capture { id, of, snaplen } => {
                 let asked = Asked {
                     id: *id,

@@ -213,7 +213,7 @@ impl<W: Waiting> Guest<W> {
         match request {
             Request::Stat => Ok(report::stat(&self.ledger, &self.interfaces)),
             Request::Trace => Ok(self.trace.request()),
-            Request::Attach { .. } | Request::Detach { .. } => {
+            Request::Attach { .. } | Request::Detach { .. } | Request::Change { .. } => {
                 Err("a guest serves no interfaces".into())
             }
             Request::Capture { .. } => Err("the driver domain is asked for captures".to_owned()),

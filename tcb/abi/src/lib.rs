@@ -22,6 +22,8 @@ pub mod machine;
 #[cfg(feature = "json")]
 pub mod mailbox;
 pub mod names;
+#[cfg(feature = "json")]
+pub mod reload;
 pub mod status;
 pub mod version;
 pub mod xdp;

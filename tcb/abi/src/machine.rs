@@ -2,6 +2,7 @@
 //! file and passes it as JSON on standard input.
 
 use crate::firewall;
+use crate::reload::SourceFile;
 pub use crate::status::{
     Audit, ConnectionStatus, DomainAudit, DomainStatus, GrantInUse, Program, Restarts,
 };
@@ -61,6 +62,13 @@ pub struct Live {
     /// Guests of the file that were detached.
     #[serde(default)]
     pub detached: BTreeSet<String>,
+    /// Guests of the file that were described otherwise since.
+    #[serde(default)]
+    pub changed: BTreeMap<String, Setting>,
+    /// Guests among those that were attached that the files of a later reload name: they are no
+    /// more than others of a file's.
+    #[serde(default)]
+    pub of_files: BTreeSet<String>,
 }
 
 /// A value of a configuration, as it is written in TOML or in JSON.
@@ -341,6 +349,15 @@ pub enum Control {
     Detach {
         /// The domain's name.
         domain: String,
+    },
+    /// Make the machine what configuration files say: answered by
+    /// [`Reloaded`](crate::reload::Reloaded) when that is done, or cannot go on.
+    Reload {
+        /// The files, the first one and its fragments.
+        files: Vec<SourceFile>,
+        /// Whether it is only to be said what would be done.
+        #[serde(default)]
+        dry_run: bool,
     },
     /// End everything; answered by `{}` when it is done.
     Down,

@@ -28,6 +28,12 @@ pub enum Request {
         /// Number of the driver's connection.
         conn: u32,
     },
+    /// To a driver domain: rules and rate limit of an interface that it serves are these from now
+    /// on.
+    Change {
+        /// What it would be told of it at its start, as JSON.
+        vif: String,
+    },
     /// Of the driver domain: what ports have seen since the last such request, and go on until
     /// none has come for 2 s. Of each frame in `frames[]`: `at_ns` (monotonic), `port`, `in`
     /// (whether it came into the bridge), `bytes`, `data` (its first ones, hexadecimal), `dropped`

@@ -3,7 +3,8 @@
 //! Its standard input is the link to the core. It may change the host's network, and has no frame
 //! of any domain: what a device consists of goes to the core, which keeps it, hands domains their
 //! descriptors, and gives all of it to the next netd when this one has died. Frames flow meanwhile:
-//! they never pass here.
+//! they never pass here. Of a TAP a descriptor stays here, the last one that is closed, for the
+//! kernel takes its time over that.
 //!
 //! | module | what it is |
 //! |---|---|

@@ -104,14 +104,15 @@ impl Serve {
                 let [description] = parts_of(&fds)?;
                 let opening = opening(description)?;
                 self.note_place(unit, &opening);
-                let rest = fds.into_iter().skip(1 + given as usize).collect();
-                self.insert(unit, unit::take_up(&opening, rest)?);
+                let mut fds = fds.into_iter().skip(1);
+                let given = fds.by_ref().take(given as usize).collect();
+                self.insert(unit, unit::take_up(&opening, given, fds.collect())?);
                 done()
             }
             Task::Close { unit } => {
                 self.places.remove(unit);
                 let closed = self.units.lock().remove(&unit);
-                // Outside the lock: to close a socket may take long.
+                // Outside the lock: to close a socket or an interface may take long.
                 drop(closed);
                 done()
             }

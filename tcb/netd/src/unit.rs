@@ -50,7 +50,13 @@ impl From<io::Error> for Refusal {
 #[derive(Debug)]
 pub(crate) enum Unit {
     /// A TAP: the power to steer it, and what joins it to a network, where there is any.
-    Tap(Option<Steering>, Option<Uplink>),
+    Tap {
+        steering: Option<Steering>,
+        uplink: Option<Uplink>,
+        /// Who closes the last descriptor waits for the kernel to take the interface down, some
+        /// grace periods: that is to be none who has domains to see to.
+        _last: OwnedFd,
+    },
     /// An interface whose packets go to sockets.
     Wire(Arc<Wire>),
     /// A file: there is nothing to it but its descriptor.
@@ -110,9 +116,14 @@ pub(crate) fn open(opening: &Opening, files: &Files) -> Result<Opened, Refusal> 
                 }
                 None => (None, vec![]),
             };
+            let last = tap.shared.try_clone()?;
             let given = [tap.shared].into_iter().chain(tap.queues).chain(tap.shares);
             Ok(Opened {
-                unit: Unit::Tap(steering, tap.uplink),
+                unit: Unit::Tap {
+                    steering,
+                    uplink: tap.uplink,
+                    _last: last,
+                },
                 given: given.collect(),
                 lacks,
             })
@@ -151,16 +162,27 @@ fn file(fd: OwnedFd) -> Result<Opened, Refusal> {
     })
 }
 
-/// Takes up what a netd before has opened: `rest` is what it has had kept.
-pub(crate) fn take_up(opening: &Opening, mut rest: Vec<OwnedFd>) -> Result<Unit, Refusal> {
+/// Takes up what a netd before has opened: `given` is what domains have of it, `rest` what it has
+/// had kept.
+pub(crate) fn take_up(
+    opening: &Opening,
+    given: Vec<OwnedFd>,
+    mut rest: Vec<OwnedFd>,
+) -> Result<Unit, Refusal> {
     Ok(match &opening.device {
         Device::Tap(tap) => {
+            let last = given.into_iter().next();
+            let last = last.ok_or_else(|| "a TAP without a descriptor".to_owned())?;
             let is_joined = matches!(tap.uplink, Some(machine::Uplink::Nat(_)));
             let table = if is_joined { rest.pop() } else { None };
             let uplink = table.map(|table| Uplink::adopt(tap, table, &opening.switched_on));
             let map = rest.into_iter().next();
             let steering = map.map(|map| Steering::adopt(map, &tap.steered, tap.queues));
-            Unit::Tap(steering.transpose()?, uplink)
+            Unit::Tap {
+                steering: steering.transpose()?,
+                uplink,
+                _last: last,
+            }
         }
         Device::Xdp(spec) => Unit::Wire(Arc::new(Wire::adopt(spec, rest)?)),
         _ => Unit::File,
@@ -171,7 +193,9 @@ impl Unit {
     /// What the next netd needs to take it up, beside its description.
     pub(crate) fn kept(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            Self::Tap(steering, uplink) => {
+            Self::Tap {
+                steering, uplink, ..
+            } => {
                 let map = steering.iter().map(Steering::kept);
                 map.chain(uplink.iter().map(Uplink::kept)).collect()
             }
@@ -191,7 +215,10 @@ impl Unit {
                 .collect()
         };
         match self {
-            Self::Tap(_, Some(uplink)) => of(uplink),
+            Self::Tap {
+                uplink: Some(uplink),
+                ..
+            } => of(uplink),
             _ => Vec::new(),
         }
     }
@@ -264,7 +291,10 @@ impl Unit {
     /// What a domain is told that says this.
     pub(crate) fn told(&self, words: [u64; 2]) -> Outcome {
         let answer = match self {
-            Self::Tap(Some(steering), _) => steer(steering, words),
+            Self::Tap {
+                steering: Some(steering),
+                ..
+            } => steer(steering, words),
             Self::Shared(device) => ask(device.socket(), None, words),
             Self::Queue(queue) => ask(queue.socket(), Some(queue), words),
             _ => Err(NOENT),

@@ -133,8 +133,9 @@ impl Watch {
         for name in client::listed().unwrap_or_default() {
             if !self.found.contains_key(&name)
                 && let Ok(instance) = Instance::connect(&name)
+                && let Ok(status) = instance.status()
             {
-                let monitor = instance.pid();
+                let monitor = status.pid;
                 let found = Found {
                     instance,
                     monitor,

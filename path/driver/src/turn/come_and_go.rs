@@ -1,6 +1,7 @@
 //! Guests that come and go while the driver runs: by themselves, or told of by the monitor.
 
 use super::Driver;
+use crate::firewall;
 use crate::guests::{Change, guest_port, port_name};
 use crate::ports::Port;
 use crate::switch::Switch;
@@ -37,8 +38,7 @@ impl<W: Waiting> Driver<W> {
     /// Serves one interface more, which the monitor describes as it would have at the start. Asked
     /// for one that is there, it says the same again: who asks may have missed the answer.
     pub(super) fn attach(&mut self, vif: &str) -> Result<Value, String> {
-        let vif: VifConfig =
-            serde_json::from_str(vif).map_err(|error| format!("no interface: {error}"))?;
+        let vif = described(vif)?;
         let conn = ConnId(vif.conn);
         match self.vif_of(conn) {
             Some((_, port)) if port.name == port_name(&vif) => {}
@@ -72,6 +72,23 @@ impl<W: Waiting> Driver<W> {
             self.part_with(number);
         }
         Ok(json!({ "detached": conn.0 }))
+    }
+
+    /// An interface that it serves has other rules and another rate limit from now on. What the
+    /// rules before have decided about is not counted any more.
+    pub(super) fn change(&mut self, vif: &str) -> Result<Value, String> {
+        let vif = described(vif)?;
+        let Some((number, port)) = self.vif_of(ConnId(vif.conn)) else {
+            return Err(format!("connection {} is of no guest", vif.conn));
+        };
+        if port.queue.is_some() {
+            return Err(format!("{} has a queue of a wire for its own", vif.name));
+        }
+        let rules = firewall::rules(&vif.rules);
+        self.switch.bridge.set_rules(number, &rules);
+        self.switch.firewall.set(number, &vif.rules);
+        self.fairness.insert(number, &vif);
+        Ok(json!({ "changed": vif.conn }))
     }
 
     /// Gives a guest a port of the bridge, and a place in everything that goes by ports; the port's
@@ -119,4 +136,9 @@ impl<W: Waiting> Driver<W> {
         let mut vifs = self.switch.ports.vifs();
         vifs.find(|(_, vif)| vif.conn() == conn)
     }
+}
+
+/// An interface as the monitor describes it.
+fn described(vif: &str) -> Result<VifConfig, String> {
+    serde_json::from_str(vif).map_err(|error| format!("no interface: {error}"))
 }

@@ -5,7 +5,7 @@ use super::ethernet::{GROUP_BIT, destination_of, word_of};
 use super::guard::Guard;
 use super::port::{AddError, BridgeSettings, Kind, Port};
 use super::ports::{MAX_PORTS, PortSet};
-use super::rules::{Count, Firewall, Inspected, Way};
+use super::rules::{Count, Firewall, Inspected, Rule, Way};
 use super::table::{ForwardingTable, Station};
 use super::verdict::Verdict;
 use nic::rate::TokenBucket;
@@ -103,14 +103,19 @@ impl Bridge {
         if let Some(slot) = self.ports.get_mut(number) {
             *slot = Some(state);
         }
-        if !port.rules.is_empty() && self.rules.len() <= number {
-            self.rules.resize_with(number + 1, Firewall::default);
-        }
-        if let Some(rules) = self.rules.get_mut(number) {
-            *rules = Firewall::new(&port.rules);
-        }
+        self.set_rules(number, &port.rules);
         self.update_floods();
         Ok(())
+    }
+
+    /// A port has these rules from now on, which have decided about nothing yet.
+    pub fn set_rules(&mut self, number: usize, rules: &[Rule]) {
+        if !rules.is_empty() && self.rules.len() <= number {
+            self.rules.resize_with(number + 1, Firewall::default);
+        }
+        if let Some(before) = self.rules.get_mut(number) {
+            *before = Firewall::new(rules);
+        }
     }
 
     fn check(&self, number: usize, port: &Port) -> Result<(), AddError> {

@@ -1,0 +1,143 @@
+//! A running machine becomes what a file says now.
+
+use crate::output::refused;
+use crate::{files, host, output};
+use abi::reload::{ReloadStep, Reloaded, SourceFile, StepKind, StepReason};
+use anyhow::bail;
+use client::Instance;
+use serde_json::json;
+use std::path::Path;
+
+/// `grantway reload`.
+pub(crate) fn reload(
+    file: &Path,
+    dry_run: bool,
+    name: Option<String>,
+    as_json: bool,
+) -> anyhow::Result<()> {
+    let files = files::read(file)?;
+    let (config, located) = config::parse_located(&files)?;
+    located.warnings().iter().for_each(|w| output::warn(w));
+    let instance = Instance::connect(name.as_ref().unwrap_or(&config.name))?;
+    let source = |file: &config::File| SourceFile {
+        name: file.name.clone(),
+        text: file.text.clone(),
+    };
+    let sources: Vec<SourceFile> = files.iter().map(source).collect();
+    let plan = instance.reload(sources.clone(), true).map_err(refused)?;
+    // What the manager cannot see: namespaces, CPUs, files. Of guests that are there already these
+    // are their own matter.
+    let comes = |name: &str| {
+        let mut steps = plan.steps.iter();
+        steps.any(|step| step.step == StepKind::Attach && step.domain == name)
+    };
+    located.check(host::check_guests(&config, comes))?;
+    let outcome = match dry_run {
+        true => plan,
+        false => instance.reload(sources, false).map_err(refused)?,
+    };
+    if as_json {
+        output::json(&json!(outcome))?;
+    } else {
+        output::print(&text(instance.name(), &outcome, dry_run))?;
+    }
+    match outcome.failed {
+        None => Ok(()),
+        Some(why) => bail!(
+            "{why}\nnot done: {} of {} steps; the same command goes on from there",
+            outcome.steps.len().saturating_sub(outcome.done),
+            outcome.steps.len()
+        ),
+    }
+}
+
+/// What was done, or would be.
+fn text(name: &str, outcome: &Reloaded, dry_run: bool) -> String {
+    let shown = match dry_run {
+        true => outcome.steps.len(),
+        false => outcome.done,
+    };
+    let mut text = String::new();
+    for step in outcome.steps.iter().take(shown) {
+        text += &line(step);
+        text.push('\n');
+    }
+    for guest in &outcome.stays {
+        text += &format!("{guest} stays: it was attached by hand\n");
+    }
+    let ms = outcome.took_ns as f64 / 1e6;
+    match (outcome.steps.len(), &outcome.failed) {
+        (0, _) => text += "nothing to change\n",
+        (steps, None) if !dry_run => {
+            let plural = if steps == 1 { "" } else { "s" };
+            text += &format!("{name} is reloaded ({steps} step{plural}, {ms:.1} ms).\n");
+        }
+        _ => {}
+    }
+    text
+}
+
+/// `detach web: described otherwise: vif 1: `mtu` is 1400 instead of 1500`.
+fn line(step: &ReloadStep) -> String {
+    let (domain, changes) = (&step.domain, step.changes.join(", "));
+    match (step.step, step.why) {
+        (StepKind::Detach, StepReason::Changed) => {
+            format!("detach {domain}: described otherwise: {changes}")
+        }
+        (StepKind::Detach, _) => format!("detach {domain}: not in the file any more"),
+        (StepKind::Change, _) => format!("change {domain} as it is: {changes}"),
+        (StepKind::Attach, StepReason::Changed) => format!("attach {domain} again"),
+        (StepKind::Attach, _) => format!("attach {domain}: new"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(step: StepKind, domain: &str, why: StepReason) -> ReloadStep {
+        let changes = match (step, why) {
+            (StepKind::Detach, StepReason::Changed) => vec!["`a` is 1".into(), "`b` is 2".into()],
+            _ => Vec::new(),
+        };
+        let domain = domain.to_owned();
+        ReloadStep {
+            step,
+            domain,
+            why,
+            changes,
+        }
+    }
+
+    #[test]
+    fn a_plan_and_what_was_done_of_it_are_lines() {
+        let mut outcome = Reloaded {
+            steps: vec![
+                step(StepKind::Detach, "old", StepReason::Gone),
+                step(StepKind::Detach, "web", StepReason::Changed),
+                step(StepKind::Attach, "web", StepReason::Changed),
+                step(StepKind::Attach, "db", StepReason::New),
+            ],
+            stays: vec!["mine".into()],
+            took_ns: 1_300_000,
+            ..Reloaded::default()
+        };
+        let old = "detach old: not in the file any more\n";
+        let web = "detach web: described otherwise: `a` is 1, `b` is 2\nattach web again\n";
+        let new = "attach db: new\n";
+        let stays = "mine stays: it was attached by hand\n";
+        assert_eq!(text("m", &outcome, true), format!("{old}{web}{new}{stays}"));
+        outcome.done = 1;
+        outcome.failed = Some("detach web: no".into());
+        assert_eq!(text("m", &outcome, false), format!("{old}{stays}"));
+        outcome.done = 4;
+        outcome.failed = None;
+        let end = "m is reloaded (4 steps, 1.3 ms).\n";
+        let all = format!("{old}{web}{new}{stays}{end}");
+        assert_eq!(text("m", &outcome, false), all);
+        outcome.steps.clear();
+        let nothing = format!("{stays}nothing to change\n");
+        assert_eq!(text("m", &outcome, true), nothing);
+        assert_eq!(text("m", &outcome, false), nothing);
+    }
+}

@@ -1,0 +1,356 @@
+//! A machine that runs becomes what its file says now.
+
+use crate::attach::{
+    NAMES, PATIENCE, PAUSE, address, attach, detach, domains, hears, held, reaches, replace, stream,
+};
+use crate::machine::{Machine, text};
+use crate::processes::{pid, wait_until};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+const HEAD: &str = "[driver]\nrestart_pause_ms = 20\n";
+
+/// The section of the guest in a namespace, under its usual address.
+fn guest(place: usize, netns: &str, more: &str) -> String {
+    let (name, address) = (NAMES[place], address(place));
+    format!(
+        "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nendpoint = \"tap\"\nnetns = \"{netns}\"\n\
+         ifname = \"{name}\"\naddresses = [\"{address}/24\"]\n{more}\n"
+    )
+}
+
+/// A machine with guests in the first of three namespaces.
+fn start(guests: usize) -> Option<Machine> {
+    Machine::start(&["ping", "ip"], &NAMES, |paths| {
+        let guests = paths.iter().take(guests).enumerate();
+        let guests = guests.map(|(place, path)| guest(place, path, ""));
+        HEAD.to_owned() + &guests.collect::<String>()
+    })
+}
+
+/// What its file would have of these guests.
+fn file_of(machine: &Machine, guests: &[(usize, &str)]) -> String {
+    let section = |(place, more): &(usize, &str)| {
+        let netns = machine.places[*place].0.path();
+        guest(*place, &netns.display().to_string(), more)
+    };
+    HEAD.to_owned() + &guests.iter().map(section).collect::<String>()
+}
+
+/// Its file, with another text.
+fn write(machine: &Machine, text: &str) -> String {
+    let file = machine.folder.path().join("machine.toml");
+    fs::write(&file, text).unwrap();
+    file.display().to_string()
+}
+
+/// Reloads it; the steps as `+NAME`, `-NAME` and `=NAME`, all of which were done, or none of a dry run.
+fn reload(machine: &Machine, file: &str, dry: &[&str]) -> String {
+    let outcome = machine.ask(&[&["reload", file][..], dry].concat());
+    let steps = outcome["steps"].as_array().unwrap();
+    let done = if dry.is_empty() { steps.len() } else { 0 };
+    assert_eq!(outcome["done"], done, "{outcome}");
+    assert_eq!(outcome["failed"], Value::Null);
+    short(steps)
+}
+
+fn short(steps: &[Value]) -> String {
+    let sign = |step: &Value| match step["step"].as_str() {
+        Some("detach") => "-",
+        Some("attach") => "+",
+        _ => "=",
+    };
+    let steps = steps
+        .iter()
+        .map(|step| format!("{}{}", sign(step), step["domain"]));
+    steps.collect::<Vec<_>>().join(" ").replace('"', "")
+}
+
+/// A request on the control socket, as it is documented.
+fn ask(socket: &Path, request: &Value) -> Value {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    serde_json::from_str(&answer).unwrap()
+}
+
+fn socket(machine: &Machine) -> PathBuf {
+    machine.folder.path().join("run").join("grantway.sock")
+}
+
+fn request(text: &str) -> Value {
+    json!({ "op": "reload", "files": [{ "name": "f", "text": text }] })
+}
+
+/// Guests of the start stay, with their stream; a third one comes by a fragment, changes, and goes.
+#[test]
+fn a_file_that_has_changed_is_carried_out_and_nothing_else() {
+    let Some(machine) = start(2) else {
+        return;
+    };
+    let both = [(0, ""), (1, "")];
+    let file = write(&machine, &file_of(&machine, &both));
+    reaches(&machine, 0, 1);
+    let before = held(&machine);
+    let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let streaming = scope.spawn(|| stream(&machine, (0, 1), &stop, &carried));
+        let said = machine.grantway(&["reload", &file]);
+        assert_eq!(text(&said.stdout), "nothing to change\n", "{said:?}");
+        fs::create_dir(format!("{file}.d")).unwrap();
+        let fragment = |more: &str| {
+            let text = file_of(&machine, &[(2, more)]);
+            fs::write(format!("{file}.d/10-third.toml"), text).unwrap();
+        };
+        fragment("");
+        assert_eq!(reload(&machine, &file, &["--dry-run"]), "+c2");
+        assert_eq!(domains(&machine), ["driver", "c0", "c1"]);
+        for steps in ["+c2", "", ""] {
+            assert_eq!(reload(&machine, &file, &[]), steps);
+            assert_eq!(domains(&machine), ["driver", "c0", "c1", "c2"]);
+        }
+        reaches(&machine, 2, 0);
+
+        fragment("mtu = 1400");
+        let said = machine.grantway(&["reload", &file, "--dry-run"]);
+        assert_eq!(
+            text(&said.stdout),
+            "detach c2: described otherwise: vif 1: `mtu` is 1400 and was left out\n\
+             attach c2 again\n"
+        );
+        let link = || text(&machine.run(2, "ip", &["link", "show", "c2"]).stdout);
+        let (mac, had) = (link().lines().nth(1).unwrap().to_owned(), link());
+        assert!(had.contains("mtu 1500"), "{had}");
+        assert_eq!(reload(&machine, &file, &[]), "-c2 +c2");
+        // Its neighbours know its MAC.
+        assert!(
+            link().contains("mtu 1400") && link().contains(&mac),
+            "{}",
+            link()
+        );
+        reaches(&machine, 2, 1);
+
+        // The next manager knows whose it is.
+        replace(&machine, "manager");
+        assert_eq!(reload(&machine, &file, &[]), "");
+        fs::remove_dir_all(format!("{file}.d")).unwrap();
+        assert_eq!(reload(&machine, &file, &[]), "-c2");
+        let so_far = carried.load(Ordering::Relaxed);
+        wait_until("the stream stands", PAUSE, PATIENCE, || {
+            carried.load(Ordering::Relaxed) > so_far
+        });
+        stop.store(true, Ordering::Relaxed);
+        streaming.join().unwrap();
+    });
+    wait_until("something has stayed", PAUSE, PATIENCE, || {
+        held(&machine).1 == before.1
+    });
+    machine.end();
+}
+
+#[test]
+fn guests_attached_by_hand_stay_and_addresses_change_hands() {
+    let Some(machine) = start(1) else {
+        return;
+    };
+    let own = file_of(&machine, &[(0, "")]);
+    let file = write(&machine, &own);
+    attach(&machine, 1);
+    let outcome = machine.ask(&["reload", &file]);
+    assert_eq!(outcome["stays"], json!(["c1"]));
+    assert_eq!(domains(&machine), ["driver", "c0", "c1"]);
+    // The file names it as it is: it is the file's from then on.
+    let both = file_of(&machine, &[(0, ""), (1, "")]);
+    assert_eq!(reload(&machine, &write(&machine, &both), &[]), "");
+    reaches(&machine, 0, 1);
+    assert_eq!(reload(&machine, &write(&machine, &own), &[]), "-c1");
+    // Who was detached by hand is missed.
+    detach(&machine, 0);
+    assert_eq!(reload(&machine, &write(&machine, &both), &[]), "+c0 +c1");
+    reaches(&machine, 0, 1);
+    let [first, second] = [0, 1].map(|place| format!("{}/24", address(place)));
+    let swapped = both
+        .replace(&first, "FIRST")
+        .replace(&second, &first)
+        .replace("FIRST", &second);
+    assert_eq!(
+        reload(&machine, &write(&machine, &swapped), &[]),
+        "-c0 -c1 +c1 +c0"
+    );
+    // The first place has the second one's address now: it hears from the third.
+    wait_until("no answer to a ping", PAUSE, PATIENCE, || {
+        hears(&machine, 1, 1) && hears(&machine, 0, 0)
+    });
+    let shown = text(&machine.run(0, "ip", &["addr", "show", "c0"]).stdout);
+    assert!(shown.contains(&second), "{shown}");
+    machine.end();
+}
+
+#[test]
+fn a_file_that_cannot_be_carried_out_changes_nothing() {
+    let Some(machine) = start(2) else {
+        return;
+    };
+    let own = file_of(&machine, &[(0, ""), (1, "")]);
+    let more = file_of(&machine, &[(0, ""), (2, "")]);
+    reaches(&machine, 0, 1);
+    let before = held(&machine);
+    let wire = "[[nic]]\nname = \"w\"\nkind = \"sim\"\naddresses = [\"10.9.0.1/24\"]\n";
+    let ghost = "netns = \"/no/such/namespace\"";
+    let netns = more
+        .lines()
+        .rfind(|line| line.starts_with("netns"))
+        .unwrap();
+    for (changed, says) in [
+        (more.replace("[driver]", "[driver"), "machine.toml:1:"),
+        (
+            more.replace("addresses", "adresses"),
+            "did you mean `addresses`?",
+        ),
+        (
+            more.replace("[driver]", "[driver]\nworkers = 2\nspin_us = 3"),
+            "machine.toml:1: [driver]: `workers` is 2 and was left out; that cannot change while \
+             the machine runs: restart the machine",
+        ),
+        (format!("{more}{wire}"), "NIC w is new"),
+        (
+            more.replace(netns, ghost),
+            "there is no network namespace /no/such/namespace",
+        ),
+        (format!("{more}cpus = []\n"), "unknown key `cpus`"),
+    ] {
+        let file = write(&machine, &changed);
+        for dry in [&["--dry-run"][..], &[]] {
+            let run = machine.grantway(&[&["reload", &file][..], dry].concat());
+            assert_eq!(run.status.code(), Some(2), "{changed}: {run:?}");
+            assert!(text(&run.stderr).contains(says), "{says}: {run:?}");
+        }
+        assert_eq!(domains(&machine), ["driver", "c0", "c1"]);
+    }
+    let gone = machine.grantway(&["reload", "/no/such/file"]);
+    assert!(text(&gone.stderr).contains("cannot be read"), "{gone:?}");
+    let other = machine.grantway(&["reload", &write(&machine, &own), "--name", "other"]);
+    assert!(text(&other.stderr).contains("no instance named `other`"));
+    for (request, says) in [
+        (json!({ "op": "reload" }), "no such request"),
+        (json!({ "op": "reload", "files": ["x"] }), "no such request"),
+        (request("[driver"), "f:1:"),
+        (request("x = 1"), "unknown key `x`"),
+    ] {
+        let refused = ask(&socket(&machine), &request);
+        let why = refused["error"].as_str().unwrap();
+        assert!(why.contains(says), "{says}: {why}");
+    }
+    wait_until("something has stayed", PAUSE, PATIENCE, || {
+        held(&machine) == before
+    });
+    reaches(&machine, 0, 1);
+    machine.end();
+}
+
+/// Firewall rules change hands while the guest is there: its process is the same all the time.
+#[test]
+fn rules_of_a_guest_change_while_it_is_there() {
+    let Some(machine) = start(2) else {
+        return;
+    };
+    reaches(&machine, 0, 1);
+    let own = |more: &str| file_of(&machine, &[(0, ""), (1, more)]);
+    let before = pid(&machine, "c1");
+    let deny = "rate_mbps = 900.0\n[[guest.vif.rule]]\naction = \"deny\"\nprotocol = \"icmp\"";
+    let denied = own(deny);
+    for turn in 0..2 {
+        let said = machine.grantway(&["reload", &write(&machine, &denied)]);
+        let said = text(&said.stdout);
+        let way = "change c1 as it is: vif 1: `rate_mbps` is 900.0 and was left out, vif 1: `rule`";
+        assert!(said.starts_with(way), "{said}");
+        assert_eq!(reload(&machine, &write(&machine, &denied), &[]), "");
+        assert!(!hears(&machine, 0, 1));
+        if turn == 1 {
+            // The next manager and the next driver know them, too.
+            replace(&machine, "manager");
+            assert_eq!(reload(&machine, &write(&machine, &denied), &[]), "");
+            replace(&machine, "driver");
+            assert!(!hears(&machine, 0, 1));
+        }
+        assert_eq!(reload(&machine, &write(&machine, &own("")), &[]), "=c1");
+        reaches(&machine, 0, 1);
+        assert_eq!(pid(&machine, "c1"), before);
+    }
+    machine.end();
+}
+
+/// The manager does not look for namespaces: it is netd that finds none, in the midst.
+#[test]
+fn a_step_that_fails_is_named_and_the_next_reload_goes_on_from_there() {
+    let Some(machine) = start(2) else {
+        return;
+    };
+    let whole = file_of(&machine, &[(2, ""), (1, "mtu = 1400")]);
+    let netns = machine.places[1].0.path().display().to_string();
+    let broken = whole.replace(&netns, "/no/such/namespace");
+    let outcome = ask(&socket(&machine), &request(&broken));
+    assert_eq!(
+        short(outcome["steps"].as_array().unwrap()),
+        "-c0 +c2 -c1 +c1"
+    );
+    assert_eq!(outcome["done"], 3, "{outcome}");
+    let failed = outcome["failed"].as_str().unwrap();
+    assert!(
+        failed.starts_with("attach c1: ") && failed.contains("/no/such/namespace"),
+        "{failed}"
+    );
+    assert_eq!(domains(&machine), ["driver", "c2"]);
+    // As often as one likes.
+    for _ in 0..2 {
+        let outcome = ask(&socket(&machine), &request(&broken));
+        assert_eq!(short(outcome["steps"].as_array().unwrap()), "+c1");
+        assert_eq!(outcome["done"], 0);
+    }
+    assert_eq!(reload(&machine, &write(&machine, &whole), &[]), "+c1");
+    reaches(&machine, 1, 2);
+    assert_eq!(reload(&machine, &write(&machine, &whole), &[]), "");
+    machine.end();
+}
+
+#[test]
+fn of_two_reloads_at_once_one_is_refused_and_none_is_half_done() {
+    let Some(machine) = start(0) else {
+        return;
+    };
+    let all = file_of(&machine, &[(0, ""), (1, ""), (2, "")]);
+    let socket = socket(&machine);
+    let mut refused = 0;
+    for turn in 0..8 {
+        let target = if turn % 2 == 0 { &all[..] } else { HEAD };
+        let answers = thread::scope(|scope| {
+            let asked = [(); 4].map(|()| scope.spawn(|| ask(&socket, &request(target))));
+            asked.map(|asked| asked.join().unwrap())
+        });
+        let mut done = 0;
+        for answer in &answers {
+            match answer["error"].as_str() {
+                Some(why) => {
+                    assert!(why.contains("another reload is under way"), "{why}");
+                    refused += 1;
+                }
+                None => {
+                    assert_eq!(answer["failed"], Value::Null, "{answer}");
+                    assert_eq!(answer["done"], answer["steps"].as_array().unwrap().len());
+                    done += 1;
+                }
+            }
+        }
+        assert!(done > 0, "{answers:?}");
+        let guests = domains(&machine).len() - 1;
+        assert_eq!(guests, if turn % 2 == 0 { 3 } else { 0 });
+    }
+    assert!(refused > 0, "they were never there at once");
+    machine.end();
+}

@@ -1,0 +1,279 @@
+//! What it takes to make a machine that runs what files say: which guests go, which come, and what
+//! cannot change while it runs.
+//!
+//! Meanings are compared, so that a default that is written out changes nothing. Words tell people
+//! of a difference: what was written, and what is written now.
+
+use super::{LiveConfig, files_of, with_macs, write};
+use crate::files::settings;
+use crate::model::{Config, Guest};
+use crate::parse::parse_located;
+use crate::problem::{Finding, Place};
+use crate::{File, Mac};
+use abi::machine::{Live, Setting};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Sections by their names, as they are written.
+type Sections = BTreeMap<String, Setting>;
+
+/// What it takes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Difference {
+    /// Guests of the files before that these do not name.
+    pub gone: Vec<String>,
+    /// Guests that come, in the order of the files.
+    pub coming: Vec<Coming>,
+    /// Guests that were attached one by one and that the files do not name: they stay.
+    pub stays: Vec<String>,
+    /// All guests that the files name.
+    pub named: BTreeSet<String>,
+}
+
+/// A guest that comes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Coming {
+    /// Its name.
+    pub name: String,
+    /// Its description, with the MACs that it has already.
+    pub guest: Setting,
+    /// If it is there and is described otherwise: what of it, in words. It has to go before.
+    pub changes: Option<Vec<String>>,
+    /// Or it stays: only what the driver domain has of it is described otherwise, firewall rules
+    /// and rate limits.
+    pub in_place: bool,
+}
+
+/// What is different in files from a machine as it has become.
+///
+/// # Errors
+/// Everything that is wrong with the files, or cannot change while the machine runs, a line each.
+pub fn difference(live: &Live, running: &LiveConfig, files: &[File]) -> Result<Difference, String> {
+    let (config, located) = parse_located(files).map_err(|wrong| wrong.to_string())?;
+    let (before, now) = (settings(&files_of(live))?, settings(files)?);
+    let fixed = fixed(&running.config, &before, &config, &now);
+    located.check(fixed).map_err(|wrong| wrong.to_string())?;
+    let named: BTreeSet<String> = config.guests.iter().map(|of| of.name.clone()).collect();
+    let mut coming = Vec::new();
+    for (mut guest, described) in config.guests.into_iter().zip(list(&now, "guest")) {
+        let mut there = running.config.guests.iter();
+        let there = there.find(|there| there.name == guest.name);
+        let written = |name: &str| {
+            let since = live.attached.get(name).or(live.changed.get(name));
+            since
+                .cloned()
+                .unwrap_or_else(|| find(&before, "guest", name))
+        };
+        let mut in_place = false;
+        let changes = match there {
+            None => None,
+            Some(there) if is_same(&mut guest, there) => continue,
+            Some(there) => {
+                in_place = is_in_place(&guest, there);
+                let before = with_macs(&written(&guest.name), &macs(there));
+                let mut changes = Vec::new();
+                let now = with_macs(described, &macs(&guest));
+                differences("", &before, &now, &mut changes);
+                Some(changes)
+            }
+        };
+        coming.push(Coming {
+            guest: with_macs(described, &macs(&guest)),
+            name: guest.name,
+            changes,
+            in_place,
+        });
+    }
+    let unnamed = running.config.guests.iter().map(|guest| &guest.name);
+    let unnamed = unnamed.filter(|name| !named.contains(*name)).cloned();
+    let by_hand = |name: &String| running.is_attached(name) && !live.of_files.contains(name);
+    let (stays, gone) = unnamed.partition(by_hand);
+    Ok(Difference {
+        gone,
+        coming,
+        stays,
+        named,
+    })
+}
+
+/// Whether a guest is described as one that is there. An interface whose MAC is not written keeps
+/// the one that it has.
+fn is_same(guest: &mut Guest, there: &Guest) -> bool {
+    for (vif, there) in guest.vifs.iter_mut().zip(&there.vifs) {
+        vif.mac = vif.mac.or(there.mac);
+    }
+    guest == there
+}
+
+/// Whether a guest need not go to become this one.
+fn is_in_place(guest: &Guest, there: &Guest) -> bool {
+    let mut like = there.clone();
+    for (vif, becomes) in like.vifs.iter_mut().zip(&guest.vifs) {
+        vif.rules.clone_from(&becomes.rules);
+        vif.rate_mbps = becomes.rate_mbps;
+    }
+    like == *guest
+}
+
+/// The MACs of a guest's first interfaces, up to one that has none yet.
+fn macs(guest: &Guest) -> Vec<Mac> {
+    guest.vifs.iter().map_while(|vif| vif.mac).collect()
+}
+
+/// What of the files cannot change while the machine runs, and has.
+fn fixed(running: &Config, before: &Sections, config: &Config, now: &Sections) -> Vec<Finding> {
+    let mut buffers = config.buffers;
+    if !matches!(now.get("buffers"), Some(Setting::Section(keys)) if keys.contains_key("size")) {
+        // It goes by all guests of a machine that is started.
+        buffers.size = running.buffers.size;
+    }
+    let machine = |of: &Config| {
+        let groups = (of.look_group.clone(), of.change_group.clone());
+        (groups, of.metrics_port)
+    };
+    let is_same = [
+        (
+            "machine",
+            Place::Machine,
+            machine(running) == machine(config),
+        ),
+        ("driver", Place::Driver, running.driver == config.driver),
+        ("buffers", Place::Buffers, running.buffers == buffers),
+        ("ring", Place::Ring, running.ring == config.ring),
+        ("lro", Place::Lro, running.lro == config.lro),
+    ];
+    let mut found = Vec::new();
+    for (name, place, _) in is_same.into_iter().filter(|(.., is_same)| !is_same) {
+        compare(
+            place,
+            &section(before, name),
+            &section(now, name),
+            &mut found,
+        );
+    }
+    for (n, nic) in config.nics.iter().enumerate() {
+        match running.nics.iter().find(|there| there.name == nic.name) {
+            None => found.push(finding(Place::Nic(n), format!("NIC {} is new", nic.name))),
+            Some(there) if there == nic => {}
+            Some(_) => {
+                let [before, now] = [before, now].map(|all| find(all, "nic", &nic.name));
+                compare(Place::Nic(n), &before, &now, &mut found);
+            }
+        }
+    }
+    for nic in &running.nics {
+        if config.nics.iter().all(|of| of.name != nic.name) {
+            let what = format!("NIC {} is not there any more", nic.name);
+            found.push(finding(Place::Machine, what));
+        }
+    }
+    found
+}
+
+/// Tells what is written otherwise in a section whose meaning has changed.
+fn compare(place: Place, before: &Setting, now: &Setting, found: &mut Vec<Finding>) {
+    let mut changes = Vec::new();
+    differences("", before, now, &mut changes);
+    if changes.is_empty() {
+        changes.push("it is described otherwise".to_owned());
+    }
+    found.extend(changes.into_iter().map(|what| finding(place, what)));
+}
+
+fn finding(place: Place, what: String) -> Finding {
+    Finding {
+        place,
+        key: "",
+        what,
+        remedy: "that cannot change while the machine runs: restart the machine, or write it as \
+                 it was"
+            .to_owned(),
+    }
+}
+
+/// A section, but for what is no part of the machine.
+fn section(all: &Sections, name: &str) -> Setting {
+    let mut section = all.get(name).cloned().unwrap_or_else(empty);
+    if let (Setting::Section(keys), "machine") = (&mut section, name) {
+        // Which machine it is about is said otherwise.
+        keys.remove("name");
+    }
+    section
+}
+
+fn empty() -> Setting {
+    Setting::Section(BTreeMap::new())
+}
+
+/// A list of sections.
+fn list<'a>(all: &'a Sections, name: &str) -> &'a [Setting] {
+    match all.get(name) {
+        Some(Setting::List(list)) => list,
+        _ => &[],
+    }
+}
+
+/// The one of them that has this name.
+fn find(all: &Sections, list_name: &str, name: &str) -> Setting {
+    let is_it = |section: &&Setting| {
+        let Setting::Section(keys) = section else {
+            return false;
+        };
+        matches!(keys.get("name"), Some(Setting::Text(text)) if text == name)
+    };
+    let found = list(all, list_name).iter().find(is_it);
+    found.cloned().unwrap_or_else(empty)
+}
+
+/// What is written otherwise in a section, key by key; `path` says in which.
+fn differences(path: &str, before: &Setting, now: &Setting, found: &mut Vec<String>) {
+    let (Setting::Section(before), Setting::Section(now)) = (before, now) else {
+        return;
+    };
+    let keys: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    for key in keys {
+        match (before.get(key), now.get(key)) {
+            (before, now) if before == now => {}
+            (Some(Setting::List(before)), Some(Setting::List(now)))
+                if has_sections(before) && has_sections(now) =>
+            {
+                for n in 0..before.len().max(now.len()) {
+                    let path = format!("{path}{key} {}", n + 1);
+                    match (before.get(n), now.get(n)) {
+                        (Some(before), Some(now)) => {
+                            differences(&format!("{path}: "), before, now, found);
+                        }
+                        (None, _) => found.push(format!("{path} is new")),
+                        (_, None) => found.push(format!("{path} is not there any more")),
+                    }
+                }
+            }
+            (Some(before), Some(now)) => {
+                let (before, now) = (shown(before), shown(now));
+                found.push(format!("{path}`{key}` is {now} instead of {before}"));
+            }
+            (None, now) => {
+                let now = now.map(shown).unwrap_or_default();
+                found.push(format!("{path}`{key}` is {now} and was left out"));
+            }
+            (Some(before), None) => {
+                let before = shown(before);
+                found.push(format!("{path}`{key}` is left out and was {before}"));
+            }
+        }
+    }
+}
+
+fn has_sections(list: &[Setting]) -> bool {
+    list.iter()
+        .any(|value| matches!(value, Setting::Section(_)))
+}
+
+/// A value as a file has it.
+fn shown(value: &Setting) -> String {
+    let mut text = String::new();
+    write(value, &mut text);
+    text
+}
+
+#[cfg(test)]
+mod tests;
