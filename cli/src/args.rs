@@ -221,17 +221,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  \
         grantway reload office.toml --dry-run\n  \
         grantway reload office.toml --name office --json | jq '.steps[] | {step, domain}'")]
-    Reload {
-        /// The configuration, with the fragments beside it
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-        config: PathBuf,
-        /// Say what would be done, and do nothing
-        #[arg(long)]
-        dry_run: bool,
-        /// Name of the instance, instead of the file's
-        #[arg(long)]
-        name: Option<String>,
-    },
+    Reload(crate::reload::ReloadArgs),
     /// Run a whole machine for half a minute and report what it did
     ///
     /// Makes its own namespaces, a wire and a guest; measures a TCP stream and requests with

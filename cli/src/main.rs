@@ -131,11 +131,7 @@ fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Restart { domains, which } => show::restart(&which.name, &domains, json),
         Command::Attach { newcomer, which } => live::attach(&which.name, &newcomer, json),
         Command::Detach { guests, which } => live::detach(&which.name, &guests, json),
-        Command::Reload {
-            config,
-            dry_run,
-            name,
-        } => reload::reload(&config, dry_run, name, json),
+        Command::Reload(args) => reload::reload(&args, json),
         Command::Demo { quick, sim } => demo::run(&DemoArgs { json, quick, sim }),
         Command::Exp { list: true, .. } => output::list_plans(json),
         Command::Exp {

@@ -6,19 +6,28 @@ use abi::reload::{ReloadStep, Reloaded, SourceFile, StepKind, StepReason};
 use anyhow::bail;
 use client::Instance;
 use serde_json::json;
-use std::path::Path;
+use std::path::PathBuf;
+
+/// What becomes what.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReloadArgs {
+    /// The configuration, with the fragments beside it
+    #[arg(value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    file: PathBuf,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Name of the instance, instead of the file's
+    #[arg(long)]
+    name: Option<String>,
+}
 
 /// `grantway reload`.
-pub(crate) fn reload(
-    file: &Path,
-    dry_run: bool,
-    name: Option<String>,
-    as_json: bool,
-) -> anyhow::Result<()> {
-    let files = files::read(file)?;
+pub(crate) fn reload(args: &ReloadArgs, as_json: bool) -> anyhow::Result<()> {
+    let files = files::read(&args.file)?;
     let (config, located) = config::parse_located(&files)?;
     located.warnings().iter().for_each(|w| output::warn(w));
-    let instance = Instance::connect(name.as_ref().unwrap_or(&config.name))?;
+    let instance = Instance::connect(args.name.as_ref().unwrap_or(&config.name))?;
     let source = |file: &config::File| SourceFile {
         name: file.name.clone(),
         text: file.text.clone(),
@@ -32,14 +41,14 @@ pub(crate) fn reload(
         steps.any(|step| step.step == StepKind::Attach && step.domain == name)
     };
     located.check(host::check_guests(&config, comes))?;
-    let outcome = match dry_run {
+    let outcome = match args.dry_run {
         true => plan,
         false => instance.reload(sources, false).map_err(refused)?,
     };
     if as_json {
         output::json(&json!(outcome))?;
     } else {
-        output::print(&text(instance.name(), &outcome, dry_run))?;
+        output::print(&text(instance.name(), &outcome, args.dry_run))?;
     }
     match outcome.failed {
         None => Ok(()),

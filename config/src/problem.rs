@@ -120,6 +120,13 @@ pub struct Located {
 }
 
 impl Located {
+    /// A key of a part as it is looked for; empty: it is not written there.
+    pub(crate) fn key(&self, place: Place, key: &str) -> &'static str {
+        let mut known = self.lines.spots.keys();
+        let found = known.find(|(at, known)| (*at, *known) == (place, key));
+        found.map_or("", |(_, known)| known)
+    }
+
     /// What is right still, and should be written otherwise, each with its line.
     #[must_use]
     pub fn warnings(&self) -> &[Problem] {

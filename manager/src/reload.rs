@@ -2,7 +2,8 @@
 //! configuration, and on who has which slots of windows.
 //!
 //! A guest that is described otherwise stays, if only rules and rate limits are others. Else it is
-//! away for as short as can be: it goes and comes again at once, unless it needs what one has that goes later: its address, say.
+//! away for as short as can be: it goes and comes again at once, unless it needs what one has that
+//! goes later: its address, say.
 
 use crate::shape::Shape;
 use crate::windows::Windows;

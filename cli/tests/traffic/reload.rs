@@ -49,7 +49,8 @@ fn write(machine: &Machine, text: &str) -> String {
     file.display().to_string()
 }
 
-/// Reloads it; the steps as `+NAME`, `-NAME` and `=NAME`, all of which were done, or none of a dry run.
+/// Reloads it; the steps as `+NAME`, `-NAME` and `=NAME`, all of which were done, or none of a dry
+/// run.
 fn reload(machine: &Machine, file: &str, dry: &[&str]) -> String {
     let outcome = machine.ask(&[&["reload", file][..], dry].concat());
     let steps = outcome["steps"].as_array().unwrap();
@@ -215,7 +216,7 @@ fn a_file_that_cannot_be_carried_out_changes_nothing() {
         ),
         (
             more.replace("[driver]", "[driver]\nworkers = 2\nspin_us = 3"),
-            "machine.toml:1: [driver]: `workers` is 2 and was left out; that cannot change while \
+            "machine.toml:2: [driver]: `workers` is 2 and was left out; that cannot change while \
              the machine runs: restart the machine",
         ),
         (format!("{more}{wire}"), "NIC w is new"),

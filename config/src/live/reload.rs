@@ -8,7 +8,7 @@ use super::{LiveConfig, files_of, with_macs, write};
 use crate::files::settings;
 use crate::model::{Config, Guest};
 use crate::parse::parse_located;
-use crate::problem::{Finding, Place};
+use crate::problem::{Finding, Located, Place};
 use crate::{File, Mac};
 use abi::machine::{Live, Setting};
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,7 @@ pub struct Coming {
 pub fn difference(live: &Live, running: &LiveConfig, files: &[File]) -> Result<Difference, String> {
     let (config, located) = parse_located(files).map_err(|wrong| wrong.to_string())?;
     let (before, now) = (settings(&files_of(live))?, settings(files)?);
-    let fixed = fixed(&running.config, &before, &config, &now);
+    let fixed = fixed(&running.config, &before, &config, (&now, &located));
     located.check(fixed).map_err(|wrong| wrong.to_string())?;
     let named: BTreeSet<String> = config.guests.iter().map(|of| of.name.clone()).collect();
     let mut coming = Vec::new();
@@ -120,7 +120,12 @@ fn macs(guest: &Guest) -> Vec<Mac> {
 }
 
 /// What of the files cannot change while the machine runs, and has.
-fn fixed(running: &Config, before: &Sections, config: &Config, now: &Sections) -> Vec<Finding> {
+fn fixed(
+    running: &Config,
+    before: &Sections,
+    config: &Config,
+    (now, located): (&Sections, &Located),
+) -> Vec<Finding> {
     let mut buffers = config.buffers;
     if !matches!(now.get("buffers"), Some(Setting::Section(keys)) if keys.contains_key("size")) {
         // It goes by all guests of a machine that is started.
@@ -143,46 +148,76 @@ fn fixed(running: &Config, before: &Sections, config: &Config, now: &Sections) -
     ];
     let mut found = Vec::new();
     for (name, place, _) in is_same.into_iter().filter(|(.., is_same)| !is_same) {
-        compare(
-            place,
-            &section(before, name),
-            &section(now, name),
-            &mut found,
-        );
+        let (before, now) = (section(before, name), section(now, name));
+        compare((place, located), &before, &now, &mut found);
     }
     for (n, nic) in config.nics.iter().enumerate() {
         match running.nics.iter().find(|there| there.name == nic.name) {
-            None => found.push(finding(Place::Nic(n), format!("NIC {} is new", nic.name))),
+            None => found.push(finding(
+                Place::Nic(n),
+                "",
+                format!("NIC {} is new", nic.name),
+            )),
             Some(there) if there == nic => {}
             Some(_) => {
                 let [before, now] = [before, now].map(|all| find(all, "nic", &nic.name));
-                compare(Place::Nic(n), &before, &now, &mut found);
+                compare((Place::Nic(n), located), &before, &now, &mut found);
             }
         }
     }
     for nic in &running.nics {
         if config.nics.iter().all(|of| of.name != nic.name) {
             let what = format!("NIC {} is not there any more", nic.name);
-            found.push(finding(Place::Machine, what));
+            found.push(finding(Place::Machine, "", what));
         }
     }
     found
 }
 
 /// Tells what is written otherwise in a section whose meaning has changed.
-fn compare(place: Place, before: &Setting, now: &Setting, found: &mut Vec<Finding>) {
-    let mut changes = Vec::new();
-    differences("", before, now, &mut changes);
-    if changes.is_empty() {
-        changes.push("it is described otherwise".to_owned());
+fn compare(
+    (place, located): (Place, &Located),
+    before: &Setting,
+    now: &Setting,
+    found: &mut Vec<Finding>,
+) {
+    let only = |section: &Setting, key: &String| {
+        let kept = value(section, key).map(|value| (key.clone(), value.clone()));
+        Setting::Section(kept.into_iter().collect())
+    };
+    let told = found.len();
+    for key in keys_of(before, now) {
+        let mut changes = Vec::new();
+        differences("", &only(before, key), &only(now, key), &mut changes);
+        let key = located.key(place, key);
+        found.extend(changes.into_iter().map(|what| finding(place, key, what)));
     }
-    found.extend(changes.into_iter().map(|what| finding(place, what)));
+    if found.len() == told {
+        found.push(finding(place, "", "it is described otherwise".to_owned()));
+    }
 }
 
-fn finding(place: Place, what: String) -> Finding {
+/// The keys of two sections.
+fn keys_of<'a>(one: &'a Setting, other: &'a Setting) -> BTreeSet<&'a String> {
+    let keys = |section: &'a Setting| match section {
+        Setting::Section(keys) => Some(keys.keys()),
+        _ => None,
+    };
+    let all = keys(one).into_iter().chain(keys(other));
+    all.flatten().collect()
+}
+
+fn value<'a>(section: &'a Setting, key: &str) -> Option<&'a Setting> {
+    match section {
+        Setting::Section(keys) => keys.get(key),
+        _ => None,
+    }
+}
+
+fn finding(place: Place, key: &'static str, what: String) -> Finding {
     Finding {
         place,
-        key: "",
+        key,
         what,
         remedy: "that cannot change while the machine runs: restart the machine, or write it as \
                  it was"
@@ -226,12 +261,8 @@ fn find(all: &Sections, list_name: &str, name: &str) -> Setting {
 
 /// What is written otherwise in a section, key by key; `path` says in which.
 fn differences(path: &str, before: &Setting, now: &Setting, found: &mut Vec<String>) {
-    let (Setting::Section(before), Setting::Section(now)) = (before, now) else {
-        return;
-    };
-    let keys: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
-    for key in keys {
-        match (before.get(key), now.get(key)) {
+    for key in keys_of(before, now) {
+        match (value(before, key), value(now, key)) {
             (before, now) if before == now => {}
             (Some(Setting::List(before)), Some(Setting::List(now)))
                 if has_sections(before) && has_sections(now) =>

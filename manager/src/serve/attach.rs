@@ -11,7 +11,7 @@
 //! A manager that finds one that comes, and has not begun with it, takes it away.
 
 use super::Server;
-use super::changes::{Asker, Attach, UP_NS};
+use super::changes::{AskedBy, Attach, UP_NS};
 use super::requests::refusal;
 use super::tell::Telling;
 use crate::build;
@@ -38,7 +38,7 @@ impl Server<'_> {
     /// Begins to attach a guest, for somebody who is answered when it is up.
     pub(super) fn begin_attach(
         &mut self,
-        asker: Asker,
+        asker: AskedBy,
         guest: &Setting,
         now: u64,
     ) -> Result<(), String> {
@@ -47,7 +47,7 @@ impl Server<'_> {
         }
         let config = live_config(&mut self.config, self.world.shape())?;
         let admitted = self.world.admit(config, guest)?;
-        if asker == Asker::Reload {
+        if asker == AskedBy::Reload {
             self.world.shape_mut().adopt([admitted.name.clone()]);
         }
         if let Err(Refusal { why, .. }) = self.keep() {
@@ -209,25 +209,25 @@ impl Server<'_> {
     }
 
     /// Who has asked for a change waits for it.
-    pub(super) fn wait_for_change(&mut self, asker: Asker) {
-        if let Asker::Client(client) = asker {
+    pub(super) fn wait_for_change(&mut self, asker: AskedBy) {
+        if let AskedBy::Client(client) = asker {
             self.wait_for(client, Waits::Change);
         }
     }
 
     /// Tells who has asked for a change that it is done.
-    pub(super) fn changed(&mut self, asker: Asker, answer: &impl Serialize, now: u64) {
+    pub(super) fn changed(&mut self, asker: AskedBy, answer: &impl Serialize, now: u64) {
         match asker {
-            Asker::Client(client) => self.answer(client, answer, now),
-            Asker::Reload => self.reload_step_over(Ok(())),
+            AskedBy::Client(client) => self.answer(client, answer, now),
+            AskedBy::Reload => self.reload_step_over(Ok(())),
         }
     }
 
     /// Tells who has asked for a change that nothing comes of it.
-    pub(super) fn refuse(&mut self, asker: Asker, why: String, now: u64) {
+    pub(super) fn refuse(&mut self, asker: AskedBy, why: String, now: u64) {
         match asker {
-            Asker::Client(client) => self.answer(client, &refusal(why), now),
-            Asker::Reload => self.reload_step_over(Err(why)),
+            AskedBy::Client(client) => self.answer(client, &refusal(why), now),
+            AskedBy::Reload => self.reload_step_over(Err(why)),
         }
     }
 }

@@ -1,6 +1,10 @@
-//! Guests on their way in or out: how far they are, and when they are looked at again.
+//! Guests on their way in or out, and reloads: how far they are, and when they are looked at again.
 
 use super::tell::Telling;
+use crate::reload::Step;
+use abi::machine::Setting;
+use abi::reload::Reloaded;
+use std::collections::VecDeque;
 
 /// How long it may take until a guest is up.
 pub(super) const UP_NS: u64 = 20_000_000_000;
@@ -9,7 +13,7 @@ pub(super) const GONE_NS: u64 = 20_000_000_000;
 
 /// Who has asked that a guest comes or goes, and is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asker {
+pub(super) enum AskedBy {
     /// A client, by its number.
     Client(u64),
     /// The reload that is under way.
@@ -22,7 +26,7 @@ pub(super) struct Attach {
     pub(super) place: usize,
     pub(super) name: String,
     pub(super) macs: Vec<String>,
-    pub(super) asker: Asker,
+    pub(super) asker: AskedBy,
     pub(super) began_ns: u64,
     pub(super) tellings: Vec<Telling>,
 }
@@ -48,7 +52,7 @@ pub(super) struct Detach {
     pub(super) name: String,
     pub(super) began_ns: u64,
     /// Who is told when it has gone, and what: none, that it is detached.
-    pub(super) askers: Vec<(Asker, Option<String>)>,
+    pub(super) askers: Vec<(AskedBy, Option<String>)>,
     /// The workers' connections, and what they are told of them.
     pub(super) tellings: Vec<(u32, Telling)>,
     /// When the core is asked again to forget it, if somebody had a page of it.
@@ -73,5 +77,61 @@ impl Detach {
     pub(super) fn tokens(&self) -> impl Iterator<Item = u32> {
         let tellings = self.tellings.iter();
         tellings.filter_map(|(_, telling)| telling.token())
+    }
+}
+
+/// A reload on its way.
+#[derive(Debug)]
+pub(super) struct Reload {
+    pub(super) client: u64,
+    pub(super) began_ns: u64,
+    /// What the client is told.
+    pub(super) answer: Reloaded,
+    pub(super) left: VecDeque<Step>,
+    pub(super) progress: Progress,
+}
+
+/// How far its present step is.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// There is none.
+    Between,
+    /// It is under way.
+    UnderWay,
+    /// The driver domain is told.
+    Telling(Change),
+    /// It is done, or why not.
+    Over(Result<(), String>),
+}
+
+/// A guest that is there becomes another.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) guest: Setting,
+    pub(super) began_ns: u64,
+    pub(super) tellings: Vec<Telling>,
+}
+
+impl Reload {
+    /// When it wants to be looked at, if nothing tells before.
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        match &self.progress {
+            Progress::UnderWay => None,
+            Progress::Telling(change) => {
+                let late = change.began_ns.saturating_add(UP_NS);
+                let due = change.tellings.iter().filter_map(Telling::due_ns);
+                due.chain([late]).min()
+            }
+            Progress::Between | Progress::Over(_) => Some(0),
+        }
+    }
+
+    /// Tokens of answers that it waits for.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = u32> {
+        let tellings = match &self.progress {
+            Progress::Telling(change) => &change.tellings[..],
+            _ => &[],
+        };
+        tellings.iter().filter_map(Telling::token)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::Server;
 use super::attach::live_config;
-use super::changes::{Asker, Detach, GONE_NS};
+use super::changes::{AskedBy, Detach, GONE_NS};
 use super::tell::Telling;
 use crate::build;
 use abi::core::{Ask, Stage, Text};
@@ -17,7 +17,7 @@ const LOOK_NS: u64 = 1_000_000;
 
 impl Server<'_> {
     /// Begins to take a guest away, for somebody who is answered when nothing is left of it.
-    pub(super) fn detach_for(&mut self, asker: Asker, name: &str) -> Result<(), String> {
+    pub(super) fn detach_for(&mut self, asker: AskedBy, name: &str) -> Result<(), String> {
         if !self.restarts_now() {
             return Err("the machine is on its way up or down".into());
         }
@@ -41,7 +41,7 @@ impl Server<'_> {
     }
 
     /// Somebody waits until a guest has gone, and is told so, or something else.
-    pub(super) fn tell_when_gone(&mut self, name: &str, asker: Asker, what: Option<String>) {
+    pub(super) fn tell_when_gone(&mut self, name: &str, asker: AskedBy, what: Option<String>) {
         let detach = self.detaches.iter_mut().find(|detach| detach.name == name);
         if let Some(detach) = detach {
             detach.askers.push((asker, what));

@@ -3,7 +3,7 @@
 
 use super::Server;
 use super::attach::live_config;
-use super::changes::{Asker, UP_NS};
+use super::changes::{AskedBy, Change, Progress, Reload, UP_NS};
 use super::tell::Telling;
 use crate::client::Waits;
 use crate::reload::{self, Step};
@@ -14,63 +14,6 @@ use abi::reload::{Reloaded, SourceFile, StepKind};
 use config::File;
 use config::domain::VifConfig;
 use config::live::reload::{Difference, difference};
-use std::collections::VecDeque;
-
-/// A reload on its way.
-#[derive(Debug)]
-pub(super) struct Reload {
-    client: u64,
-    began_ns: u64,
-    /// What the client is told.
-    answer: Reloaded,
-    left: VecDeque<Step>,
-    progress: Progress,
-}
-
-/// How far its present step is.
-#[derive(Debug)]
-enum Progress {
-    /// There is none.
-    Between,
-    /// It is under way.
-    UnderWay,
-    /// The driver domain is told.
-    Telling(Change),
-    /// It is done, or why not.
-    Over(Result<(), String>),
-}
-
-/// A guest that is there becomes another.
-#[derive(Debug)]
-struct Change {
-    guest: Setting,
-    began_ns: u64,
-    tellings: Vec<Telling>,
-}
-
-impl Reload {
-    /// When it wants to be looked at, if nothing tells before.
-    pub(super) fn due_ns(&self) -> Option<u64> {
-        match &self.progress {
-            Progress::UnderWay => None,
-            Progress::Telling(change) => {
-                let late = change.began_ns.saturating_add(UP_NS);
-                let due = change.tellings.iter().filter_map(Telling::due_ns);
-                due.chain([late]).min()
-            }
-            Progress::Between | Progress::Over(_) => Some(0),
-        }
-    }
-
-    /// Tokens of answers that it waits for.
-    pub(super) fn tokens(&self) -> impl Iterator<Item = u32> {
-        let tellings = match &self.progress {
-            Progress::Telling(change) => &change.tellings[..],
-            _ => &[],
-        };
-        tellings.iter().filter_map(Telling::token)
-    }
-}
 
 impl Server<'_> {
     /// Begins to make the machine what files say, for a client that is answered when it is that. A
@@ -170,9 +113,9 @@ impl Server<'_> {
 
     fn begin_step(&mut self, step: &Step, now: u64) -> Result<(), String> {
         match &step.guest {
-            None => self.detach_for(Asker::Reload, &step.told.domain),
+            None => self.detach_for(AskedBy::Reload, &step.told.domain),
             Some(guest) if step.told.step == StepKind::Change => self.begin_change(guest, now),
-            Some(guest) => self.begin_attach(Asker::Reload, guest, now),
+            Some(guest) => self.begin_attach(AskedBy::Reload, guest, now),
         }
     }
 

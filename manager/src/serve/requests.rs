@@ -1,7 +1,7 @@
 //! Requests of clients: what each is answered, and by whom.
 
 use super::Server;
-use super::changes::Asker;
+use super::changes::AskedBy;
 use crate::access::{self, Right};
 use crate::client::{Relay, Waits};
 use crate::core::{Answer, Refusal};
@@ -62,12 +62,12 @@ impl Server<'_> {
                 }
             }
             Ok(Control::Attach { guest }) => {
-                if let Err(error) = self.begin_attach(Asker::Client(id), &guest, now) {
+                if let Err(error) = self.begin_attach(AskedBy::Client(id), &guest, now) {
                     self.answer(id, &refusal(error), now);
                 }
             }
             Ok(Control::Detach { domain }) => {
-                if let Err(error) = self.detach_for(Asker::Client(id), &domain) {
+                if let Err(error) = self.detach_for(AskedBy::Client(id), &domain) {
                     self.answer(id, &refusal(error), now);
                 }
             }

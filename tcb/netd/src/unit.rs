@@ -46,17 +46,18 @@ impl From<io::Error> for Refusal {
     }
 }
 
+/// The last descriptor of an interface. Who closes it waits for the kernel to take the interface
+/// down, some grace periods: that is to be none who has domains to see to.
+#[derive(Debug)]
+pub(crate) struct Last {
+    _fd: OwnedFd,
+}
+
 /// Something that a domain can tell something.
 #[derive(Debug)]
 pub(crate) enum Unit {
     /// A TAP: the power to steer it, and what joins it to a network, where there is any.
-    Tap {
-        steering: Option<Steering>,
-        uplink: Option<Uplink>,
-        /// Who closes the last descriptor waits for the kernel to take the interface down, some
-        /// grace periods: that is to be none who has domains to see to.
-        _last: OwnedFd,
-    },
+    Tap(Option<Steering>, Option<Uplink>, Last),
     /// An interface whose packets go to sockets.
     Wire(Arc<Wire>),
     /// A file: there is nothing to it but its descriptor.
@@ -119,11 +120,7 @@ pub(crate) fn open(opening: &Opening, files: &Files) -> Result<Opened, Refusal> 
             let last = tap.shared.try_clone()?;
             let given = [tap.shared].into_iter().chain(tap.queues).chain(tap.shares);
             Ok(Opened {
-                unit: Unit::Tap {
-                    steering,
-                    uplink: tap.uplink,
-                    _last: last,
-                },
+                unit: Unit::Tap(steering, tap.uplink, Last { _fd: last }),
                 given: given.collect(),
                 lacks,
             })
@@ -178,11 +175,7 @@ pub(crate) fn take_up(
             let uplink = table.map(|table| Uplink::adopt(tap, table, &opening.switched_on));
             let map = rest.into_iter().next();
             let steering = map.map(|map| Steering::adopt(map, &tap.steered, tap.queues));
-            Unit::Tap {
-                steering: steering.transpose()?,
-                uplink,
-                _last: last,
-            }
+            Unit::Tap(steering.transpose()?, uplink, Last { _fd: last })
         }
         Device::Xdp(spec) => Unit::Wire(Arc::new(Wire::adopt(spec, rest)?)),
         _ => Unit::File,
@@ -193,9 +186,7 @@ impl Unit {
     /// What the next netd needs to take it up, beside its description.
     pub(crate) fn kept(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            Self::Tap {
-                steering, uplink, ..
-            } => {
+            Self::Tap(steering, uplink, _) => {
                 let map = steering.iter().map(Steering::kept);
                 map.chain(uplink.iter().map(Uplink::kept)).collect()
             }
@@ -215,10 +206,7 @@ impl Unit {
                 .collect()
         };
         match self {
-            Self::Tap {
-                uplink: Some(uplink),
-                ..
-            } => of(uplink),
+            Self::Tap(_, Some(uplink), _) => of(uplink),
             _ => Vec::new(),
         }
     }
@@ -291,10 +279,7 @@ impl Unit {
     /// What a domain is told that says this.
     pub(crate) fn told(&self, words: [u64; 2]) -> Outcome {
         let answer = match self {
-            Self::Tap {
-                steering: Some(steering),
-                ..
-            } => steer(steering, words),
+            Self::Tap(Some(steering), ..) => steer(steering, words),
             Self::Shared(device) => ask(device.socket(), None, words),
             Self::Queue(queue) => ask(queue.socket(), Some(queue), words),
             _ => Err(NOENT),

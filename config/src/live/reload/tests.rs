@@ -138,8 +138,8 @@ fn what_cannot_change_is_told_key_by_key_with_its_line() {
             "workers = 1",
             "workers = 1\nspin_us = 7\nmac_ageing_s = 8",
             &[
-                "new:4: [driver]: `spin_us` is 7 and was left out; that cannot",
-                "new:4: [driver]: `mac_ageing_s` is 8 and was left out; that cannot",
+                "new:6: [driver]: `spin_us` is 7 and was left out; that cannot",
+                "new:7: [driver]: `mac_ageing_s` is 8 and was left out; that cannot",
             ][..],
         ),
         (
@@ -154,15 +154,15 @@ fn what_cannot_change_is_told_key_by_key_with_its_line() {
             "name = \"office\"",
             "name = \"office\"\nlook_group = \"games\"\nmetrics_port = 9000",
             &[
-                "new:2: [machine]: `look_group` is \"games\" and was left out",
-                "new:2: [machine]: `metrics_port` is 9000 and was left out",
+                "new:4: [machine]: `look_group` is \"games\" and was left out",
+                "new:5: [machine]: `metrics_port` is 9000 and was left out",
             ][..],
         ),
         (
             "delay_us = 4",
             "delay_us = 5",
             &[
-                "new:6: [[nic]] 1: `delay_us` is 5 instead of 4; that cannot change while the \
+                "new:9: [[nic]] 1: `delay_us` is 5 instead of 4; that cannot change while the \
                  machine runs: restart the machine, or write it as it was",
             ][..],
         ),
