@@ -51,8 +51,8 @@ pub(crate) struct Client {
     pub(crate) waits: Waits,
     since_ns: u64,
     broken: bool,
-    /// Whether it is a part of this program: it may be silent for as long as it likes, and takes
-    /// nobody's place.
+    /// Whether it is a part of this program: it may be silent for as long as it likes, and does not
+    /// count among the clients.
     pub(crate) stays: bool,
 }
 

@@ -48,7 +48,7 @@ fn a_machine_without_domains_is_ready() {
     Daemon::up(&plan).down();
 }
 
-/// Metrics are read by a client of the manager's own, which takes nobody's place.
+/// Metrics are read by a client of the manager's own, which does not count among them.
 #[test]
 fn as_many_clients_are_served_as_is_said() {
     let folder = tempfile::tempdir().unwrap();

@@ -173,7 +173,7 @@ impl Core {
     fn outcome(&mut self, received: Received<Outcome>) {
         let Received { record, fds } = received;
         if let Outcome::Lost { unit } = record.message {
-            // What was closed meanwhile is nobody's, and its number may be another one's soon.
+            // What was closed meanwhile has no owner, and its number may be another one's soon.
             if self.units.open.contains_key(&unit) && self.units.lost.insert(unit) {
                 self.tell(0, Tell::Lost { unit }, Vec::new());
             }
