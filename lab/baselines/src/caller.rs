@@ -89,9 +89,7 @@ impl Caller for Classic {
                 let &[words] = call.ops else {
                     return Ok(None);
                 };
-                let made = self.create(grants, call, words);
-                *statuses = vec![made.err().unwrap_or(GrantStatus::Okay)];
-                return Ok(Some(made.map_or(Done::Batch, Done::Made)));
+                return Ok(Some(Done::Made(self.create(grants, call, words))));
             }
             _ => return Ok(None),
         }

@@ -2,10 +2,10 @@
 //!
 //! It runs on the domain's CPUs (a wake-up across cores costs more than most calls) and sleeps
 //! on the call page's futex; it never spins. While its domain is beyond its budget it sleeps
-//! whatever the domain writes there. It alone maps by classic grants, so such a mapping
-//! can neither race with an unmapping nor with the teardown: that is the worker's last act. For
-//! counted grants and exchanges the workers of granters change the domain's window too, each its
-//! own tables' slots.
+//! whatever the domain writes there. The workers of granters change the domain's window too, each
+//! the slots of its own tables. Of what a further mechanism (`grant::mechanism`) maps for the
+//! domain's own calls this worker is the only user, so no mapping races with an unmapping, nor with
+//! the teardown, which is the worker's last act.
 
 use crate::device::DeviceMap;
 use crate::hypercall::{CallCounters, CallPage, Server, Shared};

@@ -66,8 +66,8 @@ pub trait Mechanism: Debug + Send + Sync {
 
 /// The same for the calls of one domain, by its worker.
 pub trait Caller: Debug + Send {
-    /// Does a call and leaves one status per operation in `statuses`; none: there is no such call,
-    /// and nothing was done.
+    /// Does a call and, of a batch, leaves one status per operation in `statuses`; none: there is
+    /// no such call, and nothing was done.
     ///
     /// # Errors
     /// The caller must be killed and then torn down.
@@ -115,10 +115,10 @@ pub struct OtherCall<'a> {
 /// What a call has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// Each operation has its status.
+    /// A batch: each operation has its status.
     Batch,
-    /// The one operation has made this.
-    Made(Handle),
+    /// The one operation has made this, or why it has not.
+    Made(Result<Handle, GrantStatus>),
 }
 
 /// What the books of the mechanisms say about one domain.

@@ -70,10 +70,7 @@ impl<S: AddressSpace> Executor<S> {
                 page.put_errno(0, status);
             }
             Call::Ready => self.ready.store(true, Ordering::Release),
-            Call::TableCreate(table) => {
-                let made = self.table_create(table);
-                self.answer(made.map(|handle| u64::from(handle.0)), 1);
-            }
+            Call::TableCreate(table) => self.made(self.table_create(table)),
             Call::TableBind(op) => self.answer(self.bind(&op).map(|()| 0), ANSWER_WORD),
             Call::TableEnd(handle) => self.answer(self.end(handle).map(|()| 0), ANSWER_WORD),
             Call::GrantCreate(ops) => self.grant_create(ops),
@@ -103,11 +100,10 @@ impl<S: AddressSpace> Executor<S> {
         let done = self
             .caller
             .call(&shared.grants, &mut self.space, &call, statuses)?;
-        if done.is_some() {
-            page.put_statuses(statuses);
-        }
-        if let Some(Done::Made(handle)) = done {
-            page.put(0, 1, u64::from(handle.0));
+        match done {
+            Some(Done::Batch) => page.put_statuses(statuses),
+            Some(Done::Made(made)) => self.made(made),
+            None => {}
         }
         Ok(done.is_some())
     }
@@ -211,6 +207,11 @@ impl<S: AddressSpace> Executor<S> {
         counted.pins.remove(self.id, number);
         self.ended.push(number);
         Ok(Ok(()))
+    }
+
+    /// Answers what makes something by its handle.
+    fn made(&self, made: Result<Handle, GrantStatus>) {
+        self.answer(made.map(|handle| u64::from(handle.0)), 1);
     }
 
     /// Writes the status of a call's one operation and, if it is `Okay`, its answer.
