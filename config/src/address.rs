@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// An IP address and the length of its network's prefix, written `10.0.0.2/24`.
@@ -29,6 +29,19 @@ impl Cidr {
         let host_bits = u32::from(u8::min(self.prefix, bits).abs_diff(bits));
         (own ^ other).checked_shr(host_bits).unwrap_or(0) == 0
     }
+
+    /// The address with all bits behind the prefix 0.
+    #[must_use]
+    pub fn network(self) -> IpAddr {
+        let mask = |bits: u8| {
+            let host_bits = u32::from(bits.saturating_sub(self.prefix));
+            u128::MAX.checked_shl(host_bits).unwrap_or(0)
+        };
+        match self.address {
+            IpAddr::V4(own) => Ipv4Addr::from_bits(own.to_bits() & mask(32) as u32).into(),
+            IpAddr::V6(own) => Ipv6Addr::from_bits(own.to_bits() & mask(128)).into(),
+        }
+    }
 }
 
 impl fmt::Display for Cidr {
@@ -41,9 +54,9 @@ impl fmt::Display for Cidr {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} `{text}`: write it {like}")]
 pub struct NotAnAddress {
-    what: &'static str,
-    text: String,
-    like: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) text: String,
+    pub(crate) like: &'static str,
 }
 
 impl FromStr for Cidr {
@@ -198,6 +211,21 @@ mod tests {
         assert!(contains("10.0.0.2/0", "192.0.2.1") && !contains("10.0.0.2/0", "fd00::1"));
         assert!(contains("fd00::2/64", "fd00::ffff") && !contains("fd00::2/64", "fd01::1"));
         assert!(contains("::1/0", "ffff::") && !contains("fd00::2/128", "fd00::3"));
+    }
+
+    #[test]
+    fn a_network_has_no_bits_behind_its_prefix() {
+        for (text, network) in [
+            ("10.1.2.3/16", "10.1.0.0"),
+            ("10.1.2.3/32", "10.1.2.3"),
+            ("10.1.2.3/0", "0.0.0.0"),
+            ("fd00::1:2/112", "fd00::1:0"),
+            ("fd00::1/128", "fd00::1"),
+            ("fd00::1/0", "::"),
+        ] {
+            let cidr: Cidr = text.parse().unwrap();
+            assert_eq!(cidr.network().to_string(), network, "{text}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod old;
 mod parse;
 mod pdev;
 mod problem;
+mod route;
 pub mod rule;
 mod sizes;
 mod table;
@@ -35,4 +36,5 @@ pub use model::{
 pub use parse::{parse, parse_located};
 pub use pdev::Pdev;
 pub use problem::{Finding, Located, Place, Problem, Problems};
+pub use route::Route;
 pub use uplink::{Forwarded, NoForward};

@@ -9,6 +9,7 @@ mod guest;
 mod limits;
 mod lro;
 mod nic;
+mod route;
 mod rule;
 mod station;
 mod uplink;

@@ -1,6 +1,7 @@
 //! What is at the far end: interfaces of the kernel, and stations in user space.
 
 use super::findings::Findings;
+use super::route::routes;
 use crate::address::Cidr;
 use crate::domain::StackApp;
 use crate::model::{KernelPort, Station};
@@ -26,6 +27,7 @@ pub(super) fn port(found: &mut Findings, place: Place, port: &KernelPort, ifname
     }
     found.range(place, "tx_queue", port.tx_queue, 0..=1_000_000);
     gateway(found, place, &port.addresses, port.gateway);
+    routes(found, place, port);
 }
 
 pub(super) fn ifname(found: &mut Findings, place: Place, key: &'static str, ifname: &str) {

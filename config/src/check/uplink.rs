@@ -26,8 +26,8 @@ pub(super) fn check(found: &mut Findings, place: Place, nic: &Nic) {
 
 fn a_bridge(found: &mut Findings, place: Place, port: &KernelPort, bridge: &str) {
     ifname(found, place, "uplink", bridge);
-    if !port.addresses.is_empty() || port.gateway.is_some() {
-        let what = format!("`uplink` is the bridge {bridge}, and there are addresses or a gateway");
+    if !port.addresses.is_empty() || port.gateway.is_some() || !port.routes.is_empty() {
+        let what = format!("`uplink` is the bridge {bridge}, and there are addresses or routes");
         let remedy = "leave them out: a port of a bridge has none; the bridge has";
         found.add(place, "uplink", what, remedy);
     }

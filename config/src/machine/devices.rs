@@ -53,6 +53,7 @@ pub(super) fn tap(
         mac: Some(mac),
         addresses: port.addresses.iter().map(ToString::to_string).collect(),
         gateway: port.gateway.map(|gateway| gateway.to_string()),
+        routes: port.routes.iter().map(|&route| route.into()).collect(),
         mtu,
         vnet_header: offloads > Offloads::None,
         checksum: offloads >= Offloads::Checksum,

@@ -2,6 +2,7 @@
 
 use crate::address::{Cidr, Mac};
 use crate::domain::StackApp;
+use crate::route::Route;
 use std::net::IpAddr;
 
 /// The kernel's end of a TAP, or of a veth pair.
@@ -17,6 +18,8 @@ pub struct KernelPort {
     pub addresses: Vec<Cidr>,
     /// Default route.
     pub gateway: Option<IpAddr>,
+    /// Routes beside that one, in this order.
+    pub routes: Vec<Route>,
     /// Transmit queue of the kernel's end, packets; 0: the kernel's default.
     pub tx_queue: u32,
 }

@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr};
 pub(super) const MAC: &str = "02:00:00:00:00:01";
 const ADDRESS: &str = "10.0.0.2/24";
 const PLAIN_ADDRESS: &str = "10.0.0.1";
+const ROUTE: &str = "10.1.0.0/16 via 10.0.0.1";
 const SOCKET: &str = "10.0.0.1:5001";
 
 pub(super) fn port(t: &Table<'_, '_>, own_mac: bool) -> KernelPort {
@@ -20,6 +21,7 @@ pub(super) fn port(t: &Table<'_, '_>, own_mac: bool) -> KernelPort {
         mac: if own_mac { t.parsed("mac", MAC) } else { None },
         addresses: t.parsed_list("addresses", ADDRESS),
         gateway: t.parsed("gateway", PLAIN_ADDRESS),
+        routes: t.parsed_list("routes", ROUTE),
         tx_queue: t.number("tx_queue").unwrap_or(0),
     }
 }

@@ -6,6 +6,7 @@ mod machine;
 mod mistakes;
 mod pdev;
 mod properties;
+mod routes;
 
 use crate::domain::GrantMode;
 use crate::parse::{one, read};

@@ -2,6 +2,7 @@
 //! Without root or without a TAP driver every test skips and says why.
 #![allow(clippy::unwrap_used)]
 
+use abi::machine::Route;
 use netdev::TapSpec;
 use netdev::netns::Namespace;
 use netdev::open_tap;
@@ -224,6 +225,16 @@ fn a_tap_comes_up_configured_and_goes_with_its_descriptor() {
     tap.mtu = 1400;
     tap.tx_queue = 77;
     tap.gateway = Some("10.9.0.254".to_owned());
+    let route = |to: &str, prefix, via: Option<&str>| Route {
+        to: to.parse().unwrap(),
+        prefix,
+        via: via.map(|via| via.parse().unwrap()),
+    };
+    tap.routes = vec![
+        route("192.0.2.1", 32, None),
+        route("10.77.0.0", 16, Some("192.0.2.1")),
+        route("::", 0, Some("fd09::2")),
+    ];
     let fd = open_tap(&tap).unwrap();
     let show = |what: &'static [&'static str]| {
         let output = namespace
@@ -247,7 +258,15 @@ fn a_tap_comes_up_configured_and_goes_with_its_descriptor() {
     // The one that the kernel makes of the MAC is none of ours.
     let mut given = addresses.lines().filter(|line| !line.contains("fe80:"));
     assert!(!given.any(|line| line.contains("tentative")), "{addresses}");
-    assert!(show(&["route"]).contains("default via 10.9.0.254 dev configured0"));
+    let routes = show(&["route"]);
+    for part in [
+        "default via 10.9.0.254 dev configured0",
+        "192.0.2.1 dev configured0 scope link",
+        "10.77.0.0/16 via 192.0.2.1 dev configured0",
+    ] {
+        assert!(routes.contains(part), "{part} in {routes}");
+    }
+    assert!(show(&["-6", "route"]).contains("default via fd09::2 dev configured0"));
     drop(fd);
     eventually("the interface is gone", || {
         !show(&["link"]).contains("configured0")

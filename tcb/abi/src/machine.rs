@@ -8,7 +8,7 @@ pub use crate::status::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// A whole machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -181,6 +181,9 @@ pub struct Tap {
     pub addresses: Vec<String>,
     /// Address of a default route, if any.
     pub gateway: Option<String>,
+    /// Routes beside that one, in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<Route>,
     /// Maximum transmission unit, bytes of IP.
     pub mtu: u32,
     /// Whether packets carry a virtio-net header, and so offloads.
@@ -204,6 +207,18 @@ pub struct Tap {
     /// What joins it to the network of its namespace, if anything does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<Uplink>,
+}
+
+/// A network that is reached by an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// The network.
+    pub to: IpAddr,
+    /// Bits of its prefix.
+    pub prefix: u8,
+    /// The neighbour that leads there; none: who is there is a neighbour.
+    pub via: Option<IpAddr>,
 }
 
 /// What joins a TAP to the network of its namespace.

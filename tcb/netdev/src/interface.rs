@@ -4,10 +4,10 @@
 use crate::error::SetupError;
 use crate::netlink::Netlink;
 use crate::netns;
-use abi::machine::Tap as TapSpec;
+use abi::machine::{Route, Tap as TapSpec};
 use std::fs;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Bytes that an interface's name may have.
 pub const NAME_MAX: usize = 15;
@@ -27,10 +27,10 @@ pub(crate) fn in_place<T: Send>(
     }
 }
 
-/// Addresses of an interface, read.
+/// Addresses and routes of an interface, read.
 pub(crate) struct Network {
     addresses: Vec<(IpAddr, u8)>,
-    gateway: Option<IpAddr>,
+    routes: Vec<Route>,
 }
 
 impl Network {
@@ -45,10 +45,23 @@ impl Network {
             text.parse()
                 .map_err(|_| SetupError::Address { text: text.clone() })
         });
+        let default = gateway.transpose()?.map(default_route);
         Ok(Self {
             addresses: addresses.collect::<Result<_, _>>()?,
-            gateway: gateway.transpose()?,
+            routes: default.into_iter().chain(spec.routes.clone()).collect(),
         })
+    }
+}
+
+/// The route of what has no better one.
+fn default_route(via: IpAddr) -> Route {
+    Route {
+        to: match via {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        },
+        prefix: 0,
+        via: Some(via),
     }
 }
 
@@ -141,10 +154,11 @@ pub(crate) fn configure(spec: &TapSpec, network: &Network) -> Result<(), SetupEr
             "is IPv6 disabled in the namespace, or an address given twice?",
         ))?;
     }
-    if let Some(gateway) = network.gateway {
-        netlink.add_default_route(index, gateway).map_err(failed(
-            "given its default route",
-            "the gateway must lie in one of its networks, and there can be only one such route",
+    for route in &network.routes {
+        netlink.add_route(index, route).map_err(failed(
+            "given its routes",
+            "a gateway must lie in one of its networks, and of a network there can be only one \
+             route",
         ))?;
     }
     Ok(())

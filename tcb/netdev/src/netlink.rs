@@ -1,6 +1,7 @@
-//! As much of rtnetlink as is needed: link settings, veth pairs, addresses, a default route. Safe
+//! As much of rtnetlink as is needed: link settings, veth pairs, addresses, routes. Safe
 //! code; the messages are built byte by byte (linux/netlink.h, linux/rtnetlink.h).
 
+use abi::machine::Route;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
 use std::net::IpAddr;
@@ -34,6 +35,7 @@ const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 
@@ -42,6 +44,8 @@ const IFA_F_NODAD: u8 = 0x02;
 const RT_TABLE_MAIN: u8 = 254;
 const RTPROT_BOOT: u8 = 3;
 const RTN_UNICAST: u8 = 1;
+const RT_SCOPE_UNIVERSE: u8 = 0;
+const RT_SCOPE_LINK: u8 = 253;
 
 /// Bytes of `struct nlmsghdr`.
 const HEADER: usize = 16;
@@ -179,22 +183,23 @@ impl Netlink {
         self.ask(message)
     }
 
-    /// Sends everything that has no better route by `gateway`.
-    pub(super) fn add_default_route(&mut self, index: u32, gateway: IpAddr) -> io::Result<()> {
+    /// Sends what is for a network, and has no better route, by an interface.
+    pub(super) fn add_route(&mut self, index: u32, route: &Route) -> io::Result<()> {
+        // A gateway of another route may be a neighbour by this one.
+        let scope = match route.via {
+            Some(_) => RT_SCOPE_UNIVERSE,
+            None => RT_SCOPE_LINK,
+        };
         let mut message = Message::new(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL);
-        message.bytes(&[
-            family(gateway),
-            0,
-            0,
-            0,
-            RT_TABLE_MAIN,
-            RTPROT_BOOT,
-            0,
-            RTN_UNICAST,
-        ]);
+        message.bytes(&[family(route.to), route.prefix, 0, 0]);
+        message.bytes(&[RT_TABLE_MAIN, RTPROT_BOOT, scope, RTN_UNICAST]);
         message.bytes(&0u32.to_ne_bytes());
-        let (octets, len) = octets(gateway);
-        message.attribute(RTA_GATEWAY, octets.get(..len).unwrap_or(&[]));
+        for (kind, address) in [(RTA_DST, Some(route.to)), (RTA_GATEWAY, route.via)] {
+            if let Some(address) = address {
+                let (octets, len) = octets(address);
+                message.attribute(kind, octets.get(..len).unwrap_or(&[]));
+            }
+        }
         message.attribute(RTA_OIF, &index.to_ne_bytes());
         self.ask(message)
     }

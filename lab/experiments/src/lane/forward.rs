@@ -21,6 +21,7 @@ fn tap(netns: PathBuf, address: IpAddr) -> Tap {
         mac: None,
         addresses: vec![format!("{address}/{PREFIX}")],
         gateway: None,
+        routes: Vec::new(),
         mtu: 1500,
         vnet_header: false,
         checksum: false,

@@ -1,0 +1,53 @@
+//! Routes of an interface of the kernel's.
+
+use super::findings::Findings;
+use crate::address::Cidr;
+use crate::model::KernelPort;
+use crate::problem::Place;
+use crate::route::Route;
+use std::net::IpAddr;
+
+pub(super) fn routes(found: &mut Findings, place: Place, port: &KernelPort) {
+    for (n, route) in port.routes.iter().enumerate() {
+        let before = port.routes.get(..n).unwrap_or_default();
+        if let Some((what, remedy)) = contradiction(port, before, route) {
+            let what = format!("`routes` has \"{route}\", and {what}");
+            found.add(place, "routes", what, remedy);
+        }
+    }
+}
+
+/// What is wrong with a route, `before` which there are others: what, remedy.
+fn contradiction(
+    port: &KernelPort,
+    before: &[Route],
+    route: &Route,
+) -> Option<(String, &'static str)> {
+    let to = route.to;
+    if to.network() != to.address {
+        let what = format!("the network is {}/{}", to.network(), to.prefix);
+        return Some((what, "write the bits behind the prefix as 0"));
+    }
+    let is_default = |gateway: IpAddr| to.prefix == 0 && gateway.is_ipv4() == to.address.is_ipv4();
+    if port.gateway.is_some_and(is_default) {
+        return Some(("there is a `gateway`".to_owned(), "leave one of them out"));
+    }
+    if before.iter().any(|other| other.to == to) {
+        return Some((format!("{to} twice"), "leave one of them out"));
+    }
+    let via = route.via?;
+    if via.is_ipv4() != to.address.is_ipv4() {
+        let what = format!("{via} is of the other family");
+        return Some((what, "choose a neighbour of the network's family"));
+    }
+    let links = before.iter().filter(|other| other.via.is_none());
+    let mut near = port
+        .addresses
+        .iter()
+        .copied()
+        .chain(links.map(|link| link.to));
+    let is_near = near.any(|network: Cidr| network.contains(via));
+    let what = || format!("{via} is in none of the networks of `addresses`");
+    let remedy = "choose a neighbour, or write a route to it, without `via`, before this one";
+    (!is_near).then(|| (what(), remedy))
+}

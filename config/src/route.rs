@@ -1,0 +1,90 @@
+//! Routes as people write them.
+
+use crate::address::{Cidr, NotAnAddress};
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// A network that an interface leads to, written `10.1.0.0/16 via 10.0.0.1`; without `via` who is
+/// there is a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The network.
+    pub to: Cidr,
+    /// The neighbour that leads there.
+    pub via: Option<IpAddr>,
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.via {
+            Some(via) => write!(f, "{} via {via}", self.to),
+            None => self.to.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Route {
+    type Err = NotAnAddress;
+
+    fn from_str(text: &str) -> Result<Self, NotAnAddress> {
+        let (to, via) = match text.split_once(" via ") {
+            Some((to, via)) => (to, Some(via)),
+            None => (text, None),
+        };
+        let wrong = |_| NotAnAddress {
+            what: "not a route:",
+            text: text.to_owned(),
+            like: "like \"10.1.0.0/16 via 10.0.0.1\"",
+        };
+        Ok(Self {
+            to: to.trim().parse()?,
+            via: via
+                .map(|via| via.trim().parse())
+                .transpose()
+                .map_err(wrong)?,
+        })
+    }
+}
+
+impl From<Route> for abi::machine::Route {
+    fn from(route: Route) -> Self {
+        Self {
+            to: route.to.address,
+            prefix: route.to.prefix,
+            via: route.via,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_round_trip() {
+        for text in [
+            "10.1.0.0/16",
+            "0.0.0.0/0 via 10.0.0.1",
+            "::/0 via fd00::1",
+            "fd01::/64",
+        ] {
+            let route: Route = text.parse().unwrap();
+            assert_eq!(route.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_an_example() {
+        for text in [
+            "",
+            "via 10.0.0.1",
+            "10.1.0.0/16 via",
+            "10.1.0.0/16 via x",
+            "10.1.0.0",
+        ] {
+            let error = text.parse::<Route>().unwrap_err().to_string();
+            assert!(error.contains("like"), "{error}");
+        }
+    }
+}
