@@ -3,6 +3,8 @@
 use crate::Error;
 use abi::machine::{Control, ControlError};
 use abi::reload::REQUEST_MAX;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,8 +14,12 @@ use std::time::{Duration, Instant};
 /// Longest answer that is read, bytes: far above a full audit of the largest machine.
 const ANSWER_MAX: usize = 256 << 20;
 
-/// Send `request` to the socket at `path` and wait for its answer, `limit` in all.
-pub(crate) fn ask<T: DeserializeOwned>(
+/// Send `request` to the control socket at `path` and wait for its answer, `limit` in all: for
+/// who has less patience than an [`Instance`](crate::Instance).
+///
+/// # Errors
+/// Nobody answers there, or not in time, or with a refusal.
+pub fn ask<T: DeserializeOwned>(
     path: &Path,
     request: &Control,
     limit: Duration,
@@ -47,7 +53,6 @@ struct Only(ControlError);
 
 fn exchange(path: &Path, request: &[u8], limit: Duration) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + limit;
-    let mut stream = UnixStream::connect(path)?;
     let left = || {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -56,6 +61,7 @@ fn exchange(path: &Path, request: &[u8], limit: Duration) -> io::Result<Vec<u8>>
             Ok(Some(left))
         }
     };
+    let mut stream = connect(path, left()?)?;
     stream.set_write_timeout(left()?)?;
     stream.write_all(request)?;
 
@@ -79,6 +85,16 @@ fn exchange(path: &Path, request: &[u8], limit: Duration) -> io::Result<Vec<u8>>
             return Err(io::Error::other("an endless answer"));
         }
     }
+}
+
+/// A listener that is busy keeps who connects waiting as it keeps who sends.
+fn connect(path: &Path, limit: Option<Duration>) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    set_socket_timeout(&socket, Timeout::Send, limit)?;
+    let address = SocketAddrUnix::new(path)?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address))?;
+    Ok(socket.into())
 }
 
 #[cfg(test)]
@@ -158,5 +174,19 @@ mod tests {
             ask::<Audit>(path, &Control::Grants, Duration::from_millis(50)).unwrap_err()
         });
         assert!(matches!(late, Error::Late { .. }));
+    }
+
+    #[test]
+    fn a_listener_that_takes_nobody_in_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let limit = Duration::from_millis(50);
+        // The first ones are in its queue, and wait for an answer; there is no room for the last.
+        for _ in 0..3 {
+            let late = ask::<Audit>(&path, &Control::Grants, limit).unwrap_err();
+            assert!(matches!(late, Error::Late { .. }), "{late:?}");
+        }
     }
 }

@@ -12,12 +12,13 @@ mod metrics;
 mod reach;
 mod runtime;
 
+pub use control::ask;
 pub use error::Error;
 pub use instance::{Instance, Log, Options};
 pub use log::last_words;
 pub use metrics::MetricsFormat;
 pub use reach::Reach;
 pub use runtime::{
-    MONITOR, MONITOR_OF_COMPARISONS, RUNTIME_DIR_VAR, check_name, daemon_path, given_dir, listed,
-    names, program_path, runtime_dir, socket_path,
+    MONITOR, MONITOR_OF_COMPARISONS, RUNTIME_DIR_VAR, check_name, daemon_path, find, given_dir,
+    listed, names, program_path, runtime_dir, socket_path,
 };

@@ -88,7 +88,10 @@ pub fn socket_path(name: &str) -> Result<PathBuf, Error> {
 
 /// The control socket of the instance `name` as it is to be spoken to: this user's, or the system's
 /// (root's) where this user has none of that name.
-pub(crate) fn find(name: &str) -> Result<PathBuf, Error> {
+///
+/// # Errors
+/// As [`socket_path`].
+pub fn find(name: &str) -> Result<PathBuf, Error> {
     let own = socket_path(name)?;
     let systems = Path::new(SYSTEM_DIR).join(format!("{name}.sock"));
     match given_dir().is_none() && !own.exists() && systems.exists() {
