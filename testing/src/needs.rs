@@ -2,8 +2,11 @@
 
 use netdev::netns::Namespace;
 use netdev::{SetupError, TapSpec, open_tap, xdp};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+/// Where distributions put plugins of containers' networks.
+pub const CNI_PLUGINS: [&str; 3] = ["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"];
 
 /// What is missing.
 type Missing = String;
@@ -97,6 +100,20 @@ pub fn tool(name: &str) -> Result<(), Missing> {
     match std::env::split_paths(&paths).any(|folder| folder.join(name).is_file()) {
         true => Ok(()),
         false => Err(format!("the program {name}")),
+    }
+}
+
+/// A CNI plugin of the system's.
+///
+/// # Errors
+/// It is not where distributions put them.
+pub fn cni_plugin(name: &str) -> Result<(), Missing> {
+    match CNI_PLUGINS
+        .iter()
+        .any(|folder| Path::new(folder).join(name).is_file())
+    {
+        true => Ok(()),
+        false => Err(format!("the CNI plugin {name}")),
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The package and the name of each program, and what it is for.
-pub(crate) const PROGRAMS: [(&str, &str, Purpose); 9] = [
+pub(crate) const PROGRAMS: [(&str, &str, Purpose); 10] = [
     ("cli", "grantway", Purpose::Use),
     ("grantwayd", "grantwayd", Purpose::Use),
     ("netd", "grantway-netd", Purpose::Use),
@@ -18,6 +18,7 @@ pub(crate) const PROGRAMS: [(&str, &str, Purpose); 9] = [
     ("driver", "driver", Purpose::Use),
     ("guest", "guest", Purpose::Use),
     ("xen", "grantway-xen", Purpose::Use),
+    ("cni", "grantway-cni", Purpose::Use),
     ("pointers", "pointers", Purpose::Comparison),
     ("baselines", "grantwayd-lab", Purpose::Comparison),
 ];

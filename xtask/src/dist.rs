@@ -127,6 +127,7 @@ fn install_and_purge(package: &Path, root: &Path) -> Result<()> {
     for needed in [
         "usr/bin/grantway",
         "usr/libexec/grantway/grantwayd",
+        "usr/lib/cni/grantway-cni",
         "usr/share/man/man1/grantway-up.1.gz",
         "etc/grantway/grantway.conf.d/README",
     ] {
@@ -181,11 +182,12 @@ mod tests {
     }
 
     #[test]
-    fn every_program_is_in_the_package_where_grantway_looks() {
+    fn every_program_is_in_the_package_where_it_is_looked_for() {
         let assets = assets();
         for (_, program, purpose) in build::PROGRAMS {
             let folder = match program {
                 "grantway" => "usr/bin/",
+                "grantway-cni" => "usr/lib/cni/",
                 _ => "usr/libexec/grantway/",
             };
             let asset = [format!("target/release/{program}"), folder.to_owned()];

@@ -1,0 +1,70 @@
+//! The machine that containers are guests of, by its control socket, each question with a deadline.
+
+use crate::failure::{Code, Failure};
+use abi::machine::{Attached, Control, Detached, Setting, Status};
+use client::{Error, ask};
+use serde::de::DeserializeOwned;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Within this it says that it is there, or counts as away. One that does not run is away at once;
+/// one that runs may be attaching many.
+const READY: Duration = Duration::from_secs(2);
+/// It gives up a guest that does not come after 20 s by itself, and takes it back.
+const ATTACH: Duration = Duration::from_secs(25);
+/// It answers after 20 s at the latest.
+const DETACH: Duration = Duration::from_secs(22);
+
+/// A machine, there or not.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    /// Its control socket.
+    pub(crate) socket: PathBuf,
+}
+
+impl Machine {
+    /// Its guests' names, at once or not at all.
+    pub(crate) fn guests(&self) -> Result<Vec<String>, Error> {
+        let status: Status = self.ask(&Control::Status, READY)?;
+        if status.up_took_ns.is_none() {
+            return Err(Error::Refused("it is on its way up".to_owned()));
+        }
+        let domains = status.domains.into_iter();
+        Ok(domains.map(|domain| domain.name).collect())
+    }
+
+    /// Whether it has a guest of this name, at once or not at all.
+    pub(crate) fn has(&self, guest: &str) -> Result<bool, Error> {
+        Ok(self.guests()?.iter().any(|name| name == guest))
+    }
+
+    /// Attaches a guest; returns when it is up.
+    pub(crate) fn attach(&self, guest: Setting) -> Result<Attached, Error> {
+        self.ask(&Control::Attach { guest }, ATTACH)
+    }
+
+    /// Takes a guest away if it is there; nothing is left of it then.
+    pub(crate) fn detach(&self, guest: &str) -> Result<(), Error> {
+        if !self.has(guest)? {
+            return Ok(());
+        }
+        let domain = guest.to_owned();
+        let detached: Result<Detached, Error> = self.ask(&Control::Detach { domain }, DETACH);
+        match detached {
+            // It may have gone by itself, with its namespace.
+            Err(error) if self.has(guest)? => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn ask<T: DeserializeOwned>(&self, control: &Control, limit: Duration) -> Result<T, Error> {
+        ask(&self.socket, control, limit)
+    }
+
+    /// What a runtime is told when the machine does not answer: not ready, or try later.
+    pub(crate) fn away(&self, code: Code, error: Error) -> Failure {
+        let socket = self.socket.display();
+        let msg = format!("no machine answers at {socket}: start one with `grantway up`");
+        Failure::new(code, msg).because(error)
+    }
+}

@@ -1,0 +1,240 @@
+//! What a plugin answers to ADD: of other plugins in any version, of this one in that which was
+//! asked for.
+
+use crate::failure::{Code, Failure};
+use crate::version::Version;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+
+/// A result of ADD.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct CniResult {
+    pub(crate) cni_version: String,
+    #[serde(deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) interfaces: Vec<CniInterface>,
+    #[serde(deserialize_with = "or_null")]
+    pub(crate) ips: Vec<CniIp>,
+    #[serde(deserialize_with = "or_null")]
+    pub(crate) routes: Vec<CniRoute>,
+    #[serde(deserialize_with = "or_null")]
+    pub(crate) dns: CniDns,
+}
+
+/// An interface.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct CniInterface {
+    pub(crate) name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) mac: String,
+    /// The namespace that it is in; none: the host's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) sandbox: String,
+    /// What later versions have beside: `mtu`, `socketPath`, `pciID`.
+    #[serde(flatten)]
+    pub(crate) more: Map<String, Value>,
+}
+
+/// An address.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct CniIp {
+    /// `4` or `6`, before 1.0.0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) version: Option<String>,
+    /// Which of the interfaces has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) interface: Option<usize>,
+    /// With the length of the network's prefix.
+    pub(crate) address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gateway: Option<String>,
+}
+
+/// A route.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct CniRoute {
+    pub(crate) dst: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gw: Option<String>,
+    /// What later versions have beside: `mtu`, `table`, `scope` …
+    #[serde(flatten)]
+    pub(crate) more: Map<String, Value>,
+}
+
+/// How names are looked up.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct CniDns {
+    #[serde(deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
+    nameservers: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    domain: Option<String>,
+    #[serde(deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
+    search: Vec<String>,
+    #[serde(deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
+    options: Vec<String>,
+}
+
+/// Go writes lists that it does not have as `null`.
+fn or_null<'de, T, D>(from: D) -> Result<T, D::Error>
+where
+    T: Default + Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    Option::deserialize(from).map(Option::unwrap_or_default)
+}
+
+fn is_v6(address: &str) -> bool {
+    address.contains(':')
+}
+
+impl CniIp {
+    pub(crate) fn of(address: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Without the prefix.
+    pub(crate) fn plain(&self) -> &str {
+        self.address.split('/').next().unwrap_or_default()
+    }
+}
+
+impl CniResult {
+    /// As a version has it.
+    pub(crate) fn in_version(mut self, version: Version) -> Self {
+        version.text().clone_into(&mut self.cni_version);
+        for ip in &mut self.ips {
+            let family = if is_v6(&ip.address) { "6" } else { "4" };
+            ip.version = (version == Version::V0_4).then(|| family.to_owned());
+        }
+        if version < Version::V1_1 {
+            let interfaces = self
+                .interfaces
+                .iter_mut()
+                .map(|interface| &mut interface.more);
+            let routes = self.routes.iter_mut().map(|route| &mut route.more);
+            interfaces.chain(routes).for_each(Map::clear);
+        }
+        self
+    }
+
+    /// The same with what the next plugin of a list adds.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        let before = self.interfaces.len();
+        self.interfaces.extend(other.interfaces);
+        self.ips.extend(other.ips.into_iter().map(|ip| CniIp {
+            interface: ip.interface.map(|interface| interface + before),
+            ..ip
+        }));
+        self.routes.extend(other.routes);
+        if other.dns != CniDns::default() {
+            self.dns = other.dns;
+        }
+        self
+    }
+
+    /// Its routes as a machine is told them: one without a gateway goes by that of its family.
+    pub(crate) fn routes_told(&self) -> Result<Vec<String>, Failure> {
+        let told = self.routes.iter().map(|route| {
+            if let Some((key, value)) = route.more.iter().next() {
+                let msg = format!("unsupported: `{key}` is {value} of the route {}", route.dst);
+                return Err(Failure::new(Code::Unsupported, msg));
+            }
+            let family = is_v6(&route.dst);
+            let mut own = self.ips.iter().filter(|ip| is_v6(&ip.address) == family);
+            let own = own.find_map(|ip| ip.gateway.as_ref());
+            Ok(match route.gw.as_ref().or(own) {
+                Some(via) => format!("{} via {via}", route.dst),
+                None => route.dst.clone(),
+            })
+        });
+        told.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn result(value: Value) -> CniResult {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn each_version_has_its_fields() {
+        let from = result(json!({
+            "cniVersion": "1.1.0",
+            "interfaces": [{ "name": "eth0", "mtu": 1400, "socketPath": "/x" }],
+            "ips": [{ "address": "fd00::2/64", "interface": 0 }, { "address": "10.0.0.2/24" }],
+            "routes": [{ "dst": "::/0", "mtu": 1300 }],
+            "dns": { "nameservers": ["10.0.0.1"], "search": null },
+        }));
+        let old = json!(from.clone().in_version(Version::V0_4));
+        assert_eq!(
+            old,
+            json!({
+                "cniVersion": "0.4.0",
+                "interfaces": [{ "name": "eth0" }],
+                "ips": [
+                    { "version": "6", "address": "fd00::2/64", "interface": 0 },
+                    { "version": "4", "address": "10.0.0.2/24" },
+                ],
+                "routes": [{ "dst": "::/0" }],
+                "dns": { "nameservers": ["10.0.0.1"] },
+            })
+        );
+        let middle = json!(result(old).in_version(Version::V1_0));
+        assert_eq!(middle["ips"][1], json!({ "address": "10.0.0.2/24" }));
+        let new = json!(from.in_version(Version::V1_1));
+        assert_eq!(new["interfaces"][0]["socketPath"], "/x");
+        assert_eq!(new["routes"][0]["mtu"], 1300);
+    }
+
+    #[test]
+    fn what_is_chained_comes_behind() {
+        let before = result(json!({
+            "interfaces": [{ "name": "br0" }, { "name": "eth0", "sandbox": "/n" }],
+            "ips": [{ "address": "10.1.0.2/24", "interface": 1 }],
+            "dns": { "domain": "a" },
+        }));
+        let own = result(json!({
+            "interfaces": [{ "name": "eth1" }],
+            "ips": [{ "address": "10.0.0.2/24", "interface": 0 }],
+        }));
+        let both = before.and(own);
+        assert_eq!(both.interfaces[2].name, "eth1");
+        assert_eq!(both.ips[1].interface, Some(2));
+        assert_eq!(both.dns.domain.as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn routes_go_by_the_gateway_of_their_family() {
+        let told = |routes: Value| {
+            let ips = json!([
+                { "address": "10.0.0.2/24", "gateway": "10.0.0.1" },
+                { "address": "fd00::2/64" },
+            ]);
+            result(json!({ "ips": ips, "routes": routes })).routes_told()
+        };
+        let some = json!([{ "dst": "0.0.0.0/0" }, { "dst": "10.1.0.0/16", "gw": "10.0.0.9" },
+            { "dst": "fd01::/64" }]);
+        assert_eq!(
+            told(some).unwrap(),
+            [
+                "0.0.0.0/0 via 10.0.0.1",
+                "10.1.0.0/16 via 10.0.0.9",
+                "fd01::/64"
+            ]
+        );
+        let refused = told(json!([{ "dst": "0.0.0.0/0", "table": 7 }])).unwrap_err();
+        assert!(refused.is(Code::Unsupported), "{refused:?}");
+        assert!(refused.msg.contains("`table` is 7"), "{refused:?}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Calls of which one follows another.
+
+use super::bench::{Bench, Fake};
+use crate::failure::Code;
+use serde_json::{Value, json};
+
+const GIVEN: &str = "10.99.0.9/24 10.99.0.1";
+
+#[test]
+fn the_second_add_of_a_key_fails_and_takes_nothing_away() {
+    let bench = Bench::new();
+    let machine = Fake::up(&bench.socket());
+    bench.gives(&[GIVEN], json!([]));
+    let conf = bench.conf(json!({}));
+    bench.of("ADD", "c1", &conf).done();
+    let (code, why) = bench.of("ADD", "c1", &conf).failed();
+    assert_eq!(code, Code::Exists as u64, "{why}");
+    assert_eq!(bench.ipam_calls(), ["ADD 1.0.0"]);
+    assert_eq!(machine.guests().len(), 1);
+    // Another interface of the same container is another key.
+    let second = [
+        ("CNI_COMMAND", "ADD"),
+        ("CNI_CONTAINERID", "c1"),
+        ("CNI_NETNS", "/run/netns/x"),
+        ("CNI_IFNAME", "eth1"),
+    ];
+    bench.call(&second, &conf).done();
+    assert_eq!(machine.guests().len(), 2);
+}
+
+#[test]
+fn what_the_machine_refuses_gives_its_addresses_back() {
+    let bench = Bench::new();
+    let _machine = Fake::up(&bench.socket());
+    bench.gives(&[GIVEN], json!([]));
+    let (code, why) = bench
+        .of("ADD", "c1", &bench.conf(json!({ "mtu": 1 })))
+        .failed();
+    assert_eq!(code, Code::Refused as u64);
+    assert!(why.contains("`mtu` is 1"), "{why}");
+    assert_eq!(bench.ipam_calls(), ["ADD 1.0.0", "DEL 1.0.0"]);
+}
+
+#[test]
+fn an_address_that_was_asked_for_and_not_given_is_missed() {
+    let bench = Bench::new();
+    let machine = Fake::up(&bench.socket());
+    bench.gives(&[GIVEN], json!([]));
+    for ips in [json!(["10.99.0.8/24"]), json!(["10.99.0.9/24", "nonsense"])] {
+        let conf = bench.conf(json!({ "runtimeConfig": { "ips": ips } }));
+        let (code, why) = bench.of("ADD", "c1", &conf).failed();
+        assert_eq!(code, Code::Unsupported as u64, "{why}");
+        assert_eq!(bench.ipam_calls(), ["ADD 1.0.0", "DEL 1.0.0"]);
+    }
+    let conf = bench.conf(json!({ "runtimeConfig": { "ips": ["10.99.0.9"] } }));
+    bench.of("ADD", "c1", &conf).done();
+    assert_eq!(machine.guests().len(), 1);
+}
+
+#[test]
+fn without_ipam_the_addresses_are_those_that_are_asked_for() {
+    let bench = Bench::new();
+    let machine = Fake::up(&bench.socket());
+    let ips = json!(["10.99.0.8/24", "fd99::8/64"]);
+    let conf = bench.conf(json!({ "ipam": {}, "runtimeConfig": { "ips": ips } }));
+    let said = bench.of("ADD", "c1", &conf).done();
+    assert_eq!(
+        said["ips"][1],
+        json!({ "address": "fd99::8/64", "interface": 0 })
+    );
+    assert_eq!(machine.last()["vif"][0]["addresses"], ips);
+    bench.of("DEL", "c1", &conf).done();
+    let conf = bench.conf(json!({ "ipam": {}, "runtimeConfig": { "ips": ["10.99.0.8"] } }));
+    let (code, why) = bench.of("ADD", "c1", &conf).failed();
+    assert_eq!(code, Code::Config as u64);
+    assert!(why.contains("10.99.0.8 has no prefix length"), "{why}");
+    // An interface without an address is one, too.
+    let said = bench
+        .of("ADD", "c1", &bench.conf(json!({ "ipam": Value::Null })))
+        .done();
+    assert_eq!(said["ips"], json!([]));
+    assert!(bench.ipam_calls().is_empty());
+}
+
+#[test]
+fn a_result_has_the_version_that_is_asked_for_whatever_the_ipam_speaks() {
+    let bench = Bench::new();
+    let _machine = Fake::up(&bench.socket());
+    bench.gives(&[GIVEN], json!([{ "dst": "0.0.0.0/0" }]));
+    for (version, ipam, spoken) in [
+        ("0.4.0", "answers", "0.4.0"),
+        ("1.1.0", "answers", "1.1.0"),
+        ("1.1.0", "old", "1.0.0"),
+    ] {
+        let conf = bench.conf(json!({ "cniVersion": version, "ipam": { "type": ipam } }));
+        let said = bench.of("ADD", version, &conf).done();
+        assert_eq!(said["cniVersion"], version);
+        let family = &said["ips"][0]["version"];
+        assert_eq!(family == "4", version == "0.4.0", "{said}");
+        bench.of("DEL", version, &conf).done();
+        let calls = ["ADD", "DEL"].map(|command| format!("{command} {spoken}"));
+        assert_eq!(bench.ipam_calls(), calls);
+    }
+}
+
+#[test]
+fn what_plugins_before_have_made_is_passed_on() {
+    let bench = Bench::new();
+    let _machine = Fake::up(&bench.socket());
+    bench.gives(&[GIVEN], json!([]));
+    let before = json!({
+        "cniVersion": "1.0.0",
+        "interfaces": [{ "name": "cbr0" }, { "name": "eth0", "sandbox": "/run/netns/x" }],
+        "ips": [{ "address": "10.1.0.2/16", "interface": 1 }],
+        "routes": [{ "dst": "0.0.0.0/0", "gw": "10.1.0.1" }],
+        "dns": { "nameservers": ["10.1.0.1"] },
+    });
+    let conf = bench.conf(json!({ "prevResult": before }));
+    let said = bench.of("ADD", "c1", &conf).done();
+    assert_eq!(said["interfaces"].as_array().unwrap().len(), 3);
+    assert_eq!(said["ips"][1]["interface"], 2);
+    assert_eq!(said["dns"], before["dns"]);
+    assert_eq!(said["routes"], before["routes"]);
+}
+
+#[test]
+fn an_interface_has_the_other_keys_of_the_configuration() {
+    let bench = Bench::new();
+    let machine = Fake::up(&bench.socket());
+    bench.gives(&[GIVEN], json!([]));
+    let vif = json!({ "rate_mbps": 100, "rule": [{ "action": "deny", "protocol": "udp" }] });
+    let more = json!({ "vif": vif, "mtu": 1400, "dns": { "domain": "x" } });
+    let said = bench.of("ADD", "c1", &bench.conf(more)).done();
+    assert_eq!(said["dns"]["domain"], "x");
+    let told = &machine.last()["vif"][0];
+    assert_eq!(
+        (&told["rate_mbps"], &told["mtu"]),
+        (&json!(100), &json!(1400))
+    );
+    assert_eq!(told["rule"], vif["rule"]);
+    let more = json!({ "vif": { "mac": "02:00:00:00:00:01" } });
+    let (code, why) = bench.of("ADD", "c2", &bench.conf(more)).failed();
+    assert_eq!(code, Code::Config as u64);
+    assert!(why.contains("`vif` has `mac`"), "{why}");
+}

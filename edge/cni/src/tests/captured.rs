@@ -1,0 +1,199 @@
+//! Calls as they came from runtimes: podman 4.3.1 (with CNI), containerd 1.6.20 (CRI and `ctr`),
+//! cnitool 1.3.1. Machine, state and addresses are the bench's; all else is as it was.
+
+use super::bench::{Bench, Fake};
+use crate::failure::Code;
+use serde_json::{Value, json};
+
+/// Variables and configuration of a call.
+struct Captured {
+    env: Vec<(String, String)>,
+    conf: Value,
+}
+
+impl Captured {
+    fn var(&self, key: &str) -> &str {
+        let found = self.env.iter().find(|(name, _)| name == key);
+        found.map_or("", |(_, value)| value)
+    }
+
+    fn env(&self) -> Vec<(&str, &str)> {
+        let pairs = self.env.iter();
+        pairs.map(|(key, value)| (&**key, &**value)).collect()
+    }
+}
+
+fn calls(text: &str) -> Vec<Captured> {
+    let read = |line: &str| {
+        let call: Value = serde_json::from_str(line).unwrap();
+        let env = call["env"].as_object().unwrap().iter();
+        Captured {
+            env: env
+                .map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned()))
+                .collect(),
+            conf: call["stdin"].clone(),
+        }
+    };
+    text.lines().map(read).collect()
+}
+
+/// Makes all calls of a file, with these changes to each configuration.
+fn replay(text: &str, change: impl Fn(&mut Value)) {
+    let bench = Bench::new();
+    let machine = Fake::up(&bench.socket());
+    let calls = calls(text);
+    let mut seen = 0;
+    for (n, call) in calls.iter().enumerate() {
+        let mut conf = bench.here(call.conf.clone());
+        change(&mut conf);
+        if conf["ipam"].is_object() {
+            conf["ipam"]["type"] = json!("answers");
+        }
+        let answer = |conf: &Value| bench.call(&call.env(), conf);
+        match call.var("CNI_COMMAND") {
+            "ADD" => {
+                gives_what_came_then(&bench, call, &calls[n..]);
+                added(call, &answer(&conf).done(), &machine.last());
+                assert_eq!(machine.guests().len(), 1);
+            }
+            "DEL" => {
+                for _ in 0..2 {
+                    assert_eq!(answer(&conf).done(), Value::Null);
+                    assert!(machine.guests().is_empty());
+                    let deleted = format!("DEL {}", conf["cniVersion"].as_str().unwrap());
+                    assert_eq!(bench.ipam_calls().last(), Some(&deleted));
+                }
+            }
+            "CHECK" => {
+                let (code, why) = answer(&conf).failed();
+                assert_eq!(code, Code::NoContainer as u64, "{why}");
+            }
+            "VERSION" => {
+                let said = answer(&conf).done();
+                assert_eq!(
+                    said["supportedVersions"],
+                    json!(["0.4.0", "1.0.0", "1.1.0"])
+                );
+                assert_eq!(said["cniVersion"], "1.0.0");
+            }
+            _ => assert_eq!(answer(&conf).done(), Value::Null),
+        }
+        seen += 1;
+    }
+    assert!(seen > 1);
+}
+
+/// The addresses that the container was given when the calls were captured.
+fn gives_what_came_then(bench: &Bench, call: &Captured, later: &[Captured]) {
+    let same = |other: &&Captured| {
+        other.var("CNI_CONTAINERID") == call.var("CNI_CONTAINERID")
+            && other.conf["prevResult"].is_object()
+    };
+    let mut result = later.iter().find(same).unwrap().conf["prevResult"].clone();
+    result.as_object_mut().unwrap().remove("interfaces");
+    for ip in result["ips"].as_array_mut().unwrap() {
+        ip.as_object_mut().unwrap().remove("interface");
+    }
+    bench.answers(result);
+}
+
+/// What was answered to ADD, and what the machine was asked for.
+fn added(call: &Captured, said: &Value, guest: &Value) {
+    let interface = &said["interfaces"][0];
+    assert_eq!(said["cniVersion"], call.conf["cniVersion"]);
+    assert_eq!(interface["name"], call.var("CNI_IFNAME"));
+    assert_eq!(interface["sandbox"], call.var("CNI_NETNS"));
+    let args = call.var("CNI_ARGS").split(';');
+    let arg = |name: &str| {
+        let mut args = args.clone().filter_map(|pair| pair.split_once('='));
+        args.find(|(key, _)| *key == name).map(|(_, value)| value)
+    };
+    let asked = call.conf["runtimeConfig"]["mac"].as_str().or(arg("MAC"));
+    let mac = interface["mac"].as_str().unwrap();
+    assert!(asked.is_none_or(|asked| asked == mac), "{mac}");
+    assert!(mac.starts_with("02:"), "{mac}");
+    let ips = said["ips"].as_array().unwrap();
+    assert!(
+        !ips.is_empty() && ips.iter().all(|ip| ip["interface"] == 0),
+        "{said}"
+    );
+    if let Some(asked) = arg("IP") {
+        assert_eq!(ips[0]["address"], format!("{asked}/24"));
+    }
+    let is_new = said["cniVersion"] == "1.1.0";
+    assert_eq!(
+        interface["mtu"],
+        if is_new { json!(1500) } else { Value::Null }
+    );
+
+    let vif = &guest["vif"][0];
+    assert_eq!(vif["endpoint"], "tap");
+    assert_eq!(vif["netns"], call.var("CNI_NETNS"));
+    assert_eq!(vif["ifname"], call.var("CNI_IFNAME"));
+    assert_eq!(vif["mac"], interface["mac"]);
+    assert_eq!(vif["addresses"][0], ips[0]["address"]);
+    let routes = said["routes"].as_array();
+    for (n, route) in routes.into_iter().flatten().enumerate() {
+        let dst = route["dst"].as_str().unwrap();
+        let family = usize::from(dst.contains(':'));
+        let gateway = ips[family]["gateway"].as_str().unwrap();
+        assert_eq!(vif["routes"][n], format!("{dst} via {gateway}"));
+    }
+    let name = guest["name"].as_str().unwrap();
+    assert!(
+        name.starts_with("cni-") && client::check_name(name).is_ok(),
+        "{name}"
+    );
+}
+
+#[test]
+fn calls_of_podman() {
+    replay(
+        include_str!("../../testdata/captured/podman-4.3.1.jsonl"),
+        |_| (),
+    );
+}
+
+#[test]
+fn calls_of_ctr() {
+    replay(
+        include_str!("../../testdata/captured/ctr-1.6.20.jsonl"),
+        |_| (),
+    );
+}
+
+#[test]
+fn calls_of_cnitool() {
+    replay(
+        include_str!("../../testdata/captured/cnitool-1.3.1.jsonl"),
+        |_| (),
+    );
+}
+
+const CONTAINERD: &str = include_str!("../../testdata/captured/containerd-cri-1.6.20.jsonl");
+
+#[test]
+fn calls_of_containerd_without_rates() {
+    replay(CONTAINERD, |conf| {
+        let bandwidth = &mut conf["runtimeConfig"]["bandwidth"];
+        assert_eq!(bandwidth["IngressBurst"], u32::MAX);
+        bandwidth["IngressRate"] = json!(0);
+        bandwidth["EgressRate"] = json!(0);
+    });
+}
+
+#[test]
+fn a_rate_is_refused_in_whatever_case_it_is_written() {
+    let bench = Bench::new();
+    let machine = Fake::up(&bench.socket());
+    let add = &calls(CONTAINERD)[0];
+    let mut conf = bench.here(add.conf.clone());
+    conf["ipam"]["type"] = json!("answers");
+    let (code, why) = bench.call(&add.env(), &conf).failed();
+    assert_eq!(code, Code::Unsupported as u64);
+    assert!(why.contains("`bandwidth.ingressRate` is 10000000"), "{why}");
+    conf["runtimeConfig"] = json!({ "bandwidth": { "egressRate": 5 } });
+    let (_, why) = bench.call(&add.env(), &conf).failed();
+    assert!(why.contains("`bandwidth.egressRate` is 5"), "{why}");
+    assert!(machine.guests().is_empty() && bench.ipam_calls().is_empty());
+}

@@ -1,0 +1,129 @@
+//! What goes, and machines that do not answer.
+
+use super::bench::{Bench, Fake};
+use crate::failure::Code;
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+const GIVEN: &str = "10.99.0.9/24 10.99.0.1";
+/// Ten times what is promised to who asks for a machine that does not answer.
+const SOON: Duration = Duration::from_secs(20);
+/// The same where none runs.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+fn added(bench: &Bench, containers: &[&str]) {
+    bench.gives(&[GIVEN], json!([]));
+    for container in containers {
+        bench.of("ADD", container, &bench.conf(json!({}))).done();
+    }
+    bench.ipam_calls();
+}
+
+#[test]
+fn without_a_machine_add_is_for_later_and_del_is_made_good() {
+    let bench = Bench::new();
+    let conf = bench.conf(json!({}));
+    let machine = Fake::up(&bench.socket());
+    added(&bench, &["c1"]);
+    let guest = machine.guests().remove(0);
+    drop(machine);
+    let began = Instant::now();
+    let (code, why) = bench.of("STATUS", "", &conf).failed();
+    assert_eq!(code, Code::NotReady as u64, "{why}");
+    let (code, why) = bench.of("ADD", "c2", &conf).failed();
+    assert_eq!(code, Code::Later as u64, "{why}");
+    assert!(why.contains("grantway up"), "{why}");
+    assert!(bench.ipam_calls().is_empty());
+    for _ in 0..2 {
+        bench.of("DEL", "c1", &conf).done();
+        assert_eq!(bench.ipam_calls(), ["DEL 1.0.0"]);
+    }
+    assert!(began.elapsed() < AT_ONCE);
+    // It is there again, and the guest still is: the next call detaches it first.
+    let machine = Fake::up(&bench.socket()).with(&guest).with("other");
+    bench.of("ADD", "c1", &conf).done();
+    assert_eq!(machine.guests(), ["other", guest.as_str()]);
+    let state = fs::read_dir(bench.file("state")).unwrap();
+    let names = state.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), [".lock"]);
+}
+
+#[test]
+fn a_machine_that_hangs_is_one_that_does_not_answer() {
+    let bench = Bench::new();
+    let conf = bench.conf(json!({}));
+    let _silent = UnixListener::bind(bench.socket()).unwrap();
+    let began = Instant::now();
+    let (code, _) = bench.of("ADD", "c1", &conf).failed();
+    assert_eq!(code, Code::Later as u64);
+    bench.of("DEL", "c1", &conf).done();
+    let valid = bench.conf(json!({ "cni.dev/valid-attachments": [] }));
+    let (code, _) = bench.of("GC", "", &valid).failed();
+    assert_eq!(code, Code::Later as u64);
+    assert!(began.elapsed() < SOON);
+}
+
+#[test]
+fn gc_takes_away_what_is_not_in_the_list_and_nothing_without_one() {
+    let bench = Bench::new();
+    let machine = Fake::up(&bench.socket()).with("web").with("cni-0-0");
+    added(&bench, &["c1", "c2"]);
+    let other = bench.conf(json!({ "name": "other" }));
+    bench.of("ADD", "c1", &other).done();
+    bench.ipam_calls();
+    let all = machine.guests();
+    let gc = |list: Option<Value>, key: &str| {
+        let mut conf = bench.conf(json!({ "cniVersion": "1.1.0" }));
+        if let Some(list) = list {
+            conf[key] = list;
+        }
+        bench.of("GC", "", &conf)
+    };
+    let valid = "cni.dev/valid-attachments";
+    gc(None, valid).done();
+    gc(Some(Value::Null), valid).done();
+    assert_eq!(machine.guests(), all);
+    assert!(bench.ipam_calls().is_empty());
+    let c1 = json!([{ "containerID": "c1", "ifname": "eth0" }]);
+    gc(Some(c1), valid).done();
+    let left: Vec<_> = all
+        .iter()
+        .filter(|name| **name != all[3])
+        .cloned()
+        .collect();
+    assert_eq!(machine.guests(), left);
+    assert_eq!(bench.ipam_calls(), ["GC 1.1.0"]);
+    gc(Some(json!([])), "cni.dev/attachments").done();
+    assert_eq!(machine.guests(), [&*all[0], &*all[1], &*all[4]]);
+    drop(machine);
+    gc(Some(json!([])), valid).done();
+}
+
+#[test]
+fn newer_commands_are_for_an_ipam_that_knows_them() {
+    let bench = Bench::new();
+    let _machine = Fake::up(&bench.socket());
+    for (version, ipam, calls) in [
+        ("1.1.0", "answers", vec!["STATUS 1.1.0"]),
+        ("1.1.0", "old", vec![]),
+        ("1.0.0", "answers", vec![]),
+    ] {
+        let conf = bench.conf(json!({ "cniVersion": version, "ipam": { "type": ipam } }));
+        bench.of("STATUS", "", &conf).done();
+        assert_eq!(bench.ipam_calls(), calls, "{version} {ipam}");
+    }
+    // What it is not ready for nobody is.
+    let conf = bench.conf(json!({ "cniVersion": "1.1.0" }));
+    let failure = json!({ "cniVersion": "1.1.0", "code": 51, "msg": "no lease is free" });
+    fs::write(bench.file("STATUS.answer"), failure.to_string()).unwrap();
+    fs::write(bench.file("STATUS.fails"), "").unwrap();
+    let (code, why) = bench.of("STATUS", "", &conf).failed();
+    assert_eq!(code, 51);
+    assert!(why.contains("answers: no lease is free"), "{why}");
+    let conf = bench.conf(json!({ "ipam": { "type": "no-such-plugin" } }));
+    let (code, why) = bench.of("STATUS", "", &conf).failed();
+    assert_eq!(code, Code::NotReady as u64);
+    assert!(why.contains("no plugin no-such-plugin"), "{why}");
+}

@@ -1,0 +1,8 @@
+//! Calls as runtimes make them, with a machine that only answers and a plugin that gives out
+//! addresses from a file.
+
+mod bench;
+mod calls;
+mod captured;
+mod ends;
+mod errors;

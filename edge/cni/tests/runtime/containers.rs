@@ -1,0 +1,159 @@
+//! Containers come, talk and go.
+
+use crate::machine::{HOST, Machine, call, has_interface, names, path, reaches, run, wait_until};
+use netdev::netns::Namespace;
+use serde_json::{Value, json};
+
+/// A container: its id, and its namespace.
+struct Container(&'static str, Namespace);
+
+impl Container {
+    fn new(id: &'static str) -> Self {
+        Self(id, Namespace::new().unwrap())
+    }
+
+    fn call(&self, command: &str, conf: &Value) -> crate::machine::Answer {
+        call(command, self.0, &path(&self.1), conf)
+    }
+}
+
+/// The configuration that a runtime sends after ADD.
+fn after(conf: &Value, result: &Value) -> Value {
+    let mut conf = conf.clone();
+    conf["prevResult"] = result.clone();
+    conf
+}
+
+/// The plain address, of the family number `n`, that a container was given.
+fn address(result: &Value, n: usize) -> &str {
+    let address = result["ips"][n]["address"].as_str().unwrap();
+    address.split('/').next().unwrap()
+}
+
+#[test]
+fn containers_come_talk_and_go_and_nothing_is_left() {
+    let Some(mut machine) = Machine::up() else {
+        return;
+    };
+    let conf = machine.network();
+    let [a, b] = ["0a", "0b"].map(Container::new);
+    call("STATUS", "", "", &conf).done();
+    let [came_a, came_b] = [&a, &b].map(|container| container.call("ADD", &conf).done());
+    assert_eq!(machine.guests().len(), 2);
+    assert_eq!(came_a["interfaces"][0]["sandbox"], path(&a.1));
+    assert_eq!(machine.leases().len(), 4);
+
+    // To each other and to the host, by both families; by the default route to what is behind it.
+    let lo = ["address", "add", "192.0.2.7/32", "dev", "lo"];
+    assert!(run(&machine.host, "ip", &lo).status.success());
+    for family in [0, 1] {
+        reaches(&a.1, address(&came_b, family));
+        reaches(&b.1, address(&came_a, family));
+    }
+    for to in [HOST, "fd99::1", "192.0.2.7"] {
+        reaches(&a.1, to);
+    }
+    let link = run(&a.1, "ip", &["link", "show", "eth0"]).stdout;
+    let mac = came_a["interfaces"][0]["mac"].as_str().unwrap();
+    assert!(String::from_utf8_lossy(&link).contains(mac), "{mac}");
+
+    // What is as it was passes, what is not does not.
+    a.call("CHECK", &after(&conf, &came_a)).done();
+    let add = a.call("ADD", &conf);
+    assert_eq!(add.failed(), 102);
+    a.call("CHECK", &after(&conf, &came_a)).done();
+    assert!(
+        run(&b.1, "ip", &["-6", "route", "del", "default"])
+            .status
+            .success()
+    );
+    assert_eq!(b.call("CHECK", &after(&conf, &came_b)).failed(), 101);
+
+    // Gone, twice, the second time as runtimes say it that have forgotten everything.
+    a.call("DEL", &after(&conf, &came_a)).done();
+    call("DEL", a.0, "", &conf).done();
+    assert!(!has_interface(&a.1, "eth0"));
+    assert_eq!((machine.guests().len(), machine.leases().len()), (1, 2));
+    call("GC", "", "", &conf).done();
+    assert_eq!(machine.guests().len(), 1);
+    let none = json!([]);
+    let mut gc = conf.clone();
+    gc["cni.dev/valid-attachments"] = none;
+    call("GC", "", "", &gc).done();
+    assert!(machine.guests().is_empty() && !has_interface(&b.1, "eth0"));
+    b.call("DEL", &conf).done();
+    assert!(machine.leases().is_empty(), "{:?}", machine.leases());
+
+    // Both may come again; then the machine goes under them.
+    for container in [&a, &b] {
+        container.call("ADD", &conf).done();
+    }
+    machine.down();
+    assert_eq!(call("STATUS", "", "", &conf).failed(), 50);
+    let c = Container::new("0c");
+    assert_eq!(c.call("ADD", &conf).failed(), 11);
+    for container in [&a, &b, &c] {
+        container.call("DEL", &conf).done();
+        assert!(!has_interface(&container.1, "eth0"));
+    }
+    assert!(machine.leases().is_empty(), "{:?}", machine.leases());
+}
+
+/// A machine that hangs answers nobody; what is deleted meanwhile goes when it answers again.
+#[test]
+fn what_is_deleted_while_nobody_answers_is_made_good() {
+    let Some(mut machine) = Machine::up() else {
+        return;
+    };
+    let conf = machine.network();
+    let [a, b] = ["0a", "0b"].map(Container::new);
+    a.call("ADD", &conf).done();
+    let mut away = conf.clone();
+    let folder = machine.folder.path();
+    let (socket, hidden) = (folder.join("run/grantway.sock"), folder.join("run/hidden"));
+    std::fs::rename(&socket, &hidden).unwrap();
+    away["prevResult"] = Value::Null;
+    a.call("DEL", &away).done();
+    assert!(machine.leases().is_empty());
+    assert_eq!(names(&folder.join("state")).len(), 1);
+    std::fs::rename(&hidden, &socket).unwrap();
+    assert_eq!(machine.guests().len(), 1);
+    // Its address is given out again: nobody has it any more.
+    let came = b.call("ADD", &conf).done();
+    assert!(!has_interface(&a.1, "eth0"));
+    assert_eq!(machine.guests().len(), 1);
+    reaches(&b.1, HOST);
+    reaches(&machine.host, address(&came, 0));
+    assert_eq!(names(&machine.folder.path().join("state")), [".lock"]);
+    b.call("DEL", &conf).done();
+    machine.down();
+}
+
+#[test]
+fn what_the_machine_cannot_do_is_said_and_takes_no_address() {
+    let Some(mut machine) = Machine::up() else {
+        return;
+    };
+    let conf = machine.network();
+    let a = Container::new("0a");
+    let nowhere = call("ADD", "0a", "/run/netns/no-such-namespace", &conf);
+    assert_eq!(nowhere.failed(), 100);
+    let mut wrong = conf.clone();
+    wrong["vif"] = json!({ "rate": 7 });
+    let refused = a.call("ADD", &wrong);
+    let details = refused.said["details"].to_string();
+    assert!(details.contains("unknown key `rate`"), "{details}");
+    assert_eq!(refused.failed(), 100);
+    let mut taken = conf.clone();
+    taken["ipam"] = json!({});
+    taken["runtimeConfig"] = json!({ "ips": [format!("{HOST}/24")] });
+    assert_eq!(a.call("ADD", &taken).failed(), 100);
+    assert!(machine.leases().is_empty() && machine.guests().is_empty());
+    // What stands in the way goes away with its namespace.
+    a.call("ADD", &conf).done();
+    drop(a.1);
+    wait_until("it is still there", || machine.guests().is_empty());
+    call("DEL", "0a", "", &conf).done();
+    assert!(machine.leases().is_empty());
+    machine.down();
+}

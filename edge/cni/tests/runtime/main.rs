@@ -1,0 +1,5 @@
+//! The plugin as runtimes call it, with a machine, its namespaces and Debian's `host-local`.
+
+mod containers;
+mod machine;
+mod podman;

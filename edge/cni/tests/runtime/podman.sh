@@ -1,0 +1,140 @@
+#!/bin/sh
+# Containers of podman 4 behind a machine: `podman.sh GRANTWAY PLUGIN FOLDER`, in mount and network
+# namespaces of its own, so that nothing of the system's is touched. Says what is not as it has to
+# be.
+set -eu
+grantway=$1 plugin=$2 w=$3
+export GRANTWAY_RUNTIME_DIR="$w/run" CONTAINERS_CONF="$w/containers.conf"
+export CONTAINERS_STORAGE_CONF="$w/storage.conf"
+
+fail() {
+    echo "podman.sh: $*" >&2
+    exit 1
+}
+eventually() {
+    for _ in $(seq 100); do
+        if "$@" >/dev/null 2>&1; then return; fi
+        sleep 0.1
+    done
+    fail "not within 10 s: $*"
+}
+leave() {
+    podman rm -fa -t 0 >/dev/null 2>&1 || true
+    "$grantway" down >/dev/null 2>&1 || true
+    # Groups of processes are the only thing that outlives these namespaces.
+    find /sys/fs/cgroup -depth -path '*/libpod_parent*' -type d -exec rmdir {} + 2>/dev/null || true
+}
+trap leave EXIT
+
+for folder in /run/netns /var/lib/cni /dev/shm; do
+    mkdir -p "$folder"
+    mount -t tmpfs tmpfs "$folder"
+done
+ip link set lo up
+mkdir "$w/bin" "$w/net.d"
+cp "$plugin" "$w/bin/"
+for name in a b c; do
+    for folder in bin etc proc sys dev tmp run root www; do mkdir -p "$w/$name/$folder"; done
+    cp "$(command -v busybox)" "$w/$name/bin/busybox"
+    echo "this is $name" >"$w/$name/www/index.html"
+done
+
+cat >"$w/machine.toml" <<END
+[[nic]]
+name = "host"
+kind = "tap"
+ifname = "gw-cni"
+addresses = ["10.99.0.1/24"]
+END
+cat >"$w/net.d/10-gwnet.conflist" <<END
+{
+  "cniVersion": "1.0.0",
+  "cniVersions": ["0.4.0", "1.0.0", "1.1.0"],
+  "name": "gwnet",
+  "plugins": [
+    {
+      "type": "grantway-cni",
+      "capabilities": { "ips": true, "mac": true, "portMappings": true },
+      "socket": "$w/run/grantway.sock",
+      "stateDir": "$w/state",
+      "ipam": {
+        "type": "host-local",
+        "dataDir": "$w/leases",
+        "ranges": [[{ "subnet": "10.99.0.0/24" }]],
+        "routes": [{ "dst": "0.0.0.0/0" }]
+      }
+    }
+  ]
+}
+END
+cat >"$CONTAINERS_CONF" <<END
+[containers]
+default_ulimits = ["nofile=1024:4096", "nproc=1024:4096"]
+log_driver = "k8s-file"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "runc"
+tmp_dir = "$w/podman/tmp"
+volume_path = "$w/podman/volumes"
+[network]
+network_backend = "cni"
+network_config_dir = "$w/net.d"
+cni_plugin_dirs = ["$w/bin", "/usr/lib/cni", "/opt/cni/bin"]
+END
+cat >"$CONTAINERS_STORAGE_CONF" <<END
+[storage]
+driver = "vfs"
+graphroot = "$w/podman/root"
+runroot = "$w/podman/run"
+END
+
+# A container of this name, with options of its own, that serves a page.
+start() {
+    name=$1
+    shift
+    podman run -d --name "$name" --network gwnet "$@" --rootfs "$w/$name" \
+        /bin/busybox httpd -f -p 80 -h /www
+}
+has_guests() { [ "$("$grantway" status --json | grep -o '"program": *"guest"' | wc -l)" = "$1" ]; }
+leases() { ls "$w/leases/gwnet" | grep '^[0-9]' || true; }
+page() { [ "$(curl -s --max-time 2 "http://$1/")" = "$2" ]; }
+page_from() {
+    printf 'GET / HTTP/1.0\r\n\r\n' |
+        podman exec -i "$1" /bin/busybox nc -w 2 "$2" 80 | grep -qx "$3"
+}
+
+"$grantway" up "$w/machine.toml" >/dev/null 2>&1 &
+eventually "$grantway" status
+
+start a --ip 10.99.0.50 --mac-address 02:11:22:33:44:55 -p 8080:80 >/dev/null
+start b >/dev/null
+has_guests 2 || fail "two containers, and not two guests"
+podman exec a /bin/busybox ip link show eth0 | grep -q 02:11:22:33:44:55 || fail "another MAC"
+b=$(podman inspect b --format '{{.NetworkSettings.Networks.gwnet.IPAddress}}')
+eventually page 10.99.0.50 "this is a"
+eventually page_from b 10.99.0.50 "this is a"
+eventually page_from a "$b" "this is b"
+
+# The driver domain is another one; a container is another one.
+"$grantway" restart driver >/dev/null
+eventually page_from a "$b" "this is b"
+podman stop -t 0 a >/dev/null
+eventually has_guests 1
+podman start a >/dev/null
+has_guests 2 || fail "no guest after a start"
+eventually page_from b 10.99.0.50 "this is a"
+
+podman rm -f -t 0 b >/dev/null
+eventually has_guests 1
+[ "$(leases)" = 10.99.0.50 ] || fail "leases are left: $(leases)"
+
+# Nobody is there: what comes is refused with the reason, what goes goes.
+"$grantway" down >/dev/null
+said=$(start c 2>&1) && fail "a container without a machine"
+case $said in
+*"no machine answers at $w/run/grantway.sock"*) ;;
+*) fail "no reason: $said" ;;
+esac
+podman rm -fa -t 0 >/dev/null
+[ -z "$(leases)" ] || fail "leases are left: $(leases)"
