@@ -45,6 +45,8 @@ name = "host"
 kind = "tap"
 ifname = "gw-cni"
 addresses = ["10.99.0.1/24"]
+[driver]
+restart_pause_ms = 20
 END
 cat >"$w/net.d/10-gwnet.conflist" <<END
 {
@@ -54,7 +56,7 @@ cat >"$w/net.d/10-gwnet.conflist" <<END
   "plugins": [
     {
       "type": "grantway-cni",
-      "capabilities": { "ips": true, "mac": true, "portMappings": true },
+      "capabilities": { "ips": true, "mac": true },
       "socket": "$w/run/grantway.sock",
       "stateDir": "$w/state",
       "ipam": {
@@ -63,7 +65,8 @@ cat >"$w/net.d/10-gwnet.conflist" <<END
         "ranges": [[{ "subnet": "10.99.0.0/24" }]],
         "routes": [{ "dst": "0.0.0.0/0" }]
       }
-    }
+    },
+    { "type": "portmap", "capabilities": { "portMappings": true } }
   ]
 }
 END
@@ -116,9 +119,33 @@ eventually page 10.99.0.50 "this is a"
 eventually page_from b 10.99.0.50 "this is a"
 eventually page_from a "$b" "this is b"
 
-# The driver domain is another one; a container is another one.
-"$grantway" restart driver >/dev/null
-eventually page_from a "$b" "this is b"
+eventually page 10.99.0.1:8080 "this is a"
+
+# 100 MB each way, while the driver domain is killed ten times.
+streams=
+stream() {
+    head -c 104857600 /dev/urandom >"$w/$1/sent"
+    # Its input never ends: the other end would take that for the end of the stream.
+    timeout 120 podman exec "$2" /bin/busybox sh -c 'mkfifo /f; nc -l -p 7000 <>/f >/got' &
+    streams="$streams $!"
+    timeout 120 podman exec "$1" /bin/busybox sh -c "
+        until nc $3 7000 </sent; do sleep 0.1; done" 2>/dev/null &
+    streams="$streams $!"
+}
+kill_driver() {
+    pid=$("$grantway" status --json | sed 's/.*"name": *"driver"[^}]*"pid": *\([0-9]*\).*/\1/')
+    [ "$pid" -gt 1 ] && kill -9 "$pid"
+}
+stream a b "$b"
+stream b a 10.99.0.50
+for _ in $(seq 10); do
+    eventually kill_driver
+    eventually "$grantway" stat driver
+done
+for pid in $streams; do wait "$pid" || fail "a stream has broken"; done
+cmp "$w/a/sent" "$w/b/got" || fail "what came at b is not what a sent"
+cmp "$w/b/sent" "$w/a/got" || fail "what came at a is not what b sent"
+
 podman stop -t 0 a >/dev/null
 eventually has_guests 1
 podman start a >/dev/null
