@@ -46,18 +46,19 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// The last descriptor of an interface. Who closes it waits for the kernel to take the interface
-/// down, some grace periods: that is to be none who has domains to see to.
-#[derive(Debug)]
-pub(crate) struct Last {
-    _fd: OwnedFd,
-}
-
 /// Something that a domain can tell something.
 #[derive(Debug)]
 pub(crate) enum Unit {
-    /// A TAP: the power to steer it, and what joins it to a network, where there is any.
-    Tap(Option<Steering>, Option<Uplink>, Last),
+    /// A TAP.
+    Tap {
+        /// The power to steer it, where there is any.
+        steering: Option<Steering>,
+        /// What joins it to a network, where something does.
+        uplink: Option<Uplink>,
+        /// The last descriptor of the interface. Who closes it waits for the kernel to take the
+        /// interface down, some grace periods: that is to be none who has domains to see to.
+        _last: OwnedFd,
+    },
     /// An interface whose packets go to sockets.
     Wire(Arc<Wire>),
     /// A file: there is nothing to it but its descriptor.
@@ -120,7 +121,11 @@ pub(crate) fn open(opening: &Opening, files: &Files) -> Result<Opened, Refusal> 
             let last = tap.shared.try_clone()?;
             let given = [tap.shared].into_iter().chain(tap.queues).chain(tap.shares);
             Ok(Opened {
-                unit: Unit::Tap(steering, tap.uplink, Last { _fd: last }),
+                unit: Unit::Tap {
+                    steering,
+                    uplink: tap.uplink,
+                    _last: last,
+                },
                 given: given.collect(),
                 lacks,
             })
@@ -175,7 +180,11 @@ pub(crate) fn take_up(
             let uplink = table.map(|table| Uplink::adopt(tap, table, &opening.switched_on));
             let map = rest.into_iter().next();
             let steering = map.map(|map| Steering::adopt(map, &tap.steered, tap.queues));
-            Unit::Tap(steering.transpose()?, uplink, Last { _fd: last })
+            Unit::Tap {
+                steering: steering.transpose()?,
+                uplink,
+                _last: last,
+            }
         }
         Device::Xdp(spec) => Unit::Wire(Arc::new(Wire::adopt(spec, rest)?)),
         _ => Unit::File,
@@ -186,7 +195,9 @@ impl Unit {
     /// What the next netd needs to take it up, beside its description.
     pub(crate) fn kept(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            Self::Tap(steering, uplink, _) => {
+            Self::Tap {
+                steering, uplink, ..
+            } => {
                 let map = steering.iter().map(Steering::kept);
                 map.chain(uplink.iter().map(Uplink::kept)).collect()
             }
@@ -206,7 +217,10 @@ impl Unit {
                 .collect()
         };
         match self {
-            Self::Tap(_, Some(uplink), _) => of(uplink),
+            Self::Tap {
+                uplink: Some(uplink),
+                ..
+            } => of(uplink),
             _ => Vec::new(),
         }
     }
@@ -279,7 +293,10 @@ impl Unit {
     /// What a domain is told that says this.
     pub(crate) fn told(&self, words: [u64; 2]) -> Outcome {
         let answer = match self {
-            Self::Tap(Some(steering), ..) => steer(steering, words),
+            Self::Tap {
+                steering: Some(steering),
+                ..
+            } => steer(steering, words),
             Self::Shared(device) => ask(device.socket(), None, words),
             Self::Queue(queue) => ask(queue.socket(), Some(queue), words),
             _ => Err(NOENT),
