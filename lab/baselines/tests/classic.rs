@@ -6,12 +6,8 @@ mod common;
 use abi::classic::{Copy, Map, Place};
 use abi::hypercall::Kind;
 use abi::{DomId, GrantRef, Slot};
-use common::{Daemon, eventually, is_process, kill, machine};
+use common::{Daemon, SOON, eventually, is_process, kill, machine};
 use serde_json::{Value, json};
-use std::time::Duration;
-
-/// For what must happen, where it is not the point how soon: other tests keep the CPUs busy.
-const SOON: Duration = Duration::from_secs(20);
 
 fn grant(frame: u32, readonly: bool, index: u32) -> Value {
     json!({ "do": "grant", "index": index, "to": 0, "frame": frame, "readonly": readonly })
@@ -28,37 +24,14 @@ fn map(gref: u32, slot: u32, readonly: bool) -> [u64; 3] {
     .encode()
 }
 
-fn call(daemon: &Daemon, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Vec<i64> {
-    let answer = daemon.order(
-        domain,
-        json!({ "do": "call", "kind": kind as u32, "ops": ops }),
-    );
-    assert_eq!(answer["result"], 0, "{answer}");
-    let ops = answer["ops"].as_array().unwrap();
-    ops.iter().map(|op| op[5].as_i64().unwrap()).collect()
-}
-
 /// Grants frame 3 of the first guest and maps it in the driver domain.
 fn with_mapping(daemon: &Daemon) {
     daemon.order("g0", grant(3, false, 0));
     daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
-    assert_eq!(
-        call(daemon, "driver", Kind::GrantMap, &[map(0, 0, false)]),
-        [0]
-    );
+    let mapped = daemon.call("driver", Kind::GrantMap, map(0, 0, false));
+    assert_eq!(mapped.0, 0, "{}", mapped.1);
     let look = json!({ "do": "look-slot", "slot": 0 });
     assert_eq!(daemon.order("driver", look), 7);
-}
-
-fn connect_get(daemon: &Daemon, domain: &str) -> Value {
-    daemon.call(domain, Kind::ConnectGet, [0; 3]).1[4].clone()
-}
-
-fn gone(daemon: &Daemon, name: &str) {
-    eventually("a domain is cleared away", SOON, || {
-        let audit = daemon.domain_audit(name);
-        audit["owned"] == 0 && audit["mapped"] == 0 && audit["alive"] == false
-    });
 }
 
 #[test]
@@ -67,17 +40,13 @@ fn a_page_is_mapped_used_and_unmapped() {
     daemon.order("g0", json!({ "do": "fill", "frame": 3, "byte": 7 }));
     daemon.order("g0", grant(3, false, 5));
     daemon.order("g0", grant(3, true, 6));
-    let statuses = call(
-        &daemon,
-        "driver",
-        Kind::GrantMap,
-        &[
-            map(5, 0, false),
-            map(6, 1, true),
-            map(6, 2, false),
-            map(5, 3, true),
-        ],
-    );
+    let maps = [
+        map(5, 0, false),
+        map(6, 1, true),
+        map(6, 2, false),
+        map(5, 3, true),
+    ];
+    let statuses = daemon.statuses("driver", Kind::GrantMap, &maps);
     assert_eq!(statuses, [0, 0, -8, 0]);
     let look = |slot: u32| daemon.order("driver", json!({ "do": "look-slot", "slot": slot }));
     let fill = |slot: u32, byte: u8| {
@@ -107,10 +76,8 @@ fn a_page_is_mapped_used_and_unmapped() {
     assert_eq!(daemon.domain_audit("driver")["mapped"], 1);
 
     let slots = [[0, 0, 0], [1, 0, 0], [3, 0, 0], [3, 0, 0]];
-    assert_eq!(
-        call(&daemon, "driver", Kind::GrantUnmap, &slots),
-        [0, 0, 0, -4]
-    );
+    let statuses = daemon.statuses("driver", Kind::GrantUnmap, &slots);
+    assert_eq!(statuses, [0, 0, 0, -4]);
     assert_eq!([look(0), look(1), look(3)], ["fault", "fault", "fault"]);
     assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
     daemon.down();
@@ -142,7 +109,8 @@ fn bytes_are_copied_between_granted_pages() {
         copy(own, granted(1)),
         copy(own, granted(0)),
     ];
-    assert_eq!(call(&daemon, "driver", Kind::GrantCopy, &ops), [0, 0, -8]);
+    let statuses = daemon.statuses("driver", Kind::GrantCopy, &ops);
+    assert_eq!(statuses, [0, 0, -8]);
     assert_eq!(
         daemon.order("driver", json!({ "do": "look", "frame": 9 })),
         42
@@ -157,7 +125,7 @@ fn a_driver_killed_with_pages_mapped_leaves_nothing() {
     with_mapping(&daemon);
     let driver = daemon.domain_status("driver");
     kill(driver["pid"].as_i64().unwrap());
-    gone(&daemon, "driver");
+    daemon.gone("driver");
     assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
     assert!(!is_process(driver["agent_pid"].as_i64().unwrap()));
     let end = json!({ "do": "grant", "index": 0, "end": true });
@@ -174,28 +142,17 @@ fn a_guest_killed_while_mapped_lives_on_until_it_is_unmapped() {
         daemon.domain_status("g0")["alive"] == false
     });
     eventually("its end is unknown", SOON, || {
-        connect_get(&daemon, "driver") == 0
+        daemon.other_end("driver").1 == 0
     });
     assert_eq!(daemon.domain_audit("g0")["owned"], 16);
     assert_eq!(
         daemon.order("driver", json!({ "do": "look-slot", "slot": 0 })),
         7
     );
-    let map = Map {
-        domain: DomId(1),
-        gref: GrantRef(0),
-        slot: Slot(1),
-        readonly: true,
-    };
-    let call = json!({ "do": "call", "kind": Kind::GrantMap as u32, "ops": [map.encode()] });
-    assert_eq!(
-        daemon.order("driver", call)["ops"][0][5],
-        -2,
-        "no such domain any more"
-    );
-    let call = json!({ "do": "call", "kind": Kind::GrantUnmap as u32, "ops": [[0]] });
-    assert_eq!(daemon.order("driver", call)["ops"][0][5], 0);
-    gone(&daemon, "g0");
+    let (status, _) = daemon.call("driver", Kind::GrantMap, map(0, 1, true));
+    assert_eq!(status, -2, "no such domain any more");
+    assert_eq!(daemon.call("driver", Kind::GrantUnmap, [0; 3]).0, 0);
+    daemon.gone("g0");
     daemon.down();
 }
 
@@ -213,8 +170,7 @@ fn what_is_still_mapped_of_a_dead_driver_holds_up_its_successor() {
         slot: Slot(0),
         readonly: true,
     };
-    let mapped = call(&daemon, "g0", Kind::GrantMap, &[map.encode()]);
-    assert_eq!(mapped, [0]);
+    assert_eq!(daemon.call("g0", Kind::GrantMap, map.encode()).0, 0);
     kill(driver()["pid"].as_i64().unwrap());
     let waits = "something of the one before is still there";
     eventually("it is said", SOON, || {
@@ -222,46 +178,32 @@ fn what_is_still_mapped_of_a_dead_driver_holds_up_its_successor() {
     });
     assert_eq!(daemon.log().matches(waits).count(), 1, "once");
     assert_eq!(daemon.domain_audit("driver")["owned"], 16);
-    let unmapped = call(&daemon, "g0", Kind::GrantUnmap, &[[0, 0, 0]]);
-    assert_eq!(unmapped, [0]);
+    assert_eq!(daemon.call("g0", Kind::GrantUnmap, [0; 3]).0, 0);
     eventually("it comes back", SOON, || driver()["state"] == "running");
     daemon.down();
 }
 
-/// The slots of a table are no mapping's.
+/// The same machine serves counted grants: the slots of their table are no mapping's.
 #[test]
 fn slots_of_a_table_cannot_be_mapped_over() {
     let daemon = Daemon::up(&machine(1));
     daemon.share();
     daemon.order("g0", grant(3, false, 1));
-    let statuses = call(
-        &daemon,
-        "driver",
-        Kind::GrantMap,
-        &[
-            map(1, 0, true),
-            map(1, 2, true),
-            map(1, 8, true),
-            map(1, 4, true),
-        ],
-    );
+    let maps = [0, 2, 8, 4].map(|slot| map(1, slot, true));
+    let statuses = daemon.statuses("driver", Kind::GrantMap, &maps);
     assert_eq!(statuses, [-5, -5, -5, 0]);
     daemon.down();
 }
 
-/// The same machine serves counted grants, and each mechanism its own.
 #[test]
 fn an_agent_that_does_not_answer_an_unmapping_costs_its_domain() {
-    use rustix::process::{Pid, Signal, kill_process};
     let daemon = Daemon::up(&machine(2));
     with_mapping(&daemon);
-    let agent = daemon.domain_status("driver")["agent_pid"].as_i64();
-    kill_process(Pid::from_raw(agent.unwrap() as i32).unwrap(), Signal::STOP).unwrap();
+    daemon.stop_agent("driver");
     let unmap = json!({ "do": "call", "kind": Kind::GrantUnmap as u32, "ops": [[0]] });
     // The call is the driver's last.
     daemon.order("driver", unmap);
-    gone(&daemon, "driver");
-    let state = daemon.domain_status("driver")["state"].clone();
+    let state = daemon.gone("driver");
     assert_eq!(state, "killed: lost: the agent did not answer in time");
     assert_eq!(daemon.domain_audit("g0")["in_use"], json!([]));
     daemon.down();

@@ -7,8 +7,7 @@ mod common;
 use abi::classic::Transfer;
 use abi::hypercall::{Bind, Kind};
 use abi::{DomId, GrantRef, Handle, Slot};
-use common::{Daemon, eventually, kill, machine};
-use rustix::process::{Pid, Signal, kill_process};
+use common::{Daemon, kill, machine};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -68,16 +67,6 @@ impl<'a> Pages<'a> {
             .call("driver", Kind::GrantTransfer, op.encode())
             .0
     }
-
-    fn stop_agent(&self, domain: &str) {
-        let agent = self.daemon.domain_status(domain)["agent_pid"].as_i64();
-        let agent = Pid::from_raw(agent.unwrap() as i32).unwrap();
-        kill_process(agent, Signal::STOP).unwrap();
-    }
-}
-
-fn is_cleared(daemon: &Daemon, domain: &str) -> bool {
-    daemon.domain_audit(domain)["owned"] == 0
 }
 
 #[test]
@@ -132,14 +121,12 @@ fn a_guest_whose_agent_does_not_answer_dies_and_the_driver_keeps_its_page() {
     let pages = Pages::new(&daemon);
     pages.fill("driver", 1, 9);
     pages.accept(2);
-    pages.stop_agent("g0");
+    daemon.stop_agent("g0");
     let start = Instant::now();
     assert_eq!(pages.transfer(1, 2), -2);
     assert!(start.elapsed() < S, "{:?}", start.elapsed());
     assert_eq!(pages.look("driver", 1), 9);
-    eventually("the guest is cleared away", 3 * S, || {
-        is_cleared(&daemon, "g0")
-    });
+    daemon.gone("g0");
     // The driver has its pages until it gives them up; there is nobody to exchange them with.
     assert_eq!(pages.transfer(1, 2), -4);
     assert_eq!(daemon.domain_audit("driver")["owned"], 16 + PAGES);
@@ -157,7 +144,7 @@ fn a_driver_whose_agent_does_not_answer_dies_and_the_guest_has_its_page() {
     pages.fill("driver", 1, 9);
     pages.fill("g0", 2, 7);
     pages.accept(2);
-    pages.stop_agent("driver");
+    daemon.stop_agent("driver");
     let op = Transfer {
         exchange: pages.handle,
         slot: Slot(1),
@@ -166,9 +153,7 @@ fn a_driver_whose_agent_does_not_answer_dies_and_the_guest_has_its_page() {
     let call = json!({ "do": "call", "kind": Kind::GrantTransfer as u32, "ops": [op.encode()] });
     // The call is the driver's last.
     daemon.order("driver", call);
-    eventually("the driver is cleared away", 5 * S, || {
-        is_cleared(&daemon, "driver")
-    });
+    daemon.gone("driver");
     assert_eq!(pages.look("g0", 2), 9);
     assert_eq!(daemon.domain_audit("g0")["owned"], 16 + PAGES);
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
@@ -181,9 +166,7 @@ fn a_guest_that_dies_leaves_nothing_with_anybody() {
     let pages = Pages::new(&daemon);
     pages.fill("g0", 2, 7);
     kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
-    eventually("the guest is cleared away", 3 * S, || {
-        is_cleared(&daemon, "g0")
-    });
+    daemon.gone("g0");
     assert_eq!(pages.transfer(0, 2), -4);
     for slot in 0..PAGES {
         assert_eq!(pages.look("driver", slot), 0);

@@ -24,10 +24,9 @@ fn what_counted_grants_cost() {
     plan.domains[1].grant_entries = PAGES;
     let daemon = Daemon::up(&plan);
     let call = |domain: &str, kind: Kind, op: [u64; 3]| {
-        let call = json!({ "do": "call", "kind": kind as u32, "ops": [op] });
-        let answer = daemon.order(domain, call);
-        assert_eq!(answer["ops"][0][5], 0, "{answer}");
-        answer["ops"][0].clone()
+        let (status, answer) = daemon.call(domain, kind, op);
+        assert_eq!(status, 0, "{answer}");
+        answer
     };
     let made = call("g0", Kind::TableCreate, [0, u64::from(PAGES), 0]);
     let table = Handle(made[1].as_u64().unwrap() as u32);

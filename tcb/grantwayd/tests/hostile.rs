@@ -5,31 +5,17 @@ mod common;
 
 use abi::hypercall::{Kind, OPS_MAX, TapControl};
 use abi::machine::{Control, Device, Tap};
-use common::{Daemon, eventually, is_process, kill, machine};
+use common::{Daemon, SOON, eventually, is_process, kill, machine};
 use netdev::netns::Namespace;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use testing::{Tracer, require, skip};
 
 const S: Duration = Duration::from_secs(1);
-/// For what must happen, where it is not the point how soon: other tests keep the CPUs busy.
-const SOON: Duration = Duration::from_secs(10);
 /// Ten times what is promised (SPECIFICATION.md).
 const AFTER_THE_MONITOR: Duration = S;
-
-fn connect_get(daemon: &Daemon, domain: &str) -> Value {
-    let call = json!({ "do": "call", "kind": Kind::ConnectGet as u32, "ops": [[0, 0, 0]] });
-    daemon.order(domain, call)["ops"][0][4].clone()
-}
-
-fn gone(daemon: &Daemon, name: &str) {
-    eventually("a domain is cleared away", SOON, || {
-        let audit = daemon.domain_audit(name);
-        audit["owned"] == 0 && audit["mapped"] == 0 && audit["alive"] == false
-    });
-}
 
 #[test]
 fn a_driver_killed_with_pages_mapped_leaves_nothing() {
@@ -37,16 +23,12 @@ fn a_driver_killed_with_pages_mapped_leaves_nothing() {
     let table = daemon.share();
     let driver = daemon.domain_status("driver");
     kill(driver["pid"].as_i64().unwrap());
-    gone(&daemon, "driver");
+    assert_eq!(daemon.gone("driver"), "killed by signal 9");
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     assert!(!is_process(driver["agent_pid"].as_i64().unwrap()));
-    assert_eq!(
-        daemon.domain_status("driver")["state"],
-        "killed by signal 9"
-    );
     // The guests go on; their connections say what has happened; the table can be ended.
     eventually("the connection's other end is unknown", SOON, || {
-        connect_get(&daemon, "g0") == 0
+        daemon.other_end("g0").1 == 0
     });
     assert_eq!(daemon.end_table("g0", table), 0);
     let refused = daemon.order("driver", json!({ "do": "id" }));
@@ -72,7 +54,7 @@ fn a_driver_that_the_kernel_does_not_let_go_of_keeps_what_it_had_mapped() {
     assert_eq!(daemon.domain_audit("g0")["granted"], 1);
     assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1, "nobody waits");
     tracer.release();
-    gone(&daemon, "driver");
+    daemon.gone("driver");
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     assert_eq!(daemon.domain_audit("driver")["lingers"], false);
     daemon.down();
@@ -146,34 +128,26 @@ fn the_agents_death_is_the_domains() {
             .as_i64()
             .unwrap(),
     );
-    gone(&daemon, "driver");
+    daemon.gone("driver");
     daemon.down();
 }
 
 #[test]
 fn an_agent_that_does_not_answer_costs_its_domain_and_nobody_else() {
-    use rustix::process::{Pid, Signal, kill_process};
     let daemon = Daemon::up(&machine(2));
     let table = daemon.share();
-    let agent = daemon.domain_status("driver")["agent_pid"]
-        .as_i64()
-        .unwrap();
-    kill_process(Pid::from_raw(agent as i32).unwrap(), Signal::STOP).unwrap();
+    daemon.stop_agent("driver");
     let end = json!({ "do": "call", "kind": Kind::TableEnd as u32, "ops": [[table.0]] });
-    let request = Control::Relay {
-        domain: "driver".into(),
-        request: end.to_string(),
-    };
-    let mut stream = daemon.connect();
-    writeln!(stream, "{}", serde_json::to_string(&request).unwrap()).unwrap();
+    let _answer = daemon.begin("driver", &end);
     // Nobody waits for it meanwhile.
     let start = Instant::now();
     assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
     daemon.status();
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    gone(&daemon, "driver");
-    let state = daemon.domain_status("driver")["state"].clone();
-    assert_eq!(state, "killed: the agent did not answer in time");
+    assert_eq!(
+        daemon.gone("driver"),
+        "killed: the agent did not answer in time"
+    );
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     daemon.down();
 }
@@ -257,7 +231,7 @@ fn a_domain_that_scribbles_over_its_info_region_is_alone_with_it() {
         assert_eq!(daemon.order("g0", json!({ "do": "id" })), 1);
         daemon.audit();
         kill(daemon.domain_status("g1")["pid"].as_i64().unwrap());
-        gone(&daemon, "g1");
+        daemon.gone("g1");
         daemon.down();
     }
 }
@@ -318,9 +292,7 @@ fn a_domain_that_hangs_is_killed() {
     eventually("it is killed", 12 * S, || {
         daemon.domain_status("driver")["alive"] == false
     });
-    gone(&daemon, "driver");
-    let state = daemon.domain_status("driver")["state"].clone();
-    assert_eq!(state, "killed: no heartbeat for 5 s");
+    assert_eq!(daemon.gone("driver"), "killed: no heartbeat for 5 s");
     assert!(
         daemon
             .log()
@@ -333,8 +305,7 @@ fn a_domain_that_hangs_is_killed() {
 fn how_a_domain_ended_is_told() {
     let daemon = Daemon::up(&machine(2));
     daemon.order("g0", json!({ "do": "exit", "code": 5 }));
-    gone(&daemon, "g0");
-    assert_eq!(daemon.domain_status("g0")["state"], "exited with code 5");
+    assert_eq!(daemon.gone("g0"), "exited with code 5");
     daemon.down();
 }
 
@@ -432,7 +403,7 @@ fn it_works_without_privileges_in_a_user_namespace() {
         daemon.share();
         println!("missing: {}", daemon.status()["missing"]);
         kill(daemon.domain_status("driver")["pid"].as_i64().unwrap());
-        gone(&daemon, "driver");
+        daemon.gone("driver");
         daemon.down();
     };
     std::thread::spawn(as_nobody).join().unwrap();
@@ -491,7 +462,7 @@ fn the_dead_leave_no_descriptor_and_no_namespace() {
             kill(domain["pid"].as_i64().unwrap());
         }
         for domain in domains {
-            gone(daemon, domain["name"].as_str().unwrap());
+            daemon.gone(domain["name"].as_str().unwrap());
             for pid in ["pid", "agent_pid"] {
                 assert!(!is_process(domain[pid].as_i64().unwrap()));
             }
@@ -517,17 +488,11 @@ fn deaths_in_any_state_leak_nothing() {
             json!({ "do": "storm", "calls": 100_000 }),
             json!({ "do": "id" }),
         ];
-        let order = orders[round % 2].to_string();
-        let request = Control::Relay {
-            domain: "driver".into(),
-            request: order,
-        };
-        let mut stream = daemon.connect();
-        writeln!(stream, "{}", serde_json::to_string(&request).unwrap()).unwrap();
+        let answer = daemon.begin("driver", &orders[round % 2]);
         let name = ["driver", "g0"][round / 2 % 2];
         kill(daemon.domain_status(name)["pid"].as_i64().unwrap());
         if name == "driver" {
-            gone(&daemon, name);
+            daemon.gone(name);
             assert_eq!(daemon.domain_audit("g0")["granted"], 0);
         }
         daemon.audit();
@@ -538,7 +503,7 @@ fn deaths_in_any_state_leak_nothing() {
                 !pids.iter().any(|pid| is_process(*pid))
             });
         } else {
-            drop(stream);
+            drop(answer);
             daemon.down();
         }
     }

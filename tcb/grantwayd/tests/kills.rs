@@ -4,15 +4,13 @@
 mod common;
 
 use abi::machine::{Control, Device, Machine, Tap};
-use common::{Daemon, eventually, is_process, kill, machine, signal};
+use common::{Daemon, SOON, eventually, is_process, kill, machine, signal};
 use netdev::netns::Namespace;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::time::Duration;
 use testing::require;
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// A driver domain and guests that come back.
 fn plan(guests: u16) -> Machine {

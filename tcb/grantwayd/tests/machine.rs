@@ -3,14 +3,12 @@
 mod common;
 
 use abi::machine::Program;
-use common::{Daemon, domain, eventually, machine, with_file};
+use common::{Daemon, SOON, domain, eventually, machine, with_file};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Command;
 use std::time::Duration;
 
-/// For what must happen, where it is not the point how soon: other tests keep the CPUs busy.
-const SOON: Duration = Duration::from_secs(10);
 
 #[test]
 fn up_status_down() {
@@ -123,7 +121,7 @@ fn the_console_is_in_the_log() {
         "g0: hello\u{fffd}[31m\n",
     ] {
         // The log has a thread of its own, so a line may come late.
-        common::eventually(line, Duration::from_secs(5), || daemon.log().contains(line));
+        eventually(line, SOON, || daemon.log().contains(line));
     }
     daemon.down();
 }

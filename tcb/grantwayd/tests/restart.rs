@@ -6,12 +6,10 @@ mod common;
 use abi::hypercall::{Create, Kind};
 use abi::machine::{Device, Machine, Netdev, Program, Tap, Xdp};
 use abi::{DomId, GrantRef, Handle, Slot};
-use common::{Daemon, eventually, is_process, kill, machine};
+use common::{Daemon, SOON, eventually, is_process, kill, machine};
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// A driver domain that comes back, and so many guests.
 fn plan(guests: u16) -> Machine {
@@ -46,26 +44,13 @@ fn come_back(daemon: &Daemon, before: &Value) -> Value {
     now
 }
 
-fn call(daemon: &Daemon, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Value {
-    let call = json!({ "do": "call", "kind": kind as u32, "ops": ops });
-    let answer = daemon.order(domain, call);
-    assert_eq!(answer["result"], 0, "{answer}");
-    answer["ops"].clone()
-}
-
-/// Whom a domain sees behind its only connection, and in which state.
-fn other_end(daemon: &Daemon, domain: &str) -> (u64, u64) {
-    let seen = call(daemon, domain, Kind::ConnectGet, &[[0, 0, 0]]);
-    (count(&seen[0][1]), count(&seen[0][4]))
-}
-
 #[test]
 fn another_driver_takes_the_place_of_a_dead_one_and_has_nothing_of_its() {
     let daemon = Daemon::up(&plan(2));
     let table = daemon.share();
     daemon.order("driver", json!({ "do": "fill", "frame": 5, "byte": 9 }));
     let first = driver(&daemon);
-    assert_eq!(other_end(&daemon, "g0"), (0, 4));
+    assert_eq!(daemon.other_end("g0"), (0, 4));
     let second = kill_driver(&daemon);
     assert_eq!((&first["id"], &second["id"]), (&json!(0), &json!(3)));
     assert!(!is_process(first["pid"].as_i64().unwrap()));
@@ -88,7 +73,7 @@ fn another_driver_takes_the_place_of_a_dead_one_and_has_nothing_of_its() {
     assert_eq!(daemon.domain_audit("g0")["granted"], 0);
     assert_eq!(daemon.end_table("g0", table), 0);
     // the same connection; the guest has its doorbell once more, once.
-    assert_eq!(other_end(&daemon, "g0"), (3, 4));
+    assert_eq!(daemon.other_end("g0"), (3, 4));
     daemon.share();
     let log = daemon.log();
     for line in [
@@ -149,9 +134,9 @@ fn an_empty_collateral_costs_a_restart_and_others_are_served_again() {
     let daemon = Daemon::up(&plan(2));
     for round in 0..3u64 {
         let before = driver(&daemon);
-        let made = call(&daemon, "g0", Kind::TableCreate, &[[0, 4, 0]]);
+        let made = daemon.calls("g0", Kind::TableCreate, &[[0, 4, 0]]);
         let table = Handle(count(&made[0][1]) as u32);
-        assert_eq!(made[0][5], 0, "{made}");
+        assert_eq!(made[0][5], 0, "{made:?}");
         let bind = Bind {
             granter: DomId(1),
             table,
@@ -159,8 +144,8 @@ fn an_empty_collateral_costs_a_restart_and_others_are_served_again() {
             tables: Slot(8),
             entries: 4,
         };
-        let bound = call(&daemon, "driver", Kind::TableBind, &[bind.encode()]);
-        assert_eq!(bound[0][5], 0, "{bound}");
+        let bound = daemon.calls("driver", Kind::TableBind, &[bind.encode()]);
+        assert_eq!(bound[0][5], 0, "{bound:?}");
         for index in 0..3u32 {
             let claim = json!({ "do": "poke", "slot": 9, "offset": index * 4, "value": 1 });
             assert_eq!(daemon.order("driver", claim), "done");
@@ -172,18 +157,18 @@ fn an_empty_collateral_costs_a_restart_and_others_are_served_again() {
                 readonly,
             }
             .encode();
-            let made = call(&daemon, "g0", Kind::GrantCreate, &[create]);
+            let made = daemon.calls("g0", Kind::GrantCreate, &[create]);
             let gref = GrantRef(count(&made[0][3]) as u32);
             let how = Revocation::Force;
             let revoke = Revoke { table, gref, how }.encode();
-            let done = call(&daemon, "g0", Kind::GrantRevoke, &[revoke]);
+            let done = daemon.calls("g0", Kind::GrantRevoke, &[revoke]);
             assert_eq!(done[0][5], 0, "force always succeeds");
         }
         let now = come_back(&daemon, &before);
         assert_eq!(now["restarts"]["count"], round + 1);
         assert_eq!(daemon.domain_audit("driver")["collateral_used"], 0);
-        assert_eq!(other_end(&daemon, "g1").1, 4);
-        let ended = call(&daemon, "g0", Kind::TableEnd, &[[u64::from(table.0), 0, 0]]);
+        assert_eq!(daemon.other_end("g1").1, 4);
+        let ended = daemon.calls("g0", Kind::TableEnd, &[[u64::from(table.0), 0, 0]]);
         assert_eq!(ended[0][5], 0, "what was made for the dead can be ended");
     }
     assert!(
@@ -278,19 +263,17 @@ fn a_guest_that_dies_or_never_comes_back_holds_up_nobody() {
     kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
     let now = come_back(&daemon, &before);
     assert_eq!(now["restarts"]["count"], 1);
-    eventually("the guest is cleared away", SOON, || {
-        daemon.domain_audit("g0")["owned"] == 0
-    });
+    daemon.gone("g0");
     for guest in ["g1", "g2"] {
-        assert_eq!(other_end(&daemon, guest), (4, 4));
+        assert_eq!(daemon.other_end(guest), (4, 4));
     }
-    let closed = call(&daemon, "g1", Kind::ConnectSet, &[[0, 6, 0]]);
+    let closed = daemon.calls("g1", Kind::ConnectSet, &[[0, 6, 0]]);
     assert_eq!(closed[0][5], 0);
     let old = driver(&daemon);
     kill(old["pid"].as_i64().unwrap());
     eventually("ready without the guest that stays away", SOON, || {
         let now = driver(&daemon);
-        now["id"] != old["id"] && now["state"] == "running" && other_end(&daemon, "g2").1 == 4
+        now["id"] != old["id"] && now["state"] == "running" && daemon.other_end("g2").1 == 4
     });
     assert!(driver(&daemon)["restarts"]["connected_ns"].is_null());
     daemon.down();

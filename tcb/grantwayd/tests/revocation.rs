@@ -6,11 +6,10 @@ mod common;
 
 use abi::counted::Revocation;
 use abi::hypercall::{Bind, Create, Kind, Revoke};
-use abi::machine::Control;
 use abi::{DomId, GrantRef, Handle, Slot};
-use common::{Daemon, eventually, kill, machine};
+use common::{Daemon, kill, machine};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
+use std::io::BufRead;
 use std::time::{Duration, Instant};
 
 const S: Duration = Duration::from_secs(1);
@@ -18,13 +17,6 @@ const ENTRIES: u32 = 4;
 /// Where the driver binds the table of guest 0: entries at slots 0 … 3, sub-tables behind.
 const TRANSLATION: u32 = 8;
 const STATUS: u32 = 9;
-
-fn call(daemon: &Daemon, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Value {
-    let call = json!({ "do": "call", "kind": kind as u32, "ops": ops });
-    let answer = daemon.order(domain, call);
-    assert_eq!(answer["result"], 0, "{answer}");
-    answer["ops"].clone()
-}
 
 /// A table of guest 0's, bound by the driver.
 struct Table<'a> {
@@ -34,13 +26,9 @@ struct Table<'a> {
 
 impl<'a> Table<'a> {
     fn new(daemon: &'a Daemon) -> Self {
-        let made = call(
-            daemon,
-            "g0",
-            Kind::TableCreate,
-            &[[0, u64::from(ENTRIES), 0]],
-        );
-        assert_eq!(made[0][5], 0, "{made}");
+        let create = [0, u64::from(ENTRIES), 0];
+        let made = daemon.calls("g0", Kind::TableCreate, &[create]);
+        assert_eq!(made[0][5], 0, "{made:?}");
         let handle = Handle(made[0][1].as_u64().unwrap() as u32);
         let bind = Bind {
             granter: DomId(1),
@@ -49,8 +37,8 @@ impl<'a> Table<'a> {
             tables: Slot(TRANSLATION),
             entries: ENTRIES,
         };
-        let bound = call(daemon, "driver", Kind::TableBind, &[bind.encode()]);
-        assert_eq!(bound[0][5], 0, "{bound}");
+        let bound = daemon.calls("driver", Kind::TableBind, &[bind.encode()]);
+        assert_eq!(bound[0][5], 0, "{bound:?}");
         Self { daemon, handle }
     }
 
@@ -62,7 +50,9 @@ impl<'a> Table<'a> {
             frame: 3 + index,
             readonly,
         };
-        let made = call(self.daemon, "g0", Kind::GrantCreate, &[create.encode()]);
+        let made = self
+            .daemon
+            .calls("g0", Kind::GrantCreate, &[create.encode()]);
         let gref = GrantRef(made[0][3].as_u64().unwrap() as u32);
         (made[0][5].as_i64().unwrap(), gref)
     }
@@ -73,7 +63,9 @@ impl<'a> Table<'a> {
             gref,
             how,
         };
-        let done = call(self.daemon, "g0", Kind::GrantRevoke, &[revoke.encode()]);
+        let done = self
+            .daemon
+            .calls("g0", Kind::GrantRevoke, &[revoke.encode()]);
         done[0][5].as_i64().unwrap()
     }
 
@@ -98,26 +90,6 @@ impl<'a> Table<'a> {
         let poke = json!({ "do": "poke", "slot": STATUS, "offset": index * 4, "value": uses });
         assert_eq!(self.daemon.order("driver", poke), "done");
     }
-}
-
-/// Sends an order to the driver and does not wait for the answer.
-fn begin(daemon: &Daemon, order: &Value) -> BufReader<std::os::unix::net::UnixStream> {
-    let request = Control::Relay {
-        domain: "driver".into(),
-        request: order.to_string(),
-    };
-    let mut stream = daemon.connect();
-    writeln!(stream, "{}", serde_json::to_string(&request).unwrap()).unwrap();
-    BufReader::new(stream)
-}
-
-fn driver_is_gone(daemon: &Daemon) -> String {
-    eventually("the driver is cleared away", 5 * S, || {
-        let audit = daemon.domain_audit("driver");
-        audit["owned"] == 0 && audit["mapped"] == 0 && audit["alive"] == false
-    });
-    let state = daemon.domain_status("driver")["state"].clone();
-    state.as_str().unwrap().to_owned()
 }
 
 #[test]
@@ -169,7 +141,8 @@ fn a_spinning_reader_sees_nothing_after_the_revocation() {
         table.fill(0, 7);
         let (status, gref) = table.grant(0, false);
         assert_eq!(status, 0);
-        let mut reader = begin(&daemon, &json!({ "do": "spin-slot", "slot": 0, "ms": 300 }));
+        let spin = json!({ "do": "spin-slot", "slot": 0, "ms": 300 });
+        let mut reader = daemon.begin("driver", &spin);
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(table.revoke(gref, Revocation::Force), 0);
         table.fill(0, 200 + round);
@@ -230,7 +203,7 @@ fn an_empty_quota_costs_the_driver_its_life_and_the_guest_nothing() {
         );
     }
     assert!(start.elapsed() < 2 * S, "{:?}", start.elapsed());
-    let state = driver_is_gone(&daemon);
+    let state = daemon.gone("driver");
     assert_eq!(
         state,
         "killed: it does not let go of grants that were revoked"
@@ -245,21 +218,17 @@ fn an_empty_quota_costs_the_driver_its_life_and_the_guest_nothing() {
 
 #[test]
 fn a_blocked_agent_costs_the_driver_its_life() {
-    use rustix::process::{Pid, Signal, kill_process};
     for how in [Revocation::Refuse, Revocation::Force] {
         let daemon = Daemon::up(&machine(2));
         let table = Table::new(&daemon);
         table.fill(0, 7);
         let (_, gref) = table.grant(0, false);
-        let agent = daemon.domain_status("driver")["agent_pid"]
-            .as_i64()
-            .unwrap();
-        kill_process(Pid::from_raw(agent as i32).unwrap(), Signal::STOP).unwrap();
+        daemon.stop_agent("driver");
         let start = Instant::now();
         assert_eq!(table.revoke(gref, how), 0);
         assert!(start.elapsed() < S, "{:?}", start.elapsed());
         // When the guest is told, nothing of the driver can run any more.
-        let state = driver_is_gone(&daemon);
+        let state = daemon.gone("driver");
         assert_eq!(state, "killed: the agent did not answer in time");
         assert_eq!(daemon.order("g1", json!({ "do": "id" })), 2);
         daemon.down();
@@ -277,9 +246,7 @@ fn a_dead_guests_pages_are_taken_back_at_once() {
     }
     kill(daemon.domain_status("g0")["pid"].as_i64().unwrap());
     // N-14: whatever the driver says about them.
-    eventually("the guest is cleared away", 3 * S, || {
-        daemon.domain_audit("g0")["owned"] == 0
-    });
+    daemon.gone("g0");
     assert_eq!(
         (table.look(0), table.look(1)),
         (json!("fault"), json!("fault"))
@@ -287,7 +254,7 @@ fn a_dead_guests_pages_are_taken_back_at_once() {
     // The sub-tables stay until the driver has done with them.
     assert_eq!(table.look(STATUS), 0);
     let end = [[u64::from(table.handle.0), 0, 0]];
-    assert_eq!(call(&daemon, "driver", Kind::TableEnd, &end)[0][5], 0);
+    assert_eq!(daemon.calls("driver", Kind::TableEnd, &end)[0][5], 0);
     assert_eq!(table.look(STATUS), "fault");
     assert_eq!(daemon.audit()["leaked"], 0);
     assert_eq!(daemon.domain_audit("driver")["collateral_used"], 0);
@@ -325,11 +292,11 @@ fn tables_are_their_two_ends_alone() {
             (Kind::TableBind, bind.encode()),
         ];
         for (kind, words) in strange {
-            let refused = call(&daemon, domain, kind, &[words]);
+            let refused = daemon.calls(domain, kind, &[words]);
             assert_eq!(refused[0][5], -4, "{domain} {kind:?}");
         }
     }
-    let ended = call(&daemon, "g1", Kind::TableEnd, &[[handle, 0, 0]]);
+    let ended = daemon.calls("g1", Kind::TableEnd, &[[handle, 0, 0]]);
     assert_eq!(ended[0][5], -4);
     daemon.down();
 }

@@ -7,7 +7,7 @@ use abi::counted::{Revocation, table_slots};
 use abi::hypercall::{Bind, Create, Kind, OPS_MAX, Revoke};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, machine};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// More than the kernel lets a process have, unless it was told otherwise.
 const MANY: u32 = 1 << 16;
@@ -15,22 +15,11 @@ const FEW: u32 = 16;
 const NO_SPACE: i64 = abi::GrantStatus::NoSpace as i64;
 const OKAY: i64 = abi::GrantStatus::Okay as i64;
 
-fn call(daemon: &Daemon, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Vec<Value> {
-    let call = json!({ "do": "call", "kind": kind as u32, "ops": ops });
-    let answer = daemon.order(domain, call);
-    assert_eq!(answer["result"], 0, "{answer}");
-    answer["ops"].as_array().unwrap().clone()
-}
-
 /// A table of guest `n`, bound by the driver at `first`.
 fn table(daemon: &Daemon, n: u16, entries: u32, first: u32) -> Handle {
     let guest = format!("g{n}");
-    let made = call(
-        daemon,
-        &guest,
-        Kind::TableCreate,
-        &[[0, u64::from(entries), 0]],
-    );
+    let create = [0, u64::from(entries), 0];
+    let made = daemon.calls(&guest, Kind::TableCreate, &[create]);
     assert_eq!(made[0][5], OKAY, "{made:?}");
     let table = Handle(made[0][1].as_u64().unwrap() as u32);
     let bind = Bind {
@@ -40,7 +29,7 @@ fn table(daemon: &Daemon, n: u16, entries: u32, first: u32) -> Handle {
         tables: Slot(first + entries),
         entries,
     };
-    let bound = call(daemon, "driver", Kind::TableBind, &[bind.encode()]);
+    let bound = daemon.calls("driver", Kind::TableBind, &[bind.encode()]);
     assert_eq!(bound[0][5], OKAY, "{bound:?}");
     table
 }
@@ -57,9 +46,8 @@ fn scatter(daemon: &Daemon, table: Handle) -> (u32, Vec<i64>) {
             readonly: false,
         };
         let ops: Vec<_> = part.iter().map(|index| create(index).encode()).collect();
-        let made = call(daemon, "g0", Kind::GrantCreate, &ops);
-        let statuses = made.iter().map(|op| op[5].as_i64().unwrap());
-        refusals.extend(statuses.filter(|status| *status != OKAY));
+        let statuses = daemon.statuses("g0", Kind::GrantCreate, &ops);
+        refusals.extend(statuses.into_iter().filter(|status| *status != OKAY));
     }
     (MANY - refusals.len() as u32, refusals)
 }
@@ -99,7 +87,7 @@ fn one_guest_cannot_use_up_the_drivers_mappings() {
         readonly: false,
     };
     let ops: Vec<_> = (0..FEW).map(|index| own(index).encode()).collect();
-    let made = call(&daemon, "g1", Kind::GrantCreate, &ops);
+    let made = daemon.calls("g1", Kind::GrantCreate, &ops);
     assert!(made.iter().all(|op| op[5] == OKAY), "{made:?}");
     let revoke = |op: &Value| Revoke {
         table: innocent,
@@ -107,11 +95,11 @@ fn one_guest_cannot_use_up_the_drivers_mappings() {
         how: Revocation::Refuse,
     };
     let ops: Vec<_> = made.iter().map(|op| revoke(op).encode()).collect();
-    let revoked = call(&daemon, "g1", Kind::GrantRevoke, &ops);
+    let revoked = daemon.calls("g1", Kind::GrantRevoke, &ops);
     assert!(revoked.iter().all(|op| op[5] == OKAY), "{revoked:?}");
     // All of it goes at once, and that is no more than the driver's agent gets done in its time.
     let end = [u64::from(hostile.0), 0, 0];
-    let ended = call(&daemon, "g0", Kind::TableEnd, &[end]);
+    let ended = daemon.calls("g0", Kind::TableEnd, &[end]);
     assert_eq!(ended[0][5], OKAY);
     assert!(mappings_of(&pid) < 200, "{}", mappings_of(&pid));
     assert_eq!(daemon.domain_status("driver")["pid"], pid);

@@ -14,6 +14,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// For what must happen, where it is not the point how soon: other tests keep the CPUs busy.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
 /// Entries of a table of [`Daemon::share`].
 const ENTRIES: u32 = 4;
 
@@ -175,39 +178,60 @@ impl Daemon {
     }
 
     pub(crate) fn ask(&self, control: &Control) -> Value {
-        let mut line = serde_json::to_string(control).unwrap();
-        line.push('\n');
-        self.ask_line(line.as_bytes())
+        self.ask_line(&line(control))
     }
 
     pub(crate) fn ask_line(&self, line: &[u8]) -> Value {
+        let mut answer = String::new();
+        self.send(line).read_line(&mut answer).unwrap();
+        serde_json::from_str(&answer).unwrap_or_else(|_| panic!("answer: {answer:?}"))
+    }
+
+    fn send(&self, line: &[u8]) -> BufReader<UnixStream> {
         let mut stream = self.connect();
         stream.write_all(line).unwrap();
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).unwrap();
-        serde_json::from_str(&answer).unwrap_or_else(|_| panic!("answer: {answer:?}"))
+        BufReader::new(stream)
     }
 
     /// Passes an order to a probe domain; its reply, or `{"error": …}`.
     pub(crate) fn order(&self, domain: &str, order: Value) -> Value {
-        let request = order.to_string();
-        let answer = self.ask(&Control::Relay {
-            domain: domain.into(),
-            request,
-        });
+        let answer = self.ask(&relay(domain, &order));
         match answer["reply"].as_str() {
             Some(reply) => serde_json::from_str(reply).unwrap(),
             None => answer,
         }
     }
 
-    /// A domain makes a call; its status and the whole answer.
+    /// The same, but waits for nothing: the answer can be read when there is one.
+    pub(crate) fn begin(&self, domain: &str, order: &Value) -> BufReader<UnixStream> {
+        self.send(&line(&relay(domain, order)))
+    }
+
+    /// A domain makes a call of one operation; its status and the whole answer.
     pub(crate) fn call(&self, domain: &str, kind: Kind, words: [u64; 3]) -> (i64, Value) {
-        let call = json!({ "do": "call", "kind": kind as u32, "ops": [words] });
+        let op = self.calls(domain, kind, &[words]).remove(0);
+        (op[5].as_i64().unwrap(), op)
+    }
+
+    /// A domain makes a call; how each operation was answered.
+    pub(crate) fn calls(&self, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Vec<Value> {
+        let call = json!({ "do": "call", "kind": kind as u32, "ops": ops });
         let answer = self.order(domain, call);
         assert_eq!(answer["result"], 0, "{answer}");
-        let op = answer["ops"][0].clone();
-        (op[5].as_i64().unwrap(), op)
+        answer["ops"].as_array().unwrap().clone()
+    }
+
+    /// The same; the statuses alone.
+    pub(crate) fn statuses(&self, domain: &str, kind: Kind, ops: &[[u64; 3]]) -> Vec<i64> {
+        let ops = self.calls(domain, kind, ops);
+        ops.iter().map(|op| op[5].as_i64().unwrap()).collect()
+    }
+
+    /// Whom a domain sees behind its first connection, and in which state.
+    pub(crate) fn other_end(&self, domain: &str) -> (u64, u64) {
+        let (_, seen) = self.call(domain, Kind::ConnectGet, [0; 3]);
+        let word = |n: usize| seen[n].as_u64().unwrap_or_else(|| panic!("{seen}"));
+        (word(1), word(4))
     }
 
     /// The driver binds guest 0's table; the status.
@@ -265,6 +289,22 @@ impl Daemon {
         named(&self.audit()["domains"], name)
     }
 
+    /// Waits until nothing is left of a domain; how it ended.
+    pub(crate) fn gone(&self, name: &str) -> String {
+        eventually("a domain is cleared away", SOON, || {
+            let audit = self.domain_audit(name);
+            audit["owned"] == 0 && audit["mapped"] == 0 && audit["alive"] == false
+        });
+        let state = self.domain_status(name)["state"].clone();
+        state.as_str().unwrap().to_owned()
+    }
+
+    /// From now on a domain's agent does not answer.
+    pub(crate) fn stop_agent(&self, name: &str) {
+        let agent = self.domain_status(name)["agent_pid"].as_i64();
+        signal(agent.unwrap(), Signal::STOP);
+    }
+
     /// Every process of the machine but the monitor.
     pub(crate) fn processes(&self) -> Vec<i64> {
         let status = self.status();
@@ -292,6 +332,17 @@ impl Drop for Daemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn relay(domain: &str, order: &Value) -> Control {
+    let (domain, request) = (domain.into(), order.to_string());
+    Control::Relay { domain, request }
+}
+
+fn line(control: &Control) -> Vec<u8> {
+    let mut line = serde_json::to_vec(control).unwrap();
+    line.push(b'\n');
+    line
 }
 
 fn named(list: &Value, name: &str) -> Value {
