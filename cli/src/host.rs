@@ -80,7 +80,7 @@ pub(crate) fn in_own_namespaces(what: &str) -> anyhow::Result<Command> {
     let cannot = |e: std::io::Error| {
         Failure::CannotRun(format!("{what} needs root, or user namespaces ({e})"))
     };
-    netns::become_root_in_user_namespace().map_err(cannot)?;
+    netdev::own::become_root_in_user_namespace().map_err(cannot)?;
     netns::unshare_net().map_err(cannot)?;
     netns::loopback_up().context("bring the loopback up")?;
     let mut again = Command::new(std::env::current_exe().context("find the own program")?);

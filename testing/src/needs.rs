@@ -1,7 +1,8 @@
 //! What a test may need. Each is there, or it is told what is missing.
 
 use netdev::netns::Namespace;
-use netdev::{SetupError, TapSpec, open_tap, xdp};
+use netdev::own::open_tap;
+use netdev::{SetupError, TapSpec, xdp};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 

@@ -94,7 +94,7 @@ pub(super) fn find(args: &RunArgs) -> anyhow::Result<Home> {
             .with_context(|| format!("the variable {INSIDE} is for grantway itself"))?;
         // Without it some connections break; where it cannot be had there is no uplink either.
         let is_open = inside.outside.is_open();
-        let no_strays = is_open.then(|| netdev::drop_strays().ok()).flatten();
+        let no_strays = is_open.then(|| netdev::own::drop_strays().ok()).flatten();
         return Ok(Home {
             inside,
             _no_strays: no_strays,

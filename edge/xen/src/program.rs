@@ -163,7 +163,8 @@ fn beside(socket: &Path) -> PathBuf {
 fn devices(domain: &Domain) -> Result<Vec<OwnedFd>, Failed> {
     let open = |device: &Device| match device {
         Device::Tap(tap) => {
-            let tap = netdev::open_tap(tap).map_err(|error| Failed::Text(error.to_string()))?;
+            let tap =
+                netdev::own::open_tap(tap).map_err(|error| Failed::Text(error.to_string()))?;
             Ok(tap)
         }
         Device::Read(path) => Ok(std::fs::File::open(path)?.into()),

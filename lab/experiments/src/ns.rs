@@ -106,8 +106,9 @@ pub fn main() -> anyhow::Result<()> {
     for name in ["all", "default"] {
         // Router solicitations and duplicate address detection would be noise in every figure;
         // where the setting cannot be written, they are.
-        let _noise = setup::set_sysctl(&format!("ipv6/conf/{name}/accept_dad"), "0");
-        let _noise = setup::set_sysctl(&format!("ipv6/conf/{name}/router_solicitations"), "0");
+        let _noise = netdev::own::set_sysctl(&format!("ipv6/conf/{name}/accept_dad"), "0");
+        let _noise =
+            netdev::own::set_sysctl(&format!("ipv6/conf/{name}/router_solicitations"), "0");
     }
     helper::reply(&json!({"ready": true}));
     helper::serve(|line| {

@@ -5,7 +5,7 @@
 use abi::machine::Route;
 use netdev::TapSpec;
 use netdev::netns::Namespace;
-use netdev::open_tap;
+use netdev::own::open_tap;
 use nic::{Buffer, BufferId, Buffers, Caps, Checksum, Frame, Gso, GsoKind, Nic, Piece, Pool};
 use nic_linux::TapNic;
 use shmem::Area;

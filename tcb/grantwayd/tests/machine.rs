@@ -7,8 +7,6 @@ use common::{Daemon, SOON, domain, eventually, machine, with_file};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Command;
-use std::time::Duration;
-
 
 #[test]
 fn up_status_down() {

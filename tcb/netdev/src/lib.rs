@@ -7,6 +7,7 @@
 //! | [`xdp`] | AF_XDP sockets that take an interface's packets, and a guest's own queue of one |
 //! | [`Uplink`] | what joins a TAP to the network of its namespace: a bridge, or address translation |
 //! | [`netns`] | network namespaces: entered, made, named |
+//! | [`own`] | what tools do to namespaces of their own, and netd never does |
 //! | [`steering`] | which queue of a TAP a frame goes to, by its destination MAC |
 //!
 //! This crate is one of the few that may use `unsafe`: for `ioctl`, `bpf`, `mmap` of a socket's
@@ -20,6 +21,7 @@ mod interface;
 mod netlink;
 pub mod netns;
 mod nftables;
+pub mod own;
 pub mod steering;
 pub mod tap;
 mod tun;
@@ -30,5 +32,5 @@ pub use abi::machine::Tap as TapSpec;
 pub use error::SetupError;
 pub use interface::{MTU_MAX, MTU_MIN, NAME_MAX};
 pub use steering::{SteerError, Steering};
-pub use tap::{Opened, open_queues, open_tap};
-pub use uplink::{Uplink, drop_strays};
+pub use tap::{Opened, open_queues};
+pub use uplink::Uplink;

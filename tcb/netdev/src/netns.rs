@@ -87,7 +87,7 @@ impl Namespace {
     /// Makes one, with its loopback up. The caller's own namespace does not change.
     ///
     /// # Errors
-    /// Without CAP_SYS_ADMIN (see [`become_root_in_user_namespace`]) this is not permitted.
+    /// Without CAP_SYS_ADMIN (see [`crate::own::become_root_in_user_namespace`]) this is not permitted.
     pub fn new() -> io::Result<Self> {
         on_a_thread(|| {
             unshare_net()?;
@@ -139,22 +139,6 @@ pub fn unshare_net() -> io::Result<()> {
     unshare(UnshareFlags::NEWNET)
 }
 
-/// Moves the process into a new user namespace in which it is root, so that it may make network
-/// namespaces without privileges. The process must have one thread.
-///
-/// # Errors
-/// User namespaces are switched off, or the process has several threads.
-pub fn become_root_in_user_namespace() -> io::Result<()> {
-    let (uid, gid) = (
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw(),
-    );
-    unshare(UnshareFlags::NEWUSER)?;
-    fs::write("/proc/self/setgroups", "deny")?;
-    fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
-    fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
-}
-
 /// Brings the loopback of the calling thread's namespace up.
 ///
 /// # Errors
@@ -165,16 +149,7 @@ pub fn loopback_up() -> io::Result<()> {
     netlink.set_up(index)
 }
 
-/// Writes a setting of the calling thread's namespace: `net.ipv4.tcp_congestion_control` is
-/// `set_sysctl("ipv4/tcp_congestion_control", "cubic")`.
-///
-/// # Errors
-/// The setting does not exist, the value is wrong, or it may not be written.
-pub fn set_sysctl(key: &str, value: &str) -> io::Result<()> {
-    fs::write(Path::new("/proc/sys/net").join(key), value)
-}
-
-fn unshare(flags: UnshareFlags) -> io::Result<()> {
+pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     // SAFETY: only namespaces are left, never the descriptor table (CLONE_FILES), which is what
     // makes `unshare` unsafe: no descriptor of another thread changes its meaning.
     unsafe { rustix::thread::unshare_unsafe(flags) }?;

@@ -20,32 +20,27 @@ const NEW_RULE: u16 = (SUBSYSTEM << 8) | 6;
 
 const NFPROTO_INET: u8 = 1;
 const TABLE_F_OWNER: u32 = 2;
-const HOOK_PREROUTING: u32 = 0;
+pub(crate) const HOOK_PREROUTING: u32 = 0;
 const HOOK_POSTROUTING: u32 = 4;
-const PRIORITY_MANGLE: i32 = -150;
 const PRIORITY_DSTNAT: i32 = -100;
 const PRIORITY_SRCNAT: i32 = 100;
 
 /// The register that a rule's comparisons use, and the second one of a translation's address and
 /// port.
-const REG: u32 = 1;
+pub(crate) const REG: u32 = 1;
 const REG_PORT: u32 = 2;
 const META_IIFNAME: u32 = 6;
 const META_OIFNAME: u32 = 7;
 const META_NFPROTO: u32 = 15;
 const META_L4PROTO: u32 = 16;
 const CMP_EQ: u32 = 0;
-const CMP_NEQ: u32 = 1;
+pub(crate) const CMP_NEQ: u32 = 1;
 const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
 const FIB_RESULT_ADDRTYPE: u32 = 3;
 const FIB_F_DADDR: u32 = 2;
 const NAT_DNAT: u32 = 1;
-const CT_STATE: u32 = 0;
-/// The bit of [`CT_STATE`] of what belongs to no connection and begins none.
-const CT_INVALID: u32 = 1;
-const REG_VERDICT: u32 = 0;
-const DROP: u32 = 0;
+pub(crate) const CT_STATE: u32 = 0;
 /// Bytes of an interface's name in a register.
 const IFNAME_BYTES: usize = 16;
 
@@ -56,7 +51,7 @@ pub(crate) struct Table {
 }
 
 /// One rule: what has to hold, and what is done then.
-struct Rule(Message);
+pub(crate) struct Rule(Message);
 
 impl Table {
     /// A table of this name with a chain before routing and one behind it, both without rules.
@@ -67,29 +62,8 @@ impl Table {
         table
     }
 
-    /// A table of this name that drops, before routing, what belongs to no connection and begins
-    /// none.
-    pub(crate) fn against_strays(name: &str) -> Self {
-        let mut table = Self::empty(name);
-        table.chain("strays", "filter", HOOK_PREROUTING, PRIORITY_MANGLE);
-        table.rule("strays", |rule| {
-            rule.expression("ct", |data| {
-                data.attribute(1, &REG.to_be_bytes());
-                data.attribute(2, &CT_STATE.to_be_bytes());
-            });
-            rule.and(&CT_INVALID.to_ne_bytes());
-            rule.compare(CMP_NEQ, &[0; 4]);
-            rule.expression("immediate", |data| {
-                data.attribute(1, &REG_VERDICT.to_be_bytes());
-                data.nested(2, |data| {
-                    data.nested(2, |verdict| verdict.attribute(1, &DROP.to_be_bytes()));
-                });
-            });
-        });
-        table
-    }
-
-    fn empty(name: &str) -> Self {
+    /// A table of this name with nothing in it.
+    pub(crate) fn empty(name: &str) -> Self {
         let mut table = Self {
             name: name.to_owned(),
             messages: Vec::new(),
@@ -101,7 +75,7 @@ impl Table {
         table
     }
 
-    fn chain(&mut self, name: &str, kind: &str, hook: u32, priority: i32) {
+    pub(crate) fn chain(&mut self, name: &str, kind: &str, hook: u32, priority: i32) {
         let mut message = message(NEW_CHAIN, NLM_F_CREATE);
         message.text(1, &self.name);
         message.text(3, name);
@@ -113,7 +87,7 @@ impl Table {
         self.messages.push(message);
     }
 
-    fn rule(&mut self, chain: &str, expressions: impl FnOnce(&mut Rule)) {
+    pub(crate) fn rule(&mut self, chain: &str, expressions: impl FnOnce(&mut Rule)) {
         let mut message = message(NEW_RULE, NLM_F_CREATE | NLM_F_APPEND);
         message.text(1, &self.name);
         message.text(2, chain);
@@ -183,14 +157,14 @@ impl Table {
 }
 
 impl Rule {
-    fn expression(&mut self, name: &str, data: impl FnOnce(&mut Message)) {
+    pub(crate) fn expression(&mut self, name: &str, data: impl FnOnce(&mut Message)) {
         self.0.nested(1, |element| {
             element.text(1, name);
             element.nested(2, data);
         });
     }
 
-    fn compare(&mut self, how: u32, value: &[u8]) {
+    pub(crate) fn compare(&mut self, how: u32, value: &[u8]) {
         self.expression("cmp", |data| {
             data.attribute(1, &REG.to_be_bytes());
             data.attribute(2, &how.to_be_bytes());
@@ -242,7 +216,7 @@ impl Rule {
     }
 
     /// These bits of the register stay.
-    fn and(&mut self, mask: &[u8]) {
+    pub(crate) fn and(&mut self, mask: &[u8]) {
         self.expression("bitwise", |data| {
             data.attribute(1, &REG.to_be_bytes());
             data.attribute(2, &REG.to_be_bytes());

@@ -42,14 +42,6 @@ pub fn open_queues(spec: &TapSpec) -> Result<Opened, SetupError> {
     in_place(spec.netns.as_deref(), || create(spec, &network))?
 }
 
-/// [`open_queues`] of a TAP whose shared descriptor is all that is wanted.
-///
-/// # Errors
-/// As there.
-pub fn open_tap(spec: &TapSpec) -> Result<OwnedFd, SetupError> {
-    open_queues(spec).map(|opened| opened.shared)
-}
-
 /// All that happens inside the namespace.
 fn create(spec: &TapSpec, network: &Network) -> Result<Opened, SetupError> {
     let failed = |step, hint| failed(spec, step, hint);

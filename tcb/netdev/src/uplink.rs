@@ -65,17 +65,6 @@ impl Drop for Uplink {
     }
 }
 
-/// Drops, in the calling thread's network namespace, every packet that belongs to no connection and
-/// begins none, as long as the descriptor or a copy of it is open. Where addresses are translated
-/// such a packet reaches this system instead of the one it is for, and is answered by a reset that
-/// ends the other's connection. Not for a namespace that others use, too.
-///
-/// # Errors
-/// It needs CAP_NET_ADMIN, nf_tables with connection tracking and Linux 5.12.
-pub fn drop_strays() -> std::io::Result<OwnedFd> {
-    Table::against_strays("grantway-strays").install()
-}
-
 /// Joins a TAP of the calling thread's namespace, which is up, to what its specification says.
 pub(crate) fn join(spec: &TapSpec, network: &Network) -> Result<Option<Uplink>, SetupError> {
     match &spec.uplink {
@@ -147,36 +136,4 @@ fn switch_on(setting: &str) -> std::io::Result<bool> {
         fs::write(setting, "1")?;
     }
     Ok(was_off)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::netns::Namespace;
-    use std::process::Command;
-    use testing::require;
-
-    /// As nf_tables' own tool reads it.
-    fn rules() -> String {
-        let nft = Command::new("nft").args(["list", "ruleset"]).output();
-        String::from_utf8(nft.unwrap().stdout).unwrap()
-    }
-
-    #[test]
-    fn strays_are_dropped_as_long_as_somebody_holds_the_rule() {
-        require!(netns, tool("nft"));
-        let (held, released) = Namespace::new()
-            .unwrap()
-            .enter(|| {
-                let rule = drop_strays().unwrap();
-                let held = rules();
-                drop(rule);
-                (held, rules())
-            })
-            .unwrap();
-        for part in ["hook prerouting priority mangle", "ct state invalid drop"] {
-            assert!(held.contains(part), "{held}");
-        }
-        assert_eq!(released, "");
-    }
 }

@@ -39,7 +39,7 @@ pub(super) fn find(sim: bool) -> anyhow::Result<Home> {
     }
     // Root inside the namespace would look for root's runtime directory, which is not its own.
     let runtime = client::runtime_dir()?;
-    if let Err(error) = netns::become_root_in_user_namespace() {
+    if let Err(error) = netdev::own::become_root_in_user_namespace() {
         return Ok(Home::NoTap(format!("no user namespaces: {error}")));
     }
     let status = Command::new(std::env::current_exe()?)

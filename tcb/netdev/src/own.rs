@@ -1,0 +1,111 @@
+//! What the tools do to namespaces of their own, and netd never does: become root of one, settings,
+//! a rule against strays; and a TAP for who has no queues.
+
+use crate::TapSpec;
+use crate::error::SetupError;
+use crate::netns::unshare;
+use crate::nftables::{CMP_NEQ, CT_STATE, HOOK_PREROUTING, REG, Table};
+use crate::tap::open_queues;
+use rustix::thread::UnshareFlags;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+const PRIORITY_MANGLE: i32 = -150;
+/// The bit of [`CT_STATE`] of what belongs to no connection and begins none.
+const CT_INVALID: u32 = 1;
+const DROP: u32 = 0;
+const REG_VERDICT: u32 = 0;
+
+/// [`open_queues`] of a TAP whose shared descriptor is all that is wanted.
+///
+/// # Errors
+/// As there.
+pub fn open_tap(spec: &TapSpec) -> Result<OwnedFd, SetupError> {
+    open_queues(spec).map(|opened| opened.shared)
+}
+
+/// Moves the process into a new user namespace in which it is root, so that it may make network
+/// namespaces without privileges. The process must have one thread.
+///
+/// # Errors
+/// User namespaces are switched off, or the process has several threads.
+pub fn become_root_in_user_namespace() -> io::Result<()> {
+    let (uid, gid) = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    unshare(UnshareFlags::NEWUSER)?;
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
+    fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
+}
+
+/// Writes a setting of the calling thread's namespace: `net.ipv4.tcp_congestion_control` is
+/// `set_sysctl("ipv4/tcp_congestion_control", "cubic")`.
+///
+/// # Errors
+/// The setting does not exist, the value is wrong, or it may not be written.
+pub fn set_sysctl(key: &str, value: &str) -> io::Result<()> {
+    fs::write(Path::new("/proc/sys/net").join(key), value)
+}
+
+/// Drops, in the calling thread's network namespace, every packet that belongs to no connection and
+/// begins none, as long as the descriptor or a copy of it is open. Where addresses are translated
+/// such a packet reaches this system instead of the one it is for, and is answered by a reset that
+/// ends the other's connection. Not for a namespace that others use, too.
+///
+/// # Errors
+/// It needs CAP_NET_ADMIN, nf_tables with connection tracking and Linux 5.12.
+pub fn drop_strays() -> std::io::Result<OwnedFd> {
+    let mut table = Table::empty("grantway-strays");
+    table.chain("strays", "filter", HOOK_PREROUTING, PRIORITY_MANGLE);
+    table.rule("strays", |rule| {
+        rule.expression("ct", |data| {
+            data.attribute(1, &REG.to_be_bytes());
+            data.attribute(2, &CT_STATE.to_be_bytes());
+        });
+        rule.and(&CT_INVALID.to_ne_bytes());
+        rule.compare(CMP_NEQ, &[0; 4]);
+        rule.expression("immediate", |data| {
+            data.attribute(1, &REG_VERDICT.to_be_bytes());
+            data.nested(2, |data| {
+                data.nested(2, |verdict| verdict.attribute(1, &DROP.to_be_bytes()));
+            });
+        });
+    });
+    table.install()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::Namespace;
+    use std::process::Command;
+    use testing::require;
+
+    /// As nf_tables' own tool reads it.
+    fn rules() -> String {
+        let nft = Command::new("nft").args(["list", "ruleset"]).output();
+        String::from_utf8(nft.unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn strays_are_dropped_as_long_as_somebody_holds_the_rule() {
+        require!(netns, tool("nft"));
+        let (held, released) = Namespace::new()
+            .unwrap()
+            .enter(|| {
+                let rule = drop_strays().unwrap();
+                let held = rules();
+                drop(rule);
+                (held, rules())
+            })
+            .unwrap();
+        for part in ["hook prerouting priority mangle", "ct state invalid drop"] {
+            assert!(held.contains(part), "{held}");
+        }
+        assert_eq!(released, "");
+    }
+}
