@@ -6,7 +6,7 @@ mod common;
 use abi::machine::{Control, Device, Machine, Tap};
 use common::{Daemon, SOON, eventually, is_process, kill, machine, signal};
 use netdev::netns::Namespace;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::time::Duration;
@@ -245,6 +245,18 @@ fn a_helper_that_keeps_dying_is_started_with_pauses() {
     }
     assert_eq!(of(&status(&daemon), "g0")["state"], "running");
     daemon.down();
+}
+
+/// Domains that come back do not when it is the end of everything that has ended them.
+#[test]
+fn who_ends_with_everything_does_not_come_back_and_hold_up_the_end() {
+    let mut daemon = Daemon::up(&plan(12));
+    let core = Pid::from_child(&daemon.child);
+    kill_process(core, Signal::TERM).unwrap();
+    let code = daemon.child.wait().unwrap();
+    let log = daemon.log();
+    assert!(code.success(), "{code} {log}");
+    assert!(!log.contains("started again"), "{log}");
 }
 
 #[test]

@@ -179,6 +179,10 @@ impl Core {
     /// Starts a domain's process. Its console's reading end stays here, so that what it writes
     /// never breaks; its own end does not wait, so that a full one does not hold it up.
     fn start_domain(&mut self, id: DomId) -> Answer {
+        if self.ending.is_some() {
+            // Nobody would end it, and all would wait for it.
+            return Err("everything ends".into());
+        }
         let console =
             |e: io::Error| format!("domain {}: its console: {e}", self.hypervisor.name(id));
         let (ours, theirs) =
