@@ -87,7 +87,8 @@ impl Namespace {
     /// Makes one, with its loopback up. The caller's own namespace does not change.
     ///
     /// # Errors
-    /// Without CAP_SYS_ADMIN (see [`crate::own::become_root_in_user_namespace`]) this is not permitted.
+    /// Without CAP_SYS_ADMIN this is not permitted (see
+    /// [`crate::own::become_root_in_user_namespace`]).
     pub fn new() -> io::Result<Self> {
         on_a_thread(|| {
             unshare_net()?;
