@@ -27,22 +27,28 @@ pub fn child_of(parent: u64, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::process::{Command, Stdio};
 
     #[test]
     fn a_child_is_found_by_its_name() {
         let this = u64::from(std::process::id());
-        // It has its name when this returns, and waits for its input to end.
-        let mut tail = Command::new("tail")
+        let mut cat = Command::new("cat")
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        assert_eq!(child_of(this, "tail"), Some(tail.id().into()));
-        assert_eq!(child_of(this, "tai"), None);
-        assert_eq!(child_of(tail.id().into(), "tail"), None);
-        drop(tail.stdin.take());
-        tail.wait().unwrap();
-        assert_eq!(child_of(this, "tail"), None);
+        // A process that has just been started may not have its name yet; one that answers has.
+        let mut input = cat.stdin.take().unwrap();
+        input.write_all(b"x").unwrap();
+        let mut answer = [0];
+        let mut output = cat.stdout.take().unwrap();
+        output.read_exact(&mut answer).unwrap();
+        assert_eq!(child_of(this, "cat"), Some(cat.id().into()));
+        assert_eq!(child_of(this, "ca"), None);
+        assert_eq!(child_of(cat.id().into(), "cat"), None);
+        drop(input);
+        cat.wait().unwrap();
+        assert_eq!(child_of(this, "cat"), None);
     }
 }
