@@ -23,6 +23,8 @@ macro_rules! calls {
 const OWN: &[Call] = &calls! {
     // Xen's devices, and sockets that do not wait. A TAP is told nothing any more.
     SYS_ioctl When::OneOf(1, &REQUESTS);
+    // How long a client of the control socket may take.
+    SYS_setsockopt When::Is(1, libc::SOL_SOCKET as u64);
     // Frames of a TAP or of a file, in pieces.
     SYS_readv When::Always;
     // How the driver sleeps.
