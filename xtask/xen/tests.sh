@@ -29,7 +29,8 @@ serve() {
   done) &
   within 20 ip addr show dev gw0
   dd if=/dev/urandom of=/srv/rnd bs=64k count=16 2>/dev/null
-  (cd /srv && md5sum rnd >rnd.md5)
+  for i in $(seq 16); do cat /srv/rnd; done >/srv/big
+  for file in rnd big; do md5sum /srv/$file >/srv/$file.md5; done
   httpd -p 80 -h /srv
 }
 
@@ -74,10 +75,10 @@ on() {
   grep -q "STATUS 0" /tmp/did || { echo "guest $1: $2:"; cat /tmp/did; return 1; }
 }
 
-# The guest fetches from dom0, and the sum is right.
+# upload NUMBER FILE: the guest fetches it from dom0, and the sum is right.
 upload() {
-  on $1 'wget -q -O /tmp/up http://192.168.77.1/rnd && md5sum /tmp/up' || return 1
-  [ "$(head -1 /tmp/did | cut -d' ' -f1)" = "$(cut -d' ' -f1 /srv/rnd.md5)" ] || {
+  on $1 "wget -q -O /tmp/up http://192.168.77.1/$2 && md5sum /tmp/up" || return 1
+  [ "$(head -1 /tmp/did | cut -d' ' -f1)" = "$(cut -d' ' -f1 /srv/$2.md5)" ] || {
     echo "what the guest got is not what was sent"
     return 1
   }
@@ -88,7 +89,7 @@ reaches() {
     within 20 ping -6 -c 1 -W 2 fd77::$1 &&
     fetch http://192.168.77.$1/rnd &&
     fetch "http://[fd77::$1]:81/rnd" &&
-    upload $1
+    upload $1 rnd
 }
 
 t_boot() { xl list; }
@@ -99,9 +100,9 @@ t_pair() {
   pv && pvh && on 2 'ping -c 2 192.168.77.3' && on 3 'wget -q -O /tmp/pair http://192.168.77.2/rnd'
 }
 
-# stream NUMBER FILE SUM: dom0 fetches what has this sum.
+# stream NUMBER FILE SUM: dom0 fetches what has this sum, and takes a while.
 stream() {
-  timeout $((90 * slow)) wget -q -O $2 http://192.168.77.$1/rnd || {
+  timeout $((90 * slow)) wget -q -O $2 http://192.168.77.$1/big || {
     echo "the stream broke"
     return 1
   }
@@ -140,12 +141,15 @@ kill_under() {
   shift
   [ -n "$before" ] || { echo "the guest has no event channel for each ring"; return 1; }
   ended=$(grep -c "ended: 137" /tmp/serve.log)
-  sum=$(wget -q -O - http://192.168.77.$1/rnd.md5 | cut -d' ' -f1)
+  sum=$(wget -q -O - http://192.168.77.$1/big.md5 | cut -d' ' -f1)
   killed=0
+  rounds=0
   while [ $killed -lt $2 ]; do
+    rounds=$((rounds + 1))
+    [ $rounds -le $((2 * $2)) ] || { echo "killed $killed times in $rounds rounds"; return 1; }
     stream $1 /tmp/down $sum >/tmp/kill.down 2>&1 &
     down=$!
-    upload $1 >/tmp/kill.up 2>&1 &
+    upload $1 big >/tmp/kill.up 2>&1 &
     up=$!
     within 5 connected $1 2
     while [ $killed -lt $2 ] && { kill -0 $down || kill -0 $up; } 2>/dev/null; do
