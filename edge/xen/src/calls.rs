@@ -2,7 +2,7 @@
 //! program, and these. A call that is not on the list fails with EPERM.
 
 use crate::dev::{EVTCHN_REQUESTS, GNTDEV_REQUESTS};
-use confine::{COMMON, Call, When};
+use confine::{COMMON, Call, When, calls};
 
 /// All of them.
 pub const CALLS: &[&[Call]] = &[COMMON, OWN];
@@ -13,12 +13,6 @@ const REQUESTS: [u64; 7] = {
     let [map, unmap, copy] = GNTDEV_REQUESTS;
     [bind, unbind, notify, map, unmap, copy, libc::FIONBIO]
 };
-
-macro_rules! calls {
-    ($($number:ident $when:expr;)*) => {
-        [$(Call { number: libc::$number, when: $when }),*]
-    };
-}
 
 const OWN: &[Call] = &calls! {
     // Xen's devices, and sockets that do not wait. A TAP is told nothing any more.

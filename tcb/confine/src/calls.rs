@@ -24,9 +24,11 @@ pub struct Call {
     pub when: When,
 }
 
+/// A list of calls: `SYS_NAME When;` for each, with `libc` and [`When`] in scope.
+#[macro_export]
 macro_rules! calls {
     ($($number:ident $when:expr;)*) => {
-        [$(Call { number: libc::$number, when: $when }),*]
+        [$($crate::Call { number: libc::$number, when: $when }),*]
     };
 }
 

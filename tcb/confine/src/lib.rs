@@ -101,29 +101,19 @@ fn no_clone3() -> Result<BpfProgram, seccompiler::BackendError> {
 fn filter(calls: &[&[Call]]) -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules = std::collections::BTreeMap::new();
     for call in calls.iter().copied().flatten() {
-        let condition = |argument, operation, value| {
+        let rule = |argument, operation, value| {
             let length = SeccompCmpArgLen::Qword;
-            SeccompCondition::new(argument, length, operation, value)
+            let condition = SeccompCondition::new(argument, length, operation, value)?;
+            SeccompRule::new(vec![condition])
         };
         let of = match call.when {
             When::Always => vec![],
-            When::Is(argument, value) => {
-                let is = condition(argument, SeccompCmpOp::Eq, value)?;
-                vec![SeccompRule::new(vec![is])?]
-            }
-            When::Has(argument, bits) => {
-                let has = condition(argument, SeccompCmpOp::MaskedEq(bits), bits)?;
-                vec![SeccompRule::new(vec![has])?]
-            }
-            When::HasNot(argument, bits) => {
-                let has_not = condition(argument, SeccompCmpOp::MaskedEq(bits), 0)?;
-                vec![SeccompRule::new(vec![has_not])?]
-            }
+            When::Is(argument, value) => vec![rule(argument, SeccompCmpOp::Eq, value)?],
+            When::Has(argument, bits) => vec![rule(argument, SeccompCmpOp::MaskedEq(bits), bits)?],
+            When::HasNot(argument, bits) => vec![rule(argument, SeccompCmpOp::MaskedEq(bits), 0)?],
             When::OneOf(argument, values) => {
-                let rule = |value: &u64| {
-                    SeccompRule::new(vec![condition(argument, SeccompCmpOp::Eq, *value)?])
-                };
-                values.iter().map(rule).collect::<Result<_, _>>()?
+                let is = |value: &u64| rule(argument, SeccompCmpOp::Eq, *value);
+                values.iter().map(is).collect::<Result<_, _>>()?
             }
         };
         rules.insert(call.number, of);
