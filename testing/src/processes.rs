@@ -3,14 +3,19 @@
 use std::fs;
 use std::path::Path;
 
-/// The child of a process that has this name.
+/// The child of a process that has this name, and lives.
 #[must_use]
 pub fn child_of(parent: u64, name: &str) -> Option<u64> {
     // The kernel keeps 15 bytes of a name, and the children of each thread.
     let kept = name.get(..15).unwrap_or(name);
+    // `PID (NAME) STATE …`; one that has ended and was not waited for is Z.
     let is_named = |pid: &u64| {
-        let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
-        comm.is_ok_and(|comm| comm.trim_end() == kept)
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let named = stat.rsplit_once(')').and_then(|(start, state)| {
+            let (_, comm) = start.split_once('(')?;
+            Some(comm == kept && !state.starts_with(" Z"))
+        });
+        named == Some(true)
     };
     let of_thread = |thread: &Path| {
         let children = fs::read_to_string(thread.join("children")).unwrap_or_default();

@@ -46,14 +46,8 @@ fn has_tap(place: &Namespace) -> bool {
 
 /// A process of this name that the core has started.
 fn helper(daemon: &Daemon, name: &str) -> Option<i64> {
-    let core = daemon.child.id();
-    let tasks = std::fs::read_to_string(format!("/proc/{core}/task/{core}/children")).ok()?;
-    let mut pids = tasks.split_whitespace().filter_map(|pid| pid.parse().ok());
-    // The kernel keeps 15 bytes of a name.
-    pids.find(|pid: &i64| {
-        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-        is_process(*pid) && comm.is_ok_and(|comm| name.starts_with(comm.trim_end()))
-    })
+    let pid = testing::child_of(daemon.child.id().into(), name)?;
+    i64::try_from(pid).ok()
 }
 
 /// Kills a helper, and waits until there is another.
