@@ -34,21 +34,30 @@ serve() {
   httpd -p 80 -h /srv
 }
 
-# guest NAME TYPE NUMBER [BACKEND [CPUS]]: a stock guest; its addresses end with NUMBER.
-guest() {
+# create NAME TYPE KERNEL-ARGUMENT LINE…: a domain, with further lines of its configuration.
+create() {
   cat >/etc/xen/$1.cfg <<EOC
 name="$1"
 type="$2"
 kernel="/domu/vmlinux"
 ramdisk="/domu/guest.img"
-extra="console=hvc0 host=$3"
+extra="console=hvc0 $3"
 memory=192
-vcpus=${5:-1}
-vif=["mac=00:16:3e:00:00:0$3,script=vif-none$4"]
 on_crash="destroy"
 EOC
+  config=/etc/xen/$1.cfg
+  shift 3
+  printf '%s\n' "$@" >>$config
+  xl create $config
+}
+
+# vif NUMBER [BACKEND]: the interface of a guest, as a line of its configuration.
+vif() { echo "vif=[\"mac=00:16:3e:00:00:0$1,script=vif-none$2\"]"; }
+
+# guest NAME TYPE NUMBER [BACKEND [CPUS]]: a stock guest; its addresses end with NUMBER.
+guest() {
   echo "creating $1"
-  xl create /etc/xen/$1.cfg || return 1
+  create $1 $2 host=$3 "$(vif $3 $4)" vcpus=${5:-1} || return 1
   echo "created $1"
   within 60 grep -q "GUEST: READY" /var/log/xen/guest-$1.log
 }
@@ -217,22 +226,11 @@ t_save() {
 t_hostile() {
   pv || return 1
   pid=$(cat /run/serve.pid)
-  cat >/etc/xen/bad.cfg <<EOC
-name="bad"
-type="pv"
-kernel="/domu/vmlinux"
-ramdisk="/domu/guest.img"
-extra="console=hvc0 role=hostile"
-memory=192
-vcpus=1
-vif=["mac=00:16:3e:00:00:09,script=vif-none"]
-on_crash="destroy"
-EOC
   log=/var/log/xen/guest-bad.log
   # Broadcasts for everybody, all the time.
   ping 192.168.77.99 >/dev/null 2>&1 &
   pinging=$!
-  xl create /etc/xen/bad.cfg || return 1
+  create bad pv role=hostile "$(vif 9)" || return 1
   rc=0
   until grep -qE "HOSTILE (done|fail)" $log; do
     fetch http://192.168.77.2/rnd || { rc=1; break; }
@@ -257,17 +255,7 @@ t_destroy() {
 }
 
 t_driver() {
-  cat >/etc/xen/drv.cfg <<EOC
-name="drv"
-type="pv"
-kernel="/domu/vmlinux"
-ramdisk="/domu/guest.img"
-extra="console=hvc0 role=driver"
-memory=192
-driver_domain=1
-on_crash="destroy"
-EOC
-  xl create /etc/xen/drv.cfg || return 1
+  create drv pv role=driver driver_domain=1 || return 1
   within 30 grep -q "GUEST: driver domain" /var/log/xen/guest-drv.log || return 1
   guest far pv 5 ,backend=drv || return 1
   cat /var/log/xen/guest-far.log

@@ -13,7 +13,7 @@ use front::{CLOSED, CONNECTED, Front, INITIALISING, Link, Outcome, within};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use vif::netif::{TxRequest, TxResponse, rsp, txf};
+use vif::netif::{RxRequest, RxResponse, TxRequest, TxResponse, rsp, txf};
 
 /// How long a storm lasts.
 const STORM: Duration = Duration::from_secs(3);
@@ -236,7 +236,7 @@ fn references_not_granted(front: &mut Front) -> Outcome {
 /// Buffers that the driver cannot write to: they are answered with an error.
 fn buffers_not_granted(front: &mut Front) -> Outcome {
     let link = front.connect()?;
-    let bad = |id: u16| vif::netif::RxRequest {
+    let bad = |id: u16| RxRequest {
         id,
         offset: 0,
         gref: NOT_GRANTED,
@@ -247,11 +247,10 @@ fn buffers_not_granted(front: &mut Front) -> Outcome {
     if !within(|| Ok(link.rx.rsp_prod() > 0))? {
         return Err("no broadcast came".into());
     }
-    let answers = link.rx.responses(0);
-    let status = |words: &[u32; 2]| (words[1] >> 16) as i16;
-    match answers.iter().find(|words| status(words) >= 0) {
+    let answers = link.rx.responses(0).into_iter().map(RxResponse::decode);
+    match answers.into_iter().find(|answer| answer.status >= 0) {
         None => Ok(()),
-        Some(words) => Err(format!("a packet is said to be there: {words:x?}")),
+        Some(answer) => Err(format!("a packet is said to be there: {answer:?}")),
     }
 }
 
