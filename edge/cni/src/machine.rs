@@ -43,17 +43,18 @@ impl Machine {
         self.ask(&Control::Attach { guest }, ATTACH)
     }
 
-    /// Takes a guest away if it is there; nothing is left of it then.
-    pub(crate) fn detach(&self, guest: &str) -> Result<(), Error> {
+    /// Takes a guest away; whether it was there. Nothing is left of it then but, for an instant, its
+    /// interface.
+    pub(crate) fn detach(&self, guest: &str) -> Result<bool, Error> {
         if !self.has(guest)? {
-            return Ok(());
+            return Ok(false);
         }
         let domain = guest.to_owned();
         let detached: Result<Detached, Error> = self.ask(&Control::Detach { domain }, DETACH);
         match detached {
             // It may have gone by itself, with its namespace.
             Err(error) if self.has(guest)? => Err(error),
-            _ => Ok(()),
+            _ => Ok(true),
         }
     }
 

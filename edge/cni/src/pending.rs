@@ -61,7 +61,7 @@ impl Pending {
     fn make_good_alone(&self, machine: &Machine) {
         for guest in self.of(machine) {
             let done = machine.detach(&guest).map_err(io::Error::other);
-            if let Err(error) = done.and_then(|()| fs::remove_file(self.folder.join(&guest))) {
+            if let Err(error) = done.and_then(|_| fs::remove_file(self.folder.join(&guest))) {
                 eprintln!("grantway-cni: {guest} is still to be detached: {error}");
             }
         }
