@@ -62,7 +62,7 @@ impl Mailbox {
         let place = span
             .sub(info::MAILBOX_IN, request.len())
             .ok_or(RelayError::TooLong)?;
-        place.write(request).map_err(|_| RelayError::Dead)?;
+        place.put(request).map_err(|_| RelayError::Dead)?;
         let words = (
             span.u32(info::MAILBOX_REQUEST_BYTES),
             span.u32(info::MAILBOX_REQUEST),
@@ -120,7 +120,7 @@ impl Mailbox {
         let mut reply = vec![0; length];
         let read = span
             .sub(info::MAILBOX_OUT, length)
-            .is_some_and(|place| place.read(&mut reply).is_ok());
+            .is_some_and(|place| place.get(&mut reply).is_ok());
         Some(if read {
             Ok(reply)
         } else {

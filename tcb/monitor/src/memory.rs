@@ -55,7 +55,7 @@ impl Memory {
         let bytes = info::bytes(grant_entries, config.len());
         let info = Region::create(&format!("info-{id}"), bytes)?;
         let place = info.span().skip(info::config(grant_entries));
-        let written = place.take(config.len()).write(config);
+        let written = place.take(config.len()).put(config);
         written.map_err(|_| io::ErrorKind::OutOfMemory)?;
         let frames = Region::create(&format!("frames-{id}"), frame_count as usize * layout::PAGE)?;
         let frames_readonly = frames.readonly_fd()?;
@@ -109,11 +109,11 @@ impl Memory {
         let page = self.frame(n).ok_or(io::ErrorKind::InvalidInput)?;
         let fault = |_| io::Error::from(io::ErrorKind::OutOfMemory);
         let mut bytes = [0; layout::PAGE];
-        page.read(&mut bytes).map_err(fault)?;
+        page.get(&mut bytes).map_err(fault)?;
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let bytes_of = |pages: u32| u64::from(pages) * layout::PAGE as u64;
         fallocate(self.frames_fd(), hole, bytes_of(n), bytes_of(1))?;
-        page.write(&bytes).map_err(fault)
+        page.put(&bytes).map_err(fault)
     }
 
     /// The frames' descriptor for reading and writing.

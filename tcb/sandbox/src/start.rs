@@ -351,7 +351,7 @@ impl Start {
         let place = self.args.span().sub(offset, bytes.len());
         let place = place.ok_or(SpawnError::Spec("a name is too long"))?;
         place
-            .write(bytes)
+            .put(bytes)
             .map_err(io::Error::other)
             .during("writing arguments")?;
         Ok(ARGS + offset as u64)

@@ -1,5 +1,5 @@
-//! How domains use spans beside plain copies: single words of pages that may be taken away, batches
-//! of words, prefetches, sums. The monitor does none of it.
+//! How domains use spans: copies at the processor's speed, single words of pages that may be taken
+//! away, batches of words, prefetches, sums. The monitor does none of it.
 
 use crate::engine;
 use crate::fault::Fault;
@@ -36,6 +36,52 @@ impl Span {
         let words = self.words(0, 8, count).filter(|_| count > 0)?;
         // SAFETY: as in `u32s`.
         Some(unsafe { core::slice::from_raw_parts(words.cast::<AtomicU64>(), count) })
+    }
+
+    /// Copies the first bytes into `dst`: as many as the shorter of the two has.
+    ///
+    /// # Errors
+    /// [`Fault`] if a page is not there; `dst` then holds anything.
+    #[inline]
+    pub fn read(self, dst: &mut [u8]) -> Result<(), Fault> {
+        let len = dst.len().min(self.len());
+        // SAFETY: `dst` is exclusively ours and at least `len` long; the span's range is reserved
+        // for spans (its invariant) and at least `len` long.
+        let ok = unsafe {
+            match len {
+                64 => engine::copy_64(dst.as_mut_ptr(), self.as_ptr()),
+                96 => engine::copy_96(dst.as_mut_ptr(), self.as_ptr()),
+                _ => engine::copy(dst.as_mut_ptr(), self.as_ptr(), len),
+            }
+        };
+        done(ok)
+    }
+
+    /// Copies the first bytes of `src` here: as many as the shorter of the two has.
+    ///
+    /// # Errors
+    /// [`Fault`] if a page is not there or read-only; the span then holds anything.
+    #[inline]
+    pub fn write(self, src: &[u8]) -> Result<(), Fault> {
+        let len = src.len().min(self.len());
+        // SAFETY: as in `read`, the other way round; `src` is only read.
+        let ok = unsafe {
+            match len {
+                64 => engine::copy_64(self.as_ptr(), src.as_ptr()),
+                96 => engine::copy_96(self.as_ptr(), src.as_ptr()),
+                _ => engine::copy(self.as_ptr(), src.as_ptr(), len),
+            }
+        };
+        done(ok)
+    }
+
+    /// Sets every byte to `byte`.
+    ///
+    /// # Errors
+    /// [`Fault`] if a page is not there or read-only; the span then holds anything.
+    pub fn fill(self, byte: u8) -> Result<(), Fault> {
+        // SAFETY: the span's range is reserved for spans.
+        done(unsafe { engine::fill(self.as_ptr(), self.len(), byte) })
     }
 
     /// Reads the word at `offset` once, as an atomic load with acquire ordering.

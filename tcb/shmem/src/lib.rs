@@ -5,7 +5,7 @@
 //!
 //! * a [`Span`] is an address and a length inside a range that is reserved for such memory for
 //!   the life of the process; it can go stale, but it can never point at a Rust object;
-//! * bytes move only through copies written in assembly ([`Span::read`], [`Span::write`],
+//! * bytes move only through copies written in assembly ([`Span::read`], [`Span::get`], …,
 //!   [`copy`], [`ones_sum`]): the compiler assumes nothing about them, and a touch of a page that
 //!   is gone or read-only makes them return [`Fault`] instead of ending the process;
 //! * control words are atomics ([`Span::u32`], [`Span::u64`]), or faultable single loads and

@@ -95,50 +95,27 @@ impl Span {
         }
     }
 
-    /// Copies the first bytes into `dst`: as many as the shorter of the two has.
+    /// Copies the first bytes into `dst`: as many as the shorter of the two has. One instruction does
+    /// it, for who copies little and must be short: the trusted base. Others use [`Span::read`].
     ///
     /// # Errors
     /// [`Fault`] if a page is not there; `dst` then holds anything.
-    #[inline]
-    pub fn read(self, dst: &mut [u8]) -> Result<(), Fault> {
+    pub fn get(self, dst: &mut [u8]) -> Result<(), Fault> {
         let len = dst.len().min(self.len);
         // SAFETY: `dst` is exclusively ours and at least `len` long; the span's range is reserved
         // for spans (its invariant) and at least `len` long.
-        let ok = unsafe {
-            match len {
-                64 => engine::copy_64(dst.as_mut_ptr(), self.as_ptr()),
-                96 => engine::copy_96(dst.as_mut_ptr(), self.as_ptr()),
-                _ => engine::copy(dst.as_mut_ptr(), self.as_ptr(), len),
-            }
-        };
-        done(ok)
+        done(unsafe { engine::copy_plainly(dst.as_mut_ptr(), self.as_ptr(), len) })
     }
 
-    /// Copies the first bytes of `src` here: as many as the shorter of the two has.
+    /// Copies the first bytes of `src` here: as many as the shorter of the two has. As
+    /// [`Span::get`]; others use [`Span::write`].
     ///
     /// # Errors
     /// [`Fault`] if a page is not there or read-only; the span then holds anything.
-    #[inline]
-    pub fn write(self, src: &[u8]) -> Result<(), Fault> {
+    pub fn put(self, src: &[u8]) -> Result<(), Fault> {
         let len = src.len().min(self.len);
-        // SAFETY: as in `read`, the other way round; `src` is only read.
-        let ok = unsafe {
-            match len {
-                64 => engine::copy_64(self.as_ptr(), src.as_ptr()),
-                96 => engine::copy_96(self.as_ptr(), src.as_ptr()),
-                _ => engine::copy(self.as_ptr(), src.as_ptr(), len),
-            }
-        };
-        done(ok)
-    }
-
-    /// Sets every byte to `byte`.
-    ///
-    /// # Errors
-    /// [`Fault`] if a page is not there or read-only; the span then holds anything.
-    pub fn fill(self, byte: u8) -> Result<(), Fault> {
-        // SAFETY: the span's range is reserved for spans.
-        done(unsafe { engine::fill(self.as_ptr(), self.len, byte) })
+        // SAFETY: as in `get`, the other way round; `src` is only read.
+        done(unsafe { engine::copy_plainly(self.as_ptr(), src.as_ptr(), len) })
     }
 
     /// The control word at `offset`; none unless it is aligned and inside.

@@ -51,6 +51,13 @@ fn bytes_move_as_many_as_the_shorter_side_has() {
         span.read(&mut back).unwrap();
         assert_eq!(back[..len], bytes);
         assert_eq!(back[len], 0xaa);
+        let mut got = vec![0; len + 1];
+        span.get(&mut got).unwrap();
+        assert_eq!(got, back);
+        span.put(&back[1..]).unwrap();
+        span.take(len).get(&mut got).unwrap();
+        assert_eq!(got[..len], back[1..]);
+        span.put(&bytes).unwrap();
         let mut short = vec![0x55; len + 5];
         span.take(len).read(&mut short).unwrap();
         assert_eq!(short[..len], bytes);
@@ -179,6 +186,8 @@ fn a_stale_span_faults_and_its_addresses_serve_regions_only() {
     drop(region);
     assert_eq!(span.write(b"gone"), Err(Fault));
     assert_eq!(span.read(&mut [0; 64]), Err(Fault));
+    assert_eq!(span.put(b"gone"), Err(Fault));
+    assert_eq!(span.get(&mut [0; 64]), Err(Fault));
     assert_eq!(span.load_u32(0), Err(Fault));
     assert_eq!(ones_sum(span, 0), Err(Fault));
     let area = Area::anonymous(PAGE).unwrap();

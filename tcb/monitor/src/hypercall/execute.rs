@@ -110,7 +110,7 @@ impl<S: AddressSpace> Executor<S> {
 
     fn connect_set(&self, record: ConnectSet) -> Result<(), Errno> {
         let mut body = [0; RECORD_BYTES];
-        self.page.body().read(&mut body).map_err(|_| Errno::FAULT)?;
+        self.page.body().get(&mut body).map_err(|_| Errno::FAULT)?;
         let conn = record.conn.ok_or(Errno::NOENT)?;
         let now = time::monotonic_ns();
         self.shared
@@ -124,7 +124,7 @@ impl<S: AddressSpace> Executor<S> {
         self.page.put(0, 2, view.role as u64);
         self.page.put(0, 3, view.own as u64);
         self.page.put(0, 4, view.state as u64);
-        self.page.body().write(&view.body).map_err(|_| Errno::FAULT)
+        self.page.body().put(&view.body).map_err(|_| Errno::FAULT)
     }
 
     fn table_create(&self, table: TableCreate) -> Result<Handle, GrantStatus> {

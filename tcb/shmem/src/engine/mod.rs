@@ -11,6 +11,7 @@
 
 mod avx2;
 mod bulk;
+mod plain;
 mod short;
 mod sse2;
 pub(crate) mod sum;
@@ -20,4 +21,5 @@ mod words;
 mod tests;
 
 pub(crate) use bulk::{copy, copy_64, copy_96, fill, prefetch, prefetch_write};
+pub(crate) use plain::copy as copy_plainly;
 pub(crate) use words::{load_u32, load_u64, store_2, store_3, store_u32, store_u64, swap_u32};

@@ -3,7 +3,7 @@
 use super::bulk::has_avx2;
 use super::short::SHORT_MAX;
 use super::sum::Engine;
-use super::{avx2, copy_64, copy_96, fill, load_u32, load_u64, short, sse2, sum};
+use super::{avx2, copy_64, copy_96, fill, load_u32, load_u64, plain, short, sse2, sum};
 use super::{store_2, store_3, store_u32, store_u64};
 use crate::area::Area;
 use abi::PAGE;
@@ -20,6 +20,7 @@ fn engines() -> Vec<(&'static str, Copy, std::ops::RangeInclusive<usize>)> {
         ("short", short::copy, 0..=SHORT_MAX),
         ("sse2", sse2::copy, SHORT_MAX + 1..=LEN_MAX),
         ("best", super::copy, 0..=LEN_MAX),
+        ("plain", plain::copy, 0..=LEN_MAX),
     ];
     if has_avx2() {
         all.push(("avx2", avx2::copy, SHORT_MAX + 1..=LEN_MAX));
