@@ -4,6 +4,7 @@
 use abi::hypercall::TapControl;
 use nic::vmq::{QueueId, Steering, VmqError};
 use runtime::platform::Platform;
+use std::io;
 use std::rc::Rc;
 
 /// The steering of one device.
@@ -23,12 +24,16 @@ impl AskMonitor {
     /// Whether the device can be steered at all on this system.
     #[must_use]
     pub fn is_possible(&self) -> bool {
-        self.tell(TapControl::Settled).is_ok()
+        !matches!(self.tell(TapControl::Settled), Err(VmqError::Refused(_)))
     }
 
     fn tell(&self, what: TapControl) -> Result<u64, VmqError> {
         let told = self.platform.tell(self.device, what.encode());
-        told.map_err(|why| VmqError::Refused(why.raw_os_error().unwrap_or(0)))
+        told.map_err(|why| match why.kind() {
+            // By the monitor, because it has asked and knows no more; or this domain asks too often.
+            io::ErrorKind::WouldBlock => VmqError::Unanswered,
+            _ => VmqError::Refused(why.raw_os_error().unwrap_or(0)),
+        })
     }
 }
 

@@ -279,13 +279,21 @@ struct Slow {
     point: Cell<u64>,
     effective: Cell<u64>,
     asked: Cell<u32>,
+    /// Whether who steers gives no answer, whatever it does.
+    is_silent: Cell<bool>,
+    /// What was to be steered.
+    steered: RefCell<Vec<([u8; 6], Option<QueueId>)>>,
 }
 
 #[derive(Debug)]
 struct Handle(Rc<Slow>);
 
 impl Steering for Handle {
-    fn steer(&mut self, mac: [u8; 6], _queue: Option<QueueId>) -> Result<u64, VmqError> {
+    fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError> {
+        self.0.steered.borrow_mut().push((mac, queue));
+        if self.0.is_silent.get() {
+            return Err(VmqError::Unanswered);
+        }
         if mac == B {
             return Err(VmqError::Refused(1));
         }
@@ -377,7 +385,7 @@ fn what_another_driver_left_drains_before_anybody_has_the_queue() {
     slow.under_way.borrow_mut().push_back(frame_to(A, 2));
     let mut nic = MultiQueue::new(Handle(Rc::clone(&slow)), Handle(Rc::clone(&slow)));
     let mut posted = Posted::new(8);
-    assert_eq!(nic.recover(&[A]), Ok(1));
+    assert_eq!(nic.recover(&[A]), Ok(()));
     assert_eq!((nic.avail_queues(), nic.alloc_queue()), (0, None));
     let queue = QueueId(0);
     assert_eq!(nic.poll(queue, 0, 8, &mut posted), Ok(1));
@@ -413,4 +421,68 @@ fn a_queue_that_cannot_be_steered_stays_idle() {
     nic.set_mac(queue, B).unwrap();
     assert_eq!(nic.enable_queue(queue), Err(VmqError::Refused(1)));
     assert_eq!(nic.free_queue(queue), Ok(()));
+}
+
+/// A queue that A was to have, but whether frames to it come there is not known.
+fn astray(slow: &Rc<Slow>, ask: impl Fn(&mut dyn Vmq, QueueId)) {
+    let mut nic = MultiQueue::new(Handle(Rc::clone(slow)), Handle(Rc::clone(slow)));
+    let mut posted = Posted::new(8);
+    let queue = nic.alloc_queue().unwrap();
+    nic.set_mac(queue, A).unwrap();
+    ask(&mut nic, queue);
+    // Nobody else gets it, even if nothing comes for ever so long.
+    slow.effective.set(u64::MAX);
+    let mut now = 0;
+    for _ in 0..5 {
+        assert_eq!(nic.poll(queue, now, 8, &mut posted), Ok(0));
+        now += 1_000_000_000;
+    }
+    assert_eq!(nic.free_queue(queue), Err(VmqError::Draining));
+    assert_eq!((nic.avail_queues(), nic.alloc_queue()), (0, None));
+    let asked = slow.steered.borrow().len();
+    assert_eq!(nic.poll(queue, now - 999_000_000, 8, &mut posted), Ok(0));
+    assert_eq!(slow.steered.borrow().len(), asked, "not so soon");
+    // The change is made now. What comes by it goes on.
+    slow.in_queue.borrow_mut().push_back(frame_to(A, 1));
+    assert_eq!(nic.poll(queue, now, 8, &mut posted), Ok(1));
+    slow.is_silent.set(false);
+    slow.effective.set(slow.point.get());
+    assert_eq!(nic.poll(queue, now + 1_000_000_000, 8, &mut posted), Ok(0));
+    assert_eq!(slow.steered.borrow().last(), Some(&(A, None)));
+    assert!(nic.is_draining(queue), "frames may still be on their way");
+    slow.effective.set(slow.point.get());
+    assert_eq!(nic.poll(queue, now + 2_000_000_000, 8, &mut posted), Ok(0));
+    nic.free_queue(queue).unwrap();
+    assert_eq!(posted.take(), [frame_to(A, 1)]);
+    let again = nic.alloc_queue().unwrap();
+    nic.set_mac(again, A).unwrap();
+    nic.enable_queue(again).unwrap();
+}
+
+#[test]
+fn a_queue_that_may_be_given_its_mac_late_is_nobody_else_s() {
+    let slow = Rc::new(Slow::default());
+    astray(&slow, |nic, queue| {
+        slow.is_silent.set(true);
+        assert_eq!(nic.enable_queue(queue), Err(VmqError::Unanswered));
+    });
+}
+
+#[test]
+fn a_queue_that_may_have_kept_its_mac_is_nobody_else_s() {
+    let slow = Rc::new(Slow::default());
+    astray(&slow, |nic, queue| {
+        nic.enable_queue(queue).unwrap();
+        slow.is_silent.set(true);
+        assert_eq!(nic.disable_queue(queue), Ok(()));
+    });
+}
+
+#[test]
+fn a_queue_that_another_driver_may_have_left_its_mac_is_nobody_else_s() {
+    let slow = Rc::new(Slow::default());
+    astray(&slow, |nic, _| {
+        slow.is_silent.set(true);
+        assert_eq!(nic.recover(&[A]), Err(VmqError::Unanswered));
+    });
 }

@@ -161,16 +161,20 @@ impl Assignment {
         let (Some(nic), Some(&port)) = (ports.nic_mut(self.nic), at.first()) else {
             return;
         };
-        match nic.vmq().map_or(Ok(0), |(vmq, _)| vmq.recover(&macs)) {
-            // It is not known which guests had these queues: they are counted as the first guest's.
-            Ok(queues) => self.held.extend((0..queues).map(|queue| Held {
-                queue: QueueId(queue),
-                port,
-                phase: Phase::Leaving,
-                split: false,
-                given_ns: 0,
-            })),
-            Err(error) => self.report_trouble(ports, error),
+        let Some((vmq, _)) = nic.vmq() else {
+            return;
+        };
+        // It is not known which guests had these queues: they are counted as the first guest's.
+        let queues = vmq.avail_queues() as u32;
+        self.held.extend((0..queues).map(|queue| Held {
+            queue: QueueId(queue),
+            port,
+            phase: Phase::Leaving,
+            split: false,
+            given_ns: 0,
+        }));
+        if let Err(error) = vmq.recover(&macs) {
+            self.report_trouble(ports, error);
         }
     }
 
@@ -330,19 +334,24 @@ impl Assignment {
             .and_then(|()| vmq.split_headers(queue, split))
             .and_then(|()| vmq.set_mac(queue, vif.mac()))
             .and_then(|()| vmq.enable_queue(queue));
-        if let Err(error) = given {
-            vmq.free_queue(queue)?;
-            return Err(error);
-        }
-        self.given += 1;
+        let phase = match given {
+            Ok(()) => Phase::Joining,
+            // Whether the guest's frames come by it is not known.
+            Err(_) if vmq.is_draining(queue) => Phase::Leaving,
+            Err(_) => {
+                vmq.free_queue(queue)?;
+                return given;
+            }
+        };
+        self.given += u64::from(given.is_ok());
         self.held.push(Held {
             queue,
             port,
-            phase: Phase::Joining,
+            phase,
             split,
             given_ns: now_ns,
         });
-        Ok(())
+        given
     }
 
     fn take_back(&mut self, ports: &mut Ports, queue: QueueId) -> Result<(), VmqError> {

@@ -7,7 +7,7 @@ use crate::frame::Frame;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u32);
 
-/// Why a call was refused. Nothing has changed then.
+/// Why a call was refused. But for the last, nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VmqError {
     /// There is no such queue, or it was not allocated.
@@ -34,6 +34,9 @@ pub enum VmqError {
     /// The side that steers for the NIC refused, with this errno.
     #[error("steering was refused (errno {0})")]
     Refused(i32),
+    /// The side that steers for the NIC has not answered: the change is made now, later, or never.
+    #[error("steering was not answered")]
+    Unanswered,
 }
 
 /// The NIC's half: what the thesis calls the VMQ device driver API.
@@ -83,11 +86,13 @@ pub trait Vmq {
     /// before are in the shared queue.
     ///
     /// # Errors
-    /// There is no such queue, it is enabled or drains, it has no MAC, or steering was refused.
+    /// There is no such queue, it is enabled or drains, it has no MAC, or steering was refused. If
+    /// steering was not answered the queue drains, for frames may come all the same.
     fn enable_queue(&mut self, queue: QueueId) -> Result<(), VmqError>;
 
     /// From now on frames to the queue's MAC go to the shared queue (`vmq_disable_queue`). Those
-    /// that came before are in the queue, and a few may still arrive there: it drains.
+    /// that came before are in the queue, and a few may still arrive there: it drains, and where
+    /// steering is not answered, until it is.
     ///
     /// # Errors
     /// The queue is not enabled, or steering was refused.
@@ -95,11 +100,11 @@ pub trait Vmq {
 
     /// Recovers all queues from an earlier driver domain, in any state: from now on frames to
     /// `macs`, all that can be steered, go to the shared queue, and every queue drains. A driver
-    /// calls this first. Returns the number of queues.
+    /// calls this first.
     ///
     /// # Errors
-    /// Steering was refused: no queue is handed out.
-    fn recover(&mut self, macs: &[[u8; 6]]) -> Result<u32, VmqError>;
+    /// Not all could be steered yet. No queue is handed out until they could: [`Vmq::poll`] tries.
+    fn recover(&mut self, macs: &[[u8; 6]]) -> Result<(), VmqError>;
 
     /// Whether the queue may still yield frames to its last MAC.
     fn is_draining(&self, queue: QueueId) -> bool;
@@ -149,9 +154,10 @@ pub trait Backend {
 pub trait Steering: std::fmt::Debug {
     /// From now on frames to `mac` choose `queue` (none: the shared one). Frames that chose before
     /// may be on their way until [`Steering::effective`] has reached the number that this returns.
+    /// Changes are made in the order in which they were asked for.
     ///
     /// # Errors
-    /// [`VmqError::Refused`].
+    /// [`VmqError::Refused`], [`VmqError::Unanswered`].
     fn steer(&mut self, mac: [u8; 6], queue: Option<QueueId>) -> Result<u64, VmqError>;
 
     /// The number of the last change after which no earlier choice is on its way any more.

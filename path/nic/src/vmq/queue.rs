@@ -8,6 +8,9 @@ use crate::frame::Frame;
 /// The shortest time between two questions which change of steering is in effect: another process
 /// may have to answer.
 const ASK_NS: u64 = 500_000;
+/// How long a change of steering that was not made waits for the next attempt. An attempt may block
+/// for a part of it.
+const AGAIN_NS: u64 = 250_000_000;
 /// Buffers that a queue asks for at a time unless told otherwise.
 const SIZE: usize = 64;
 
@@ -52,8 +55,9 @@ enum State {
     Free,
     Idle,
     Enabled,
-    /// Until this change of steering is in effect and the queue is then found empty.
-    Draining(u64),
+    /// Until this change of steering is in effect and the queue is then found empty. None: the
+    /// change is still to be made.
+    Draining(Option<u64>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +76,10 @@ pub struct MultiQueue<S, R> {
     queues: Vec<Queue>,
     effective: u64,
     asked_ns: Option<u64>,
+    /// MACs that any draining queue may have frames of, until they are led away.
+    astray: Vec<[u8; 6]>,
+    led_away: u64,
+    again_ns: u64,
     frames: Vec<Frame>,
 }
 
@@ -91,6 +99,9 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
             receive,
             effective: 0,
             asked_ns: None,
+            astray: Vec::new(),
+            led_away: 0,
+            again_ns: 0,
             frames: Vec::new(),
         }
     }
@@ -120,6 +131,28 @@ impl<S: Steering, R: Receive> MultiQueue<S, R> {
         if let Some(found) = self.queues.get_mut(queue.0 as usize) {
             found.state = state;
         }
+    }
+
+    /// The queue has lost its MAC, and whether that is led to it is not known.
+    fn stray(&mut self, queue: QueueId, mac: [u8; 6]) {
+        self.astray.push(mac);
+        self.set(queue, State::Draining(None));
+    }
+
+    /// Leads what is astray to the shared queue. What was asked for before has been done then, or
+    /// never will be.
+    fn lead_away(&mut self) -> Result<(), VmqError> {
+        while let Some(&mac) = self.astray.last() {
+            self.led_away = self.led_away.max(self.steering.steer(mac, None)?);
+            self.astray.pop();
+        }
+        let led_away = self.led_away;
+        for queue in &mut self.queues {
+            if let State::Draining(point @ None) = &mut queue.state {
+                *point = Some(led_away);
+            }
+        }
+        Ok(())
     }
 
     /// Whether no frame that chose its queue before `point` is on its way any more.
@@ -182,7 +215,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
                 && matches!(other.state, State::Idle | State::Enabled)
                 && other.mac == Some(mac)
         };
-        if self.queues.iter().enumerate().any(taken) {
+        if self.astray.contains(&mac) || self.queues.iter().enumerate().any(taken) {
             return Err(VmqError::MacTaken);
         }
         self.idle(queue)?.mac = Some(mac);
@@ -191,9 +224,13 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
 
     fn enable_queue(&mut self, queue: QueueId) -> Result<(), VmqError> {
         let mac = self.idle(queue)?.mac.ok_or(VmqError::NoMac)?;
-        self.steering.steer(mac, Some(queue))?;
-        self.set(queue, State::Enabled);
-        Ok(())
+        let steered = self.steering.steer(mac, Some(queue));
+        match steered {
+            Ok(_) => self.set(queue, State::Enabled),
+            Err(VmqError::Unanswered) => self.stray(queue, mac),
+            Err(_) => {}
+        }
+        steered.map(drop)
     }
 
     fn disable_queue(&mut self, queue: QueueId) -> Result<(), VmqError> {
@@ -201,19 +238,20 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         let (State::Enabled, Some(mac)) = (found.state, found.mac) else {
             return Err(VmqError::NotEnabled);
         };
-        let point = self.steering.steer(mac, None)?;
-        self.set(queue, State::Draining(point));
+        match self.steering.steer(mac, None) {
+            Ok(point) => self.set(queue, State::Draining(Some(point))),
+            Err(VmqError::Unanswered) => self.stray(queue, mac),
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
-    fn recover(&mut self, macs: &[[u8; 6]]) -> Result<u32, VmqError> {
-        let steer_away = |point: u64, &mac| Ok(self.steering.steer(mac, None)?.max(point));
-        let point = macs.iter().try_fold(0, steer_away);
+    fn recover(&mut self, macs: &[[u8; 6]]) -> Result<(), VmqError> {
+        self.astray = macs.to_vec();
         for queue in &mut self.queues {
-            // Where steering failed, frames still come to the old queues: no queue is handed out.
-            queue.state = State::Draining(point.unwrap_or(u64::MAX));
+            queue.state = State::Draining(None);
         }
-        point.map(|_| self.queues.len() as u32)
+        self.lead_away()
     }
 
     fn is_draining(&self, queue: QueueId) -> bool {
@@ -228,6 +266,11 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         budget: usize,
         backend: &mut dyn Backend,
     ) -> Result<usize, VmqError> {
+        if !self.astray.is_empty() && now_ns >= self.again_ns {
+            // Refused or not answered: another time.
+            let _ = self.lead_away();
+            self.again_ns = now_ns.saturating_add(AGAIN_NS);
+        }
         let Queue {
             state, size, split, ..
         } = *self.get(queue)?;
@@ -235,7 +278,8 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         // now.
         let effective = match state {
             State::Enabled => false,
-            State::Draining(point) => self.is_effective(point, now_ns),
+            State::Draining(None) => false,
+            State::Draining(Some(point)) => self.is_effective(point, now_ns),
             State::Free | State::Idle => return Err(VmqError::NotEnabled),
         };
         let mut posting = Posting {
