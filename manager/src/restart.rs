@@ -25,7 +25,7 @@ const STEADY_NS: u64 = 10_000_000_000;
 /// The pause before the second start in a row.
 const PAUSE_NS: u64 = 10_000_000;
 /// The kernel may take so long to release devices that a domain before had …
-const RELEASE_NS: u64 = 100_000_000;
+const RELEASE_NS: u64 = 1_000_000_000;
 /// … and is asked this often.
 const LOOK_NS: u64 = 2_000_000;
 

@@ -6,16 +6,20 @@
 
 mod by_hand;
 pub mod needs;
+mod placed;
 mod processes;
 mod promtool;
 mod skips;
 mod tracer;
+mod waiting;
 
 pub use by_hand::refuses_a_person;
+pub use placed::{place_program, place_script};
 pub use processes::child_of;
 pub use promtool::promtool;
 pub use skips::{LIST, skip};
 pub use tracer::Tracer;
+pub use waiting::{PATIENCE, wait_for, wait_until};
 
 /// Leaves the test, or the function that prepares for it, unless everything is there. The needs are
 /// the functions of [`needs`]: `require!(root, tap, tool("iperf3"))`. What is returned is the

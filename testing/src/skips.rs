@@ -100,7 +100,7 @@ mod tests {
         let deps = target.path().join("debug/deps");
         std::fs::create_dir_all(&deps).unwrap();
         let program = deps.join("some_tests-0123456789abcdef");
-        std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        crate::place_program(&std::env::current_exe().unwrap(), &program);
         let output = Command::new(program)
             .args([
                 "--exact",

@@ -9,9 +9,7 @@ use abi::hypercall::{Bind, Kind};
 use abi::{DomId, GrantRef, Handle, Slot};
 use common::{Daemon, kill, machine};
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
 
-const S: Duration = Duration::from_secs(1);
 const PAGES: u32 = 4;
 
 /// An exchange of guest 0's with the driver: slots 0 … 3 of both.
@@ -122,9 +120,7 @@ fn a_guest_whose_agent_does_not_answer_dies_and_the_driver_keeps_its_page() {
     pages.fill("driver", 1, 9);
     pages.accept(2);
     daemon.stop_agent("g0");
-    let start = Instant::now();
     assert_eq!(pages.transfer(1, 2), -2);
-    assert!(start.elapsed() < S, "{:?}", start.elapsed());
     assert_eq!(pages.look("driver", 1), 9);
     daemon.gone("g0");
     // The driver has its pages until it gives them up; there is nobody to exchange them with.

@@ -50,7 +50,7 @@ impl Forwarder {
     pub fn start(spec: &ForwarderSpec) -> anyhow::Result<Self> {
         let mut command = helper::own("forward")?;
         command.arg(serde_json::to_string(spec)?);
-        let child = LineChild::start("forwarder", command, Duration::from_secs(10))?;
+        let child = LineChild::start("forwarder", command, Duration::from_secs(30))?;
         Ok(Self { child })
     }
 
@@ -65,7 +65,7 @@ impl Forwarder {
     /// # Errors
     /// If it has gone.
     pub fn counters(&mut self) -> anyhow::Result<Counters> {
-        let answer = self.child.ask("mark", Duration::from_secs(5))?;
+        let answer = self.child.ask("mark", Duration::from_secs(30))?;
         Ok(serde_json::from_value(answer)?)
     }
 }

@@ -28,7 +28,7 @@ enum Order {
     Write(PathBuf, String),
 }
 
-const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_secs(30);
 
 impl Namespace {
     /// A new and empty one.

@@ -44,7 +44,7 @@ pub fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
 }
 
 fn retry<T>(mut attempt: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
-    let end = Instant::now() + Duration::from_secs(8);
+    let end = Instant::now() + Duration::from_secs(20);
     loop {
         match attempt() {
             Err(error) if Instant::now() > end => return Err(error),

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use testing::PATIENCE;
 use xenoprof::host::process;
 use xenoprof::model::{Mode, Session};
 use xenoprof::sampler::parse::{Address, Record, RecordKind};
@@ -118,7 +119,7 @@ impl Rogue {
     }
 
     fn hear(&mut self) -> (Message, Vec<OwnedFd>) {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             if let Some((envelope, _, descriptors)) = self.link.receive().expect("is told") {
                 self.id = envelope.session;
@@ -142,7 +143,7 @@ fn good(socket: &Path, pid: u32) -> JoinHandle<anyhow::Result<Took>> {
         symbols: None,
         command: Vec::new(),
         socket: socket.to_owned(),
-        wait: Duration::from_secs(10),
+        wait: PATIENCE,
     };
     std::thread::spawn(move || participant::run(&options))
 }
@@ -178,7 +179,7 @@ fn who_dies_hangs_lies_or_floods_harms_nobody_else() {
     let names = ["good", "dead", "hanging", "lying", "flooding"];
     let idle = names.map(|_| Idle::start());
     let [own, dead, hanging, lying, flooding] = idle.each_ref().map(Idle::pid);
-    let mut initiator = open(&socket, &names.join(","), Duration::from_secs(20));
+    let mut initiator = open(&socket, &names.join(","), PATIENCE);
     let good = good(&socket, own);
     let (did_harm, harm) = mpsc::channel();
     let rogues = {
@@ -266,7 +267,7 @@ fn documents_come_in_their_turn_and_within_a_budget() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = socket(&folder);
     let idle = Idle::start();
-    let mut initiator = open(&socket, "web,db,log,app", Duration::from_secs(20));
+    let mut initiator = open(&socket, "web,db,log,app", PATIENCE);
     let pid = idle.pid();
     let rogues = {
         let socket = socket.clone();
@@ -304,7 +305,7 @@ fn strangers_are_refused_and_the_absent_are_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = socket(&folder);
     let idle = Idle::start();
-    let mut initiator = open(&socket, "web,db", Duration::from_millis(600));
+    let mut initiator = open(&socket, "web,db", Duration::from_secs(10));
     let pid = idle.pid();
     let stranger = {
         let socket = socket.clone();

@@ -11,7 +11,8 @@ use nic::{Frame, Nic, Pool};
 use nic_linux::TapNic;
 use shmem::Area;
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use testing::PATIENCE;
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 0xbb];
@@ -63,7 +64,7 @@ impl Queues {
     /// The next `want` datagrams: of which queue, flow and number each is.
     fn collect(&mut self, want: usize) -> Vec<(usize, u16, u32)> {
         let mut found = Vec::new();
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + PATIENCE;
         while found.len() < want && Instant::now() < until {
             for (queue, nic) in self.nics.iter_mut().enumerate() {
                 let mut frames = Vec::new();

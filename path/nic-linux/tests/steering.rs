@@ -9,14 +9,15 @@ use nic::frame::SNAPSHOT;
 use nic::vmq::{QueueId, VmqError};
 use nic::{Checksum, Gso, GsoKind, Nic, Pool};
 use shmem::Area;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use testing::PATIENCE;
 
 /// Looks into the shared queue and all others for a while; the bytes of what came, by queue, the
 /// shared one last.
 fn collect(guests: &mut Guests, want: usize) -> Vec<Vec<Vec<u8>>> {
     let mut by_queue = vec![Vec::new(); MACS.len() + 1];
     let mut pool = Pool::new(Area::anonymous(256 * 2048).unwrap(), 2048);
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + PATIENCE;
     while by_queue.iter().map(Vec::len).sum::<usize>() < want && Instant::now() < until {
         for (n, frames) in by_queue.iter_mut().take(MACS.len()).enumerate() {
             frames.extend(guests.poll(QueueId(n as u32)));
@@ -77,7 +78,7 @@ fn a_mac_moves_at_once_and_its_queue_is_free_when_nothing_can_come_any_more() {
         Err(VmqError::Draining)
     );
     let mut in_queue = Vec::new();
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + PATIENCE;
     while guests.vmq().is_draining(queue) {
         assert!(Instant::now() < until, "no grace period has passed");
         in_queue.extend(guests.poll(queue));
@@ -121,7 +122,7 @@ fn headers_of_a_queue_are_kept_out_of_its_buffers() {
         frame
     });
     let mut came = Vec::new();
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + PATIENCE;
     sent.iter().for_each(|frame| sender.send(frame));
     while came.len() < sent.len() && Instant::now() < until {
         came.extend(guests.poll_with(queue, |frame| {
@@ -193,7 +194,7 @@ fn segments_of_a_queue_lie_in_the_buffers_that_were_posted_in_their_order() {
             sender.send(&[&[0; 10][..], &short].concat());
             sender.send(&sent);
             let mut came = Vec::new();
-            let until = Instant::now() + Duration::from_secs(5);
+            let until = Instant::now() + PATIENCE;
             while came.len() < 2 && Instant::now() < until {
                 came.extend(guests.poll_with(queue, |frame| {
                     let buffers = (frame.len().max(1)).div_ceil(2048);

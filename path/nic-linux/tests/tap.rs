@@ -12,7 +12,8 @@ use shmem::Area;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use testing::{PATIENCE, wait_for, wait_until};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 0xbb];
@@ -115,24 +116,13 @@ fn frame_of(bytes: &[u8], piece: usize) -> Frame {
     frame
 }
 
-fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(5);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "nothing came within 5 s");
-        thread::sleep(Duration::from_micros(200));
-    }
-}
-
 /// Reads until a frame of this EtherType and length comes.
 fn expect(
     nic: &mut TapNic,
     supply: &mut Supply,
     right: impl Fn(&[u8]) -> bool,
 ) -> (Frame, Vec<u8>) {
-    wait_for(|| {
+    wait_for("no such frame comes", || {
         let mut frames = Vec::new();
         nic.rx(0, 64, supply, &mut frames);
         let mut found = None;
@@ -187,16 +177,6 @@ fn udp4(port: u16, data: &[u8], blank: bool) -> Vec<u8> {
     bytes.extend_from_slice(&ip);
     bytes.extend_from_slice(&udp);
     bytes
-}
-
-/// Waits for what holds when a TAP's descriptor is closed. A process that another test starts at
-/// that moment has the descriptor too, and so keeps the interface, until it executes its program.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !holds() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        thread::yield_now();
-    }
 }
 
 fn neighbour(namespace: &Namespace) {
@@ -268,7 +248,9 @@ fn a_tap_comes_up_configured_and_goes_with_its_descriptor() {
     }
     assert!(show(&["-6", "route"]).contains("default via fd09::2 dev configured0"));
     drop(fd);
-    eventually("the interface is gone", || {
+    // A process that another test starts at that moment has the descriptor too, and so keeps the
+    // interface, until it executes its program.
+    wait_until("the interface is still there", || {
         !show(&["link"]).contains("configured0")
     });
     let own = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
@@ -322,7 +304,8 @@ fn set_up_errors_say_what_and_where() {
         },
         &["/etc/passwd"],
     );
-    // A name each: see `eventually`.
+    // A name each: one may stay a moment longer than its descriptor, if another test starts a
+    // process that has that too.
     let other = |ifname: &str, change: &dyn Fn(&mut TapSpec)| {
         let mut tap = spec(&namespace, ifname);
         tap.addresses.clear();
@@ -348,7 +331,7 @@ fn set_up_errors_say_what_and_where() {
         &["tap4", "MAC"],
     );
     for ifname in ["tap1", "tap2", "tap3", "tap4"] {
-        eventually("a failed set-up has left nothing", || {
+        wait_until("a failed set-up has left something", || {
             open_tap(&other(ifname, &|_| ())).is_ok()
         });
     }
@@ -367,13 +350,12 @@ fn frames_without_a_virtio_header_go_both_ways() {
         }
     );
     neighbour(&namespace);
-    let mut supply = Supply::new(8, 0);
+    // More than the kernel says of its own.
+    let mut supply = Supply::new(64, 0);
     let socket = namespace
         .enter(|| UdpSocket::bind("10.9.0.1:7000").unwrap())
         .unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_secs(5)))
-        .unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
 
     // Out of the interface: our rx.
     let data: Vec<u8> = (0..1472u32).map(|n| n as u8).collect();
@@ -439,9 +421,7 @@ fn a_blank_checksum_is_filled_in_by_the_other_side() {
     let socket = namespace
         .enter(|| UdpSocket::bind("10.9.0.1:7000").unwrap())
         .unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_secs(5)))
-        .unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
 
     let mut blank = frame_of(&udp4(7000, b"blank", true), 4096);
     blank.offload.checksum = Checksum::Blank {
@@ -509,6 +489,10 @@ fn tcp_through_two_taps(listen: IpAddr, kind: GsoKind) {
     right_spec.mac = Some(OURS);
     right_spec.addresses = vec!["10.9.0.2/24".to_owned(), "fd09::2/64".to_owned()];
     let (mut left, mut right) = (nic_of(&left_spec), nic_of(&right_spec));
+    // However slow the machine makes the stream: the kernel makes segments for what it sends in a
+    // millisecond.
+    let whole = || std::fs::write("/proc/sys/net/ipv4/tcp_min_tso_segs", "44").unwrap();
+    left_ns.enter(whole).unwrap();
     let listener = right_ns
         .enter(|| TcpListener::bind((listen, 7000)).unwrap())
         .unwrap();
@@ -531,7 +515,7 @@ fn tcp_through_two_taps(listen: IpAddr, kind: GsoKind) {
     let mut supply = Supply::new(64, 400);
     let (mut segments, mut largest) = (0u32, 0);
     let mut frames = Vec::new();
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + 2 * PATIENCE;
     while !receiver.is_finished() {
         assert!(Instant::now() < end, "TCP did not get through");
         for from_left in [true, false] {
@@ -642,7 +626,7 @@ fn memory_that_is_gone_costs_one_frame() {
     socket.send_to(b"lost", "10.9.0.2:5").unwrap();
     socket.send_to(b"kept", "10.9.0.2:5").unwrap();
     let mut frames = Vec::new();
-    wait_for(|| {
+    wait_for("nothing is lost", || {
         nic.rx(0, 1, &mut Gone(stale), &mut frames);
         nic.counters().contains(&("rx_fault", 1)).then_some(())
     });

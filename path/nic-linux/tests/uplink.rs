@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testing::{PATIENCE, wait_for, wait_until};
 
 /// MACs of the kernel's ends, and of the stations that the test plays.
 const INSIDE: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -64,6 +65,20 @@ fn open(spec: &TapSpec) -> Option<Opened> {
         }
         opened => Some(opened.unwrap()),
     }
+}
+
+/// Opens what may have been open before: a process that another test starts at the end of one has
+/// its descriptors, too, until it executes its program.
+fn open_again(spec: &TapSpec) -> Opened {
+    wait_for("it is still there", || open_queues(spec).ok())
+}
+
+/// The same: waits for the end of an interface whose descriptor is closed.
+fn is_gone(namespace: &Namespace, ifname: &str) {
+    let devices = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    wait_until("it is still there", || {
+        !namespace.enter(devices).unwrap().contains(ifname)
+    });
 }
 
 /// The far end of a TAP, where stations of any address answer to ARP.
@@ -132,7 +147,6 @@ fn udp(to_mac: [u8; 6], from: ([u8; 4], u16), to: ([u8; 4], u16)) -> Vec<u8> {
 const GUEST: [u8; 4] = [10, 7, 0, 2];
 const GATEWAY: [u8; 4] = [192, 0, 2, 1];
 const FAR: [u8; 4] = [192, 0, 2, 9];
-const SOON: Duration = Duration::from_secs(5);
 
 #[test]
 fn guests_behind_an_uplink_have_the_system_s_address_and_nothing_stays_of_it() {
@@ -147,20 +161,20 @@ fn guests_behind_an_uplink_have_the_system_s_address_and_nothing_stays_of_it() {
     let (mut outside, _) = Wire::of(outside);
     let before = forwarding();
     for round in 0..2 {
-        let (mut guests, uplink) = Wire::of(open(&inside(&namespace)).unwrap());
+        let (mut guests, uplink) = Wire::of(open_again(&inside(&namespace)));
         assert_eq!(forwarding(), "1");
         let other = spec(&namespace, "up0", INSIDE, "10.7.0.1/24");
         assert!(open_queues(&other).is_err(), "the name is taken");
 
         guests.send(&udp(INSIDE, (GUEST, 1000), (FAR, 53)));
-        let (from, to, [port, to_port]) = outside.receive(SOON).expect("it gets out");
+        let (from, to, [port, to_port]) = outside.receive(PATIENCE).expect("it gets out");
         assert_eq!((from, to, to_port), (GATEWAY, FAR, 53), "round {round}");
         outside.send(&udp(OUTSIDE, (FAR, 53), (GATEWAY, port)));
-        let answer = guests.receive(SOON).expect("the answer finds its way");
+        let answer = guests.receive(PATIENCE).expect("the answer finds its way");
         assert_eq!(answer, (FAR, GUEST, [53, 1000]));
 
         outside.send(&udp(OUTSIDE, (FAR, 2000), (GATEWAY, 8080)));
-        let forwarded = guests.receive(SOON).expect("a port is forwarded");
+        let forwarded = guests.receive(PATIENCE).expect("a port is forwarded");
         assert_eq!(forwarded, (FAR, GUEST, [2000, 80]));
         outside.send(&udp(OUTSIDE, (FAR, 2000), (GATEWAY, 8081)));
         assert_eq!(guests.receive(Duration::from_millis(50)), None);
@@ -171,6 +185,7 @@ fn guests_behind_an_uplink_have_the_system_s_address_and_nothing_stays_of_it() {
         drop(uplink);
         drop(guests);
         assert_eq!(forwarding(), before);
+        is_gone(&namespace, "up0");
         let taken = open_queues(&inside(&namespace)).unwrap_err();
         assert!(taken.to_string().contains("address translation"), "{taken}");
         drop(copy);
@@ -219,9 +234,10 @@ fn a_port_of_a_bridge_is_one_as_long_as_it_is_there() {
             .unwrap()
             .contains("up0")
     };
-    let opened = open_queues(&port("br0")).unwrap();
+    let opened = open_again(&port("br0"));
     assert!(is_port());
     drop(opened);
+    is_gone(&namespace, "up0");
     assert!(!is_port());
     let loopback = open_queues(&port("lo")).unwrap_err();
     assert!(

@@ -200,6 +200,14 @@ mod tests {
         Arc::new(control)
     }
 
+    /// What netd says once it has got a CPU.
+    fn told(control: &Control, unit: u32) -> Result<u64, Errno> {
+        let ask = |words| control.ask(Task::Control { unit, words });
+        testing::wait_for("netd says nothing", || {
+            Some(ask([0, 5])).filter(|told| *told != Err(Errno::AGAIN))
+        })
+    }
+
     #[test]
     fn a_domain_is_told_what_netd_says() {
         let control = netd(|task| match task {
@@ -207,10 +215,7 @@ mod tests {
             Task::Control { unit: 2, .. } => vec![Outcome::Working {}, Outcome::Value { value: 7 }],
             _ => vec![Outcome::Failed { errno: 22 }],
         });
-        let ask = |unit| {
-            let words = [0, 5];
-            control.ask(Task::Control { unit, words })
-        };
+        let ask = |unit| told(&control, unit);
         assert_eq!((ask(1), ask(2)), (Ok(5), Ok(7)));
         assert_eq!(ask(3), Err(Errno::INVAL));
     }
@@ -234,10 +239,7 @@ mod tests {
             Err(Errno::AGAIN)
         );
         let worse = netd(|_| vec![Outcome::Failed { errno: i32::MIN }]);
-        assert_eq!(
-            worse.ask(Task::Control { unit: 1, words }),
-            Err(Errno::PERM)
-        );
+        assert_eq!(told(&worse, 1), Err(Errno::PERM));
     }
 
     #[test]

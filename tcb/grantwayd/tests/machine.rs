@@ -3,7 +3,7 @@
 mod common;
 
 use abi::machine::Program;
-use common::{Daemon, SOON, domain, eventually, machine, with_file};
+use common::{Daemon, domain, machine, with_file};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Command;
@@ -96,8 +96,7 @@ fn descriptions_may_be_long() {
     let config = json!({ "filler": filler, "word": "everything" });
     plan.domains[1].config = config.to_string();
     let daemon = Daemon::up(&plan);
-    let told = "g0: told everything\n";
-    eventually("it is told", SOON, || daemon.log().contains(told));
+    daemon.logs("g0: told everything\n");
     let order = json!({ "do": "id", "filler": &filler[..100_000] });
     assert_eq!(daemon.order("g0", order), 1);
     daemon.down();
@@ -118,8 +117,7 @@ fn the_console_is_in_the_log() {
         "driver: up as Some(\"driver\")\n",
         "g0: hello\u{fffd}[31m\n",
     ] {
-        // The log has a thread of its own, so a line may come late.
-        eventually(line, SOON, || daemon.log().contains(line));
+        daemon.logs(line);
     }
     daemon.down();
 }

@@ -7,12 +7,9 @@ mod common;
 use abi::counted::Revocation;
 use abi::hypercall::{Bind, Create, Kind, Revoke};
 use abi::{DomId, GrantRef, Handle, Slot};
-use common::{Daemon, kill, machine};
+use common::{Daemon, eventually, kill, machine};
 use serde_json::{Value, json};
-use std::io::BufRead;
-use std::time::{Duration, Instant};
 
-const S: Duration = Duration::from_secs(1);
 const ENTRIES: u32 = 4;
 /// Where the driver binds the table of guest 0: entries at slots 0 … 3, sub-tables behind.
 const TRANSLATION: u32 = 8;
@@ -141,17 +138,15 @@ fn a_spinning_reader_sees_nothing_after_the_revocation() {
         table.fill(0, 7);
         let (status, gref) = table.grant(0, false);
         assert_eq!(status, 0);
-        let spin = json!({ "do": "spin-slot", "slot": 0, "ms": 300 });
-        let mut reader = daemon.begin("driver", &spin);
-        std::thread::sleep(Duration::from_millis(100));
+        daemon.order("driver", json!({ "do": "spin-slot", "slot": 0 }));
+        let spun = || daemon.order("driver", json!({ "do": "spun" }));
+        eventually("it reads", || spun()["reads"].as_u64() > Some(0));
         assert_eq!(table.revoke(gref, Revocation::Force), 0);
         table.fill(0, 200 + round);
-        let mut line = String::new();
-        reader.read_line(&mut line).unwrap();
-        let answer: Value = serde_json::from_str(&line).unwrap();
-        let seen: Value = serde_json::from_str(answer["reply"].as_str().unwrap()).unwrap();
+        let before = spun()["faults"].as_u64().unwrap();
+        eventually("it reads on", || spun()["faults"].as_u64() > Some(before));
+        let seen = spun();
         assert_eq!(seen["seen"], json!([7]), "round {round}: {seen}");
-        assert!(seen["faults"].as_u64() > Some(0), "{seen}");
         // Out of quarantine, for the next round.
         table.claim(0, 0);
     }
@@ -194,7 +189,6 @@ fn an_empty_quota_costs_the_driver_its_life_and_the_guest_nothing() {
             table.grant(index, false).1
         })
         .collect();
-    let start = Instant::now();
     for gref in grefs {
         assert_eq!(
             table.revoke(gref, Revocation::Force),
@@ -202,7 +196,6 @@ fn an_empty_quota_costs_the_driver_its_life_and_the_guest_nothing() {
             "force always succeeds"
         );
     }
-    assert!(start.elapsed() < 2 * S, "{:?}", start.elapsed());
     let state = daemon.gone("driver");
     assert_eq!(
         state,
@@ -224,9 +217,7 @@ fn a_blocked_agent_costs_the_driver_its_life() {
         table.fill(0, 7);
         let (_, gref) = table.grant(0, false);
         daemon.stop_agent("driver");
-        let start = Instant::now();
         assert_eq!(table.revoke(gref, how), 0);
-        assert!(start.elapsed() < S, "{:?}", start.elapsed());
         // When the guest is told, nothing of the driver can run any more.
         let state = daemon.gone("driver");
         assert_eq!(state, "killed: the agent did not answer in time");

@@ -17,7 +17,7 @@ fn rig() -> Rig {
     Rig::new(Sizes {
         granters: 2,
         entries: ENTRIES,
-        patience: Duration::from_secs(5),
+        patience: Duration::from_secs(100),
         mappings: 1 << 20,
     })
 }

@@ -41,6 +41,7 @@ fn main() {
         info,
         number: 0,
         attached: Vec::new(),
+        spin: None,
     };
     print_line(format_args!("up as {:?}", std::env::args().next()));
     if let Some(word) = config["word"].as_str() {
@@ -78,6 +79,7 @@ struct Probe {
     info: Span,
     number: u32,
     attached: Vec<OwnedFd>,
+    spin: Option<Spin>,
 }
 
 impl Probe {
@@ -156,6 +158,10 @@ impl Probe {
             if pending.swap(0, Ordering::AcqRel) & info::PENDING_MAILBOX != 0 {
                 self.mailbox();
             }
+            if let Some(spin) = &mut self.spin {
+                spin.look();
+                continue;
+            }
             armed.store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if pending.load(Ordering::Relaxed) == 0 {
@@ -218,8 +224,13 @@ impl Probe {
                 let word = n("value") as u32;
                 outcome(slot("slot").store_u32(n("offset") as usize, word))
             }
-            // Reads a slot as fast as it can: what was seen.
-            "spin-slot" => spin(slot("slot"), n("ms")),
+            // From now on reads a slot as fast as it can.
+            "spin-slot" => {
+                self.spin = Some(Spin::new(slot("slot")));
+                json!("done")
+            }
+            // What it has seen there so far.
+            "spun" => self.spin.as_ref().map_or(Value::Null, Spin::told),
             // Any hypercall: a kind, operations of up to six words, perhaps another count.
             "call" => self.obey_call(order),
             // Repeats two calls in turn; the first one's operations are put again each time.
@@ -337,24 +348,44 @@ fn outcome<E>(result: Result<(), E>) -> Value {
     json!(if result.is_ok() { "done" } else { "fault" })
 }
 
-/// Reads the first byte of `at` for so many milliseconds: every value that was seen, in order, and
-/// how often the page was not there.
-fn spin(at: Span, ms: u64) -> Value {
-    let end = shmem::time::monotonic_ns() + ms * 1_000_000;
-    let (mut seen, mut reads, mut faults) = (Vec::new(), 0u64, 0u64);
-    while shmem::time::monotonic_ns() < end {
-        let mut byte = [0];
-        match at.read(&mut byte) {
-            Ok(()) => {
-                reads += 1;
-                if seen.last() != Some(&byte[0]) {
-                    seen.push(byte[0]);
-                }
-            }
-            Err(_) => faults += 1,
+/// A page whose first byte is read again and again, between orders.
+struct Spin {
+    at: Span,
+    /// Every value that was seen, in order.
+    seen: Vec<u8>,
+    reads: u64,
+    /// How often the page was not there.
+    faults: u64,
+}
+
+impl Spin {
+    fn new(at: Span) -> Self {
+        Self {
+            at,
+            seen: Vec::new(),
+            reads: 0,
+            faults: 0,
         }
     }
-    json!({ "seen": seen, "reads": reads, "faults": faults })
+
+    fn look(&mut self) {
+        for _ in 0..1000 {
+            let mut byte = [0];
+            match self.at.read(&mut byte) {
+                Ok(()) => {
+                    self.reads += 1;
+                    if self.seen.last() != Some(&byte[0]) {
+                        self.seen.push(byte[0]);
+                    }
+                }
+                Err(_) => self.faults += 1,
+            }
+        }
+    }
+
+    fn told(&self) -> Value {
+        json!({ "seen": self.seen, "reads": self.reads, "faults": self.faults })
+    }
 }
 
 fn look(at: Span) -> Value {

@@ -63,8 +63,8 @@ impl AgentError {
     }
 }
 
-/// How many deadlines an agent gets that is ready to run and only has to wait for a CPU: the
-/// machine is late then, and killing the domain would not help it.
+/// How many deadlines an agent gets that only has to wait for a CPU, or for its domain to get one
+/// in the middle of a fault: the machine is late then, and killing the domain would not help it.
 const PATIENCE: u32 = 20;
 
 /// A memory's descriptors in the agent's table, and its length.
@@ -141,8 +141,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// How long an agent may take for one batch unless told otherwise. Time in which it is ready
-    /// to run but gets no CPU does not count (up to 20 times as long).
+    /// How long an agent may take for one batch unless told otherwise. Time in which it has to
+    /// wait for a CPU or in the kernel does not count (up to 20 times as long).
     pub const DEADLINE: Duration = Duration::from_millis(100);
 
     /// Takes over an agent that runs in its stub: waits for its first call.
@@ -401,7 +401,7 @@ impl Agent {
                 Ok(None) => {}
                 Err(error) => return Err(self.lost(&error)),
             }
-            // Blocked or stopped, or it had a CPU for half of the time: then it is the agent.
+            // Stopped, or it had a CPU for half of the time: then it is the agent.
             let now_ns = process::cpu_ns(self.pid);
             let worked = used_ns.replace(now_ns).is_some_and(|before: Option<u64>| {
                 let worked_ns = now_ns
@@ -409,7 +409,7 @@ impl Agent {
                     .map(|(now, before)| now.saturating_sub(before));
                 worked_ns.is_none_or(|ns| u128::from(ns) > within.as_nanos() / 2)
             });
-            if worked || process::state(self.pid) != Some('R') {
+            if worked || !matches!(process::state(self.pid), Some('R' | 'D')) {
                 break;
             }
         }

@@ -9,19 +9,15 @@ use common::{SCRATCH, World, alone, descriptors, gone_within};
 use rustix::event::{EventfdFlags, eventfd};
 use sandbox::AttachCall;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn ask(world: &mut World, what: Attach) -> AttachCall {
     let [kind, index] = what.encode();
     world.order(3, &[libc::SYS_getppid as u64, ATTACH_MAGIC, kind, index]);
-    let until = Instant::now() + Duration::from_secs(5);
-    loop {
-        if let Some(call) = world.domain.attach.receive().expect("a port") {
-            assert_eq!(Attach::decode(call.args), Some(what));
-            return call;
-        }
-        assert!(Instant::now() < until, "no call came");
-    }
+    let receive = || world.domain.attach.receive().expect("a port");
+    let call = testing::wait_for("no call came", receive);
+    assert_eq!(Attach::decode(call.args), Some(what));
+    call
 }
 
 #[test]
@@ -105,7 +101,7 @@ fn a_caller_that_died_is_no_error() {
     let mut world = World::new();
     let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
     let call = ask(&mut world, Attach::Device(0));
-    assert!(world.domain.kill());
+    world.end();
     assert!(gone_within(&world.domain.pidfd, Duration::ZERO));
     world
         .domain

@@ -236,7 +236,7 @@ fn no_access_succeeds_after_unmap_returned() {
         let value = if mode == 0 { FORBIDDEN } else { 0x77 };
         world.order(4, &[slot.into(), mode, value]);
         let later = |word: &std::sync::atomic::AtomicU64, than: u64| {
-            let until = Instant::now() + Duration::from_secs(10);
+            let until = Instant::now() + testing::PATIENCE;
             while word.load(SeqCst) <= than {
                 assert!(Instant::now() < until, "the domain stands still");
                 std::thread::yield_now();
@@ -280,10 +280,9 @@ fn a_read_in_flight_does_not_reach_a_page_that_was_taken_away() {
     let slot = (WINDOW + 5 * PAGE) as u64;
     world.order(3, &[libc::SYS_read as u64, 3, slot, 8]);
     // It sleeps in `read` on its event descriptor.
-    let until = Instant::now() + Duration::from_secs(5);
-    while !common::status(world.domain.pid, "State").starts_with('S') && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    testing::wait_until("it does not sleep", || {
+        common::status(world.domain.pid, "State").starts_with('S')
+    });
     std::thread::sleep(Duration::from_millis(20));
     world.unmap(5);
     rustix::io::write(&world.event, &0x666u64.to_ne_bytes()).expect("rung");

@@ -28,7 +28,7 @@ fn as_nobody() {
     world.unmap(5);
     assert_eq!(world.read(5), Err(()));
     world.domain.agent.remove_memory(GUEST).expect("forgotten");
-    assert!(world.domain.kill());
+    world.end();
     assert!(world.ended());
 }
 

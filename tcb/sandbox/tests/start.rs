@@ -6,6 +6,7 @@ use abi::version::VERSION;
 use common::{HOSTILE, World, alone, descriptors, gone_within, start_by, status};
 use std::path::Path;
 use std::time::Duration;
+use testing::PATIENCE;
 
 #[test]
 fn a_rust_program_starts_confined() {
@@ -31,7 +32,7 @@ fn a_rust_program_starts_confined() {
         }
     }
     assert!(!gone_within(&world.domain.pidfd, Duration::from_millis(1)));
-    assert!(world.domain.kill());
+    world.end();
     assert!(world.ended());
 }
 
@@ -41,7 +42,7 @@ fn a_domain_of_another_version_ends_with_a_sentence() {
     let Some(_alone) = alone() else { return };
     let path = Path::new(HOSTILE);
     let mut world = start_by(u64::from(VERSION) + 1, path, "hostile", &[]).expect("a start");
-    assert!(gone_within(&world.domain.pidfd, Duration::from_secs(5)));
+    assert!(gone_within(&world.domain.pidfd, PATIENCE));
     let said = world.printed();
     assert!(said.contains("both must be of one build"), "{said}");
 }

@@ -85,7 +85,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while word.load(Ordering::Acquire) == 0 {
-                    let woken = wait(word, 0, Some(Duration::from_secs(10)));
+                    let woken = wait(word, 0, Some(Duration::from_secs(100)));
                     assert!(matches!(woken, Wake::Woken | Wake::Changed), "{woken:?}");
                 }
             });

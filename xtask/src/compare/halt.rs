@@ -91,9 +91,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let knows = |help: &str| {
             let program = folder.path().join("grantway");
-            fs::write(&program, format!("#!/bin/sh\necho '{help}'\n")).unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            fs::set_permissions(&program, mode).unwrap();
+            testing::place_script(&program, &format!("echo '{help}'"));
             is_known(&program).unwrap()
         };
         assert!(knows("      --halt  Let idle cores halt"));

@@ -294,9 +294,7 @@ mod tests {
     fn a_side_has_its_own_names() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("gw");
-        fs::write(&program, "#!/bin/sh\necho base\necho alone\n").unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&program, mode).unwrap();
+        testing::place_script(&program, "echo base\necho alone");
         let text = "program: gw -> grantway\nplan: alone -> isolation";
         let aliases = Aliases::parse(text).unwrap();
         let side = Side::new(folder.path(), "nowhere".into(), &aliases).unwrap();

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The grant mechanism that a plan says for it: none.
 pub const NAME: &str = "pointers";
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The running program `pointers`.
 #[derive(Debug)]

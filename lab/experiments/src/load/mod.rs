@@ -26,7 +26,8 @@ pub struct Load {
     child: LineChild,
 }
 
-const WAIT: Duration = Duration::from_secs(10);
+/// Longer than a load tries to connect.
+const WAIT: Duration = Duration::from_secs(30);
 
 impl Load {
     /// Starts it. It returns when the load listens, or when all its connections are made.

@@ -293,7 +293,6 @@ mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     use std::os::unix::process::CommandExt as _;
     use std::process::{Child, Command, Stdio};
-    use std::time::Duration;
     use testing::require;
 
     fn sample(pid: u32) -> Record {
@@ -399,9 +398,7 @@ mod tests {
         let mut stdin = child.stdin.as_ref().unwrap();
         writeln!(stdin, "{name}").unwrap();
         let program = name.rsplit('/').next().unwrap();
-        while !is_program(child.id(), program) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        testing::wait_until("it is another program", || is_program(child.id(), program));
     }
 
     #[test]
@@ -415,7 +412,11 @@ mod tests {
         };
         open(folder.path(), 0o755);
         let program = folder.path().join("setuid");
-        std::fs::copy(std::fs::canonicalize("/bin/sh").unwrap(), &program).unwrap();
+        // Not by ourselves: what a process has open for writing cannot be executed, nor what a
+        // child of its has open that another test has just forked.
+        let mut copy = Command::new("cp");
+        let copy = copy.arg("--dereference").arg("/bin/sh").arg(&program);
+        assert!(copy.status().unwrap().success());
         open(&program, 0o4755);
         for (uid, told) in [(USER, [1, 0, 0, 1]), (0, [1, 1, 1, 1])] {
             let mut child = shell(folder.path());

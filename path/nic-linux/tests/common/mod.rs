@@ -39,6 +39,7 @@ pub fn frame_to(mac: [u8; 6], number: u32) -> Vec<u8> {
 pub fn open(queues: TapSpec) -> Option<(Namespace, Opened)> {
     require!(tap);
     let namespace = Namespace::new().unwrap();
+    namespace.enter(without_ipv6).unwrap();
     let spec = TapSpec {
         ifname: "wire".to_owned(),
         netns: Some(namespace.path().display().to_string()),
@@ -48,6 +49,12 @@ pub fn open(queues: TapSpec) -> Option<(Namespace, Opened)> {
     };
     let opened = open_queues(&spec).unwrap();
     Some((namespace, opened))
+}
+
+/// Keeps the kernel from saying something of its own on interfaces to come, where it may be before
+/// a frame of ours. Without IPv6 it has nothing to say.
+fn without_ipv6() {
+    let _no_ipv6_at_all = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
 }
 
 pub struct Guests {

@@ -85,7 +85,7 @@ impl Guest {
 
     /// Takes frames until `want` have come, and lends their chunks again.
     fn receive(&mut self, want: usize) -> Vec<Vec<u8>> {
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + PATIENCE;
         let (mut all, mut frames, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         while all.len() < want && Instant::now() < end {
             self.queue.receive(64, &mut frames, &mut failed);
@@ -134,7 +134,7 @@ fn a_frame_is_written_into_the_memory_of_its_guest_and_no_other() {
     let mut guests = [Guest::new(&wire, 1, A), Guest::new(&wire, 2, B)];
     // Nobody has said yet that they are ready: everything is shared.
     station.send(&to(A, 0, 100));
-    assert_eq!(wire.receive(1, Duration::from_secs(5)), [to(A, 0, 100)]);
+    assert_eq!(wire.receive(1, PATIENCE), [to(A, 0, 100)]);
     guests.iter_mut().for_each(Guest::begin);
     let other = [2, 0, 0, 0, 0, 0x0c];
     for round in 0..50u32 {
@@ -145,7 +145,7 @@ fn a_frame_is_written_into_the_memory_of_its_guest_and_no_other() {
         for (guest, mac) in guests.iter_mut().zip([A, B]) {
             assert_eq!(guest.receive(2), [to(mac, round, len), to(mac, round, len)]);
         }
-        let shared = wire.receive(2, Duration::from_secs(5));
+        let shared = wire.receive(2, PATIENCE);
         assert_eq!(shared, [to(other, round, len), to([0xff; 6], round, len)]);
     }
     // What lies in a guest's memory was for it, every frame of it.
@@ -246,10 +246,7 @@ fn what_is_denied_is_counted_to_the_end_of_a_queue() {
             }
         });
         let denied = || guest.device.denied(0).unwrap();
-        let end = Instant::now() + Duration::from_secs(5);
-        while denied()[0] < 1000 {
-            assert!(Instant::now() < end, "nothing comes by the queue");
-        }
+        wait_until("nothing comes by the queue", || denied()[0] >= 1000);
         guest.device.end();
         let last = denied();
         guest.device.end();
@@ -260,10 +257,7 @@ fn what_is_denied_is_counted_to_the_end_of_a_queue() {
         last
     });
     assert_eq!(last[1], last[0] * 100);
-    assert!(
-        !wire.receive(1, Duration::from_secs(5)).is_empty(),
-        "they are shared"
-    );
+    assert!(!wire.receive(1, PATIENCE).is_empty(), "they are shared");
 }
 
 /// The descriptor of the map of programs of a wire with so many queues for guests: as many as no
@@ -402,8 +396,8 @@ fn a_flow_that_keeps_its_queue_reaches_nobody_else() {
     (0..200).for_each(|_| assert_eq!(fresh.send(b"to B").unwrap(), 4));
     let late = wire.namespace.enter(connected).unwrap();
     late.send(b"to B").unwrap();
-    let udp = wire.receive(1, Duration::from_secs(5));
-    assert!(udp.iter().any(|frame| frame[..6] == B), "shared again");
+    // Shared again.
+    wire.receive_one(|frame| frame[..6] == B);
     assert!(guests[1].bytes() == before);
     assert_eq!(guests[1].queue.lent(), POOL, "though it has all chunks");
 }
@@ -436,7 +430,9 @@ fn forged_entries_of_a_guest_s_queue_reach_nothing() {
         forge(&outside);
         (0..20).for_each(|n| station.send(&to(A, n, 1000)));
     }
-    assert!(guest.device.socket().counter(Counter::Dropped).unwrap() > 0);
+    wait_until("nothing is dropped", || {
+        guest.device.socket().counter(Counter::Dropped).unwrap() > 0
+    });
     // Inside: the guest's own, whichever was lent, and from within one chunk.
     forge(&[0, 0, 2048 + 1000, end - 2048]);
     (0..20).for_each(|n| station.send(&to(A, n, 1000)));
@@ -514,11 +510,7 @@ fn a_queue_is_free_when_descriptor_and_rings_are_gone() {
     // SAFETY: reserved for spans, and read by nobody any more.
     let unmapped = unsafe { libc::munmap(rings.as_ptr().cast(), rings.len()) };
     assert_eq!(unmapped, 0);
-    let end = Instant::now() + Duration::from_secs(5);
-    while again().is_err_and(busy) {
-        assert!(Instant::now() < end, "it is never free");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("it is never free", || !again().is_err_and(busy));
 }
 
 /// A page of a pool that is taken back is exchanged: whatever the socket has been given, it never
@@ -553,10 +545,7 @@ fn an_exchanged_page_is_never_written_again() {
     let page = region.span().take(abi::PAGE);
     let first = |page: Span| page.load_u64(HEADROOM).unwrap();
     station.send(&to(A, 1, 500));
-    let end = Instant::now() + Duration::from_secs(5);
-    while first(page) == 0 {
-        assert!(Instant::now() < end, "the kernel writes to it");
-    }
+    wait_until("the kernel does not write to it", || first(page) != 0);
     let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: a system call without pointers; the page is reserved for spans.
     let punched = unsafe { libc::fallocate(region.fd().as_raw_fd(), hole, 0, abi::PAGE as i64) };
@@ -566,9 +555,7 @@ fn an_exchanged_page_is_never_written_again() {
     let count = || received.load_u32(layout.producer.into()).unwrap();
     let before = count();
     (0..50).for_each(|n| station.send(&to(A, n, 500)));
-    while count() < before + 50 {
-        assert!(Instant::now() < end, "frames still come");
-    }
+    wait_until("no frames come any more", || count() >= before + 50);
     let mut bytes = vec![0; abi::PAGE];
     page.read(&mut bytes).unwrap();
     assert!(bytes.iter().all(|&byte| byte == 9));

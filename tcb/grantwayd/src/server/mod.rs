@@ -27,8 +27,8 @@ use units::Units;
 
 /// How long the end may take; what is left then ends with this process.
 const END_NS: u64 = 5_000_000_000;
-/// How long a helper may take to end by itself.
-const HELPER_END: Duration = Duration::from_millis(500);
+/// How long a helper may take to end by itself: who asked for the end hears of it from the manager.
+const HELPER_END: Duration = Duration::from_secs(5);
 /// Asks of the manager that are seen to in one turn.
 const ASKS_PER_TURN: usize = 64;
 /// Records that may wait for a helper to take them. A helper that leaves more is ended.

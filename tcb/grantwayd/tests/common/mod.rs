@@ -11,11 +11,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// For what must happen, where it is not the point how soon: other tests keep the CPUs busy.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// Entries of a table of [`Daemon::share`].
 const ENTRIES: u32 = 4;
@@ -72,10 +67,6 @@ pub(crate) fn core() -> &'static str {
         .unwrap()
 }
 
-/// Held while programs are written and while one is started: a child of another test, between
-/// fork and exec, would hold the file open for writing, and such a file cannot be executed.
-static EXEC: Mutex<()> = Mutex::new(());
-
 /// A program of another package, beside `grantwayd`: the helpers, and the domain of these tests.
 /// What this package's tests build is its own program alone.
 fn built(program: &str) -> PathBuf {
@@ -126,10 +117,9 @@ impl Daemon {
         let dir = tempfile::tempdir().unwrap();
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(dir.path(), open).unwrap();
-        let exec = EXEC.lock().unwrap_or_else(PoisonError::into_inner);
         let probe = built("probe-domain");
         for program in ["driver", "guest"] {
-            std::fs::copy(&probe, dir.path().join(program)).unwrap();
+            testing::place_program(&probe, &dir.path().join(program));
         }
         let mut child = command
             .arg("--socket")
@@ -142,7 +132,6 @@ impl Daemon {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        drop(exec);
         let mut stdin = child.stdin.take().unwrap();
         let text = serde_json::to_vec(machine).unwrap();
         stdin.write_all(&text).unwrap();
@@ -169,11 +158,15 @@ impl Daemon {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
+    /// Waits until the log has this: it is written by a thread of its own.
+    #[track_caller]
+    pub(crate) fn logs(&self, part: &str) {
+        eventually(part, || self.log().contains(part));
+    }
+
     pub(crate) fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.socket()).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
+        stream.set_read_timeout(Some(testing::PATIENCE)).unwrap();
         stream
     }
 
@@ -291,7 +284,7 @@ impl Daemon {
 
     /// Waits until nothing is left of a domain; how it ended.
     pub(crate) fn gone(&self, name: &str) -> String {
-        eventually("a domain is cleared away", SOON, || {
+        eventually("a domain is cleared away", || {
             let audit = self.domain_audit(name);
             audit["owned"] == 0 && audit["mapped"] == 0 && audit["alive"] == false
         });
@@ -357,12 +350,9 @@ pub(crate) fn is_process(pid: i64) -> bool {
 }
 
 /// Waits until something is so.
-pub(crate) fn eventually(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+#[track_caller]
+pub(crate) fn eventually(what: &str, is_so: impl FnMut() -> bool) {
+    testing::wait_until(&format!("not in time: {what}"), is_so);
 }
 
 pub(crate) fn kill(pid: i64) {

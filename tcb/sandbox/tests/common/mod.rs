@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use testing::require;
+use testing::{PATIENCE, require, wait_until};
 
 /// The guest memory's number in the agent.
 pub(crate) const GUEST: u32 = 7;
@@ -28,8 +28,10 @@ pub(crate) const SCRATCH: u64 = (FRAMES + PAGE) as u64;
 /// One test at a time: they measure, and they start processes.
 pub(crate) fn alone() -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // This starts processes and opens descriptors, too.
     require!(seccomp_notify);
-    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
+    Some(alone)
 }
 
 pub(crate) struct World {
@@ -155,7 +157,7 @@ impl World {
     /// Waits for its answer: a value, or Err if a page was missing. None: the domain is gone.
     pub(crate) fn answer(&self) -> Option<Result<u64, ()>> {
         let answered = self.page().u32(9 * 8).expect("a word");
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + PATIENCE;
         loop {
             let now = answered.load(SeqCst);
             if now == self.orders {
@@ -222,6 +224,12 @@ impl World {
 
     pub(crate) fn unmap(&mut self, slot: u32) {
         self.domain.agent.unmap(&[Slot(slot)]).expect("unmapped");
+    }
+
+    /// Kills domain and agent; what only lacks a CPU to end is waited for.
+    #[track_caller]
+    pub(crate) fn end(&mut self) {
+        wait_until("it is still there", || self.domain.kill());
     }
 
     pub(crate) fn ended(&self) -> bool {
