@@ -1,8 +1,9 @@
 //! Real sessions. Without the right to sample everything they sample what the test starts itself;
 //! where even that is forbidden they say so and end.
+#![allow(unsafe_code)]
 
 use std::process::{Command, ExitStatus};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 use testing::skip;
 use xenoprof::attribute::Attribution;
@@ -12,10 +13,17 @@ use xenoprof::model::{Session, Tier, file};
 use xenoprof::record::{DEFAULT_HZ, Options, run, to_file};
 use xenoprof::show::flame;
 
-/// One session at a time: the kernel adds up the time of all children of a process.
+/// One session at a time: the kernel adds up the time of all children of a process. None finds a
+/// machine that somebody else runs here.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+    static PLACE: Once = Once::new();
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = concat!(env!("CARGO_TARGET_TMPDIR"), "/no-machines");
+    // SAFETY: every test of this program waits here before it looks at the environment or starts
+    // anything, and whatever else runs looks at it by the standard library, which has a lock.
+    PLACE.call_once(|| unsafe { std::env::set_var(client::RUNTIME_DIR_VAR, place) });
+    one
 }
 
 /// A shell that computes for some tenths of a second, then ends with this status.

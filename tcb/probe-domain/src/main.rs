@@ -265,13 +265,7 @@ impl Probe {
                 let last = self.info.skip(PAGE);
                 outcome(last.fill(n("byte") as u8))
             }
-            "flood" => {
-                let line = [b'x'; 99];
-                for _ in 0..n("lines") {
-                    print_line(format_args!("{}", String::from_utf8_lossy(&line)));
-                }
-                json!("done")
-            }
+            "flood" => flood(n("lines")),
             "say" => {
                 print_line(format_args!(
                     "{}",
@@ -346,6 +340,15 @@ impl Probe {
 
 fn outcome<E>(result: Result<(), E>) -> Value {
     json!(if result.is_ok() { "done" } else { "fault" })
+}
+
+/// Prints so many lines of a hundred bytes.
+fn flood(lines: u64) -> Value {
+    let line = "x".repeat(99);
+    for _ in 0..lines {
+        print_line(format_args!("{line}"));
+    }
+    json!("done")
 }
 
 /// A page whose first byte is read again and again, between orders.

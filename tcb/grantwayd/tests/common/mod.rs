@@ -188,7 +188,10 @@ impl Daemon {
 
     /// Passes an order to a probe domain; its reply, or `{"error": …}`.
     pub(crate) fn order(&self, domain: &str, order: Value) -> Value {
-        let answer = self.ask(&relay(domain, &order));
+        // While others ask the domain, too, it may be told to try again.
+        let is_busy = |answer: &Value| answer["error"].to_string().contains("; try again");
+        let ask = || Some(self.ask(&relay(domain, &order))).filter(|answer| !is_busy(answer));
+        let answer = testing::wait_for("it is never its turn", ask);
         match answer["reply"].as_str() {
             Some(reply) => serde_json::from_str(reply).unwrap(),
             None => answer,
