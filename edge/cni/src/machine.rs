@@ -43,8 +43,8 @@ impl Machine {
         self.ask(&Control::Attach { guest }, ATTACH)
     }
 
-    /// Takes a guest away; whether it was there. Nothing is left of it then but, for a moment, its
-    /// interface.
+    /// Takes a guest away; whether it was there. Nothing is left of it then but, for an instant,
+    /// its interface.
     pub(crate) fn detach(&self, guest: &str) -> Result<bool, Error> {
         if !self.has(guest)? {
             return Ok(false);
