@@ -63,19 +63,19 @@ impl Default for Options {
 }
 
 /// How long an answer may take.
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER: Duration = Duration::from_secs(20);
 /// How long metrics may take: every domain is asked.
-const METRICS: Duration = Duration::from_secs(10);
+const METRICS: Duration = Duration::from_secs(20);
 /// How long a domain's end and start may take.
-const RESTART: Duration = Duration::from_secs(25);
+const RESTART: Duration = Duration::from_secs(45);
 /// How long a guest may take to come, and to go again if it does not.
 const CHANGE: Duration = Duration::from_secs(45);
 /// How long a reload may take: hundreds of guests, one after another.
 const RELOAD: Duration = Duration::from_secs(600);
 /// How long an orderly end may take.
-const DOWN: Duration = Duration::from_secs(10);
+const DOWN: Duration = Duration::from_secs(30);
 /// The same when nobody waits for the outcome.
-const DROP: Duration = Duration::from_secs(3);
+const DROP: Duration = Duration::from_secs(10);
 
 /// A running machine: its monitor and domains.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl Instance {
         };
 
         let lock = lock(options.limit)?;
-        clear_stale(&socket, &machine.name)?;
+        clear_stale(&socket, &machine.name, ANSWER)?;
         // The manager that served it is gone: nobody answers at the control socket.
         let metrics = metrics::path_of(&socket);
         let _ = fs::remove_file(&metrics);
@@ -408,11 +408,7 @@ fn wait_child(child: &mut Child, limit: Duration) -> bool {
 /// Wait until a process that is no child has ended; false: not in time.
 fn wait_process(pid: u32, limit: Duration) -> bool {
     let start = Instant::now();
-    let alive = || {
-        let pid = rustix::process::Pid::from_raw(pid.cast_signed());
-        pid.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok()) && !is_zombie(pid)
-    };
-    while alive() {
+    while !is_over(pid) {
         if start.elapsed() > limit {
             return false;
         }
@@ -421,12 +417,11 @@ fn wait_process(pid: u32, limit: Duration) -> bool {
     true
 }
 
-/// Whether a process has ended and only its parent has not noticed.
-fn is_zombie(pid: Option<rustix::process::Pid>) -> bool {
-    let Some(pid) = pid else { return true };
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap_or_default();
+/// Whether a process, anybody's, has ended; its parent may not have noticed.
+fn is_over(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
-        .is_none_or(|(_, rest)| rest.starts_with('Z'))
+        .is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 /// A monitor that is not ready yet: killed if nothing comes of it.
@@ -485,7 +480,7 @@ impl Starting {
                 cannot_run_here,
             }),
             Err(_) if line.is_empty() => {
-                wait_child(child, Duration::from_secs(1));
+                wait_child(child, ANSWER);
                 let how = match child.try_wait() {
                     Ok(Some(status)) => status.to_string(),
                     _ => "without a word".to_owned(),

@@ -119,7 +119,7 @@ mod tests {
             stream.write_all(answer.as_bytes()).unwrap();
             String::from_utf8(request).unwrap()
         });
-        let got = fetch(&path, MetricsFormat::Text, Duration::from_secs(5));
+        let got = fetch(&path, MetricsFormat::Text, Duration::from_secs(120));
         let request = server.join().unwrap();
         assert!(
             request.starts_with("GET /metrics HTTP/1.1\r\n"),

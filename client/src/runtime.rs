@@ -1,6 +1,8 @@
 //! Where instances keep their sockets and logs.
 
 use crate::Error;
+use crate::control::ask;
+use abi::machine::{Control, Status};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -200,15 +202,30 @@ pub(crate) fn lock(limit: Duration) -> Result<StartLock, Error> {
     }
 }
 
-/// Make way for a new socket at `path`: an error if an instance answers there, else whatever a
-/// dead one left is removed.
-pub(crate) fn clear_stale(path: &Path, name: &str) -> Result<(), Error> {
+/// Make way for a new socket at `path`: an error if an instance answers there, or is silent for
+/// `limit`, else whatever a dead one left is removed.
+pub(crate) fn clear_stale(path: &Path, name: &str, limit: Duration) -> Result<(), Error> {
+    let end = Instant::now() + limit;
+    // A manager has the socket for a moment after its monitor was killed: it hangs up.
+    while hangs_up(path, end.saturating_duration_since(Instant::now())) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     match UnixStream::connect(path) {
         Ok(_) => Err(Error::Running(name.to_owned())),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)
             .map_err(|e| Error::io(format!("remove the stale {}", path.display()), e)),
         Err(e) => Err(Error::io(format!("look at {}", path.display()), e)),
+    }
+}
+
+/// Whether somebody at `path` takes a request and goes instead of an answer, within `limit`.
+fn hangs_up(path: &Path, limit: Duration) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    let gone = [BrokenPipe, ConnectionReset, UnexpectedEof];
+    match ask::<Status>(path, &Control::Status, limit) {
+        Err(Error::Io { error, .. }) => gone.contains(&error.kind()),
+        _ => false,
     }
 }
 
@@ -250,12 +267,16 @@ mod tests {
     fn stale_sockets_are_removed_and_live_ones_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
-        assert!(clear_stale(&path, "x").is_ok());
+        let clear = |limit| clear_stale(&path, "x", limit);
+        let (soon, late) = (Duration::from_millis(50), Duration::from_secs(600));
+        assert!(clear(late).is_ok());
         let listener = UnixListener::bind(&path).unwrap();
-        assert!(matches!(clear_stale(&path, "x"), Err(Error::Running(n)) if n == "x"));
+        assert!(matches!(clear(soon), Err(Error::Running(n)) if n == "x"));
         assert!(path.exists());
-        drop(listener);
-        assert!(clear_stale(&path, "x").is_ok());
+        // One that is asked and ends instead is none any more.
+        let ends = std::thread::spawn(move || drop(listener.accept().unwrap()));
+        assert!(clear(late).is_ok());
+        ends.join().unwrap();
         assert!(!path.exists());
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Within this it says that it is there, or counts as away. One that does not run is away at once;
 /// one that runs may be attaching many.
-const READY: Duration = Duration::from_secs(2);
+const READY: Duration = Duration::from_secs(5);
 /// It gives up a guest that does not come after 20 s by itself, and takes it back.
 const ATTACH: Duration = Duration::from_secs(25);
 /// It answers after 20 s at the latest.

@@ -6,8 +6,8 @@ use crate::request::Request;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A detached guest's interface is gone within this; it takes milliseconds.
-const LINK: Duration = Duration::from_secs(1);
+/// A detached guest's interface is gone long before this is over; it takes milliseconds.
+const LINK: Duration = Duration::from_secs(20);
 
 pub(crate) fn del(request: &Request) -> Result<(), Failure> {
     let machine = request.machine()?;

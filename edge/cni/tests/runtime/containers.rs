@@ -1,8 +1,9 @@
 //! Containers come, talk and go.
 
-use crate::machine::{HOST, Machine, call, has_interface, names, path, reaches, run, wait_until};
+use crate::machine::{HOST, Machine, call, has_interface, names, path, reaches, run};
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
+use testing::wait_until;
 
 /// A container: its id, and its namespace.
 struct Container(&'static str, Namespace);

@@ -6,12 +6,9 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use testing::require;
+use testing::{require, wait_until};
 
-const PATIENCE: Duration = Duration::from_secs(30);
 /// The address of the host, which is the containers' gateway.
 pub(crate) const HOST: &str = "10.99.0.1";
 
@@ -192,6 +189,7 @@ pub(crate) fn run(namespace: &Namespace, program: &str, args: &[&str]) -> Output
 }
 
 /// Waits until an address answers.
+#[track_caller]
 pub(crate) fn reaches(namespace: &Namespace, address: &str) {
     wait_until(&format!("no answer of {address}"), || {
         let ping = run(namespace, "ping", &["-c", "1", "-W", "1", address]);
@@ -207,14 +205,6 @@ pub(crate) fn has_interface(namespace: &Namespace, name: &str) -> bool {
 
 pub(crate) fn path(namespace: &Namespace) -> String {
     namespace.path().display().to_string()
-}
-
-pub(crate) fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Names in a folder; none if there is no such folder.
