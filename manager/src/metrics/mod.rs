@@ -87,6 +87,8 @@ struct Source {
     asker: Asker,
     names: Names,
     last: Option<Last>,
+    /// As old as a text may be.
+    fresh: Duration,
 }
 
 /// The last answer.
@@ -102,6 +104,7 @@ impl Source {
             asker: Asker::new(control),
             names: Names::default(),
             last: None,
+            fresh: FRESH,
         }
     }
 
@@ -110,7 +113,11 @@ impl Source {
     /// # Errors
     /// Why it cannot be had now.
     fn text(&mut self, format: Format) -> Result<Arc<str>, Trouble> {
-        let last = match self.last.take().filter(|last| last.at.elapsed() < FRESH) {
+        let last = match self
+            .last
+            .take()
+            .filter(|last| last.at.elapsed() < self.fresh)
+        {
             Some(last) => last,
             None => {
                 let snapshot = self.asker.gather()?;

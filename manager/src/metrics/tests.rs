@@ -214,6 +214,7 @@ fn domains_are_asked_once_for_all_who_ask_at_a_time() {
     let (asker, asked) = main_loop(&[]);
     let mut source = source();
     source.asker = asker;
+    source.fresh = Duration::from_secs(600);
     let first = source.text(Format::OpenMetrics).unwrap();
     let again = source.text(Format::OpenMetrics).unwrap();
     source.text(Format::Text).unwrap();
