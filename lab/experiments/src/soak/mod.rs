@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// From one look at what is held to the next, until both are the same.
 const SETTLE: Duration = Duration::from_millis(100);
 /// What has not come back for so long will not.
-const LOST: Duration = Duration::from_secs(20);
+const LOST: Duration = Duration::from_secs(60);
 /// The probe goes on if its last datagram is no older than this.
 const LIVELY_NS: u64 = 20_000_000;
 /// The probe's port.
@@ -212,7 +212,7 @@ impl Soak {
 
     /// What there is more than before; what is on its way out gets a moment for it.
     fn leaked(&self) -> anyhow::Result<Leaked> {
-        let end = Instant::now() + Duration::from_secs(2);
+        let end = Instant::now() + Duration::from_secs(60);
         loop {
             let now = self.held()?;
             if now == self.before || Instant::now() >= end || self.before == Held::default() {
