@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// The keeper among the hidden subcommands.
 pub(crate) const HELPER: &str = "pasta";
 /// How long pasta may take until the namespace has a default route.
-const READY: Duration = Duration::from_secs(5);
+const READY: Duration = Duration::from_secs(20);
 
 /// What the keeper is told.
 #[derive(Serialize, Deserialize)]
