@@ -2,6 +2,7 @@
 
 use crate::machine::{Machine, text};
 use crate::programs::{DB, IPV4, NAMES, WEB, WIRE, start_with};
+use testing::wait_until;
 
 /// Sends each frame that it is given, in hexadecimal, a hundred times, past the kernel's own stack.
 const SENDER: &str = "
@@ -60,7 +61,7 @@ fn forged_macs_and_arp_take_nobody_s_traffic() {
     assert!(run.status.success(), "{run:?}");
 
     let before = delivered();
-    let args = ["-c", "100", "-i", "0.005", "-w", "20", IPV4[DB]];
+    let args = ["-c", "100", "-i", "0.005", "-w", "120", IPV4[DB]];
     let run = machine.run(WIRE, "ping", &args);
     assert!(text(&run.stdout).contains("100 received"), "{run:?}");
     // What comes to everybody comes to it too.
@@ -69,8 +70,11 @@ fn forged_macs_and_arp_take_nobody_s_traffic() {
     let neighbour = machine.run(WIRE, "ip", &["neigh", "show", IPV4[DB]]);
     let neighbour = text(&neighbour.stdout).replace(':', "");
     assert!(neighbour.contains(&victim), "{neighbour} is not {victim}");
-    let drops = &driver()["drops"];
-    assert_eq!(drops["forged_source"], TIMES, "{drops}");
-    assert_eq!(drops["forged_arp"], 2 * TIMES, "{drops}");
+    // What waits in the forger's own queues is another's who may be slow.
+    wait_until("not every forged frame is dropped", || {
+        let drops = &driver()["drops"];
+        println!("{drops}");
+        drops["forged_source"] == TIMES && drops["forged_arp"] == 2 * TIMES
+    });
     machine.end();
 }

@@ -1,14 +1,13 @@
 //! The core's helpers, and guests, that die under real traffic.
 
 use crate::machine::{Machine, text};
-use crate::processes::{domain, kill, pid, wait_until};
-use crate::programs::{FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config};
+use crate::processes::{domain, kill, pid};
+use crate::programs::{
+    FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config, disturbed,
+};
 use std::thread;
 use std::time::Duration;
-use testing::child_of;
-
-const PATIENCE: Duration = Duration::from_secs(30);
-const PAUSE: Duration = Duration::from_millis(5);
+use testing::{child_of, wait_for, wait_until};
 
 fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
     Machine::start(needed, &NAMES, |namespaces| {
@@ -18,14 +17,10 @@ fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
 
 /// Kills a helper that is there, and waits until there is another.
 fn kill_helper(core: u64, name: &str) {
-    let mut before = None;
-    wait_until("no helper", PAUSE, PATIENCE, || {
-        before = child_of(core, name);
-        before.is_some()
-    });
-    assert!(kill(before.unwrap()));
-    wait_until("no other helper", PAUSE, PATIENCE, || {
-        child_of(core, name).is_some_and(|now| Some(now) != before)
+    let before = wait_for("no helper", || child_of(core, name));
+    assert!(kill(before));
+    wait_until("no other helper", || {
+        child_of(core, name).is_some_and(|now| now != before)
     });
 }
 
@@ -44,7 +39,7 @@ fn traffic_does_not_notice_that_manager_and_netd_die() {
         let before: Vec<u64> = before.chain([pid(&machine, "driver")]).collect();
         let file = SomeFile::new(&machine, 20_000_000);
         // Alone first: a stream fills queues, and then a ping may be lost although all live.
-        let pings = ["-i", "0.01", "-c", "200", "-W", "2", IPV4[WEB]];
+        let pings = ["-i", "0.01", "-c", "200", "-W", "60", IPV4[WEB]];
         let pings = machine.spawn(WIRE, "ping", &pings);
         for name in ["grantway-manager", "grantway-netd", "grantway-manager"] {
             thread::sleep(Duration::from_millis(300));
@@ -52,21 +47,15 @@ fn traffic_does_not_notice_that_manager_and_netd_die() {
         }
         let pings = text(&pings.output().stdout);
         assert!(pings.contains(" 0% packet loss"), "{nic}: {pings}");
-        thread::scope(|scope| {
-            let ways = scope.spawn(|| {
-                for (from, to) in WAYS {
-                    file.carry(from, (to, IPV4[from]), &["--limit-rate", "20M"]);
-                }
-            });
-            let mut kills = 0;
-            while !ways.is_finished() {
-                kill_helper(core, ["grantway-manager", "grantway-netd"][kills % 2]);
-                kills += 1;
-                thread::sleep(Duration::from_millis(100));
+        let ways = || {
+            for (from, to) in WAYS {
+                file.carry(from, (to, IPV4[from]), &["--limit-rate", "20M"]);
             }
-            assert!(kills > 4, "{kills}");
+        };
+        disturbed(5, Duration::from_millis(100), ways, |n| {
+            kill_helper(core, ["grantway-manager", "grantway-netd"][n % 2]);
         });
-        wait_until("nobody answers", PAUSE, PATIENCE, || {
+        wait_until("nobody answers", || {
             machine.grantway(&["stat", "driver"]).status.success()
         });
         let after = NAMES[1..].iter().map(|name| pid(&machine, name));
@@ -89,7 +78,7 @@ fn a_guest_that_dies_comes_back_under_the_same_interface() {
         for round in 1..=3 {
             let before = domain(&machine, "web");
             assert!(kill(before["pid"].as_u64().unwrap()));
-            wait_until("it does not come back", PAUSE, PATIENCE, || {
+            wait_until("it does not come back", || {
                 let now = domain(&machine, "web");
                 now["restarts"]["count"] == round && !now["restarts"]["connected_ns"].is_null()
             });

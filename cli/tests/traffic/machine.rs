@@ -7,13 +7,12 @@
 use netdev::netns::Namespace;
 use serde_json::Value;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use testing::require;
+use testing::{require, wait_until};
 
 /// One machine at a time: they share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
@@ -73,16 +72,11 @@ impl Machine {
     }
 
     fn wait_until_up(&self) {
-        let end = Instant::now() + Duration::from_secs(30);
-        loop {
+        wait_until("the machine does not come up", || {
             let run = self.grantway(&["status", "--json"]);
             let status: Option<Value> = serde_json::from_slice(&run.stdout).ok();
-            if status.is_some_and(|status| !status["up_took_ns"].is_null()) {
-                return;
-            }
-            assert!(Instant::now() < end, "the machine did not come up: {run:?}");
-            thread::sleep(Duration::from_millis(50));
-        }
+            status.is_some_and(|status| !status["up_took_ns"].is_null())
+        });
     }
 
     pub(crate) fn grantway(&self, args: &[&str]) -> Output {
@@ -115,7 +109,6 @@ impl Machine {
 
     /// Waits until somebody listens on a TCP port in a namespace.
     pub(crate) fn wait_for_listener(&self, place: usize, port: u16) {
-        let end = Instant::now() + Duration::from_secs(20);
         let wanted = format!(":{port:04X} ");
         let listens = || {
             ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"]
@@ -126,10 +119,9 @@ impl Machine {
                         .any(|line| line.contains(&wanted) && line.contains(" 0A "))
                 })
         };
-        while !self.places[place].0.enter(listens).unwrap() {
-            assert!(Instant::now() < end, "nobody listens on port {port}");
-            thread::sleep(Duration::from_millis(20));
-        }
+        wait_until(&format!("nobody listens on port {port}"), || {
+            self.places[place].0.enter(listens).unwrap()
+        });
     }
 
     /// What `grantway ARGS --json` prints.
@@ -180,6 +172,16 @@ impl Drop for Machine {
 pub(crate) struct Running(Option<Child>);
 
 impl Running {
+    /// Waits until it has printed a line.
+    pub(crate) fn wait_for_line(&mut self) {
+        let stdout = self.0.as_mut().unwrap().stdout.as_mut().unwrap();
+        let mut byte = [0];
+        // What comes behind it is for `output`.
+        while byte != *b"\n" {
+            stdout.read_exact(&mut byte).unwrap();
+        }
+    }
+
     pub(crate) fn output(mut self) -> Output {
         self.0.take().unwrap().wait_with_output().unwrap()
     }

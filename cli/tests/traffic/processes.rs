@@ -4,8 +4,6 @@ use crate::machine::Machine;
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
 /// What the machine says of a domain.
 pub(crate) fn domain(machine: &Machine, name: &str) -> Value {
@@ -32,18 +30,4 @@ pub(crate) fn kill(pid: u64) -> bool {
 /// How many a process has open.
 pub(crate) fn descriptors(pid: u64) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
-}
-
-/// Looks until it is `done`, with pauses of `pause`, for up to `patience`.
-pub(crate) fn wait_until(
-    what: &str,
-    pause: Duration,
-    patience: Duration,
-    mut done: impl FnMut() -> bool,
-) {
-    let end = Instant::now() + patience;
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        thread::sleep(pause);
-    }
 }

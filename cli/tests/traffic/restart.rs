@@ -2,11 +2,13 @@
 //! and go on.
 
 use crate::machine::{Machine, Running, text};
-use crate::processes::{self, descriptors, domain, kill, pid};
-use crate::programs::{FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config};
+use crate::processes::{descriptors, domain, kill, pid};
+use crate::programs::{
+    FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config, disturbed,
+};
 use serde_json::Value;
-use std::thread;
 use std::time::Duration;
+use testing::wait_until;
 
 /// A driver that is back soon, however often it dies.
 const SOON: &str = "restart_pause_ms = 20\n";
@@ -20,11 +22,6 @@ fn start(switches: &str, nic: &str, needed: &[&str]) -> Option<Machine> {
 
 pub(crate) fn driver(machine: &Machine) -> Value {
     domain(machine, "driver")
-}
-
-fn wait_until(what: &str, done: impl FnMut() -> bool) {
-    let (pause, patience) = (Duration::from_millis(2), Duration::from_secs(30));
-    processes::wait_until(what, pause, patience, done);
 }
 
 /// Waits until a driver that is none of `before` serves every guest that lives.
@@ -64,20 +61,13 @@ fn a_file_arrives_whole_over_a_driver_that_is_killed() {
             return;
         };
         let file = SomeFile::new(&machine, 40_000_000);
-        thread::scope(|scope| {
-            let ways = scope.spawn(|| {
-                for (from, to) in WAYS {
-                    file.carry(from, (to, IPV4[from]), &["--limit-rate", "40M"]);
-                }
-            });
-            let mut kills = 0;
-            while !ways.is_finished() {
-                kill_driver(&machine);
-                kills += 1;
-                thread::sleep(Duration::from_millis(300));
+        let ways = || {
+            for (from, to) in WAYS {
+                file.carry(from, (to, IPV4[from]), &["--limit-rate", "40M"]);
             }
-            println!("{kills} kills");
-            assert!(kills > 4, "{kills}");
+        };
+        disturbed(5, Duration::from_millis(300), ways, |_| {
+            kill_driver(&machine);
         });
         carry_files(&machine, 100_000);
         let audit = machine.ask(&["grants"]);

@@ -2,7 +2,7 @@
 //! dies.
 
 use crate::machine::{Machine, text};
-use crate::processes::{self, kill, pid};
+use crate::processes::{kill, pid};
 use crate::programs::{
     FOR_FILES, IPV4, NAMES, SomeFile, WAYS, WEB, WIRE, carry_files, config, ping_every_way,
 };
@@ -10,8 +10,7 @@ use netdev::netns::Namespace;
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
-use testing::{require, skip};
+use testing::{require, skip, wait_until};
 
 const FILE_BYTES: usize = 5_000_000;
 
@@ -96,11 +95,6 @@ fn wire_is_there(machine: &Machine) -> bool {
         .contains(NAMES[WIRE])
 }
 
-pub(crate) fn wait_until(what: &str, done: impl FnMut() -> bool) {
-    let (pause, patience) = (Duration::from_millis(20), Duration::from_secs(20));
-    processes::wait_until(what, pause, patience, done);
-}
-
 #[test]
 fn a_driver_that_is_killed_with_frames_in_flight_leaves_nothing() {
     let Some(machine) = start("[driver]\nrestart = false", "", &["iperf3"]) else {
@@ -108,7 +102,7 @@ fn a_driver_that_is_killed_with_frames_in_flight_leaves_nothing() {
     };
     let server = machine.spawn(WEB, "iperf3", &["-s", "-1"]);
     machine.wait_for_listener(WEB, 5201);
-    let args = ["-c", IPV4[WEB], "-t", "20", "-P", "4", "--bidir"];
+    let args = ["-c", IPV4[WEB], "-t", "600", "-P", "4", "--bidir"];
     let client = machine.spawn(WIRE, "iperf3", &args);
     let packets = |machine: &Machine| wire(machine)["traffic"]["in_packets"].as_u64().unwrap();
     wait_until("nothing is in flight", || packets(&machine) > 10_000);
@@ -161,7 +155,7 @@ fn an_interface_that_is_there_is_the_wire() {
         )
     });
     let Some(mut machine) = started else { return };
-    let args = ["-c", "5", "-i", "0.05", "-w", "10", IPV4[WEB]];
+    let args = ["-c", "5", "-i", "0.05", "-w", "60", IPV4[WEB]];
     let run = machine.run(WIRE, "ping", &args);
     assert!(text(&run.stdout).contains("5 received"), "{run:?}");
     // The pair is not ours to remove.
