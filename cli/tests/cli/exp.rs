@@ -28,7 +28,7 @@ fn figure<'a>(figures: &'a [Value], config: &str, metric: &str) -> (f64, &'a str
 fn small_frames_are_told_with_window_and_touch() {
     let place = Place::with_machine();
     let only = "pointers-64,shared-64,ngm-64";
-    let args = ["exp", "small", "--only", only, "--seconds", "0.05"];
+    let args = ["exp", "small", "--only", only, "--seconds", "0.5"];
     let run = place.run(&[&args[..], &["--quick", "--json"]].concat());
     assert!(run.ok(), "{run:?}");
     let figures = figures(&run.out);
@@ -65,7 +65,7 @@ fn peers_run_beside_ours_and_leave_nothing_behind() {
     let before = pages();
     let all = ["exp", "peers", "--json", "--quick", "--seconds"];
     // What vhost needs the other two have.
-    let run = place.run(&[&all[..], &["0.05", "--only", "ngm,memif,ovs"]].concat());
+    let run = place.run(&[&all[..], &["0.5", "--only", "ngm,memif,ovs"]].concat());
     if run.code == 3 {
         return testing::skip(run.err);
     }

@@ -44,7 +44,7 @@ fn captured(place: &Place, machine: &str, count: &str) -> (String, Run) {
         "--count",
         count,
         "--seconds",
-        "20",
+        "120",
     ];
     let run = place.run(&args);
     (path, run)
@@ -121,7 +121,7 @@ fn why_a_frame_was_dropped_is_its_comment() {
     let rule = "[[guest.vif.rule]]\nname = \"no-pings\"\ndirection = \"from-guest\"\n\
                 action = \"deny\"\nprotocol = \"icmp\"\n";
     let machine = SIM.replace("[[guest.vif.app]]", &format!("{rule}[[guest.vif.app]]"));
-    let (path, run) = captured(&place, &machine, "3");
+    let (path, run) = captured(&place, &machine, "10");
     assert!(run.ok(), "{run:?}");
     let said: Vec<_> = frames(Path::new(&path))
         .into_iter()

@@ -6,9 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, Once};
-use std::time::{Duration, Instant};
+use std::sync::Once;
+use std::time::Duration;
 use tempfile::TempDir;
+use testing::{place_program, place_script, wait_for};
 
 /// A machine that needs no TAP.
 pub(crate) const SIM: &str = r#"
@@ -63,12 +64,6 @@ const PROGRAMS: [&str; 7] = [
     "pointers",
 ];
 
-const LIMIT: Duration = Duration::from_secs(20);
-
-/// Held while a program is written and while one is started: a child of another test, between
-/// fork and exec, would hold the file open for writing, and such a file cannot be executed.
-static EXEC: Mutex<()> = Mutex::new(());
-
 static BUILT: Once = Once::new();
 
 /// Builds what `cargo test` of this package alone does not: the programs that lie in `folder`.
@@ -100,11 +95,6 @@ fn build(folder: &Path) {
             .unwrap()
             .success()
     );
-}
-
-fn spawn(command: &mut Command) -> Child {
-    let _exec = EXEC.lock().unwrap();
-    command.spawn().unwrap()
 }
 
 /// How a program ended.
@@ -140,11 +130,7 @@ impl Place {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("grantway");
         // The program looks for others beside the file that it is: a symbolic link would not do.
-        let built = env!("CARGO_BIN_EXE_grantway");
-        let _exec = EXEC.lock().unwrap();
-        fs::hard_link(built, &program)
-            .or_else(|_| fs::copy(built, &program).map(drop))
-            .unwrap();
+        place_program(Path::new(env!("CARGO_BIN_EXE_grantway")), &program);
         Self { dir }
     }
 
@@ -157,12 +143,8 @@ impl Place {
                 build(from);
             }
         });
-        let _exec = EXEC.lock().unwrap();
         for name in PROGRAMS {
-            let (from, to) = (from.join(name), place.path(name));
-            fs::hard_link(&from, &to)
-                .or_else(|_| fs::copy(&from, &to).map(drop))
-                .unwrap();
+            place_program(&from.join(name), &place.path(name));
         }
         place
     }
@@ -211,10 +193,7 @@ impl Place {
 
     /// Puts a shell script where the monitor belongs.
     pub(crate) fn monitor(&self, script: &str) {
-        let path = self.path("grantwayd");
-        let _exec = EXEC.lock().unwrap();
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        place_script(&self.path("grantwayd"), script);
     }
 
     /// Lets others change what is in the runtime directory.
@@ -245,7 +224,7 @@ impl Place {
 
     /// Runs it to its end.
     pub(crate) fn run(&self, args: &[&str]) -> Run {
-        let child = spawn(&mut self.command(args));
+        let child = self.command(args).spawn().unwrap();
         Run::new(child.wait_with_output().unwrap())
     }
 
@@ -265,7 +244,7 @@ impl Place {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child = spawn(&mut command);
+        let mut child = command.spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         std::thread::sleep(pause);
         stdin.write_all(keys.as_bytes()).unwrap();
@@ -276,7 +255,8 @@ impl Place {
 
     /// Runs it to its end where no other program is installed.
     pub(crate) fn run_without_programs(&self, args: &[&str]) -> Run {
-        let child = spawn(self.command(args).env("PATH", self.dir.path()));
+        let mut command = self.command(args);
+        let child = command.env("PATH", self.dir.path()).spawn().unwrap();
         Run::new(child.wait_with_output().unwrap())
     }
 
@@ -287,7 +267,8 @@ impl Place {
 
     /// The same with a group that is not the user's own.
     pub(crate) fn run_as_group(&self, user: u32, group: u32, args: &[&str]) -> Run {
-        let child = spawn(self.command(args).uid(user).gid(group));
+        let mut command = self.command(args);
+        let child = command.uid(user).gid(group).spawn().unwrap();
         Run::new(child.wait_with_output().unwrap())
     }
 
@@ -311,7 +292,7 @@ impl Place {
         let out = fs::File::create(self.path("out")).unwrap();
         let mut command = self.command(args);
         command.stdout(out).stderr(err);
-        let child = spawn(command.envs(variables.iter().copied()));
+        let child = command.envs(variables.iter().copied()).spawn().unwrap();
         Running {
             child: Some(child),
             out: self.path("out"),
@@ -355,20 +336,17 @@ pub(crate) fn wait_for_end(pid: &str) {
     wait(|| (!is_alive(pid)).then_some(()));
 }
 
-pub(crate) fn wait<T>(mut ready: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = ready() {
-            return value;
-        }
-        assert!(start.elapsed() < LIMIT, "not in time");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// Waits until there is something.
+#[track_caller]
+pub(crate) fn wait<T>(ready: impl FnMut() -> Option<T>) -> T {
+    wait_for("not in time", ready)
 }
 
-/// Whether a process lives.
+/// Whether a process lives: it has its memory, its files and its children until it is a zombie.
 pub(crate) fn is_alive(pid: &str) -> bool {
-    Path::new("/proc").join(pid).join("exe").exists()
+    let stat = fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, state)| state);
+    state.is_some_and(|state| !state.starts_with(['Z', 'X']))
 }
 
 /// A program that is running.

@@ -55,7 +55,7 @@ fn a_machine_is_recorded_and_looked_at_in_every_way() {
     }
     let file = place.file("good.toml", SIM);
     assert!(place.run(&["up", &file, "--detach"]).ok());
-    let run = place.run(&["prof", "record", "--seconds", "1", "-o", "a.prof"]);
+    let run = place.run(&["prof", "record", "--seconds", "3", "-o", "a.prof"]);
     assert!(run.ok() && run.err.contains("a.prof"), "{run:?}");
     let run = place.run(&["prof", "record", "--seconds", "0.5", "-o", "b.prof"]);
     assert!(run.ok(), "{run:?}");
@@ -268,7 +268,7 @@ fn without_the_right_one_may_profile_oneself_alone() {
 fn a_killed_recorder_leaves_nothing_in_the_way() {
     let place = Place::new();
     let record = ["prof", "record", "-o", "x.prof", "--"];
-    let running = place.start(&[&record[..], &["sh", "-c", "touch started; sleep 1"]].concat());
+    let running = place.start(&[&record[..], &["sh", "-c", LASTS]].concat());
     if !place.wait_for_file_or_end("started", &running) {
         let run = running.finish();
         assert_eq!(run.code, 3, "{run:?}");
@@ -296,7 +296,8 @@ fn a_participant_that_is_killed_is_named_in_the_report() {
     let idle = Idle::start();
     let part = |name: &str| {
         let pid = idle.0.id().to_string();
-        place.start(&["prof", "participate", name, "--socket", "s", "--pid", &pid])
+        let args = ["prof", "participate", name, "--socket", "s", "--pid", &pid];
+        place.start(&[&args[..], &["--wait", "120"]].concat())
     };
     let (killed, stays) = (part("dies"), part("stays"));
     let record = [
@@ -305,21 +306,13 @@ fn a_participant_that_is_killed_is_named_in_the_report() {
         "--participants",
         "dies,stays",
         "--timeout",
-        "60",
+        "120",
     ];
-    let rest = [
-        "--socket",
-        "s",
-        "-o",
-        "x.prof",
-        "--",
-        "sh",
-        "-c",
-        "touch started; sleep 1",
-    ];
+    let rest = ["--socket", "s", "-o", "x.prof", "--", "sh", "-c", LASTS];
     let running = place.start(&[&record[..], &rest].concat());
     assert!(place.wait_for_file_or_end("started", &running));
     killed.kill();
+    place.file("enough", "");
     let run = running.finish();
     assert!(run.ok(), "{run:?}");
     let stays = stays.finish();
@@ -334,12 +327,17 @@ fn a_participant_that_is_killed_is_named_in_the_report() {
     assert!(!place.has("s"), "the socket is gone");
 }
 
-/// A process that is there for a minute, or until the test ends.
+/// A command that lasts until somebody says so, or its folder has gone. Who has started it may be
+/// killed, and is not waited for through the command's standard error.
+const LASTS: &str = "touch started; exec 2>/dev/null; \
+                     while [ -e started ] && [ ! -e enough ]; do sleep 0.05; done";
+
+/// A process that is there until the test ends.
 struct Idle(Child);
 
 impl Idle {
     fn start() -> Self {
-        Self(Command::new("sleep").arg("60").spawn().unwrap())
+        Self(Command::new("sleep").arg("3600").spawn().unwrap())
     }
 }
 

@@ -1,6 +1,7 @@
 //! As a service: what systemd is told, its unit, fragments of a configuration, groups.
 
-use crate::place::{Place, SIM, wait};
+use crate::place::{Place, SIM, is_alive, wait};
+use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -199,8 +200,9 @@ fn a_group_may_look_and_another_may_change() {
     place.open_to_all();
     let groups = "[machine]\nlook_group = \"games\"\nchange_group = \"adm\"\n";
     let file = place.file("m.toml", &format!("{groups}{SIM}"));
-    let up = place.run(&["up", &file, "--detach"]);
+    let up = place.run(&["up", &file, "--detach", "--json"]);
     assert!(up.ok(), "{up:?}");
+    let up: Value = serde_json::from_str(&up.out).unwrap();
     let [look, change] = ["games", "adm"].map(group);
     for args in [&["status"][..], &["stat", "driver"], &["grants"]] {
         let run = place.run_as_group(USER, look, args);
@@ -219,6 +221,8 @@ fn a_group_may_look_and_another_may_change() {
         let run = place.run_as_group(USER, change, args);
         assert!(run.ok(), "{args:?}: {run:?}");
     }
+    // Who may not send it a signal waits for its end, too.
+    assert!(!is_alive(&up["pid"].to_string()));
 }
 
 #[test]

@@ -52,8 +52,13 @@ fn streams_between_guests_spread_over_workers() {
     let sent: u64 = (0..STREAMS)
         .map(|n| counter("from", &name(n, "bytes")))
         .sum();
-    assert!(sent > 10_000_000, "{sent}");
-    assert_eq!(sent, counter("to", &name(0, "bytes")));
+    assert!(sent > 1_000_000, "{sent}");
+    // Done is who has an acknowledgement of everything: it may have to be read yet.
+    wait(|| {
+        let taken = counter("to", &name(0, "bytes"));
+        println!("{taken} bytes of {sent}");
+        (taken == sent).then_some(())
+    });
     assert_eq!(counter("to", "stack_bad_checksum"), 0);
     for worker in ["driver", "driver-1"] {
         let stat = ask(&["stat", worker, "--json"]);

@@ -1,8 +1,9 @@
 //! The command and the world outside.
 
-use crate::world::{OUTSIDE, SYSTEM, World, wait};
+use crate::world::{OUTSIDE, SYSTEM, World};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use testing::wait_for;
 
 /// Names the server of [`a_server_that_the_command_is`].
 const SERVER: &str = "GRANTWAY_TEST_SERVER";
@@ -29,7 +30,7 @@ fn a_web_server_is_found_by_its_name() {
         "curl",
         "-sS",
         "--max-time",
-        "20",
+        "120",
         &url,
     ];
     let ran = world.run(&args);
@@ -59,7 +60,7 @@ fn packets_of_any_kind_pass() {
     let Some(world) = World::new(&["ping"]) else {
         return;
     };
-    let ping = ["--", "ping", "-c", "2", "-i", "0.2", "-w", "10", OUTSIDE];
+    let ping = ["--", "ping", "-c", "2", "-i", "0.2", "-w", "60", OUTSIDE];
     let ran = world.run(&ping);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.out.contains("2 received"), "{ran:?}");
@@ -72,7 +73,7 @@ fn packets_of_any_kind_pass() {
         "-c",
         "1",
         "-w",
-        "10",
+        "60",
         "10.9.0.2",
     ]);
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -190,10 +191,7 @@ fn a_port_of_the_system_leads_to_the_command() {
     let run = world.spawn(command.env(SERVER, "1"));
     let connect = || TcpStream::connect((SYSTEM, 8080)).ok();
     // Nobody listens until the command does.
-    let mut stream = wait(
-        || world.outside.enter(connect).unwrap(),
-        || "no server".to_owned(),
-    );
+    let mut stream = wait_for("no server", || world.outside.enter(connect).unwrap());
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     assert_eq!(text, "from the command");

@@ -1,9 +1,10 @@
 //! Signals, and ends that nobody planned.
 
-use crate::world::{World, wait};
+use crate::world::{World, wait_until_none};
 use rustix::process::Signal;
 use std::thread;
 use std::time::Duration;
+use testing::wait_until;
 
 /// A command that says which signals it gets, and that it runs.
 const SAYS: &str = "for s in INT TERM HUP QUIT USR1 USR2; do trap \"echo $s\" $s; done; \
@@ -58,41 +59,39 @@ fn ignored_signals_stay_ignored() {
 #[test]
 fn a_killed_run_takes_everything_along() {
     let Some(world) = World::new(&[]) else { return };
-    let script = "(sleep 4711 & sleep 4712 &) ; setsid sleep 4713 & echo runs; sleep 4714";
-    let mut run = world.start(&["--", "sh", "-c", script]);
+    let all = [11, 12, 13, 14].map(seconds);
+    let [a, b, c, d] = &all;
+    let script = format!("(sleep {a} & sleep {b} &) ; setsid sleep {c} & echo runs; sleep {d}");
+    let mut run = world.start(&["--", "sh", "-c", &script]);
     run.line_with("runs");
-    let sleeps = || sleeping(&["4711", "4712", "4713", "4714"]);
-    wait(|| (sleeps() == 4).then_some(()), || format!("{}", sleeps()));
+    wait_until("they do not all sleep", || sleeping(&all).len() == 4);
     run.signal(Signal::KILL);
     assert_eq!(run.finish().code, -1);
     world.wait_until_clean();
-    wait(|| (sleeps() == 0).then_some(()), || format!("{}", sleeps()));
+    wait_until_none(|| sleeping(&all));
 }
 
 /// Also while the machine is being made.
 #[test]
 fn whenever_it_is_ended_nothing_is_left() {
     let Some(world) = World::new(&[]) else { return };
+    let asleep = [seconds(41)];
     for ms in [3, 20, 50, 100, 200, 400] {
         for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
-            let run = world.start(&["--", "sleep", "4741"]);
+            let run = world.start(&["--", "sleep", &asleep[0]]);
             thread::sleep(Duration::from_millis(ms));
             run.signal(signal);
             let code = run.finish().code;
             assert_ne!(code, 0, "{signal:?} after {ms} ms");
             // Only who is killed cannot take its log away: the next one does.
-            let left = || {
+            wait_until_none(|| {
                 let mut left = world.left();
                 left.retain(|what| !(signal == Signal::KILL && what.contains(".log")));
+                left.extend(sleeping(&asleep));
                 left
-            };
-            wait(
-                || left().is_empty().then_some(()),
-                || format!("{:?}", left()),
-            );
+            });
         }
     }
-    assert_eq!(sleeping(&["4741"]), 0);
     assert_eq!(world.run(&["--", "true"]).code, 0);
 }
 
@@ -112,14 +111,24 @@ fn the_machines_end_is_a_hangup() {
     world.wait_until_clean();
 }
 
+/// A time to sleep, a day at least, by which this run of the tests knows its own processes.
+pub(crate) fn seconds(number: u32) -> String {
+    format!(
+        "{}",
+        100 * (1000 + u64::from(std::process::id())) + u64::from(number)
+    )
+}
+
 /// Processes `sleep SECONDS`.
-pub(crate) fn sleeping(seconds: &[&str]) -> usize {
+pub(crate) fn sleeping(seconds: &[String]) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let is_one = |entry: &std::fs::DirEntry| {
+    let words = |entry: std::fs::DirEntry| {
         let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let words: Vec<&[u8]> = words.split(|&byte| byte == 0).collect();
-        words.first() == Some(&b"sleep".as_slice())
-            && seconds.iter().any(|s| words.get(1) == Some(&s.as_bytes()))
+        String::from_utf8_lossy(&words).replace('\0', " ")
     };
-    processes.filter(is_one).count()
+    let is_one = |words: &String| {
+        let slept = words.trim_end().strip_prefix("sleep ");
+        slept.is_some_and(|slept| seconds.iter().any(|s| s == slept))
+    };
+    processes.map(words).filter(is_one).collect()
 }

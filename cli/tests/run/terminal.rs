@@ -1,7 +1,9 @@
 //! On a terminal, which the program `script` makes.
 
-use crate::world::{Running, World, grantway, wait};
+use crate::signals::{seconds, sleeping};
+use crate::world::{Running, World, grantway};
 use std::process::Stdio;
+use testing::wait_until;
 
 /// A shell on a terminal.
 fn shell(world: &World) -> Running {
@@ -66,11 +68,9 @@ fn a_shell_can_be_the_command() {
     ));
     shell.write("PS1=; echo insi\"\"de $(ls /sys/class/net | tr '\\n' ' ')\n");
     assert!(shell.line_with("inside").contains("eth0 lo"));
-    shell.write("sleep 4731\n");
-    wait(
-        || (crate::signals::sleeping(&["4731"]) > 0).then_some(()),
-        String::new,
-    );
+    let asleep = [seconds(31)];
+    shell.write(&format!("sleep {}\n", asleep[0]));
+    wait_until("nobody sleeps", || !sleeping(&asleep).is_empty());
     shell.write("\x1a");
     shell.line_with("Stopped");
     // A shell that has not noticed the end of a job yet refuses once.

@@ -2,7 +2,10 @@
 
 use netdev::netns::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal, set_child_subreaper,
+};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -11,9 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use testing::require;
+use testing::{require, wait_until};
 
 /// One machine at a time: they share few CPUs.
 static ONE: Mutex<()> = Mutex::new(());
@@ -22,10 +24,9 @@ static ONE: Mutex<()> = Mutex::new(());
 pub(crate) const SYSTEM: &str = "192.0.2.1";
 pub(crate) const OUTSIDE: &str = "192.0.2.2";
 
-const LIMIT: Duration = Duration::from_secs(20);
 /// How long a program may run.
 const LONGEST: Timespec = Timespec {
-    tv_sec: 120,
+    tv_sec: 600,
     tv_nsec: 0,
 };
 
@@ -63,6 +64,7 @@ impl World {
         for needed in needed {
             require!(tool(needed));
         }
+        set_child_subreaper(Some(getpid())).unwrap();
         let [system, outside] = [(), ()].map(|()| Namespace::new().unwrap());
         let folder = TempDir::new().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -166,28 +168,28 @@ impl World {
         left
     }
 
-    /// What runs of the programs that a command starts; other programs of this build, which may
-    /// have started the test, do not count.
+    /// What runs of the programs that a command starts. What the same programs do for others does
+    /// not count: who has lost its parent is this process's child.
     pub(crate) fn processes(&self) -> Vec<String> {
         let folder = Path::new(&grantway()).parent().unwrap().to_owned();
-        let processes = fs::read_dir("/proc").unwrap().flatten();
-        let ours = |entry: fs::DirEntry| {
-            let exe = fs::read_link(entry.path().join("exe")).ok()?;
+        let parents = parents();
+        let ours = |pid: &u32| {
+            let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
             let name = exe.file_name()?.to_str()?;
             let is_started = name.starts_with("grantway") || ["driver", "guest"].contains(&name);
             let is_ours =
                 exe.parent() == Some(&folder) && is_started || exe.starts_with(self.folder.path());
-            is_ours.then(|| format!("{} {}", entry.path().display(), exe.display()))
+            let mut above = std::iter::successors(Some(pid), |pid| parents.get(pid));
+            let is_ours = is_ours && above.any(|pid| *pid == std::process::id());
+            is_ours.then(|| format!("{pid} {}", exe.display()))
         };
-        processes.filter_map(ours).collect()
+        parents.keys().filter_map(ours).collect()
     }
 
     /// Waits until nothing is left.
+    #[track_caller]
     pub(crate) fn wait_until_clean(&self) {
-        wait(
-            || self.left().is_empty().then_some(()),
-            || format!("{:?}", self.left()),
-        );
+        wait_until_none(|| self.left());
     }
 
     /// A web server outside; it serves until the end of the test. What it answers is the address
@@ -301,16 +303,30 @@ pub(crate) fn grantway() -> String {
     env!("CARGO_BIN_EXE_grantway").to_owned()
 }
 
-/// Waits for something that comes soon.
-pub(crate) fn wait<T>(mut ready: impl FnMut() -> Option<T>, what: impl Fn() -> String) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = ready() {
-            return value;
+/// Each process's parent.
+fn parents() -> BTreeMap<u32, u32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let parent = |entry: fs::DirEntry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let (_, rest) = stat.rsplit_once(") ")?;
+        Some((pid, rest.split(' ').nth(1)?.parse().ok()?))
+    };
+    processes.filter_map(parent).collect()
+}
+
+/// Waits until nothing is left of what is looked for.
+#[track_caller]
+pub(crate) fn wait_until_none(mut look: impl FnMut() -> Vec<String>) {
+    let mut before = Vec::new();
+    wait_until("something is left", || {
+        let left = look();
+        if left != before {
+            println!("{left:?} are left");
         }
-        assert!(start.elapsed() < LIMIT, "not in time: {}", what());
-        thread::sleep(Duration::from_millis(20));
-    }
+        before = left;
+        before.is_empty()
+    });
 }
 
 fn ip(namespace: &Namespace, args: &[&str]) {
