@@ -36,6 +36,9 @@ pub(crate) struct Newcomer {
     /// The most that it may send, megabits a second
     #[arg(long, value_name = "MBPS", conflicts_with = "file")]
     pub(crate) rate: Option<f64>,
+    /// The most that goes to it, megabits a second; what is more is dropped
+    #[arg(long, value_name = "MBPS", conflicts_with = "file")]
+    pub(crate) rate_to_guest: Option<f64>,
     /// A file with what a section `[[guest]]` would have, instead of all these: any endpoint, any
     /// number of interfaces, rules (docs/config.md)
     #[arg(long, value_name = "FILE", conflicts_with = "netns")]
@@ -72,6 +75,8 @@ impl Newcomer {
         put("mtu", self.mtu.map(|mtu| Setting::Number(mtu.into())));
         put("ifname", self.ifname.as_deref().map(text));
         put("rate_mbps", self.rate.map(Setting::Real));
+        let to_guest = self.rate_to_guest.map(Setting::Real);
+        put("rate_to_guest_mbps", to_guest);
         Setting::Section(vif)
     }
 }
@@ -153,11 +158,13 @@ mod tests {
                 "--ip",
                 "10.0.0.2/24",
                 "--mtu",
-                "1400"
+                "1400",
+                "--rate-to-guest",
+                "2.5"
             ]),
             json!({ "name": "web", "vif": [{
                 "endpoint": "tap", "netns": "/proc/17/ns/net",
-                "addresses": ["10.0.0.2/24"], "mtu": 1400,
+                "addresses": ["10.0.0.2/24"], "mtu": 1400, "rate_to_guest_mbps": 2.5,
             }]})
         );
         let folder = tempfile::tempdir().unwrap();

@@ -242,6 +242,7 @@ fn device_drops(port: &Value) -> Value {
         ("device_fault", device("tx_fault")),
         ("device_refused", device("tx_refused")),
         ("not_connected", port.get("not_connected")),
+        ("rate_to_guest", port.get("rate_to_guest")),
     ];
     let there = drops
         .into_iter()
@@ -345,7 +346,8 @@ pub(crate) mod tests {
 
     fn driver(n: u64) -> Value {
         json!({
-            "drops": {"no_request": 3 * n, "no_port": 5 * n, "device_full": n, "runt": 0},
+            "drops": {"no_request": 3 * n, "no_port": 5 * n, "device_full": n, "runt": 0,
+                      "rate_to_guest": n},
             "ports": {
                 "nic.wire": {
                     "traffic": {"in_packets": 10 * n, "in_bytes": 1000 * n, "out_packets": n,
@@ -358,6 +360,7 @@ pub(crate) mod tests {
                     "counters": {"to_guest_drops": {"no_request": 3 * n},
                                  "from_guest_drops": {"fault": 0}},
                     "not_connected": 0,
+                    "rate_to_guest": n,
                 },
                 "vif.nobody-0": {"traffic": {"in_packets": 9}},
                 "nonsense": 7,
@@ -391,7 +394,7 @@ pub(crate) mod tests {
         assert_eq!(wire.drops, [("device_full".to_owned(), 4)].into());
         let web = &find(&span, "web-2").counted;
         assert_eq!((web.sent.frames, web.received.frames), (4, 28));
-        assert_eq!((web.reason(), web.dropped()), (Some("no_request"), 12));
+        assert_eq!((web.reason(), web.dropped()), (Some("no_request"), 16));
         let driver = &find(&span, "driver").counted;
         assert_eq!(driver.drops, [("no_port".to_owned(), 10)].into());
         assert_eq!(span.rate(28), 14.0);

@@ -6,6 +6,7 @@ mod dedicated;
 mod firewall;
 mod forged;
 mod kills;
+mod limits;
 mod lro;
 mod machine;
 mod pages;

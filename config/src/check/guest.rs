@@ -3,7 +3,7 @@
 use super::findings::Findings;
 use super::rule::rules;
 use super::station::{port, station};
-use crate::model::{Config, Endpoint};
+use crate::model::{Config, Endpoint, Vif};
 use crate::problem::Place;
 use crate::sizes::{VIFS_PER_GUEST, worker_name};
 use std::collections::BTreeMap;
@@ -43,11 +43,39 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
     }
 }
 
+/// What goes to a guest can be limited where the driver domain gives it to the guest.
+fn limit_to_guest(found: &mut Findings, place: Place, vif: &Vif) {
+    const KEY: &str = "rate_to_guest_mbps";
+    found.rate(place, KEY, vif.rate_to_guest_mbps);
+    let burst = vif.burst_to_guest_bytes;
+    found.range(
+        place,
+        "burst_to_guest_bytes",
+        burst.unwrap_or(1),
+        1..=u32::MAX,
+    );
+    if burst.is_some() && vif.rate_to_guest_mbps.is_none() {
+        let what = format!("there is a `burst_to_guest_bytes` without a `{KEY}`");
+        let remedy = "write both, or leave it out";
+        found.add(place, "burst_to_guest_bytes", what, remedy);
+    }
+    if let (Some(rate), Some(pdev)) = (vif.rate_to_guest_mbps, &vif.pdev) {
+        let what = format!("`pdev` is \"{pdev}\" and `{KEY}` is {rate}");
+        for key in [KEY, "pdev"] {
+            let remedy = "leave one of them out: what comes by a queue of its own is in the \
+                          guest's pages before anybody could drop it";
+            found.add(place, key, &*what, remedy);
+        }
+    }
+}
+
 fn vif(config: &Config, found: &mut Findings, g: usize, v: usize) {
     let Some(vif) = config.vif(g, v) else { return };
     let place = Place::Vif(g, v);
     found.range(place, "mtu", vif.mtu, 576..=9000);
     found.rate(place, "rate_mbps", vif.rate_mbps);
+    found.range(place, "burst_bytes", vif.burst_bytes, 1..=u32::MAX);
+    limit_to_guest(found, place, vif);
     found.range(place, "weight", vif.weight, 1..=1000);
     rules(found, place, &vif.rules, |r| Place::VifRule(g, v, r));
     match &vif.endpoint {

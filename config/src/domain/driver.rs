@@ -165,6 +165,27 @@ pub enum Moderation {
     Event,
 }
 
+/// Bytes that may pass a limit at once unless something else is written: two packets of 64 KB.
+pub const BURST_BYTES: u32 = 128 << 10;
+
+fn burst_bytes() -> u32 {
+    BURST_BYTES
+}
+
+fn is_usual_burst(bytes: &u32) -> bool {
+    *bytes == BURST_BYTES
+}
+
+/// A limit on frames: a token bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limit {
+    /// Megabits of frames a second.
+    pub rate_mbps: f64,
+    /// Bytes of frames that may pass at once after a pause.
+    pub burst_bytes: u32,
+}
+
 /// One virtual interface, as its backend knows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -180,6 +201,12 @@ pub struct VifConfig {
     pub addresses: Vec<IpAddr>,
     /// The most that the guest may send, megabits of frames a second; none: no limit.
     pub rate_mbps: Option<f64>,
+    /// Bytes of frames that it may send at once after a pause.
+    #[serde(default = "burst_bytes", skip_serializing_if = "is_usual_burst")]
+    pub burst_bytes: u32,
+    /// The limit on what goes to it; none: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_guest: Option<Limit>,
     /// Its share against the other vifs when the driver is busy, 1 … 1000.
     pub weight: u32,
     /// First slot of the grant window that is kept for this vif's grants.
@@ -218,6 +245,8 @@ impl VifConfig {
             mac,
             addresses: Vec::new(),
             rate_mbps: None,
+            burst_bytes: BURST_BYTES,
+            to_guest: None,
             weight: 1,
             first_slot: 0,
             slots: 0,

@@ -15,8 +15,8 @@ pub use crate::address::Cidr;
 pub use crate::lro::Lro;
 pub use capture::Capture;
 pub use driver::{
-    DedicatedQueue, DriverConfig, FRAME_EXTRA_BYTES, GSO_BYTES, LINEAR_BUFFERS, LINEAR_BYTES,
-    Moderation, NicConfig, NicKind, VifConfig, Vmq, XDP_MTU_MAX,
+    BURST_BYTES, DedicatedQueue, DriverConfig, FRAME_EXTRA_BYTES, GSO_BYTES, LINEAR_BUFFERS,
+    LINEAR_BYTES, Limit, Moderation, NicConfig, NicKind, VifConfig, Vmq, XDP_MTU_MAX,
 };
 pub use guest::{EndpointConfig, GuestConfig, GuestVif};
 pub use link::{BUFFER_BYTES, BufferSize, GrantMode, Offloads, RING_ORDER_MAX, RingFormat};

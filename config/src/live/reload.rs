@@ -39,7 +39,7 @@ pub struct Coming {
     /// If it is there and is described otherwise: what of it, in words. It has to go before.
     pub changes: Option<Vec<String>>,
     /// Or it stays: only what the driver domain has of it is described otherwise, firewall rules
-    /// and rate limits.
+    /// and limits.
     pub in_place: bool,
 }
 
@@ -110,6 +110,9 @@ fn is_in_place(guest: &Guest, there: &Guest) -> bool {
     for (vif, becomes) in like.vifs.iter_mut().zip(&guest.vifs) {
         vif.rules.clone_from(&becomes.rules);
         vif.rate_mbps = becomes.rate_mbps;
+        vif.burst_bytes = becomes.burst_bytes;
+        vif.rate_to_guest_mbps = becomes.rate_to_guest_mbps;
+        vif.burst_to_guest_bytes = becomes.burst_to_guest_bytes;
     }
     like == *guest
 }

@@ -3,7 +3,7 @@
 use super::nic::{Nics, plain};
 use super::told::json;
 use super::waiting::{Spin, notify_us};
-use crate::domain::{DriverConfig, VifConfig};
+use crate::domain::{DriverConfig, Limit, VifConfig};
 use crate::model::{Config, Vif};
 use crate::sizes::{
     COLLATERAL_PAGES, RESERVED_GRANTS, SPARE_FRAMES, flip_pages, grant_entries, ring_pages,
@@ -83,7 +83,12 @@ pub(super) fn told_of(config: &Config, (g, v): (usize, usize), vif: &Vif) -> Vif
         name: VifConfig::name_of(name, v),
         mac: config.vif_mac(g, v).map_or([0; 6], |mac| mac.0),
         addresses: plain(vif.addresses().0),
-        rate_mbps: config.driver.share_of(vif.rate_mbps),
+        rate_mbps: vif.rate_mbps.map(|mbps| config.driver.share_of(mbps)),
+        burst_bytes: vif.burst_bytes,
+        to_guest: vif.limit_to_guest().map(|limit| Limit {
+            rate_mbps: config.driver.share_of(limit.rate_mbps),
+            ..limit
+        }),
         weight: vif.weight,
         first_slot: 0,
         slots: guest.map_or(0, |guest| grant_entries(config, guest)),

@@ -37,7 +37,7 @@ impl Nics {
                 name: nic.name.clone(),
                 kind,
                 mtu: nic.mtu,
-                rate_mbps: config.driver.share_of(nic.rate_mbps),
+                rate_mbps: nic.rate_mbps.map(|mbps| config.driver.share_of(mbps)),
                 burst_bytes: nic.burst_bytes,
                 moderation: nic.moderation,
                 buffers: nic.buffers,

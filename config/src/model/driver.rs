@@ -56,8 +56,8 @@ impl Driver {
     }
 
     /// A worker's share of what all of them together may let through.
-    pub(crate) fn share_of(&self, mbps: Option<f64>) -> Option<f64> {
-        mbps.map(|mbps| mbps / f64::from(self.workers.max(1)))
+    pub(crate) fn share_of(&self, mbps: f64) -> f64 {
+        mbps / f64::from(self.workers.max(1))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::capture::CaptureFiles;
 use super::station::{KernelPort, Station};
 use crate::address::{Cidr, Mac};
-use crate::domain::Offloads;
+use crate::domain::{BURST_BYTES, Limit, Offloads};
 use crate::pdev::Pdev;
 use crate::rule::{Firewall, Rule};
 use std::net::IpAddr;
@@ -37,6 +37,13 @@ pub struct Vif {
     pub offloads: Offloads,
     /// The most that it may send, megabits of frames a second; none: no limit.
     pub rate_mbps: Option<f64>,
+    /// Bytes of frames that it may send at once after a pause.
+    pub burst_bytes: u32,
+    /// The most that goes to it, megabits of frames a second; none: no limit.
+    pub rate_to_guest_mbps: Option<f64>,
+    /// Bytes of frames that may go to it at once after a pause; none: what
+    /// [`Vif::limit_to_guest`] says.
+    pub burst_to_guest_bytes: Option<u32>,
     /// Its share against other vifs, 1 … 1000.
     pub weight: u32,
     /// Whether the guest forwards packets that come in by it.
@@ -59,12 +66,31 @@ impl Vif {
             mtu: 1500,
             offloads: Offloads::default(),
             rate_mbps: None,
+            burst_bytes: BURST_BYTES,
+            rate_to_guest_mbps: None,
+            burst_to_guest_bytes: None,
             weight: 1,
             forwards: false,
             pdev: None,
             rules: Vec::new(),
             firewall: Firewall::default(),
         }
+    }
+
+    /// The limit on what goes to it, if there is one.
+    ///
+    /// Frames above it are dropped. A TCP that has lost many at once begins again after 200 ms or
+    /// more, so a bucket that holds little makes it much slower than the rate: a tenth of a second
+    /// is what it holds if nothing else is written.
+    #[must_use]
+    pub fn limit_to_guest(&self) -> Option<Limit> {
+        let rate_mbps = self.rate_to_guest_mbps?;
+        // Above what a word holds it is as much as a word holds.
+        let tenth = (rate_mbps * 1e6 / 8.0 / 10.0) as u32;
+        Some(Limit {
+            rate_mbps,
+            burst_bytes: self.burst_to_guest_bytes.unwrap_or(tenth.max(BURST_BYTES)),
+        })
     }
 
     /// The addresses and the default route of what is behind it, as far as they are known.

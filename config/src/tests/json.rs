@@ -150,6 +150,11 @@ fn every_kind_survives_json() {
             mac: [2; 6],
             addresses: vec!["fd00::2".parse().unwrap()],
             rate_mbps: None,
+            burst_bytes: 9000,
+            to_guest: Some(Limit {
+                rate_mbps: 0.5,
+                burst_bytes: 1,
+            }),
             weight: 1,
             first_slot: 0,
             slots: 1024,

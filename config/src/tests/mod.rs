@@ -2,6 +2,7 @@
 
 mod files;
 mod json;
+mod limits;
 mod machine;
 mod mistakes;
 mod pdev;

@@ -137,6 +137,7 @@ fn vif_port(
         Rc::clone(ledger),
         Box::new(GuestMemory::new(vif, shared, staging)),
     );
+    port.limit.set(vif.to_guest.as_ref());
     if let Some(queue) = vif.queue {
         let mtu = config.nics.get(queue.nic as usize);
         let mtu = mtu.map_or(0, |nic| nic.mtu);

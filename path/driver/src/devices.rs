@@ -1,5 +1,6 @@
 //! From a configuration to NICs.
 
+use crate::limit::bytes_per_s;
 use crate::sim::Wire;
 use crate::steering::AskMonitor;
 use crate::xdp;
@@ -17,8 +18,6 @@ use std::rc::Rc;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
-/// Bytes a second of a megabit a second.
-const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
 
 /// The NIC that `config` describes, and the pool that it receives into. All of its memory lies in
 /// `area`: three quarters are the pool; a quarter is for what waits behind a rate limit, for a
@@ -103,7 +102,7 @@ pub fn nic(
     };
     let nic = match config.rate_mbps {
         Some(mbps) => {
-            let bytes_per_s = (mbps * BYTES_PER_S_PER_MBPS) as u64;
+            let bytes_per_s = bytes_per_s(mbps);
             let memory = Box::new(pool(eighth, eighth)?);
             Box::new(Limited::new(nic, bytes_per_s, config.burst_bytes, memory))
         }

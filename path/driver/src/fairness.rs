@@ -1,13 +1,9 @@
 //! Whose turn it is among the guests: deficit round robin in bytes, rate limits as back-pressure.
 
+use crate::limit::bytes_per_s;
 use config::domain::VifConfig;
 use net::fair::{Fair, QUANTUM_MIN, Turn};
 use nic::rate::TokenBucket;
-
-/// Bytes that a guest with a rate limit may send at once: two packets of 64 KB.
-const BURST_BYTES: u32 = 128 << 10;
-/// Bytes a second of a megabit a second.
-const BYTES_PER_S_PER_MBPS: f64 = 125_000.0;
 
 /// A usual packet of more bytes than this is a segment still to be cut: no MTU is larger.
 const LARGE: u32 = 9_018;
@@ -60,7 +56,7 @@ impl Fairness {
             .saturating_mul(vif.weight.max(1));
         let rate = vif
             .rate_mbps
-            .map(|mbps| TokenBucket::new((mbps * BYTES_PER_S_PER_MBPS) as u64, BURST_BYTES));
+            .map(|mbps| TokenBucket::new(bytes_per_s(mbps), vif.burst_bytes));
         self.fair.set(port, quantum, rate);
         if self.usual.len() <= port {
             self.usual.resize(port + 1, QUANTUM_MIN);
@@ -146,6 +142,7 @@ impl Fairness {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config::domain::BURST_BYTES;
 
     fn vif(weight: u32, rate_mbps: Option<f64>) -> VifConfig {
         VifConfig {
@@ -223,6 +220,27 @@ mod tests {
         );
         assert!(line.due_ns().is_some_and(|due| due > 0));
         assert!(line.waits(0));
+    }
+
+    #[test]
+    fn a_burst_is_what_may_be_sent_at_once() {
+        for burst_bytes in [1, 20_000, 10_000_000] {
+            let mut line = Fairness::new(64);
+            let limited = VifConfig {
+                burst_bytes,
+                ..vif(1, Some(8.0))
+            };
+            line.insert(0, &limited);
+            line.activate(0);
+            let mut sent = 0;
+            while let Some(share) = line.next(0, 64) {
+                let bytes = share.packets as u64 * 1514;
+                sent += bytes;
+                line.served(0, share.packets, bytes, true);
+            }
+            let burst = u64::from(burst_bytes);
+            assert!(sent >= burst && sent < burst + 64 * 1514, "{sent}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! | [`linear`] | aggregates copied to one buffer |
 //! | [`switch`] | a batch of frames from a port over the bridge to the ports |
 //! | [`egress`] | which frames of a batch go out by which port |
+//! | [`limit`] | what of them may go to a guest that has a limit |
 //! | [`outbox`] | segmentation and checksums for a port that lacks them |
 //! | [`fast_path`] | small frames from guest to guest |
 //! | [`vmq`] | queues of a NIC for single guests: which guest has one, frames straight into its pages |
@@ -54,6 +55,7 @@ pub mod grants;
 pub mod guests;
 pub mod holds;
 pub mod in_place;
+pub mod limit;
 pub mod linear;
 pub mod merge;
 pub mod nics;

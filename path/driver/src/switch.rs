@@ -41,6 +41,8 @@ pub struct Switch {
     pub ledger: Rc<Ledger>,
     /// Room for a batch; empty between batches.
     frames: Vec<Frame>,
+    /// Room for those of a batch that may go to a guest with a limit.
+    pub admitted: Vec<u32>,
     /// One for each frame of the batch carried last.
     verdicts: Vec<Verdict>,
 }
@@ -73,6 +75,7 @@ impl Switch {
             dirty: DirtyPorts::default(),
             ledger,
             frames: Vec::new(),
+            admitted: Vec::new(),
             verdicts: Vec::new(),
         }
     }
@@ -182,6 +185,7 @@ impl Switch {
             trace,
             capture,
             dirty,
+            admitted,
             ..
         } = self;
         for (number, all) in egress.all() {
@@ -200,7 +204,8 @@ impl Switch {
             let (alone, rest) = all.split_at_checked(alone).unwrap_or((&[], all));
             for pick in alone {
                 let before = port.fate().with(outbox.unfit.reasons());
-                send_by(port, outbox, now_ns, frames, slice::from_ref(pick), ledger);
+                let alone = port.admit(now_ns, frames, slice::from_ref(pick), admitted);
+                send_by(port, outbox, now_ns, frames, alone, ledger);
                 let after = port.fate().with(outbox.unfit.reasons());
                 if *pick == 0 {
                     trace.step(port.hop(), || after.since(&before, port.name()));
@@ -210,6 +215,7 @@ impl Switch {
                     capture.went_out(port.name(), frame, dropped, now_ns);
                 }
             }
+            let rest = port.admit(now_ns, frames, rest, admitted);
             send_by(port, outbox, now_ns, frames, rest, ledger);
         }
         egress.clear();

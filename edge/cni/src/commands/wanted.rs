@@ -1,5 +1,6 @@
 //! What ADD reads: the rest of the network's configuration, and what the runtime wishes.
 
+use super::bandwidth::Bandwidth;
 use crate::failure::{Code, Failure};
 use crate::network::decoded;
 use crate::request::Request;
@@ -33,6 +34,8 @@ struct Conf {
     dns: Option<CniDns>,
     prev_result: Option<CniResult>,
     #[serde(default)]
+    bandwidth: Value,
+    #[serde(default)]
     runtime_config: Value,
 }
 
@@ -44,14 +47,6 @@ struct Runtime {
     mac: Option<String>,
     ips: Option<Vec<String>>,
     bandwidth: Option<Bandwidth>,
-}
-
-/// Bits a second; bursts without a rate limit nothing.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Bandwidth {
-    ingressrate: Option<u64>,
-    egressrate: Option<u64>,
 }
 
 /// What a container's interface is to be.
@@ -79,7 +74,11 @@ impl Wanted {
             Value::Null => Runtime::default(),
             said => decoded(&said)?,
         };
-        refuse_limits(&runtime.bandwidth.unwrap_or_default())?;
+        let of_network: Option<Bandwidth> = decoded(&folded(conf.bandwidth))?;
+        let mut vif = conf.vif;
+        for bandwidth in of_network.iter().chain(&runtime.bandwidth) {
+            bandwidth.put(&mut vif)?;
+        }
         let arg = |name| request.call.arg(name).map(str::to_owned);
         let mut ips = runtime.ips.unwrap_or_default();
         let more = arg("IP").unwrap_or_default();
@@ -90,7 +89,7 @@ impl Wanted {
             mtu: conf.mtu.unwrap_or(MTU),
             mac: mac.unwrap_or_else(|| request.key().mac()),
             ips,
-            vif: conf.vif,
+            vif,
             dns: conf.dns,
             before: conf.prev_result,
         })
@@ -121,21 +120,6 @@ impl Wanted {
         }
         Ok(())
     }
-}
-
-fn refuse_limits(bandwidth: &Bandwidth) -> Result<(), Failure> {
-    for (key, rate) in [
-        ("ingressRate", bandwidth.ingressrate),
-        ("egressRate", bandwidth.egressrate),
-    ] {
-        if let Some(rate) = rate.filter(|rate| *rate > 0) {
-            let msg = format!("unsupported: `bandwidth.{key}` is {rate} in runtimeConfig");
-            let why = "rates of single containers are not limited yet: leave `bandwidth` out of \
-                       the capabilities";
-            return Err(Failure::new(Code::Unsupported, msg).because(why));
-        }
-    }
-    Ok(())
 }
 
 /// The same with all keys in lower case.

@@ -173,27 +173,27 @@ fn calls_of_cnitool() {
 const CONTAINERD: &str = include_str!("../../testdata/captured/containerd-cri-1.6.20.jsonl");
 
 #[test]
-fn calls_of_containerd_without_rates() {
-    replay(CONTAINERD, |conf| {
-        let bandwidth = &mut conf["runtimeConfig"]["bandwidth"];
-        assert_eq!(bandwidth["IngressBurst"], u32::MAX);
-        bandwidth["IngressRate"] = json!(0);
-        bandwidth["EgressRate"] = json!(0);
-    });
+fn calls_of_containerd() {
+    replay(CONTAINERD, |_| ());
 }
 
+/// A pod with annotations of its bandwidth, 10M in and 20M out: containerd writes keys in a case of
+/// its own, and a burst that nobody has named.
 #[test]
-fn a_rate_is_refused_in_whatever_case_it_is_written() {
+fn a_pod_is_limited_as_its_annotations_say() {
     let bench = Bench::new();
     let machine = Fake::up(&bench.socket());
     let add = &calls(CONTAINERD)[0];
+    let bandwidth = &add.conf["runtimeConfig"]["bandwidth"];
+    assert_eq!(bandwidth["IngressBurst"], u32::MAX);
     let mut conf = bench.here(add.conf.clone());
     conf["ipam"]["type"] = json!("answers");
-    let (code, why) = bench.call(&add.env(), &conf).failed();
-    assert_eq!(code, Code::Unsupported as u64);
-    assert!(why.contains("`bandwidth.ingressRate` is 10000000"), "{why}");
-    conf["runtimeConfig"] = json!({ "bandwidth": { "egressRate": 5 } });
-    let (_, why) = bench.call(&add.env(), &conf).failed();
-    assert!(why.contains("`bandwidth.egressRate` is 5"), "{why}");
-    assert!(machine.guests().is_empty() && bench.ipam_calls().is_empty());
+    bench.gives(&["10.99.0.10/24 10.99.0.1"], json!([]));
+    bench.call(&add.env(), &conf).done();
+    let vif = &machine.last()["vif"][0];
+    assert_eq!(vif["rate_to_guest_mbps"], 10.0);
+    assert_eq!(vif["rate_mbps"], 20.0);
+    for burst in ["burst_bytes", "burst_to_guest_bytes"] {
+        assert_eq!(vif[burst], Value::Null, "{vif}");
+    }
 }

@@ -66,6 +66,15 @@ impl Machine {
         serde_json::from_slice(&run.unwrap().stdout).ok()
     }
 
+    /// What a domain of it counts.
+    pub(crate) fn stat(&self, domain: &str) -> Value {
+        let run = grantway(&self.folder)
+            .args(["stat", domain, "--json"])
+            .output();
+        let told: Value = serde_json::from_slice(&run.unwrap().stdout).unwrap();
+        told[domain].clone()
+    }
+
     /// Names of its guests.
     pub(crate) fn guests(&self) -> Vec<String> {
         let status = self.status().unwrap();

@@ -124,6 +124,7 @@ impl FastPath {
             ports,
             egress,
             dirty,
+            admitted,
             ..
         } = switch;
         match routes.first() {
@@ -144,6 +145,8 @@ impl FastPath {
         if fits {
             for (number, pick) in egress.all() {
                 if let Some(vif) = ports.vif_mut(number) {
+                    let bytes = |frame: u32| small.get(frame as usize).map_or(0, SmallFrame::len);
+                    let pick = vif.limit.admit(now_ns, pick, admitted, bytes);
                     vif.send_small_frames(small, pick);
                     dirty.mark(number);
                 }

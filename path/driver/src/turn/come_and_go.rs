@@ -74,7 +74,7 @@ impl<W: Waiting> Driver<W> {
         Ok(json!({ "detached": conn.0 }))
     }
 
-    /// An interface that it serves has other rules and another rate limit from now on. What the
+    /// An interface that it serves has other rules and other limits from now on. What the
     /// rules before have decided about is not counted any more.
     pub(super) fn change(&mut self, vif: &str) -> Result<Value, String> {
         let vif = described(vif)?;
@@ -88,6 +88,9 @@ impl<W: Waiting> Driver<W> {
         self.switch.bridge.set_rules(number, &rules);
         self.switch.firewall.set(number, &vif.rules);
         self.fairness.insert(number, &vif);
+        if let Some(port) = self.switch.ports.vif_mut(number) {
+            port.limit.set(vif.to_guest.as_ref());
+        }
         Ok(json!({ "changed": vif.conn }))
     }
 
@@ -97,7 +100,8 @@ impl<W: Waiting> Driver<W> {
         let Switch { ports, ledger, .. } = &mut self.switch;
         let (platform, ledger) = (Rc::clone(&self.platform), Rc::clone(ledger));
         let (name, conn) = (port_name(vif), ConnId(vif.conn));
-        let port = VifPort::new(name, conn, vif.mac, platform, ledger, reach);
+        let mut port = VifPort::new(name, conn, vif.mac, platform, ledger, reach);
+        port.limit.set(vif.to_guest.as_ref());
         let number = ports.insert(Port::Vif(Box::new(port)));
         if let Err(error) = self.switch.bridge.add(number, &guest_port(vif)) {
             self.switch.ports.remove(number);

@@ -7,6 +7,7 @@ pub mod memory;
 mod queues;
 
 use crate::dedicated::queue::DedicatedQueue;
+use crate::limit::GuestLimit;
 use crate::room::Room;
 use crate::traffic::Traffic;
 use abi::{ConnId, DomId, XenbusState};
@@ -27,6 +28,8 @@ pub struct VifPort {
     pub traffic: Traffic,
     /// Frames for it that came while it was not connected.
     pub not_connected: u64,
+    /// What may go to it.
+    pub limit: GuestLimit,
     /// What ended the connection before, for people; empty: nothing did.
     pub trouble: String,
     conn: ConnId,
@@ -79,6 +82,7 @@ impl VifPort {
             name,
             traffic: Traffic::default(),
             not_connected: 0,
+            limit: GuestLimit::default(),
             trouble: String::new(),
             conn,
             mac,

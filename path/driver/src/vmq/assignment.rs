@@ -50,10 +50,12 @@ enum Arrival {
 }
 
 impl Arrival {
-    /// How frames of `nic` get to a guest.
+    /// How frames of `nic` get to a guest. To one that has a limit they are copied: only what is
+    /// not in its pages yet can be dropped.
     fn of(nic: &NicConfig, vif: &VifConfig) -> Self {
         let asks = |rules: &[Rule], way| rules.iter().any(|rule| rule.is_for(way));
         match vif.firewall {
+            _ if vif.to_guest.is_some() => Self::Copied,
             _ if !asks(&nic.rules, rule::Way::In) && !asks(&vif.rules, rule::Way::Out) => {
                 Self::Whole
             }
@@ -388,3 +390,6 @@ fn frame_bytes(config: &NicConfig) -> usize {
     };
     (ip + FRAME_EXTRA_BYTES) as usize
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! What goes to a guest stays within its limit, however much comes and from whom.
+
+use crate::attach::{NAMES, PATIENCE, PAUSE, address, reaches, stream};
+use crate::machine::{Machine, text};
+use crate::processes::wait_until;
+use serde_json::Value;
+use std::fs;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes a second to the second guest, and at once.
+const RATE: f64 = 100_000.0;
+const BURST: f64 = 20_000.0;
+const LIMITED: &str = "rate_to_guest_mbps = 0.8\nburst_to_guest_bytes = 20000\n";
+/// Bytes of Ethernet, IP and UDP before those of a datagram.
+const HEADERS: usize = 14 + 20 + 8;
+
+/// What the machine's file says, with these keys of its second guest's interface.
+fn file(paths: &[String], more: &str) -> String {
+    let guest = |(place, netns): (usize, &String)| {
+        let (name, address) = (NAMES[place], address(place));
+        let more = if place == 1 { more } else { "" };
+        format!(
+            "[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nendpoint = \"tap\"\n\
+             netns = \"{netns}\"\nifname = \"{name}\"\naddresses = [\"{address}/24\"]\n{more}"
+        )
+    };
+    paths.iter().enumerate().map(guest).collect()
+}
+
+fn start(more: &str) -> Option<Machine> {
+    Machine::start(&["ping"], &NAMES, |paths| file(paths, more))
+}
+
+/// The second guest's interface has these keys from now on.
+fn reload(machine: &Machine, more: &str) {
+    let places = machine.places.iter();
+    let paths: Vec<String> = places
+        .map(|(netns, _)| netns.path().display().to_string())
+        .collect();
+    let name = machine.folder.path().join("machine.toml");
+    fs::write(&name, file(&paths, more)).unwrap();
+    let said = machine.grantway(&["reload", &name.display().to_string()]);
+    let way = text(&said.stdout);
+    assert!(way.starts_with("change c1 as it is: vif 1: "), "{said:?}");
+}
+
+fn stat(machine: &Machine) -> Value {
+    machine.ask(&["stat", "driver"])["driver"].clone()
+}
+
+/// Frames to the second guest that were above its rate.
+fn above(machine: &Machine) -> u64 {
+    let stat = stat(machine);
+    let dropped = &stat["ports"]["vif.c1-0"]["rate_to_guest"];
+    assert_eq!(stat["drops"]["rate_to_guest"], *dropped, "{stat}");
+    dropped.as_u64().unwrap()
+}
+
+/// Bytes of frames that went to it.
+fn went(machine: &Machine) -> u64 {
+    let traffic = &stat(machine)["ports"]["vif.c1-0"]["traffic"];
+    traffic["out_bytes"].as_u64().unwrap()
+}
+
+/// Sends datagrams of so many bytes from one place to another, many more than a limit lets through:
+/// until some were dropped, and for a second. Bytes of frames that came, and how long it took.
+fn flood(machine: &Machine, (from, to): (usize, usize), bytes: usize) -> (f64, Duration) {
+    // Another one for each sender: what comes late is counted with nobody else's.
+    let port = 9000 + from as u16;
+    let bind = |place: usize| {
+        let bind = || UdpSocket::bind((address(place), port)).unwrap();
+        machine.places[place].0.enter(bind).unwrap()
+    };
+    let (sender, receiver) = (bind(from), bind(to));
+    let before = above(machine);
+    let (stop, got) = (AtomicBool::new(false), AtomicU64::new(0));
+    let begin = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let datagram = vec![7; bytes];
+            while !stop.load(Ordering::Relaxed) {
+                // What the kernel has no room for is lost, which is as good.
+                let _ = sender.send_to(&datagram, (address(to), port));
+            }
+        });
+        let all = scope.spawn(|| {
+            receiver
+                .set_read_timeout(Some(Duration::from_millis(200)))
+                .unwrap();
+            let mut datagram = [0; 2000];
+            // Those that were under way when the sender has ended come as well.
+            loop {
+                match receiver.recv(&mut datagram) {
+                    Ok(bytes) => got.fetch_add((bytes + HEADERS) as u64, Ordering::Relaxed),
+                    Err(_) if stop.load(Ordering::Relaxed) => return begin.elapsed(),
+                    Err(_) => 0,
+                };
+            }
+        });
+        wait_until("nothing was dropped", PAUSE, PATIENCE, || {
+            above(machine) > before
+        });
+        wait_until("nothing comes", PAUSE, PATIENCE, || {
+            begin.elapsed() > Duration::from_secs(1) && got.load(Ordering::Relaxed) > 0
+        });
+        stop.store(true, Ordering::Relaxed);
+        let took = all.join().unwrap();
+        (got.load(Ordering::Relaxed) as f64, took)
+    })
+}
+
+/// Small frames go by the driver domain's fast path, large ones by the other.
+#[test]
+fn nobody_gets_more_than_its_limit_lets_through() {
+    let Some(machine) = start(LIMITED) else {
+        return;
+    };
+    reaches(&machine, 0, 1);
+    for (from, bytes) in [(0, 100), (2, 1400)] {
+        let (got, took) = flood(&machine, (from, 1), bytes);
+        let most = RATE * took.as_secs_f64() * 1.2 + BURST;
+        assert!(got <= most, "{got} bytes in {took:?}");
+    }
+    machine.end();
+}
+
+/// A stream through a limit that comes and goes while it lives.
+#[test]
+fn a_limit_comes_and_goes_under_a_stream() {
+    let Some(machine) = start("") else {
+        return;
+    };
+    reaches(&machine, 0, 1);
+    assert_eq!(above(&machine), 0);
+    let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
+    let comes = |most: u64| {
+        let since = carried.load(Ordering::Relaxed);
+        wait_until("the stream stands", PAUSE, PATIENCE, || {
+            carried.load(Ordering::Relaxed) - since >= most
+        });
+    };
+    thread::scope(|scope| {
+        let streaming = scope.spawn(|| stream(&machine, (0, 1), &stop, &carried));
+        comes(1 << 20);
+        reload(&machine, "rate_to_guest_mbps = 8\n");
+        wait_until("nothing is dropped", PAUSE, PATIENCE, || {
+            above(&machine) > 0
+        });
+        let (begin, before) = (Instant::now(), went(&machine));
+        comes(1 << 20);
+        let got = (went(&machine) - before) as f64;
+        let took = begin.elapsed().as_secs_f64();
+        assert!(
+            got <= 1e6 * took * 1.2 + 131_072.0,
+            "{got} bytes in {took} s"
+        );
+        reload(&machine, "");
+        let dropped = above(&machine);
+        comes(16 << 20);
+        assert_eq!(above(&machine), dropped);
+        stop.store(true, Ordering::Relaxed);
+        streaming.join().unwrap();
+    });
+    machine.end();
+}

@@ -1,0 +1,161 @@
+//! Limits of a guest's interface, each way.
+
+use super::{errors, mistake};
+use crate::domain::{BURST_BYTES, DriverConfig, Limit, VifConfig};
+use crate::live::{self, reload};
+use crate::parse::{one, parse};
+
+/// A machine of one guest, with these keys of its interface, and `workers` workers.
+fn text(workers: u32, keys: &str) -> String {
+    format!(
+        "[driver]\nworkers = {workers}\n[[guest]]\nname = \"a\"\n[[guest.vif]]\n\
+         endpoint = \"sink\"\n{keys}"
+    )
+}
+
+/// What the driver domain is told of that interface.
+fn told(workers: u32, keys: &str) -> VifConfig {
+    let config = parse("f", &text(workers, keys)).unwrap();
+    let machine = config.machine().unwrap();
+    let driver: DriverConfig = serde_json::from_str(&machine.domains[0].config).unwrap();
+    driver.vifs[0].clone()
+}
+
+#[test]
+fn each_way_has_its_rate_and_its_burst() {
+    let none = told(1, "");
+    assert_eq!((none.rate_mbps, none.to_guest), (None, None));
+    assert_eq!(none.burst_bytes, 131_072);
+    let all = "rate_mbps = 8\nburst_bytes = 1\nrate_to_guest_mbps = 2.5\n\
+               burst_to_guest_bytes = 4294967295\n";
+    let limit = |rate_mbps, burst_bytes| {
+        Some(Limit {
+            rate_mbps,
+            burst_bytes,
+        })
+    };
+    let both = told(1, all);
+    assert_eq!((both.rate_mbps, both.burst_bytes), (Some(8.0), 1));
+    assert_eq!(both.to_guest, limit(2.5, u32::MAX));
+    // Workers share the rate, and each has a burst.
+    let shared = told(4, all);
+    assert_eq!((shared.rate_mbps, shared.burst_bytes), (Some(2.0), 1));
+    assert_eq!(shared.to_guest, limit(0.625, u32::MAX));
+    // A burst that is left out is a tenth of a second, within what there can be.
+    for (mbps, burst) in [
+        ("0.001", BURST_BYTES),
+        ("100", 1_250_000),
+        ("1e9", u32::MAX),
+    ] {
+        let told = told(1, &format!("rate_to_guest_mbps = {mbps}\n"));
+        assert_eq!(told.to_guest.map(|limit| limit.burst_bytes), Some(burst));
+    }
+}
+
+/// A driver domain of a version that knows no limit to guests is told of none.
+#[test]
+fn what_is_as_usual_is_not_told() {
+    let told = serde_json::to_value(told(1, "")).unwrap();
+    assert_eq!(
+        (told.get("burst_bytes"), told.get("to_guest")),
+        (None, None)
+    );
+}
+
+#[test]
+fn what_no_limit_can_be_is_told_with_line_and_remedy() {
+    let with = |keys: &str| mistake("netns = \"a\"\n", &format!("netns = \"a\"\n{keys}\n"));
+    for (keys, says) in [
+        (
+            "rate_to_guest_mbps = 0",
+            "`rate_to_guest_mbps` is 0; write a number above 0",
+        ),
+        (
+            "rate_to_guest_mbps = -5.5",
+            "`rate_to_guest_mbps` is -5.5; write a number above 0",
+        ),
+        (
+            "rate_to_guest_mbps = 2e9",
+            "; write a number above 0 and up to 1000000000",
+        ),
+        (
+            "rate_to_guest_mbps = nan",
+            "`rate_to_guest_mbps` is NaN; write a number above 0",
+        ),
+        ("rate_to_guest_mbps = \"1\"", "write a number"),
+        (
+            "burst_bytes = 0",
+            "`burst_bytes` is 0; write a number from 1 to 4294967295",
+        ),
+        (
+            "burst_bytes = 4294967296",
+            "write a whole number that is not negative",
+        ),
+        (
+            "burst_to_guest_bytes = 9",
+            "without a `rate_to_guest_mbps`; write both",
+        ),
+        (
+            "rate_to_guest_mbps = 1\nburst_to_guest_bytes = 0",
+            "`burst_to_guest_bytes` is 0; write a number from 1",
+        ),
+    ] {
+        let told = with(keys);
+        let told = mistake_at(&told);
+        assert!(told.contains(says), "{keys}: {told}");
+    }
+}
+
+/// A message about the first line behind the one that was replaced, or the second.
+#[track_caller]
+fn mistake_at(told: &str) -> &str {
+    let place = ["f.toml:14: ", "f.toml:15: "];
+    let what = place.iter().find_map(|place| told.strip_prefix(place));
+    what.unwrap_or_else(|| panic!("{told}"))
+}
+
+/// Both lines are named: either can be the wrong one.
+#[test]
+fn what_comes_by_a_queue_of_its_own_cannot_be_limited() {
+    let text = "[driver]\ngrants = \"counted\"\n[[nic]]\nname = \"wire\"\nkind = \"xdp\"\n\
+                netns = \"w\"\nqueues = \"vmq\"\nvmq_queues = 3\n[[guest]]\nname = \"a\"\n\
+                [[guest.vif]]\nendpoint = \"sink\"\nrate_to_guest_mbps = 5\nmtu = 1500\n\
+                pdev = \"wire:2\"\n";
+    let told = errors(text);
+    let lines: Vec<&str> = told.lines().collect();
+    for (line, at) in lines.iter().zip([13, 15]) {
+        let start = format!(
+            "f.toml:{at}: [[guest]] 1, vif 1: `pdev` is \"wire:2\" and `rate_to_guest_mbps` is 5; \
+             leave one of them out"
+        );
+        assert!(line.starts_with(&start), "{told}");
+    }
+    assert_eq!(lines.len(), 2, "{told}");
+    for key in ["rate_to_guest_mbps = 5\n", "pdev = \"wire:2\"\n"] {
+        parse("f", &text.replacen(key, "", 1)).unwrap();
+    }
+}
+
+#[test]
+fn limits_change_in_place() {
+    let before = text(1, "");
+    let config = parse("f", &before).unwrap();
+    let machine = live::machine(&config, &one("f", &before)).unwrap();
+    let live = machine.live.unwrap();
+    let running = live::LiveConfig::of(&live).unwrap();
+    for keys in [
+        "rate_mbps = 8\nburst_bytes = 9\n",
+        "burst_bytes = 9\n",
+        "rate_to_guest_mbps = 8\n",
+        "rate_to_guest_mbps = 8\nburst_to_guest_bytes = 9\n",
+    ] {
+        let files = one("f", &text(1, keys));
+        let difference = reload::difference(&live, &running, &files).unwrap();
+        assert!(difference.coming[0].in_place, "{keys}");
+        let mut becomes = running.clone();
+        becomes.change(&difference.coming[0].guest).unwrap();
+    }
+    let files = one("f", &text(1, "rate_to_guest_mbps = 8\nweight = 2\n"));
+    let difference = reload::difference(&live, &running, &files).unwrap();
+    assert!(!difference.coming[0].in_place);
+}
