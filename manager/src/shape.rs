@@ -130,7 +130,7 @@ impl Shape {
         self.edit(worker, |driver| driver.vifs.extend_from_slice(vifs))
     }
 
-    /// Interfaces that are served have the rules and the rate limits of these from now on. What is
+    /// Interfaces that are served have the rules and the limits of these from now on. What is
     /// to be told, and the worker that it is told.
     pub(crate) fn change(&mut self, vifs: &[VifConfig]) -> Result<Vec<(usize, VifConfig)>, String> {
         let mut told = Vec::new();
@@ -140,6 +140,8 @@ impl Shape {
                     if let Some(now) = vifs.iter().find(|now| now.name == vif.name) {
                         vif.rules.clone_from(&now.rules);
                         vif.rate_mbps = now.rate_mbps;
+                        vif.burst_bytes = now.burst_bytes;
+                        vif.to_guest = now.to_guest;
                         told.push((worker, vif.clone()));
                     }
                 }

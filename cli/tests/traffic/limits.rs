@@ -59,6 +59,15 @@ fn above(machine: &Machine) -> u64 {
     dropped.as_u64().unwrap()
 }
 
+/// Who sends does so no more when the test is over, however it ends.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Bytes of frames that went to it.
 fn went(machine: &Machine) -> u64 {
     let traffic = &stat(machine)["ports"]["vif.c1-0"]["traffic"];
@@ -79,6 +88,7 @@ fn flood(machine: &Machine, (from, to): (usize, usize), bytes: usize) -> (f64, D
     let (stop, got) = (AtomicBool::new(false), AtomicU64::new(0));
     let begin = Instant::now();
     thread::scope(|scope| {
+        let stops = Stops(&stop);
         scope.spawn(|| {
             let datagram = vec![7; bytes];
             while !stop.load(Ordering::Relaxed) {
@@ -106,7 +116,7 @@ fn flood(machine: &Machine, (from, to): (usize, usize), bytes: usize) -> (f64, D
         wait_until("nothing comes", PAUSE, PATIENCE, || {
             begin.elapsed() > Duration::from_secs(1) && got.load(Ordering::Relaxed) > 0
         });
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         let took = all.join().unwrap();
         (got.load(Ordering::Relaxed) as f64, took)
     })
@@ -143,6 +153,7 @@ fn a_limit_comes_and_goes_under_a_stream() {
         });
     };
     thread::scope(|scope| {
+        let stops = Stops(&stop);
         let streaming = scope.spawn(|| stream(&machine, (0, 1), &stop, &carried));
         comes(1 << 20);
         reload(&machine, "rate_to_guest_mbps = 8\n");
@@ -161,7 +172,7 @@ fn a_limit_comes_and_goes_under_a_stream() {
         let dropped = above(&machine);
         comes(16 << 20);
         assert_eq!(above(&machine), dropped);
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         streaming.join().unwrap();
     });
     machine.end();
