@@ -38,6 +38,15 @@ impl Limited {
     }
 }
 
+/// Who sends does so no more when the test is over, however it ends.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Sends datagrams without end until some came, a second is over and `enough` says so. Bytes of
 /// frames that came, and how long it took.
 fn flood(from: &Limited, to: &Limited, enough: impl Fn() -> bool) -> (f64, Duration) {
@@ -47,6 +56,7 @@ fn flood(from: &Limited, to: &Limited, enough: impl Fn() -> bool) -> (f64, Durat
     let (stop, got) = (AtomicBool::new(false), AtomicU64::new(0));
     let begin = Instant::now();
     thread::scope(|scope| {
+        let stops = Stops(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 // What the kernel has no room for is lost, which is as good.
@@ -67,7 +77,7 @@ fn flood(from: &Limited, to: &Limited, enough: impl Fn() -> bool) -> (f64, Durat
             let came = got.load(Ordering::Relaxed) > 0;
             came && begin.elapsed() > Duration::from_secs(1) && enough()
         });
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         let took = took.join().unwrap();
         (got.load(Ordering::Relaxed) as f64, took)
     })
