@@ -1,6 +1,12 @@
 //! The plugin as runtimes call it, with a machine, its namespaces and Debian's `host-local`.
 
 mod bandwidth;
+mod containerd;
 mod containers;
+mod cri;
 mod machine;
+mod manifest;
+mod node;
+mod pod;
 mod podman;
+mod script;

@@ -1,0 +1,166 @@
+//! Pods of a real runtime: containerd, asked as a kubelet asks it.
+
+use crate::cri::{Fields, Message};
+use crate::machine::wait_until;
+use crate::manifest::{contrib, file};
+use crate::node::{Node, cgroup, grantway};
+use crate::pod::{IMAGE, Pod};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use testing::require;
+
+/// The node's own address.
+const GATEWAY: &str = "10.99.0.1";
+/// How often the driver domain is killed while streams run.
+const KILLS: usize = 10;
+/// A slow machine needs this for 100 MB.
+const STREAM: Duration = Duration::from_secs(180);
+
+#[test]
+fn pods_of_containerd_are_guests() {
+    require!(
+        machine,
+        program("grantway"),
+        cni_plugin("host-local"),
+        cni_plugin("portmap"),
+        tool("containerd"),
+        tool("ctr"),
+        tool("runc"),
+        tool("busybox"),
+        tool("curl"),
+        tool("iptables-save"),
+        tool("nsenter"),
+        tool("unshare")
+    );
+    let mut node = Node::new();
+    installed(&node);
+    node.start_machine();
+    node.start_containerd();
+    let image = node.path("image.tar");
+    for space in ["k8s.io", "default"] {
+        let args = ["images", "import", "--snapshotter", "native", &image];
+        node.ctr(&[&["--namespace", space], &args[..]].concat());
+    }
+    let status = node.cri("Status", &Message::default()).unwrap().message(1);
+    let mut conditions = status.messages(1);
+    let is_ready = |of: Fields| of.text(1) == "NetworkReady" && of.number(2) == 1;
+    assert!(conditions.any(is_ready), "a conflist is there");
+    let [a, b] = talk(&node);
+    stream(&mut node, &a, &b);
+    come_and_go(&node, &a, b);
+    refused(&mut node, &a);
+}
+
+/// What an administrator, and then the cluster, do before there are pods.
+fn installed(node: &Node) {
+    let script = contrib("node.sh");
+    let fast = "[driver]\nrestart_pause_ms = 20\n";
+    node.write("node/grantway.conf", &(file("grantway.conf") + fast));
+    let conflist = "10-grantway.conflist";
+    node.write(&format!("node/{conflist}"), &file(conflist));
+    let plugin = env!("CARGO_BIN_EXE_grantway-cni");
+    std::fs::copy(plugin, node.path("plugins/grantway-cni")).unwrap();
+    let machine = node.said(&script, &["render"]);
+    node.write("machine.toml", &machine);
+    node.said(&script, &["install"]);
+}
+
+fn talk(node: &Node) -> [Pod; 2] {
+    let a = Pod::run(node, "a", Some(8080)).unwrap();
+    let b = Pod::run(node, "b", None).unwrap();
+    assert_eq!((node.guests(), node.leases()), (2, 2));
+    let link = a.exec(node, "ip address show dev eth0");
+    assert!(link.contains(&format!("{}/24", a.ip)), "{link}");
+    let routes = a.exec(node, "ip route");
+    assert!(
+        routes.contains(&format!("default via {GATEWAY}")),
+        "{routes}"
+    );
+    a.reaches(node, &b);
+    b.reaches(node, &a);
+    // From the node, and by the port that it publishes.
+    for to in [a.ip.clone(), format!("{GATEWAY}:8080")] {
+        let url = format!("http://{to}/");
+        wait_until("no page of a pod on the node", || {
+            let run = node.run("curl", &["--silent", "--max-time", "2", &url]);
+            run.stdout == a.page().as_bytes()
+        });
+    }
+    [a, b]
+}
+
+/// Streams in both directions outlive ten driver domains, and the runtime.
+fn stream(node: &mut Node, a: &Pod, b: &Pod) {
+    a.send_to(node, b);
+    b.send_to(node, a);
+    for _ in 0..KILLS / 2 {
+        node.kill_driver();
+    }
+    node.kill_containerd();
+    node.start_containerd();
+    for _ in 0..KILLS / 2 {
+        node.kill_driver();
+    }
+    for [from, to] in [[a, b], [b, a]] {
+        let file = |pod: &Pod, name: &str| node.read(&format!("{}/{name}", pod.name));
+        assert_eq!(
+            file(from, "sent"),
+            "",
+            "it ended while driver domains were killed"
+        );
+        node.write(&format!("{}/stop", from.name), "");
+        let end = Instant::now() + STREAM;
+        while file(from, "sent").is_empty() || file(to, "got").is_empty() {
+            assert!(Instant::now() < end, "a stream does not come to its end");
+            sleep(Duration::from_millis(50));
+        }
+        assert_eq!(file(from, "sent"), file(to, "got"));
+    }
+    // Nobody was called, nothing has changed.
+    assert_eq!((node.guests(), node.leases()), (2, 2));
+    for pod in [a, b] {
+        assert_eq!(Pod::network(node, &pod.id), pod.ip);
+    }
+}
+
+fn come_and_go(node: &Node, a: &Pod, b: Pod) {
+    b.end(node);
+    assert_eq!((node.guests(), node.leases()), (1, 1));
+    let b = Pod::run(node, "b", None).unwrap();
+    a.reaches(node, &b);
+    // The runtime's own client calls the plugin by itself.
+    let group = format!("{}/alone", cgroup());
+    let run = [
+        "run",
+        "--rm",
+        "--cni",
+        "--snapshotter",
+        "native",
+        "--cgroup",
+        &group,
+    ];
+    let shown = ["ip", "-4", "address", "show", "dev", "eth0"];
+    let said = node.ctr(&[&run[..], &[IMAGE, "alone", "/bin/busybox"], &shown].concat());
+    assert!(said.contains("inet 10.99.0."), "{said}");
+    b.end(node);
+    assert_eq!((node.guests(), node.leases()), (1, 1));
+}
+
+/// Nobody is there: what comes is refused with the reason, what goes goes.
+fn refused(node: &mut Node, a: &Pod) {
+    node.said(grantway(), &["down"]);
+    let said = Pod::run(node, "c", None).map(|_| ()).unwrap_err();
+    let why = "no machine answers at /run/grantway/grantway.sock";
+    assert!(said.contains(why), "{said}");
+    a.end(node);
+    assert_eq!(node.leases(), 0);
+    assert!(!node.undone().is_empty());
+    // The next one makes good what was to be done, and then nothing is left.
+    node.start_machine();
+    let d = Pod::run(node, "d", None).unwrap();
+    assert_eq!(node.undone(), [".lock"]);
+    d.end(node);
+    assert_eq!((node.guests(), node.leases()), (0, 0));
+    let rules = node.said("iptables-save", &[]);
+    assert!(!rules.contains("8080"), "{rules}");
+}

@@ -1,0 +1,135 @@
+//! A pod, as a kubelet makes it.
+
+use crate::cri::Message;
+use crate::machine::wait_until;
+use crate::node::{Node, cgroup};
+use std::fs;
+
+/// The only image that there is.
+pub(crate) const IMAGE: &str = "localhost/busybox:1";
+
+/// Serves a page; takes a stream; sends one to `peer`, a hundred blocks of a MiB at least, until
+/// `stop` is there. A checksum tells what was sent, and what has come.
+const SCRIPT: &str = r#"
+    sum() { sha256sum >/www/part-$1 && mv /www/part-$1 /www/$1; }
+    mkfifo /tmp/never /tmp/all
+    # Its input never ends: the other end would take that for the end of the stream.
+    nc -l -p 7000 <>/tmp/never | sum got &
+    send() {
+        until [ -e /www/peer ]; do sleep 0.1; done
+        sum sent </tmp/all &
+        dd if=/dev/urandom of=/tmp/block bs=1M count=1 2>/dev/null
+        n=0
+        while [ $n -lt 100 ] || [ ! -e /www/stop ]; do
+            echo "block $n"
+            cat /tmp/block
+            n=$((n + 1))
+            sleep 0.03
+        done | tee /tmp/all | nc $(cat /www/peer) 7000
+    }
+    send &
+    exec httpd -f -p 80 -h /www
+"#;
+
+/// A pod that runs, with a container that serves a folder.
+pub(crate) struct Pod {
+    pub(crate) name: &'static str,
+    pub(crate) id: String,
+    container: String,
+    pub(crate) ip: String,
+}
+
+impl Pod {
+    fn config(node: &Node, name: &str, port: Option<u64>) -> Message {
+        let metadata = Message::default().text(1, name).text(2, name);
+        let linux = Message::default().text(1, cgroup());
+        let mut config = Message::default()
+            .message(1, &metadata.text(3, "default"))
+            .text(3, node.path("logs"));
+        if let Some(port) = port {
+            config = config.message(5, &Message::default().number(2, 80).number(3, port));
+        }
+        config.message(8, &linux)
+    }
+
+    /// A pod, or why there is none. Its container runs a script, and has the folder of its name.
+    pub(crate) fn run(node: &Node, name: &'static str, port: Option<u64>) -> Result<Self, String> {
+        let config = Self::config(node, name, port);
+        let run = Message::default().message(1, &config);
+        let id = node.cri("RunPodSandbox", &run)?.text(1);
+        let www = node.path(name);
+        fs::create_dir_all(&www).unwrap();
+        node.write(&format!("{name}/index.html"), &format!("this is {name}\n"));
+        let command = ["/bin/busybox", "sh", "-c", SCRIPT];
+        let mut container = Message::default()
+            .message(1, &Message::default().text(1, name))
+            .message(2, &Message::default().text(1, IMAGE));
+        for word in command {
+            container = container.text(3, word);
+        }
+        let mount = Message::default().text(1, "/www").text(2, www);
+        let container = container
+            .message(7, &mount)
+            .message(15, &Message::default());
+        let create = Message::default()
+            .text(1, &id)
+            .message(2, &container)
+            .message(3, &config);
+        let container = node.cri("CreateContainer", &create)?.text(1);
+        node.cri("StartContainer", &Message::default().text(1, &container))?;
+        let pod = Self {
+            name,
+            ip: Self::network(node, &id),
+            id,
+            container,
+        };
+        wait_until("the pod does not serve", || {
+            pod.exec(node, &format!("wget -qO- http://{}/", pod.ip)) == pod.page()
+        });
+        Ok(pod)
+    }
+
+    /// The address that the runtime has of it, while it is ready.
+    pub(crate) fn network(node: &Node, id: &str) -> String {
+        let asked = Message::default().text(1, id);
+        let status = node.cri("PodSandboxStatus", &asked).unwrap().message(1);
+        assert_eq!(status.number(3), 0, "not ready");
+        status.message(5).text(1)
+    }
+
+    pub(crate) fn page(&self) -> String {
+        format!("this is {}\n", self.name)
+    }
+
+    /// What a command of busybox prints.
+    pub(crate) fn exec(&self, node: &Node, command: &str) -> String {
+        let mut asked = Message::default().text(1, &self.container);
+        let limited = "/bin/busybox timeout 20 /bin/busybox ".to_owned() + command;
+        for word in limited.split(' ') {
+            asked = asked.text(2, word);
+        }
+        node.cri("ExecSync", &asked).unwrap().text(1)
+    }
+
+    pub(crate) fn reaches(&self, node: &Node, other: &Self) {
+        let get = format!("wget -qO- http://{}/", other.ip);
+        wait_until("no page of the other pod", || {
+            self.exec(node, &get) == other.page()
+        });
+    }
+
+    /// Begins the stream to another pod.
+    pub(crate) fn send_to(&self, node: &Node, other: &Self) {
+        let (part, whole) = (format!("{}/part", self.name), format!("{}/peer", self.name));
+        node.write(&part, &other.ip);
+        fs::rename(node.path(&part), node.path(&whole)).unwrap();
+    }
+
+    /// As kubelets do it: more than once.
+    pub(crate) fn end(&self, node: &Node) {
+        let asked = Message::default().text(1, &self.id);
+        for method in ["StopPodSandbox", "StopPodSandbox", "RemovePodSandbox"] {
+            node.cri(method, &asked).unwrap();
+        }
+    }
+}

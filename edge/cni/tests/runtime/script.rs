@@ -1,0 +1,274 @@
+//! The script that a node of Kubernetes runs, on a node that is a folder.
+
+use crate::machine::names;
+use crate::manifest::contrib;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+use testing::require;
+
+const CONFLIST: &str = r#"{
+  "plugins": [
+    { "type": "grantway-cni", "ipam": { "type": "host-local", "subnet": "@POD_CIDR@" } }
+  ]
+}"#;
+
+/// A folder with everything that the script looks at or writes.
+struct Host(TempDir);
+
+impl Host {
+    fn new() -> Self {
+        let host = Self(TempDir::new().unwrap());
+        for folder in ["files", "plugins", "path"] {
+            fs::create_dir(host.path(folder)).unwrap();
+        }
+        host.write("files/10-grantway.conflist", CONFLIST);
+        host.write("files/grantway.conf", "addresses = [\"@GATEWAY@\"]\n");
+        host.program("plugins/grantway-cni", "#!/bin/sh\necho first\n");
+        host.program("plugins/host-local", "#!/bin/sh\necho theirs\n");
+        host
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn program(&self, name: &str, text: &str) {
+        self.write(name, text);
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn names(&self, folder: &str) -> Vec<String> {
+        let mut names = names(&self.path(folder));
+        names.sort();
+        names
+    }
+
+    fn command(&self, what: &str) -> Command {
+        let mut path = self.path("path").into_os_string();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
+        let mut script = Command::new("sh");
+        script
+            .arg(contrib("node.sh"))
+            .arg(what)
+            .env("PATH", path)
+            .env("CNI_BIN_DIR", self.path("host/bin"))
+            .env("CNI_CONF_DIR", self.path("host/net.d"))
+            .env("PLUGINS", self.path("plugins"))
+            .env("FILES", self.path("files"))
+            .env_remove("POD_CIDR")
+            .env_remove("NODE_NAME")
+            .stdin(Stdio::null());
+        script
+    }
+
+    fn of_subnet(&self, what: &str, subnet: &str) -> Output {
+        let mut command = self.command(what);
+        command.env("POD_CIDR", subnet).output().unwrap()
+    }
+
+    fn install(&self) -> Output {
+        self.of_subnet("install", "10.244.3.0/24")
+    }
+}
+
+#[track_caller]
+fn done(run: &Output) -> String {
+    assert!(run.status.success(), "{run:?}");
+    String::from_utf8(run.stdout.clone()).unwrap()
+}
+
+#[track_caller]
+fn refused(run: &Output, why: &str) {
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(!run.status.success() && said.contains(why), "{run:?}");
+}
+
+#[test]
+fn a_node_gets_the_plugins_and_a_network_of_its_own_subnet() {
+    let host = Host::new();
+    done(&host.install());
+    assert_eq!(host.names("host/bin"), ["grantway-cni", "host-local"]);
+    assert_eq!(host.names("host/net.d"), ["10-grantway.conflist"]);
+    let conflist: Value =
+        serde_json::from_str(&host.read("host/net.d/10-grantway.conflist")).unwrap();
+    assert_eq!(conflist["plugins"][0]["ipam"]["subnet"], "10.244.3.0/24");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&host.path("host/bin/grantway-cni")), 0o755);
+    assert_eq!(mode(&host.path("host/net.d/10-grantway.conflist")), 0o644);
+    let conf = done(&host.of_subnet("render", "10.244.3.0/24"));
+    assert_eq!(conf, "addresses = [\"10.244.3.1/24\"]\n");
+
+    // Again: the plugin is new, what others have installed stays.
+    host.program("plugins/grantway-cni", "#!/bin/sh\necho second\n");
+    host.program("host/bin/host-local", "#!/bin/sh\necho their own\n");
+    done(&host.install());
+    assert!(host.read("host/bin/grantway-cni").contains("second"));
+    assert!(host.read("host/bin/host-local").contains("their own"));
+
+    for _ in 0..2 {
+        done(&host.command("remove").output().unwrap());
+        assert_eq!(host.names("host/bin"), ["host-local"]);
+        assert!(host.names("host/net.d").is_empty());
+    }
+}
+
+#[test]
+fn a_program_that_runs_is_replaced() {
+    require!(tool("sleep"));
+    let host = Host::new();
+    let sleep = std::env::split_paths(&std::env::var_os("PATH").unwrap())
+        .map(|folder| folder.join("sleep"))
+        .find(|path| path.is_file())
+        .unwrap();
+    fs::copy(sleep, host.path("plugins/grantway-cni")).unwrap();
+    done(&host.install());
+    let runs = Command::new(host.path("host/bin/grantway-cni"))
+        .arg("60")
+        .spawn();
+    let mut runs = runs.unwrap();
+    done(&host.install());
+    runs.kill().unwrap();
+    runs.wait().unwrap();
+}
+
+#[test]
+fn what_cannot_be_done_is_said_and_nothing_is_written() {
+    let host = Host::new();
+    let nothing = |why: &str| {
+        refused(&host.install(), why);
+        let host = [host.names("host/bin"), host.names("host/net.d")];
+        assert_eq!(host.concat(), Vec::<String>::new());
+    };
+    for subnet in [
+        "10.244.3.0",
+        "10.244.300.0/24",
+        "fd00::/64",
+        "010.0.0.0/8",
+        "$(id)/24",
+    ] {
+        let run = host.of_subnet("install", subnet);
+        refused(&run, "is no subnet of IPv4");
+    }
+    refused(
+        &host.command("install").output().unwrap(),
+        "neither POD_CIDR nor NODE_NAME",
+    );
+    refused(
+        &host.command("instal").output().unwrap(),
+        "install, render, remove or routes",
+    );
+    fs::remove_file(host.path("plugins/host-local")).unwrap();
+    nothing("the plugin host-local is neither in");
+    host.program("plugins/host-local", "");
+    fs::rename(host.path("files"), host.path("elsewhere")).unwrap();
+    nothing("there is no file");
+    fs::rename(host.path("elsewhere"), host.path("files")).unwrap();
+    host.write("files/10-grantway.conflist", "{}");
+    nothing("names no plugin");
+    host.write("files/10-grantway.conflist", r#"{"type": "../../bin/sh"}"#);
+    nothing("../../bin/sh is no name of a plugin");
+    host.write("files/10-grantway.conflist", CONFLIST);
+    // A runtime would go on with the network of the other one.
+    fs::create_dir_all(host.path("host/net.d")).unwrap();
+    host.write("host/net.d/05-other.conf", "{}");
+    refused(&host.install(), "05-other.conf would be taken before");
+    assert_eq!(host.names("host/net.d"), ["05-other.conf"]);
+    fs::rename(
+        host.path("host/net.d/05-other.conf"),
+        host.path("host/net.d/87-other.conf"),
+    )
+    .unwrap();
+    done(&host.install());
+}
+
+/// The server is a program in the place of `curl` that writes down how it was called.
+#[test]
+fn the_api_server_is_asked_for_the_subnet() {
+    let host = Host::new();
+    let curl = "#!/bin/sh\ncat >\"$(dirname \"$0\")/stdin\"\n\
+                echo \"$*\" >\"$(dirname \"$0\")/args\"\ncat \"$(dirname \"$0\")/answer\"\n";
+    host.program("path/curl", curl);
+    host.write("token", "secret");
+    let ask = || {
+        host.command("render")
+            .env("NODE_NAME", "node-3")
+            .env("SERVICE_ACCOUNT", host.0.path())
+            .env("KUBERNETES_SERVICE_HOST", "fd00::1")
+            .env("KUBERNETES_SERVICE_PORT", "6443")
+            .output()
+            .unwrap()
+    };
+    let of_node =
+        r#"{"kind":"Node","spec":{"podCIDR":"10.244.7.0/25","podCIDRs":["10.244.7.0/25"]}}"#;
+    for answer in [
+        of_node.to_owned(),
+        of_node.replace(',', ",\n  ").replace(':', ": "),
+    ] {
+        host.write("path/answer", &answer);
+        assert_eq!(done(&ask()), "addresses = [\"10.244.7.1/25\"]\n");
+    }
+    let args = host.read("path/args");
+    assert!(
+        args.ends_with(" https://[fd00::1]:6443/api/v1/nodes/node-3\n"),
+        "{args}"
+    );
+    assert!(
+        args.contains("--cacert") && !args.contains("secret"),
+        "{args}"
+    );
+    let stdin = host.read("path/stdin");
+    assert_eq!(stdin, "header = \"Authorization: Bearer secret\"\n");
+    host.write("path/answer", r#"{"kind":"Node","spec":{}}"#);
+    refused(&ask(), "the node node-3 has no podCIDR");
+    host.program("path/curl", "#!/bin/sh\nexit 22\n");
+    refused(&ask(), "does not tell of the node node-3");
+}
+
+#[test]
+fn pods_of_other_nodes_have_a_route() {
+    require!(root, netns, tool("ip"));
+    let host = Host::new();
+    let netns = netdev::netns::Namespace::new().unwrap();
+    let run = |program: &str, args: &[&str]| {
+        let run = || Command::new(program).args(args).output().unwrap();
+        done(&netns.enter(run).unwrap())
+    };
+    let pair = ["link", "add", "lan", "type", "veth", "peer", "name", "far"];
+    run("ip", &pair);
+    run("ip", &["address", "add", "192.0.2.3/24", "dev", "lan"]);
+    for end in ["lan", "far"] {
+        run("ip", &["link", "set", end, "up"]);
+    }
+    let routes = |lines: &str| {
+        host.write("nodes", lines);
+        let mut command = host.command("routes");
+        command.stdin(fs::File::open(host.path("nodes")).unwrap());
+        netns.enter(|| command.output().unwrap()).unwrap()
+    };
+    let nodes = "192.0.2.2 10.244.2.0/24\n192.0.2.3 10.244.3.0/24\n192.0.2.4 10.244.4.0/24\n";
+    for _ in 0..2 {
+        done(&routes(nodes));
+    }
+    let all = run("ip", &["route"]);
+    assert!(all.contains("10.244.2.0/24 via 192.0.2.2"), "{all}");
+    assert!(all.contains("10.244.4.0/24 via 192.0.2.4"), "{all}");
+    assert!(!all.contains("10.244.3.0/24"), "{all}");
+    refused(&routes("192.0.2.2\n"), "no line of an address and a subnet");
+    refused(
+        &routes("198.51.100.1 10.244.9.0/24\n"),
+        "no route to 10.244.9.0/24",
+    );
+}
