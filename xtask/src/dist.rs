@@ -128,6 +128,7 @@ fn install_and_purge(package: &Path, root: &Path) -> Result<()> {
         "usr/bin/grantway",
         "usr/libexec/grantway/grantwayd",
         "usr/lib/cni/grantway-cni",
+        "usr/libexec/netavark/grantway",
         "usr/share/man/man1/grantway-up.1.gz",
         "etc/grantway/grantway.conf.d/README",
     ] {

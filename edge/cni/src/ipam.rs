@@ -1,4 +1,4 @@
-//! The plugin that gives out addresses: a program of its own, called as this one is.
+//! A plugin that is called as this one is, above all the one that gives out addresses.
 
 use crate::call::{Call, is_id};
 use crate::failure::{Code, Failure};
@@ -49,7 +49,7 @@ impl<'a> Delegate<'a> {
         let path = call.env.get("CNI_PATH").map_or("", String::as_str);
         let mut places = std::env::split_paths(path).map(|folder| folder.join(name));
         let program = places.find(|place| place.is_file()).ok_or_else(|| {
-            let msg = format!("there is no plugin {name} for addresses in CNI_PATH ({path})");
+            let msg = format!("there is no plugin {name} in CNI_PATH ({path})");
             Failure::new(Code::Io, msg)
         })?;
         Ok(Self {

@@ -3,7 +3,8 @@
 //!
 //! CNI 0.4.0, 1.0.0 and 1.1.0: the call is in the environment, the network's configuration on
 //! standard input, the answer on standard output. The process keeps nothing: whatever a later call
-//! has to know follows from the network's name, the container's id and the interface's name.
+//! has to know follows from the network's name, the container's id and the interface's name. Called
+//! with arguments it is a plugin of netavark's.
 
 mod call;
 mod commands;
@@ -12,6 +13,7 @@ mod ipam;
 mod key;
 mod machine;
 mod namespace;
+mod netavark;
 mod network;
 mod pending;
 mod program;
@@ -21,6 +23,7 @@ mod result;
 mod tests;
 mod version;
 
+use std::ffi::OsString;
 use std::io::{Read, Write, stdin, stdout};
 use std::process::ExitCode;
 
@@ -33,12 +36,23 @@ fn main() -> ExitCode {
         key.starts_with("CNI_").then_some((key, value))
     });
     let mut conf = Vec::new();
-    // What cannot be read is missed when it is decoded.
-    let _ = stdin().take(STDIN_MAX).read_to_end(&mut conf);
-    let (answer, is_done) = program::run(vars.collect(), &conf);
+    // What cannot be read is missed when it is decoded. Of `info` nobody says more.
+    if std::env::args_os().nth(1).is_none_or(|call| call != "info") {
+        let _ = stdin().take(STDIN_MAX).read_to_end(&mut conf);
+    }
+    let args: Vec<String> = std::env::args_os().skip(1).map(shown).collect();
+    let (answer, is_done) = match args.as_slice() {
+        [] => program::run(vars.collect(), &conf),
+        args => netavark::run(args, &vars.collect(), &conf),
+    };
     let written = stdout().write_all(answer.as_bytes());
     match is_done && written.is_ok() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
+}
+
+/// What is no text is no argument that anybody knows.
+fn shown(arg: OsString) -> String {
+    arg.to_string_lossy().into_owned()
 }

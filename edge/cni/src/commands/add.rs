@@ -35,6 +35,16 @@ pub(crate) fn add(request: &Request) -> Result<Value, Failure> {
     Ok(json!(result(request, wanted, given, mac)))
 }
 
+/// The same with addresses and routes that somebody else has given out, and takes back.
+pub(crate) fn with(request: &Request, given: CniResult) -> Result<CniResult, Failure> {
+    let wanted = Wanted::of(request)?;
+    let machine = request.machine()?;
+    let guest = request.key().guest();
+    be_free(request, &machine, &guest)?;
+    let mac = attach(request, &wanted, (&machine, guest.as_str()), &given)?;
+    Ok(result(request, wanted, given, mac))
+}
+
 /// Whether the machine answers, and nothing is left of an earlier attachment.
 fn be_free(request: &Request, machine: &Machine, guest: &str) -> Result<(), Failure> {
     let away = |error| machine.away(Code::Later, error);

@@ -7,3 +7,4 @@ mod calls;
 mod captured;
 mod ends;
 mod errors;
+mod netavark;

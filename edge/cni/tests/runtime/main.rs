@@ -6,6 +6,7 @@ mod containers;
 mod cri;
 mod machine;
 mod manifest;
+mod netavark;
 mod node;
 mod pod;
 mod podman;

@@ -1,0 +1,120 @@
+//! The plugin as netavark calls it, with a machine and CNI's `portmap`.
+
+use crate::machine::{HOST, Machine, has_interface, path, reaches, run, wait_until};
+use netdev::netns::Namespace;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::process::{Child, Command, Output, Stdio};
+use testing::require;
+
+/// A container in the network of a machine, which publishes a port.
+fn container(machine: &Machine) -> Value {
+    let options = json!({ "socket": machine.folder.path().join("run/grantway.sock") });
+    json!({
+        "container_id": "752947ff91f961eb3cb47ffe9315016979f3ffbec09e4d96a4fae3fb03391697",
+        "container_name": "web",
+        "port_mappings": [{ "container_port": 80, "host_ip": "", "host_port": 8080,
+            "protocol": "tcp", "range": 1 }],
+        "network": {
+            "driver": "grantway",
+            "id": "2f259bab93aaaaa2542ba43ef33eb990d0999ee1b9924b557b7be53c0b7a1bb9",
+            "internal": false,
+            "name": "gwnet",
+            "options": options,
+            "subnets": [{ "gateway": HOST, "subnet": "10.99.0.0/24" }],
+        },
+        "network_options": {
+            "interface_name": "eth0",
+            "static_ips": ["10.99.0.77"],
+            "static_mac": "02:00:00:00:00:77",
+        },
+    })
+}
+
+/// Netavark is at home in the namespace of the host.
+fn call(host: &Namespace, args: &[&str], told: &Value) -> Output {
+    let call = || {
+        let mut plugin = Command::new(env!("CARGO_BIN_EXE_grantway-cni"));
+        let plugin = plugin
+            .args(args)
+            .env("CNI_PATH", testing::needs::CNI_PLUGINS.join(":"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut plugin = plugin.spawn().unwrap();
+        let mut stdin = plugin.stdin.take().unwrap();
+        stdin.write_all(told.to_string().as_bytes()).unwrap();
+        drop(stdin);
+        plugin.wait_with_output().unwrap()
+    };
+    host.enter(call).unwrap()
+}
+
+fn done(run: &Output) -> Value {
+    assert!(run.status.success(), "{run:?}");
+    serde_json::from_slice(&run.stdout).unwrap_or_default()
+}
+
+/// A server in a namespace, until it is dropped.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn containers_of_a_podman_without_cni_are_guests() {
+    require!(
+        cni_plugin("portmap"),
+        tool("iptables-save"),
+        tool("busybox"),
+        tool("curl")
+    );
+    let Some(mut machine) = Machine::up() else {
+        return;
+    };
+    let netns = Namespace::new().unwrap();
+    let told = container(&machine);
+    let ends = path(&netns);
+    let came = done(&call(&machine.host, &["setup", &ends], &told));
+    let eth0 = &came["interfaces"]["eth0"];
+    assert_eq!(eth0["mac_address"], "02:00:00:00:00:77");
+    let subnet = json!({ "ipnet": "10.99.0.77/24", "gateway": HOST });
+    assert_eq!(eth0["subnets"], json!([subnet]));
+    assert_eq!(machine.guests().len(), 1);
+    reaches(&netns, HOST);
+
+    let www = machine.folder.path().join("www");
+    std::fs::create_dir(&www).unwrap();
+    std::fs::write(www.join("index.html"), "published\n").unwrap();
+    let serve = || {
+        let mut busybox = Command::new("busybox");
+        let serve = busybox.args(["httpd", "-f", "-p", "80", "-h"]).arg(&www);
+        serve.spawn().unwrap()
+    };
+    let server = Server(netns.enter(serve).unwrap());
+    let url = format!("http://{HOST}:8080/");
+    wait_until("no page by the published port", || {
+        let get = ["--silent", "--max-time", "2", &url];
+        run(&machine.host, "curl", &get).stdout == b"published\n"
+    });
+    drop(server);
+
+    for _ in 0..2 {
+        done(&call(&machine.host, &["teardown", &ends], &told));
+    }
+    assert!(machine.guests().is_empty() && !has_interface(&netns, "eth0"));
+    let rules = run(&machine.host, "iptables-save", &[]).stdout;
+    let rules = String::from_utf8_lossy(&rules);
+    assert!(!rules.contains("8080"), "{rules}");
+    machine.down();
+    let refused = call(&machine.host, &["setup", &ends], &told);
+    let said = String::from_utf8_lossy(&refused.stdout);
+    assert!(
+        said.starts_with("{\"error\":\"no machine answers at "),
+        "{said}"
+    );
+    assert!(!refused.status.success());
+}
