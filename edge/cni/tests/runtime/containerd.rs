@@ -3,7 +3,7 @@
 use crate::cri::{Fields, Message};
 use crate::machine::wait_until;
 use crate::manifest::{contrib, file};
-use crate::node::{Node, cgroup, grantway};
+use crate::node::{Node, grantway};
 use crate::pod::{IMAGE, Pod};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ const KILLS: usize = 10;
 /// A slow machine needs this for 100 MB.
 const STREAM: Duration = Duration::from_secs(180);
 
-#[test]
-fn pods_of_containerd_are_guests() {
+/// A node with a runtime; none: it cannot be here.
+fn node() -> Option<Node> {
     require!(
         machine,
         program("grantway"),
@@ -34,13 +34,21 @@ fn pods_of_containerd_are_guests() {
     );
     let mut node = Node::new();
     installed(&node);
-    node.start_machine();
     node.start_containerd();
     let image = node.path("image.tar");
     for space in ["k8s.io", "default"] {
         let args = ["images", "import", "--snapshotter", "native", &image];
         node.ctr(&[&["--namespace", space], &args[..]].concat());
     }
+    Some(node)
+}
+
+#[test]
+fn pods_of_containerd_are_guests() {
+    let Some(mut node) = node() else {
+        return;
+    };
+    node.start_machine();
     let status = node.cri("Status", &Message::default()).unwrap().message(1);
     let mut conditions = status.messages(1);
     let is_ready = |of: Fields| of.text(1) == "NetworkReady" && of.number(2) == 1;
@@ -49,6 +57,24 @@ fn pods_of_containerd_are_guests() {
     stream(&mut node, &a, &b);
     come_and_go(&node, &a, b);
     refused(&mut node, &a);
+}
+
+/// The machine is a pod itself, as in the DaemonSet.
+#[test]
+fn a_machine_in_a_pod_serves_the_others() {
+    let Some(node) = node() else {
+        return;
+    };
+    let machine = Pod::machine(&node);
+    node.await_machine();
+    let [a, b] = talk(&node);
+    node.said(grantway(), &["restart", "driver"]);
+    a.reaches(&node, &b);
+    for pod in [a, b] {
+        pod.end(&node);
+    }
+    assert_eq!((node.guests(), node.leases()), (0, 0));
+    machine.end(&node);
 }
 
 /// What an administrator, and then the cluster, do before there are pods.
@@ -129,7 +155,7 @@ fn come_and_go(node: &Node, a: &Pod, b: Pod) {
     let b = Pod::run(node, "b", None).unwrap();
     a.reaches(node, &b);
     // The runtime's own client calls the plugin by itself.
-    let group = format!("{}/alone", cgroup());
+    let group = format!("{}/alone", node.cgroup());
     let run = [
         "run",
         "--rm",

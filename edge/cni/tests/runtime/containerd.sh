@@ -6,8 +6,12 @@ w=$1 image=$1/image
 
 for folder in /run/netns /run/containerd /run/grantway /var/lib/cni /etc/cni/net.d /opt/cni/bin; do
     mkdir -p "$folder"
+    # `ip netns` may have made it a mount: the runtime looks at the first one.
+    while umount -l "$folder" 2>/dev/null; do :; done
     mount -t tmpfs -o mode=755 tmpfs "$folder"
 done
+# As systemd leaves it: containers may see what is mounted in there later.
+mount --make-shared /run/netns
 ip link set lo up
 # What nodes have before there is a network.
 mkdir "$w/plugins"
@@ -26,7 +30,8 @@ part() {
     printf '{"mediaType":"%s","digest":"sha256:%s","size":%s' "$kind.$1" "$sum" "$size"
 }
 mkdir -p "$image/blobs/sha256" "$w/root"
-for folder in bin dev etc proc run sys tmp www; do mkdir "$w/root/$folder"; done
+for folder in bin dev etc proc run sys tmp var www; do mkdir "$w/root/$folder"; done
+ln -s /run "$w/root/var/run"
 cp "$(command -v busybox)" "$w/root/bin/"
 tar -C "$w/root" -cf "$w/part" .
 keep "$w/part"

@@ -54,6 +54,12 @@ impl Node {
         self.folder.path().join(name).display().to_string()
     }
 
+    /// A group of processes that is its own.
+    pub(crate) fn cgroup(&self) -> String {
+        let folder = self.folder.path().file_name().unwrap().to_string_lossy();
+        format!("/grantway-test-{}", folder.trim_start_matches('.'))
+    }
+
     /// What there is in one of its own folders.
     fn names(&self, folder: &str) -> Vec<String> {
         names(&Path::new("/proc").join(&self.pid).join("root").join(folder))
@@ -110,6 +116,10 @@ impl Node {
     pub(crate) fn start_machine(&mut self) {
         let file = self.path("machine.toml");
         self.daemon(grantway(), &["up", &file]);
+        self.await_machine();
+    }
+
+    pub(crate) fn await_machine(&self) {
         wait_until("the machine does not come up", || {
             !self.status()["up_took_ns"].is_null()
         });
@@ -187,6 +197,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            eprintln!("machine: {}", self.read("logs/machine.log"));
             for (name, _) in &self.daemons {
                 eprintln!("{name}: {}", self.read(&format!("{name}.log")));
             }
@@ -198,7 +209,7 @@ impl Drop for Node {
             let _ = daemon.wait();
         }
         // Groups of processes are the only thing that outlives it.
-        let own = format!("*{}", cgroup());
+        let own = format!("*{}", self.cgroup());
         let _ = Command::new("find")
             .args(["/sys/fs/cgroup", "-depth", "-type", "d"])
             .args(["(", "-path", &own, "-o", "-path", &format!("{own}/*"), ")"])
@@ -206,11 +217,6 @@ impl Drop for Node {
             .stderr(Stdio::null())
             .status();
     }
-}
-
-/// A group of this test's only.
-pub(crate) fn cgroup() -> String {
-    format!("/grantway-test-{}", std::process::id())
 }
 
 pub(crate) fn grantway() -> PathBuf {

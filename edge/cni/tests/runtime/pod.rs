@@ -2,11 +2,16 @@
 
 use crate::cri::Message;
 use crate::machine::wait_until;
-use crate::node::{Node, cgroup};
+use crate::node::{Node, grantway};
 use std::fs;
 
 /// The only image that there is.
 pub(crate) const IMAGE: &str = "localhost/busybox:1";
+
+/// A namespace that is the node's.
+const NODE: u64 = 2;
+/// What is mounted later is seen, too.
+const HOST_TO_CONTAINER: u64 = 1;
 
 /// Serves a page; takes a stream; sends one to `peer`, a hundred blocks of a MiB at least, until
 /// `stop` is there. A checksum tells what was sent, and what has come.
@@ -40,9 +45,62 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
+    /// The machine as a pod of the DaemonSet: privileged, in the node's own namespaces of networks
+    /// and processes, with these folders of the node as its own.
+    pub(crate) fn machine(node: &Node) -> Self {
+        let namespaces = Message::default().number(1, NODE).number(2, NODE);
+        let context = Message::default().message(1, &namespaces).number(6, 1);
+        let linux = Message::default()
+            .text(1, node.cgroup())
+            .message(2, &context);
+        let metadata = Message::default().text(1, "grantway").text(2, "grantway");
+        let config = Message::default()
+            .message(1, &metadata.text(3, "kube-system"))
+            .text(3, node.path("logs"))
+            .message(8, &linux);
+        let run = Message::default().message(1, &config);
+        let id = node.cri("RunPodSandbox", &run).unwrap().text(1);
+        let programs = grantway().parent().unwrap().display().to_string();
+        let mut container = Message::default()
+            .message(1, &Message::default().text(1, "machine"))
+            .message(2, &Message::default().text(1, IMAGE));
+        for word in ["/programs/grantway", "up", "/node/machine.toml"] {
+            container = container.text(3, word);
+        }
+        for (own, nodes, propagation) in [
+            ("/programs", programs, 0),
+            ("/node", node.path(""), 0),
+            ("/run/grantway", "/run/grantway".to_owned(), 0),
+            ("/run/netns", "/run/netns".to_owned(), HOST_TO_CONTAINER),
+        ] {
+            let mount = Message::default().text(1, own).text(2, nodes);
+            container = container.message(7, &mount.number(5, propagation));
+        }
+        let context = Message::default().number(2, 1).message(3, &namespaces);
+        let linux = Message::default().message(2, &context);
+        let container = container.text(11, "machine.log").message(15, &linux);
+        let container = Self::started(node, (&id, &config), &container).unwrap();
+        Self {
+            name: "machine",
+            ip: String::new(),
+            id,
+            container,
+        }
+    }
+
+    /// Starts a container of a pod.
+    fn started(node: &Node, (id, pod): (&str, &Message), of: &Message) -> Result<String, String> {
+        let create = Message::default().text(1, id).message(2, of);
+        let container = node
+            .cri("CreateContainer", &create.message(3, pod))?
+            .text(1);
+        node.cri("StartContainer", &Message::default().text(1, &container))?;
+        Ok(container)
+    }
+
     fn config(node: &Node, name: &str, port: Option<u64>) -> Message {
         let metadata = Message::default().text(1, name).text(2, name);
-        let linux = Message::default().text(1, cgroup());
+        let linux = Message::default().text(1, node.cgroup());
         let mut config = Message::default()
             .message(1, &metadata.text(3, "default"))
             .text(3, node.path("logs"));
@@ -71,12 +129,7 @@ impl Pod {
         let container = container
             .message(7, &mount)
             .message(15, &Message::default());
-        let create = Message::default()
-            .text(1, &id)
-            .message(2, &container)
-            .message(3, &config);
-        let container = node.cri("CreateContainer", &create)?.text(1);
-        node.cri("StartContainer", &Message::default().text(1, &container))?;
+        let container = Self::started(node, (&id, &config), &container)?;
         let pod = Self {
             name,
             ip: Self::network(node, &id),
