@@ -1,14 +1,14 @@
 //! What goes to a guest stays within its limit, however much comes and from whom.
 
-use crate::attach::{NAMES, PATIENCE, PAUSE, address, reaches, stream};
+use crate::attach::{NAMES, address, reaches, stream};
 use crate::machine::{Machine, text};
-use crate::processes::wait_until;
 use serde_json::Value;
 use std::fs;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use testing::wait_until;
 
 /// Bytes a second to the second guest, and at once.
 const RATE: f64 = 100_000.0;
@@ -110,10 +110,8 @@ fn flood(machine: &Machine, (from, to): (usize, usize), bytes: usize) -> (f64, D
                 };
             }
         });
-        wait_until("nothing was dropped", PAUSE, PATIENCE, || {
-            above(machine) > before
-        });
-        wait_until("nothing comes", PAUSE, PATIENCE, || {
+        wait_until("nothing was dropped", || above(machine) > before);
+        wait_until("nothing comes", || {
             begin.elapsed() > Duration::from_secs(1) && got.load(Ordering::Relaxed) > 0
         });
         drop(stops);
@@ -148,7 +146,7 @@ fn a_limit_comes_and_goes_under_a_stream() {
     let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
     let comes = |most: u64| {
         let since = carried.load(Ordering::Relaxed);
-        wait_until("the stream stands", PAUSE, PATIENCE, || {
+        wait_until("the stream stands", || {
             carried.load(Ordering::Relaxed) - since >= most
         });
     };
@@ -157,9 +155,7 @@ fn a_limit_comes_and_goes_under_a_stream() {
         let streaming = scope.spawn(|| stream(&machine, (0, 1), &stop, &carried));
         comes(1 << 20);
         reload(&machine, "rate_to_guest_mbps = 8\n");
-        wait_until("nothing is dropped", PAUSE, PATIENCE, || {
-            above(&machine) > 0
-        });
+        wait_until("nothing is dropped", || above(&machine) > 0);
         let (begin, before) = (Instant::now(), went(&machine));
         comes(1 << 20);
         let got = (went(&machine) - before) as f64;
