@@ -1,12 +1,13 @@
 //! A container that its runtime limits is limited, each way.
 
-use crate::machine::{Machine, call, path, reaches, wait_until};
+use crate::machine::{Machine, call, path, reaches};
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
 use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use testing::wait_until;
 
 /// Bits a second to the container, and from it: what waits there goes on when the test has enough.
 const INGRESS: u32 = 800_000;

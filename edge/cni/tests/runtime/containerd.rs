@@ -1,13 +1,12 @@
 //! Pods of a real runtime: containerd, asked as a kubelet asks it.
 
 use crate::cri::{Fields, Message};
-use crate::machine::wait_until;
 use crate::manifest::{contrib, file};
 use crate::node::{Node, grantway};
 use crate::pod::{IMAGE, Pod};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use testing::require;
+use testing::{require, wait_until};
 
 /// The node's own address.
 const GATEWAY: &str = "10.99.0.1";

@@ -42,17 +42,8 @@ fn the_network_of_a_cluster_is_that_of_the_example() {
     let example = fs::read_to_string(Path::new(example).join("10-grantway.conflist")).unwrap();
     let mut example: Value = serde_json::from_str(&example).unwrap();
     example["plugins"][0]["ipam"]["ranges"][0][0]["subnet"] = "@POD_CIDR@".into();
-    let mut own: Value = serde_json::from_str(&file("10-grantway.conflist")).unwrap();
-    let [of_own, of_example] = [&mut own, &mut example].map(|network| {
-        let capabilities = network["plugins"][0]["capabilities"].take();
-        capabilities.as_object().unwrap().clone()
-    });
+    let own: Value = serde_json::from_str(&file("10-grantway.conflist")).unwrap();
     assert_eq!(own, example);
-    // A cluster may pass on less, but nothing that the plugin does not know.
-    assert!(!of_own.is_empty());
-    for (capability, is_passed_on) in of_own {
-        assert_eq!(of_example[&capability], is_passed_on, "{capability}");
-    }
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! The plugin as netavark calls it, with a machine and CNI's `portmap`.
 
-use crate::machine::{HOST, Machine, has_interface, path, reaches, run, wait_until};
+use crate::machine::{HOST, Machine, has_interface, path, reaches, run};
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
-use testing::require;
+use testing::{require, wait_until};
 
 /// A container in the network of a machine, which publishes a port.
 fn container(machine: &Machine) -> Value {

@@ -1,13 +1,14 @@
 //! A node of a cluster: a place of its own for a runtime and a machine.
 
 use crate::cri::{Fields, Message, call};
-use crate::machine::{names, wait_until};
+use crate::machine::names;
 use serde_json::Value;
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
+use testing::wait_until;
 
 /// A place of its own for a runtime, with its mounts, processes and links.
 pub(crate) struct Node {

@@ -1,9 +1,9 @@
 //! A pod, as a kubelet makes it.
 
 use crate::cri::Message;
-use crate::machine::wait_until;
 use crate::node::{Node, grantway};
 use std::fs;
+use testing::wait_until;
 
 /// The only image that there is.
 pub(crate) const IMAGE: &str = "localhost/busybox:1";

@@ -27,8 +27,8 @@ impl Host {
         }
         host.write("files/10-grantway.conflist", CONFLIST);
         host.write("files/grantway.conf", "addresses = [\"@GATEWAY@\"]\n");
-        host.program("plugins/grantway-cni", "#!/bin/sh\necho first\n");
-        host.program("plugins/host-local", "#!/bin/sh\necho theirs\n");
+        host.program("plugins/grantway-cni", "echo first");
+        host.program("plugins/host-local", "echo theirs");
         host
     }
 
@@ -44,9 +44,8 @@ impl Host {
         fs::write(self.path(name), text).unwrap();
     }
 
-    fn program(&self, name: &str, text: &str) {
-        self.write(name, text);
-        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    fn program(&self, name: &str, script: &str) {
+        testing::place_script(&self.path(name), script);
     }
 
     fn names(&self, folder: &str) -> Vec<String> {
@@ -112,8 +111,8 @@ fn a_node_gets_the_plugins_and_a_network_of_its_own_subnet() {
     assert_eq!(conf, "addresses = [\"10.244.3.1/24\"]\n");
 
     // Again: the plugin is new, what others have installed stays.
-    host.program("plugins/grantway-cni", "#!/bin/sh\necho second\n");
-    host.program("host/bin/host-local", "#!/bin/sh\necho their own\n");
+    host.program("plugins/grantway-cni", "echo second");
+    host.program("host/bin/host-local", "echo their own");
     done(&host.install());
     assert!(host.read("host/bin/grantway-cni").contains("second"));
     assert!(host.read("host/bin/host-local").contains("their own"));
@@ -198,7 +197,7 @@ fn what_cannot_be_done_is_said_and_nothing_is_written() {
 #[test]
 fn the_api_server_is_asked_for_the_subnet() {
     let host = Host::new();
-    let curl = "#!/bin/sh\ncat >\"$(dirname \"$0\")/stdin\"\n\
+    let curl = "cat >\"$(dirname \"$0\")/stdin\"\n\
                 echo \"$*\" >\"$(dirname \"$0\")/args\"\ncat \"$(dirname \"$0\")/answer\"\n";
     host.program("path/curl", curl);
     host.write("token", "secret");
@@ -233,7 +232,7 @@ fn the_api_server_is_asked_for_the_subnet() {
     assert_eq!(stdin, "header = \"Authorization: Bearer secret\"\n");
     host.write("path/answer", r#"{"kind":"Node","spec":{}}"#);
     refused(&ask(), "the node node-3 has no podCIDR");
-    host.program("path/curl", "#!/bin/sh\nexit 22\n");
+    host.program("path/curl", "exit 22");
     refused(&ask(), "does not tell of the node node-3");
 }
 
