@@ -30,7 +30,7 @@ impl AskMonitor {
     fn tell(&self, what: TapControl) -> Result<u64, VmqError> {
         let told = self.platform.tell(self.device, what.encode());
         told.map_err(|why| match why.kind() {
-            // By the monitor, because it has asked and knows no more; or this domain asks too often.
+            // By the monitor, for it has asked and knows no more; or this domain asks too often.
             io::ErrorKind::WouldBlock => VmqError::Unanswered,
             _ => VmqError::Refused(why.raw_os_error().unwrap_or(0)),
         })

@@ -95,8 +95,9 @@ impl Span {
         }
     }
 
-    /// Copies the first bytes into `dst`: as many as the shorter of the two has. One instruction does
-    /// it, for who copies little and must be short: the trusted base. Others use [`Span::read`].
+    /// Copies the first bytes into `dst`: as many as the shorter of the two has. One instruction
+    /// does it, for who copies little and must be short: the trusted base. Others use
+    /// [`Span::read`].
     ///
     /// # Errors
     /// [`Fault`] if a page is not there; `dst` then holds anything.
