@@ -419,7 +419,7 @@ pub(crate) mod tests {
         let web = after.since(&sample(3));
         let web = &find(&web, "web-2").counted;
         assert_eq!(web.received.frames, 2 * 7 + 7);
-        assert_eq!(web.dropped(), 2 * 3 + 3);
+        assert_eq!(web.dropped(), 2 * 4 + 4);
     }
 
     #[test]
