@@ -40,11 +40,14 @@ fn keys_mean_what_they_mean_to_a_shell() {
     shell.line_with("caught");
     shell.line_with("status-5");
     // Ctrl-Z stops it, `fg` goes on.
-    let script = "echo run\"\"s; read line; echo got-$line";
+    let mark = seconds(32);
+    let script = format!("echo run\"\"s; : {mark}; read line; echo got-$line");
     shell.write(&format!("{run} sh -c '{script}'; echo stopped-$?\n"));
     shell.line_with("runs");
     shell.write("\x1a");
     shell.line_with("stopped-148");
+    // Who is in the midst of reading and has no CPU to stop would still take what is typed.
+    wait_until("the command goes on", || is_stopped(&mark));
     shell.write("jobs; fg; echo status-$?\n");
     shell.line_with("Stopped");
     shell.write("that\n");
@@ -53,6 +56,19 @@ fn keys_mean_what_they_mean_to_a_shell() {
     shell.write("exit\n");
     assert_eq!(shell.finish().code, 0);
     world.wait_until_clean();
+}
+
+/// Whether the shell with this mark in its script has stopped.
+fn is_stopped(mark: &str) -> bool {
+    let mut processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes.any(|entry| {
+        let read = |file| std::fs::read(entry.path().join(file)).unwrap_or_default();
+        let [words, stat] = ["cmdline", "stat"].map(|file| {
+            let bytes = read(file);
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        words.starts_with("sh\0") && words.contains(mark) && stat.contains(") T ")
+    })
 }
 
 /// A shell that is the command has job control of its own.

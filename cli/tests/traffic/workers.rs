@@ -330,7 +330,7 @@ fn on_one_core_nothing_is_lost() {
         println!("{taken:?}, {too_early} too early");
         taken.iter().sum::<u64>() + too_early >= u64::from(SOURCES) * FRAMES
     });
-    assert!(too_early() < FRAMES / 10, "{}", too_early());
+    assert!(too_early() < u64::from(SOURCES) * FRAMES / 2);
     assert!(
         taken().iter().all(|&frames| frames > FRAMES / 2),
         "{:?}",
