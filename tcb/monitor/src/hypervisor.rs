@@ -56,7 +56,7 @@ impl Hypervisor {
         Ok(Self {
             shared: Arc::new(Shared::new(mechanism)),
             domains: Vec::new(),
-            ids: Numbers::new(1 << 16),
+            ids: Numbers::new(1 << 16, usize::MAX),
             post: Post::create()?,
             missing: BTreeSet::new(),
         })

@@ -11,7 +11,7 @@ use abi::{ConnId, DomId};
 impl Hypervisor {
     /// An id that nothing names.
     pub(crate) fn next_id(&mut self, name: &str) -> Result<DomId, DomainError> {
-        let mut ids = std::mem::replace(&mut self.ids, Numbers::new(0));
+        let mut ids = std::mem::replace(&mut self.ids, Numbers::new(0, 0));
         let id = ids.take(|id| u16::try_from(id).is_ok_and(|id| self.names(DomId(id))));
         self.ids = ids;
         let id = id.and_then(|id| u16::try_from(id).ok());

@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 
-/// Numbers below a limit. The one that has been out of use for longest is given out next.
+/// Numbers below a limit. The one that has been out of use for longest is given out next, but for
+/// the last few that came back: they rest as long as there are others.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     limit: u32,
+    /// As many rest.
+    rest: usize,
     /// From here on none was ever given out.
     fresh: u32,
     /// Those that came back, in that order.
@@ -14,9 +17,10 @@ pub(crate) struct Numbers {
 
 impl Numbers {
     /// All numbers below `limit`.
-    pub(crate) fn new(limit: u32) -> Self {
+    pub(crate) fn new(limit: u32, rest: usize) -> Self {
         Self {
             limit,
+            rest,
             fresh: 0,
             free: VecDeque::new(),
         }
@@ -24,7 +28,7 @@ impl Numbers {
 
     /// A number that nothing names; none: there is no such number.
     pub(crate) fn take(&mut self, is_named: impl Fn(u32) -> bool) -> Option<u32> {
-        if self.fresh < self.limit {
+        if self.fresh < self.limit && self.free.len() <= self.rest {
             self.fresh += 1;
             return Some(self.fresh - 1);
         }
@@ -44,7 +48,7 @@ mod tests {
 
     #[test]
     fn the_oldest_that_nothing_names_is_next() {
-        let mut numbers = Numbers::new(4);
+        let mut numbers = Numbers::new(4, 3);
         let free = |_| false;
         assert_eq!(
             [(); 5].map(|()| numbers.take(free)),
@@ -61,5 +65,20 @@ mod tests {
             [(); 3].map(|()| numbers.take(free)),
             [Some(3), Some(2), None]
         );
+    }
+
+    #[test]
+    fn who_comes_and_goes_for_ever_uses_few() {
+        let mut numbers = Numbers::new(1000, 2);
+        let lasting = numbers.take(|_| false);
+        let used: Vec<u32> = (0..10)
+            .map(|_| {
+                let number = numbers.take(|_| false).unwrap();
+                numbers.give_back(number);
+                number
+            })
+            .collect();
+        assert_eq!(lasting, Some(0));
+        assert_eq!(used, [1, 2, 3, 1, 2, 3, 1, 2, 3, 1]);
     }
 }

@@ -50,7 +50,7 @@ fn ids_and_numbers_do_not_run_out() {
 #[test]
 fn all_ids_in_use_is_an_error_and_not_the_end() {
     let mut machine = Hypervisor::new(nothing).unwrap();
-    machine.ids = Numbers::new(2);
+    machine.ids = Numbers::new(2, usize::MAX);
     let first = machine.create_domain(&spec(0)).unwrap();
     machine.create_domain(&spec(0)).unwrap();
     let error = machine.create_domain(&spec(0)).unwrap_err().to_string();
@@ -133,7 +133,7 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         let mut machine = Hypervisor::new(nothing).unwrap();
-        machine.ids = Numbers::new(5);
+        machine.ids = Numbers::new(5, usize::MAX);
         Self {
             machine,
             living: BTreeSet::new(),
