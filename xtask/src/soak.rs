@@ -1,12 +1,15 @@
-//! `soak`: kills of the driver domain under load, and what each came to.
+//! `soak`: kills of the driver domain under load, or guests that come and go by the thousand, and
+//! what came of it.
 //!
-//! Resumable: each kill is a line of JSON in a file below `target/soak/` that is named by the
-//! programs that were killed. A run goes on where the one before stopped.
+//! Resumable: each kill, and each hundred of guests, is a line of JSON in a file below
+//! `target/soak/` that is named by the programs that were tried. A run goes on where the one before
+//! stopped.
+
+mod summary;
 
 use crate::{build, workspace};
 use anyhow::{Context, Result, bail, ensure};
-use figures::report::{number, table};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs::{self, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -16,19 +19,68 @@ use std::time::{Duration, Instant};
 
 /// Kills of one machine: then another one is started, so that starts and ends are tried, too.
 const KILLS_OF_ONE: u64 = 250;
-/// What a kill may cost the probe, milliseconds: usually, and at most.
-const OUTAGE_MS: [f64; 2] = [12.0, 250.0];
+/// Attaches between two looks at what the machine holds.
+const ATTACHES_OF_LINE: u64 = 100;
+/// Of so many attaches one is disturbed by a kill.
+const ATTACHES_OF_KILL: u64 = 20;
+
+/// What is done again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trial {
+    /// The driver domain is killed.
+    Kills,
+    /// A guest comes and goes.
+    Attaches,
+}
+
+impl Trial {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Kills => "kills",
+            Self::Attaches => "attaches",
+        }
+    }
+
+    /// How many of them a line is about.
+    fn of_line(self, line: &Value) -> u64 {
+        match self {
+            Self::Kills => 1,
+            Self::Attaches => line["attaches"].as_u64().unwrap_or(0),
+        }
+    }
+
+    /// The helper that does so many, in at most so many seconds, on one machine.
+    fn helper(self, count: u64, seconds: Option<u64>, seed: usize) -> [String; 2] {
+        match self {
+            Self::Kills => {
+                let kills = count.min(KILLS_OF_ONE);
+                let spec = json!({ "kills": kills, "seconds": seconds, "seed": seed });
+                ["soak".to_owned(), spec.to_string()]
+            }
+            // One machine for all: what grows by little grows for long.
+            Self::Attaches => {
+                let spec = json!({
+                    "attaches": count, "every": ATTACHES_OF_LINE, "kill_every": ATTACHES_OF_KILL,
+                    "seconds": seconds, "seed": seed,
+                });
+                ["attaches".to_owned(), spec.to_string()]
+            }
+        }
+    }
+}
 
 /// What was asked for.
+#[derive(Debug)]
 struct Wanted {
-    kills: u64,
+    trial: Trial,
+    count: u64,
     minutes: Option<u64>,
     fresh: bool,
     /// The programs; none: they are built.
     grantway: Option<PathBuf>,
 }
 
-/// `soak --kills N [--minutes M] [--fresh] [--grantway PATH]`.
+/// `soak [--kills N|--attaches N] [--minutes M] [--fresh] [--grantway PATH]`.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let asked = read(args)?;
     let grantway = match asked.grantway {
@@ -37,7 +89,8 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             .with_context(|| path.display().to_string())?,
         None => build::build()?,
     };
-    let file = records_of(&grantway)?;
+    let trial = asked.trial;
+    let file = records_of(&grantway, trial)?;
     if asked.fresh && file.exists() {
         fs::remove_file(&file)?;
     }
@@ -45,25 +98,35 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         .minutes
         .map(|m| Instant::now() + Duration::from_secs(m * 60));
     loop {
-        let done = records(&file)?.len() as u64;
+        let done = done(trial, &file)?;
         let left = end.map(|end| end.saturating_duration_since(Instant::now()).as_secs());
-        let missing = asked.kills.saturating_sub(done);
+        let missing = asked.count.saturating_sub(done);
         if missing == 0 || left == Some(0) {
             break;
         }
-        println!("{done} of {} kills", asked.kills);
-        kill(&grantway, missing.min(KILLS_OF_ONE), left, &file)?;
+        println!("{done} of {} {}", asked.count, trial.name());
+        run_one(&grantway, trial, missing, left, &file)?;
         ensure!(
-            records(&file)?.len() as u64 > done || left.is_some(),
-            "no kill came to its end"
+            self::done(trial, &file)? > done || left.is_some(),
+            "nothing came to its end"
         );
     }
-    summary(&records(&file)?)
+    let records = records(&file)?;
+    match trial {
+        Trial::Kills => summary::of_kills(&records),
+        Trial::Attaches => summary::of_attaches(&records),
+    }
+}
+
+/// How many were done until now.
+fn done(trial: Trial, file: &Path) -> Result<u64> {
+    Ok(records(file)?.iter().map(|line| trial.of_line(line)).sum())
 }
 
 fn read(args: &[String]) -> Result<Wanted> {
     let mut asked = Wanted {
-        kills: 1000,
+        trial: Trial::Kills,
+        count: 1000,
         minutes: None,
         fresh: false,
         grantway: None,
@@ -72,7 +135,13 @@ fn read(args: &[String]) -> Result<Wanted> {
     while let Some(arg) = args.next() {
         let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
         match arg.as_str() {
-            "--kills" => asked.kills = value()?.parse().context("--kills")?,
+            "--kills" | "--attaches" => {
+                asked.count = value()?.parse().with_context(|| arg.clone())?;
+                asked.trial = match arg.as_str() {
+                    "--kills" => Trial::Kills,
+                    _ => Trial::Attaches,
+                };
+            }
             "--minutes" => asked.minutes = Some(value()?.parse().context("--minutes")?),
             "--grantway" => asked.grantway = Some(value()?.into()),
             "--fresh" => asked.fresh = true,
@@ -83,7 +152,7 @@ fn read(args: &[String]) -> Result<Wanted> {
 }
 
 /// The file about these programs.
-fn records_of(grantway: &Path) -> Result<PathBuf> {
+fn records_of(grantway: &Path, trial: Trial) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     let monitor = ["grantwayd", "grantway-netd", "grantway-manager"];
     for program in ["grantway", "driver", "guest"].into_iter().chain(monitor) {
@@ -93,7 +162,11 @@ fn records_of(grantway: &Path) -> Result<PathBuf> {
     }
     let folder = workspace::target_directory()?.join("soak");
     fs::create_dir_all(&folder)?;
-    Ok(folder.join(format!("{:016x}.jsonl", hasher.finish())))
+    let programs = hasher.finish();
+    Ok(folder.join(match trial {
+        Trial::Kills => format!("{programs:016x}.jsonl"),
+        Trial::Attaches => format!("{programs:016x}-attaches.jsonl"),
+    }))
 }
 
 /// A line each. One that was broken off while it was written is left out.
@@ -106,11 +179,17 @@ fn records(file: &Path) -> Result<Vec<Value>> {
 }
 
 /// Runs one machine.
-fn kill(grantway: &Path, kills: u64, seconds: Option<u64>, file: &Path) -> Result<()> {
-    let seed = records(file)?.len();
-    let spec = serde_json::json!({ "kills": kills, "seconds": seconds, "seed": seed });
+fn run_one(
+    grantway: &Path,
+    trial: Trial,
+    count: u64,
+    seconds: Option<u64>,
+    file: &Path,
+) -> Result<()> {
+    let helper = trial.helper(count, seconds, records(file)?.len());
     let mut child = Command::new(grantway)
-        .args(["internal", "soak", &spec.to_string()])
+        .arg("internal")
+        .args(helper)
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| grantway.display().to_string())?;
@@ -135,81 +214,19 @@ fn kill(grantway: &Path, kills: u64, seconds: Option<u64>, file: &Path) -> Resul
     Ok(())
 }
 
-/// Prints what all kills came to; fails if something is leaked or an outage is too long.
-fn summary(records: &[Value]) -> Result<()> {
-    ensure!(!records.is_empty(), "no kill was recorded");
-    let all = |key: &str| -> Vec<f64> {
-        let mut all: Vec<f64> = records.iter().filter_map(|r| r[key].as_f64()).collect();
-        all.sort_by(f64::total_cmp);
-        all
-    };
-    let at = |all: &[f64], share: f64| {
-        let place = (all.len().saturating_sub(1) as f64 * share).round() as usize;
-        all.get(place).copied().unwrap_or(f64::NAN)
-    };
-    let mut rows = Vec::new();
-    for (title, key) in [
-        ("ready, ms", "ready_ms"),
-        ("connected, ms", "connected_ms"),
-        ("outage of the probe, ms", "outage_ms"),
-        ("streams go on, ms", "streams_ms"),
-        ("datagrams lost", "lost"),
-        ("datagrams twice", "duplicates"),
-    ] {
-        let values = all(key);
-        let cells = [0.5, 0.99, 1.0].map(|share| number(at(&values, share)));
-        rows.push([vec![title.to_owned()], cells.to_vec()].concat());
-    }
-    println!("{} kills", records.len());
-    println!("{}", table(&["each", "p50", "p99", "max"], &rows));
-    let leaked = |r: &&Value| {
-        let mut each = r["leaked"].as_object().into_iter().flatten();
-        each.any(|(_, more)| more.as_i64() != Some(0))
-    };
-    if let Some(record) = records.iter().find(leaked) {
-        bail!("leaked: {}", record["leaked"]);
-    }
-    let outages = all("outage_ms");
-    let [usual, most] = OUTAGE_MS;
-    let (p50, max) = (at(&outages, 0.5), at(&outages, 1.0));
-    ensure!(
-        p50 <= usual && max <= most,
-        "outages: p50 {p50:.1} ms (at most {usual}), max {max:.1} ms (at most {most})"
-    );
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn record(outage_ms: f64, frames: i64) -> Value {
-        serde_json::json!({
-            "ready_ms": 3.0, "connected_ms": 4.0, "outage_ms": outage_ms, "sent": 100, "lost": 7,
-            "duplicates": 0, "streams_ms": 200.0,
-            "leaked": {"grants": 0, "frames": frames, "descriptors": 0, "processes": 0},
-        })
-    }
-
-    #[test]
-    fn leaks_and_long_outages_fail() {
-        assert!(summary(&[record(9.0, 0), record(200.0, 0), record(8.0, 0)]).is_ok());
-        let error = summary(&[record(9.0, 1)]).unwrap_err().to_string();
-        assert!(error.contains("\"frames\":1"), "{error}");
-        let error = summary(&[record(9.0, 0), record(9.0, 0), record(251.0, 0)]).unwrap_err();
-        assert!(error.to_string().contains("max 251.0 ms"), "{error}");
-        assert!(summary(&[record(13.0, 0)]).is_err());
-        assert!(summary(&[]).is_err());
-    }
 
     #[test]
     fn what_was_recorded_is_gone_on_with() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("x.jsonl");
         assert!(records(&file).unwrap().is_empty());
-        let line = record(1.0, 0).to_string();
-        fs::write(&file, format!("\n{line}\n\n{line}\n{}", &line[..20])).unwrap();
-        assert_eq!(records(&file).unwrap().len(), 2);
+        let line = json!({ "attaches": 100 }).to_string();
+        fs::write(&file, format!("\n{line}\n\n{line}\n{}", &line[..12])).unwrap();
+        assert_eq!(done(Trial::Kills, &file).unwrap(), 2);
+        assert_eq!(done(Trial::Attaches, &file).unwrap(), 200);
     }
 
     #[test]
@@ -217,10 +234,13 @@ mod tests {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let asked = read(&words("--kills 5 --minutes 2 --fresh")).unwrap();
         assert_eq!(
-            (asked.kills, asked.minutes, asked.fresh),
-            (5, Some(2), true)
+            (asked.trial, asked.count, asked.minutes, asked.fresh),
+            (Trial::Kills, 5, Some(2), true)
         );
-        assert!(read(&words("--kills x")).is_err());
+        let asked = read(&words("--attaches 10000")).unwrap();
+        assert_eq!((asked.trial, asked.count), (Trial::Attaches, 10_000));
+        let error = read(&words("--attaches x")).unwrap_err();
+        assert!(format!("{error:#}").starts_with("--attaches"), "{error:#}");
         assert!(read(&words("--kill 5")).is_err());
     }
 }

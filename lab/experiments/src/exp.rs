@@ -1,6 +1,7 @@
 //! The command `exp`: the registry of studies, and how one is run.
 
 use crate::plan::Adjustment;
+use crate::studies::attach::{self, AttachPlan};
 use crate::studies::base::papers::{self, Papers};
 use crate::studies::base::{self, Base};
 use crate::studies::overhead::{self, Overhead};
@@ -21,7 +22,12 @@ struct Embedded {
 }
 
 /// Studies whose plans have forms of their own.
-const OWN_FORM: [Embedded; 5] = [
+const OWN_FORM: [Embedded; 6] = [
+    Embedded {
+        name: attach::NAME,
+        text: attach::TEXT,
+        open: AttachPlan::open,
+    },
     Embedded {
         name: papers::NAME,
         text: papers::TEXT,

@@ -28,6 +28,7 @@ pub mod peers;
 pub mod progress;
 pub mod runner;
 
+mod crowd;
 pub mod soak;
 pub mod studies;
 

@@ -1,12 +1,12 @@
 //! A running machine: what its monitor and its domains answer.
 
 use crate::plan::{Lro, LroRules};
-use abi::machine::{Audit, DomainStatus, Program, Status};
+use abi::machine::{Audit, DomainStatus, Machine, Program, Setting, Status};
 use abi::mailbox::Request;
 use anyhow::Context as _;
 use client::{Instance, Options};
-use config::Config;
 use config::domain::GrantMode;
+use config::{Config, File, Problems};
 use figures::measure::{Part, processes};
 use figures::{Failure, interrupt};
 use rustix::process::{Pid, Signal, kill_process};
@@ -52,10 +52,25 @@ impl Running {
     /// # Errors
     /// [`Failure::CannotRun`] where this system does not allow it.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
+        Self::of(config, config.machine())
+    }
+
+    /// The same of one to which guests can be attached, by the text of its file.
+    ///
+    /// # Errors
+    /// As [`Running::start`], and what is wrong with the file.
+    pub fn start_live(what: &str, text: String) -> anyhow::Result<Self> {
+        let name = what.to_owned();
+        let wrong = |problems: Problems| Failure::Failed(problems.to_string());
+        let mut config = config::parse(what, &text).map_err(wrong)?;
+        config.name = fresh_name(what);
+        let machine = config::live::machine(&config, &[File { name, text }]);
+        Self::of(&config, machine)
+    }
+
+    fn of(config: &Config, machine: Result<Machine, Problems>) -> anyhow::Result<Self> {
         interrupt::check()?;
-        let machine = config
-            .machine()
-            .map_err(|problem| Failure::Failed(problem.to_string()))?;
+        let machine = machine.map_err(|problems| Failure::Failed(problems.to_string()))?;
         let log = client::runtime_dir()
             .map_err(failure)?
             .join(format!("{}.log", machine.name));
@@ -129,6 +144,33 @@ impl Running {
         driver.context("no driver domain")
     }
 
+    /// The process of one of the core's helpers.
+    ///
+    /// # Errors
+    /// If there is none of this name now.
+    pub fn helper(&self, name: &str) -> anyhow::Result<i32> {
+        let core = self.instance.pid().context("no core")?.cast_signed();
+        let is_named = |pid: &i32| {
+            let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            path.file_name().is_some_and(|file| file == name)
+        };
+        let found = children(core).into_iter().find(is_named);
+        found.with_context(|| format!("no {name}"))
+    }
+
+    /// All processes of the machine as they are now, but for the core.
+    #[must_use]
+    pub fn descendants(&self) -> Vec<i32> {
+        let core = self.instance.pid().map(u32::cast_signed);
+        let mut all: Vec<i32> = core.into_iter().collect();
+        let mut at = 0;
+        while let Some(&parent) = all.get(at) {
+            all.extend(children(parent));
+            at += 1;
+        }
+        all.split_off(all.len().min(1))
+    }
+
     /// Kills the driver domain: what it was.
     ///
     /// # Errors
@@ -138,6 +180,25 @@ impl Running {
         let pid = Pid::from_raw(driver.pid).context("the driver domain has no process")?;
         kill_process(pid, Signal::KILL).context("the driver domain cannot be killed")?;
         Ok(driver)
+    }
+
+    /// Attaches a guest, described as the control socket has it; returns when it is up.
+    ///
+    /// # Errors
+    /// If something is wrong with it, or it does not come.
+    pub fn attach(&self, guest: Value) -> anyhow::Result<()> {
+        let guest: Setting = serde_json::from_value(guest)?;
+        self.instance.attach(guest).map_err(failure)?;
+        Ok(())
+    }
+
+    /// Detaches a guest; returns when nothing is left of it.
+    ///
+    /// # Errors
+    /// If there is none of this name, or something of it stays.
+    pub fn detach(&self, guest: &str) -> anyhow::Result<()> {
+        self.instance.detach(guest).map_err(failure)?;
+        Ok(())
     }
 
     /// The audit of grants.
@@ -204,7 +265,9 @@ struct Log(PathBuf);
 
 impl Drop for Log {
     fn drop(&mut self) {
-        let _gone_already = std::fs::remove_file(&self.0);
+        for file in [self.0.clone(), self.0.with_extension("log.1")] {
+            let _gone_already = std::fs::remove_file(file);
+        }
     }
 }
 

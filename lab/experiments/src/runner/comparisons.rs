@@ -28,6 +28,24 @@ impl Samples {
         out
     }
 
+    /// Gives each of these figures that has a threshold its verdict.
+    pub fn decide(&self, figures: &mut [Figure], thresholds: &[Threshold]) {
+        for figure in figures {
+            let mut configs = self.order.iter();
+            let config = configs.find(|config| config.name() == figure.config);
+            let line = config.and_then(|config| line(thresholds, config, &figure.metric));
+            let (Some((line, side)), Some(value), Some(lo), Some(hi)) =
+                (line, figure.value, figure.lo, figure.hi)
+            else {
+                continue;
+            };
+            let n = figure.n;
+            let found = stats::against(&Estimate { value, lo, hi, n }, line, side);
+            // One that was disturbed has its verdict.
+            figure.verdict.get_or_insert(found);
+        }
+    }
+
     /// The other column's configuration at the same keys, as far as it has them.
     pub(super) fn partner(&self, config: &Config, column: &str) -> Option<Config> {
         let same = |other: &&Config| {
@@ -168,6 +186,37 @@ mod tests {
             own: "grantway".to_owned(),
             to: "forwarder".to_owned(),
         }]
+    }
+
+    #[test]
+    fn a_figure_with_a_threshold_has_a_verdict() {
+        let mut samples = Samples::default();
+        let config = Config::new("grantway", &[("guests", "64")]);
+        for round in 0..3 {
+            samples.add(&config, round, &one("attach_ms.p50", 8.0 + round as f64));
+            samples.add(&config, round, &one("attach_ms.p99", 20.0));
+        }
+        let bar = |most| Threshold {
+            column: "grantway".to_owned(),
+            metric: "attach_ms.p50".to_owned(),
+            keys: [("guests".to_owned(), "64".to_owned())].into(),
+            at_least: None,
+            at_most: Some(most),
+        };
+        for (most, verdict) in [
+            (10.0, Verdict::SameSign),
+            (7.0, Verdict::Opposite),
+            (9.0, Verdict::Unresolved),
+        ] {
+            let mut figures = samples.figures("attach");
+            samples.decide(&mut figures, &[bar(most)]);
+            let verdicts: Vec<_> = figures.iter().map(|figure| figure.verdict).collect();
+            assert_eq!(verdicts, [Some(verdict), None]);
+        }
+        samples.disturb(&config);
+        let mut figures = samples.figures("attach");
+        samples.decide(&mut figures, &[bar(10.0)]);
+        assert_eq!(figures[0].verdict, Some(Verdict::Unresolved));
     }
 
     #[test]

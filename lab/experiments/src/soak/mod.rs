@@ -4,6 +4,8 @@
 //!
 //! `cargo xtask soak` runs it as a helper, `internal soak`, and keeps what each kill came to.
 
+pub mod attaches;
+mod holdings;
 pub mod probe;
 
 use crate::lane::build::OnWire;

@@ -4,6 +4,7 @@
 use crate::ns;
 use anyhow::Context as _;
 use figures::helper::{self, LineChild};
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -61,6 +62,16 @@ impl Probed {
     }
 }
 
+/// How long datagrams were under way, microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProbeTimes {
+    /// Half of them, at the most.
+    pub p50_us: f64,
+    /// All but one of a thousand, at the most.
+    pub p999_us: f64,
+}
+
 /// A running probe.
 #[derive(Debug)]
 pub struct Probe(LineChild);
@@ -83,6 +94,14 @@ impl Probe {
     pub fn mark(&mut self) -> anyhow::Result<Probed> {
         Ok(serde_json::from_value(self.0.ask("mark", WAIT)?)?)
     }
+
+    /// How long those that came since this was last asked were under way.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub fn times(&mut self) -> anyhow::Result<ProbeTimes> {
+        Ok(serde_json::from_value(self.0.ask("times", WAIT)?)?)
+    }
 }
 
 /// What has arrived.
@@ -93,19 +112,22 @@ struct Arrivals {
     /// Numbers that came, of those that are remembered.
     recent: BTreeSet<u64>,
     probed: Probed,
+    /// Nanoseconds under way.
+    times: Histogram<u64>,
 }
 
 impl Arrivals {
-    fn new(now: Instant) -> Self {
-        Self {
+    fn new(now: Instant) -> anyhow::Result<Self> {
+        Ok(Self {
             last: now,
             highest: 0,
             recent: BTreeSet::new(),
             probed: Probed::default(),
-        }
+            times: Histogram::new_with_max(60_000_000_000, 3)?,
+        })
     }
 
-    fn arrived(&mut self, number: u64, now: Instant) {
+    fn arrived(&mut self, number: u64, sent: Instant, now: Instant) {
         self.highest = self.highest.max(number);
         let oldest = self.highest.saturating_sub(REMEMBERED);
         self.recent = self.recent.split_off(&oldest);
@@ -114,6 +136,8 @@ impl Arrivals {
             return;
         }
         self.probed.received += 1;
+        let under_way = now.saturating_duration_since(sent);
+        self.times.saturating_record(ns(under_way));
         self.probed.longest_ns = self.probed.longest_ns.max(ns(now - self.last));
         self.last = now;
     }
@@ -126,10 +150,32 @@ impl Arrivals {
             ..std::mem::take(&mut self.probed)
         }
     }
+
+    /// How long those since the last time were under way.
+    fn times(&mut self) -> ProbeTimes {
+        let us = |quantile| self.times.value_at_quantile(quantile) as f64 / 1e3;
+        let times = ProbeTimes {
+            p50_us: us(0.5),
+            p999_us: us(0.999),
+        };
+        self.times.reset();
+        times
+    }
 }
 
 fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A datagram: its number, and when it was sent.
+fn datagram(number: u64, sent_ns: u64) -> [u8; 16] {
+    ((u128::from(number) << 64) | u128::from(sent_ns)).to_be_bytes()
+}
+
+/// The number of a datagram, and when it was sent.
+fn words(datagram: [u8; 16]) -> [u64; 2] {
+    let both = u128::from_be_bytes(datagram);
+    [(both >> 64) as u64, both as u64]
 }
 
 /// The helper process.
@@ -142,23 +188,27 @@ pub fn main(spec: &ProbeSpec) -> anyhow::Result<()> {
     ns::enter(&spec.from)?;
     let sender = UdpSocket::bind((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0))?;
     let to = spec.address;
-    let arrivals = Arc::new(Mutex::new(Arrivals::new(Instant::now())));
+    let begun = Instant::now();
+    let arrivals = Arc::new(Mutex::new(Arrivals::new(begun)?));
     let sent = Arc::new(AtomicU64::new(0));
     let (seen, counted) = (Arc::clone(&arrivals), Arc::clone(&sent));
     std::thread::Builder::new().spawn(move || {
-        let mut bytes = [0; 8];
+        let mut bytes = [0; 16];
         while let Ok(count) = receiver.recv(&mut bytes) {
+            let now = Instant::now();
             if count == bytes.len() {
+                let [number, sent_ns] = words(bytes);
+                let sent = begun + Duration::from_nanos(sent_ns);
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                seen.arrived(u64::from_be_bytes(bytes), Instant::now());
+                seen.arrived(number, sent, now);
             }
         }
     })?;
     std::thread::Builder::new().spawn(move || {
-        let begun = Instant::now();
         for number in 1u64.. {
+            let bytes = datagram(number, ns(begun.elapsed()));
             // One that the system does not take is lost as well.
-            let _taken = sender.send_to(&number.to_be_bytes(), to);
+            let _taken = sender.send_to(&bytes, to);
             counted.store(number, Ordering::Relaxed);
             let due = PERIOD.saturating_mul(u32::try_from(number).unwrap_or(u32::MAX));
             std::thread::sleep(due.saturating_sub(begun.elapsed()));
@@ -166,9 +216,12 @@ pub fn main(spec: &ProbeSpec) -> anyhow::Result<()> {
     })?;
     helper::reply(&serde_json::json!({"ready": true}));
     let mut before = 0;
-    helper::serve(|_| {
+    helper::serve(|line| {
         let now = sent.load(Ordering::Relaxed);
         let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        if line == "times" {
+            return Some(serde_json::json!(arrivals.times()));
+        }
         let probed = Probed {
             sent: now - std::mem::replace(&mut before, now),
             ..arrivals.mark(Instant::now())
@@ -186,9 +239,9 @@ mod tests {
     fn gaps_and_duplicates_are_seen() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let mut arrivals = Arrivals::new(start);
+        let mut arrivals = Arrivals::new(start).unwrap();
         for (number, ms) in [(1, 1), (2, 2), (5, 30), (4, 31), (5, 32), (6, 33)] {
-            arrivals.arrived(number, at(ms));
+            arrivals.arrived(number, start, at(ms));
         }
         let probed = arrivals.mark(at(43));
         assert_eq!((probed.received, probed.duplicates), (5, 1));
@@ -196,10 +249,21 @@ mod tests {
             (probed.longest_ns, probed.silent_ns),
             (28_000_000, 10_000_000)
         );
-        arrivals.arrived(REMEMBERED + 10, at(50));
-        arrivals.arrived(6, at(51));
+        arrivals.arrived(REMEMBERED + 10, at(49), at(50));
+        arrivals.arrived(6, at(49), at(51));
         let probed = arrivals.mark(at(51));
         assert_eq!((probed.received, probed.duplicates), (1, 1));
         assert_eq!(probed.longest_ns, 17_000_000, "across the mark");
+        let times = arrivals.times();
+        let near = |us: f64, ms: f64| (us / 1e3 - ms).abs() < ms / 100.0;
+        assert!(near(times.p50_us, 30.0), "{times:?}");
+        assert!(near(times.p999_us, 33.0), "{times:?}");
+        assert_eq!(arrivals.times(), ProbeTimes::default());
+    }
+
+    #[test]
+    fn a_datagram_says_what_was_put_into_it() {
+        assert_eq!(words(datagram(7, u64::MAX)), [7, u64::MAX]);
+        assert_eq!(words(datagram(u64::MAX, 9)), [u64::MAX, 9]);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! | module | what it looks at |
 //! |---|---|
+//! | [`attach`] | how long a guest takes to come and to go while a machine runs |
 //! | [`base`] | columns side by side, raw frames, times to come up: most plans |
 //! | [`overhead`] | what the profiler takes from the machine that it looks at |
 //! | [`receive_buffer`] | throughput against the size of the receiver's buffer |
@@ -9,6 +10,7 @@
 //! | [`restart`] | how long guests are without a network when the driver domain is killed |
 //! | [`uplink`] | how a machine joins the host's network |
 
+pub mod attach;
 pub mod base;
 pub mod overhead;
 mod own;

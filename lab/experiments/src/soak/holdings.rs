@@ -1,0 +1,175 @@
+//! What a machine holds while guests come and go: nothing of it may grow.
+
+use super::{LOST, SETTLE, wait};
+use crate::crowd::{Crowd, GuestPlace};
+use anyhow::{Context as _, ensure};
+use figures::interrupt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::Instant;
+
+/// Helpers of the core's.
+const HELPERS: [&str; 2] = ["grantway-netd", "grantway-manager"];
+/// Memory that a process may have more of than it had: what an allocator keeps differs by what
+/// happened at the same time.
+const SLACK_KIB: i64 = 8 << 10;
+/// Descriptors that a driver domain may have more of than the one before it: it keeps a doorbell
+/// until its number is another guest's, and numbers rest a while.
+const SLACK_DOORBELLS: i64 = 80;
+/// The name of their number.
+const DRIVERS: &str = "descriptors.driver";
+
+/// What there is, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Holdings {
+    /// It must be the same again.
+    exact: BTreeMap<String, i64>,
+    /// It must not be much more: descriptors of the driver domain, memory of processes in KiB.
+    pub(super) bounded: BTreeMap<String, i64>,
+}
+
+impl Holdings {
+    /// What there is now.
+    fn now(crowd: &Crowd, homes: &[GuestPlace]) -> anyhow::Result<Self> {
+        let machine = crowd.machine();
+        let status = machine.status()?;
+        let mut processes = vec![("core".to_owned(), status.pid.cast_signed())];
+        for helper in HELPERS {
+            processes.push((helper.to_owned(), machine.helper(helper)?));
+        }
+        processes.push(("driver".to_owned(), machine.driver()?.pid));
+        let mut all = Self::default();
+        let mut put = |what: String, count: usize| all.exact.insert(what, count as i64);
+        for (name, pid) in &processes {
+            let open = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
+            put(format!("descriptors.{name}"), open);
+        }
+        let everybody = machine.descendants();
+        let namespaces = everybody.iter().map(|pid| format!("/proc/{pid}/ns/net"));
+        let namespaces: BTreeSet<_> = namespaces
+            .filter_map(|path| fs::read_link(path).ok())
+            .collect();
+        put("processes".to_owned(), everybody.len());
+        put("namespaces".to_owned(), namespaces.len());
+        put("domains".to_owned(), status.domains.len());
+        put("connections".to_owned(), status.connections.len());
+        let interfaces = crowd.interfaces()?;
+        put("interfaces.neighbours".to_owned(), interfaces);
+        let mut interfaces = 0;
+        for home in homes {
+            interfaces += usize::from(home.has_interface()?);
+        }
+        put("interfaces.guests".to_owned(), interfaces);
+        let audit = machine.audit()?;
+        put("grants.leaked".to_owned(), audit.leaked as usize);
+        let frames = audit.domains.iter().map(|domain| domain.owned as usize);
+        put("frames".to_owned(), frames.sum());
+        let drivers = all.exact.remove(DRIVERS);
+        all.bounded
+            .extend(drivers.map(|count| (DRIVERS.to_owned(), count)));
+        for (name, pid) in processes {
+            let kib = anonymous_kib(pid)?;
+            all.bounded.insert(format!("rss_kib.{name}"), kib);
+        }
+        Ok(all)
+    }
+
+    /// What it holds when nothing is on its way in or out any more.
+    pub(super) fn at_rest(crowd: &Crowd, homes: &[GuestPlace]) -> anyhow::Result<Self> {
+        let began = Instant::now();
+        let mut last = Self::default();
+        loop {
+            interrupt::sleep(SETTLE)?;
+            let now = Self::now(crowd, homes)?;
+            if now.exact == last.exact {
+                return Ok(now);
+            }
+            ensure!(began.elapsed() < LOST, "what it holds changes all the time");
+            last = now;
+        }
+    }
+
+    /// What there is as soon as it is this again; or when it has had time enough for that.
+    pub(super) fn wait_for(&self, crowd: &Crowd, homes: &[GuestPlace]) -> anyhow::Result<Self> {
+        let began = Instant::now();
+        loop {
+            let now = Self::now(crowd, homes)?;
+            if self.grown(&now).is_empty() || wait("it is not as before", began).is_err() {
+                interrupt::check()?;
+                return Ok(now);
+            }
+        }
+    }
+
+    /// What is otherwise now, or much more, and by how much.
+    pub(super) fn grown(&self, now: &Self) -> BTreeMap<String, i64> {
+        let exact = more(&self.exact, &now.exact).filter(|(_, more)| *more != 0);
+        let bounded = more(&self.bounded, &now.bounded).filter(|(name, more)| {
+            let slack = match name.as_str() {
+                DRIVERS => SLACK_DOORBELLS,
+                _ => SLACK_KIB,
+            };
+            *more > slack
+        });
+        exact.chain(bounded).collect()
+    }
+}
+
+/// How much more there is of each.
+fn more<'a>(
+    was: &'a BTreeMap<String, i64>,
+    is: &'a BTreeMap<String, i64>,
+) -> impl Iterator<Item = (String, i64)> + 'a {
+    let of = |all: &BTreeMap<String, i64>, name: &str| all.get(name).copied().unwrap_or(0);
+    let names: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
+    let each = names.into_iter();
+    each.map(move |name| (name.clone(), of(is, name) - of(was, name)))
+}
+
+fn anonymous_kib(pid: i32) -> anyhow::Result<i64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    kib.context("no RssAnon in a process's status")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holdings(frames: i64, core_kib: i64) -> Holdings {
+        Holdings {
+            exact: [("frames".to_owned(), frames), ("processes".to_owned(), 9)].into(),
+            bounded: [
+                ("rss_kib.core".to_owned(), core_kib),
+                (DRIVERS.to_owned(), core_kib),
+            ]
+            .into(),
+        }
+    }
+
+    #[test]
+    fn counts_are_exact_and_memory_has_some_slack() {
+        let before = holdings(7, 1000);
+        assert!(
+            before
+                .grown(&holdings(7, 1000 + SLACK_DOORBELLS))
+                .is_empty()
+        );
+        assert!(before.grown(&holdings(7, 10)).is_empty());
+        let grown = before.grown(&holdings(6, 1001 + SLACK_KIB));
+        let expected = [
+            ("frames".to_owned(), -1),
+            ("rss_kib.core".to_owned(), SLACK_KIB + 1),
+            (DRIVERS.to_owned(), SLACK_KIB + 1),
+        ];
+        assert_eq!(grown, expected.into());
+    }
+
+    #[test]
+    fn a_processes_memory_is_found() {
+        let own = std::process::id().cast_signed();
+        assert!(anonymous_kib(own).unwrap() > 0);
+    }
+}

@@ -1,0 +1,290 @@
+//! The plan `attach`: how long a guest takes to come and to go while a machine runs, and what its
+//! neighbours notice.
+//!
+//! Nothing is pinned. The machine is as a user has it who starts it with two guests and attaches
+//! all others.
+
+mod scene;
+
+use super::own::OwnPlan;
+use super::{Outcome, Study};
+use crate::crowd::GuestPlace;
+use crate::kernel::need;
+use crate::plan::{Adjustment, Config, Ratio, Rounds, Threshold};
+use crate::runner::Samples;
+use anyhow::Context as _;
+use figures::measure::Machine;
+use figures::provenance::Provenance;
+use figures::report::{Figure, Index, cell, table};
+use figures::{Failure, interrupt};
+use hdrhistogram::Histogram;
+use scene::{Comings, Neighbour, Scene};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+/// The plan's name.
+pub const NAME: &str = "attach";
+/// The text of its plan.
+pub const TEXT: &str = include_str!("../../../plans/attach.toml");
+/// Guests that a machine of the usual kind has room for beside those of its file.
+const GUESTS_MAX: u32 = 256;
+/// What is measured, in the order of a table.
+const METRICS: [(&str, &str); 9] = [
+    ("up_all_ms", "all come"),
+    ("attach_ms.p50", "attach"),
+    ("attach_ms.p99", "p99"),
+    ("detach_ms.p50", "detach"),
+    ("detach_ms.p99", "p99"),
+    ("link_gone_ms.max", "link gone"),
+    ("neighbour_p50_us", "probe, µs"),
+    ("neighbour_p999_us", "p99.9, µs"),
+    ("neighbour_lost", "lost"),
+];
+/// What neighbours see beside guests, divided by what they see beside processes.
+const RATIO: &str = "ratio.fork-exec.neighbour_p999_us";
+
+/// The plan.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttachPlan {
+    /// Its name.
+    pub name: String,
+    /// What it is about, for people.
+    pub about: String,
+    guests: Vec<u32>,
+    every_ms: u64,
+    column: Vec<Event>,
+    ratio: Vec<Ratio>,
+    bar: Vec<Threshold>,
+    full: Rounds,
+    quick: Rounds,
+}
+
+/// A column.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Event {
+    name: String,
+    happens: Happens,
+}
+
+/// What happens beside the probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Happens {
+    /// Nothing.
+    Nothing,
+    /// A guest goes and comes.
+    Attach,
+    /// As many processes are started.
+    Spawn,
+}
+
+impl AttachPlan {
+    /// From the plan's text.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] saying what is wrong with it, or with what is left of it.
+    pub fn open(text: &str, by: &Adjustment) -> Result<Box<dyn Study>, Failure> {
+        Ok(Box::new(Self::adjusted(text, by)?))
+    }
+
+    /// The plan as a command line changes it.
+    fn adjusted(text: &str, by: &Adjustment) -> Result<Self, Failure> {
+        let mut plan = Self::parse(text, by)?;
+        by.keep(&mut plan.column, |column| &column.name)?;
+        let fits = |guests: &u32| (1..=GUESTS_MAX).contains(guests);
+        if plan.every_ms == 0 || !plan.guests.iter().all(fits) {
+            let why = format!("every_ms from 1, guests from 1 to {GUESTS_MAX}");
+            return Err(Failure::Usage(why));
+        }
+        Ok(plan)
+    }
+
+    fn every(&self) -> Duration {
+        Duration::from_millis(self.every_ms)
+    }
+
+    /// All columns of one machine.
+    fn round(
+        &self,
+        round: usize,
+        homes: &[GuestPlace],
+        samples: &mut Samples,
+    ) -> anyhow::Result<()> {
+        let times = self.full.times();
+        let mut scene = Scene::new(homes)?;
+        // Started beside a guest is its process and its agent, unless it is known better.
+        let turns = times.window.as_millis() / self.every().as_millis().max(1);
+        let mut processes = 2 * usize::try_from(turns)?;
+        for column in &self.column {
+            interrupt::sleep(times.warm_up)?;
+            let before = Machine::read();
+            let mut figures = BTreeMap::new();
+            let neighbour = match column.happens {
+                Happens::Nothing => {
+                    let nothing = |_: &Scene<'_>| Ok(interrupt::sleep(times.window)?);
+                    scene.watch(nothing)?.1
+                }
+                Happens::Attach => {
+                    let comings = |scene: &Scene<'_>| scene.comings(times.window, self.every());
+                    let (comings, neighbour) = scene.watch(comings)?;
+                    processes = comings.processes;
+                    figures.extend(of_comings(&comings)?);
+                    let ms = scene.up_all.as_secs_f64() * 1e3;
+                    figures.insert("up_all_ms".to_owned(), ms);
+                    neighbour
+                }
+                Happens::Spawn => {
+                    let spawn = |_: &Scene<'_>| scene::spawn(times.window, processes);
+                    scene.watch(spawn)?.1
+                }
+            };
+            figures.extend(of_neighbour(&neighbour));
+            let config = config(column, homes.len());
+            samples.add(&config, round, &figures);
+            if Machine::read().disturbed_since(before) {
+                samples.disturb(&config);
+            }
+        }
+        scene.end()
+    }
+}
+
+fn config(column: &Event, guests: usize) -> Config {
+    Config::new(&column.name, &[("guests", &guests.to_string())])
+}
+
+impl OwnPlan for AttachPlan {
+    fn rounds(&mut self) -> (&mut Rounds, Rounds) {
+        (&mut self.full, self.quick)
+    }
+}
+
+impl Study for AttachPlan {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn about(&self) -> &str {
+        &self.about
+    }
+
+    fn run(&self, _folder: Option<&Path>) -> anyhow::Result<Outcome> {
+        need(&[scene::PROGRAM])?;
+        let placement = "nothing is pinned".to_owned();
+        let provenance = Provenance::collect(placement, self.full.is_short());
+        let mut samples = Samples::default();
+        let most = self.guests.iter().max().copied().unwrap_or(0);
+        let homes: Vec<GuestPlace> = (0..most)
+            .map(|_| GuestPlace::new())
+            .collect::<Result<_, _>>()?;
+        for round in 0..self.full.rounds {
+            eprintln!("round {} of {}", round + 1, self.full.rounds);
+            for &guests in &self.guests {
+                interrupt::check()?;
+                let homes = homes.get(..guests as usize).context("no namespace")?;
+                self.round(round, homes, &mut samples)
+                    .with_context(|| format!("{guests} guests"))?;
+            }
+        }
+        let mut figures = samples.figures(NAME);
+        samples.decide(&mut figures, &self.bar);
+        figures.extend(samples.ratios(NAME, &self.ratio, &self.bar));
+        Ok(Outcome {
+            provenance,
+            figures,
+        })
+    }
+
+    fn tables(&self, figures: &[Figure]) -> String {
+        let index = Index::new(figures);
+        let mut rows = Vec::new();
+        for &guests in &self.guests {
+            for column in &self.column {
+                let config = config(column, guests as usize).name();
+                let mut row = vec![column.name.clone(), guests.to_string()];
+                let metrics = METRICS.iter().map(|(metric, _)| *metric);
+                let metrics = metrics.chain([RATIO]);
+                row.extend(metrics.map(|metric| cell(index.get(&config, metric))));
+                rows.push(row);
+            }
+        }
+        let mut header = vec!["ms", "guests"];
+        header.extend(METRICS.map(|(_, title)| title));
+        header.push("÷ fork-exec");
+        table(&header, &rows)
+    }
+}
+
+/// What a round's comings and goings took.
+fn of_comings(comings: &Comings) -> anyhow::Result<BTreeMap<String, f64>> {
+    let (attach, detach) = (ranks(&comings.attach_ms)?, ranks(&comings.detach_ms)?);
+    let gone = comings.link_gone_ms.iter().copied().fold(0.0, f64::max);
+    let figures = [
+        ("attach_ms.p50", attach[0]),
+        ("attach_ms.p99", attach[1]),
+        ("detach_ms.p50", detach[0]),
+        ("detach_ms.p99", detach[1]),
+        ("link_gone_ms.max", gone),
+    ];
+    Ok(figures.map(|(name, ms)| (name.to_owned(), ms)).into())
+}
+
+/// Median and 99th percentile.
+fn ranks(times_ms: &[f64]) -> anyhow::Result<[f64; 2]> {
+    let mut all: Histogram<u64> = Histogram::new(3)?;
+    for ms in times_ms {
+        all.record((ms * 1e6) as u64)?;
+    }
+    Ok([0.5, 0.99].map(|share| all.value_at_quantile(share) as f64 / 1e6))
+}
+
+fn of_neighbour(neighbour: &Neighbour) -> [(String, f64); 3] {
+    let Neighbour { times, lost } = neighbour;
+    [
+        ("neighbour_p50_us".to_owned(), times.p50_us),
+        ("neighbour_p999_us".to_owned(), times.p999_us),
+        ("neighbour_lost".to_owned(), *lost as f64),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(by: &Adjustment) -> Result<AttachPlan, Failure> {
+        AttachPlan::adjusted(TEXT, by)
+    }
+
+    #[test]
+    fn every_bar_is_of_a_figure_that_there_is() {
+        let plan = plan(&Adjustment::default()).unwrap();
+        assert_eq!(plan.guests, [1, 64, 256]);
+        for bar in &plan.bar {
+            assert!(plan.column.iter().any(|column| column.name == bar.column));
+            let mut metrics = METRICS.iter().map(|(metric, _)| *metric).chain([RATIO]);
+            assert!(metrics.any(|metric| metric == bar.metric), "{bar:?}");
+            assert!(bar.line().is_some(), "{bar:?}");
+        }
+        for (metric, _) in METRICS {
+            assert!(!figures::metric::unit(metric).is_empty(), "{metric}");
+        }
+    }
+
+    #[test]
+    fn more_guests_than_fit_are_refused() {
+        let text = TEXT.replace("guests = [1, 64, 256]", "guests = [1, 257]");
+        let error = AttachPlan::adjusted(&text, &Adjustment::default()).unwrap_err();
+        assert!(error.to_string().contains("1 to 256"), "{error}");
+    }
+
+    #[test]
+    fn ranks_are_those_of_all_times() {
+        let times: Vec<f64> = (1..=200).map(f64::from).collect();
+        let [p50, p99] = ranks(&times).unwrap();
+        assert!((p50 - 100.0).abs() < 0.2 && (p99 - 198.0).abs() < 0.4);
+    }
+}

@@ -1,0 +1,145 @@
+//! What all that was recorded came to.
+
+use anyhow::{Result, bail, ensure};
+use figures::report::{number, table};
+use serde_json::Value;
+
+/// What a kill may cost the probe, milliseconds: usually, and at most.
+const OUTAGE_MS: [f64; 2] = [12.0, 250.0];
+
+/// All values of a key, in their order.
+fn all(records: &[Value], key: &str) -> Vec<f64> {
+    let mut all: Vec<f64> = records.iter().filter_map(|r| r[key].as_f64()).collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+/// The one below which this share of them lies.
+fn at(all: &[f64], share: f64) -> f64 {
+    let place = (all.len().saturating_sub(1) as f64 * share).round() as usize;
+    all.get(place).copied().unwrap_or(f64::NAN)
+}
+
+/// Prints what all kills came to; fails if something is leaked or an outage is too long.
+pub(super) fn of_kills(records: &[Value]) -> Result<()> {
+    ensure!(!records.is_empty(), "no kill was recorded");
+    let mut rows = Vec::new();
+    for (title, key) in [
+        ("ready, ms", "ready_ms"),
+        ("connected, ms", "connected_ms"),
+        ("outage of the probe, ms", "outage_ms"),
+        ("streams go on, ms", "streams_ms"),
+        ("datagrams lost", "lost"),
+        ("datagrams twice", "duplicates"),
+    ] {
+        let values = all(records, key);
+        let cells = [0.5, 0.99, 1.0].map(|share| number(at(&values, share)));
+        rows.push([vec![title.to_owned()], cells.to_vec()].concat());
+    }
+    println!("{} kills", records.len());
+    println!("{}", table(&["each", "p50", "p99", "max"], &rows));
+    none_has_any(records, "leaked")?;
+    let outages = all(records, "outage_ms");
+    let [usual, most] = OUTAGE_MS;
+    let (p50, max) = (at(&outages, 0.5), at(&outages, 1.0));
+    ensure!(
+        p50 <= usual && max <= most,
+        "outages: p50 {p50:.1} ms (at most {usual}), max {max:.1} ms (at most {most})"
+    );
+    Ok(())
+}
+
+/// Prints what all attaches came to; fails if something has grown.
+pub(super) fn of_attaches(records: &[Value]) -> Result<()> {
+    ensure!(!records.is_empty(), "no attach was recorded");
+    let sum = |key: &str| all(records, key).iter().sum::<f64>();
+    println!(
+        "{} attaches; killed in the midst of one: the driver domain {}, the manager {}; the guest \
+         was there afterwards as a whole {}, not at all {}",
+        sum("attaches"),
+        sum("driver_kills"),
+        sum("manager_kills"),
+        sum("whole"),
+        sum("not_at_all")
+    );
+    let part = |key: &str, place: usize| {
+        let mut each: Vec<f64> = records
+            .iter()
+            .filter_map(|r| r[key][place].as_f64())
+            .collect();
+        each.sort_by(f64::total_cmp);
+        each
+    };
+    let rows = ["attach_ms", "detach_ms"].map(|key| {
+        let (usual, most) = (at(&part(key, 0), 0.5), at(&part(key, 1), 1.0));
+        vec![key.to_owned(), number(usual), number(most)]
+    });
+    println!("{}", table(&["under load", "p50", "max"], &rows));
+    let held = |record: Option<&Value>, name: &str| {
+        let held = record.and_then(|record| record["bounded"][name].as_f64());
+        number(held.unwrap_or(f64::NAN))
+    };
+    let names = records.first().and_then(|r| r["bounded"].as_object());
+    let rows: Vec<_> = names
+        .into_iter()
+        .flat_map(|names| names.keys())
+        .map(|name| {
+            let (first, last) = (held(records.first(), name), held(records.last(), name));
+            vec![name.clone(), first, last]
+        })
+        .collect();
+    println!("{}", table(&["held", "at first", "at last"], &rows));
+    none_has_any(records, "grown")
+}
+
+/// Fails with the first record of which something under `key` is not 0.
+fn none_has_any(records: &[Value], key: &str) -> Result<()> {
+    let has_any = |r: &&Value| {
+        let mut each = r[key].as_object().into_iter().flatten();
+        each.any(|(_, more)| more.as_i64() != Some(0))
+    };
+    match records.iter().find(has_any) {
+        Some(record) => bail!("{key}: {}", record[key]),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(outage_ms: f64, frames: i64) -> Value {
+        serde_json::json!({
+            "ready_ms": 3.0, "connected_ms": 4.0, "outage_ms": outage_ms, "sent": 100, "lost": 7,
+            "duplicates": 0, "streams_ms": 200.0,
+            "leaked": {"grants": 0, "frames": frames, "descriptors": 0, "processes": 0},
+        })
+    }
+
+    #[test]
+    fn leaks_and_long_outages_fail() {
+        assert!(of_kills(&[record(9.0, 0), record(200.0, 0), record(8.0, 0)]).is_ok());
+        let error = of_kills(&[record(9.0, 1)]).unwrap_err().to_string();
+        assert!(error.contains("\"frames\":1"), "{error}");
+        let error = of_kills(&[record(9.0, 0), record(9.0, 0), record(251.0, 0)]).unwrap_err();
+        assert!(error.to_string().contains("max 251.0 ms"), "{error}");
+        assert!(of_kills(&[record(13.0, 0)]).is_err());
+        assert!(of_kills(&[]).is_err());
+    }
+
+    #[test]
+    fn what_grows_with_guests_fails() {
+        let record = |grown: Value| {
+            serde_json::json!({
+                "attaches": 100, "attach_ms": [9.0, 11.0], "detach_ms": [5.0, 6.0],
+                "grown": grown, "bounded": {"rss_kib.core": 700},
+            })
+        };
+        let none = serde_json::json!({});
+        assert!(of_attaches(&[record(none.clone()), record(none.clone())]).is_ok());
+        let leaks = record(serde_json::json!({"descriptors.core": 2}));
+        let error = of_attaches(&[record(none), leaks]).unwrap_err().to_string();
+        assert!(error.contains("\"descriptors.core\":2"), "{error}");
+        assert!(of_attaches(&[]).is_err());
+    }
+}
