@@ -1,6 +1,7 @@
 //! Real traffic across real machines.
 
 mod attach;
+mod attaches;
 mod crowd;
 mod dedicated;
 mod firewall;
@@ -9,6 +10,7 @@ mod kills;
 mod limits;
 mod lro;
 mod machine;
+mod newcomers;
 mod pages;
 mod pairs;
 mod processes;

@@ -1,0 +1,102 @@
+//! Guests that come and go again and again, and all of them at once: nothing of them stays.
+
+use crate::attach::{NAMES, PATIENCE, PAUSE, attach, domains, held, holds_no_more, reaches};
+use crate::machine::{Machine, alone, grantway, in_folder, text};
+use crate::processes::wait_until;
+use netdev::netns::Namespace;
+use serde_json::Value;
+use std::process::Command;
+use tempfile::TempDir;
+use testing::require;
+
+/// As `cargo xtask soak --attaches` does it for hours.
+#[test]
+fn guests_come_and_go_under_streams_and_kills_and_nothing_grows() {
+    require!(machine);
+    let _one = alone();
+    let folder = TempDir::new().unwrap();
+    let mut command = Command::new(grantway());
+    let spec = r#"{"attaches": 50, "every": 25, "kill_every": 5, "seconds": null, "seed": 1}"#;
+    let run = in_folder(command.args(["internal", "attaches", spec]), folder.path())
+        .output()
+        .unwrap();
+    let out = text(&run.stdout);
+    assert!(run.status.success(), "{out}{}", text(&run.stderr));
+    let records: Vec<Value> = out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(records.len(), 2, "{out}");
+    for record in &records {
+        let count = |key: &str| record[key].as_u64().unwrap();
+        assert_eq!(count("attaches"), 25, "{record}");
+        assert_eq!(count("driver_kills") + count("manager_kills"), 5);
+        assert_eq!(count("whole") + count("not_at_all"), 5, "{record}");
+        assert!(count("streamed") > 0, "{record}");
+        assert_eq!(record["grown"], serde_json::json!({}), "{record}");
+    }
+}
+
+/// What the system that guests are joined to says of its links and its rules.
+fn host(namespace: &Namespace) -> String {
+    let says = |words: &[&str]| {
+        let command = || Command::new(words[0]).args(&words[1..]).output().unwrap();
+        let said = namespace.enter(command).unwrap();
+        assert!(said.status.success(), "{words:?}: {said:?}");
+        text(&said.stdout)
+    };
+    // Without the addresses that the kernel makes by itself, later than the interface.
+    let [links, rules] = [
+        ["ip", "-4", "-brief", "address"].as_slice(),
+        ["nft", "list", "ruleset"].as_slice(),
+    ]
+    .map(says);
+    format!("{links}{rules}")
+}
+
+#[test]
+fn when_all_are_detached_the_host_is_as_before() {
+    let config = |paths: &[String]| {
+        format!(
+            "[[nic]]\nname = \"up\"\nkind = \"tap\"\nifname = \"up\"\nnetns = \"{}\"\n\
+             addresses = [\"10.0.0.254/24\"]\nuplink = {{ nat = true }}\n",
+            paths[NAMES.len()]
+        )
+    };
+    let names = [&NAMES[..], &["up"]].concat();
+    let as_made = {
+        require!(root);
+        require!(tool("ip"));
+        require!(tool("nft"));
+        host(&Namespace::new().unwrap())
+    };
+    let Some(machine) = Machine::start(&["ping", "ip", "nft"], &names, config) else {
+        return;
+    };
+    let up = NAMES.len();
+    // What is made once is made by the first guest.
+    attach(&machine, 0);
+    machine.ask(&["detach", NAMES[0]]);
+    let before = (held(&machine), host(&machine.places[up].0));
+    for place in 0..NAMES.len() {
+        attach(&machine, place);
+    }
+    for place in 0..NAMES.len() {
+        reaches(&machine, place, (place + 1) % NAMES.len());
+        let ping = ["-c", "1", "-w", "30", "10.0.0.254"];
+        assert!(machine.run(place, "ping", &ping).status.success());
+    }
+    let all = [&["detach"], &NAMES[..]].concat();
+    let run = machine.grantway(&all);
+    assert!(run.status.success(), "{run:?}");
+    assert_eq!(domains(&machine), ["driver"]);
+    wait_until("something has stayed", PAUSE, PATIENCE, || {
+        let interfaces = machine.places[..up].iter().any(|(namespace, name)| {
+            let read = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+            namespace.enter(read).unwrap().contains(name)
+        });
+        !interfaces && holds_no_more(&machine, &before.0) && host(&machine.places[up].0) == before.1
+    });
+    let places = machine.end();
+    assert_eq!(host(&places[up].0), as_made);
+}

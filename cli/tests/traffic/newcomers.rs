@@ -1,0 +1,175 @@
+//! Who asks for guests in ways that nobody should: several at once for the same one, half a
+//! request, thousands of connections, a namespace that is gone before its guest is there.
+
+use crate::attach::{
+    PATIENCE, PAUSE, address, attach, detach, domains, held, holds_no_more, reaches,
+};
+use crate::machine::Machine;
+use crate::processes::wait_until;
+use netdev::netns::Namespace;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+/// A machine without a guest, and two namespaces.
+fn empty() -> Option<Machine> {
+    Machine::start(&["ping"], &["c0", "c1"], |_| {
+        "[driver]\nrestart_pause_ms = 20\n".to_owned()
+    })
+}
+
+fn socket(machine: &Machine) -> PathBuf {
+    machine.folder.path().join("run").join("grantway.sock")
+}
+
+/// The line that asks for a guest in the namespace of a place, with that place's address.
+fn request(machine: &Machine, name: &str, place: usize) -> String {
+    let (namespace, ifname) = &machine.places[place];
+    let vif = json!({
+        "endpoint": "tap", "netns": namespace.path(), "ifname": ifname,
+        "addresses": [format!("{}/24", address(place))],
+    });
+    let guest = json!({ "name": name, "vif": [vif] });
+    format!("{}\n", json!({ "op": "attach", "guest": guest }))
+}
+
+fn send(socket: &PathBuf, bytes: &[u8]) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.write_all(bytes).unwrap();
+    stream
+}
+
+fn answer(stream: UnixStream) -> Value {
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap()
+}
+
+/// It is as it was, with one guest in the first place.
+fn is_as(machine: &Machine, before: &(Vec<usize>, Value)) {
+    wait_until("something has stayed", PAUSE, PATIENCE, || {
+        domains(machine) == ["driver", "c0"] && holds_no_more(machine, before)
+    });
+}
+
+#[test]
+fn of_many_attaches_of_one_name_at_once_one_is_done() {
+    let Some(machine) = empty() else { return };
+    attach(&machine, 0);
+    attach(&machine, 1);
+    detach(&machine, 1);
+    let before = held(&machine);
+    let socket = socket(&machine);
+    for _ in 0..5 {
+        let line = request(&machine, "c1", 1);
+        // All are asked before any is answered.
+        let asked: Vec<UnixStream> = (0..8).map(|_| send(&socket, line.as_bytes())).collect();
+        let answers: Vec<Value> = asked.into_iter().map(answer).collect();
+        let (done, refused): (Vec<&Value>, Vec<&Value>) =
+            answers.iter().partition(|answer| answer["domain"] == "c1");
+        assert_eq!(done.len(), 1, "{answers:?}");
+        for refused in refused {
+            let why = refused["error"].as_str().unwrap();
+            assert!(why.contains("the name \"c1\""), "{why}");
+        }
+        assert_eq!(domains(&machine), ["driver", "c0", "c1"]);
+        reaches(&machine, 1, 0);
+        let line = format!("{}\n", json!({ "op": "detach", "domain": "c1" }));
+        let asked: Vec<UnixStream> = (0..4).map(|_| send(&socket, line.as_bytes())).collect();
+        // Who comes while it goes waits with the others; who comes later finds none.
+        for answer in asked.into_iter().map(answer) {
+            let none = answer["error"] == "there is no guest c1";
+            assert!(answer["domain"] == "c1" || none, "{answer}");
+        }
+        is_as(&machine, &before);
+    }
+    machine.end();
+}
+
+#[test]
+fn who_hangs_up_leaves_nothing_half_done() {
+    let Some(machine) = empty() else { return };
+    attach(&machine, 0);
+    attach(&machine, 1);
+    detach(&machine, 1);
+    let before = held(&machine);
+    let socket = socket(&machine);
+    let line = request(&machine, "c1", 1);
+    // Anything but the whole line asks for nothing.
+    for length in (0..line.len()).step_by(17) {
+        drop(send(&socket, &line.as_bytes()[..length]));
+    }
+    is_as(&machine, &before);
+    // The whole line does, also of one who does not wait for the answer.
+    drop(send(&socket, line.as_bytes()));
+    wait_until("it has not come", PAUSE, PATIENCE, || {
+        domains(&machine) == ["driver", "c0", "c1"]
+    });
+    reaches(&machine, 1, 0);
+    detach(&machine, 1);
+    is_as(&machine, &before);
+    machine.end();
+}
+
+#[test]
+fn ten_thousand_connections_are_outlived() {
+    let Some(machine) = empty() else { return };
+    attach(&machine, 0);
+    attach(&machine, 1);
+    detach(&machine, 1);
+    let before = held(&machine);
+    let socket = socket(&machine);
+    let junk: [&[u8]; 5] = [
+        b"",
+        b"{\"op\":\"attach\",\"guest\":{\"name\":\"x\"",
+        b"\xff\xfe\x00\n",
+        b"{\"op\":\"attach\",\"guest\":[[[[[[\n",
+        b"{\"op\":\"detach\",\"domain\":\"../../etc\"}\n",
+    ];
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for number in 0..2500 {
+                    let mut stream = UnixStream::connect(&socket).unwrap();
+                    // The manager may have hung up already.
+                    let _ = stream.write_all(junk[number % junk.len()]);
+                }
+            });
+        }
+    });
+    is_as(&machine, &before);
+    attach(&machine, 1);
+    reaches(&machine, 1, 0);
+    detach(&machine, 1);
+    is_as(&machine, &before);
+    machine.end();
+}
+
+#[test]
+fn a_namespace_that_goes_in_the_midst_of_an_attach_takes_all_of_it_along() {
+    let Some(mut machine) = empty() else { return };
+    attach(&machine, 0);
+    attach(&machine, 1);
+    detach(&machine, 1);
+    let before = held(&machine);
+    let socket = socket(&machine);
+    let mut outcomes = [0, 0];
+    for turn in 0..16 {
+        let asked = send(&socket, request(&machine, "c1", 1).as_bytes());
+        // In every step of an attach that takes its usual time, and after it.
+        thread::sleep(Duration::from_millis(turn));
+        machine.places[1].0 = Namespace::new().unwrap();
+        let answer = answer(asked);
+        let came = answer["domain"] == "c1";
+        assert!(came || answer["error"].is_string(), "{answer}");
+        outcomes[usize::from(came)] += 1;
+        is_as(&machine, &before);
+    }
+    println!("{outcomes:?}: not at all, and for a moment");
+    attach(&machine, 1);
+    reaches(&machine, 1, 0);
+    machine.end();
+}
