@@ -117,15 +117,18 @@ impl Held {
         })
     }
 
+    /// Whether no more is held now than this.
+    pub(crate) fn covers_now(&self, machine: &Machine) -> bool {
+        let now = Self::now(machine);
+        println!("{now:?} are held");
+        let mut open = now.descriptors.iter().zip(&self.descriptors);
+        open.all(|(now, before)| now <= before) && now.mapped <= self.mapped
+    }
+
     /// Waits until no more is held than this.
     #[track_caller]
     pub(crate) fn is_all(&self, machine: &Machine) {
-        wait_until("something has stayed", || {
-            let now = Self::now(machine);
-            println!("{now:?} are held");
-            let mut open = now.descriptors.iter().zip(&self.descriptors);
-            open.all(|(now, before)| now <= before) && now.mapped <= self.mapped
-        });
+        wait_until("something has stayed", || self.covers_now(machine));
     }
 }
 

@@ -1,13 +1,12 @@
 //! Guests that come and go again and again, and all of them at once: nothing of them stays.
 
-use crate::attach::{NAMES, PATIENCE, PAUSE, attach, domains, held, holds_no_more, reaches};
+use crate::attach::{Held, NAMES, attach, domains, reaches};
 use crate::machine::{Machine, alone, grantway, in_folder, text};
-use crate::processes::wait_until;
 use netdev::netns::Namespace;
 use serde_json::Value;
 use std::process::Command;
 use tempfile::TempDir;
-use testing::require;
+use testing::{require, wait_until};
 
 /// As `cargo xtask soak --attaches` does it for hours.
 #[test]
@@ -77,7 +76,7 @@ fn when_all_are_detached_the_host_is_as_before() {
     // What is made once is made by the first guest.
     attach(&machine, 0);
     machine.ask(&["detach", NAMES[0]]);
-    let before = (held(&machine), host(&machine.places[up].0));
+    let (before, host_before) = (Held::at_rest(&machine), host(&machine.places[up].0));
     for place in 0..NAMES.len() {
         attach(&machine, place);
     }
@@ -90,12 +89,12 @@ fn when_all_are_detached_the_host_is_as_before() {
     let run = machine.grantway(&all);
     assert!(run.status.success(), "{run:?}");
     assert_eq!(domains(&machine), ["driver"]);
-    wait_until("something has stayed", PAUSE, PATIENCE, || {
+    wait_until("something has stayed", || {
         let interfaces = machine.places[..up].iter().any(|(namespace, name)| {
             let read = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
             namespace.enter(read).unwrap().contains(name)
         });
-        !interfaces && holds_no_more(&machine, &before.0) && host(&machine.places[up].0) == before.1
+        !interfaces && before.covers_now(&machine) && host(&machine.places[up].0) == host_before
     });
     let places = machine.end();
     assert_eq!(host(&places[up].0), as_made);

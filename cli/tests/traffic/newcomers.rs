@@ -1,11 +1,8 @@
 //! Who asks for guests in ways that nobody should: several at once for the same one, half a
 //! request, thousands of connections, a namespace that is gone before its guest is there.
 
-use crate::attach::{
-    PATIENCE, PAUSE, address, attach, detach, domains, held, holds_no_more, reaches,
-};
+use crate::attach::{Held, address, attach, detach, domains, reaches};
 use crate::machine::Machine;
-use crate::processes::wait_until;
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -13,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
+use testing::wait_until;
 
 /// A machine without a guest, and two namespaces.
 fn empty() -> Option<Machine> {
@@ -49,9 +47,9 @@ fn answer(stream: UnixStream) -> Value {
 }
 
 /// It is as it was, with one guest in the first place.
-fn is_as(machine: &Machine, before: &(Vec<usize>, Value)) {
-    wait_until("something has stayed", PAUSE, PATIENCE, || {
-        domains(machine) == ["driver", "c0"] && holds_no_more(machine, before)
+fn is_as(machine: &Machine, before: &Held) {
+    wait_until("something has stayed", || {
+        domains(machine) == ["driver", "c0"] && before.covers_now(machine)
     });
 }
 
@@ -61,7 +59,7 @@ fn of_many_attaches_of_one_name_at_once_one_is_done() {
     attach(&machine, 0);
     attach(&machine, 1);
     detach(&machine, 1);
-    let before = held(&machine);
+    let before = Held::at_rest(&machine);
     let socket = socket(&machine);
     for _ in 0..5 {
         let line = request(&machine, "c1", 1);
@@ -95,7 +93,7 @@ fn who_hangs_up_leaves_nothing_half_done() {
     attach(&machine, 0);
     attach(&machine, 1);
     detach(&machine, 1);
-    let before = held(&machine);
+    let before = Held::at_rest(&machine);
     let socket = socket(&machine);
     let line = request(&machine, "c1", 1);
     // Anything but the whole line asks for nothing.
@@ -105,7 +103,7 @@ fn who_hangs_up_leaves_nothing_half_done() {
     is_as(&machine, &before);
     // The whole line does, also of one who does not wait for the answer.
     drop(send(&socket, line.as_bytes()));
-    wait_until("it has not come", PAUSE, PATIENCE, || {
+    wait_until("it has not come", || {
         domains(&machine) == ["driver", "c0", "c1"]
     });
     reaches(&machine, 1, 0);
@@ -120,7 +118,7 @@ fn ten_thousand_connections_are_outlived() {
     attach(&machine, 0);
     attach(&machine, 1);
     detach(&machine, 1);
-    let before = held(&machine);
+    let before = Held::at_rest(&machine);
     let socket = socket(&machine);
     let junk: [&[u8]; 5] = [
         b"",
@@ -154,7 +152,7 @@ fn a_namespace_that_goes_in_the_midst_of_an_attach_takes_all_of_it_along() {
     attach(&machine, 0);
     attach(&machine, 1);
     detach(&machine, 1);
-    let before = held(&machine);
+    let before = Held::at_rest(&machine);
     let socket = socket(&machine);
     let mut outcomes = [0, 0];
     for turn in 0..16 {
