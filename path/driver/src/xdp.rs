@@ -8,9 +8,14 @@ use nic_linux::XdpNic;
 use nic_linux::xdp::{KernelCounters, Parts};
 use runtime::platform::Platform;
 use runtime::start::{StartError, refused};
+use shmem::time::monotonic_ns;
 use shmem::{Area, Span};
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+
+/// So long a socket's beginning waits for a netd that is silent: less than a start may take.
+const PATIENCE_NS: u64 = 3_000_000_000;
 
 /// A socket, and where its parts lie.
 pub struct Socket {
@@ -76,11 +81,18 @@ pub(crate) fn layouts<const N: usize>(
     rings: [Ring; N],
     platform: &dyn Platform,
 ) -> Result<[RingLayout; N], StartError> {
+    let end_ns = monotonic_ns().saturating_add(PATIENCE_NS);
     let mut layouts = [RingLayout::decode(0); N];
     for (layout, ring) in layouts.iter_mut().zip(rings) {
         let asked = XdpControl::Layout(ring).encode();
-        let told = platform.tell(device, asked);
-        let word = told.map_err(|why| refused(what, why))?;
+        let word = loop {
+            let told = platform.tell(device, asked);
+            // The core does not wait for a netd that has no CPU, or is being started again.
+            let is_silent = matches!(&told, Err(why) if why.kind() == ErrorKind::WouldBlock);
+            if !is_silent || monotonic_ns() >= end_ns {
+                break told.map_err(|why| refused(what, why))?;
+            }
+        };
         *layout = RingLayout::decode(word);
     }
     Ok(layouts)
@@ -116,5 +128,52 @@ fn name(counter: Counter) -> &'static str {
         Counter::BadTransmit => "tx_bad_descriptor",
         Counter::RingFull => "rx_ring_full",
         Counter::FillEmpty => "rx_no_buffer",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::{ConnId, XenbusState};
+    use runtime::platform::{Doorbell, Peer, Record};
+    use std::cell::Cell;
+    use std::io;
+
+    /// A monitor that does not hear of netd for so many questions.
+    #[derive(Debug)]
+    struct Silent(Cell<u32>);
+
+    impl Platform for Silent {
+        fn peer(&self, _: ConnId) -> io::Result<Option<Peer>> {
+            Ok(None)
+        }
+
+        fn set_state(&self, _: ConnId, _: XenbusState, _: &Record) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn doorbell(&self, _: ConnId) -> io::Result<Box<dyn Doorbell>> {
+            Err(ErrorKind::NotFound.into())
+        }
+
+        fn window(&self) -> Area {
+            Area::anonymous(PAGE).unwrap()
+        }
+
+        fn tell_all(&self, _: u32, all: &[[u64; 2]]) -> Vec<io::Result<u64>> {
+            let left = self.0.get();
+            self.0.set(left.saturating_sub(1));
+            let silent = || Err(ErrorKind::WouldBlock.into());
+            let answer = |_| if left > 0 { silent() } else { Ok(7) };
+            all.iter().map(answer).collect()
+        }
+    }
+
+    #[test]
+    fn a_netd_that_has_no_cpu_for_a_while_is_waited_for() {
+        let rings = [Ring::Receive, Ring::Fill];
+        let silent = Silent(Cell::new(3));
+        let found = layouts("rings", 1, rings, &silent).unwrap();
+        assert_eq!(found, [RingLayout::decode(7); 2]);
     }
 }
