@@ -63,7 +63,7 @@ fn forged_macs_and_arp_take_nobody_s_traffic() {
     let before = delivered();
     let args = ["-c", "100", "-i", "0.005", "-w", "120", IPV4[DB]];
     let run = machine.run(WIRE, "ping", &args);
-    assert!(text(&run.stdout).contains("100 received"), "{run:?}");
+    assert!(run.status.success(), "{run:?}");
     // What comes to everybody comes to it too.
     let seen = delivered() - before;
     assert!(seen < 50, "{seen} frames came to the forger");

@@ -68,11 +68,7 @@ pub(crate) fn ping_every_way(machine: &Machine) {
                 &[family, "-c", "5", "-i", "0.05", "-w", "60", address],
             );
             let out = text(&run.stdout);
-            assert!(
-                out.contains("5 received"),
-                "{} to {address}: {out}",
-                NAMES[from]
-            );
+            assert!(run.status.success(), "{} to {address}: {out}", NAMES[from]);
             assert!(!out.contains("DUP!"), "{out}");
         }
         // A datagram that is cut into fragments.
@@ -81,11 +77,7 @@ pub(crate) fn ping_every_way(machine: &Machine) {
             "ping",
             &["-c", "2", "-i", "0.05", "-w", "60", "-s", "8000", IPV4[to]],
         );
-        assert!(
-            text(&run.stdout).contains("2 received"),
-            "{}",
-            text(&run.stdout)
-        );
+        assert!(run.status.success(), "{}", text(&run.stdout));
     }
 }
 
@@ -521,7 +513,7 @@ fn a_local_nic_is_an_end_like_any_other() {
     for (from, to) in [(WIRE, WEB), (WEB, WIRE)] {
         let args = ["-c", "3", "-i", "0.05", "-w", "60", IPV4[to]];
         let run = machine.run(from, "ping", &args);
-        assert!(text(&run.stdout).contains("3 received"), "{run:?}");
+        assert!(run.status.success(), "{run:?}");
         let report = iperf3(&machine, from, to, &["-C", "cubic"]);
         let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
         assert!(bits > Some(20e6), "{from} to {to}: {bits:?} b/s");

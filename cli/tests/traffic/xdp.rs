@@ -157,7 +157,7 @@ fn an_interface_that_is_there_is_the_wire() {
     let Some(mut machine) = started else { return };
     let args = ["-c", "5", "-i", "0.05", "-w", "60", IPV4[WEB]];
     let run = machine.run(WIRE, "ping", &args);
-    assert!(text(&run.stdout).contains("5 received"), "{run:?}");
+    assert!(run.status.success(), "{run:?}");
     // The pair is not ours to remove.
     let (far, _) = machine.places.remove(WIRE);
     machine.end();
