@@ -68,7 +68,7 @@ impl Core {
         self.to_netd = None;
         self.control.replace(None);
         self.netd.ended(now);
-        for (token, _) in std::mem::take(&mut self.units.waiting).into_values() {
+        for token in self.units.take_all() {
             let why = "netd has ended, and is started again".into();
             self.answer(token, Err(Refusal { why, is_busy: true }));
         }
@@ -105,8 +105,10 @@ impl Core {
             let why = "netd is being started again".into();
             return self.answer(token, Err(Refusal { why, is_busy: true }));
         }
-        let task = self.units.wait(token, Waits::Open { unit });
-        self.task(task, Task::Open { unit }, fds);
+        if let Some((token, unit, fds)) = self.units.hold_back((token, unit, fds)) {
+            let task = self.units.wait(token, Waits::Open { unit });
+            self.task(task, Task::Open { unit }, fds);
+        }
     }
 
     /// Closes a device, also one that netd is still opening: it does so before it closes it.
@@ -184,6 +186,13 @@ impl Core {
         let Some((token, waits)) = waiting else {
             return;
         };
+        if let Waits::Closed = waits {
+            drop(fds);
+            for (token, unit, fds) in self.units.release() {
+                self.open(token, unit, fds);
+            }
+            return;
+        }
         let answer = match (record.message, waits) {
             (Outcome::Refused { is_busy }, _) => {
                 let why = beside(&fds).and_then(|fd| Ok(sealed::read(fd, WORDS_MAX)?));
