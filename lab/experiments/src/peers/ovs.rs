@@ -53,7 +53,7 @@ impl Ovs {
             .arg(format!("--unixctl={}", at("db.ctl")))
             .args(quiet);
         let database = ForeignProgram::start(home(&mut database, folder))?;
-        process::wait_for(&folder.join("db.sock"))?;
+        process::wait_for_listener(&folder.join("db.sock"))?;
         let set =
             |setting: String| vsctl(folder, &["--no-wait", "set", "Open_vSwitch", ".", &setting]);
         vsctl(folder, &["--no-wait", "init"])?;
@@ -69,7 +69,7 @@ impl Ovs {
             .args(quiet)
             .arg("--disable-system");
         let daemon = ForeignProgram::start(home(&mut daemon, folder))?;
-        process::wait_for(&folder.join("vs.ctl"))?;
+        process::wait_for_listener(&folder.join("vs.ctl"))?;
         let this = Self {
             folder: folder.to_owned(),
             daemon,

@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, bail};
 use figures::{Failure, interrupt};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -67,6 +68,15 @@ pub fn wait(what: &str, mut ready: impl FnMut() -> anyhow::Result<bool>) -> anyh
         interrupt::sleep(Duration::from_millis(20))?;
     }
     Ok(())
+}
+
+/// Waits until somebody listens at this socket. Its file is there a little earlier.
+///
+/// # Errors
+/// As [`wait`].
+pub fn wait_for_listener(path: &Path) -> anyhow::Result<()> {
+    let listens = || Ok(UnixStream::connect(path).is_ok());
+    wait(&path.display().to_string(), listens)
 }
 
 /// Waits until there is such a file.
