@@ -138,10 +138,7 @@ impl Shape {
             self.edit(worker, |driver| {
                 for vif in &mut driver.vifs {
                     if let Some(now) = vifs.iter().find(|now| now.name == vif.name) {
-                        vif.rules.clone_from(&now.rules);
-                        vif.rate_mbps = now.rate_mbps;
-                        vif.burst_bytes = now.burst_bytes;
-                        vif.to_guest = now.to_guest;
+                        vif.change_to(now);
                         told.push((worker, vif.clone()));
                     }
                 }

@@ -235,6 +235,14 @@ pub struct VifConfig {
 }
 
 impl VifConfig {
+    /// Takes over what may change while it is served: its rules and its limits.
+    pub fn change_to(&mut self, becomes: &Self) {
+        self.rules.clone_from(&becomes.rules);
+        self.rate_mbps = becomes.rate_mbps;
+        self.burst_bytes = becomes.burst_bytes;
+        self.to_guest = becomes.to_guest;
+    }
+
     /// An interface without limit and rules, for which nothing of the grant window or of the
     /// driver's own memory is kept.
     #[must_use]

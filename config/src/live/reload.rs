@@ -108,11 +108,7 @@ fn is_same(guest: &mut Guest, there: &Guest) -> bool {
 fn is_in_place(guest: &Guest, there: &Guest) -> bool {
     let mut like = there.clone();
     for (vif, becomes) in like.vifs.iter_mut().zip(&guest.vifs) {
-        vif.rules.clone_from(&becomes.rules);
-        vif.rate_mbps = becomes.rate_mbps;
-        vif.burst_bytes = becomes.burst_bytes;
-        vif.rate_to_guest_mbps = becomes.rate_to_guest_mbps;
-        vif.burst_to_guest_bytes = becomes.burst_to_guest_bytes;
+        vif.change_to(becomes);
     }
     like == *guest
 }

@@ -77,6 +77,16 @@ impl Vif {
         }
     }
 
+    /// Takes over what may change while it is served, as
+    /// [`VifConfig::change_to`](crate::domain::VifConfig::change_to) does where it is.
+    pub(crate) fn change_to(&mut self, becomes: &Self) {
+        self.rules.clone_from(&becomes.rules);
+        self.rate_mbps = becomes.rate_mbps;
+        self.burst_bytes = becomes.burst_bytes;
+        self.rate_to_guest_mbps = becomes.rate_to_guest_mbps;
+        self.burst_to_guest_bytes = becomes.burst_to_guest_bytes;
+    }
+
     /// The limit on what goes to it, if there is one.
     ///
     /// Frames above it are dropped. A TCP that has lost many at once begins again after 200 ms or
