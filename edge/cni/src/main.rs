@@ -35,12 +35,13 @@ fn main() -> ExitCode {
         let (key, value) = (key.into_string().ok()?, value.into_string().ok()?);
         key.starts_with("CNI_").then_some((key, value))
     });
+    let args: Vec<String> = std::env::args_os().skip(1).map(shown).collect();
     let mut conf = Vec::new();
-    // What cannot be read is missed when it is decoded. Of `info` nobody says more.
-    if std::env::args_os().nth(1).is_none_or(|call| call != "info") {
+    // netavark sends nothing with `info`, and may leave standard input open.
+    if args.first().is_none_or(|call| call != "info") {
+        // A configuration that cannot be read is an error where it is decoded.
         let _ = stdin().take(STDIN_MAX).read_to_end(&mut conf);
     }
-    let args: Vec<String> = std::env::args_os().skip(1).map(shown).collect();
     let (answer, is_done) = match args.as_slice() {
         [] => program::run(vars.collect(), &conf),
         args => netavark::run(args, &vars.collect(), &conf),

@@ -12,10 +12,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 pub(crate) fn add(request: &Request) -> Result<Value, Failure> {
-    let wanted = Wanted::of(request)?;
-    let machine = request.machine()?;
-    let guest = request.key().guest();
-    be_free(request, &machine, &guest)?;
+    let (wanted, machine, guest) = prepared(request)?;
     let ipam = request.ipam()?;
     let given = match &ipam {
         Some(ipam) => ipam.add()?,
@@ -37,12 +34,18 @@ pub(crate) fn add(request: &Request) -> Result<Value, Failure> {
 
 /// The same with addresses and routes that somebody else has given out, and takes back.
 pub(crate) fn with(request: &Request, given: CniResult) -> Result<CniResult, Failure> {
+    let (wanted, machine, guest) = prepared(request)?;
+    let mac = attach(request, &wanted, (&machine, guest.as_str()), &given)?;
+    Ok(result(request, wanted, given, mac))
+}
+
+/// What is wanted, the machine that answers, and the name of the guest, which it has not.
+fn prepared(request: &Request) -> Result<(Wanted, Machine, String), Failure> {
     let wanted = Wanted::of(request)?;
     let machine = request.machine()?;
     let guest = request.key().guest();
     be_free(request, &machine, &guest)?;
-    let mac = attach(request, &wanted, (&machine, guest.as_str()), &given)?;
-    Ok(result(request, wanted, given, mac))
+    Ok((wanted, machine, guest))
 }
 
 /// Whether the machine answers, and nothing is left of an earlier attachment.
