@@ -277,8 +277,7 @@ impl<S: Steering, R: Receive> Vmq for MultiQueue<S, R> {
         // Asked before the queue is read: frames that were on their way until then are in it by
         // now.
         let effective = match state {
-            State::Enabled => false,
-            State::Draining(None) => false,
+            State::Enabled | State::Draining(None) => false,
             State::Draining(Some(point)) => self.is_effective(point, now_ns),
             State::Free | State::Idle => return Err(VmqError::NotEnabled),
         };
