@@ -9,13 +9,17 @@ use nic_linux::xdp::{KernelCounters, Parts};
 use runtime::platform::Platform;
 use runtime::start::{StartError, refused};
 use shmem::time::monotonic_ns;
-use shmem::{Area, Span};
+use shmem::{Area, Span, futex};
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 /// So long a socket's beginning waits for a netd that is silent: less than a start may take.
 const PATIENCE_NS: u64 = 3_000_000_000;
+/// While there is no netd the answer comes at once: it is asked again after this.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// A socket, and where its parts lie.
 pub struct Socket {
@@ -92,6 +96,8 @@ pub(crate) fn layouts<const N: usize>(
             if !is_silent || monotonic_ns() >= end_ns {
                 break told.map_err(|why| refused(what, why))?;
             }
+            // The only sleep that a domain may have.
+            futex::wait(&AtomicU32::new(0), 0, Some(AGAIN));
         };
         *layout = RingLayout::decode(word);
     }
