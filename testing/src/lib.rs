@@ -5,6 +5,7 @@
 //! test` prints at the end. With `GRANTWAY_REQUIRE=all` it fails instead.
 
 mod by_hand;
+mod flood;
 pub mod needs;
 mod placed;
 mod processes;
@@ -14,8 +15,9 @@ mod tracer;
 mod waiting;
 
 pub use by_hand::refuses_a_person;
+pub use flood::{Stops, flood};
 pub use placed::{place_program, place_script};
-pub use processes::child_of;
+pub use processes::{Killed, child_of};
 pub use promtool::promtool;
 pub use skips::{LIST, skip};
 pub use tracer::Tracer;

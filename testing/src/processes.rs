@@ -2,6 +2,18 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Child;
+
+/// A child that lives until this is dropped.
+#[derive(Debug)]
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// The child of a process that has this name, and lives.
 #[must_use]

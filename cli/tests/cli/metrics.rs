@@ -12,8 +12,8 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use testing::{child_of, promtool, require};
+use std::process::{Command, Stdio};
+use testing::{Killed, child_of, promtool, require};
 
 fn contrib(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib")).join(name)
@@ -189,16 +189,6 @@ fn manager_of(place: &Place) -> rustix::process::Pid {
     rustix::process::Pid::from_raw(manager.try_into().unwrap()).unwrap()
 }
 
-/// A program that ends with the test.
-struct Ends(Child);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The judge of OpenMetrics: a Prometheus that reads it.
 #[test]
 fn prometheus_reads_the_port() {
@@ -229,7 +219,7 @@ fn prometheus_reads_the_port() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let _ends = Ends(prometheus);
+    let _ends = Killed(prometheus);
     // It gives a scrape one second, which may be too short; then it scrapes again.
     wait(|| {
         let answer = get(own, "/api/v1/targets")?;

@@ -3,8 +3,8 @@
 
 use crate::place::{NOBODY, Place, Run, SIM};
 use serde_json::Value;
-use std::process::{Child, Command};
-use testing::{require, skip};
+use std::process::Command;
+use testing::{Killed, require, skip};
 
 /// Whether this user may sample every process; says so if not.
 fn may_sample(place: &Place) -> bool {
@@ -293,7 +293,7 @@ fn a_participant_that_is_killed_is_named_in_the_report() {
     if !may_sample(&place) {
         return;
     }
-    let idle = Idle::start();
+    let idle = idle();
     let part = |name: &str| {
         let pid = idle.0.id().to_string();
         let args = ["prof", "participate", name, "--socket", "s", "--pid", &pid];
@@ -333,17 +333,6 @@ const LASTS: &str = "touch started; exec 2>/dev/null; \
                      while [ -e started ] && [ ! -e enough ]; do sleep 0.05; done";
 
 /// A process that is there until the test ends.
-struct Idle(Child);
-
-impl Idle {
-    fn start() -> Self {
-        Self(Command::new("sleep").arg("3600").spawn().unwrap())
-    }
-}
-
-impl Drop for Idle {
-    fn drop(&mut self) {
-        let _gone = self.0.kill();
-        let _reaped = self.0.wait();
-    }
+fn idle() -> Killed {
+    Killed(Command::new("sleep").arg("3600").spawn().unwrap())
 }

@@ -86,7 +86,7 @@ fn a_shell_can_be_the_command() {
     assert!(shell.line_with("inside").contains("eth0 lo"));
     let asleep = [seconds(31)];
     shell.write(&format!("sleep {}\n", asleep[0]));
-    wait_until("nobody sleeps", || !sleeping(&asleep).is_empty());
+    wait_until("sleep has not begun", || !sleeping(&asleep).is_empty());
     shell.write("\x1a");
     shell.line_with("Stopped");
     // A shell that has not noticed the end of a job yet refuses once.

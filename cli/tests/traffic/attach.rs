@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::{PATIENCE, child_of, wait_for, wait_until};
+use testing::{PATIENCE, Stops, child_of, wait_for, wait_until};
 
 pub(crate) const NAMES: [&str; 3] = ["c0", "c1", "c2"];
 
@@ -208,6 +208,7 @@ fn namespaces_are_attached_to_a_machine_of_nothing_and_talk() {
     // A third one comes and goes under their stream: nothing of it stays, and no byte is lost.
     let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
+        let stops = Stops(&stop);
         let streaming = scope.spawn(|| stream(&machine, (0, 1), &stop, &carried));
         attach(&machine, 2);
         detach(&machine, 2);
@@ -230,7 +231,7 @@ fn namespaces_are_attached_to_a_machine_of_nothing_and_talk() {
             });
         }
         before.is_all(&machine);
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         streaming.join().unwrap();
     });
 

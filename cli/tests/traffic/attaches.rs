@@ -1,31 +1,19 @@
 //! Guests that come and go again and again, and all of them at once: nothing of them stays.
 
 use crate::attach::{Held, NAMES, attach, domains, reaches};
-use crate::machine::{Machine, alone, grantway, in_folder, text};
+use crate::machine::{Machine, text};
+use crate::soak::records;
 use netdev::netns::Namespace;
-use serde_json::Value;
 use std::process::Command;
-use tempfile::TempDir;
 use testing::{require, wait_until};
 
 /// As `cargo xtask soak --attaches` does it for hours.
 #[test]
 fn guests_come_and_go_under_streams_and_kills_and_nothing_grows() {
     require!(machine);
-    let _one = alone();
-    let folder = TempDir::new().unwrap();
-    let mut command = Command::new(grantway());
     let spec = r#"{"attaches": 50, "every": 25, "kill_every": 5, "seconds": null, "seed": 1}"#;
-    let run = in_folder(command.args(["internal", "attaches", spec]), folder.path())
-        .output()
-        .unwrap();
-    let out = text(&run.stdout);
-    assert!(run.status.success(), "{out}{}", text(&run.stderr));
-    let records: Vec<Value> = out
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    assert_eq!(records.len(), 2, "{out}");
+    let records = records("attaches", spec);
+    assert_eq!(records.len(), 2, "{records:?}");
     for record in &records {
         let count = |key: &str| record[key].as_u64().unwrap();
         assert_eq!(count("attaches"), 25, "{record}");

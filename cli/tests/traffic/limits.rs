@@ -8,14 +8,12 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use testing::wait_until;
+use testing::{Stops, flood, wait_until};
 
 /// Bytes a second to the second guest, and at once.
 const RATE: f64 = 100_000.0;
 const BURST: f64 = 20_000.0;
 const LIMITED: &str = "rate_to_guest_mbps = 0.8\nburst_to_guest_bytes = 20000\n";
-/// Bytes of Ethernet, IP and UDP before those of a datagram.
-const HEADERS: usize = 14 + 20 + 8;
 
 /// What the machine's file says, with these keys of its second guest's interface.
 fn file(paths: &[String], more: &str) -> String {
@@ -59,65 +57,22 @@ fn above(machine: &Machine) -> u64 {
     dropped.as_u64().unwrap()
 }
 
-/// Who sends does so no more when the test is over, however it ends.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Bytes of frames that went to it.
 fn went(machine: &Machine) -> u64 {
     let traffic = &stat(machine)["ports"]["vif.c1-0"]["traffic"];
     traffic["out_bytes"].as_u64().unwrap()
 }
 
-/// Sends datagrams of so many bytes from one place to another, many more than a limit lets through:
-/// until some were dropped, and for a second. Bytes of frames that came, and how long it took.
-fn flood(machine: &Machine, (from, to): (usize, usize), bytes: usize) -> (f64, Duration) {
+/// Sends datagrams from one place to another, until the limit has dropped some.
+fn flooded(machine: &Machine, (from, to): (usize, usize), bytes: usize) -> (f64, Duration) {
     // Another one for each sender: what comes late is counted with nobody else's.
     let port = 9000 + from as u16;
     let bind = |place: usize| {
         let bind = || UdpSocket::bind((address(place), port)).unwrap();
         machine.places[place].0.enter(bind).unwrap()
     };
-    let (sender, receiver) = (bind(from), bind(to));
     let before = above(machine);
-    let (stop, got) = (AtomicBool::new(false), AtomicU64::new(0));
-    let begin = Instant::now();
-    thread::scope(|scope| {
-        let stops = Stops(&stop);
-        scope.spawn(|| {
-            let datagram = vec![7; bytes];
-            while !stop.load(Ordering::Relaxed) {
-                // What the kernel has no room for is lost, which is as good.
-                let _ = sender.send_to(&datagram, (address(to), port));
-            }
-        });
-        let all = scope.spawn(|| {
-            receiver
-                .set_read_timeout(Some(Duration::from_millis(200)))
-                .unwrap();
-            let mut datagram = [0; 2000];
-            // Those that were under way when the sender has ended come as well.
-            loop {
-                match receiver.recv(&mut datagram) {
-                    Ok(bytes) => got.fetch_add((bytes + HEADERS) as u64, Ordering::Relaxed),
-                    Err(_) if stop.load(Ordering::Relaxed) => return begin.elapsed(),
-                    Err(_) => 0,
-                };
-            }
-        });
-        wait_until("nothing was dropped", || above(machine) > before);
-        wait_until("nothing comes", || {
-            begin.elapsed() > Duration::from_secs(1) && got.load(Ordering::Relaxed) > 0
-        });
-        drop(stops);
-        let took = all.join().unwrap();
-        (got.load(Ordering::Relaxed) as f64, took)
-    })
+    flood((&bind(from), &bind(to)), bytes, || above(machine) > before)
 }
 
 /// Small frames go by the driver domain's fast path, large ones by the other.
@@ -128,7 +83,7 @@ fn nobody_gets_more_than_its_limit_lets_through() {
     };
     reaches(&machine, 0, 1);
     for (from, bytes) in [(0, 100), (2, 1400)] {
-        let (got, took) = flood(&machine, (from, 1), bytes);
+        let (got, took) = flooded(&machine, (from, 1), bytes);
         let most = RATE * took.as_secs_f64() * 1.2 + BURST;
         assert!(got <= most, "{got} bytes in {took:?}");
     }

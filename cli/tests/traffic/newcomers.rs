@@ -1,5 +1,5 @@
-//! Who asks for guests in ways that nobody should: several at once for the same one, half a
-//! request, thousands of connections, a namespace that is gone before its guest is there.
+//! Guests are asked for in ways that nobody should: by several at once for the same one, by half a
+//! request, by thousands of connections, for a namespace that is gone before its guest is there.
 
 use crate::attach::{Held, address, attach, detach, domains, reaches};
 use crate::machine::Machine;
@@ -12,15 +12,18 @@ use std::thread;
 use std::time::Duration;
 use testing::wait_until;
 
-/// A machine without a guest, and two namespaces.
-fn empty() -> Option<Machine> {
-    Machine::start(&["ping"], &["c0", "c1"], |_| {
+/// A machine with one guest, a place for another, what it holds, and its control socket.
+fn with_one() -> Option<(Machine, Held, PathBuf)> {
+    let machine = Machine::start(&["ping"], &["c0", "c1"], |_| {
         "[driver]\nrestart_pause_ms = 20\n".to_owned()
-    })
-}
-
-fn socket(machine: &Machine) -> PathBuf {
-    machine.folder.path().join("run").join("grantway.sock")
+    })?;
+    attach(&machine, 0);
+    // What is made once for all that come by and by is there.
+    attach(&machine, 1);
+    detach(&machine, 1);
+    let before = Held::at_rest(&machine);
+    let socket = machine.folder.path().join("run").join("grantway.sock");
+    Some((machine, before, socket))
 }
 
 /// The line that asks for a guest in the namespace of a place, with that place's address.
@@ -55,12 +58,9 @@ fn is_as(machine: &Machine, before: &Held) {
 
 #[test]
 fn of_many_attaches_of_one_name_at_once_one_is_done() {
-    let Some(machine) = empty() else { return };
-    attach(&machine, 0);
-    attach(&machine, 1);
-    detach(&machine, 1);
-    let before = Held::at_rest(&machine);
-    let socket = socket(&machine);
+    let Some((machine, before, socket)) = with_one() else {
+        return;
+    };
     for _ in 0..5 {
         let line = request(&machine, "c1", 1);
         // All are asked before any is answered.
@@ -89,12 +89,9 @@ fn of_many_attaches_of_one_name_at_once_one_is_done() {
 
 #[test]
 fn who_hangs_up_leaves_nothing_half_done() {
-    let Some(machine) = empty() else { return };
-    attach(&machine, 0);
-    attach(&machine, 1);
-    detach(&machine, 1);
-    let before = Held::at_rest(&machine);
-    let socket = socket(&machine);
+    let Some((machine, before, socket)) = with_one() else {
+        return;
+    };
     let line = request(&machine, "c1", 1);
     // Anything but the whole line asks for nothing.
     for length in (0..line.len()).step_by(17) {
@@ -114,12 +111,9 @@ fn who_hangs_up_leaves_nothing_half_done() {
 
 #[test]
 fn ten_thousand_connections_are_outlived() {
-    let Some(machine) = empty() else { return };
-    attach(&machine, 0);
-    attach(&machine, 1);
-    detach(&machine, 1);
-    let before = Held::at_rest(&machine);
-    let socket = socket(&machine);
+    let Some((machine, before, socket)) = with_one() else {
+        return;
+    };
     let junk: [&[u8]; 5] = [
         b"",
         b"{\"op\":\"attach\",\"guest\":{\"name\":\"x\"",
@@ -148,12 +142,9 @@ fn ten_thousand_connections_are_outlived() {
 
 #[test]
 fn a_namespace_that_goes_in_the_midst_of_an_attach_takes_all_of_it_along() {
-    let Some(mut machine) = empty() else { return };
-    attach(&machine, 0);
-    attach(&machine, 1);
-    detach(&machine, 1);
-    let before = Held::at_rest(&machine);
-    let socket = socket(&machine);
+    let Some((mut machine, before, socket)) = with_one() else {
+        return;
+    };
     let mut outcomes = [0, 0];
     for turn in 0..16 {
         let asked = send(&socket, request(&machine, "c1", 1).as_bytes());

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use testing::wait_until;
+use testing::{Stops, wait_until};
 
 const HEAD: &str = "[driver]\nrestart_pause_ms = 20\n";
 
@@ -102,6 +102,7 @@ fn a_file_that_has_changed_is_carried_out_and_nothing_else() {
     let before = Held::at_rest(&machine);
     let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
+        let stops = Stops(&stop);
         let streaming = scope.spawn(|| stream(&machine, (0, 1), &stop, &carried));
         let said = machine.grantway(&["reload", &file]);
         assert_eq!(text(&said.stdout), "nothing to change\n", "{said:?}");
@@ -147,7 +148,7 @@ fn a_file_that_has_changed_is_carried_out_and_nothing_else() {
         wait_until("the stream stands", || {
             carried.load(Ordering::Relaxed) > so_far
         });
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         streaming.join().unwrap();
     });
     wait_until("something has stayed", || {

@@ -4,28 +4,18 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::ops::Range;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
+use testing::Killed;
 use xenoprof::record::{self, Options};
 
 /// Points by which a share may differ.
 const POINTS: f64 = 10.0;
 
 /// A shell that works for so much of the time.
-struct Busy(Child);
-
-impl Busy {
-    fn start(script: &str) -> Self {
-        let child = Command::new("sh").args(["-c", script]).spawn();
-        Self(child.expect("`sh` starts"))
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _gone = self.0.kill();
-        let _reaped = self.0.wait();
-    }
+fn busy(script: &str) -> Killed {
+    let child = Command::new("sh").args(["-c", script]).spawn();
+    Killed(child.expect("`sh` starts"))
 }
 
 /// Samples of each process within a time.
@@ -70,8 +60,8 @@ fn process_totals_agree_with_perf() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("perf.data");
     let busy = [
-        Busy::start("while :; do :; done"),
-        Busy::start("while :; do head -c 2000000 /dev/zero >/dev/null; done"),
+        busy("while :; do :; done"),
+        busy("while :; do head -c 2000000 /dev/zero >/dev/null; done"),
     ];
     let mut perf = Command::new("perf")
         .args(["record", "-q", "-a", "-e", "cpu-clock", "-F", "997"])

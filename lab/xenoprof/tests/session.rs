@@ -4,11 +4,11 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use testing::PATIENCE;
+use testing::{Killed, PATIENCE};
 use xenoprof::host::process;
 use xenoprof::model::{Mode, Session};
 use xenoprof::sampler::parse::{Address, Record, RecordKind};
@@ -21,16 +21,16 @@ use xenoprof::session::state::{Expected, Phase};
 const SAMPLES: u64 = 1000;
 
 /// A process that does nothing, and ends with the test.
-struct Idle(Child);
+struct Idle(Killed);
 
 impl Idle {
     fn start() -> Self {
         let child = Command::new("cat").stdin(Stdio::piped()).spawn();
-        Self(child.expect("`cat` starts"))
+        Self(Killed(child.expect("`cat` starts")))
     }
 
     fn pid(&self) -> u32 {
-        self.0.id()
+        self.0.0.id()
     }
 
     /// An address in its code, and the file that this lies in.
@@ -63,13 +63,6 @@ impl Idle {
             },
         };
         (0..SAMPLES).map(sample).collect()
-    }
-}
-
-impl Drop for Idle {
-    fn drop(&mut self) {
-        let _gone = self.0.kill();
-        let _reaped = self.0.wait();
     }
 }
 

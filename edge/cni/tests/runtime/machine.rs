@@ -147,6 +147,16 @@ fn grantway(folder: &TempDir) -> Command {
     command
 }
 
+/// What a plugin answers that reads this.
+pub(crate) fn answered(plugin: &mut Command, told: &Value) -> Output {
+    let plugin = plugin.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut plugin = plugin.spawn().unwrap();
+    let mut stdin = plugin.stdin.take().unwrap();
+    stdin.write_all(told.to_string().as_bytes()).unwrap();
+    drop(stdin);
+    plugin.wait_with_output().unwrap()
+}
+
 /// Calls the plugin for `eth0` of a container, in the environment that runtimes give it.
 pub(crate) fn call(command: &str, container: &str, netns: &str, conf: &Value) -> Answer {
     let mut plugin = Command::new(env!("CARGO_BIN_EXE_grantway-cni"));
@@ -158,14 +168,8 @@ pub(crate) fn call(command: &str, container: &str, netns: &str, conf: &Value) ->
         .env("CNI_NETNS", netns)
         .env("CNI_IFNAME", "eth0")
         .env("CNI_ARGS", "IgnoreUnknown=1;K8S_POD_NAME=web")
-        .env("CNI_PATH", testing::needs::CNI_PLUGINS.join(":"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    let mut plugin = plugin.spawn().unwrap();
-    let mut stdin = plugin.stdin.take().unwrap();
-    stdin.write_all(conf.to_string().as_bytes()).unwrap();
-    drop(stdin);
-    let output = plugin.wait_with_output().unwrap();
+        .env("CNI_PATH", testing::needs::CNI_PLUGINS.join(":"));
+    let output = answered(plugin, conf);
     let text = String::from_utf8(output.stdout).unwrap();
     Answer {
         is_done: output.status.success(),

@@ -1,11 +1,10 @@
 //! The plugin as netavark calls it, with a machine and CNI's `portmap`.
 
-use crate::machine::{HOST, Machine, has_interface, path, reaches, run};
+use crate::machine::{HOST, Machine, answered, has_interface, path, reaches, run};
 use netdev::netns::Namespace;
 use serde_json::{Value, json};
-use std::io::Write;
-use std::process::{Child, Command, Output, Stdio};
-use testing::{require, wait_until};
+use std::process::{Command, Output};
+use testing::{Killed, require, wait_until};
 
 /// A container in the network of a machine, which publishes a port.
 fn container(machine: &Machine) -> Value {
@@ -37,14 +36,8 @@ fn call(host: &Namespace, args: &[&str], told: &Value) -> Output {
         let mut plugin = Command::new(env!("CARGO_BIN_EXE_grantway-cni"));
         let plugin = plugin
             .args(args)
-            .env("CNI_PATH", testing::needs::CNI_PLUGINS.join(":"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut plugin = plugin.spawn().unwrap();
-        let mut stdin = plugin.stdin.take().unwrap();
-        stdin.write_all(told.to_string().as_bytes()).unwrap();
-        drop(stdin);
-        plugin.wait_with_output().unwrap()
+            .env("CNI_PATH", testing::needs::CNI_PLUGINS.join(":"));
+        answered(plugin, told)
     };
     host.enter(call).unwrap()
 }
@@ -52,16 +45,6 @@ fn call(host: &Namespace, args: &[&str], told: &Value) -> Output {
 fn done(run: &Output) -> Value {
     assert!(run.status.success(), "{run:?}");
     serde_json::from_slice(&run.stdout).unwrap_or_default()
-}
-
-/// A server in a namespace, until it is dropped.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]
@@ -94,7 +77,7 @@ fn containers_of_a_podman_without_cni_are_guests() {
         let serve = busybox.args(["httpd", "-f", "-p", "80", "-h"]).arg(&www);
         serve.spawn().unwrap()
     };
-    let server = Server(netns.enter(serve).unwrap());
+    let server = Killed(netns.enter(serve).unwrap());
     let url = format!("http://{HOST}:8080/");
     wait_until("no page by the published port", || {
         let get = ["--silent", "--max-time", "2", &url];
