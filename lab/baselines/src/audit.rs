@@ -114,8 +114,8 @@ fn leaked(locked: &Locked<'_>) -> u64 {
     }
     // What the accounts say of the same windows.
     for (user, account) in accounts.all() {
-        let slots = account.window().parts().flatten();
-        let shown = slots.filter(|slot| **slot == WindowSlot::Page).count() as u32;
+        let held = account.window().held();
+        let shown = held.filter(|(_, holds)| *holds == WindowSlot::Page).count() as u32;
         let taken = parts.get(user).map_or(0, |part| part.pages.taken);
         wrong += u64::from(taken.abs_diff(shown));
     }

@@ -222,7 +222,7 @@ impl Locked<'_> {
     /// Puts a grant that is about to be mapped into a free slot.
     pub(crate) fn take(&mut self, id: DomId, slot: Slot, pin: PinnedGrant) {
         if let Some(window) = self.accounts.window(id) {
-            window.set(slot, WindowSlot::Page);
+            window.reserve(WindowSlot::Page, &[only(slot)]);
         }
         if let Some(part) = self.part(id) {
             part.pages.take(slot, pin);
@@ -232,7 +232,7 @@ impl Locked<'_> {
     /// Frees a slot that was taken.
     pub(crate) fn free(&mut self, id: DomId, slot: Slot) {
         if let Some(window) = self.accounts.window(id) {
-            window.set(slot, WindowSlot::Free);
+            window.unreserve(&[only(slot)]);
         }
         if let Some(part) = self.parts.get_mut(id) {
             part.pages.free(slot);
@@ -245,7 +245,7 @@ impl Locked<'_> {
         let (pins, next) = self.parts.get_mut(id)?.pages.clear(from, budget);
         for (slot, pin) in pins {
             if let Some(window) = self.accounts.window(id) {
-                window.set(slot, WindowSlot::Free);
+                window.unreserve(&[only(slot)]);
             }
             self.unpin(pin, Purpose::Map);
         }
@@ -259,4 +259,9 @@ impl Locked<'_> {
         }
         self.parts.close_if_over(id);
     }
+}
+
+/// A slot alone; none, if it is no window's.
+pub(crate) fn only(slot: Slot) -> std::ops::Range<u32> {
+    slot.0..slot.0.saturating_add(1)
 }

@@ -1,6 +1,6 @@
 //! `GNTTABOP_map_grant_ref` and `GNTTABOP_unmap_grant_ref`: granted pages enter and leave a window.
 
-use crate::books::{Bookkeeping, Locked};
+use crate::books::{Bookkeeping, Locked, only};
 use crate::entry::{PinnedGrant, Purpose};
 use abi::classic::{Map, Unmap};
 use abi::{DomId, GrantStatus, Slot};
@@ -255,7 +255,7 @@ impl Mapper {
 fn reserve(locked: &mut Locked<'_>, caller: DomId, op: &Map) -> Result<PinnedGrant, GrantStatus> {
     let account = locked.accounts.account(caller);
     let account = account.ok_or(GrantStatus::BadDomain)?;
-    if !account.window().is_free(op.slot) {
+    if !account.window().is_free(&only(op.slot)) {
         return Err(GrantStatus::BadSlot);
     }
     let pin = locked.pin(caller, op.domain, op.gref, !op.readonly, Purpose::Map)?;

@@ -1,5 +1,7 @@
-//! The domains' side of [`crate::hypercall`]: operations as words. The monitor reads words alone.
+//! The domains' side of [`crate::hypercall`]: operations as words, and statuses out of words. The
+//! monitor reads the first and writes the second.
 
+use crate::grant::GrantStatus;
 use crate::hypercall::{Attach, Bind, Create, Revoke, TapControl};
 
 impl Bind {
@@ -64,6 +66,27 @@ impl TapControl {
                 [Self::STEER | mac, queue]
             }
             Self::Settled => [Self::SETTLED, 0],
+        }
+    }
+}
+
+impl GrantStatus {
+    /// The status of a value from the wire; anything unknown is a general error.
+    #[must_use]
+    pub const fn from_wire(value: i16) -> Self {
+        match value {
+            0 => Self::Okay,
+            -2 => Self::BadDomain,
+            -3 => Self::BadRef,
+            -4 => Self::BadHandle,
+            -5 => Self::BadSlot,
+            -7 => Self::NoSpace,
+            -8 => Self::PermissionDenied,
+            -9 => Self::BadPage,
+            -10 => Self::BadCopyArg,
+            -11 => Self::AddressTooBig,
+            -12 => Self::Again,
+            _ => Self::GeneralError,
         }
     }
 }

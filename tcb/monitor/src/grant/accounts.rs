@@ -6,6 +6,7 @@ use super::window::{Window, WindowSlot};
 use crate::device::{self, DeviceMap};
 use crate::memory::Memory;
 use abi::DomId;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -54,35 +55,27 @@ impl Account {
     }
 }
 
-/// All domains' accounts.
+/// All domains' accounts. A domain's id is given to no other one as long as it has an account.
 #[derive(Debug, Default)]
-pub struct Accounts {
-    /// By domain id; one that has an account is given to no other domain.
-    accounts: Vec<Option<Account>>,
-}
+pub struct Accounts(BTreeMap<DomId, Account>);
 
 impl Accounts {
     /// Opens a domain's account.
     pub fn insert(&mut self, id: DomId, memory: Arc<Memory>, window_slots: u32) {
-        let at = usize::from(id.0);
-        if self.accounts.len() <= at {
-            self.accounts.resize_with(at + 1, || None);
-        }
-        if let Some(place) = self.accounts.get_mut(at) {
-            *place = Some(Account {
-                memory,
-                alive: true,
-                cleared: false,
-                holders: 0,
-                window: Window::new(window_slots),
-            });
-        }
+        let account = Account {
+            memory,
+            alive: true,
+            cleared: false,
+            holders: 0,
+            window: Window::new(window_slots),
+        };
+        self.0.insert(id, account);
     }
 
     /// A domain's account, if it is open.
     #[must_use]
     pub fn account(&self, id: DomId) -> Option<&Account> {
-        self.accounts.get(usize::from(id.0))?.as_ref()
+        self.0.get(&id)
     }
 
     /// The account of a domain whose grants may be used.
@@ -92,7 +85,7 @@ impl Accounts {
     }
 
     fn account_mut(&mut self, id: DomId) -> Option<&mut Account> {
-        self.accounts.get_mut(usize::from(id.0))?.as_mut()
+        self.0.get_mut(&id)
     }
 
     /// The window of a domain whose account is open.
@@ -102,10 +95,7 @@ impl Accounts {
 
     /// Every account that is open.
     pub fn all(&self) -> impl Iterator<Item = (DomId, &Account)> {
-        self.accounts
-            .iter()
-            .enumerate()
-            .filter_map(|(id, account)| Some((DomId(id as u16), account.as_ref()?)))
+        self.0.iter().map(|(id, account)| (*id, account))
     }
 
     /// Whether a domain's account is still open.
@@ -187,10 +177,8 @@ impl Accounts {
     }
 
     fn close_if_over(&mut self, id: DomId) {
-        if self.account(id).is_some_and(Account::is_over)
-            && let Some(place) = self.accounts.get_mut(usize::from(id.0))
-        {
-            *place = None;
+        if self.account(id).is_some_and(Account::is_over) {
+            self.0.remove(&id);
         }
     }
 }

@@ -65,19 +65,11 @@ fn left_open(accounts: &Accounts) -> u64 {
 
 /// Window slots that belong to a table or an exchange that does not exist.
 fn slots_without_table(accounts: &Accounts, knows: impl Fn(Handle) -> bool) -> u64 {
-    let mut wrong = 0;
-    for (_, account) in accounts.all() {
-        // A table's slots lie together: it is looked up once for each part of its two ranges.
-        let parts = account.window.parts();
-        for run in parts.flat_map(|part| part.chunk_by(|a, b| a == b)) {
-            if let Some(WindowSlot::Table(handle)) = run.first()
-                && !knows(*handle)
-            {
-                wrong += run.len() as u64;
-            }
-        }
-    }
-    wrong
+    let held = accounts
+        .all()
+        .flat_map(|(_, account)| account.window.held());
+    let wrong = held.filter(|(_, holds)| matches!(holds, WindowSlot::Table(h) if !knows(*h)));
+    wrong.map(|(range, _)| range.len() as u64).sum()
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use super::super::mechanism::nothing;
 use super::*;
 use crate::memory::Memory;
-use abi::Slot;
 use std::sync::Arc;
 
 const USER: DomId = DomId(0);
@@ -49,7 +48,7 @@ fn slots_of_a_table_that_there_is_not_are_leaks() {
     for (slot, handle) in [(3, 1), (4, 1), (5, 2), (7, 1)] {
         let mut accounts = grants.lock();
         let window = accounts.window(USER).unwrap();
-        window.set(Slot(slot), WindowSlot::Table(Handle(handle)));
+        assert!(window.reserve(WindowSlot::Table(Handle(handle)), &[slot..slot + 1]));
     }
     assert_eq!(leaks(&grants), 4);
     let knows = |handle| handle == Handle(2);
