@@ -89,7 +89,7 @@ pub fn userns() -> Result<(), Missing> {
 /// # Errors
 /// What the kernel lacks.
 pub fn seccomp_notify() -> Result<(), Missing> {
-    sandbox::probe().map(drop)
+    sandbox::probe()
 }
 
 /// A program of the system's.

@@ -126,18 +126,9 @@ impl Helper {
 
     /// CPU time of its threads, nanoseconds.
     pub(crate) fn cpu_ns(&self) -> u64 {
-        let Some(running) = &self.running else {
-            return 0;
-        };
-        let tasks = format!("/proc/{}/task", running.child.id());
-        let Ok(tasks) = std::fs::read_dir(tasks) else {
-            return 0;
-        };
-        let cpu = |task: io::Result<std::fs::DirEntry>| {
-            let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
-            text.split_whitespace().next()?.parse::<u64>().ok()
-        };
-        tasks.filter_map(cpu).sum()
+        let running = self.running.as_ref();
+        let cpu_ns = running.and_then(|running| sandbox::cpu_ns(running.child.id() as i32));
+        cpu_ns.unwrap_or(0)
     }
 }
 

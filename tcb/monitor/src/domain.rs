@@ -7,17 +7,17 @@ use crate::mailbox::Mailbox;
 use crate::memory::Memory;
 use crate::post::Post;
 use crate::process::Process;
+use crate::spec::{DomainError, DomainSpec, Start};
 use crate::starter::Plan;
-use crate::worker::{self, Control, Show};
+use crate::worker::{self, Control, Show, Worker};
 use abi::DomId;
-use abi::layout::{self, fd, info};
-use abi::status::Program;
+use abi::layout::{fd, info};
 use rustix::event::epoll;
+use rustix::io::Errno;
 use shmem::rate::TokenBucket;
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -27,74 +27,6 @@ use std::thread::JoinHandle;
 const ATTACHES_BURST: u32 = fd::DEVICES_MAX + fd::CONNECTIONS_MAX;
 /// Attach calls a second, in the long run.
 const ATTACHES_PER_SECOND: u64 = 100;
-
-/// Why a domain could not be built or started.
-#[derive(Debug, thiserror::Error)]
-pub enum DomainError {
-    /// The specification asks for something impossible.
-    #[error("domain {name}: {what}")]
-    Spec {
-        /// The domain.
-        name: String,
-        /// What is wrong, and what would be right.
-        what: String,
-    },
-    /// The system does not give what it takes.
-    #[error("domain {name}: {what}: {error}")]
-    System {
-        /// The domain.
-        name: String,
-        /// What was being done.
-        what: &'static str,
-        /// What the kernel said.
-        error: io::Error,
-    },
-    /// Its program cannot run as a domain.
-    #[error("domain {name}: {error}")]
-    Program {
-        /// The domain.
-        name: String,
-        /// Why not.
-        error: sandbox::SpawnError,
-    },
-}
-
-/// What a domain is made of.
-#[derive(Clone, Debug)]
-pub struct DomainSpec {
-    /// Its name, unique in the machine.
-    pub name: String,
-    /// Its program.
-    pub program: Program,
-    /// Page frames of its own.
-    pub frames: u32,
-    /// Entries of its classic grant table, and of its largest other one.
-    pub grant_entries: u32,
-    /// Slots of its grant window.
-    pub window_slots: u32,
-    /// Frames that others' forced revocations may cost it at a time: see
-    /// [`abi::counted::Revocation::Force`].
-    pub collateral: u32,
-    /// Its share of what all granters may cost the users of their grants, beside others' shares.
-    pub weight: u32,
-    /// CPUs that it may run on; empty: all.
-    pub cpus: Vec<usize>,
-    /// Devices that it is given before its start.
-    pub devices: u32,
-    /// Its configuration.
-    pub config: Vec<u8>,
-}
-
-/// How to start a domain's process.
-#[derive(Clone, Copy, Debug)]
-pub struct Start<'a> {
-    /// The program: a static ELF.
-    pub program: &'a Path,
-    /// Becomes its standard output and standard error.
-    pub console: BorrowedFd<'a>,
-    /// Its user id, if it gets one of its own.
-    pub uid: Option<u32>,
-}
 
 /// What a domain needs while it lives; given back when it has gone.
 #[derive(Debug)]
@@ -132,11 +64,8 @@ impl Running {
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub(crate) id: DomId,
-    pub(crate) name: String,
-    pub(crate) program: Program,
-    pub(crate) window_slots: u32,
-    pub(crate) collateral: u32,
-    pub(crate) cpus: Vec<usize>,
+    /// Without its configuration, which is in its memory.
+    pub(crate) spec: Arc<DomainSpec>,
     pub(crate) life: Life,
     pub(crate) counters: Arc<CallCounters>,
     pub(crate) parts: Option<Parts>,
@@ -150,31 +79,21 @@ pub(crate) struct Domain {
 
 impl Domain {
     /// Builds a domain's memory, event channel and epoll set, and writes its start info.
-    pub(crate) fn build(id: DomId, spec: &DomainSpec) -> Result<Self, DomainError> {
-        check(spec)?;
-        let system = |what| system(&spec.name, what);
+    pub(crate) fn build(id: DomId, mut spec: DomainSpec) -> Result<Self, DomainError> {
+        spec.check()?;
+        let error = |what: &str, e: io::Error| DomainError::new(&spec.name, format!("{what}: {e}"));
         let memory = Memory::with_config(id, spec.frames, spec.grant_entries, &spec.config)
-            .map_err(system("making its memory"))?;
+            .map_err(|e| error("making its memory", e))?;
         let memory = Arc::new(memory);
-        write_start_info(&memory, id, spec).ok_or_else(|| DomainError::Spec {
-            name: spec.name.clone(),
-            what: "its start info does not fit".into(),
-        })?;
-        let port = Port::create(Arc::clone(&memory)).map_err(system("making its event channel"))?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(|e| system("making its epoll set")(e.into()))?;
-        let data = epoll::EventData::new_u64(fd::EPOLL_EVENT);
-        // By edges: a domain that is woken need not empty its eventfd to be woken again.
-        let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, port.doorbell(), data, edges)
-            .map_err(|e| system("filling its epoll set")(e.into()))?;
+        write_start_info(&memory, id, &spec)
+            .ok_or_else(|| DomainError::new(&spec.name, "its start info does not fit"))?;
+        let port = Port::create(Arc::clone(&memory));
+        let port = port.map_err(|e| error("making its event channel", e))?;
+        let epoll = epoll_of(&port).map_err(|e| error("making its epoll set", e.into()))?;
+        spec.config = Vec::new();
         Ok(Self {
             id,
-            name: spec.name.clone(),
-            program: spec.program,
-            window_slots: spec.window_slots,
-            collateral: spec.collateral,
-            cpus: spec.cpus.clone(),
+            spec: Arc::new(spec),
             life: Life::Built,
             counters: Arc::default(),
             parts: Some(Parts {
@@ -197,54 +116,36 @@ impl Domain {
     /// Starts the worker, which starts process and agent.
     pub(crate) fn start(
         &mut self,
-        start: &Start<'_>,
+        start: Start,
         shared: Arc<Shared>,
         post: Post,
     ) -> Result<(), DomainError> {
-        let system = |what| system(&self.name, what);
-        let spec_error = |what: &str| DomainError::Spec {
-            name: self.name.clone(),
-            what: what.into(),
-        };
-        let parts = self.parts.as_ref().filter(|parts| parts.process.is_none());
-        let parts = parts.ok_or_else(|| spec_error("it was started already"))?;
-        sandbox::check(start.program).map_err(|error| DomainError::Program {
-            name: self.name.clone(),
-            error,
-        })?;
-        let page = CallPage::of(&parts.memory).ok_or_else(|| spec_error("it has no call page"))?;
+        let error = |what: String| DomainError::new(&self.spec.name, what);
+        let parts = self.parts.as_mut().filter(|parts| parts.process.is_none());
+        let parts = parts.ok_or_else(|| error("it was started already".into()))?;
+        sandbox::check(&start.program).map_err(|e| error(e.to_string()))?;
+        let page = CallPage::of(&parts.memory);
+        let page = page.ok_or_else(|| error("it has no call page".into()))?;
         let epoll = parts.epoll.try_clone();
-        let console = start.console.try_clone_to_owned();
         let plan = Plan {
-            program: start.program.to_owned(),
-            name: self.name.clone(),
-            profile: self.program.into(),
+            start,
+            spec: Arc::clone(&self.spec),
             memory: Arc::clone(&parts.memory),
-            window_slots: self.window_slots,
             port: Arc::clone(&parts.port),
-            epoll: epoll.map_err(system("keeping its epoll set"))?,
-            console: console.map_err(system("keeping its console"))?,
-            cpus: self.cpus.clone(),
-            uid: start.uid,
+            epoll: epoll.map_err(|e| error(format!("keeping its epoll set: {e}")))?,
         };
-        let shows = match self.parts.as_mut() {
-            Some(parts) => std::mem::take(&mut parts.shows),
-            None => Vec::new(),
-        };
-        let (worker, thread) = worker::start(worker::Job {
+        let worker = Worker {
             id: self.id,
-            plan,
+            spec: Arc::clone(&self.spec),
             page,
             shared,
             counters: Arc::clone(&self.counters),
-            collateral: self.collateral,
-            shows,
+            shows: std::mem::take(&mut parts.shows),
             post,
-        })
-        .map_err(system("starting its worker"))?;
-        if let Some(parts) = self.parts.as_mut() {
-            parts.process = Some(Running { worker, thread });
-        }
+        };
+        let started = worker::start(plan, worker);
+        let (worker, thread) = started.map_err(|e| error(format!("starting its worker: {e}")))?;
+        parts.process = Some(Running { worker, thread });
         self.life = Life::Starting { since_ns: None };
         Ok(())
     }
@@ -272,7 +173,7 @@ impl Domain {
     pub(crate) fn read_cpu(&mut self) -> [u64; 3] {
         let now = self.running().map(|running| {
             let process = running.process();
-            let (domain, agent) = process.map_or((0, 0), |process| process.cpu());
+            let [domain, agent] = process.map_or([0; 2], |process| process.cpu());
             [domain, agent, running.worker.cpu_ns()]
         });
         for (last, now) in self.cpu_ns.iter_mut().zip(now.unwrap_or_default()) {
@@ -287,57 +188,21 @@ impl Domain {
             return None;
         }
         let calls = self.counters.calls.load(Ordering::Relaxed);
-        let word = |parts: &Parts| {
-            Some(
-                parts
-                    .memory
-                    .info()
-                    .span()
-                    .u64(info::HEARTBEAT)?
-                    .load(Ordering::Relaxed),
-            )
-        };
-        let heartbeat = self.parts.as_ref().and_then(word).unwrap_or(0);
+        let parts = self.parts.as_ref();
+        let word = parts.and_then(|parts| parts.memory.info().span().u64(info::HEARTBEAT));
+        let heartbeat = word.map_or(0, |word| word.load(Ordering::Relaxed));
         Some(heartbeat.wrapping_add(calls))
     }
 }
 
-/// Makes an error of what the kernel said.
-fn system(name: &str, what: &'static str) -> impl FnOnce(io::Error) -> DomainError {
-    let name = name.to_owned();
-    move |error| DomainError::System { name, what, error }
-}
-
-fn check(spec: &DomainSpec) -> Result<(), DomainError> {
-    let limit = |what: &str, value: usize, max: usize| {
-        (value <= max)
-            .then_some(())
-            .ok_or_else(|| DomainError::Spec {
-                name: spec.name.clone(),
-                what: format!("{what}: at most {max}, not {value}"),
-            })
-    };
-    limit(
-        "page frames",
-        spec.frames as usize,
-        layout::FRAMES_MAX as usize,
-    )?;
-    limit(
-        "window slots",
-        spec.window_slots as usize,
-        layout::WINDOW_SLOTS_MAX as usize,
-    )?;
-    limit(
-        "grant entries",
-        spec.grant_entries as usize,
-        1 << abi::GrantRef::INDEX_BITS,
-    )?;
-    limit(
-        "bytes of configuration",
-        spec.config.len(),
-        info::CONFIG_MAX,
-    )?;
-    limit("devices", spec.devices as usize, fd::DEVICES_MAX as usize)
+/// An epoll set in which a domain's own event channel is.
+fn epoll_of(port: &Port) -> Result<OwnedFd, Errno> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let data = epoll::EventData::new_u64(fd::EPOLL_EVENT);
+    // By edges: a domain that is woken need not empty its eventfd to be woken again.
+    let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&epoll, port.doorbell(), data, edges)?;
+    Ok(epoll)
 }
 
 /// Writes what the domain finds at its start.

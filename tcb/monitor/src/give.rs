@@ -82,7 +82,7 @@ fn take_over(
 mod tests {
     use super::*;
     use crate::device::{DeviceControl, DeviceMap};
-    use crate::domain::DomainSpec;
+    use crate::spec::DomainSpec;
     use abi::Slot;
     use abi::status::Program;
     use rustix::event::{EventfdFlags, eventfd};
@@ -111,7 +111,7 @@ mod tests {
             devices: 0,
             config: Vec::new(),
         };
-        let id = machine.create_domain(&spec).unwrap();
+        let id = machine.create_domain(spec).unwrap();
         (machine, id)
     }
 

@@ -4,13 +4,14 @@
 //! passed in, in nanoseconds of the monotonic clock.
 
 use crate::attach;
-use crate::domain::{Domain, DomainError, DomainSpec, Running, Start};
+use crate::domain::{Domain, Running};
 use crate::grant::mechanism::Make;
 use crate::hypercall::Shared;
 use crate::life::{Demand, Life};
 use crate::mailbox::RelayError;
 use crate::numbers::Numbers;
 use crate::post::Post;
+use crate::spec::{DomainError, DomainSpec, Start};
 use abi::layout::{fd, info};
 use abi::{ConnId, DomId};
 use shmem::Span;
@@ -66,25 +67,24 @@ impl Hypervisor {
     ///
     /// # Errors
     /// See [`DomainError`]; nothing is left then.
-    pub fn create_domain(&mut self, spec: &DomainSpec) -> Result<DomId, DomainError> {
+    pub fn create_domain(&mut self, spec: DomainSpec) -> Result<DomId, DomainError> {
         let domain = self.build(spec)?;
         let id = domain.id;
         self.domains.push(domain);
         Ok(id)
     }
 
-    fn build(&mut self, spec: &DomainSpec) -> Result<Domain, DomainError> {
+    fn build(&mut self, spec: DomainSpec) -> Result<Domain, DomainError> {
         let id = self.next_id(&spec.name)?;
+        let (window_slots, weight) = (spec.window_slots, spec.weight);
         let built = Domain::build(id, spec);
         let Some(parts) = built.as_ref().ok().and_then(|domain| domain.parts.as_ref()) else {
             self.ids.give_back(id.0.into());
             return built;
         };
         let memory = Arc::clone(&parts.memory);
-        let mut grants = self.shared.grants.lock();
-        grants.insert(id, memory, spec.window_slots);
-        drop(grants);
-        self.shared.churn.insert(id, spec.weight);
+        self.shared.grants.lock().insert(id, memory, window_slots);
+        self.shared.churn.insert(id, weight);
         built
     }
 
@@ -95,14 +95,13 @@ impl Hypervisor {
     /// # Errors
     /// Something of the one before is left, or as [`Hypervisor::create_domain`]; nothing has
     /// changed then.
-    pub fn replace(&mut self, dead: DomId, spec: &DomainSpec) -> Result<DomId, DomainError> {
+    pub fn replace(&mut self, dead: DomId, spec: DomainSpec) -> Result<DomId, DomainError> {
         let is_gone = |d: &Domain| d.id == dead && matches!(d.life, Life::Gone(_));
         let place = self.domains.iter().position(is_gone);
         // Peers that keep uses of its grants cannot make it pile up memory.
         let place = place.filter(|_| !self.shared.grants.lock().knows(dead));
-        let place = place.ok_or_else(|| DomainError::Spec {
-            name: spec.name.clone(),
-            what: "something of the one before is still there".into(),
+        let place = place.ok_or_else(|| {
+            DomainError::new(&spec.name, "something of the one before is still there")
         })?;
         let domain = self.build(spec)?;
         let id = domain.id;
@@ -153,36 +152,26 @@ impl Hypervisor {
             let domain = self.domain(id)?;
             Some((id, Arc::clone(&domain.parts.as_ref()?.port)))
         };
-        let error = |what: String| DomainError::Spec {
-            name: self.name(frontend),
-            what,
-        };
+        let error = |what: String| DomainError::new(&self.name(frontend), what);
         if backend == frontend {
             return Err(error("a connection has two different ends".into()));
         }
-        match (port(backend), port(frontend)) {
-            (Some(b), Some(f)) => self
-                .shared
-                .connections
-                .add(b, f, handle)
-                .map_err(|errno| error(format!("connection {handle}: {errno}"))),
-            _ => Err(error(format!("connection {handle}: one end is not there"))),
-        }
+        let (Some(b), Some(f)) = (port(backend), port(frontend)) else {
+            return Err(error(format!("connection {handle}: one end is not there")));
+        };
+        let added = self.shared.connections.add(b, f, handle);
+        added.map_err(|errno| error(format!("connection {handle}: {errno}")))
     }
 
     /// Begins to start a domain's process. Whatever fails later ends the domain.
     ///
     /// # Errors
     /// See [`DomainError`]; no process is left then, and the domain can be given up.
-    pub fn start(&mut self, id: DomId, start: &Start<'_>) -> Result<(), DomainError> {
+    pub fn start(&mut self, id: DomId, start: Start) -> Result<(), DomainError> {
         let (shared, post) = (Arc::clone(&self.shared), self.post.clone());
-        let Some(domain) = self.domain_mut(id) else {
-            let what = "there is no such domain".into();
-            return Err(DomainError::Spec {
-                name: id.to_string(),
-                what,
-            });
-        };
+        let domain = self.domain_mut(id);
+        let domain =
+            domain.ok_or_else(|| DomainError::new(&id.to_string(), "there is no such one"))?;
         domain.start(start, shared, post)
     }
 
@@ -206,7 +195,7 @@ impl Hypervisor {
     #[must_use]
     pub fn name(&self, id: DomId) -> String {
         self.domain(id)
-            .map_or_else(|| id.to_string(), |d| d.name.clone())
+            .map_or_else(|| id.to_string(), |d| d.spec.name.clone())
     }
 
     /// The domain of a name.
@@ -214,7 +203,7 @@ impl Hypervisor {
     pub fn find(&self, name: &str) -> Option<DomId> {
         self.domains
             .iter()
-            .find(|domain| domain.name == name)
+            .find(|domain| domain.spec.name == name)
             .map(|domain| domain.id)
     }
 
@@ -253,7 +242,7 @@ impl Hypervisor {
             };
             out.push((Source::Ended(domain.id), process.pidfd()));
             if domain.attach_open {
-                out.push((Source::Attach(domain.id), process.attach_fd()));
+                out.push((Source::Attach(domain.id), process.attach.fd()));
             }
         }
     }

@@ -7,7 +7,7 @@
 //! | `domain`, [`memory`], [`life`] | what a domain is made of; its life and deadlines |
 //! | `process`, [`space`] | its process; how pages enter and leave its window |
 //! | `worker`, [`hypercall`] | one thread per domain that serves its calls and clears it away |
-//! | `starter` | its first act: the process is made |
+//! | `spec`, `starter` | what a domain is made of; its worker's first act: the process is made |
 //! | `post` | what the workers tell the main thread |
 //! | [`grant`] | classic and counted grants, exchanges, the audit |
 //! | `naming`, `numbers` | ids and numbers are given out again once nothing names them |
@@ -41,12 +41,13 @@ mod post;
 mod process;
 mod report;
 pub mod space;
+mod spec;
 mod starter;
 mod worker;
 
 pub use device::{Device, DeviceControl, DeviceMap, NoRoom};
-pub use domain::{DomainError, DomainSpec, Start};
 pub use hypervisor::{Hypervisor, Source};
 pub use life::Life;
 pub use mailbox::RelayError;
 pub use pins::Pin;
+pub use spec::{DomainError, DomainSpec, Start};

@@ -37,21 +37,6 @@ impl Memory {
         grant_entries: u32,
         config: &[u8],
     ) -> io::Result<Self> {
-        if frame_count == 0 || frame_count > layout::FRAMES_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!(
-                    "a domain has 1 to {} frames, not {frame_count}",
-                    layout::FRAMES_MAX
-                ),
-            ));
-        }
-        if grant_entries > 1 << abi::GrantRef::INDEX_BITS {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("a grant table has at most 2^20 entries, not {grant_entries}"),
-            ));
-        }
         let bytes = info::bytes(grant_entries, config.len());
         let info = Region::create(&format!("info-{id}"), bytes)?;
         let place = info.span().skip(info::config(grant_entries));

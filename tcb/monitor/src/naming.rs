@@ -1,10 +1,11 @@
 //! Ids of domains and numbers of connections are given out again once nothing names them, the
 //! oldest first.
 
-use crate::domain::{Domain, DomainError};
+use crate::domain::Domain;
 use crate::hypervisor::Hypervisor;
 use crate::life::Life;
 use crate::numbers::Numbers;
+use crate::spec::DomainError;
 use abi::layout::fd;
 use abi::{ConnId, DomId};
 
@@ -15,10 +16,8 @@ impl Hypervisor {
         let id = ids.take(|id| u16::try_from(id).is_ok_and(|id| self.names(DomId(id))));
         self.ids = ids;
         let id = id.and_then(|id| u16::try_from(id).ok());
-        id.map(DomId).ok_or_else(|| DomainError::Spec {
-            name: name.to_owned(),
-            what: "there are no more domain ids".into(),
-        })
+        id.map(DomId)
+            .ok_or_else(|| DomainError::new(name, "there are no more domain ids"))
     }
 
     /// Whether anything of ours names a domain: its account, a grant, a pin, a table, a window, a
@@ -58,9 +57,8 @@ impl Hypervisor {
             let domain = self.domains.get(*at);
             domain.is_some_and(|domain| matches!(domain.life, Life::Gone(_)))
         };
-        let place = place.filter(gone).ok_or_else(|| DomainError::Spec {
-            name: self.name(id),
-            what: "it is not gone, so it cannot be forgotten".into(),
+        let place = place.filter(gone).ok_or_else(|| {
+            DomainError::new(&self.name(id), "it is not gone, so it cannot be forgotten")
         })?;
         self.domains.remove(place);
         self.retire(id);

@@ -21,11 +21,9 @@ pub(crate) struct Process {
     pub(crate) agent_pid: i32,
     pidfd: OwnedFd,
     /// The main thread's alone, so that no call waits for what the worker does with the agent.
-    attach: Mutex<AttachPort>,
-    /// The same port, to wait for.
-    attach_fd: OwnedFd,
-    cpu_ns: AtomicU64,
-    agent_cpu_ns: AtomicU64,
+    pub(crate) attach: AttachPort,
+    /// CPU time of domain and agent as last read, so that it outlives them.
+    cpu_ns: [AtomicU64; 2],
     /// Whether it was killed and the kernel has not let go of it for longer than that takes.
     lingers: AtomicBool,
 }
@@ -36,10 +34,8 @@ impl Process {
             pid: sandboxed.pid,
             agent_pid: sandboxed.agent_pid,
             pidfd: sandboxed.pidfd.try_clone()?,
-            attach: Mutex::new(sandboxed.attach.try_clone()?),
-            attach_fd: sandboxed.attach.fd().try_clone_to_owned()?,
-            cpu_ns: AtomicU64::new(0),
-            agent_cpu_ns: AtomicU64::new(0),
+            attach: sandboxed.attach.try_clone()?,
+            cpu_ns: Default::default(),
             lingers: AtomicBool::new(false),
             sandboxed: Mutex::new(sandboxed),
         })
@@ -64,11 +60,6 @@ impl Process {
         self.pidfd.as_fd()
     }
 
-    /// Readable while an attach call waits.
-    pub(crate) fn attach_fd(&self) -> BorrowedFd<'_> {
-        self.attach_fd.as_fd()
-    }
-
     /// Kills the domain's process, without waiting. Its agent follows in [`Process::end`].
     pub(crate) fn strike(&self) {
         // It may be dead already.
@@ -84,7 +75,6 @@ impl Process {
             self.lingers.store(true, Ordering::Relaxed);
         }
         self.lingers.store(false, Ordering::Relaxed);
-        self.read_cpu(&sandboxed);
     }
 
     /// Whether it was killed, and is still there after longer than that takes.
@@ -98,25 +88,18 @@ impl Process {
     }
 
     /// CPU time of domain and agent, nanoseconds; as last read while the worker is busy.
-    pub(crate) fn cpu(&self) -> (u64, u64) {
+    pub(crate) fn cpu(&self) -> [u64; 2] {
         if let Some(sandboxed) = self.try_lock() {
             self.read_cpu(&sandboxed);
         }
-        (
-            self.cpu_ns.load(Ordering::Relaxed),
-            self.agent_cpu_ns.load(Ordering::Relaxed),
-        )
+        self.cpu_ns.each_ref().map(|ns| ns.load(Ordering::Relaxed))
     }
 
     fn read_cpu(&self, sandboxed: &Sandboxed) {
-        self.cpu_ns.fetch_max(sandboxed.cpu_ns(), Ordering::Relaxed);
-        self.agent_cpu_ns
-            .fetch_max(sandboxed.agent_cpu_ns(), Ordering::Relaxed);
-    }
-
-    /// Works on the attach port.
-    pub(crate) fn attach<T>(&self, work: impl FnOnce(&mut AttachPort) -> T) -> T {
-        work(&mut self.attach.lock().unwrap_or_else(PoisonError::into_inner))
+        let now = sandboxed.cpu_ns().unwrap_or_default();
+        for (last, now) in self.cpu_ns.iter().zip(now) {
+            last.fetch_max(now, Ordering::Relaxed);
+        }
     }
 }
 
@@ -141,9 +124,7 @@ impl AgentSpace {
             }
         })
     }
-}
 
-impl AgentSpace {
     /// Maps pages of a device of the domain's own.
     pub(crate) fn map_device(
         &mut self,

@@ -21,9 +21,9 @@ impl Hypervisor {
             .map(|domain| {
                 let [cpu_ns, agent_cpu_ns, worker_cpu_ns] = domain.read_cpu();
                 DomainStatus {
-                    name: domain.name.clone(),
+                    name: domain.spec.name.clone(),
                     id: domain.id.0,
-                    program: domain.program,
+                    program: domain.spec.program,
                     state: state(domain),
                     alive: domain.life.is_alive(),
                     pid: domain.pids.0,
@@ -33,7 +33,7 @@ impl Hypervisor {
                     worker_cpu_ns,
                     hypercalls: domain.counters.calls.load(Ordering::Relaxed),
                     operations: domain.counters.operations.load(Ordering::Relaxed),
-                    system_calls: sandbox::system_calls(domain.program.into()).len() as u32,
+                    system_calls: sandbox::system_calls(domain.spec.program.into()).len() as u32,
                     restarts: None,
                 }
             })
@@ -78,7 +78,7 @@ impl Hypervisor {
                 writable: grant.writable,
             });
             DomainAudit {
-                name: domain.name.clone(),
+                name: domain.spec.name.clone(),
                 alive: domain.life.is_alive(),
                 lingers: domain.lingers(),
                 owned: account.owned,

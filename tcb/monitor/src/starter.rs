@@ -4,24 +4,19 @@
 use crate::event::Port;
 use crate::memory::Memory;
 use crate::process::Process;
-use sandbox::{Profile, Spec};
+use crate::spec::{DomainSpec, Start};
+use sandbox::Spec;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What a process is made from.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) program: PathBuf,
-    pub(crate) name: String,
-    pub(crate) profile: Profile,
+    pub(crate) start: Start,
+    pub(crate) spec: Arc<DomainSpec>,
     pub(crate) memory: Arc<Memory>,
-    pub(crate) window_slots: u32,
     pub(crate) port: Arc<Port>,
     pub(crate) epoll: OwnedFd,
-    pub(crate) console: OwnedFd,
-    pub(crate) cpus: Vec<usize>,
-    pub(crate) uid: Option<u32>,
 }
 
 impl Plan {
@@ -31,21 +26,21 @@ impl Plan {
     /// Why not, in words; nothing of it is left.
     pub(crate) fn spawn(self) -> Result<(Process, Vec<&'static str>), String> {
         let spawned = sandbox::spawn(&Spec {
-            program: &self.program,
+            program: &self.start.program,
             args: &[],
-            name: &self.name,
-            profile: self.profile,
+            name: &self.spec.name,
+            profile: self.spec.program.into(),
             info: self.memory.info(),
             frames: self.memory.frames(),
-            window_slots: self.window_slots,
+            window_slots: self.spec.window_slots,
             event: self.port.doorbell(),
             epoll: self.epoll.as_fd(),
-            console: self.console.as_fd(),
-            cpus: &self.cpus,
-            uid: self.uid,
+            console: self.start.console.as_fd(),
+            cpus: &self.spec.cpus,
+            uid: self.start.uid,
         });
         let mut sandboxed = spawned.map_err(|error| match sandbox::probe() {
-            Ok(_) => error.to_string(),
+            Ok(()) => error.to_string(),
             Err(why) => format!("{error} ({why})"),
         })?;
         let missing = std::mem::take(&mut sandboxed.missing);

@@ -12,6 +12,7 @@ use crate::hypercall::{CallCounters, CallPage, Server, Shared};
 use crate::post::Post;
 use crate::process::{AgentSpace, Process};
 use crate::space::{AddressSpace, SpaceError};
+use crate::spec::DomainSpec;
 use crate::starter::Plan;
 use abi::DomId;
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
@@ -21,7 +22,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::{self, Thread};
+use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 /// The longest time that a worker does not look for the end of its domain.
@@ -118,59 +119,31 @@ impl Control {
     /// CPU time of the worker's thread so far, nanoseconds; 0 after its end.
     pub(crate) fn cpu_ns(&self) -> u64 {
         let tid = self.tid.load(Ordering::Relaxed);
-        let path = format!("/proc/self/task/{tid}/schedstat");
-        std::fs::read_to_string(path)
-            .ok()
-            .and_then(|text| text.split_whitespace().next()?.parse().ok())
-            .unwrap_or(0)
+        sandbox::thread_cpu_ns(tid).unwrap_or(0)
     }
 }
 
-/// What a worker needs to know of its domain.
-pub(crate) struct Job {
-    pub(crate) id: DomId,
-    pub(crate) plan: Plan,
-    pub(crate) page: CallPage,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) counters: Arc<CallCounters>,
-    /// See [`crate::DomainSpec::collateral`].
-    pub(crate) collateral: u32,
-    /// What is to be seen of its devices.
-    pub(crate) shows: Vec<Show>,
-    pub(crate) post: Post,
-}
-
 /// Starts the worker of a domain, which starts the domain.
-pub(crate) fn start(job: Job) -> io::Result<(Arc<Control>, thread::JoinHandle<()>)> {
-    let control = Arc::new(Control::new(job.page));
+pub(crate) fn start(plan: Plan, worker: Worker) -> io::Result<(Arc<Control>, JoinHandle<()>)> {
+    let control = Arc::new(Control::new(worker.page));
     let for_thread = Arc::clone(&control);
     let thread = thread::Builder::new()
-        .name(format!("w:{}", job.plan.name))
+        .name(format!("w:{}", worker.spec.name))
         .stack_size(256 * 1024)
-        .spawn(move || run(job, &for_thread))?;
+        .spawn(move || run(plan, worker, &for_thread))?;
     Ok((control, thread))
 }
 
-fn run(job: Job, control: &Control) {
+fn run(plan: Plan, worker: Worker, control: &Control) {
     let tid = gettid().as_raw_nonzero().get();
     control.tid.store(tid, Ordering::Relaxed);
     control.thread.get_or_init(thread::current);
-    let cpus = job.plan.cpus.clone();
-    let worker = Worker {
-        id: job.id,
-        page: job.page,
-        shared: job.shared,
-        counters: job.counters,
-        collateral: job.collateral,
-        shows: job.shows,
-        post: job.post,
-    };
     let (id, post) = (worker.id, worker.post.clone());
-    match job.plan.spawn() {
+    match plan.spawn() {
         Ok((process, missing)) => {
             let process = control.process.get_or_init(|| Arc::new(process));
             post.tell(id, |notice| notice.started = Some(missing));
-            pin(&cpus);
+            pin(&worker.spec.cpus);
             worker.run(process, control);
         }
         Err(why) => {
@@ -181,15 +154,16 @@ fn run(job: Job, control: &Control) {
     post.tell(id, |notice| notice.gone = true);
 }
 
-/// The same, once the process is made.
-struct Worker {
-    id: DomId,
-    page: CallPage,
-    shared: Arc<Shared>,
-    counters: Arc<CallCounters>,
-    collateral: u32,
-    shows: Vec<Show>,
-    post: Post,
+/// What a worker knows of its domain.
+pub(crate) struct Worker {
+    pub(crate) id: DomId,
+    pub(crate) spec: Arc<DomainSpec>,
+    pub(crate) page: CallPage,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) counters: Arc<CallCounters>,
+    /// What is to be seen of its devices.
+    pub(crate) shows: Vec<Show>,
+    pub(crate) post: Post,
 }
 
 impl Worker {
@@ -209,7 +183,7 @@ impl Worker {
             post: post.clone(),
         };
         shared.spaces.insert(id, Arc::new(Mutex::new(space())));
-        shared.counted.insert(id, self.collateral);
+        shared.counted.insert(id, self.spec.collateral);
         let mut server = Server::new(
             id,
             self.page,

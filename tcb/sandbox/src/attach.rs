@@ -37,7 +37,7 @@ impl AttachPort {
     ///
     /// # Errors
     /// `ENOENT` when the domain is gone.
-    pub fn receive(&mut self) -> io::Result<Option<AttachCall>> {
+    pub fn receive(&self) -> io::Result<Option<AttachCall>> {
         let call = self.0.receive(Duration::ZERO)?;
         Ok(call.map(
             |Call {
@@ -55,7 +55,7 @@ impl AttachPort {
     ///
     /// # Errors
     /// Then the call still waits: answer it with [`AttachPort::answer_errno`].
-    pub fn answer_fd(&mut self, call: AttachCall, fd: BorrowedFd<'_>, at: i32) -> io::Result<()> {
+    pub fn answer_fd(&self, call: AttachCall, fd: BorrowedFd<'_>, at: i32) -> io::Result<()> {
         let at = u32::try_from(at).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
         unless_gone(self.0.put(call.id, fd, at, true))
     }
@@ -64,7 +64,7 @@ impl AttachPort {
     ///
     /// # Errors
     /// As the kernel gives them.
-    pub fn answer_errno(&mut self, call: AttachCall, errno: i32) -> io::Result<()> {
+    pub fn answer_errno(&self, call: AttachCall, errno: i32) -> io::Result<()> {
         unless_gone(self.0.answer(call.id, 0, errno.clamp(1, 4095)))
     }
 }

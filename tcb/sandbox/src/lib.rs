@@ -40,6 +40,7 @@ pub use agent::{Agent, AgentError};
 pub use attach::{AttachCall, AttachPort};
 pub use policy::{Profile, system_calls};
 pub use probe::{mappings_max, probe};
+pub use process::{cpu_ns, thread_cpu_ns};
 pub use runs::{DeviceMap, PageMap};
 pub use sandboxed::Sandboxed;
 pub use spawn::{check, spawn};

@@ -6,7 +6,6 @@ use crate::process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// How long one [`Sandboxed::kill`] waits for the end.
 const KILL_SECONDS: i64 = 2;
@@ -29,9 +28,6 @@ pub struct Sandboxed {
     /// What this system could not provide, in words.
     pub missing: Vec<&'static str>,
     pub(crate) agent_pidfd: Option<OwnedFd>,
-    /// CPU time as last read, so that it outlives the process.
-    pub(crate) cpu_ns: AtomicU64,
-    pub(crate) agent_cpu_ns: AtomicU64,
 }
 
 impl Sandboxed {
@@ -40,8 +36,6 @@ impl Sandboxed {
     /// and is to be asked for again.
     #[must_use]
     pub fn kill(&mut self) -> bool {
-        self.cpu_ns();
-        self.agent_cpu_ns();
         let Some(agent) = &self.agent_pidfd else {
             return true;
         };
@@ -54,22 +48,12 @@ impl Sandboxed {
         gone
     }
 
-    /// CPU time of the domain's process so far, nanoseconds; after its end, as last read.
-    pub fn cpu_ns(&self) -> u64 {
-        self.read_clock(&self.cpu_ns, self.pid)
-    }
-
-    /// CPU time of the agent so far, nanoseconds; after its end, as last read.
-    pub fn agent_cpu_ns(&self) -> u64 {
-        self.read_clock(&self.agent_cpu_ns, self.agent_pid)
-    }
-
-    /// Reads a process's CPU clock into `last`, unless its number may be another process's now.
-    fn read_clock(&self, last: &AtomicU64, pid: i32) -> u64 {
-        if self.agent_pidfd.is_some() {
-            last.fetch_max(process::cpu_ns(pid).unwrap_or(0), Relaxed);
-        }
-        last.load(Relaxed)
+    /// CPU time of domain and agent so far, nanoseconds; none after their end, when their numbers
+    /// may be other processes'.
+    #[must_use]
+    pub fn cpu_ns(&self) -> Option<[u64; 2]> {
+        self.agent_pidfd.as_ref()?;
+        Some([self.pid, self.agent_pid].map(|pid| process::cpu_ns(pid).unwrap_or(0)))
     }
 
     /// How the domain's process ended, in words; none while it lives or after [`Sandboxed::kill`].

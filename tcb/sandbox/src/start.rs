@@ -475,8 +475,6 @@ impl Start {
             attach,
             missing: self.missing,
             agent_pidfd: self.ends.child.take(),
-            cpu_ns: 0.into(),
-            agent_cpu_ns: 0.into(),
         })
     }
 

@@ -9,7 +9,7 @@ use link::{Received, sealed};
 use monitor::{DomainSpec, Life, RelayError, Start};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// An ask that is answered at once: a number, and what travels beside it.
 type Answer = Result<(u64, Vec<OwnedFd>), Refusal>;
@@ -166,11 +166,11 @@ impl Core {
             config,
         };
         let id = match replaces {
-            Some(dead) => self.hypervisor.replace(dead, &domain)?,
+            Some(dead) => self.hypervisor.replace(dead, domain)?,
             None if self.hypervisor.find(name.as_str()).is_some() => {
                 return Err(format!("there are two domains named {name}").into());
             }
-            None => self.hypervisor.create_domain(&domain)?,
+            None => self.hypervisor.create_domain(domain)?,
         };
         self.programs_of.insert(id, program);
         Ok((u64::from(id.0), Vec::new()))
@@ -194,11 +194,11 @@ impl Core {
             None => return Err("there is no such domain".into()),
         };
         let start = Start {
-            program: &self.programs.join(program),
-            console: theirs.as_fd(),
+            program: self.programs.join(program),
+            console: theirs,
             uid: Some(crate::users::user_of(Some(id))),
         };
-        self.hypervisor.start(id, &start)?;
+        self.hypervisor.start(id, start)?;
         self.consoles.insert(id, ours);
         self.unconnected.insert(id);
         Ok((0, vec![reader]))

@@ -1,10 +1,10 @@
 //! Ids and numbers come back, and nothing names what is given out.
 
 use super::*;
-use crate::domain::DomainSpec;
 use crate::fake::FakeSpace;
 use crate::grant::nothing;
 use crate::pins::Pin;
+use crate::spec::DomainSpec;
 use abi::hypercall::Bind;
 use abi::status::Program;
 use abi::{Handle, RECORD_BYTES, Slot, XenbusState};
@@ -31,10 +31,10 @@ fn spec(window_slots: u32) -> DomainSpec {
 #[test]
 fn ids_and_numbers_do_not_run_out() {
     let mut machine = Hypervisor::new(nothing).unwrap();
-    let stays = machine.create_domain(&spec(0)).unwrap();
+    let stays = machine.create_domain(spec(0)).unwrap();
     let mut last = BTreeMap::new();
     for turn in 0..66_000u32 {
-        let id = machine.create_domain(&spec(0)).unwrap();
+        let id = machine.create_domain(spec(0)).unwrap();
         assert_ne!(id, stays);
         if let Some(before) = last.insert(id, turn) {
             assert_eq!(turn - before, 65_535, "the oldest first");
@@ -51,22 +51,22 @@ fn ids_and_numbers_do_not_run_out() {
 fn all_ids_in_use_is_an_error_and_not_the_end() {
     let mut machine = Hypervisor::new(nothing).unwrap();
     machine.ids = Numbers::new(2, usize::MAX);
-    let first = machine.create_domain(&spec(0)).unwrap();
-    machine.create_domain(&spec(0)).unwrap();
-    let error = machine.create_domain(&spec(0)).unwrap_err().to_string();
+    let first = machine.create_domain(spec(0)).unwrap();
+    machine.create_domain(spec(0)).unwrap();
+    let error = machine.create_domain(spec(0)).unwrap_err().to_string();
     assert_eq!(error, "domain d: there are no more domain ids");
     machine.forget(first).unwrap_err();
     machine.give_up(first, "over");
     // In the list, with how it ended.
-    machine.create_domain(&spec(0)).unwrap_err();
+    machine.create_domain(spec(0)).unwrap_err();
     // What a start that fails has taken comes back.
     let impossible = DomainSpec {
         frames: 0,
         ..spec(0)
     };
     machine.forget(first).unwrap();
-    machine.create_domain(&impossible).unwrap_err();
-    assert_eq!(machine.create_domain(&spec(0)).unwrap(), first);
+    machine.create_domain(impossible).unwrap_err();
+    assert_eq!(machine.create_domain(spec(0)).unwrap(), first);
 }
 
 #[derive(Clone, Debug)]
@@ -210,7 +210,7 @@ impl Rig {
         match *op {
             Op::Create => {
                 let named = self.named();
-                if let Ok(id) = self.machine.create_domain(&spec(16)) {
+                if let Ok(id) = self.machine.create_domain(spec(16)) {
                     assert!(!named.contains(&id), "{id} is named");
                     self.begin(id);
                 }
@@ -230,7 +230,7 @@ impl Rig {
                     return;
                 };
                 let named = self.named();
-                if let Ok(id) = self.machine.replace(dead, &spec(16)) {
+                if let Ok(id) = self.machine.replace(dead, spec(16)) {
                     assert!(!named.contains(&id), "{id} is named");
                     self.begin(id);
                 }
@@ -378,7 +378,7 @@ proptest! {
         for (user, number, _) in std::mem::take(&mut rig.pins) {
             rig.machine.shared.counted.pins.remove(user, number);
         }
-        let ids = [(); 5].map(|()| rig.machine.create_domain(&spec(0)).map(|id| id.0));
+        let ids = [(); 5].map(|()| rig.machine.create_domain(spec(0)).map(|id| id.0));
         let mut ids: Vec<_> = ids.into_iter().map(Result::unwrap).collect();
         ids.sort_unstable();
         prop_assert_eq!(ids, [0, 1, 2, 3, 4]);
