@@ -5,7 +5,7 @@ use super::changes::AskedBy;
 use crate::access::{self, Right};
 use crate::client::{Relay, Waits};
 use crate::core::{Answer, Refusal};
-use abi::core::{Ask, CoreStatus, Text, audit_of, status_of};
+use abi::core::{Ask, CoreStatus, Text, report_of};
 use abi::machine::{Audit, Control, ControlError, Relayed, Restarted, Status};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -167,12 +167,12 @@ impl Server<'_> {
 
     pub(super) fn core_status(&mut self) -> Result<CoreStatus, Refusal> {
         let bytes = self.core.ask(Ask::Status {}, &[])?.bytes(BYTES_MAX)?;
-        Ok(status_of(&bytes).ok_or("the core's status makes no sense".to_owned())?)
+        Ok(report_of(&bytes).ok_or("the core's status makes no sense".to_owned())?)
     }
 
     fn audit(&mut self) -> Result<Audit, Refusal> {
         let bytes = self.core.ask(Ask::Audit {}, &[])?.bytes(BYTES_MAX)?;
-        Ok(audit_of(&bytes).ok_or("the core's audit makes no sense".to_owned())?)
+        Ok(report_of(&bytes).ok_or("the core's audit makes no sense".to_owned())?)
     }
 
     fn status(&mut self, now: u64) -> Result<Status, Refusal> {

@@ -1,5 +1,5 @@
 //! What the core tells of domains and connections. People see it as JSON; the core sends it as
-//! bytes ([`crate::core::status_bytes`], [`crate::core::audit_bytes`]).
+//! bytes ([`crate::core::report_bytes`]).
 
 use crate::connect::XenbusState;
 

@@ -1,59 +1,26 @@
-//! Fields of a record: words in, words out.
+//! Fields of a record or a report: words in, words out.
 
-use super::wire::{BYTES, Malformed, WORDS};
+use super::stage::Stage;
+use super::wire::Malformed;
 use crate::status::Program;
 use crate::{DomId, XenbusState};
 
 /// Bytes that a [`Text`] may have.
 pub const TEXT_MAX: usize = 128;
 
-/// Writes the fields of a record.
-#[derive(Debug)]
-pub struct Writer {
-    words: [u64; WORDS],
-    at: usize,
-}
+/// The words that fields are written to.
+#[derive(Debug, Default)]
+pub struct Writer(pub(super) Vec<u64>);
 
-impl Default for Writer {
-    fn default() -> Self {
-        // Behind the head, which comes last.
-        Self {
-            words: [0; WORDS],
-            at: 2,
-        }
-    }
-}
-
-impl Writer {
-    fn word(&mut self, value: u64) {
-        // No message has more words than a record: the tests encode each of them.
-        if let Some(word) = self.words.get_mut(self.at) {
-            *word = value;
-        }
-        self.at += 1;
-    }
-
-    pub(super) fn finish(mut self, head: [u64; 2]) -> [u8; BYTES] {
-        for (word, value) in self.words.iter_mut().zip(head) {
-            *word = value;
-        }
-        let mut bytes = [0; BYTES];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(self.words) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-}
-
-/// Reads the fields of a record.
+/// Reads fields.
 #[derive(Debug)]
 pub struct Reader<'a> {
-    bytes: &'a [u8; BYTES],
+    bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8; BYTES]) -> Self {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
@@ -68,18 +35,21 @@ impl<'a> Reader<'a> {
         Malformed::Field(self.at)
     }
 
-    pub(super) fn finish(self) -> Result<(), Malformed> {
-        let rest = self.bytes.get(self.at * 8..).unwrap_or_default();
-        match rest.iter().all(|byte| *byte == 0) {
-            true => Ok(()),
-            false => Err(Malformed::Rest),
-        }
+    /// What was not read.
+    pub(super) fn rest(self) -> &'a [u8] {
+        self.bytes.get(self.at * 8..).unwrap_or_default()
     }
 }
 
 /// Something that a field can hold.
-pub(super) trait Field: Sized {
+pub trait Field: Sized {
+    /// Writes its words.
     fn put(&self, to: &mut Writer);
+
+    /// Reads them again.
+    ///
+    /// # Errors
+    /// They are none of this type, or there are not so many.
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed>;
 }
 
@@ -88,7 +58,7 @@ macro_rules! numbers {
     ($($number:ty)*) => {$(
         impl Field for $number {
             fn put(&self, to: &mut Writer) {
-                to.word(u64::from(*self));
+                to.0.push(u64::from(*self));
             }
 
             fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -100,97 +70,116 @@ macro_rules! numbers {
 
 numbers! { u16 u32 u64 }
 
-impl Field for i32 {
-    fn put(&self, to: &mut Writer) {
-        to.word(u64::from(*self as u32));
-    }
+/// What travels as something else: how it is put, and how it is taken.
+macro_rules! as_numbers {
+    ($($type:ty as $number:ty: $put:expr, $take:expr;)*) => {$(
+        impl Field for $type {
+            fn put(&self, to: &mut Writer) {
+                let put: fn(Self) -> $number = $put;
+                put(*self).put(to);
+            }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(u32::take(from)? as i32)
-    }
-}
-
-impl Field for bool {
-    fn put(&self, to: &mut Writer) {
-        to.word(u64::from(*self));
-    }
-
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        match from.word()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(from.wrong()),
+            fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+                let take: fn($number) -> Option<Self> = $take;
+                take(<$number>::take(from)?).ok_or_else(|| from.wrong())
+            }
         }
-    }
+    )*};
 }
 
-impl Field for DomId {
-    fn put(&self, to: &mut Writer) {
-        self.0.put(to);
-    }
-
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        u16::take(from).map(Self)
-    }
+as_numbers! {
+    i32 as u32: |number| number as u32, |number| Some(number as i32);
+    DomId as u16: |id| id.0, |id| Some(Self(id));
+    XenbusState as u64: |state| state as u64, Self::from_wire;
+    bool as u16: u16::from, |number| (number < 2).then_some(number == 1);
+    Program as u16: |program| program as u16, |number| {
+        [Self::Driver, Self::Guest].get(usize::from(number)).copied()
+    };
+    Stage as u16: |stage| stage as u16, |number| {
+        let all = [Self::Built, Self::Starting, Self::Running, Self::Ending, Self::Gone];
+        all.get(usize::from(number)).copied()
+    };
 }
 
-impl Field for Program {
-    fn put(&self, to: &mut Writer) {
-        to.word(match self {
-            Self::Driver => 0,
-            Self::Guest => 1,
-        });
-    }
+/// A structure travels as its fields, in this order; the last ones stay behind, and are as told.
+macro_rules! fields {
+    ($struct:ident { $($field:ident)+ } $($rest:ident: $value:expr)*) => {
+        impl Field for $struct {
+            fn put(&self, to: &mut Writer) {
+                $(self.$field.put(to);)+
+            }
 
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        match from.word()? {
-            0 => Ok(Self::Driver),
-            1 => Ok(Self::Guest),
-            _ => Err(from.wrong()),
+            fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+                Ok(Self { $($field: Field::take(from)?,)+ $($rest: $value,)* })
+            }
         }
-    }
+    };
 }
-
-impl Field for XenbusState {
-    fn put(&self, to: &mut Writer) {
-        to.word(u64::from(*self as u8));
-    }
-
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let value = from.word()?;
-        Self::from_wire(value).ok_or_else(|| from.wrong())
-    }
-}
+pub(super) use fields;
 
 /// There or not, and then the value.
 impl<T: Field> Field for Option<T> {
     fn put(&self, to: &mut Writer) {
         self.is_some().put(to);
-        if let Some(value) = self {
-            value.put(to);
-        }
+        self.iter().for_each(|value| value.put(to));
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(match bool::take(from)? {
-            true => Some(T::take(from)?),
-            false => None,
-        })
+        let is_there = bool::take(from)?;
+        is_there.then(|| T::take(from)).transpose()
     }
 }
 
-impl<const N: usize> Field for [u64; N] {
+impl<T: Field, const N: usize> Field for [T; N] {
     fn put(&self, to: &mut Writer) {
-        self.iter().for_each(|word| to.word(*word));
+        self.iter().for_each(|one| one.put(to));
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let mut all = [0; N];
-        for word in &mut all {
-            *word = from.word()?;
-        }
-        Ok(all)
+        let all: Result<Vec<T>, _> = (0..N).map(|_| T::take(from)).collect();
+        all?.try_into().map_err(|_| from.wrong())
     }
+}
+
+/// How many, and then each. A count that is too large ends with the bytes, and reserves nothing
+/// before.
+impl<T: Field> Field for Vec<T> {
+    fn put(&self, to: &mut Writer) {
+        (self.len() as u64).put(to);
+        self.iter().for_each(|one| one.put(to));
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let count = from.word()?;
+        (0..count).map(|_| T::take(from)).collect()
+    }
+}
+
+/// How many bytes, and then eight to a word.
+impl Field for String {
+    fn put(&self, to: &mut Writer) {
+        put_text(self, to);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let len = usize::try_from(from.word()?).map_err(|_| from.wrong())?;
+        let mut bytes = Vec::new();
+        for _ in 0..len.div_ceil(8) {
+            bytes.extend(from.word()?.to_le_bytes());
+        }
+        let rest = bytes.split_off(len);
+        let is_empty = rest.iter().all(|byte| *byte == 0);
+        let text = Self::from_utf8(bytes).ok().filter(|_| is_empty);
+        text.ok_or_else(|| from.wrong())
+    }
+}
+
+fn put_text(text: &str, to: &mut Writer) {
+    (text.len() as u64).put(to);
+    let byte = |(at, byte): (usize, &u8)| u64::from(*byte) << (8 * at);
+    let words = text.as_bytes().chunks(8);
+    let words = words.map(|chunk| chunk.iter().enumerate().map(byte).sum::<u64>());
+    to.0.extend(words);
 }
 
 /// A short text: a name, or how something ended.
@@ -238,24 +227,12 @@ impl std::fmt::Display for Text {
 
 impl Field for Text {
     fn put(&self, to: &mut Writer) {
-        to.word(self.len as u64);
-        for bytes in self.bytes.chunks_exact(8) {
-            to.word(bytes.try_into().map_or(0, u64::from_le_bytes));
-        }
+        put_text(self.as_str(), to);
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let len = from.word()?;
-        let words = <[u64; TEXT_MAX / 8]>::take(from)?;
-        let mut bytes = [0; TEXT_MAX];
-        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        let len = usize::try_from(len).map_err(|_| from.wrong())?;
-        let (text, rest) = bytes.split_at_checked(len).ok_or_else(|| from.wrong())?;
-        if std::str::from_utf8(text).is_err() || rest.iter().any(|byte| *byte != 0) {
-            return Err(from.wrong());
-        }
-        Ok(Self { bytes, len })
+        let text = Some(String::take(from)?).filter(|text| text.len() <= TEXT_MAX);
+        text.map(|text| Self::cut(&text))
+            .ok_or_else(|| from.wrong())
     }
 }

@@ -7,8 +7,9 @@
 //! | core | netd | [`Task`] |
 //! | netd | core | [`Outcome`] |
 
-use super::field::{Field, Reader, Text, Writer};
+use super::field::{Field, Reader, Text, Writer, fields};
 use super::record::Message;
+use super::stage::Stage;
 use super::wire::Malformed;
 use crate::DomId;
 use crate::status::Program;
@@ -53,32 +54,6 @@ macro_rules! messages {
                     $($number => Self::$kind { $($field: <$type as Field>::take(fields)?),* },)+
                     _ => return Err(Malformed::Kind(kind)),
                 })
-            }
-        }
-    };
-}
-
-/// Declares a struct whose fields are a message's, side by side.
-macro_rules! parts {
-    (
-        $(#[$meta:meta])*
-        pub struct $struct:ident {
-            $($(#[doc = $doc:literal])+ $field:ident: $type:ty,)+
-        }
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct $struct {
-            $($(#[doc = $doc])+ pub $field: $type,)+
-        }
-
-        impl Field for $struct {
-            fn put(&self, to: &mut Writer) {
-                $(self.$field.put(to);)+
-            }
-
-            fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-                Ok(Self { $($field: <$type as Field>::take(from)?,)+ })
             }
         }
     };
@@ -376,85 +351,29 @@ messages! {
     }
 }
 
-parts! {
-    /// Page frames that a socket receives into and sends from.
-    pub struct Umem {
-        /// Whose they are.
-        of: Option<DomId>,
-        /// The first one.
-        first_frame: u32,
-        /// How many.
-        frames: u32,
-        /// Bytes of a chunk, which holds one packet.
-        chunk_bytes: u32,
-        /// Entries of each ring.
-        entries: u32,
-    }
-}
-
-parts! {
-    /// Pages of a socket's mappings that show a ring.
-    pub struct RingPlace {
-        /// The first page.
-        page: u32,
-        /// How many; 0: there is no such ring.
-        pages: u32,
-    }
-}
-
-impl Field for [RingPlace; 4] {
-    fn put(&self, to: &mut Writer) {
-        self.iter().for_each(|ring| ring.put(to));
-    }
-
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let mut rings = [RingPlace::default(); 4];
-        for ring in &mut rings {
-            *ring = RingPlace::take(from)?;
-        }
-        Ok(rings)
-    }
-}
-
-/// A stage of a domain's life.
+/// Page frames that a socket receives into and sends from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// It has memory, but no process.
-    Built,
-    /// Its process was started.
-    Starting,
-    /// It has said that it is ready.
-    Running,
-    /// It is being cleared away.
-    Ending,
-    /// Nothing is left of it.
-    Gone,
+pub struct Umem {
+    /// Whose they are.
+    pub of: Option<DomId>,
+    /// The first one.
+    pub first_frame: u32,
+    /// How many.
+    pub frames: u32,
+    /// Bytes of a chunk, which holds one packet.
+    pub chunk_bytes: u32,
+    /// Entries of each ring.
+    pub entries: u32,
 }
 
-impl Stage {
-    const ALL: [Self; 5] = [
-        Self::Built,
-        Self::Starting,
-        Self::Running,
-        Self::Ending,
-        Self::Gone,
-    ];
-
-    /// Whether it is on its way down, or has gone.
-    #[must_use]
-    pub fn is_over(self) -> bool {
-        matches!(self, Self::Ending | Self::Gone)
-    }
+/// Pages of a socket's mappings that show a ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingPlace {
+    /// The first page.
+    pub page: u32,
+    /// How many; 0: there is no such ring.
+    pub pages: u32,
 }
 
-impl Field for Stage {
-    fn put(&self, to: &mut Writer) {
-        (*self as u32).put(to);
-    }
-
-    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let number = u32::take(from)? as usize;
-        let stage = Self::ALL.get(number).copied();
-        stage.ok_or_else(|| from.wrong())
-    }
-}
+fields! { Umem { of first_frame frames chunk_bytes entries } }
+fields! { RingPlace { page pages } }

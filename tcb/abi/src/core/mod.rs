@@ -16,13 +16,15 @@ mod heard;
 mod messages;
 mod record;
 mod report;
+mod stage;
 mod wire;
 
-pub use field::{Reader, TEXT_MAX, Text, Writer};
-pub use heard::{audit_of, status_of};
-pub use messages::{Ask, CPU_WORDS, Outcome, RingPlace, Stage, Task, Tell, Umem};
+pub use field::{Field, Reader, TEXT_MAX, Text, Writer};
+pub use heard::report_of;
+pub use messages::{Ask, CPU_WORDS, Outcome, RingPlace, Task, Tell, Umem};
 pub use record::{Message, Record};
-pub use report::{CoreStatus, audit_bytes, status_bytes};
+pub use report::{CoreStatus, report_bytes};
+pub use stage::Stage;
 pub use wire::{BYTES, DESCRIPTORS_MAX, Malformed, VERSION, WORDS};
 
 /// Bytes that a machine may have as JSON: more than the largest one.

@@ -29,11 +29,15 @@ impl<M: Message> Record<M> {
     #[must_use]
     pub fn encode(&self) -> [u8; BYTES] {
         let mut fields = Writer::default();
-        let kind = self.message.put(&mut fields);
-        fields.finish([
-            u64::from(VERSION) << 32 | u64::from(kind),
-            u64::from(self.token),
-        ])
+        let kind = u64::from(self.message.put(&mut fields));
+        let head = [u64::from(VERSION) << 32 | kind, u64::from(self.token)];
+        let mut bytes = [0; BYTES];
+        // No message has more words than a record: the tests encode each of them.
+        let words = head.into_iter().chain(fields.0);
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
     }
 
     /// The record of these bytes.
@@ -50,7 +54,9 @@ impl<M: Message> Record<M> {
         }
         let token = u32::try_from(fields.word()?).map_err(|_| fields.wrong())?;
         let message = M::take(head as u32, &mut fields)?;
-        fields.finish()?;
-        Ok(Self { token, message })
+        match fields.rest().iter().all(|byte| *byte == 0) {
+            true => Ok(Self { token, message }),
+            false => Err(Malformed::Rest),
+        }
     }
 }

@@ -1,7 +1,8 @@
-//! Status and audit, as bytes that travel beside an answer: counts before what is counted, numbers
-//! little-endian in eight bytes, texts behind their lengths.
+//! Status and audit, as bytes that travel beside an answer: their fields, eight bytes each.
 
-use crate::status::{Audit, ConnectionStatus, DomainStatus, Program};
+use super::field::{Field, Reader, Writer, fields};
+use super::wire::Malformed;
+use crate::status::{Audit, ConnectionStatus, DomainAudit, DomainStatus, GrantInUse};
 
 /// What the core knows of every domain and connection.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,82 +19,23 @@ pub struct CoreStatus {
     pub connections: Vec<ConnectionStatus>,
 }
 
-/// The bytes of a status.
-#[must_use]
-pub fn status_bytes(status: &CoreStatus) -> Vec<u8> {
-    let mut to = Bytes(Vec::new());
-    to.number(status.cpu_ns);
-    to.number(status.netd_cpu_ns);
-    to.list(&status.missing, |to, what| to.text(what));
-    to.list(&status.domains, |to, domain| {
-        to.text(&domain.name);
-        to.text(&domain.state);
-        to.number(u64::from(domain.program == Program::Driver));
-        to.number(u64::from(domain.alive));
-        to.number(u64::from(domain.id));
-        to.number(u64::from(domain.pid as u32));
-        to.number(u64::from(domain.agent_pid as u32));
-        to.number(domain.cpu_ns);
-        to.number(domain.agent_cpu_ns);
-        to.number(domain.worker_cpu_ns);
-        to.number(domain.hypercalls);
-        to.number(domain.operations);
-        to.number(u64::from(domain.system_calls));
-    });
-    to.list(&status.connections, |to, connection| {
-        to.text(&connection.backend);
-        to.text(&connection.frontend);
-        to.number(u64::from(connection.handle));
-        to.number(connection.backend_state as u64);
-        to.number(connection.frontend_state as u64);
-    });
-    to.0
+fields! { CoreStatus { cpu_ns netd_cpu_ns missing domains connections } }
+fields! {
+    DomainStatus {
+        name state program alive id pid agent_pid cpu_ns agent_cpu_ns worker_cpu_ns hypercalls
+        operations system_calls
+    }
+    restarts: None
 }
+fields! { ConnectionStatus { backend frontend handle backend_state frontend_state } }
+fields! { Audit { leaked created revoked forced domains } }
+fields! { DomainAudit { name alive lingers owned granted mapped collateral_used in_use } }
+fields! { GrantInUse { by gref frame mappings writable } }
 
-/// The bytes of an audit.
+/// The bytes of a status or an audit.
 #[must_use]
-pub fn audit_bytes(audit: &Audit) -> Vec<u8> {
-    let mut to = Bytes(Vec::new());
-    for number in [audit.leaked, audit.created, audit.revoked, audit.forced] {
-        to.number(number);
-    }
-    to.list(&audit.domains, |to, domain| {
-        to.text(&domain.name);
-        to.number(u64::from(domain.alive));
-        to.number(u64::from(domain.lingers));
-        for number in [
-            domain.owned,
-            domain.granted,
-            domain.mapped,
-            domain.collateral_used,
-        ] {
-            to.number(u64::from(number));
-        }
-        to.list(&domain.in_use, |to, grant| {
-            to.text(&grant.by);
-            to.number(u64::from(grant.gref));
-            to.number(u64::from(grant.frame));
-            to.number(u64::from(grant.mappings));
-            to.number(u64::from(grant.writable));
-        });
-    });
-    to.0
-}
-
-struct Bytes(Vec<u8>);
-
-impl Bytes {
-    fn number(&mut self, number: u64) {
-        self.0.extend(number.to_le_bytes());
-    }
-
-    fn text(&mut self, text: &str) {
-        self.number(text.len() as u64);
-        self.0.extend(text.bytes());
-    }
-
-    fn list<T>(&mut self, all: &[T], each: impl Fn(&mut Self, &T)) {
-        self.number(all.len() as u64);
-        all.iter().for_each(|one| each(self, one));
-    }
+pub fn report_bytes(report: &impl Field) -> Vec<u8> {
+    let mut to = Writer::default();
+    report.put(&mut to);
+    to.0.into_iter().flat_map(u64::to_le_bytes).collect()
 }

@@ -191,12 +191,12 @@ fn status() -> CoreStatus {
 #[test]
 fn reports_survive_their_way_and_no_shorter_one_is_taken() {
     let (status, audit) = (status(), audit());
-    let bytes = status_bytes(&status);
-    assert_eq!(status_of(&bytes), Some(status));
-    assert!((0..bytes.len()).all(|len| status_of(&bytes[..len]).is_none()));
-    let bytes = audit_bytes(&audit);
-    assert_eq!(audit_of(&bytes), Some(audit));
-    assert!((0..bytes.len()).all(|len| audit_of(&bytes[..len]).is_none()));
+    let bytes = report_bytes(&status);
+    assert_eq!(report_of(&bytes), Some(status));
+    assert!((0..bytes.len()).all(|len| report_of::<CoreStatus>(&bytes[..len]).is_none()));
+    let bytes = report_bytes(&audit);
+    assert_eq!(report_of(&bytes), Some(audit));
+    assert!((0..bytes.len()).all(|len| report_of::<Audit>(&bytes[..len]).is_none()));
 }
 
 /// Words as a hostile helper might send them: small ones more often, so that they are fields.
@@ -234,11 +234,11 @@ proptest! {
     fn any_bytes_are_one_report_or_none(
         bytes in proptest::collection::vec(prop_oneof![4 => Just(0u8), 1 => any::<u8>()], 0..400),
     ) {
-        if let Some(status) = status_of(&bytes) {
-            prop_assert_eq!(status_bytes(&status), bytes.clone());
+        if let Some(status) = report_of::<CoreStatus>(&bytes) {
+            prop_assert_eq!(report_bytes(&status), bytes.clone());
         }
-        if let Some(audit) = audit_of(&bytes) {
-            prop_assert_eq!(audit_bytes(&audit), bytes);
+        if let Some(audit) = report_of::<Audit>(&bytes) {
+            prop_assert_eq!(report_bytes(&audit), bytes);
         }
     }
 }

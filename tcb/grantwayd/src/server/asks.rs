@@ -112,11 +112,11 @@ impl Core {
                 done()
             }
             Ask::Status {} => {
-                let status = abi::core::status_bytes(&self.status());
+                let status = abi::core::report_bytes(&self.status());
                 Ok((0, vec![sealed::write("status", &status)?]))
             }
             Ask::Audit {} => {
-                let audit = abi::core::audit_bytes(&self.hypervisor.audit());
+                let audit = abi::core::report_bytes(&self.hypervisor.audit());
                 Ok((0, vec![sealed::write("audit", &audit)?]))
             }
             Ask::Keep {} => {
