@@ -109,7 +109,6 @@ fn serve(input: &mut Input<'_>, world: &World) {
         Arc::clone(&shared),
         SharedFake::clone(&space),
         Arc::default(),
-        Arc::default(),
     );
 
     let mut granted = BTreeMap::new();

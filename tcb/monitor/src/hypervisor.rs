@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// How often the main thread looks while it waits for something that makes no descriptor readable.
 const LOOK_NS: u64 = 500_000;
@@ -274,7 +275,9 @@ impl Hypervisor {
                     domain.started(now_ns);
                 }
             }
-            if let Some(domain) = self.domain_mut(id).filter(|_| notice.ready) {
+            if let Some(domain) = self.domain_mut(id)
+                && domain.counters.ready.load(Ordering::Acquire)
+            {
                 domain.life.ready(now_ns);
             }
             for number in notice.ended {

@@ -15,8 +15,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Notice {
     /// Its process is there; what this system could not provide.
     pub(crate) started: Option<Vec<&'static str>>,
-    /// The domain says that it has started.
-    pub(crate) ready: bool,
     /// Numbers of devices that the domain has done with.
     pub(crate) ended: BTreeSet<u64>,
     /// The domain had to be killed; why first.
@@ -116,7 +114,9 @@ mod tests {
     fn however_often_a_domain_says_something_it_is_told_once() {
         let post = Post::create().unwrap();
         for n in 0..100_000u64 {
-            post.tell(DomId(3), |notice| notice.ready = true);
+            post.tell(DomId(3), |notice| {
+                notice.ended.insert(7);
+            });
             post.tell(DomId(3), |_| {});
             post.tell(DomId(4), |notice| {
                 notice.ended.insert(n % 7);
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(wakes(&post), 1);
         let heard = post.hear();
         assert_eq!(heard.len(), 2);
-        assert!(heard[&DomId(3)].ready);
+        assert!(heard[&DomId(3)].ended.iter().eq([&7]));
         assert_eq!(heard[&DomId(4)].ended.len(), 7);
         assert!(post.hear().is_empty());
     }

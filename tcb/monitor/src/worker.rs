@@ -176,7 +176,6 @@ impl Worker {
             post,
             ..
         } = self;
-        let ready = Arc::new(AtomicBool::new(false));
         let space = || AgentSpace {
             id,
             process: Arc::clone(process),
@@ -184,32 +183,13 @@ impl Worker {
         };
         shared.spaces.insert(id, Arc::new(Mutex::new(space())));
         shared.counted.insert(id, self.spec.collateral);
-        let mut server = Server::new(
-            id,
-            self.page,
-            Arc::clone(&shared),
-            space(),
-            self.counters,
-            Arc::clone(&ready),
-        );
+        let mut server = Server::new(id, self.page, Arc::clone(&shared), space(), self.counters);
         // Before the first hypercall, so that a domain that has made one sees them. A device ends
         // with its last descriptor: none stays here.
         let map = |show: Show| space().map_device(show.fd.as_fd(), &show.pages);
         let mapped = shows.into_iter().try_for_each(map);
-        let mut was_ready = false;
-        let served = mapped.and_then(|()| {
-            serve(&mut server, control, |connected, ended| {
-                // Once is enough.
-                let is_ready = !was_ready && ready.load(Ordering::Acquire);
-                was_ready |= is_ready;
-                if is_ready || connected || !ended.is_empty() {
-                    post.tell(id, |notice| {
-                        notice.ready |= is_ready;
-                        notice.ended.extend(ended);
-                    });
-                }
-            })
-        });
+        let tell = |ended| post.tell(id, |notice| notice.ended.extend::<Vec<u64>>(ended));
+        let served = mapped.and_then(|()| serve(&mut server, control, tell));
         if let Err(why) = served {
             // Told first, so that the reason is known before the end is seen.
             post.killed(id, &why.to_string());
@@ -229,7 +209,7 @@ impl Worker {
 fn serve<S: AddressSpace>(
     server: &mut Server<S>,
     control: &Control,
-    mut after: impl FnMut(bool, Vec<u64>),
+    tell: impl Fn(Vec<u64>),
 ) -> Result<(), SpaceError> {
     let request = server.page().request();
     // The page started as zeroes; the domain may have made its first call already.
@@ -254,7 +234,7 @@ fn serve<S: AddressSpace>(
         if now != seen {
             seen = now;
             server.serve(now)?;
-            after(server.take_connected(), server.take_ended());
+            server.take_news().into_iter().for_each(&tell);
         } else if futex::wait(request, seen, Some(NAP)) == Wake::Gone {
             return Err(SpaceError::Lost("the call page is gone".into()));
         }
@@ -290,21 +270,14 @@ mod tests {
         let held = Arc::clone(&memory);
         shared.grants.lock().insert(DomId(0), held, 0);
         let page = CallPage::of(&memory).unwrap();
-        let mut server = Server::new(
-            DomId(0),
-            page,
-            shared,
-            FakeSpace::default(),
-            Arc::default(),
-            Arc::default(),
-        );
+        let mut server = Server::new(DomId(0), page, shared, FakeSpace::default(), Arc::default());
         let control = Control::new(page);
         let span = memory.info().span();
         let word = |offset| span.u32(info::CALL + offset).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 control.thread.get_or_init(thread::current);
-                serve(&mut server, &control, |_, _| {}).unwrap();
+                serve(&mut server, &control, drop).unwrap();
             });
             // At first it sleeps; in the end it pays for more calls than it may make.
             for call in 0..20_000u32 {

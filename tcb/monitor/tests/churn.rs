@@ -10,7 +10,7 @@ use abi::layout::info;
 use abi::{ConnId, DomId, GrantRef, GrantStatus, Handle, Slot};
 use monitor::event::Port;
 use monitor::fake::FakeSpace;
-use monitor::hypercall::{CallCounters, CallPage, Server, Shared};
+use monitor::hypercall::{CallPage, Server, Shared};
 use monitor::memory::Memory;
 use spy::Spy;
 use std::sync::atomic::Ordering;
@@ -75,7 +75,6 @@ fn machine(granters: u16) -> (Arc<Shared>, Vec<Granter>) {
                 CallPage::of(&memory).unwrap(),
                 Arc::clone(&shared),
                 FakeSpace::default(),
-                Arc::new(CallCounters::default()),
                 Arc::default(),
             ),
             memory,

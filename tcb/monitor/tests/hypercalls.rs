@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex};
 #[test]
 fn ready() {
     let mut rig = Rig::new(nothing);
-    assert!(!rig.ready.load(Ordering::Relaxed));
+    assert!(!rig.counters.ready.load(Ordering::Relaxed));
     assert_eq!(rig.call(Kind::Ready as u32, 1), Err(Errno::INVAL));
     assert_eq!(rig.call(Kind::Ready as u32, 0), Ok(()));
-    assert!(rig.ready.load(Ordering::Relaxed));
+    assert!(rig.counters.ready.load(Ordering::Relaxed));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_device_ends_when_its_descriptor_is_closed() {
     assert_eq!(device.0.load(Ordering::Relaxed), 1);
     assert!(rig.space.lock().unwrap().mapped.is_empty());
     assert!(!rig.shared.counted.pins.names(DomId(1)));
-    assert_eq!(rig.server.take_ended(), [NUMBER]);
+    assert_eq!(rig.server.take_news(), Some(vec![NUMBER]));
     assert_eq!(end(&mut rig, NUMBER), -Errno::NOENT.raw_os_error());
     assert_eq!(rig.call(Kind::DeviceEnd as u32, 2), Err(Errno::INVAL));
 }

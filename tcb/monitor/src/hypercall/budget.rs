@@ -39,7 +39,7 @@ const CHURN_PER_SECOND: u64 = 20_000;
 const CHURN_TABLE: u32 = 64;
 
 /// What one call costs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cost {
     units: u32,
     /// Grants made and revoked.
@@ -67,51 +67,35 @@ impl Cost {
     }
 
     fn of_work(call: &Call<'_>) -> Self {
-        let data = |operations: usize| Self {
-            units: DATA_CALL + operations as u32,
-            ..Self::default()
-        };
-        let control = |operations: usize| Self {
-            units: CONTROL_CALL + operations as u32 * CONTROL_OPERATION,
-            ..Self::default()
-        };
-        let making = Self {
-            units: MAKING_CALL,
-            ..Self::default()
-        };
-        let table = Self {
-            churn: CHURN_TABLE,
-            ..making
-        };
-        match call {
-            Call::Other(Kind::ExchangeCreate, _) => table,
-            Call::Other(_, ops) => data(ops.len()),
-            Call::ConnectGet(_) => control(1),
-            Call::DeviceControl(ops) => control(ops.len()),
-            Call::GrantCreate(ops) => Self {
-                churn: ops.len() as u32,
-                ..control(ops.len())
-            },
-            Call::GrantRevoke(ops) => Self {
-                churn: ops.len() as u32,
-                ..control(ops.len())
-            },
-            Call::TableCreate(_) => table,
+        let control = |operations: usize| CONTROL_CALL + operations as u32 * CONTROL_OPERATION;
+        let (units, churn) = match call {
+            Call::Other(Kind::ExchangeCreate, _) | Call::TableCreate(_) => {
+                (MAKING_CALL, CHURN_TABLE)
+            }
+            Call::Other(_, ops) => (DATA_CALL + ops.len() as u32, 0),
+            Call::ConnectGet(_) => (control(1), 0),
+            Call::DeviceControl(ops) => (control(ops.len()), 0),
+            Call::GrantCreate(ops) => (control(ops.len()), ops.len() as u32),
+            Call::GrantRevoke(ops) => (control(ops.len()), ops.len() as u32),
             Call::ConnectSet(_)
             | Call::Ready
             | Call::TableBind(_)
             | Call::TableEnd(_)
-            | Call::DeviceEnd(_) => making,
+            | Call::DeviceEnd(_) => (MAKING_CALL, 0),
+        };
+        Self {
+            units,
+            churn,
+            revocations: 0,
         }
     }
 
     /// The cost of a call that makes no sense.
-    pub(super) fn of_nonsense() -> Self {
-        Self {
-            units: MAKING_CALL,
-            ..Self::default()
-        }
-    }
+    pub(super) const NONSENSE: Self = Self {
+        units: MAKING_CALL,
+        churn: 0,
+        revocations: 0,
+    };
 }
 
 /// One domain's budget.

@@ -1,56 +1,19 @@
 //! Does what a decoded call asks for, and writes the answers of its operations.
 
 use super::call::{Call, ConnectSet, TableCreate};
-use super::page::CallPage;
+use super::server::Server;
 use super::shared::Shared;
 use crate::device;
-use crate::grant::mechanism::{Caller, Done, Ends, OtherCall};
+use crate::grant::mechanism::{Done, Ends, OtherCall};
 use crate::space::{AddressSpace, SpaceError};
 use abi::hypercall::{ANSWER_WORD, Bind, Create, Kind};
 use abi::layout::fd;
 use abi::{ConnId, DomId, GrantStatus, Handle, RECORD_BYTES, Slot, XenbusState};
 use rustix::io::Errno;
 use shmem::time;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-/// Does the calls of one domain.
-#[derive(Debug)]
-pub(super) struct Executor<S> {
-    id: DomId,
-    page: CallPage,
-    shared: Arc<Shared>,
-    space: S,
-    caller: Box<dyn Caller>,
-    ready: Arc<AtomicBool>,
-    /// Whether the domain has brought up its end of a connection since this was last asked.
-    pub(super) connected: bool,
-    /// Devices that the domain has done with since this was last asked.
-    pub(super) ended: Vec<u64>,
-    statuses: Vec<GrantStatus>,
-}
-
-impl<S: AddressSpace> Executor<S> {
-    pub(super) fn new(
-        id: DomId,
-        page: CallPage,
-        shared: Arc<Shared>,
-        space: S,
-        ready: Arc<AtomicBool>,
-    ) -> Self {
-        Self {
-            id,
-            page,
-            caller: shared.mechanism.caller(id),
-            shared,
-            space,
-            ready,
-            connected: false,
-            ended: Vec::new(),
-            statuses: Vec::new(),
-        }
-    }
-
+impl<S: AddressSpace> Server<S> {
     /// Does one call; false: there is no such call.
     ///
     /// # Errors
@@ -62,14 +25,15 @@ impl<S: AddressSpace> Executor<S> {
                 let is_up = |record: &ConnectSet| record.state == XenbusState::Connected;
                 let rises = record.as_ref().is_ok_and(is_up);
                 let status = record.and_then(|record| self.connect_set(record));
-                self.connected |= rises && status.is_ok();
+                self.has_news |= rises && status.is_ok();
                 page.put_errno(0, status);
             }
             Call::ConnectGet(conn) => {
                 let status = conn.and_then(|conn| self.connect_get(conn));
                 page.put_errno(0, status);
             }
-            Call::Ready => self.ready.store(true, Ordering::Release),
+            // Told once.
+            Call::Ready => self.has_news |= !self.counters.ready.swap(true, Ordering::Release),
             Call::TableCreate(table) => self.made(self.table_create(table)),
             Call::TableBind(op) => self.answer(self.bind(&op).map(|()| 0), ANSWER_WORD),
             Call::TableEnd(handle) => self.answer(self.end(handle).map(|()| 0), ANSWER_WORD),
@@ -206,6 +170,7 @@ impl<S: AddressSpace> Executor<S> {
         controls.remove(self.id, number);
         counted.pins.remove(self.id, number);
         self.ended.push(number);
+        self.has_news = true;
         Ok(Ok(()))
     }
 
@@ -227,13 +192,13 @@ impl<S: AddressSpace> Executor<S> {
     ///
     /// # Errors
     /// The domain must be killed.
-    pub(super) fn granter_died(&mut self, granter: DomId) -> Result<(), SpaceError> {
+    pub fn granter_died(&mut self, granter: DomId) -> Result<(), SpaceError> {
         let grants = &self.shared.grants;
         self.caller.granter_died(grants, &mut self.space, granter)
     }
 
     /// Ends everything that the domain used. Its process and its agent are gone.
-    pub(super) fn tear_down(mut self) {
+    pub fn tear_down(mut self) {
         let Shared {
             grants,
             spaces,

@@ -2,12 +2,12 @@
 
 use super::budget::{Budget, Cost};
 use super::call::Operations;
-use super::execute::Executor;
 use super::page::CallPage;
 use super::shared::Shared;
+use crate::grant::mechanism::Caller;
 use crate::space::{AddressSpace, SpaceError};
-use abi::DomId;
 use abi::hypercall::{COUNT, KIND};
+use abi::{DomId, GrantStatus};
 use rustix::io::Errno;
 use shmem::time;
 use std::sync::Arc;
@@ -22,42 +22,53 @@ pub struct CallCounters {
     pub operations: AtomicU64,
     /// Whether a call is being carried out, or held back: the domain waits for the monitor.
     pub serving: AtomicBool,
+    /// It has said that it is ready.
+    pub ready: AtomicBool,
 }
 
 /// Serves one domain's calls.
 #[derive(Debug)]
 pub struct Server<S> {
-    page: CallPage,
+    pub(super) id: DomId,
+    pub(super) page: CallPage,
+    pub(super) shared: Arc<Shared>,
+    pub(super) space: S,
+    pub(super) caller: Box<dyn Caller>,
+    pub(super) counters: Arc<CallCounters>,
+    /// Whether the domain has said that it is ready, or has brought up its end of a connection,
+    /// since this was last asked.
+    pub(super) has_news: bool,
+    /// Devices that the domain has done with since then.
+    pub(super) ended: Vec<u64>,
+    pub(super) statuses: Vec<GrantStatus>,
     operations: Operations,
-    executor: Executor<S>,
-    counters: Arc<CallCounters>,
     budget: Budget,
     /// It is in debt: no call is served.
     waits: bool,
-    id: DomId,
-    shared: Arc<Shared>,
 }
 
 impl<S: AddressSpace> Server<S> {
-    /// A server for a domain whose account is open and whose address space is `space`. `ready`
-    /// is set when the domain says that it has started.
+    /// A server for a domain whose account is open and whose address space is `space`.
     pub fn new(
         id: DomId,
         page: CallPage,
         shared: Arc<Shared>,
         space: S,
         counters: Arc<CallCounters>,
-        ready: Arc<AtomicBool>,
     ) -> Self {
         Self {
+            id,
             page,
-            operations: Operations::default(),
-            executor: Executor::new(id, page, Arc::clone(&shared), space, ready),
+            caller: shared.mechanism.caller(id),
+            shared,
+            space,
             counters,
+            has_news: false,
+            ended: Vec::new(),
+            statuses: Vec::new(),
+            operations: Operations::default(),
             budget: Budget::new(id),
             waits: false,
-            id,
-            shared,
         }
     }
 
@@ -75,16 +86,18 @@ impl<S: AddressSpace> Server<S> {
         self.counters.serving.store(true, Ordering::Relaxed);
         let (kind, count) = (page.get_u32(KIND), page.get_u32(COUNT) as usize);
         let words = |op| page.words(op);
-        let (cost, result) = match self.operations.decode(kind, count, words) {
+        let mut operations = std::mem::take(&mut self.operations);
+        let (cost, result) = match operations.decode(kind, count, words) {
             Ok(call) => {
                 let cost = Cost::of(&call, self.id, &self.shared);
-                match self.executor.run(call)? {
+                match self.run(call)? {
                     true => (cost, Ok(())),
-                    false => (Cost::of_nonsense(), Err(Errno::INVAL)),
+                    false => (Cost::NONSENSE, Err(Errno::INVAL)),
                 }
             }
-            Err(errno) => (Cost::of_nonsense(), Err(errno)),
+            Err(errno) => (Cost::NONSENSE, Err(errno)),
         };
+        self.operations = operations;
         let churn = &self.shared.churn;
         self.budget.charge(cost, churn, time::monotonic_ns());
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
@@ -110,26 +123,10 @@ impl<S: AddressSpace> Server<S> {
         if waits { due_ns } else { 0 }
     }
 
-    /// Whether the domain has brought up its end of a connection since this was last asked.
-    pub fn take_connected(&mut self) -> bool {
-        std::mem::take(&mut self.executor.connected)
-    }
-
-    /// Devices that the domain has done with since this was last asked.
-    pub fn take_ended(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.executor.ended)
-    }
-
-    /// A granter has died: see [`Caller::granter_died`](crate::grant::mechanism::Caller).
-    ///
-    /// # Errors
-    /// The domain must be killed.
-    pub fn granter_died(&mut self, granter: DomId) -> Result<(), SpaceError> {
-        self.executor.granter_died(granter)
-    }
-
-    /// Ends everything that the domain used. Its process and its agent are gone.
-    pub fn tear_down(self) {
-        self.executor.tear_down();
+    /// Whether there is something to be told since this was last asked, and the devices that the
+    /// domain has done with.
+    pub fn take_news(&mut self) -> Option<Vec<u64>> {
+        let has_news = std::mem::take(&mut self.has_news);
+        has_news.then(|| std::mem::take(&mut self.ended))
     }
 }

@@ -13,7 +13,7 @@ use monitor::memory::Memory;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 pub(crate) const FRAMES: u32 = 4;
 pub(crate) const ENTRIES: u32 = 16;
@@ -26,7 +26,7 @@ pub(crate) struct Rig {
     pub(crate) server: Server<SharedFake>,
     /// Its address space.
     pub(crate) space: SharedFake,
-    pub(crate) ready: Arc<AtomicBool>,
+    pub(crate) counters: Arc<CallCounters>,
     pub(crate) number: u32,
 }
 
@@ -43,22 +43,21 @@ impl Rig {
             (DomId(n), Arc::new(Port::create(memory).unwrap()))
         });
         shared.connections.add(a, b, 0).unwrap();
-        let ready = Arc::new(AtomicBool::new(false));
+        let counters = Arc::new(CallCounters::default());
         let space = SharedFake::default();
         let server = Server::new(
             DomId(0),
             CallPage::of(&memories[0]).unwrap(),
             Arc::clone(&shared),
             Arc::clone(&space),
-            Arc::new(CallCounters::default()),
-            Arc::clone(&ready),
+            Arc::clone(&counters),
         );
         Self {
             shared,
             memories,
             server,
             space,
-            ready,
+            counters,
             number: 0,
         }
     }
