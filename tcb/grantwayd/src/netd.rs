@@ -127,24 +127,10 @@ impl DeviceControl for Tap {
 /// A socket. When no domain has it any more, netd forgets it.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    netd: Arc<Control>,
-    unit: u32,
+    pub(crate) netd: Arc<Control>,
+    pub(crate) unit: u32,
     /// Whether frames come into another domain's memory by it.
-    is_queue: bool,
-}
-
-impl Socket {
-    pub(crate) fn control(
-        netd: &Arc<Control>,
-        unit: u32,
-        is_queue: bool,
-    ) -> Arc<dyn DeviceControl> {
-        Arc::new(Self {
-            netd: Arc::clone(netd),
-            unit,
-            is_queue,
-        })
-    }
+    pub(crate) is_queue: bool,
 }
 
 impl DeviceControl for Socket {

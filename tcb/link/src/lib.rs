@@ -13,7 +13,7 @@ pub use wait::wait_for;
 
 use abi::core::{BYTES, DESCRIPTORS_MAX, Malformed, Message, Record};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
@@ -98,12 +98,8 @@ impl Link {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        loop {
-            match sendmsg(&self.0, &[IoSlice::new(bytes)], &mut beside, flags) {
-                Err(Errno::INTR) => {}
-                sent => return sent.map(drop).map_err(io::Error::from),
-            }
-        }
+        retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(bytes)], &mut beside, flags))?;
+        Ok(())
     }
 
     /// The next record, if one is there.

@@ -1,10 +1,10 @@
 //! Bytes that cannot change any more: a memory file that nobody can write, grow or shrink.
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
-use rustix::io::{Errno, pread};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 const SEALS: SealFlags = SealFlags::WRITE
     .union(SealFlags::GROW)
@@ -39,15 +39,8 @@ pub fn read(file: &impl AsFd, max: usize) -> io::Result<Vec<u8>> {
         return Err(refused(&format!("{len} bytes, more than {max}")));
     }
     let mut bytes = vec![0; len];
-    let mut done = 0;
-    while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match pread(file, rest, done as u64) {
-            Ok(0) => return Err(refused("it ends early")),
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    // Not by where others have read to.
+    File::from(file.as_fd().try_clone_to_owned()?).read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
 }
 

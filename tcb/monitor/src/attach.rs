@@ -8,7 +8,7 @@ use abi::hypercall::Attach;
 use abi::layout::fd;
 use rustix::event::epoll;
 use rustix::io::Errno;
-use sandbox::{AttachCall, AttachPort};
+use sandbox::{AttachPort, Call};
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Answers the attach calls that wait, within the domain's budget: past it, they wait on.
@@ -46,7 +46,7 @@ fn answer(
     controls: &Controls,
     id: DomId,
     port: &AttachPort,
-    call: AttachCall,
+    call: Call,
 ) -> Result<(), Errno> {
     let place = |first: i32, n: u32, max: u32| {
         let n = i32::try_from(n).ok().filter(|_| n < max);
@@ -60,7 +60,8 @@ fn answer(
         let answered = port.answer_fd(call, fd, at);
         answered.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     };
-    let at = match Attach::decode(call.args).ok_or(Errno::INVAL)? {
+    let [_, kind, index, ..] = call.args;
+    let at = match Attach::decode([kind, index]).ok_or(Errno::INVAL)? {
         Attach::Device(n) => {
             let device = parts.devices.get(n as usize).and_then(Option::as_ref);
             let device = device.ok_or(Errno::NOENT)?;

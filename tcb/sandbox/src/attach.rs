@@ -5,15 +5,6 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// A request that waits for its answer. The domain's one thread sleeps until then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AttachCall {
-    /// The kernel's name for it.
-    pub id: u64,
-    /// Arguments 1 and 2 of the call: see [`abi::hypercall::Attach::decode`]. Untrusted.
-    pub args: [u64; 2],
-}
-
 /// Where a domain's attach calls arrive.
 #[derive(Debug)]
 pub struct AttachPort(pub(crate) Listener);
@@ -33,21 +24,13 @@ impl AttachPort {
         Ok(Self(self.0.try_clone()?))
     }
 
-    /// The next call, if one waits. Never blocks. Not receiving is how to limit a domain's rate.
+    /// The next call, if one waits; arguments 1 and 2 say what it asks for (see
+    /// [`abi::hypercall::Attach::decode`]). Never blocks. Not receiving is how to limit a domain's rate.
     ///
     /// # Errors
     /// `ENOENT` when the domain is gone.
-    pub fn receive(&self) -> io::Result<Option<AttachCall>> {
-        let call = self.0.receive(Duration::ZERO)?;
-        Ok(call.map(
-            |Call {
-                 id,
-                 args: [_, kind, index, ..],
-             }| AttachCall {
-                id,
-                args: [kind, index],
-            },
-        ))
+    pub fn receive(&self) -> io::Result<Option<Call>> {
+        self.0.receive(Duration::ZERO)
     }
 
     /// Puts a copy of `fd` at number `at` of the domain's table (replacing what is there) and lets
@@ -55,7 +38,7 @@ impl AttachPort {
     ///
     /// # Errors
     /// Then the call still waits: answer it with [`AttachPort::answer_errno`].
-    pub fn answer_fd(&self, call: AttachCall, fd: BorrowedFd<'_>, at: i32) -> io::Result<()> {
+    pub fn answer_fd(&self, call: Call, fd: BorrowedFd<'_>, at: i32) -> io::Result<()> {
         let at = u32::try_from(at).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
         unless_gone(self.0.put(call.id, fd, at, true))
     }
@@ -64,7 +47,7 @@ impl AttachPort {
     ///
     /// # Errors
     /// As the kernel gives them.
-    pub fn answer_errno(&self, call: AttachCall, errno: i32) -> io::Result<()> {
+    pub fn answer_errno(&self, call: Call, errno: i32) -> io::Result<()> {
         unless_gone(self.0.answer(call.id, 0, errno.clamp(1, 4095)))
     }
 }

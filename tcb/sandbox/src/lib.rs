@@ -37,7 +37,8 @@ mod stub;
 mod tracee;
 
 pub use agent::{Agent, AgentError};
-pub use attach::{AttachCall, AttachPort};
+pub use attach::AttachPort;
+pub use notify::Call;
 pub use policy::{Profile, system_calls};
 pub use probe::{mappings_max, probe};
 pub use process::{cpu_ns, thread_cpu_ns};

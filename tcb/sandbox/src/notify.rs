@@ -5,13 +5,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// A system call that waits for an answer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
+/// A system call that waits for an answer. The thread that made it sleeps until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
     /// The kernel's name for it.
-    pub(crate) id: u64,
-    /// Its arguments.
-    pub(crate) args: [u64; 6],
+    pub id: u64,
+    /// Its arguments. Untrusted.
+    pub args: [u64; 6],
 }
 
 /// A listener.
@@ -19,21 +19,28 @@ pub(crate) struct Call {
 pub(crate) struct Listener(OwnedFd);
 
 /// Wakes the other side on the answering thread's CPU, since that thread waits next (Linux 6.6).
-const SYNC_WAKE_UP: u64 = 1;
+const SYNC_WAKE_UP: usize = 1;
 
 impl Listener {
     /// Takes a listener over. `false`: the kernel cannot wake synchronously; it works all the same.
     pub(crate) fn new(fd: OwnedFd) -> (Self, bool) {
         let listener = Self(fd);
+        let flags = std::ptr::without_provenance_mut::<()>(SYNC_WAKE_UP);
         // SAFETY: this request takes its argument by value and touches no memory.
-        let set = unsafe {
-            libc::ioctl(
-                listener.0.as_raw_fd(),
-                libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS as _,
-                SYNC_WAKE_UP,
-            )
-        };
-        (listener, set == 0)
+        let set = unsafe { listener.ask(libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, flags) };
+        (listener, set.is_ok())
+    }
+
+    /// Asks the kernel for something.
+    ///
+    /// # Safety
+    /// The argument is the address of what this request reads or writes, or what it says itself.
+    unsafe fn ask<T>(&self, request: libc::Ioctl, argument: *mut T) -> io::Result<()> {
+        // SAFETY: as the caller says; the descriptor is our own.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
     }
 
     /// The same listener once more.
@@ -81,28 +88,10 @@ impl Listener {
     }
 
     fn receive_now(&self) -> io::Result<Call> {
-        let mut got = libc::seccomp_notif {
-            id: 0,
-            pid: 0,
-            flags: 0,
-            data: libc::seccomp_data {
-                nr: 0,
-                arch: 0,
-                instruction_pointer: 0,
-                args: [0; 6],
-            },
-        };
+        // SAFETY: it holds numbers alone.
+        let mut got: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         // SAFETY: the request writes one `seccomp_notif`, zeroed as it demands, to this place.
-        let r = unsafe {
-            libc::ioctl(
-                self.0.as_raw_fd(),
-                libc::SECCOMP_IOCTL_NOTIF_RECV as _,
-                &raw mut got,
-            )
-        };
-        if r != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        unsafe { self.ask(libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut got) }?;
         Ok(Call {
             id: got.id,
             args: got.data.args,
@@ -114,25 +103,14 @@ impl Listener {
     /// # Errors
     /// `ENOENT`: the caller is gone.
     pub(crate) fn answer(&self, id: u64, value: i64, errno: i32) -> io::Result<()> {
-        let answer = libc::seccomp_notif_resp {
+        let mut answer = libc::seccomp_notif_resp {
             id,
             val: value,
             error: -errno,
             flags: 0,
         };
         // SAFETY: the request reads one `seccomp_notif_resp` from this place.
-        let r = unsafe {
-            libc::ioctl(
-                self.0.as_raw_fd(),
-                libc::SECCOMP_IOCTL_NOTIF_SEND as _,
-                &raw const answer,
-            )
-        };
-        if r == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        unsafe { self.ask(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) }
     }
 
     /// Puts a copy of `fd` into the caller's table at number `at`, replacing what was there; with
@@ -147,12 +125,11 @@ impl Listener {
         at: u32,
         and_answer: bool,
     ) -> io::Result<()> {
-        let send = if and_answer {
-            libc::SECCOMP_ADDFD_FLAG_SEND
-        } else {
-            0
+        let send = match and_answer {
+            true => libc::SECCOMP_ADDFD_FLAG_SEND,
+            false => 0,
         };
-        let put = libc::seccomp_notif_addfd {
+        let mut put = libc::seccomp_notif_addfd {
             id,
             flags: (libc::SECCOMP_ADDFD_FLAG_SETFD | send) as u32,
             srcfd: fd.as_raw_fd() as u32,
@@ -160,17 +137,6 @@ impl Listener {
             newfd_flags: libc::O_CLOEXEC as u32,
         };
         // SAFETY: the request reads one `seccomp_notif_addfd` from this place.
-        let r = unsafe {
-            libc::ioctl(
-                self.0.as_raw_fd(),
-                libc::SECCOMP_IOCTL_NOTIF_ADDFD as _,
-                &raw const put,
-            )
-        };
-        if r >= 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        unsafe { self.ask(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw mut put) }
     }
 }

@@ -4,6 +4,7 @@ use crate::agent::Agent;
 use crate::attach::AttachPort;
 use crate::process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -98,11 +99,7 @@ fn wait_until_over(pidfd: &OwnedFd) -> bool {
         tv_sec: KILL_SECONDS,
         tv_nsec: 0,
     };
-    loop {
-        let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-        match poll(&mut fds, Some(&timeout)) {
-            Err(rustix::io::Errno::INTR) => {}
-            result => return result.is_ok_and(|ready| ready > 0),
-        }
-    }
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    let over = retry_on_intr(|| poll(&mut fds, Some(&timeout)));
+    over.is_ok_and(|ready| ready > 0)
 }

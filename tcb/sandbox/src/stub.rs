@@ -3,10 +3,11 @@
 
 use abi::layout::{PAGE, STUB};
 use libc::c_long;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use shmem::Span;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Address of the argument pages.
@@ -151,27 +152,13 @@ fn code() -> &'static [u8] {
 /// # Errors
 /// As the kernel gives them.
 pub(crate) fn page() -> io::Result<OwnedFd> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    let name = c"grantway-agent".as_ptr();
-    // SAFETY: the name is a C string that outlives the call; a result that is not negative is a
-    // new descriptor of this process alone. Linux before 6.3 does not know MFD_EXEC.
-    let fd = unsafe {
-        let mut fd = libc::memfd_create(name, flags | libc::MFD_EXEC);
-        if fd < 0 {
-            fd = libc::memfd_create(name, flags);
-        }
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        OwnedFd::from_raw_fd(fd)
-    };
-    let mut file = File::from(fd);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let make = |flags| memfd_create("grantway-agent", flags);
+    // Linux before 6.3 does not know MFD_EXEC.
+    let mut file = File::from(make(flags | MemfdFlags::EXEC).or_else(|_| make(flags))?);
     file.write_all(code())?;
     file.set_len(PAGE as u64)?;
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_SEAL;
-    // SAFETY: a system call on our own descriptor.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    fcntl_add_seals(&file, seals)?;
     Ok(File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?.into())
 }

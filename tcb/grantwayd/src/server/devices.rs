@@ -23,6 +23,7 @@ use monitor::{Device, DeviceMap, Life, Pin};
 use shmem::Span;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Bytes of a refusal's words, or of what a system cannot provide.
 const WORDS_MAX: usize = 64 << 10;
@@ -283,7 +284,11 @@ impl Core {
     ) -> Result<(u64, Vec<OwnedFd>), Refusal> {
         let unit = making.unit;
         // From here on netd forgets the socket when nobody has the control any more.
-        let control = Socket::control(&self.control, unit, making.is_queue);
+        let control = Arc::new(Socket {
+            netd: Arc::clone(&self.control),
+            unit,
+            is_queue: making.is_queue,
+        });
         self.umem(&making)?;
         let device = Device {
             fd: beside(&kept)?.try_clone()?,
