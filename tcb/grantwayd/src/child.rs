@@ -6,7 +6,7 @@ use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Display, Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -49,33 +49,32 @@ impl Helper {
         }
     }
 
+    /// Its name.
+    pub(crate) fn name(&self) -> Display<'_> {
+        self.program.display()
+    }
+
     /// Starts it; our end of the link to it, whose other end is its standard input.
     pub(crate) fn start(&mut self, now_ns: u64) -> Result<Link, String> {
         let failed = |error: io::Error| format!("{}: {error}", self.program.display());
         let (ours, theirs) = Link::pair().map_err(failed)?;
-        let stdout = match self.prints {
-            true => Stdio::inherit(),
-            false => Stdio::null(),
-        };
         let child = Command::new(&self.program)
             .env_clear()
             // Theirs is our standard error, and what it is.
             .envs(std::env::vars_os().filter(|(name, _)| name == JOURNAL_VAR))
             .stdin(OwnedFd::from(theirs))
-            .stdout(stdout)
+            .stdout(if self.prints {
+                Stdio::inherit()
+            } else {
+                Stdio::null()
+            })
             .spawn()
             .map_err(failed)?;
-        let pid = Pid::from_child(&child);
-        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(pidfd) => pidfd,
-            Err(error) => {
-                // Its link closes: it ends.
-                return Err(failed(error.into()));
-            }
-        };
+        // Without it its link closes: it ends.
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         self.running = Some(Running {
             child,
-            pidfd,
+            pidfd: pidfd.map_err(|error| failed(error.into()))?,
             since_ns: now_ns,
         });
         Ok(ours)

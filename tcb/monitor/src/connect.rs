@@ -169,6 +169,13 @@ impl Records {
     }
 }
 
+/// Tells domains that something has changed, under no lock.
+fn raise(ports: impl IntoIterator<Item = Arc<Port>>) {
+    for port in ports {
+        port.raise(info::PENDING_CONNECT);
+    }
+}
+
 /// All connections.
 #[derive(Debug, Default)]
 pub struct Connections(Mutex<Records>);
@@ -211,9 +218,7 @@ impl Connections {
         };
         records.connections.insert(at, connection);
         drop(records);
-        for port in ports {
-            port.raise(info::PENDING_CONNECT);
-        }
+        raise(ports);
         Ok((ConnId(back), ConnId(front)))
     }
 
@@ -246,9 +251,7 @@ impl Connections {
         own.body = *body;
         let port = other.port.clone();
         drop(records);
-        if let Some(port) = port {
-            port.raise(info::PENDING_CONNECT);
-        }
+        raise(port);
         Ok(())
     }
 
@@ -320,9 +323,7 @@ impl Connections {
         }
         records.by_domain.insert(domain, own);
         drop(records);
-        for port in told {
-            port.raise(info::PENDING_CONNECT);
-        }
+        raise(told);
         others
     }
 
@@ -344,9 +345,7 @@ impl Connections {
             records.remove_if_over(at);
         }
         drop(records);
-        for port in told {
-            port.raise(info::PENDING_CONNECT);
-        }
+        raise(told);
     }
 
     /// Gives the numbers of connections that were taken away back, where the domain is idle and
@@ -424,9 +423,7 @@ impl Connections {
             told.extend(other.port.clone());
         }
         drop(records);
-        for port in told {
-            port.raise(info::PENDING_CONNECT);
-        }
+        raise(told);
     }
 
     /// Every connection that was not taken away, in the order of creation.

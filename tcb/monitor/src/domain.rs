@@ -82,7 +82,7 @@ impl Domain {
     pub(crate) fn build(id: DomId, mut spec: DomainSpec) -> Result<Self, DomainError> {
         spec.check()?;
         let error = |what: &str, e: io::Error| DomainError::new(&spec.name, format!("{what}: {e}"));
-        let memory = Memory::with_config(id, spec.frames, spec.grant_entries, &spec.config)
+        let memory = Memory::create(id, spec.frames, spec.grant_entries, &spec.config)
             .map_err(|e| error("making its memory", e))?;
         let memory = Arc::new(memory);
         write_start_info(&memory, id, &spec)

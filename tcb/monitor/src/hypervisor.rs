@@ -13,6 +13,7 @@ use crate::numbers::Numbers;
 use crate::post::Post;
 use crate::spec::{DomainError, DomainSpec, Start};
 use abi::layout::{fd, info};
+use abi::status::Program;
 use abi::{ConnId, DomId};
 use shmem::Span;
 use std::collections::BTreeSet;
@@ -197,6 +198,12 @@ impl Hypervisor {
     pub fn name(&self, id: DomId) -> String {
         self.domain(id)
             .map_or_else(|| id.to_string(), |d| d.spec.name.clone())
+    }
+
+    /// A domain's program.
+    #[must_use]
+    pub fn program(&self, id: DomId) -> Option<Program> {
+        self.domain(id).map(|domain| domain.spec.program)
     }
 
     /// The domain of a name.

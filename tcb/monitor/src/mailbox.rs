@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn who_does_not_reply_is_rung_again_and_then_late() {
-        let memory = Arc::new(Memory::create(DomId(1), 1, 0).unwrap());
+        let memory = Arc::new(Memory::create(DomId(1), 1, 0, &[]).unwrap());
         let port = Port::create(Arc::clone(&memory)).unwrap();
         let mut mailbox = Mailbox::default();
         mailbox.send(&memory, &port, b"{}", 1000).unwrap();

@@ -18,20 +18,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Makes both regions, all zero, without room for a configuration.
+    /// Makes both regions, all zero but for a configuration, in which the domain finds what it is
+    /// to do.
     ///
     /// # Errors
-    /// The kernel has no memory or no descriptors left, or a size is beyond
-    /// [`layout::FRAMES_MAX`] or the reach of a grant reference.
-    pub fn create(id: DomId, frame_count: u32, grant_entries: u32) -> io::Result<Self> {
-        Self::with_config(id, frame_count, grant_entries, &[])
-    }
-
-    /// The same with a configuration, in which the domain finds what it is to do.
-    ///
-    /// # Errors
-    /// As [`Memory::create`].
-    pub fn with_config(
+    /// The kernel has no memory or no descriptors left.
+    pub fn create(
         id: DomId,
         frame_count: u32,
         grant_entries: u32,
@@ -80,7 +72,7 @@ impl Memory {
     /// One page frame, if it exists.
     #[must_use]
     pub fn frame(&self, n: u32) -> Option<Span> {
-        self.frames.page(n)
+        self.frames.span().page(n)
     }
 
     /// Puts another page of the host's under frame `n`, with the same bytes: a device that has

@@ -265,7 +265,7 @@ mod tests {
     /// While it serves calls, sleeps, or makes its domain wait.
     #[test]
     fn a_worker_takes_what_is_put_down_for_it_at_any_time() {
-        let memory = Arc::new(Memory::create(DomId(0), 1, 0).unwrap());
+        let memory = Arc::new(Memory::create(DomId(0), 1, 0, &[]).unwrap());
         let shared = Arc::new(Shared::default());
         let held = Arc::clone(&memory);
         shared.grants.lock().insert(DomId(0), held, 0);

@@ -56,7 +56,9 @@ pub fn spawn(spec: &Spec<'_>) -> Result<Sandboxed, SpawnError> {
     if spec.window_slots > WINDOW_SLOTS_MAX {
         return Err(SpawnError::Spec("a grant window has at most 1048576 slots"));
     }
-    if spec.frames.len() > FRAMES_MAX as usize * PAGE || spec.info.len() > FRAMES - INFO {
+    if spec.frames.span().len() > FRAMES_MAX as usize * PAGE
+        || spec.info.span().len() > FRAMES - INFO
+    {
         return Err(SpawnError::Spec("a domain has at most 1048576 frames"));
     }
     if spec.cpus.iter().any(|&cpu| cpu >= CPUS_MAX) {

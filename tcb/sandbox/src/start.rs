@@ -252,8 +252,8 @@ impl Start {
             0,
         ])?;
         let args_bytes = (ARGS_PAGES * PAGE) as u64;
-        let info_bytes = spec.info.len() as u64;
-        let frames_bytes = spec.frames.len() as u64;
+        let info_bytes = spec.info.span().len() as u64;
+        let frames_bytes = spec.frames.span().len() as u64;
         let regions = "mapping the domain's regions";
         let args = [ARGS, args_bytes, READ, SHARED | POPULATE, child::ARGS, 0];
         let info = [INFO as u64, info_bytes, BOTH, SHARED, child::INFO, 0];

@@ -7,6 +7,9 @@ use crate::span::{Span, done};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 impl Span {
+    /// The span of no bytes, at no address.
+    pub const EMPTY: Self = Self::new(0, 0);
+
     /// This span and `next`, if `next` begins where this one ends: both ends lie in ranges that
     /// are reserved for spans, so what is between them does.
     #[must_use]

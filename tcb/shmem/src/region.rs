@@ -2,7 +2,6 @@
 
 use crate::reserve;
 use crate::span::Span;
-use abi::PAGE;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -67,27 +66,6 @@ impl Region {
     #[inline]
     pub fn span(&self) -> Span {
         self.span
-    }
-
-    /// Page `n`, if there is one.
-    #[must_use]
-    #[inline]
-    pub fn page(&self, n: u32) -> Option<Span> {
-        self.span.sub(n as usize * PAGE, PAGE)
-    }
-
-    /// Length in bytes.
-    #[must_use]
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.span.len()
-    }
-
-    /// Whether it has no bytes: never.
-    #[must_use]
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.span.is_empty()
     }
 }
 

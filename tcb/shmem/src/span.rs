@@ -18,9 +18,6 @@ pub struct Span {
 }
 
 impl Span {
-    /// The span of no bytes, at no address.
-    pub const EMPTY: Self = Self { addr: 0, len: 0 };
-
     /// A span of memory that is reserved for spans; the caller vouches for that.
     pub(crate) const fn new(addr: usize, len: usize) -> Self {
         Self { addr, len }

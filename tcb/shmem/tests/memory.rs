@@ -128,8 +128,8 @@ fn control_words_are_aligned_and_inside() {
 fn a_region_can_neither_be_resized_nor_sealed() {
     let _alone = alone();
     let region = Region::create("test", 3 * PAGE - 5).unwrap();
-    assert_eq!(region.len(), 3 * PAGE);
-    assert!(region.page(2).is_some() && region.page(3).is_none());
+    assert_eq!(region.span().len(), 3 * PAGE);
+    assert!(region.span().page(2).is_some() && region.span().page(3).is_none());
     let fd = region.fd().as_raw_fd();
     // SAFETY: system calls on a descriptor of this test.
     unsafe {
@@ -309,7 +309,7 @@ fn attack_36_a_copy_into_a_punched_page_reaches_its_owner() {
     for len in [1, 64, 1500, PAGE] {
         span.fill(9).unwrap();
         punch(&region, 1);
-        let page = region.page(1).unwrap();
+        let page = region.span().page(1).unwrap();
         assert_eq!(copy(page.take(len), source.take(len)), Ok(()));
         let mut owners = [1; PAGE];
         let at = PAGE as u64;
@@ -318,7 +318,7 @@ fn attack_36_a_copy_into_a_punched_page_reaches_its_owner() {
         assert!(owners[..len].iter().all(|byte| *byte == 5), "{len}");
         assert!(owners[len..].iter().all(|byte| *byte == 0), "{len}");
         let mut other = [1; PAGE];
-        region.page(0).unwrap().read(&mut other).unwrap();
+        region.span().page(0).unwrap().read(&mut other).unwrap();
         assert_eq!(other, [9; PAGE], "the page beside it");
     }
 }
@@ -340,7 +340,7 @@ fn attack_36_pages_are_punched_under_copies() {
                 punch(&region, 1);
             }
         });
-        let page = region.page(1).unwrap();
+        let page = region.span().page(1).unwrap();
         for _ in 0..2000 {
             assert_eq!(copy(page, source), Ok(()));
             assert_eq!(copy(back, page), Ok(()));

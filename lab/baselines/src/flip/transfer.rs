@@ -117,7 +117,13 @@ impl Exchanges {
     ) -> Result<bool, SpaceError> {
         self.spaces
             .change(granter, |space| space.replace(&to_granter))?;
-        let zero = |map: &PageMap| exchange.region.page(map.frame).map(|page| page.fill(0));
+        let zero = |map: &PageMap| {
+            exchange
+                .region
+                .span()
+                .page(map.frame)
+                .map(|page| page.fill(0))
+        };
         let clean = to_user.iter().all(|map| zero(map) == Some(Ok(())));
         let changed = self.spaces.change(user, |space| match clean {
             true => space.replace(&to_user),

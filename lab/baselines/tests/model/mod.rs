@@ -185,7 +185,7 @@ impl Rig {
         let mut callers = Vec::new();
         let mechanism = baselines::mechanisms(&Arc::default());
         for id in (0..DOMAINS).map(DomId) {
-            let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES).unwrap());
+            let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[]).unwrap());
             grants.lock().insert(id, Arc::clone(&memory), SLOTS);
             memories.push(memory);
             callers.push(Some(Living {

@@ -172,7 +172,6 @@ impl Core {
             }
             None => self.hypervisor.create_domain(domain)?,
         };
-        self.programs_of.insert(id, program);
         Ok((u64::from(id.0), Vec::new()))
     }
 
@@ -188,7 +187,7 @@ impl Core {
         let (ours, theirs) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(|e| console(e.into()))?;
         let reader = ours.try_clone().map_err(console)?;
-        let program = match self.programs_of.get(&id) {
+        let program = match self.hypervisor.program(id) {
             Some(Program::Driver) => "driver",
             Some(Program::Guest) => "guest",
             None => return Err("there is no such domain".into()),

@@ -13,12 +13,12 @@
 
 use super::asks::{Refusal, beside};
 use super::units::{Bound, Making, SOCKETS, Unit, Waits};
-use super::{Core, Peer};
+use super::{Core, Peer, hear};
 use crate::netd::{Socket, Tap};
 use abi::core::{Outcome, RingPlace, Task, Tell, Umem};
 use abi::layout::ring_slots;
 use abi::{DomId, PAGE, Slot};
-use link::{Link, LinkError, Received, sealed};
+use link::{Link, Received, sealed};
 use monitor::{Device, DeviceMap, Life, Pin};
 use shmem::Span;
 use std::io;
@@ -32,6 +32,11 @@ const ENTRIES_MAX: u32 = 1 << 16;
 
 fn copies<'a>(fds: impl Iterator<Item = &'a OwnedFd>) -> io::Result<Vec<OwnedFd>> {
     fds.map(OwnedFd::try_clone).collect()
+}
+
+fn netd_is_away() -> Refusal {
+    let why = "netd is being started again".into();
+    Refusal { why, is_busy: true }
 }
 
 impl Core {
@@ -70,29 +75,14 @@ impl Core {
         self.control.replace(None);
         self.netd.ended(now);
         for token in self.units.take_all() {
-            let why = "netd has ended, and is started again".into();
-            self.answer(token, Err(Refusal { why, is_busy: true }));
+            self.answer(token, Err(netd_is_away()));
         }
     }
 
     /// Sees to what netd has done. Ends netd if it talks nonsense.
     pub(super) fn hear_netd(&mut self) {
-        while let Some(peer) = &mut self.to_netd {
-            let received = match peer.flush() {
-                true => peer.link.receive(),
-                false => Err(LinkError::Closed),
-            };
-            match received {
-                Ok(Some(received)) => self.outcome(received),
-                Ok(None) => return,
-                Err(error) => {
-                    if !matches!(error, LinkError::Closed) {
-                        eprintln!("grantwayd: netd is ended: {error}");
-                    }
-                    self.to_netd = None;
-                    self.netd.kill();
-                }
-            }
+        while let Some(received) = hear(&mut self.to_netd, &self.netd) {
+            self.outcome(received);
         }
     }
 
@@ -103,8 +93,7 @@ impl Core {
             return self.answer(token, Err(why.into()));
         }
         if self.to_netd.is_none() {
-            let why = "netd is being started again".into();
-            return self.answer(token, Err(Refusal { why, is_busy: true }));
+            return self.answer(token, Err(netd_is_away()));
         }
         if let Some((token, unit, fds)) = self.units.hold_back((token, unit, fds)) {
             let task = self.units.wait(token, Waits::Open { unit });
@@ -150,8 +139,7 @@ impl Core {
         fds: Vec<OwnedFd>,
     ) {
         if self.to_netd.is_none() {
-            let why = "netd is being started again".into();
-            return self.answer(token, Err(Refusal { why, is_busy: true }));
+            return self.answer(token, Err(netd_is_away()));
         }
         if umem.entries == 0 || umem.entries > ENTRIES_MAX {
             let why = format!("a ring of {} entries", umem.entries);

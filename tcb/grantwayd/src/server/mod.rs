@@ -10,9 +10,8 @@ use crate::child::Helper;
 use crate::control::{ControlSocket, MetricsSockets};
 use crate::netd::Control;
 use abi::DomId;
-use abi::core::{BYTES, Record, Stage, Task, Tell, Text};
-use abi::status::Program;
-use link::{Link, LinkError, sealed};
+use abi::core::{BYTES, Message, Record, Stage, Task, Tell, Text};
+use link::{Link, LinkError, Received, sealed};
 use monitor::{Hypervisor, Life, Source};
 use rustix::event::PollFlags;
 use shmem::time::monotonic_ns;
@@ -104,14 +103,12 @@ pub(crate) struct Core {
     socket: ControlSocket,
     metrics: MetricsSockets,
     log: Option<[OwnedFd; 2]>,
-    /// Which program each domain runs.
-    programs_of: BTreeMap<DomId, Program>,
     /// The reading ends of the domains' consoles: theirs never break.
     consoles: BTreeMap<DomId, OwnedFd>,
     /// Tokens of relays under way; none: their manager is gone.
     relays: BTreeMap<DomId, Option<u32>>,
     /// What the manager was last told of each domain.
-    told: BTreeMap<DomId, (Stage, String)>,
+    told: BTreeMap<DomId, (Stage, Text)>,
     /// Domains whose connections were not all up since their start.
     unconnected: BTreeSet<DomId>,
     signals: UnixStream,
@@ -152,7 +149,6 @@ impl Core {
             socket,
             metrics,
             log,
-            programs_of: BTreeMap::new(),
             consoles: BTreeMap::new(),
             relays: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -248,50 +244,46 @@ impl Core {
 
     /// Sends the manager a record.
     fn tell(&mut self, token: u32, message: Tell, fds: Vec<OwnedFd>) {
-        if let Some(peer) = &mut self.to_manager
-            && !peer.send(Record { token, message }.encode(), fds)
-        {
-            self.manager.kill();
-        }
+        send(
+            &mut self.to_manager,
+            &self.manager,
+            Record { token, message },
+            fds,
+        );
     }
 
     /// Sends netd a record.
     fn task(&mut self, token: u32, message: Task, fds: Vec<OwnedFd>) {
-        if let Some(peer) = &mut self.to_netd
-            && !peer.send(Record { token, message }.encode(), fds)
-        {
-            self.netd.kill();
-        }
+        send(
+            &mut self.to_netd,
+            &self.netd,
+            Record { token, message },
+            fds,
+        );
     }
 
     /// Tells the manager which domains have come to another stage.
     fn tell_lives(&mut self) {
-        let mut news = Vec::new();
-        for domain in self.hypervisor.ids() {
+        let all: BTreeSet<DomId> = self.hypervisor.ids().collect();
+        for &domain in &all {
             let Some(life) = self.hypervisor.life(domain) else {
                 continue;
             };
-            let now = (stage(life), life.text());
-            let before = self.told.get(&domain);
-            if before.is_none_or(|(stage, text)| (*stage, text.as_str()) != now) {
-                news.push((domain, now.0, now.1.to_owned()));
+            let (stage, text) = (stage(life), Text::cut(life.text()));
+            if self.told.insert(domain, (stage, text)) == Some((stage, text)) {
+                continue;
             }
-        }
-        for (domain, stage, text) in news {
             if stage == Stage::Gone {
                 self.consoles.remove(&domain);
             }
-            let message = Tell::Life {
+            let life = Tell::Life {
                 domain,
                 stage,
-                text: Text::cut(&text),
+                text,
             };
-            self.told.insert(domain, (stage, text));
-            self.tell(0, message, Vec::new());
+            self.tell(0, life, Vec::new());
         }
-        let told = self.hypervisor.ids().collect::<BTreeSet<_>>();
-        self.told.retain(|id, _| told.contains(id));
-        self.programs_of.retain(|id, _| told.contains(id));
+        self.told.retain(|id, _| all.contains(id));
         let up = |id: &DomId| self.hypervisor.is_connected(*id);
         let connected: Vec<DomId> = self.unconnected.iter().copied().filter(up).collect();
         for domain in connected {
@@ -406,29 +398,41 @@ impl Core {
         }
     }
 
-    /// Sees to what the manager asks. Ends a manager that talks nonsense.
+    /// Sees to what the manager asks.
     fn hear_manager(&mut self, now: u64) {
         for _ in 0..ASKS_PER_TURN {
-            let Some(peer) = &mut self.to_manager else {
+            let Some(received) = hear(&mut self.to_manager, &self.manager) else {
                 return;
             };
-            let received = match peer.flush() {
-                true => peer.link.receive(),
-                false => Err(LinkError::Closed),
-            };
-            match received {
-                Ok(Some(received)) => self.ask(received, now),
-                Ok(None) => return,
-                Err(error) => {
-                    if !matches!(error, LinkError::Closed) {
-                        eprintln!("grantwayd: the manager is ended: {error}");
-                    }
-                    self.to_manager = None;
-                    self.manager.kill();
-                }
-            }
+            self.ask(received, now);
         }
     }
+}
+
+/// Sends a helper a record, if it is there. Ends one that does not take what is sent.
+fn send<M: Message>(peer: &mut Option<Peer>, to: &Helper, record: Record<M>, fds: Vec<OwnedFd>) {
+    if let Some(peer) = peer
+        && !peer.send(record.encode(), fds)
+    {
+        to.kill();
+    }
+}
+
+/// The next record of a helper, if one is there. Ends one that talks nonsense.
+fn hear<M: Message>(peer: &mut Option<Peer>, helper: &Helper) -> Option<Received<M>> {
+    let from = peer.as_mut()?;
+    let received = match from.flush() {
+        true => from.link.receive(),
+        false => Err(LinkError::Closed),
+    };
+    received.unwrap_or_else(|error| {
+        if !matches!(error, LinkError::Closed) {
+            eprintln!("grantwayd: {} is ended: {error}", helper.name());
+        }
+        *peer = None;
+        helper.kill();
+        None
+    })
 }
 
 /// The stage of a life.

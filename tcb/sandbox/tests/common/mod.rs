@@ -128,7 +128,7 @@ impl World {
     }
 
     fn page(&self) -> Span {
-        self.frames.page(0).expect("the first page")
+        self.frames.span().page(0).expect("the first page")
     }
 
     /// A word of the page of orders.
@@ -138,7 +138,7 @@ impl World {
 
     /// A word of the guest's frame `n`.
     pub(crate) fn guest_word(&self, n: u32) -> &'static AtomicU64 {
-        word(self.guest.page(n).expect("a frame"), 0)
+        word(self.guest.span().page(n).expect("a frame"), 0)
     }
 
     /// Gives an order without waiting.
@@ -204,6 +204,7 @@ impl World {
     /// Writes bytes for its system calls at [`SCRATCH`].
     pub(crate) fn scratch(&self, bytes: &[u8]) {
         self.frames
+            .span()
             .page(1)
             .expect("a page")
             .write(bytes)
