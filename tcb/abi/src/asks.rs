@@ -89,4 +89,23 @@ impl GrantStatus {
             _ => Self::GeneralError,
         }
     }
+
+    /// What it says, in words.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Okay => "done",
+            Self::GeneralError => "general error",
+            Self::BadDomain => "no such domain",
+            Self::BadRef => "no such grant, or not for this domain",
+            Self::BadHandle => "no such mapping",
+            Self::BadSlot => "no such window slot, or it is in use",
+            Self::NoSpace => "no room to keep track of the mapping",
+            Self::PermissionDenied => "the grant does not permit this",
+            Self::BadPage => "the page cannot be used",
+            Self::BadCopyArg => "the range crosses a page boundary",
+            Self::AddressTooBig => "the frame does not exist",
+            Self::Again => "in use just now",
+        }
+    }
 }
