@@ -337,6 +337,7 @@ impl Instance {
             Some(pid) => pid,
             None => self.status()?.pid,
         };
+        let is_seen = stat(pid).contains(" (grantway");
         let asked = ask::<serde_json::Value>(&self.socket, &Control::Down, limit);
         let left = limit.saturating_sub(start.elapsed());
         let ended = match &mut self.child {
@@ -356,7 +357,11 @@ impl Instance {
                 }
                 ended
             }
-            None => asked.is_ok() && wait_process(pid, left),
+            None if is_seen => asked.is_ok() && wait_until(left, || is_over(pid)),
+            // In a PID namespace that is not ours, where its id is another process's, or none.
+            None => {
+                asked.is_ok() && wait_until(left, || UnixStream::connect(&self.socket).is_err())
+            }
         };
         self.child = None;
         match asked {
@@ -405,10 +410,10 @@ fn wait_child(child: &mut Child, limit: Duration) -> bool {
     }
 }
 
-/// Wait until a process that is no child has ended; false: not in time.
-fn wait_process(pid: u32, limit: Duration) -> bool {
+/// Wait until something is so; false: not in time.
+fn wait_until(limit: Duration, is_so: impl Fn() -> bool) -> bool {
     let start = Instant::now();
-    while !is_over(pid) {
+    while !is_so() {
         if start.elapsed() > limit {
             return false;
         }
@@ -419,9 +424,14 @@ fn wait_process(pid: u32, limit: Duration) -> bool {
 
 /// Whether a process, anybody's, has ended; its parent may not have noticed.
 fn is_over(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ")
+    stat(pid)
+        .rsplit_once(") ")
         .is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+/// `PID (NAME) STATE …` of a process; empty: there is none.
+fn stat(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default()
 }
 
 /// A monitor that is not ready yet: killed if nothing comes of it.

@@ -3,7 +3,8 @@
 
 use abi::machine::{Access, Control, Group};
 use abi::mailbox::Request;
-use rustix::net::UCred;
+use nix::sys::socket::{getsockopt, sockopt};
+use std::os::fd::AsFd;
 
 /// What a client may do, or what a request takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,15 +15,33 @@ pub(crate) enum Right {
     Change,
 }
 
+/// User and group of a client when it connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    uid: u32,
+    gid: u32,
+}
+
+impl Peer {
+    /// Of the other end of a socket; none: the kernel does not say. A client in a PID namespace
+    /// that we do not see into has a user and a group all the same, and the process id 0, which
+    /// `rustix` takes for a mistake.
+    pub(crate) fn of(socket: impl AsFd) -> Option<Self> {
+        let peer = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
+        let (uid, gid) = (peer.uid(), peer.gid());
+        Some(Self { uid, gid })
+    }
+}
+
 /// What a client may do; none: nothing. Root may do everything, and so may `user`, whose machine
 /// it is.
-pub(crate) fn of_client(access: &Access, user: u32, client: UCred) -> Option<Right> {
-    let (uid, gid) = (client.uid.as_raw(), client.gid.as_raw());
+pub(crate) fn of_client(access: &Access, user: u32, client: Peer) -> Option<Right> {
+    let Peer { uid, gid } = client;
     let belongs = |group: &Option<Group>| {
         let group = group.as_ref();
         group.is_some_and(|group| group.id == gid || group.members.contains(&uid))
     };
-    if client.uid.is_root() || uid == user || belongs(&access.change) {
+    if uid == 0 || uid == user || belongs(&access.change) {
         return Some(Right::Change);
     }
     belongs(&access.look).then_some(Right::Look)
@@ -44,14 +63,9 @@ pub(crate) fn of_request(request: &Control) -> Right {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::{Gid, Pid, Uid};
 
-    fn client(uid: u32, gid: u32) -> UCred {
-        UCred {
-            pid: Pid::INIT,
-            uid: Uid::from_raw(uid),
-            gid: Gid::from_raw(gid),
-        }
+    fn client(uid: u32, gid: u32) -> Peer {
+        Peer { uid, gid }
     }
 
     fn group(id: u32, members: &[u32]) -> Option<Group> {

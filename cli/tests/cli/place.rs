@@ -210,7 +210,10 @@ impl Place {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(self.path("grantway"));
+        self.command_by(Command::new(self.path("grantway")), args)
+    }
+
+    fn command_by(&self, mut command: Command, args: &[&str]) -> Command {
         command
             .args(args)
             .current_dir(self.dir.path())
@@ -282,6 +285,14 @@ impl Place {
         self.start_into(args, variables, Stdio::piped())
     }
 
+    /// Starts it as the first process of a PID namespace of its own.
+    pub(crate) fn start_apart(&self, args: &[&str]) -> Running {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        unshare.arg(self.path("grantway"));
+        self.started(self.command_by(unshare, args))
+    }
+
     /// The same with another standard error.
     pub(crate) fn start_into(
         &self,
@@ -289,10 +300,14 @@ impl Place {
         variables: &[(&str, &str)],
         err: impl Into<Stdio>,
     ) -> Running {
-        let out = fs::File::create(self.path("out")).unwrap();
         let mut command = self.command(args);
-        command.stdout(out).stderr(err);
-        let child = command.envs(variables.iter().copied()).spawn().unwrap();
+        command.envs(variables.iter().copied()).stderr(err);
+        self.started(command)
+    }
+
+    fn started(&self, mut command: Command) -> Running {
+        let out = fs::File::create(self.path("out")).unwrap();
+        let child = command.stdout(out).spawn().unwrap();
         Running {
             child: Some(child),
             out: self.path("out"),

@@ -225,6 +225,31 @@ fn a_group_may_look_and_another_may_change() {
     assert!(!is_alive(&up["pid"].to_string()));
 }
 
+/// Who asks is in another PID namespace, as a node's programs are for a machine in a container: the
+/// kernel tells no process id of theirs.
+#[test]
+fn a_client_that_the_machine_cannot_see_is_heard() {
+    require!(root, tool("unshare"));
+    let place = Place::with_machine();
+    let file = place.file("m.toml", SIM);
+    let running = place.start_apart(&["up", &file]);
+    place.wait_for_output(&running, "is up");
+    for args in [
+        &["status"][..],
+        &["metrics"],
+        &["restart", "web"],
+        &["down"],
+    ] {
+        let run = place.run(args);
+        assert!(
+            run.ok(),
+            "{args:?}: {run:?}\n{}",
+            place.read("run/grantway.log")
+        );
+    }
+    assert_eq!(running.finish().code, 0);
+}
+
 #[test]
 fn every_command_has_a_manual_page() {
     let place = Place::new();

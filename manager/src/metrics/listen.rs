@@ -4,11 +4,10 @@
 use super::gather::Trouble;
 use super::request::{self, Asked, REQUEST_MAX};
 use super::text::Format;
-use crate::access;
+use crate::access::{self, Peer};
 use abi::machine::Access;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv, send, shutdown};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -53,7 +52,7 @@ impl Listener {
         let may = self.user.is_none_or(|user| {
             // Groups have rights at the control socket alone.
             let right = |peer| access::of_client(&Access::default(), user, peer);
-            socket_peercred(&socket).is_ok_and(|peer| right(peer).is_some())
+            Peer::of(&socket).and_then(right).is_some()
         });
         Ok(may.then_some(socket))
     }

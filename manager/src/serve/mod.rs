@@ -8,7 +8,7 @@ mod reload;
 mod requests;
 mod tell;
 
-use crate::access::{self, Right};
+use crate::access::{self, Peer, Right};
 use crate::build;
 use crate::client::{Client, Waits};
 use crate::console::Console;
@@ -24,7 +24,6 @@ use abi::machine::{Domain, Restarts};
 use changes::{Attach, Detach, Reload};
 use config::live::LiveConfig;
 use rustix::event::PollFlags;
-use rustix::net::sockopt::socket_peercred;
 use shmem::time::monotonic_ns;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -519,9 +518,8 @@ impl<'a> Server<'a> {
     fn accept(&self) -> Option<(UnixStream, Right)> {
         loop {
             let (stream, _) = self.socket.accept().ok()?;
-            let peer = socket_peercred(&stream).ok();
             let right = |peer| access::of_client(&self.world.access, self.user, peer);
-            if let Some(right) = peer.and_then(right)
+            if let Some(right) = Peer::of(&stream).and_then(right)
                 && stream.set_nonblocking(true).is_ok()
             {
                 return Some((stream, right));

@@ -53,9 +53,7 @@ fn what_a_pod_of_the_set_refers_to_is_there() {
     let labels = &set["spec"]["template"]["metadata"]["labels"];
     assert_eq!(labels, &set["spec"]["selector"]["matchLabels"]);
 
-    for own in ["hostNetwork", "hostPID"] {
-        assert_eq!(spec[own].as_bool(), Some(true), "{own}");
-    }
+    assert_eq!(spec["hostNetwork"].as_bool(), Some(true));
     let volumes = names(&spec["volumes"], "name");
     let mut mounted = BTreeSet::new();
     for container in list(&spec["initContainers"]).chain(list(&spec["containers"])) {

@@ -8,8 +8,9 @@ use testing::wait_until;
 /// The only image that there is.
 pub(crate) const IMAGE: &str = "localhost/busybox:1";
 
-/// A namespace that is the node's.
+/// A namespace that is the node's, and one that is the container's own.
 const NODE: u64 = 2;
+const CONTAINER: u64 = 1;
 /// What is mounted later is seen, too.
 const HOST_TO_CONTAINER: u64 = 1;
 
@@ -45,10 +46,10 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// The machine as a pod of the DaemonSet: privileged, in the node's own namespaces of networks
-    /// and processes, with these folders of the node as its own.
+    /// The machine as a pod of the DaemonSet: privileged, in the node's own network namespace, with
+    /// processes of its own and these folders of the node.
     pub(crate) fn machine(node: &Node) -> Self {
-        let namespaces = Message::default().number(1, NODE).number(2, NODE);
+        let namespaces = Message::default().number(1, NODE).number(2, CONTAINER);
         let context = Message::default().message(1, &namespaces).number(6, 1);
         let linux = Message::default()
             .text(1, node.cgroup())
