@@ -186,6 +186,21 @@ pub(crate) enum Command {
         #[command(flatten)]
         which: Which,
     },
+    /// Have a running machine go on with the programs that are installed now
+    ///
+    /// Manager, netd and the driver domains are started again, one after another: connections of
+    /// guests outlive it. The core and guests stay what they are. Programs of another version than
+    /// the core are refused (exit status 3) before anything is done: only a restart of the machine
+    /// helps then.
+    #[command(after_help = "Examples:\n  grantway upgrade\n  \
+        grantway upgrade --all --json | jq .drivers")]
+    Upgrade {
+        /// Every machine of this user
+        #[arg(long, conflicts_with = "name")]
+        all: bool,
+        #[command(flatten)]
+        which: Which,
+    },
     /// Attach a network namespace to a running machine
     ///
     /// Makes an interface in the namespace, and a guest domain of its own behind it. Returns when

@@ -19,6 +19,7 @@ mod queues;
 mod reload;
 mod restart;
 mod soak;
+mod upgrade;
 mod uplink;
 mod workers;
 mod xdp;

@@ -2,7 +2,9 @@
 //! it: in an ELF note, so that the monitor can refuse a program before anything is ended for it.
 
 /// The version of what the monitor and its domains agree on: start info, shared words, call page,
-/// hypercalls, tables. It is another one with every change that one of the two would misunderstand.
+/// hypercalls, tables; and of what the core and its helpers do: records, the machine's description,
+/// what a helper leaves for the next one. It is another one with every change that one of the two
+/// would misunderstand.
 pub const VERSION: u32 = 1;
 
 /// The note's owner, with a NUL.

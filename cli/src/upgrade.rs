@@ -1,0 +1,205 @@
+//! `grantway upgrade`: a running machine goes on with the programs that are installed now.
+//!
+//! The helpers end and are started again by the core, driver domains by the manager: no
+//! connection ends. The core stays what it is, and so do guests. So the programs must be such as
+//! this core starts: its own file and the one that lies in its place now have to tell the same
+//! version.
+
+use crate::output;
+use abi::machine::{DomainStatus, Program};
+use abi::version::{OWNER, VERSION_NOTE, version_in};
+use anyhow::{Context, anyhow};
+use client::Instance;
+use figures::{Failure, interrupt};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::json;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What the core starts again by itself.
+const HELPERS: [&str; 2] = ["grantway-manager", "grantway-netd"];
+/// How long a helper may take to be there again.
+const BACK: Duration = Duration::from_secs(10);
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_millis(5);
+/// What the kernel adds to the name of a program's file that is not there any more.
+const DELETED: &str = " (deleted)";
+
+/// `grantway upgrade`, of one machine or of all.
+pub(crate) fn upgrade(name: &str, all: bool, as_json: bool) -> anyhow::Result<()> {
+    interrupt::watch();
+    if !all {
+        return one(name, as_json);
+    }
+    let mut failures = Vec::new();
+    for name in client::names()? {
+        if let Err(error) = one(&name, as_json) {
+            failures.push(error.context(name));
+        }
+    }
+    // The first one decides the exit status; all are said.
+    let mut failures = failures.into_iter();
+    let Some(first) = failures.next() else {
+        return Ok(());
+    };
+    failures.for_each(|error| output::warn(&format!("{error:#}")));
+    Err(first)
+}
+
+fn one(name: &str, as_json: bool) -> anyhow::Result<()> {
+    let instance = Instance::connect(name)?;
+    let status = instance.status()?;
+    if status.up_took_ns.is_none() {
+        let text = format!("{name} is not up yet: try again when it is");
+        return Err(Failure::Failed(text).into());
+    }
+    let version = same_version(status.pid)?;
+    for helper in HELPERS {
+        replace(status.pid, helper)?;
+    }
+    // The next manager answers when it knows the machine.
+    let domains = instance.status()?.domains;
+    let is_meant = |d: &&DomainStatus| d.program == Program::Driver && d.restarts.is_some();
+    let drivers = domains.iter().filter(is_meant);
+    let mut outages = Vec::new();
+    for driver in drivers {
+        let restarted = instance.restart(&driver.name)?;
+        outages.push((driver.name.clone(), restarted.connected_ns));
+    }
+    if as_json {
+        let drivers: Vec<_> = outages
+            .iter()
+            .map(|(domain, ns)| json!({ "domain": domain, "connected_ns": ns }))
+            .collect();
+        return output::json(&json!({ "name": name, "version": version, "drivers": drivers }));
+    }
+    let outages: Vec<String> = outages
+        .iter()
+        .map(|(domain, ns)| format!("{domain} after {:.1} ms", *ns as f64 / 1e6))
+        .collect();
+    output::print(&format!(
+        "{name} goes on with the programs that are installed now: manager, netd, {}\n",
+        outages.join(", ")
+    ))
+}
+
+/// The version of a machine's core, if programs that are installed now are of it as well.
+fn same_version(core: u32) -> anyhow::Result<u32> {
+    let file = PathBuf::from(format!("/proc/{core}/exe"));
+    let place = fs::read_link(&file).map_err(|error| {
+        let text = format!(
+            "which program the core (process {core}) is cannot be seen: {error}; it takes the user \
+             who started the machine, in its own PID namespace"
+        );
+        Failure::CannotRun(text)
+    })?;
+    let place = place.to_string_lossy();
+    let place = Path::new(place.strip_suffix(DELETED).unwrap_or(&place));
+    let name = place.file_name().unwrap_or_default();
+    if ![client::MONITOR, client::MONITOR_OF_COMPARISONS]
+        .map(Some)
+        .contains(&name.to_str())
+    {
+        let text = format!("process {core} is {}, and no core", place.display());
+        return Err(Failure::CannotRun(text).into());
+    }
+    let [running, installed] = [(&*file, "runs"), (place, "is installed")].map(|(path, what)| {
+        let version = version_of(path)?;
+        version.ok_or_else(|| anyhow!("the core that {what} ({}) tells no version", path.display()))
+    });
+    let (running, installed) = (running?, installed?);
+    if running == installed {
+        return Ok(running);
+    }
+    let text = format!(
+        "the core that runs is of version {running}, what is installed of version {installed}: \
+         restart the machine"
+    );
+    Err(Failure::CannotRun(text).into())
+}
+
+/// The version that a program's file tells, in a note of ours.
+fn version_of(program: &Path) -> anyhow::Result<Option<u32>> {
+    let bytes = fs::read(program).with_context(|| format!("read {}", program.display()))?;
+    Ok(version_within(&bytes))
+}
+
+/// As [`version_of`], of the file's bytes. A note is known by its head: sizes, type and owner.
+fn version_within(bytes: &[u8]) -> Option<u32> {
+    const ALIGN: usize = 4;
+    let mut head = Vec::new();
+    for word in [OWNER.len() as u32, size_of::<u32>() as u32, VERSION_NOTE] {
+        head.extend(word.to_le_bytes());
+    }
+    head.extend(OWNER);
+    let is_note = |at: &usize| bytes.get(*at..).is_some_and(|rest| rest.starts_with(&head));
+    let at = (0..bytes.len()).step_by(ALIGN).find(is_note)?;
+    version_in(bytes.get(at..)?, ALIGN)
+}
+
+/// Ends a helper of a core, and waits until there is another.
+fn replace(core: u32, helper: &str) -> anyhow::Result<()> {
+    let before = children(core, helper);
+    for pid in &before {
+        let Some(pid) = Pid::from_raw(*pid) else {
+            continue;
+        };
+        // It may just have ended: there is another soon.
+        if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
+            let _ = pidfd_send_signal(&process, Signal::KILL);
+        }
+    }
+    let until = Instant::now() + BACK;
+    while !children(core, helper)
+        .iter()
+        .any(|pid| !before.contains(pid))
+    {
+        if Instant::now() >= until {
+            let text = format!("{helper} does not start again: see the machine's log");
+            return Err(Failure::Failed(text).into());
+        }
+        interrupt::sleep(LOOK)?;
+    }
+    Ok(())
+}
+
+/// The processes that a core has started of this program, and that live.
+fn children(core: u32, program: &str) -> Vec<i32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{core}/task")) else {
+        return Vec::new();
+    };
+    let listed = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children"));
+    let children = threads.flatten().filter_map(|thread| listed(thread).ok());
+    let pids: Vec<i32> = children
+        .flat_map(|text| text.split_whitespace().map(str::parse).collect::<Vec<_>>())
+        .flatten()
+        .collect();
+    // Of one that has ended, or is not yet what it becomes, the file says so.
+    let is_program = |pid: &i32| {
+        let file = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.strip_suffix(DELETED).unwrap_or(&name) == program
+    };
+    pids.into_iter().filter(is_program).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::version::VERSION;
+
+    #[test]
+    fn the_version_of_a_program_is_found_in_its_file() {
+        // All programs tell it that link what a domain starts with, and this one does.
+        let this = std::env::current_exe().unwrap();
+        assert_eq!(version_of(&this).unwrap(), Some(VERSION));
+        let words = |words: [u32; 3]| words.map(u32::to_le_bytes).concat();
+        let note = [&words([9, 4, 1])[..], OWNER, &[0; 3], &7u32.to_le_bytes()].concat();
+        let other = [&words([4, 4, 1])[..], b"GNU\0", &[1; 4]].concat();
+        let file = [&[0; 64][..], OWNER, &[0; 3], &other, &note, &[9; 33]].concat();
+        assert_eq!(version_within(&file), Some(7));
+        assert_eq!(version_within(&file[1..]), None, "notes lie on words");
+        assert_eq!(version_within(&note[..note.len() - 1]), None);
+    }
+}

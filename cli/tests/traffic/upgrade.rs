@@ -1,0 +1,256 @@
+//! Other programs are installed while a machine with attached guests carries streams.
+
+use crate::machine::{alone, grantway, in_folder, text};
+use netdev::netns::Namespace;
+use serde_json::Value;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+use testing::{child_of, place_program, require, wait_for, wait_until};
+
+const GUESTS: usize = 16;
+const PROGRAMS: [&str; 6] = [
+    "grantway",
+    "grantwayd",
+    "grantway-netd",
+    "grantway-manager",
+    "driver",
+    "guest",
+];
+/// A prime, so that a chunk that is lost or comes twice is seen.
+const PATTERN: usize = 251;
+
+/// A machine whose programs lie in a folder of its own, and namespaces that are attached to it.
+struct Installed {
+    folder: TempDir,
+    namespaces: Vec<Namespace>,
+}
+
+impl Installed {
+    fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        for name in PROGRAMS {
+            place_program(&grantway().with_file_name(name), &folder.path().join(name));
+        }
+        let config = "[driver]\nrestart_pause_ms = 20\n";
+        fs::write(folder.path().join("m.toml"), config).unwrap();
+        let namespaces = (0..GUESTS).map(|_| Namespace::new().unwrap()).collect();
+        let installed = Self { folder, namespaces };
+        installed.done(&["up", "m.toml", "--detach"]);
+        for (n, namespace) in installed.namespaces.iter().enumerate() {
+            let path = namespace.path().display().to_string();
+            let cidr = format!("{}/24", address(n));
+            let name = format!("c{n}");
+            installed.done(&["attach", &name, "--netns", &path, "--ip", &cidr]);
+        }
+        installed
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(self.folder.path().join("grantway"));
+        in_folder(command.args(args), self.folder.path())
+            .output()
+            .unwrap()
+    }
+
+    fn done(&self, args: &[&str]) -> String {
+        let run = self.run(args);
+        let log = || fs::read_to_string(self.folder.path().join("run/grantway.log"));
+        assert!(run.status.success(), "{args:?}: {run:?}\n{:?}", log());
+        text(&run.stdout)
+    }
+
+    /// Puts another file in the place of a program, as a package manager does: the same bytes but
+    /// for what is written at a place of theirs.
+    fn replace(&self, name: &str, change: Option<(u64, u8)>) {
+        let place = self.folder.path().join(name);
+        let new = place.with_extension("new");
+        // Not by this process: see `place_program`.
+        let copied = Command::new("cp").arg(&place).arg(&new).status().unwrap();
+        assert!(copied.success());
+        if let Some((at, byte)) = change {
+            let file = fs::File::options().write(true).open(&new).unwrap();
+            file.write_all_at(&[byte], at).unwrap();
+        }
+        fs::rename(new, place).unwrap();
+    }
+
+    /// Processes of the machine by name, and which file each of them runs.
+    fn processes(&self) -> Vec<(String, u64, u64)> {
+        let status: Value = serde_json::from_str(&self.done(&["status", "--json"])).unwrap();
+        let core = status["pid"].as_u64().unwrap();
+        let helpers = ["grantway-manager", "grantway-netd"].map(|name| {
+            let pid = wait_for("no helper", || child_of(core, name));
+            (name.to_owned(), pid)
+        });
+        let domains = status["domains"].as_array().unwrap().iter();
+        let domains = domains.map(|domain| {
+            let name = domain["name"].as_str().unwrap().to_owned();
+            (name, domain["pid"].as_u64().unwrap())
+        });
+        let all = [("core".to_owned(), core)].into_iter().chain(helpers);
+        let all = all.chain(domains).map(|(name, pid)| {
+            let file = fs::metadata(format!("/proc/{pid}/exe")).unwrap().ino();
+            (name, pid, file)
+        });
+        all.collect()
+    }
+
+    fn file_of(&self, program: &str) -> u64 {
+        fs::metadata(self.folder.path().join(program))
+            .unwrap()
+            .ino()
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let _ = self.run(&["down"]);
+    }
+}
+
+fn address(n: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, n as u8 + 1)
+}
+
+/// Where in a program the version lies that its note tells: behind the owner's name.
+fn version_in(program: &Path) -> u64 {
+    let bytes = fs::read(program).unwrap();
+    let head = b"\x09\0\0\0\x04\0\0\0\x01\0\0\0Grantway\0\0\0\0";
+    let at = bytes.windows(head.len()).position(|part| part == head);
+    (at.unwrap() + head.len()) as u64
+}
+
+/// Sends a pattern until it is told to stop; how much.
+fn send(mut to: TcpStream, stop: &AtomicBool) -> u64 {
+    let pattern: Vec<u8> = (0..64 * PATTERN).map(|n| (n % PATTERN) as u8).collect();
+    let mut sent = 0;
+    while !stop.load(Ordering::Relaxed) {
+        to.write_all(&pattern).expect("the stream lives");
+        sent += pattern.len() as u64;
+        thread::sleep(Duration::from_millis(5));
+    }
+    to.shutdown(Shutdown::Write).unwrap();
+    sent
+}
+
+/// Takes a pattern until its end; how much.
+fn take(mut from: TcpStream, came: &AtomicU64) -> u64 {
+    let mut chunk = [0; 16_384];
+    let mut got = 0;
+    loop {
+        let bytes = from.read(&mut chunk).expect("the stream lives");
+        if bytes == 0 {
+            return got;
+        }
+        for (n, byte) in chunk[..bytes].iter().enumerate() {
+            assert_eq!(usize::from(*byte), (got as usize + n) % PATTERN);
+        }
+        got += bytes as u64;
+        came.store(got, Ordering::Relaxed);
+    }
+}
+
+/// Who sends does so no more when the test is over, however it ends.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A stream to each guest from its neighbour, while `body` runs, which is given what came by each.
+fn with_streams(installed: &Installed, body: impl FnOnce(&[AtomicU64])) {
+    let came: Vec<AtomicU64> = (0..GUESTS).map(|_| AtomicU64::new(0)).collect();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stops = Stops(&stop);
+        let streams: Vec<_> = (0..GUESTS)
+            .map(|n| {
+                let inside = |n: usize| &installed.namespaces[n % GUESTS];
+                let listen = || TcpListener::bind((address(n), 7000)).unwrap();
+                let listener = inside(n).enter(listen).unwrap();
+                let connect = || {
+                    wait_for("no connection", || {
+                        TcpStream::connect((address(n), 7000)).ok()
+                    })
+                };
+                let out = inside(n + 1).enter(connect).unwrap();
+                let (back, _) = listener.accept().unwrap();
+                let (stop, came) = (&stop, &came[n]);
+                (
+                    scope.spawn(move || send(out, stop)),
+                    scope.spawn(move || take(back, came)),
+                )
+            })
+            .collect();
+        body(&came);
+        drop(stops);
+        for (sent, got) in streams {
+            assert_eq!(sent.join().unwrap(), got.join().unwrap());
+        }
+    });
+}
+
+/// Waits until something more has come by every stream.
+fn all_go_on(came: &[AtomicU64]) {
+    let now = |came: &AtomicU64| came.load(Ordering::Relaxed);
+    let before: Vec<u64> = came.iter().map(now).collect();
+    wait_until("a stream does not go on", || {
+        let pairs = came.iter().zip(&before);
+        pairs.into_iter().all(|(came, before)| now(came) > *before)
+    });
+}
+
+#[test]
+fn streams_of_attached_guests_outlive_an_upgrade() {
+    require!(machine);
+    let _one = alone();
+    let installed = Installed::new();
+    with_streams(&installed, |came| {
+        all_go_on(came);
+        let before = installed.processes();
+        for name in PROGRAMS {
+            installed.replace(name, None);
+        }
+        installed.done(&["upgrade"]);
+        all_go_on(came);
+        let after = installed.processes();
+        for ((name, old, file), (same, new, its)) in before.iter().zip(&after) {
+            assert_eq!(name, same);
+            let program = match name.as_str() {
+                "grantway-manager" | "grantway-netd" | "driver" => name,
+                _ => {
+                    assert_eq!((old, file), (new, its), "{name} is what it was");
+                    continue;
+                }
+            };
+            assert_ne!(old, new, "{name}");
+            assert_eq!(*its, installed.file_of(program), "{name}");
+        }
+        // Programs of another version: nobody is touched.
+        let core = installed.folder.path().join("grantwayd");
+        installed.replace("grantwayd", Some((version_in(&core), 77)));
+        let refused = installed.run(&["upgrade", "--all"]);
+        assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+        let said = text(&refused.stderr);
+        assert!(
+            said.contains("installed of version 77: restart the machine"),
+            "{said}"
+        );
+        assert_eq!(installed.processes(), after);
+        all_go_on(came);
+    });
+    installed.done(&["down"]);
+    // Nobody to be upgraded is nothing to be done; one that is named has to be there.
+    installed.done(&["upgrade", "--all"]);
+    assert_eq!(installed.run(&["upgrade"]).status.code(), Some(1));
+}
