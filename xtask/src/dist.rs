@@ -1,6 +1,8 @@
 //! The Debian package: programs, manual pages, completions, unit. `cargo-deb` puts it together from
 //! the list in `cli/Cargo.toml`.
 
+mod upgrade;
+
 use crate::workspace::{self, output};
 use crate::{build, source};
 use anyhow::{Context, Result, bail, ensure};
@@ -98,8 +100,8 @@ fn tool(name: &str, args: &[&str], package: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Installs the package into a root of its own, where the program runs, and purges it, after which
-/// nothing is left.
+/// Installs the package into a root of its own, where the program runs, upgrades it under traffic
+/// and purges it, after which nothing is left.
 fn install_and_purge(package: &Path, root: &Path) -> Result<()> {
     if root.exists() {
         fs::remove_dir_all(root)?;
@@ -108,19 +110,10 @@ fn install_and_purge(package: &Path, root: &Path) -> Result<()> {
         fs::create_dir_all(root.join(RECORDS).join(folder))?;
     }
     fs::write(root.join(RECORDS).join("status"), "")?;
+    let options = dpkg_options(root);
     let dpkg = |what: &str, of: &Path| -> Result<()> {
         let mut command = Command::new("dpkg");
-        // The scripts run outside, and are told the root: there is no shell in it.
-        command
-            .arg(format!("--root={}", root.display()))
-            .args([
-                "--force-not-root",
-                "--force-depends",
-                "--force-script-chrootless",
-                what,
-            ])
-            .arg(of);
-        output(&mut command).map(drop)
+        output(command.args(&options).arg(what).arg(of)).map(drop)
     };
     dpkg("--install", package)?;
     let there = files(root)?;
@@ -142,6 +135,7 @@ fn install_and_purge(package: &Path, root: &Path) -> Result<()> {
         .any(|file| file.ends_with("systemd/system/grantway.service"));
     ensure!(unit, "the unit is not installed");
     let version = output(Command::new(root.join("usr/bin/grantway")).arg("--version"))?;
+    upgrade::under_streams(package, root, &options)?;
     // What an administrator and a machine leave.
     fs::write(root.join("etc/grantway/grantway.conf"), "")?;
     fs::create_dir_all(root.join("var/lib/grantway/captures"))?;
@@ -154,6 +148,14 @@ fn install_and_purge(package: &Path, root: &Path) -> Result<()> {
         version.trim()
     );
     Ok(())
+}
+
+/// How dpkg works on a root. The scripts run outside, and are told the root: there is no shell in
+/// it.
+fn dpkg_options(root: &Path) -> Vec<String> {
+    let mut options = vec![format!("--root={}", root.display())];
+    options.extend(["not-root", "depends", "script-chrootless"].map(|f| format!("--force-{f}")));
+    options
 }
 
 /// Every file below a root but dpkg's records.
