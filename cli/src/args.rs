@@ -60,8 +60,8 @@ pub(crate) enum Command {
     ///
     /// When it starts it has an address, a default route and name servers; what it sends leaves
     /// with this system's address. A machine of one guest is started for it and goes with it, as
-    /// do all processes that the command leaves. Without privileges the outside is reached by
-    /// `pasta`, where that is installed.
+    /// do all processes that the command leaves; or it is attached to a machine that runs. Without
+    /// privileges the outside is reached by `pasta`, where that is installed.
     #[command(after_help = crate::run::AFTER_HELP)]
     Run(crate::run::RunArgs),
     /// End a machine and everything in it
@@ -208,6 +208,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  \
         grantway attach web --netns web --ip 10.0.0.2/24 --gateway 10.0.0.1\n  \
         grantway attach box --netns 4711 --ip 10.0.0.3/24\n  \
+        grantway attach db --netns db --network\n  \
         grantway attach probe --file probe.toml --name office")]
     Attach {
         #[command(flatten)]

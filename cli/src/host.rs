@@ -7,7 +7,10 @@ use config::{CaptureFiles, Config, Endpoint, Finding, Kind, Place, XdpWire};
 use figures::Failure;
 use netdev::SetupError;
 use netdev::netns;
-use std::path::Path;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Everything that the configuration expects and this system lacks.
@@ -83,6 +86,20 @@ pub(crate) fn in_own_namespaces(what: &str) -> anyhow::Result<Command> {
     netdev::own::become_root_in_user_namespace().map_err(cannot)?;
     netns::unshare_net().map_err(cannot)?;
     netns::loopback_up().context("bring the loopback up")?;
+    once_more(runtime)
+}
+
+/// The same in the user namespace of this file, which is there already, and without a network
+/// namespace of its own.
+pub(crate) fn in_user_namespace(namespace: &File) -> anyhow::Result<Command> {
+    let runtime = client::runtime_dir()?;
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::User))
+        .map_err(|e| Failure::CannotRun(format!("its user namespace cannot be entered ({e})")))?;
+    once_more(runtime)
+}
+
+/// How this program is started with the same arguments and this runtime directory.
+fn once_more(runtime: PathBuf) -> anyhow::Result<Command> {
     let mut again = Command::new(std::env::current_exe().context("find the own program")?);
     again
         .args(std::env::args_os().skip(1))

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// What a guest that is attached is to be.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct Newcomer {
     /// Its name
     pub(crate) guest: String,
@@ -21,6 +21,16 @@ pub(crate) struct Newcomer {
     /// An address of its interface, with the length of the network's prefix; can be given again
     #[arg(long = "ip", value_name = "CIDR", conflicts_with = "file")]
     pub(crate) addresses: Vec<Cidr>,
+    /// An address that nobody has, and the gateway to it, out of the network of a NIC of the
+    /// machine's; without a name: of the first one that has one, else of a guest
+    #[arg(
+        long,
+        value_name = "NIC",
+        num_args = 0..=1,
+        default_missing_value = "",
+        conflicts_with_all = ["addresses", "file"]
+    )]
+    pub(crate) network: Option<String>,
     /// Its default route
     #[arg(long, value_name = "IP", conflicts_with = "file")]
     pub(crate) gateway: Option<IpAddr>,
@@ -47,7 +57,7 @@ pub(crate) struct Newcomer {
 
 impl Newcomer {
     /// The same as a section of the configuration file.
-    fn section(&self) -> anyhow::Result<Setting> {
+    pub(crate) fn section(&self) -> anyhow::Result<Setting> {
         let mut guest = match &self.file {
             Some(file) => from_file(file)?,
             None => BTreeMap::from([("vif".to_owned(), Setting::List(vec![self.vif()]))]),
@@ -65,8 +75,14 @@ impl Newcomer {
             "netns",
             self.netns.as_deref().map(|netns| text(&place(netns))),
         );
-        let addresses = self.addresses.iter().map(|cidr| text(&cidr.to_string()));
-        put("addresses", Some(Setting::List(addresses.collect())));
+        match self.network.as_deref() {
+            Some("") => put("network", Some(Setting::Flag(true))),
+            Some(nic) => put("network", Some(text(nic))),
+            None => {
+                let addresses = self.addresses.iter().map(|cidr| text(&cidr.to_string()));
+                put("addresses", Some(Setting::List(addresses.collect())));
+            }
+        }
         put(
             "gateway",
             self.gateway.map(|gateway| text(&gateway.to_string())),
@@ -167,6 +183,14 @@ mod tests {
                 "addresses": ["10.0.0.2/24"], "mtu": 1400, "rate_to_guest_mbps": 2.5,
             }]})
         );
+        for (typed, key) in [
+            (&["--network"][..], json!(true)),
+            (&["--network", "lan"], json!("lan")),
+        ] {
+            let vif = &section(&[&["web", "--netns", "x"], typed].concat())["vif"][0];
+            assert_eq!(vif["network"], key, "{vif}");
+            assert!(vif["addresses"].is_null(), "{vif}");
+        }
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("guest.toml");
         std::fs::write(&file, "restart = false\n[[vif]]\nendpoint = \"echo\"\n").unwrap();

@@ -179,7 +179,15 @@ impl Instance {
     /// There is none, or it does not let us.
     pub fn connect(name: &str) -> Result<Self, Error> {
         check_name(name)?;
-        let socket = find(name)?;
+        Self::connect_at(name, find(name)?)
+    }
+
+    /// The same where its control socket is known: another user namespace may show the folder of it
+    /// as somebody else's.
+    ///
+    /// # Errors
+    /// As [`Instance::connect`].
+    pub fn connect_at(name: &str, socket: PathBuf) -> Result<Self, Error> {
         if let Err(e) = UnixStream::connect(&socket) {
             return Err(match e.kind() {
                 ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::NoInstance {

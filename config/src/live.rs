@@ -4,6 +4,7 @@
 //! [`LiveConfig`] is the file again, as the machine has become: a guest that comes is checked
 //! against all that are there by the same rules as the file was.
 
+mod network;
 pub mod reload;
 
 use crate::domain::{DriverConfig, GrantMode, VifConfig};
@@ -108,12 +109,14 @@ impl LiveConfig {
         Ok(Self { config, attached })
     }
 
-    /// Adds a guest, described as by a section `[[guest]]`.
+    /// Adds a guest, described as by a section `[[guest]]`. An interface may have a key `network`
+    /// instead of its addresses: it gets one that nobody has.
     ///
     /// # Errors
     /// Everything that is wrong with it, a line for each thing; nothing has changed then.
     pub fn add(&mut self, described: &Setting) -> Result<Newcomer, String> {
         let g = self.config.guests.len();
+        let described = &network::resolve(&self.config, described)?;
         let mut guest = read_guest(g, &written(described)).map_err(|wrong| wrong.to_string())?;
         self.refuse(&guest)?;
         let macs = self.give_macs(&mut guest);

@@ -1,9 +1,12 @@
-//! The machine that the command is behind. It is one of the command's own: it comes with the
-//! command, and goes with it. Only this module knows that; a machine that runs already would be
-//! attached to here.
+//! The machine that the command is behind: one of the command's own, which comes with the command
+//! and goes with it, or one that runs already, to which it is attached. Only this module knows
+//! which.
 
-use super::network::{GUEST, Network};
+use super::RunArgs;
+use super::anchor::Anchor;
+use super::network::{GUEST, IFNAME, Network};
 use super::report::{Findings, Passed};
+use crate::live::Newcomer;
 use crate::output;
 use abi::journal::Level;
 use abi::machine::Program;
@@ -11,15 +14,34 @@ use abi::mailbox::Request;
 use anyhow::Context;
 use client::{Instance, Options, Reach};
 use netdev::netns::Namespace;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// What the command is behind.
 pub(super) struct Behind {
     /// None: it has ended.
     instance: Option<Instance>,
-    /// Without a name already, so that nothing stays behind.
-    log: Option<File>,
+    whose: Whose,
+}
+
+/// Whose machine it is.
+enum Whose {
+    /// The command's; its log, without a name already, so that nothing stays behind.
+    Commands(Option<File>),
+    /// Somebody else's.
+    Others {
+        /// The core: what it stands for ends with the machine.
+        core: OwnedFd,
+        /// The guest that the command is there.
+        guest: String,
+        /// Where that finds its namespace.
+        _anchor: Anchor,
+        /// How long it took to come, milliseconds.
+        took_ms: f64,
+    },
 }
 
 impl Behind {
@@ -45,49 +67,118 @@ impl Behind {
         }
         Ok(Self {
             instance: Some(instance),
-            log,
+            whose: Whose::Commands(log),
         })
+    }
+
+    /// The same with a machine that runs already.
+    pub(super) fn attach(
+        instance: Instance,
+        args: &RunArgs,
+        netns: &Namespace,
+    ) -> anyhow::Result<Self> {
+        let core = i32::try_from(instance.status()?.pid).ok();
+        let core = core.and_then(Pid::from_raw).context("the core's number")?;
+        let core = pidfd_open(core, PidfdFlags::empty()).context("watch the machine")?;
+        let guest = match &args.guest {
+            Some(name) => name.clone(),
+            None => format!("run-{}", std::process::id()),
+        };
+        let network = match args.ip {
+            Some(_) => None,
+            None => Some(args.network.clone().unwrap_or_default()),
+        };
+        let anchor = Anchor::new(netns).context("a thread for the network namespace")?;
+        let newcomer = Newcomer {
+            guest: guest.clone(),
+            netns: Some(anchor.path()),
+            addresses: args.ip.into_iter().collect(),
+            network,
+            gateway: args.gateway,
+            mtu: Some(args.mtu),
+            ifname: Some(IFNAME.to_owned()),
+            ..Newcomer::default()
+        };
+        let attached = instance.attach(newcomer.section()?);
+        let attached = attached.map_err(output::refused)?;
+        Ok(Self {
+            instance: Some(instance),
+            whose: Whose::Others {
+                core,
+                guest,
+                _anchor: anchor,
+                took_ms: attached.took_ns as f64 / 1e6,
+            },
+        })
+    }
+
+    /// The folder of its control socket.
+    pub(super) fn folder(&self) -> Option<PathBuf> {
+        let folder = self.instance.as_ref()?.socket().parent();
+        folder.map(Path::to_owned)
     }
 
     /// How it has ended before the command, if it has.
     pub(super) fn ended(&mut self) -> Option<String> {
-        let status = self.instance.as_mut()?.ended()?;
+        let instance = self.instance.as_mut()?;
+        let how = match &self.whose {
+            Whose::Commands(log) => {
+                let status = instance.ended()?;
+                let last = log.as_ref().map(client::last_words);
+                match status.success() {
+                    true => "the machine was ended".to_owned(),
+                    false => format!(
+                        "the machine has ended ({status}){}",
+                        last.unwrap_or_default()
+                    ),
+                }
+            }
+            Whose::Others { core, .. } if has_ended(core) => "the machine has ended".to_owned(),
+            Whose::Others { .. } => return None,
+        };
         self.instance = None;
-        let last = self.log.as_ref().map(client::last_words);
-        Some(match status.success() {
-            true => "the machine was ended".to_owned(),
-            false => format!(
-                "the machine has ended ({status}){}",
-                last.unwrap_or_default()
-            ),
-        })
+        Some(how)
     }
 
     /// Who could touch what, and what passed.
     pub(super) fn findings(&self) -> anyhow::Result<Findings> {
         let instance = self.instance.as_ref().context("the machine has ended")?;
         let status = instance.status()?;
-        let driver = status.domains.iter().find(|d| d.program == Program::Driver);
-        let driver = driver.context("there is no driver domain")?;
-        let of_driver = instance.relay(&driver.name, &Request::Stat)?;
-        let of_guest = instance.relay(GUEST, &Request::Stat)?;
+        let drivers = status.domains.iter();
+        let drivers = drivers.filter(|d| d.program == Program::Driver);
+        let stat = |domain: &str| instance.relay(domain, &Request::Stat);
+        let drivers: Result<Vec<_>, _> = drivers.map(|driver| stat(&driver.name)).collect();
+        let (guest, is_attached, up_ms) = match &self.whose {
+            Whose::Commands(_) => (GUEST, false, instance.up_ms().unwrap_or(0.0)),
+            Whose::Others { guest, took_ms, .. } => (guest.as_str(), true, *took_ms),
+        };
         Ok(Findings {
             reach: Reach::of(&status, &instance.grants()?),
-            passed: Passed::of(&of_driver, &of_guest),
-            up_ms: instance.up_ms().unwrap_or(0.0),
+            passed: Passed::of(&drivers?, (guest, &stat(guest)?), is_attached),
+            up_ms,
         })
     }
 
-    /// Ends it, with everything that was set up for it.
+    /// Ends it, with everything that was set up for it; or the command leaves it.
     pub(super) fn end(self) {
         let Some(instance) = self.instance else {
             return;
         };
-        if let Err(error) = instance.down() {
+        let (what, ended) = match &self.whose {
+            Whose::Commands(_) => ("going down", instance.down()),
+            Whose::Others { guest, .. } => ("leaving", instance.detach(guest).map(drop)),
+        };
+        if let Err(error) = ended {
             // The command's status counts, not this.
-            output::report(Level::Warning, "grantway", &format!("going down: {error}"));
+            output::report(Level::Warning, "grantway", &format!("{what}: {error}"));
         }
     }
+}
+
+/// Whether a process has ended.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut ended, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// Removes logs and sockets for metrics of machines whose `grantway run` was killed while it

@@ -3,11 +3,12 @@
 //! | module | what it does |
 //! |---|---|
 //! | `args` | what can be typed |
-//! | `home` | where the machine is made: here, or in a user namespace |
+//! | `home` | where the machine or the command is: here, or in a user namespace |
 //! | `pasta` | the outside of a user namespace |
 //! | `network` | addresses, and the machine that has them |
 //! | `resolver` | the name servers that the command asks |
 //! | `machine` | the machine that the command is behind |
+//! | `anchor` | where another process finds the command's network namespace |
 //! | `command` | from the command's start to its end |
 //! | `first` | the first process of the command's namespaces |
 //! | `signals` | those that others send are handed on |
@@ -18,8 +19,10 @@
 //! command. All but the machine stay in the caller's process group, so a terminal's signals reach
 //! the command by themselves, and only what somebody else has sent is handed on. The first process
 //! gets SIGKILL when `grantway run` ends, however that is, and every process of its namespace with
-//! it; the machine ends because the pipe to it breaks.
+//! it; the machine ends because the pipe to it breaks. One that runs for others, too, does not: it
+//! notices that the command's network namespace is not found any more, and detaches it.
 
+mod anchor;
 mod args;
 mod command;
 pub(crate) mod exit;
@@ -41,8 +44,9 @@ use figures::Failure;
 use home::Home;
 use machine::Behind;
 use netdev::netns::Namespace;
-use network::Network;
+use network::{Families, Network};
 use note::Note;
+use signals::Signals;
 use std::fs;
 use std::process::ExitCode;
 
@@ -52,19 +56,42 @@ pub(crate) fn run(args: &RunArgs, json: bool) -> ExitCode {
 }
 
 fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
+    let note = Note { quiet: args.quiet };
+    if let Some(name) = &args.machine {
+        let (home, instance) = home::beside(name)?;
+        let signals = signals::watch().context("signals")?;
+        let netns = namespace()?;
+        let machine = Behind::attach(instance, args, &netns)?;
+        let families = netns.enter(Families::reached)?;
+        let resolver = resolver(args, families, &note);
+        return run_in(args, json, (home, signals, netns, machine, resolver));
+    }
     host::tun().map_err(|e| Failure::CannotRun(format!("/dev/net/tun cannot be opened ({e})")))?;
     let home = home::find(args)?;
-    let mut signals = signals::watch().context("signals")?;
-    let note = Note { quiet: args.quiet };
+    let signals = signals::watch().context("signals")?;
     if let Some(why) = home.no_outside() {
         note.write(&format!("no way outside: {why}"));
     }
     let network = Network::choose(args, home.has_uplink())?;
-    let resolver = resolver(args, &home, &network, &note);
-    let netns = Namespace::new().map_err(|e| {
+    let resolver = resolver(args, network.families(), &note);
+    let netns = namespace()?;
+    let machine = Behind::start(args.name.as_deref(), &network, &netns)?;
+    run_in(args, json, (home, signals, netns, machine, resolver))
+}
+
+fn namespace() -> anyhow::Result<Namespace> {
+    let made = Namespace::new();
+    Ok(made.map_err(|e| {
         Failure::CannotRun(format!("a network namespace cannot be made here ({e})"))
-    })?;
-    let mut machine = Behind::start(args.name.as_deref(), &network, &netns)?;
+    })?)
+}
+
+/// What is there when the command can begin: the last is its resolv.conf, if it needs its own.
+type Ready = (Home, Signals, Namespace, Behind, Option<String>);
+
+/// Runs the command, and ends what was begun for it.
+fn run_in(args: &RunArgs, json: bool, ready: Ready) -> anyhow::Result<u8> {
+    let (home, mut signals, netns, mut machine, resolver) = ready;
     if let Some(signal) = signals::asked_to_end(&mut signals) {
         machine.end();
         return Ok(exit::by_signal(signal));
@@ -72,7 +99,7 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
     let first = first::Spec {
         parent: std::process::id(),
         resolver,
-        scratch: client::runtime_dir()?,
+        scratch: machine.folder().context("the machine has ended")?,
         wait: args.wait,
         quiet: args.quiet,
     };
@@ -83,7 +110,7 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
             .findings()
             .and_then(|found| report::show(&found, json));
         if let Err(error) = shown {
-            note.write(&format!("no report: {error:#}"));
+            Note { quiet: args.quiet }.write(&format!("no report: {error:#}"));
         }
     }
     machine.end();
@@ -92,13 +119,12 @@ fn behind_a_driver(args: &RunArgs, json: bool) -> anyhow::Result<u8> {
 }
 
 /// The resolv.conf that the command gets instead of the system's, if it needs one.
-fn resolver(args: &RunArgs, home: &Home, network: &Network, note: &Note) -> Option<String> {
+fn resolver(args: &RunArgs, reached: Families, note: &Note) -> Option<String> {
     let system = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let upstream = fs::read_to_string("/run/systemd/resolve/resolv.conf").ok();
-    let families = network.families();
-    let found = match (args.dns.is_empty(), home.has_uplink()) {
+    let found = match (args.dns.is_empty(), reached.ipv4 || reached.ipv6) {
         (false, _) => resolver::with(&args.dns, &system),
-        (true, true) => resolver::find(&system, upstream.as_deref(), families),
+        (true, true) => resolver::find(&system, upstream.as_deref(), reached),
         // There is nobody to ask.
         (true, false) => resolver::Resolver::System,
     };

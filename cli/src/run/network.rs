@@ -15,7 +15,7 @@ pub(super) const GUEST: &str = "command";
 /// The NIC that leads outside.
 pub(super) const UPLINK: &str = "uplink";
 /// The command's interface.
-const IFNAME: &str = "eth0";
+pub(super) const IFNAME: &str = "eth0";
 
 /// The network between the command and this system.
 #[derive(Debug)]
@@ -62,9 +62,10 @@ impl Network {
     }
 
     pub(super) fn families(&self) -> Families {
+        let leads_out = self.gateway.is_some();
         Families {
-            ipv4: self.own.address.is_ipv4(),
-            ipv6: self.own.address.is_ipv6(),
+            ipv4: leads_out && self.own.address.is_ipv4(),
+            ipv6: leads_out && self.own.address.is_ipv6(),
         }
     }
 
@@ -120,6 +121,33 @@ impl Network {
                 forward: self.forward.clone(),
             })),
             ..Nic::new(UPLINK, tap)
+        }
+    }
+}
+
+impl Families {
+    /// Those of the calling thread's network namespace that have a way to everybody.
+    pub(super) fn reached() -> Self {
+        let read = |file: &str| {
+            fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default()
+        };
+        Self::in_tables(&read("route"), &read("ipv6_route"))
+    }
+
+    /// The same in the text of its tables.
+    fn in_tables(ipv4: &str, ipv6: &str) -> Self {
+        let has = |table: &str, is_default: &dyn Fn(&[&str]) -> bool| {
+            let mut lines = table.lines().map(|line| line.split_whitespace().collect());
+            lines.any(|words: Vec<&str>| is_default(&words))
+        };
+        let zero = |word: Option<&&str>| word.is_some_and(|w| w.bytes().all(|b| b == b'0'));
+        Self {
+            // Destination and mask.
+            ipv4: has(ipv4, &|words| zero(words.get(1)) && zero(words.get(7))),
+            // Destination and prefix; the loopback has such a route that leads nowhere.
+            ipv6: has(ipv6, &|words| {
+                zero(words.first()) && zero(words.get(1)) && words.last() != Some(&"lo")
+            }),
         }
     }
 }
@@ -276,6 +304,23 @@ mod tests {
         // Different processes get different ones.
         assert_ne!(free(&[], 1), free(&[], 2));
         assert_eq!(free(&[cidr("10.0.0.0/8")], 3), free(&[], 3));
+    }
+
+    #[test]
+    fn a_default_route_is_a_way_to_everybody() {
+        let zeros = "0".repeat(32);
+        let ipv4 = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n\
+                    eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
+        let near = "eth0\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        let ipv6 = |to: &str| format!("{zeros} 00 {zeros} 00 {zeros} 0 1 0 00200200 {to}\n");
+        for (tables, reached) in [
+            ((ipv4, ipv6("lo")), (true, false)),
+            ((near, ipv6("eth0")), (false, true)),
+            (("", String::new()), (false, false)),
+        ] {
+            let found = Families::in_tables(tables.0, &tables.1);
+            assert_eq!((found.ipv4, found.ipv6), reached, "{tables:?}");
+        }
     }
 
     #[test]

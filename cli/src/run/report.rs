@@ -1,6 +1,6 @@
 //! Who could touch what, and what passed.
 
-use super::network::{GUEST, UPLINK};
+use super::network::UPLINK;
 use crate::volume::Volume;
 use client::Reach;
 use figures::clean;
@@ -22,30 +22,37 @@ pub(super) struct Findings {
 pub(super) struct Passed {
     to_command: Volume,
     from_command: Volume,
-    to_outside: Volume,
-    from_outside: Volume,
+    /// To the outside and from there; none: the way out is not the command's alone.
+    outside: Option<[Volume; 2]>,
     /// By domain and reason, those that happened.
     drops: BTreeMap<String, u64>,
 }
 
 impl Passed {
-    /// As both domains count.
-    pub(super) fn of(driver: &Value, guest: &Value) -> Self {
-        let volume = |port: &str, way: &str| Volume::of(&driver["ports"][port]["traffic"], way);
-        let (command, outside) = (format!("vif.{GUEST}-0"), format!("nic.{UPLINK}"));
+    /// As the workers of the driver domain count and the guest that the command is, by its name.
+    /// What the driver domain drops of others counts, too, where the command is attached.
+    pub(super) fn of(drivers: &[Value], guest: (&str, &Value), is_attached: bool) -> Self {
+        let (name, of_guest) = guest;
+        let volume = |port: &str, way: &str| {
+            let of = |stat: &Value| Volume::of(&stat["ports"][port]["traffic"], way);
+            drivers.iter().map(of).fold(Volume::default(), Volume::plus)
+        };
+        let (command, outside) = (format!("vif.{name}-0"), format!("nic.{UPLINK}"));
         let mut drops = BTreeMap::new();
-        for (domain, stat) in [("driver", driver), (GUEST, guest)] {
+        let of_drivers = drivers.iter().map(|stat| ("driver", stat));
+        for (domain, stat) in of_drivers.chain([(name, of_guest)]) {
             for (reason, count) in stat["drops"].as_object().into_iter().flatten() {
                 if let Some(count) = count.as_u64().filter(|count| *count > 0) {
-                    drops.insert(format!("{domain}.{}", clean::line(reason)), count);
+                    let key = format!("{domain}.{}", clean::line(reason));
+                    let sum: &mut u64 = drops.entry(key).or_default();
+                    *sum = sum.saturating_add(count);
                 }
             }
         }
         Self {
             to_command: volume(&command, "out"),
             from_command: volume(&command, "in"),
-            to_outside: volume(&outside, "out"),
-            from_outside: volume(&outside, "in"),
+            outside: (!is_attached).then(|| [volume(&outside, "out"), volume(&outside, "in")]),
             drops,
         }
     }
@@ -77,18 +84,20 @@ fn text(found: &Findings) -> String {
         );
     };
     line("the command:", passed.to_command, passed.from_command);
-    line("the outside:", passed.to_outside, passed.from_outside);
+    if let Some([to, from]) = passed.outside {
+        line("the outside:", to, from);
+    }
     if passed.drops.is_empty() {
         text.push_str("  dropped: nothing\n");
     }
     for (reason, count) in &passed.drops {
         let _ = writeln!(text, "  dropped: {count} {reason}");
     }
-    let _ = writeln!(
-        text,
-        "The machine was up in {} ms and is gone.",
-        number(found.up_ms)
-    );
+    let ms = number(found.up_ms);
+    let _ = match passed.outside {
+        Some(_) => writeln!(text, "The machine was up in {ms} ms and is gone."),
+        None => writeln!(text, "The command was attached in {ms} ms and is detached."),
+    };
     text
 }
 
@@ -109,8 +118,8 @@ fn json(found: &Findings) -> Value {
         "passed": {
             "to_command": volume(passed.to_command),
             "from_command": volume(passed.from_command),
-            "to_outside": volume(passed.to_outside),
-            "from_outside": volume(passed.from_outside),
+            "to_outside": passed.outside.map(|[to, _]| volume(to)),
+            "from_outside": passed.outside.map(|[_, from]| volume(from)),
         },
         "drops": passed.drops,
     })
@@ -132,13 +141,21 @@ mod tests {
             "ports": { "vif.command-0": traffic(3), "nic.uplink": traffic(5) },
             "drops": { "spoofed_source": 2, "no_route\u{1b}[2J": 1, "no_buffer": 0 },
         });
-        let passed = Passed::of(&driver, &json!({ "drops": ["x"], "vifs": 3 }));
+        let strange = json!({ "drops": ["x"], "vifs": 3 });
+        let both = Passed::of(
+            &[driver.clone(), driver.clone()],
+            ("command", &strange),
+            true,
+        );
+        assert_eq!((both.from_command.frames, both.outside), (6, None));
+        assert_eq!(both.drops["driver.spoofed_source"], 4);
+        let passed = Passed::of(&[driver], ("command", &strange), false);
         let from_command = Volume {
             frames: 3,
             bytes: 300,
         };
         assert_eq!(passed.from_command, from_command);
-        assert_eq!(passed.to_outside.frames, 10);
+        assert_eq!(passed.outside.unwrap()[0].frames, 10);
         assert_eq!(passed.drops.len(), 2);
         let found = Findings {
             reach: Reach::default(),
@@ -156,6 +173,7 @@ mod tests {
         }
         assert!(!text.contains('\u{1b}'), "{text}");
         assert_eq!(json(&found)["passed"]["to_outside"]["bytes"], 1000);
-        assert_eq!(Passed::of(&json!(null), &json!(7)), Passed::default());
+        let nothing = Passed::of(&[json!(null)], ("command", &json!(7)), true);
+        assert_eq!(nothing, Passed::default());
     }
 }

@@ -9,7 +9,7 @@ use testing::{place_program, require};
 
 const NOBODY: u32 = 65_534;
 
-const PROGRAMS: [&str; 6] = [
+pub(crate) const PROGRAMS: [&str; 6] = [
     "grantway",
     "grantwayd",
     "grantway-netd",

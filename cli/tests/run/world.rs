@@ -263,6 +263,11 @@ impl Running {
         stdin.write_all(text.as_bytes()).unwrap();
     }
 
+    /// There is no more to type.
+    pub(crate) fn end_of_input(&mut self) {
+        drop(self.0.as_mut().unwrap().stdin.take());
+    }
+
     /// The next line that it prints.
     pub(crate) fn line(&mut self) -> String {
         let stdout = self.0.as_mut().unwrap().stdout.as_mut().unwrap();

@@ -1,0 +1,227 @@
+//! An address for a guest that comes with none: out of a network of the machine's, one that no
+//! interface has.
+//!
+//! Only who attaches while the machine runs may leave the choice open. In a file it would change
+//! with the guests before it.
+
+use crate::address::Cidr;
+use crate::model::{Config, Endpoint, Kind};
+use abi::machine::Setting;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The key of an interface that leaves its address open: the name of a NIC in whose network it is
+/// to be, or `true`.
+const KEY: &str = "network";
+/// Addresses of a network that are looked at.
+const LOOKED_AT: u128 = 1 << 16;
+
+/// A network that somebody of the machine is in, and who leads out of it.
+#[derive(Clone, Copy)]
+struct Network {
+    of: Cidr,
+    gateway: Option<IpAddr>,
+}
+
+/// The same description with an address for each interface that leaves it open.
+///
+/// # Errors
+/// What cannot be had, by the interface's number.
+pub(super) fn resolve(config: &Config, guest: &Setting) -> Result<Setting, String> {
+    let mut guest = guest.clone();
+    if let Setting::Section(keys) = &mut guest
+        && let Some(Setting::List(vifs)) = keys.get_mut("vif")
+    {
+        let mut taken = taken(config);
+        for (n, vif) in vifs.iter_mut().enumerate() {
+            if let Setting::Section(vif) = vif
+                && let Some(wanted) = vif.remove(KEY)
+            {
+                let wrong = |why| format!("vif {}: `{KEY}`: {why}", n + 1);
+                give(config, vif, &wanted, &mut taken).map_err(wrong)?;
+            }
+        }
+    }
+    Ok(guest)
+}
+
+/// Gives an interface an address, and a gateway if it names none.
+fn give(
+    config: &Config,
+    vif: &mut BTreeMap<String, Setting>,
+    wanted: &Setting,
+    taken: &mut BTreeSet<IpAddr>,
+) -> Result<(), String> {
+    if vif.contains_key("addresses") {
+        return Err("it has `addresses`; write one of both".to_owned());
+    }
+    let network = match wanted {
+        Setting::Flag(true) => any(config).ok_or(
+            "nobody of the machine has an address in a network of its own; write `addresses`",
+        )?,
+        Setting::Text(nic) => of_nic(config, nic)?,
+        _ => return Err("write the name of a NIC, or true".to_owned()),
+    };
+    let address = free(network.of, taken)
+        .ok_or_else(|| format!("the network of {} has no address left", network.of))?;
+    taken.insert(address.address);
+    let text = |text: String| Setting::Text(text);
+    let addresses = vec![text(address.to_string())];
+    vif.insert("addresses".to_owned(), Setting::List(addresses));
+    if let Some(gateway) = network.gateway {
+        vif.entry("gateway".to_owned())
+            .or_insert(text(gateway.to_string()));
+    }
+    Ok(())
+}
+
+/// The network of a NIC: its end in the kernel leads out of it.
+fn of_nic(config: &Config, name: &str) -> Result<Network, String> {
+    let nic = config.nics.iter().find(|nic| nic.name == name);
+    let nic = nic.ok_or_else(|| format!("there is no NIC {name}"))?;
+    let network = at_kernel(&nic.kind);
+    network.ok_or_else(|| format!("NIC {name} has no address at its end in the kernel"))
+}
+
+fn at_kernel(kind: &Kind) -> Option<Network> {
+    let of = *kind.port()?.addresses.first()?;
+    Some(Network {
+        of,
+        gateway: Some(of.address),
+    })
+}
+
+/// That of the first NIC which leads somewhere, else that of the first guest with an address.
+fn any(config: &Config) -> Option<Network> {
+    let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
+    let of_guests = vifs.filter_map(|vif| {
+        let (addresses, gateway) = vif.addresses();
+        let of = *addresses.first()?;
+        let is_in = |gateway: &IpAddr| of.contains(*gateway);
+        let gateway = gateway.filter(is_in);
+        Some(Network { of, gateway })
+    });
+    let of_nics = config.nics.iter().filter_map(|nic| at_kernel(&nic.kind));
+    of_nics.chain(of_guests).next()
+}
+
+/// Every address that somebody has or sends to.
+fn taken(config: &Config) -> BTreeSet<IpAddr> {
+    let nics = config.nics.iter().map(|nic| {
+        let routes = nic.kind.port().map(|port| &port.routes[..]);
+        (nic.addresses(), routes.unwrap_or_default())
+    });
+    let vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
+    let vifs = vifs.map(|vif| {
+        let routes = match &vif.endpoint {
+            Endpoint::Tap { port } => &port.routes[..],
+            _ => &[],
+        };
+        (vif.addresses(), routes)
+    });
+    let mut taken = BTreeSet::new();
+    for ((addresses, gateway), routes) in nics.chain(vifs) {
+        taken.extend(addresses.iter().map(|cidr| cidr.address));
+        taken.extend(gateway);
+        taken.extend(routes.iter().filter_map(|route| route.via));
+    }
+    taken
+}
+
+/// The first address of a network that nobody has, but for the network's own and the one that
+/// means everybody in it.
+fn free(network: Cidr, taken: &BTreeSet<IpAddr>) -> Option<Cidr> {
+    let (first, bits) = match network.network() {
+        IpAddr::V4(first) => (u128::from(first.to_bits()), 32),
+        IpAddr::V6(first) => (first.to_bits(), 128),
+    };
+    let host_bits = u32::from(u8::checked_sub(bits, network.prefix)?);
+    let size = 1_u128.checked_shl(host_bits).unwrap_or(u128::MAX);
+    // A network of two addresses has two stations.
+    let (from, to) = match (size, network.address) {
+        (..=2, _) => (0, size),
+        (_, IpAddr::V4(_)) => (1, size - 1),
+        (_, IpAddr::V6(_)) => (1, size),
+    };
+    let mut numbers = from..to.min(LOOKED_AT);
+    let address = |n: u128| match network.address {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits((first + n) as u32)),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(first + n)),
+    };
+    let found = numbers.find(|n| !taken.contains(&address(*n)))?;
+    Some(Cidr {
+        address: address(found),
+        ..network
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::parse;
+
+    const NICS: &str = "[[nic]]\nname = \"far\"\nkind = \"sim\"\naddresses = [\"10.9.0.1/24\"]\n\
+                        [[nic]]\nname = \"lan\"\nkind = \"tap\"\naddresses = [\"10.0.0.1/30\"]\n";
+
+    fn guest(name: &str, more: &str) -> String {
+        format!("[[guest]]\nname = \"{name}\"\n[[guest.vif]]\nendpoint = \"stack\"\n{more}\n")
+    }
+
+    /// The address and the gateway that an interface gets which says this.
+    fn given(file: &str, vif: &str) -> Result<[String; 2], String> {
+        let guest = serde_json::from_str(&format!(r#"{{"name":"x","vif":[{{{vif}}}]}}"#));
+        let resolved = resolve(&parse("f", file).unwrap(), &guest.unwrap())?;
+        let json = serde_json::to_value(&resolved).unwrap();
+        let vif = &json["vif"][0];
+        assert!(vif["network"].is_null(), "{vif}");
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or("none").to_owned();
+        Ok([text(&vif["addresses"][0]), text(&vif["gateway"])])
+    }
+
+    #[test]
+    fn an_address_that_nobody_has_comes_with_its_gateway() {
+        let any = r#""network":true"#;
+        let right = |address: &str, gateway: &str| Ok([address, gateway].map(str::to_owned));
+        assert_eq!(given(NICS, any), right("10.0.0.2/30", "10.0.0.1"));
+        let named = r#""network":"lan","gateway":"10.0.0.2""#;
+        assert_eq!(given(NICS, named), right("10.0.0.2/30", "10.0.0.2"));
+        // Where no NIC has one, it is the guests' network.
+        let guests = guest("a", "addresses = [\"10.1.0.1/24\"]\ngateway = \"10.1.0.2\"");
+        assert_eq!(given(&guests, any), right("10.1.0.3/24", "10.1.0.2"));
+        let pair = guest("a", "addresses = [\"10.1.0.1/31\"]");
+        assert_eq!(given(&pair, any), right("10.1.0.0/31", "none"));
+        let v6 = guest("a", "addresses = [\"fd00::1/64\"]");
+        assert_eq!(given(&v6, any), right("fd00::2/64", "none"));
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_said() {
+        let full = format!("{NICS}{}", guest("a", "addresses = [\"10.0.0.2/30\"]"));
+        for (file, vif, why) in [
+            (
+                &full[..],
+                r#""network":true"#,
+                "10.0.0.1/30 has no address left",
+            ),
+            (NICS, r#""network":"wan""#, "there is no NIC wan"),
+            (NICS, r#""network":"far""#, "has no address at its end"),
+            (NICS, r#""network":7"#, "the name of a NIC, or true"),
+            (
+                "",
+                r#""network":true"#,
+                "nobody of the machine has an address",
+            ),
+            (
+                NICS,
+                r#""network":true,"addresses":["10.0.0.2/30"]"#,
+                "write one of both",
+            ),
+        ] {
+            let said = given(file, vif).unwrap_err();
+            assert!(
+                said.starts_with("vif 1: `network`: ") && said.contains(why),
+                "{said}"
+            );
+        }
+    }
+}
