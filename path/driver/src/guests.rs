@@ -94,7 +94,7 @@ mod tests {
     use config::rule::Rule;
     use runtime::call::Calls;
     use runtime::ledger::Ledger;
-    use runtime::platform::{Bell, Peer, Pending, Waiting};
+    use runtime::platform::{Bell, Peer, Pending, Platform, Waiting};
     use runtime::start::Started;
     use serde_json::json;
     use shmem::Area;
@@ -104,11 +104,19 @@ mod tests {
     use std::rc::Rc;
     use vif::netif::{BackRecord, Features, FrontRecord};
 
-    /// Waits for nothing, and reaches no guest: none gets beyond its first state.
+    /// Reaches no guest: none gets beyond its first state.
     #[derive(Debug)]
     struct Nothing;
 
-    impl Waiting for Nothing {
+    /// Waits for nothing. These connections have changed.
+    #[derive(Debug, Default)]
+    struct Changed(Rc<RefCell<Vec<ConnId>>>);
+
+    impl Waiting for Changed {
+        fn has_changed(&self, conn: ConnId) -> bool {
+            self.0.borrow().contains(&conn)
+        }
+
         fn pending(&self) -> Pending {
             Pending::NONE
         }
@@ -180,7 +188,7 @@ mod tests {
         }
     }
 
-    fn started() -> Started<config::domain::DriverConfig, Nothing> {
+    fn started() -> Started<config::domain::DriverConfig, Changed> {
         let text = "[[nic]]\nname = \"wire\"\nkind = \"local\"\n";
         let machine = config::parse("", text).unwrap().machine().unwrap();
         let mut config: config::domain::DriverConfig =
@@ -201,7 +209,7 @@ mod tests {
             },
             platform: System::new(),
             calls: Rc::new(RefCell::new(Calls::refused())),
-            waiter: Nothing,
+            waiter: Changed::default(),
             config,
         }
     }
@@ -223,6 +231,35 @@ mod tests {
         // A guest that has gone leaves its port and its MAC; one that never came leaves nothing.
         let next = vec![Change::Gone(ConnId(9)), came(8, 1)];
         assert_eq!(step(next), (vec![8, 3], vec![]));
+    }
+
+    #[test]
+    fn only_guests_whose_connection_has_changed_are_asked_after() {
+        let (system, changed) = (System::new(), Rc::default());
+        let started = Started {
+            platform: Rc::clone(&system) as Rc<dyn Platform>,
+            waiter: Changed(Rc::clone(&changed)),
+            ..started()
+        };
+        let told = Rc::new(Told::default());
+        let (mut driver, _) = build(started, |_| Box::new(Script(Rc::clone(&told)))).unwrap();
+        let all = (1..=200).map(|n| came(n, n as u8)).collect();
+        told.changes.borrow_mut().push(all);
+        driver.serve_changes();
+        driver.advance();
+        assert_eq!(system.asked.take(), []);
+        *changed.borrow_mut() = vec![ConnId(7), ConnId(150)];
+        driver.advance();
+        let mut asked = system.asked.take();
+        asked.sort_unstable();
+        asked.dedup();
+        assert_eq!(asked, [ConnId(7), ConnId(150)]);
+        // One that could not go on is not forgotten.
+        changed.borrow_mut().clear();
+        let vif = driver.vifs_mut().find(|vif| vif.conn() == ConnId(9));
+        vif.unwrap().trouble = "refused".to_owned();
+        driver.advance();
+        assert_eq!(system.asked.take(), [ConnId(9), ConnId(9)]);
     }
 
     #[test]

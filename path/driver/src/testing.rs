@@ -35,6 +35,8 @@ pub(crate) struct System {
     peer: RefCell<Peer>,
     /// The states that this end has had.
     pub(crate) states: RefCell<Vec<XenbusState>>,
+    /// Connections whose other end was asked for.
+    pub(crate) asked: RefCell<Vec<ConnId>>,
     /// Doorbells that were attached.
     pub(crate) doorbells: Cell<u32>,
     /// How often one of them was rung.
@@ -54,6 +56,7 @@ impl System {
                 record: NO_RECORD,
             }),
             states: RefCell::default(),
+            asked: RefCell::default(),
             doorbells: Cell::default(),
             rings: Rc::default(),
             window: Area::anonymous(WINDOW as usize * PAGE).unwrap(),
@@ -77,7 +80,8 @@ impl Doorbell for Counted {
 }
 
 impl Platform for System {
-    fn peer(&self, _: ConnId) -> io::Result<Option<Peer>> {
+    fn peer(&self, conn: ConnId) -> io::Result<Option<Peer>> {
+        self.asked.borrow_mut().push(conn);
         Ok(Some(self.peer.borrow().clone()))
     }
 

@@ -380,8 +380,7 @@ impl<W: Waiting> Driver<W> {
         let before = self.switch.ledger.enter(Hop::Control);
         if pending.connections {
             self.serve_changes();
-            self.vifs_mut().for_each(VifPort::advance);
-            self.watch_all();
+            self.advance();
         }
         if pending.requests {
             let mailbox = self.mailbox.clone();

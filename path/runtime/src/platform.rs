@@ -157,6 +157,12 @@ pub trait Waiting: Debug {
     /// What is new since the last call.
     fn pending(&self) -> Pending;
 
+    /// Whether a connection has changed since this was asked of it last. A system that does
+    /// not say has them all looked at.
+    fn has_changed(&self, _conn: ConnId) -> bool {
+        true
+    }
+
     /// Whether anything is new, without taking it.
     fn has_pending(&self) -> bool;
 

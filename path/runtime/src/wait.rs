@@ -2,6 +2,7 @@
 //! eventfd and its devices. The protocol against lost wake-ups is [`crate::platform::Waiting`]'s.
 
 use crate::platform::{Bell, Pending, Waiting};
+use abi::ConnId;
 use abi::layout::{fd, info};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::fd::BorrowedFd;
@@ -52,6 +53,15 @@ impl Waiting for Waiter {
             connections: bits & info::PENDING_CONNECT != 0,
             requests: bits & info::PENDING_MAILBOX != 0,
         }
+    }
+
+    fn has_changed(&self, conn: ConnId) -> bool {
+        let word = self.words.u64(info::CHANGED + (conn.0 / 64 * 8) as usize);
+        let bit = 1 << (conn.0 % 64);
+        word.is_none_or(|word| {
+            word.load(Ordering::Relaxed) & bit != 0
+                && word.fetch_and(!bit, Ordering::Acquire) & bit != 0
+        })
     }
 
     #[inline]

@@ -82,10 +82,14 @@ pub mod info {
     pub const MAILBOX_REPLY: usize = PAGE + 128;
     /// u32: bytes of that reply.
     pub const MAILBOX_REPLY_BYTES: usize = PAGE + 132;
+    /// u64 words, one bit per connection: which ones [`PENDING_CONNECT`] is about. The domain takes
+    /// bits by clearing them.
+    pub const CHANGED: usize = PAGE + 192;
 
     /// Pending bit: a request waits in the mailbox.
     pub const PENDING_MAILBOX: u32 = 1;
-    /// Pending bit: a connection was made or its other end wrote its record.
+    /// Pending bit: a connection was made or its other end wrote its record. [`CHANGED`] has had
+    /// its bit before.
     pub const PENDING_CONNECT: u32 = 2;
     /// Pending bit: show that you live by letting [`HEARTBEAT`] grow.
     pub const PENDING_PING: u32 = 4;

@@ -5,7 +5,7 @@
 
 use crate::event::Port;
 use crate::numbers::Numbers;
-use abi::layout::{fd, info};
+use abi::layout::fd;
 use abi::{ConnId, DomId, RECORD_BYTES, Role, XenbusState};
 use rustix::io::Errno;
 use shmem::rate::TokenBucket;
@@ -48,6 +48,11 @@ impl End {
         }
     }
 
+    /// Who is to be told when the other end changes, and of which of its connections.
+    fn told(&self) -> Option<(Arc<Port>, u32)> {
+        Some((Arc::clone(self.port.as_ref()?), self.number))
+    }
+
     /// Whether its domain uses nothing of the other end's, as far as the state tells.
     fn is_idle(&self) -> bool {
         use XenbusState as S;
@@ -55,6 +60,13 @@ impl End {
             self.state,
             S::Unknown | S::Initialising | S::InitWait | S::Closed
         )
+    }
+}
+
+/// Tells domains that connections of theirs are others now, under no lock.
+fn tell(ends: impl IntoIterator<Item = (Arc<Port>, u32)>) {
+    for (port, number) in ends {
+        port.tell_of(number);
     }
 }
 
@@ -169,13 +181,6 @@ impl Records {
     }
 }
 
-/// Tells domains that something has changed, under no lock.
-fn raise(ports: impl IntoIterator<Item = Arc<Port>>) {
-    for port in ports {
-        port.raise(info::PENDING_CONNECT);
-    }
-}
-
 /// All connections.
 #[derive(Debug, Default)]
 pub struct Connections(Mutex<Records>);
@@ -204,7 +209,10 @@ impl Connections {
         };
         let at = records.made;
         records.made += 1;
-        let ports = [Arc::clone(&backend.1), Arc::clone(&frontend.1)];
+        let told = [
+            (Arc::clone(&backend.1), back),
+            (Arc::clone(&frontend.1), front),
+        ];
         let mut end = |(domain, port), number, role| {
             let own = records.by_domain.entry(domain).or_default();
             own.by_number.insert(number, (at, role));
@@ -218,7 +226,7 @@ impl Connections {
         };
         records.connections.insert(at, connection);
         drop(records);
-        raise(ports);
+        tell(told);
         Ok((ConnId(back), ConnId(front)))
     }
 
@@ -249,9 +257,9 @@ impl Connections {
         }
         own.state = state;
         own.body = *body;
-        let port = other.port.clone();
+        let told = other.told();
         drop(records);
-        raise(port);
+        tell(told);
         Ok(())
     }
 
@@ -296,7 +304,7 @@ impl Connections {
         let Some(mut own) = records.by_domain.remove(&dead) else {
             return Vec::new();
         };
-        let mut told = vec![Arc::clone(&port)];
+        let mut told = Vec::new();
         let mut others = Vec::new();
         let mut over = Vec::new();
         for (&number, &(at, role)) in &own.by_number {
@@ -313,7 +321,7 @@ impl Connections {
             *end = End::new(domain, number, Arc::clone(&port));
             // The other end has to close and come back: it may write as often as that takes.
             other.writes = TokenBucket::new(WRITES_PER_SECOND, WRITES_BURST);
-            told.extend(other.port.clone());
+            told.extend(end.told().into_iter().chain(other.told()));
             others.push((other.domain, ConnId(other.number)));
         }
         for (number, at) in over {
@@ -323,7 +331,7 @@ impl Connections {
         }
         records.by_domain.insert(domain, own);
         drop(records);
-        raise(told);
+        tell(told);
         others
     }
 
@@ -341,11 +349,12 @@ impl Connections {
             connection.leaves = true;
             let (end, other) = connection.ends(role);
             end.held = false;
-            told.extend(other.port.take());
+            told.extend(other.told());
+            other.port = None;
             records.remove_if_over(at);
         }
         drop(records);
-        raise(told);
+        tell(told);
     }
 
     /// Gives the numbers of connections that were taken away back, where the domain is idle and
@@ -420,10 +429,10 @@ impl Connections {
             own.state = state;
             own.body = [0; RECORD_BYTES];
             own.port = None;
-            told.extend(other.port.clone());
+            told.extend(other.told());
         }
         drop(records);
-        raise(told);
+        tell(told);
     }
 
     /// Every connection that was not taken away, in the order of creation.

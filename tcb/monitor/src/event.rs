@@ -47,6 +47,15 @@ impl Port {
         }
     }
 
+    /// Says that something has changed about one of the domain's connections.
+    pub fn tell_of(&self, number: u32) {
+        let at = info::CHANGED + (number / 64 * 8) as usize;
+        if let Some(word) = self.memory.info().span().u64(at) {
+            word.fetch_or(1 << (number % 64), Ordering::Release);
+        }
+        self.raise(info::PENDING_CONNECT);
+    }
+
     /// Rings the doorbell. A counter that is full rings already.
     pub fn ring(&self) {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());

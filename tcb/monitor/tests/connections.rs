@@ -39,6 +39,14 @@ impl End {
         word.swap(0, Ordering::Relaxed)
     }
 
+    /// Which of its first 128 connections it was told of since the last time.
+    fn told_of(&self) -> u128 {
+        let span = self.memory.info().span();
+        let word = |at| span.u64(info::CHANGED + at).unwrap();
+        let [low, high] = [0, 8].map(|at| word(at).swap(0, Ordering::Relaxed));
+        u128::from(high) << 64 | u128::from(low)
+    }
+
     fn arm(&self) {
         let word = self.memory.info().span().u32(info::ARMED).unwrap();
         word.store(1, Ordering::Relaxed);
@@ -337,4 +345,41 @@ fn a_domain_has_so_many_connections_at_a_time_and_not_in_all() {
         assert_eq!(connections.release_unused(|_, _| false).len(), 1);
     }
     assert!(made > max);
+}
+
+#[test]
+fn each_end_is_told_which_connection_is_another() {
+    let back = End::new(BACK);
+    let connections = Connections::default();
+    let fronts: Vec<End> = (1..=100).map(|id| End::new(DomId(id))).collect();
+    for (id, front) in (1..).zip(&fronts) {
+        let ends = (
+            (BACK, Arc::clone(&back.port)),
+            (DomId(id), Arc::clone(&front.port)),
+        );
+        connections.add(ends.0, ends.1, 0).unwrap();
+    }
+    assert_eq!(back.told_of(), (1 << 100) - 1);
+    assert!(fronts.iter().all(|front| front.told_of() == 1));
+    let set = |domain, conn| {
+        let state = XenbusState::InitWait;
+        connections.set(domain, ConnId(conn), state, &BODY, 0)
+    };
+    set(DomId(71), 0).unwrap();
+    assert_eq!(back.told_of(), 1 << 70);
+    set(BACK, 70).unwrap();
+    assert_eq!((back.told_of(), fronts[70].told_of()), (0, 1));
+    connections.close_all(DomId(3));
+    assert_eq!(back.told_of(), 1 << 2);
+    connections.remove_all(DomId(4));
+    assert_eq!(back.told_of(), 1 << 3);
+    // What takes a dead domain's place has all to look at, and so has each other end.
+    connections.close_all(BACK);
+    fronts
+        .iter()
+        .for_each(|front| assert!(front.told_of() <= 1));
+    let new = End::new(DomId(200));
+    connections.replace(BACK, (DomId(200), Arc::clone(&new.port)));
+    assert_eq!(new.told_of(), (1 << 100) - 1 - (1 << 3));
+    assert_eq!(fronts[70].told_of(), 1);
 }

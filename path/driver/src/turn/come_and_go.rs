@@ -35,6 +35,18 @@ impl<W: Waiting> Driver<W> {
         }
     }
 
+    /// Goes on with each guest whose connection has changed, and with those that could not go
+    /// on before. Only these: to ask after one takes a call, and there may be hundreds.
+    pub(crate) fn advance(&mut self) {
+        let Self { waiter, switch, .. } = self;
+        for vif in switch.ports.vifs_mut() {
+            if waiter.has_changed(vif.conn()) || !vif.trouble.is_empty() {
+                vif.advance();
+            }
+        }
+        self.watch_all();
+    }
+
     /// Serves one interface more, which the monitor describes as it would have at the start. Asked
     /// for one that is there, it says the same again: who asks may have missed the answer.
     pub(super) fn attach(&mut self, vif: &str) -> Result<Value, String> {
