@@ -13,10 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Every domain's part, and the number of uses and mappings that have no counterpart.
-pub(crate) fn audit(books: &Books, grants: &Grants) -> (BTreeMap<DomId, Part>, u64) {
+pub(crate) fn audit(books: &Books, grants: &Grants, parts: &mut BTreeMap<DomId, Part>) -> u64 {
     let locked = Bookkeeping { grants, books }.lock();
     let leaked = leaked(&locked);
-    let mut parts = BTreeMap::new();
     let mut memories: Vec<(DomId, Arc<Memory>)> = Vec::new();
     for (id, account) in locked.accounts.all() {
         let mut audit = Part::default();
@@ -45,7 +44,7 @@ pub(crate) fn audit(books: &Books, grants: &Grants) -> (BTreeMap<DomId, Part>, u
             granted.extend(in_use.iter().map(|grant| grant.frame));
         }
     }
-    (parts, leaked)
+    leaked
 }
 
 /// Frames that a domain's table offers to somebody.

@@ -8,16 +8,13 @@ use abi::classic::{Copy, Map, Transfer, Unmap};
 use abi::hypercall::{Kind, OPS_MAX};
 use abi::{ConnId, DomId, GrantStatus, Handle, Slot};
 use monitor::grant::Grants;
-use monitor::grant::mechanism::{Caller, Done, OtherCall};
+use monitor::grant::mechanism::{Done, OtherCall};
 use monitor::space::{AddressSpace, SpaceError};
-use std::sync::Arc;
 
 /// Serves one domain. The buffers are reused: decoding allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Classic {
     id: DomId,
-    books: Arc<Books>,
-    flips: Arc<Exchanges>,
     mapper: Mapper,
     copier: Copier,
     copies: Vec<Copy>,
@@ -27,11 +24,9 @@ pub(crate) struct Classic {
 }
 
 impl Classic {
-    pub(crate) fn new(id: DomId, books: Arc<Books>, flips: Arc<Exchanges>) -> Self {
+    pub(crate) fn new(id: DomId) -> Self {
         Self {
             id,
-            books,
-            flips,
             mapper: Mapper::new(id),
             copier: Copier::default(),
             copies: Vec::with_capacity(OPS_MAX),
@@ -41,62 +36,49 @@ impl Classic {
         }
     }
 
-    /// Makes the granter's half of an exchange; the words of the call name its connection, the
-    /// pages of each end, and the caller's first slot.
-    fn create(
-        &self,
-        grants: &Grants,
-        call: &OtherCall<'_>,
-        [conn, pages, first]: [u64; 3],
-    ) -> Result<Handle, GrantStatus> {
-        let (own, peer) = (call.ends)(u32::try_from(conn).ok().map(ConnId))?;
-        // No window has slots beyond.
-        let narrow = |word: u64| u32::try_from(word).map_err(|_| GrantStatus::BadSlot);
-        let place = (narrow(pages)?, Slot(narrow(first)?));
-        self.flips.create(grants, own, peer, place)
-    }
-}
-
-impl Caller for Classic {
-    fn call(
+    /// Does a call of the domain's; none: there is no such call.
+    pub(crate) fn call(
         &mut self,
+        (books, flips): (&Books, &Exchanges),
         grants: &Grants,
         space: &mut dyn AddressSpace,
         call: &OtherCall<'_>,
-        statuses: &mut Vec<GrantStatus>,
     ) -> Result<Option<Done>, SpaceError> {
-        let (id, books) = (self.id, &*self.books);
+        let id = self.id;
         let keeping = Bookkeeping { grants, books };
         let words = call.ops.iter().copied();
+        let mut statuses = Vec::new();
         match call.kind {
             Kind::GrantCopy => {
                 let ops = fill(&mut self.copies, words.map(Copy::decode));
-                self.copier.run(keeping, id, ops, statuses);
+                self.copier.run(keeping, id, ops, &mut statuses);
             }
             Kind::GrantMap => {
                 let ops = fill(&mut self.maps, words.map(Map::decode));
-                self.mapper.map(keeping, space, ops, statuses)?;
+                self.mapper.map(keeping, space, ops, &mut statuses)?;
             }
             Kind::GrantUnmap => {
                 let ops = fill(&mut self.unmaps, words.map(unmap));
-                self.mapper.unmap(keeping, space, ops, statuses)?;
+                self.mapper.unmap(keeping, space, ops, &mut statuses)?;
             }
             Kind::GrantTransfer => {
                 let ops = fill(&mut self.transfers, words.map(Transfer::decode));
-                *statuses = self.flips.transfer(grants, id, ops);
+                statuses = flips.transfer(grants, id, ops);
             }
             Kind::ExchangeCreate => {
                 let &[words] = call.ops else {
                     return Ok(None);
                 };
-                return Ok(Some(Done::Made(self.create(grants, call, words))));
+                return Ok(Some(Done::Made(Self::create(flips, grants, call, words))));
             }
             _ => return Ok(None),
         }
-        Ok(Some(Done::Batch))
+        Ok(Some(Done::Batch(statuses)))
     }
 
-    fn granter_died(
+    /// A granter has died: its memory goes from the domain's address space as soon as no page of
+    /// it is mapped any more.
+    pub(crate) fn granter_died(
         &mut self,
         grants: &Grants,
         space: &mut dyn AddressSpace,
@@ -105,9 +87,24 @@ impl Caller for Classic {
         self.mapper.granter_died(grants, space, granter)
     }
 
-    fn tear_down(&mut self, grants: &Grants) {
-        let books = &*self.books;
+    /// Ends every use of the domain's. Its process and its agent are gone.
+    pub(crate) fn tear_down(&mut self, grants: &Grants, books: &Books) {
         self.mapper.tear_down(Bookkeeping { grants, books });
+    }
+
+    /// Makes the granter's half of an exchange; the words of the call name its connection, the
+    /// pages of each end, and the caller's first slot.
+    fn create(
+        flips: &Exchanges,
+        grants: &Grants,
+        call: &OtherCall<'_>,
+        [conn, pages, first]: [u64; 3],
+    ) -> Result<Handle, GrantStatus> {
+        let (own, peer) = (call.ends)(u32::try_from(conn).ok().map(ConnId))?;
+        // No window has slots beyond.
+        let narrow = |word: u64| u32::try_from(word).map_err(|_| GrantStatus::BadSlot);
+        let place = (narrow(pages)?, Slot(narrow(first)?));
+        flips.create(grants, own, peer, place)
     }
 }
 

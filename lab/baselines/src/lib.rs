@@ -33,31 +33,53 @@ mod pages;
 use abi::hypercall::Bind;
 use abi::{ConnId, DomId, GrantStatus, Handle};
 use books::Books;
+use caller::Classic;
 use flip::Exchanges;
-use monitor::grant::mechanism::{Caller, Mechanism, Part};
+use monitor::grant::mechanism::{Done, Mechanism, OtherCall, Part};
 use monitor::grant::{Grants, Spaces};
+use monitor::space::{AddressSpace, SpaceError};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Classic grants and exchanges, for a monitor whose domains are reached by these spaces.
 #[must_use]
 pub fn mechanisms(spaces: &Arc<Spaces>) -> Box<dyn Mechanism> {
     Box::new(Baselines {
-        books: Arc::default(),
-        flips: Arc::new(Exchanges::new(Arc::clone(spaces))),
+        books: Books::default(),
+        flips: Exchanges::new(Arc::clone(spaces)),
+        callers: Mutex::default(),
     })
 }
 
 #[derive(Debug)]
 struct Baselines {
-    books: Arc<Books>,
-    flips: Arc<Exchanges>,
+    books: Books,
+    flips: Exchanges,
+    /// Of every domain that has made a call. One is locked before any address space.
+    callers: Mutex<BTreeMap<DomId, Arc<Mutex<Classic>>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Baselines {
+    fn caller(&self, id: DomId) -> Arc<Mutex<Classic>> {
+        let mut callers = lock(&self.callers);
+        let made = callers.entry(id);
+        Arc::clone(made.or_insert_with(|| Arc::new(Mutex::new(Classic::new(id)))))
+    }
 }
 
 impl Mechanism for Baselines {
-    fn caller(&self, id: DomId) -> Box<dyn Caller> {
-        let (books, flips) = (Arc::clone(&self.books), Arc::clone(&self.flips));
-        Box::new(caller::Classic::new(id, books, flips))
+    fn call(
+        &self,
+        grants: &Grants,
+        space: &mut dyn AddressSpace,
+        call: &OtherCall<'_>,
+    ) -> Result<Option<Done>, SpaceError> {
+        let caller = self.caller(call.caller);
+        lock(&caller).call((&self.books, &self.flips), grants, space, call)
     }
 
     fn knows(&self, handle: Handle) -> bool {
@@ -72,28 +94,49 @@ impl Mechanism for Baselines {
         self.flips.is_for(granter, conn)
     }
 
-    fn hears_of_deaths(&self) -> bool {
-        true
+    fn bind(&self, grants: &Grants, user: DomId, op: &Bind) -> Option<Result<(), GrantStatus>> {
+        self.knows(op.table)
+            .then(|| self.flips.bind(grants, user, op))
     }
 
-    fn bind(&self, grants: &Grants, user: DomId, op: &Bind) -> Result<(), GrantStatus> {
-        self.flips.bind(grants, user, op)
-    }
-
-    fn end(&self, grants: &Grants, caller: DomId, handle: Handle) -> Result<(), GrantStatus> {
-        self.flips.end(grants, caller, handle)
+    fn end(
+        &self,
+        grants: &Grants,
+        caller: DomId,
+        handle: Handle,
+    ) -> Option<Result<(), GrantStatus>> {
+        self.knows(handle)
+            .then(|| self.flips.end(grants, caller, handle))
     }
 
     fn tear_down(&self, grants: &Grants, id: DomId) {
         self.flips.tear_down(grants, id);
+        let own = self.caller(id);
+        lock(&own).tear_down(grants, &self.books);
+        let others: Vec<_> = {
+            let mut callers = lock(&self.callers);
+            callers.remove(&id);
+            let all = callers.iter();
+            all.map(|(id, caller)| (*id, Arc::clone(caller))).collect()
+        };
+        // Nobody pins what the dead one grants any more: who does not know its memory now will
+        // not get to know it.
+        for (user, caller) in others {
+            let mut caller = lock(&caller);
+            // An address space that is lost with it is ended.
+            let _ = self.flips.spaces.change(user, |space| {
+                let forgot = caller.granter_died(grants, space, id);
+                forgot.map_err(SpaceError::fatal)
+            });
+        }
     }
 
-    fn audit(&self, grants: &Grants) -> (BTreeMap<DomId, Part>, u64) {
-        let (mut parts, leaked) = audit::audit(&self.books, grants);
+    fn audit(&self, grants: &Grants, parts: &mut BTreeMap<DomId, Part>) -> u64 {
+        let leaked = audit::audit(&self.books, grants, parts);
         let (owned, strays) = self.flips.audit();
         for (id, pages) in owned {
             parts.entry(id).or_default().owned = pages;
         }
-        (parts, leaked + strays)
+        leaked + strays
     }
 }

@@ -24,8 +24,6 @@ use std::sync::atomic::Ordering;
 
 /// How often the main thread looks while it waits for something that makes no descriptor readable.
 const LOOK_NS: u64 = 500_000;
-/// How often a worker is woken that has not taken what was put down for it.
-const NUDGE_NS: u64 = 2_000_000;
 
 /// A descriptor of the hypervisor that became readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -344,9 +342,7 @@ impl Hypervisor {
                 .as_ref()
                 .filter(|parts| parts.mailbox.waits())
                 .map(|_| now_ns.saturating_add(LOOK_NS));
-            let unheard = domain.running().is_some_and(|r| r.worker.nudge());
-            let nudge_ns = unheard.then(|| now_ns.saturating_add(NUDGE_NS));
-            for deadline in [domain.life.deadline_ns(), attach_ns, relay_ns, nudge_ns] {
+            for deadline in [domain.life.deadline_ns(), attach_ns, relay_ns] {
                 next = [next, deadline].into_iter().flatten().min();
             }
         }
@@ -372,22 +368,14 @@ impl Hypervisor {
         }
         domain.life = Life::Ending(why.to_owned());
         domain.read_cpu();
-        if let Some(process) = domain.running().and_then(Running::process) {
-            process.strike();
+        if let Some(running) = domain.running() {
+            if let Some(process) = running.process() {
+                process.strike();
+            }
+            running.worker.stop();
         }
         self.shared.grants.lock().fence(id);
         self.shared.connections.close_all(id);
-        // Hundreds of workers are not woken for nothing.
-        let all_hear = self.shared.mechanism.hears_of_deaths();
-        for other in &self.domains {
-            if let Some(running) = other.running() {
-                if other.id == id {
-                    running.worker.stop();
-                } else if all_hear {
-                    running.worker.granter_died(id);
-                }
-            }
-        }
     }
 
     /// A domain's worker has cleared it away.

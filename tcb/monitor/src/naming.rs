@@ -1,7 +1,6 @@
 //! Ids of domains and numbers of connections are given out again once nothing names them, the
 //! oldest first.
 
-use crate::domain::Domain;
 use crate::hypervisor::Hypervisor;
 use crate::life::Life;
 use crate::numbers::Numbers;
@@ -21,13 +20,9 @@ impl Hypervisor {
     }
 
     /// Whether anything of ours names a domain: its account, a grant, a pin, a table, a window, a
-    /// device, a connection, or what is on its way from and to workers.
+    /// device, a connection, or what is on its way from workers.
     fn names(&self, id: DomId) -> bool {
         let shared = &self.shared;
-        let told = |domain: &Domain| {
-            let running = domain.running();
-            running.is_some_and(|running| running.worker.names(id))
-        };
         shared.grants.lock().knows(id)
             || shared.counted.names(id)
             || shared.mechanism.names(id)
@@ -35,10 +30,7 @@ impl Hypervisor {
             || shared.connections.names(id)
             || shared.controls.names(id)
             || self.post.names(id)
-            || self
-                .domains
-                .iter()
-                .any(|domain| domain.id == id || told(domain))
+            || self.domains.iter().any(|domain| domain.id == id)
     }
 
     /// Whether anybody still has a page of a domain, dead or alive: mapped, granted or held.

@@ -3,8 +3,8 @@
 //! It runs on the domain's CPUs (a wake-up across cores costs more than most calls) and sleeps
 //! on the call page's futex; it never spins. While its domain is beyond its budget it sleeps
 //! whatever the domain writes there. The workers of granters change the domain's window too, each
-//! the slots of its own tables. Of what a further mechanism (`grant::mechanism`) maps for the
-//! domain's own calls this worker is the only user, so no mapping races with an unmapping, nor with
+//! the slots of its own tables. What a further mechanism (`grant::mechanism`) maps for the domain's own
+//! calls is mapped and unmapped by this worker alone, so no mapping races with an unmapping, nor with
 //! the teardown, which is the worker's last act.
 
 use crate::device::DeviceMap;
@@ -21,7 +21,7 @@ use shmem::time::monotonic_ns;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
@@ -40,8 +40,6 @@ pub(crate) struct Show {
 pub(crate) struct Control {
     page: CallPage,
     stop: AtomicBool,
-    died: Mutex<Vec<DomId>>,
-    has_died: AtomicBool,
     tid: AtomicI32,
     /// Known as soon as the thread runs.
     thread: OnceLock<Thread>,
@@ -54,8 +52,6 @@ impl Control {
         Self {
             page,
             stop: AtomicBool::new(false),
-            died: Mutex::new(Vec::new()),
-            has_died: AtomicBool::new(false),
             tid: AtomicI32::new(0),
             thread: OnceLock::new(),
             process: OnceLock::new(),
@@ -67,53 +63,15 @@ impl Control {
         self.process.get()
     }
 
-    /// The domain has been struck: clear it away.
+    /// The domain has been struck: clear it away. Ends the worker's sleep, whichever it is.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         // A change of the word, so that a worker that is about to sleep does not.
         self.page.request().fetch_add(1, Ordering::AcqRel);
-        self.wake();
-    }
-
-    /// Ends its sleep, whichever it is.
-    fn wake(&self) {
         futex::wake(self.page.request(), u32::MAX);
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
-    }
-
-    /// A granter has died: give its memory up as soon as possible.
-    pub(crate) fn granter_died(&self, granter: DomId) {
-        self.died
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(granter);
-        self.has_died.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    /// Wakes the worker again if it has not taken what was put down for it: the first time it may
-    /// just have been about to sleep. Returns whether it was woken.
-    pub(crate) fn nudge(&self) -> bool {
-        let has_news = self.has_died.load(Ordering::Acquire);
-        if has_news {
-            self.wake();
-        }
-        has_news
-    }
-
-    /// Whether the worker has still to see to the death of a granter.
-    pub(crate) fn names(&self, granter: DomId) -> bool {
-        let died = self.died.lock().unwrap_or_else(PoisonError::into_inner);
-        died.contains(&granter)
-    }
-
-    fn take_died(&self) -> Vec<DomId> {
-        if !self.has_died.swap(false, Ordering::AcqRel) {
-            return Vec::new();
-        }
-        std::mem::take(&mut self.died.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// CPU time of the worker's thread so far, nanoseconds; 0 after its end.
@@ -218,9 +176,6 @@ fn serve<S: AddressSpace>(
         if control.stop.load(Ordering::Acquire) {
             return Ok(());
         }
-        for granter in control.take_died() {
-            server.granter_died(granter)?;
-        }
         let due_ns = server.due_ns();
         if due_ns > 0 {
             let debt_ns = due_ns.saturating_sub(monotonic_ns());
@@ -260,44 +215,39 @@ mod tests {
     use crate::memory::Memory;
     use abi::hypercall::{COUNT, DONE, KIND, Kind, REQUEST};
     use abi::layout::info;
-    use std::time::Instant;
 
-    /// While it serves calls, sleeps, or makes its domain wait.
+    /// While it serves calls, sleeps, or makes its domain wait, which pays in the end for more calls
+    /// than it may make.
     #[test]
-    fn a_worker_takes_what_is_put_down_for_it_at_any_time() {
-        let memory = Arc::new(Memory::create(DomId(0), 1, 0, &[]).unwrap());
-        let shared = Arc::new(Shared::default());
-        let held = Arc::clone(&memory);
-        shared.grants.lock().insert(DomId(0), held, 0);
-        let page = CallPage::of(&memory).unwrap();
-        let mut server = Server::new(DomId(0), page, shared, FakeSpace::default(), Arc::default());
-        let control = Control::new(page);
-        let span = memory.info().span();
-        let word = |offset| span.u32(info::CALL + offset).unwrap();
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                control.thread.get_or_init(thread::current);
-                serve(&mut server, &control, drop).unwrap();
-            });
-            // At first it sleeps; in the end it pays for more calls than it may make.
-            for call in 0..20_000u32 {
-                if call % 1000 == 0 {
-                    control.granter_died(DomId(1));
-                    let late = Instant::now() + Duration::from_secs(100);
-                    while control.names(DomId(1)) {
-                        assert!(Instant::now() < late, "call {call}");
+    fn a_worker_stops_whatever_it_does() {
+        for calls in [0, 1, 2, 100, 20_000] {
+            let memory = Arc::new(Memory::create(DomId(0), 1, 0, &[]).unwrap());
+            let shared = Arc::new(Shared::default());
+            let held = Arc::clone(&memory);
+            shared.grants.lock().insert(DomId(0), held, 0);
+            let page = CallPage::of(&memory).unwrap();
+            let space = FakeSpace::default();
+            let mut server = Server::new(DomId(0), page, shared, space, Arc::default());
+            let control = Control::new(page);
+            let span = memory.info().span();
+            let word = |offset| span.u32(info::CALL + offset).unwrap();
+            thread::scope(|scope| {
+                let worker = scope.spawn(|| {
+                    control.thread.get_or_init(thread::current);
+                    serve(&mut server, &control, drop).unwrap();
+                });
+                for call in 0..calls {
+                    word(KIND).store(Kind::Ready as u32, Ordering::Relaxed);
+                    word(COUNT).store(0, Ordering::Relaxed);
+                    word(REQUEST).store(call + 1, Ordering::Release);
+                    futex::wake(word(REQUEST), 1);
+                    while word(DONE).load(Ordering::Acquire) != call + 1 {
                         thread::yield_now();
                     }
                 }
-                word(KIND).store(Kind::Ready as u32, Ordering::Relaxed);
-                word(COUNT).store(0, Ordering::Relaxed);
-                word(REQUEST).store(call + 1, Ordering::Release);
-                futex::wake(word(REQUEST), 1);
-                while word(DONE).load(Ordering::Acquire) != call + 1 {
-                    thread::yield_now();
-                }
-            }
-            control.stop();
-        });
+                control.stop();
+                worker.join().unwrap();
+            });
+        }
     }
 }

@@ -319,7 +319,10 @@ fn what_a_device_has_pinned_is_exchanged_once() {
         "its own by now"
     );
     assert_eq!(rig.destroyed(), None);
-    assert_eq!(rig.counted.audit()[&DomId(0)].collateral_used, 0);
+    assert_eq!(
+        rig.counted.audit(Default::default())[&DomId(0)].collateral_used,
+        0
+    );
 }
 
 /// XDP-16: the end of a table, by either end, is no way round that, nor is the death of its user.

@@ -97,7 +97,7 @@ fn attack_21_the_teardown_of_a_granter_has_one_deadline() {
         rig.grants.lock().fence(DomId(1));
         rig.counted.tear_down(&rig.grants, DomId(1));
     });
-    let audit = rig.counted.audit();
+    let audit = rig.counted.audit(Default::default());
     assert!(!audit.contains_key(&DomId(1)), "it grants nothing");
 }
 

@@ -89,7 +89,12 @@ fn who_makes_more_holes_than_its_share_loses_its_table() {
         assert!(mappings(&rig) > SHARE - 2, "{}", mappings(&rig));
         assert_eq!(rig.create(1, &[(0, 0)])[0].0, S::Okay);
         assert!(okay(rig.revoke(1, too_many, how)), "{how:?}");
-        assert!(!rig.counted.audit().contains_key(&DomId(1)), "all of it");
+        assert!(
+            !rig.counted
+                .audit(Default::default())
+                .contains_key(&DomId(1)),
+            "all of it"
+        );
         let first = rig.slot(1, 0);
         let left = rig.space().fake.mapped.range(first..).next().map(|m| m.0.0);
         assert_eq!(left, Some(ENTRIES), "but for the sub-tables");

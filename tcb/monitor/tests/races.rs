@@ -75,7 +75,11 @@ fn attack_16_maps_unmaps_and_ends_at_the_same_time() {
             scope.spawn(|| {
                 for n in 0..100 {
                     rig.set_uses(&rig.space(), 1, n % ENTRIES, 1);
-                    let part = rig.counted.audit().remove(&USER).unwrap_or_default();
+                    let part = rig
+                        .counted
+                        .audit(Default::default())
+                        .remove(&USER)
+                        .unwrap_or_default();
                     assert!(part.collateral_used <= COLLATERAL);
                     rig.set_uses(&rig.space(), 1, n % ENTRIES, 0);
                 }
@@ -85,7 +89,7 @@ fn attack_16_maps_unmaps_and_ends_at_the_same_time() {
         assert_eq!(rig.leaked(), 0);
         assert!(
             rig.counted
-                .audit()
+                .audit(Default::default())
                 .values()
                 .all(|part| { part.mapped.is_empty() && part.granted.is_empty() })
         );

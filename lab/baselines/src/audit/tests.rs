@@ -241,7 +241,8 @@ fn an_account_that_is_needed_stays_open() {
 #[test]
 fn what_is_mapped_and_granted_is_told() {
     let world = books();
-    let (parts, leaks) = audit(&world.books, &world.grants);
+    let mut parts = BTreeMap::new();
+    let leaks = audit(&world.books, &world.grants, &mut parts);
     assert_eq!(leaks, 0);
     let told = |id| {
         parts

@@ -5,7 +5,7 @@ use abi::classic::{GrantEntry, Transfer};
 use abi::hypercall::{Bind, Kind};
 use abi::layout::info;
 use abi::{ConnId, DomId, GrantRef, GrantStatus as S, Handle, PAGE, Slot};
-use monitor::grant::mechanism::{Caller, Done, OtherCall};
+use monitor::grant::mechanism::{Done, OtherCall};
 use monitor::grant::{CountedGrants, Grants, Mechanism, Spaces};
 use monitor::memory::Memory;
 use monitor::space::AddressSpace;
@@ -140,19 +140,23 @@ impl Rig {
     pub(crate) fn create(&self, guest: u16, pages: u32, first: u32) -> Result<Handle, S> {
         let words = [0, u64::from(pages), u64::from(first)];
         match self.call(guest, Kind::ExchangeCreate, &[words]) {
-            (Done::Made(made), _) => made,
-            (Done::Batch, statuses) => panic!("{statuses:?}"),
+            Done::Made(made) => made,
+            Done::Batch(statuses) => panic!("{statuses:?}"),
         }
     }
 
     /// A call as it comes from the page. Every guest has one connection, with domain 0.
-    fn call(&self, of: u16, kind: Kind, ops: &[[u64; 3]]) -> (Done, Vec<S>) {
+    fn call(&self, of: u16, kind: Kind, ops: &[[u64; 3]]) -> Done {
         let ends = &|conn: Option<ConnId>| Ok(((DomId(of), conn.unwrap()), DomId(0)));
-        let call = OtherCall { kind, ops, ends };
-        let mut caller: Box<dyn Caller> = self.flips.caller(DomId(of));
-        let (mut statuses, mut space) = (Vec::new(), Spy::default());
-        let done = caller.call(&self.grants, &mut space, &call, &mut statuses);
-        (done.unwrap().unwrap(), statuses)
+        let call = OtherCall {
+            caller: DomId(of),
+            kind,
+            ops,
+            ends,
+        };
+        let mut space = Spy::default();
+        let done = self.flips.call(&self.grants, &mut space, &call);
+        done.unwrap().unwrap()
     }
 
     pub(crate) fn audit_of(&self, of: u16) -> u32 {
@@ -175,7 +179,10 @@ impl Rig {
             })
             .map(|op| op.encode())
             .collect();
-        self.call(caller, Kind::GrantTransfer, &ops).1
+        match self.call(caller, Kind::GrantTransfer, &ops) {
+            Done::Batch(statuses) => statuses,
+            Done::Made(made) => panic!("{made:?}"),
+        }
     }
 
     pub(crate) fn step(&mut self, op: &Op) {
@@ -260,7 +267,10 @@ impl Rig {
             entries: PAGES + 1,
             ..op
         };
-        let bind = |id, op: &Bind| self.flips.bind(&self.grants, DomId(id), op);
+        let bind = |id, op: &Bind| {
+            let bound = self.flips.bind(&self.grants, DomId(id), op);
+            bound.unwrap_or(Err(S::BadHandle))
+        };
         assert_eq!(bind(guest, &op), Err(S::BadHandle), "not the user");
         assert_eq!(
             bind(0, &strange),
@@ -409,7 +419,7 @@ impl Rig {
         };
         if self.alive[usize::from(of)] {
             let ended = self.flips.end(&self.grants, DomId(of), model.handle);
-            assert_eq!(ended.is_ok(), part);
+            assert_eq!(ended.is_some_and(|ended| ended.is_ok()), part);
             if part && of == 0 {
                 (model.user, model.user_done) = (None, true);
             } else if part {

@@ -5,14 +5,14 @@ use abi::classic::{Copy, GrantEntry, Map, Place, Unmap};
 use abi::hypercall::Kind;
 use abi::layout::info;
 use abi::{DomId, GrantRef, GrantStatus as S, PAGE, Slot};
-use monitor::fake::FakeSpace;
-use monitor::grant::mechanism::{Caller, Done, OtherCall};
-use monitor::grant::{CountedGrants, GrantAudit, Grants, Mechanism};
+use monitor::fake::{FakeSpace, SharedFake};
+use monitor::grant::mechanism::{Done, OtherCall};
+use monitor::grant::{CountedGrants, GrantAudit, Grants, Mechanism, Spaces};
 use monitor::memory::Memory;
 use monitor::space::SpaceError;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 const IN_USE: u16 = GrantEntry::READING | GrantEntry::WRITING;
 
@@ -166,6 +166,7 @@ impl Model {
 pub(crate) struct Rig {
     pub(crate) grants: Grants,
     mechanism: Box<dyn Mechanism>,
+    spaces: Arc<Spaces>,
     memories: Vec<Arc<Memory>>,
     callers: Vec<Option<Living>>,
     model: Model,
@@ -173,8 +174,7 @@ pub(crate) struct Rig {
 
 /// What a domain's worker has of it.
 struct Living {
-    caller: Box<dyn Caller>,
-    space: FakeSpace,
+    space: SharedFake,
 }
 
 impl Rig {
@@ -183,15 +183,15 @@ impl Rig {
         let mut model = Model::default();
         let mut memories = Vec::new();
         let mut callers = Vec::new();
-        let mechanism = baselines::mechanisms(&Arc::default());
+        let spaces = Arc::new(Spaces::default());
+        let mechanism = baselines::mechanisms(&spaces);
         for id in (0..DOMAINS).map(DomId) {
             let memory = Arc::new(Memory::create(id, FRAMES, ENTRIES, &[]).unwrap());
             grants.lock().insert(id, Arc::clone(&memory), SLOTS);
             memories.push(memory);
-            callers.push(Some(Living {
-                caller: mechanism.caller(id),
-                space: FakeSpace::default(),
-            }));
+            let space = SharedFake::default();
+            spaces.insert(id, Arc::new(Mutex::new(Arc::clone(&space))));
+            callers.push(Some(Living { space }));
             model.alive.push(true);
             for frame in 0..FRAMES {
                 model.pages.insert((id, frame), vec![0; PAGE]);
@@ -200,6 +200,7 @@ impl Rig {
         Self {
             grants,
             mechanism,
+            spaces,
             memories,
             callers,
             model,
@@ -222,10 +223,9 @@ impl Rig {
     /// What the address space of a domain shows: slot, frame, writable.
     pub(crate) fn mapped(&self, of: DomId) -> Vec<(u32, u32, bool)> {
         let living = self.callers[usize::from(of.0)].as_ref();
-        let mapped = living.map(|living| living.space.mapped.values());
+        let mapped = living.map(|living| living.space.lock().unwrap().mapped.clone());
+        let mapped = mapped.unwrap_or_default().into_values();
         mapped
-            .into_iter()
-            .flatten()
             .map(|map| (map.slot.0, map.frame, map.writable))
             .collect()
     }
@@ -269,18 +269,24 @@ impl Rig {
 
     fn with_space(&mut self, of: DomId, change: impl FnOnce(&mut FakeSpace)) {
         let living = self.callers[usize::from(of.0)].as_mut().unwrap();
-        change(&mut living.space);
+        change(&mut living.space.lock().unwrap());
     }
 
     /// A call as it comes from the page.
     fn call(&mut self, of: DomId, kind: Kind, ops: &[[u64; 3]]) -> Result<Vec<S>, SpaceError> {
         let ends = &|_| unreachable!("no call for a connection");
-        let call = OtherCall { kind, ops, ends };
-        let Living { caller, space } = self.callers[usize::from(of.0)].as_mut().unwrap();
-        let mut statuses = Vec::new();
-        let done = caller.call(&self.grants, space, &call, &mut statuses)?;
-        assert_eq!(done, Some(Done::Batch));
-        Ok(statuses)
+        let caller = of;
+        let call = OtherCall {
+            caller,
+            kind,
+            ops,
+            ends,
+        };
+        let Living { space } = self.callers[usize::from(of.0)].as_mut().unwrap();
+        match self.mechanism.call(&self.grants, space, &call)? {
+            Some(Done::Batch(statuses)) => Ok(statuses),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// The audit of a monitor that has classic grants alone.
@@ -431,8 +437,9 @@ impl Rig {
             accounts.get(&of).is_none_or(|account| !account.alive),
             "its grants can be used anew"
         );
-        let mut living = self.callers[usize::from(of.0)].take().unwrap();
-        living.caller.tear_down(&self.grants);
+        self.callers[usize::from(of.0)] = None;
+        self.spaces.remove(of);
+        self.mechanism.tear_down(&self.grants, of);
         self.grants.lock().clear(of);
         for slot in 0..SLOTS {
             if let Some(pin) = self.model.windows.remove(&(of, slot)) {
@@ -443,12 +450,9 @@ impl Rig {
         // no longer.
         let number = u32::from(of.0);
         let mut left = self.callers.iter().flatten();
-        let held = left.any(|living| living.space.memories.contains(&number));
+        let held = left.any(|living| living.space.lock().unwrap().memories.contains(&number));
         assert_eq!(self.grants.lock().knows(of), held);
         assert_eq!(self.audit().1, 0, "while its memory is held");
-        for Living { caller, space } in self.callers.iter_mut().flatten() {
-            caller.granter_died(&self.grants, space, of).unwrap();
-        }
     }
 
     /// Maps whatever can be mapped; the agent does it and goes silent.
@@ -544,6 +548,8 @@ impl Rig {
         };
         let mapped: Vec<_> = living
             .space
+            .lock()
+            .unwrap()
             .mapped
             .values()
             .map(|m| (m.slot.0, m.memory, m.frame, m.writable))

@@ -33,23 +33,21 @@ impl Grants {
         counted: &CountedGrants,
         mechanism: &dyn Mechanism,
     ) -> (BTreeMap<DomId, GrantAudit>, u64) {
-        let (mut others, strays) = mechanism.audit(self);
+        let mut parts = BTreeMap::new();
+        let strays = mechanism.audit(self, &mut parts);
         let accounts = self.lock();
-        let mut parts = counted.audit();
+        let mut parts = counted.audit(parts);
         let knows = |handle| counted.knows(handle) || mechanism.knows(handle);
         let leaked = strays + left_open(&accounts) + slots_without_table(&accounts, knows);
         let audit = |(id, account): (DomId, &Account)| {
-            let mut part = parts.remove(&id).unwrap_or_default();
-            let other = others.remove(&id).unwrap_or_default();
-            part.granted.extend(other.granted);
-            part.mapped.extend(other.mapped);
+            let part = parts.remove(&id).unwrap_or_default();
             let audit = GrantAudit {
                 alive: account.alive,
-                owned: account.memory.frame_count() + other.owned,
+                owned: account.memory.frame_count() + part.owned,
                 granted: part.granted.len() as u32,
                 mapped: part.mapped.len() as u32,
                 collateral_used: part.collateral_used,
-                in_use: other.in_use,
+                in_use: part.in_use,
             };
             (id, audit)
         };

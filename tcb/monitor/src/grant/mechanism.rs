@@ -16,9 +16,6 @@ pub type Make = fn(&Arc<Spaces>) -> Box<dyn Mechanism>;
 
 /// Mechanisms beside counted grants, of all domains.
 pub trait Mechanism: Debug + Send + Sync {
-    /// What the worker of a domain has of them.
-    fn caller(&self, id: DomId) -> Box<dyn Caller>;
-
     /// Whether it has made this handle, and not forgotten it.
     fn knows(&self, _: Handle) -> bool {
         false
@@ -34,69 +31,37 @@ pub trait Mechanism: Debug + Send + Sync {
         false
     }
 
-    /// Whether callers have to hear of granters that have died.
-    fn hears_of_deaths(&self) -> bool {
-        false
-    }
-
-    /// Binds something that it has made to the caller's window.
-    ///
-    /// # Errors
-    /// The status of the call.
-    fn bind(&self, _: &Grants, _user: DomId, _: &Bind) -> Result<(), GrantStatus> {
-        Err(GrantStatus::BadHandle)
-    }
-
-    /// Ends the caller's half of something that it has made.
-    ///
-    /// # Errors
-    /// The status of the call.
-    fn end(&self, _: &Grants, _caller: DomId, _: Handle) -> Result<(), GrantStatus> {
-        Err(GrantStatus::BadHandle)
-    }
-
-    /// A domain is dead and its process is gone: its part in everything that was made ends.
-    fn tear_down(&self, _: &Grants, _: DomId) {}
-
-    /// Every domain's part, and how much in the books of these mechanisms has no counterpart.
-    fn audit(&self, _: &Grants) -> (BTreeMap<DomId, Part>, u64) {
-        Default::default()
-    }
-}
-
-/// The same for the calls of one domain, by its worker.
-pub trait Caller: Debug + Send {
-    /// Does a call and, of a batch, leaves one status per operation in `statuses`; none: there is
-    /// no such call, and nothing was done.
+    /// Does a call; none: there is no such call, and nothing was done.
     ///
     /// # Errors
     /// The caller must be killed and then torn down.
     fn call(
-        &mut self,
+        &self,
         _: &Grants,
-        _: &mut dyn AddressSpace,
+        _caller: &mut dyn AddressSpace,
         _: &OtherCall<'_>,
-        _statuses: &mut Vec<GrantStatus>,
     ) -> Result<Option<Done>, SpaceError> {
         Ok(None)
     }
 
-    /// A granter has died: its memory goes from the caller's address space as soon as no page of
-    /// it is mapped any more.
-    ///
-    /// # Errors
-    /// The caller must be killed and then torn down.
-    fn granter_died(
-        &mut self,
-        _: &Grants,
-        _: &mut dyn AddressSpace,
-        _granter: DomId,
-    ) -> Result<(), SpaceError> {
-        Ok(())
+    /// Binds something that it has made to the caller's window: the status of the call; none: it
+    /// has not made it.
+    fn bind(&self, _: &Grants, _user: DomId, _: &Bind) -> Option<Result<(), GrantStatus>> {
+        None
     }
 
-    /// Ends every use of the caller's. Its process and its agent are gone.
-    fn tear_down(&mut self, _: &Grants) {}
+    /// The same of the end of the caller's half of something.
+    fn end(&self, _: &Grants, _caller: DomId, _: Handle) -> Option<Result<(), GrantStatus>> {
+        None
+    }
+
+    /// A domain is dead, and its process and its agent are gone: its part in everything ends.
+    fn tear_down(&self, _: &Grants, _: DomId) {}
+
+    /// Adds every domain's part; how much in the books of these mechanisms has no counterpart.
+    fn audit(&self, _: &Grants, _: &mut BTreeMap<DomId, Part>) -> u64 {
+        0
+    }
 }
 
 /// A domain's end of a connection, and who is at the other.
@@ -104,6 +69,8 @@ pub type Ends = ((DomId, ConnId), DomId);
 
 /// A call that is none of the monitor's own.
 pub struct OtherCall<'a> {
+    /// Who makes it.
+    pub caller: DomId,
     /// Its kind.
     pub kind: Kind,
     /// The words of its operations, read once.
@@ -113,15 +80,15 @@ pub struct OtherCall<'a> {
 }
 
 /// What a call has come to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
     /// A batch: each operation has its status.
-    Batch,
+    Batch(Vec<GrantStatus>),
     /// The one operation has made this, or why it has not.
     Made(Result<Handle, GrantStatus>),
 }
 
-/// What the books of the mechanisms say about one domain.
+/// What the books of all mechanisms say about one domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Part {
     /// Pages that are its own beside its frames.
@@ -130,7 +97,9 @@ pub struct Part {
     pub granted: BTreeSet<u32>,
     /// Frames of others in its window.
     pub mapped: BTreeSet<(DomId, u32)>,
-    /// Every grant of its own that is in use.
+    /// Frames of its collateral that are used: grants that were revoked by force while in use.
+    pub collateral_used: u32,
+    /// Every grant of its own that is in use by a call.
     pub in_use: Vec<InUse>,
 }
 
@@ -158,10 +127,4 @@ pub fn nothing(_: &Arc<Spaces>) -> Box<dyn Mechanism> {
 #[derive(Debug)]
 struct Nothing;
 
-impl Mechanism for Nothing {
-    fn caller(&self, _: DomId) -> Box<dyn Caller> {
-        Box::new(Self)
-    }
-}
-
-impl Caller for Nothing {}
+impl Mechanism for Nothing {}

@@ -56,20 +56,23 @@ impl<S: AddressSpace> Server<S> {
 
     /// Does a call that is none of ours; false: there is no such call.
     fn other(&mut self, kind: Kind, ops: &[[u64; 3]]) -> Result<bool, SpaceError> {
-        let (id, page, shared) = (self.id, self.page, &*self.shared);
-        let ends = |conn| ends(shared, id, conn);
-        let ends = &ends;
-        let call = OtherCall { kind, ops, ends };
-        let statuses = &mut self.statuses;
-        let done = self
-            .caller
-            .call(&shared.grants, &mut self.space, &call, statuses)?;
-        match done {
-            Some(Done::Batch) => page.put_statuses(statuses),
+        let (caller, shared) = (self.id, &*self.shared);
+        let ends = &|conn| ends(shared, caller, conn);
+        let call = OtherCall {
+            caller,
+            kind,
+            ops,
+            ends,
+        };
+        match shared
+            .mechanism
+            .call(&shared.grants, &mut self.space, &call)?
+        {
+            Some(Done::Batch(statuses)) => self.page.put_statuses(&statuses),
             Some(Done::Made(made)) => self.made(made),
-            None => {}
+            None => return Ok(false),
         }
-        Ok(done.is_some())
+        Ok(true)
     }
 
     fn connect_set(&self, record: ConnectSet) -> Result<(), Errno> {
@@ -108,10 +111,8 @@ impl<S: AddressSpace> Server<S> {
             mechanism,
             ..
         } = &*self.shared;
-        match mechanism.knows(op.table) {
-            true => mechanism.bind(grants, self.id, op),
-            false => counted.bind(grants, self.id, op),
-        }
+        let other = mechanism.bind(grants, self.id, op);
+        other.unwrap_or_else(|| counted.bind(grants, self.id, op))
     }
 
     /// Ends the caller's half of what has this handle.
@@ -122,10 +123,8 @@ impl<S: AddressSpace> Server<S> {
             mechanism,
             ..
         } = &*self.shared;
-        match mechanism.knows(handle) {
-            true => mechanism.end(grants, self.id, handle),
-            false => counted.end_table(grants, self.id, handle),
-        }
+        let other = mechanism.end(grants, self.id, handle);
+        other.unwrap_or_else(|| counted.end_table(grants, self.id, handle))
     }
 
     fn grant_create(&mut self, ops: &[Create]) {
@@ -188,17 +187,8 @@ impl<S: AddressSpace> Server<S> {
         self.page.put_status(0, status);
     }
 
-    /// A granter has died: see [`Caller::granter_died`].
-    ///
-    /// # Errors
-    /// The domain must be killed.
-    pub fn granter_died(&mut self, granter: DomId) -> Result<(), SpaceError> {
-        let grants = &self.shared.grants;
-        self.caller.granter_died(grants, &mut self.space, granter)
-    }
-
     /// Ends everything that the domain used. Its process and its agent are gone.
-    pub fn tear_down(mut self) {
+    pub fn tear_down(self) {
         let Shared {
             grants,
             spaces,
@@ -211,7 +201,6 @@ impl<S: AddressSpace> Server<S> {
         mechanism.tear_down(grants, self.id);
         spaces.remove(self.id);
         counted.tear_down(grants, self.id);
-        self.caller.tear_down(grants);
         grants.lock().clear(self.id);
     }
 }

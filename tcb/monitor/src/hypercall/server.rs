@@ -4,10 +4,9 @@ use super::budget::{Budget, Cost};
 use super::call::Operations;
 use super::page::CallPage;
 use super::shared::Shared;
-use crate::grant::mechanism::Caller;
 use crate::space::{AddressSpace, SpaceError};
+use abi::DomId;
 use abi::hypercall::{COUNT, KIND};
-use abi::{DomId, GrantStatus};
 use rustix::io::Errno;
 use shmem::time;
 use std::sync::Arc;
@@ -33,14 +32,12 @@ pub struct Server<S> {
     pub(super) page: CallPage,
     pub(super) shared: Arc<Shared>,
     pub(super) space: S,
-    pub(super) caller: Box<dyn Caller>,
     pub(super) counters: Arc<CallCounters>,
     /// Whether the domain has said that it is ready, or has brought up its end of a connection,
     /// since this was last asked.
     pub(super) has_news: bool,
     /// Devices that the domain has done with since then.
     pub(super) ended: Vec<u64>,
-    pub(super) statuses: Vec<GrantStatus>,
     operations: Operations,
     budget: Budget,
     /// It is in debt: no call is served.
@@ -59,13 +56,11 @@ impl<S: AddressSpace> Server<S> {
         Self {
             id,
             page,
-            caller: shared.mechanism.caller(id),
             shared,
             space,
             counters,
             has_news: false,
             ended: Vec::new(),
-            statuses: Vec::new(),
             operations: Operations::default(),
             budget: Budget::new(id),
             waits: false,

@@ -29,4 +29,4 @@ mod quarantine;
 mod registry;
 mod table;
 
-pub use registry::{CountedAudit, CountedCounters, CountedGrants};
+pub use registry::{CountedCounters, CountedGrants};

@@ -2,12 +2,13 @@
 
 use super::quarantine::Quarantine;
 use super::table::Table;
+use crate::grant::mechanism::Part;
 use crate::grant::spaces::Spaces;
 use crate::pins::Pins;
 use abi::{ConnId, DomId, Handle};
 use sandbox::mappings_max;
 use shmem::time;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -32,17 +33,6 @@ pub struct CountedCounters {
     pub revoked: AtomicU64,
     /// Grants revoked by force while they were in use.
     pub forced: AtomicU64,
-}
-
-/// What the audit says about one domain's part in counted grants.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CountedAudit {
-    /// Frames of its own that it grants.
-    pub granted: BTreeSet<u32>,
-    /// Frames of others in its window.
-    pub mapped: BTreeSet<(DomId, u32)>,
-    /// Collateral of its own that is used.
-    pub collateral_used: u32,
 }
 
 /// All tables of counted grants.
@@ -122,10 +112,9 @@ impl CountedGrants {
         tables.any(|table| table.granter == granter && table.conn == conn)
     }
 
-    /// Every domain's part, for the audit.
+    /// Adds every domain's part, for the audit.
     #[must_use]
-    pub fn audit(&self) -> BTreeMap<DomId, CountedAudit> {
-        let mut all: BTreeMap<DomId, CountedAudit> = BTreeMap::new();
+    pub fn audit(&self, mut all: BTreeMap<DomId, Part>) -> BTreeMap<DomId, Part> {
         let tables: Vec<_> = {
             let registry = self.registry();
             for (&id, quarantine) in &registry.quarantines {
